@@ -1,0 +1,20 @@
+// Time as the core counts it: microseconds of the monotonic clock. Pure code gets it as an argument.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+
+namespace byteps {
+
+using TimeUs = int64_t;
+inline constexpr TimeUs kNever = INT64_MAX;
+
+inline TimeUs seconds_to_us(double seconds) { return static_cast<TimeUs>(seconds * 1e6); }
+
+inline TimeUs now_us() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000LL + now.tv_nsec / 1000;
+}
+
+}  // namespace byteps

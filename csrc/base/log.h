@@ -1,0 +1,44 @@
+// One line per event on standard error:
+//   I 12:00:01.123456 r3 tcp_connection.cc:88] peer 10.0.0.2:9000 closed
+//
+// Any thread may log; lines of different threads do not mix. No line per partition above kDebug.
+#pragma once
+
+#include <sstream>
+#include <string>
+
+namespace byteps::log {
+
+enum class Level : int { kError = 0, kWarning = 1, kInfo = 2, kDebug = 3 };
+
+// Lines above this level are not formatted. Default kWarning.
+void set_level(Level level);
+// Word that tells processes apart in mixed output, such as "r3" or "server 1". Default: "pid N".
+void set_prefix(std::string prefix);
+
+bool enabled(Level level);
+
+// One line; written when destroyed.
+class Line {
+ public:
+  Line(Level level, const char* file, int line);
+  ~Line();
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+  std::ostream& stream() { return text_; }
+
+ private:
+  std::ostringstream text_;
+};
+
+struct Voidify {
+  void operator&(std::ostream&) const {}
+};
+
+}  // namespace byteps::log
+
+#define BPS_LOG(level)                                               \
+  !::byteps::log::enabled(::byteps::log::Level::level)               \
+      ? static_cast<void>(0)                                         \
+      : ::byteps::log::Voidify() &                                   \
+            ::byteps::log::Line(::byteps::log::Level::level, __FILE__, __LINE__).stream()
