@@ -1,0 +1,35 @@
+# One executable, and one ctest entry, per folder of tests/cpp; tests/cpp/support is linked into all of them.
+# Each writes <build>/test-results/<folder>.xml, where tools/run_tests.py finds the single cases and skip reasons.
+enable_testing()
+find_package(GTest REQUIRED)
+
+file(GLOB support_sources CONFIGURE_DEPENDS tests/cpp/support/*.cc)
+add_library(byteps_test_support INTERFACE)
+if(support_sources)
+  add_library(byteps_test_support_objects STATIC ${support_sources})
+  target_link_libraries(byteps_test_support_objects PUBLIC byteps_core GTest::gtest)
+  target_include_directories(byteps_test_support_objects PUBLIC tests/cpp)
+  target_link_libraries(byteps_test_support INTERFACE byteps_test_support_objects)
+endif()
+target_include_directories(byteps_test_support INTERFACE tests/cpp)
+target_link_libraries(byteps_test_support INTERFACE byteps_core GTest::gtest_main)
+if(TARGET byteps_sim)
+  target_link_libraries(byteps_test_support INTERFACE byteps_sim)
+endif()
+
+file(GLOB test_sources CONFIGURE_DEPENDS tests/cpp/*/*_test.cc)
+foreach(source IN LISTS test_sources)
+  cmake_path(GET source PARENT_PATH folder)
+  cmake_path(GET folder FILENAME folder)
+  list(APPEND test_folders ${folder})
+  list(APPEND ${folder}_tests ${source})
+endforeach()
+list(REMOVE_DUPLICATES test_folders)
+
+foreach(folder IN LISTS test_folders)
+  add_executable(${folder}_test ${${folder}_tests})
+  target_link_libraries(${folder}_test PRIVATE byteps_test_support)
+  add_test(NAME ${folder}
+           COMMAND ${folder}_test --gtest_output=xml:${PROJECT_BINARY_DIR}/test-results/${folder}.xml)
+  set_tests_properties(${folder} PROPERTIES TIMEOUT 300)
+endforeach()

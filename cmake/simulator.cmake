@@ -1,0 +1,11 @@
+# byteps_sim (library, for its own tests) and bps_sim (replays seeds from the command line).
+file(GLOB sim_sources CONFIGURE_DEPENDS csrc/sim/*.cc)
+list(REMOVE_ITEM sim_sources ${PROJECT_SOURCE_DIR}/csrc/sim/main.cc)
+if(sim_sources)
+  add_library(byteps_sim STATIC ${sim_sources})
+  target_link_libraries(byteps_sim PUBLIC byteps_core)
+endif()
+if(TARGET byteps_sim AND EXISTS ${PROJECT_SOURCE_DIR}/csrc/sim/main.cc)
+  add_executable(bps_sim csrc/sim/main.cc)
+  target_link_libraries(bps_sim PRIVATE byteps_sim)
+endif()
