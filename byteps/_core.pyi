@@ -1,0 +1,113 @@
+"""The native core. Every function that can wait releases the GIL, and Ctrl-C interrupts it.
+
+Failures are raised as the exceptions of `byteps.errors`.
+"""
+
+from typing import final
+
+__version__: str
+
+# Wire values (csrc/base/dtype.h).
+DTYPE_CODES: dict[str, int]  # "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"
+OP_CODES: dict[str, int]  # "sum", "average", "min", "max", "product", "broadcast"
+
+@final
+class NodeConfig:
+    """Everything that the core must know; filled by `byteps.config`, checked again by `Node`.
+
+    Keyword arguments set the attributes of the same names; those not given keep the defaults below.
+    """
+
+    role: str  # "worker", "server", "scheduler"
+    rank: int  # of this worker, or -1: the scheduler numbers
+    num_workers: int
+    num_servers: int
+    local_rank: int  # -1: the scheduler numbers by machine
+    local_size: int  # -1: the scheduler counts by machine
+    host_scheduler: bool  # this worker (rank 0) also runs the scheduler
+    scheduler_host: str  # name or address
+    scheduler_ports: list[int]  # the scheduler takes the first free one; nodes look for it in this order
+    scheduler_fd: int  # listening socket handed over by a launcher, or -1
+    interface: str  # name of the interface whose address is handed out, or ""
+    node_host: str  # address that is handed out, or ""
+    secret: bytes  # empty: loopback only
+    job_id: str
+    start_timeout_s: float  # all nodes must have joined by then
+    timeout_s: float  # a node that is silent for so long is lost
+    op_timeout_s: float  # a push_pull that lacks a rank for so long fails
+    stall_warning_s: float  # ... is warned about
+    partition_bytes: int
+    credit_bytes: int
+    service_threads: int  # event loops (= shards) of the summation service in this process; 0: chosen by cores
+    placement: str  # "auto", "allreduce", "ps"
+    log_level: str  # "error", "warning", "info", "debug"
+    def __init__(self, **fields: object) -> None: ...
+
+@final
+class Node:
+    """One process's part in a job: joins when built, leaves at `shutdown`.
+
+    All methods may be called from any thread.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        """Joins the job and blocks until every node has (at most `start_timeout_s`)."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def local_size(self) -> int: ...
+    @property
+    def num_servers(self) -> int: ...
+    def declare(self, name: str, dtype: int, nbytes: int) -> None:
+        """Asks for the tensor's placement ahead of its first push_pull. Does not wait."""
+
+    def push_pull(
+        self, name: str, input_ptr: int, output_ptr: int, nbytes: int, dtype: int, op: int, root: int, priority: int
+    ) -> int:
+        """Starts one push_pull of `nbytes` bytes and returns its handle at once.
+
+        `input_ptr` may equal `output_ptr`. Both must stay valid, and the input unchanged, until the handle is
+        done; the caller keeps the tensors alive. Larger `priority` goes first. A name may be in flight once.
+        `root` is used by op "broadcast" only.
+        """
+
+    def poll(self, handle: int) -> bool:
+        """True if `wait` would return (or raise) at once."""
+
+    def wait(self, handle: int, timeout_s: float | None = None) -> None:
+        """Blocks until done, raises what went wrong, and frees the handle (also when it raises, but for a
+        timeout: then the handle stays and `byteps.errors.TimeoutError` is raised)."""
+
+    def barrier(self) -> None:
+        """Blocks until every worker has called it."""
+
+    def failure(self) -> str:
+        """Why the job has failed; "" while it is well."""
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start: push_pulls, push_pull_bytes (tensor bytes completed), push_pull_us (summed
+        time from start to completion), busy_us (time with at least one push_pull in flight), bytes_sent,
+        bytes_received (payload, over all connections of this process), sums, sum_bytes, sum_us (service)."""
+
+    def wait_until_done(self) -> None:
+        """For servers and schedulers: blocks until all workers have left; raises if the job failed."""
+
+    def shutdown(self) -> None:
+        """Leaves the job. Outstanding handles fail. Idempotent."""
+
+def viable_transports() -> dict[str, str]:
+    """Transport -> "" if this machine can use it, else the reason."""
+
+def isa_levels() -> dict[str, bool]:
+    """Instruction set -> whether this machine has it ("scalar", "avx2", "avx512")."""
+
+def reduce_n(dst_ptr: int, src_ptrs: list[int], count: int, dtype: int, op: int, threads: int = 1) -> None:
+    """The service's kernel, for tests and benchmarks: dst[i] = op over srcs in order; `count` elements."""
+
+def listen_address(interface: str, node_host: str, scheduler_host: str) -> str:
+    """The address that this process would hand out, chosen as `Node` chooses it."""

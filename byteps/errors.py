@@ -1,0 +1,58 @@
+"""The exceptions of byteps. A message says what failed, where, what was expected, what was got, what to do."""
+
+from __future__ import annotations
+
+import builtins
+
+__all__ = [
+    "AbortedError",
+    "AuthenticationError",
+    "BytePSError",
+    "DataLossError",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotInitializedError",
+    "PeerLostError",
+    "TimeoutError",
+    "UnsupportedError",
+]
+
+
+class BytePSError(Exception):
+    """Base of all of them."""
+
+
+class InvalidArgumentError(BytePSError, ValueError):
+    """A shape, dtype, name, setting or argument that cannot be used."""
+
+
+class NotInitializedError(BytePSError, RuntimeError):
+    """Used before `init` or after `shutdown`."""
+
+
+class TimeoutError(BytePSError, builtins.TimeoutError):  # noqa: A001  (the name users look for)
+    """A peer stayed silent, or a rank did not take part, for longer than allowed."""
+
+
+class PeerLostError(BytePSError, ConnectionError):
+    """A process of the job died or cannot be reached."""
+
+
+class AbortedError(BytePSError, RuntimeError):
+    """The job was stopped because of another failure, which the message names."""
+
+
+class DataLossError(BytePSError, RuntimeError):
+    """Bytes that cannot be what the peer meant to send."""
+
+
+class AuthenticationError(BytePSError, PermissionError):
+    """The other side of a connection does not know the job's secret, or is of another job."""
+
+
+class UnsupportedError(BytePSError, NotImplementedError):
+    """Not supported by this build or machine."""
+
+
+class InternalError(BytePSError, RuntimeError):
+    """A fault of byteps itself; please report it."""

@@ -1,0 +1,36 @@
+// Where a listener can be reached, and which of this machine's addresses to hand out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace byteps::transport {
+
+// A numeric IPv4 or IPv6 address (never a host name) and a TCP port.
+struct Address {
+  std::string ip;  // "10.0.0.2", "fe80::1%eth0"
+  uint16_t port = 0;
+
+  // "10.0.0.2:9000", "[::1]:9000".
+  std::string to_string() const;
+  bool is_loopback() const;
+  bool operator==(const Address&) const = default;
+};
+
+// "10.0.0.2:9000" or "[::1]:9000"; kInvalidArgument with what was expected otherwise.
+Result<Address> parse_address(const std::string& text);
+
+// All numeric addresses of `host` (name or number). Blocks in the resolver. kUnavailable names the host.
+Result<std::vector<Address>> resolve(const std::string& host, uint16_t port);
+
+// The address of the interface called `name`, IPv4 before IPv6. kInvalidArgument lists the interfaces there are.
+Result<std::string> address_of_interface(const std::string& name);
+
+// The address that this machine uses to reach `remote`: the source address of the route (a connected UDP
+// socket; nothing is sent). Never taken from /etc/hosts.
+Result<std::string> address_by_route(const Address& remote);
+
+}  // namespace byteps::transport

@@ -1,0 +1,58 @@
+// A thread that waits in epoll(7) and runs what has become ready: sockets, timers, posted functions.
+//
+// Everything of a connection happens on its loop's thread, so connections need no locks. Idle loops make no
+// system call. Other threads reach a loop only through post().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_function.h"
+
+namespace byteps::transport {
+
+// Gets the readiness of one descriptor. Must stay alive until unwatch() has returned.
+class FdHandler {
+ public:
+  virtual ~FdHandler() = default;
+  virtual void on_ready(uint32_t epoll_events) = 0;
+};
+
+class EventLoop {
+ public:
+  using Task = UniqueFunction<void()>;
+  using TimerId = uint64_t;
+
+  // Starts the thread; `name` (at most 15 bytes) shows in ps and perf. All signals are blocked in it.
+  static Result<std::unique_ptr<EventLoop>> create(const std::string& name);
+  // stop(), if not yet done.
+  ~EventLoop();
+
+  // Any thread. Runs `task` on the loop, in the order posted; from the loop's own thread: after the current
+  // callback. Wakes the loop with one system call only if it sleeps. After stop() tasks are destroyed unrun.
+  void post(Task task);
+  // Any thread but the loop's: posts and blocks until `task` has run. False if the loop has stopped.
+  bool run_and_wait(Task task);
+  bool in_loop() const;
+  // Any thread but the loop's: runs what was posted before, then ends and joins the thread. Idempotent.
+  void stop();
+
+  // Loop thread only, all below.
+  Status watch(int fd, uint32_t epoll_events, FdHandler* handler);
+  Status modify(int fd, uint32_t epoll_events);
+  // No on_ready for `fd` follows, even if it is ready already.
+  void unwatch(int fd);
+  // Runs `task` once at now_us() >= at_us.
+  TimerId run_at(TimeUs at_us, Task task);
+  void cancel(TimerId timer);
+
+ private:
+  EventLoop();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace byteps::transport

@@ -1,0 +1,16 @@
+// Connections inside one process: payloads are lent, nothing is copied.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "transport/transport.h"
+
+namespace byteps::transport {
+
+// Two ends of one connection, each on its own loop (which may be the same one). A frame is delivered by a task
+// posted to the other end's loop. A receiver that answers Landing::into gets a copy.
+std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>> make_inproc_pair(EventLoop& first,
+                                                                                     EventLoop& second);
+
+}  // namespace byteps::transport

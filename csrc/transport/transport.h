@@ -1,0 +1,123 @@
+// How bytes move between two processes, or between two parts of one: the whole interface.
+//
+// A connection carries frames, in order, both ways. A frame is a head (small, copied, meaning known to
+// protocol/) and a payload (any size, never copied on its way out). Who receives is asked where a payload
+// shall land before it is read, so it goes straight to the place where it is summed or used.
+//
+// Threads: every connection and listener belongs to one EventLoop; all methods and callbacks run on that
+// loop's thread unless a line below says otherwise. A transport may be used from any thread.
+// Errors: the first one closes the connection, completes every unsent frame with it, and is reported once.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_function.h"
+#include "transport/address.h"
+#include "transport/event_loop.h"
+
+namespace byteps::transport {
+
+inline constexpr size_t kMaxHeadBytes = 256;
+
+// What travels with a head. `data` stays valid and unchanged until on_sent (transports that copy) or, where
+// the receiver took the loan (see Landing), until the receiver's own protocol says that it is done with it.
+struct Payload {
+  Bytes data;
+  // Where the answer of the same size may be put by a receiver in the same process; empty: nowhere.
+  MutableBytes reply_space;
+};
+
+// A frame whose head has come in. Views are valid during the callback only (`lent`, `reply_space`: see above).
+struct Arrival {
+  Bytes head;
+  size_t payload_bytes;
+  Bytes lent;                // the sender's own memory, by transports that can lend it; else empty
+  MutableBytes reply_space;  // only together with `lent`
+};
+
+// Where a payload shall go.
+class Landing {
+ public:
+  static Landing into(MutableBytes destination) { return Landing(Kind::kInto, destination); }
+  static Landing borrow() { return Landing(Kind::kBorrow, {}); }    // only if `lent` is not empty
+  static Landing discard() { return Landing(Kind::kDiscard, {}); }  // read and thrown away
+
+  bool is_discard() const { return kind_ == Kind::kDiscard; }
+  bool is_borrow() const { return kind_ == Kind::kBorrow; }
+  MutableBytes destination() const { return destination_; }
+
+ private:
+  enum class Kind { kInto, kBorrow, kDiscard };
+  Landing(Kind kind, MutableBytes destination) : kind_(kind), destination_(destination) {}
+  Kind kind_;
+  MutableBytes destination_;
+};
+
+class Connection;
+
+// Who owns a connection's incoming side. Must outlive the connection.
+class Receiver {
+ public:
+  virtual ~Receiver() = default;
+  // Not called for frames without payload. The landing's size must be exactly payload_bytes. An error closes.
+  virtual Result<Landing> on_head(Connection& connection, const Arrival& arrival) = 0;
+  // The frame is complete: `payload` is where it landed, or the loan; empty if discarded. An error closes.
+  virtual Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) = 0;
+  // Once, unless close() was called by this side first. `why`: kUnavailable for an end-of-file or a socket
+  // error, kDataLoss for bytes that are no frame. No callback follows. The connection may be destroyed only
+  // after this call has returned (EventLoop::post).
+  virtual void on_closed(Connection& connection, const Status& why) = 0;
+};
+
+class Connection {
+ public:
+  // Closes at once; frames not yet written complete with kAborted. Not from inside a callback of its own.
+  virtual ~Connection() = default;
+
+  // Begins to deliver. Frames that came earlier are kept. Once.
+  virtual void start(Receiver* receiver) = 0;
+
+  // Queues one frame. `head` is copied (at most kMaxHeadBytes). `on_sent` (may be empty) is called on the loop,
+  // never from inside send(), when the transport needs `payload.data` no longer or has failed.
+  virtual void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) = 0;
+
+  // Closes after all that was queued is written or `deadline_us` has passed, then calls on_closed with ok.
+  virtual void close_when_sent(TimeUs deadline_us) = 0;
+  // Closes now: no callback but on_sent(kAborted) for what was queued.
+  virtual void close() = 0;
+
+  virtual EventLoop& loop() = 0;
+  // "tcp 10.0.0.2:9000" or "inproc", for messages.
+  virtual const std::string& peer() const = 0;
+  // True if payloads are lent instead of copied (Arrival::lent).
+  virtual bool lends() const = 0;
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;  // stops listening
+  virtual const Address& address() const = 0;  // with the port the kernel chose
+};
+
+using AcceptCallback = UniqueFunction<void(std::unique_ptr<Connection>)>;
+using ConnectCallback = UniqueFunction<void(Result<std::unique_ptr<Connection>>)>;
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual const char* name() const = 0;
+  // Ok if this machine and build can use it; else the reason.
+  virtual Status viable() const = 0;
+  // Accepts on `loop`. `on_accept` gets connections that have proved the job's secret; others are dropped.
+  virtual Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
+                                                   AcceptCallback on_accept) = 0;
+  // Connects and authenticates on `loop`; tries again while the address refuses, until `deadline_us`.
+  // kUnavailable: nobody there by then; kPermissionDenied: the other side has another secret or job.
+  virtual void connect(EventLoop& loop, const Address& address, TimeUs deadline_us, ConnectCallback on_done) = 0;
+};
+
+}  // namespace byteps::transport
