@@ -1,0 +1,45 @@
+"""Builds the native module byteps/_core with CMake. All metadata is in pyproject.toml."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pybind11
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+class CMakeBuild(build_ext):
+    def run(self) -> None:
+        # CMake writes the module where it belongs, in place or not: nothing of setuptools' own compiling and copying.
+        for ext in self.extensions:
+            self.build_extension(ext)
+
+    def build_extension(self, ext: Extension) -> None:
+        # An editable install shares the directory of the preset "release", so that `cmake --build build/release`
+        # renews the module that Python imports. A wheel is built in a directory of its own.
+        build_dir = ROOT / "build" / "release" if self.inplace else Path(self.build_temp).resolve()
+        settings = {
+            "CMAKE_BUILD_TYPE": "Release",
+            "CMAKE_COMPILE_WARNING_AS_ERROR": "OFF",
+            "CMAKE_MAKE_PROGRAM": shutil.which("ninja") or "ninja",
+            "BYTEPS_BUILD_PYTHON": "ON",
+            "BYTEPS_BUILD_TESTS": "OFF",
+            "BYTEPS_BUILD_BENCHMARKS": "OFF",
+            "BYTEPS_MODULE_DIR": Path(self.get_ext_fullpath(ext.name)).resolve().parent,
+            "Python_EXECUTABLE": sys.executable,
+            "pybind11_DIR": pybind11.get_cmake_dir(),
+        }
+        defines = [f"-D{name}={value}" for name, value in settings.items()]
+        subprocess.check_call(["cmake", "-S", ROOT, "-B", build_dir, "-G", "Ninja", *defines])
+        subprocess.check_call(["cmake", "--build", build_dir, "--target", "_core"])
+
+
+setup(
+    packages=[*find_packages(include=["byteps", "byteps.*"]), "byteps.launcher"],
+    ext_modules=[Extension("byteps._core", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)
