@@ -1,0 +1,104 @@
+// The rounds of one summation shard: which contributions are in, what is complete, who has to be told. Pure.
+//
+// A child is a worker, numbered by rank; sums are taken in the order of children. Each child contributes once to
+// each round of a key, and to round r + 1 only after it was answered for round r. Memory of contributions belongs
+// to the caller, who keeps it by (key, child) from on_contribution until the key's Complete or Fail.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "protocol/message.h"
+
+namespace byteps::protocol {
+
+// All contributions are in: reduce them in the order of children and answer every child.
+struct Complete {
+  DataHead head;  // of the first contribution: key, round, dtype, op, root, bytes, and the largest priority
+};
+// The round cannot be completed: drop the contributions of `children` and answer each with `status`.
+struct Fail {
+  Key key;
+  uint32_t round;
+  std::vector<uint32_t> children;
+  Status status;
+};
+// For the log: a round has waited long for some ranks.
+struct Stalled {
+  std::string text;
+};
+using AggregationAction = std::variant<Complete, Fail, Stalled>;
+using AggregationActions = std::vector<AggregationAction>;
+
+struct AggregationLimits {
+  TimeUs stall_warning_us;
+  TimeUs op_timeout_us;
+};
+
+class Aggregator {
+ public:
+  // `describe[child]` is how messages name a child: "rank 3 (host node7, pid 1234)".
+  Aggregator(std::vector<std::string> describe, AggregationLimits limits);
+
+  enum class Verdict {
+    kAccept,  // take the payload, then call on_contribution
+    kRepeat,  // already in, or already answered: throw the payload away, do nothing
+    kRefuse,  // throw the payload away and answer with `status`
+  };
+  struct Admission {
+    Verdict verdict;
+    Status status;
+  };
+  // A kPushPull from `child` has come in; `payload_bytes` as the frame says. Changes nothing. An error: the child
+  // breaks the protocol (round skipped, payload size that contradicts the head): close its connection.
+  Result<Admission> admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
+
+  // The payload of an accepted or refused kPushPull is complete (its admission still holds or the round has failed
+  // since: then a Fail for this child alone follows). Head disagreeing with the round's first (dtype, op, bytes,
+  // root): the round fails for all, naming both ranks.
+  void on_contribution(const DataHead& head, uint32_t child, TimeUs now, AggregationActions& actions);
+
+  // The child will contribute no more (left in order, or lost). Rounds that lack it fail with `why`, now and later.
+  void on_child_gone(uint32_t child, const Status& why, AggregationActions& actions);
+
+  // Everything outstanding fails with `why`, and so does every later contribution.
+  void fail_all(const Status& why, AggregationActions& actions);
+
+  // Warns of and fails rounds that have waited too long.
+  void on_tick(TimeUs now, AggregationActions& actions);
+  // When on_tick has something to do next; kNever if nothing waits.
+  TimeUs next_tick_us() const;
+
+  // Rounds that wait for contributions.
+  size_t gathering() const;
+
+ private:
+  struct Round {
+    DataHead first;             // head of the first contribution
+    uint32_t first_child = 0;
+    uint32_t arrived_count = 0;
+    std::vector<bool> arrived;  // by child
+    TimeUs started_us = 0;
+    bool warned = false;
+  };
+  struct KeyState {
+    std::vector<uint32_t> last_round;  // by child: the last one it contributed to
+    uint32_t gathering_round = 0;      // 0: none
+    Round gathering;
+    uint32_t failed_round = 0;         // later contributions up to it get failure
+    Status failure;
+  };
+
+  std::vector<std::string> describe_;
+  AggregationLimits limits_;
+  std::unordered_map<Key, KeyState, KeyHash> keys_;
+  std::vector<Status> gone_;  // by child; ok: present
+  Status failed_;
+};
+
+}  // namespace byteps::protocol

@@ -1,0 +1,71 @@
+// A node's view of its job: joined or not, alive or failed, whether the scheduler still answers. Pure.
+//
+// A broken connection to a peer is not yet a failure: the scheduler knows better whether that peer died, left or
+// was only cut off, and names the guilty one to all nodes alike. So it is told (Suspect), and its verdict (Lost or
+// Left) awaited for at most the job's timeout.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "protocol/message.h"
+
+namespace byteps::protocol {
+
+struct SendControl {
+  Control message;
+};
+struct JobStarted {};  // roster() is complete
+// The job has failed, or the scheduler is lost; final.
+struct JobFailed {
+  Status status;
+};
+// The node has left in order.
+struct NodeLeft {
+  uint32_t node;
+};
+// All workers have left (a server can end), or the scheduler's process has left.
+struct JobFinished {
+  std::string text;
+};
+using MembershipAction = std::variant<SendControl, JobStarted, JobFailed, NodeLeft, JobFinished>;
+using MembershipActions = std::vector<MembershipAction>;
+
+class Membership {
+ public:
+  // `scheduler` is how messages name it before the roster is known: "scheduler at 10.0.0.1:9000".
+  // `hosted_by_rank_0`: it lives in rank 0's process. `start_deadline_us`: the roster must have come by then.
+  Membership(std::string scheduler, bool hosted_by_rank_0, TimeUs start_deadline_us, TimeUs timeout_us);
+
+  // The connection to the scheduler stands: sends the Join.
+  void on_connected(Join join, TimeUs now, MembershipActions& actions);
+  // Roster, Heartbeat, Lost, Left, Finished change the state; other messages only show that the scheduler lives.
+  // kDataLoss for a message that no scheduler sends (the caller closes the connection).
+  Status on_message(const Control& message, TimeUs now, MembershipActions& actions);
+  void on_scheduler_closed(const Status& why, MembershipActions& actions);
+  // This node's connection to `node` broke.
+  void on_suspect(uint32_t node, const Status& why, TimeUs now, MembershipActions& actions);
+  // This node leaves in order.
+  void leave(MembershipActions& actions);
+  // Heartbeats, silence of the scheduler, verdicts that do not come.
+  void on_tick(TimeUs now, MembershipActions& actions);
+  TimeUs next_tick_us() const;
+
+  bool started() const { return roster_.has_value(); }
+  const Roster& roster() const { return *roster_; }  // precondition: started()
+  const Status& failure() const { return failure_; }
+  bool has_left(uint32_t node) const;
+
+ private:
+  std::optional<Roster> roster_;
+  Status failure_;
+  // … the implementation's own members
+};
+
+}  // namespace byteps::protocol

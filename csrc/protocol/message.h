@@ -1,0 +1,182 @@
+// Every message of byteps, as values, and their bytes. The format is documented in docs/wire-format.md; the two
+// change together, with kProtocolVersion.
+//
+// Pure. Decoding checks every bound before it allocates and returns kDataLoss with what was expected and got;
+// no input makes it read outside its argument. Integers are little endian.
+//
+// Two families:
+//   data     worker <-> summation service. All fields are in the frame's head (kDataHeadBytes); the payload is
+//            tensor data (or the text of a failure).
+//   control  node <-> scheduler. The head has the type; the fields are the payload (at most kMaxControlBytes).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/dtype.h"
+#include "base/status.h"
+
+namespace byteps::protocol {
+
+inline constexpr uint8_t kProtocolVersion = 1;
+inline constexpr size_t kDataHeadBytes = 48;
+inline constexpr size_t kControlHeadBytes = 8;
+inline constexpr size_t kMaxControlBytes = 4u << 20;
+inline constexpr size_t kMaxNameBytes = 1024;
+inline constexpr size_t kMaxTextBytes = 4096;  // of a failure; longer ones are cut
+inline constexpr uint64_t kMaxTensorBytes = 1ull << 40;
+inline constexpr uint32_t kMaxPartitions = 1u << 18;
+inline constexpr uint32_t kMaxNodes = 1u << 14;
+
+// One partition of one declared tensor.
+struct Key {
+  uint32_t tensor = 0;     // number that the scheduler gave to the name
+  uint32_t partition = 0;
+  bool operator==(const Key&) const = default;
+  auto operator<=>(const Key&) const = default;
+};
+
+struct KeyHash {
+  size_t operator()(const Key& key) const {
+    return (static_cast<size_t>(key.tensor) * 0x9E3779B97F4A7C15ull) ^ key.partition;
+  }
+};
+
+// ---- data -------------------------------------------------------------------------------------------------
+
+enum class DataType : uint8_t {
+  kHello = 1,     // worker -> service, first on a connection: `rank`
+  kPushPull = 2,  // worker -> service: a contribution; payload: `bytes` (none from a broadcast's non-root)
+  kResult = 3,    // service -> worker: payload: `bytes`, or none if it was put into the lent reply space
+  kFailed = 4,    // service -> worker: `code`; payload: text
+  kGoodbye = 5,   // either way: nothing follows; the sender leaves the job in order
+};
+
+struct DataHead {
+  DataType type = DataType::kHello;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  uint32_t epoch = 0;
+  Key key;
+  uint32_t round = 0;    // counts the push_pulls of the tensor from 1
+  uint32_t rank = 0;     // the contributing worker
+  int32_t priority = 0;  // larger goes first
+  uint32_t root = 0;     // kBroadcast: whose values count
+  uint64_t bytes = 0;    // of the partition
+  StatusCode code = StatusCode::kOk;
+  bool operator==(const DataHead&) const = default;
+};
+
+using DataHeadBytes = std::array<std::byte, kDataHeadBytes>;
+DataHeadBytes encode(const DataHead& head);
+// Checks version, type, dtype, op, code, that `bytes` is a multiple of the element size, and that reserved bytes are 0.
+Result<DataHead> decode_data(Bytes head);
+
+// ---- control ----------------------------------------------------------------------------------------------
+
+enum class Role : uint8_t { kWorker = 1, kServer = 2 };
+
+// What a node tells of itself. Workers host a summation service as well, so they have addresses, too.
+struct NodeInfo {
+  Role role = Role::kWorker;
+  int32_t rank = -1;        // of a worker, or number of a server; -1 in a Join: number me
+  int32_t local_rank = -1;  // -1 in a Join: number me by machine
+  int32_t local_size = -1;
+  uint64_t pid = 0;
+  std::string host;                    // for people
+  std::string machine;                 // equal on all processes that can share memory
+  std::vector<std::string> addresses;  // of the service's shards, "ip:port", in order
+  bool operator==(const NodeInfo&) const = default;
+
+  // "rank 3 (host node7, pid 1234)", "server 0 (host …)".
+  std::string describe() const;
+};
+
+struct Join {  // node -> scheduler
+  NodeInfo self;
+  uint32_t num_workers = 0;  // as this node was told; 0: not told
+  uint32_t num_servers = 0;
+  bool operator==(const Join&) const = default;
+};
+// scheduler -> node: the job is complete. Nodes are ordered: workers by rank, then servers by number. A node's
+// place in the list is its node number and its service number.
+struct Roster {
+  uint32_t epoch = 0;
+  uint32_t self = 0;  // the addressee's node number
+  uint32_t num_workers = 0;
+  uint64_t timeout_us = 0;  // a node silent for so long is lost
+  std::vector<NodeInfo> nodes;
+  bool operator==(const Roster&) const = default;
+};
+struct Declare {  // worker -> scheduler
+  std::string name;
+  DType dtype = DType::kFloat32;
+  uint64_t bytes = 0;
+  bool operator==(const Declare&) const = default;
+};
+struct Placed {  // scheduler -> worker
+  std::string name;
+  uint32_t tensor = 0;
+  uint64_t partition_bytes = 0;    // size of each partition but the last
+  std::vector<uint16_t> services;  // by partition: node number of the service
+  bool operator==(const Placed&) const = default;
+};
+struct Refused {  // scheduler -> worker: the name is bound to another dtype or size
+  std::string name;
+  StatusCode code = StatusCode::kInvalidArgument;
+  std::string text;
+  bool operator==(const Refused&) const = default;
+};
+struct Barrier {  // worker -> scheduler
+  uint32_t sequence = 0;  // counts this worker's barriers from 1
+  bool operator==(const Barrier&) const = default;
+};
+struct BarrierDone {  // scheduler -> worker
+  uint32_t sequence = 0;
+  StatusCode code = StatusCode::kOk;
+  std::string text;
+  bool operator==(const BarrierDone&) const = default;
+};
+struct Heartbeat {  // node -> scheduler, which answers with the same
+  bool operator==(const Heartbeat&) const = default;
+};
+struct Suspect {  // node -> scheduler: my connection to `node` broke
+  uint32_t node = 0;
+  std::string text;
+  bool operator==(const Suspect&) const = default;
+};
+struct Lost {  // scheduler -> node: the job has failed
+  StatusCode code = StatusCode::kUnavailable;
+  std::string text;  // names the guilty rank, host and cause
+  bool operator==(const Lost&) const = default;
+};
+struct Leave {  // node -> scheduler: goes in order
+  bool operator==(const Leave&) const = default;
+};
+struct Left {  // scheduler -> node
+  uint32_t epoch = 0;
+  uint32_t node = 0;
+  bool operator==(const Left&) const = default;
+};
+struct Finished {  // scheduler -> node: all workers have left, or the scheduler's own process leaves in order
+  std::string text;
+  bool operator==(const Finished&) const = default;
+};
+
+using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
+                             Lost, Leave, Left, Finished>;
+
+struct EncodedControl {
+  std::array<std::byte, kControlHeadBytes> head;
+  std::vector<std::byte> payload;
+};
+EncodedControl encode(const Control& message);
+// Checks the head alone, before the payload is read: version, known type, payload size at most kMaxControlBytes.
+Status check_control_head(Bytes head, size_t payload_bytes);
+Result<Control> decode_control(Bytes head, Bytes payload);
+
+}  // namespace byteps::protocol

@@ -1,0 +1,106 @@
+// A worker's tensors and the push_pulls in flight: from a name to partitions to a finished handle. Pure.
+//
+// A tensor is declared at its first use; the scheduler's answer (Placed) says where its partitions go and is kept.
+// The caller sends what the actions say and reports back what became of each partition: exactly one settle() for
+// every StartPartition. A handle finishes when all its partitions are settled, so that nobody touches the tensor's
+// memory any more, with the first failure among them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "protocol/message.h"
+#include "protocol/partition.h"
+
+namespace byteps::protocol {
+
+using Handle = uint64_t;
+
+struct PushPull {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  uint64_t bytes = 0;
+  ReduceOp op = ReduceOp::kSum;
+  uint32_t root = 0;
+  int32_t priority = 0;
+};
+
+struct SendDeclare {
+  Declare declare;
+};
+struct StartPartition {
+  Handle handle;
+  uint16_t service;  // node number
+  DataHead head;     // complete but for epoch
+  uint64_t offset;   // of the partition in the tensor, bytes
+};
+struct FinishHandle {
+  Handle handle;
+  Status status;
+};
+using TableAction = std::variant<SendDeclare, StartPartition, FinishHandle>;
+using TableActions = std::vector<TableAction>;
+
+class PushPullTable {
+ public:
+  PushPullTable(uint32_t rank, uint32_t size);
+
+  // Asks for the tensor's placement ahead of use. Errors as of start.
+  Status declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
+
+  // Begins a push_pull; `handle` is new. On an error nothing has begun: kInvalidArgument (name empty or too long, in
+  // flight already, bound to another dtype or size, root out of range, bytes no multiple of the element size), or
+  // what fail() was given.
+  Status start(Handle handle, const PushPull& request, TableActions& actions);
+
+  // The scheduler's answers. An answer that fits nothing asked for: kDataLoss (the caller drops the scheduler).
+  Status on_placed(const Placed& placed, TableActions& actions);
+  Status on_refused(const Refused& refused, TableActions& actions);
+
+  // The partition of a StartPartition is done (ok) or has failed; nobody uses its memory any more.
+  void settle(Handle handle, const Status& status, TableActions& actions);
+
+  // The job has ended: what waits for a placement finishes with `why` (ok is not allowed), so does every later
+  // start. Partitions that were started are settled by the caller. The first `why` stays.
+  void fail(const Status& why, TableActions& actions);
+
+  size_t in_flight() const { return ops_.size(); }
+
+ private:
+  enum class TensorState : uint8_t { kDeclaring, kPlaced, kRefused };
+  struct Tensor {
+    TensorState state = TensorState::kDeclaring;
+    DType dtype = DType::kFloat32;
+    uint64_t bytes = 0;
+    uint32_t id = 0;
+    Partitioning partitioning;
+    std::vector<uint16_t> services;
+    Status refusal;
+    uint32_t round = 0;
+    Handle in_flight = 0;  // 0: none
+  };
+  struct Op {
+    std::string name;
+    ReduceOp op;
+    uint32_t root;
+    int32_t priority;
+    uint32_t unsettled = 0;
+    Status first_failure;
+  };
+
+  Result<Tensor*> find_or_declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
+  void start_partitions(Handle handle, const Op& op, Tensor& tensor, TableActions& actions);
+
+  uint32_t rank_;
+  uint32_t size_;
+  std::unordered_map<std::string, Tensor> tensors_;
+  std::unordered_map<Handle, Op> ops_;
+  Status failed_;
+};
+
+}  // namespace byteps::protocol
