@@ -81,7 +81,8 @@ class Node:
 
     def wait(self, handle: int, timeout_s: float | None = None) -> None:
         """Blocks until done, raises what went wrong, and frees the handle (also when it raises, but for a
-        timeout: then the handle stays and `byteps.errors.TimeoutError` is raised)."""
+        timeout: then the handle stays and `byteps.errors.TimeoutError` is raised).
+        """
 
     def barrier(self) -> None:
         """Blocks until every worker has called it."""
@@ -92,7 +93,8 @@ class Node:
     def metrics(self) -> dict[str, float]:
         """Counters since the start: push_pulls, push_pull_bytes (tensor bytes completed), push_pull_us (summed
         time from start to completion), busy_us (time with at least one push_pull in flight), bytes_sent,
-        bytes_received (payload, over all connections of this process), sums, sum_bytes, sum_us (service)."""
+        bytes_received (payload, over all connections of this process), sums, sum_bytes, sum_us (service).
+        """
 
     def wait_until_done(self) -> None:
         """For servers and schedulers: blocks until all workers have left; raises if the job failed."""

@@ -30,7 +30,7 @@ class NotInitializedError(BytePSError, RuntimeError):
     """Used before `init` or after `shutdown`."""
 
 
-class TimeoutError(BytePSError, builtins.TimeoutError):  # noqa: A001  (the name users look for)
+class TimeoutError(BytePSError, builtins.TimeoutError):
     """A peer stayed silent, or a rank did not take part, for longer than allowed."""
 
 

@@ -26,8 +26,8 @@ struct Voidify {
 
 }  // namespace byteps::internal_check
 
-#define BPS_CHECK(condition)               \
-  __builtin_expect(!!(condition), 1)       \
-      ? static_cast<void>(0)               \
+#define BPS_CHECK(condition)                  \
+  __builtin_expect(!!(condition), 1)          \
+      ? static_cast<void>(0)                  \
       : ::byteps::internal_check::Voidify() & \
             ::byteps::internal_check::CheckFailure(__FILE__, __LINE__, #condition).stream()

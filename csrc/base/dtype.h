@@ -29,7 +29,7 @@ Result<DType> dtype_from(uint8_t value);
 
 enum class ReduceOp : uint8_t {
   kSum = 1,
-  kAverage = 2,    // sum x 1/size; integers: sum divided by size, rounded towards minus infinity
+  kAverage = 2,  // sum x 1/size; integers: sum divided by size, rounded towards minus infinity
   kMin = 3,
   kMax = 4,
   kProduct = 5,

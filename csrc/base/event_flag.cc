@@ -30,8 +30,7 @@ EventFlag::Wake EventFlag::wait(TimeUs deadline_us) {
     if (seen == kSetValue) return Wake::kSet;
     const timespec deadline{deadline_us / 1'000'000, (deadline_us % 1'000'000) * 1000};
     // FUTEX_WAIT_BITSET takes an absolute CLOCK_MONOTONIC time.
-    const long result =
-        futex(&state_, FUTEX_WAIT_BITSET, 1, deadline_us == kNever ? nullptr : &deadline);
+    const long result = futex(&state_, FUTEX_WAIT_BITSET, 1, deadline_us == kNever ? nullptr : &deadline);
     if (is_set()) return Wake::kSet;
     if (result == 0) continue;
     if (errno == ETIMEDOUT) return Wake::kTimeout;

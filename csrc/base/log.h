@@ -37,8 +37,8 @@ struct Voidify {
 
 }  // namespace byteps::log
 
-#define BPS_LOG(level)                                               \
-  !::byteps::log::enabled(::byteps::log::Level::level)               \
-      ? static_cast<void>(0)                                         \
-      : ::byteps::log::Voidify() &                                   \
+#define BPS_LOG(level)                                 \
+  !::byteps::log::enabled(::byteps::log::Level::level) \
+      ? static_cast<void>(0)                           \
+      : ::byteps::log::Voidify() &                     \
             ::byteps::log::Line(::byteps::log::Level::level, __FILE__, __LINE__).stream()

@@ -76,8 +76,8 @@ std::ostream& operator<<(std::ostream& out, const Status& status);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                      // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {               // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     BPS_CHECK(!status_.is_ok()) << "a Result without a value needs a reason";
   }
 
@@ -102,8 +102,8 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-#define BPS_RETURN_IF_ERROR(expression)                         \
-  do {                                                          \
+#define BPS_RETURN_IF_ERROR(expression)                                                \
+  do {                                                                                 \
     if (::byteps::Status bps_status_ = (expression); !bps_status_) return bps_status_; \
   } while (false)
 

@@ -1,0 +1,50 @@
+# Every command of the project. `make demo` and `make test` do all set-up themselves.
+SHELL := bash
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+SETUP_INPUTS := tools/bootstrap.sh tools/constraints.txt pyproject.toml setup.py
+READY_DEMO := .venv/.ready-demo
+READY_TEST := .venv/.ready-test
+CXX_FILES = $(shell git ls-files '*.cc' '*.h')
+
+.PHONY: help demo test lint build format bench wheel clean
+
+help:  ## list these commands
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+demo: build  ## train a small network on real images with two ranks and one server
+	bpslaunch --nproc-per-node 2 --servers 1 -- python examples/torch/fashion_mnist.py
+
+test: $(READY_TEST)  ## every test, C++ and Python, with sanitizers and linters; PARTS="release python" runs some
+	python tools/run_tests.py $(PARTS)
+
+lint: $(READY_TEST)  ## formatters, linters, types, the layer table
+	pytest -q tests/lint
+
+build: $(READY_DEMO)  ## renew the native module that .venv imports
+	@[ -f build/release/build.ninja ] || tools/bootstrap.sh demo
+	cmake --build build/release --target _core
+
+format: $(READY_TEST)  ## rewrite all sources the way the linters want them
+	clang-format -i $(CXX_FILES)
+	ruff check --fix --quiet .
+	ruff format --quiet .
+
+bench: $(READY_TEST)  ## the C++ benchmarks
+	cmake --preset release
+	cmake --build --preset release
+	for program in build/release/*_bench; do $$program || exit 1; done
+
+wheel: $(READY_DEMO)  ## dist/byteps-*.whl
+	pip wheel --no-deps --wheel-dir dist .
+
+clean:  ## remove what was built; .venv stays
+	rm -rf build dist *.egg-info byteps/_core*.so
+
+$(READY_DEMO): $(SETUP_INPUTS)
+	tools/bootstrap.sh demo
+	@touch $@
+
+$(READY_TEST): $(SETUP_INPUTS)
+	tools/bootstrap.sh test
+	@touch $@ $(READY_DEMO)

@@ -1,0 +1,64 @@
+"""What compilers say of the C++ sources beyond building them: headers stand alone, locks guard what they claim to."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pybind11
+
+ROOT = Path(__file__).resolve().parents[2]
+CSRC = ROOT / "csrc"
+INCLUDES = [f"-I{CSRC}", f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}"]
+
+
+def check_syntax(path: Path, flags: list[str]) -> str:
+    """The compiler's complaints about one file, empty when there are none."""
+    language = ["-x", "c++"]  # a header by itself is otherwise taken for a precompiled one
+    command = [
+        "clang++",
+        "-std=c++20",
+        "-fsyntax-only",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        *flags,
+        *INCLUDES,
+        *language,
+        path,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+
+def complaints(paths: list[Path], flags: list[str]) -> str:
+    assert shutil.which("clang++"), "clang++ is missing: tools/bootstrap.sh test installs it"
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return "".join(pool.map(lambda path: check_syntax(path, flags), paths))
+
+
+def test_sources_include_their_own_header_first() -> None:
+    """So building the sources proves that these headers are self-contained."""
+    wrong = []
+    for source in CSRC.rglob("*.cc"):
+        header = source.with_suffix(".h")
+        includes = re.findall(r'#include ["<](.+)[">]', source.read_text())
+        if header.exists() and includes[:1] != [header.relative_to(CSRC).as_posix()]:
+            wrong.append(str(source.relative_to(ROOT)))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_headers_without_a_source_are_self_contained() -> None:
+    # -inl.h files are bodies that several sources include on purpose, after their own settings.
+    alone = [h for h in CSRC.rglob("*.h") if not h.with_suffix(".cc").exists() and not h.name.endswith("-inl.h")]
+    found = complaints(alone, ["-Wno-pragma-once-outside-header", "-Wno-unused-const-variable"])
+    assert not found, found
+
+
+def test_clang_accepts_the_sources_and_their_lock_annotations() -> None:
+    found = complaints(sorted(CSRC.rglob("*.cc")), ["-Wthread-safety"])
+    assert not found, found

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Prepares .venv, with byteps installed in it as an editable package:
+#   tools/bootstrap.sh demo    what `make demo` needs
+#   tools/bootstrap.sh test    that, the test tools and the linters
+# Debian packages are installed when run as root; otherwise the missing ones are named and nothing is changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+goal=${1:?demo or test}
+
+fail() {
+  printf '%s\n' "$@" >&2
+  exit 1
+}
+
+debian_packages() {
+  command -v g++ >/dev/null || echo g++
+  echo libssl-dev
+  # Only a Python of Debian's own comes in pieces.
+  if [ "$(python3 -c 'import sys; print(sys.base_prefix)')" = /usr ]; then
+    echo python3-dev
+    echo python3-venv
+  fi
+  if [ "$goal" = test ]; then
+    printf '%s\n' libgtest-dev libbenchmark-dev clang openmpi-bin
+  fi
+}
+
+install_debian_packages() {
+  command -v dpkg-query >/dev/null || {
+    echo "Not a Debian system: please see to the counterparts of: $(debian_packages | xargs)"
+    return
+  }
+  local missing=()
+  for package in $(debian_packages); do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  [ "$(id -u)" = 0 ] || fail "Debian packages are missing. Install them and run make again:" \
+    "  sudo apt-get install ${missing[*]}"
+  echo "Installing Debian packages: ${missing[*]}"
+  apt-get update -q
+  DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
+}
+
+command -v python3 >/dev/null || fail "python3 is missing: byteps needs Python 3.10 or newer"
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+  fail "python3 is $(python3 -V): byteps needs Python 3.10 or newer"
+install_debian_packages
+python3 -c 'import ensurepip' 2>/dev/null || fail \
+  "$(command -v python3) has no ensurepip, so it cannot make a virtual environment." \
+  "Debian: apt-get install python3-venv. Otherwise put another python3 first on PATH."
+
+[ -x .venv/bin/pip ] || python3 -m venv .venv
+pip_install() { .venv/bin/pip install --quiet --disable-pip-version-check -c tools/constraints.txt "$@"; }
+echo "Installing Python packages into .venv"
+pip_install torch  # first, in the pinned release, so that nothing below pulls another one
+pip_install setuptools pybind11 cmake ninja  # pyproject.toml's build-system.requires
+extras=torch,examples
+[ "$goal" = demo ] || extras+=,test,dev
+echo "Building byteps (CMake, build/release)"
+PATH="$PWD/.venv/bin:$PATH" pip_install --no-build-isolation --editable ".[$extras]"

@@ -1,0 +1,167 @@
+"""Runs every test of the project, or the parts named as arguments, and counts them.
+
+    tools/run_tests.py [release] [simulator] [python] [asan-ubsan] [tsan]
+
+Ends with a table, the skipped tests with their reasons, and one line "N passed, N failed, N skipped". The exit code is
+0 only if nothing failed and every skip is one that tests/expected_skips.txt allows. Logs of the single test programs
+appear as they run; the JUnit files of the last run stay in build/test-results/.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "build" / "test-results"
+PYTEST_JOBS = 2  # tests of several processes spend most of their time waiting for each other
+
+
+@dataclass
+class Outcome:
+    """What one part of the suite came to."""
+
+    passed: int = 0
+    failures: list[str] = field(default_factory=list)
+    skips: list[tuple[str, str]] = field(default_factory=list)  # (test, reason)
+    seconds: float = 0.0
+
+    def add_junit(self, path: Path) -> None:
+        for case in ET.parse(path).getroot().iter("testcase"):
+            name = f"{case.get('classname')}.{case.get('name')}"
+            skipped = case.find("skipped")
+            if case.find("failure") is not None or case.find("error") is not None:
+                self.failures.append(name)
+            elif skipped is not None:
+                self.skips.append((name, reason_of(skipped)))
+            elif case.get("status") != "notrun":
+                self.passed += 1
+
+
+def reason_of(skipped: ET.Element) -> str:
+    """The words of the test; GoogleTest puts "file:line" on a line before them."""
+    lines = (skipped.get("message") or "no reason given").splitlines()
+    return " ".join(lines[1:] if len(lines) > 1 and re.search(r":\d+$", lines[0]) else lines)
+
+
+def succeeds(*command: str | Path) -> bool:
+    print("+", *command, flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+def build(preset: str) -> bool:
+    return succeeds("cmake", "--preset", preset) and succeeds("cmake", "--build", "--preset", preset)
+
+
+def run_cpp(preset: str) -> Outcome:
+    outcome = Outcome()
+    if not build(preset):
+        outcome.failures.append(f"build of preset {preset}")
+        return outcome
+    cases_of = ROOT / "build" / preset / "test-results"  # cmake/cpp_tests.cmake
+    programs = RESULTS / f"{preset}-programs.xml"
+    shutil.rmtree(cases_of, ignore_errors=True)
+    succeeds("ctest", "--preset", preset, "-j", "2", "--output-junit", programs)
+    for program in ET.parse(programs).getroot().iter("testcase"):
+        name = str(program.get("name"))
+        failures_before = len(outcome.failures)
+        if (cases_of / f"{name}.xml").exists():
+            outcome.add_junit(cases_of / f"{name}.xml")
+        # A crash, a time-out, or a sanitizer's report after the last test: the program failed, no case of it did.
+        if program.get("status") != "run" and len(outcome.failures) == failures_before:
+            outcome.failures.append(f"{name}_test of preset {preset} as a whole")
+    if not outcome.passed and not outcome.failures:
+        outcome.failures.append(f"preset {preset} ran no test")
+    return outcome
+
+
+def run_simulator() -> Outcome:
+    if build("release") and succeeds(ROOT / "build" / "release" / "bps_sim", "--seeds", "10000"):
+        return Outcome(passed=1)
+    return Outcome(failures=["bps_sim: see the seed above"])
+
+
+def run_python() -> Outcome:
+    outcome = Outcome()
+    junit = RESULTS / "python.xml"
+    # The module that Python imports is written by the build of the preset "release".
+    succeeded = build("release") and succeeds(
+        sys.executable, "-m", "pytest", "-q", f"--numprocesses={PYTEST_JOBS}", "--dist=loadfile",
+        f"--junitxml={junit}", "--durations=15", "--durations-min=5", "tests",
+    )  # fmt: skip
+    if junit.exists():
+        outcome.add_junit(junit)
+    if not succeeded and not outcome.failures:
+        outcome.failures.append("pytest or the build before it: see above")
+    return outcome
+
+
+PARTS: dict[str, Callable[[], Outcome]] = {
+    "release": lambda: run_cpp("release"),
+    "simulator": run_simulator,
+    "python": run_python,
+    "asan-ubsan": lambda: run_cpp("asan-ubsan"),
+    "tsan": lambda: run_cpp("tsan"),
+}
+
+
+def expected_skips() -> list[re.Pattern[str]]:
+    lines = (ROOT / "tests" / "expected_skips.txt").read_text().splitlines()
+    return [re.compile(line.split("  # ")[0]) for line in lines if line and not line.startswith("#")]
+
+
+def report(outcomes: dict[str, Outcome]) -> int:
+    """Prints the summary; returns the exit code."""
+    print(f"\n{'part':<12}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}")
+    for name, outcome in outcomes.items():
+        counts = (outcome.passed, len(outcome.failures), len(outcome.skips))
+        print(f"{name:<12}{counts[0]:>8}{counts[1]:>8}{counts[2]:>8}{outcome.seconds:>9.0f}")
+
+    for name, outcome in outcomes.items():
+        for failure in outcome.failures:
+            print(f"FAILED {name}: {failure}")
+    tests_of: dict[str, list[str]] = defaultdict(list)
+    for outcome in outcomes.values():
+        for test, reason in outcome.skips:
+            tests_of[reason].append(test)
+    allowed = expected_skips()
+    unexpected = [reason for reason in tests_of if not any(pattern.search(reason) for pattern in allowed)]
+    for reason, tests in tests_of.items():
+        verdict = "skipped, NOT in tests/expected_skips.txt" if reason in unexpected else "skipped"
+        print(f"{verdict}: {len(tests)} x {reason} (such as {tests[0]})")
+
+    passed = sum(outcome.passed for outcome in outcomes.values())
+    failed = sum(len(outcome.failures) for outcome in outcomes.values())
+    skipped = sum(len(outcome.skips) for outcome in outcomes.values())
+    print(f"\n{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    return 1 if failed or unexpected else 0
+
+
+def main(names: list[str]) -> int:
+    if unknown := set(names) - set(PARTS):
+        print(
+            f"unknown part: {', '.join(sorted(unknown))}: expected some of {', '.join(PARTS)}",
+            file=sys.stderr,
+        )
+        return 2
+    shutil.rmtree(RESULTS, ignore_errors=True)
+    RESULTS.mkdir(parents=True)
+    outcomes: dict[str, Outcome] = {}
+    for name in [part for part in PARTS if not names or part in names]:
+        print(f"\n=== {name}", flush=True)
+        started = time.monotonic()
+        outcomes[name] = PARTS[name]()
+        outcomes[name].seconds = time.monotonic() - started
+    return report(outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
