@@ -1,0 +1,66 @@
+"""The wheel that users get: built from the tracked files alone, complete, importable without any framework."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist", "."],
+        cwd=source,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},  # cmake and ninja
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = (source / "dist").glob("byteps-*.whl")
+    return path
+
+
+@pytest.mark.timeout(900)  # the first test that wants the wheel compiles the whole core
+def test_wheel_has_everything_that_is_imported(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    tracked = subprocess.run(
+        ["git", "ls-files", "byteps", "launcher"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    expected = {f"byteps/{name}" if name.startswith("launcher/") else name for name in tracked}
+    assert expected <= names
+    assert any(name.startswith("byteps/_core.") and name.endswith(".so") for name in names)
+
+
+@pytest.mark.timeout(900)
+def test_wheel_works_without_a_framework(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    program = (
+        "import sys, byteps, byteps._core, byteps.cli, byteps.launcher.launch;"
+        "print(byteps.__file__, byteps._core.__file__, byteps.launcher.__file__, sep='\\n');"
+        "assert not {'torch', 'tensorflow', 'mxnet'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(Path(line).is_relative_to(tmp_path) for line in done.stdout.splitlines()), done.stdout
