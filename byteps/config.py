@@ -1,0 +1,228 @@
+"""All settings of byteps in one table, and the one place that reads the environment.
+
+The environment counts when `Config.from_env` is called; changing it afterwards has no effect.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from byteps.config_reader import Reader
+from byteps.errors import InvalidArgumentError
+from byteps.knob import Knob, choice, derived, flag, integer, knob, port, seconds, size_bytes, word
+
+if TYPE_CHECKING:
+    from byteps import _core
+
+__all__ = ["Config", "process_environment"]
+
+log = logging.getLogger("byteps")
+
+_MAX_RANKS = 1 << 16
+_MAX_SECONDS = 7 * 24 * 3600.0
+_LEVELS = {"trace": "debug", "fatal": "error", "warn": "warning"}
+_HOST = word(r"[A-Za-z0-9._:%-]{1,255}", "a host name or an address")
+_NODE_FIELDS = (
+    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "scheduler_fd", "interface"),
+    *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
+    *("credit_bytes", "service_threads", "placement", "log_level"),
+)  # those with the same name and type in _core.NodeConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One process's settings, checked. Fields that mean the same as in `_core.NodeConfig` have the same name."""
+
+    # --- who this process is
+    role: str = knob(
+        "worker", "DMLC_ROLE", parse=choice("worker", "server", "scheduler"), doc="Part that this process plays."
+    )
+    num_machines: int = knob(
+        0, "DMLC_NUM_WORKER", parse=integer(1, _MAX_RANKS), unit="machines", doc="Worker machines in the job."
+    )
+    machine_id: int = knob(
+        -1, "DMLC_WORKER_ID", parse=integer(0, _MAX_RANKS - 1), doc="This worker machine's number, from 0."
+    )
+    local_rank: int = knob(
+        -1, "BYTEPS_LOCAL_RANK", parse=integer(0, _MAX_RANKS - 1), doc="This worker's number on its machine, from 0."
+    )
+    local_size: int = knob(
+        -1, "BYTEPS_LOCAL_SIZE", parse=integer(1, _MAX_RANKS), unit="processes", doc="Workers on each machine."
+    )
+    global_rank: int = knob(
+        -1, "BYTEPS_GLOBAL_RANK", parse=integer(0, _MAX_RANKS - 1), doc="This worker's rank, if not as derived."
+    )
+    rank: int = derived(
+        -1, "DMLC_WORKER_ID x BYTEPS_LOCAL_SIZE + BYTEPS_LOCAL_RANK, or as torchrun, mpirun or srun say."
+    )
+    size: int = derived(0, "Workers in the job: DMLC_NUM_WORKER x BYTEPS_LOCAL_SIZE; 0: learned from the workers.")
+    num_servers: int = knob(
+        0, "DMLC_NUM_SERVER", parse=integer(0, _MAX_RANKS), unit="processes", doc="Server processes in the job."
+    )
+    force_distributed: bool = knob(
+        False, "BYTEPS_FORCE_DISTRIBUTED", parse=flag, doc="Use scheduler and servers even with one worker machine."
+    )
+
+    # --- where the others are
+    scheduler_host: str = knob("", "DMLC_PS_ROOT_URI", parse=_HOST, doc="Host of the scheduler.")
+    scheduler_ports: tuple[int, ...] = knob((), "DMLC_PS_ROOT_PORT", parse=port, doc="Port of the scheduler.")
+    host_scheduler: bool = knob(
+        False, "BYTEPS_HOST_SCHEDULER", parse=flag, doc="Worker 0 runs the scheduler; there is no scheduler process."
+    )
+    scheduler_fd: int = knob(
+        -1,
+        "BYTEPS_SCHEDULER_FD",
+        parse=integer(0, 1 << 20),
+        doc="Listening socket for the scheduler, which bpslaunch opens and worker 0 inherits.",
+    )
+    interface: str = knob(
+        "",
+        "DMLC_INTERFACE",
+        parse=word(r"[A-Za-z0-9_.:@-]{1,64}", "the name of a network interface"),
+        doc="Network interface whose address this process hands out; else the one on the route to the scheduler.",
+    )
+    node_host: str = knob("", "DMLC_NODE_HOST", parse=_HOST, doc="Address that this process hands out.")
+    secret: str = knob(
+        "", "BYTEPS_SECRET", parse=str, secret=True, doc="Proof of belonging to the job. Without one: loopback only."
+    )
+    secret_file: str = knob("", "BYTEPS_SECRET_FILE", parse=str, doc="File that holds the secret, private to its user.")
+    job_id: str = knob(
+        "byteps",
+        "BYTEPS_JOB_ID",
+        parse=word(r"[A-Za-z0-9._:/-]{1,64}", "up to 64 letters, digits and . _ : / -"),
+        doc="Keeps jobs apart that share a machine or a secret.",
+    )
+
+    # --- how long to wait
+    start_timeout_s: float = knob(
+        300.0,
+        "BYTEPS_START_TIMEOUT_S",
+        parse=seconds(0.1, _MAX_SECONDS),
+        unit="s",
+        doc="All processes must have joined by then.",
+    )
+    timeout_s: float = knob(
+        30.0,
+        "BYTEPS_TIMEOUT_S",
+        parse=seconds(0.1, _MAX_SECONDS),
+        unit="s",
+        doc="A process silent for so long counts as lost.",
+    )
+    op_timeout_s: float = knob(
+        600.0,
+        "BYTEPS_OP_TIMEOUT_S",
+        parse=seconds(0.1, _MAX_SECONDS),
+        unit="s",
+        doc="A push_pull in which a rank does not take part for so long fails.",
+    )
+    stall_warning_s: float = knob(
+        60.0,
+        "BYTEPS_STALL_WARNING_S",
+        parse=seconds(0.1, _MAX_SECONDS),
+        unit="s",
+        doc="A push_pull in which a rank does not take part for so long is warned about.",
+    )
+
+    # --- how tensors travel
+    partition_bytes: int = knob(
+        4096000,
+        "BYTEPS_PARTITION_BYTES",
+        parse=size_bytes(256, (1 << 31) - 1),
+        unit="bytes",
+        doc="Tensors are cut into parts of at most so many bytes; the same in all processes.",
+    )
+    credit_bytes: int = knob(
+        16 << 20,
+        "BYTEPS_SCHEDULING_CREDIT",
+        parse=size_bytes(0, 1 << 40),
+        unit="bytes",
+        doc="Bytes handed to the network ahead of what may become more urgent. Up to 1023 it counts partitions, "
+        "as in the original BytePS; 0 is the default.",
+    )
+    service_threads: int = knob(
+        0,
+        "BYTEPS_SERVER_ENGINE_THREAD",
+        parse=integer(0, 256),
+        unit="threads",
+        doc="Threads of the summation service in this process; 0: chosen by the number of cores.",
+    )
+    placement: str = knob(
+        "auto",
+        "BYTEPS_PLACEMENT",
+        parse=choice("auto", "allreduce", "ps"),
+        doc="Where tensors are summed: allreduce: in the workers; ps: on the servers; auto: wherever is fastest.",
+    )
+
+    # --- this process
+    numa_on: bool = knob(
+        True, "BYTEPS_NUMA_ON", parse=flag, doc="bpslaunch binds each process to its share of the NUMA nodes."
+    )
+    log_level: str = knob(
+        "warning",
+        "BYTEPS_LOG_LEVEL",
+        parse=choice("error", "warning", "info", "debug", aliases=_LEVELS),
+        doc="Log lines of this level and of graver ones are written to standard error.",
+    )
+
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # field -> where it came from
+    warnings: tuple[str, ...] = field(default=(), repr=False, compare=False)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
+        """The settings in `environ` (default: this process's environment), with its warnings logged.
+
+        Raises:
+            InvalidArgumentError: names everything that is wrong, not only the first fault.
+        """
+        config = cls.parse(process_environment() if environ is None else environ)
+        if config.rank <= 0:  # once for the job
+            for warning in config.warnings:
+                log.warning(warning)
+        return config
+
+    @classmethod
+    def parse(cls, environ: Mapping[str, str]) -> Config:
+        """`from_env` without logging. Reads nothing but `environ` and the file with the secret."""
+        reader = Reader(environ, cls.knobs())
+        if reader.faults:
+            raise InvalidArgumentError("settings that cannot be used:\n  " + "\n  ".join(reader.faults))
+        return cls(**reader.values, sources=reader.sources, warnings=tuple(reader.warnings))
+
+    @classmethod
+    def knobs(cls) -> dict[str, Knob]:
+        """Field -> what is known about it, in the order of the table above."""
+        return {f.name: f.metadata["knob"] for f in fields(cls) if "knob" in f.metadata}
+
+    @property
+    def is_single_process(self) -> bool:
+        """A worker without any other process: nothing to connect to, every push_pull is the identity."""
+        return self.role == "worker" and self.size == 1 and self.num_servers == 0 and not self.force_distributed
+
+    @property
+    def is_needless(self) -> bool:
+        """A scheduler or server for one worker machine, whose workers sum by themselves (as in the original)."""
+        one_machine = self.num_machines == 1 and not self.host_scheduler
+        return self.role != "worker" and one_machine and not self.force_distributed
+
+    def node_fields(self) -> dict[str, Any]:
+        """Keyword arguments of `_core.NodeConfig`."""
+        return {name: getattr(self, name) for name in _NODE_FIELDS} | {
+            "num_workers": self.size,
+            "host_scheduler": self.host_scheduler and self.role == "worker" and self.rank == 0,
+            "scheduler_ports": list(self.scheduler_ports),
+            "secret": self.secret.encode(errors="surrogateescape"),
+        }
+
+    def to_node_config(self) -> _core.NodeConfig:
+        from byteps import _core
+
+        return _core.NodeConfig(**self.node_fields())
+
+
+def process_environment() -> dict[str, str]:
+    """A copy of this process's environment."""
+    return dict(os.environ)

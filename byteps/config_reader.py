@@ -1,0 +1,238 @@
+"""From variables to the fields of `byteps.config.Config`: what each one says, and what they mean together.
+
+Faults are collected, never raised, so that a user sees all of them at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from byteps.detect import Detected, detect, job_id_of, ports_of
+from byteps.knob import Knob
+from byteps.retired import RETIRED
+
+LOOPBACK = "127.0.0.1"
+_DERIVED = "derived"
+_MIN_SECRET_CHARS = 16
+_MAX_SECRET_BYTES = 4096
+_MAX_PARTITIONS_OF_CREDIT = 1023  # a larger number of BYTEPS_SCHEDULING_CREDIT counts bytes
+_MAX_SIZE = 1 << 16
+_PLACE_FIELDS = ("num_machines", "machine_id", "local_rank", "local_size", "global_rank")
+
+
+class Reader:
+    """Reads once, when built; then `values`, `sources`, `faults` and `warnings` are final."""
+
+    def __init__(self, environ: Mapping[str, str], knobs: Mapping[str, Knob]) -> None:
+        self._environ = environ
+        self._knobs = knobs
+        self.values: dict[str, Any] = {field: knob.default for field, knob in knobs.items()}
+        self.sources: dict[str, str] = dict.fromkeys(knobs, "default")
+        self.faults: list[str] = []
+        self.warnings: list[str] = []
+
+        self._read_table()
+        self._warn_of_other_names()
+        self._read_secret_file()
+        self._settle_credit()
+        if self.values["role"] == "worker":
+            found = None if self._is_given(*_PLACE_FIELDS) else detect(environ, self.faults)
+            if found is not None:
+                self._place_by_launcher(found)
+            else:
+                self._place_by_variables()
+            self._settle_scheduler_of_worker(found)
+        else:
+            self._settle_server_or_scheduler()
+        self._check_secret()
+
+    def _read_table(self) -> None:
+        for field, knob in self._knobs.items():
+            for name in knob.names:
+                if text := self._environ.get(name, "").strip():
+                    self._read(field, name, text)
+                    break
+
+    def _read(self, field: str, name: str, text: str) -> None:
+        knob = self._knobs[field]
+        try:
+            self._set(field, knob.parse(text), f"environment {name}")
+        except ValueError as expected:
+            self.faults.append(f"{name}={text!r}: expected {expected}")
+
+    def _set(self, field: str, value: object, source: str) -> None:
+        self.values[field] = value
+        self.sources[field] = source
+
+    def _is_given(self, *fields: str) -> bool:
+        """Whether a variable of one of the fields is set, rightly or not."""
+        return any(self._environ.get(name, "").strip() for field in fields for name in self._knobs[field].names)
+
+    def _warn_of_other_names(self) -> None:
+        known = {name for knob in self._knobs.values() for name in knob.names}
+        for name in sorted(self._environ.keys() - known):
+            if name in RETIRED:
+                if self._environ[name].strip() not in {"", "0"}:
+                    self.warnings.append(f"{name} has no effect: {RETIRED[name]}")
+            elif name.startswith(("BYTEPS_", "DMLC_")):
+                self._warn_of_unknown(name, known)
+
+    def _warn_of_unknown(self, name: str, known: Iterable[str]) -> None:
+        nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+        if nearest:
+            self.warnings.append(f"{name} is not a setting of byteps: did you mean {nearest[0]}?")
+        elif name.startswith("BYTEPS_"):  # DMLC_ is the prefix of other programs too
+            self.warnings.append(f"{name} is not a setting of byteps: `byteps env` lists those that are")
+
+    def _read_secret_file(self) -> None:
+        path = self.values["secret_file"]
+        if not path:
+            return
+        if self.values["secret"]:
+            self.faults.append("BYTEPS_SECRET and BYTEPS_SECRET_FILE are both set: expected one of them")
+            return
+        try:
+            self._set("secret", _read_private_file(Path(path)), f"file {path}")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self.faults.append(f"BYTEPS_SECRET_FILE={path!r}: {reason}")
+
+    def _settle_credit(self) -> None:
+        credit = self.values["credit_bytes"]
+        if credit == 0:
+            self._set("credit_bytes", self._knobs["credit_bytes"].default, "default")
+        elif credit <= _MAX_PARTITIONS_OF_CREDIT:
+            self.values["credit_bytes"] = credit * self.values["partition_bytes"]
+
+    # --- who this process is
+
+    def _place_by_launcher(self, found: Detected) -> None:
+        for field in ("rank", "size", "local_rank", "local_size"):
+            self._set(field, getattr(found, field), found.launcher)
+
+    def _place_by_variables(self) -> None:
+        values = self.values
+        if values["local_size"] == -1 and not self._is_given("local_size"):
+            values["local_size"] = 1
+        machines, local_size = values["num_machines"] or 1, values["local_size"]
+        self._require_index("machine_id", machines, needed=machines > 1 and not self._is_given("global_rank"))
+        self._require_index("local_rank", local_size, needed=local_size > 1)
+        size = machines * local_size
+        if size > _MAX_SIZE:
+            self.faults.append(f"DMLC_NUM_WORKER={machines} x BYTEPS_LOCAL_SIZE={local_size}: more than {_MAX_SIZE}")
+        self._require_index("global_rank", size, needed=False)
+        self._set("size", size, _DERIVED)
+        rank = max(values["machine_id"], 0) * local_size + max(values["local_rank"], 0)
+        self._set("rank", rank if values["global_rank"] == -1 else values["global_rank"], _DERIVED)
+
+    def _require_index(self, field: str, count: int, *, needed: bool) -> None:
+        name = self._knobs[field].names[0]
+        index = self.values[field]
+        if index >= count:
+            self.faults.append(f"{name}={index}: expected less than {count}, as many as there are")
+        elif needed and not self._is_given(field):
+            self.faults.append(f"{name} is not set: expected a number from 0 to {count - 1}")
+        elif index == -1 and field != "global_rank":
+            self.values[field] = 0
+
+    # --- where the scheduler is
+
+    def _settle_scheduler_of_worker(self, found: Detected | None) -> None:
+        values = self.values
+        if found is None and values["num_machines"] <= 1 and not self._wants_scheduler():
+            self._settle_one_machine()
+        if values["size"] == 1 and values["num_servers"] == 0 and not values["force_distributed"]:
+            return
+        if values["placement"] == "ps" and values["num_servers"] == 0:
+            self.faults.append("BYTEPS_PLACEMENT=ps without servers: expected DMLC_NUM_SERVER of at least 1")
+        if found is not None and not self._is_given("scheduler_host"):
+            self._settle_scheduler_by_launcher(found)
+        else:
+            self._require_scheduler()
+
+    def _settle_one_machine(self) -> None:
+        """The original's rule: one worker machine needs no scheduler and no servers, even if it is told of some."""
+        if self.values["num_servers"] > 0:
+            self.warnings.append(
+                f"DMLC_NUM_SERVER={self.values['num_servers']} has no effect: one worker machine sums by itself, "
+                "without scheduler and servers; BYTEPS_FORCE_DISTRIBUTED=1 uses them all the same"
+            )
+            self._set("num_servers", 0, _DERIVED)
+            self._set("placement", "auto", _DERIVED)
+        if self.values["size"] > 1:
+            self._set("host_scheduler", True, _DERIVED)
+            self._set("scheduler_host", LOOPBACK, _DERIVED)
+
+    def _settle_scheduler_by_launcher(self, found: Detected) -> None:
+        if self.values["num_servers"] > 0:
+            self.faults.append(
+                f"DMLC_NUM_SERVER={self.values['num_servers']} under {found.launcher}: expected DMLC_PS_ROOT_URI and "
+                "DMLC_PS_ROOT_PORT too, where servers and workers find the scheduler"
+            )
+        if found.host == "" and not found.one_machine:
+            self.faults.append(
+                f"{found.launcher} started ranks on several machines and does not tell where rank 0 is: "
+                "expected MASTER_ADDR, the host of rank 0"
+            )
+        own_job_id = self.values["job_id"] if self._is_given("job_id") else ""
+        if not self._is_given("scheduler_ports"):
+            self._set("scheduler_ports", ports_of(found, own_job_id), found.launcher)
+        self._set("scheduler_host", LOOPBACK if found.one_machine else found.host, found.launcher)
+        self._set("host_scheduler", True, found.launcher)
+        self._set("job_id", job_id_of(found, own_job_id), self.sources["job_id"] if own_job_id else found.launcher)
+
+    def _require_scheduler(self) -> None:
+        for field, what in (("scheduler_host", "the scheduler's host"), ("scheduler_ports", "the scheduler's port")):
+            if not self.values[field] and not self._is_given(field):
+                self.faults.append(f"{self._knobs[field].names[0]} is not set: expected {what}")
+
+    def _settle_server_or_scheduler(self) -> None:
+        values = self.values
+        if values["num_machines"] > 0 and values["local_size"] > 0:
+            self._set("size", values["num_machines"] * values["local_size"], _DERIVED)
+        if values["role"] == "server" and values["num_servers"] == 0 and self._is_given("num_servers"):
+            self.faults.append("DMLC_ROLE=server with DMLC_NUM_SERVER=0: expected at least 1")
+        if values["num_machines"] != 1 or self._wants_scheduler():
+            self._require_scheduler()
+        else:
+            self._set("scheduler_host", "", _DERIVED)  # nobody will look for it
+
+    def _wants_scheduler(self) -> bool:
+        return bool(self.values["host_scheduler"] or self.values["force_distributed"])
+
+    def _check_secret(self) -> None:
+        secret, host = self.values["secret"], self.values["scheduler_host"]
+        if secret and len(secret) < _MIN_SECRET_CHARS:
+            self.faults.append(f"the secret has {len(secret)} characters: expected at least {_MIN_SECRET_CHARS}")
+        if not secret and not self.faults and self._is_remote(host):
+            self.faults.append(
+                f"no secret, and the scheduler is on {host}: expected BYTEPS_SECRET_FILE, a private file with the same "
+                "random text on every machine; without a secret only loopback addresses are accepted"
+            )
+
+    def _is_remote(self, host: str) -> bool:
+        """Surely not this machine's loopback. What a name stands for is left to the core, which resolves it."""
+        try:
+            return not ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            several = self.values["role"] == "worker" and 0 < self.values["local_size"] < self.values["size"]
+            return several and host != "localhost" and self.sources["scheduler_host"] != "environment DMLC_PS_ROOT_URI"
+
+
+def _read_private_file(path: Path) -> str:
+    """The text in a file that other users cannot read, without white space around it."""
+    info = path.stat()
+    if not stat.S_ISREG(info.st_mode):
+        raise ValueError("expected a file")
+    if info.st_mode & stat.S_IRWXO:
+        raise ValueError(f"other users can read or change it (mode {info.st_mode & 0o777:o}): expected chmod 600")
+    with path.open("rb") as file:
+        content = file.read(_MAX_SECRET_BYTES + 1)
+    if not content.strip() or len(content) > _MAX_SECRET_BYTES:
+        raise ValueError(f"expected text of {_MIN_SECRET_CHARS} to {_MAX_SECRET_BYTES} bytes")
+    return content.decode().strip()
