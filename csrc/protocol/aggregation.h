@@ -28,7 +28,7 @@ struct Fail {
   std::vector<uint32_t> children;
   Status status;
 };
-// For the log: a round has waited long for some ranks.
+// For the log: rounds have waited long for some ranks.
 struct Stalled {
   std::string text;
 };
@@ -48,23 +48,23 @@ class Aggregator {
   enum class Verdict {
     kAccept,  // take the payload, then call on_contribution
     kRepeat,  // already in, or already answered: throw the payload away, do nothing
-    kRefuse,  // throw the payload away and answer with `status`
-  };
-  struct Admission {
-    Verdict verdict;
-    Status status;
+    kRefuse,  // throw the payload away, then call on_contribution, which answers with a Fail
   };
   // A kPushPull from `child` has come in; `payload_bytes` as the frame says. Changes nothing. An error: the child
   // breaks the protocol (round skipped, payload size that contradicts the head): close its connection.
-  Result<Admission> admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
+  Result<Verdict> admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
 
-  // The payload of an accepted or refused kPushPull is complete (its admission still holds or the round has failed
-  // since: then a Fail for this child alone follows). Head disagreeing with the round's first (dtype, op, bytes,
-  // root): the round fails for all, naming both ranks.
+  // An accepted payload is complete, or a refused one thrown away. If it was refused, or the round has failed while
+  // the payload came in, a Fail for this child alone follows. If its head disagrees with the round's first (dtype,
+  // op, bytes, root), the round fails for all, naming both ranks. Cost: O(1), without allocation once every child
+  // has contributed to the key.
   void on_contribution(const DataHead& head, uint32_t child, TimeUs now, AggregationActions& actions);
 
   // The child will contribute no more (left in order, or lost). Rounds that lack it fail with `why`, now and later.
   void on_child_gone(uint32_t child, const Status& why, AggregationActions& actions);
+
+  // Ranks disagree about `tensor` (Refused): its rounds fail with `why`, now and later.
+  void fail_tensor(uint32_t tensor, const Status& why, AggregationActions& actions);
 
   // Everything outstanding fails with `why`, and so does every later contribution.
   void fail_all(const Status& why, AggregationActions& actions);

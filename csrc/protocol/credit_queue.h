@@ -45,6 +45,13 @@ class CreditQueue {
     outstanding_bytes_ -= bytes;
   }
 
+  // Everything that has not been popped, in no special order; the queue is empty then.
+  std::vector<Item> take_all() {
+    std::vector<Item> items;
+    for (; !heap_.empty(); heap_.pop()) items.push_back(std::move(const_cast<Entry&>(heap_.top()).item));
+    return items;
+  }
+
   bool empty() const { return heap_.empty(); }
   uint64_t outstanding_bytes() const { return outstanding_bytes_; }
 

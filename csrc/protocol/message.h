@@ -26,11 +26,14 @@ inline constexpr uint8_t kProtocolVersion = 1;
 inline constexpr size_t kDataHeadBytes = 48;
 inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
-inline constexpr size_t kMaxNameBytes = 1024;
-inline constexpr size_t kMaxTextBytes = 4096;  // of a failure; longer ones are cut
+inline constexpr uint16_t kMaxNameBytes = 1024;
+inline constexpr uint16_t kMaxTextBytes = 4096;  // of a failure; longer ones are cut
+inline constexpr uint16_t kMaxHostBytes = 255;   // of a host, a machine, an address
+inline constexpr uint32_t kMaxAddresses = 64;    // of a node
 inline constexpr uint64_t kMaxTensorBytes = 1ull << 40;
 inline constexpr uint32_t kMaxPartitions = 1u << 18;
 inline constexpr uint32_t kMaxNodes = 1u << 14;
+inline constexpr uint64_t kMaxTimeoutUs = 1ull << 50;
 
 // One partition of one declared tensor.
 struct Key {
@@ -73,7 +76,8 @@ struct DataHead {
 
 using DataHeadBytes = std::array<std::byte, kDataHeadBytes>;
 DataHeadBytes encode(const DataHead& head);
-// Checks version, type, dtype, op, code, that `bytes` is a multiple of the element size, and that reserved bytes are 0.
+// Checks version, type, dtype, op, the limits, that `bytes` is a multiple of the element size, that `code` is a
+// failure in kFailed and ok elsewhere, and that reserved bytes are 0.
 Result<DataHead> decode_data(Bytes head);
 
 // ---- control ----------------------------------------------------------------------------------------------
@@ -103,7 +107,7 @@ struct Join {  // node -> scheduler
   bool operator==(const Join&) const = default;
 };
 // scheduler -> node: the job is complete. Nodes are ordered: workers by rank, then servers by number. A node's
-// place in the list is its node number and its service number.
+// place in the list is its node number and its service number. Decoding checks the order.
 struct Roster {
   uint32_t epoch = 0;
   uint32_t self = 0;  // the addressee's node number
@@ -120,13 +124,16 @@ struct Declare {  // worker -> scheduler
 };
 struct Placed {  // scheduler -> worker
   std::string name;
-  uint32_t tensor = 0;
+  uint32_t tensor = 0;             // from 1
   uint64_t partition_bytes = 0;    // size of each partition but the last
   std::vector<uint16_t> services;  // by partition: node number of the service
   bool operator==(const Placed&) const = default;
 };
-struct Refused {  // scheduler -> worker: the name is bound to another dtype or size
+// scheduler -> worker: the name cannot be used. When ranks disagree on a tensor's dtype or size, to all nodes:
+// summation services fail its contributions, because ranks that were answered before may wait in a round.
+struct Refused {
   std::string name;
+  uint32_t tensor = 0;  // 0: the name was never bound
   StatusCode code = StatusCode::kInvalidArgument;
   std::string text;
   bool operator==(const Refused&) const = default;
@@ -167,6 +174,7 @@ struct Finished {  // scheduler -> node: all workers have left, or the scheduler
   bool operator==(const Finished&) const = default;
 };
 
+// A message's place in this list gives its type on the wire: append only.
 using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
                              Lost, Leave, Left, Finished>;
 

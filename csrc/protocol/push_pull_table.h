@@ -3,7 +3,7 @@
 // A tensor is declared at its first use; the scheduler's answer (Placed) says where its partitions go and is kept.
 // The caller sends what the actions say and reports back what became of each partition: exactly one settle() for
 // every StartPartition. A handle finishes when all its partitions are settled, so that nobody touches the tensor's
-// memory any more, with the first failure among them.
+// memory any more, with the first failure among them. Failures name the tensor; those passed in need not.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,8 @@ using TableActions = std::vector<TableAction>;
 
 class PushPullTable {
  public:
-  PushPullTable(uint32_t rank, uint32_t size);
+  // `num_services`: placements may name services below it.
+  PushPullTable(uint32_t rank, uint32_t size, uint32_t num_services);
 
   // Asks for the tensor's placement ahead of use. Errors as of start.
   Status declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
@@ -58,9 +59,11 @@ class PushPullTable {
   // what fail() was given.
   Status start(Handle handle, const PushPull& request, TableActions& actions);
 
-  // The scheduler's answers. An answer that fits nothing asked for: kDataLoss (the caller drops the scheduler).
+  // The scheduler's answer. One that fits nothing asked for: kDataLoss (the caller drops the scheduler).
   Status on_placed(const Placed& placed, TableActions& actions);
-  Status on_refused(const Refused& refused, TableActions& actions);
+  // Every later start fails. A push_pull whose partitions are on their way goes on until they are settled: the
+  // services fail them. Nothing to do for a tensor that this rank has not asked for, or that is refused already.
+  void on_refused(const Refused& refused, TableActions& actions);
 
   // The partition of a StartPartition is done (ok) or has failed; nobody uses its memory any more.
   void settle(Handle handle, const Status& status, TableActions& actions);
@@ -98,6 +101,7 @@ class PushPullTable {
 
   uint32_t rank_;
   uint32_t size_;
+  uint32_t num_services_;
   std::unordered_map<std::string, Tensor> tensors_;
   std::unordered_map<Handle, Op> ops_;
   Status failed_;

@@ -1,0 +1,145 @@
+// The bytes of a message's fields: ByteWriter and ByteReader have the same methods, so that one list of fields
+// (message.cc) serves both directions. Integers are little endian. Pure.
+//
+// The reader never goes outside its argument, and checks each limit before it allocates. Its first error stays;
+// fields read after it keep their values. The writer does not check, but cuts texts to their limit: a value that
+// breaks another limit is refused by whoever reads it.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/status.h"
+
+namespace byteps::protocol {
+
+template <std::integral T>
+void store_number(std::byte* to, T value) {
+  auto bits = static_cast<std::make_unsigned_t<T>>(value);
+  for (size_t i = 0; i < sizeof(T); ++i) to[i] = static_cast<std::byte>(uint64_t{bits} >> (8 * i));
+}
+
+template <std::integral T>
+T load_number(const std::byte* from) {
+  uint64_t bits = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) bits |= uint64_t{static_cast<uint8_t>(from[i])} << (8 * i);
+  return static_cast<T>(bits);
+}
+
+// The first `max_bytes` of `text`, or a few less where that would split a character of UTF-8.
+inline std::string_view cut_text(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return text;
+  size_t end = max_bytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+class ByteWriter {
+ public:
+  explicit ByteWriter(std::vector<std::byte>& out) : out_(out) {}
+
+  template <std::integral T>
+  void number(const char* /*field*/, T value, std::type_identity_t<T> /*least*/ = 0,
+              std::type_identity_t<T> /*most*/ = 0) {
+    out_.resize(out_.size() + sizeof(T));
+    store_number(&out_[out_.size() - sizeof(T)], value);
+  }
+  template <typename Enum>
+  void enumeration(const char* field, Enum value, Result<Enum> (* /*from*/)(uint8_t)) {
+    number(field, static_cast<uint8_t>(value));
+  }
+  void text(const char* field, const std::string& value, uint16_t max_bytes) {
+    std::string_view kept = cut_text(value, max_bytes);
+    number(field, static_cast<uint16_t>(kept.size()));
+    Bytes bytes = as_bytes(kept);
+    out_.insert(out_.end(), bytes.begin(), bytes.end());
+  }
+  template <typename T, typename Each>
+  void list(const char* field, const std::vector<T>& items, uint32_t /*max_count*/, size_t /*least_bytes*/,
+            Each each) {
+    number(field, static_cast<uint32_t>(items.size()));
+    for (const T& item : items) each(*this, item);
+  }
+  void require(bool /*holds*/, const char* /*rule*/) {}
+
+ private:
+  std::vector<std::byte>& out_;
+};
+
+class ByteReader {
+ public:
+  // `what` names the message in errors; it is kept by reference.
+  ByteReader(Bytes bytes, const char* what) : rest_(bytes), what_(what) {}
+
+  // Accepts `least` to `most`.
+  template <std::integral T>
+  void number(const char* field, T& value, std::type_identity_t<T> least = std::numeric_limits<T>::min(),
+              std::type_identity_t<T> most = std::numeric_limits<T>::max()) {
+    if (!available(field, sizeof(T))) return;
+    T read = load_number<T>(rest_.data());
+    rest_ = rest_.subspan(sizeof(T));
+    if (read < least || read > most) {
+      return fail(std::string(field) + ": expected " + std::to_string(least) + " to " + std::to_string(most) +
+                  ", got " + std::to_string(read));
+    }
+    value = read;
+  }
+  template <typename Enum>
+  void enumeration(const char* field, Enum& value, Result<Enum> (*from)(uint8_t)) {
+    uint8_t code = 0;
+    number(field, code);
+    if (!status_) return;
+    Result<Enum> read = from(code);
+    if (!read) return fail(read.status().message());
+    value = *read;
+  }
+  void text(const char* field, std::string& value, uint16_t max_bytes) {
+    uint16_t size = 0;
+    number(field, size, 0, max_bytes);
+    if (!available(field, size)) return;
+    value = as_text(rest_.first(size));
+    rest_ = rest_.subspan(size);
+  }
+  // `least_bytes`: what one item takes at least, so that a count cannot ask for more memory than came in.
+  template <typename T, typename Each>
+  void list(const char* field, std::vector<T>& items, uint32_t max_count, size_t least_bytes, Each each) {
+    uint32_t count = 0;
+    number(field, count, 0, max_count);
+    if (!available(field, count * least_bytes)) return;
+    items.resize(count);
+    for (T& item : items) each(*this, item);
+  }
+  // A rule between fields; `rule` says it.
+  void require(bool holds, const char* rule) {
+    if (!holds) fail(std::string("broken rule: ") + rule);
+  }
+  // Ok if every field was there and nothing follows.
+  Status finish() {
+    if (!rest_.empty()) fail(std::to_string(rest_.size()) + " bytes follow the last field");
+    return status_;
+  }
+
+ private:
+  bool available(const char* field, size_t size_bytes) {
+    if (rest_.size() < size_bytes) {
+      fail(std::string(field) + ": expected " + std::to_string(size_bytes) + " bytes, got " +
+           std::to_string(rest_.size()));
+    }
+    return status_.is_ok();
+  }
+  void fail(const std::string& why) {
+    if (status_) status_ = data_loss(std::string(what_) + ": " + why);
+  }
+
+  Bytes rest_;
+  const char* what_;
+  Status status_;
+};
+
+}  // namespace byteps::protocol
