@@ -51,8 +51,8 @@ python3 -c 'import ensurepip' 2>/dev/null || fail \
   "Debian: apt-get install python3-venv. Otherwise put another python3 first on PATH."
 
 [ -x .venv/bin/pip ] || python3 -m venv .venv
-pip_install() { .venv/bin/pip install --quiet --disable-pip-version-check -c tools/constraints.txt "$@"; }
-echo "Installing Python packages into .venv"
+pip_install() { .venv/bin/pip install -qq --disable-pip-version-check -c tools/constraints.txt "$@"; }
+echo "Installing Python packages into .venv (PyTorch is large)"
 pip_install torch  # first, in the pinned release, so that nothing below pulls another one
 pip_install setuptools pybind11 cmake ninja  # pyproject.toml's build-system.requires
 extras=torch,examples

@@ -22,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
+COMMAND_LIMIT_S = 1800  # a last resort: single tests have limits of their own
 PYTEST_JOBS = 2  # tests of several processes spend most of their time waiting for each other
 
 
@@ -54,7 +55,11 @@ def reason_of(skipped: ET.Element) -> str:
 
 def succeeds(*command: str | Path) -> bool:
     print("+", *command, flush=True)
-    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    try:
+        return subprocess.run(command, cwd=ROOT, check=False, timeout=COMMAND_LIMIT_S).returncode == 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(error, flush=True)
+        return False
 
 
 def build(preset: str) -> bool:
@@ -67,9 +72,12 @@ def run_cpp(preset: str) -> Outcome:
         outcome.failures.append(f"build of preset {preset}")
         return outcome
     cases_of = ROOT / "build" / preset / "test-results"  # cmake/cpp_tests.cmake
-    programs = RESULTS / f"{preset}-programs.xml"
+    programs = RESULTS / f"{preset}-programs.xml"  # JUnit by ctest, one case a program
     shutil.rmtree(cases_of, ignore_errors=True)
     succeeds("ctest", "--preset", preset, "-j", "2", "--output-junit", programs)
+    if not programs.exists():
+        outcome.failures.append(f"ctest of preset {preset}")
+        return outcome
     for program in ET.parse(programs).getroot().iter("testcase"):
         name = str(program.get("name"))
         failures_before = len(outcome.failures)
@@ -86,7 +94,7 @@ def run_cpp(preset: str) -> Outcome:
 def run_simulator() -> Outcome:
     if build("release") and succeeds(ROOT / "build" / "release" / "bps_sim", "--seeds", "10000"):
         return Outcome(passed=1)
-    return Outcome(failures=["bps_sim: see the seed above"])
+    return Outcome(failures=["bps_sim or its build: see above"])
 
 
 def run_python() -> Outcome:
