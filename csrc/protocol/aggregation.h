@@ -79,7 +79,7 @@ class Aggregator {
 
  private:
   struct Round {
-    DataHead first;             // head of the first contribution
+    DataHead first;  // head of the first contribution
     uint32_t first_child = 0;
     uint32_t arrived_count = 0;
     std::vector<bool> arrived;  // by child
@@ -90,7 +90,7 @@ class Aggregator {
     std::vector<uint32_t> last_round;  // by child: the last one it contributed to
     uint32_t gathering_round = 0;      // 0: none
     Round gathering;
-    uint32_t failed_round = 0;         // later contributions up to it get failure
+    uint32_t failed_round = 0;  // later contributions up to it get failure
     Status failure;
   };
 

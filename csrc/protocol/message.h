@@ -37,7 +37,7 @@ inline constexpr uint64_t kMaxTimeoutUs = 1ull << 50;
 
 // One partition of one declared tensor.
 struct Key {
-  uint32_t tensor = 0;     // number that the scheduler gave to the name
+  uint32_t tensor = 0;  // number that the scheduler gave to the name
   uint32_t partition = 0;
   bool operator==(const Key&) const = default;
   auto operator<=>(const Key&) const = default;
@@ -138,7 +138,7 @@ struct Refused {
   std::string text;
   bool operator==(const Refused&) const = default;
 };
-struct Barrier {  // worker -> scheduler
+struct Barrier {          // worker -> scheduler
   uint32_t sequence = 0;  // counts this worker's barriers from 1
   bool operator==(const Barrier&) const = default;
 };

@@ -96,7 +96,8 @@ class PushPullTable {
     Status first_failure;
   };
 
-  Result<Tensor*> find_or_declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
+  Result<Tensor*> find_or_declare(const std::string& name, DType dtype, uint64_t bytes,
+                                  TableActions& actions);
   void start_partitions(Handle handle, const Op& op, Tensor& tensor, TableActions& actions);
 
   uint32_t rank_;

@@ -1,0 +1,48 @@
+#include "protocol/partition.h"
+
+#include <algorithm>
+#include <string>
+
+#include "protocol/message.h"
+
+namespace byteps::protocol {
+namespace {
+
+uint64_t divide_up(uint64_t value, uint64_t divisor) { return (value + divisor - 1) / divisor; }
+
+uint64_t round_up_to_page(uint64_t bytes) {
+  return std::max<uint64_t>(1, divide_up(bytes, kPageBytes)) * kPageBytes;
+}
+
+}  // namespace
+
+uint32_t Partitioning::count() const {
+  return bytes == 0 ? 1 : static_cast<uint32_t>(divide_up(bytes, partition_bytes));
+}
+
+uint64_t Partitioning::offset(uint32_t partition) const { return partition * partition_bytes; }
+
+uint64_t Partitioning::size(uint32_t partition) const {
+  return std::min(partition_bytes, bytes - offset(partition));
+}
+
+Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t wanted_bytes) {
+  if (bytes % size_of(dtype) != 0) {
+    return invalid_argument("size: expected a multiple of the element size of " +
+                            std::string(to_string(dtype)) + ", got " + std::to_string(bytes) + " bytes");
+  }
+  if (bytes > kMaxTensorBytes) {
+    return invalid_argument("size: expected at most " + std::to_string(kMaxTensorBytes) + " bytes, got " +
+                            std::to_string(bytes));
+  }
+  uint64_t most_bytes = round_up_to_page(std::min(wanted_bytes, kMaxTensorBytes));
+  uint64_t count = std::max<uint64_t>(1, divide_up(bytes, most_bytes));
+  if (count > kMaxPartitions) {
+    return invalid_argument("partitions of " + std::to_string(most_bytes) + " bytes: expected at most " +
+                            std::to_string(kMaxPartitions) + ", got " + std::to_string(count) +
+                            "; make partitions larger");
+  }
+  return Partitioning{bytes, round_up_to_page(divide_up(bytes, count))};
+}
+
+}  // namespace byteps::protocol
