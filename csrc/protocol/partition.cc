@@ -26,7 +26,7 @@ uint64_t Partitioning::size(uint32_t partition) const {
   return std::min(partition_bytes, bytes - offset(partition));
 }
 
-Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t wanted_bytes) {
+Status check_tensor_bytes(uint64_t bytes, DType dtype) {
   if (bytes % size_of(dtype) != 0) {
     return invalid_argument("size: expected a multiple of the element size of " +
                             std::string(to_string(dtype)) + ", got " + std::to_string(bytes) + " bytes");
@@ -35,6 +35,15 @@ Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t want
     return invalid_argument("size: expected at most " + std::to_string(kMaxTensorBytes) + " bytes, got " +
                             std::to_string(bytes));
   }
+  return Status::ok();
+}
+
+std::string describe_elements(uint64_t bytes, DType dtype) {
+  return std::to_string(bytes / size_of(dtype)) + " elements of " + std::string(to_string(dtype));
+}
+
+Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t wanted_bytes) {
+  BPS_RETURN_IF_ERROR(check_tensor_bytes(bytes, dtype));
   uint64_t most_bytes = round_up_to_page(std::min(wanted_bytes, kMaxTensorBytes));
   uint64_t count = std::max<uint64_t>(1, divide_up(bytes, most_bytes));
   if (count > kMaxPartitions) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/dtype.h"
 #include "base/status.h"
@@ -21,9 +22,15 @@ struct Partitioning {
   uint64_t size(uint32_t partition) const;
 };
 
+// Ok if a tensor can have this size; else kInvalidArgument: no multiple of the element size, or larger than
+// kMaxTensorBytes.
+Status check_tensor_bytes(uint64_t bytes, DType dtype);
+// "25 elements of float32".
+std::string describe_elements(uint64_t bytes, DType dtype);
+
 // Pieces of nearly equal size, at most `wanted_bytes` rounded up to a page, each but the last a multiple of a
-// page (hence of every element size). kInvalidArgument: `bytes` is no multiple of the element size, is larger
-// than kMaxTensorBytes, or would give more than kMaxPartitions.
+// page (hence of every element size). kInvalidArgument: as check_tensor_bytes, or
+// more than kMaxPartitions.
 Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t wanted_bytes);
 
 }  // namespace byteps::protocol

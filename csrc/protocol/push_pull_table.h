@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -82,28 +83,30 @@ class PushPullTable {
     uint64_t bytes = 0;
     uint32_t id = 0;
     Partitioning partitioning;
-    std::vector<uint16_t> services;
+    std::vector<uint16_t> services;  // by partition
     Status refusal;
     uint32_t round = 0;
     Handle in_flight = 0;  // 0: none
   };
+  using NamedTensor = std::pair<const std::string, Tensor>;
   struct Op {
-    std::string name;
-    ReduceOp op;
-    uint32_t root;
-    int32_t priority;
-    uint32_t unsettled = 0;
+    NamedTensor* tensor = nullptr;
+    ReduceOp op = ReduceOp::kSum;
+    uint32_t root = 0;
+    int32_t priority = 0;
+    uint64_t unsettled = 0;
     Status first_failure;
   };
 
-  Result<Tensor*> find_or_declare(const std::string& name, DType dtype, uint64_t bytes,
-                                  TableActions& actions);
-  void start_partitions(Handle handle, const Op& op, Tensor& tensor, TableActions& actions);
+  Result<NamedTensor*> find_or_declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
+  Status check_placement(const Tensor& tensor, const Placed& placed) const;
+  void start_partitions(Op& op, TableActions& actions);
+  void finish(Handle handle, const Status& status, TableActions& actions);
 
   uint32_t rank_;
   uint32_t size_;
   uint32_t num_services_;
-  std::unordered_map<std::string, Tensor> tensors_;
+  std::unordered_map<std::string, Tensor> tensors_;  // never erased from: ops point into it
   std::unordered_map<Handle, Op> ops_;
   Status failed_;
 };

@@ -1,0 +1,165 @@
+#include "protocol/push_pull_table.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace byteps::protocol {
+namespace {
+
+std::string quoted(const std::string& name) { return "tensor '" + name + "'"; }
+
+}  // namespace
+
+PushPullTable::PushPullTable(uint32_t rank, uint32_t size, uint32_t num_services)
+    : rank_(rank), size_(size), num_services_(num_services) {}
+
+Status PushPullTable::declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions) {
+  return find_or_declare(name, dtype, bytes, actions).status();
+}
+
+Status PushPullTable::start(Handle handle, const PushPull& request, TableActions& actions) {
+  if (request.op == ReduceOp::kBroadcast && request.root >= size_) {
+    return invalid_argument(quoted(request.name) + ": root: expected a rank below " + std::to_string(size_) +
+                            ", got " + std::to_string(request.root));
+  }
+  Result<NamedTensor*> found = find_or_declare(request.name, request.dtype, request.bytes, actions);
+  if (!found) return found.status();
+  Tensor& tensor = (*found)->second;
+  if (tensor.in_flight != 0) {
+    return invalid_argument(quoted(request.name) + ": a push_pull of it is in flight already");
+  }
+  auto [entry, is_new] = ops_.try_emplace(handle);
+  BPS_CHECK(is_new && handle != 0) << "handle " << handle;
+  Op& op = entry->second;
+  op.tensor = *found;
+  op.op = request.op;
+  op.root = request.op == ReduceOp::kBroadcast ? request.root : 0;
+  op.priority = request.priority;
+  tensor.in_flight = handle;
+  ++tensor.round;  // here, not when the placement comes: all ranks count the same
+  if (tensor.state == TensorState::kPlaced) start_partitions(op, actions);
+  return Status::ok();
+}
+
+Result<PushPullTable::NamedTensor*> PushPullTable::find_or_declare(const std::string& name, DType dtype,
+                                                                   uint64_t bytes, TableActions& actions) {
+  BPS_RETURN_IF_ERROR(failed_);
+  auto found = tensors_.find(name);
+  if (found != tensors_.end()) {
+    const Tensor& tensor = found->second;
+    BPS_RETURN_IF_ERROR(tensor.refusal);
+    if (tensor.dtype == dtype && tensor.bytes == bytes) return &*found;
+    return invalid_argument(quoted(name) + ": declared with " +
+                            describe_elements(tensor.bytes, tensor.dtype) + " before, now used with " +
+                            describe_elements(bytes, dtype));
+  }
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    return invalid_argument("name of a tensor: expected 1 to " + std::to_string(kMaxNameBytes) +
+                            " bytes, got " + std::to_string(name.size()));
+  }
+  BPS_RETURN_IF_ERROR(check_tensor_bytes(bytes, dtype).with_context(quoted(name)));
+  auto added = tensors_.try_emplace(name).first;
+  added->second.dtype = dtype;
+  added->second.bytes = bytes;
+  actions.push_back(SendDeclare{Declare{name, dtype, bytes}});
+  return &*added;
+}
+
+void PushPullTable::start_partitions(Op& op, TableActions& actions) {
+  const Tensor& tensor = op.tensor->second;
+  DataHead head;
+  head.type = DataType::kPushPull;
+  head.dtype = tensor.dtype;
+  head.op = op.op;
+  head.key.tensor = tensor.id;
+  head.round = tensor.round;
+  head.rank = rank_;
+  head.priority = op.priority;
+  head.root = op.root;
+  op.unsettled = tensor.services.size();
+  actions.reserve(actions.size() + tensor.services.size());
+  for (uint32_t p = 0; p < tensor.services.size(); ++p) {
+    head.key.partition = p;
+    head.bytes = tensor.partitioning.size(p);
+    actions.push_back(
+        StartPartition{tensor.in_flight, tensor.services[p], head, tensor.partitioning.offset(p)});
+  }
+}
+
+Status PushPullTable::check_placement(const Tensor& tensor, const Placed& placed) const {
+  if (placed.partition_bytes == 0 || placed.partition_bytes % size_of(tensor.dtype) != 0 ||
+      tensor.bytes / placed.partition_bytes > kMaxPartitions) {
+    return data_loss("partitions of " + std::to_string(placed.partition_bytes) + " bytes do not fit " +
+                     describe_elements(tensor.bytes, tensor.dtype));
+  }
+  uint32_t count = Partitioning{tensor.bytes, placed.partition_bytes}.count();
+  if (placed.services.size() != count) {
+    return data_loss("expected a service for each of " + std::to_string(count) + " partitions, got " +
+                     std::to_string(placed.services.size()));
+  }
+  for (uint16_t service : placed.services) {
+    if (service >= num_services_) {
+      return data_loss("service: expected a number below " + std::to_string(num_services_) + ", got " +
+                       std::to_string(service));
+    }
+  }
+  return Status::ok();
+}
+
+Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
+  auto found = tensors_.find(placed.name);
+  if (found == tensors_.end() || found->second.state != TensorState::kDeclaring) {
+    return data_loss("placement of " + quoted(placed.name) + ", which was not asked for");
+  }
+  Tensor& tensor = found->second;
+  BPS_RETURN_IF_ERROR(check_placement(tensor, placed).with_context("placement of " + quoted(placed.name)));
+  tensor.state = TensorState::kPlaced;
+  tensor.id = placed.tensor;
+  tensor.partitioning = {tensor.bytes, placed.partition_bytes};
+  tensor.services = placed.services;
+  if (tensor.in_flight != 0) start_partitions(ops_.at(tensor.in_flight), actions);
+  return Status::ok();
+}
+
+void PushPullTable::on_refused(const Refused& refused, TableActions& actions) {
+  auto found = tensors_.find(refused.name);
+  if (found == tensors_.end() || found->second.state == TensorState::kRefused) return;
+  Tensor& tensor = found->second;
+  const bool waits = tensor.state == TensorState::kDeclaring && tensor.in_flight != 0;
+  tensor.state = TensorState::kRefused;
+  Status why(refused.code, refused.text);
+  tensor.refusal = why.with_context(quoted(refused.name));
+  if (waits) finish(tensor.in_flight, why, actions);
+}
+
+void PushPullTable::settle(Handle handle, const Status& status, TableActions& actions) {
+  auto found = ops_.find(handle);
+  BPS_CHECK(found != ops_.end() && found->second.unsettled > 0)
+      << "handle " << handle << " waits for no partition";
+  Op& op = found->second;
+  if (op.first_failure.is_ok()) op.first_failure = status;
+  if (--op.unsettled == 0) finish(handle, op.first_failure, actions);
+}
+
+void PushPullTable::fail(const Status& why, TableActions& actions) {
+  BPS_CHECK(!why.is_ok()) << "a job ends for a reason";
+  if (!failed_) return;
+  failed_ = why;
+  std::vector<Handle> waiting;
+  for (const auto& [handle, op] : ops_) {
+    if (op.unsettled == 0) waiting.push_back(handle);
+  }
+  std::sort(waiting.begin(), waiting.end());
+  for (Handle handle : waiting) finish(handle, why, actions);
+}
+
+void PushPullTable::finish(Handle handle, const Status& status, TableActions& actions) {
+  auto found = ops_.find(handle);
+  NamedTensor& tensor = *found->second.tensor;
+  tensor.second.in_flight = 0;
+  actions.push_back(FinishHandle{handle, status.with_context(quoted(tensor.first))});
+  ops_.erase(found);
+}
+
+}  // namespace byteps::protocol
