@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from byteps.config_reader import Reader
@@ -22,7 +22,7 @@ __all__ = ["Config", "process_environment"]
 
 log = logging.getLogger("byteps")
 
-_MAX_RANKS = 1 << 16
+_MAX_RANKS = 1 << 14
 _MAX_SECONDS = 7 * 24 * 3600.0
 _LEVELS = {"trace": "debug", "fatal": "error", "warn": "warning"}
 _HOST = word(r"[A-Za-z0-9._:%-]{1,255}", "a host name or an address")
@@ -93,7 +93,7 @@ class Config:
     job_id: str = knob(
         "byteps",
         "BYTEPS_JOB_ID",
-        parse=word(r"[A-Za-z0-9._:/-]{1,64}", "up to 64 letters, digits and . _ : / -"),
+        parse=word(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", "up to 64 letters, digits and . _ : -"),
         doc="Keeps jobs apart that share a machine or a secret.",
     )
 
@@ -129,14 +129,14 @@ class Config:
 
     # --- how tensors travel
     partition_bytes: int = knob(
-        4096000,
+        1 << 20,
         "BYTEPS_PARTITION_BYTES",
-        parse=size_bytes(256, (1 << 31) - 1),
+        parse=size_bytes(4096, 1 << 30),
         unit="bytes",
         doc="Tensors are cut into parts of at most so many bytes; the same in all processes.",
     )
     credit_bytes: int = knob(
-        16 << 20,
+        4 << 20,
         "BYTEPS_SCHEDULING_CREDIT",
         parse=size_bytes(0, 1 << 40),
         unit="bytes",
@@ -207,6 +207,34 @@ class Config:
         """A scheduler or server for one worker machine, whose workers sum by themselves (as in the original)."""
         one_machine = self.num_machines == 1 and not self.host_scheduler
         return self.role != "worker" and one_machine and not self.force_distributed
+
+    def with_topology(self, *, num_machines: int, num_servers: int, rank: int) -> Config:
+        """The same process in a job of another shape, with the scheduler where it was: for `resume`.
+
+        Raises:
+            InvalidArgumentError: no job has that shape, or this one began as a process alone and knows no scheduler.
+        """
+        size = num_machines * max(self.local_size, 1)
+        if not (num_machines >= 1 and num_servers >= 0 and 0 <= rank < size):
+            raise InvalidArgumentError(
+                f"num_workers={num_machines}, num_servers={num_servers}, global_rank={rank}: expected at least "
+                f"one worker machine, no fewer than 0 servers and a rank below {size}"
+            )
+        new = replace(
+            self,
+            num_machines=num_machines,
+            num_servers=num_servers,
+            size=size,
+            rank=rank,
+            global_rank=rank,
+            scheduler_fd=-1,
+        )
+        if not new.is_single_process and not self.scheduler_host:
+            raise InvalidArgumentError(
+                "a job that began as one process alone cannot grow: expected DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and "
+                "BYTEPS_FORCE_DISTRIBUTED=1 at its start"
+            )
+        return new
 
     def node_fields(self) -> dict[str, Any]:
         """Keyword arguments of `_core.NodeConfig`."""

@@ -21,7 +21,7 @@ _DERIVED = "derived"
 _MIN_SECRET_CHARS = 16
 _MAX_SECRET_BYTES = 4096
 _MAX_PARTITIONS_OF_CREDIT = 1023  # a larger number of BYTEPS_SCHEDULING_CREDIT counts bytes
-_MAX_SIZE = 1 << 16
+_MAX_SIZE = 1 << 14
 _PLACE_FIELDS = ("num_machines", "machine_id", "local_rank", "local_size", "global_rank")
 
 

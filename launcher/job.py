@@ -1,0 +1,161 @@
+"""What a machine's processes are: their number, their environment, their cores.
+
+Pure, but for the scheduler's socket and the names drawn at random.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from byteps.config import Config
+from byteps.errors import InvalidArgumentError
+
+from .options import Options
+from .process import STDERR, STDOUT, Command
+from .topology import Machine, share_cores, threads_of
+
+Environ = Mapping[str, str]
+
+_LOOPBACK = "127.0.0.1"
+_BACKLOG = 1024  # a whole job may connect at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """This machine's part of a job."""
+
+    env: Environ  # what its processes have in common
+    local_size: int
+    servers: tuple[int, ...]  # numbers of the servers that run here
+    scheduler: socket.socket | None  # bound and listening, for worker 0
+
+
+def make_job(options: Options, environ: Environ) -> Job:
+    """The job that flags and environment describe.
+
+    Raises:
+        InvalidArgumentError: they do not describe one.
+        OSError: the scheduler's port cannot be had.
+    """
+    env = {**environ, "PYTHONUNBUFFERED": "1"}
+    if options.secret_file is not None:
+        env.pop("BYTEPS_SECRET", None)
+        env["BYTEPS_SECRET_FILE"] = str(options.secret_file.absolute())
+    local_size = options.nproc_per_node or _local_size(environ)
+    env |= {"DMLC_ROLE": "worker", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": str(local_size)}
+    if not options.describes_job and _scheduler_is_elsewhere(env):
+        return Job(env=env, local_size=local_size, servers=(), scheduler=None)
+    return _own_job(options, env, local_size)
+
+
+def commands_of(job: Job, options: Options, machine: Machine) -> Iterator[Command]:
+    """Workers first, in the order of their ranks."""
+    logs = options.log_dir / job.env["BYTEPS_JOB_ID"] if options.log_dir is not None else None
+    cpus = share_cores(machine, job.local_size)
+    first_rank = int(job.env.get("DMLC_WORKER_ID", "0")) * job.local_size
+
+    def command(label: str, argv: tuple[str, ...], streams: int, **fields: object) -> Command:
+        names = {STDOUT: "stdout.log", STDERR: "stderr.log"}
+        copies = {number: logs / label / name for number, name in names.items() if streams & number} if logs else {}
+        return Command(label=label, argv=argv, copies=copies, **fields)  # type: ignore[arg-type]
+
+    every = options.tee.get(None, 0)
+    for local_rank in range(job.local_size):
+        fd = job.scheduler.detach() if job.scheduler is not None and local_rank == 0 else None
+        yield command(
+            f"r{first_rank + local_rank}",
+            options.command,
+            options.tee.get(local_rank, every),
+            env={**job.env, "BYTEPS_LOCAL_RANK": str(local_rank)} | ({"BYTEPS_SCHEDULER_FD": str(fd)} if fd else {}),
+            pass_fds=(fd,) if fd else (),
+            cpus=cpus[local_rank],
+        )
+    for number in job.servers:
+        env = {name: value for name, value in job.env.items() if name != "BYTEPS_LOCAL_RANK"} | {"DMLC_ROLE": "server"}
+        yield command(f"s{number}", (sys.executable, "-m", "byteps.server"), every, env=env, is_server=True)
+
+
+def with_threads(job: Job, machine: Machine) -> Job:
+    """The same with OMP_NUM_THREADS, so that ranks do not fight for cores."""
+    threads = {"OMP_NUM_THREADS": str(threads_of(machine, job.local_size))}
+    return Job(env={**job.env, **threads}, local_size=job.local_size, servers=job.servers, scheduler=job.scheduler)
+
+
+def _local_size(environ: Environ) -> int:
+    """BytePS's rule: a worker for each device, or one."""
+    devices = [name for name in environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    text = environ.get("BYTEPS_LOCAL_SIZE") or str(len(devices) or 1)
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidArgumentError(f"BYTEPS_LOCAL_SIZE={text!r}: expected a whole number of at least 1")
+    return int(text)
+
+
+def _scheduler_is_elsewhere(env: Environ) -> bool:
+    """Whether, by BytePS's variables, this machine joins a job whose scheduler somebody else starts."""
+    config = Config.parse(env)
+    return bool(config.scheduler_host) and not (config.host_scheduler and config.num_machines <= 1)
+
+
+def _own_job(options: Options, env: dict[str, str], local_size: int) -> Job:
+    nnodes, node_rank, servers = options.nnodes or 1, options.node_rank or 0, options.servers or 0
+    if nnodes > 1:
+        _check_several_machines(options, env)
+    env |= {
+        "DMLC_NUM_WORKER": str(nnodes),
+        "DMLC_WORKER_ID": str(node_rank),
+        "DMLC_NUM_SERVER": str(servers),
+        "DMLC_PS_ROOT_URI": options.master_addr or _LOOPBACK,
+        "DMLC_PS_ROOT_PORT": str(options.master_port or 1),
+        "BYTEPS_HOST_SCHEDULER": "1",
+    }
+    for name in ("BYTEPS_GLOBAL_RANK", "BYTEPS_SCHEDULER_FD"):  # of a job that this one is started from
+        env.pop(name, None)
+    if not env.get("BYTEPS_SECRET") and not env.get("BYTEPS_SECRET_FILE"):
+        env["BYTEPS_SECRET"] = secrets.token_hex(32)
+    if not env.get("BYTEPS_JOB_ID"):
+        env["BYTEPS_JOB_ID"] = f"nodes-{options.master_port}" if nnodes > 1 else secrets.token_hex(8)
+    Config.parse(env)
+    scheduler = None
+    if node_rank == 0:
+        scheduler = _listen(env["DMLC_PS_ROOT_URI"], options.master_port or 0)
+        env["DMLC_PS_ROOT_PORT"] = str(scheduler.getsockname()[1])
+    here = tuple(range(node_rank, servers, nnodes))
+    return Job(env=env, local_size=local_size, servers=here, scheduler=scheduler)
+
+
+def _check_several_machines(options: Options, env: Environ) -> None:
+    flags = {
+        "--node-rank": options.node_rank,
+        "--master-addr": options.master_addr,
+        "--master-port": options.master_port,
+    }
+    missing = [name for name, value in flags.items() if value is None]
+    if not env.get("BYTEPS_SECRET") and not env.get("BYTEPS_SECRET_FILE"):
+        missing.append("--secret-file (or BYTEPS_SECRET_FILE)")
+    if missing:
+        raise InvalidArgumentError(
+            f"--nnodes {options.nnodes} needs the same job on every machine: expected {', '.join(missing)}"
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise InvalidArgumentError(f"--master-addr {host}: {error.strerror}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise InvalidArgumentError(
+            f"cannot listen for the scheduler on {host} port {port}: {error.strerror}; "
+            "expected a free port and, with --node-rank 0, an address of this machine"
+        ) from error
+    return listener

@@ -1,0 +1,135 @@
+"""The command line of bpslaunch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_DESCRIPTION = """Starts the processes of a training job on this machine and ends them together.
+Flags that torchrun has mean what they mean there."""
+
+_EPILOG = """examples:
+  bpslaunch --nproc-per-node 4 train.py --epochs 3
+  bpslaunch --nproc-per-node 2 --servers 1 -- python train.py
+  on each of two machines, with the same secret file:
+  bpslaunch --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 9000 --secret-file job.key train.py
+  as in BytePS: DMLC_ROLE=scheduler bpslaunch; DMLC_ROLE=server bpslaunch; DMLC_ROLE=worker bpslaunch python train.py
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """A flag that is not given is None, so that the environment may speak instead."""
+
+    nnodes: int | None
+    nproc_per_node: int | None
+    node_rank: int | None
+    servers: int | None
+    master_addr: str | None
+    master_port: int | None
+    secret_file: Path | None
+    log_dir: Path | None
+    tee: dict[int | None, int]  # local rank -> streams (1, 2 or both: 3); under None: of all the others
+    command: tuple[str, ...]
+
+    @property
+    def describes_job(self) -> bool:
+        """Whether the command line says what the job looks like; else BytePS's environment variables may."""
+        flags = (self.nnodes, self.nproc_per_node, self.node_rank, self.servers, self.master_addr, self.master_port)
+        return any(flag is not None for flag in flags)
+
+
+def parse_options(argv: Sequence[str]) -> Options:
+    """Exits with code 2 and a message if the flags cannot be used."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if given.tee and given.log_dir is None:
+        parser.error("--tee needs --log-dir")
+    return Options(
+        nnodes=given.nnodes,
+        nproc_per_node=given.nproc_per_node,
+        node_rank=given.node_rank,
+        servers=given.servers,
+        master_addr=given.master_addr,
+        master_port=given.master_port,
+        secret_file=given.secret_file,
+        log_dir=given.log_dir,
+        tee=given.tee or {None: 3},
+        command=_command(given.command, is_module=given.module),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bpslaunch",
+        usage="bpslaunch [flags] [--] command ...",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+    def flag(name: str, **about: object) -> None:
+        spellings = {f"--{name}", f"--{name.replace('-', '_')}"}
+        parser.add_argument(*sorted(spellings), dest=name.replace("-", "_"), **about)  # type: ignore[arg-type]
+
+    flag("nnodes", type=_count(1), metavar="N", help="machines with workers (1)")
+    flag(
+        "nproc-per-node",
+        type=_count(1),
+        metavar="N",
+        help="workers on each machine (BYTEPS_LOCAL_SIZE, or as many as NVIDIA_VISIBLE_DEVICES lists, or 1)",
+    )
+    flag("node-rank", type=_count(0), metavar="I", help="number of this machine, from 0")
+    flag(
+        "servers",
+        type=_count(0),
+        metavar="K",
+        help="server processes in the whole job (0); server i runs on machine i modulo --nnodes",
+    )
+    flag("master-addr", metavar="HOST", help="machine 0, where the scheduler listens (127.0.0.1)")
+    flag("master-port", type=_count(1, 65535), metavar="PORT", help="port of the scheduler (any free one)")
+    flag("secret-file", type=Path, metavar="FILE", help="secret shared by the machines of the job; mode 600")
+    flag("log-dir", type=Path, metavar="DIR", help="copy what each process writes to DIR/<job>/<process>/")
+    flag(
+        "tee",
+        type=_streams,
+        metavar="SPEC",
+        help="what --log-dir copies: 1 (stdout), 2 (stderr), 3 (both, the default), or as 0:3,1:1 by local rank",
+    )
+    parser.add_argument("-m", "--module", action="store_true", help="the command is a Python module: python -m command")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="a .py file is run by this Python")
+    return parser
+
+
+def _command(words: Sequence[str], *, is_module: bool) -> tuple[str, ...]:
+    words = list(words[1:] if words[:1] == ["--"] else words)
+    if not words:
+        return ()
+    if is_module:
+        return (sys.executable, "-m", *words)
+    if words[0].endswith(".py"):
+        return (sys.executable, *words)
+    return tuple(words)
+
+
+def _count(low: int, high: int = 65536) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _streams(text: str) -> dict[int | None, int]:
+    streams: dict[int | None, int] = {}
+    for item in text.split(","):
+        rank, colon, number = item.rpartition(":")
+        if number not in {"0", "1", "2", "3"} or (colon and not rank.isdecimal()):
+            raise argparse.ArgumentTypeError(f"{text!r}: expected 0 to 3, or a list such as 0:3,1:1")
+        streams[int(rank) if colon else None] = int(number)
+    return streams

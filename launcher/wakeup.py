@@ -1,0 +1,46 @@
+"""Signals as something that a selector can wait for."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from types import TracebackType
+
+_SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SignalWakeup:
+    """While entered, the signals above only make `fileno` readable. Main thread only.
+
+    A signal that is ignored when this starts stays so: that is what nohup and background jobs ask for.
+    """
+
+    def __enter__(self) -> SignalWakeup:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        taken = [
+            number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGCHLD
+        ]
+        self._old_handlers = {number: signal.signal(number, lambda _number, _frame: None) for number in taken}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_fd)
+        self._reader.close()
+        self._writer.close()
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def read(self) -> list[signal.Signals]:
+        """The signals that arrived, oldest first; of SIGCHLD some may have become one."""
+        try:
+            return [signal.Signals(number) for number in self._reader.recv(4096)]
+        except BlockingIOError:
+            return []
