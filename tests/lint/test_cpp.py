@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
+
 pytestmark = pytest.mark.timeout(600)  # every source is read once more
 
 INCLUDES = [f"-I{CSRC}", f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}"]
