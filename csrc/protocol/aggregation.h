@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -36,14 +37,16 @@ using AggregationAction = std::variant<Complete, Fail, Stalled>;
 using AggregationActions = std::vector<AggregationAction>;
 
 struct AggregationLimits {
-  TimeUs stall_warning_us;
-  TimeUs op_timeout_us;
+  TimeUs stall_warning_us;  // a round that waits so long is warned of, once; kNever: not
+  TimeUs op_timeout_us;     // a round that waits so long fails; kNever: not
 };
 
 class Aggregator {
  public:
   // `describe[child]` is how messages name a child: "rank 3 (host node7, pid 1234)".
   Aggregator(std::vector<std::string> describe, AggregationLimits limits);
+  Aggregator(const Aggregator&) = delete;
+  Aggregator& operator=(const Aggregator&) = delete;
 
   enum class Verdict {
     kAccept,  // take the payload, then call on_contribution
@@ -78,26 +81,41 @@ class Aggregator {
   size_t gathering() const;
 
  private:
-  struct Round {
-    DataHead first;  // head of the first contribution
+  struct KeyState {
+    Key key;
+    std::vector<uint32_t> last_round;  // by child: the last one that it contributed to
+    // The round that gathers contributions; those who have last_round == first.round are in.
+    uint32_t arrived_count = 0;  // 0: no round gathers
+    DataHead first;              // of the first contribution
     uint32_t first_child = 0;
-    uint32_t arrived_count = 0;
-    std::vector<bool> arrived;  // by child
     TimeUs started_us = 0;
     bool warned = false;
-  };
-  struct KeyState {
-    std::vector<uint32_t> last_round;  // by child: the last one it contributed to
-    uint32_t gathering_round = 0;      // 0: none
-    Round gathering;
-    uint32_t failed_round = 0;  // later contributions up to it get failure
+    // Later contributions to rounds up to this one get `failure`.
+    uint32_t failed_round = 0;
     Status failure;
+    std::list<KeyState*>::iterator place;  // in one of the three lists
   };
+
+  KeyState& state_of(const Key& key);
+  Status check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
+  Status refusal(const Key& key, const KeyState* state, uint32_t round) const;
+  void end_round(KeyState& state);
+  void fail_round(KeyState& state, const Status& why, AggregationActions& actions);
+  template <typename Predicate>
+  void fail_rounds_if(Predicate predicate, const Status& why, AggregationActions& actions);
+  void warn(TimeUs now, AggregationActions& actions);
+  std::string missing(const KeyState& state) const;
 
   std::vector<std::string> describe_;
   AggregationLimits limits_;
-  std::unordered_map<Key, KeyState, KeyHash> keys_;
-  std::vector<Status> gone_;  // by child; ok: present
+  std::unordered_map<Key, KeyState, KeyHash> keys_;  // never erased from: the lists point into it
+  // Every key is in one of these. Gathering ones are in the order of their start, so the first is due first.
+  std::list<KeyState*> idle_;
+  std::list<KeyState*> gathering_;
+  std::list<KeyState*> overdue_;  // gathering, and warned of
+  std::vector<Status> gone_;      // by child; ok: present
+  std::vector<uint32_t> gone_children_;
+  std::unordered_map<uint32_t, Status> failed_tensors_;
   Status failed_;
 };
 

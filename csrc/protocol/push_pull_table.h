@@ -98,7 +98,8 @@ class PushPullTable {
     Status first_failure;
   };
 
-  Result<NamedTensor*> find_or_declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
+  Result<NamedTensor*> find_or_declare(const std::string& name, DType dtype, uint64_t bytes,
+                                       TableActions& actions);
   Status check_placement(const Tensor& tensor, const Placed& placed) const;
   void start_partitions(Op& op, TableActions& actions);
   void finish(Handle handle, const Status& status, TableActions& actions);

@@ -1,0 +1,233 @@
+#include "protocol/aggregation.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+#include "protocol/partition.h"
+#include "protocol/text.h"
+
+namespace byteps::protocol {
+namespace {
+
+std::string describe_key(const Key& key) {
+  return "tensor " + std::to_string(key.tensor) + ", partition " + std::to_string(key.partition);
+}
+
+// "average of 25 elements of float32", "broadcast from rank 1 of …".
+std::string describe_request(const DataHead& head) {
+  std::string text(to_string(head.op));
+  if (head.op == ReduceOp::kBroadcast) text += " from rank " + std::to_string(head.root);
+  return text + " of " + describe_elements(head.bytes, head.dtype);
+}
+
+bool agree(const DataHead& a, const DataHead& b) {
+  return a.dtype == b.dtype && a.op == b.op && a.bytes == b.bytes && a.root == b.root;
+}
+
+TimeUs after(TimeUs start_us, TimeUs wait_us) {
+  return wait_us < kNever - start_us ? start_us + wait_us : kNever;
+}
+
+}  // namespace
+
+Aggregator::Aggregator(std::vector<std::string> describe, AggregationLimits limits)
+    : describe_(std::move(describe)), limits_(limits), gone_(describe_.size()) {}
+
+Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t child,
+                                              uint64_t payload_bytes) const {
+  BPS_RETURN_IF_ERROR(check_head(head, child, payload_bytes));
+  auto found = keys_.find(head.key);
+  const KeyState* state = found == keys_.end() ? nullptr : &found->second;
+  const uint32_t last_round = state ? state->last_round[child] : 0;
+  if (head.round <= last_round) return Verdict::kRepeat;
+  if (head.round != last_round + 1) {
+    return data_loss(describe_[child] + ": " + describe_key(head.key) + ": expected round " +
+                     std::to_string(last_round + 1) + ", got " + std::to_string(head.round));
+  }
+  if (state && state->arrived_count > 0 && state->first.round == last_round) {
+    return data_loss(describe_[child] + ": " + describe_key(head.key) + ": round " +
+                     std::to_string(head.round) + " before the answer to round " +
+                     std::to_string(last_round));
+  }
+  return refusal(head.key, state, head.round) ? Verdict::kAccept : Verdict::kRefuse;
+}
+
+Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const {
+  BPS_CHECK(child < describe_.size()) << "child " << child;
+  auto expected = [&](const char* field, uint64_t want, uint64_t got) {
+    return data_loss(describe_[child] + ": " + describe_key(head.key) + ": " + field + ": expected " +
+                     std::to_string(want) + ", got " + std::to_string(got));
+  };
+  if (head.type != DataType::kPushPull) {
+    return expected("type", static_cast<uint64_t>(DataType::kPushPull), static_cast<uint64_t>(head.type));
+  }
+  if (head.rank != child) return expected("rank", child, head.rank);
+  if (head.round == 0) return expected("round", 1, 0);
+  const bool is_broadcast = head.op == ReduceOp::kBroadcast;
+  if (is_broadcast && head.root >= describe_.size()) {
+    return expected("root, at most", describe_.size() - 1, head.root);
+  }
+  const uint64_t due_bytes = is_broadcast && head.root != child ? 0 : head.bytes;
+  if (payload_bytes != due_bytes) return expected("payload bytes", due_bytes, payload_bytes);
+  return Status::ok();
+}
+
+// Why a contribution to `round` cannot succeed; ok if nothing is against it.
+Status Aggregator::refusal(const Key& key, const KeyState* state, uint32_t round) const {
+  BPS_RETURN_IF_ERROR(failed_);
+  if (!failed_tensors_.empty()) {
+    auto found = failed_tensors_.find(key.tensor);
+    if (found != failed_tensors_.end()) return found->second;
+  }
+  if (state && round <= state->failed_round) return state->failure;
+  for (uint32_t child : gone_children_) {
+    if (!state || state->last_round[child] < round) return gone_[child];
+  }
+  return Status::ok();
+}
+
+Aggregator::KeyState& Aggregator::state_of(const Key& key) {
+  auto [found, is_new] = keys_.try_emplace(key);
+  KeyState& state = found->second;
+  if (is_new) {
+    state.key = key;
+    state.last_round.resize(describe_.size());
+    state.place = idle_.insert(idle_.end(), &state);
+  }
+  return state;
+}
+
+void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs now,
+                                 AggregationActions& actions) {
+  KeyState& state = state_of(head.key);
+  if (head.round <= state.last_round[child]) return;  // admitted twice, on two connections
+  state.last_round[child] = head.round;
+  if (Status why = refusal(head.key, &state, head.round); !why) {
+    actions.push_back(Fail{head.key, head.round, {child}, std::move(why)});
+    return;
+  }
+  if (state.arrived_count == 0) {
+    state.first = head;
+    state.first_child = child;
+    state.started_us = now;
+    gathering_.splice(gathering_.end(), idle_, state.place);
+  }
+  BPS_CHECK(head.round == state.first.round) << "round " << head.round << " during " << state.first.round;
+  ++state.arrived_count;
+  if (!agree(head, state.first)) {
+    fail_round(state,
+               invalid_argument("round " + std::to_string(head.round) + ": " + describe_[state.first_child] +
+                                " asks for " + describe_request(state.first) + ", " + describe_[child] +
+                                " for " + describe_request(head)),
+               actions);
+    return;
+  }
+  state.first.priority = std::max(state.first.priority, head.priority);
+  if (state.arrived_count == describe_.size()) {
+    actions.push_back(Complete{state.first});
+    end_round(state);
+  }
+}
+
+void Aggregator::end_round(KeyState& state) {
+  auto& list = state.warned ? overdue_ : gathering_;
+  idle_.splice(idle_.end(), list, state.place);
+  state.arrived_count = 0;
+  state.warned = false;
+}
+
+void Aggregator::fail_round(KeyState& state, const Status& why, AggregationActions& actions) {
+  Fail fail{state.key, state.first.round, {}, why};
+  for (uint32_t child = 0; child < describe_.size(); ++child) {
+    if (state.last_round[child] == state.first.round) fail.children.push_back(child);
+  }
+  state.failed_round = state.first.round;
+  state.failure = why;
+  end_round(state);
+  actions.push_back(std::move(fail));
+}
+
+template <typename Predicate>
+void Aggregator::fail_rounds_if(Predicate predicate, const Status& why, AggregationActions& actions) {
+  for (auto* list : {&overdue_, &gathering_}) {
+    for (auto next = list->begin(); next != list->end();) {
+      KeyState& state = **next++;  // failing takes it out of the list
+      if (predicate(state)) fail_round(state, why, actions);
+    }
+  }
+}
+
+void Aggregator::on_child_gone(uint32_t child, const Status& why, AggregationActions& actions) {
+  BPS_CHECK(child < describe_.size() && !why.is_ok()) << "child " << child;
+  if (!gone_[child]) return;
+  gone_[child] = why;
+  gone_children_.push_back(child);
+  fail_rounds_if([child](const KeyState& state) { return state.last_round[child] != state.first.round; }, why,
+                 actions);
+}
+
+void Aggregator::fail_tensor(uint32_t tensor, const Status& why, AggregationActions& actions) {
+  BPS_CHECK(!why.is_ok()) << "a tensor fails for a reason";
+  if (!failed_tensors_.try_emplace(tensor, why).second) return;
+  fail_rounds_if([tensor](const KeyState& state) { return state.key.tensor == tensor; }, why, actions);
+}
+
+void Aggregator::fail_all(const Status& why, AggregationActions& actions) {
+  BPS_CHECK(!why.is_ok()) << "a job ends for a reason";
+  if (!failed_) return;
+  failed_ = why;
+  fail_rounds_if([](const KeyState&) { return true; }, why, actions);
+}
+
+void Aggregator::on_tick(TimeUs now, AggregationActions& actions) {
+  for (auto* list : {&overdue_, &gathering_}) {
+    while (!list->empty() && after(list->front()->started_us, limits_.op_timeout_us) <= now) {
+      KeyState& state = *list->front();
+      fail_round(state,
+                 deadline_exceeded("round " + std::to_string(state.first.round) + " has waited " +
+                                   seconds(now - state.started_us) + " for " + missing(state)),
+                 actions);
+    }
+  }
+  warn(now, actions);
+}
+
+// One line for all that became overdue: usually one slow rank holds up every tensor.
+void Aggregator::warn(TimeUs now, AggregationActions& actions) {
+  size_t count = 0;
+  while (!gathering_.empty() && after(gathering_.front()->started_us, limits_.stall_warning_us) <= now) {
+    KeyState& state = *gathering_.front();
+    state.warned = true;
+    overdue_.splice(overdue_.end(), gathering_, state.place);
+    ++count;
+  }
+  if (count == 0) return;
+  const KeyState& oldest = **std::prev(overdue_.end(), static_cast<ptrdiff_t>(count));
+  std::string text = "round " + std::to_string(oldest.first.round) + " of " + describe_key(oldest.key) +
+                     " has waited " + seconds(now - oldest.started_us) + " for " + missing(oldest);
+  if (count > 1) text += "; so have " + std::to_string(count - 1) + " more partitions";
+  actions.push_back(Stalled{std::move(text)});
+}
+
+std::string Aggregator::missing(const KeyState& state) const {
+  std::vector<std::string> names;
+  for (uint32_t child = 0; child < describe_.size(); ++child) {
+    if (state.last_round[child] != state.first.round) names.push_back(describe_[child]);
+  }
+  return enumerate(names);
+}
+
+TimeUs Aggregator::next_tick_us() const {
+  TimeUs next = kNever;
+  if (!gathering_.empty()) {
+    next = after(gathering_.front()->started_us, std::min(limits_.stall_warning_us, limits_.op_timeout_us));
+  }
+  if (!overdue_.empty()) next = std::min(next, after(overdue_.front()->started_us, limits_.op_timeout_us));
+  return next;
+}
+
+size_t Aggregator::gathering() const { return gathering_.size() + overdue_.size(); }
+
+}  // namespace byteps::protocol
