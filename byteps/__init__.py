@@ -1,0 +1,95 @@
+"""byteps: sums gradients over the processes of a data-parallel training.
+
+This module works on NumPy arrays; `byteps.torch` is for PyTorch. Nothing is loaded before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from byteps.numpy import broadcast, push_pull, push_pull_async
+    from byteps.objects import broadcast_object
+    from byteps.ops import Average, Handle, Max, Min, Product, Sum, poll, synchronize
+    from byteps.runtime import (
+        barrier,
+        get_pushpull_speed,
+        init,
+        is_initialized,
+        local_rank,
+        local_size,
+        metrics,
+        rank,
+        resume,
+        shutdown,
+        size,
+        suspend,
+    )
+
+    __version__: str
+
+_MODULE_OF = {
+    **dict.fromkeys(("broadcast", "push_pull", "push_pull_async"), "byteps.numpy"),
+    "broadcast_object": "byteps.objects",
+    **dict.fromkeys(("Average", "Handle", "Max", "Min", "Product", "Sum", "poll", "synchronize"), "byteps.ops"),
+    **dict.fromkeys(
+        (
+            "barrier",
+            "get_pushpull_speed",
+            "init",
+            "is_initialized",
+            "local_rank",
+            "local_size",
+            "metrics",
+            "rank",
+            "resume",
+            "shutdown",
+            "size",
+            "suspend",
+        ),
+        "byteps.runtime",
+    ),
+}
+
+__all__ = [
+    "Average",
+    "Handle",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "__version__",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "get_pushpull_speed",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "poll",
+    "push_pull",
+    "push_pull_async",
+    "rank",
+    "resume",
+    "shutdown",
+    "size",
+    "suspend",
+    "synchronize",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("byteps")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'byteps' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

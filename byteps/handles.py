@@ -1,0 +1,196 @@
+"""Push_pulls in flight: who owns their memory, and what became of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from byteps.errors import BytePSError, InvalidArgumentError, NotInitializedError
+from byteps.speed import SpeedMeter
+
+__all__ = ["Handle", "InFlight", "Node"]
+
+# Automatic names repeat after so many, so that a program that never names its tensors does not declare new ones
+# forever. It bounds how many unnamed tensors of one kind can be in flight.
+AUTOMATIC_NAMES = 64
+FIRST_SWEEP = 256
+
+
+class Node(Protocol):
+    """What this package needs of `byteps._core.Node`, which documents it."""
+
+    def declare(self, name: str, dtype: int, nbytes: int) -> None: ...
+    def push_pull(
+        self, name: str, input_ptr: int, output_ptr: int, nbytes: int, dtype: int, op: int, root: int, priority: int
+    ) -> int: ...
+    def poll(self, handle: int) -> bool: ...
+    def wait(self, handle: int, timeout_s: float | None = None) -> None: ...
+    def barrier(self) -> None: ...
+    def failure(self) -> str: ...
+    def metrics(self) -> dict[str, float]: ...
+    def shutdown(self) -> None: ...
+
+
+class Handle:
+    """One push_pull: pass it to `poll` and, once, to `synchronize`.
+
+    Dropping it is safe: the job keeps the tensors alive for as long as the core uses their memory.
+    """
+
+    __slots__ = ("_error", "_finish", "_in_flight", "_keepalive", "_lock", "_nbytes", "_number", "name")
+
+    def __init__(
+        self, in_flight: InFlight | None, name: str, nbytes: int, keepalive: object, finish: Callable[[], object]
+    ) -> None:
+        self.name = name
+        self._lock = threading.Lock()  # held by the thread that waits, so that no other frees the core's handle
+        self._in_flight = in_flight  # None: the core is done with the memory
+        self._nbytes = nbytes
+        self._number = -1
+        self._keepalive = keepalive
+        self._finish: Callable[[], object] | None = finish
+        self._error: Exception | None = None
+
+    @classmethod
+    def completed(cls, name: str, finish: Callable[[], object]) -> Handle:
+        """A handle of something that needed no communication."""
+        return cls(None, name, 0, None, finish)
+
+    def __repr__(self) -> str:
+        state = "synchronized" if self._finish is None else "done" if self._in_flight is None else "in flight"
+        return f"<byteps handle of '{self.name}', {state}>"
+
+    def poll(self) -> bool:
+        """True if `synchronize` would not wait."""
+        self._check_unused()
+        in_flight = self._in_flight
+        return in_flight is None or in_flight.node.poll(self._number)
+
+    def synchronize(self) -> object:
+        """Waits until the push_pull is done; returns its result or raises what went wrong. Once only."""
+        self._check_unused()
+        in_flight = self._in_flight
+        if in_flight is not None:
+            in_flight.wait(self)
+        finish, self._finish = self._finish, None
+        if self._error is not None:
+            raise self._error
+        assert finish is not None
+        return finish()
+
+    def _check_unused(self) -> None:
+        if self._finish is None:
+            raise InvalidArgumentError(
+                f"the handle of '{self.name}' was synchronized before: synchronize() frees it; keep the tensor that "
+                "it returned instead"
+            )
+
+
+class InFlight:
+    """The push_pulls of one node that are under way, by name. A name is in flight at most once."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.speed = SpeedMeter()
+        self._handles: dict[str, Handle] = {}
+        self._next_sweep = FIRST_SWEEP
+        self._automatic: Counter[str] = Counter()
+
+    def automatic_name(self, kind: str) -> str:
+        """The next of a bounded cycle of names of tensors of that kind.
+
+        The same on all ranks if they ask in the same order, which is up to the program. Waits if that name is still in
+        flight, which ends because every other rank starts the same push_pull too.
+        """
+        number = self._automatic[kind]
+        self._automatic[kind] = (number + 1) % AUTOMATIC_NAMES
+        name = f"byteps.unnamed.{kind}.{number}"
+        busy = self._handles.get(name)
+        if busy is not None:
+            self.wait(busy)
+        return name
+
+    def start(
+        self,
+        name: str,
+        input_ptr: int,
+        output_ptr: int,
+        nbytes: int,
+        dtype: int,
+        op: int,
+        root: int,
+        priority: int,
+        keepalive: object,
+        finish: Callable[[], object],
+    ) -> Handle:
+        """Hands one push_pull to the node; see `byteps._core.Node.push_pull`.
+
+        `keepalive` owns the memory, and is let go when the node is done with it. `finish` makes the result of
+        `Handle.synchronize`, in the thread that calls that.
+        """
+        busy = self._handles.get(name)
+        if busy is not None:
+            self._settle_if_done(busy)
+        if len(self._handles) >= self._next_sweep:
+            self._sweep()
+        handle = Handle(self, name, nbytes, keepalive, finish)
+        # Before the core learns of the memory, so that nothing can free it in between.
+        if self._handles.setdefault(name, handle) is not handle:
+            raise InvalidArgumentError(
+                f"push_pull of '{name}': a tensor of this name is still in flight; synchronize its handle first, or "
+                "give every tensor of a step its own name"
+            )
+        try:
+            handle._number = self.node.push_pull(name, input_ptr, output_ptr, nbytes, dtype, op, root, priority)
+        except Exception:
+            self._let_go(handle)
+            raise
+        return handle
+
+    def wait(self, handle: Handle) -> None:
+        """Blocks until the node is done with the handle's memory, well or not; an error is kept in the handle.
+
+        An interrupt (Ctrl-C) leaves the handle in flight, because the node still uses its memory.
+        """
+        with handle._lock:
+            self._settle(handle)
+
+    def close(self) -> None:
+        """After the node's shutdown: nothing is in flight any more, and nobody will hear of it."""
+        for handle in list(self._handles.values()):
+            handle._error = NotInitializedError(
+                f"push_pull of '{handle.name}' was in flight at byteps.shutdown(): synchronize handles before it"
+            )
+            self._let_go(handle)
+
+    def _settle(self, handle: Handle) -> None:
+        if handle._in_flight is None:
+            return
+        try:
+            self.node.wait(handle._number)
+        except BytePSError as error:
+            handle._error = error
+        self._let_go(handle)
+        self.speed.add(handle._nbytes)
+
+    def _settle_if_done(self, handle: Handle) -> None:
+        if handle._lock.acquire(blocking=False):
+            try:
+                started = handle._in_flight is not None and handle._number >= 0
+                if started and self.node.poll(handle._number):
+                    self._settle(handle)
+            finally:
+                handle._lock.release()
+
+    def _sweep(self) -> None:
+        """Lets go of the memory of handles that are done and that nobody may ever synchronize."""
+        for handle in list(self._handles.values()):
+            self._settle_if_done(handle)
+        self._next_sweep = max(FIRST_SWEEP, 2 * len(self._handles))
+
+    def _let_go(self, handle: Handle) -> None:
+        del self._handles[handle.name]
+        handle._keepalive = None
+        handle._in_flight = None

@@ -1,0 +1,214 @@
+"""The job that this process takes part in: from `init` to `shutdown`.
+
+The environment counts in `init` only. All functions may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from collections.abc import Mapping
+
+from byteps import _core
+from byteps.config import Config, process_environment
+from byteps.errors import InvalidArgumentError, NotInitializedError
+from byteps.handles import InFlight, Node
+from byteps.nodes import ForkedNode, LocalNode
+
+__all__ = [
+    "barrier",
+    "get_pushpull_speed",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "rank",
+    "resume",
+    "shutdown",
+    "size",
+    "suspend",
+]
+
+
+class Job:
+    """One membership in a job: who this process is in it, and what it has in flight."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """Joins the job that `environ` describes, and blocks until every process of the job has."""
+        config = Config.from_env(environ)
+        if config.role != "worker":
+            raise InvalidArgumentError(f"init() in a process whose DMLC_ROLE is '{config.role}': only workers train")
+        node = LocalNode() if config.is_single_process else _core.Node(config.to_node_config())
+        self.environ = environ
+        self.node: Node = node
+        self.rank = node.rank
+        self.size = node.size
+        self.local_rank = node.local_rank
+        self.local_size = node.local_size
+        self.forked = False
+        self.in_flight = InFlight(node)
+
+    def leave(self) -> None:
+        """Handles that were not synchronized fail."""
+        self.node.shutdown()
+        self.in_flight.close()
+
+    def disown(self) -> None:
+        """In a forked child: the node belongs to the parent, so never run its destructor here."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.node))
+        self.node = ForkedNode(self.rank)
+        self.in_flight = InFlight(self.node)
+        self.forked = True
+
+
+class _Process:
+    """This process's way through its jobs, one at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # of init, shutdown, suspend and resume
+        self.job: Job | None = None
+        self.suspended: Job | None = None
+        self.past = ""  # why there is no job, once there was one
+        self.at_exit_registered = False
+
+    def join(self, environ: Mapping[str, str]) -> None:
+        self.job = Job(environ)
+        self.suspended = None
+        if not self.at_exit_registered:
+            atexit.register(shutdown)
+            os.register_at_fork(after_in_child=self.after_fork_in_child)
+            self.at_exit_registered = True
+
+    def leave(self, past: str) -> None:
+        self.suspended = None
+        if self.job is not None and not self.job.forked:
+            job, self.job, self.past = self.job, None, past
+            job.leave()
+
+    def check_not_forked(self) -> None:
+        if self.job is not None and self.job.forked:
+            raise NotInitializedError(
+                f"init() in a process forked from rank {self.job.rank} of a job: start it with the 'spawn' method"
+            )
+
+    def after_fork_in_child(self) -> None:
+        self.lock = threading.RLock()  # another thread of the parent may have held it
+        if self.job is not None and not self.job.forked:
+            self.job.disown()
+
+
+_process = _Process()
+
+
+def current_job() -> Job:
+    """The job of this process; for the other modules of byteps.
+
+    Raises:
+        NotInitializedError: there is none.
+    """
+    job = _process.job
+    if job is None:
+        raise NotInitializedError(f"byteps is not initialized{_process.past}: call byteps.init() first")
+    return job
+
+
+def init(lazy: bool = True) -> None:
+    """Joins the job that the environment describes; without a launcher, a job of this process alone.
+
+    Returns when all processes have joined. A second call does nothing.
+
+    Args:
+        lazy: accepted for BytePS's scripts. The job is always joined here, so that a missing rank is an error of
+            `init` and not of the first push_pull.
+
+    Raises:
+        InvalidArgumentError: settings that cannot be used, all of them in one message.
+        TimeoutError: a process of the job did not start.
+    """
+    with _process.lock:
+        _process.check_not_forked()
+        if _process.job is None:
+            _process.join(process_environment())
+
+
+def shutdown() -> None:
+    """Leaves the job; runs at exit too. Does nothing without a job. `init` may follow."""
+    with _process.lock:
+        _process.leave(" any more: shutdown() was called")
+
+
+def suspend() -> None:
+    """Leaves the job until `resume`. Tensors keep their names, so nothing has to be declared again."""
+    with _process.lock:
+        job = current_job()
+        _process.leave(" at the moment: suspend() was called, and resume() was not")
+        _process.suspended = job
+
+
+def resume(num_workers: int, num_servers: int, global_rank: int, context: object = None) -> None:
+    """Joins the job again after `suspend`, with another number of machines.
+
+    Everything else is as it was at `init`.
+
+    Args:
+        num_workers: worker machines, as in DMLC_NUM_WORKER.
+        num_servers: server processes.
+        global_rank: this process's rank.
+        context: accepted for BytePS's scripts, unused.
+    """
+    with _process.lock:
+        _process.check_not_forked()
+        if _process.suspended is None:
+            raise NotInitializedError("resume() without suspend(): there is no job to come back to")
+        topology = {
+            "DMLC_NUM_WORKER": str(num_workers),
+            "DMLC_NUM_SERVER": str(num_servers),
+            "BYTEPS_GLOBAL_RANK": str(global_rank),
+        }
+        _process.join({**_process.suspended.environ, **topology})
+
+
+def is_initialized() -> bool:
+    """Whether push_pull can be called here: after `init` and before `shutdown`, and not in a forked child."""
+    return _process.job is not None and not _process.job.forked
+
+
+def rank() -> int:
+    """This process's number, from 0 to `size` - 1. Known in forked children too (DataLoader's workers)."""
+    return current_job().rank
+
+
+def size() -> int:
+    """How many processes train."""
+    return current_job().size
+
+
+def local_rank() -> int:
+    """This process's number among those of its machine."""
+    return current_job().local_rank
+
+
+def local_size() -> int:
+    """How many processes train on this machine."""
+    return current_job().local_size
+
+
+def barrier() -> None:
+    """Blocks until every rank has called it."""
+    current_job().node.barrier()
+
+
+def get_pushpull_speed() -> tuple[int, float]:
+    """(milliseconds since the epoch, MB/s of tensor bytes) of the oldest sample that was not asked for yet.
+
+    Samples are about ten seconds apart and the newest 1024 are kept. (0, -5.0) if there is none.
+    """
+    return current_job().in_flight.speed.pop_oldest()
+
+
+def metrics() -> dict[str, float]:
+    """Counters of this process since `init`; `byteps._core.Node.metrics` lists them."""
+    return current_job().node.metrics()

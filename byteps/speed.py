@@ -1,0 +1,37 @@
+"""How fast push_pull is going, as `get_pushpull_speed` reports it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+__all__ = ["SpeedMeter"]
+
+INTERVAL_S = 10.0
+MAX_SAMPLES = 1024
+NO_SAMPLE = (0, -5.0)  # BytePS's answer when there is none
+
+
+class SpeedMeter:
+    """Samples the rate of completed tensor bytes, one sample per `INTERVAL_S` or more, of which it keeps the newest."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._samples: deque[tuple[int, float]] = deque(maxlen=MAX_SAMPLES)
+        self._interval_start = clock()
+        self._bytes = 0
+
+    def add(self, nbytes: int) -> None:
+        """Counts `nbytes` as completed now."""
+        self._bytes += nbytes
+        now = self._clock()
+        elapsed = now - self._interval_start
+        if elapsed >= INTERVAL_S:
+            self._samples.append((int(now * 1000), self._bytes / 1e6 / elapsed))
+            self._interval_start = now
+            self._bytes = 0
+
+    def pop_oldest(self) -> tuple[int, float]:
+        """(milliseconds since the epoch, MB/s) of the oldest sample, which is forgotten; (0, -5.0) if there is none."""
+        return self._samples.popleft() if self._samples else NO_SAMPLE

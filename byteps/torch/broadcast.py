@@ -1,0 +1,121 @@
+"""Making the ranks' models and optimizers equal before training."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from byteps.errors import InvalidArgumentError
+from byteps.objects import broadcast_object
+from byteps.ops import check_root
+from byteps.runtime import rank, size
+from byteps.torch.ops import GroupHandle, broadcast_async_, synchronize
+
+__all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
+
+Named = tuple[str, torch.Tensor]
+
+
+def broadcast_parameters(
+    params: Mapping[str, torch.Tensor] | Iterable[Named | torch.Tensor], root_rank: int, prefix: str = "Parameter."
+) -> None:
+    """Replaces the tensors by those of rank `root_rank`, in place; all at once. Blocks.
+
+    Args:
+        params: `model.state_dict()`, `model.named_parameters()`, or a list of tensors. Of any dtype.
+        root_rank: whose tensors.
+        prefix: of the names that the ranks know the tensors by.
+
+    Raises:
+        InvalidArgumentError: something among them is not a tensor (use `broadcast_object` for it).
+    """
+    check_root(root_rank)
+    named = _named(params)
+    for name, value in named:
+        if not isinstance(value, torch.Tensor):
+            raise InvalidArgumentError(
+                f"broadcast_parameters: '{name}' is {type(value).__name__}: expected a tensor; broadcast_object takes "
+                "everything else"
+            )
+    _broadcast_all([(f"{prefix}{name}", tensor) for name, tensor in named], root_rank)
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, prefix: str = "Parameter.") -> None:
+    """Replaces the optimizer's state and options (learning rate and so on) by those of rank `root_rank`. Blocks.
+
+    The state may exist on some ranks only, as when rank 0 has read a checkpoint: no step is made to create it. As in
+    `load_state_dict`, the optimizers must have the same groups of parameters.
+
+    Args:
+        optimizer: any optimizer, wrapped by DistributedOptimizer or not.
+        root_rank: whose state.
+        prefix: of the names that the ranks know the state's tensors by.
+    """
+    check_root(root_rank)
+    if size() == 1:
+        return
+    is_root = rank() == root_rank
+    description, tensors = _describe(optimizer.state_dict()) if is_root else (b"", [])
+    description = broadcast_object(description, root_rank)
+    if not is_root:
+        state, tensors = _rebuild(description)
+    _broadcast_all([(f"{prefix}optimizer_state.{index}", tensor) for index, tensor in enumerate(tensors)], root_rank)
+    if not is_root:
+        optimizer.load_state_dict(state)
+
+
+def _named(params: Mapping[str, torch.Tensor] | Iterable[Named | torch.Tensor]) -> list[Named]:
+    if isinstance(params, Mapping):
+        return list(params.items())
+    if isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
+        raise InvalidArgumentError(
+            f"broadcast_parameters: {type(params).__name__} given: expected a state_dict, named_parameters() or a list"
+        )
+    return [item if isinstance(item, tuple) else (str(index), item) for index, item in enumerate(params)]
+
+
+def _broadcast_all(named: list[Named], root_rank: int) -> None:
+    synchronize(GroupHandle([broadcast_async_(tensor, root_rank, name) for name, tensor in named]))
+
+
+class _Describer(pickle.Pickler):
+    """Pickles a state with its tensors left out: their bytes travel on their own, without another copy."""
+
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._tensors = tensors
+
+    def persistent_id(self, obj: Any) -> object:
+        if not isinstance(obj, torch.Tensor):
+            return None
+        self._tensors.append(obj)
+        return obj.dtype, tuple(obj.shape), obj.device.type
+
+
+class _Rebuilder(pickle.Unpickler):
+    """Puts empty tensors, to be filled, where `_Describer` left some out."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.tensors: list[torch.Tensor] = []
+
+    def persistent_load(self, pid: Any) -> torch.Tensor:
+        dtype, shape, device = pid
+        self.tensors.append(torch.empty(shape, dtype=dtype, device=device))
+        return self.tensors[-1]
+
+
+def _describe(state: dict[str, Any]) -> tuple[bytes, list[torch.Tensor]]:
+    tensors: list[torch.Tensor] = []
+    file = io.BytesIO()
+    _Describer(file, tensors).dump(state)
+    return file.getvalue(), tensors
+
+
+def _rebuild(description: bytes) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    rebuilder = _Rebuilder(io.BytesIO(description))
+    return rebuilder.load(), rebuilder.tensors

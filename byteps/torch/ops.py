@@ -1,0 +1,346 @@
+"""push_pull and broadcast of torch tensors.
+
+Arguments that the functions share:
+    tensor: of the same shape and dtype on all ranks. It must not change while its handle is in flight.
+    average: False means op=Sum.
+    name: the same on all ranks for tensors that belong together; at most once in flight. Without names all ranks must
+        make their calls in the same order.
+    version: accepted for BytePS's scripts, unused.
+    priority: larger ones go first.
+    compression: one of `Compression`, for the way over the network.
+    op: Average, Sum, Min, Max or Product; takes precedence over `average`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.ops import Handle, ReduceOp, broadcast_buffer, declare_buffer, push_pull_buffer, resolve_op
+from byteps.ops import poll as poll_one
+from byteps.ops import synchronize as synchronize_one
+from byteps.torch.compression import Compression, Compressor
+from byteps.torch.eager import eager
+from byteps.torch.tensor import stage, wire_name
+
+__all__ = [
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "byteps_push_pull",
+    "declare",
+    "grouped_push_pull",
+    "grouped_push_pull_async",
+    "grouped_push_pull_async_inplace",
+    "grouped_push_pull_inplace",
+    "poll",
+    "push_pull",
+    "push_pull_async",
+    "push_pull_async_inplace",
+    "push_pull_inplace",
+    "synchronize",
+]
+
+Tensor = torch.Tensor
+Tensors = Sequence[Tensor]
+AnyCompressor = type[Compressor]
+
+
+class GroupHandle:
+    """The handles of a grouped push_pull."""
+
+    def __init__(self, handles: list[Handle]) -> None:
+        self.handles = handles
+
+
+def push_pull(
+    tensor: Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    compression: AnyCompressor = Compression.none,
+    *,
+    op: ReduceOp | None = None,
+) -> Tensor:
+    """The average (or what `op` says) of all ranks' tensors, as a new tensor.
+
+    Differentiable for Average and Sum: the gradient is the push_pull of the gradients.
+    """
+    compressed, ctx = compression.compress(tensor)
+    reduced = _PushPull.apply(compressed, resolve_op(average, op), name, priority)  # type: ignore[no-untyped-call]
+    return compression.decompress(reduced, ctx)
+
+
+def push_pull_inplace(
+    tensor: Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    *,
+    op: ReduceOp | None = None,
+) -> Tensor:
+    """Replaces `tensor` by the average (or what `op` says) of all ranks' tensors, and returns it."""
+    return _result(push_pull_async_inplace(tensor, average, name, version, priority, op=op))
+
+
+def push_pull_async(
+    tensor: Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    *,
+    op: ReduceOp | None = None,
+) -> Handle:
+    """Starts `push_pull`, without its gradient; `synchronize` returns the new tensor."""
+    return start_push_pull(tensor, resolve_op(average, op), name, priority, in_place=False)
+
+
+def push_pull_async_inplace(
+    tensor: Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    *,
+    op: ReduceOp | None = None,
+) -> Handle:
+    """Starts `push_pull_inplace`; `tensor` holds the result after `synchronize`, and not before."""
+    return start_push_pull(tensor, resolve_op(average, op), name, priority, in_place=True)
+
+
+byteps_push_pull = push_pull_async_inplace
+
+
+def grouped_push_pull(
+    tensors: Tensors,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    compression: AnyCompressor = Compression.none,
+    *,
+    op: ReduceOp | None = None,
+) -> list[Tensor]:
+    """`push_pull` of several tensors at once, without its gradient. They are named `name`.0, `name`.1 and so on."""
+    compressed, contexts = zip(*map(compression.compress, tensors), strict=True) if tensors else ((), ())
+    reduced = _results(grouped_push_pull_async(compressed, average, name, version, priority, op=op))
+    return [compression.decompress(tensor, ctx) for tensor, ctx in zip(reduced, contexts, strict=True)]
+
+
+def grouped_push_pull_inplace(
+    tensors: Tensors,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    *,
+    op: ReduceOp | None = None,
+) -> list[Tensor]:
+    """`push_pull_inplace` of several tensors at once."""
+    return _results(grouped_push_pull_async_inplace(tensors, average, name, version, priority, op=op))
+
+
+def grouped_push_pull_async(
+    tensors: Tensors,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    *,
+    op: ReduceOp | None = None,
+) -> GroupHandle:
+    """Starts `grouped_push_pull`; `synchronize` returns the list of new tensors."""
+    return _start_group(tensors, resolve_op(average, op), name, priority, in_place=False)
+
+
+def grouped_push_pull_async_inplace(
+    tensors: Tensors,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    *,
+    op: ReduceOp | None = None,
+) -> GroupHandle:
+    """Starts `grouped_push_pull_inplace`; `synchronize` returns the list of tensors."""
+    return _start_group(tensors, resolve_op(average, op), name, priority, in_place=True)
+
+
+def allreduce(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: AnyCompressor = Compression.none,
+    op: ReduceOp | None = None,
+) -> Tensor:
+    """`push_pull` under Horovod's name and with its arguments."""
+    return push_pull(tensor, _either(average, op), name, compression=compression, op=op)
+
+
+def allreduce_(
+    tensor: Tensor, average: bool | None = None, name: str | None = None, op: ReduceOp | None = None
+) -> Tensor:
+    """`push_pull_inplace` under Horovod's name and with its arguments."""
+    return push_pull_inplace(tensor, _either(average, op), name, op=op)
+
+
+def allreduce_async(
+    tensor: Tensor, average: bool | None = None, name: str | None = None, op: ReduceOp | None = None
+) -> Handle:
+    """`push_pull_async` under Horovod's name and with its arguments."""
+    return push_pull_async(tensor, _either(average, op), name, op=op)
+
+
+def allreduce_async_(
+    tensor: Tensor, average: bool | None = None, name: str | None = None, op: ReduceOp | None = None
+) -> Handle:
+    """`push_pull_async_inplace` under Horovod's name and with its arguments."""
+    return push_pull_async_inplace(tensor, _either(average, op), name, op=op)
+
+
+def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
+    """Rank `root_rank`'s tensor, as a new tensor. Of any dtype; the others pass one of the same shape and dtype."""
+    return _result(broadcast_async(tensor, root_rank, name))
+
+
+def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
+    """Replaces `tensor` by rank `root_rank`'s, and returns it."""
+    return _result(broadcast_async_(tensor, root_rank, name))
+
+
+def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None) -> Handle:
+    """Starts `broadcast`; `synchronize` returns the new tensor."""
+    copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return broadcast_async_(copy, root_rank, name)
+
+
+@eager
+def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None) -> Handle:
+    """Starts `broadcast_`; `tensor` holds the result after `synchronize`, and not before."""
+    staged = stage(tensor, any_dtype=True, row_major=True)
+
+    def finish() -> Tensor:
+        if staged.copied:
+            staged.copy_back(tensor)
+        torch.autograd.graph.increment_version(tensor)
+        return tensor
+
+    return broadcast_buffer(staged.buffer, root_rank, name, finish)
+
+
+@eager
+def poll(handle: Handle | GroupHandle) -> bool:
+    """Whether `synchronize` would return at once."""
+    if isinstance(handle, GroupHandle):
+        return all(map(poll_one, handle.handles))
+    return poll_one(handle)
+
+
+@eager
+def synchronize(handle: Handle | GroupHandle) -> Any:
+    """Waits for what an _async function started and returns its result; frees the handle."""
+    if not isinstance(handle, GroupHandle):
+        return synchronize_one(handle)
+    results, errors = [], []
+    for one in handle.handles:  # all of them, so that none stays in flight when one fails
+        try:
+            results.append(synchronize_one(one))
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
+
+
+def declare(name: str, tensor: Tensor | None = None) -> None:
+    """Tells the job of a tensor ahead of its first push_pull, in any order; optional.
+
+    Args:
+        name: of the push_pull to come.
+        tensor: of its shape and dtype. Without it nothing is known to prepare for, and nothing is done.
+    """
+    if tensor is not None:
+        staged = stage(tensor)
+        declare_buffer(wire_name(name, staged), staged.buffer.dtype, staged.buffer.nbytes)
+
+
+@eager
+def start_push_pull(tensor: Tensor, op: ReduceOp, name: str | None, priority: int, *, in_place: bool) -> Handle:
+    """Starts a push_pull of `tensor` into itself or into a new tensor, with as few copies as can be."""
+    # Without a name there is nothing that could carry the memory order to the other ranks.
+    source = target = stage(tensor, row_major=name is None)
+    if in_place:
+        output = tensor
+    elif not source.copied:
+        output = torch.empty_like(tensor, requires_grad=False)
+        target = stage(output)
+    elif tensor.device.type == "cpu":
+        output = source.memory
+    else:
+        output = torch.empty_like(tensor, requires_grad=False)
+
+    def finish() -> Tensor:
+        if target.copied and output is not target.memory:
+            target.copy_back(output)
+        if in_place:
+            torch.autograd.graph.increment_version(output)
+        return output
+
+    name = None if name is None else wire_name(name, source)
+    return push_pull_buffer(source.buffer, target.buffer, name, op, priority, finish)
+
+
+class _PushPull(torch.autograd.Function):
+    @staticmethod
+    @eager
+    def forward(ctx: Any, tensor: Tensor, op: ReduceOp, name: str | None, priority: int) -> Tensor:
+        handle = start_push_pull(tensor, op, name, priority, in_place=False)
+        ctx.op, ctx.name, ctx.priority = op, handle.name, priority
+        return _result(handle)
+
+    @staticmethod
+    @eager
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        if ctx.op not in (ReduceOp.Average, ReduceOp.Sum):
+            raise UnsupportedError(
+                f"push_pull of '{ctx.name}' with op={ctx.op.name} has no gradient: use Average or Sum"
+            )
+        reduced = push_pull(grad, name=f"{ctx.name}.gradient", priority=ctx.priority, op=ctx.op)
+        return reduced, None, None, None
+
+
+def _start_group(tensors: Tensors, op: ReduceOp, name: str | None, priority: int, *, in_place: bool) -> GroupHandle:
+    if isinstance(tensors, Tensor):
+        raise InvalidArgumentError("grouped push_pull: expected a list of tensors, got one tensor")
+    names = [None if name is None else f"{name}.{index}" for index in range(len(tensors))]
+    return GroupHandle(
+        [
+            start_push_pull(tensor, op, tensor_name, priority, in_place=in_place)
+            for tensor, tensor_name in zip(tensors, names, strict=True)
+        ]
+    )
+
+
+def _either(average: bool | None, op: ReduceOp | None) -> bool:
+    if average is not None and op is not None:
+        raise InvalidArgumentError("allreduce: give either average or op, not both")
+    return average is not False
+
+
+def _result(handle: Handle) -> Tensor:
+    return cast(Tensor, synchronize(handle))
+
+
+def _results(handle: GroupHandle) -> list[Tensor]:
+    return cast("list[Tensor]", synchronize(handle))

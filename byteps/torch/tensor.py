@@ -1,0 +1,128 @@
+"""Torch tensors as memory for the core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.ops import Buffer
+
+__all__ = ["DTYPE_NAMES", "Staged", "memory_order", "stage", "wire_name"]
+
+DTYPE_NAMES = {
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.int32: "int32",
+    torch.int64: "int64",
+}
+
+_ADVICE = {
+    torch.bool: "convert it with tensor.to(torch.uint8)",
+    torch.complex32: "pass torch.view_as_real(tensor)",
+    torch.complex64: "pass torch.view_as_real(tensor)",
+    torch.complex128: "pass torch.view_as_real(tensor)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A tensor's elements where the core can reach them.
+
+    `memory` is row-major. It is the tensor's own memory, seen through a permutation of its dimensions if it is dense
+    in another order; or a host copy, in which case `copied`.
+    """
+
+    memory: torch.Tensor
+    order: tuple[int, ...] | None  # the permutation; None: row-major
+    copied: bool
+
+    @property
+    def buffer(self) -> Buffer:
+        memory = self.memory
+        return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[memory.dtype], memory)
+
+    def copy_back(self, tensor: torch.Tensor) -> None:
+        """Writes the memory of a host copy into the tensor that it was copied from."""
+        tensor.detach().copy_(self.memory.view(tensor.dtype).view(tensor.shape))
+
+
+def stage(tensor: torch.Tensor, *, any_dtype: bool = False, row_major: bool = False) -> Staged:
+    """Finds or makes memory that the core can use; without a copy if the tensor is dense host memory.
+
+    Args:
+        tensor: read later, so its owner must not change it before the push_pull is done.
+        any_dtype: bytes will do, so dtypes without arithmetic in the core are passed as uint8 (`broadcast`).
+        row_major: copy a tensor that is dense in another order too, so that ranks may differ in that.
+
+    Raises:
+        InvalidArgumentError: not a tensor, or of a dtype that the core cannot reduce.
+        UnsupportedError: a tensor without plain memory, such as sparse, quantized, meta or fake ones.
+    """
+    _check_plain(tensor)
+    tensor = tensor.detach()
+    order = memory_order(tensor)
+    usable = order is None or (order != () and not row_major)
+    if tensor.device.type == "cpu" and usable and not tensor.is_neg() and not tensor.is_conj():
+        memory = tensor if order is None else tensor.permute(order)
+        return Staged(_as_known_dtype(memory, any_dtype), order, copied=False)
+    memory = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+    return Staged(_as_known_dtype(memory, any_dtype), None, copied=True)
+
+
+def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The order of dimensions in which a dense tensor's memory runs: None if row-major, () if it is not dense."""
+    if tensor.is_contiguous():
+        return None
+    shape, strides = tensor.shape, tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda dim: (-strides[dim] if shape[dim] > 1 else 0, dim))
+    expected = 1
+    for dim in reversed(order):
+        if shape[dim] > 1:
+            if strides[dim] != expected:
+                return ()
+            expected *= shape[dim]
+    return tuple(order)
+
+
+def wire_name(name: str, staged: Staged) -> str:
+    """The name under which ranks meet: `name`, and the memory order unless it is row-major.
+
+    Elements are summed in that order, so ranks that differ in it must miss each other, which is an error, rather than
+    get a wrong sum.
+    """
+    return name if staged.order is None else f"{name}[order={','.join(map(str, staged.order))}]"
+
+
+def _check_plain(tensor: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgumentError(f"expected a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout is not torch.strided:
+        raise UnsupportedError(
+            f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} is not supported: pass tensor.to_dense(), or "
+            "create the embedding with sparse=False"
+        )
+    if tensor.is_quantized:
+        raise UnsupportedError(f"a quantized tensor ({tensor.dtype}) is not supported: pass tensor.dequantize()")
+    # A subclass with its own dispatch (FakeTensor, DTensor) has no elements behind its pointer.
+    if tensor.is_meta or type(tensor).__torch_dispatch__ != torch.Tensor.__torch_dispatch__:
+        raise UnsupportedError(
+            f"a {type(tensor).__name__} of dtype {tensor.dtype} on device {tensor.device} has no memory of its own: "
+            "pass a plain tensor, such as DTensor.to_local()"
+        )
+
+
+def _as_known_dtype(memory: torch.Tensor, any_dtype: bool) -> torch.Tensor:
+    if memory.dtype in DTYPE_NAMES:
+        return memory
+    if any_dtype:
+        return memory.reshape(-1).view(torch.uint8)
+    advice = _ADVICE.get(memory.dtype, "convert it with tensor.to()")
+    raise InvalidArgumentError(
+        f"dtype {memory.dtype} is not supported: expected {', '.join(DTYPE_NAMES.values())}; {advice}"
+    )
