@@ -25,6 +25,7 @@ class NodeConfig:
     local_rank: int  # -1: the scheduler numbers by machine
     local_size: int  # -1: the scheduler counts by machine
     host_scheduler: bool  # this worker (rank 0) also runs the scheduler
+    scheduler_by_rank_0: bool  # rank 0's process runs it (told in every process: for messages)
     scheduler_host: str  # name or address
     scheduler_ports: list[int]  # the scheduler takes the first free one; nodes look for it in this order
     scheduler_fd: int  # listening socket handed over by a launcher, or -1

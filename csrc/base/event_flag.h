@@ -1,6 +1,6 @@
 // A one-shot flag that threads can wait for without polling, and that a signal can interrupt.
 //
-// set() may be called from any thread, once. wait() may be called from any number of threads. Built on
+// set() may be called from any thread, any number of times; wait() by any number of threads. Built on
 // futex(2): std::condition_variable hides EINTR, and Ctrl-C must reach a Python program that waits here.
 #pragma once
 

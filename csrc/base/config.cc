@@ -1,0 +1,64 @@
+#include "base/config.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace byteps {
+namespace {
+
+class Faults {
+ public:
+  void expect(bool holds, const std::string& name, const std::string& expected, const std::string& got) {
+    if (holds) return;
+    if (!text_.empty()) text_ += "; ";
+    text_ += name + ": expected " + expected + ", got " + got;
+  }
+  template <typename T>
+  void expect_range(const std::string& name, T value, T low, T high) {
+    expect(low <= value && value <= high, name, std::to_string(low) + " to " + std::to_string(high),
+           std::to_string(value));
+  }
+  void expect_one_of(const std::string& name, const std::string& value,
+                     std::initializer_list<std::string_view> choices) {
+    std::string expected = "one of";
+    for (std::string_view choice : choices) expected += " " + std::string(choice);
+    expect(std::find(choices.begin(), choices.end(), value) != choices.end(), name, expected,
+           "'" + value + "'");
+  }
+  Status status() const { return text_.empty() ? Status::ok() : invalid_argument("configuration: " + text_); }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+Status validate(const NodeConfig& config) {
+  Faults faults;
+  const bool is_worker = config.role == "worker";
+  faults.expect_one_of("role", config.role, {"worker", "server", "scheduler"});
+  faults.expect_range("num_workers", config.num_workers, is_worker ? 1 : 0, 16384);
+  faults.expect_range("num_servers", config.num_servers, 0, 16384);
+  if (is_worker) {
+    faults.expect_range("rank", config.rank, -1, config.num_workers - 1);
+    faults.expect_range("local_rank", config.local_rank, -1,
+                        (config.local_size > 0 ? config.local_size : config.num_workers) - 1);
+  }
+  faults.expect(is_worker || !config.host_scheduler, "host_scheduler", "false for role " + config.role, "true");
+  faults.expect(!config.scheduler_ports.empty() || config.scheduler_fd >= 0, "scheduler_ports",
+                "at least one port", "none");
+  for (const int port : config.scheduler_ports) faults.expect_range("scheduler port", port, 1, 65535);
+  faults.expect_range("start_timeout_s", config.start_timeout_s, 0.1, 1e6);
+  faults.expect_range("timeout_s", config.timeout_s, 0.1, 1e6);
+  faults.expect_range("op_timeout_s", config.op_timeout_s, 0.1, 1e7);
+  faults.expect_range("stall_warning_s", config.stall_warning_s, 0.1, 1e7);
+  faults.expect_range<int64_t>("partition_bytes", config.partition_bytes, 4096, 1 << 30);
+  faults.expect_range<int64_t>("credit_bytes", config.credit_bytes, 1, int64_t{1} << 40);
+  faults.expect_range("service_threads", config.service_threads, 0, 256);
+  faults.expect_one_of("placement", config.placement, {"auto", "allreduce", "ps"});
+  faults.expect_one_of("log_level", config.log_level, {"error", "warning", "info", "debug"});
+  return faults.status();
+}
+
+}  // namespace byteps

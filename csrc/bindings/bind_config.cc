@@ -1,0 +1,65 @@
+#include <pybind11/stl.h>
+
+#include "base/config.h"
+#include "base/dtype.h"
+#include "bindings/bindings.h"
+
+namespace py = pybind11;
+
+namespace byteps::bindings {
+namespace {
+
+// As attributes, so that a name or a type that does not exist is Python's own error.
+NodeConfig config_from(const py::kwargs& fields) {
+  NodeConfig config;
+  py::object view = py::cast(&config, py::return_value_policy::reference);
+  for (const auto& [name, value] : fields) py::setattr(view, name, value);
+  return config;
+}
+
+}  // namespace
+
+void bind_config(py::module_& module) {
+  py::dict dtypes;
+  for (int code = 1; dtype_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
+    dtypes[py::str(std::string(to_string(static_cast<DType>(code))))] = code;
+  }
+  module.attr("DTYPE_CODES") = dtypes;
+  py::dict ops;
+  for (int code = 1; reduce_op_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
+    ops[py::str(std::string(to_string(static_cast<ReduceOp>(code))))] = code;
+  }
+  module.attr("OP_CODES") = ops;
+
+  // The secret is bytes, not text.
+  const auto get_secret = [](const NodeConfig& config) { return py::bytes(config.secret); };
+  const auto set_secret = [](NodeConfig& config, const py::bytes& secret) { config.secret = std::string(secret); };
+  py::class_<NodeConfig>(module, "NodeConfig", py::is_final())
+      .def(py::init([](const py::kwargs& fields) { return config_from(fields); }))
+      .def_readwrite("role", &NodeConfig::role)
+      .def_readwrite("rank", &NodeConfig::rank)
+      .def_readwrite("num_workers", &NodeConfig::num_workers)
+      .def_readwrite("num_servers", &NodeConfig::num_servers)
+      .def_readwrite("local_rank", &NodeConfig::local_rank)
+      .def_readwrite("local_size", &NodeConfig::local_size)
+      .def_readwrite("host_scheduler", &NodeConfig::host_scheduler)
+      .def_readwrite("scheduler_by_rank_0", &NodeConfig::scheduler_by_rank_0)
+      .def_readwrite("scheduler_host", &NodeConfig::scheduler_host)
+      .def_readwrite("scheduler_ports", &NodeConfig::scheduler_ports)
+      .def_readwrite("scheduler_fd", &NodeConfig::scheduler_fd)
+      .def_readwrite("interface", &NodeConfig::interface)
+      .def_readwrite("node_host", &NodeConfig::node_host)
+      .def_property("secret", get_secret, set_secret)
+      .def_readwrite("job_id", &NodeConfig::job_id)
+      .def_readwrite("start_timeout_s", &NodeConfig::start_timeout_s)
+      .def_readwrite("timeout_s", &NodeConfig::timeout_s)
+      .def_readwrite("op_timeout_s", &NodeConfig::op_timeout_s)
+      .def_readwrite("stall_warning_s", &NodeConfig::stall_warning_s)
+      .def_readwrite("partition_bytes", &NodeConfig::partition_bytes)
+      .def_readwrite("credit_bytes", &NodeConfig::credit_bytes)
+      .def_readwrite("service_threads", &NodeConfig::service_threads)
+      .def_readwrite("placement", &NodeConfig::placement)
+      .def_readwrite("log_level", &NodeConfig::log_level);
+}
+
+}  // namespace byteps::bindings

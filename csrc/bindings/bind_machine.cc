@@ -1,0 +1,73 @@
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "bindings/bindings.h"
+#include "bindings/status_to_python.h"
+#include "kernels/cpu_features.h"
+#include "kernels/parallel.h"
+#include "kernels/sum.h"
+#include "node/host.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace py = pybind11;
+
+namespace byteps::bindings {
+namespace {
+
+py::dict viable_transports() {
+  py::dict result;
+  const auto tcp = transport::make_tcp_transport({});
+  result["inproc"] = "";
+  result[tcp->name()] = tcp->viable().message();
+  return result;
+}
+
+py::dict isa_levels() {
+  py::dict result;
+  result["scalar"] = kernels::is_supported(kernels::Isa::kScalar);
+  result["avx2"] = kernels::is_supported(kernels::Isa::kAvx2);
+  result["avx512"] = kernels::is_supported(kernels::Isa::kAvx512);
+  return result;
+}
+
+void reduce_n(uintptr_t dst, const std::vector<uintptr_t>& srcs, size_t count, int dtype, int op, int threads) {
+  const auto checked_dtype = dtype_from(static_cast<uint8_t>(dtype));
+  const auto checked_op = reduce_op_from(static_cast<uint8_t>(op));
+  if (!checked_dtype) throw_if_failed(checked_dtype.status());
+  if (!checked_op) throw_if_failed(checked_op.status());
+  if (srcs.empty() || *checked_op == ReduceOp::kBroadcast) {
+    throw_if_failed(invalid_argument("reduce_n: expected a reduction and at least one source"));
+  }
+  std::vector<const void*> sources;
+  for (const uintptr_t src : srcs) sources.push_back(reinterpret_cast<const void*>(src));
+  const kernels::Reduction reduction{
+      .dtype = *checked_dtype, .op = *checked_op, .divisor = static_cast<int>(srcs.size())};
+  const py::gil_scoped_release release;
+  kernels::Team team(threads);
+  team.reduce_n(reduction, reinterpret_cast<void*>(dst), sources, count);
+}
+
+std::string listen_address(const std::string& interface, const std::string& node_host,
+                           const std::string& scheduler_host) {
+  NodeConfig config;
+  config.interface = interface;
+  config.node_host = node_host;
+  config.scheduler_host = scheduler_host;
+  return value_or_throw(node::own_address(config));
+}
+
+}  // namespace
+
+void bind_machine(py::module_& module) {
+  using py::arg;
+  module.def("viable_transports", &viable_transports);
+  module.def("isa_levels", &isa_levels);
+  module.def("reduce_n", &reduce_n, arg("dst_ptr"), arg("src_ptrs"), arg("count"), arg("dtype"), arg("op"),
+             arg("threads") = 1);
+  module.def("listen_address", &listen_address, arg("interface"), arg("node_host"), arg("scheduler_host"));
+}
+
+}  // namespace byteps::bindings

@@ -1,0 +1,113 @@
+#include <optional>
+
+#include "bindings/bindings.h"
+#include "bindings/status_to_python.h"
+#include "node/node.h"
+
+namespace py = pybind11;
+
+namespace byteps::bindings {
+namespace {
+
+using node::Node;
+using WithoutGil = py::call_guard<py::gil_scoped_release>;
+
+// Runs `f` without the GIL, then raises what it returned.
+template <typename F>
+void run_without_gil(F&& f) {
+  Status status;
+  {
+    const py::gil_scoped_release release;
+    status = f();
+  }
+  throw_if_failed(status);
+}
+
+std::unique_ptr<Node> create(const NodeConfig& config) {
+  std::unique_ptr<Node> node;
+  run_without_gil([&] {
+    auto result = Node::create(config, keep_waiting_unless_signalled());
+    if (result) node = std::move(*result);
+    return result.status();
+  });
+  return node;
+}
+
+DType checked_dtype(int code) {
+  auto dtype = dtype_from(code < 0 || code > 255 ? uint8_t{0} : static_cast<uint8_t>(code));
+  if (!dtype) throw_if_failed(invalid_argument(dtype.status().message()));
+  return *dtype;
+}
+
+ReduceOp checked_op(int code) {
+  auto op = reduce_op_from(code < 0 || code > 255 ? uint8_t{0} : static_cast<uint8_t>(code));
+  if (!op) throw_if_failed(invalid_argument(op.status().message()));
+  return *op;
+}
+
+// Short and never waits: keeps the GIL.
+protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintptr_t output, uint64_t bytes, int dtype,
+                           int op, int root, int priority) {
+  const protocol::PushPull request{.name = std::move(name),
+                                   .dtype = checked_dtype(dtype),
+                                   .bytes = bytes,
+                                   .op = checked_op(op),
+                                   .root = static_cast<uint32_t>(root),
+                                   .priority = priority};
+  return value_or_throw(node.push_pull(request, reinterpret_cast<const std::byte*>(input),
+                                       reinterpret_cast<std::byte*>(output)));
+}
+
+void wait(Node& node, protocol::Handle handle, std::optional<double> timeout_s) {
+  const TimeUs deadline_us = timeout_s ? now_us() + seconds_to_us(*timeout_s) : kNever;
+  run_without_gil([&] { return node.wait(handle, deadline_us, keep_waiting_unless_signalled()); });
+}
+
+py::dict metrics(const Node& node) {
+  const Metrics& metrics = node.metrics();
+  const auto number = [](const Counter& counter) { return static_cast<double>(counter.load()); };
+  py::dict result;
+  result["push_pulls"] = number(metrics.push_pulls);
+  result["push_pull_bytes"] = number(metrics.push_pull_bytes);
+  result["push_pull_us"] = number(metrics.push_pull_us);
+  result["busy_us"] = number(metrics.busy_us);
+  result["bytes_sent"] = number(metrics.bytes_sent);
+  result["bytes_received"] = number(metrics.bytes_received);
+  result["sums"] = number(metrics.sums);
+  result["sum_bytes"] = number(metrics.sum_bytes);
+  result["sum_us"] = number(metrics.sum_us);
+  return result;
+}
+
+}  // namespace
+
+void bind_node(py::module_& module) {
+  using py::arg;
+  py::class_<Node>(module, "Node", py::is_final())
+      .def(py::init(&create), arg("config"))
+      .def_property_readonly("rank", &Node::rank)
+      .def_property_readonly("size", &Node::size)
+      .def_property_readonly("local_rank", &Node::local_rank)
+      .def_property_readonly("local_size", &Node::local_size)
+      .def_property_readonly("num_servers", &Node::num_servers)
+      .def(
+          "declare",
+          [](Node& node, const std::string& name, int dtype, uint64_t bytes) {
+            throw_if_failed(node.declare(name, checked_dtype(dtype), bytes));
+          },
+          arg("name"), arg("dtype"), arg("nbytes"))
+      .def("push_pull", &push_pull, arg("name"), arg("input_ptr"), arg("output_ptr"), arg("nbytes"), arg("dtype"),
+           arg("op"), arg("root"), arg("priority"))
+      .def(
+          "poll", [](Node& node, protocol::Handle handle) { return value_or_throw(node.poll(handle)); }, arg("handle"))
+      .def("wait", &wait, arg("handle"), arg("timeout_s") = py::none())
+      .def("barrier",
+           [](Node& node) { run_without_gil([&] { return node.barrier(keep_waiting_unless_signalled()); }); })
+      .def("failure", [](const Node& node) { return node.failure().message(); })
+      .def("metrics", &metrics)
+      .def("wait_until_done",
+           [](Node& node) { run_without_gil([&] { return node.wait_until_done(keep_waiting_unless_signalled()); }); })
+      .def("shutdown", &Node::shutdown, WithoutGil());
+}
+
+}  // namespace byteps::bindings

@@ -1,0 +1,13 @@
+// What each file of this folder adds to the module.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace byteps::bindings {
+
+void bind_config(pybind11::module_& module);
+void bind_node(pybind11::module_& module);
+// What the machine can do, and the kernels, for `byteps doctor`, tests and benchmarks.
+void bind_machine(pybind11::module_& module);
+
+}  // namespace byteps::bindings

@@ -1,0 +1,9 @@
+// The native module byteps._core. Its contract is byteps/_core.pyi.
+#include "bindings/bindings.h"
+
+PYBIND11_MODULE(_core, module) {
+  module.attr("__version__") = BYTEPS_VERSION;
+  byteps::bindings::bind_config(module);
+  byteps::bindings::bind_node(module);
+  byteps::bindings::bind_machine(module);
+}

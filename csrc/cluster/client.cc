@@ -1,0 +1,164 @@
+#include "cluster/client.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace byteps::cluster {
+namespace {
+
+// With several candidate ports, how long one that does not answer is tried before the next.
+constexpr TimeUs kCandidatePatienceUs = 500'000;
+constexpr TimeUs kCandidatePauseUs = 50'000;
+
+std::string describe_scheduler(const ClientOptions& options) {
+  std::string text = "scheduler at " + options.scheduler_host;
+  if (options.scheduler_ports.size() == 1) text += ":" + std::to_string(options.scheduler_ports.front());
+  return text;
+}
+
+}  // namespace
+
+using protocol::MembershipActions;
+
+Client::Client(transport::EventLoop& loop, transport::Transport& tcp, ClientOptions options, ClientEvents& events)
+    : loop_(loop),
+      tcp_(tcp),
+      options_(std::move(options)),
+      events_(events),
+      membership_(describe_scheduler(options_), options_.hosted_by_rank_0, options_.start_deadline_us,
+                  options_.timeout_us),
+      timer_(
+          loop, [this] { return membership_.next_tick_us(); },
+          [this] {
+            MembershipActions actions;
+            membership_.on_tick(now_us(), actions);
+            carry_out(actions);
+          }) {}
+
+Client::~Client() {
+  loop_.run_and_wait([this] {
+    timer_.stop();
+    channel_.reset();
+  });
+}
+
+void Client::join(protocol::Join join) {
+  // Resolved on the caller's thread: the resolver blocks.
+  Status unresolved;
+  for (const int port : options_.scheduler_ports) {
+    auto addresses = transport::resolve(options_.scheduler_host, static_cast<uint16_t>(port));
+    if (!addresses) {
+      unresolved = addresses.status();
+      break;
+    }
+    candidates_.insert(candidates_.end(), addresses->begin(), addresses->end());
+  }
+  loop_.post([this, join = std::move(join), unresolved]() mutable {
+    join_ = std::move(join);
+    timer_.update();
+    if (!unresolved) return fail_to_connect(unresolved);
+    try_connect(0);
+  });
+}
+
+void Client::try_connect(size_t attempt) {
+  const bool alone = candidates_.size() == 1;
+  const TimeUs deadline_us =
+      alone ? options_.start_deadline_us : std::min(options_.start_deadline_us, now_us() + kCandidatePatienceUs);
+  tcp_.connect(loop_, candidates_[attempt % candidates_.size()], deadline_us,
+               [this, attempt](auto connection) { on_connected(std::move(connection), attempt); });
+}
+
+void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connection, size_t attempt) {
+  if (leaving_ || !membership_.failure()) return;
+  if (connection) {
+    channel_ = std::make_unique<ControlChannel>(std::move(*connection), *this);
+    channel_->start();
+    MembershipActions actions;
+    membership_.on_connected(join_, now_us(), actions);
+    return carry_out(actions);
+  }
+  if (candidates_.size() == 1 || now_us() >= options_.start_deadline_us) return fail_to_connect(connection.status());
+  // Another candidate may be the one: strangers may live at some of them.
+  const bool round_over = (attempt + 1) % candidates_.size() == 0;
+  if (!round_over) return try_connect(attempt + 1);
+  loop_.run_at(now_us() + kCandidatePauseUs, [this, attempt] { try_connect(attempt + 1); });
+}
+
+void Client::fail_to_connect(const Status& why) {
+  MembershipActions actions;
+  membership_.on_scheduler_closed(why, actions);
+  carry_out(actions);
+}
+
+void Client::send(protocol::Control message) {
+  loop_.post([this, message = std::move(message)] {
+    if (channel_) channel_->send(message);
+  });
+}
+
+void Client::suspect(uint32_t node, Status why) {
+  loop_.post([this, node, why = std::move(why)] {
+    MembershipActions actions;
+    membership_.on_suspect(node, why, now_us(), actions);
+    carry_out(actions);
+  });
+}
+
+void Client::leave(TimeUs deadline_us) {
+  loop_.run_and_wait([this, deadline_us] {
+    leaving_ = true;
+    timer_.stop();
+    MembershipActions actions;
+    membership_.leave(actions);
+    carry_out(actions);
+    timer_.stop();
+    if (channel_) {
+      channel_->close_when_sent(deadline_us);
+    } else {
+      left_.set();
+    }
+  });
+  while (left_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
+  }
+}
+
+Status Client::on_control(ControlChannel&, const protocol::Control& message) {
+  MembershipActions actions;
+  BPS_RETURN_IF_ERROR(membership_.on_message(message, now_us(), actions));
+  carry_out(actions);
+  if (std::holds_alternative<protocol::Placed>(message) || std::holds_alternative<protocol::Refused>(message) ||
+      std::holds_alternative<protocol::BarrierDone>(message)) {
+    return events_.on_answer(message);
+  }
+  return Status::ok();
+}
+
+void Client::on_channel_closed(ControlChannel&, const Status& why) {
+  loop_.post([doomed = std::move(channel_)] {});  // it is calling us: destroyed after that
+  if (leaving_) {
+    left_.set();
+    return;
+  }
+  fail_to_connect(why);
+}
+
+void Client::carry_out(const MembershipActions& actions) {
+  for (const protocol::MembershipAction& action : actions) {
+    if (const auto* send = std::get_if<protocol::SendControl>(&action)) {
+      if (channel_) channel_->send(send->message);
+    } else if (std::holds_alternative<protocol::JobStarted>(action)) {
+      events_.on_started(membership_.roster());
+    } else if (const auto* failed = std::get_if<protocol::JobFailed>(&action)) {
+      events_.on_failed(failed->status);
+    } else if (const auto* left = std::get_if<protocol::NodeLeft>(&action)) {
+      events_.on_node_left(left->node);
+    } else if (const auto* finished = std::get_if<protocol::JobFinished>(&action)) {
+      events_.on_finished(finished->text);
+    }
+  }
+  if (!leaving_) timer_.update();
+}
+
+}  // namespace byteps::cluster

@@ -1,0 +1,74 @@
+// A node's connection to the scheduler: joins, keeps the heartbeat, passes on what the scheduler says.
+//
+// What is decided is protocol/membership's; this carries it out on one event loop.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/event_flag.h"
+#include "cluster/control_channel.h"
+#include "cluster/lazy_timer.h"
+#include "protocol/membership.h"
+
+namespace byteps::cluster {
+
+// On the client's loop.
+class ClientEvents {
+ public:
+  virtual ~ClientEvents() = default;
+  virtual void on_started(const protocol::Roster& roster) = 0;
+  // Final; once.
+  virtual void on_failed(const Status& why) = 0;
+  virtual void on_node_left(uint32_t node) = 0;
+  // All workers have left, or the scheduler's process has.
+  virtual void on_finished(const std::string& text) = 0;
+  // Placed, Refused, BarrierDone. An error closes the connection to the scheduler.
+  virtual Status on_answer(const protocol::Control& message) = 0;
+};
+
+struct ClientOptions {
+  std::string scheduler_host;         // name or address
+  std::vector<int> scheduler_ports;   // looked at in this order, again and again until the deadline
+  bool hosted_by_rank_0 = false;
+  TimeUs start_deadline_us = 0;
+  TimeUs timeout_us = 0;
+};
+
+class Client final : public ControlEvents {
+ public:
+  Client(transport::EventLoop& loop, transport::Transport& tcp, ClientOptions options, ClientEvents& events);
+  ~Client() override;
+
+  // Any thread. Connects and joins; on_started or on_failed follows.
+  void join(protocol::Join join);
+  // Any thread; messages sent before the connection stands or after it has ended are dropped (on_failed told).
+  void send(protocol::Control message);
+  // Any thread. This node's connection to `node` broke.
+  void suspect(uint32_t node, Status why);
+  // Any thread but the loop's: leaves in order; blocks until that is written, at most until `deadline_us`.
+  void leave(TimeUs deadline_us);
+
+  Status on_control(ControlChannel& channel, const protocol::Control& message) override;
+  void on_channel_closed(ControlChannel& channel, const Status& why) override;
+
+ private:
+  void try_connect(size_t attempt);
+  void on_connected(Result<std::unique_ptr<transport::Connection>> connection, size_t attempt);
+  void fail_to_connect(const Status& why);
+  void carry_out(const protocol::MembershipActions& actions);
+
+  transport::EventLoop& loop_;
+  transport::Transport& tcp_;
+  const ClientOptions options_;
+  ClientEvents& events_;
+  protocol::Membership membership_;
+  LazyTimer timer_;
+  std::vector<transport::Address> candidates_;
+  protocol::Join join_;
+  std::unique_ptr<ControlChannel> channel_;
+  EventFlag left_;
+  bool leaving_ = false;
+};
+
+}  // namespace byteps::cluster

@@ -1,0 +1,36 @@
+#include "cluster/control_channel.h"
+
+#include <utility>
+
+namespace byteps::cluster {
+
+using protocol::Control;
+using transport::Arrival;
+using transport::Connection;
+using transport::Landing;
+
+ControlChannel::ControlChannel(std::unique_ptr<Connection> connection, ControlEvents& events)
+    : connection_(std::move(connection)), events_(events) {}
+
+void ControlChannel::send(const Control& message) {
+  protocol::EncodedControl encoded = protocol::encode(message);
+  auto payload = std::make_unique<std::vector<std::byte>>(std::move(encoded.payload));
+  const Bytes bytes = *payload;
+  connection_->send(encoded.head, {bytes, {}}, [payload = std::move(payload)](const Status&) {});
+}
+
+Result<Landing> ControlChannel::on_head(Connection&, const Arrival& arrival) {
+  BPS_RETURN_IF_ERROR(protocol::check_control_head(arrival.head, arrival.payload_bytes));
+  landing_.resize(arrival.payload_bytes);
+  return Landing::into(landing_);
+}
+
+Status ControlChannel::on_frame(Connection&, const Arrival& arrival, Bytes payload) {
+  Result<Control> message = protocol::decode_control(arrival.head, payload);
+  if (!message) return message.status();
+  return events_.on_control(*this, *message);
+}
+
+void ControlChannel::on_closed(Connection&, const Status& why) { events_.on_channel_closed(*this, why); }
+
+}  // namespace byteps::cluster

@@ -1,0 +1,138 @@
+#include "cluster/scheduler.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace byteps::cluster {
+namespace {
+
+// For what a peer was told last; one that does not read it by then is cut off.
+constexpr TimeUs kFlushUs = 2'000'000;
+
+}  // namespace
+
+using protocol::ClosePeer;
+using protocol::PeerId;
+using protocol::SchedulerActions;
+using protocol::SendTo;
+
+Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options)
+    : loop_(loop),
+      state_(options, now_us()),
+      timer_(
+          loop, [this] { return state_.next_tick_us(); },
+          [this] {
+            SchedulerActions actions;
+            state_.on_tick(now_us(), actions);
+            carry_out(actions);
+          }) {}
+
+Scheduler::~Scheduler() {
+  loop_.run_and_wait([this] {
+    timer_.stop();
+    listener_.reset();
+    peers_.clear();
+  });
+}
+
+Status Scheduler::listen(transport::Transport& tcp, const std::string& ip, const std::vector<int>& ports) {
+  Status failure;
+  std::string tried;
+  for (const int port : ports) {
+    const transport::Address address{ip, static_cast<uint16_t>(port)};
+    Status status;
+    loop_.run_and_wait([&] {
+      auto listener = tcp.listen(loop_, address, [this](auto connection) { accept(std::move(connection)); });
+      if (listener) {
+        listener_ = std::move(*listener);
+        timer_.update();
+      }
+      status = listener.status();
+    });
+    if (status) return status;
+    tried += (tried.empty() ? "" : ", ") + address.to_string();
+    failure = status;
+  }
+  return failure.with_context("scheduler cannot listen on " + tried);
+}
+
+Status Scheduler::listen(transport::Transport& tcp, int socket_fd) {
+  Status status;
+  loop_.run_and_wait([&] {
+    auto listener = transport::listen_on_tcp_socket(tcp, loop_, socket_fd,
+                                                    [this](auto connection) { accept(std::move(connection)); });
+    if (listener) {
+      listener_ = std::move(*listener);
+      timer_.update();
+    }
+    status = listener.status();
+  });
+  return status.with_context("scheduler cannot listen on the socket handed over by the launcher");
+}
+
+void Scheduler::accept(std::unique_ptr<transport::Connection> connection) {
+  const PeerId id = next_peer_++;
+  auto channel = std::make_unique<ControlChannel>(std::move(connection), *this);
+  ids_[channel.get()] = id;
+  ControlChannel& started = *channel;
+  peers_[id] = std::move(channel);
+  started.start();
+}
+
+Status Scheduler::on_control(ControlChannel& channel, const protocol::Control& message) {
+  SchedulerActions actions;
+  state_.on_message(ids_.at(&channel), message, now_us(), actions);
+  carry_out(actions);
+  return Status::ok();
+}
+
+void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
+  const PeerId id = ids_.at(&channel);
+  ids_.erase(&channel);
+  const auto found = peers_.find(id);
+  loop_.post([doomed = std::move(found->second)] {});  // it is calling us: destroyed after that
+  peers_.erase(found);
+  SchedulerActions actions;
+  state_.on_closed(id, why, now_us(), actions);
+  carry_out(actions);
+}
+
+void Scheduler::carry_out(const SchedulerActions& actions) {
+  for (const protocol::SchedulerAction& action : actions) {
+    if (const auto* send = std::get_if<SendTo>(&action)) {
+      const auto peer = peers_.find(send->peer);
+      if (peer != peers_.end()) peer->second->send(send->message);
+    } else if (const auto* close = std::get_if<ClosePeer>(&action)) {
+      const auto peer = peers_.find(close->peer);
+      if (peer != peers_.end()) peer->second->close_when_sent(now_us() + kFlushUs);
+    }
+  }
+  timer_.update();
+  check_ended();
+}
+
+void Scheduler::check_ended() {
+  using Phase = protocol::SchedulerState::Phase;
+  const bool over = state_.phase() == Phase::kFinished || state_.phase() == Phase::kFailed || shut_down_;
+  if (!over || !peers_.empty() || ended_.is_set()) return;
+  if (!state_.failure()) BPS_LOG(kWarning) << "job failed: " << state_.failure().message();
+  ended_.set();
+}
+
+void Scheduler::shutdown(const std::string& text, TimeUs deadline_us) {
+  loop_.run_and_wait([&] {
+    listener_.reset();
+    SchedulerActions actions;
+    state_.on_shutdown(text, actions);
+    shut_down_ = true;
+    carry_out(actions);
+    for (const auto& [id, channel] : peers_) channel->close_when_sent(deadline_us);
+    check_ended();
+  });
+  while (ended_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
+  }
+}
+
+}  // namespace byteps::cluster

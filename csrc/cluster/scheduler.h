@@ -1,0 +1,53 @@
+// The scheduler role: carries out what protocol/scheduler_state decides, on one event loop.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/event_flag.h"
+#include "cluster/control_channel.h"
+#include "cluster/lazy_timer.h"
+#include "protocol/scheduler_state.h"
+
+namespace byteps::cluster {
+
+// Built and destroyed off the loop; everything else happens on it.
+class Scheduler final : public ControlEvents {
+ public:
+  Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options);
+  ~Scheduler() override;
+
+  // On the first of `ports` that is free on `ip`; kUnavailable lists what was tried.
+  Status listen(transport::Transport& tcp, const std::string& ip, const std::vector<int>& ports);
+  // On a listening socket handed over by a launcher; owned from here on.
+  Status listen(transport::Transport& tcp, int socket_fd);
+  const transport::Address& address() const { return listener_->address(); }
+
+  // Set when the job has ended and everybody was told. Any thread.
+  EventFlag& ended() { return ended_; }
+  // ok: all workers left in order. After ended().
+  const Status& outcome() const { return state_.failure(); }
+  // Any thread but the loop's. This process leaves: tells everybody, flushes, closes; blocks until then.
+  void shutdown(const std::string& text, TimeUs deadline_us);
+
+  Status on_control(ControlChannel& channel, const protocol::Control& message) override;
+  void on_channel_closed(ControlChannel& channel, const Status& why) override;
+
+ private:
+  void accept(std::unique_ptr<transport::Connection> connection);
+  void carry_out(const protocol::SchedulerActions& actions);
+  void check_ended();
+
+  transport::EventLoop& loop_;
+  protocol::SchedulerState state_;
+  LazyTimer timer_;
+  std::unique_ptr<transport::Listener> listener_;
+  std::unordered_map<protocol::PeerId, std::unique_ptr<ControlChannel>> peers_;
+  std::unordered_map<const ControlChannel*, protocol::PeerId> ids_;
+  protocol::PeerId next_peer_ = 1;
+  bool shut_down_ = false;
+  EventFlag ended_;  // the job has ended or shutdown() was called, and no connection is left
+};
+
+}  // namespace byteps::cluster

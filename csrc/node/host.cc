@@ -1,0 +1,91 @@
+#include "node/host.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <vector>
+
+#include "transport/address.h"
+
+namespace byteps::node {
+namespace {
+
+using transport::Address;
+
+// Stands for "anywhere outside": an address that nobody has (RFC 5737); nothing is sent to it.
+const Address kOutside{"192.0.2.1", 9};
+
+std::string link_target(const char* path) {
+  std::array<char, 64> text{};
+  const ssize_t length = readlink(path, text.data(), text.size());
+  return length < 0 ? std::string() : std::string(text.data(), static_cast<size_t>(length));
+}
+
+// "localhost", "127.0.0.1", "::1": meant as this machine only. A host's own name that resolves to 127.0.1.1 is not.
+bool means_loopback(const std::string& host) {
+  return host == "localhost" || Address{host, 0}.is_loopback();
+}
+
+// Where config.scheduler_host can be reached from outside, if the resolver knows.
+Result<std::vector<Address>> outside_addresses(const std::string& host) {
+  auto addresses = transport::resolve(host, 1);
+  if (!addresses) return addresses.status();
+  std::vector<Address> outside;
+  std::copy_if(addresses->begin(), addresses->end(), std::back_inserter(outside),
+               [](const Address& address) { return !address.is_loopback(); });
+  return outside;
+}
+
+}  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : "unknown host";
+}
+
+std::string machine_id() {
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  return (boot_id.empty() ? host_name() : boot_id) + " " + link_target("/proc/self/ns/ipc");
+}
+
+int usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cores));
+}
+
+Result<std::string> own_address(const NodeConfig& config) {
+  if (!config.node_host.empty()) {
+    auto addresses = transport::resolve(config.node_host, 1);
+    if (!addresses) return addresses.status().with_context("DMLC_NODE_HOST");
+    return addresses->front().ip;
+  }
+  if (!config.interface.empty()) return transport::address_of_interface(config.interface);
+  if (means_loopback(config.scheduler_host)) {
+    auto addresses = transport::resolve(config.scheduler_host, 1);
+    if (!addresses) return addresses.status();
+    return addresses->front().ip;
+  }
+  auto outside = outside_addresses(config.scheduler_host);
+  if (!outside) return outside.status();
+  return transport::address_by_route(outside->empty() ? kOutside : outside->front());
+}
+
+Result<std::string> scheduler_bind_address(const NodeConfig& config) {
+  if (means_loopback(config.scheduler_host)) return own_address(config);
+  auto outside = outside_addresses(config.scheduler_host);
+  if (!outside) return outside.status();
+  for (const Address& address : *outside) {
+    // The route to an address of our own starts at that same address.
+    const auto source = transport::address_by_route(address);
+    if (source && *source == address.ip) return address.ip;
+  }
+  return std::string("0.0.0.0");
+}
+
+}  // namespace byteps::node

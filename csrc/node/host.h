@@ -1,0 +1,28 @@
+// What this process tells others of the machine it runs on.
+#pragma once
+
+#include <string>
+
+#include "base/config.h"
+#include "base/status.h"
+
+namespace byteps::node {
+
+std::string host_name();
+
+// Equal on all processes that can share memory: same boot of the same kernel, same IPC namespace.
+std::string machine_id();
+
+// Cores that this process may run on.
+int usable_cores();
+
+// The address that this process hands out: config.node_host, else that of config.interface, else the one this
+// machine uses to reach the scheduler. Never a loopback address that /etc/hosts gives to this machine's own name,
+// which other machines could not reach.
+Result<std::string> own_address(const NodeConfig& config);
+
+// What a scheduler in this process listens on, so that config.scheduler_host reaches it: that address, or all
+// addresses ("0.0.0.0") where the name leads to an address this machine does not carry itself.
+Result<std::string> scheduler_bind_address(const NodeConfig& config);
+
+}  // namespace byteps::node

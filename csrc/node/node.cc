@@ -1,0 +1,353 @@
+#include "node/node.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "node/host.h"
+#include "transport/inproc.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace byteps::node {
+namespace {
+
+// Each step of an orderly end waits at most so long for peers that do not answer.
+constexpr TimeUs kLeaveUs = 5'000'000;
+// The scheduler reports who is missing at the start deadline; a node waits a little longer for that report.
+constexpr TimeUs kReportUs = 3'000'000;
+// More loops than this bring nothing that partitions on so few cores could use.
+constexpr int kMaxDefaultLoops = 4;
+
+log::Level level_from(const std::string& name) {
+  if (name == "error") return log::Level::kError;
+  if (name == "info") return log::Level::kInfo;
+  return name == "debug" ? log::Level::kDebug : log::Level::kWarning;
+}
+
+std::string log_prefix(const NodeConfig& config, int rank) {
+  if (config.role == "worker") return rank < 0 ? "r?" : "r" + std::to_string(rank);
+  return config.role + (rank < 0 ? "" : " " + std::to_string(rank));
+}
+
+std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
+  transport::TcpOptions options;
+  options.credentials = {config.secret, config.job_id};
+  return transport::make_tcp_transport(std::move(options));
+}
+
+int loop_count(const NodeConfig& config) {
+  if (config.service_threads > 0) return config.service_threads;
+  const int sharing = config.role == "worker" ? std::max(1, config.local_size) : 1;
+  return std::clamp(usable_cores() / sharing, 1, kMaxDefaultLoops);
+}
+
+// Waits for `flag` through interruptions that `keep_waiting` shrugs off.
+Status wait_for(EventFlag& flag, TimeUs deadline_us, const KeepWaiting& keep_waiting) {
+  while (true) {
+    switch (flag.wait(deadline_us)) {
+      case EventFlag::Wake::kSet: return Status::ok();
+      case EventFlag::Wake::kTimeout: return deadline_exceeded("timed out");
+      case EventFlag::Wake::kInterrupted:
+        if (!keep_waiting()) return aborted("interrupted");
+    }
+  }
+}
+
+}  // namespace
+
+Node::Node(NodeConfig config) : config_(std::move(config)) {}
+
+Node::~Node() { shutdown(); }
+
+Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepWaiting& keep_waiting) {
+  BPS_RETURN_IF_ERROR(validate(config));
+  log::set_level(level_from(config.log_level));
+  log::set_prefix(log_prefix(config, config.rank));
+  std::unique_ptr<Node> node(new Node(config));
+  node->start_deadline_us_ = now_us() + seconds_to_us(config.start_timeout_s);
+  node->tcp_ = make_tcp(config);
+  BPS_RETURN_IF_ERROR(node->start_loops());
+  if (config.role == "scheduler" || config.host_scheduler) BPS_RETURN_IF_ERROR(node->start_scheduler());
+  if (config.role == "scheduler") return node;
+  BPS_RETURN_IF_ERROR(node->start_service_and_join());
+  BPS_RETURN_IF_ERROR(node->wait_for_start(keep_waiting));
+  return node;
+}
+
+Status Node::start_loops() {
+  const int count = config_.role == "scheduler" ? 0 : loop_count(config_);
+  for (int i = 0; i < count; ++i) {
+    auto loop = transport::EventLoop::create("bps-data-" + std::to_string(i));
+    if (!loop) return loop.status();
+    data_loops_.push_back(std::move(*loop));
+  }
+  auto loop = transport::EventLoop::create("bps-control");
+  if (!loop) return loop.status();
+  control_loop_ = std::move(*loop);
+  return Status::ok();
+}
+
+Status Node::start_scheduler() {
+  auto placement = protocol::placement_policy_from(config_.placement);
+  if (!placement) return placement.status();
+  scheduler_ = std::make_unique<cluster::Scheduler>(
+      *control_loop_,
+      protocol::SchedulerOptions{.num_workers = static_cast<uint32_t>(config_.num_workers),
+                                 .num_servers = static_cast<uint32_t>(config_.num_servers),
+                                 .start_timeout_us = seconds_to_us(config_.start_timeout_s),
+                                 .timeout_us = seconds_to_us(config_.timeout_s),
+                                 .op_timeout_us = seconds_to_us(config_.op_timeout_s),
+                                 .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
+                                 .placement = *placement});
+  if (config_.scheduler_fd >= 0) {
+    BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, config_.scheduler_fd));
+  } else {
+    auto ip = scheduler_bind_address(config_);
+    if (!ip) return ip.status();
+    BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, *ip, config_.scheduler_ports));
+  }
+  BPS_LOG(kInfo) << "scheduler listens on " << scheduler_->address().to_string();
+  return Status::ok();
+}
+
+Status Node::start_service_and_join() {
+  auto ip = own_address(config_);
+  if (!ip) return ip.status();
+  std::vector<transport::EventLoop*> loops;
+  for (const auto& loop : data_loops_) loops.push_back(loop.get());
+  service_ = std::make_unique<summation::Service>(loops, metrics_, *this);
+  BPS_RETURN_IF_ERROR(service_->listen(*tcp_, *ip));
+  BPS_LOG(kInfo) << "address " << *ip << ", summation service at " << service_->addresses().front();
+
+  cluster::ClientOptions options{.scheduler_host = config_.scheduler_host,
+                                 .scheduler_ports = config_.scheduler_ports,
+                                 .hosted_by_rank_0 = config_.scheduler_by_rank_0,
+                                 .start_deadline_us = start_deadline_us_ + kReportUs,
+                                 .timeout_us = seconds_to_us(config_.timeout_s)};
+  if (scheduler_) {  // the port may have been the kernel's or the launcher's choice
+    const std::string& bound = scheduler_->address().ip;
+    options.scheduler_host = bound == "0.0.0.0" ? "127.0.0.1" : bound == "::" ? "::1" : bound;
+    options.scheduler_ports = {scheduler_->address().port};
+  }
+  client_ = std::make_unique<cluster::Client>(*control_loop_, *tcp_, std::move(options), *this);
+  client_->join(make_join());
+  return Status::ok();
+}
+
+protocol::Join Node::make_join() const {
+  const bool is_worker = config_.role == "worker";
+  return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
+                   .rank = is_worker ? config_.rank : -1,
+                   .local_rank = config_.local_rank,
+                   .local_size = config_.local_size,
+                   .pid = static_cast<uint64_t>(getpid()),
+                   .host = host_name(),
+                   .machine = machine_id(),
+                   .addresses = service_->addresses()},
+          .num_workers = static_cast<uint32_t>(config_.num_workers),
+          .num_servers = static_cast<uint32_t>(config_.num_servers)};
+}
+
+Status Node::wait_for_start(const KeepWaiting& keep_waiting) {
+  BPS_RETURN_IF_ERROR(wait_for(started_, kNever, keep_waiting));  // the membership has the deadline
+  return failure();
+}
+
+void Node::on_started(const protocol::Roster& roster) {
+  roster_ = roster;
+  self_ = roster.nodes[roster.self];
+  log::set_prefix(log_prefix(config_, self_.rank));
+  std::vector<std::string> describe;
+  for (uint32_t i = 0; i < roster.num_workers; ++i) describe.push_back(roster.nodes[i].describe());
+  service_->start(describe, roster.epoch,
+                  {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
+                   .op_timeout_us = seconds_to_us(config_.op_timeout_s)});
+  if (config_.role == "worker") build_worker();
+  BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
+                 << roster.nodes.size() - roster.num_workers << " servers has started";
+  started_.set();
+}
+
+void Node::build_worker() {
+  worker_ = std::make_unique<worker::Worker>(static_cast<uint32_t>(self_.rank), roster_.num_workers,
+                                             static_cast<uint32_t>(roster_.nodes.size()), metrics_, *this);
+  for (uint32_t service = 0; service < roster_.nodes.size(); ++service) {
+    std::vector<worker::Worker::Lane> lanes;
+    const std::vector<std::string>& addresses = roster_.nodes[service].addresses;
+    for (size_t shard = 0; shard < addresses.size(); ++shard) {
+      lanes.push_back(make_lane(service, shard, addresses[shard]));
+    }
+    worker_->add_service(std::move(lanes));
+  }
+}
+
+worker::Worker::Lane Node::make_lane(uint32_t service, size_t shard, const std::string& address) {
+  transport::EventLoop& loop = *data_loops_[shard % data_loops_.size()];
+  worker::LinkOptions options{.rank = static_cast<uint32_t>(self_.rank),
+                              .epoch = roster_.epoch,
+                              .service = service,
+                              .service_text = roster_.nodes[service].describe(),
+                              .credit_bytes = static_cast<uint64_t>(config_.credit_bytes)};
+  worker::Link::Connector connector;
+  if (service == roster_.self) {
+    // On the shard's own loop, so that what the shard borrows and what the link frees never meet on two threads.
+    connector = [this, &loop, shard](transport::ConnectCallback done) {
+      auto [link_end, shard_end] = transport::make_inproc_pair(loop, loop);
+      service_->shard(shard).adopt(std::move(shard_end));
+      done(std::move(link_end));
+    };
+  } else {
+    connector = [this, &loop, address](transport::ConnectCallback done) {
+      auto parsed = transport::parse_address(address);
+      if (!parsed) return done(parsed.status());
+      tcp_->connect(loop, *parsed, now_us() + seconds_to_us(config_.timeout_s), std::move(done));
+    };
+  }
+  return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), metrics_, *this->worker_)};
+}
+
+void Node::on_failed(const Status& why) {
+  std::map<uint32_t, std::shared_ptr<BarrierWait>> barriers;
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.is_ok()) return;
+    failure_ = why;
+    barriers.swap(barriers_);
+  }
+  BPS_LOG(kInfo) << "job failed: " << why.message();
+  // Shards first: they forget lent memory before the links give it back to its owners.
+  service_->fail(why);
+  if (worker_) worker_->fail(why);
+  for (const auto& [sequence, barrier] : barriers) {
+    barrier->status = why;
+    barrier->done.set();
+  }
+  started_.set();
+  finished_.set();
+}
+
+void Node::on_node_left(uint32_t node) {
+  if (node < roster_.num_workers) service_->child_left(node);
+  if (worker_) worker_->peer_left(node);
+}
+
+void Node::on_finished(const std::string& text) {
+  BPS_LOG(kInfo) << text;
+  finished_.set();
+}
+
+Status Node::on_answer(const protocol::Control& message) {
+  if (const auto* placed = std::get_if<protocol::Placed>(&message)) {
+    return worker_ ? worker_->on_placed(*placed) : Status::ok();
+  }
+  if (const auto* refused = std::get_if<protocol::Refused>(&message)) {
+    if (refused->tensor != 0) service_->fail_tensor(refused->tensor, Status(refused->code, refused->text));
+    if (worker_) worker_->on_refused(*refused);
+    return Status::ok();
+  }
+  const auto& done = std::get<protocol::BarrierDone>(message);
+  std::shared_ptr<BarrierWait> barrier;
+  {
+    MutexLock lock(mutex_);
+    const auto found = barriers_.find(done.sequence);
+    if (found == barriers_.end()) return data_loss("answer to barrier " + std::to_string(done.sequence) +
+                                                   ", which nobody waits for");
+    barrier = std::move(found->second);
+    barriers_.erase(found);
+  }
+  barrier->status = Status(done.code, done.text);
+  barrier->done.set();
+  return Status::ok();
+}
+
+void Node::on_child_lost(uint32_t child, const Status& why) { client_->suspect(child, why); }
+
+void Node::send_declare(protocol::Declare declare) { client_->send(std::move(declare)); }
+
+void Node::on_link_lost(uint32_t service, const Status& why) { client_->suspect(service, why); }
+
+Status Node::usable() const {
+  if (!worker_) return failed_precondition("only a worker can push_pull; this process is a " + config_.role);
+  MutexLock lock(mutex_);
+  if (shut_down_) return failed_precondition("byteps was shut down in this process; call init() again");
+  return Status::ok();
+}
+
+Status Node::declare(const std::string& name, DType dtype, uint64_t bytes) {
+  BPS_RETURN_IF_ERROR(usable());
+  return worker_->declare(name, dtype, bytes);
+}
+
+Result<protocol::Handle> Node::push_pull(const protocol::PushPull& request, const std::byte* input,
+                                         std::byte* output) {
+  BPS_RETURN_IF_ERROR(usable());
+  return worker_->push_pull(request, input, output);
+}
+
+Result<bool> Node::poll(protocol::Handle handle) {
+  if (!worker_) return failed_precondition("only a worker has handles");
+  return worker_->handles().poll(handle);
+}
+
+Status Node::wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting) {
+  if (!worker_) return failed_precondition("only a worker has handles");
+  while (true) {
+    bool interrupted = false;
+    const Status status = worker_->handles().wait(handle, deadline_us, interrupted);
+    if (!interrupted) return status;
+    if (!keep_waiting()) return aborted("interrupted");
+  }
+}
+
+Status Node::barrier(const KeepWaiting& keep_waiting) {
+  BPS_RETURN_IF_ERROR(usable());
+  const auto barrier = std::make_shared<BarrierWait>();
+  uint32_t sequence = 0;
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.is_ok()) return failure_;
+    sequence = ++barrier_sequence_;
+    barriers_[sequence] = barrier;
+  }
+  client_->send(protocol::Barrier{sequence});
+  BPS_RETURN_IF_ERROR(wait_for(barrier->done, kNever, keep_waiting));  // the scheduler has the deadline
+  return barrier->status;
+}
+
+Status Node::failure() const {
+  MutexLock lock(mutex_);
+  return failure_;
+}
+
+Status Node::wait_until_done(const KeepWaiting& keep_waiting) {
+  if (config_.role == "scheduler") {
+    BPS_RETURN_IF_ERROR(wait_for(scheduler_->ended(), kNever, keep_waiting));
+    return scheduler_->outcome();
+  }
+  BPS_RETURN_IF_ERROR(wait_for(finished_, kNever, keep_waiting));
+  return failure();
+}
+
+void Node::shutdown() {
+  bool first = false;
+  {
+    MutexLock lock(mutex_);
+    first = !std::exchange(shut_down_, true);
+  }
+  if (!first) {
+    while (down_.wait(kNever) == EventFlag::Wake::kInterrupted) {
+    }
+    return;
+  }
+  if (worker_) worker_->leave(now_us() + kLeaveUs);
+  if (service_) service_->leave(now_us() + kLeaveUs);
+  if (client_) client_->leave(now_us() + kLeaveUs);
+  if (scheduler_) scheduler_->shutdown("the scheduler's process has left the job", now_us() + kLeaveUs);
+  for (const auto& loop : data_loops_) loop->stop();
+  if (control_loop_) control_loop_->stop();
+  down_.set();
+}
+
+}  // namespace byteps::node

@@ -1,0 +1,112 @@
+// One process's part in a job: builds its roles from a NodeConfig, joins, and takes them down in order.
+//
+//   worker     a Worker, a summation Service, a Client; in rank 0 perhaps the Scheduler
+//   server     a Service and a Client
+//   scheduler  a Scheduler
+//
+// Threads: `service_threads` data loops ("bps-data-N"), each with one shard of the service and the worker's links to
+// shards that are paired with it, and one control loop ("bps-control") for scheduler and client. Nothing else runs.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/annotations.h"
+#include "base/config.h"
+#include "base/event_flag.h"
+#include "base/metrics.h"
+#include "cluster/client.h"
+#include "cluster/scheduler.h"
+#include "summation/service.h"
+#include "worker/worker.h"
+
+namespace byteps::node {
+
+// Called when a signal has interrupted a wait; false gives the wait up (with kAborted).
+using KeepWaiting = std::function<bool()>;
+
+class Node final : public cluster::ClientEvents, public summation::ShardEvents, public worker::WorkerEvents {
+ public:
+  // Joins the job and blocks until all nodes have, at most config.start_timeout_s. A scheduler only starts.
+  // kInvalidArgument: the configuration. kPermissionDenied: secret or job differ. kDeadlineExceeded and
+  // kUnavailable name who did not come or cannot be reached.
+  static Result<std::unique_ptr<Node>> create(const NodeConfig& config, const KeepWaiting& keep_waiting);
+  ~Node() override;  // shutdown()
+
+  // Any thread, all below. These numbers are constant.
+  int rank() const { return self_.rank; }
+  int size() const { return static_cast<int>(roster_.num_workers); }
+  int num_servers() const { return static_cast<int>(roster_.nodes.size()) - size(); }
+  int local_rank() const { return self_.local_rank; }
+  int local_size() const { return self_.local_size; }
+
+  // Errors of the next four: of Worker, and kFailedPrecondition for a role other than worker or after shutdown.
+  Status declare(const std::string& name, DType dtype, uint64_t bytes);
+  Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output);
+  Result<bool> poll(protocol::Handle handle);
+  Status wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting);
+
+  // Blocks until every worker has called it.
+  Status barrier(const KeepWaiting& keep_waiting);
+  // ok while the job is well.
+  Status failure() const;
+  const Metrics& metrics() const { return metrics_; }
+  // Server, scheduler: blocks until all workers have left in order (ok), or the job has failed (why).
+  Status wait_until_done(const KeepWaiting& keep_waiting);
+  // Leaves the job in order. Idempotent; one caller does it, others wait for it.
+  void shutdown();
+
+  void on_started(const protocol::Roster& roster) override;
+  void on_failed(const Status& why) override;
+  void on_node_left(uint32_t node) override;
+  void on_finished(const std::string& text) override;
+  Status on_answer(const protocol::Control& message) override;
+  void on_child_lost(uint32_t child, const Status& why) override;
+  void send_declare(protocol::Declare declare) override;
+  void on_link_lost(uint32_t service, const Status& why) override;
+
+ private:
+  struct BarrierWait {
+    EventFlag done;
+    Status status;
+  };
+
+  explicit Node(NodeConfig config);
+  Status start_loops();
+  Status start_scheduler();
+  Status start_service_and_join();
+  Status wait_for_start(const KeepWaiting& keep_waiting);
+  protocol::Join make_join() const;
+  void build_worker();
+  worker::Worker::Lane make_lane(uint32_t service, size_t shard, const std::string& address);
+  Status usable() const;
+
+  const NodeConfig config_;
+  TimeUs start_deadline_us_ = 0;
+  Metrics metrics_;
+  std::unique_ptr<transport::Transport> tcp_;
+  std::vector<std::unique_ptr<transport::EventLoop>> data_loops_;
+  std::unique_ptr<transport::EventLoop> control_loop_;
+  // Destroyed in the opposite order: nobody calls what is gone already.
+  std::unique_ptr<cluster::Scheduler> scheduler_;
+  std::unique_ptr<summation::Service> service_;
+  std::unique_ptr<worker::Worker> worker_;
+  std::unique_ptr<cluster::Client> client_;
+
+  EventFlag started_;   // the roster is there, or the start has failed
+  EventFlag finished_;  // all workers have left, or the job has failed
+  EventFlag down_;      // shutdown() is through
+  protocol::Roster roster_;  // constant once started_
+  protocol::NodeInfo self_;
+
+  mutable Mutex mutex_;
+  Status failure_ BPS_GUARDED_BY(mutex_);
+  bool shut_down_ BPS_GUARDED_BY(mutex_) = false;
+  uint32_t barrier_sequence_ BPS_GUARDED_BY(mutex_) = 0;
+  std::map<uint32_t, std::shared_ptr<BarrierWait>> barriers_ BPS_GUARDED_BY(mutex_);
+};
+
+}  // namespace byteps::node

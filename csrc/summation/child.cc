@@ -1,0 +1,103 @@
+#include "summation/child.h"
+
+#include <optional>
+#include <utility>
+
+namespace byteps::summation {
+
+using protocol::Aggregator;
+using protocol::DataHead;
+using protocol::DataType;
+using transport::Arrival;
+using transport::Landing;
+
+Child::Child(Shard& shard, std::unique_ptr<transport::Connection> connection)
+    : shard_(shard), connection_(std::move(connection)) {}
+
+void Child::send(const DataHead& head, Bytes payload, std::shared_ptr<const BufferPool::Buffer> keep) {
+  const protocol::DataHeadBytes bytes = protocol::encode(head);
+  if (!connection_->lends()) add(shard_.metrics_.bytes_sent, payload.size());
+  connection_->send(bytes, {payload, {}}, [keep = std::move(keep)](const Status&) {});
+}
+
+void Child::send_failure(const DataHead& request, const Status& why) {
+  DataHead head = request;
+  head.type = DataType::kFailed;
+  head.code = why.code();
+  auto text = std::make_unique<std::string>(why.message().substr(0, protocol::kMaxTextBytes));
+  const Bytes payload = as_bytes(*text);
+  connection_->send(protocol::encode(head), {payload, {}}, [text = std::move(text)](const Status&) {});
+}
+
+void Child::say_goodbye(TimeUs deadline_us) {
+  DataHead head;
+  head.type = DataType::kGoodbye;
+  head.epoch = shard_.epoch_;
+  connection_->send(protocol::encode(head), {}, nullptr);
+  connection_->close_when_sent(deadline_us);
+}
+
+Result<Landing> Child::on_head(transport::Connection&, const Arrival& arrival) {
+  Result<DataHead> head = protocol::decode_data(arrival.head);
+  if (!head) return head.status();
+  if (head->type != DataType::kPushPull || rank_ < 0) {
+    return data_loss("expected a hello without payload, then push_pulls; got message type " +
+                     std::to_string(static_cast<int>(head->type)) + " with " +
+                     std::to_string(arrival.payload_bytes) + " bytes of payload");
+  }
+  const auto verdict = shard_.aggregator_->admit(*head, static_cast<uint32_t>(rank_), arrival.payload_bytes);
+  if (!verdict) return verdict.status();
+  verdict_ = *verdict;
+  if (verdict_ != Aggregator::Verdict::kAccept) return Landing::discard();
+  if (!arrival.lent.empty()) return Landing::borrow();
+  landing_ = shard_.pool_.acquire(arrival.payload_bytes);
+  return Landing::into(landing_.bytes());
+}
+
+Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes payload) {
+  Result<DataHead> head = protocol::decode_data(arrival.head);
+  if (!head) return head.status();
+  if (!connection_->lends()) add(shard_.metrics_.bytes_received, payload.size());
+  switch (head->type) {
+    case DataType::kHello: return on_hello(*head);
+    case DataType::kPushPull: return on_push_pull(*head, arrival, payload);
+    case DataType::kGoodbye:
+      left_ = true;
+      shard_.on_goodbye(*this);
+      return Status::ok();
+    default: break;
+  }
+  return data_loss("a worker does not send message type " + std::to_string(static_cast<int>(head->type)));
+}
+
+Status Child::on_hello(const DataHead& head) {
+  if (rank_ >= 0) return data_loss("second hello from " + shard_.describe_[static_cast<size_t>(rank_)]);
+  if (head.rank >= shard_.describe_.size()) {
+    return data_loss("hello: expected a rank below " + std::to_string(shard_.describe_.size()) + ", got " +
+                     std::to_string(head.rank));
+  }
+  rank_ = static_cast<int>(head.rank);
+  return Status::ok();
+}
+
+Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes payload) {
+  if (!verdict_) {  // a frame without payload has no on_head
+    if (rank_ < 0) return data_loss("a push_pull before the hello");
+    const auto verdict = shard_.aggregator_->admit(head, static_cast<uint32_t>(rank_), 0);
+    if (!verdict) return verdict.status();
+    verdict_ = *verdict;
+  }
+  BufferPool::Buffer landing = std::move(landing_);
+  if (std::exchange(verdict_, std::nullopt) == Aggregator::Verdict::kRepeat) return Status::ok();
+  Shard::Contribution contribution{.buffer = std::move(landing),
+                                   .data = payload,
+                                   .reply_space = arrival.reply_space,
+                                   .from = this,
+                                   .present = true};
+  shard_.contribute(*this, head, std::move(contribution));
+  return Status::ok();
+}
+
+void Child::on_closed(transport::Connection&, const Status& why) { shard_.on_closed(*this, why); }
+
+}  // namespace byteps::summation

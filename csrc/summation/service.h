@@ -1,0 +1,43 @@
+// A process's summation service: its shards, one on each of its event loops, and where they listen.
+//
+// All methods may be called from any thread but the loops'; they post to the shards in the order of calls.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "summation/shard.h"
+
+namespace byteps::summation {
+
+class Service {
+ public:
+  // A shard for each of `loops`, which outlive the service. `events` as of Shard.
+  Service(const std::vector<transport::EventLoop*>& loops, Metrics& metrics, ShardEvents& events);
+  ~Service();  // closes all connections
+
+  // Each shard on a port of its own that the kernel chooses. Accepted connections wait until start().
+  Status listen(transport::Transport& transport, const std::string& ip);
+  // "ip:port" of each shard.
+  std::vector<std::string> addresses() const;
+  Shard& shard(size_t index) { return *shards_[index]; }
+  size_t size() const { return shards_.size(); }
+
+  // See Shard for all of these.
+  void start(const std::vector<std::string>& describe, uint32_t epoch, protocol::AggregationLimits limits);
+  void fail_tensor(uint32_t tensor, const Status& why);
+  void child_left(uint32_t child);
+  void fail(const Status& why);
+  // Blocks until all shards have said goodbye and all children are gone, at most until `deadline_us`.
+  void leave(TimeUs deadline_us);
+
+ private:
+  template <typename F>
+  void post_each(F f);
+
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::vector<std::unique_ptr<transport::Listener>> listeners_;
+};
+
+}  // namespace byteps::summation

@@ -1,0 +1,68 @@
+#include "worker/handle_table.h"
+
+#include <utility>
+
+namespace byteps::worker {
+
+using protocol::Handle;
+
+Handle HandleTable::open(uint64_t bytes) {
+  auto entry = std::make_shared<Entry>();
+  entry->started_us = now_us();
+  entry->bytes = bytes;
+  MutexLock lock(mutex_);
+  if (unfinished_++ == 0) busy_since_us_ = entry->started_us;
+  entries_.emplace(next_, std::move(entry));
+  return next_++;
+}
+
+void HandleTable::cancel(Handle handle) {
+  MutexLock lock(mutex_);
+  entries_.erase(handle);
+  --unfinished_;
+}
+
+void HandleTable::finish(Handle handle, Status status) {
+  std::shared_ptr<Entry> entry = find(handle);
+  BPS_CHECK(entry != nullptr) << "handle " << handle << " finished twice";
+  const TimeUs now = now_us();
+  add(metrics_.push_pulls, 1);
+  add(metrics_.push_pull_us, static_cast<uint64_t>(now - entry->started_us));
+  if (status) add(metrics_.push_pull_bytes, entry->bytes);
+  {
+    MutexLock lock(mutex_);
+    if (--unfinished_ == 0) add(metrics_.busy_us, static_cast<uint64_t>(now - busy_since_us_));
+  }
+  entry->status = std::move(status);
+  entry->done.set();
+}
+
+std::shared_ptr<HandleTable::Entry> HandleTable::find(Handle handle) {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(handle);
+  return found == entries_.end() ? nullptr : found->second;
+}
+
+Result<bool> HandleTable::poll(Handle handle) {
+  const std::shared_ptr<Entry> entry = find(handle);
+  if (!entry) return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
+  return entry->done.is_set();
+}
+
+Status HandleTable::wait(Handle handle, TimeUs deadline_us, bool& interrupted) {
+  const std::shared_ptr<Entry> entry = find(handle);
+  if (!entry) return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
+  switch (entry->done.wait(deadline_us)) {
+    case EventFlag::Wake::kTimeout:
+      return deadline_exceeded("handle " + std::to_string(handle) + " is not done yet");
+    case EventFlag::Wake::kInterrupted: interrupted = true; return Status::ok();
+    case EventFlag::Wake::kSet: break;
+  }
+  {
+    MutexLock lock(mutex_);
+    entries_.erase(handle);
+  }
+  return entry->status;
+}
+
+}  // namespace byteps::worker

@@ -1,0 +1,52 @@
+// The push_pulls that callers wait for: handle -> done, and with what.
+//
+// Any thread. A handle lives from open() until its wait() has returned; nothing in here polls.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+
+#include "base/annotations.h"
+#include "base/clock.h"
+#include "base/event_flag.h"
+#include "base/metrics.h"
+#include "base/status.h"
+#include "protocol/push_pull_table.h"
+
+namespace byteps::worker {
+
+class HandleTable {
+ public:
+  explicit HandleTable(Metrics& metrics) : metrics_(metrics) {}
+
+  // A new handle for a push_pull of `bytes`.
+  protocol::Handle open(uint64_t bytes);
+  // Forgets a handle that was never started.
+  void cancel(protocol::Handle handle);
+  // Once for each handle.
+  void finish(protocol::Handle handle, Status status);
+
+  // kInvalidArgument: unknown, or waited for already.
+  Result<bool> poll(protocol::Handle handle);
+  // Blocks until the handle is done and frees it. kDeadlineExceeded leaves it as it was, and so does a signal
+  // (`interrupted` becomes true).
+  Status wait(protocol::Handle handle, TimeUs deadline_us, bool& interrupted);
+
+ private:
+  struct Entry {
+    EventFlag done;
+    Status status;  // before `done` is set: of the finishing thread only; afterwards constant
+    TimeUs started_us;
+    uint64_t bytes;
+  };
+  std::shared_ptr<Entry> find(protocol::Handle handle) BPS_EXCLUDES(mutex_);
+
+  Metrics& metrics_;
+  Mutex mutex_;
+  std::unordered_map<protocol::Handle, std::shared_ptr<Entry>> entries_ BPS_GUARDED_BY(mutex_);
+  protocol::Handle next_ BPS_GUARDED_BY(mutex_) = 1;
+  uint64_t unfinished_ BPS_GUARDED_BY(mutex_) = 0;
+  TimeUs busy_since_us_ BPS_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace byteps::worker

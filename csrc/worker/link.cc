@@ -1,0 +1,178 @@
+#include "worker/link.h"
+
+#include <utility>
+
+namespace byteps::worker {
+
+using protocol::DataHead;
+using protocol::DataType;
+using transport::Arrival;
+using transport::Connection;
+using transport::Landing;
+
+Link::Link(LinkOptions options, Connector connector, Metrics& metrics, LinkEvents& events)
+    : options_(std::move(options)),
+      connector_(std::move(connector)),
+      metrics_(metrics),
+      events_(events),
+      queue_(options_.credit_bytes) {}
+
+void Link::enqueue(std::vector<Outgoing> partitions) {
+  for (Outgoing& outgoing : partitions) {
+    if (!ended_.is_ok()) {
+      events_.on_settled(outgoing.handle, ended_);
+      continue;
+    }
+    const int32_t priority = outgoing.head.priority;
+    const uint64_t bytes = outgoing.input.size();
+    queue_.push(priority, bytes, std::move(outgoing));
+  }
+  connection_ ? pump() : connect();
+}
+
+void Link::connect() {
+  if (connecting_ || lost_ || !ended_.is_ok()) return;
+  connecting_ = true;
+  connector_([this](auto connection) { on_connected(std::move(connection)); });
+}
+
+void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
+  connecting_ = false;
+  if (!ended_.is_ok()) return;
+  if (!connection) return lose(connection.status());
+  connection_ = std::move(*connection);
+  connection_->start(this);
+  DataHead hello;
+  hello.type = DataType::kHello;
+  hello.epoch = options_.epoch;
+  hello.rank = options_.rank;
+  connection_->send(protocol::encode(hello), {}, nullptr);
+  pump();
+}
+
+void Link::pump() {
+  while (connection_) {
+    std::optional<Outgoing> next = queue_.pop();
+    if (!next) return;
+    send(*next);
+  }
+}
+
+void Link::send(const Outgoing& outgoing) {
+  DataHead head = outgoing.head;
+  head.epoch = options_.epoch;
+  unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output, connection_->lends()};
+  const uint64_t bytes = outgoing.input.size();
+  if (!connection_->lends()) add(metrics_.bytes_sent, bytes);
+  connection_->send(protocol::encode(head), {outgoing.input, outgoing.output}, [this, bytes](const Status& status) {
+    queue_.give_back(bytes);
+    if (status) pump();
+  });
+}
+
+Result<Link::Unanswered*> Link::find(const DataHead& head) {
+  const auto found = unanswered_.find(head.key);
+  if (found == unanswered_.end() || found->second.round != head.round) {
+    return data_loss(options_.service_text + " answered partition " + std::to_string(head.key.partition) +
+                     " of tensor " + std::to_string(head.key.tensor) + " in round " +
+                     std::to_string(head.round) + ", which waits for no answer");
+  }
+  return &found->second;
+}
+
+Result<Landing> Link::on_head(Connection&, const Arrival& arrival) {
+  Result<DataHead> head = protocol::decode_data(arrival.head);
+  if (!head) return head.status();
+  if (head->type == DataType::kFailed && arrival.payload_bytes <= protocol::kMaxTextBytes) {
+    failure_text_.resize(arrival.payload_bytes);
+    return Landing::into(std::as_writable_bytes(std::span(failure_text_)));
+  }
+  if (head->type != DataType::kResult) return data_loss("a service does not send this payload");
+  Result<Unanswered*> waiting = find(*head);
+  if (!waiting) return waiting.status();
+  if (arrival.payload_bytes != (*waiting)->bytes) {
+    return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got " +
+                     std::to_string(arrival.payload_bytes));
+  }
+  return Landing::into((*waiting)->output);
+}
+
+Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payload) {
+  Result<DataHead> head = protocol::decode_data(arrival.head);
+  if (!head) return head.status();
+  if (!connection.lends()) add(metrics_.bytes_received, payload.size());
+  switch (head->type) {
+    case DataType::kResult: {
+      Result<Unanswered*> waiting = find(*head);
+      if (!waiting) return waiting.status();
+      if (payload.size() != (*waiting)->bytes && !(*waiting)->result_in_place) {
+        return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got none");
+      }
+      return settle_answered(*head, Status::ok());
+    }
+    case DataType::kFailed:
+      if (head->code == StatusCode::kOk) return data_loss("a failure without a code");
+      return settle_answered(*head, Status(head->code, std::string(as_text(payload))));
+    case DataType::kGoodbye:
+      ended_ = unavailable(options_.service_text + " has left the job");
+      return Status::ok();
+    default: break;
+  }
+  return data_loss("a service does not send message type " + std::to_string(static_cast<int>(head->type)));
+}
+
+Status Link::settle_answered(const DataHead& head, const Status& status) {
+  Result<Unanswered*> waiting = find(head);
+  if (!waiting) return waiting.status();
+  const protocol::Handle handle = (*waiting)->handle;
+  unanswered_.erase(head.key);
+  events_.on_settled(handle, status);
+  return Status::ok();
+}
+
+void Link::on_closed(Connection&, const Status& why) {
+  connection_->loop().post([doomed = std::move(connection_)] {});  // it is calling us: destroyed after that
+  if (!ended_.is_ok()) return settle_all(ended_);  // after a goodbye, of either side
+  lose(why);
+}
+
+void Link::lose(const Status& why) {
+  lost_ = true;
+  events_.on_link_lost(options_.service, why);
+}
+
+void Link::peer_left() {
+  if (!lost_) return;
+  ended_ = unavailable(options_.service_text + " has left the job");
+  settle_all(ended_);
+}
+
+void Link::fail(const Status& why) {
+  if (ended_.is_ok()) ended_ = why;
+  if (connection_) {
+    connection_->close();
+    connection_.reset();
+  }
+  settle_all(why);
+}
+
+void Link::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done) {
+  leave_done_ = std::move(done);
+  if (ended_.is_ok()) ended_ = why;
+  if (!connection_) return settle_all(why);
+  DataHead goodbye;
+  goodbye.type = DataType::kGoodbye;
+  goodbye.epoch = options_.epoch;
+  goodbye.rank = options_.rank;
+  connection_->send(protocol::encode(goodbye), {}, nullptr);
+  connection_->close_when_sent(deadline_us);
+}
+
+void Link::settle_all(const Status& why) {
+  auto unanswered = std::exchange(unanswered_, {});
+  for (const auto& [key, partition] : unanswered) events_.on_settled(partition.handle, why);
+  for (const Outgoing& outgoing : queue_.take_all()) events_.on_settled(outgoing.handle, why);
+  if (leave_done_) std::exchange(leave_done_, nullptr)();
+}
+
+}  // namespace byteps::worker

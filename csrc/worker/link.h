@@ -1,0 +1,100 @@
+// A worker's connection to one shard of one summation service: sends partitions by priority within the credit,
+// receives results straight into the tensors.
+//
+// All methods on the loop's thread. The connection is made at the first partition. When it breaks, its partitions
+// stay unsettled until somebody who knows says what became of the peer (fail, peer_left): see protocol/membership.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/metrics.h"
+#include "protocol/credit_queue.h"
+#include "protocol/push_pull_table.h"
+#include "transport/transport.h"
+
+namespace byteps::worker {
+
+// One partition on its way; memory is the tensor's, valid until settled.
+struct Outgoing {
+  protocol::Handle handle = 0;
+  protocol::DataHead head;
+  Bytes input;  // empty from a broadcast's non-root
+  MutableBytes output;
+};
+
+class Link;
+
+// On the link's loop.
+class LinkEvents {
+ public:
+  virtual ~LinkEvents() = default;
+  // The partition's memory is not used any more.
+  virtual void on_settled(protocol::Handle handle, const Status& status) = 0;
+  // The connection broke or could not be made.
+  virtual void on_link_lost(uint32_t service, const Status& why) = 0;
+};
+
+struct LinkOptions {
+  uint32_t rank = 0;           // this worker
+  uint32_t epoch = 0;
+  uint32_t service = 0;        // node number of the service
+  std::string service_text;    // how messages name it
+  uint64_t credit_bytes = 0;
+};
+
+class Link final : public transport::Receiver {
+ public:
+  // Makes the connection; on the link's loop.
+  using Connector = UniqueFunction<void(transport::ConnectCallback)>;
+
+  Link(LinkOptions options, Connector connector, Metrics& metrics, LinkEvents& events);
+
+  void enqueue(std::vector<Outgoing> partitions);
+  // The peer has left the job in order. Settles what is left if the connection is gone; else its goodbye comes.
+  void peer_left();
+  // The job has failed: closes at once, settles everything with `why`, and everything that comes later.
+  void fail(const Status& why);
+  // This worker leaves in order: what is not answered is settled with `why`; then calls `done`.
+  void leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done);
+
+  Result<transport::Landing> on_head(transport::Connection& connection, const transport::Arrival& arrival) override;
+  Status on_frame(transport::Connection& connection, const transport::Arrival& arrival, Bytes payload) override;
+  void on_closed(transport::Connection& connection, const Status& why) override;
+
+ private:
+  struct Unanswered {
+    protocol::Handle handle;
+    uint32_t round;
+    uint64_t bytes;
+    MutableBytes output;
+    bool result_in_place;  // lent: the service writes into `output` itself
+  };
+
+  void connect();
+  void on_connected(Result<std::unique_ptr<transport::Connection>> connection);
+  void pump();
+  void send(const Outgoing& outgoing);
+  void lose(const Status& why);
+  void settle_all(const Status& why);
+  // The unanswered partition that `head` answers; kDataLoss if there is none.
+  Result<Unanswered*> find(const protocol::DataHead& head);
+  Status settle_answered(const protocol::DataHead& head, const Status& status);
+
+  LinkOptions options_;
+  Connector connector_;
+  Metrics& metrics_;
+  LinkEvents& events_;
+  std::unique_ptr<transport::Connection> connection_;
+  bool connecting_ = false;
+  bool lost_ = false;
+  Status ended_;  // not ok: nothing is sent any more, everything settles with it
+  protocol::CreditQueue<Outgoing> queue_;
+  std::unordered_map<protocol::Key, Unanswered, protocol::KeyHash> unanswered_;
+  std::string failure_text_;  // where the text of a kFailed lands
+  UniqueFunction<void()> leave_done_;
+};
+
+}  // namespace byteps::worker

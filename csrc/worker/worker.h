@@ -1,0 +1,91 @@
+// The worker role: push_pull of named tensors through the summation services of a job.
+//
+// Any thread may call. A push_pull goes: name -> partitions (protocol/push_pull_table) -> the link of each
+// partition's service (its own loop's thread) -> result in the tensor -> last partition settled -> handle done.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/annotations.h"
+#include "base/metrics.h"
+#include "protocol/push_pull_table.h"
+#include "worker/handle_table.h"
+#include "worker/link.h"
+
+namespace byteps::worker {
+
+// What a worker needs of its process.
+class WorkerEvents {
+ public:
+  virtual ~WorkerEvents() = default;
+  // To the scheduler. Any thread.
+  virtual void send_declare(protocol::Declare declare) = 0;
+  // As LinkEvents.
+  virtual void on_link_lost(uint32_t service, const Status& why) = 0;
+};
+
+class Worker final : public LinkEvents {
+ public:
+  Worker(uint32_t rank, uint32_t size, uint32_t num_services, Metrics& metrics, WorkerEvents& events);
+
+  // A link to each shard of service `service`, in the order of shards; each belongs to the loop beside it.
+  // For all services, in order, before the first push_pull.
+  struct Lane {
+    transport::EventLoop* loop;
+    std::unique_ptr<Link> link;
+  };
+  void add_service(std::vector<Lane> lanes);
+
+  // Errors: protocol::PushPullTable::declare.
+  Status declare(const std::string& name, DType dtype, uint64_t bytes);
+  // [request.bytes] at `input` and `output`, which may be equal; both valid, and the input unchanged, until the
+  // handle is done. Does not block. Errors: protocol::PushPullTable::start.
+  Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output);
+  HandleTable& handles() { return handles_; }
+
+  // The scheduler's answers.
+  Status on_placed(const protocol::Placed& placed);
+  void on_refused(const protocol::Refused& refused);
+
+  void peer_left(uint32_t service);
+  // The job has failed: everything in flight and everything later ends with `why`.
+  void fail(const Status& why);
+  // In order: what is in flight fails, all links say goodbye; blocks until then, at most until `deadline_us`.
+  void leave(TimeUs deadline_us);
+
+  void on_settled(protocol::Handle handle, const Status& status) override;
+  void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }
+
+ private:
+  struct Memory {
+    const std::byte* input;
+    std::byte* output;
+  };
+  // What has to be done once the lock is released, so that no callback runs under it.
+  struct Work {
+    std::vector<protocol::Declare> declares;
+    std::unordered_map<Lane*, std::vector<Outgoing>> partitions;
+    std::vector<std::pair<protocol::Handle, Status>> finished;
+  };
+  Work take_work() BPS_REQUIRES(mutex_);
+  void do_work(Work work) BPS_EXCLUDES(mutex_);
+  Outgoing make_outgoing(const protocol::StartPartition& start) BPS_REQUIRES(mutex_);
+  Lane& lane_of(const protocol::StartPartition& start);
+  template <typename F>
+  void for_each_lane(F&& f);
+
+  const uint32_t rank_;
+  WorkerEvents& events_;
+  HandleTable handles_;
+  std::vector<std::vector<Lane>> services_;  // constant after the last add_service
+  Mutex mutex_;
+  protocol::PushPullTable table_ BPS_GUARDED_BY(mutex_);
+  std::unordered_map<protocol::Handle, Memory> memory_ BPS_GUARDED_BY(mutex_);
+  protocol::TableActions actions_ BPS_GUARDED_BY(mutex_);  // reused
+};
+
+}  // namespace byteps::worker
