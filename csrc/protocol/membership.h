@@ -2,7 +2,7 @@
 //
 // A broken connection to a peer is not yet a failure: the scheduler knows better whether that peer died, left or
 // was only cut off, and names the guilty one to all nodes alike. So it is told (Suspect), and its verdict (Lost or
-// Left) awaited for at most the job's timeout.
+// Left) awaited for the job's timeout and a half: the scheduler itself waits one to learn who is guilty.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,15 @@ using MembershipActions = std::vector<MembershipAction>;
 class Membership {
  public:
   // `scheduler` is how messages name it before the roster is known: "scheduler at 10.0.0.1:9000".
-  // `hosted_by_rank_0`: it lives in rank 0's process. `start_deadline_us`: the roster must have come by then.
+  // `hosted_by_rank_0`: it lives in rank 0's process. `start_deadline_us`: the roster must have come by then; later
+  // than the scheduler's own deadline, which says who is missing. `timeout_us` holds until the roster brings its own.
   Membership(std::string scheduler, bool hosted_by_rank_0, TimeUs start_deadline_us, TimeUs timeout_us);
 
   // The connection to the scheduler stands: sends the Join.
   void on_connected(Join join, TimeUs now, MembershipActions& actions);
   // Roster, Heartbeat, Lost, Left, Finished change the state; other messages only show that the scheduler lives.
-  // kDataLoss for a message that no scheduler sends (the caller closes the connection).
+  // kDataLoss for a message that no scheduler sends (the caller closes the connection). When the job has failed or
+  // finished, nothing changes any more.
   Status on_message(const Control& message, TimeUs now, MembershipActions& actions);
   void on_scheduler_closed(const Status& why, MembershipActions& actions);
   // This node's connection to `node` broke.
@@ -63,9 +65,31 @@ class Membership {
   bool has_left(uint32_t node) const;
 
  private:
+  struct Suspicion {
+    Status why;
+    TimeUs deadline_us;
+  };
+
+  bool ended() const { return finished_ || !failure_; }
+  std::string name_scheduler() const;
+  void fail(Status why, MembershipActions& actions);
+  Status on_roster(const Roster& roster, TimeUs now, MembershipActions& actions);
+  Status on_left(const Left& left, MembershipActions& actions);
+  void finish(const std::string& text, MembershipActions& actions);
+
+  std::string scheduler_;
+  bool hosted_by_rank_0_;
+  TimeUs start_deadline_us_;
+  TimeUs timeout_us_;
+  bool connected_ = false;
+  bool leaving_ = false;
+  bool finished_ = false;
+  TimeUs last_heard_us_ = 0;
+  TimeUs next_heartbeat_us_ = 0;
   std::optional<Roster> roster_;
+  std::vector<bool> left_;                  // by node
+  std::map<uint32_t, Suspicion> suspects_;  // by node
   Status failure_;
-  // … the implementation's own members
 };
 
 }  // namespace byteps::protocol

@@ -1,0 +1,142 @@
+#include "protocol/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "protocol/text.h"
+
+namespace byteps::protocol {
+namespace {
+
+constexpr TimeUs kHeartbeatsPerTimeout = 4;
+
+}  // namespace
+
+Membership::Membership(std::string scheduler, bool hosted_by_rank_0, TimeUs start_deadline_us,
+                       TimeUs timeout_us)
+    : scheduler_(std::move(scheduler)),
+      hosted_by_rank_0_(hosted_by_rank_0),
+      start_deadline_us_(start_deadline_us),
+      timeout_us_(timeout_us) {}
+
+void Membership::on_connected(Join join, TimeUs now, MembershipActions& actions) {
+  if (ended()) return;
+  connected_ = true;
+  last_heard_us_ = now;
+  next_heartbeat_us_ = now + timeout_us_ / kHeartbeatsPerTimeout;
+  actions.emplace_back(SendControl{std::move(join)});
+}
+
+Status Membership::on_message(const Control& message, TimeUs now, MembershipActions& actions) {
+  if (ended()) return Status::ok();
+  last_heard_us_ = now;
+  if (const auto* roster = std::get_if<Roster>(&message)) return on_roster(*roster, now, actions);
+  if (const auto* left = std::get_if<Left>(&message)) return on_left(*left, actions);
+  if (const auto* lost = std::get_if<Lost>(&message)) {
+    fail(Status(lost->code, lost->text), actions);
+    return Status::ok();
+  }
+  if (const auto* finished = std::get_if<Finished>(&message)) {
+    finish(finished->text, actions);
+    return Status::ok();
+  }
+  const bool from_scheduler =
+      std::holds_alternative<Heartbeat>(message) || std::holds_alternative<Placed>(message) ||
+      std::holds_alternative<Refused>(message) || std::holds_alternative<BarrierDone>(message);
+  return from_scheduler ? Status::ok() : data_loss(name_scheduler() + " sent a message that only nodes send");
+}
+
+Status Membership::on_roster(const Roster& roster, TimeUs now, MembershipActions& actions) {
+  if (roster_) return data_loss(name_scheduler() + " sent a second roster");
+  roster_ = roster;
+  left_.resize(roster.nodes.size());
+  timeout_us_ = static_cast<TimeUs>(roster.timeout_us);
+  next_heartbeat_us_ = std::min(next_heartbeat_us_, now + timeout_us_ / kHeartbeatsPerTimeout);
+  actions.emplace_back(JobStarted{});
+  return Status::ok();
+}
+
+Status Membership::on_left(const Left& left, MembershipActions& actions) {
+  if (!roster_ || left.node >= left_.size() || left_[left.node]) {
+    return data_loss(name_scheduler() + " says that node " + std::to_string(left.node) +
+                     " has left, which was not in the job");
+  }
+  left_[left.node] = true;
+  suspects_.erase(left.node);
+  actions.emplace_back(NodeLeft{left.node});
+  return Status::ok();
+}
+
+void Membership::finish(const std::string& text, MembershipActions& actions) {
+  finished_ = true;
+  suspects_.clear();
+  actions.emplace_back(JobFinished{text});
+}
+
+void Membership::on_scheduler_closed(const Status& why, MembershipActions& actions) {
+  if (!ended())
+    fail(unavailable("lost the connection to the " + name_scheduler() + ": " + why.message()), actions);
+}
+
+void Membership::on_suspect(uint32_t node, const Status& why, TimeUs now, MembershipActions& actions) {
+  if (ended() || has_left(node)) return;
+  BPS_CHECK(started() && node < left_.size()) << "node " << node;
+  bool is_new = suspects_.try_emplace(node, Suspicion{why, now + timeout_us_ + timeout_us_ / 2}).second;
+  if (is_new) actions.emplace_back(SendControl{Suspect{node, why.message()}});
+}
+
+void Membership::leave(MembershipActions& actions) {
+  if (ended() || leaving_) return;
+  leaving_ = true;
+  if (connected_) actions.emplace_back(SendControl{Leave{}});
+}
+
+void Membership::on_tick(TimeUs now, MembershipActions& actions) {
+  if (ended()) return;
+  if (!started() && now >= start_deadline_us_) {
+    return fail(deadline_exceeded("the job has not started: " +
+                                  (connected_ ? "the " + name_scheduler() + " still waits for other nodes"
+                                              : "no connection to the " + name_scheduler())),
+                actions);
+  }
+  if (!connected_) return;
+  if (now - last_heard_us_ >= timeout_us_) {
+    return fail(
+        unavailable("the " + name_scheduler() + " has been silent for " + seconds(now - last_heard_us_)),
+        actions);
+  }
+  for (const auto& [node, suspicion] : suspects_) {
+    if (now < suspicion.deadline_us) continue;
+    return fail(unavailable("lost the connection to " + roster_->nodes[node].describe() + ": " +
+                            suspicion.why.message()),
+                actions);
+  }
+  if (now >= next_heartbeat_us_) {
+    next_heartbeat_us_ = now + timeout_us_ / kHeartbeatsPerTimeout;
+    actions.emplace_back(SendControl{Heartbeat{}});
+  }
+}
+
+TimeUs Membership::next_tick_us() const {
+  if (ended()) return kNever;
+  TimeUs next = started() ? kNever : start_deadline_us_;
+  if (connected_) next = std::min({next, next_heartbeat_us_, last_heard_us_ + timeout_us_});
+  for (const auto& [node, suspicion] : suspects_) next = std::min(next, suspicion.deadline_us);
+  return next;
+}
+
+bool Membership::has_left(uint32_t node) const { return node < left_.size() && left_[node]; }
+
+void Membership::fail(Status why, MembershipActions& actions) {
+  failure_ = why;
+  suspects_.clear();
+  actions.emplace_back(JobFailed{std::move(why)});
+}
+
+std::string Membership::name_scheduler() const {
+  if (!hosted_by_rank_0_) return scheduler_;
+  return scheduler_ + ", which is part of " + (roster_ ? roster_->nodes[0].describe() : "rank 0");
+}
+
+}  // namespace byteps::protocol
