@@ -1,6 +1,8 @@
 // Where a listener can be reached, and which of this machine's addresses to hand out.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,11 +28,26 @@ Result<Address> parse_address(const std::string& text);
 // All numeric addresses of `host` (name or number). Blocks in the resolver. kUnavailable names the host.
 Result<std::vector<Address>> resolve(const std::string& host, uint16_t port);
 
-// The address of the interface called `name`, IPv4 before IPv6. kInvalidArgument lists the interfaces there are.
-Result<std::string> address_of_interface(const std::string& name);
+// The address of the interface called `name`, IPv4 before IPv6 unless `family` (AF_INET, AF_INET6) says which.
+// kInvalidArgument lists the interfaces there are.
+Result<std::string> address_of_interface(const std::string& name, int family = AF_UNSPEC);
 
 // The address that this machine uses to reach `remote`: the source address of the route (a connected UDP
 // socket; nothing is sent). Never taken from /etc/hosts.
 Result<std::string> address_by_route(const Address& remote);
+
+// An address as the system calls take it.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  int family() const { return storage.ss_family; }
+};
+
+// kInvalidArgument if `address.ip` is no numeric address.
+Result<SocketAddress> to_socket_address(const Address& address);
+Address from_socket_address(const SocketAddress& address);
 
 }  // namespace byteps::transport

@@ -2,6 +2,8 @@
 //
 // Everything of a connection happens on its loop's thread, so connections need no locks. Idle loops make no
 // system call. Other threads reach a loop only through post().
+//
+// One pass of the loop: posted tasks, due timers, turns, wait for readiness, ready descriptors.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,14 @@ class FdHandler {
  public:
   virtual ~FdHandler() = default;
   virtual void on_ready(uint32_t epoll_events) = 0;
+};
+
+// Gets a turn of its own at the end of a pass, when all that became ready has run: for work that is cheaper
+// done together (a connection writes all frames of a pass with one system call), or that goes on next pass.
+class TurnHandler {
+ public:
+  virtual ~TurnHandler() = default;
+  virtual void on_turn() = 0;
 };
 
 class EventLoop {
@@ -40,14 +50,20 @@ class EventLoop {
   // Any thread but the loop's: runs what was posted before, then ends and joins the thread. Idempotent.
   void stop();
 
-  // Loop thread only, all below.
+  // Loop thread only, all below; after stop() any one thread, so that owners can clean up.
   Status watch(int fd, uint32_t epoll_events, FdHandler* handler);
   Status modify(int fd, uint32_t epoll_events);
   // No on_ready for `fd` follows, even if it is ready already.
   void unwatch(int fd);
   // Runs `task` once at now_us() >= at_us.
   TimerId run_at(TimeUs at_us, Task task);
+  // Destroys the task unrun; nothing if it has run.
   void cancel(TimerId timer);
+  // One on_turn at the end of this pass; asked for during turns: of the next one, without sleeping before.
+  // Ask at most once per turn.
+  void request_turn(TurnHandler* handler);
+  // No on_turn follows until the next request.
+  void cancel_turn(TurnHandler* handler);
 
  private:
   EventLoop();

@@ -36,7 +36,7 @@ struct Arrival {
   Bytes head;
   size_t payload_bytes;
   Bytes lent;                // the sender's own memory, by transports that can lend it; else empty
-  MutableBytes reply_space;  // only together with `lent`
+  MutableBytes reply_space;  // by transports that lend, also for a frame without payload; else empty
 };
 
 // Where a payload shall go.
@@ -85,7 +85,9 @@ class Connection {
   // never from inside send(), when the transport needs `payload.data` no longer or has failed.
   virtual void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) = 0;
 
-  // Closes after all that was queued is written or `deadline_us` has passed, then calls on_closed with ok.
+  // Refuses further frames (kAborted), writes what was queued, then waits for the other end to close, so that
+  // what it had under way does not cut off what was written; frames from it are delivered until then. Calls
+  // on_closed with ok at the end or when `deadline_us` has passed.
   virtual void close_when_sent(TimeUs deadline_us) = 0;
   // Closes now: no callback but on_sent(kAborted) for what was queued.
   virtual void close() = 0;
@@ -99,7 +101,7 @@ class Connection {
 
 class Listener {
  public:
-  virtual ~Listener() = default;  // stops listening
+  virtual ~Listener() = default;               // stops listening; not from inside its on_accept
   virtual const Address& address() const = 0;  // with the port the kernel chose
 };
 
@@ -117,7 +119,8 @@ class Transport {
                                                    AcceptCallback on_accept) = 0;
   // Connects and authenticates on `loop`; tries again while the address refuses, until `deadline_us`.
   // kUnavailable: nobody there by then; kPermissionDenied: the other side has another secret or job.
-  virtual void connect(EventLoop& loop, const Address& address, TimeUs deadline_us, ConnectCallback on_done) = 0;
+  virtual void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+                       ConnectCallback on_done) = 0;
 };
 
 }  // namespace byteps::transport

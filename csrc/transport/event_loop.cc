@@ -1,0 +1,333 @@
+#include "transport/event_loop.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <map>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/annotations.h"
+#include "base/check.h"
+#include "base/event_flag.h"
+#include "base/unique_fd.h"
+
+namespace byteps::transport {
+namespace {
+
+constexpr int kEventsPerWait = 64;
+
+thread_local const void* t_current_loop = nullptr;
+
+// A registration number travels with each descriptor, so that an event fetched before unwatch() is not given
+// to a handler that got the same descriptor number since.
+uint64_t pack(int fd, uint32_t registration) {
+  return uint64_t{registration} << 32 | static_cast<uint32_t>(fd);
+}
+
+// Starts `thread` with all signals blocked: they belong to the program's own threads (Python's, in the end).
+Status start_thread(std::thread& thread, const std::string& name, UniqueFunction<void()> body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  Status status;
+  try {
+    thread = std::thread(std::move(body));
+    pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
+  } catch (const std::system_error& error) {
+    status = from_errno("event loop " + name + ": cannot start a thread", error.code().value());
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return status;
+}
+
+}  // namespace
+
+struct EventLoop::State {
+  struct Watch {
+    FdHandler* handler = nullptr;
+    uint32_t registration = 0;
+  };
+
+  UniqueFd epoll_fd;
+  UniqueFd wake_fd;
+  std::thread thread;
+  std::atomic<bool> joined{false};
+
+  Mutex mutex;
+  std::vector<Task> posted BPS_GUARDED_BY(mutex);
+  bool asleep BPS_GUARDED_BY(mutex) = false;
+  bool stopping BPS_GUARDED_BY(mutex) = false;
+
+  // The loop's thread only.
+  std::vector<Task> batch;
+  std::vector<Watch> watches;  // by descriptor
+  uint32_t registrations = 0;
+  std::map<std::pair<TimeUs, TimerId>, Task> timers;
+  std::unordered_map<TimerId, TimeUs> timer_times;
+  TimerId last_timer = 0;
+  std::vector<TurnHandler*> turns;
+  std::vector<TurnHandler*> turns_running;
+  bool have_pwait2 = true;
+
+  Status open();
+  void wake() const;
+  void run();
+  bool run_tasks();
+  void run_timers();
+  void run_turns();
+  std::span<epoll_event> wait(std::span<epoll_event> events);
+  int sleep(std::span<epoll_event> events);
+  void dispatch(std::span<const epoll_event> events);
+  void check_thread() const {
+    BPS_CHECK(t_current_loop == this || joined.load()) << "not on the event loop's thread";
+  }
+};
+
+Status EventLoop::State::open() {
+  epoll_fd.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_fd.valid()) return from_errno("event loop: epoll_create1", errno);
+  wake_fd.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_fd.valid()) return from_errno("event loop: eventfd", errno);
+  // Edge-triggered: every write wakes once, and nobody has to read the counter (it lasts for 2^64 writes).
+  epoll_event event{EPOLLIN | EPOLLET, {.u64 = pack(wake_fd.get(), 0)}};
+  if (epoll_ctl(epoll_fd.get(), EPOLL_CTL_ADD, wake_fd.get(), &event) != 0) {
+    return from_errno("event loop: epoll_ctl", errno);
+  }
+  return Status::ok();
+}
+
+void EventLoop::State::wake() const {
+  const uint64_t one = 1;
+  while (write(wake_fd.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+void EventLoop::State::run() {
+  t_current_loop = this;
+  std::array<epoll_event, kEventsPerWait> events;
+  while (run_tasks()) {
+    run_timers();
+    run_turns();
+    dispatch(wait(events));
+  }
+  run_turns();  // what the last tasks sent still goes out
+}
+
+// False after the tasks that were posted before stop() have run.
+bool EventLoop::State::run_tasks() {
+  bool last = false;
+  {
+    MutexLock lock(mutex);
+    batch.swap(posted);
+    last = stopping;
+  }
+  for (Task& slot : batch) {
+    Task task = std::move(slot);  // what it holds goes with it, not with the batch
+    task();
+  }
+  batch.clear();
+  return !last;
+}
+
+void EventLoop::State::run_timers() {
+  if (timers.empty()) return;
+  const TimeUs now = now_us();
+  const TimerId newest = last_timer;
+  while (!timers.empty()) {
+    const auto [at_us, id] = timers.begin()->first;
+    if (at_us > now || id > newest) return;  // a timer set by a timer waits for the next pass
+    auto node = timers.extract(timers.begin());
+    timer_times.erase(id);
+    node.mapped()();
+  }
+}
+
+void EventLoop::State::run_turns() {
+  turns_running.swap(turns);
+  for (size_t i = 0; i < turns_running.size(); ++i) {
+    if (TurnHandler* handler = turns_running[i]) handler->on_turn();
+  }
+  turns_running.clear();
+}
+
+std::span<epoll_event> EventLoop::State::wait(std::span<epoll_event> events) {
+  bool may_sleep = false;
+  {
+    MutexLock lock(mutex);
+    may_sleep = posted.empty() && turns.empty() && !stopping;
+    asleep = may_sleep;
+  }
+  const int count = may_sleep ? sleep(events)
+                              : epoll_wait(epoll_fd.get(), events.data(), static_cast<int>(events.size()), 0);
+  BPS_CHECK(count >= 0 || errno == EINTR) << "epoll_wait: errno " << errno;
+  if (may_sleep) {
+    MutexLock lock(mutex);
+    asleep = false;
+  }
+  return events.first(static_cast<size_t>(std::max(count, 0)));
+}
+
+// Until something is ready or the next timer is due.
+int EventLoop::State::sleep(std::span<epoll_event> events) {
+  const int capacity = static_cast<int>(events.size());
+  const TimeUs next = timers.empty() ? kNever : timers.begin()->first.first;
+  if (next == kNever) return epoll_wait(epoll_fd.get(), events.data(), capacity, -1);
+  const TimeUs left_us = std::max<TimeUs>(next - now_us(), 0);
+#ifdef SYS_epoll_pwait2
+  if (have_pwait2) {
+    const timespec timeout{left_us / 1'000'000, (left_us % 1'000'000) * 1000};
+    const long count =
+        syscall(SYS_epoll_pwait2, epoll_fd.get(), events.data(), capacity, &timeout, nullptr, 0);
+    // Kernels before 5.11 do not have it, and container runtimes of that time forbid what they do not know.
+    if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return static_cast<int>(count);
+    have_pwait2 = false;
+  }
+#endif
+  const int left_ms = static_cast<int>(std::min<TimeUs>((left_us + 999) / 1000, 1'000'000));
+  return epoll_wait(epoll_fd.get(), events.data(), capacity, left_ms);
+}
+
+void EventLoop::State::dispatch(std::span<const epoll_event> events) {
+  for (const epoll_event& event : events) {
+    const size_t fd = static_cast<uint32_t>(event.data.u64);
+    const auto registration = static_cast<uint32_t>(event.data.u64 >> 32);
+    if (fd >= watches.size()) continue;  // the wake-up descriptor has no watch either
+    const Watch watch = watches[fd];
+    if (watch.handler && watch.registration == registration) watch.handler->on_ready(event.events);
+  }
+}
+
+EventLoop::EventLoop() : state_(std::make_unique<State>()) {}
+
+EventLoop::~EventLoop() { stop(); }
+
+Result<std::unique_ptr<EventLoop>> EventLoop::create(const std::string& name) {
+  std::unique_ptr<EventLoop> loop(new EventLoop);
+  State* state = loop->state_.get();
+  BPS_RETURN_IF_ERROR(state->open());
+  BPS_RETURN_IF_ERROR(start_thread(state->thread, name, [state] { state->run(); }));
+  return loop;
+}
+
+void EventLoop::post(Task task) {
+  bool wake = false;
+  {
+    MutexLock lock(state_->mutex);
+    if (state_->stopping) return;
+    state_->posted.push_back(std::move(task));
+    wake = std::exchange(state_->asleep, false);
+  }
+  if (wake) state_->wake();
+}
+
+bool EventLoop::run_and_wait(Task task) {
+  BPS_CHECK(!in_loop()) << "the loop would wait for itself";
+  // Travels with the task, so that the waiter also learns that it was destroyed unrun.
+  struct Completion {
+    explicit Completion(EventFlag* flag) : flag(flag) {}
+    Completion(Completion&& other) noexcept : flag(std::exchange(other.flag, nullptr)) {}
+    Completion& operator=(Completion&&) = delete;
+    ~Completion() {
+      if (flag) flag->set();
+    }
+    EventFlag* flag;
+  };
+  EventFlag done;
+  bool ran = false;
+  post([task = std::move(task), &ran, completion = Completion(&done)]() mutable {
+    task();
+    ran = true;
+  });
+  while (done.wait(kNever) != EventFlag::Wake::kSet) {
+  }
+  return ran;
+}
+
+bool EventLoop::in_loop() const { return t_current_loop == state_.get(); }
+
+void EventLoop::stop() {
+  if (!state_->thread.joinable()) return;
+  BPS_CHECK(!in_loop()) << "a loop cannot stop itself";
+  {
+    MutexLock lock(state_->mutex);
+    state_->stopping = true;
+  }
+  state_->wake();
+  state_->thread.join();
+  state_->joined.store(true);
+  // What timers own may use this loop once more while it goes.
+  state_->timer_times.clear();
+  while (!state_->timers.empty()) state_->timers.extract(state_->timers.begin());
+}
+
+Status EventLoop::watch(int fd, uint32_t epoll_events, FdHandler* handler) {
+  state_->check_thread();
+  const auto index = static_cast<size_t>(fd);
+  if (index >= state_->watches.size()) state_->watches.resize(index + 1);
+  const State::Watch watch{handler, ++state_->registrations};
+  epoll_event event{epoll_events, {.u64 = pack(fd, watch.registration)}};
+  if (epoll_ctl(state_->epoll_fd.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return from_errno("event loop: epoll_ctl", errno);
+  }
+  state_->watches[index] = watch;
+  return Status::ok();
+}
+
+Status EventLoop::modify(int fd, uint32_t epoll_events) {
+  state_->check_thread();
+  const State::Watch& watch = state_->watches.at(static_cast<size_t>(fd));
+  epoll_event event{epoll_events, {.u64 = pack(fd, watch.registration)}};
+  if (epoll_ctl(state_->epoll_fd.get(), EPOLL_CTL_MOD, fd, &event) != 0) {
+    return from_errno("event loop: epoll_ctl", errno);
+  }
+  return Status::ok();
+}
+
+void EventLoop::unwatch(int fd) {
+  state_->check_thread();
+  epoll_ctl(state_->epoll_fd.get(), EPOLL_CTL_DEL, fd, nullptr);
+  state_->watches.at(static_cast<size_t>(fd)) = {};
+}
+
+EventLoop::TimerId EventLoop::run_at(TimeUs at_us, Task task) {
+  state_->check_thread();
+  const TimerId id = ++state_->last_timer;
+  state_->timer_times.emplace(id, at_us);
+  state_->timers.emplace(std::pair(at_us, id), std::move(task));
+  return id;
+}
+
+void EventLoop::cancel(TimerId timer) {
+  state_->check_thread();
+  const auto found = state_->timer_times.find(timer);
+  if (found == state_->timer_times.end()) return;
+  const auto node = state_->timers.extract({found->second, timer});  // destroyed last: it may own the caller
+  state_->timer_times.erase(found);
+}
+
+void EventLoop::request_turn(TurnHandler* handler) {
+  state_->check_thread();
+  state_->turns.push_back(handler);
+}
+
+void EventLoop::cancel_turn(TurnHandler* handler) {
+  state_->check_thread();
+  std::erase(state_->turns, handler);
+  std::replace(state_->turns_running.begin(), state_->turns_running.end(), handler,
+               static_cast<TurnHandler*>(nullptr));
+}
+
+}  // namespace byteps::transport

@@ -1,0 +1,252 @@
+#include "transport/inproc.h"
+
+#include <array>
+#include <cstring>
+#include <deque>
+#include <optional>
+
+#include "base/annotations.h"
+#include "base/check.h"
+
+namespace byteps::transport {
+namespace {
+
+constexpr int kLettersPerTurn = 64;  // then others on the loop get theirs
+
+using OnSent = UniqueFunction<void(const Status&)>;
+
+// One frame on its way. on_sent runs on the sender's loop, whoever completes the letter.
+class Letter {
+ public:
+  Letter(EventLoop& sender_loop, Bytes head, const Payload& payload, OnSent on_sent)
+      : sender_loop_(&sender_loop),
+        head_bytes_(head.size()),
+        payload_(payload),
+        on_sent_(std::move(on_sent)) {
+    if (!head.empty()) std::memcpy(head_.data(), head.data(), head.size());
+  }
+
+  Arrival arrival() const {
+    return {Bytes(head_).first(head_bytes_), payload_.data.size(), payload_.data, payload_.reply_space};
+  }
+  void complete(const Status& status) {
+    if (!on_sent_) return;
+    sender_loop_->post([on_sent = std::move(on_sent_), status]() mutable { on_sent(status); });
+  }
+
+ private:
+  EventLoop* sender_loop_;
+  std::array<std::byte, kMaxHeadBytes> head_;
+  size_t head_bytes_;
+  Payload payload_;
+  OnSent on_sent_;
+};
+
+// One direction of a connection. Any thread.
+class Mailbox {
+ public:
+  // True if the receiver has to be told; completes the letter if the receiver is gone.
+  bool put(Letter letter) {
+    {
+      MutexLock lock(mutex_);
+      if (!refusing_) {
+        letters_.push_back(std::move(letter));
+        return letters_.size() == 1;
+      }
+    }
+    letter.complete(unavailable("inproc: closed by the other end"));
+    return false;
+  }
+  // Empty: none there; `*finished`: and none will come.
+  std::optional<Letter> take(bool* finished) {
+    MutexLock lock(mutex_);
+    *finished = finished_ && letters_.empty();
+    if (letters_.empty()) return std::nullopt;
+    std::optional<Letter> letter(std::move(letters_.front()));
+    letters_.pop_front();
+    return letter;
+  }
+  // The sender sends no more.
+  void finish() {
+    MutexLock lock(mutex_);
+    finished_ = true;
+  }
+  // Completes what was not taken with `why`, and whatever is put from now on.
+  void refuse(const Status& why) {
+    std::deque<Letter> rest;
+    {
+      MutexLock lock(mutex_);
+      refusing_ = true;
+      rest.swap(letters_);
+    }
+    for (Letter& letter : rest) letter.complete(why);
+  }
+
+ private:
+  Mutex mutex_;
+  std::deque<Letter> letters_ BPS_GUARDED_BY(mutex_);
+  bool finished_ BPS_GUARDED_BY(mutex_) = false;
+  bool refusing_ BPS_GUARDED_BY(mutex_) = false;
+};
+
+class InprocConnection;
+
+// What both ends share.
+struct Link {
+  struct End {
+    EventLoop* loop;
+    InprocConnection* connection;  // null once destroyed; used on its loop only
+    Mailbox inbox;
+  };
+  std::array<End, 2> ends;
+};
+
+class InprocConnection final : public Connection, public TurnHandler {
+ public:
+  InprocConnection(std::shared_ptr<Link> link, int self)
+      : link_(std::move(link)), self_(link_->ends[self]), other_(link_->ends[1 - self]) {
+    self_.connection = this;
+  }
+  ~InprocConnection() override {
+    BPS_CHECK(!in_callback_) << "a connection is destroyed inside a callback of its own";
+    close();
+    self_.connection = nullptr;
+  }
+
+  void start(Receiver* receiver) override {
+    BPS_CHECK(!receiver_) << "start() is for once";
+    receiver_ = receiver;
+    request_turn();
+  }
+  void send(Bytes head, const Payload& payload, OnSent on_sent) override;
+  void close_when_sent(TimeUs deadline_us) override;
+  void close() override { shut(aborted("inproc: closed by this end")); }
+  EventLoop& loop() override { return *self_.loop; }
+  const std::string& peer() const override { return peer_; }
+  bool lends() const override { return true; }
+
+  void on_turn() override {
+    turn_requested_ = false;
+    read_inbox();
+  }
+  void read_inbox();
+
+ private:
+  bool open() const { return error_.is_ok(); }
+  Status deliver(const Letter& letter);
+  Result<Bytes> land(const Arrival& arrival);
+  void end(const Status& why);
+  void shut(const Status& why);
+  void request_turn();
+  void tell_other_end();
+
+  const std::shared_ptr<Link> link_;
+  Link::End& self_;
+  Link::End& other_;
+  const std::string peer_ = "inproc";
+  Receiver* receiver_ = nullptr;
+  Status error_;  // why this end is closed
+  bool closing_ = false;
+  bool turn_requested_ = false;
+  bool in_callback_ = false;
+  EventLoop::TimerId deadline_ = 0;
+};
+
+void InprocConnection::send(Bytes head, const Payload& payload, OnSent on_sent) {
+  BPS_CHECK(head.size() <= kMaxHeadBytes) << "a head of " << head.size() << " bytes";
+  Letter letter(*self_.loop, head, payload, std::move(on_sent));
+  if (closing_ || !open()) return letter.complete(open() ? aborted("inproc: closing") : error_);
+  if (other_.inbox.put(std::move(letter))) tell_other_end();
+}
+
+void InprocConnection::close_when_sent(TimeUs deadline_us) {
+  if (closing_ || !open()) return;
+  closing_ = true;
+  // The other end closes when it has read all, which ends this one; or else the deadline does.
+  other_.inbox.finish();
+  tell_other_end();
+  deadline_ = self_.loop->run_at(deadline_us, [this] { end(Status::ok()); });
+}
+
+void InprocConnection::read_inbox() {
+  for (int i = 0; i < kLettersPerTurn && receiver_ && open(); ++i) {
+    bool finished = false;
+    std::optional<Letter> letter = self_.inbox.take(&finished);
+    if (finished) return end(closing_ ? Status::ok() : unavailable("inproc: closed by the other end"));
+    if (!letter) return;
+    in_callback_ = true;
+    const Status status = deliver(*letter);
+    in_callback_ = false;
+    letter->complete(Status::ok());
+    if (!status && open()) end(status);
+  }
+  if (receiver_ && open()) request_turn();
+}
+
+Status InprocConnection::deliver(const Letter& letter) {
+  const Arrival arrival = letter.arrival();
+  Bytes payload;
+  if (arrival.payload_bytes > 0) {
+    Result<Bytes> landed = land(arrival);
+    if (!landed) return landed.status();
+    payload = *landed;
+    if (!open()) return Status::ok();  // closed by the callback
+  }
+  return receiver_->on_frame(*this, arrival, payload);
+}
+
+Result<Bytes> InprocConnection::land(const Arrival& arrival) {
+  const Result<Landing> landing = receiver_->on_head(*this, arrival);
+  if (!landing) return landing.status();
+  if (landing->is_borrow()) return arrival.lent;
+  if (landing->is_discard() || !open()) return Bytes();
+  const MutableBytes destination = landing->destination();
+  BPS_CHECK(destination.size() == arrival.payload_bytes)
+      << destination.size() << " for " << arrival.payload_bytes;
+  std::memcpy(destination.data(), arrival.lent.data(), arrival.lent.size());
+  return Bytes(destination);
+}
+
+// Closes this end and reports it.
+void InprocConnection::end(const Status& why) {
+  shut(why ? aborted("inproc: closed before this was sent") : why);
+  if (!receiver_) return;
+  in_callback_ = true;
+  receiver_->on_closed(*this, why);
+  in_callback_ = false;
+}
+
+void InprocConnection::shut(const Status& why) {
+  if (!open()) return;
+  error_ = why;
+  self_.loop->cancel(deadline_);
+  self_.loop->cancel_turn(this);
+  other_.inbox.refuse(why);
+  other_.inbox.finish();
+  self_.inbox.refuse(unavailable("inproc: closed by the other end"));
+  tell_other_end();
+}
+
+void InprocConnection::request_turn() {
+  if (std::exchange(turn_requested_, true)) return;
+  self_.loop->request_turn(this);
+}
+
+void InprocConnection::tell_other_end() {
+  other_.loop->post([link = link_, &end = other_] {
+    if (end.connection) end.connection->read_inbox();
+  });
+}
+
+}  // namespace
+
+std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>> make_inproc_pair(EventLoop& first,
+                                                                                     EventLoop& second) {
+  auto link = std::make_shared<Link>();
+  link->ends[0].loop = &first;
+  link->ends[1].loop = &second;
+  auto end = std::make_unique<InprocConnection>(link, 0);
+  return {std::move(end), std::make_unique<InprocConnection>(link, 1)};
+}
+
+}  // namespace byteps::transport

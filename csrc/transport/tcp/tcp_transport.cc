@@ -1,0 +1,88 @@
+#include "transport/tcp/tcp_transport.h"
+
+#include "base/check.h"
+#include "transport/tcp/connector.h"
+#include "transport/tcp/listener.h"
+#include "transport/tcp/socket.h"
+
+namespace byteps::transport {
+namespace {
+
+class TcpTransport final : public Transport {
+ public:
+  explicit TcpTransport(TcpOptions options)
+      : options_(std::make_shared<const TcpOptions>(std::move(options))) {}
+
+  const char* name() const override { return "tcp"; }
+  Status viable() const override { return Status::ok(); }
+  Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
+                                           AcceptCallback on_accept) override;
+  void connect(EventLoop& loop, const Address& address, TimeUs deadline_us, ConnectCallback on_done) override;
+
+  Result<std::unique_ptr<Listener>> listen_on(EventLoop& loop, UniqueFd fd, const Address& address,
+                                              AcceptCallback on_accept);
+
+ private:
+  Status check_allowed(const Address& address) const;
+
+  const std::shared_ptr<const TcpOptions> options_;  // connections under way outlive the transport
+};
+
+// Anybody who can reach the address could take part in a job without a secret.
+Status TcpTransport::check_allowed(const Address& address) const {
+  if (!options_->credentials.secret.empty() || address.is_loopback()) return Status::ok();
+  return permission_denied("tcp: " + address.to_string() +
+                           " is not a loopback address, and the job has no secret: set "
+                           "BYTEPS_SECRET_FILE to the same file on every machine, or start with bpslaunch");
+}
+
+Result<std::unique_ptr<Listener>> TcpTransport::listen(EventLoop& loop, const Address& address,
+                                                       AcceptCallback on_accept) {
+  BPS_RETURN_IF_ERROR(check_allowed(address));
+  auto fd = open_listening_socket(address);
+  if (!fd) return fd.status();
+  const Address bound = local_address(fd->get());
+  return listen_on(loop, std::move(*fd), bound, std::move(on_accept));
+}
+
+Result<std::unique_ptr<Listener>> TcpTransport::listen_on(EventLoop& loop, UniqueFd fd,
+                                                          const Address& address, AcceptCallback on_accept) {
+  BPS_RETURN_IF_ERROR(check_allowed(address));
+  auto listener = std::make_unique<TcpListener>(loop, options_, std::move(fd), address, std::move(on_accept));
+  Status status = failed_precondition("tcp: listen: the event loop has stopped");
+  if (loop.in_loop()) {
+    status = listener->open();
+  } else {
+    loop.run_and_wait([&] { status = listener->open(); });
+  }
+  if (!status) return status;
+  return std::unique_ptr<Listener>(std::move(listener));
+}
+
+void TcpTransport::connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+                           ConnectCallback on_done) {
+  Status allowed = check_allowed(address);
+  loop.post([&loop, options = options_, address, deadline_us, on_done = std::move(on_done),
+             allowed = std::move(allowed)]() mutable {
+    if (!allowed) return on_done(allowed);
+    Connector::start(loop, std::move(options), address, deadline_us, std::move(on_done));
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_tcp_transport(TcpOptions options) {
+  return std::make_unique<TcpTransport>(std::move(options));
+}
+
+Result<std::unique_ptr<Listener>> listen_on_tcp_socket(Transport& tcp, EventLoop& loop, int fd,
+                                                       AcceptCallback on_accept) {
+  auto* transport = dynamic_cast<TcpTransport*>(&tcp);
+  BPS_CHECK(transport) << "not the TCP transport: " << tcp.name();
+  UniqueFd owned(fd);
+  const auto address = adopt_listening_socket(fd);
+  if (!address) return address.status();
+  return transport->listen_on(loop, std::move(owned), *address, std::move(on_accept));
+}
+
+}  // namespace byteps::transport

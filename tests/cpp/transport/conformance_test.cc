@@ -1,0 +1,556 @@
+// What every transport has to do, whatever carries the bytes.
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "transport/harness.h"
+
+namespace byteps::transport {
+namespace {
+
+struct Way {
+  const char* name;
+  bool two_loops;
+  const char* ip;  // null: inproc
+};
+
+class Conformance : public testing::TestWithParam<Way> {
+ protected:
+  static constexpr int kA = 0;
+  static constexpr int kB = 1;
+
+  Conformance() {
+    loops_[kA] = make_loop();
+    if (GetParam().two_loops) loops_[kB] = make_loop();
+    if (GetParam().ip) {
+      tcp_ = make_tcp_transport({.credentials = test_credentials()});
+      acceptor_ = std::make_unique<Acceptor>(*tcp_, loop(kB), Address{GetParam().ip, 0});
+    }
+    connect(ends_);
+  }
+  ~Conformance() override {
+    destroy(kA);
+    destroy(kB);
+  }
+
+  using Ends = std::array<std::unique_ptr<Connection>, 2>;
+  void connect(Ends& ends) {
+    if (!tcp_) {
+      std::tie(ends[kA], ends[kB]) = make_inproc_pair(loop(kA), loop(kB));
+      return;
+    }
+    auto connected = connect_and_wait(*tcp_, loop(kA), acceptor_->address(), soon_us());
+    ASSERT_TRUE(connected.is_ok()) << connected.status();
+    ends[kA] = std::move(*connected);
+    ends[kB] = acceptor_->take();
+    ASSERT_TRUE(ends[kB]);
+  }
+
+  EventLoop& loop(int side) { return loops_[side] ? *loops_[side] : *loops_[kA]; }
+  Connection& end(int side) { return *ends_[side]; }
+  void start(int side) {
+    run_on(loop(side), [&] { end(side).start(&recorders_[side]); });
+  }
+  void start_both() {
+    start(kA);
+    start(kB);
+  }
+  void destroy(int side) {
+    run_on(loop(side), [&] { ends_[side].reset(); });
+  }
+  // `head` and `payload` have to live until on_sent.
+  void send(int side, const std::string& head, const std::string& payload = {}) {
+    run_on(loop(side), [&] { end(side).send(as_bytes(head), payload_of(payload), sent_.expect_one()); });
+  }
+  void expect_all_sent() {
+    for (const Status& status : sent_.all()) EXPECT_TRUE(status.is_ok()) << status;
+  }
+
+  // Outlive the connections, whose last callbacks they get.
+  SentLog sent_;
+  std::array<Recorder, 2> recorders_;
+  std::array<std::unique_ptr<EventLoop>, 2> loops_;
+  std::unique_ptr<Transport> tcp_;
+  std::unique_ptr<Acceptor> acceptor_;
+  Ends ends_;
+};
+
+TEST_P(Conformance, FramesOfEverySizeArriveWholeAndInOrder) {
+  start_both();
+  const std::vector<size_t> sizes{
+      0,   1,    2,     15,    16,    17,    255,           256,           257,   271,     272,
+      273, 4095, 4096,  8191,  8192,  8193,  65535,         65536,         65537, 100'003, 0,
+      1,   0,    1'000, 9'000, 1'000, 3'000, (1 << 20) + 3, (5 << 20) - 1, 7,     70'000};
+  std::vector<std::string> heads;
+  std::vector<std::string> payloads;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    heads.push_back(pattern((i * 37) % (kMaxHeadBytes + 1), 900 + i));
+    payloads.push_back(pattern(sizes[i], i));
+  }
+  heads.front() = pattern(kMaxHeadBytes, 1);
+  run_on(loop(kA), [&] {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      end(kA).send(as_bytes(heads[i]), payload_of(payloads[i]), sent_.expect_one());
+    }
+  });
+  ASSERT_TRUE(recorders_[kB].wait_for_frames(sizes.size()));
+  const Seen seen = recorders_[kB].seen.get();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    EXPECT_EQ(seen.frames[i].head, heads[i]) << i;
+    EXPECT_TRUE(seen.frames[i].payload == payloads[i]) << "payload " << i << " of " << sizes[i] << " bytes";
+  }
+  EXPECT_EQ(seen.heads,
+            static_cast<size_t>(std::count_if(sizes.begin(), sizes.end(), [](size_t s) { return s > 0; })))
+      << "on_head is for frames with a payload";
+  expect_all_sent();
+}
+
+TEST_P(Conformance, ManyFramesBothWaysAtOnce) {
+  start_both();
+  constexpr int kFrames = 2000;
+  std::array<std::vector<std::string>, 2> payloads;
+  for (int side : {kA, kB}) {
+    std::mt19937 random(side + 1);
+    for (int i = 0; i < kFrames; ++i) {
+      const size_t bytes = i % 100 == 99 ? 200'000 : random() % (i % 7 == 0 ? 20'000 : 300);
+      payloads[side].push_back(pattern(bytes, random()));
+    }
+  }
+  for (int first = 0; first < kFrames; first += 50) {
+    for (int side : {kA, kB}) {
+      run_on(loop(side), [&] {
+        for (int i = first; i < first + 50; ++i) {
+          end(side).send(as_bytes(std::to_string(i)), payload_of(payloads[side][i]), sent_.expect_one());
+        }
+      });
+    }
+  }
+  for (int side : {kA, kB}) {
+    ASSERT_TRUE(recorders_[1 - side].wait_for_frames(kFrames));
+    const Seen seen = recorders_[1 - side].seen.get();
+    for (int i = 0; i < kFrames; ++i) {
+      ASSERT_EQ(seen.frames[i].head, std::to_string(i));
+      ASSERT_TRUE(seen.frames[i].payload == payloads[side][i]) << i;
+    }
+  }
+  expect_all_sent();
+}
+
+TEST_P(Conformance, PayloadsLandWhereTheReceiverSays) {
+  const std::string payload = pattern(300'001, 5);
+  std::vector<std::byte> memory(payload.size() + 2, std::byte{0x5a});
+  std::atomic<const void*> given = nullptr;
+  recorders_[kB].head = [&](Connection&, const Arrival&) -> Result<Landing> {
+    return Landing::into(MutableBytes(memory).subspan(1, payload.size()));
+  };
+  recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes landed) {
+    given = landed.data();
+    return Status::ok();
+  };
+  start_both();
+  send(kA, "head", payload);
+  ASSERT_TRUE(recorders_[kB].wait_for_frames(1));
+  send(kA, "done");  // its on_frame comes after the other's has returned
+  ASSERT_TRUE(recorders_[kB].wait_for_frames(2));
+  EXPECT_TRUE(as_text(Bytes(memory).subspan(1, payload.size())) == payload);
+  EXPECT_EQ(memory.front(), std::byte{0x5a});
+  EXPECT_EQ(memory.back(), std::byte{0x5a});
+  expect_all_sent();
+}
+
+TEST_P(Conformance, LoansAreTheSendersOwnMemory) {
+  const std::string payload = pattern(70'000, 6);
+  std::vector<std::byte> reply_space(payload.size());
+  std::optional<Arrival> asked;
+  const void* landed_at = nullptr;
+  recorders_[kB].head = [&](Connection& connection, const Arrival& arrival) -> Result<Landing> {
+    asked = arrival;
+    EXPECT_EQ(arrival.payload_bytes, payload.size());
+    EXPECT_EQ(connection.lends(), !arrival.lent.empty());
+    return connection.lends() ? Landing::borrow() : Landing::discard();
+  };
+  recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes landed) {
+    landed_at = landed.data();
+    return Status::ok();
+  };
+  start_both();
+  run_on(loop(kA), [&] { end(kA).send({}, {as_bytes(payload), reply_space}, sent_.expect_one()); });
+  ASSERT_TRUE(recorders_[kB].wait_for_frames(1));
+  expect_all_sent();
+  run_on(loop(kB), [&] {
+    EXPECT_EQ(landed_at, end(kB).lends() ? static_cast<const void*>(payload.data()) : nullptr);
+    EXPECT_EQ(asked->reply_space.data(), end(kB).lends() ? reply_space.data() : nullptr);
+  });
+  EXPECT_EQ(end(kB).lends(), tcp_ == nullptr);
+}
+
+TEST_P(Conformance, DiscardedPayloadsAreSkipped) {
+  recorders_[kB].head = [](Connection&, const Arrival&) -> Result<Landing> { return Landing::discard(); };
+  start_both();
+  const std::string small = pattern(100, 1);
+  const std::string large = pattern(3'000'000, 2);
+  for (int i = 0; i < 3; ++i) {
+    send(kA, "small", small);
+    send(kA, "large", large);
+    send(kA, "none");
+  }
+  ASSERT_TRUE(recorders_[kB].wait_for_frames(9));
+  const Seen seen = recorders_[kB].seen.get();
+  for (size_t i = 0; i < 9; ++i) {
+    EXPECT_EQ(seen.frames[i].head, (std::array{"small", "large", "none"}[i % 3]));
+    EXPECT_EQ(seen.frames[i].payload, "");
+  }
+  expect_all_sent();
+}
+
+TEST_P(Conformance, FramesThatCameBeforeStartAreKept) {
+  start(kA);
+  const std::string payload = pattern(50'000, 3);
+  for (int i = 0; i < 20; ++i) send(kA, std::to_string(i), payload);
+  EXPECT_EQ(recorders_[kB].seen.get().frames.size(), 0u);
+  start(kB);
+  ASSERT_TRUE(recorders_[kB].wait_for_frames(20));
+  EXPECT_EQ(recorders_[kB].seen.get().frames[19].head, "19");
+  expect_all_sent();
+}
+
+TEST_P(Conformance, SendingIsPossibleBeforeStart) {
+  start(kB);
+  const std::string payload = pattern(10'000'000, 3);
+  send(kA, "early", payload);
+  ASSERT_TRUE(recorders_[kB].wait_for_frames(1));
+  EXPECT_TRUE(recorders_[kB].seen.get().frames[0].payload == payload);
+  expect_all_sent();
+}
+
+TEST_P(Conformance, AReceiverMayAnswerFromItsCallbacks) {
+  constexpr int kRounds = 500;
+  const std::string payload = pattern(1000, 3);
+  for (int side : {kA, kB}) {
+    recorders_[side].frame = [&, side](Connection& connection, const Arrival& arrival, Bytes) {
+      const int round = std::stoi(std::string(as_text(arrival.head)));
+      if (round < kRounds) connection.send(as_bytes(std::to_string(round + 1)), payload_of(payload), {});
+      return Status::ok();
+    };
+  }
+  start_both();
+  send(kA, "1");
+  ASSERT_TRUE(recorders_[kB].wait_for_frames(kRounds / 2));
+  ASSERT_TRUE(recorders_[kA].wait_for_frames(kRounds / 2));
+}
+
+TEST_P(Conformance, OnSentIsNeverCalledFromInsideSend) {
+  start_both();
+  bool inside = false;
+  bool called_inside = false;
+  Watched<int> calls;
+  const auto send_watched = [&] {
+    run_on(loop(kA), [&] {
+      inside = true;
+      end(kA).send({}, {}, [&](const Status&) {
+        called_inside |= inside;
+        calls.update([](int& n) { ++n; });
+      });
+      inside = false;
+    });
+  };
+  send_watched();
+  ASSERT_TRUE(calls.wait([](int n) { return n == 1; }));
+  run_on(loop(kA), [&] { end(kA).close(); });
+  send_watched();
+  ASSERT_TRUE(calls.wait([](int n) { return n == 2; }));
+  EXPECT_FALSE(called_inside);
+}
+
+TEST_P(Conformance, AnErrorOfOnHeadClosesBothEnds) {
+  recorders_[kB].head = [](Connection&, const Arrival&) -> Result<Landing> {
+    return data_loss("unknown key");
+  };
+  start_both();
+  send(kA, "bad", "payload");
+  EXPECT_EQ(recorders_[kB].why_closed().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(recorders_[kB].why_closed().message(), "unknown key");
+  EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(recorders_[kB].seen.get().frames.size(), 0u);
+  sent_.all();
+}
+
+TEST_P(Conformance, AnErrorOfOnFrameClosesBothEnds) {
+  recorders_[kB].frame = [](Connection&, const Arrival& arrival, Bytes) {
+    return as_text(arrival.head) == "bad" ? internal("no") : Status::ok();
+  };
+  start_both();
+  run_on(loop(kA), [&] {
+    for (const char* head : {"good", "bad", "late"}) end(kA).send(as_bytes(head), {}, sent_.expect_one());
+  });
+  EXPECT_EQ(recorders_[kB].why_closed().code(), StatusCode::kInternal);
+  EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(recorders_[kB].seen.get().frames.size(), 2u);
+  sent_.all();
+}
+
+TEST_P(Conformance, CloseReportsToTheOtherEndOnly) {
+  start_both();
+  run_on(loop(kA), [&] { end(kA).close(); });
+  EXPECT_EQ(recorders_[kB].why_closed().code(), StatusCode::kUnavailable);
+  destroy(kA);
+  EXPECT_TRUE(recorders_[kA].seen.get().closed.empty());
+}
+
+TEST_P(Conformance, DestroyingReportsToTheOtherEnd) {
+  start(kB);
+  destroy(kA);
+  EXPECT_EQ(recorders_[kB].why_closed().code(), StatusCode::kUnavailable);
+}
+
+TEST_P(Conformance, AnEndThatStartsAfterTheOtherHasGoneIsTold) {
+  destroy(kB);
+  start(kA);
+  EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
+}
+
+TEST_P(Conformance, AnEndThatSendsToAGoneOneBeforeItStartsIsTold) {
+  destroy(kB);
+  for (int i = 0; i < 3; ++i) send(kA, "to nobody", "x");
+  sent_.all();
+  start(kA);
+  EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
+}
+
+TEST_P(Conformance, CloseFromInsideACallbackEndsTheCallbacks) {
+  recorders_[kB].frame = [](Connection& connection, const Arrival&, Bytes) {
+    connection.close();
+    return Status::ok();
+  };
+  start_both();
+  run_on(loop(kA), [&] {
+    for (int i = 0; i < 10; ++i) end(kA).send({}, payload_of("some payload"), sent_.expect_one());
+  });
+  EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
+  run_on(loop(kB), [] {});
+  EXPECT_EQ(recorders_[kB].seen.get().frames.size(), 1u);
+  EXPECT_TRUE(recorders_[kB].seen.get().closed.empty());
+  sent_.all();
+}
+
+TEST_P(Conformance, CloseFromInsideOnHeadEndsTheCallbacks) {
+  recorders_[kB].head = [](Connection& connection, const Arrival&) -> Result<Landing> {
+    connection.close();
+    return Landing::discard();
+  };
+  start_both();
+  const std::string payload = pattern(100'000, 1);
+  send(kA, "one", payload);
+  EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(recorders_[kB].seen.get().frames.size(), 0u);
+  sent_.all();
+}
+
+TEST_P(Conformance, CloseFromInsideOnSentFailsTheRest) {
+  start_both();
+  run_on(loop(kA), [&] { end(kA).send({}, payload_of("x"), [&](const Status&) { end(kA).close(); }); });
+  EXPECT_EQ(recorders_[kB].why_closed().code(), StatusCode::kUnavailable);
+  send(kA, "late");
+  EXPECT_EQ(sent_.all().at(0).code(), StatusCode::kAborted);
+}
+
+TEST_P(Conformance, WhatIsNotSentWhenThisEndClosesIsAborted) {
+  const std::string payload = std::string(64 << 20, 'x');  // more than any kernel buffers; B does not read
+  send(kA, "stuck", payload);
+  send(kA, "behind");
+  run_on(loop(kA), [&] { end(kA).close(); });
+  for (const Status& status : sent_.all()) EXPECT_EQ(status.code(), StatusCode::kAborted) << status;
+}
+
+TEST_P(Conformance, CloseWhenSentDeliversAllThatWasQueued) {
+  start_both();
+  const std::string payload = pattern(3'000'000, 4);
+  run_on(loop(kA), [&] {
+    for (int i = 0; i < 5; ++i)
+      end(kA).send(as_bytes(std::to_string(i)), payload_of(payload), sent_.expect_one());
+    end(kA).close_when_sent(soon_us());
+  });
+  EXPECT_TRUE(recorders_[kA].why_closed().is_ok()) << recorders_[kA].why_closed();
+  EXPECT_EQ(recorders_[kB].why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(recorders_[kB].seen.get().frames.size(), 5u);
+  expect_all_sent();
+}
+
+// The last words of an end that is being written to have to get through: they say why it goes.
+TEST_P(Conformance, CloseWhenSentGetsThroughWhileTheOtherEndSends) {
+  const std::string bulk = pattern(1 << 20, 4);
+  start_both();
+  run_on(loop(kA), [&] {
+    for (int i = 0; i < 40; ++i) end(kA).send(as_bytes("bulk"), payload_of(bulk), sent_.expect_one());
+  });
+  run_on(loop(kB), [&] {
+    end(kB).send(as_bytes("because"), {}, sent_.expect_one());
+    end(kB).close_when_sent(soon_us(1.0));
+  });
+  ASSERT_TRUE(recorders_[kA].wait_for_frames(1));
+  EXPECT_EQ(recorders_[kA].seen.get().frames[0].head, "because");
+  EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(recorders_[kB].why_closed().is_ok());
+  sent_.all();
+}
+
+TEST_P(Conformance, CloseWhenSentEndsAtItsDeadline) {
+  start(kA);  // B never reads
+  const std::string payload = std::string(64 << 20, 'x');
+  send(kA, "stuck", payload);
+  const TimeUs before = now_us();
+  run_on(loop(kA), [&] { end(kA).close_when_sent(now_us() + 50'000); });
+  EXPECT_TRUE(recorders_[kA].why_closed().is_ok());
+  EXPECT_GE(now_us() - before, 50'000);
+  EXPECT_EQ(sent_.all().at(0).code(), StatusCode::kAborted);
+}
+
+TEST_P(Conformance, NothingIsAcceptedAfterCloseWhenSent) {
+  start_both();
+  run_on(loop(kA), [&] {
+    end(kA).close_when_sent(soon_us());
+    end(kA).send(as_bytes("late"), {}, sent_.expect_one());
+  });
+  EXPECT_EQ(sent_.all().at(0).code(), StatusCode::kAborted);
+  EXPECT_TRUE(recorders_[kA].why_closed().is_ok());
+  EXPECT_EQ(recorders_[kB].seen.get().frames.size(), 0u);
+}
+
+TEST_P(Conformance, BothEndsMayCloseWhenSentAtOnce) {
+  start_both();
+  const auto say_goodbye = [&](int side) {
+    end(side).send(as_bytes("bye"), {}, sent_.expect_one());
+    end(side).close_when_sent(soon_us());
+  };
+  run_on(loop(kB), [&] {  // B hears of A's only afterwards
+    if (loops_[kB]) {
+      run_on(loop(kA), [&] { say_goodbye(kA); });
+    } else {
+      say_goodbye(kA);
+    }
+    say_goodbye(kB);
+  });
+  for (int side : {kA, kB}) {
+    EXPECT_TRUE(recorders_[side].why_closed().is_ok()) << recorders_[side].why_closed();
+    EXPECT_EQ(recorders_[side].seen.get().frames.size(), 1u);
+  }
+}
+
+TEST_P(Conformance, DestroyedWhileBusyEveryFrameCompletesOnce) {
+  destroy(kA);
+  destroy(kB);
+  for (int round = 0; round < 12; ++round) {
+    SCOPED_TRACE(round);
+    Ends ends;
+    connect(ends);
+    SentLog sent;
+    std::array<Recorder, 2> recorders;
+    const std::string payload = pattern(round % 2 ? 700'000 : 900, 1);
+    for (int side : {kA, kB}) {
+      run_on(loop(side), [&] {
+        ends[side]->start(&recorders[side]);
+        for (int i = 0; i < 20; ++i) ends[side]->send({}, payload_of(payload), sent.expect_one());
+      });
+    }
+    recorders[round % 3 ? kA : kB].wait_for_frames(round % 4);
+    for (int side : {round % 2, 1 - round % 2}) run_on(loop(side), [&] { ends[side].reset(); });
+    sent.all();
+  }
+}
+
+TEST_P(Conformance, ACallbackMayDestroyAnotherConnection) {
+  Ends others;
+  connect(others);
+  Recorder unheard;
+  run_on(loop(kB), [&] { others[kB]->start(&unheard); });
+  recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes) {
+    others[kB].reset();
+    return Status::ok();
+  };
+  start_both();
+  // Both have something to read, in one pass of the loop more often than not.
+  run_on(loop(kA), [&] {
+    end(kA).send(as_bytes("kill"), {}, sent_.expect_one());
+    others[kA]->send(as_bytes("to the dead"), {}, sent_.expect_one());
+  });
+  ASSERT_TRUE(recorders_[kB].wait_for_frames(1));
+  sent_.all();
+  run_on(loop(kA), [&] { others[kA].reset(); });
+  run_on(loop(kB), [&] { others[kB].reset(); });
+}
+
+TEST_P(Conformance, ASlowReaderStopsTheSenderAndNothingElse) {
+  start(kA);
+  const std::string payload = pattern(1 << 20, 1);
+  constexpr size_t kFrames = 64;
+  run_on(loop(kA), [&] {
+    for (size_t i = 0; i < kFrames; ++i) end(kA).send({}, payload_of(payload), sent_.expect_one());
+  });
+  Ends others;
+  connect(others);
+  Recorder quick;
+  run_on(loop(kB), [&] { others[kB]->start(&quick); });
+  run_on(loop(kA), [&] { others[kA]->send(as_bytes("past the jam"), {}, {}); });
+  ASSERT_TRUE(quick.wait_for_frames(1));
+  EXPECT_LT(sent_.done(), kFrames);
+  start(kB);
+  ASSERT_TRUE(recorders_[kB].wait_for_frames(kFrames));
+  expect_all_sent();
+  run_on(loop(kA), [&] { others[kA].reset(); });
+  run_on(loop(kB), [&] { others[kB].reset(); });
+}
+
+TEST_P(Conformance, ManyConnectionsShareTheLoops) {
+  constexpr size_t kConnections = 60;
+  std::vector<Ends> all(kConnections);
+  std::vector<Recorder> recorders(kConnections);
+  const std::string payload = pattern(20'000, 8);
+  for (size_t i = 0; i < kConnections; ++i) {
+    connect(all[i]);
+    run_on(loop(kB), [&] { all[i][kB]->start(&recorders[i]); });
+  }
+  run_on(loop(kA), [&] {
+    for (int round = 0; round < 10; ++round) {
+      for (size_t i = 0; i < kConnections; ++i) {
+        all[i][kA]->send(as_bytes(std::to_string(i)), payload_of(payload), sent_.expect_one());
+      }
+    }
+  });
+  for (size_t i = 0; i < kConnections; ++i) {
+    ASSERT_TRUE(recorders[i].wait_for_frames(10));
+    for (const Received& frame : recorders[i].seen.get().frames) {
+      EXPECT_EQ(frame.head, std::to_string(i));
+      EXPECT_TRUE(frame.payload == payload);
+    }
+  }
+  expect_all_sent();
+  for (int side : {kA, kB}) {
+    run_on(loop(side), [&] {
+      for (Ends& ends : all) ends[side].reset();
+    });
+  }
+}
+
+TEST_P(Conformance, ConnectionsMayBeDestroyedAfterTheirLoopHasStopped) {
+  start_both();
+  const std::string payload = std::string(8 << 20, 'x');
+  send(kA, "busy", payload);
+  if (acceptor_) acceptor_.reset();
+  loop(kA).stop();
+  loop(kB).stop();
+  ends_[kA].reset();
+  ends_[kB].reset();
+  loops_[kA] = make_loop();
+  loops_[kB] = make_loop();
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Conformance,
+                         testing::Values(Way{"InprocOneLoop", false, nullptr},
+                                         Way{"InprocTwoLoops", true, nullptr},
+                                         Way{"TcpIPv4", true, "127.0.0.1"},
+                                         Way{"TcpIPv4OneLoop", false, "127.0.0.1"},
+                                         Way{"TcpIPv6", true, "::1"}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace byteps::transport

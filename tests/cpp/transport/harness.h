@@ -1,0 +1,247 @@
+// What the transport tests share: waiting with a deadline, a receiver that remembers, connected pairs.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/inproc.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace byteps::transport {
+
+inline constexpr auto kTestDeadline = std::chrono::seconds(20);
+
+inline std::unique_ptr<EventLoop> make_loop() {
+  auto loop = EventLoop::create("test loop");
+  BPS_CHECK(loop.is_ok()) << loop.status();
+  return std::move(*loop);
+}
+
+// Runs `work` on the loop and returns what it returns.
+template <typename F>
+auto on_loop(EventLoop& loop, F work) {
+  std::optional<decltype(work())> result;
+  BPS_CHECK(loop.run_and_wait([&] { result.emplace(work()); }));
+  return std::move(*result);
+}
+inline void run_on(EventLoop& loop, const std::function<void()>& work) { BPS_CHECK(loop.run_and_wait(work)); }
+
+// A value that tests wait for. Any thread.
+template <typename T>
+class Watched {
+ public:
+  void update(const std::function<void(T&)>& change) {
+    std::lock_guard lock(mutex_);
+    change(value_);
+    changed_.notify_all();
+  }
+  T get() const {
+    std::lock_guard lock(mutex_);
+    return value_;
+  }
+  // False if it has not come true by the deadline.
+  bool wait(const std::function<bool(const T&)>& is_true) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kTestDeadline, [&] { return is_true(value_); });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  T value_{};
+};
+
+struct Received {
+  std::string head;
+  std::string payload;
+};
+
+struct Seen {
+  std::vector<Received> frames;
+  size_t heads = 0;
+  std::vector<Status> closed;
+  bool after_close = false;  // a callback came after on_closed
+};
+
+// Keeps every frame. Tests may replace what it does.
+class Recorder : public Receiver {
+ public:
+  std::function<Result<Landing>(Connection&, const Arrival&)> head;  // default: into memory of its own
+  std::function<Status(Connection&, const Arrival&, Bytes)> frame;   // after it was recorded
+  Watched<Seen> seen;
+
+  bool wait_for_frames(size_t count) {
+    return seen.wait([&](const Seen& s) { return s.frames.size() >= count; });
+  }
+  bool wait_until_closed() {
+    return seen.wait([](const Seen& s) { return !s.closed.empty(); });
+  }
+  Status why_closed() {
+    if (!wait_until_closed()) return internal("not closed in time");
+    const Seen now = seen.get();
+    EXPECT_EQ(now.closed.size(), 1u);
+    EXPECT_FALSE(now.after_close);
+    return now.closed.front();
+  }
+
+  Result<Landing> on_head(Connection& connection, const Arrival& arrival) override {
+    seen.update([](Seen& s) {
+      ++s.heads;
+      s.after_close |= !s.closed.empty();
+    });
+    if (head) return head(connection, arrival);
+    memory_.resize(arrival.payload_bytes);
+    return Landing::into(memory_);
+  }
+  Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) override {
+    seen.update([&](Seen& s) {
+      s.frames.push_back({std::string(as_text(arrival.head)), std::string(as_text(payload))});
+      s.after_close |= !s.closed.empty();
+    });
+    return frame ? frame(connection, arrival, payload) : Status::ok();
+  }
+  void on_closed(Connection&, const Status& why) override {
+    seen.update([&](Seen& s) { s.closed.push_back(why); });
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+// Counts on_sent of many frames, each of which must be called exactly once.
+class SentLog {
+ public:
+  UniqueFunction<void(const Status&)> expect_one() {
+    const size_t index = expected_++;
+    log_.update([&](auto& log) { log.resize(expected_); });
+    return [this, index](const Status& status) {
+      log_.update([&](auto& log) { log[index].push_back(status); });
+    };
+  }
+  bool wait_for_all() {
+    return log_.wait([](const auto& log) {
+      for (const auto& each : log) {
+        if (each.empty()) return false;
+      }
+      return true;
+    });
+  }
+  size_t done() const {
+    size_t count = 0;
+    for (const auto& each : log_.get()) count += !each.empty();
+    return count;
+  }
+  std::vector<Status> all() {
+    EXPECT_TRUE(wait_for_all());
+    std::vector<Status> result;
+    for (const auto& each : log_.get()) {
+      EXPECT_EQ(each.size(), 1u);
+      if (!each.empty()) result.push_back(each.front());
+    }
+    return result;
+  }
+
+ private:
+  size_t expected_ = 0;
+  Watched<std::vector<std::vector<Status>>> log_;
+};
+
+inline std::string pattern(size_t bytes, uint32_t seed) {
+  std::string text(bytes, '\0');
+  uint32_t state = seed * 2654435761u + 1;
+  for (char& c : text) {
+    state = state * 1664525u + 1013904223u;
+    c = static_cast<char>(state >> 24);
+  }
+  return text;
+}
+
+inline Payload payload_of(const std::string& text) { return {as_bytes(text), {}}; }
+
+inline Credentials test_credentials() { return {"a secret of the test", "job 7"}; }
+
+inline TimeUs soon_us(double seconds = 15) { return now_us() + seconds_to_us(seconds); }
+
+// Connects to `address`, waits for the outcome.
+inline Result<std::unique_ptr<Connection>> connect_and_wait(Transport& transport, EventLoop& loop,
+                                                            const Address& address, TimeUs deadline_us) {
+  struct Outcome {
+    std::unique_ptr<Connection> connection;
+    std::optional<Status> status;
+  };
+  std::mutex mutex;
+  std::condition_variable changed;
+  Outcome outcome;
+  transport.connect(loop, address, deadline_us, [&](Result<std::unique_ptr<Connection>> result) {
+    std::lock_guard lock(mutex);
+    outcome.status = result.status();
+    if (result) outcome.connection = std::move(*result);
+    changed.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  if (!changed.wait_for(lock, kTestDeadline * 2, [&] { return outcome.status.has_value(); })) {
+    ADD_FAILURE() << "connect() gave no answer";
+    std::abort();  // the callback refers to this frame
+  }
+  if (!outcome.status->is_ok()) return *outcome.status;
+  return std::move(outcome.connection);
+}
+
+// A listener whose accepted connections are kept until a test takes them.
+class Acceptor {
+ public:
+  Acceptor(Transport& transport, EventLoop& loop, const Address& address) : loop_(loop) {
+    auto listener = transport.listen(loop, address, callback());
+    BPS_CHECK(listener.is_ok()) << listener.status();
+    listener_ = std::move(*listener);
+  }
+  Acceptor(Transport& transport, EventLoop& loop, int fd) : loop_(loop) {
+    auto listener = listen_on_tcp_socket(transport, loop, fd, callback());
+    BPS_CHECK(listener.is_ok()) << listener.status();
+    listener_ = std::move(*listener);
+  }
+  ~Acceptor() {
+    run_on(loop_, [&] {
+      listener_.reset();
+      accepted_.clear();
+    });
+  }
+  const Address& address() const { return listener_->address(); }
+  std::unique_ptr<Connection> take() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, kTestDeadline, [&] { return !accepted_.empty(); })) return nullptr;
+    auto first = std::move(accepted_.front());
+    accepted_.pop_front();
+    return first;
+  }
+  size_t waiting() {
+    std::lock_guard lock(mutex_);
+    return accepted_.size();
+  }
+
+ private:
+  AcceptCallback callback() {
+    return [this](std::unique_ptr<Connection> connection) {
+      std::lock_guard lock(mutex_);
+      accepted_.push_back(std::move(connection));
+      changed_.notify_all();
+    };
+  }
+  EventLoop& loop_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::unique_ptr<Connection>> accepted_;
+  std::unique_ptr<Listener> listener_;
+};
+
+}  // namespace byteps::transport
