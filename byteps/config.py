@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from byteps.config_reader import Reader
@@ -27,7 +27,7 @@ _MAX_SECONDS = 7 * 24 * 3600.0
 _LEVELS = {"trace": "debug", "fatal": "error", "warn": "warning"}
 _HOST = word(r"[A-Za-z0-9._:%-]{1,255}", "a host name or an address")
 _NODE_FIELDS = (
-    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "scheduler_fd", "interface"),
+    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "interface"),
     *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
     *("credit_bytes", "service_threads", "placement", "log_level"),
 )  # those with the same name and type in _core.NodeConfig
@@ -208,39 +208,14 @@ class Config:
         one_machine = self.num_machines == 1 and not self.host_scheduler
         return self.role != "worker" and one_machine and not self.force_distributed
 
-    def with_topology(self, *, num_machines: int, num_servers: int, rank: int) -> Config:
-        """The same process in a job of another shape, with the scheduler where it was: for `resume`.
-
-        Raises:
-            InvalidArgumentError: no job has that shape, or this one began as a process alone and knows no scheduler.
-        """
-        size = num_machines * max(self.local_size, 1)
-        if not (num_machines >= 1 and num_servers >= 0 and 0 <= rank < size):
-            raise InvalidArgumentError(
-                f"num_workers={num_machines}, num_servers={num_servers}, global_rank={rank}: expected at least "
-                f"one worker machine, no fewer than 0 servers and a rank below {size}"
-            )
-        new = replace(
-            self,
-            num_machines=num_machines,
-            num_servers=num_servers,
-            size=size,
-            rank=rank,
-            global_rank=rank,
-            scheduler_fd=-1,
-        )
-        if not new.is_single_process and not self.scheduler_host:
-            raise InvalidArgumentError(
-                "a job that began as one process alone cannot grow: expected DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and "
-                "BYTEPS_FORCE_DISTRIBUTED=1 at its start"
-            )
-        return new
-
     def node_fields(self) -> dict[str, Any]:
         """Keyword arguments of `_core.NodeConfig`."""
+        hosts = self.host_scheduler and self.role == "worker" and self.rank == 0
         return {name: getattr(self, name) for name in _NODE_FIELDS} | {
             "num_workers": self.size,
-            "host_scheduler": self.host_scheduler and self.role == "worker" and self.rank == 0,
+            "host_scheduler": hosts,
+            "scheduler_by_rank_0": self.host_scheduler,
+            "scheduler_fd": self.scheduler_fd if hosts else -1,
             "scheduler_ports": list(self.scheduler_ports),
             "secret": self.secret.encode(errors="surrogateescape"),
         }

@@ -9,7 +9,8 @@ import secrets
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from byteps.config import Config
 from byteps.errors import InvalidArgumentError
@@ -28,18 +29,17 @@ _BACKLOG = 1024  # a whole job may connect at once
 class Job:
     """This machine's part of a job."""
 
-    env: Environ  # what its processes have in common
-    local_size: int
-    servers: tuple[int, ...]  # numbers of the servers that run here
-    scheduler: socket.socket | None  # bound and listening, for worker 0
+    config: Config  # of its first worker
+    env: Environ  # likewise
+    servers: tuple[int, ...] = ()  # numbers of the servers that run here
+    scheduler: socket.socket | None = None  # bound and listening, for worker 0
 
 
 def make_job(options: Options, environ: Environ) -> Job:
     """The job that flags and environment describe.
 
     Raises:
-        InvalidArgumentError: they do not describe one.
-        OSError: the scheduler's port cannot be had.
+        InvalidArgumentError: they describe none, or the scheduler's port cannot be had.
     """
     env = {**environ, "PYTHONUNBUFFERED": "1"}
     if options.secret_file is not None:
@@ -47,42 +47,53 @@ def make_job(options: Options, environ: Environ) -> Job:
         env["BYTEPS_SECRET_FILE"] = str(options.secret_file.absolute())
     local_size = options.nproc_per_node or _local_size(environ)
     env |= {"DMLC_ROLE": "worker", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": str(local_size)}
-    if not options.describes_job and _scheduler_is_elsewhere(env):
-        return Job(env=env, local_size=local_size, servers=(), scheduler=None)
-    return _own_job(options, env, local_size)
+    names_others = env.get("DMLC_PS_ROOT_URI") or env.get("DMLC_NUM_WORKER", "1") != "1"
+    if names_others and not options.describes_job:
+        config = Config.parse(env)
+        if config.sources["scheduler_host"] == "environment DMLC_PS_ROOT_URI" and not config.is_single_process:
+            return Job(config=config, env=env)  # somebody else starts the scheduler
+    return _own_job(options, env)
 
 
 def commands_of(job: Job, options: Options, machine: Machine) -> Iterator[Command]:
     """Workers first, in the order of their ranks."""
-    logs = options.log_dir / job.env["BYTEPS_JOB_ID"] if options.log_dir is not None else None
-    cpus = share_cores(machine, job.local_size)
-    first_rank = int(job.env.get("DMLC_WORKER_ID", "0")) * job.local_size
-
-    def command(label: str, argv: tuple[str, ...], streams: int, **fields: object) -> Command:
-        names = {STDOUT: "stdout.log", STDERR: "stderr.log"}
-        copies = {number: logs / label / name for number, name in names.items() if streams & number} if logs else {}
-        return Command(label=label, argv=argv, copies=copies, **fields)  # type: ignore[arg-type]
-
+    local_size = job.config.local_size
+    cpus = share_cores(machine, local_size) if job.config.numa_on else [None] * local_size
     every = options.tee.get(None, 0)
-    for local_rank in range(job.local_size):
-        fd = job.scheduler.detach() if job.scheduler is not None and local_rank == 0 else None
-        yield command(
-            f"r{first_rank + local_rank}",
-            options.command,
-            options.tee.get(local_rank, every),
-            env={**job.env, "BYTEPS_LOCAL_RANK": str(local_rank)} | ({"BYTEPS_SCHEDULER_FD": str(fd)} if fd else {}),
-            pass_fds=(fd,) if fd else (),
+    for local_rank in range(local_size):
+        env = {**job.env, "BYTEPS_LOCAL_RANK": str(local_rank)}
+        fds: tuple[int, ...] = ()
+        if job.scheduler is not None and local_rank == 0:
+            fds = (job.scheduler.detach(),)
+            env["BYTEPS_SCHEDULER_FD"] = str(fds[0])
+        label = f"r{job.config.rank + local_rank}"
+        yield Command(
+            label=label,
+            argv=options.command,
+            env=env,
+            pass_fds=fds,
             cpus=cpus[local_rank],
+            copies=_copies(job, options, label, options.tee.get(local_rank, every)),
         )
     for number in job.servers:
         env = {name: value for name, value in job.env.items() if name != "BYTEPS_LOCAL_RANK"} | {"DMLC_ROLE": "server"}
-        yield command(f"s{number}", (sys.executable, "-m", "byteps.server"), every, env=env, is_server=True)
+        argv = (sys.executable, "-m", "byteps.server")
+        copies = _copies(job, options, f"s{number}", every)
+        yield Command(label=f"s{number}", argv=argv, env=env, is_server=True, copies=copies)
 
 
 def with_threads(job: Job, machine: Machine) -> Job:
     """The same with OMP_NUM_THREADS, so that ranks do not fight for cores."""
-    threads = {"OMP_NUM_THREADS": str(threads_of(machine, job.local_size))}
-    return Job(env={**job.env, **threads}, local_size=job.local_size, servers=job.servers, scheduler=job.scheduler)
+    threads = {"OMP_NUM_THREADS": str(threads_of(machine, job.config.local_size))}
+    return replace(job, env={**job.env, **threads})
+
+
+def _copies(job: Job, options: Options, label: str, streams: int) -> dict[int, Path]:
+    if options.log_dir is None:
+        return {}
+    directory = options.log_dir / job.config.job_id / label
+    names = {STDOUT: "stdout.log", STDERR: "stderr.log"}
+    return {number: directory / name for number, name in names.items() if streams & number}
 
 
 def _local_size(environ: Environ) -> int:
@@ -94,22 +105,18 @@ def _local_size(environ: Environ) -> int:
     return int(text)
 
 
-def _scheduler_is_elsewhere(env: Environ) -> bool:
-    """Whether, by BytePS's variables, this machine joins a job whose scheduler somebody else starts."""
-    config = Config.parse(env)
-    return bool(config.scheduler_host) and not (config.host_scheduler and config.num_machines <= 1)
-
-
-def _own_job(options: Options, env: dict[str, str], local_size: int) -> Job:
+def _own_job(options: Options, env: dict[str, str]) -> Job:
     nnodes, node_rank, servers = options.nnodes or 1, options.node_rank or 0, options.servers or 0
     if nnodes > 1:
         _check_several_machines(options, env)
+    host, port = options.master_addr or _LOOPBACK, options.master_port or 0
+    scheduler = _listen(host, port) if node_rank == 0 else None
     env |= {
         "DMLC_NUM_WORKER": str(nnodes),
         "DMLC_WORKER_ID": str(node_rank),
         "DMLC_NUM_SERVER": str(servers),
-        "DMLC_PS_ROOT_URI": options.master_addr or _LOOPBACK,
-        "DMLC_PS_ROOT_PORT": str(options.master_port or 1),
+        "DMLC_PS_ROOT_URI": host,
+        "DMLC_PS_ROOT_PORT": str(scheduler.getsockname()[1] if scheduler is not None else port),
         "BYTEPS_HOST_SCHEDULER": "1",
     }
     for name in ("BYTEPS_GLOBAL_RANK", "BYTEPS_SCHEDULER_FD"):  # of a job that this one is started from
@@ -117,14 +124,9 @@ def _own_job(options: Options, env: dict[str, str], local_size: int) -> Job:
     if not env.get("BYTEPS_SECRET") and not env.get("BYTEPS_SECRET_FILE"):
         env["BYTEPS_SECRET"] = secrets.token_hex(32)
     if not env.get("BYTEPS_JOB_ID"):
-        env["BYTEPS_JOB_ID"] = f"nodes-{options.master_port}" if nnodes > 1 else secrets.token_hex(8)
-    Config.parse(env)
-    scheduler = None
-    if node_rank == 0:
-        scheduler = _listen(env["DMLC_PS_ROOT_URI"], options.master_port or 0)
-        env["DMLC_PS_ROOT_PORT"] = str(scheduler.getsockname()[1])
+        env["BYTEPS_JOB_ID"] = f"nodes-{port}" if nnodes > 1 else secrets.token_hex(8)
     here = tuple(range(node_rank, servers, nnodes))
-    return Job(env=env, local_size=local_size, servers=here, scheduler=scheduler)
+    return Job(config=Config.parse(env), env=env, servers=here, scheduler=scheduler)
 
 
 def _check_several_machines(options: Options, env: Environ) -> None:

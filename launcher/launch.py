@@ -48,9 +48,9 @@ def _launch(options: Options, environ: dict[str, str], console: Console) -> int:
     job = make_job(options, environ)
     if not environ.get("OMP_NUM_THREADS"):
         job = with_threads(job, machine)
-        if job.local_size > 1:
-            threads = job.env["OMP_NUM_THREADS"]
-            console.say(f"OMP_NUM_THREADS={threads} for each of {job.local_size} processes on {machine.cores} cores")
+        threads, count = job.env["OMP_NUM_THREADS"], job.config.local_size
+        if count > 1:
+            console.say(f"OMP_NUM_THREADS={threads} for each of {count} processes on {machine.cores} cores")
     commands = list(commands_of(job, options, machine))
     for command in commands:
         for path in (command.copies or {}).values():

@@ -37,8 +37,8 @@ class Options:
 
     @property
     def describes_job(self) -> bool:
-        """Whether the command line says what the job looks like; else BytePS's environment variables may."""
-        flags = (self.nnodes, self.nproc_per_node, self.node_rank, self.servers, self.master_addr, self.master_port)
+        """Whether the command line says what surrounds this machine; else BytePS's environment variables may."""
+        flags = (self.nnodes, self.node_rank, self.servers, self.master_addr, self.master_port)
         return any(flag is not None for flag in flags)
 
 

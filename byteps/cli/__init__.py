@@ -1,0 +1,29 @@
+"""The program `byteps`: what can be set, what this machine can do, how fast it is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from byteps.cli import bench, doctor, env
+from byteps.errors import BytePSError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="byteps", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for module in (env, doctor, bench):
+        module.add_parser(commands)
+    arguments = parser.parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except BytePSError as error:
+        print(f"byteps: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `byteps env | head`
+        sys.stderr.close()
+        return 141
+    return code

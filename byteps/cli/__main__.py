@@ -1,0 +1,5 @@
+import sys
+
+from byteps.cli import main
+
+sys.exit(main())

@@ -1,0 +1,127 @@
+"""`byteps doctor`: what this machine can do, and what is wrong with the settings. Exits with 1 if something is."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from byteps.cli.table import format_table
+from byteps.config import Config, process_environment
+from byteps.config_reader import Reader
+from byteps.errors import BytePSError
+from byteps.launcher.topology import read_machine
+
+_FEW_FILES = 1024  # a connection takes one, and a process has a few to every other
+_FRAMEWORKS = ("numpy", "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    topic: str
+    state: Literal["ok", "note", "wrong"]
+    text: str
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("doctor", help="this machine's abilities, faults of the settings", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    findings = examine(process_environment())
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        print(format_table([(finding.topic, finding.state, finding.text) for finding in findings]))
+    return int(any(finding.state == "wrong" for finding in findings))
+
+
+def examine(environ: dict[str, str]) -> list[Finding]:
+    """Everything there is to say, whatever fails on the way."""
+    return [*_machine(), *_limits(), *_frameworks(), *_core_abilities(), *_settings(environ)]
+
+
+def _machine() -> Iterator[Finding]:
+    machine = read_machine(frozenset(os.sched_getaffinity(0)))
+    usable = sum(len(node) for node in machine.nodes)
+    yield Finding(
+        "machine", "ok", f"{socket.gethostname()}, {platform.system()} {platform.release()} {platform.machine()}"
+    )
+    yield Finding("cores", "ok", f"{machine.cores} ({usable} logical) on {len(machine.nodes)} NUMA node(s)")
+
+
+def _limits() -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    state: Literal["ok", "note"] = "note" if 0 <= soft < _FEW_FILES else "ok"
+    advice = "" if state == "ok" else f": large jobs need more, such as ulimit -n {hard if hard > 0 else 65536}"
+    yield Finding("open files", state, f"{soft if soft >= 0 else 'unlimited'}{advice}")
+    try:
+        shm = os.statvfs("/dev/shm")
+        yield Finding(
+            "/dev/shm", "ok", f"{shm.f_bavail * shm.f_frsize >> 20} MiB free (data loaders use it, byteps does not)"
+        )
+    except OSError as error:
+        yield Finding("/dev/shm", "note", f"{error.strerror} (data loaders use it, byteps does not)")
+
+
+def _frameworks() -> Iterator[Finding]:
+    yield Finding("python", "ok", platform.python_version())
+    for name in ("byteps", *_FRAMEWORKS):
+        try:
+            yield Finding(name, "ok", importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "note", "not installed")
+
+
+def _core_abilities() -> Iterator[Finding]:
+    try:
+        from byteps import _core
+    except ImportError as error:
+        yield Finding("native module", "wrong", f"{error}: expected byteps to be installed with pip install")
+        return
+    yield Finding("instructions", "ok", ", ".join(name for name, there in _core.isa_levels().items() if there))
+    for name, reason in _core.viable_transports().items():
+        yield Finding(f"transport {name}", "note" if reason else "ok", reason or "usable")
+
+
+def _settings(environ: dict[str, str]) -> Iterator[Finding]:
+    reader = Reader(environ, Config.knobs())
+    for fault in reader.faults:
+        yield Finding("settings", "wrong", fault)
+    for warning in reader.warnings:
+        yield Finding("settings", "note", warning)
+    if reader.faults:
+        return
+    config = Config.parse(environ)
+    yield Finding("settings", "ok", _job_in_words(config))
+    try:
+        yield Finding("address", "ok", _address(config))
+    except BytePSError as error:
+        yield Finding("address", "wrong", str(error))
+    except ImportError:  # reported already
+        return
+
+
+def _job_in_words(config: Config) -> str:
+    if config.is_single_process:
+        return "a worker alone: no launcher recognised and no other process described"
+    who = f"worker {config.rank} of {config.size}" if config.role == "worker" else config.role
+    return f"{who}, {config.num_servers} server(s), says {config.sources['size']}"
+
+
+def _address(config: Config) -> str:
+    from byteps import _core
+
+    host = config.scheduler_host or "127.0.0.1"
+    return f"{_core.listen_address(config.interface, config.node_host, host)} is handed out to reach {host} from"

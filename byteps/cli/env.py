@@ -1,0 +1,108 @@
+"""`byteps env`: every setting with its value, where that comes from, and what it means."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from byteps.cli.table import format_table
+from byteps.config import Config, process_environment
+from byteps.knob import Knob
+from byteps.retired import RETIRED
+
+_INTRODUCTION = """# Environment variables
+
+Written by `byteps env --markdown`; the table in `byteps/config.py` is the source. They count when `init` is called.
+`byteps env` shows the values in force and where they come from. An empty variable counts as not set.
+
+`bpslaunch` sets all that its processes need. Under `torchrun`, `mpirun`, `mpiexec` (MPICH, Intel MPI) and `srun`,
+nothing needs to be set on one machine; on several, `BYTEPS_SECRET_FILE`, and `MASTER_ADDR` (the host of rank 0) where
+the launcher does not tell it. MPICH's `mpiexec` gives a job no name: two such jobs at once on one machine need
+different `BYTEPS_JOB_ID`s.
+"""
+
+_RETIRED = """
+## Variables of the original BytePS without effect
+
+Setting one of these to anything but 0 is worth a warning.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("env", help="settings: values, origins, meanings", description=__doc__)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="the page docs/env.md, without values")
+    form.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.markdown:
+        print(markdown(), end="")
+        return 0
+    config = Config.parse(process_environment())
+    if arguments.json:
+        print(json.dumps(as_json(config), indent=2))
+        return 0
+    rows = [("VARIABLE", "VALUE", "FROM", "MEANING")]
+    for field, knob in Config.knobs().items():
+        rows.append((_name(field, knob), _value(config, field, knob), config.sources[field], knob.doc))
+    print(format_table(rows))
+    for warning in config.warnings:
+        print(f"warning: {warning}")
+    return 0
+
+
+def as_json(config: Config) -> dict[str, Any]:
+    """Field -> variable, value, source, unit and meaning. Never the secret."""
+    return {
+        field: {
+            "variable": knob.names[0] if knob.names else None,
+            "value": _value(config, field, knob) if knob.secret else getattr(config, field),
+            "source": config.sources[field],
+            "unit": knob.unit,
+            "meaning": knob.doc,
+        }
+        for field, knob in Config.knobs().items()
+    }
+
+
+def markdown() -> str:
+    """The page docs/env.md."""
+    lines = [_INTRODUCTION, "| variable | default | unit | meaning |", "|---|---|---|---|"]
+    for knob in Config.knobs().values():
+        if knob.names:
+            lines.append(f"| `{knob.names[0]}` | {_default(knob)} | {knob.unit} | {knob.doc} |")
+    lines += [_RETIRED, "| variable | why |", "|---|---|"]
+    lines += [f"| `{name}` | {reason} |" for name, reason in RETIRED.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _name(field: str, knob: Knob) -> str:
+    return knob.names[0] if knob.names else f"({field})"
+
+
+def _value(config: Config, field: str, knob: Knob) -> str:
+    value = getattr(config, field)
+    if knob.secret:
+        return f"({len(value)} characters)" if value else "-"
+    return f"{_text(value)} {knob.unit}".rstrip() if _text(value) != "-" else "-"
+
+
+def _default(knob: Knob) -> str:
+    return "" if _text(knob.default) == "-" else _text(knob.default)
+
+
+def _text(value: object) -> str:
+    """As one would set it; "-" for what is not set."""
+    match value:
+        case bool():
+            return str(int(value))
+        case float():
+            return f"{value:g}"
+        case tuple():
+            return ",".join(str(item) for item in value) or "-"
+        case -1 | "":
+            return "-"
+    return str(value)
