@@ -1,0 +1,263 @@
+// The loop of sum.h, written once. A target's .cc defines `Target`, then includes this file, both inside its
+// region of `#pragma GCC target`:
+//   struct Target {
+//     static constexpr size_t kVectorBytes;            // 0: one element at a time
+//     static Floats from_half(Halves halves);          // vectors of kVectorBytes and of half of that,
+//     static Halves to_half(Floats values);            //   or one value each
+//     template <typename V> static void stream(void* to, V vector);  // store around the caches; `to` aligned
+//     static void fence();                             // orders streaming stores before what follows
+//   };
+//
+// This file includes nothing and all of it has internal linkage: an inline function of another header that was
+// compiled in here, for one instruction set, could be the copy that the linker keeps for the whole program.
+//
+// Nothing here adds to a product, so no compiler can contract the two into a fused multiply-add, whatever its
+// flags: that is what keeps the targets equal bit for bit.
+
+namespace byteps::kernels {
+namespace {
+
+template <typename T, size_t kLanes>
+struct VectorOf {
+  typedef T Type __attribute__((vector_size(sizeof(T) * kLanes)));  // NOLINT(modernize-use-using)
+};
+template <typename T>
+struct VectorOf<T, 1> {
+  using Type = T;
+};
+template <typename T, size_t kLanes>
+using Vector = typename VectorOf<T, kLanes>::Type;
+
+template <typename T>
+inline constexpr size_t kLanesOf = Target::kVectorBytes == 0 ? 1 : Target::kVectorBytes / sizeof(T);
+
+template <typename To, typename From>
+inline To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+template <typename To, size_t kLanes, typename From>
+inline Vector<To, kLanes> convert(From from) {
+  if constexpr (kLanes == 1) {
+    return static_cast<To>(from);
+  } else {
+    return __builtin_convertvector(from, Vector<To, kLanes>);
+  }
+}
+
+// ---- Elements: how each dtype is stored and computed with ----
+
+// Computed with in its own type. W: the type of the same size whose arithmetic wraps.
+template <typename T, typename W>
+struct Plain {
+  static constexpr size_t kLanes = kLanesOf<T>;
+  using Stored = T;
+  using Packed = Vector<T, kLanes>;  // as in memory
+  using Values = Vector<T, kLanes>;  // as computed with
+  using Wrapping = Vector<W, kLanes>;
+
+  static Values unpack(Packed packed) { return packed; }
+  static Packed pack(Values values) { return values; }
+};
+
+struct Half {
+  static constexpr size_t kLanes = kLanesOf<float>;
+  using Stored = uint16_t;
+  using Packed = Vector<uint16_t, kLanes>;
+  using Values = Vector<float, kLanes>;
+  using Wrapping = Values;
+
+  static Values unpack(Packed packed) { return Target::from_half(packed); }
+  static Packed pack(Values values) { return Target::to_half(values); }
+};
+
+// The integer form of half.h's conversions.
+struct BFloat16 {
+  static constexpr size_t kLanes = kLanesOf<float>;
+  using Stored = uint16_t;
+  using Packed = Vector<uint16_t, kLanes>;
+  using Values = Vector<float, kLanes>;
+  using Wrapping = Values;
+  using Bits = Vector<uint32_t, kLanes>;
+
+  static Values unpack(Packed packed) { return bits_as<Values>(convert<uint32_t, kLanes>(packed) << 16); }
+  static Packed pack(Values values) {
+    const Bits bits = bits_as<Bits>(values);
+    const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const Bits quieted = (bits >> 16) | 0x0040;
+    return convert<uint16_t, kLanes>(values == values ? rounded : quieted);
+  }
+};
+
+// ---- Operations: combine() two inputs, finish() the last result ----
+
+struct AsIs {
+  template <typename E>
+  static typename E::Values finish(typename E::Values values, int /*divisor*/) {
+    return values;
+  }
+};
+
+struct Sum : AsIs {
+  template <typename E>
+  static typename E::Values combine(typename E::Values a, typename E::Values b) {
+    using W = typename E::Wrapping;
+    const W sum = bits_as<W>(a) + bits_as<W>(b);
+    return bits_as<typename E::Values>(sum);
+  }
+};
+
+struct Product : AsIs {
+  template <typename E>
+  static typename E::Values combine(typename E::Values a, typename E::Values b) {
+    using W = typename E::Wrapping;
+    const W product = bits_as<W>(a) * bits_as<W>(b);
+    return bits_as<typename E::Values>(product);
+  }
+};
+
+// `a != a` finds a NaN that came first; one that comes second makes the other comparison false.
+struct Min : AsIs {
+  template <typename E>
+  static typename E::Values combine(typename E::Values a, typename E::Values b) {
+    return ((a <= b) | (a != a)) ? a : b;
+  }
+};
+
+struct Max : AsIs {
+  template <typename E>
+  static typename E::Values combine(typename E::Values a, typename E::Values b) {
+    return ((a >= b) | (a != a)) ? a : b;
+  }
+};
+
+template <typename T>
+T floor_divide(T value, int divisor) {
+  using Wide = decltype(value + divisor);
+  const Wide quotient = value / divisor;
+  return static_cast<T>(quotient - (value % divisor < 0 ? 1 : 0));
+}
+
+struct Average : Sum {
+  template <typename E>
+  static typename E::Values finish(typename E::Values sum, int divisor) {
+    using T = typename E::Stored;
+    if constexpr (std::is_same_v<T, double>) {
+      return sum * (1.0 / divisor);
+    } else if constexpr (std::is_same_v<T, float> || std::is_same_v<T, uint16_t>) {
+      return sum * static_cast<float>(1.0 / divisor);
+    } else if constexpr (E::kLanes == 1) {
+      return floor_divide(sum, divisor);
+    } else {
+      for (size_t lane = 0; lane < E::kLanes; ++lane) sum[lane] = floor_divide<T>(sum[lane], divisor);
+      return sum;
+    }
+  }
+};
+
+// ---- The loop ----
+
+template <typename E>
+inline typename E::Values load(const void* src, size_t at) {
+  typename E::Packed packed;
+  __builtin_memcpy(&packed, static_cast<const std::byte*>(src) + at, sizeof(packed));
+  return E::unpack(packed);
+}
+
+template <typename E>
+inline void store(void* dst, size_t at, typename E::Values values, bool streaming) {
+  const typename E::Packed packed = E::pack(values);
+  std::byte* to = static_cast<std::byte*>(dst) + at;
+  if (streaming) {
+    Target::stream(to, packed);
+  } else {
+    __builtin_memcpy(to, &packed, sizeof(packed));
+  }
+}
+
+// kVectors vectors that begin `at` bytes into the arrays. All is read before anything is written: dst may be a src.
+template <typename E, typename Op, size_t kVectors>
+inline void reduce_vectors(const Call& call, size_t at, bool streaming) {
+  constexpr size_t kStep = sizeof(typename E::Packed);
+  typename E::Values results[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) results[v] = load<E>(call.srcs[0], at + v * kStep);
+  for (size_t s = 1; s < call.n; ++s) {
+    const void* src = call.srcs[s];
+    for (size_t v = 0; v < kVectors; ++v) {
+      results[v] = Op::template combine<E>(results[v], load<E>(src, at + v * kStep));
+    }
+  }
+  for (size_t v = 0; v < kVectors; ++v) {
+    store<E>(call.dst, at + v * kStep, Op::template finish<E>(results[v], call.divisor), streaming);
+  }
+}
+
+template <typename E>
+inline typename E::Values load_part(const void* src, size_t at, size_t size_bytes) {
+  typename E::Packed packed{};
+  __builtin_memcpy(&packed, static_cast<const std::byte*>(src) + at, size_bytes);
+  return E::unpack(packed);
+}
+
+// Less than a vector: the same arithmetic, the lanes beyond `size_bytes` zero and unused.
+template <typename E, typename Op>
+void reduce_part(const Call& call, size_t at, size_t size_bytes) {
+  if (size_bytes == 0) return;
+  typename E::Values result = load_part<E>(call.srcs[0], at, size_bytes);
+  for (size_t s = 1; s < call.n; ++s) {
+    result = Op::template combine<E>(result, load_part<E>(call.srcs[s], at, size_bytes));
+  }
+  const typename E::Packed packed = E::pack(Op::template finish<E>(result, call.divisor));
+  __builtin_memcpy(static_cast<std::byte*>(call.dst) + at, &packed, size_bytes);
+}
+
+// Bytes before the first address in dst that a whole vector may be stored to without crossing a cache line.
+inline size_t bytes_to_alignment(const std::byte* dst, size_t alignment) {
+  return (alignment - bits_as<uintptr_t>(dst) % alignment) % alignment;
+}
+
+template <typename E, typename Op>
+void reduce(const Call& shared_call) {
+  const Call call = shared_call;  // a copy that no store through dst can change
+  constexpr size_t kElement = sizeof(typename E::Stored);
+  constexpr size_t kStep = sizeof(typename E::Packed);
+  constexpr size_t kUnrolled = 4;
+  size_t at = call.begin * kElement;
+  const size_t end = call.end * kElement;
+
+  const size_t to_alignment = bytes_to_alignment(static_cast<const std::byte*>(call.dst) + at, kStep);
+  const bool can_align = to_alignment % kElement == 0;
+  const bool streaming = can_align && call.stores == Stores::kStreaming;
+  if (can_align && to_alignment < end - at) {
+    reduce_part<E, Op>(call, at, to_alignment);
+    at += to_alignment;
+  }
+  for (; end - at >= kUnrolled * kStep; at += kUnrolled * kStep) {
+    reduce_vectors<E, Op, kUnrolled>(call, at, streaming);
+  }
+  for (; end - at >= kStep; at += kStep) reduce_vectors<E, Op, 1>(call, at, streaming);
+  reduce_part<E, Op>(call, at, end - at);
+  if (streaming) Target::fence();
+}
+
+template <typename E>
+constexpr std::array<Kernel, kReductions> kernels_of() {
+  return {reduce<E, Sum>, reduce<E, Average>, reduce<E, Min>, reduce<E, Max>, reduce<E, Product>};
+}
+
+constexpr KernelTable all_kernels() {
+  return {kernels_of<Half>(),
+          kernels_of<BFloat16>(),
+          kernels_of<Plain<float, float>>(),
+          kernels_of<Plain<double, double>>(),
+          kernels_of<Plain<int8_t, uint8_t>>(),
+          kernels_of<Plain<uint8_t, uint8_t>>(),
+          kernels_of<Plain<int32_t, uint32_t>>(),
+          kernels_of<Plain<int64_t, uint64_t>>()};
+}
+
+}  // namespace
+}  // namespace byteps::kernels

@@ -1,0 +1,54 @@
+#include "kernels/sum.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/sum_targets.h"
+
+namespace byteps::kernels {
+namespace {
+
+// A dst of this size and its sources leave nothing of the first part in the cache by the time the last is written.
+// Partitions (a few MiB) are far below: they are sent or copied right after and should be found in the cache then.
+constexpr size_t kStreamingBytes = size_t{16} << 20;
+
+}  // namespace
+
+Kernel find_kernel(Isa isa, const Reduction& reduction) {
+  BPS_CHECK(is_supported(isa)) << to_string(isa);
+  const size_t dtype = static_cast<size_t>(reduction.dtype) - 1;
+  const size_t op = static_cast<size_t>(reduction.op) - 1;
+  BPS_CHECK(dtype < kDTypes) << "dtype " << dtype + 1;
+  BPS_CHECK(op < kReductions) << "a kernel for " << to_string(reduction.op);
+  return kernels_for(isa)[dtype][op];
+}
+
+Stores choose_stores(const void* dst, std::span<const void* const> srcs, size_t size_bytes) {
+  const bool in_place = std::find(srcs.begin(), srcs.end(), dst) != srcs.end();
+  return !in_place && size_bytes >= kStreamingBytes ? Stores::kStreaming : Stores::kCached;
+}
+
+Call make_call(const Reduction& reduction, void* dst, std::span<const void* const> srcs, size_t count,
+               Stores stores) {
+  BPS_CHECK(!srcs.empty()) << "nothing to reduce";
+  BPS_CHECK(reduction.divisor >= 1) << "divisor " << reduction.divisor;
+  return {.dst = dst,
+          .srcs = srcs.data(),
+          .n = srcs.size(),
+          .begin = 0,
+          .end = count,
+          .divisor = reduction.divisor,
+          .stores = stores};
+}
+
+void reduce_n_with(Isa isa, Stores stores, const Reduction& reduction, void* dst,
+                   std::span<const void* const> srcs, size_t count) {
+  find_kernel(isa, reduction)(make_call(reduction, dst, srcs, count, stores));
+}
+
+void reduce_n(const Reduction& reduction, void* dst, std::span<const void* const> srcs, size_t count) {
+  const Stores stores = choose_stores(dst, srcs, count * size_of(reduction.dtype));
+  reduce_n_with(best_isa(), stores, reduction, dst, srcs, count);
+}
+
+}  // namespace byteps::kernels

@@ -1,0 +1,43 @@
+// Between sum.cc and the files that compile sum-inl.h for one instruction set each. Internal to kernels/.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "kernels/sum.h"
+
+namespace byteps::kernels {
+
+// The elements [begin, end) of one reduce_n.
+struct Call {
+  void* dst;
+  const void* const* srcs;
+  size_t n;  // number of srcs
+  size_t begin;
+  size_t end;
+  int divisor;
+  Stores stores;
+};
+
+using Kernel = void (*)(const Call& call);
+
+inline constexpr size_t kDTypes = 8;
+inline constexpr size_t kReductions = 5;  // all of ReduceOp but kBroadcast, the last
+// [dtype - 1][op - 1]: both enumerations count from one.
+using KernelTable = std::array<std::array<Kernel, kReductions>, kDTypes>;
+
+extern const KernelTable kScalarKernels;
+
+// Defined once for each architecture (x86/targets.cc, portable/targets.cc; CMake chooses).
+Isa detect_best_isa();
+// Precondition: `isa` is supported.
+const KernelTable& kernels_for(Isa isa);
+
+// The whole of one reduce_n.
+Call make_call(const Reduction& reduction, void* dst, std::span<const void* const> srcs, size_t count,
+               Stores stores);
+
+// Precondition: `isa` is supported, `reduction` is one that has kernels.
+Kernel find_kernel(Isa isa, const Reduction& reduction);
+
+}  // namespace byteps::kernels

@@ -1,0 +1,54 @@
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/x86/sum_tables.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,f16c")
+#endif
+
+namespace byteps::kernels {
+namespace {
+
+struct Target {
+  static constexpr size_t kVectorBytes = 32;
+  typedef uint16_t Halves __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
+
+  static __m256 from_half(Halves halves) { return _mm256_cvtph_ps(reinterpret_cast<__m128i>(halves)); }
+  static Halves to_half(__m256 values) {
+    return reinterpret_cast<Halves>(_mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  template <typename V>
+  static void stream(void* to, V vector) {
+    if constexpr (sizeof(V) == 32) {
+      _mm256_stream_si256(static_cast<__m256i*>(to), reinterpret_cast<__m256i>(vector));
+    } else {
+      _mm_stream_si128(static_cast<__m128i*>(to), reinterpret_cast<__m128i>(vector));
+    }
+  }
+  static void fence() { _mm_sfence(); }
+};
+
+}  // namespace
+}  // namespace byteps::kernels
+
+#include "kernels/sum-inl.h"
+
+namespace byteps::kernels {
+
+const KernelTable kAvx2Kernels = all_kernels();
+
+}  // namespace byteps::kernels
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif

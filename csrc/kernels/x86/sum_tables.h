@@ -1,0 +1,11 @@
+// The kernels of x86's instruction sets. Code behind a table runs only on a CPU that has them. Internal to kernels/.
+#pragma once
+
+#include "kernels/sum_targets.h"
+
+namespace byteps::kernels {
+
+extern const KernelTable kAvx2Kernels;    // sum_avx2.cc
+extern const KernelTable kAvx512Kernels;  // sum_avx512.cc
+
+}  // namespace byteps::kernels

@@ -1,0 +1,36 @@
+#include <cpuid.h>
+
+#include "kernels/x86/sum_tables.h"
+
+namespace byteps::kernels {
+namespace {
+
+// Asked of CPUID itself because clang 14's __builtin_cpu_supports does not know it. It uses AVX's registers.
+bool has_f16c() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+}  // namespace
+
+// The builtins look at CPUID and at XGETBV, hence also at which registers the operating system saves.
+Isa detect_best_isa() {
+  if (!__builtin_cpu_supports("avx2") || !has_f16c()) return Isa::kScalar;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return avx512 ? Isa::kAvx512 : Isa::kAvx2;
+}
+
+const KernelTable& kernels_for(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar: return kScalarKernels;
+    case Isa::kAvx2: return kAvx2Kernels;
+    case Isa::kAvx512: return kAvx512Kernels;
+  }
+  return kScalarKernels;
+}
+
+}  // namespace byteps::kernels
