@@ -66,6 +66,10 @@ class Mailbox {
     letters_.pop_front();
     return letter;
   }
+  bool empty() const {
+    MutexLock lock(mutex_);
+    return letters_.empty();
+  }
   // The sender sends no more.
   void finish() {
     MutexLock lock(mutex_);
@@ -83,7 +87,7 @@ class Mailbox {
   }
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::deque<Letter> letters_ BPS_GUARDED_BY(mutex_);
   bool finished_ BPS_GUARDED_BY(mutex_) = false;
   bool refusing_ BPS_GUARDED_BY(mutex_) = false;
@@ -133,6 +137,7 @@ class InprocConnection final : public Connection, public TurnHandler {
 
  private:
   bool open() const { return error_.is_ok(); }
+  void on_finished();
   Status deliver(const Letter& letter);
   Result<Bytes> land(const Arrival& arrival);
   void end(const Status& why);
@@ -172,7 +177,7 @@ void InprocConnection::read_inbox() {
   for (int i = 0; i < kLettersPerTurn && receiver_ && open(); ++i) {
     bool finished = false;
     std::optional<Letter> letter = self_.inbox.take(&finished);
-    if (finished) return end(closing_ ? Status::ok() : unavailable("inproc: closed by the other end"));
+    if (finished) return on_finished();
     if (!letter) return;
     in_callback_ = true;
     const Status status = deliver(*letter);
@@ -181,6 +186,12 @@ void InprocConnection::read_inbox() {
     if (!status && open()) end(status);
   }
   if (receiver_ && open()) request_turn();
+}
+
+// The other end sends no more.
+void InprocConnection::on_finished() {
+  if (!closing_) return end(unavailable("inproc: closed by the other end"));
+  if (other_.inbox.empty()) end(Status::ok());  // else it still reads, and tells when it has come to the end
 }
 
 Status InprocConnection::deliver(const Letter& letter) {
