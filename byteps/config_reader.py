@@ -167,6 +167,8 @@ class Reader:
         if self.values["size"] > 1:
             self._set("host_scheduler", True, _DERIVED)
             self._set("scheduler_host", LOOPBACK, _DERIVED)
+        elif self.values["scheduler_host"]:
+            self._set("scheduler_host", "", _DERIVED)
 
     def _settle_scheduler_by_launcher(self, found: Detected) -> None:
         if self.values["num_servers"] > 0:

@@ -33,7 +33,7 @@ class Knob:
 def knob(default: T, *names: str, parse: Parser[T], doc: str, unit: str = "", secret: bool = False) -> T:
     """A dataclass field set by the environment variables `names`."""
     about = Knob(names=names, parse=parse, unit=unit, doc=doc, default=default, secret=secret)
-    return dataclasses.field(default=default, metadata={"knob": about})
+    return dataclasses.field(default=default, repr=not secret, metadata={"knob": about})
 
 
 def derived(default: T, doc: str) -> T:
