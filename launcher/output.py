@@ -7,6 +7,7 @@ at the bottom of a terminal; elsewhere only their last state is written.
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
 from typing import IO
 
@@ -116,4 +117,7 @@ class Stream:
 
 def _write(fd: int, data: bytes) -> None:
     while data:
-        data = data[os.write(fd, data) :]
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:  # some callers hand over an output that is not blocking
+            select.select([], [fd], [])
