@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -16,8 +15,11 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "protocol/barriers.h"
 #include "protocol/message.h"
+#include "protocol/numbering.h"
 #include "protocol/placement.h"
+#include "protocol/tensor_directory.h"
 
 namespace byteps::protocol {
 
@@ -62,9 +64,53 @@ class SchedulerState {
   const Status& failure() const { return failure_; }  // ok unless kFailed
 
  private:
+  // A node that has joined. While joining they are in the order of their coming, later by node number.
+  struct Member {
+    PeerId peer = 0;
+    NodeInfo node;
+    TimeUs last_heard_us = 0;
+    bool connected = true;
+    bool left = false;
+  };
+  // `reporter` lost its connection to `node`, which for all that the scheduler knows is well.
+  struct Suspicion {
+    uint32_t reporter;
+    uint32_t node;
+    std::string text;
+    TimeUs deadline_us;
+  };
+
+  void on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions);
+  void refuse(PeerId peer, const Status& why, SchedulerActions& actions);
+  void start(TimeUs now, SchedulerActions& actions);
+  Roster number_members(TimeUs now);
+  void on_member_message(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
+  void on_declare(uint32_t rank, const Declare& declare, SchedulerActions& actions);
+  void on_barrier(uint32_t rank, const Barrier& barrier, TimeUs now, SchedulerActions& actions);
+  void on_suspect(uint32_t member, const Suspect& suspect, TimeUs now, SchedulerActions& actions);
+  void on_leave(uint32_t member, SchedulerActions& actions);
+  // The member broke the protocol.
+  void expel(uint32_t member, const std::string& why, SchedulerActions& actions);
+
+  void check_silence(TimeUs now, SchedulerActions& actions);
+  void check_suspicions(TimeUs now, SchedulerActions& actions);
+  void answer_barriers(const Barriers::Answers& answers, SchedulerActions& actions);
+  void send_to_all(const Control& message, SchedulerActions& actions);
+  void fail(Status why, SchedulerActions& actions);
+  void finish(const std::string& text, SchedulerActions& actions);
+
+  SchedulerOptions options_;
+  TimeUs start_deadline_us_;
   Phase phase_ = Phase::kJoining;
   Status failure_;
-  // … the implementation's own members
+  uint32_t epoch_ = 0;
+  Numbering numbering_;
+  std::vector<Member> members_;
+  std::unordered_map<PeerId, uint32_t> member_of_peer_;
+  std::vector<Suspicion> suspicions_;
+  // Since the start:
+  std::optional<TensorDirectory> tensors_;
+  std::optional<Barriers> barriers_;
 };
 
 }  // namespace byteps::protocol

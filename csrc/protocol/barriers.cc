@@ -1,0 +1,91 @@
+#include "protocol/barriers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/text.h"
+
+namespace byteps::protocol {
+
+Barriers::Barriers(std::vector<std::string> describe_rank, TimeUs timeout_us)
+    : describe_rank_(std::move(describe_rank)),
+      timeout_us_(timeout_us),
+      last_sequence_(describe_rank_.size()) {}
+
+Status Barriers::on_arrival(uint32_t rank, uint32_t sequence, TimeUs now, Answers& answers) {
+  const auto last = rounds_.find(last_sequence_[rank]);
+  const bool waits = last != rounds_.end() && last->second.failure.is_ok();
+  if (sequence != last_sequence_[rank] + 1 || waits) {
+    return data_loss("barrier " + std::to_string(sequence) +
+                     (waits ? " before the end of barrier " : " after barrier ") +
+                     std::to_string(last_sequence_[rank]));
+  }
+  last_sequence_[rank] = sequence;
+  if (Status why = departure(sequence); !why) {
+    answers.push_back({rank, sequence, std::move(why)});
+    return Status::ok();
+  }
+  Round& round = rounds_.try_emplace(sequence, Round{{}, now, {}}).first->second;
+  if (round.failure) {
+    round.waiting.push_back(rank);
+  } else {
+    answers.push_back({rank, sequence, round.failure});
+  }
+  if (std::all_of(last_sequence_.begin(), last_sequence_.end(),
+                  [&](uint32_t last) { return last >= sequence; })) {
+    for (uint32_t waiting : round.waiting) answers.push_back({waiting, sequence, Status::ok()});
+    rounds_.erase(sequence);
+  }
+  return Status::ok();
+}
+
+// Why nobody can get through the barrier any more; ok if no rank that it lacks has left.
+Status Barriers::departure(uint32_t sequence) const {
+  for (uint32_t rank : left_) {
+    if (last_sequence_[rank] < sequence)
+      return unavailable("barrier: " + describe_rank_[rank] + " has left the job");
+  }
+  return Status::ok();
+}
+
+void Barriers::on_left(uint32_t rank, Answers& answers) {
+  left_.push_back(rank);
+  for (auto next = rounds_.begin(); next != rounds_.end();) {
+    auto& [sequence, round] = *next;
+    const Status why = departure(sequence);
+    if (why) {
+      ++next;
+      continue;
+    }
+    for (uint32_t waiting : round.waiting) answers.push_back({waiting, sequence, why});
+    next = rounds_.erase(next);
+  }
+}
+
+void Barriers::on_tick(TimeUs now, Answers& answers) {
+  for (auto& [sequence, round] : rounds_) {
+    if (!round.failure || now - round.started_us < timeout_us_) continue;
+    round.failure = deadline_exceeded("barrier: has waited " + seconds(now - round.started_us) + " for " +
+                                      missing(sequence));
+    for (uint32_t waiting : round.waiting) answers.push_back({waiting, sequence, round.failure});
+    round.waiting.clear();
+  }
+}
+
+TimeUs Barriers::next_tick_us() const {
+  TimeUs next = kNever;
+  for (const auto& [sequence, round] : rounds_) {
+    if (round.failure) next = std::min(next, round.started_us + timeout_us_);
+  }
+  return next;
+}
+
+std::string Barriers::missing(uint32_t sequence) const {
+  std::vector<std::string> names;
+  for (uint32_t rank = 0; rank < last_sequence_.size(); ++rank) {
+    if (last_sequence_[rank] < sequence) names.push_back(describe_rank_[rank]);
+  }
+  return enumerate(names);
+}
+
+}  // namespace byteps::protocol

@@ -1,0 +1,243 @@
+#include "protocol/scheduler_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/text.h"
+
+namespace byteps::protocol {
+
+SchedulerState::SchedulerState(SchedulerOptions options, TimeUs now)
+    : options_(options),
+      start_deadline_us_(now + options.start_timeout_us),
+      numbering_(options.num_workers, options.num_servers) {}
+
+void SchedulerState::on_message(PeerId peer, const Control& message, TimeUs now, SchedulerActions& actions) {
+  auto found = member_of_peer_.find(peer);
+  if (found == member_of_peer_.end()) {
+    if (const auto* join = std::get_if<Join>(&message)) return on_join(peer, *join, now, actions);
+    actions.emplace_back(ClosePeer{peer});
+    return;
+  }
+  const uint32_t member = found->second;
+  members_[member].last_heard_us = now;
+  if (std::holds_alternative<Heartbeat>(message)) {
+    actions.emplace_back(SendTo{peer, Heartbeat{}});
+  } else if (phase_ == Phase::kJoining || phase_ == Phase::kRunning) {
+    on_member_message(member, message, now, actions);
+  }
+}
+
+void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions) {
+  if (phase_ == Phase::kFailed) return refuse(peer, failure_, actions);
+  if (phase_ == Phase::kRunning)
+    return refuse(peer, failed_precondition("the job has started already"), actions);
+  if (phase_ == Phase::kFinished) return refuse(peer, failed_precondition("the job has ended"), actions);
+  if (Status misfit = numbering_.add(join); !misfit) {
+    refuse(peer, misfit, actions);
+    return fail(misfit, actions);  // it knows the secret, so it is one of those that the others wait for
+  }
+  member_of_peer_[peer] = static_cast<uint32_t>(members_.size());
+  members_.push_back({.peer = peer, .node = join.self, .last_heard_us = now});
+  if (numbering_.complete()) start(now, actions);
+}
+
+void SchedulerState::refuse(PeerId peer, const Status& why, SchedulerActions& actions) {
+  actions.emplace_back(SendTo{peer, Lost{why.code(), why.message()}});
+  actions.emplace_back(ClosePeer{peer});
+}
+
+void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
+  Roster roster = number_members(now);
+  if (encode(roster).payload.size() > kMaxControlBytes) {
+    return fail(invalid_argument("the job's nodes do not fit into a message of " +
+                                 std::to_string(kMaxControlBytes) + " bytes"),
+                actions);
+  }
+  std::vector<std::string> describe_rank;
+  for (uint32_t rank = 0; rank < roster.num_workers; ++rank)
+    describe_rank.push_back(roster.nodes[rank].describe());
+  const auto num_servers = static_cast<uint32_t>(roster.nodes.size()) - roster.num_workers;
+  tensors_.emplace(describe_rank, Placer(service_shares(roster.num_workers, num_servers, options_.placement)),
+                   options_.partition_bytes);
+  barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
+  phase_ = Phase::kRunning;
+  epoch_ = roster.epoch;
+  for (; roster.self < members_.size(); ++roster.self)
+    actions.emplace_back(SendTo{members_[roster.self].peer, roster});
+}
+
+// Puts the members in the order of their node numbers.
+Roster SchedulerState::number_members(TimeUs now) {
+  Roster roster;
+  roster.epoch = 1;
+  roster.num_workers = numbering_.num_workers();
+  roster.timeout_us = static_cast<uint64_t>(options_.timeout_us);
+  std::vector<Member> ordered;
+  for (const auto& [node, joined_index] : numbering_.number()) {
+    Member& member = ordered.emplace_back(members_[joined_index]);
+    member.node = node;
+    member.last_heard_us = now;  // it may have been silent while it waited
+    member_of_peer_[member.peer] = static_cast<uint32_t>(roster.nodes.size());
+    roster.nodes.push_back(node);
+  }
+  members_ = std::move(ordered);
+  return roster;
+}
+
+void SchedulerState::on_member_message(uint32_t member, const Control& message, TimeUs now,
+                                       SchedulerActions& actions) {
+  if (members_[member].left) return;
+  if (std::holds_alternative<Leave>(message)) return on_leave(member, actions);
+  if (std::holds_alternative<Join>(message)) return expel(member, "joined a second time", actions);
+  if (phase_ == Phase::kJoining) return expel(member, "did not wait for the start of the job", actions);
+  if (const auto* suspect = std::get_if<Suspect>(&message)) return on_suspect(member, *suspect, now, actions);
+  if (members_[member].node.role == Role::kWorker) {
+    if (const auto* declare = std::get_if<Declare>(&message)) return on_declare(member, *declare, actions);
+    if (const auto* barrier = std::get_if<Barrier>(&message))
+      return on_barrier(member, *barrier, now, actions);
+  }
+  expel(member, "sent a message that is not for it to send", actions);
+}
+
+void SchedulerState::on_declare(uint32_t rank, const Declare& declare, SchedulerActions& actions) {
+  TensorDirectory::Answer answer = tensors_->declare(rank, declare);
+  if (answer.to_all) return send_to_all(answer.message, actions);
+  actions.emplace_back(SendTo{members_[rank].peer, std::move(answer.message)});
+}
+
+void SchedulerState::on_barrier(uint32_t rank, const Barrier& barrier, TimeUs now,
+                                SchedulerActions& actions) {
+  Barriers::Answers answers;
+  Status status = barriers_->on_arrival(rank, barrier.sequence, now, answers);
+  if (!status) return expel(rank, status.message(), actions);
+  answer_barriers(answers, actions);
+}
+
+void SchedulerState::on_suspect(uint32_t member, const Suspect& suspect, TimeUs now,
+                                SchedulerActions& actions) {
+  if (suspect.node >= members_.size()) return expel(member, "suspects a node that does not exist", actions);
+  const bool known = std::any_of(suspicions_.begin(), suspicions_.end(), [&](const Suspicion& s) {
+    return s.reporter == member && s.node == suspect.node;
+  });
+  if (known || members_[suspect.node].left) return;
+  suspicions_.push_back({member, suspect.node, suspect.text, now + options_.timeout_us});
+}
+
+void SchedulerState::on_leave(uint32_t member, SchedulerActions& actions) {
+  members_[member].left = true;
+  const NodeInfo& node = members_[member].node;
+  if (phase_ == Phase::kJoining)
+    return fail(unavailable(node.describe() + " left before all had joined"), actions);
+  if (node.role == Role::kServer) {
+    return fail(unavailable(node.describe() + " left while workers still use it"), actions);
+  }
+  ++epoch_;
+  std::erase_if(suspicions_,
+                [member](const Suspicion& s) { return s.reporter == member || s.node == member; });
+  send_to_all(Left{epoch_, member}, actions);
+  Barriers::Answers answers;
+  barriers_->on_left(member, answers);
+  answer_barriers(answers, actions);
+  const bool all_left = std::all_of(members_.begin(), members_.end(),
+                                    [](const Member& m) { return m.left || m.node.role == Role::kServer; });
+  if (all_left) finish("all workers have left", actions);
+}
+
+void SchedulerState::expel(uint32_t member, const std::string& why, SchedulerActions& actions) {
+  fail(data_loss(members_[member].node.describe() + " broke the protocol: " + why), actions);
+  actions.emplace_back(ClosePeer{members_[member].peer});
+  member_of_peer_.erase(members_[member].peer);
+  members_[member].connected = false;
+}
+
+void SchedulerState::on_closed(PeerId peer, const Status& why, TimeUs /*now*/, SchedulerActions& actions) {
+  auto found = member_of_peer_.find(peer);
+  if (found == member_of_peer_.end()) return;
+  Member& member = members_[found->second];
+  member_of_peer_.erase(found);
+  member.connected = false;
+  if (member.left) return;
+  if (phase_ == Phase::kJoining) {
+    fail(unavailable(member.node.describe() + " ended before all had joined: " + why.message()), actions);
+  } else if (phase_ == Phase::kRunning) {
+    fail(unavailable(member.node.describe() + " ended without leaving: " + why.message()), actions);
+  }
+}
+
+void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
+  if (phase_ == Phase::kJoining && now >= start_deadline_us_) {
+    std::vector<std::string> joined;
+    for (const Member& member : members_) joined.push_back(member.node.describe());
+    fail(deadline_exceeded("the job has not started within " + seconds(options_.start_timeout_us) + ": " +
+                           numbering_.missing() +
+                           " missing; joined: " + (joined.empty() ? "nobody" : enumerate(joined))),
+         actions);
+  }
+  if (phase_ == Phase::kRunning) check_silence(now, actions);
+  if (phase_ == Phase::kRunning) check_suspicions(now, actions);
+  if (phase_ == Phase::kRunning) {
+    Barriers::Answers answers;
+    barriers_->on_tick(now, answers);
+    answer_barriers(answers, actions);
+  }
+}
+
+void SchedulerState::check_silence(TimeUs now, SchedulerActions& actions) {
+  for (const Member& member : members_) {
+    if (member.left || now - member.last_heard_us < options_.timeout_us) continue;
+    return fail(
+        unavailable(member.node.describe() + " has been silent for " + seconds(now - member.last_heard_us)),
+        actions);
+  }
+}
+
+void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
+  for (const Suspicion& suspicion : suspicions_) {
+    if (now < suspicion.deadline_us) continue;
+    return fail(unavailable(members_[suspicion.reporter].node.describe() + " lost its connection to " +
+                            members_[suspicion.node].node.describe() + ": " + suspicion.text),
+                actions);
+  }
+}
+
+TimeUs SchedulerState::next_tick_us() const {
+  if (phase_ == Phase::kJoining) return start_deadline_us_;
+  if (phase_ != Phase::kRunning) return kNever;
+  TimeUs next = barriers_->next_tick_us();
+  for (const Suspicion& suspicion : suspicions_) next = std::min(next, suspicion.deadline_us);
+  for (const Member& member : members_) {
+    if (!member.left) next = std::min(next, member.last_heard_us + options_.timeout_us);
+  }
+  return next;
+}
+
+void SchedulerState::on_shutdown(const std::string& text, SchedulerActions& actions) {
+  if (phase_ == Phase::kJoining || phase_ == Phase::kRunning) finish(text, actions);
+}
+
+void SchedulerState::answer_barriers(const Barriers::Answers& answers, SchedulerActions& actions) {
+  for (const auto& [rank, sequence, status] : answers) {
+    if (!members_[rank].connected) continue;
+    actions.emplace_back(SendTo{members_[rank].peer, BarrierDone{sequence, status.code(), status.message()}});
+  }
+}
+
+void SchedulerState::send_to_all(const Control& message, SchedulerActions& actions) {
+  for (const Member& member : members_) {
+    if (member.connected) actions.emplace_back(SendTo{member.peer, message});
+  }
+}
+
+void SchedulerState::fail(Status why, SchedulerActions& actions) {
+  phase_ = Phase::kFailed;
+  failure_ = std::move(why);
+  send_to_all(Lost{failure_.code(), failure_.message()}, actions);
+}
+
+void SchedulerState::finish(const std::string& text, SchedulerActions& actions) {
+  phase_ = Phase::kFinished;
+  send_to_all(Finished{text}, actions);
+}
+
+}  // namespace byteps::protocol

@@ -1,0 +1,47 @@
+// The names that are bound to tensors in a job, and where their partitions go. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "protocol/message.h"
+#include "protocol/placement.h"
+
+namespace byteps::protocol {
+
+inline constexpr size_t kMaxTensors = 1u << 20;
+
+class TensorDirectory {
+ public:
+  TensorDirectory(std::vector<std::string> describe_rank, Placer placer, uint64_t partition_bytes);
+
+  // What the scheduler answers to a Declare.
+  struct Answer {
+    Control message;      // Placed or Refused
+    bool to_all = false;  // every node has to know, not only who asked
+  };
+  // The first declaration binds the name. One with another dtype or size spoils it for everybody: those who
+  // declared it before may wait in a round for the rank that cannot take part.
+  Answer declare(uint32_t rank, const Declare& declare);
+
+ private:
+  struct Tensor {
+    uint32_t first_rank;
+    DType dtype;
+    uint64_t bytes;
+    Placed placed;
+    Status conflict;
+  };
+
+  Answer bind(uint32_t rank, const Declare& declare);
+
+  std::vector<std::string> describe_rank_;
+  Placer placer_;
+  uint64_t partition_bytes_;
+  std::unordered_map<std::string, Tensor> tensors_;
+};
+
+}  // namespace byteps::protocol
