@@ -31,9 +31,10 @@ print("port", port)
 """
 
 
-def bpslaunch(
-    *flags: str, env: dict[str, str] | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+Finished = subprocess.CompletedProcess[str]
+
+
+def bpslaunch(*flags: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Finished:
     prefixes = ("DMLC_", "BYTEPS_", "OMP_", "NVIDIA_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     return subprocess.run(
