@@ -2,7 +2,6 @@
 #include "bindings/bindings.h"
 
 PYBIND11_MODULE(_core, module) {
-  module.attr("__version__") = BYTEPS_VERSION;
   byteps::bindings::bind_config(module);
   byteps::bindings::bind_node(module);
   byteps::bindings::bind_machine(module);

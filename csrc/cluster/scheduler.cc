@@ -8,7 +8,7 @@
 namespace byteps::cluster {
 namespace {
 
-// For what a peer was told last; one that does not read it by then is cut off.
+// For what a peer was told last; one that does not read it by then (it may be stopped) is cut off.
 constexpr TimeUs kFlushUs = 2'000'000;
 
 }  // namespace
@@ -32,6 +32,7 @@ Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions opti
 Scheduler::~Scheduler() {
   loop_.run_and_wait([this] {
     timer_.stop();
+    if (patience_timer_ != 0) loop_.cancel(patience_timer_);
     listener_.reset();
     peers_.clear();
   });
@@ -116,7 +117,15 @@ void Scheduler::carry_out(const SchedulerActions& actions) {
 void Scheduler::check_ended() {
   using Phase = protocol::SchedulerState::Phase;
   const bool over = state_.phase() == Phase::kFinished || state_.phase() == Phase::kFailed || shut_down_;
-  if (!over || !peers_.empty() || ended_.is_set()) return;
+  if (!over || ended_.is_set()) return;
+  if (!peers_.empty() && patience_timer_ == 0) {
+    patience_timer_ = loop_.run_at(now_us() + kFlushUs, [this] { set_ended(); });
+  }
+  if (peers_.empty()) set_ended();
+}
+
+void Scheduler::set_ended() {
+  if (ended_.is_set()) return;
   if (!state_.failure()) BPS_LOG(kWarning) << "job failed: " << state_.failure().message();
   ended_.set();
 }

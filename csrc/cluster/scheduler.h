@@ -24,7 +24,7 @@ class Scheduler final : public ControlEvents {
   Status listen(transport::Transport& tcp, int socket_fd);
   const transport::Address& address() const { return listener_->address(); }
 
-  // Set when the job has ended and everybody was told. Any thread.
+  // Set when the job has ended and everybody was told; who does not take the news is not waited for long. Any thread.
   EventFlag& ended() { return ended_; }
   // ok: all workers left in order. After ended().
   const Status& outcome() const { return state_.failure(); }
@@ -38,6 +38,7 @@ class Scheduler final : public ControlEvents {
   void accept(std::unique_ptr<transport::Connection> connection);
   void carry_out(const protocol::SchedulerActions& actions);
   void check_ended();
+  void set_ended();
 
   transport::EventLoop& loop_;
   protocol::SchedulerState state_;
@@ -47,7 +48,8 @@ class Scheduler final : public ControlEvents {
   std::unordered_map<const ControlChannel*, protocol::PeerId> ids_;
   protocol::PeerId next_peer_ = 1;
   bool shut_down_ = false;
-  EventFlag ended_;  // the job has ended or shutdown() was called, and no connection is left
+  transport::EventLoop::TimerId patience_timer_ = 0;  // since the job has ended
+  EventFlag ended_;  // the job has ended or shutdown() was called, and no connection is left, or patience is
 };
 
 }  // namespace byteps::cluster

@@ -38,7 +38,7 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
     return Status::ok();
   }
   if (const auto* finished = std::get_if<Finished>(&message)) {
-    finish(finished->text, actions);
+    finish(finished->text, now, actions);
     return Status::ok();
   }
   const bool from_scheduler =
@@ -68,15 +68,19 @@ Status Membership::on_left(const Left& left, MembershipActions& actions) {
   return Status::ok();
 }
 
-void Membership::finish(const std::string& text, MembershipActions& actions) {
+void Membership::finish(const std::string& text, TimeUs now, MembershipActions& actions) {
+  if (!started()) return fail(unavailable("the job has not started: " + text), actions);
   finished_ = true;
   suspects_.clear();
+  const bool is_worker = roster_->nodes[roster_->self].role == Role::kWorker;
+  if (is_worker && !leaving_) finish_deadline_us_ = now + timeout_us_;
   actions.emplace_back(JobFinished{text});
 }
 
 void Membership::on_scheduler_closed(const Status& why, MembershipActions& actions) {
-  if (!ended())
-    fail(unavailable("lost the connection to the " + name_scheduler() + ": " + why.message()), actions);
+  if (ended()) return;
+  if (!connected_) return fail(why.with_context("cannot join the job: " + name_scheduler()), actions);
+  fail(unavailable("lost the connection to the " + name_scheduler() + ": " + why.message()), actions);
 }
 
 void Membership::on_suspect(uint32_t node, const Status& why, TimeUs now, MembershipActions& actions) {
@@ -93,6 +97,9 @@ void Membership::leave(MembershipActions& actions) {
 }
 
 void Membership::on_tick(TimeUs now, MembershipActions& actions) {
+  if (failure_ && now >= finish_deadline_us_) {
+    return fail(unavailable("the " + name_scheduler() + " has left the job"), actions);
+  }
   if (ended()) return;
   if (!started() && now >= start_deadline_us_) {
     return fail(deadline_exceeded("the job has not started: " +
@@ -119,7 +126,8 @@ void Membership::on_tick(TimeUs now, MembershipActions& actions) {
 }
 
 TimeUs Membership::next_tick_us() const {
-  if (ended()) return kNever;
+  if (!failure_) return kNever;
+  if (finished_) return finish_deadline_us_;
   TimeUs next = started() ? kNever : start_deadline_us_;
   if (connected_) next = std::min({next, next_heartbeat_us_, last_heard_us_ + timeout_us_});
   for (const auto& [node, suspicion] : suspects_) next = std::min(next, suspicion.deadline_us);

@@ -30,7 +30,8 @@ struct JobFailed {
 struct NodeLeft {
   uint32_t node;
 };
-// All workers have left (a server can end), or the scheduler's process has left.
+// All workers have left (a server can end), or the scheduler's process has left. Answers on their way to a worker
+// still come; JobFailed follows a timeout later if it has not left by then: nobody would tell it of losses any more.
 struct JobFinished {
   std::string text;
 };
@@ -75,7 +76,7 @@ class Membership {
   void fail(Status why, MembershipActions& actions);
   Status on_roster(const Roster& roster, TimeUs now, MembershipActions& actions);
   Status on_left(const Left& left, MembershipActions& actions);
-  void finish(const std::string& text, MembershipActions& actions);
+  void finish(const std::string& text, TimeUs now, MembershipActions& actions);
 
   std::string scheduler_;
   bool hosted_by_rank_0_;
@@ -84,6 +85,7 @@ class Membership {
   bool connected_ = false;
   bool leaving_ = false;
   bool finished_ = false;
+  TimeUs finish_deadline_us_ = kNever;  // of a worker that has not left
   TimeUs last_heard_us_ = 0;
   TimeUs next_heartbeat_us_ = 0;
   std::optional<Roster> roster_;

@@ -29,12 +29,11 @@ void Child::send_failure(const DataHead& request, const Status& why) {
   connection_->send(protocol::encode(head), {payload, {}}, [text = std::move(text)](const Status&) {});
 }
 
-void Child::say_goodbye(TimeUs deadline_us) {
+void Child::say_goodbye() {
   DataHead head;
   head.type = DataType::kGoodbye;
   head.epoch = shard_.epoch_;
   connection_->send(protocol::encode(head), {}, nullptr);
-  connection_->close_when_sent(deadline_us);
 }
 
 Result<Landing> Child::on_head(transport::Connection&, const Arrival& arrival) {

@@ -25,7 +25,8 @@ class Child final : public transport::Receiver {
   void send(const protocol::DataHead& head, Bytes payload, std::shared_ptr<const BufferPool::Buffer> keep);
   // A kFailed with the status' code and text.
   void send_failure(const protocol::DataHead& request, const Status& why);
-  void say_goodbye(TimeUs deadline_us);
+  void say_goodbye();
+  void close_when_sent(TimeUs deadline_us) { connection_->close_when_sent(deadline_us); }
 
   Result<transport::Landing> on_head(transport::Connection& connection, const transport::Arrival& arrival) override;
   Status on_frame(transport::Connection& connection, const transport::Arrival& arrival, Bytes payload) override;

@@ -80,6 +80,7 @@ void Shard::fail_tensor(uint32_t tensor, const Status& why) {
 }
 
 void Shard::fail(const Status& why) {
+  failed_ = true;
   if (!aggregator_) return;
   aggregator_->fail_all(why, actions_);
   carry_out(actions_);
@@ -198,7 +199,11 @@ void Shard::remove(Child& child) {
 void Shard::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
   if (tick_timer_ != 0) loop_.cancel(std::exchange(tick_timer_, 0));
   leave_done_ = std::move(done);
-  for (const auto& child : children_) child->say_goodbye(deadline_us);
+  for (const auto& child : children_) {
+    // No goodbye from a failed job: children would take it for an orderly leave, and this node for the guilty one.
+    if (!failed_) child->say_goodbye();
+    child->close_when_sent(deadline_us);
+  }
   finish_leaving_if_empty();
 }
 

@@ -45,7 +45,8 @@ class Shard {
   void child_left(uint32_t child);
   // The job has failed: forgets all contributions (no lent memory is touched from here on) and answers them.
   void fail(const Status& why);
-  // Says goodbye to all children once their answers are written, then calls `done` (at `deadline_us` at the latest).
+  // Says goodbye to all children (unless the job has failed) once their answers are written, then calls `done` (at
+  // `deadline_us` at the latest).
   void leave(TimeUs deadline_us, UniqueFunction<void()> done);
 
   transport::EventLoop& loop() { return loop_; }
@@ -89,6 +90,7 @@ class Shard {
   std::vector<std::unique_ptr<Child>> children_;  // one per connection
   protocol::AggregationActions actions_;          // reused
   transport::EventLoop::TimerId tick_timer_ = 0;
+  bool failed_ = false;
   UniqueFunction<void()> leave_done_;
 };
 

@@ -142,9 +142,8 @@ void Link::lose(const Status& why) {
 }
 
 void Link::peer_left() {
-  if (!lost_) return;
-  ended_ = unavailable(options_.service_text + " has left the job");
-  settle_all(ended_);
+  if (ended_.is_ok()) ended_ = unavailable(options_.service_text + " has left the job");
+  if (!connection_) settle_all(ended_);
 }
 
 void Link::fail(const Status& why) {

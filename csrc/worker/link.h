@@ -53,7 +53,8 @@ class Link final : public transport::Receiver {
   Link(LinkOptions options, Connector connector, Metrics& metrics, LinkEvents& events);
 
   void enqueue(std::vector<Outgoing> partitions);
-  // The peer has left the job in order. Settles what is left if the connection is gone; else its goodbye comes.
+  // The peer has left the job in order. Without a connection everything settles now, else what the peer has not
+  // answered when the connection ends.
   void peer_left();
   // The job has failed: closes at once, settles everything with `why`, and everything that comes later.
   void fail(const Status& why);

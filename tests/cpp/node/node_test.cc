@@ -1,0 +1,279 @@
+// Whole jobs in one process, so that the sanitizers see all threads of all roles.
+#include "node/node.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "support/job.h"
+
+namespace byteps::node {
+namespace {
+
+bool always() { return true; }
+
+struct Shape {
+  int workers;
+  int servers;
+};
+
+class JobTest : public testing::TestWithParam<Shape> {};
+
+INSTANTIATE_TEST_SUITE_P(Shapes, JobTest,
+                         testing::Values(Shape{1, 0}, Shape{1, 1}, Shape{2, 0}, Shape{2, 1}, Shape{2, 2}, Shape{2, 3},
+                                         Shape{3, 0}, Shape{4, 2}),
+                         [](const auto& test) {
+                           return std::to_string(test.param.workers) + "workers" +
+                                  std::to_string(test.param.servers) + "servers";
+                         });
+
+TEST_P(JobTest, SumsTensorsOfManySizesOverSeveralRounds) {
+  Job job({.workers = GetParam().workers, .servers = GetParam().servers, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  const int n = GetParam().workers;
+  job.on_all([n](int rank, Node& node) {
+    EXPECT_EQ(node.rank(), rank);
+    EXPECT_EQ(node.size(), n);
+    for (int round = 0; round < 3; ++round) {
+      for (const size_t count : {0, 1, 7, 1000, 16384, 16385, 200'000}) {
+        std::vector<int32_t> values(count);
+        for (size_t i = 0; i < count; ++i) values[i] = static_cast<int32_t>(i) * (rank + 1) + round;
+        ASSERT_TRUE(push_pull(node, "tensor" + std::to_string(count), values, DType::kInt32));
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(values[i], static_cast<int32_t>(i) * n * (n + 1) / 2 + round * n) << count << " " << i;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(JobTest, EveryReductionAndBroadcast) {
+  Job job({.workers = GetParam().workers, .servers = GetParam().servers, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  const int n = GetParam().workers;
+  job.on_all([n](int rank, Node& node) {
+    const auto run = [&](ReduceOp op, uint32_t root = 0) {
+      std::vector<double> values(50'000, rank + 1.0);
+      EXPECT_TRUE(push_pull(node, std::string(to_string(op)) + std::to_string(root), values, DType::kFloat64, op, root));
+      EXPECT_EQ(values.front(), values.back());
+      return values.front();
+    };
+    EXPECT_EQ(run(ReduceOp::kSum), n * (n + 1) / 2.0);
+    EXPECT_DOUBLE_EQ(run(ReduceOp::kAverage), (n + 1) / 2.0);
+    EXPECT_EQ(run(ReduceOp::kMin), 1);
+    EXPECT_EQ(run(ReduceOp::kMax), n);
+    EXPECT_EQ(run(ReduceOp::kProduct), std::tgamma(n + 1));
+    for (int root = 0; root < n; ++root) EXPECT_EQ(run(ReduceOp::kBroadcast, static_cast<uint32_t>(root)), root + 1);
+  });
+}
+
+TEST_P(JobTest, ManyInFlightInAnOrderOfEachRanksOwn) {
+  Job job({.workers = GetParam().workers, .servers = GetParam().servers, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  const int n = GetParam().workers;
+  job.on_all([n](int rank, Node& node) {
+    constexpr int kTensors = 100;
+    std::mt19937 random(static_cast<unsigned>(rank));
+    std::vector<int> order(kTensors);
+    std::iota(order.begin(), order.end(), 0);
+    for (int round = 0; round < 3; ++round) {
+      std::shuffle(order.begin(), order.end(), random);
+      std::vector<std::vector<float>> input(kTensors), output(kTensors);
+      std::vector<protocol::Handle> handles(kTensors);
+      for (const int t : order) {
+        const auto index = static_cast<size_t>(t);
+        input[index].assign(100 + 1000 * index, static_cast<float>(rank + t));
+        output[index].resize(input[index].size());
+        auto handle = node.push_pull({.name = "t" + std::to_string(t),
+                                      .dtype = DType::kFloat32,
+                                      .bytes = input[index].size() * sizeof(float),
+                                      .op = ReduceOp::kSum,
+                                      .root = 0,
+                                      .priority = -t},
+                                     reinterpret_cast<const std::byte*>(input[index].data()),
+                                     reinterpret_cast<std::byte*>(output[index].data()));
+        ASSERT_TRUE(handle.is_ok()) << handle.status();
+        handles[index] = *handle;
+      }
+      for (const int t : order) {
+        const auto index = static_cast<size_t>(t);
+        ASSERT_TRUE(node.wait(handles[index], kNever, always));
+        const auto expected = static_cast<float>(n * t + n * (n - 1) / 2);
+        EXPECT_EQ(output[index].front(), expected);
+        EXPECT_EQ(output[index].back(), expected);
+        EXPECT_EQ(input[index].front(), static_cast<float>(rank + t)) << "the input was written to";
+      }
+    }
+  });
+}
+
+TEST(NodeTest, SameBitsWhateverServesAndHoweverCut) {
+  std::vector<float> first;
+  for (const Shape shape : {Shape{3, 0}, Shape{3, 1}, Shape{3, 3}}) {
+    for (const int64_t partition_bytes : {4096, 100'000, 1 << 20}) {
+      Job job({.workers = shape.workers, .servers = shape.servers, .adjust = [=](NodeConfig& config, int) {
+                 config.partition_bytes = partition_bytes;
+               }});
+      ASSERT_TRUE(job.all_started());
+      job.on_all([&first](int rank, Node& node) {
+        std::mt19937 random(static_cast<unsigned>(rank));
+        std::vector<float> values(100'003);
+        for (float& value : values) value = std::uniform_real_distribution<float>(-1, 1)(random);
+        ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32, ReduceOp::kAverage));
+        if (rank != 0) return;
+        if (first.empty()) first = values;
+        EXPECT_EQ(first, values);
+      });
+    }
+  }
+}
+
+TEST(NodeTest, ContradictorySizesFailOnBothRanks) {
+  Job job({.workers = 2, .servers = 0, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  job.on_all([](int rank, Node& node) {
+    std::vector<float> values(rank == 0 ? 100 : 101);
+    const Status status = push_pull(node, "x", values, DType::kFloat32);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("rank 0"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status;
+    std::vector<float> others(10, 1.0f);
+    EXPECT_TRUE(push_pull(node, "y", others, DType::kFloat32)) << "the job goes on";
+    EXPECT_EQ(others[0], 2.0f);
+  });
+}
+
+TEST(NodeTest, ContradictoryReductionsFailOnBothRanksAndTheNextRoundWorks) {
+  Job job({.workers = 2, .servers = 1, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  job.on_all([](int rank, Node& node) {
+    std::vector<float> values(100, 1.0f);
+    const Status status =
+        push_pull(node, "x", values, DType::kFloat32, rank == 0 ? ReduceOp::kSum : ReduceOp::kAverage);
+    EXPECT_FALSE(status) << "rank " << rank;
+    values.assign(100, 1.0f);
+    EXPECT_TRUE(push_pull(node, "x", values, DType::kFloat32));
+    EXPECT_EQ(values[99], 2.0f);
+  });
+}
+
+TEST(NodeTest, NameInFlightIsRefused) {
+  Job job({.workers = 2, .servers = 0, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  std::vector<float> a(10, 1.0f), b(10, 1.0f);
+  Node& node = job.worker(0);
+  const protocol::PushPull request{.name = "x", .dtype = DType::kFloat32, .bytes = 40};
+  auto* data = reinterpret_cast<std::byte*>(a.data());
+  auto first = node.push_pull(request, data, data);
+  ASSERT_TRUE(first.is_ok());
+  EXPECT_EQ(node.push_pull(request, data, data).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(push_pull(job.worker(1), "x", b, DType::kFloat32));
+  EXPECT_TRUE(node.wait(*first, kNever, always));
+  EXPECT_EQ(node.wait(*first, kNever, always).code(), StatusCode::kInvalidArgument) << "freed";
+}
+
+TEST(NodeTest, ARankThatLeavesFailsWhoWaitsForIt) {
+  for (const int servers : {0, 1}) {
+    Job job({.workers = 3, .servers = servers, .adjust = nullptr});
+    ASSERT_TRUE(job.all_started());
+    job.on_all([&job](int rank, Node& node) {
+      std::vector<float> values(100'000, 1.0f);
+      ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32));
+      if (rank == 1) return job.shut_down(1);
+      for (const char* name : {"x", "y"}) {
+        const Status status = push_pull(node, name, values, DType::kFloat32);
+        EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+        EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status;
+      }
+    });
+  }
+}
+
+TEST(NodeTest, ShutdownFailsWhatIsInFlight) {
+  Job job({.workers = 2, .servers = 0, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  std::vector<float> values(1'000'000, 1.0f);
+  auto* data = reinterpret_cast<std::byte*>(values.data());
+  auto handle = job.worker(0).push_pull({.name = "x", .dtype = DType::kFloat32, .bytes = 4'000'000}, data, data);
+  ASSERT_TRUE(handle.is_ok());
+  job.shut_down(0);
+  EXPECT_EQ(job.worker(0).wait(*handle, kNever, always).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(job.worker(0).push_pull({.name = "y", .bytes = 4}, data, data).status().code(),
+            StatusCode::kFailedPrecondition);
+}
+
+TEST(NodeTest, Barrier) {
+  Job job({.workers = 3, .servers = 0, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  std::atomic<int> arrived{0};
+  job.on_all([&arrived](int, Node& node) {
+    for (int i = 1; i <= 20; ++i) {
+      arrived.fetch_add(1);
+      ASSERT_TRUE(node.barrier(always));
+      EXPECT_GE(arrived.load(), 3 * i);
+    }
+  });
+}
+
+TEST(NodeTest, ARankThatNeverContributesIsNamedAfterTheTimeout) {
+  Job job({.workers = 2, .servers = 0, .adjust = [](NodeConfig& config, int) { config.op_timeout_s = 0.5; }});
+  ASSERT_TRUE(job.all_started());
+  std::vector<float> values(10, 1.0f);
+  const Status status = push_pull(job.worker(0), "x", values, DType::kFloat32);
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status;
+  EXPECT_EQ(job.worker(0).barrier(always).code(), StatusCode::kDeadlineExceeded);
+}
+
+TEST(NodeTest, AnotherSecretIsRefusedAndTheMissingRankNamed) {
+  Job job({.workers = 2, .servers = 0, .adjust = [](NodeConfig& config, int rank) {
+             config.start_timeout_s = 1;
+             if (rank == 1) config.secret = "another";
+           }});
+  EXPECT_EQ(job.start_status(1).code(), StatusCode::kPermissionDenied) << job.start_status(1);
+  EXPECT_EQ(job.start_status(0).code(), StatusCode::kDeadlineExceeded) << job.start_status(0);
+  EXPECT_NE(job.start_status(0).message().find("rank 1"), std::string::npos) << job.start_status(0);
+}
+
+TEST(NodeTest, RanksAreNumberedWhenTheyHaveNone) {
+  Job job({.workers = 3, .servers = 0, .adjust = [](NodeConfig& config, int) { config.rank = -1; }});
+  ASSERT_TRUE(job.all_started());
+  std::vector<int> ranks;
+  for (int i = 0; i < 3; ++i) {
+    ranks.push_back(job.worker(i).rank());
+    EXPECT_EQ(job.worker(i).local_rank(), job.worker(i).rank());
+    EXPECT_EQ(job.worker(i).local_size(), 3);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  EXPECT_EQ(ranks, (std::vector{0, 1, 2}));
+}
+
+TEST(NodeTest, BadConfigurationListsEveryFault) {
+  NodeConfig config;
+  config.num_workers = 0;
+  config.timeout_s = -1;
+  config.placement = "best";
+  const Status status = Node::create(config, always).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  for (const char* name : {"num_workers", "timeout_s", "placement", "scheduler_ports"}) {
+    EXPECT_NE(status.message().find(name), std::string::npos) << status;
+  }
+}
+
+TEST(NodeTest, ServersEndWhenAllWorkersHaveLeft) {
+  Job job({.workers = 2, .servers = 1, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  Status outcome = internal("not set");
+  std::thread server([&] { outcome = job.server(0).wait_until_done(always); });
+  job.on_all([](int, Node& node) { node.shutdown(); });
+  server.join();
+  EXPECT_TRUE(outcome) << outcome;
+}
+
+}  // namespace
+}  // namespace byteps::node
