@@ -24,6 +24,22 @@ void append(std::vector<std::byte>& text, Bytes part) { text.insert(text.end(), 
 
 }  // namespace
 
+Proof compute_proof(Side side, const Credentials& credentials, const Hello& of_connecting,
+                    const Hello& of_accepting) {
+  std::vector<std::byte> text;
+  append(text, as_bytes(side == Side::kConnecting ? "byteps connect" : "byteps accept"));
+  append(text, as_bytes(credentials.job_id));
+  append(text, nonce_of(of_connecting));
+  append(text, nonce_of(of_accepting));
+  Proof proof;
+  const unsigned char* done =
+      HMAC(EVP_sha256(), credentials.secret.data(), static_cast<int>(credentials.secret.size()),
+           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+           reinterpret_cast<unsigned char*>(proof.data()), nullptr);
+  BPS_CHECK(done != nullptr) << "HMAC-SHA256 failed";
+  return proof;
+}
+
 Handshake::Handshake(Side side, const Credentials& credentials) : side_(side), credentials_(credentials) {
   std::copy(kProtocol.begin(), kProtocol.end(), hello_.begin());
   while (getrandom(hello_.data() + kProtocol.size(), kNonceBytes, 0) != ssize_t{kNonceBytes}) {
@@ -44,28 +60,17 @@ Status Handshake::on_hello(const Hello& other) {
   return Status::ok();
 }
 
-Proof Handshake::proof() const { return prove(side_); }
+Proof Handshake::proof() const { return proof_of(side_); }
 
 Status Handshake::verify(const Proof& other) const {
-  const Proof expected = prove(side_ == Side::kConnecting ? Side::kAccepting : Side::kConnecting);
+  const Proof expected = proof_of(side_ == Side::kConnecting ? Side::kAccepting : Side::kConnecting);
   if (CRYPTO_memcmp(expected.data(), other.data(), kProofBytes) == 0) return Status::ok();
   return permission_denied("handshake: the other side has another secret or belongs to another job");
 }
 
-Proof Handshake::prove(Side side) const {
+Proof Handshake::proof_of(Side side) const {
   const bool connecting = side_ == Side::kConnecting;
-  std::vector<std::byte> text;
-  append(text, as_bytes(side == Side::kConnecting ? "byteps connect" : "byteps accept"));
-  append(text, as_bytes(credentials_.job_id));
-  append(text, nonce_of(connecting ? hello_ : other_));
-  append(text, nonce_of(connecting ? other_ : hello_));
-  Proof proof;
-  const unsigned char* done =
-      HMAC(EVP_sha256(), credentials_.secret.data(), static_cast<int>(credentials_.secret.size()),
-           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-           reinterpret_cast<unsigned char*>(proof.data()), nullptr);
-  BPS_CHECK(done != nullptr) << "HMAC-SHA256 failed";
-  return proof;
+  return compute_proof(side, credentials_, connecting ? hello_ : other_, connecting ? other_ : hello_);
 }
 
 }  // namespace byteps::transport

@@ -27,10 +27,15 @@ inline constexpr size_t kProofBytes = 32;
 using Hello = std::array<std::byte, kHelloBytes>;
 using Proof = std::array<std::byte, kProofBytes>;
 
-// One side of one handshake.
+enum class Side { kConnecting, kAccepting };
+
+// What `side` sends to prove that it knows the credentials, as above.
+Proof compute_proof(Side side, const Credentials& credentials, const Hello& of_connecting,
+                    const Hello& of_accepting);
+
+// One side of one handshake. `credentials` must outlive it.
 class Handshake {
  public:
-  enum class Side { kConnecting, kAccepting };
   // Draws the nonce from the operating system's generator.
   Handshake(Side side, const Credentials& credentials);
 
@@ -43,8 +48,9 @@ class Handshake {
   Status verify(const Proof& other) const;
 
  private:
-  Proof prove(Side side) const;
-  Side side_;
+  Proof proof_of(Side side) const;
+
+  const Side side_;
   const Credentials& credentials_;
   Hello hello_;
   Hello other_{};

@@ -13,7 +13,7 @@ namespace byteps::transport {
 namespace {
 
 // Per readiness event and per turn: then other connections get theirs.
-constexpr size_t kReadBudgetBytes = 256 << 10;
+constexpr size_t kReadBudgetBytes = 1 << 20;
 constexpr size_t kWriteBudgetBytes = 1 << 20;
 constexpr size_t kRangesPerWrite = 512;  // two per frame
 

@@ -88,7 +88,7 @@ Status Connector::on_connected() {
   }
   // TCP connects a socket to itself when the kernel happens to give it the port it is calling.
   if (local_address(fd_.get()) == peer_address(fd_.get())) return from_errno("connect", ECONNREFUSED);
-  handshake_.emplace(Handshake::Side::kConnecting, options_->credentials);
+  handshake_.emplace(Side::kConnecting, options_->credentials);
   return loop_.modify(fd_.get(), EPOLLIN);
 }
 

@@ -20,11 +20,11 @@ Status send_all(int fd, Bytes message) {
 
 }  // namespace
 
-SocketHandshake::SocketHandshake(Handshake::Side side, const Credentials& credentials)
+SocketHandshake::SocketHandshake(Side side, const Credentials& credentials)
     : side_(side), handshake_(side, credentials) {}
 
 Result<SocketHandshake::Progress> SocketHandshake::advance(int fd) {
-  if (!greeted_ && side_ == Handshake::Side::kConnecting) BPS_RETURN_IF_ERROR(greet(fd));
+  if (!greeted_ && side_ == Side::kConnecting) BPS_RETURN_IF_ERROR(greet(fd));
   if (!heard_) {
     const auto progress = receive(fd, kHelloBytes);
     if (!progress || *progress == Progress::kNeedsBytes) return progress;
@@ -48,7 +48,7 @@ Result<SocketHandshake::Progress> SocketHandshake::receive(int fd, size_t bytes)
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return Progress::kNeedsBytes;
     if (got < 0) return from_errno("handshake: receive", errno);
-    if (got == 0 && heard_ && side_ == Handshake::Side::kConnecting) {
+    if (got == 0 && heard_ && side_ == Side::kConnecting) {
       // It has seen this side's proof and hung up without a word: that is how a wrong proof is answered.
       return permission_denied(
           "handshake: refused by the other side: it has another secret or another job id: check "
@@ -64,7 +64,7 @@ Result<SocketHandshake::Progress> SocketHandshake::receive(int fd, size_t bytes)
 Status SocketHandshake::on_hello(int fd) {
   BPS_RETURN_IF_ERROR(handshake_.on_hello(received_));
   heard_ = true;
-  if (side_ == Handshake::Side::kAccepting) return greet(fd);
+  if (side_ == Side::kAccepting) return greet(fd);
   return send_all(fd, handshake_.proof());
 }
 
@@ -72,7 +72,7 @@ Status SocketHandshake::on_proof(int fd) {
   Proof proof;
   std::copy_n(received_.begin(), kProofBytes, proof.begin());
   BPS_RETURN_IF_ERROR(handshake_.verify(proof));
-  if (side_ == Handshake::Side::kAccepting) return send_all(fd, handshake_.proof());
+  if (side_ == Side::kAccepting) return send_all(fd, handshake_.proof());
   return Status::ok();
 }
 

@@ -12,7 +12,7 @@ class SocketHandshake {
   enum class Progress { kNeedsBytes, kDone };
 
   // `credentials` must outlive this object.
-  SocketHandshake(Handshake::Side side, const Credentials& credentials);
+  SocketHandshake(Side side, const Credentials& credentials);
 
   // Goes on as far as the bytes that have come allow; never reads one byte more than the handshake has.
   // kDataLoss, kPermissionDenied: it is not one of us; kUnavailable: the connection broke.
@@ -26,7 +26,7 @@ class SocketHandshake {
   Status on_hello(int fd);
   Status on_proof(int fd);
 
-  const Handshake::Side side_;
+  const Side side_;
   Handshake handshake_;
   bool greeted_ = false;
   bool heard_ = false;

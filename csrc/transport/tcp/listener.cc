@@ -33,7 +33,7 @@ class TcpListener::Stranger final : private FdHandler {
         fd_(std::move(fd)),
         peer_(peer_address(fd_.get())),
         came_us_(now_us()),
-        handshake_(Handshake::Side::kAccepting, listener.options_->credentials) {}
+        handshake_(Side::kAccepting, listener.options_->credentials) {}
   ~Stranger() override {
     loop().cancel(deadline_);
     if (fd_.valid()) loop().unwatch(fd_.get());

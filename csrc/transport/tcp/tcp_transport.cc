@@ -61,11 +61,13 @@ Result<std::unique_ptr<Listener>> TcpTransport::listen_on(EventLoop& loop, Uniqu
 
 void TcpTransport::connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
                            ConnectCallback on_done) {
-  Status allowed = check_allowed(address);
   loop.post([&loop, options = options_, address, deadline_us, on_done = std::move(on_done),
-             allowed = std::move(allowed)]() mutable {
-    if (!allowed) return on_done(allowed);
-    Connector::start(loop, std::move(options), address, deadline_us, std::move(on_done));
+             allowed = check_allowed(address)]() mutable {
+    if (allowed.is_ok()) {
+      Connector::start(loop, std::move(options), address, deadline_us, std::move(on_done));
+    } else {
+      on_done(allowed);
+    }
   });
 }
 
