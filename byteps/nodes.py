@@ -9,6 +9,18 @@ from byteps.errors import NotInitializedError
 
 __all__ = ["ForkedNode", "LocalNode"]
 
+METRICS = (
+    "push_pulls",
+    "push_pull_bytes",
+    "push_pull_us",
+    "busy_us",
+    "bytes_sent",
+    "bytes_received",
+    "sums",
+    "sum_bytes",
+    "sum_us",
+)
+
 
 class LocalNode:
     """The only rank of a job: every push_pull is its own result, complete when it returns."""
@@ -20,7 +32,7 @@ class LocalNode:
     num_servers = 0
 
     def __init__(self) -> None:
-        self._metrics = {"push_pulls": 0.0, "push_pull_bytes": 0.0}
+        self._metrics = dict.fromkeys(METRICS, 0.0)
 
     def declare(self, name: str, dtype: int, nbytes: int) -> None:
         """Nothing to place."""

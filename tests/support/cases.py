@@ -1,0 +1,83 @@
+"""Many cases in one job: starting processes and importing a framework costs more than all the cases together.
+
+A module of cases has functions `case_*`. Every rank runs all of them in the order of definition:
+
+    python cases.py MODULE RESULTS [ADAPTER]
+
+and writes {case: traceback or ""} as JSON to RESULTS. A test module asks `Outcome.check` about one case at a time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from support.job import Finished, run_job
+
+
+def names_of(module: ModuleType) -> list[str]:
+    return [name.removeprefix("case_") for name in vars(module) if name.startswith("case_")]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one job made of the cases of a module."""
+
+    finished: list[Finished]
+    results: list[Mapping[str, str] | None]  # by rank; None: it did not get to the end
+
+    def check(self, case: str) -> None:
+        """Fails the test unless the case passed on every rank."""
+        for finished, result in zip(self.finished, self.results, strict=True):
+            if result is None:
+                raise AssertionError(
+                    f"rank {finished.rank} ended with {finished.returncode} before it could tell:\n{finished.output}"
+                )
+            if result[case]:
+                raise AssertionError(f"rank {finished.rank} of {len(self.results)}:\n{result[case]}")
+
+    def check_exit(self) -> None:
+        """Fails the test unless every rank ended well."""
+        for finished in self.finished:
+            assert finished.returncode == 0, f"rank {finished.rank}:\n{finished.output}"
+
+
+def run_cases(module: str, ranks: int, folder: Path, adapter: str = "", deadline_s: float = 240) -> Outcome:
+    """Runs all cases of `module` in one job of so many ranks."""
+    finished = run_job([Path(__file__), module, folder, *filter(None, [adapter])], ranks, folder, deadline_s=deadline_s)
+    paths = [_results_path(folder, rank) for rank in range(ranks)]
+    return Outcome(finished, [json.loads(path.read_text()) if path.exists() else None for path in paths])
+
+
+def _results_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.json"
+
+
+def _verdict(case: Callable[..., None], *arguments: object) -> str:
+    print(case.__name__, flush=True)  # tells where a job got stuck
+    try:
+        case(*arguments)
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+def _main(module_name: str, folder: str, *adapters: str) -> None:
+    import byteps
+
+    arguments = [importlib.import_module(f"frameworks.adapter_{adapter}") for adapter in adapters]
+    module = importlib.import_module(module_name)
+    byteps.init()
+    results = {name: _verdict(getattr(module, f"case_{name}"), *arguments) for name in names_of(module)}
+    _results_path(Path(folder), byteps.rank()).write_text(json.dumps(results))
+    byteps.shutdown()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
