@@ -48,8 +48,8 @@ ReduceOp checked_op(int code) {
 }
 
 // Short and never waits: keeps the GIL.
-protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintptr_t output, uint64_t bytes, int dtype,
-                           int op, int root, int priority) {
+protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintptr_t output, uint64_t bytes,
+                           int dtype, int op, int root, int priority) {
   const protocol::PushPull request{.name = std::move(name),
                                    .dtype = checked_dtype(dtype),
                                    .bytes = bytes,
@@ -98,17 +98,20 @@ void bind_node(py::module_& module) {
             throw_if_failed(node.declare(name, checked_dtype(dtype), bytes));
           },
           arg("name"), arg("dtype"), arg("nbytes"))
-      .def("push_pull", &push_pull, arg("name"), arg("input_ptr"), arg("output_ptr"), arg("nbytes"), arg("dtype"),
-           arg("op"), arg("root"), arg("priority"))
+      .def("push_pull", &push_pull, arg("name"), arg("input_ptr"), arg("output_ptr"), arg("nbytes"),
+           arg("dtype"), arg("op"), arg("root"), arg("priority"))
       .def(
-          "poll", [](Node& node, protocol::Handle handle) { return value_or_throw(node.poll(handle)); }, arg("handle"))
+          "poll", [](Node& node, protocol::Handle handle) { return value_or_throw(node.poll(handle)); },
+          arg("handle"))
       .def("wait", &wait, arg("handle"), arg("timeout_s") = py::none())
       .def("barrier",
            [](Node& node) { run_without_gil([&] { return node.barrier(keep_waiting_unless_signalled()); }); })
       .def("failure", [](const Node& node) { return node.failure().message(); })
       .def("metrics", &metrics)
       .def("wait_until_done",
-           [](Node& node) { run_without_gil([&] { return node.wait_until_done(keep_waiting_unless_signalled()); }); })
+           [](Node& node) {
+             run_without_gil([&] { return node.wait_until_done(keep_waiting_unless_signalled()); });
+           })
       .def("shutdown", &Node::shutdown, WithoutGil());
 }
 
