@@ -1,6 +1,7 @@
 #include "kernels/parallel.h"
 
 #include <algorithm>
+#include <atomic>
 #include <system_error>
 
 #include "base/check.h"

@@ -1,7 +1,6 @@
 // Team: reduce_n spread over several cores.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>

@@ -1,11 +1,15 @@
 // The loop of sum.h, written once. A target's .cc defines `Target`, then includes this file, both inside its
 // region of `#pragma GCC target`:
 //   struct Target {
-//     static constexpr size_t kVectorBytes;            // 0: one element at a time
-//     static Floats from_half(Halves halves);          // vectors of kVectorBytes and of half of that,
-//     static Halves to_half(Floats values);            //   or one value each
-//     template <typename V> static void stream(void* to, V vector);  // store around the caches; `to` aligned
-//     static void fence();                             // orders streaming stores before what follows
+//     static constexpr size_t kVectorBytes;    // 0: one element at a time
+//     // Floats and Words (uint32_t) are vectors of that size, Halves (uint16_t) of half of it; or one value each.
+//     static Floats from_half(Halves halves);  // float16
+//     static Halves to_half(Floats values);
+//     static Words widen(Halves halves);       // zero-extends
+//     static Halves narrow(Words words);       // precondition: each below 2^16
+//     template <typename V>
+//     static void stream(void* to, V vector);  // a store around the caches; `to` is aligned
+//     static void fence();                     // orders streaming stores before what follows
 //   };
 //
 // This file includes nothing and all of it has internal linkage: an inline function of another header that was
@@ -39,15 +43,6 @@ inline To bits_as(From from) {
   return to;
 }
 
-template <typename To, size_t kLanes, typename From>
-inline Vector<To, kLanes> convert(From from) {
-  if constexpr (kLanes == 1) {
-    return static_cast<To>(from);
-  } else {
-    return __builtin_convertvector(from, Vector<To, kLanes>);
-  }
-}
-
 // ---- Elements: how each dtype is stored and computed with ----
 
 // Computed with in its own type. W: the type of the same size whose arithmetic wraps.
@@ -74,21 +69,20 @@ struct Half {
   static Packed pack(Values values) { return Target::to_half(values); }
 };
 
-// The integer form of half.h's conversions.
+// Rounds as half.h does. A NaN needs no care here: it came from a bfloat16 or from the CPU, so its lower half is
+// zero and rounding leaves it alone.
 struct BFloat16 {
   static constexpr size_t kLanes = kLanesOf<float>;
   using Stored = uint16_t;
   using Packed = Vector<uint16_t, kLanes>;
   using Values = Vector<float, kLanes>;
   using Wrapping = Values;
-  using Bits = Vector<uint32_t, kLanes>;
+  using Words = Vector<uint32_t, kLanes>;
 
-  static Values unpack(Packed packed) { return bits_as<Values>(convert<uint32_t, kLanes>(packed) << 16); }
+  static Values unpack(Packed packed) { return bits_as<Values>(Target::widen(packed) << 16); }
   static Packed pack(Values values) {
-    const Bits bits = bits_as<Bits>(values);
-    const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const Bits quieted = (bits >> 16) | 0x0040;
-    return convert<uint16_t, kLanes>(values == values ? rounded : quieted);
+    const Words bits = bits_as<Words>(values);
+    return Target::narrow((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
   }
 };
 

@@ -19,10 +19,20 @@ namespace {
 struct Target {
   static constexpr size_t kVectorBytes = 32;
   typedef uint16_t Halves __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
+  typedef uint32_t Words __attribute__((vector_size(32)));   // NOLINT(modernize-use-using)
 
   static __m256 from_half(Halves halves) { return _mm256_cvtph_ps(reinterpret_cast<__m128i>(halves)); }
   static Halves to_half(__m256 values) {
     return reinterpret_cast<Halves>(_mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+  }
+  // GCC 12 needs twice as many instructions for __builtin_convertvector.
+  static Words widen(Halves halves) {
+    return reinterpret_cast<Words>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halves)));
+  }
+  static Halves narrow(Words words) {
+    const auto all = reinterpret_cast<__m256i>(words);
+    const __m128i upper = _mm256_extracti128_si256(all, 1);
+    return reinterpret_cast<Halves>(_mm_packus_epi32(_mm256_castsi256_si128(all), upper));
   }
 
   template <typename V>
@@ -43,7 +53,7 @@ struct Target {
 
 namespace byteps::kernels {
 
-const KernelTable kAvx2Kernels = all_kernels();
+constinit const KernelTable kAvx2Kernels = all_kernels();
 
 }  // namespace byteps::kernels
 

@@ -20,6 +20,7 @@ namespace {
 struct Target {
   static constexpr size_t kVectorBytes = 64;
   typedef uint16_t Halves __attribute__((vector_size(32)));  // NOLINT(modernize-use-using)
+  typedef uint32_t Words __attribute__((vector_size(64)));   // NOLINT(modernize-use-using)
 
   // The masked forms with every lane on are the same instructions; GCC 12 warns of an uninitialised variable in
   // its own header for the plain ones (GCC bug 105593).
@@ -29,6 +30,12 @@ struct Target {
   }
   static Halves to_half(__m512 values) {
     return reinterpret_cast<Halves>(_mm512_maskz_cvtps_ph(kAllLanes, values, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static Words widen(Halves halves) {
+    return reinterpret_cast<Words>(_mm512_maskz_cvtepu16_epi32(kAllLanes, reinterpret_cast<__m256i>(halves)));
+  }
+  static Halves narrow(Words words) {
+    return reinterpret_cast<Halves>(_mm512_maskz_cvtepi32_epi16(kAllLanes, reinterpret_cast<__m512i>(words)));
   }
 
   template <typename V>
@@ -49,7 +56,7 @@ struct Target {
 
 namespace byteps::kernels {
 
-const KernelTable kAvx512Kernels = all_kernels();
+constinit const KernelTable kAvx512Kernels = all_kernels();
 
 }  // namespace byteps::kernels
 
