@@ -58,6 +58,8 @@ BufferPool::Buffer BufferPool::acquire(size_t size_bytes) {
   return {this, data, size_bytes};
 }
 
-void BufferPool::release(std::byte* data, size_t size_bytes) { free_[class_bytes(size_bytes)].push_back(data); }
+void BufferPool::release(std::byte* data, size_t size_bytes) {
+  free_[class_bytes(size_bytes)].push_back(data);
+}
 
 }  // namespace byteps

@@ -45,7 +45,8 @@ Status validate(const NodeConfig& config) {
     faults.expect_range("local_rank", config.local_rank, -1,
                         (config.local_size > 0 ? config.local_size : config.num_workers) - 1);
   }
-  faults.expect(is_worker || !config.host_scheduler, "host_scheduler", "false for role " + config.role, "true");
+  faults.expect(is_worker || !config.host_scheduler, "host_scheduler", "false for role " + config.role,
+                "true");
   faults.expect(!config.scheduler_ports.empty() || config.scheduler_fd >= 0, "scheduler_ports",
                 "at least one port", "none");
   for (const int port : config.scheduler_ports) faults.expect_range("scheduler port", port, 1, 65535);

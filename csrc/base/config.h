@@ -11,29 +11,30 @@
 namespace byteps {
 
 struct NodeConfig {
-  std::string role = "worker";     // "worker", "server", "scheduler"
-  int rank = -1;                   // of this worker; -1: the scheduler numbers
-  int num_workers = 1;             // worker processes; 0 (server, scheduler): as the first worker says
+  std::string role = "worker";  // "worker", "server", "scheduler"
+  int rank = -1;                // of this worker; -1: the scheduler numbers
+  int num_workers = 1;          // worker processes; 0 (server, scheduler): as the first worker says
   int num_servers = 0;
-  int local_rank = -1;             // -1: the scheduler numbers by machine
+  int local_rank = -1;  // -1: the scheduler numbers by machine
   int local_size = -1;
-  bool host_scheduler = false;     // this worker runs the scheduler, too
+  bool host_scheduler = false;       // this worker runs the scheduler, too
   bool scheduler_by_rank_0 = false;  // some worker (rank 0) does: for messages
   std::string scheduler_host = "127.0.0.1";
-  std::vector<int> scheduler_ports;  // the scheduler takes the first free one; nodes look for it in this order
-  int scheduler_fd = -1;           // listening socket handed over by a launcher
-  std::string interface;           // whose address is handed out; empty: by the route to the scheduler
-  std::string node_host;           // address that is handed out; goes before `interface`
-  std::string secret;              // empty: loopback only
+  std::vector<int>
+      scheduler_ports;    // the scheduler takes the first free one; nodes look for it in this order
+  int scheduler_fd = -1;  // listening socket handed over by a launcher
+  std::string interface;  // whose address is handed out; empty: by the route to the scheduler
+  std::string node_host;  // address that is handed out; goes before `interface`
+  std::string secret;     // empty: loopback only
   std::string job_id;
-  double start_timeout_s = 300;    // all nodes must have joined by then
-  double timeout_s = 30;           // a node that is silent for so long is lost
-  double op_timeout_s = 600;       // a push_pull that lacks a rank for so long fails
-  double stall_warning_s = 60;     // ... is warned about
+  double start_timeout_s = 300;  // all nodes must have joined by then
+  double timeout_s = 30;         // a node that is silent for so long is lost
+  double op_timeout_s = 600;     // a push_pull that lacks a rank for so long fails
+  double stall_warning_s = 60;   // ... is warned about
   int64_t partition_bytes = 1 << 20;
-  int64_t credit_bytes = 4 << 20;  // handed to a connection and not yet written
-  int service_threads = 0;         // event loops, each a shard of the summation service; 0: by cores
-  std::string placement = "auto";  // "auto", "allreduce", "ps"
+  int64_t credit_bytes = 4 << 20;     // handed to a connection and not yet written
+  int service_threads = 0;            // event loops, each a shard of the summation service; 0: by cores
+  std::string placement = "auto";     // "auto", "allreduce", "ps"
   std::string log_level = "warning";  // "error", "warning", "info", "debug"
 };
 

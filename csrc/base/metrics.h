@@ -17,9 +17,9 @@ struct Metrics {
   Counter busy_us{0};          // time with at least one in flight
   Counter bytes_sent{0};       // payload on connections to other processes
   Counter bytes_received{0};
-  Counter sums{0};             // rounds that this process's service completed
-  Counter sum_bytes{0};        // bytes of their results
-  Counter sum_us{0};           // time spent in reductions
+  Counter sums{0};       // rounds that this process's service completed
+  Counter sum_bytes{0};  // bytes of their results
+  Counter sum_us{0};     // time spent in reductions
 };
 
 }  // namespace byteps

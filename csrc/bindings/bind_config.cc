@@ -33,7 +33,9 @@ void bind_config(py::module_& module) {
 
   // The secret is bytes, not text.
   const auto get_secret = [](const NodeConfig& config) { return py::bytes(config.secret); };
-  const auto set_secret = [](NodeConfig& config, const py::bytes& secret) { config.secret = std::string(secret); };
+  const auto set_secret = [](NodeConfig& config, const py::bytes& secret) {
+    config.secret = std::string(secret);
+  };
   py::class_<NodeConfig>(module, "NodeConfig", py::is_final())
       .def(py::init([](const py::kwargs& fields) { return config_from(fields); }))
       .def_readwrite("role", &NodeConfig::role)

@@ -33,7 +33,8 @@ py::dict isa_levels() {
   return result;
 }
 
-void reduce_n(uintptr_t dst, const std::vector<uintptr_t>& srcs, size_t count, int dtype, int op, int threads) {
+void reduce_n(uintptr_t dst, const std::vector<uintptr_t>& srcs, size_t count, int dtype, int op,
+              int threads) {
   const auto checked_dtype = dtype_from(static_cast<uint8_t>(dtype));
   const auto checked_op = reduce_op_from(static_cast<uint8_t>(op));
   if (!checked_dtype) throw_if_failed(checked_dtype.status());

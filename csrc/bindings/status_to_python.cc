@@ -24,7 +24,8 @@ const char* exception_name(StatusCode code) {
 void throw_if_failed(const Status& status) {
   if (PyErr_Occurred() != nullptr) throw pybind11::error_already_set();
   if (status.is_ok()) return;
-  const pybind11::object type = pybind11::module_::import("byteps.errors").attr(exception_name(status.code()));
+  const pybind11::object type =
+      pybind11::module_::import("byteps.errors").attr(exception_name(status.code()));
   PyErr_SetString(type.ptr(), status.message().c_str());
   throw pybind11::error_already_set();
 }

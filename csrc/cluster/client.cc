@@ -21,7 +21,8 @@ std::string describe_scheduler(const ClientOptions& options) {
 
 using protocol::MembershipActions;
 
-Client::Client(transport::EventLoop& loop, transport::Transport& tcp, ClientOptions options, ClientEvents& events)
+Client::Client(transport::EventLoop& loop, transport::Transport& tcp, ClientOptions options,
+               ClientEvents& events)
     : loop_(loop),
       tcp_(tcp),
       options_(std::move(options)),
@@ -64,8 +65,8 @@ void Client::join(protocol::Join join) {
 
 void Client::try_connect(size_t attempt) {
   const bool alone = candidates_.size() == 1;
-  const TimeUs deadline_us =
-      alone ? options_.start_deadline_us : std::min(options_.start_deadline_us, now_us() + kCandidatePatienceUs);
+  const TimeUs deadline_us = alone ? options_.start_deadline_us
+                                   : std::min(options_.start_deadline_us, now_us() + kCandidatePatienceUs);
   tcp_.connect(loop_, candidates_[attempt % candidates_.size()], deadline_us,
                [this, attempt](auto connection) { on_connected(std::move(connection), attempt); });
 }
@@ -79,7 +80,8 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
     membership_.on_connected(join_, now_us(), actions);
     return carry_out(actions);
   }
-  if (candidates_.size() == 1 || now_us() >= options_.start_deadline_us) return fail_to_connect(connection.status());
+  if (candidates_.size() == 1 || now_us() >= options_.start_deadline_us)
+    return fail_to_connect(connection.status());
   // Another candidate may be the one: strangers may live at some of them.
   const bool round_over = (attempt + 1) % candidates_.size() == 0;
   if (!round_over) return try_connect(attempt + 1);
@@ -128,7 +130,8 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
   MembershipActions actions;
   BPS_RETURN_IF_ERROR(membership_.on_message(message, now_us(), actions));
   carry_out(actions);
-  if (std::holds_alternative<protocol::Placed>(message) || std::holds_alternative<protocol::Refused>(message) ||
+  if (std::holds_alternative<protocol::Placed>(message) ||
+      std::holds_alternative<protocol::Refused>(message) ||
       std::holds_alternative<protocol::BarrierDone>(message)) {
     return events_.on_answer(message);
   }

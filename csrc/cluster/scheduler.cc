@@ -62,8 +62,8 @@ Status Scheduler::listen(transport::Transport& tcp, const std::string& ip, const
 Status Scheduler::listen(transport::Transport& tcp, int socket_fd) {
   Status status;
   loop_.run_and_wait([&] {
-    auto listener = transport::listen_on_tcp_socket(tcp, loop_, socket_fd,
-                                                    [this](auto connection) { accept(std::move(connection)); });
+    auto listener = transport::listen_on_tcp_socket(
+        tcp, loop_, socket_fd, [this](auto connection) { accept(std::move(connection)); });
     if (listener) {
       listener_ = std::move(*listener);
       timer_.update();
@@ -83,6 +83,9 @@ void Scheduler::accept(std::unique_ptr<transport::Connection> connection) {
 }
 
 Status Scheduler::on_control(ControlChannel& channel, const protocol::Control& message) {
+  if (const auto* join = std::get_if<protocol::Join>(&message)) {
+    BPS_LOG(kInfo) << join->self.describe() << " at " << channel.peer() << " asks to join";
+  }
   SchedulerActions actions;
   state_.on_message(ids_.at(&channel), message, now_us(), actions);
   carry_out(actions);

@@ -25,9 +25,7 @@ std::string link_target(const char* path) {
 }
 
 // "localhost", "127.0.0.1", "::1": meant as this machine only. A host's own name that resolves to 127.0.1.1 is not.
-bool means_loopback(const std::string& host) {
-  return host == "localhost" || Address{host, 0}.is_loopback();
-}
+bool means_loopback(const std::string& host) { return host == "localhost" || Address{host, 0}.is_loopback(); }
 
 // Where config.scheduler_host can be reached from outside, if the resolver knows.
 Result<std::vector<Address>> outside_addresses(const std::string& host) {

@@ -205,7 +205,8 @@ worker::Worker::Lane Node::make_lane(uint32_t service, size_t shard, const std::
       tcp_->connect(loop, *parsed, now_us() + seconds_to_us(config_.timeout_s), std::move(done));
     };
   }
-  return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), metrics_, *this->worker_)};
+  return {&loop,
+          std::make_unique<worker::Link>(std::move(options), std::move(connector), metrics_, *this->worker_)};
 }
 
 void Node::on_failed(const Status& why) {
@@ -252,8 +253,8 @@ Status Node::on_answer(const protocol::Control& message) {
   {
     MutexLock lock(mutex_);
     const auto found = barriers_.find(done.sequence);
-    if (found == barriers_.end()) return data_loss("answer to barrier " + std::to_string(done.sequence) +
-                                                   ", which nobody waits for");
+    if (found == barriers_.end())
+      return data_loss("answer to barrier " + std::to_string(done.sequence) + ", which nobody waits for");
     barrier = std::move(found->second);
     barriers_.erase(found);
   }

@@ -45,7 +45,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
 
   // Errors of the next four: of Worker, and kFailedPrecondition for a role other than worker or after shutdown.
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
-  Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output);
+  Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
+                                     std::byte* output);
   Result<bool> poll(protocol::Handle handle);
   Status wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting);
 
@@ -96,9 +97,9 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   std::unique_ptr<worker::Worker> worker_;
   std::unique_ptr<cluster::Client> client_;
 
-  EventFlag started_;   // the roster is there, or the start has failed
-  EventFlag finished_;  // all workers have left, or the job has failed
-  EventFlag down_;      // shutdown() is through
+  EventFlag started_;        // the roster is there, or the start has failed
+  EventFlag finished_;       // all workers have left, or the job has failed
+  EventFlag down_;           // shutdown() is through
   protocol::Roster roster_;  // constant once started_
   protocol::NodeInfo self_;
 

@@ -28,8 +28,10 @@ class Child final : public transport::Receiver {
   void say_goodbye();
   void close_when_sent(TimeUs deadline_us) { connection_->close_when_sent(deadline_us); }
 
-  Result<transport::Landing> on_head(transport::Connection& connection, const transport::Arrival& arrival) override;
-  Status on_frame(transport::Connection& connection, const transport::Arrival& arrival, Bytes payload) override;
+  Result<transport::Landing> on_head(transport::Connection& connection,
+                                     const transport::Arrival& arrival) override;
+  Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
+                  Bytes payload) override;
   void on_closed(transport::Connection& connection, const Status& why) override;
 
  private:

@@ -45,13 +45,15 @@ std::shared_ptr<HandleTable::Entry> HandleTable::find(Handle handle) {
 
 Result<bool> HandleTable::poll(Handle handle) {
   const std::shared_ptr<Entry> entry = find(handle);
-  if (!entry) return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
+  if (!entry)
+    return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
   return entry->done.is_set();
 }
 
 Status HandleTable::wait(Handle handle, TimeUs deadline_us, bool& interrupted) {
   const std::shared_ptr<Entry> entry = find(handle);
-  if (!entry) return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
+  if (!entry)
+    return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
   switch (entry->done.wait(deadline_us)) {
     case EventFlag::Wake::kTimeout:
       return deadline_exceeded("handle " + std::to_string(handle) + " is not done yet");

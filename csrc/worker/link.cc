@@ -64,10 +64,11 @@ void Link::send(const Outgoing& outgoing) {
   unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output, connection_->lends()};
   const uint64_t bytes = outgoing.input.size();
   if (!connection_->lends()) add(metrics_.bytes_sent, bytes);
-  connection_->send(protocol::encode(head), {outgoing.input, outgoing.output}, [this, bytes](const Status& status) {
-    queue_.give_back(bytes);
-    if (status) pump();
-  });
+  connection_->send(protocol::encode(head), {outgoing.input, outgoing.output},
+                    [this, bytes](const Status& status) {
+                      queue_.give_back(bytes);
+                      if (status) pump();
+                    });
 }
 
 Result<Link::Unanswered*> Link::find(const DataHead& head) {
@@ -132,7 +133,7 @@ Status Link::settle_answered(const DataHead& head, const Status& status) {
 
 void Link::on_closed(Connection&, const Status& why) {
   connection_->loop().post([doomed = std::move(connection_)] {});  // it is calling us: destroyed after that
-  if (!ended_.is_ok()) return settle_all(ended_);  // after a goodbye, of either side
+  if (!ended_.is_ok()) return settle_all(ended_);                  // after a goodbye, of either side
   lose(why);
 }
 

@@ -38,10 +38,10 @@ class LinkEvents {
 };
 
 struct LinkOptions {
-  uint32_t rank = 0;           // this worker
+  uint32_t rank = 0;  // this worker
   uint32_t epoch = 0;
-  uint32_t service = 0;        // node number of the service
-  std::string service_text;    // how messages name it
+  uint32_t service = 0;      // node number of the service
+  std::string service_text;  // how messages name it
   uint64_t credit_bytes = 0;
 };
 
@@ -61,8 +61,10 @@ class Link final : public transport::Receiver {
   // This worker leaves in order: what is not answered is settled with `why`; then calls `done`.
   void leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done);
 
-  Result<transport::Landing> on_head(transport::Connection& connection, const transport::Arrival& arrival) override;
-  Status on_frame(transport::Connection& connection, const transport::Arrival& arrival, Bytes payload) override;
+  Result<transport::Landing> on_head(transport::Connection& connection,
+                                     const transport::Arrival& arrival) override;
+  Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
+                  Bytes payload) override;
   void on_closed(transport::Connection& connection, const Status& why) override;
 
  private:

@@ -28,7 +28,8 @@ Status Worker::declare(const std::string& name, DType dtype, uint64_t bytes) {
   return Status::ok();
 }
 
-Result<Handle> Worker::push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output) {
+Result<Handle> Worker::push_pull(const protocol::PushPull& request, const std::byte* input,
+                                 std::byte* output) {
   const Handle handle = handles_.open(request.bytes);
   Status status;
   Work work;
@@ -51,7 +52,8 @@ Status Worker::on_placed(const protocol::Placed& placed) {
     MutexLock lock(mutex_);
     for (const uint16_t service : placed.services) {
       if (service < services_.size() && services_[service].empty()) {
-        return data_loss("placement of '" + placed.name + "': node " + std::to_string(service) + " has no service");
+        return data_loss("placement of '" + placed.name + "': node " + std::to_string(service) +
+                         " has no service");
       }
     }
     BPS_RETURN_IF_ERROR(table_.on_placed(placed, actions_));
@@ -143,9 +145,8 @@ void Worker::fail(const Status& why) {
     work = take_work();
   }
   do_work(std::move(work));
-  for_each_lane([&why](size_t, Lane& lane) {
-    lane.loop->post([link = lane.link.get(), why] { link->fail(why); });
-  });
+  for_each_lane(
+      [&why](size_t, Lane& lane) { lane.loop->post([link = lane.link.get(), why] { link->fail(why); }); });
 }
 
 void Worker::leave(TimeUs deadline_us) {
@@ -168,7 +169,8 @@ void Worker::leave(TimeUs deadline_us) {
   };
   for_each_lane([&](size_t, Lane& lane) {
     pending->lanes.fetch_add(1);
-    lane.loop->post([link = lane.link.get(), why, deadline_us, done] { link->leave(why, deadline_us, done); });
+    lane.loop->post(
+        [link = lane.link.get(), why, deadline_us, done] { link->leave(why, deadline_us, done); });
   });
   done();
   while (pending->none_left.wait(deadline_us) == EventFlag::Wake::kInterrupted) {

@@ -44,7 +44,8 @@ class Worker final : public LinkEvents {
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
   // [request.bytes] at `input` and `output`, which may be equal; both valid, and the input unchanged, until the
   // handle is done. Does not block. Errors: protocol::PushPullTable::start.
-  Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output);
+  Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
+                                     std::byte* output);
   HandleTable& handles() { return handles_; }
 
   // The scheduler's answers.

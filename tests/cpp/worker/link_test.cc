@@ -1,0 +1,209 @@
+// A link against a scripted service at the other end of an in-process connection.
+#include "worker/link.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/event_flag.h"
+#include "transport/inproc.h"
+
+namespace byteps::worker {
+namespace {
+
+using protocol::DataHead;
+using protocol::DataType;
+
+class LinkTest : public testing::Test, public LinkEvents, public transport::Receiver {
+ protected:
+  LinkTest() : loop_(std::move(*transport::EventLoop::create("link-test"))) {
+    link_ = std::make_unique<Link>(
+        LinkOptions{.rank = 3, .epoch = 1, .service = 5, .service_text = "server 5", .credit_bytes = 1000},
+        [this](transport::ConnectCallback done) {
+          if (!refusal_) return done(refusal_);
+          auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
+          service_ = std::move(other);
+          service_->start(this);
+          done(std::move(mine));
+        },
+        metrics_, *this);
+  }
+  ~LinkTest() override {
+    on_loop([this] {
+      service_.reset();
+      link_.reset();
+    });
+  }
+
+  void on_loop(UniqueFunction<void()> task) { loop_->run_and_wait(std::move(task)); }
+  // Until all that is posted, and what that posts, has run.
+  void drain() {
+    for (int i = 0; i < 10; ++i) on_loop([] {});
+  }
+
+  Outgoing partition(uint32_t tensor, int32_t priority = 0, size_t bytes = 8) {
+    memory_[tensor].assign(bytes, std::byte{1});
+    Outgoing outgoing;
+    outgoing.handle = tensor;
+    outgoing.head.type = DataType::kPushPull;
+    outgoing.head.dtype = DType::kInt8;
+    outgoing.head.key = {tensor, 0};
+    outgoing.head.round = 1;
+    outgoing.head.rank = 3;
+    outgoing.head.priority = priority;
+    outgoing.head.bytes = bytes;
+    outgoing.input = memory_[tensor];
+    outgoing.output = memory_[tensor];
+    return outgoing;
+  }
+  void enqueue(std::vector<Outgoing> partitions) {
+    on_loop([&] { link_->enqueue(std::move(partitions)); });
+    drain();
+  }
+  void answer(DataHead head, std::string payload = "", DataType type = DataType::kResult) {
+    head.type = type;
+    on_loop([&] { service_->send(protocol::encode(head), {as_bytes(payload), {}}, nullptr); });
+    drain();
+  }
+
+  // LinkEvents
+  void on_settled(protocol::Handle handle, const Status& status) override { settled_[handle] = status; }
+  void on_link_lost(uint32_t service, const Status& why) override {
+    EXPECT_EQ(service, 5u);
+    lost_ = why;
+  }
+  // The service
+  Result<transport::Landing> on_head(transport::Connection&, const transport::Arrival&) override {
+    return transport::Landing::borrow();
+  }
+  Status on_frame(transport::Connection&, const transport::Arrival& arrival, Bytes) override {
+    received_.push_back(*protocol::decode_data(arrival.head));
+    return Status::ok();
+  }
+  void on_closed(transport::Connection&, const Status&) override { service_closed_ = true; }
+
+  Metrics metrics_;
+  std::unique_ptr<transport::EventLoop> loop_;
+  Status refusal_;  // not ok: nobody can be reached
+  std::unique_ptr<transport::Connection> service_;
+  std::unique_ptr<Link> link_;
+  std::map<uint32_t, std::vector<std::byte>> memory_;
+  std::vector<DataHead> received_;
+  std::map<protocol::Handle, Status> settled_;
+  Status lost_;
+  bool service_closed_ = false;
+};
+
+TEST_F(LinkTest, ConnectsAtTheFirstPartitionAndSaysHello) {
+  drain();
+  EXPECT_EQ(service_, nullptr);
+  enqueue({partition(1)});
+  ASSERT_EQ(received_.size(), 2u);
+  EXPECT_EQ(received_[0].type, DataType::kHello);
+  EXPECT_EQ(received_[0].rank, 3u);
+  EXPECT_EQ(received_[1].key.tensor, 1u);
+  EXPECT_EQ(received_[1].epoch, 1u);
+}
+
+TEST_F(LinkTest, TheResultLandsInTheTensor) {
+  enqueue({partition(1)});
+  EXPECT_TRUE(settled_.empty());
+  answer(received_[1], "abcdefgh");
+  ASSERT_TRUE(settled_.contains(1));
+  EXPECT_TRUE(settled_[1]);
+  EXPECT_EQ(as_text(memory_[1]), "abcdefgh");
+}
+
+TEST_F(LinkTest, UrgentPartitionsGoFirst) {
+  enqueue({partition(1, 0), partition(2, 5), partition(3, 1)});
+  ASSERT_EQ(received_.size(), 4u);
+  EXPECT_EQ(received_[1].key.tensor, 2u);
+  EXPECT_EQ(received_[2].key.tensor, 3u);
+  EXPECT_EQ(received_[3].key.tensor, 1u);
+}
+
+TEST_F(LinkTest, AFailureSettlesWithItsText) {
+  enqueue({partition(1)});
+  DataHead head = received_[1];
+  head.code = StatusCode::kDeadlineExceeded;
+  answer(head, "waited for rank 2", DataType::kFailed);
+  EXPECT_EQ(settled_[1].code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(settled_[1].message(), "waited for rank 2");
+}
+
+TEST_F(LinkTest, AnAnswerNobodyWaitsForEndsTheConnectionAndSettlesNothing) {
+  enqueue({partition(1)});
+  DataHead head = received_[1];
+  head.round = 2;
+  answer(head, "abcdefgh");
+  EXPECT_EQ(lost_.code(), StatusCode::kDataLoss) << lost_;
+  EXPECT_TRUE(settled_.empty()) << "who knows what became of the service decides";
+  EXPECT_TRUE(service_closed_);
+}
+
+TEST_F(LinkTest, AResultOfAnotherSizeEndsTheConnection) {
+  enqueue({partition(1)});
+  answer(received_[1], "abc");
+  EXPECT_EQ(lost_.code(), StatusCode::kDataLoss);
+  EXPECT_NE(lost_.message().find("expected 8 bytes, got 3"), std::string::npos) << lost_;
+}
+
+TEST_F(LinkTest, AFailureWithoutACodeIsNoSuccess) {
+  enqueue({partition(1)});
+  answer(received_[1], "", DataType::kFailed);
+  EXPECT_TRUE(settled_.empty());
+  EXPECT_EQ(lost_.code(), StatusCode::kDataLoss);
+}
+
+TEST_F(LinkTest, ABrokenConnectionSettlesOnlyWhenTheVerdictComes) {
+  enqueue({partition(1)});
+  on_loop([this] { service_->close(); });
+  drain();
+  EXPECT_FALSE(lost_);
+  enqueue({partition(2)});
+  EXPECT_TRUE(settled_.empty());
+  on_loop([this] { link_->fail(unavailable("server 5 is dead")); });
+  EXPECT_EQ(settled_[1].message(), "server 5 is dead");
+  EXPECT_EQ(settled_[2].message(), "server 5 is dead");
+  enqueue({partition(4)});
+  EXPECT_EQ(settled_[4].message(), "server 5 is dead");
+}
+
+TEST_F(LinkTest, AGoodbyeFailsWhatIsUnansweredNamingWhoLeft) {
+  enqueue({partition(1), partition(2)});
+  answer(received_[1], "abcdefgh");
+  answer({}, "", DataType::kGoodbye);
+  on_loop([this] { service_->close(); });
+  drain();
+  EXPECT_TRUE(settled_[1]);
+  EXPECT_EQ(settled_[2].message(), "server 5 has left the job");
+  EXPECT_TRUE(lost_) << "leaving is no loss";
+  enqueue({partition(3)});
+  EXPECT_EQ(settled_[3].message(), "server 5 has left the job");
+}
+
+TEST_F(LinkTest, AServiceThatCannotBeReachedIsReported) {
+  refusal_ = unavailable("nobody there");
+  enqueue({partition(1)});
+  EXPECT_EQ(lost_.message(), "nobody there");
+  EXPECT_TRUE(settled_.empty());
+}
+
+TEST_F(LinkTest, LeavingSaysGoodbyeAfterWhatWasSentAndSettlesTheRest) {
+  enqueue({partition(1)});
+  EventFlag left;
+  on_loop([&] { link_->leave(failed_precondition("shut down"), now_us() + 1'000'000, [&] { left.set(); }); });
+  drain();
+  ASSERT_EQ(received_.size(), 3u);
+  EXPECT_EQ(received_[2].type, DataType::kGoodbye);
+  on_loop([this] { service_->close(); });
+  EXPECT_EQ(left.wait(now_us() + 5'000'000), EventFlag::Wake::kSet);
+  EXPECT_EQ(settled_[1].message(), "shut down");
+}
+
+}  // namespace
+}  // namespace byteps::worker
