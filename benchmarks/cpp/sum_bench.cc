@@ -1,4 +1,4 @@
-// Bytes per second of kernels/sum.h beside the machine's own copy bandwidth. benchmarks/README.md says how to read it.
+// Bytes per second of kernels/sum.h beside the machine's own copy bandwidth; benchmarks/README.md explains.
 
 #include <benchmark/benchmark.h>
 

@@ -38,7 +38,8 @@ inline uint16_t float_to_half(float value) {
   if (magnitude >= kTwoTo16) return signed_half(0x7c00);
   constexpr uint32_t kSmallestNormal = (127 - 14) << 23;
   if (magnitude < kSmallestNormal) {
-    // The last bit of a float in [0.5, 1) is worth 2^-24, as is that of a subnormal half: this addition rounds.
+    // The last bit of a float in [0.5, 1) is worth 2^-24, as is that of a subnormal half: this addition
+    // rounds.
     const float rounded = std::bit_cast<float>(magnitude) + 0.5F;
     return signed_half(std::bit_cast<uint32_t>(rounded) - std::bit_cast<uint32_t>(0.5F));
   }

@@ -14,8 +14,8 @@ namespace {
 // Waking a thread costs tens of microseconds, in which one core alone moves about a megabyte. Below this many
 // bytes read and written there is nothing to gain.
 constexpr size_t kWorthSharingBytes = size_t{4} << 20;
-// Of dst, per claim: small enough that a helper which wakes late still finds work and none is waited for long,
-// large enough that claiming costs nothing.
+// Of dst, per claim: small enough that a helper which wakes late still finds work and none is waited for
+// long, large enough that claiming costs nothing.
 constexpr size_t kPieceBytes = size_t{128} << 10;
 
 }  // namespace

@@ -13,12 +13,12 @@
 
 namespace byteps::kernels {
 
-// The result has the same bits whatever the number of threads. Helpers sleep while there is nothing to do. Any thread
-// may call; while one caller has the helpers, another does all of its own work.
+// The result has the same bits whatever the number of threads. Helpers sleep while there is nothing to do.
+// Any thread may call; while one caller has the helpers, another does all of its own work.
 class Team {
  public:
-  // `threads`: how many may work on one reduction, the caller's included. With 1 no thread is started; when the
-  // system refuses one, the team is as large as it got (see threads()) and a warning is logged.
+  // `threads`: how many may work on one reduction, the caller's included. With 1 no thread is started; when
+  // the system refuses one, the team is as large as it got (see threads()) and a warning is logged.
   explicit Team(int threads);
   // Precondition: no call is under way.
   ~Team();

@@ -2,7 +2,7 @@
 // region of `#pragma GCC target`:
 //   struct Target {
 //     static constexpr size_t kVectorBytes;    // 0: one element at a time
-//     // Floats and Words (uint32_t) are vectors of that size, Halves (uint16_t) of half of it; or one value each.
+//     // Floats and Words (uint32_t) are vectors of that size, Halves (uint16_t) of half of it; or one value
 //     static Floats from_half(Halves halves);  // float16
 //     static Halves to_half(Floats values);
 //     static Words widen(Halves halves);       // zero-extends
@@ -12,8 +12,9 @@
 //     static void fence();                     // orders streaming stores before what follows
 //   };
 //
-// This file includes nothing and all of it has internal linkage: an inline function of another header that was
-// compiled in here, for one instruction set, could be the copy that the linker keeps for the whole program.
+// This file includes nothing and all of it has internal linkage: an inline function of another header that
+// was compiled in here, for one instruction set, could be the copy that the linker keeps for the whole
+// program.
 //
 // Nothing here adds to a product, so no compiler can contract the two into a fused multiply-add, whatever its
 // flags: that is what keeps the targets equal bit for bit.
@@ -69,8 +70,8 @@ struct Half {
   static Packed pack(Values values) { return Target::to_half(values); }
 };
 
-// Rounds as half.h does. A NaN needs no care here: it came from a bfloat16 or from the CPU, so its lower half is
-// zero and rounding leaves it alone.
+// Rounds as half.h does. A NaN needs no care here: it came from a bfloat16 or from the CPU, so its lower half
+// is zero and rounding leaves it alone.
 struct BFloat16 {
   static constexpr size_t kLanes = kLanesOf<float>;
   using Stored = uint16_t;
@@ -172,7 +173,8 @@ inline void store(void* dst, size_t at, typename E::Values values, bool streamin
   }
 }
 
-// kVectors vectors that begin `at` bytes into the arrays. All is read before anything is written: dst may be a src.
+// kVectors vectors that begin `at` bytes into the arrays. All are read before any is written: dst may be a
+// src.
 template <typename E, typename Op, size_t kVectors>
 inline void reduce_vectors(const Call& call, size_t at, bool streaming) {
   constexpr size_t kStep = sizeof(typename E::Packed);

@@ -8,8 +8,9 @@
 namespace byteps::kernels {
 namespace {
 
-// A dst of this size and its sources leave nothing of the first part in the cache by the time the last is written.
-// Partitions (a few MiB) are far below: they are sent or copied right after and should be found in the cache then.
+// A dst of this size and its sources leave nothing of the first part in the cache by the time the last is
+// written. Partitions (a few MiB) are far below: they are sent or copied right after and should be found in
+// the cache then.
 constexpr size_t kStreamingBytes = size_t{16} << 20;
 
 }  // namespace

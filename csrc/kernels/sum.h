@@ -8,12 +8,13 @@
 //   integers            sum and product wrap modulo 2^bits
 //   average             the sum times 1/divisor (the reciprocal rounded to the type computed in);
 //                       integers: the wrapped sum divided by divisor, rounded towards minus infinity
-//   min, max            the first NaN wins, as in torch.minimum; of equal values (-0 and +0) the first is kept
+//   min, max            the first NaN wins, as in torch.minimum; of equals (-0 and +0) the first is kept
 //
 // Any thread may call; nothing is shared between calls, allocated or waited for.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "base/dtype.h"
@@ -31,9 +32,9 @@ struct Reduction {
 // is read next, wrong otherwise. Machines without such stores ignore the difference.
 enum class Stores : uint8_t { kCached, kStreaming };
 
-// `dst` and each of `srcs` (at least one): [count] elements of reduction.dtype, at any address. dst may be the
-// very same array as some of srcs; arrays that overlap otherwise are not allowed. Uses the best instruction set,
-// and streaming stores where choose_stores() says so.
+// `dst` and each of `srcs` (at least one): [count] elements of reduction.dtype, at any address. dst may be
+// the very same array as some of srcs; arrays that overlap otherwise are not allowed. Uses the best
+// instruction set, and streaming stores where choose_stores() says so.
 void reduce_n(const Reduction& reduction, void* dst, std::span<const void* const> srcs, size_t count);
 
 // The same with both choices made by the caller: for tests and benchmarks. `isa` must be supported.

@@ -1,4 +1,5 @@
-// The kernels of x86's instruction sets. Code behind a table runs only on a CPU that has them. Internal to kernels/.
+// The kernels of x86's instruction sets; those of a table run only on a CPU that has its set. Internal to
+// kernels/.
 #pragma once
 
 #include "kernels/sum_targets.h"

@@ -61,7 +61,8 @@ Buffer random_numbers(DType dtype, size_t count, std::mt19937_64& random) {
   return bytes;
 }
 
-// Any bit pattern: for floats also infinities, NaN and subnormals, more often than chance alone would give them.
+// Any bit pattern: for floats also infinities, NaN and subnormals, more often than chance alone would give
+// them.
 Buffer random_patterns(DType dtype, size_t count, std::mt19937_64& random) {
   Buffer bytes = random_numbers(dtype, count, random);
   const size_t size = size_of(dtype);
@@ -114,7 +115,7 @@ double round_to(double value, int mantissa_bits, int smallest_exponent) {
   return std::ldexp(std::nearbyint(std::ldexp(value, -unit)), unit);
 }
 
-// Element i in double arithmetic: each step of float32 is exact enough in double for one rounding to be the true one.
+// Element i in double arithmetic, whose 53 bits make the rounding of each float32 step the true one.
 double expected_float(const Reduction& reduction, const std::vector<Buffer>& srcs, size_t i) {
   const auto value = [&](const Buffer& src) -> double {
     switch (reduction.dtype) {
@@ -253,7 +254,8 @@ class EveryLength : public Kernels {
   static constexpr size_t kGuard = 80;
   static constexpr std::byte kUntouched{0xa5};
 
-  // Compares one call, its arrays `offset` bytes off their alignment, with the scalar kernel on the same input.
+  // Compares one call, its arrays `offset` bytes off their alignment, with the scalar kernel on the same
+  // input.
   void check(const Reduction& reduction, const std::vector<Buffer>& srcs, size_t count, size_t dst_offset,
              size_t src_offset, Stores stores) const {
     const size_t size_bytes = count * size_of(reduction.dtype);
