@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from typing import Any
 
 import torch
 
 from byteps.errors import InvalidArgumentError
 from byteps.objects import broadcast_object
-from byteps.ops import check_root
+from byteps.ops import ReduceOp, check_root
 from byteps.runtime import rank, size
-from byteps.torch.ops import GroupHandle, broadcast_async_, synchronize
+from byteps.torch.ops import GroupHandle, broadcast_async_, push_pull, synchronize
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -31,7 +32,8 @@ def broadcast_parameters(
         prefix: of the names that the ranks know the tensors by.
 
     Raises:
-        InvalidArgumentError: something among them is not a tensor (use `broadcast_object` for it).
+        InvalidArgumentError: something among them is not a tensor (use `broadcast_object` for it). On all ranks: their
+            tensors differ in name, dtype or shape.
     """
     check_root(root_rank)
     named = _named(params)
@@ -41,7 +43,8 @@ def broadcast_parameters(
                 f"broadcast_parameters: '{name}' is {type(value).__name__}: expected a tensor; broadcast_object takes "
                 "everything else"
             )
-    _broadcast_all([(f"{prefix}{name}", tensor) for name, tensor in named], root_rank)
+    _check_agreement(named, root_rank)
+    _broadcast_all(named, root_rank, prefix)
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, prefix: str = "Parameter.") -> None:
@@ -63,7 +66,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     description = broadcast_object(description, root_rank)
     if not is_root:
         state, tensors = _rebuild(description)
-    _broadcast_all([(f"{prefix}optimizer_state.{index}", tensor) for index, tensor in enumerate(tensors)], root_rank)
+    _broadcast_all([(f"optimizer_state.{index}", tensor) for index, tensor in enumerate(tensors)], root_rank, prefix)
     if not is_root:
         optimizer.load_state_dict(state)
 
@@ -78,8 +81,32 @@ def _named(params: Mapping[str, torch.Tensor] | Iterable[Named | torch.Tensor]) 
     return [item if isinstance(item, tuple) else (str(index), item) for index, item in enumerate(params)]
 
 
-def _broadcast_all(named: list[Named], root_rank: int) -> None:
-    synchronize(GroupHandle([broadcast_async_(tensor, root_rank, name) for name, tensor in named]))
+def _check_agreement(named: list[Named], root_rank: int) -> None:
+    mine = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in named]
+    of_root = broadcast_object(mine, root_rank)
+    agreed = torch.tensor(mine == of_root, dtype=torch.int32)
+    if push_pull(agreed, op=ReduceOp.Min):
+        return
+    for here, there in zip_longest(mine, of_root):
+        if here != there:
+            raise InvalidArgumentError(
+                f"broadcast_parameters: the ranks' tensors differ: {_spelled(here)} on rank {rank()}, "
+                f"{_spelled(there)} on rank {root_rank}"
+            )
+    raise InvalidArgumentError(f"broadcast_parameters: another rank's tensors differ from those of rank {root_rank}")
+
+
+def _spelled(tensor: tuple[str, str, tuple[int, ...]] | None) -> str:
+    return "nothing" if tensor is None else f"'{tensor[0]}' of {tensor[1]} {list(tensor[2])}"
+
+
+def _broadcast_all(named: list[Named], root_rank: int, prefix: str) -> None:
+    # The ranks agree on dtypes and sizes. They are part of the names because a name is bound to the first dtype and
+    # size that it comes with, and several models may have tensors of one name.
+    handles = [
+        broadcast_async_(tensor, root_rank, f"{prefix}{name}[{tensor.dtype},{tensor.nbytes}]") for name, tensor in named
+    ]
+    synchronize(GroupHandle(handles))
 
 
 class _Describer(pickle.Pickler):

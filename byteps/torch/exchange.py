@@ -43,14 +43,14 @@ class Exchange:
     """
 
     def __init__(
-        self, names: dict[Tensor, str], label: str, compression: type[Compressor], passes: int, op: ReduceOp
+        self, names: dict[Tensor, str], prefix: str, compression: type[Compressor], passes: int, op: ReduceOp
     ) -> None:
         current_job()  # an error now rather than in the first backward pass
         self.skip = False  # step must not synchronize
         self.synchronized = False  # and no gradient has come since
         self._names = names
         self._positions = {parameter: position for position, parameter in enumerate(names)}
-        self._label = label
+        self._prefix = prefix
         self._compression = compression
         self._passes = passes
         self._op = op
@@ -60,9 +60,9 @@ class Exchange:
     def add_group(self, parameters: Iterable[Tensor], group: int) -> None:
         """Takes care of the gradients of `parameters`, which are the optimizer's group number `group`."""
         for index, parameter in enumerate(parameters):
-            name = self._names.get(parameter, f"{self._label}.{group}.{index}")
+            name = self._names.get(parameter, f"group{group}.{index}")
             position = self._positions.get(parameter, len(self._gradients))
-            gradient = _Gradient(f"Gradient.{name}", -position, self._passes)
+            gradient = _Gradient(f"{self._prefix}{name}", -position, self._passes)
             self._gradients.append((parameter, gradient))
             if parameter.requires_grad:
                 self._hook(parameter, gradient)

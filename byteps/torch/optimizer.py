@@ -42,7 +42,8 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
 
     Args:
         optimizer: of any class. If `step` gets a closure, its loss is averaged too, so that all ranks decide alike.
-        named_parameters: `model.named_parameters()`; the same names on all ranks. What comes first is needed first by
+        named_parameters: `model.named_parameters()`; the same names on all ranks, which must also wrap their optimizers
+            in the same order. What comes first is needed first by
             the next forward pass, so its gradient goes first. Without it, parameters are known by their places in the
             optimizer's groups.
         compression: one of `Compression`, for the way over the network.
@@ -57,7 +58,9 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         raise InvalidArgumentError("DistributedOptimizer: this optimizer is a distributed one already")
     _check_passes(backward_passes_per_step)
     names = {} if named_parameters is None else _checked_names(optimizer, named_parameters)
-    exchange = Exchange(names, f"optimizer{next(_wrapped_so_far)}", compression, backward_passes_per_step, op)
+    number = next(_wrapped_so_far)  # two models may have parameters of the same name
+    prefix = "Gradient." if number == 0 else f"Gradient.{number}."
+    exchange = Exchange(names, prefix, compression, backward_passes_per_step, op)
     for index, group in enumerate(optimizer.param_groups):
         exchange.add_group(group["params"], index)
     plain = type(optimizer)

@@ -125,7 +125,8 @@ def case_compression() -> None:
     ):
         tensor = torch.linspace(1, 2, 100) * (1 + bps.rank())
         expected = torch.linspace(1, 2, 100) * sum(range(1, bps.size() + 1))
-        reduced = bps.push_pull(tensor, False, "compressed", compression=compression)
+        name = compression.__name__
+        reduced = bps.push_pull(tensor, False, name, compression=compression)
         assert reduced.dtype == torch.float32
         assert torch.allclose(reduced, expected, rtol=tolerance)
         whole = torch.arange(5)
@@ -233,6 +234,13 @@ def case_broadcast_parameters() -> None:
         bps.broadcast_parameters(parts[form], root)
         assert all(map(torch.equal, net.parameters(), model(seed=root).parameters())), form
         assert net[1].num_batches_tracked == (root if form == "state_dict" else bps.rank())
+    bps.broadcast_parameters(torch.nn.Sequential(torch.nn.Linear(2, 2)).state_dict(), 0)  # another "0.weight"
+    if bps.size() > 1:
+        other = {"same": torch.ones(1), "other": torch.ones(2 + bps.rank())}
+        with expect_error(InvalidArgumentError, "'other' of torch.float32 [2]" if bps.rank() == 1 else "differ"):
+            bps.broadcast_parameters(other, 0)
+        with expect_error(InvalidArgumentError, "nothing on rank 0" if bps.rank() == 1 else "differ"):
+            bps.broadcast_parameters([torch.ones(1)] * (1 + bps.rank()), 0)
     with expect_error(InvalidArgumentError, "'b'", "int"):
         bps.broadcast_parameters({"a": torch.ones(1), "b": 3}, 0)
     with expect_error(InvalidArgumentError, "root_rank is 9"):
