@@ -47,8 +47,16 @@ Status Numbering::add(const Join& join) {
 }
 
 Status Numbering::check(const Join& join) const {
-  const NodeInfo& self = join.self;
-  if (num_workers_ == 0) return invalid_argument("nobody has said how many workers the job has");
+  if (num_workers_ > 0) {
+    BPS_RETURN_IF_ERROR(check_counts(join));
+  } else if (join.self.role ==
+             Role::kWorker) {  // a server need not know: it waits for the first worker, who does
+    return invalid_argument("nobody has said how many workers the job has");
+  }
+  return check_number(join.self);
+}
+
+Status Numbering::check_counts(const Join& join) const {
   if (uint64_t{num_workers_} + num_servers_ > kMaxNodes) {
     return invalid_argument("expected at most " + std::to_string(kMaxNodes) + " nodes, got " +
                             count_of(num_workers_, Role::kWorker) + " and " +
@@ -61,15 +69,22 @@ Status Numbering::check(const Join& join) const {
                             count_of(num_workers_, Role::kWorker) + " and " +
                             count_of(num_servers_, Role::kServer));
   }
-  if (count(self.role) == expected(self.role)) {
-    return invalid_argument("one too many: the job has " + count_of(expected(self.role), self.role) +
-                            ", and all have joined");
+  if (count(join.self.role) == expected(join.self.role)) {
+    return invalid_argument("one too many: the job has " +
+                            count_of(expected(join.self.role), join.self.role) + ", and all have joined");
   }
-  return check_number(self);
+  // Servers that came before the first worker could not be checked then.
+  const auto last_server = taken_.lower_bound({Role::kServer, static_cast<int32_t>(num_servers_)});
+  if (count(Role::kServer) > num_servers_ || last_server != taken_.end()) {
+    const size_t one = last_server != taken_.end() ? last_server->second : 0;
+    return invalid_argument("was told of " + count_of(num_servers_, Role::kServer) + ", but " +
+                            joined_[one].describe() + " has joined");
+  }
+  return Status::ok();
 }
 
 Status Numbering::check_number(const NodeInfo& node) const {
-  if (node.rank >= 0 && static_cast<uint32_t>(node.rank) >= expected(node.role)) {
+  if (num_workers_ > 0 && node.rank >= 0 && static_cast<uint32_t>(node.rank) >= expected(node.role)) {
     return invalid_argument(std::string(number_word(node.role)) + ": expected a number below " +
                             std::to_string(expected(node.role)) + ", got " + std::to_string(node.rank));
   }

@@ -15,7 +15,7 @@ namespace byteps::protocol {
 // The nodes of a job that is still joining, in the order of their coming.
 class Numbering {
  public:
-  // 0 workers: as the first node says. Not more than kMaxNodes in all.
+  // 0 workers: as the first node says that was told; servers may come before it. Not more than kMaxNodes in all.
   Numbering(uint32_t num_workers, uint32_t num_servers);
 
   // kInvalidArgument, naming the joiner, if it does not fit the job: counts that contradict those known, a rank
@@ -39,6 +39,7 @@ class Numbering {
 
  private:
   Status check(const Join& join) const;
+  Status check_counts(const Join& join) const;
   Status check_number(const NodeInfo& node) const;
   uint32_t expected(Role role) const { return role == Role::kWorker ? num_workers_ : num_servers_; }
   size_t count(Role role) const;

@@ -14,10 +14,11 @@ Refused refusal(const std::string& name, uint32_t tensor, const Status& why) {
 }  // namespace
 
 TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, Placer placer,
-                                 uint64_t partition_bytes)
+                                 uint64_t partition_bytes, size_t max_tensors)
     : describe_rank_(std::move(describe_rank)),
       placer_(std::move(placer)),
-      partition_bytes_(partition_bytes) {}
+      partition_bytes_(partition_bytes),
+      max_tensors_(max_tensors) {}
 
 TensorDirectory::Answer TensorDirectory::declare(uint32_t rank, const Declare& declare) {
   auto found = tensors_.find(declare.name);
@@ -32,9 +33,10 @@ TensorDirectory::Answer TensorDirectory::declare(uint32_t rank, const Declare& d
 }
 
 TensorDirectory::Answer TensorDirectory::bind(uint32_t rank, const Declare& declare) {
-  if (tensors_.size() >= kMaxTensors) {
-    return {refusal(declare.name, 0,
-                    invalid_argument("expected at most " + std::to_string(kMaxTensors) + " names in a job"))};
+  if (tensors_.size() >= max_tensors_) {
+    return {
+        refusal(declare.name, 0,
+                invalid_argument("expected at most " + std::to_string(max_tensors_) + " names in a job"))};
   }
   Result<Partitioning> partitioning = partition_tensor(declare.bytes, declare.dtype, partition_bytes_);
   if (!partitioning) return {refusal(declare.name, 0, partitioning.status())};

@@ -16,7 +16,9 @@ inline constexpr size_t kMaxTensors = 1u << 20;
 
 class TensorDirectory {
  public:
-  TensorDirectory(std::vector<std::string> describe_rank, Placer placer, uint64_t partition_bytes);
+  // At most `max_tensors` names are bound: they are kept for the whole job.
+  TensorDirectory(std::vector<std::string> describe_rank, Placer placer, uint64_t partition_bytes,
+                  size_t max_tensors = kMaxTensors);
 
   // What the scheduler answers to a Declare.
   struct Answer {
@@ -41,6 +43,7 @@ class TensorDirectory {
   std::vector<std::string> describe_rank_;
   Placer placer_;
   uint64_t partition_bytes_;
+  size_t max_tensors_;
   std::unordered_map<std::string, Tensor> tensors_;
 };
 

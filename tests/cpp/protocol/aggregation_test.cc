@@ -1,0 +1,357 @@
+#include "protocol/aggregation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace byteps::protocol {
+namespace {
+
+using Verdict = Aggregator::Verdict;
+
+constexpr TimeUs kStallUs = 10;
+constexpr TimeUs kOpUs = 100;
+
+DataHead head_of(uint32_t rank, uint32_t round, Key key = {1, 0}) {
+  DataHead head;
+  head.type = DataType::kPushPull;
+  head.key = key;
+  head.round = round;
+  head.rank = rank;
+  head.bytes = 16;
+  return head;
+}
+
+// An aggregator of three ranks, and what its last call said.
+class AggregatorTest : public testing::Test {
+ protected:
+  Result<Verdict> admit(const DataHead& head) {
+    const bool has_payload = head.op != ReduceOp::kBroadcast || head.rank == head.root;
+    return aggregator_.admit(head, head.rank, has_payload ? head.bytes : 0);
+  }
+  // Admission and payload at once. The verdict must not be an error.
+  Verdict contribute(const DataHead& head, TimeUs now = 0) {
+    const auto verdict = admit(head);
+    EXPECT_TRUE(verdict.is_ok()) << verdict.status();
+    collect([&](AggregationActions& actions) {
+      if (*verdict != Verdict::kRepeat) aggregator_.on_contribution(head, head.rank, now, actions);
+    });
+    return *verdict;
+  }
+  Verdict contribute(uint32_t rank, uint32_t round, TimeUs now = 0) {
+    return contribute(head_of(rank, round), now);
+  }
+  void gone(uint32_t rank, const Status& why) {
+    collect([&](AggregationActions& actions) { aggregator_.on_child_gone(rank, why, actions); });
+  }
+  void tick(TimeUs now) {
+    collect([&](AggregationActions& actions) { aggregator_.on_tick(now, actions); });
+  }
+
+  template <typename Body>
+  void collect(Body body) {
+    AggregationActions actions;
+    body(actions);
+    completed_.clear();
+    failed_.clear();
+    stalled_.clear();
+    for (const AggregationAction& action : actions) {
+      if (const auto* complete = std::get_if<Complete>(&action)) completed_.push_back(complete->head);
+      if (const auto* fail = std::get_if<Fail>(&action)) failed_.push_back(*fail);
+      if (const auto* stalled = std::get_if<Stalled>(&action)) stalled_.push_back(stalled->text);
+    }
+  }
+  void expect_failed(const std::vector<uint32_t>& children, uint32_t round, const std::string& says) {
+    ASSERT_EQ(failed_.size(), 1u);
+    EXPECT_EQ(failed_[0].children, children);
+    EXPECT_EQ(failed_[0].round, round);
+    EXPECT_NE(failed_[0].status.message().find(says), std::string::npos) << failed_[0].status;
+  }
+
+  Aggregator aggregator_{{"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, {kStallUs, kOpUs}};
+  std::vector<DataHead> completed_;
+  std::vector<Fail> failed_;
+  std::vector<std::string> stalled_;
+};
+
+TEST_F(AggregatorTest, CompletesWhenAllContributionsAreInWhateverTheirOrder) {
+  std::vector<uint32_t> ranks{0, 1, 2};
+  uint32_t round = 0;
+  do {
+    ++round;
+    EXPECT_EQ(contribute(ranks[0], round), Verdict::kAccept);
+    EXPECT_EQ(contribute(ranks[1], round), Verdict::kAccept);
+    EXPECT_TRUE(completed_.empty());
+    EXPECT_EQ(aggregator_.gathering(), 1u);
+    EXPECT_EQ(contribute(ranks[2], round), Verdict::kAccept);
+    ASSERT_EQ(completed_.size(), 1u);
+    EXPECT_EQ(completed_[0].round, round);
+    EXPECT_EQ(aggregator_.gathering(), 0u);
+  } while (std::next_permutation(ranks.begin(), ranks.end()));
+}
+
+TEST_F(AggregatorTest, AnswerHasTheLargestPriority) {
+  DataHead head = head_of(0, 1);
+  head.priority = -5;
+  contribute(head);
+  head = head_of(1, 1);
+  head.priority = 3;
+  contribute(head);
+  contribute(2, 1);
+  ASSERT_EQ(completed_.size(), 1u);
+  EXPECT_EQ(completed_[0].priority, 3);
+}
+
+TEST_F(AggregatorTest, RepeatedContributionsAreRecognised) {
+  contribute(0, 1);
+  EXPECT_EQ(*admit(head_of(0, 1)), Verdict::kRepeat) << "while the round gathers";
+  contribute(1, 1);
+  contribute(2, 1);
+  EXPECT_EQ(*admit(head_of(0, 1)), Verdict::kRepeat) << "after it was answered";
+  contribute(0, 2);
+  EXPECT_EQ(*admit(head_of(0, 1)), Verdict::kRepeat) << "in a later round";
+}
+
+TEST_F(AggregatorTest, TwoCopiesAdmittedAtOnceCountOnce) {
+  ASSERT_EQ(*admit(head_of(0, 1)), Verdict::kAccept);
+  ASSERT_EQ(*admit(head_of(0, 1)), Verdict::kAccept);
+  for (int copy = 0; copy < 2; ++copy) {
+    collect([&](AggregationActions& actions) { aggregator_.on_contribution(head_of(0, 1), 0, 0, actions); });
+  }
+  contribute(1, 1);
+  EXPECT_TRUE(completed_.empty());
+  contribute(2, 1);
+  EXPECT_EQ(completed_.size(), 1u);
+}
+
+TEST_F(AggregatorTest, ProtocolViolationsAreErrors) {
+  contribute(0, 1);
+  auto expect_error = [&](const DataHead& head, uint32_t child, uint64_t payload_bytes, const char* says) {
+    const auto verdict = aggregator_.admit(head, child, payload_bytes);
+    ASSERT_FALSE(verdict.is_ok()) << says;
+    EXPECT_EQ(verdict.status().code(), StatusCode::kDataLoss);
+    EXPECT_NE(verdict.status().message().find(says), std::string::npos) << verdict.status();
+  };
+  expect_error(head_of(0, 2), 0, 16, "round 2 before the answer to round 1");
+  expect_error(head_of(1, 2), 1, 16, "expected round 1, got 2");
+  expect_error(head_of(1, 0), 1, 16, "round: expected 1, got 0");
+  expect_error(head_of(1, 1), 2, 16, "rank: expected 2, got 1");
+  expect_error(head_of(1, 1), 1, 8, "payload bytes: expected 16, got 8");
+  DataHead head = head_of(1, 1);
+  head.type = DataType::kResult;
+  expect_error(head, 1, 16, "type");
+  head = head_of(1, 1);
+  head.op = ReduceOp::kBroadcast;
+  head.root = 3;
+  expect_error(head, 1, 0, "root");
+  head.root = 0;
+  expect_error(head, 1, 16, "payload bytes: expected 0, got 16");
+  head.root = 1;
+  expect_error(head, 1, 0, "payload bytes: expected 16, got 0");
+  EXPECT_EQ(contribute(1, 1), Verdict::kAccept) << "nothing of that has changed the round";
+}
+
+TEST_F(AggregatorTest, BroadcastTakesAPayloadFromTheRootOnly) {
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    DataHead head = head_of(rank, 1);
+    head.op = ReduceOp::kBroadcast;
+    head.root = 1;
+    EXPECT_EQ(contribute(head), Verdict::kAccept);
+  }
+  EXPECT_EQ(completed_.size(), 1u);
+}
+
+TEST_F(AggregatorTest, DisagreementFailsTheRoundForAllAndNamesBoth) {
+  struct Case {
+    void (*change)(DataHead&);
+    const char* says;
+  };
+  const Case cases[] = {
+      {[](DataHead& head) { head.op = ReduceOp::kAverage; },
+       "rank 2 (c) for average of 4 elements of float32"},
+      {[](DataHead& head) { head.dtype = DType::kInt32; }, "rank 2 (c) for sum of 4 elements of int32"},
+      {[](DataHead& head) { head.bytes = 8; }, "rank 2 (c) for sum of 2 elements of float32"},
+  };
+  uint32_t round = 0;
+  for (const Case& c : cases) {
+    ++round;
+    contribute(0, round);
+    DataHead head = head_of(2, round);
+    c.change(head);
+    contribute(head);
+    expect_failed({0, 2}, round, "rank 0 (a) asks for sum of 4 elements of float32, ");
+    expect_failed({0, 2}, round, c.says);
+    EXPECT_EQ(contribute(1, round), Verdict::kRefuse) << "late";
+    expect_failed({1}, round, c.says);
+  }
+}
+
+TEST_F(AggregatorTest, DisagreementAboutTheRootNamesTheRoots) {
+  DataHead head = head_of(0, 1);
+  head.op = ReduceOp::kBroadcast;
+  contribute(head);
+  head.rank = head.root = 2;
+  contribute(head);
+  expect_failed({0, 2}, 1, "broadcast from rank 2");
+}
+
+TEST_F(AggregatorTest, RanksGoOnAtTheirOwnPaceAfterAFailure) {
+  contribute(0, 1, 0);
+  tick(kOpUs);
+  expect_failed({0}, 1, "round 1 has waited 0.0001 s for rank 1 (b) and rank 2 (c)");
+  contribute(0, 2, kOpUs);
+  EXPECT_EQ(contribute(1, 1), Verdict::kRefuse);
+  expect_failed({1}, 1, "has waited");
+  EXPECT_EQ(contribute(1, 2), Verdict::kAccept);
+  EXPECT_EQ(contribute(2, 1), Verdict::kRefuse);
+  expect_failed({2}, 1, "has waited");
+  EXPECT_EQ(contribute(2, 2), Verdict::kAccept);
+  EXPECT_EQ(completed_.size(), 1u);
+}
+
+TEST_F(AggregatorTest, RoundThatFailsWhileAPayloadComesInAnswersItsSender) {
+  contribute(0, 1, 0);
+  ASSERT_EQ(*admit(head_of(1, 1)), Verdict::kAccept);
+  tick(kOpUs);
+  expect_failed({0}, 1, "has waited");
+  collect(
+      [&](AggregationActions& actions) { aggregator_.on_contribution(head_of(1, 1), 1, kOpUs, actions); });
+  expect_failed({1}, 1, "has waited");
+}
+
+TEST_F(AggregatorTest, LostChildFailsWhatLacksItNowAndLater) {
+  contribute(0, 1);
+  contribute(head_of(0, 1, {2, 0}));
+  contribute(head_of(1, 1, {2, 0}));
+  gone(1, unavailable("rank 1 (b) has left"));
+  expect_failed({0}, 1, "rank 1 (b) has left");
+  EXPECT_EQ(contribute(2, 1), Verdict::kRefuse);
+  expect_failed({2}, 1, "rank 1 (b) has left");
+  EXPECT_EQ(contribute(head_of(2, 1, {2, 0})), Verdict::kAccept) << "this round has it";
+  EXPECT_EQ(completed_.size(), 1u);
+  EXPECT_EQ(contribute(head_of(0, 2, {2, 0})), Verdict::kRefuse);
+  expect_failed({0}, 2, "rank 1 (b) has left");
+  EXPECT_EQ(contribute(head_of(0, 1, {3, 0})), Verdict::kRefuse) << "a key that it never saw";
+  EXPECT_EQ(aggregator_.gathering(), 0u);
+}
+
+TEST_F(AggregatorTest, FailedTensorFailsAllItsPartitionsAndNoOther) {
+  contribute(head_of(0, 1, {1, 0}));
+  contribute(head_of(0, 1, {1, 7}));
+  contribute(head_of(0, 1, {2, 0}));
+  collect([&](AggregationActions& actions) {
+    aggregator_.fail_tensor(1, invalid_argument("they disagree"), actions);
+  });
+  EXPECT_EQ(failed_.size(), 2u);
+  EXPECT_EQ(aggregator_.gathering(), 1u);
+  EXPECT_EQ(contribute(head_of(1, 1, {1, 0})), Verdict::kRefuse);
+  expect_failed({1}, 1, "they disagree");
+  EXPECT_EQ(contribute(head_of(1, 1, {1, 99})), Verdict::kRefuse);
+  EXPECT_EQ(contribute(head_of(1, 1, {2, 0})), Verdict::kAccept);
+}
+
+TEST_F(AggregatorTest, FailedJobFailsEverything) {
+  contribute(0, 1);
+  collect(
+      [&](AggregationActions& actions) { aggregator_.fail_all(unavailable("the job is over"), actions); });
+  expect_failed({0}, 1, "the job is over");
+  collect([&](AggregationActions& actions) { aggregator_.fail_all(internal("later"), actions); });
+  EXPECT_TRUE(failed_.empty());
+  EXPECT_EQ(contribute(head_of(2, 1, {4, 0})), Verdict::kRefuse);
+  expect_failed({2}, 1, "the job is over");
+  EXPECT_EQ(aggregator_.next_tick_us(), kNever);
+}
+
+TEST_F(AggregatorTest, SlowRoundsAreWarnedOfOnceAndThenFail) {
+  EXPECT_EQ(aggregator_.next_tick_us(), kNever);
+  contribute(head_of(0, 1, {1, 0}), 5);
+  contribute(head_of(0, 1, {1, 1}), 6);
+  EXPECT_EQ(aggregator_.next_tick_us(), 5 + kStallUs);
+  tick(5 + kStallUs - 1);
+  EXPECT_TRUE(stalled_.empty());
+  tick(6 + kStallUs);
+  ASSERT_EQ(stalled_.size(), 1u) << "one line for all";
+  EXPECT_EQ(
+      stalled_[0],
+      "round 1 of tensor 1, partition 0 has waited 1.1e-05 s for rank 1 (b) and rank 2 (c); so have 1 more "
+      "partitions");
+  EXPECT_EQ(aggregator_.next_tick_us(), 5 + kOpUs);
+  contribute(head_of(0, 1, {2, 0}), 50);
+  EXPECT_EQ(aggregator_.next_tick_us(), 50 + kStallUs);
+  tick(50);
+  EXPECT_TRUE(stalled_.empty());
+  tick(5 + kOpUs);
+  ASSERT_EQ(stalled_.size(), 1u);
+  expect_failed({0}, 1, "has waited");
+  EXPECT_EQ(failed_[0].key, (Key{1, 0}));
+  EXPECT_EQ(failed_[0].status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(aggregator_.next_tick_us(), 6 + kOpUs);
+}
+
+TEST(Aggregator, LimitsOfNeverAreNoLimits) {
+  Aggregator aggregator({"rank 0", "rank 1"}, {kNever, kNever});
+  AggregationActions actions;
+  aggregator.on_contribution(head_of(0, 1), 0, 1'000, actions);
+  EXPECT_EQ(aggregator.next_tick_us(), kNever);
+  aggregator.on_tick(kNever - 1, actions);
+  EXPECT_TRUE(actions.empty());
+}
+
+// Any interleaving of ranks that keep the protocol, with failures in between: every contribution is answered exactly
+// once, for its own round, and no round completes twice or without everybody.
+TEST(Aggregator, AnswersEveryContributionExactlyOnce) {
+  constexpr uint32_t kRanks = 4;
+  constexpr uint32_t kKeys = 3;
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    Aggregator aggregator({"0", "1", "2", "3"}, {kNever, 50});
+    uint32_t round[kRanks][kKeys] = {};  // last contribution
+    bool waiting[kRanks][kKeys] = {};    // for its answer
+    int completed = 0;
+    AggregationActions actions;
+    for (TimeUs now = 0; now < 1000; ++now) {
+      actions.clear();
+      const uint32_t rank = random() % kRanks;
+      const uint32_t key = random() % kKeys;
+      if (!waiting[rank][key]) {
+        const DataHead head = head_of(rank, round[rank][key] + 1, {1, key});
+        const auto verdict = aggregator.admit(head, rank, head.bytes);
+        ASSERT_TRUE(verdict.is_ok()) << verdict.status();
+        ASSERT_NE(*verdict, Verdict::kRepeat);
+        ++round[rank][key];
+        waiting[rank][key] = true;
+        aggregator.on_contribution(head, rank, now, actions);
+      }
+      if (random() % 8 == 0) aggregator.on_tick(now, actions);
+      for (const AggregationAction& action : actions) {
+        if (const auto* complete = std::get_if<Complete>(&action)) {
+          ++completed;
+          for (uint32_t child = 0; child < kRanks; ++child) {
+            ASSERT_TRUE(waiting[child][complete->head.key.partition]);
+            ASSERT_EQ(round[child][complete->head.key.partition], complete->head.round);
+            waiting[child][complete->head.key.partition] = false;
+          }
+        } else if (const auto* fail = std::get_if<Fail>(&action)) {
+          for (uint32_t child : fail->children) {
+            ASSERT_TRUE(waiting[child][fail->key.partition]);
+            ASSERT_EQ(round[child][fail->key.partition], fail->round);
+            waiting[child][fail->key.partition] = false;
+          }
+        }
+      }
+    }
+    actions.clear();
+    aggregator.on_tick(10'000, actions);
+    for (const AggregationAction& action : actions) {
+      for (uint32_t child : std::get<Fail>(action).children)
+        waiting[child][std::get<Fail>(action).key.partition] = false;
+    }
+    for (const auto& row : waiting) EXPECT_EQ(std::count(std::begin(row), std::end(row), true), 0);
+    EXPECT_EQ(aggregator.gathering(), 0u);
+    EXPECT_GT(completed, 10);
+  }
+}
+
+}  // namespace
+}  // namespace byteps::protocol

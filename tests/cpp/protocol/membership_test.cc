@@ -1,0 +1,292 @@
+#include "protocol/membership.h"
+
+#include <gtest/gtest.h>
+
+namespace byteps::protocol {
+namespace {
+
+constexpr TimeUs kTimeoutUs = 8'000'000;
+constexpr TimeUs kStartUs = 60'000'000;
+
+NodeInfo node(Role role, int32_t rank) {
+  NodeInfo info;
+  info.role = role;
+  info.rank = rank;
+  info.host = "h" + std::to_string(rank);
+  info.pid = 10;
+  return info;
+}
+
+// A node's membership, and what its last call said, one word for each action.
+class MembershipTest : public testing::Test {
+ protected:
+  void connect(TimeUs now = 0) {
+    collect([&](MembershipActions& actions) { membership_.on_connected(Join{}, now, actions); });
+  }
+  Status receive(const Control& message, TimeUs now = 0) {
+    Status status;
+    collect([&](MembershipActions& actions) { status = membership_.on_message(message, now, actions); });
+    return status;
+  }
+  void start(TimeUs now = 0) {
+    connect(now);
+    Roster roster;
+    roster.num_workers = 2;
+    roster.timeout_us = kTimeoutUs;
+    roster.nodes = {node(Role::kWorker, 0), node(Role::kWorker, 1), node(Role::kServer, 0)};
+    ASSERT_TRUE(receive(roster, now).is_ok());
+  }
+  void tick(TimeUs now) {
+    collect([&](MembershipActions& actions) { membership_.on_tick(now, actions); });
+  }
+  void suspect(uint32_t node, TimeUs now = 0) {
+    collect([&](MembershipActions& actions) {
+      membership_.on_suspect(node, unavailable("reset"), now, actions);
+    });
+  }
+  void close() {
+    collect([&](MembershipActions& actions) {
+      membership_.on_scheduler_closed(unavailable("end of file"), actions);
+    });
+  }
+  void leave() {
+    collect([&](MembershipActions& actions) { membership_.leave(actions); });
+  }
+
+  template <typename Body>
+  void collect(Body body) {
+    MembershipActions actions;
+    body(actions);
+    said_.clear();
+    for (const MembershipAction& action : actions) {
+      if (const auto* send = std::get_if<SendControl>(&action)) {
+        if (std::holds_alternative<Join>(send->message)) said_ += "join ";
+        if (std::holds_alternative<Heartbeat>(send->message)) said_ += "heartbeat ";
+        if (std::holds_alternative<Leave>(send->message)) said_ += "leave ";
+        if (const auto* s = std::get_if<Suspect>(&send->message))
+          said_ += "suspect " + std::to_string(s->node) + " ";
+      }
+      if (std::holds_alternative<JobStarted>(action)) said_ += "started ";
+      if (std::holds_alternative<JobFailed>(action)) said_ += "failed ";
+      if (const auto* left = std::get_if<NodeLeft>(&action))
+        said_ += "left " + std::to_string(left->node) + " ";
+      if (std::holds_alternative<JobFinished>(action)) said_ += "finished ";
+    }
+  }
+  void expect_failure(StatusCode code, const std::string& message) {
+    EXPECT_EQ(said_, "failed ");
+    EXPECT_EQ(membership_.failure().code(), code);
+    EXPECT_EQ(membership_.failure().message(), message);
+    EXPECT_EQ(membership_.next_tick_us(), kNever);
+  }
+
+  Membership membership_{"scheduler at 10.0.0.1:9000", false, kStartUs, kTimeoutUs};
+  std::string said_;
+};
+
+TEST_F(MembershipTest, JoinsAndStarts) {
+  connect();
+  EXPECT_EQ(said_, "join ");
+  EXPECT_FALSE(membership_.started());
+  start();
+  EXPECT_EQ(said_, "started ");
+  EXPECT_TRUE(membership_.started());
+  EXPECT_EQ(membership_.roster().nodes.size(), 3u);
+}
+
+TEST_F(MembershipTest, SendsAHeartbeatFourTimesPerTimeout) {
+  start();
+  for (TimeUs now = kTimeoutUs / 4; now <= 10 * kTimeoutUs; now += kTimeoutUs / 4) {
+    EXPECT_EQ(membership_.next_tick_us(), now);
+    tick(now - 1);
+    EXPECT_EQ(said_, "");
+    tick(now);
+    EXPECT_EQ(said_, "heartbeat ");
+    ASSERT_TRUE(receive(Heartbeat{}, now).is_ok());
+  }
+}
+
+TEST_F(MembershipTest, TheRostersTimeoutReplacesItsOwn) {
+  connect();
+  Roster roster;
+  roster.num_workers = 1;
+  roster.timeout_us = 400;
+  roster.nodes = {node(Role::kWorker, 0)};
+  ASSERT_TRUE(receive(roster, 0).is_ok());
+  EXPECT_EQ(membership_.next_tick_us(), 100);
+  tick(400);
+  EXPECT_FALSE(membership_.failure().is_ok());
+}
+
+TEST_F(MembershipTest, FailsWhenTheJobDoesNotStart) {
+  tick(kStartUs - 1);
+  EXPECT_EQ(said_, "");
+  tick(kStartUs);
+  expect_failure(StatusCode::kDeadlineExceeded,
+                 "the job has not started: no connection to the scheduler at 10.0.0.1:9000");
+}
+
+TEST_F(MembershipTest, FailsWhenTheRosterDoesNotCome) {
+  connect(kStartUs - 1);
+  tick(kStartUs);
+  expect_failure(StatusCode::kDeadlineExceeded,
+                 "the job has not started: the scheduler at 10.0.0.1:9000 still waits for other nodes");
+}
+
+TEST_F(MembershipTest, AnySignOfLifeOfTheSchedulerCounts) {
+  start();
+  const Control signs[] = {Heartbeat{}, Placed{}, Refused{}, BarrierDone{}, Left{2, 1}};
+  TimeUs now = 0;
+  for (const Control& sign : signs) {
+    now += kTimeoutUs - 1;
+    ASSERT_TRUE(receive(sign, now).is_ok());
+    tick(now + 1);
+    EXPECT_TRUE(membership_.failure().is_ok());
+  }
+  tick(now + kTimeoutUs);
+  expect_failure(StatusCode::kUnavailable, "the scheduler at 10.0.0.1:9000 has been silent for 8 s");
+}
+
+TEST_F(MembershipTest, FailsWhenTheSchedulerIsGone) {
+  start();
+  close();
+  expect_failure(StatusCode::kUnavailable,
+                 "lost the connection to the scheduler at 10.0.0.1:9000: end of file");
+}
+
+TEST_F(MembershipTest, NamesTheRankThatTheSchedulerLivesIn) {
+  Membership membership("scheduler", true, kStartUs, kTimeoutUs);
+  MembershipActions actions;
+  membership.on_connected(Join{}, 0, actions);
+  Roster roster;
+  roster.num_workers = 1;
+  roster.timeout_us = kTimeoutUs;
+  roster.nodes = {node(Role::kWorker, 0)};
+  ASSERT_TRUE(membership.on_message(roster, 0, actions).is_ok());
+  membership.on_scheduler_closed(unavailable("end of file"), actions);
+  EXPECT_EQ(membership.failure().message(),
+            "lost the connection to the scheduler, which is part of rank 0 (host h0, pid 10): end of file");
+}
+
+TEST_F(MembershipTest, TheSchedulersVerdictIsFinalAndTheFirstFailureStays) {
+  start();
+  ASSERT_TRUE(receive(Lost{StatusCode::kUnavailable, "rank 1 ended"}).is_ok());
+  expect_failure(StatusCode::kUnavailable, "rank 1 ended");
+  ASSERT_TRUE(receive(Lost{StatusCode::kInternal, "something else"}).is_ok());
+  EXPECT_EQ(said_, "");
+  close();
+  suspect(1);
+  leave();
+  tick(100 * kTimeoutUs);
+  EXPECT_EQ(said_, "");
+  EXPECT_EQ(membership_.failure().message(), "rank 1 ended");
+}
+
+TEST_F(MembershipTest, SuspicionIsReportedOnceAndWaitsForTheVerdict) {
+  start();
+  suspect(2, 100);
+  EXPECT_EQ(said_, "suspect 2 ");
+  suspect(2, 200);
+  EXPECT_EQ(said_, "");
+  const TimeUs deadline = 100 + kTimeoutUs * 3 / 2;
+  ASSERT_TRUE(receive(Heartbeat{}, deadline - 2).is_ok());
+  tick(deadline - 1);
+  EXPECT_TRUE(membership_.failure().is_ok());
+  EXPECT_LE(membership_.next_tick_us(), deadline);
+  tick(deadline);
+  expect_failure(StatusCode::kUnavailable, "lost the connection to server 0 (host h0, pid 10): reset");
+}
+
+TEST_F(MembershipTest, SuspectThatHadLeftIsNoFailure) {
+  start();
+  suspect(1);
+  ASSERT_TRUE(receive(Left{2, 1}).is_ok());
+  EXPECT_EQ(said_, "left 1 ");
+  EXPECT_TRUE(membership_.has_left(1));
+  EXPECT_FALSE(membership_.has_left(0));
+  suspect(1);
+  EXPECT_EQ(said_, "");
+  const TimeUs later = kTimeoutUs * 2;
+  ASSERT_TRUE(receive(Heartbeat{}, later).is_ok());
+  tick(later);
+  EXPECT_TRUE(membership_.failure().is_ok());
+}
+
+TEST_F(MembershipTest, AfterTheEndABrokenConnectionIsNoFailure) {
+  start();
+  leave();
+  suspect(1);
+  ASSERT_TRUE(receive(Finished{"all workers have left"}).is_ok());
+  EXPECT_EQ(said_, "finished ");
+  close();
+  EXPECT_EQ(said_, "");
+  suspect(2);
+  EXPECT_EQ(said_, "");
+  tick(100 * kTimeoutUs);
+  EXPECT_EQ(said_, "");
+  EXPECT_TRUE(membership_.failure().is_ok());
+  EXPECT_EQ(membership_.next_tick_us(), kNever);
+}
+
+TEST_F(MembershipTest, WorkerThatTheSchedulerLeavesBehindFailsATimeoutLater) {
+  start();
+  ASSERT_TRUE(receive(Finished{"rank 0 has left"}, 5).is_ok());
+  EXPECT_EQ(said_, "finished ");
+  EXPECT_EQ(membership_.next_tick_us(), 5 + kTimeoutUs);
+  tick(4 + kTimeoutUs);
+  EXPECT_EQ(said_, "");
+  tick(5 + kTimeoutUs);
+  expect_failure(StatusCode::kUnavailable, "the scheduler at 10.0.0.1:9000 has left the job");
+}
+
+TEST_F(MembershipTest, EndBeforeTheStartIsAFailure) {
+  connect();
+  ASSERT_TRUE(receive(Finished{"rank 0 has left"}).is_ok());
+  expect_failure(StatusCode::kUnavailable, "the job has not started: rank 0 has left");
+}
+
+TEST_F(MembershipTest, SchedulerThatCannotBeReachedIsAFailure) {
+  collect([&](MembershipActions& actions) {
+    membership_.on_scheduler_closed(permission_denied("another secret"), actions);
+  });
+  expect_failure(StatusCode::kPermissionDenied,
+                 "cannot join the job: scheduler at 10.0.0.1:9000: another secret");
+}
+
+TEST_F(MembershipTest, LeavesOnceAtAnyTime) {
+  leave();
+  EXPECT_EQ(said_, "") << "nobody to tell";
+  Membership joining("scheduler", false, kStartUs, kTimeoutUs);
+  MembershipActions actions;
+  joining.on_connected(Join{}, 0, actions);
+  joining.leave(actions);
+  EXPECT_EQ(actions.size(), 2u);
+  joining.leave(actions);
+  EXPECT_EQ(actions.size(), 2u);
+}
+
+TEST_F(MembershipTest, LeavesInOrder) {
+  start();
+  leave();
+  EXPECT_EQ(said_, "leave ");
+  leave();
+  EXPECT_EQ(said_, "");
+}
+
+TEST_F(MembershipTest, RefusesWhatNoSchedulerSends) {
+  connect();
+  EXPECT_EQ(receive(Left{2, 0}).code(), StatusCode::kDataLoss) << "before the roster";
+  start();
+  const Control wrong[] = {Join{}, Declare{}, Barrier{}, Suspect{}, Leave{}, Left{2, 3}};
+  for (const Control& message : wrong) {
+    EXPECT_EQ(receive(message).code(), StatusCode::kDataLoss) << message.index();
+    EXPECT_EQ(said_, "");
+  }
+  EXPECT_EQ(receive(membership_.roster()).code(), StatusCode::kDataLoss) << "a second roster";
+  ASSERT_TRUE(receive(Left{2, 1}).is_ok());
+  EXPECT_EQ(receive(Left{3, 1}).code(), StatusCode::kDataLoss) << "left twice";
+  EXPECT_TRUE(membership_.failure().is_ok());
+}
+
+}  // namespace
+}  // namespace byteps::protocol

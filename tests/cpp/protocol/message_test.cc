@@ -1,0 +1,354 @@
+#include "protocol/message.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "protocol/codec_bytes.h"
+
+namespace byteps::protocol {
+namespace {
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+  uint64_t below(uint64_t limit) { return engine_() % limit; }
+  uint32_t u32() { return static_cast<uint32_t>(engine_()); }
+  uint64_t u64() { return engine_(); }
+  std::string text(size_t max_bytes) {
+    const size_t size = below(8) == 0 ? max_bytes : below(std::min<size_t>(max_bytes, 40) + 1);
+    return std::string(size, static_cast<char>('a' + below(26)));
+  }
+  DType dtype() { return static_cast<DType>(1 + below(8)); }
+  StatusCode failure() { return static_cast<StatusCode>(1 + below(9)); }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+DataHead random_head(Random& random) {
+  DataHead head;
+  head.type = static_cast<DataType>(1 + random.below(5));
+  head.dtype = random.dtype();
+  head.op = static_cast<ReduceOp>(1 + random.below(6));
+  head.epoch = random.u32();
+  head.key = {random.u32(), static_cast<uint32_t>(random.below(kMaxPartitions))};
+  head.round = random.u32();
+  head.rank = static_cast<uint32_t>(random.below(kMaxNodes));
+  head.priority = static_cast<int32_t>(random.u32());
+  head.root = static_cast<uint32_t>(random.below(kMaxNodes));
+  head.bytes = random.below(kMaxTensorBytes / 8 + 1) * 8;
+  if (head.type == DataType::kFailed) head.code = random.failure();
+  return head;
+}
+
+NodeInfo random_node(Random& random, Role role, int32_t rank) {
+  NodeInfo node;
+  node.role = role;
+  node.rank = rank;
+  node.local_rank = static_cast<int32_t>(random.below(9)) - 1;
+  node.local_size = static_cast<int32_t>(random.below(9)) - 1;
+  node.pid = random.u64();
+  node.host = random.text(kMaxHostBytes);
+  node.machine = random.text(kMaxHostBytes);
+  node.addresses.resize(random.below(4));
+  for (std::string& address : node.addresses) address = random.text(kMaxHostBytes);
+  return node;
+}
+
+Roster random_roster(Random& random) {
+  Roster roster;
+  roster.epoch = random.u32();
+  roster.num_workers = 1 + static_cast<uint32_t>(random.below(4));
+  roster.timeout_us = 1 + random.below(kMaxTimeoutUs);
+  for (uint32_t i = 0; i < roster.num_workers; ++i) {
+    roster.nodes.push_back(random_node(random, Role::kWorker, static_cast<int32_t>(i)));
+  }
+  const auto servers = static_cast<int32_t>(random.below(3));
+  for (int32_t i = 0; i < servers; ++i) roster.nodes.push_back(random_node(random, Role::kServer, i));
+  roster.self = static_cast<uint32_t>(random.below(roster.nodes.size()));
+  return roster;
+}
+
+Placed random_placed(Random& random) {
+  Placed placed{random.text(kMaxNameBytes), 1 + random.u32() / 2, 1 + random.below(kMaxTensorBytes), {}};
+  placed.services.resize(random.below(100));
+  for (uint16_t& service : placed.services) service = static_cast<uint16_t>(random.below(kMaxNodes));
+  return placed;
+}
+
+// One message of each type, in the order of Control.
+std::vector<Control> random_controls(Random& random) {
+  return {
+      Join{random_node(random, Role::kServer, -1), random.u32(), random.u32()},
+      random_roster(random),
+      Declare{random.text(kMaxNameBytes), random.dtype(), random.below(kMaxTensorBytes + 1)},
+      random_placed(random),
+      Refused{random.text(kMaxNameBytes), random.u32(), random.failure(), random.text(kMaxTextBytes)},
+      Barrier{1 + random.u32() / 2},
+      BarrierDone{1 + random.u32() / 2, static_cast<StatusCode>(random.below(10)),
+                  random.text(kMaxTextBytes)},
+      Heartbeat{},
+      Suspect{random.u32(), random.text(kMaxTextBytes)},
+      Lost{random.failure(), random.text(kMaxTextBytes)},
+      Leave{},
+      Left{random.u32(), random.u32()},
+      Finished{random.text(kMaxTextBytes)},
+  };
+}
+
+std::vector<std::byte> bytes_of(std::initializer_list<int> values) {
+  std::vector<std::byte> bytes;
+  for (int value : values) bytes.push_back(static_cast<std::byte>(value));
+  return bytes;
+}
+
+TEST(DataMessage, HasTheDocumentedBytes) {
+  DataHead head;
+  head.type = DataType::kPushPull;
+  head.dtype = DType::kFloat64;
+  head.op = ReduceOp::kBroadcast;
+  head.epoch = 0x01020304;
+  head.key = {0x11121314, 0x00022324};
+  head.round = 0x31323334;
+  head.rank = 0x0142;
+  head.priority = -2;
+  head.root = 0x0251;
+  head.bytes = 0x0000'0061'6263'6468;
+  const auto expected = bytes_of({1,    2,    4,    6,    0,    0,    0,    0,                             //
+                                  4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x02, 0x00,  //
+                                  0x34, 0x33, 0x32, 0x31, 0x42, 0x01, 0,    0,    0xFE, 0xFF, 0xFF, 0xFF,  //
+                                  0x51, 0x02, 0,    0,    0,    0,    0,    0,                             //
+                                  0x68, 0x64, 0x63, 0x62, 0x61, 0,    0,    0});
+  const DataHeadBytes bytes = encode(head);
+  EXPECT_EQ(std::vector(bytes.begin(), bytes.end()), expected);
+  EXPECT_EQ(decode_data(bytes).value(), head);
+}
+
+TEST(DataMessage, RoundTripsExactly) {
+  Random random(1);
+  for (int i = 0; i < 10'000; ++i) {
+    const DataHead head = random_head(random);
+    const auto decoded = decode_data(encode(head));
+    ASSERT_TRUE(decoded.is_ok()) << decoded.status();
+    ASSERT_EQ(*decoded, head);
+  }
+}
+
+TEST(DataMessage, RefusesWhatBreaksARule) {
+  DataHead good;
+  good.type = DataType::kPushPull;
+  good.bytes = 8;
+  ASSERT_TRUE(decode_data(encode(good)).is_ok());
+  struct Case {
+    size_t offset;
+    int value;
+    const char* says;
+  };
+  const Case cases[] = {{0, 2, "version 1, got 2"},
+                        {1, 0, "type"},
+                        {1, 6, "type"},
+                        {2, 0, "dtype"},
+                        {2, 9, "dtype"},
+                        {3, 0, "reduction"},
+                        {3, 7, "reduction"},
+                        {4, 1, "code"},
+                        {4, 10, "status"},
+                        {5, 1, "reserved"},
+                        {7, 1, "reserved"},
+                        {18, 4, "partition"},
+                        {25, 0x40, "rank"},
+                        {33, 0x40, "root"},
+                        {36, 1, "reserved"},
+                        {39, 1, "reserved"},
+                        {40, 6, "element size"},
+                        {45, 0x02, "bytes"}};
+  for (const Case& c : cases) {
+    DataHeadBytes bytes = encode(good);
+    bytes[c.offset] = static_cast<std::byte>(c.value);
+    const auto decoded = decode_data(bytes);
+    ASSERT_FALSE(decoded.is_ok()) << "offset " << c.offset << ", value " << c.value;
+    EXPECT_EQ(decoded.status().code(), StatusCode::kDataLoss);
+    EXPECT_NE(decoded.status().message().find(c.says), std::string::npos) << decoded.status();
+  }
+  good.type = DataType::kFailed;
+  EXPECT_FALSE(decode_data(encode(good)).is_ok()) << "a failure that is ok";
+}
+
+TEST(DataMessage, RefusesEveryOtherSize) {
+  const DataHeadBytes bytes = encode(DataHead{});
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_FALSE(decode_data(Bytes(bytes).first(size)).is_ok());
+  std::vector<std::byte> longer(bytes.begin(), bytes.end());
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(decode_data(longer).is_ok());
+}
+
+TEST(DataMessage, AnyBytesAreRefusedOrRoundTrip) {
+  Random random(2);
+  int accepted = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    DataHeadBytes bytes = encode(random_head(random));
+    for (uint64_t n = random.below(3); n > 0; --n)
+      bytes[random.below(bytes.size())] = std::byte(random.below(256));
+    const auto decoded = decode_data(bytes);
+    if (!decoded) continue;
+    ++accepted;
+    ASSERT_EQ(encode(*decoded), bytes);
+  }
+  EXPECT_GT(accepted, 10'000);
+}
+
+TEST(ControlMessage, HasTheDocumentedBytes) {
+  const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102});
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({1, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0}));
+}
+
+TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
+  Random random(3);
+  int type = 0x41;
+  for (const Control& message : random_controls(random)) {
+    EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
+  }
+  EXPECT_EQ(type, 0x4E);
+}
+
+TEST(ControlMessage, RoundTripsExactly) {
+  Random random(4);
+  for (int i = 0; i < 200; ++i) {
+    for (const Control& message : random_controls(random)) {
+      const EncodedControl encoded = encode(message);
+      const auto decoded = decode_control(encoded.head, encoded.payload);
+      ASSERT_TRUE(decoded.is_ok()) << decoded.status();
+      ASSERT_EQ(*decoded, message);
+    }
+  }
+}
+
+TEST(ControlMessage, EveryTruncationAndEveryTrailingByteIsRefused) {
+  Random random(5);
+  for (const Control& message : random_controls(random)) {
+    EncodedControl encoded = encode(message);
+    for (size_t size = 0; size < encoded.payload.size(); ++size) {
+      // A copy of its own, so that the address sanitizer sees a read behind the end.
+      const std::vector<std::byte> cut(encoded.payload.begin(),
+                                       encoded.payload.begin() + static_cast<ptrdiff_t>(size));
+      const auto decoded = decode_control(encoded.head, cut);
+      ASSERT_FALSE(decoded.is_ok()) << "type " << message.index() << " cut to " << size;
+      ASSERT_EQ(decoded.status().code(), StatusCode::kDataLoss);
+    }
+    encoded.payload.push_back(std::byte{0});
+    EXPECT_FALSE(decode_control(encoded.head, encoded.payload).is_ok()) << "type " << message.index();
+  }
+}
+
+TEST(ControlMessage, AnyBytesAreRefusedOrRoundTrip) {
+  Random random(6);
+  int accepted = 0;
+  for (int i = 0; i < 100'000 / 13; ++i) {
+    for (const Control& message : random_controls(random)) {
+      EncodedControl encoded = encode(message);
+      if (random.below(20) == 0) encoded.head[random.below(kControlHeadBytes)] = std::byte(random.below(256));
+      if (!encoded.payload.empty()) {
+        // Mostly near the beginning, where the lengths are.
+        const size_t reach =
+            random.below(2) == 0 ? std::min<size_t>(encoded.payload.size(), 16) : encoded.payload.size();
+        encoded.payload[random.below(reach)] = std::byte(random.below(256));
+      }
+      const auto decoded = decode_control(encoded.head, encoded.payload);
+      if (!decoded) continue;
+      ++accepted;
+      const EncodedControl again = encode(*decoded);
+      ASSERT_EQ(again.head, encoded.head);
+      ASSERT_EQ(again.payload, encoded.payload);
+    }
+  }
+  EXPECT_GT(accepted, 10'000);
+}
+
+TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
+  std::array<std::byte, kControlHeadBytes> head = encode(Heartbeat{}).head;
+  EXPECT_TRUE(check_control_head(head, kMaxControlBytes).is_ok());
+  EXPECT_FALSE(check_control_head(head, kMaxControlBytes + 1).is_ok());
+  EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
+  head[1] = std::byte{0x40};
+  EXPECT_FALSE(check_control_head(head, 0).is_ok());
+  head[1] = std::byte{0x4E};
+  EXPECT_FALSE(check_control_head(head, 0).is_ok());
+  head = encode(Heartbeat{}).head;
+  head[7] = std::byte{1};
+  EXPECT_FALSE(check_control_head(head, 0).is_ok());
+  head = encode(Heartbeat{}).head;
+  head[0] = std::byte{9};
+  EXPECT_FALSE(check_control_head(head, 0).is_ok());
+}
+
+// A count of items asks for memory: it has to be covered by bytes that came in.
+TEST(ControlMessage, CountsAreCheckedBeforeMemoryIsTaken) {
+  EncodedControl encoded = encode(Placed{"w", 1, 4096, {}});
+  store_number(&encoded.payload[encoded.payload.size() - 4], uint32_t{kMaxPartitions});
+  EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 524288 bytes"),
+            std::string::npos);
+  store_number(&encoded.payload[encoded.payload.size() - 4], uint32_t{0xFFFFFFFF});
+  EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 0 to 262144"),
+            std::string::npos);
+}
+
+TEST(ControlMessage, RosterMustBeInOrder) {
+  Random random(7);
+  Roster good = random_roster(random);
+  good.nodes = {random_node(random, Role::kWorker, 0), random_node(random, Role::kWorker, 1),
+                random_node(random, Role::kServer, 0)};
+  good.num_workers = 2;
+  good.self = 2;
+  auto accepted = [](const Roster& roster) {
+    const EncodedControl encoded = encode(roster);
+    return decode_control(encoded.head, encoded.payload).is_ok();
+  };
+  EXPECT_TRUE(accepted(good));
+  Roster bad = good;
+  bad.self = 3;
+  EXPECT_FALSE(accepted(bad)) << "self is nobody";
+  bad = good;
+  std::swap(bad.nodes[0], bad.nodes[1]);
+  EXPECT_FALSE(accepted(bad)) << "ranks out of order";
+  bad = good;
+  bad.num_workers = 3;
+  EXPECT_FALSE(accepted(bad)) << "a server among the workers";
+  bad = good;
+  bad.num_workers = 0;
+  EXPECT_FALSE(accepted(bad)) << "no workers";
+  bad = good;
+  bad.timeout_us = 0;
+  EXPECT_FALSE(accepted(bad)) << "no time";
+}
+
+TEST(ControlMessage, LongTextsAreCutBetweenCharacters) {
+  const std::string umlauts = [] {
+    std::string text = "x";
+    while (text.size() < size_t{kMaxTextBytes} + 100) text += "\xC3\xA4";
+    return text;
+  }();
+  const EncodedControl encoded = encode(Lost{StatusCode::kUnavailable, umlauts});
+  const auto decoded = decode_control(encoded.head, encoded.payload);
+  ASSERT_TRUE(decoded.is_ok()) << decoded.status();
+  EXPECT_EQ(std::get<Lost>(*decoded).text, umlauts.substr(0, kMaxTextBytes - 1));
+  EXPECT_EQ(cut_text("abc", 3), "abc");
+  EXPECT_EQ(cut_text("abc", 2), "ab");
+  EXPECT_EQ(cut_text("\xC3\xA4", 1), "");
+}
+
+TEST(NodeInfo, DescribesItselfToPeople) {
+  NodeInfo node;
+  node.pid = 42;
+  node.host = "node7";
+  EXPECT_EQ(node.describe(), "worker (host node7, pid 42)");
+  node.rank = 3;
+  EXPECT_EQ(node.describe(), "rank 3 (host node7, pid 42)");
+  node.role = Role::kServer;
+  EXPECT_EQ(node.describe(), "server 3 (host node7, pid 42)");
+}
+
+}  // namespace
+}  // namespace byteps::protocol

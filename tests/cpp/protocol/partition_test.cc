@@ -1,0 +1,66 @@
+#include "protocol/partition.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "protocol/message.h"
+
+namespace byteps::protocol {
+namespace {
+
+TEST(Partitioning, CoversEveryByteOnce) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 5'000; ++i) {
+    const auto dtype = static_cast<DType>(1 + random() % 8);
+    const uint64_t wanted_bytes = random() % (1u << (random() % 20));
+    const uint64_t most_bytes =
+        std::max<uint64_t>(1, (wanted_bytes + kPageBytes - 1) / kPageBytes) * kPageBytes;
+    const uint64_t bytes = random() % (20 * most_bytes) / size_of(dtype) * size_of(dtype);
+    const Partitioning cut = partition_tensor(bytes, dtype, wanted_bytes).value();
+    ASSERT_LE(cut.count(), 20u);
+    uint64_t next = 0;
+    for (uint32_t p = 0; p < cut.count(); ++p) {
+      ASSERT_EQ(cut.offset(p), next);
+      ASSERT_LE(cut.size(p), most_bytes);
+      ASSERT_TRUE(cut.size(p) % kPageBytes == 0 || p + 1 == cut.count());
+      next += cut.size(p);
+    }
+    ASSERT_EQ(next, bytes);
+    ASSERT_EQ(cut.size(cut.count() - 1) == 0, bytes == 0) << "an empty last piece";
+  }
+}
+
+TEST(Partitioning, PiecesAreNearlyEqual) {
+  // 9 MiB at 4 MiB wanted: three of 3 MiB, not 4 + 4 + 1.
+  const Partitioning cut = partition_tensor(9 << 20, DType::kFloat32, 4 << 20).value();
+  EXPECT_EQ(cut.count(), 3u);
+  EXPECT_EQ(cut.size(0), 3u << 20);
+  EXPECT_EQ(cut.size(2), 3u << 20);
+}
+
+TEST(Partitioning, EmptyTensorHasOneEmptyPiece) {
+  const Partitioning cut = partition_tensor(0, DType::kFloat32, 4 << 20).value();
+  EXPECT_EQ(cut.count(), 1u);
+  EXPECT_EQ(cut.offset(0), 0u);
+  EXPECT_EQ(cut.size(0), 0u);
+  EXPECT_GT(cut.partition_bytes, 0u) << "travels in Placed, where 0 is refused";
+}
+
+TEST(Partitioning, RefusesSizesThatNoTensorHas) {
+  EXPECT_EQ(partition_tensor(6, DType::kFloat32, 4096).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(partition_tensor(kMaxTensorBytes + 8, DType::kInt64, 1u << 30).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_TRUE(partition_tensor(kMaxTensorBytes, DType::kInt64, UINT64_MAX).is_ok());
+  const uint64_t most = kPageBytes * kMaxPartitions;
+  EXPECT_EQ(partition_tensor(most, DType::kInt8, 1).value().count(), kMaxPartitions);
+  EXPECT_EQ(partition_tensor(most + 1, DType::kInt8, 1).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Partitioning, SizesReadWell) {
+  EXPECT_EQ(describe_elements(100, DType::kFloat32), "25 elements of float32");
+}
+
+}  // namespace
+}  // namespace byteps::protocol
