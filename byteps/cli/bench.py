@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _run_in_new_job(arguments: argparse.Namespace) -> int:
-    from byteps.launcher import launch
+    from byteps.launcher.launch import main as bpslaunch
 
     with tempfile.TemporaryDirectory() as directory:
         output = arguments.output or Path(directory) / "result"
@@ -86,7 +86,7 @@ def _run_in_new_job(arguments: argparse.Namespace) -> int:
         bench = [sys.executable, "-m", "byteps.cli", "bench", "push_pull", "--output", str(output.absolute())]
         for name in ("size", "dtype", "tensors", "iters", "warmup"):
             bench += [f"--{name}", str(getattr(arguments, name))]
-        code = launch.main([*job, *bench, *(["--json"] if arguments.json else [])])
+        code = bpslaunch([*job, *bench, *(["--json"] if arguments.json else [])])
         if code == 0 and not arguments.output:
             print(output.read_text(), end="")
         return code

@@ -1,0 +1,164 @@
+"""One program, unchanged, under everything that can start it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+DEADLINE_S = 60
+PROGRAM = """
+import numpy as np
+import byteps
+
+byteps.init()
+total = byteps.push_pull(np.full(1000, byteps.rank() + 1, np.float32), average=False, name="x")
+size = byteps.size()
+assert np.all(total == size * (size + 1) / 2), total
+print(f"rank {byteps.rank()} of {size}")
+byteps.shutdown()
+"""
+BPSLAUNCH = (sys.executable, "-m", "byteps.launcher.launch")
+OURS = ("BYTEPS_", "DMLC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def start(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    limits = {"BYTEPS_START_TIMEOUT_S": "30", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [str(word) for word in command],
+        env={**inherited, **limits, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(*processes: subprocess.Popen[str]) -> tuple[list[int], str, str]:
+    """Exit codes, and what all wrote on their two streams. No process is left, whatever happens."""
+    out, err = "", ""
+    try:
+        for process in processes:
+            outputs = process.communicate(timeout=DEADLINE_S)
+            out, err = out + outputs[0], err + outputs[1]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    return [process.returncode for process in processes], out, err
+
+
+def ranks_in(out: str) -> list[str]:
+    return sorted(line[line.index("rank ") :] for line in out.splitlines() if "rank " in line)
+
+
+def expect_ranks(count: int, *processes: subprocess.Popen[str]) -> None:
+    codes, out, err = finish(*processes)
+    assert codes == [0] * len(processes), out + err
+    assert ranks_in(out) == [f"rank {rank} of {count}" for rank in range(count)], out + err
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_python_alone(program: Path) -> None:
+    expect_ranks(1, start([sys.executable, program]))
+
+
+@pytest.mark.parametrize("servers", [0, 1, 2])
+def test_bpslaunch(program: Path, servers: int) -> None:
+    expect_ranks(2, start([*BPSLAUNCH, "--nproc-per-node", "2", "--servers", str(servers), program]))
+
+
+def test_bpslaunch_of_one_rank_and_a_server(program: Path) -> None:
+    expect_ranks(1, start([*BPSLAUNCH, "--servers", "1", program]))
+
+
+def test_bpslaunch_on_two_machines(program: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(secrets.token_hex(32))
+    key.chmod(0o600)
+    flags = ["--nnodes", "2", "--nproc-per-node", "2", "--servers", "1", "--secret-file", key]
+    meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    expect_ranks(4, *(start([*BPSLAUNCH, *flags, *meeting, "--node-rank", str(rank), program]) for rank in (1, 0)))
+
+
+def test_torchrun(program: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    expect_ranks(2, start([*torchrun, "--master-port", str(free_port()), program]))
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+def test_mpirun(program: Path) -> None:
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    expect_ranks(2, start([*mpirun, sys.executable, program]))
+
+
+def test_roles_of_byteps_started_by_hand(program: Path) -> None:
+    job = {
+        "DMLC_NUM_WORKER": "2",
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "NVIDIA_VISIBLE_DEVICES": "0,1",
+    }
+    workers = [start([*BPSLAUNCH, program], {**job, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(i)}) for i in (0, 1)]
+    others = [start([*BPSLAUNCH, program], {**job, "DMLC_ROLE": role}) for role in ("server", "scheduler")]
+    expect_ranks(4, *workers, *others)
+
+
+def test_ten_jobs_at_once(program: Path) -> None:
+    jobs = [start([*BPSLAUNCH, "--nproc-per-node", "2", program]) for _ in range(10)]
+    codes, out, err = finish(*jobs)
+    assert codes == [0] * 10, out + err
+    assert ranks_in(out) == ["rank 0 of 2"] * 10 + ["rank 1 of 2"] * 10
+
+
+def test_a_server_without_scheduler_fails_with_one_line() -> None:
+    job = {
+        "DMLC_ROLE": "server",
+        "DMLC_NUM_WORKER": "2",
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "BYTEPS_START_TIMEOUT_S": "1",
+    }
+    codes, _, err = finish(start([sys.executable, "-m", "byteps.server"], job))
+    assert codes == [1]
+    assert err.startswith("byteps server: ")
+    assert job["DMLC_PS_ROOT_PORT"] in err
+    assert len(err.splitlines()) == 1
+
+
+def test_settings_of_a_server_that_cannot_be_used() -> None:
+    codes, _, err = finish(start([sys.executable, "-m", "byteps.server"], {"DMLC_ROLE": "server"}))
+    assert codes == [2]
+    assert "DMLC_PS_ROOT_URI is not set" in err
+
+
+def test_bench_starts_a_job_of_its_own() -> None:
+    bench = [sys.executable, "-m", "byteps.cli", "bench", "push_pull"]
+    flags = ["--size", "64K", "--iters", "3", "--tensors", "2"]
+    codes, out, err = finish(start([*bench, *flags]))
+    assert codes == [0], err
+    head, row = (line.split("  ") for line in out.splitlines())
+    assert [word.strip() for word in head if word][:4] == ["ranks", "servers", "tensors", "bytes each"]
+    assert [word.strip() for word in row if word][:4] == ["2", "0", "2", "65536"]
