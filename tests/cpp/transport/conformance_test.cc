@@ -58,8 +58,8 @@ class Conformance : public testing::TestWithParam<Way> {
   void destroy(int side) {
     run_on(loop(side), [&] { ends_[side].reset(); });
   }
-  // `head` and `payload` have to live until on_sent.
-  void send(int side, const std::string& head, const std::string& payload = {}) {
+  // `payload` has to live until on_sent.
+  void send(int side, std::string_view head, std::string_view payload = {}) {
     run_on(loop(side), [&] { end(side).send(as_bytes(head), payload_of(payload), sent_.expect_one()); });
   }
   void expect_all_sent() {
@@ -237,6 +237,8 @@ TEST_P(Conformance, AReceiverMayAnswerFromItsCallbacks) {
   send(kA, "1");
   ASSERT_TRUE(recorders_[kB].wait_for_frames(kRounds / 2));
   ASSERT_TRUE(recorders_[kA].wait_for_frames(kRounds / 2));
+  destroy(kA);
+  destroy(kB);
 }
 
 TEST_P(Conformance, OnSentIsNeverCalledFromInsideSend) {

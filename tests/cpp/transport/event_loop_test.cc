@@ -241,6 +241,28 @@ TEST(EventLoop, ATurnAskedForInATurnComesWithoutAnythingElseHappening) {
   });
   run_on(*loop, [&] { loop->request_turn(&turns); });
   EXPECT_TRUE(turns_taken.wait([](int n) { return n == 100; }));
+  run_on(*loop, [] {});  // the last turn has ended
+}
+
+// A connection posts its own destruction from inside a callback, also in the loop's very last pass.
+TEST(EventLoop, WhatItPostsToItselfIsNeverDestroyedInsideTheCallback) {
+  const auto loop = make_loop();
+  bool in_turn = false;
+  int destroyed_inside = 0;
+  const auto witness = [&] {
+    return std::shared_ptr<void>(nullptr, [&](void*) { destroyed_inside += in_turn ? 1 : 0; });
+  };
+  Turns* self = nullptr;
+  Turns turns([&] {
+    in_turn = true;
+    loop->post([held = witness()] {});
+    loop->request_turn(self);
+    in_turn = false;
+  });
+  self = &turns;
+  run_on(*loop, [&] { loop->request_turn(&turns); });
+  loop->stop();
+  EXPECT_EQ(destroyed_inside, 0);
 }
 
 TEST(EventLoop, ACancelledTurnDoesNotCome) {

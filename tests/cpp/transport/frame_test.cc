@@ -111,10 +111,10 @@ Status read_stream(std::string_view stream, FrameReader& reader, Receiver& recei
   return Status::ok();
 }
 
-std::vector<Received> random_frames(std::mt19937& random, int count) {
+std::vector<Received> random_frames(std::mt19937& random, int count, size_t most_bytes) {
   std::vector<Received> frames;
   for (int i = 0; i < count; ++i) {
-    const size_t bytes[] = {0, random() % 50, random() % 3000, random() % 40'000, random() % 300'000};
+    const size_t bytes[] = {0, random() % 50, random() % 3000, random() % most_bytes, random() % most_bytes};
     frames.push_back(
         {pattern(random() % (kMaxHeadBytes + 1), random()), pattern(bytes[random() % 5], random())});
   }
@@ -123,11 +123,11 @@ std::vector<Received> random_frames(std::mt19937& random, int count) {
 
 TEST(FrameReader, CutsAStreamRightHoweverItIsDividedIntoReads) {
   NoConnection connection;
-  for (int seed = 0; seed < 60; ++seed) {
+  for (int seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
-    const std::vector<Received> frames = random_frames(random, 20);
     const size_t most = std::array<size_t, 5>{1, 20, 3000, 70'000, SIZE_MAX}[seed % 5];
+    const std::vector<Received> frames = random_frames(random, 20, most < 100 ? 4000 : 200'000);
     Recorder recorder;
     if (seed % 7 == 6) {
       recorder.head = [](Connection&, const Arrival&) -> Result<Landing> { return Landing::discard(); };
@@ -162,7 +162,7 @@ TEST(FrameReader, MutatedStreamsEndInDataLossOrInFramesWithinTheLimits) {
   NoConnection connection;
   constexpr size_t kSmallLimit = 5000;
   int rejected = 0;
-  for (int seed = 0; seed < 20'000; ++seed) {
+  for (int seed = 0; seed < 4000; ++seed) {
     std::mt19937 random(seed);
     std::string stream =
         stream_of({{"one", "payload"}, {"two", ""}, {"three", pattern(1 + random() % 600, 5)}});
@@ -179,7 +179,7 @@ TEST(FrameReader, MutatedStreamsEndInDataLossOrInFramesWithinTheLimits) {
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
     ++rejected;
   }
-  EXPECT_GT(rejected, 1000);
+  EXPECT_GT(rejected, 200);
 }
 
 TEST(FrameReader, LargePayloadsAreReadStraightIntoTheirLanding) {

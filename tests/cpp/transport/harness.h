@@ -166,7 +166,7 @@ inline std::string pattern(size_t bytes, uint32_t seed) {
   return text;
 }
 
-inline Payload payload_of(const std::string& text) { return {as_bytes(text), {}}; }
+inline Payload payload_of(std::string_view text) { return {as_bytes(text), {}}; }
 
 inline Credentials test_credentials() { return {"a secret of the test", "job 7"}; }
 
