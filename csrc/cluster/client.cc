@@ -10,6 +10,8 @@ namespace {
 // With several candidate ports, how long one that does not answer is tried before the next.
 constexpr TimeUs kCandidatePatienceUs = 500'000;
 constexpr TimeUs kCandidatePauseUs = 50'000;
+// The scheduler reports who is missing at the start deadline; a node waits a little longer for that report.
+constexpr TimeUs kReportUs = 3'000'000;
 
 std::string describe_scheduler(const ClientOptions& options) {
   std::string text = "scheduler at " + options.scheduler_host;
@@ -27,8 +29,8 @@ Client::Client(transport::EventLoop& loop, transport::Transport& tcp, ClientOpti
       tcp_(tcp),
       options_(std::move(options)),
       events_(events),
-      membership_(describe_scheduler(options_), options_.hosted_by_rank_0, options_.start_deadline_us,
-                  options_.timeout_us),
+      membership_(describe_scheduler(options_), options_.hosted_by_rank_0,
+                  options_.start_deadline_us + kReportUs, options_.timeout_us),
       timer_(
           loop, [this] { return membership_.next_tick_us(); },
           [this] {
@@ -116,11 +118,9 @@ void Client::leave(TimeUs deadline_us) {
     membership_.leave(actions);
     carry_out(actions);
     timer_.stop();
-    if (channel_) {
-      channel_->close_when_sent(deadline_us);
-    } else {
-      left_.set();
-    }
+    if (channel_ && membership_.failure()) return channel_->close_when_sent(deadline_us);
+    channel_.reset();  // a scheduler that may be the lost one has nothing more to hear
+    left_.set();
   });
   while (left_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
   }

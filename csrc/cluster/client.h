@@ -31,7 +31,7 @@ struct ClientOptions {
   std::string scheduler_host;        // name or address
   std::vector<int> scheduler_ports;  // looked at in this order, again and again until the deadline
   bool hosted_by_rank_0 = false;
-  TimeUs start_deadline_us = 0;
+  TimeUs start_deadline_us = 0;  // of the connection; the scheduler's report may come a little later
   TimeUs timeout_us = 0;
 };
 

@@ -9,7 +9,7 @@ namespace byteps::cluster {
 namespace {
 
 // For what a peer was told last; one that does not read it by then (it may be stopped) is cut off.
-constexpr TimeUs kFlushUs = 2'000'000;
+constexpr TimeUs kFlushUs = 1'000'000;
 
 }  // namespace
 
@@ -129,7 +129,8 @@ void Scheduler::check_ended() {
 
 void Scheduler::set_ended() {
   if (ended_.is_set()) return;
-  if (!state_.failure()) BPS_LOG(kWarning) << "job failed: " << state_.failure().message();
+  // Not a warning: every node has been told, this process's own, too.
+  if (!state_.failure()) BPS_LOG(kInfo) << "job failed: " << state_.failure().message();
   ended_.set();
 }
 

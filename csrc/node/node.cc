@@ -15,8 +15,8 @@ namespace {
 
 // Each step of an orderly end waits at most so long for peers that do not answer.
 constexpr TimeUs kLeaveUs = 5'000'000;
-// The scheduler reports who is missing at the start deadline; a node waits a little longer for that report.
-constexpr TimeUs kReportUs = 3'000'000;
+// All steps together after a failure: who does not answer then is most likely the one that failed.
+constexpr TimeUs kLeaveFailedUs = 1'000'000;
 // More loops than this bring nothing that partitions on so few cores could use.
 constexpr int kMaxDefaultLoops = 4;
 
@@ -124,7 +124,7 @@ Status Node::start_service_and_join() {
   cluster::ClientOptions options{.scheduler_host = config_.scheduler_host,
                                  .scheduler_ports = config_.scheduler_ports,
                                  .hosted_by_rank_0 = config_.scheduler_by_rank_0,
-                                 .start_deadline_us = start_deadline_us_ + kReportUs,
+                                 .start_deadline_us = start_deadline_us_,
                                  .timeout_us = seconds_to_us(config_.timeout_s)};
   if (scheduler_) {  // the port may have been the kernel's or the launcher's choice
     const std::string& bound = scheduler_->address().ip;
@@ -342,10 +342,12 @@ void Node::shutdown() {
     }
     return;
   }
-  if (worker_) worker_->leave(now_us() + kLeaveUs);
-  if (service_) service_->leave(now_us() + kLeaveUs);
-  if (client_) client_->leave(now_us() + kLeaveUs);
-  if (scheduler_) scheduler_->shutdown("the scheduler's process has left the job", now_us() + kLeaveUs);
+  const TimeUs failed_deadline_us = failure().is_ok() ? kNever : now_us() + kLeaveFailedUs;
+  const auto deadline_us = [=] { return std::min(now_us() + kLeaveUs, failed_deadline_us); };
+  if (worker_) worker_->leave(deadline_us());
+  if (service_) service_->leave(deadline_us());
+  if (client_) client_->leave(deadline_us());
+  if (scheduler_) scheduler_->shutdown("the scheduler's process has left the job", deadline_us());
   for (const auto& loop : data_loops_) loop->stop();
   if (control_loop_) control_loop_->stop();
   down_.set();

@@ -226,7 +226,8 @@ void EventLoop::post(Task task) {
   bool wake = false;
   {
     MutexLock lock(state_->mutex);
-    if (state_->stopping) return;
+    // The loop's own may hold who is calling it: they are kept until nobody runs there any more.
+    if (state_->stopping && !in_loop()) return;
     state_->posted.push_back(std::move(task));
     wake = std::exchange(state_->asleep, false);
   }
@@ -268,6 +269,11 @@ void EventLoop::stop() {
   state_->wake();
   state_->thread.join();
   state_->joined.store(true);
+  std::vector<Task> unrun;
+  {
+    MutexLock lock(state_->mutex);
+    unrun.swap(state_->posted);
+  }
   // What timers own may use this loop once more while it goes.
   state_->timer_times.clear();
   while (!state_->timers.empty()) state_->timers.extract(state_->timers.begin());

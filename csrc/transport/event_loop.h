@@ -42,7 +42,8 @@ class EventLoop {
   ~EventLoop();
 
   // Any thread. Runs `task` on the loop, in the order posted; from the loop's own thread: after the current
-  // callback. Wakes the loop with one system call only if it sleeps. After stop() tasks are destroyed unrun.
+  // callback. Wakes the loop with one system call only if it sleeps. After stop() tasks are destroyed unrun, those
+  // posted from the loop's own thread not before it has ended.
   void post(Task task);
   // Any thread but the loop's: posts and blocks until `task` has run. False if the loop has stopped.
   bool run_and_wait(Task task);
