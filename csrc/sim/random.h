@@ -1,0 +1,46 @@
+// Numbers that a seed decides, the same on every machine (the standard's distributions are not). Pure.
+//
+// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014 (SplitMix64).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace byteps::sim {
+
+inline uint64_t mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
+  return value ^ (value >> 31);
+}
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(mix(seed + kStep)) {}
+
+  uint64_t next() { return mix(state_ += kStep); }
+  // In [0, limit); limit > 0. The bias of the remainder does not matter here.
+  uint64_t below(uint64_t limit) { return next() % limit; }
+  // In [low, high].
+  int64_t between(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(below(static_cast<uint64_t>(high - low) + 1));
+  }
+  bool chance(double probability) { return static_cast<double>(next() >> 11) * 0x1p-53 < probability; }
+
+  template <typename T>
+  const T& pick(const std::vector<T>& values) {
+    return values[below(values.size())];
+  }
+  template <typename T>
+  void shuffle(std::vector<T>& values) {
+    for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[below(i)]);
+  }
+
+ private:
+  static constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;
+  uint64_t state_;
+};
+
+}  // namespace byteps::sim

@@ -1,0 +1,21 @@
+// Sums of integers as a service takes them, and the values that ranks contribute. Overflow wraps.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/dtype.h"
+#include "sim/scenario.h"
+
+namespace byteps::sim {
+
+// out = reduction of all sources, in their order; all of the same size.
+void reduce(DType dtype, ReduceOp op, const std::vector<Bytes>& sources, MutableBytes out);
+
+// What `rank` contributes to a tensor in `round`: every element differs from its neighbours, other ranks' and other
+// rounds' values.
+void fill_values(const TensorPlan& tensor, size_t tensor_index, uint32_t rank, uint32_t round,
+                 MutableBytes out);
+
+}  // namespace byteps::sim

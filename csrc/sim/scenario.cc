@@ -1,0 +1,234 @@
+#include "sim/scenario.h"
+
+#include <algorithm>
+#include <sstream>
+
+namespace byteps::sim {
+namespace {
+
+using Kind = Step::Kind;
+
+constexpr uint64_t kPageElements = 1024;  // of int32
+
+std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers) {
+  static const std::vector<ReduceOp> kOps = {ReduceOp::kSum,     ReduceOp::kSum,      ReduceOp::kSum,
+                                             ReduceOp::kAverage, ReduceOp::kMin,      ReduceOp::kMax,
+                                             ReduceOp::kProduct, ReduceOp::kBroadcast};
+  std::vector<TensorPlan> tensors(1 + random.below(12));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TensorPlan& tensor = tensors[i];
+    tensor.name = std::string("t").append(std::to_string(i));
+    tensor.dtype = random.chance(0.5) ? DType::kInt32 : DType::kInt64;
+    // Many small ones, some of several partitions, now and then an empty one.
+    tensor.elements = random.chance(0.7) ? random.below(200) : random.below(6 * kPageElements);
+    tensor.op = random.pick(kOps);
+    tensor.root = static_cast<uint32_t>(random.below(num_workers));
+    tensor.priority = random.chance(0.5) ? -static_cast<int32_t>(i) : static_cast<int32_t>(random.below(3));
+  }
+  return tensors;
+}
+
+// Which tensors are used in which phase, and where all ranks meet; the same for all ranks.
+struct Plan {
+  std::vector<std::vector<size_t>> phases;
+  std::vector<bool> barrier_after;
+};
+
+Plan make_plan(Random& random, size_t num_tensors) {
+  Plan plan;
+  plan.phases.resize(1 + random.below(4));
+  for (auto& phase : plan.phases) {
+    for (size_t tensor = 0; tensor < num_tensors; ++tensor) {
+      if (random.chance(0.8)) phase.push_back(tensor);
+    }
+    plan.barrier_after.push_back(random.chance(0.2));
+  }
+  return plan;
+}
+
+// Every rank goes through the phases in the order of the plan, and through a phase's tensors in its own. What it
+// waits for is of an earlier phase, or it has begun the whole phase: so ranks cannot wait for each other in a circle.
+std::vector<Step> make_program(Random& random, const Plan& plan, size_t num_tensors) {
+  std::vector<Step> program;
+  const auto add = [&program](Kind kind, size_t tensor) { program.push_back({kind, tensor, 0}); };
+  const auto maybe_pause = [&](double chance) {
+    if (random.chance(chance)) program.push_back({Kind::kPause, 0, random.between(0, 5'000)});
+  };
+  if (random.chance(0.3)) {
+    std::vector<size_t> all(num_tensors);
+    for (size_t i = 0; i < num_tensors; ++i) all[i] = i;
+    random.shuffle(all);
+    for (const size_t tensor : all) add(Kind::kDeclare, tensor);
+  }
+  const bool waits_early = random.chance(0.5);
+  for (size_t i = 0; i < plan.phases.size(); ++i) {
+    std::vector<size_t> phase = plan.phases[i];
+    random.shuffle(phase);
+    for (const size_t tensor : phase) {
+      maybe_pause(0.1);
+      add(Kind::kPushPull, tensor);
+    }
+    random.shuffle(phase);
+    if (waits_early) {
+      for (const size_t tensor : phase) add(Kind::kWait, tensor);
+    }
+    if (plan.barrier_after[i]) add(Kind::kBarrier, 0);
+    maybe_pause(0.3);
+  }
+  for (size_t tensor = 0; tensor < num_tensors; ++tensor) add(Kind::kWait, tensor);
+  maybe_pause(0.5);
+  return program;
+}
+
+void make_job(Random& random, Scenario& scenario) {
+  scenario.num_workers = static_cast<uint32_t>(random.between(1, 6));
+  scenario.num_servers = static_cast<uint32_t>(random.below(4));
+  scenario.num_shards = static_cast<uint32_t>(random.between(1, 2));
+  scenario.scheduler_in_rank_0 = random.chance(0.5);
+  scenario.ranks_are_given = scenario.scheduler_in_rank_0 || random.chance(0.7);
+  scenario.sizes_are_given = random.chance(0.7);
+  scenario.placement = static_cast<protocol::PlacementPolicy>(random.below(3));
+  scenario.partition_bytes = 4096 * (1 + random.below(3));
+  scenario.credit_bytes = 1024 << random.below(6);
+  scenario.network.min_latency_us = random.between(5, 100);
+  scenario.network.max_latency_us = scenario.network.min_latency_us * random.between(1, 20);
+  scenario.network.bytes_per_ms = random.chance(0.5) ? 0 : 16'000 << random.below(5);
+  scenario.network.window_bytes = 4096 << random.below(5);
+  const TimeUs spread_us = random.chance(0.8) ? 3'000 : 300'000;
+  for (size_t i = 0; i < scenario.num_processes(); ++i) {
+    scenario.starts_us.push_back(random.between(0, spread_us));
+  }
+}
+
+void make_programs(Random& random, Scenario& scenario) {
+  scenario.tensors = make_tensors(random, scenario.num_workers);
+  const Plan plan = make_plan(random, scenario.tensors.size());
+  scenario.rounds = plan.phases.size();
+  const bool some_give_up = random.chance(0.3);
+  for (uint32_t i = 0; i < scenario.num_workers; ++i) {
+    scenario.workers.push_back({.tensors = scenario.tensors,
+                                .program = make_program(random, plan, scenario.tensors.size()),
+                                .gives_up = some_give_up && random.chance(0.5)});
+  }
+}
+
+FaultKind pick_fault(Random& random) {
+  if (random.chance(0.35)) return FaultKind::kNone;
+  if (random.chance(0.1)) return FaultKind::kRepeats;
+  static const std::vector<FaultKind> kKinds = {
+      FaultKind::kKilled,      FaultKind::kKilled,      FaultKind::kKilled,        FaultKind::kStopped,
+      FaultKind::kStopped,     FaultKind::kStopped,     FaultKind::kConnectionCut, FaultKind::kConnectionCut,
+      FaultKind::kNeverStarts, FaultKind::kLeavesEarly, FaultKind::kSkips,         FaultKind::kOtherDType,
+      FaultKind::kOtherSize,   FaultKind::kOtherOp};
+  return random.pick(kKinds);
+}
+
+// Into the start of the job, or into what follows; the estimate of how long that takes is what runs have shown.
+TimeUs pick_fault_time(Random& random, const Scenario& scenario) {
+  const TimeUs started_us = *std::max_element(scenario.starts_us.begin(), scenario.starts_us.end()) + 2'000;
+  if (random.chance(0.15)) return random.between(0, started_us);
+  const auto phases = static_cast<TimeUs>(scenario.rounds);
+  return started_us + random.between(0, scenario.network.max_latency_us * (10 + 20 * phases));
+}
+
+void erase_one_push_pull(Random& random, std::vector<Step>& program, size_t tensor) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < program.size(); ++i) {
+    if (program[i].kind == Kind::kPushPull && program[i].tensor == tensor) places.push_back(i);
+  }
+  if (!places.empty()) program.erase(program.begin() + static_cast<std::ptrdiff_t>(random.pick(places)));
+}
+
+void change_belief(FaultKind kind, TensorPlan& tensor) {
+  if (kind == FaultKind::kOtherDType)
+    tensor.dtype = tensor.dtype == DType::kInt32 ? DType::kInt64 : DType::kInt32;
+  if (kind == FaultKind::kOtherSize) tensor.elements += 1;
+  if (kind == FaultKind::kOtherOp) tensor.op = tensor.op == ReduceOp::kSum ? ReduceOp::kMax : ReduceOp::kSum;
+}
+
+void make_fault(Random& random, Scenario& scenario) {
+  Fault& fault = scenario.fault;
+  fault.kind = pick_fault(random);
+  fault.process = random.below(scenario.num_processes());
+  fault.tensor = random.below(scenario.tensors.size());
+  fault.at_us = pick_fault_time(random, scenario);
+  switch (fault.kind) {
+    case FaultKind::kStopped: {
+      const std::vector<TimeUs> durations = {scenario.timeout_us / 6, 3 * scenario.timeout_us, kNever};
+      fault.duration_us = random.pick(durations);
+      break;
+    }
+    case FaultKind::kNeverStarts: scenario.starts_us[fault.process] = kNever; break;
+    case FaultKind::kLeavesEarly:
+    case FaultKind::kSkips:
+    case FaultKind::kOtherDType:
+    case FaultKind::kOtherSize:
+    case FaultKind::kOtherOp: {
+      if (scenario.num_workers == 1) {  // nobody to disagree with
+        fault.kind = FaultKind::kNone;
+        return;
+      }
+      fault.process = random.below(scenario.num_workers);
+      WorkerPlan& worker = scenario.workers[fault.process];
+      if (fault.kind == FaultKind::kLeavesEarly) {
+        worker.program.resize(random.below(worker.program.size()));
+      } else if (fault.kind == FaultKind::kSkips) {
+        erase_one_push_pull(random, worker.program, fault.tensor);
+      } else {
+        change_belief(fault.kind, worker.tensors[fault.tensor]);
+      }
+      break;
+    }
+    default: break;
+  }
+}
+
+const char* text_of(FaultKind kind) {
+  switch (kind) {
+    case FaultKind::kNone: return "no fault";
+    case FaultKind::kRepeats: return "contributions repeated";
+    case FaultKind::kKilled: return "killed";
+    case FaultKind::kStopped: return "stopped";
+    case FaultKind::kConnectionCut: return "a connection cut";
+    case FaultKind::kNeverStarts: return "never starts";
+    case FaultKind::kLeavesEarly: return "leaves early";
+    case FaultKind::kSkips: return "skips a push_pull";
+    case FaultKind::kOtherDType: return "another dtype";
+    case FaultKind::kOtherSize: return "another size";
+    case FaultKind::kOtherOp: return "another reduction";
+  }
+  return "?";
+}
+
+}  // namespace
+
+Scenario make_scenario(uint64_t seed) {
+  Random random(seed);
+  Scenario scenario;
+  scenario.seed = seed;
+  make_job(random, scenario);
+  make_programs(random, scenario);
+  make_fault(random, scenario);
+  return scenario;
+}
+
+std::string describe(const Scenario& scenario) {
+  const Fault& fault = scenario.fault;
+  const bool timed = fault.kind == FaultKind::kKilled || fault.kind == FaultKind::kStopped ||
+                     fault.kind == FaultKind::kConnectionCut;
+  const bool of_process =
+      fault.kind >= FaultKind::kNeverStarts || (timed && fault.kind != FaultKind::kConnectionCut);
+  std::ostringstream text;
+  text << "seed " << scenario.seed << ": " << scenario.num_workers << " workers, " << scenario.num_servers
+       << " servers, " << scenario.tensors.size() << " tensors, " << scenario.rounds << " phases, scheduler "
+       << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate") << "; " << text_of(fault.kind);
+  if (of_process) text << ": process " << fault.process;
+  if (fault.kind >= FaultKind::kSkips) text << ", " << scenario.tensors[fault.tensor].name;
+  if (timed) text << " at " << fault.at_us / 1000 << " ms";
+  if (fault.kind == FaultKind::kStopped) {
+    fault.duration_us == kNever ? text << " for ever" : text << " for " << fault.duration_us / 1000 << " ms";
+  }
+  return text.str();
+}
+
+}  // namespace byteps::sim

@@ -1,0 +1,93 @@
+// What one run does: a job, its program, and what goes wrong in it. All of it follows from the seed. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "protocol/placement.h"
+#include "sim/virtual_network.h"
+
+namespace byteps::sim {
+
+struct TensorPlan {
+  std::string name;
+  DType dtype = DType::kInt32;  // integers: sums are exact
+  uint64_t elements = 0;
+  ReduceOp op = ReduceOp::kSum;
+  uint32_t root = 0;
+  int32_t priority = 0;
+
+  uint64_t bytes() const { return elements * size_of(dtype); }
+};
+
+// One line of a rank's program. An operation begins when the tensor's one before has ended.
+struct Step {
+  enum class Kind : uint8_t { kDeclare, kPushPull, kWait, kBarrier, kPause };
+  Kind kind = Kind::kPause;
+  size_t tensor = 0;
+  TimeUs pause_us = 0;
+};
+
+struct WorkerPlan {
+  std::vector<TensorPlan> tensors;  // as this rank believes
+  std::vector<Step> program;        // at its end the rank leaves
+  bool gives_up = false;            // leaves at the first error instead of going on
+};
+
+enum class FaultKind : uint8_t {
+  kNone,
+  kRepeats,  // contributions come in twice
+  kKilled,   // with SIGKILL
+  kStopped,  // with SIGSTOP, for a while or for ever
+  kConnectionCut,
+  kNeverStarts,
+  kLeavesEarly,
+  kSkips,       // one push_pull that all others do
+  kOtherDType,  // one rank believes something else of one tensor
+  kOtherSize,
+  kOtherOp,
+};
+
+// Processes in this order: workers, servers, and the scheduler if it has one of its own.
+struct Fault {
+  FaultKind kind = FaultKind::kNone;
+  size_t process = 0;
+  size_t tensor = 0;       // kSkips, kOther…
+  TimeUs at_us = 0;        // kKilled, kStopped, kConnectionCut
+  TimeUs duration_us = 0;  // kStopped; kNever
+};
+
+struct Scenario {
+  uint64_t seed = 0;
+  uint32_t num_workers = 1;
+  uint32_t num_servers = 0;
+  uint32_t num_shards = 1;  // of each service
+  bool scheduler_in_rank_0 = true;
+  bool ranks_are_given = true;  // else the scheduler numbers
+  bool sizes_are_given = true;  // else the scheduler learns them from the first worker
+  protocol::PlacementPolicy placement = protocol::PlacementPolicy::kAuto;
+  uint64_t partition_bytes = 4096;
+  uint64_t credit_bytes = 4096;
+  TimeUs start_timeout_us = 2'000'000;
+  TimeUs timeout_us = 500'000;
+  TimeUs op_timeout_us = 1'500'000;
+  NetworkOptions network;
+  std::vector<TensorPlan> tensors;  // as all ranks but a faulty one believe
+  std::vector<WorkerPlan> workers;
+  std::vector<TimeUs> starts_us;  // of each process; kNever
+  size_t rounds = 1;              // most push_pulls of one tensor
+  Fault fault;
+
+  size_t num_processes() const { return num_workers + num_servers + (scheduler_in_rank_0 ? 0 : 1); }
+  size_t scheduler_process() const { return scheduler_in_rank_0 ? 0 : num_workers + num_servers; }
+};
+
+Scenario make_scenario(uint64_t seed);
+
+// One line, for people.
+std::string describe(const Scenario& scenario);
+
+}  // namespace byteps::sim

@@ -1,0 +1,189 @@
+#include "sim/sim_link.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace byteps::sim {
+
+using protocol::DataHead;
+using protocol::DataType;
+
+View make_view(World& world, const VirtualProcess& process, Bytes bytes) {
+  if (bytes.empty()) return {};
+  auto memory = std::make_shared<Memory>(world.findings, process.name() + ", copy", bytes.size());
+  std::ranges::copy(bytes, memory->use(0, bytes.size(), "written").begin());
+  return {std::move(memory), 0, bytes.size()};
+}
+
+Frame make_frame(const DataHead& head, View payload, View reply_space) {
+  const protocol::DataHeadBytes bytes = protocol::encode(head);
+  return {{bytes.begin(), bytes.end()}, std::move(payload), std::move(reply_space)};
+}
+
+SimLink::SimLink(World& world, VirtualProcess& process, LinkOptions options, Connector connector,
+                 LinkEvents& events)
+    : world_(world),
+      process_(process),
+      options_(std::move(options)),
+      connector_(std::move(connector)),
+      events_(events),
+      queue_(world.scenario.credit_bytes) {}
+
+void SimLink::enqueue(OutgoingPartition partition) {
+  if (!ended_) return events_.on_settled(partition.handle, ended_);
+  const int32_t priority = partition.head.priority;
+  const uint64_t bytes = partition.input.size;
+  queue_.push(priority, bytes, std::move(partition));
+  endpoint_ != nullptr ? pump() : connect();
+}
+
+void SimLink::connect() {
+  if (connecting_ || lost_ || !ended_) return;
+  connecting_ = true;
+  connector_([this](Result<Endpoint*> endpoint) { on_connected(std::move(endpoint)); });
+}
+
+void SimLink::on_connected(Result<Endpoint*> endpoint) {
+  connecting_ = false;
+  if (!ended_) {
+    if (endpoint) (*endpoint)->close();
+    return;
+  }
+  if (!endpoint) {
+    lost_ = true;
+    return events_.on_link_lost(options_.service, endpoint.status());
+  }
+  endpoint_ = *endpoint;
+  endpoint_->start(this);
+  endpoint_->send(make_frame(head_of_type(DataType::kHello)), nullptr);
+  pump();
+}
+
+DataHead SimLink::head_of_type(DataType type) const {
+  DataHead head;
+  head.type = type;
+  head.epoch = options_.epoch;
+  head.rank = options_.rank;
+  return head;
+}
+
+void SimLink::pump() {
+  while (endpoint_ != nullptr) {
+    std::optional<OutgoingPartition> next = queue_.pop();
+    if (!next) return;
+    send(*next);
+  }
+}
+
+void SimLink::send(const OutgoingPartition& partition) {
+  DataHead head = partition.head;
+  head.epoch = options_.epoch;
+  const uint64_t bytes = partition.input.size;
+  unanswered_[head.key] = {partition.handle, head.round, partition.output, bytes};
+  world_.note(process_, head.key.tensor * 1000 + head.round, [&] {
+    return "contributes tensor " + std::to_string(head.key.tensor) + "." +
+           std::to_string(head.key.partition) + " round " + std::to_string(head.round) + " to " +
+           options_.service_text;
+  });
+  const View reply_space = endpoint_->lends() ? partition.output : View{};
+  endpoint_->send(make_frame(head, partition.input, reply_space), [this, bytes] {
+    if (world_.sabotage != Sabotage::kCreditUntilAnswer) give_credit_back(bytes);
+  });
+  if (world_.scenario.fault.kind == FaultKind::kRepeats) send_again_later(head, partition.input);
+}
+
+void SimLink::send_again_later(const DataHead& head, const View& input) {
+  if (endpoint_->lends() || !world_.random.chance(0.3)) return;
+  const TimeUs when = world_.clock.now() + world_.random.between(0, 3000);
+  process_.at(when, [this, head, copy = make_view(world_, process_, input.read())] {
+    if (endpoint_ != nullptr) endpoint_->send(make_frame(head, copy), nullptr);
+  });
+}
+
+void SimLink::give_credit_back(uint64_t bytes) {
+  queue_.give_back(bytes);
+  pump();
+}
+
+SimLink::Unanswered* SimLink::find(const DataHead& head) {
+  const auto found = unanswered_.find(head.key);
+  if (found != unanswered_.end() && found->second.round == head.round) return &found->second;
+  world_.report(process_, options_.service_text + " answered tensor " + std::to_string(head.key.tensor) +
+                              "." + std::to_string(head.key.partition) + " round " +
+                              std::to_string(head.round) + ", which waits for no answer");
+  return nullptr;
+}
+
+void SimLink::on_head(Endpoint&, const Frame& frame) {
+  const Result<DataHead> head = protocol::decode_data(frame.head);
+  if (!head || head->type != DataType::kResult || frame.payload.size == 0) return;
+  // The first bytes of a result may be written long before its last ones.
+  if (Unanswered* waiting = find(*head)) waiting->output.write();
+}
+
+void SimLink::on_frame(Endpoint&, const Frame& frame) {
+  const Result<DataHead> head = protocol::decode_data(frame.head);
+  if (!head) return world_.report(process_, head.status().to_string());
+  switch (head->type) {
+    case DataType::kResult:
+      if (Unanswered* waiting = find(*head); waiting != nullptr && frame.payload.size > 0) {
+        std::ranges::copy(frame.payload.read(), waiting->output.write().begin());
+      }
+      return settle_answered(*head, Status::ok());
+    case DataType::kFailed:
+      return settle_answered(*head, Status(head->code, std::string(as_text(frame.payload.read()))));
+    case DataType::kGoodbye: ended_ = unavailable(options_.service_text + " has left the job"); return;
+    default:
+      world_.report(process_, "a service sent message type " + std::to_string(static_cast<int>(head->type)));
+  }
+}
+
+void SimLink::settle_answered(const DataHead& head, const Status& status) {
+  const Unanswered* waiting = find(head);
+  if (waiting == nullptr) return;
+  const Unanswered answered = *waiting;
+  unanswered_.erase(head.key);
+  if (world_.sabotage == Sabotage::kCreditUntilAnswer) give_credit_back(answered.credit_bytes);
+  events_.on_settled(answered.handle, status);
+}
+
+void SimLink::on_closed(Endpoint&, const Status& why) {
+  endpoint_ = nullptr;
+  world_.note(process_, 9, [&] {
+    return "has no connection to " + options_.service_text + " any more: " + why.message();
+  });
+  if (!ended_) return settle_all(ended_);  // after a goodbye, of either side
+  lost_ = true;
+  if (world_.sabotage == Sabotage::kSettlesTwice) {
+    for (const auto& [key, partition] : std::map(unanswered_)) events_.on_settled(partition.handle, why);
+  }
+  events_.on_link_lost(options_.service, why);
+}
+
+void SimLink::peer_left() {
+  if (ended_.is_ok()) ended_ = unavailable(options_.service_text + " has left the job");
+  if (endpoint_ == nullptr) settle_all(ended_);
+}
+
+void SimLink::fail(const Status& why) {
+  if (ended_.is_ok()) ended_ = why;
+  if (endpoint_ != nullptr) std::exchange(endpoint_, nullptr)->close();
+  settle_all(why);
+}
+
+void SimLink::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done) {
+  leave_done_ = std::move(done);
+  if (ended_.is_ok()) ended_ = why;
+  if (endpoint_ == nullptr) return settle_all(why);
+  endpoint_->send(make_frame(head_of_type(DataType::kGoodbye)), nullptr);
+  endpoint_->close_when_sent(deadline_us);
+}
+
+void SimLink::settle_all(const Status& why) {
+  const auto unanswered = std::exchange(unanswered_, {});
+  for (const auto& [key, partition] : unanswered) events_.on_settled(partition.handle, why);
+  for (const OutgoingPartition& partition : queue_.take_all()) events_.on_settled(partition.handle, why);
+  if (leave_done_) std::exchange(leave_done_, nullptr)();
+}
+
+}  // namespace byteps::sim

@@ -1,0 +1,88 @@
+// A worker's connection to one shard, as worker/link is: the same protocol classes in the same order of events.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "protocol/credit_queue.h"
+#include "protocol/push_pull_table.h"
+#include "sim/world.h"
+
+namespace byteps::sim {
+
+struct OutgoingPartition {
+  protocol::Handle handle = 0;
+  protocol::DataHead head;
+  View input;  // empty from a broadcast's non-root
+  View output;
+};
+
+class LinkEvents {
+ public:
+  virtual ~LinkEvents() = default;
+  virtual void on_settled(protocol::Handle handle, const Status& status) = 0;
+  virtual void on_link_lost(uint32_t service, const Status& why) = 0;
+};
+
+struct LinkOptions {
+  uint32_t rank = 0;
+  uint32_t epoch = 0;
+  uint32_t service = 0;
+  std::string service_text;
+};
+
+class SimLink final : public Receiver {
+ public:
+  using Connector = UniqueFunction<void(ConnectCallback)>;
+
+  SimLink(World& world, VirtualProcess& process, LinkOptions options, Connector connector,
+          LinkEvents& events);
+
+  void enqueue(OutgoingPartition partition);
+  void peer_left();
+  void fail(const Status& why);
+  // Calls `done` when everything is settled and the connection closed.
+  void leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done);
+
+  void on_head(Endpoint& endpoint, const Frame& frame) override;
+  void on_frame(Endpoint& endpoint, const Frame& frame) override;
+  void on_closed(Endpoint& endpoint, const Status& why) override;
+
+ private:
+  struct Unanswered {
+    protocol::Handle handle;
+    uint32_t round;
+    View output;
+    uint64_t credit_bytes;
+  };
+
+  void connect();
+  void on_connected(Result<Endpoint*> endpoint);
+  protocol::DataHead head_of_type(protocol::DataType type) const;
+  void pump();
+  void send(const OutgoingPartition& partition);
+  void send_again_later(const protocol::DataHead& head, const View& input);
+  void give_credit_back(uint64_t bytes);
+  Unanswered* find(const protocol::DataHead& head);
+  void settle_answered(const protocol::DataHead& head, const Status& status);
+  void settle_all(const Status& why);
+
+  World& world_;
+  VirtualProcess& process_;
+  LinkOptions options_;
+  Connector connector_;
+  LinkEvents& events_;
+  Endpoint* endpoint_ = nullptr;
+  bool connecting_ = false;
+  bool lost_ = false;
+  Status ended_;
+  protocol::CreditQueue<OutgoingPartition> queue_;
+  std::map<protocol::Key, Unanswered> unanswered_;
+  UniqueFunction<void()> leave_done_;
+};
+
+// A view of bytes of its own, such as a text or a copy.
+View make_view(World& world, const VirtualProcess& process, Bytes bytes);
+Frame make_frame(const protocol::DataHead& head, View payload = {}, View reply_space = {});
+
+}  // namespace byteps::sim

@@ -1,0 +1,166 @@
+#include "sim/sim_user.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "sim/reduce.h"
+
+namespace byteps::sim {
+
+using protocol::Handle;
+
+Bytes Expectations::result(size_t tensor_index, uint32_t round) {
+  auto [found, is_new] = results_.try_emplace({tensor_index, round});
+  if (!is_new) return found->second;
+  const TensorPlan& tensor = scenario_.tensors[tensor_index];
+  std::vector<std::vector<std::byte>> inputs;
+  for (uint32_t rank = 0; rank < scenario_.num_workers; ++rank) {
+    if (tensor.op == ReduceOp::kBroadcast && rank != tensor.root) continue;
+    fill_values(tensor, tensor_index, rank, round, inputs.emplace_back(tensor.bytes()));
+  }
+  found->second.resize(tensor.bytes());
+  const ReduceOp op = tensor.op == ReduceOp::kBroadcast ? ReduceOp::kSum : tensor.op;
+  reduce(tensor.dtype, op, {inputs.begin(), inputs.end()}, found->second);
+  return found->second;
+}
+
+SimUser::SimUser(World& world, VirtualProcess& process, const WorkerPlan& plan, Expectations& expectations)
+    : world_(world),
+      process_(process),
+      plan_(plan),
+      expectations_(expectations),
+      rounds_(plan.tensors.size()),
+      in_flight_of_(plan.tensors.size()) {}
+
+void SimUser::begin(Session& session) {
+  session_ = &session;
+  advance_soon();
+}
+
+void SimUser::on_start_failed(const Status& why) {
+  start_failure_ = why;
+  at_end_ = true;
+}
+
+// A program runs on a thread of its own: never inside the call that woke it.
+void SimUser::advance_soon() {
+  if (std::exchange(advancing_, true)) return;
+  process_.soon([this] {
+    advancing_ = false;
+    advance();
+  });
+}
+
+void SimUser::advance() {
+  while (!at_end_ && !pausing_ && !in_barrier_) {
+    const bool gives_up = had_error_ && plan_.gives_up;
+    if (next_step_ == plan_.program.size() || gives_up) {
+      at_end_ = true;
+      world_.note(process_, 2, [&] { return std::string(gives_up ? "gives up" : "is through"); });
+      return session_->shutdown();
+    }
+    const Step& step = plan_.program[next_step_];
+    if (blocked_by(step)) return;
+    ++next_step_;
+    perform(step);
+  }
+}
+
+bool SimUser::blocked_by(const Step& step) const {
+  const bool needs_tensor = step.kind == Step::Kind::kPushPull || step.kind == Step::Kind::kWait;
+  return needs_tensor && in_flight_of_[step.tensor] != 0;
+}
+
+void SimUser::perform(const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::kDeclare: {
+      const TensorPlan& tensor = plan_.tensors[step.tensor];
+      outcomes_.push_back({.what = "declaration of " + tensor.name, .tensor = step.tensor});
+      return finish(outcomes_.back(), session_->declare(tensor.name, tensor.dtype, tensor.bytes()));
+    }
+    case Step::Kind::kPushPull: return push_pull(step.tensor);
+    case Step::Kind::kWait: return;
+    case Step::Kind::kBarrier: return barrier();
+    case Step::Kind::kPause:
+      pausing_ = true;
+      return process_.at(world_.clock.now() + step.pause_us, [this] {
+        pausing_ = false;
+        advance();
+      });
+  }
+}
+
+View SimUser::make_buffer(const TensorPlan& tensor, const std::string& what) {
+  return {std::make_shared<Memory>(world_.findings, process_.name() + ", " + what, tensor.bytes()), 0,
+          tensor.bytes()};
+}
+
+void SimUser::push_pull(size_t index) {
+  const TensorPlan& tensor = plan_.tensors[index];
+  const uint32_t round = ++rounds_[index];
+  const std::string what = tensor.name + " round " + std::to_string(round);
+  outcomes_.push_back({.what = what, .tensor = index});
+  const Handle handle = outcomes_.size();
+  const View input = make_buffer(tensor, what);
+  const View output = world_.random.chance(0.5) ? input : make_buffer(tensor, what + ", output");
+  fill_values(tensor, index, session_->rank(), round, input.write());
+  in_flight_of_[index] = handle;
+  in_flight_[handle] = {index, round, input, output};
+  const protocol::PushPull request{.name = tensor.name,
+                                   .dtype = tensor.dtype,
+                                   .bytes = tensor.bytes(),
+                                   .op = tensor.op,
+                                   .root = tensor.root,
+                                   .priority = tensor.priority};
+  const Status status = session_->push_pull(handle, request, input, output);
+  if (!status) on_handle_done(handle, status);
+}
+
+void SimUser::on_handle_done(Handle handle, const Status& status) {
+  finish(outcomes_.at(handle - 1), status);
+  const auto found = in_flight_.find(handle);
+  if (found == in_flight_.end()) return;
+  const InFlight op = found->second;
+  if (status) check_result(op);
+  op.input.memory->release();
+  op.output.memory->release();
+  in_flight_of_[op.tensor] = 0;
+  in_flight_.erase(found);
+  advance_soon();
+}
+
+void SimUser::check_result(const InFlight& op) {
+  const Bytes expected = expectations_.result(op.tensor, op.round);
+  if (!std::ranges::equal(op.output.read(), expected)) {
+    world_.report(process_,
+                  plan_.tensors[op.tensor].name + " round " + std::to_string(op.round) + ": wrong result");
+  }
+}
+
+void SimUser::barrier() {
+  const auto sequence = static_cast<uint32_t>(barriers_.size() + 1);
+  outcomes_.push_back({.what = "barrier " + std::to_string(sequence), .is_barrier = true});
+  barriers_[sequence] = outcomes_.size() - 1;
+  in_barrier_ = true;
+  const Status status = session_->barrier(sequence);
+  if (!status) on_barrier_done(sequence, status);
+}
+
+void SimUser::on_barrier_done(uint32_t sequence, const Status& status) {
+  const auto found = barriers_.find(sequence);
+  if (found == barriers_.end()) return world_.report(process_, "an answer to a barrier that was not begun");
+  finish(outcomes_[found->second], status);
+  in_barrier_ = false;
+  advance_soon();
+}
+
+void SimUser::finish(Outcome& outcome, const Status& status) {
+  world_.note(process_, static_cast<uint64_t>(status.code()) + 10,
+              [&] { return outcome.what + " is done: " + status.to_string(); });
+  if (++outcome.times_done > 1) return world_.report(process_, outcome.what + " is done twice");
+  outcome.done_us = world_.clock.now();
+  outcome.status = status;
+  if (!status) had_error_ = true;
+}
+
+}  // namespace byteps::sim

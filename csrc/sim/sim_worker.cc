@@ -1,0 +1,116 @@
+#include "sim/sim_worker.h"
+
+#include <utility>
+
+namespace byteps::sim {
+
+using protocol::FinishHandle;
+using protocol::Handle;
+using protocol::SendDeclare;
+using protocol::StartPartition;
+
+SimWorker::SimWorker(World& world, VirtualProcess& process, uint32_t rank, uint32_t size,
+                     uint32_t num_services, WorkerEvents& events)
+    : world_(world), process_(process), rank_(rank), events_(events), table_(rank, size, num_services) {}
+
+Status SimWorker::declare(const std::string& name, DType dtype, uint64_t bytes) {
+  const Status status = table_.declare(name, dtype, bytes, actions_);
+  carry_out();
+  return status;
+}
+
+Status SimWorker::push_pull(Handle handle, const protocol::PushPull& request, const View& input,
+                            const View& output) {
+  buffers_[handle] = {input, output};
+  const Status status = table_.start(handle, request, actions_);
+  if (!status) buffers_.erase(handle);
+  carry_out();
+  return status;
+}
+
+Status SimWorker::on_placed(const protocol::Placed& placed) {
+  const Status status = table_.on_placed(placed, actions_);
+  carry_out();
+  return status;
+}
+
+void SimWorker::on_refused(const protocol::Refused& refused) {
+  table_.on_refused(refused, actions_);
+  carry_out();
+}
+
+void SimWorker::on_settled(Handle handle, const Status& status) {
+  const auto found = buffers_.find(handle);
+  if (found == buffers_.end() || found->second.unsettled == 0) {
+    return world_.report(process_, "a partition of handle " + std::to_string(handle) + " is settled twice");
+  }
+  --found->second.unsettled;
+  table_.settle(handle, status, actions_);
+  carry_out();
+}
+
+void SimWorker::carry_out() {
+  // Links may settle at once and come back here; all partitions of a handle are counted before the first of them.
+  const auto actions = std::exchange(actions_, {});
+  for (const protocol::TableAction& action : actions) {
+    if (const auto* partition = std::get_if<StartPartition>(&action))
+      ++buffers_.at(partition->handle).unsettled;
+  }
+  for (const protocol::TableAction& action : actions) {
+    if (const auto* declare = std::get_if<SendDeclare>(&action)) events_.send_declare(declare->declare);
+    if (const auto* partition = std::get_if<StartPartition>(&action)) start(*partition);
+    if (const auto* finish = std::get_if<FinishHandle>(&action)) {
+      buffers_.erase(finish->handle);
+      events_.on_handle_done(finish->handle, finish->status);
+    }
+  }
+}
+
+void SimWorker::start(const StartPartition& partition) {
+  const Buffers& buffers = buffers_.at(partition.handle);
+  const protocol::DataHead& head = partition.head;
+  const auto part = [&](const View& whole) { return View{whole.memory, partition.offset, head.bytes}; };
+  const bool contributes = head.op != ReduceOp::kBroadcast || head.root == rank_;
+  auto& links = services_.at(partition.service);
+  links[(head.key.tensor + head.key.partition) % links.size()]->enqueue(
+      {partition.handle, head, contributes ? part(buffers.input) : View{}, part(buffers.output)});
+}
+
+template <typename F>
+void SimWorker::for_each_link(F&& f) {
+  for (const auto& links : services_) {
+    for (const auto& link : links) f(*link);
+  }
+}
+
+void SimWorker::peer_left(uint32_t service) {
+  for (const auto& link : services_.at(service)) link->peer_left();
+}
+
+void SimWorker::fail(const Status& why) {
+  table_.fail(why, actions_);
+  carry_out();
+  for_each_link([&why](SimLink& link) { link.fail(why); });
+}
+
+void SimWorker::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
+  const Status why = failed_precondition("byteps was shut down");
+  table_.fail(why, actions_);
+  carry_out();
+  struct Pending {
+    size_t links = 1;
+    UniqueFunction<void()> done;
+  };
+  const auto pending = std::make_shared<Pending>();
+  pending->done = std::move(done);
+  const auto one_done = [pending] {
+    if (--pending->links == 0) pending->done();
+  };
+  for_each_link([&](SimLink& link) {
+    ++pending->links;
+    link.leave(why, deadline_us, one_done);
+  });
+  one_done();
+}
+
+}  // namespace byteps::sim

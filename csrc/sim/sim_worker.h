@@ -1,0 +1,65 @@
+// The worker role of a process, as worker/worker is: from push_pulls to partitions on links and back.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocol/push_pull_table.h"
+#include "sim/sim_link.h"
+#include "sim/world.h"
+
+namespace byteps::sim {
+
+class WorkerEvents {
+ public:
+  virtual ~WorkerEvents() = default;
+  virtual void send_declare(protocol::Declare declare) = 0;
+  virtual void on_link_lost(uint32_t service, const Status& why) = 0;
+  virtual void on_handle_done(protocol::Handle handle, const Status& status) = 0;
+};
+
+class SimWorker final : public LinkEvents {
+ public:
+  SimWorker(World& world, VirtualProcess& process, uint32_t rank, uint32_t size, uint32_t num_services,
+            WorkerEvents& events);
+
+  // For all services, in order: a link for each of their shards.
+  void add_service(std::vector<std::unique_ptr<SimLink>> links) { services_.push_back(std::move(links)); }
+
+  Status declare(const std::string& name, DType dtype, uint64_t bytes);
+  Status push_pull(protocol::Handle handle, const protocol::PushPull& request, const View& input,
+                   const View& output);
+  Status on_placed(const protocol::Placed& placed);
+  void on_refused(const protocol::Refused& refused);
+  void peer_left(uint32_t service);
+  void fail(const Status& why);
+  void leave(TimeUs deadline_us, UniqueFunction<void()> done);
+
+  void on_settled(protocol::Handle handle, const Status& status) override;
+  void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }
+
+ private:
+  struct Buffers {
+    View input;
+    View output;
+    size_t unsettled = 0;  // counted here, too, so that one settled twice is a finding and not an abort
+  };
+
+  void carry_out();
+  void start(const protocol::StartPartition& partition);
+  template <typename F>
+  void for_each_link(F&& f);
+
+  World& world_;
+  VirtualProcess& process_;
+  uint32_t rank_;
+  WorkerEvents& events_;
+  protocol::PushPullTable table_;
+  std::vector<std::vector<std::unique_ptr<SimLink>>> services_;  // by service, by shard
+  std::map<protocol::Handle, Buffers> buffers_;
+  protocol::TableActions actions_;
+};
+
+}  // namespace byteps::sim

@@ -1,0 +1,240 @@
+#include "sim/virtual_network.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace byteps::sim {
+
+namespace {
+
+constexpr TimeUs kConnectAgainUs = 2'000;
+
+}  // namespace
+
+// ---- one end ------------------------------------------------------------------------------------------------
+
+void Endpoint::start(Receiver* receiver) {
+  receiver_ = receiver;
+  process_.soon([this] {
+    while (!early_.empty()) {
+      Incoming incoming = std::move(early_.front());
+      early_.pop_front();
+      dispatch(incoming);
+    }
+  });
+}
+
+void Endpoint::send(Frame frame, SentCallback on_sent) {
+  if (state_ != State::kOpen) {
+    if (on_sent) process_.soon(std::move(on_sent));
+    return;
+  }
+  queue_.push_back({std::move(frame), std::move(on_sent)});
+  hand_over();
+}
+
+void Endpoint::hand_over() {
+  while (!queue_.empty()) {
+    const uint64_t bytes = bytes_of(queue_.front().frame);
+    if (window_used_ > 0 && window_used_ + bytes > network_.options_.window_bytes) return;
+    window_used_ += bytes;
+    ++departing_;
+    auto outgoing = std::make_shared<Outgoing>(std::move(queue_.front()));
+    queue_.pop_front();
+    last_departure_us_ = std::max(last_departure_us_, network_.departure_us(process_, bytes));
+    network_.clock_.at(last_departure_us_, [this, outgoing] { depart(outgoing); });
+  }
+}
+
+void Endpoint::depart(const std::shared_ptr<Outgoing>& outgoing) {
+  --departing_;
+  if (state_ != State::kClosed) {
+    const Frame& frame = outgoing->frame;
+    auto written = std::make_shared<Frame>(frame);
+    if (!lends_ && frame.payload.size > 0) {
+      const Bytes source = frame.payload.read();
+      auto copy =
+          std::make_shared<Memory>(network_.findings_, "a frame of " + process_.name(), source.size());
+      std::ranges::copy(source, copy->use(0, source.size(), "written").begin());
+      written->payload = {std::move(copy), 0, source.size()};
+    }
+    const TimeUs arrival = std::max(last_arrival_us_, network_.clock_.now() + network_.latency_us());
+    deliver(arrival, {Stage::kHead, written, {}});
+    const bool in_pieces = !lends_ && frame.payload.size > 0;
+    deliver(in_pieces ? arrival + network_.latency_us() / 4 : arrival, {Stage::kComplete, written, {}});
+  }
+  if (outgoing->on_sent) process_.soon(std::move(outgoing->on_sent));
+  end_if_sent();
+}
+
+void Endpoint::deliver(TimeUs when, Incoming incoming) {
+  last_arrival_us_ = when;
+  const uint64_t number = delivery_count_++;
+  other_->process_.at(when, [this, number, incoming = std::move(incoming)]() mutable {
+    if (incoming.stage != Stage::kEnd && number >= delivery_limit_) return;
+    ++arrived_count_;
+    other_->receive(std::move(incoming));
+  });
+}
+
+void Endpoint::receive(Incoming incoming) {
+  if (receiver_ == nullptr || !early_.empty()) {
+    early_.push_back(std::move(incoming));
+  } else {
+    dispatch(incoming);
+  }
+}
+
+void Endpoint::dispatch(const Incoming& incoming) {
+  if (incoming.stage == Stage::kComplete) {
+    other_->window_used_ -= bytes_of(*incoming.frame);
+    other_->hand_over();
+  }
+  if (state_ == State::kClosed) return;
+  switch (incoming.stage) {
+    case Stage::kHead: receiver_->on_head(*this, *incoming.frame); break;
+    case Stage::kComplete: receiver_->on_frame(*this, *incoming.frame); break;
+    case Stage::kEnd: {
+      const bool expected = state_ == State::kClosing;
+      state_ = State::kClosed;
+      drop_queue();
+      send_end("closed by " + process_.name());
+      receiver_->on_closed(*this, expected ? Status::ok() : incoming.why);
+      break;
+    }
+  }
+}
+
+void Endpoint::close_when_sent(TimeUs deadline_us) {
+  if (state_ != State::kOpen) return;
+  state_ = State::kClosing;
+  end_if_sent();
+  process_.at(deadline_us, [this] {
+    if (state_ != State::kClosing) return;
+    close();
+    if (receiver_ != nullptr) receiver_->on_closed(*this, Status::ok());
+  });
+}
+
+void Endpoint::close() {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  drop_queue();
+  // A socket closed with unread input resets the connection, which may overtake its last output.
+  if (other_->delivery_count_ > other_->arrived_count_) lose_some();
+  send_end("reset by " + process_.name());
+}
+
+void Endpoint::drop_queue() {
+  for (Outgoing& outgoing : queue_) {
+    if (outgoing.on_sent) process_.soon(std::move(outgoing.on_sent));
+  }
+  queue_.clear();
+}
+
+void Endpoint::lose_some() {
+  const uint64_t limit = arrived_count_ + network_.random_.below(delivery_count_ - arrived_count_ + 1);
+  delivery_limit_ = std::min(delivery_limit_, limit);
+}
+
+void Endpoint::end_if_sent() {
+  if (state_ == State::kClosing && queue_.empty() && departing_ == 0)
+    send_end("closed by " + process_.name());
+}
+
+void Endpoint::send_end(const std::string& why) {
+  if (std::exchange(end_sent_, true)) return;
+  const TimeUs when = std::max(last_arrival_us_, network_.clock_.now() + network_.latency_us());
+  deliver(when, {Stage::kEnd, nullptr, unavailable(why)});
+}
+
+// ---- the network --------------------------------------------------------------------------------------------
+
+void VirtualNetwork::listen(VirtualProcess& process, const std::string& address, AcceptCallback on_accept) {
+  listeners_.emplace(address, Listener{&process, std::move(on_accept)});
+}
+
+void VirtualNetwork::connect(VirtualProcess& process, const std::string& address, TimeUs deadline_us,
+                             ConnectCallback on_done) {
+  auto attempt = std::make_shared<Attempt>(Attempt{&process, address, deadline_us, std::move(on_done)});
+  process.at(deadline_us, [attempt] {
+    if (std::exchange(attempt->over, true)) return;
+    attempt->on_done(unavailable("connect to " + attempt->address + ": no answer"));
+  });
+  try_connect(attempt);
+}
+
+void VirtualNetwork::try_connect(const std::shared_ptr<Attempt>& attempt) {
+  if (attempt->over) return;
+  const auto found = listeners_.find(attempt->address);
+  if (found == listeners_.end()) {
+    attempt->process->at(clock_.now() + kConnectAgainUs, [this, attempt] { try_connect(attempt); });
+    return;
+  }
+  Listener& listener = found->second;
+  listener.process->at(clock_.now() + latency_us(),
+                       [this, &listener, attempt] { accept(listener, attempt); });
+}
+
+void VirtualNetwork::accept(Listener& listener, const std::shared_ptr<Attempt>& attempt) {
+  if (attempt->over || attempt->process->gone()) return;
+  const auto [near, far] = make_pair(*attempt->process, *listener.process, false);
+  attempt->process->at(clock_.now() + latency_us(), [attempt, near = near] {
+    if (std::exchange(attempt->over, true)) {
+      near->close();
+    } else {
+      attempt->on_done(near);
+    }
+  });
+  listener.on_accept(*far);
+}
+
+std::pair<Endpoint*, Endpoint*> VirtualNetwork::make_local_pair(VirtualProcess& process) {
+  return make_pair(process, process, true);
+}
+
+std::pair<Endpoint*, Endpoint*> VirtualNetwork::make_pair(VirtualProcess& first, VirtualProcess& second,
+                                                          bool lends) {
+  Endpoint* near = endpoints_.emplace_back(std::make_unique<Endpoint>(*this, first, lends)).get();
+  Endpoint* far = endpoints_.emplace_back(std::make_unique<Endpoint>(*this, second, lends)).get();
+  near->other_ = far;
+  far->other_ = near;
+  return {near, far};
+}
+
+void VirtualNetwork::on_process_gone(VirtualProcess& process) {
+  std::erase_if(listeners_, [&](const auto& entry) { return entry.second.process == &process; });
+  for (const auto& endpoint : endpoints_) {
+    // What an orderly exit has begun to close is the kernel's to finish.
+    if (&endpoint->process_ == &process && endpoint->open()) endpoint->close();
+  }
+}
+
+std::pair<const VirtualProcess*, const VirtualProcess*> VirtualNetwork::cut_one() {
+  std::vector<Endpoint*> candidates;
+  for (const auto& endpoint : endpoints_) {
+    const bool whole = endpoint->open() && endpoint->other_->open();
+    if (whole && &endpoint->process_ != &endpoint->other_->process_) candidates.push_back(endpoint.get());
+  }
+  if (candidates.empty()) return {nullptr, nullptr};
+  Endpoint* chosen = random_.pick(candidates);
+  for (Endpoint* end : {chosen, chosen->other_}) {
+    end->lose_some();
+    end->send_end("connection lost");
+  }
+  return {&chosen->process_, &chosen->other_->process_};
+}
+
+TimeUs VirtualNetwork::latency_us() {
+  const TimeUs latency = random_.between(options_.min_latency_us, options_.max_latency_us);
+  return random_.chance(options_.straggler_chance) ? 10 * latency : latency;
+}
+
+TimeUs VirtualNetwork::departure_us(const VirtualProcess& process, uint64_t bytes) {
+  if (options_.bytes_per_ms == 0) return clock_.now() + random_.between(0, options_.min_latency_us);
+  TimeUs& busy_until = busy_until_us_[&process];
+  busy_until = std::max(busy_until, clock_.now()) + static_cast<TimeUs>(bytes * 1000 / options_.bytes_per_ms);
+  return busy_until;
+}
+
+}  // namespace byteps::sim

@@ -1,0 +1,172 @@
+// Connections between simulated processes, with the guarantees of transport/transport.h and no more.
+//
+// Frames of one connection arrive in order, head before payload; those of different connections in any order. A
+// connection buffers a bounded number of bytes, so a receiver that is stopped stalls its senders. A process that
+// dies, or a cut, lets the other side see an end after some of what was under way; the rest is lost.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_function.h"
+#include "sim/memory.h"
+#include "sim/random.h"
+#include "sim/virtual_clock.h"
+#include "sim/virtual_process.h"
+
+namespace byteps::sim {
+
+struct NetworkOptions {
+  TimeUs min_latency_us = 20;
+  TimeUs max_latency_us = 500;
+  double straggler_chance = 0.02;    // of a frame that takes ten times as long
+  uint64_t bytes_per_ms = 0;         // of a process' outgoing traffic, all connections together; 0: unlimited
+  uint64_t window_bytes = 64 << 10;  // of a connection, each way
+};
+
+struct Frame {
+  std::vector<std::byte> head;
+  View payload;      // a copy, or the sender's memory where the connection lends
+  View reply_space;  // only where the connection lends
+};
+
+class Endpoint;
+
+class Receiver {
+ public:
+  virtual ~Receiver() = default;
+  virtual void on_head(Endpoint& endpoint, const Frame& frame) = 0;
+  virtual void on_frame(Endpoint& endpoint, const Frame& frame) = 0;
+  // Once, unless this side closed first.
+  virtual void on_closed(Endpoint& endpoint, const Status& why) = 0;
+};
+
+using SentCallback = UniqueFunction<void()>;  // the payload's memory is not needed any more
+
+class VirtualNetwork;
+
+// One end of a connection.
+class Endpoint {
+ public:
+  Endpoint(VirtualNetwork& network, VirtualProcess& process, bool lends)
+      : network_(network), process_(process), lends_(lends) {}
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  // Begins to deliver; frames that came earlier are kept.
+  void start(Receiver* receiver);
+  void send(Frame frame, SentCallback on_sent);
+  // After all that was sent; the other end's frames are delivered until it closes, too. Then, or when `deadline_us`
+  // has passed, on_closed comes with ok.
+  void close_when_sent(TimeUs deadline_us);
+  // Now: what was not yet written is dropped, of what was written some may never arrive.
+  void close();
+
+  bool open() const { return state_ == State::kOpen; }
+  bool lends() const { return lends_; }
+  VirtualProcess& process() { return process_; }
+  const VirtualProcess& peer() const { return other_->process_; }
+
+ private:
+  friend class VirtualNetwork;
+  enum class State : uint8_t { kOpen, kClosing, kClosed };
+  enum class Stage : uint8_t { kHead, kComplete, kEnd };
+  struct Outgoing {
+    Frame frame;
+    SentCallback on_sent;
+  };
+  struct Incoming {
+    Stage stage;
+    std::shared_ptr<const Frame> frame;
+    Status why;
+  };
+
+  static uint64_t bytes_of(const Frame& frame) { return frame.head.size() + frame.payload.size; }
+  void hand_over();
+  void depart(const std::shared_ptr<Outgoing>& outgoing);
+  void deliver(TimeUs when, Incoming incoming);
+  void receive(Incoming incoming);
+  void dispatch(const Incoming& incoming);
+  void drop_queue();
+  void lose_some();
+  void end_if_sent();
+  void send_end(const std::string& why);
+
+  VirtualNetwork& network_;
+  VirtualProcess& process_;
+  Endpoint* other_ = nullptr;
+  bool lends_;
+  Receiver* receiver_ = nullptr;
+  State state_ = State::kOpen;
+  bool end_sent_ = false;
+
+  std::deque<Outgoing> queue_;  // waits for the window
+  uint64_t window_used_ = 0;
+  size_t departing_ = 0;  // in the window, but not yet written
+  TimeUs last_departure_us_ = 0;
+  TimeUs last_arrival_us_ = 0;
+  uint64_t delivery_count_ = 0;  // towards the other end
+  uint64_t arrived_count_ = 0;
+  uint64_t delivery_limit_ = UINT64_MAX;  // later ones are lost
+
+  std::deque<Incoming> early_;  // came before start()
+};
+
+using AcceptCallback = UniqueFunction<void(Endpoint&)>;
+using ConnectCallback = UniqueFunction<void(Result<Endpoint*>)>;
+
+class VirtualNetwork {
+ public:
+  VirtualNetwork(VirtualClock& clock, Random& random, Findings& findings, const NetworkOptions& options)
+      : clock_(clock), random_(random), findings_(findings), options_(options) {}
+  VirtualNetwork(const VirtualNetwork&) = delete;
+  VirtualNetwork& operator=(const VirtualNetwork&) = delete;
+
+  void listen(VirtualProcess& process, const std::string& address, AcceptCallback on_accept);
+  // Tries again while nobody listens, until `deadline_us`. The end lives as long as the network.
+  void connect(VirtualProcess& process, const std::string& address, TimeUs deadline_us,
+               ConnectCallback on_done);
+  // A connection inside one process; payloads are lent.
+  std::pair<Endpoint*, Endpoint*> make_local_pair(VirtualProcess& process);
+
+  // `process` is gone: its connections end abruptly, nobody listens there any more.
+  void on_process_gone(VirtualProcess& process);
+  // Breaks one of the connections between two processes and returns them; null if there is none.
+  std::pair<const VirtualProcess*, const VirtualProcess*> cut_one();
+
+ private:
+  friend class Endpoint;
+  struct Listener {
+    VirtualProcess* process;
+    AcceptCallback on_accept;
+  };
+  struct Attempt {
+    VirtualProcess* process;
+    std::string address;
+    TimeUs deadline_us;
+    ConnectCallback on_done;
+    bool over = false;
+  };
+
+  std::pair<Endpoint*, Endpoint*> make_pair(VirtualProcess& first, VirtualProcess& second, bool lends);
+  void try_connect(const std::shared_ptr<Attempt>& attempt);
+  void accept(Listener& listener, const std::shared_ptr<Attempt>& attempt);
+  TimeUs latency_us();
+  TimeUs departure_us(const VirtualProcess& process, uint64_t bytes);
+
+  VirtualClock& clock_;
+  Random& random_;
+  Findings& findings_;
+  NetworkOptions options_;
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;
+  std::map<std::string, Listener> listeners_;
+  std::map<const VirtualProcess*, TimeUs> busy_until_us_;  // outgoing side; looked up, never iterated
+};
+
+}  // namespace byteps::sim
