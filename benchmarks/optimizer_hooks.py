@@ -2,8 +2,8 @@
 
     python benchmarks/optimizer_hooks.py [--parameters 500] [--rounds 60] [--json]
 
-Rounds of the plain and of the wrapped optimizer alternate, so that both see the same load on the machine; medians of CPU
-time are compared, because nothing waits here.
+Rounds of the plain and of the wrapped optimizer alternate, so that both see the same load on the machine. Medians of
+CPU time are compared, because nothing waits here.
 """
 
 from __future__ import annotations
