@@ -221,9 +221,23 @@ class Config:
         }
 
     def to_node_config(self) -> _core.NodeConfig:
+        """For one Node. It gets a copy of the scheduler's socket, as it closes it; the next Node needs one, too.
+
+        Raises:
+            InvalidArgumentError: the socket that bpslaunch opened is not there any more.
+        """
         from byteps import _core
 
-        return _core.NodeConfig(**self.node_fields())
+        node_fields = self.node_fields()
+        if node_fields["scheduler_fd"] >= 0:
+            try:
+                node_fields["scheduler_fd"] = os.dup(self.scheduler_fd)
+            except OSError as error:
+                raise InvalidArgumentError(
+                    f"BYTEPS_SCHEDULER_FD={self.scheduler_fd}: {error.strerror}: expected the socket that bpslaunch "
+                    "opened; does a program between bpslaunch and this one close it?"
+                ) from error
+        return _core.NodeConfig(**node_fields)
 
 
 def process_environment() -> dict[str, str]:

@@ -12,7 +12,7 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class SignalWakeup:
     """While entered, the signals above only make `fileno` readable. Main thread only.
 
-    A signal that is ignored when this starts stays so: that is what nohup and background jobs ask for.
+    SIGHUP stays ignored if it is when this starts: that is what nohup asks for.
     """
 
     def __enter__(self) -> SignalWakeup:
@@ -20,9 +20,8 @@ class SignalWakeup:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        taken = [
-            number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGCHLD
-        ]
+        is_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        taken = [number for number in _SIGNALS if number != signal.SIGHUP or not is_nohup]
         self._old_handlers = {number: signal.signal(number, lambda _number, _frame: None) for number in taken}
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -36,12 +37,15 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def start(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+def start(
+    command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.Popen[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     limits = {"BYTEPS_START_TIMEOUT_S": "30", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [str(word) for word in command],
         env={**inherited, **limits, **(env or {})},
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -99,6 +103,33 @@ def test_bpslaunch_on_two_machines(program: Path, tmp_path: Path) -> None:
     flags = ["--nnodes", "2", "--nproc-per-node", "2", "--servers", "1", "--secret-file", key]
     meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     expect_ranks(4, *(start([*BPSLAUNCH, *flags, *meeting, "--node-rank", str(rank), program]) for rank in (1, 0)))
+
+
+def test_the_socket_of_bpslaunch_serves_a_second_job_too(tmp_path: Path) -> None:
+    between = """
+byteps.init()
+rank = byteps.rank()
+byteps.shutdown()
+if rank == 0: Path("left").touch()  # only now has the first scheduler closed its copy
+while not Path("left").exists(): time.sleep(0.01)
+byteps.init()
+"""
+    path = tmp_path / "twice.py"
+    path.write_text("import time\nfrom pathlib import Path\n" + PROGRAM.replace("\nbyteps.init()\n", between))
+    expect_ranks(2, start([*BPSLAUNCH, "--nproc-per-node", "2", path], cwd=tmp_path))
+
+
+def test_ctrl_c_ends_a_job_that_communicates(tmp_path: Path) -> None:
+    path = tmp_path / "forever.py"
+    loop = "while True: byteps.push_pull(np.ones(1000, np.float32), name='x')"
+    path.write_text(f"import numpy as np, os, byteps\nbyteps.init()\nprint(os.getpid(), flush=True)\n{loop}")
+    job = start([*BPSLAUNCH, "--nproc-per-node", "2", "--servers", "1", path])
+    assert job.stdout is not None
+    pids = [int(job.stdout.readline().split()[1]) for _ in range(2)]
+    job.send_signal(signal.SIGINT)
+    codes, _, err = finish(job)
+    assert codes == [130], err
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_torchrun(program: Path) -> None:

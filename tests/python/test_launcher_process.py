@@ -198,6 +198,18 @@ def test_sigterm_stops_all(start: Any) -> None:
     assert not is_alive(pid)
 
 
+def test_nohup_is_respected(start: Any) -> None:
+    ignoring = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        group = start({"r0": "here(NAME)\nwhile not Path('go').exists(): time.sleep(0.01)"})
+    finally:
+        signal.signal(signal.SIGHUP, ignoring)
+    group.pid("r0")
+    group.process.send_signal(signal.SIGHUP)
+    (group.folder / "go").touch()
+    assert group.finish()[0] == 0
+
+
 def test_a_killed_launcher_takes_all_with_it(start: Any) -> None:
     shell = "here('child', subprocess.Popen(['sleep', '1000']).pid); here(NAME); time.sleep(1000)"
     group = start({"r0": shell, "r1": STUBBORN})
