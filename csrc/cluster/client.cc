@@ -113,23 +113,34 @@ void Client::suspect(uint32_t node, Status why) {
 void Client::leave(TimeUs deadline_us) {
   loop_.run_and_wait([this, deadline_us] {
     leaving_ = true;
-    timer_.stop();
     MembershipActions actions;
     membership_.leave(actions);
     carry_out(actions);
-    timer_.stop();
-    if (channel_ && membership_.failure()) return channel_->close_when_sent(deadline_us);
-    channel_.reset();  // a scheduler that may be the lost one has nothing more to hear
-    left_.set();
+    if (channel_) {
+      channel_->close_when_sent(deadline_us);
+    } else {
+      left_.set();
+    }
   });
   while (left_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
   }
+}
+
+// May be called from inside a callback of the channel, which is destroyed after that.
+void Client::hang_up() {
+  timer_.stop();
+  if (channel_) {
+    channel_->close();
+    loop_.post([doomed = std::move(channel_)] {});
+  }
+  left_.set();
 }
 
 Status Client::on_control(ControlChannel&, const protocol::Control& message) {
   MembershipActions actions;
   BPS_RETURN_IF_ERROR(membership_.on_message(message, now_us(), actions));
   carry_out(actions);
+  if (!membership_.failure().is_ok()) return Status::ok();  // answers that were under way find nobody waiting
   if (std::holds_alternative<protocol::Placed>(message) ||
       std::holds_alternative<protocol::Refused>(message) ||
       std::holds_alternative<protocol::BarrierDone>(message)) {
@@ -139,11 +150,8 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
 }
 
 void Client::on_channel_closed(ControlChannel&, const Status& why) {
+  if (leaving_) return hang_up();
   loop_.post([doomed = std::move(channel_)] {});  // it is calling us: destroyed after that
-  if (leaving_) {
-    left_.set();
-    return;
-  }
   fail_to_connect(why);
 }
 
@@ -161,7 +169,9 @@ void Client::carry_out(const MembershipActions& actions) {
       events_.on_finished(finished->text);
     }
   }
-  if (!leaving_) timer_.update();
+  timer_.update();
+  // Who leaves waits for a scheduler that may be the lost one no longer.
+  if (leaving_ && !membership_.failure()) hang_up();
 }
 
 }  // namespace byteps::cluster

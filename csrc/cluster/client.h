@@ -46,7 +46,8 @@ class Client final : public ControlEvents {
   void send(protocol::Control message);
   // Any thread. This node's connection to `node` broke.
   void suspect(uint32_t node, Status why);
-  // Any thread but the loop's: leaves in order; blocks until that is written, at most until `deadline_us`.
+  // Any thread but the loop's: leaves in order; blocks until the scheduler has taken it, at most until `deadline_us`
+  // or until the job has failed.
   void leave(TimeUs deadline_us);
 
   Status on_control(ControlChannel& channel, const protocol::Control& message) override;
@@ -56,6 +57,7 @@ class Client final : public ControlEvents {
   void try_connect(size_t attempt);
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection, size_t attempt);
   void fail_to_connect(const Status& why);
+  void hang_up();
   void carry_out(const protocol::MembershipActions& actions);
 
   transport::EventLoop& loop_;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "base/log.h"
@@ -15,7 +16,7 @@ namespace {
 
 // Each step of an orderly end waits at most so long for peers that do not answer.
 constexpr TimeUs kLeaveUs = 5'000'000;
-// All steps together after a failure: who does not answer then is most likely the one that failed.
+// Likewise after a failure: who does not answer then is most likely the one that failed.
 constexpr TimeUs kLeaveFailedUs = 1'000'000;
 // More loops than this bring nothing that partitions on so few cores could use.
 constexpr int kMaxDefaultLoops = 4;
@@ -100,7 +101,8 @@ Status Node::start_scheduler() {
                                  .timeout_us = seconds_to_us(config_.timeout_s),
                                  .op_timeout_us = seconds_to_us(config_.op_timeout_s),
                                  .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
-                                 .placement = *placement});
+                                 .placement = *placement,
+                                 .first_epoch = std::random_device{}()});
   if (config_.scheduler_fd >= 0) {
     BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, config_.scheduler_fd));
   } else {
@@ -236,6 +238,8 @@ void Node::on_node_left(uint32_t node) {
 
 void Node::on_finished(const std::string& text) {
   BPS_LOG(kInfo) << text;
+  // Workers that still wait for this server learn why it ends.
+  if (!worker_) service_->fail(unavailable(text));
   finished_.set();
 }
 
@@ -342,12 +346,12 @@ void Node::shutdown() {
     }
     return;
   }
-  const TimeUs failed_deadline_us = failure().is_ok() ? kNever : now_us() + kLeaveFailedUs;
-  const auto deadline_us = [=] { return std::min(now_us() + kLeaveUs, failed_deadline_us); };
+  const auto deadline_us = [this] { return now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
   if (worker_) worker_->leave(deadline_us());
   if (service_) service_->leave(deadline_us());
   if (client_) client_->leave(deadline_us());
-  if (scheduler_) scheduler_->shutdown("the scheduler's process has left the job", deadline_us());
+  const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";
+  if (scheduler_) scheduler_->shutdown(host + " has left the job", deadline_us());
   for (const auto& loop : data_loops_) loop->stop();
   if (control_loop_) control_loop_->stop();
   down_.set();

@@ -70,7 +70,7 @@ void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
 // Puts the members in the order of their node numbers.
 Roster SchedulerState::number_members(TimeUs now) {
   Roster roster;
-  roster.epoch = 1;
+  roster.epoch = options_.first_epoch;
   roster.num_workers = numbering_.num_workers();
   roster.timeout_us = static_cast<uint64_t>(options_.timeout_us);
   std::vector<Member> ordered;

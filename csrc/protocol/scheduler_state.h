@@ -44,6 +44,8 @@ struct SchedulerOptions {
   TimeUs op_timeout_us = 0;     // a barrier that lacks a rank for so long fails
   uint64_t partition_bytes = 0;
   PlacementPolicy placement = PlacementPolicy::kAuto;
+  // Of the roster. Drawn at random, it tells members of this job from strays that share its secret.
+  uint32_t first_epoch = 1;
 };
 
 class SchedulerState {

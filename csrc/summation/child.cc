@@ -75,6 +75,11 @@ Status Child::on_hello(const DataHead& head) {
     return data_loss("hello: expected a rank below " + std::to_string(shard_.describe_.size()) + ", got " +
                      std::to_string(head.rank));
   }
+  // Whoever knows the secret may connect; only who was given the roster of this very job is in it.
+  if (head.epoch != shard_.epoch_) return data_loss("hello: another epoch than the roster's");
+  if (shard_.has_child(head.rank)) {
+    return data_loss("hello: " + shard_.describe_[head.rank] + " is connected already");
+  }
   rank_ = static_cast<int>(head.rank);
   return Status::ok();
 }

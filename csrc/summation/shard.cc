@@ -40,6 +40,11 @@ void Shard::start(std::vector<std::string> describe, uint32_t epoch, protocol::A
   for (const auto& child : children_) child->start();
 }
 
+bool Shard::has_child(uint32_t rank) const {
+  return std::any_of(children_.begin(), children_.end(),
+                     [rank](const auto& child) { return child->rank() == static_cast<int>(rank); });
+}
+
 void Shard::contribute(Child& child, const DataHead& head, Contribution contribution) {
   Slots& slots = slots_[head.key];
   slots.resize(describe_.size());
@@ -81,9 +86,13 @@ void Shard::fail_tensor(uint32_t tensor, const Status& why) {
 
 void Shard::fail(const Status& why) {
   failed_ = true;
-  if (!aggregator_) return;
-  aggregator_->fail_all(why, actions_);
-  carry_out(actions_);
+  if (aggregator_) {
+    aggregator_->fail_all(why, actions_);
+    carry_out(actions_);
+  }
+  if (!leave_done_) return;
+  children_.clear();  // one of them is the lost one, and would be waited for
+  finish_leaving_if_empty();
 }
 
 void Shard::carry_out(protocol::AggregationActions& actions) {

@@ -64,6 +64,7 @@ class Shard {
   };
   using Slots = std::vector<Contribution>;  // by child
 
+  bool has_child(uint32_t rank) const;
   // From Child. The payload is complete; the contribution is accepted or refused by now.
   void contribute(Child& child, const protocol::DataHead& head, Contribution contribution);
   void on_goodbye(Child& child);

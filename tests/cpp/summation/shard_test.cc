@@ -18,6 +18,7 @@ namespace {
 using protocol::DataHead;
 using protocol::DataType;
 
+constexpr uint32_t kEpoch = 0xfeedbeef;
 constexpr size_t kCount = 4;  // elements of every tensor here
 using Values = std::vector<int32_t>;
 
@@ -52,6 +53,7 @@ class Peer final : public transport::Receiver {
   }
   void close() { connection_->close(); }
 
+  uint32_t epoch_ = kEpoch;
   Values values_;
   std::vector<DataHead> answers_;
   std::vector<std::string> texts_;  // payloads of the answers
@@ -61,6 +63,7 @@ class Peer final : public transport::Receiver {
   DataHead plain(DataType type) const {
     DataHead head;
     head.type = type;
+    head.epoch = epoch_;
     head.rank = rank_;
     return head;
   }
@@ -84,7 +87,7 @@ class ShardTest : public testing::Test, public ShardEvents {
  protected:
   ShardTest() : loop_(std::move(*transport::EventLoop::create("shard-test"))) {
     shard_ = std::make_unique<Shard>(*loop_, metrics_, *this);
-    on_loop([this] { shard_->start({"rank 0", "rank 1"}, 1, {kNever, kNever}); });
+    on_loop([this] { shard_->start({"rank 0", "rank 1"}, kEpoch, {kNever, kNever}); });
     for (uint32_t rank = 0; rank < 2; ++rank) peers_.push_back(connect(rank));
     on_loop([this] {
       for (const auto& peer : peers_) peer->hello();
@@ -178,6 +181,24 @@ TEST_F(ShardTest, HellosOfRanksThatDoNotExistAreNoHellos) {
   EXPECT_TRUE(stranger->closed_);
 }
 
+TEST_F(ShardTest, ASecondConnectionOfARankIsRefusedWithoutHarm) {
+  const auto twin = connect(0);
+  on_loop([&] { twin->hello(); });
+  EXPECT_TRUE(twin->closed_);
+  EXPECT_FALSE(peers_[0]->closed_);
+  EXPECT_TRUE(lost_.empty());
+}
+
+TEST_F(ShardTest, AHelloOfAnotherEpochIsOfAnotherJob) {
+  on_loop([this] { peers_[0]->close(); });
+  lost_.clear();
+  const auto stray = connect(0);
+  stray->epoch_ = kEpoch + 1;
+  on_loop([&] { stray->hello(); });
+  EXPECT_TRUE(stray->closed_);
+  EXPECT_TRUE(lost_.empty());
+}
+
 TEST_F(ShardTest, AChildThatLeftFailsTheOthersRounds) {
   on_loop([this] { peers_[1]->goodbye(); });
   on_loop([this] { peers_[0]->contribute(1, {1, 1, 1, 1}); });
@@ -225,6 +246,33 @@ TEST_F(ShardTest, LeavingSaysGoodbyeAndEndsWhenAllChildrenAreGone) {
     on_loop([&] { peer->close(); });
   }
   EXPECT_EQ(left.wait(now_us() + 5'000'000), EventFlag::Wake::kSet);
+}
+
+// Found by simulation: a survivor's goodbye overtook the scheduler's verdict, and the survivor was taken for the cause.
+TEST_F(ShardTest, AfterAFailureNobodyGetsAGoodbye) {
+  EventFlag left;
+  on_loop([this] { shard_->fail(unavailable("rank 1 is dead")); });
+  on_loop([&] { shard_->leave(now_us() + 10'000'000, [&] { left.set(); }); });
+  for (const auto& peer : peers_) {
+    EXPECT_TRUE(peer->answers_.empty());
+    on_loop([&] { peer->close(); });
+  }
+  EXPECT_EQ(left.wait(now_us() + 5'000'000), EventFlag::Wake::kSet);
+}
+
+TEST_F(ShardTest, AFailureEndsTheWaitForAChildThatDoesNotRead) {
+  std::unique_ptr<transport::Connection> stopped;
+  EventFlag left;
+  on_loop([&] {
+    auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
+    stopped = std::move(mine);
+    shard_->adopt(std::move(other));
+    shard_->leave(kNever, [&] { left.set(); });
+  });
+  EXPECT_FALSE(left.is_set());
+  on_loop([this] { shard_->fail(unavailable("rank 1 is dead")); });
+  EXPECT_TRUE(left.is_set());
+  on_loop([&] { stopped.reset(); });
 }
 
 }  // namespace
