@@ -10,6 +10,7 @@ namespace {
 // With several candidate ports, how long one that does not answer is tried before the next.
 constexpr TimeUs kCandidatePatienceUs = 500'000;
 constexpr TimeUs kCandidatePauseUs = 50'000;
+constexpr TimeUs kRefusalPatienceUs = 1'000'000;
 // The scheduler reports who is missing at the start deadline; a node waits a little longer for that report.
 constexpr TimeUs kReportUs = 3'000'000;
 
@@ -82,12 +83,29 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
     membership_.on_connected(join_, now_us(), actions);
     return carry_out(actions);
   }
-  if (candidates_.size() == 1 || now_us() >= options_.start_deadline_us)
-    return fail_to_connect(connection.status());
+  const TimeUs now = now_us();
+  if (connection.status().code() == StatusCode::kPermissionDenied) {
+    if (refusal_.is_ok()) first_refusal_us_ = now;
+    refusal_ = connection.status();
+  }
+  // A scheduler of an earlier job that hangs up as it ends looks like one that refuses.
+  const bool may_be_ending = !refusal_.is_ok() && now < first_refusal_us_ + kRefusalPatienceUs;
+  if ((candidates_.size() == 1 && !may_be_ending) || now >= options_.start_deadline_us) {
+    return fail_to_connect(refusal_.is_ok() ? connection.status() : refusal_);
+  }
   // Another candidate may be the one: strangers may live at some of them.
   const bool round_over = (attempt + 1) % candidates_.size() == 0;
   if (!round_over) return try_connect(attempt + 1);
   loop_.run_at(now_us() + kCandidatePauseUs, [this, attempt] { try_connect(attempt + 1); });
+}
+
+// Called from inside a callback of the channel, which is destroyed after that.
+void Client::connect_again() {
+  if (refusal_.is_ok()) first_refusal_us_ = now_us();
+  refusal_ = deadline_exceeded("it is still that of a job that this process has left");
+  channel_->close();
+  loop_.post([doomed = std::move(channel_)] {});
+  loop_.run_at(now_us() + kCandidatePauseUs, [this] { try_connect(0); });
 }
 
 void Client::fail_to_connect(const Status& why) {
@@ -167,6 +185,8 @@ void Client::carry_out(const MembershipActions& actions) {
       events_.on_node_left(left->node);
     } else if (const auto* finished = std::get_if<protocol::JobFinished>(&action)) {
       events_.on_finished(finished->text);
+    } else if (std::holds_alternative<protocol::TryAgain>(action)) {
+      connect_again();
     }
   }
   timer_.update();

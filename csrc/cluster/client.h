@@ -56,6 +56,7 @@ class Client final : public ControlEvents {
  private:
   void try_connect(size_t attempt);
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection, size_t attempt);
+  void connect_again();
   void fail_to_connect(const Status& why);
   void hang_up();
   void carry_out(const protocol::MembershipActions& actions);
@@ -67,6 +68,8 @@ class Client final : public ControlEvents {
   protocol::Membership membership_;
   LazyTimer timer_;
   std::vector<transport::Address> candidates_;
+  Status refusal_;  // not ok: somebody answered there, but not for this job
+  TimeUs first_refusal_us_ = 0;
   protocol::Join join_;
   std::unique_ptr<ControlChannel> channel_;
   EventFlag left_;

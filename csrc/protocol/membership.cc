@@ -69,7 +69,11 @@ Status Membership::on_left(const Left& left, MembershipActions& actions) {
 }
 
 void Membership::finish(const std::string& text, TimeUs now, MembershipActions& actions) {
-  if (!started()) return fail(unavailable("the job has not started: " + text), actions);
+  if (!started()) {
+    connected_ = false;
+    actions.emplace_back(TryAgain{});
+    return;
+  }
   finished_ = true;
   suspects_.clear();
   const bool is_worker = roster_->nodes[roster_->self].role == Role::kWorker;

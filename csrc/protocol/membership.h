@@ -35,7 +35,9 @@ struct NodeLeft {
 struct JobFinished {
   std::string text;
 };
-using MembershipAction = std::variant<SendControl, JobStarted, JobFailed, NodeLeft, JobFinished>;
+// The scheduler that answered is that of a job which is over: close the connection and connect again, soon.
+struct TryAgain {};
+using MembershipAction = std::variant<SendControl, JobStarted, JobFailed, NodeLeft, JobFinished, TryAgain>;
 using MembershipActions = std::vector<MembershipAction>;
 
 class Membership {

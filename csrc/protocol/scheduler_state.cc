@@ -30,9 +30,14 @@ void SchedulerState::on_message(PeerId peer, const Control& message, TimeUs now,
 
 void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions) {
   if (phase_ == Phase::kFailed) return refuse(peer, failure_, actions);
+  if (phase_ == Phase::kFinished || has_left(join.self)) {
+    // It is early for the next job, whose scheduler will be found where this one is.
+    actions.emplace_back(SendTo{peer, Finished{"this job is over for " + join.self.describe()}});
+    actions.emplace_back(ClosePeer{peer});
+    return;
+  }
   if (phase_ == Phase::kRunning)
     return refuse(peer, failed_precondition("the job has started already"), actions);
-  if (phase_ == Phase::kFinished) return refuse(peer, failed_precondition("the job has ended"), actions);
   if (Status misfit = numbering_.add(join); !misfit) {
     refuse(peer, misfit, actions);
     return fail(misfit, actions);  // it knows the secret, so it is one of those that the others wait for
@@ -40,6 +45,12 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
   member_of_peer_[peer] = static_cast<uint32_t>(members_.size());
   members_.push_back({.peer = peer, .node = join.self, .last_heard_us = now});
   if (numbering_.complete()) start(now, actions);
+}
+
+bool SchedulerState::has_left(const NodeInfo& node) const {
+  return std::any_of(members_.begin(), members_.end(), [&node](const Member& member) {
+    return member.left && member.node.role == node.role && member.node.rank == node.rank;
+  });
 }
 
 void SchedulerState::refuse(PeerId peer, const Status& why, SchedulerActions& actions) {
@@ -213,7 +224,8 @@ TimeUs SchedulerState::next_tick_us() const {
 }
 
 void SchedulerState::on_shutdown(const std::string& text, SchedulerActions& actions) {
-  if (phase_ == Phase::kJoining || phase_ == Phase::kRunning) finish(text, actions);
+  if (phase_ == Phase::kJoining) fail(unavailable("the job has not started: " + text), actions);
+  if (phase_ == Phase::kRunning) finish(text, actions);
 }
 
 void SchedulerState::answer_barriers(const Barriers::Answers& answers, SchedulerActions& actions) {

@@ -83,6 +83,7 @@ class SchedulerState {
   };
 
   void on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions);
+  bool has_left(const NodeInfo& node) const;
   void refuse(PeerId peer, const Status& why, SchedulerActions& actions);
   void start(TimeUs now, SchedulerActions& actions);
   Roster number_members(TimeUs now);

@@ -25,8 +25,8 @@ struct Shape {
 class JobTest : public testing::TestWithParam<Shape> {};
 
 INSTANTIATE_TEST_SUITE_P(Shapes, JobTest,
-                         testing::Values(Shape{1, 0}, Shape{1, 1}, Shape{2, 0}, Shape{2, 1}, Shape{2, 2}, Shape{2, 3},
-                                         Shape{3, 0}, Shape{4, 2}),
+                         testing::Values(Shape{1, 0}, Shape{1, 1}, Shape{2, 0}, Shape{2, 1}, Shape{2, 2},
+                                         Shape{2, 3}, Shape{3, 0}, Shape{4, 2}),
                          [](const auto& test) {
                            return std::to_string(test.param.workers) + "workers" +
                                   std::to_string(test.param.servers) + "servers";
@@ -59,7 +59,8 @@ TEST_P(JobTest, EveryReductionAndBroadcast) {
   job.on_all([n](int rank, Node& node) {
     const auto run = [&](ReduceOp op, uint32_t root = 0) {
       std::vector<double> values(50'000, rank + 1.0);
-      EXPECT_TRUE(push_pull(node, std::string(to_string(op)) + std::to_string(root), values, DType::kFloat64, op, root));
+      EXPECT_TRUE(push_pull(node, std::string(to_string(op)) + std::to_string(root), values, DType::kFloat64,
+                            op, root));
       EXPECT_EQ(values.front(), values.back());
       return values.front();
     };
@@ -68,7 +69,8 @@ TEST_P(JobTest, EveryReductionAndBroadcast) {
     EXPECT_EQ(run(ReduceOp::kMin), 1);
     EXPECT_EQ(run(ReduceOp::kMax), n);
     EXPECT_EQ(run(ReduceOp::kProduct), std::tgamma(n + 1));
-    for (int root = 0; root < n; ++root) EXPECT_EQ(run(ReduceOp::kBroadcast, static_cast<uint32_t>(root)), root + 1);
+    for (int root = 0; root < n; ++root)
+      EXPECT_EQ(run(ReduceOp::kBroadcast, static_cast<uint32_t>(root)), root + 1);
   });
 }
 
@@ -199,7 +201,8 @@ TEST(NodeTest, ShutdownFailsWhatIsInFlight) {
   ASSERT_TRUE(job.all_started());
   std::vector<float> values(1'000'000, 1.0f);
   auto* data = reinterpret_cast<std::byte*>(values.data());
-  auto handle = job.worker(0).push_pull({.name = "x", .dtype = DType::kFloat32, .bytes = 4'000'000}, data, data);
+  auto handle =
+      job.worker(0).push_pull({.name = "x", .dtype = DType::kFloat32, .bytes = 4'000'000}, data, data);
   ASSERT_TRUE(handle.is_ok());
   job.shut_down(0);
   EXPECT_EQ(job.worker(0).wait(*handle, kNever, always).code(), StatusCode::kFailedPrecondition);
@@ -273,6 +276,18 @@ TEST(NodeTest, ServersEndWhenAllWorkersHaveLeft) {
   job.on_all([](int, Node& node) { node.shutdown(); });
   server.join();
   EXPECT_TRUE(outcome) << outcome;
+}
+
+TEST(NodeTest, ARankMayJoinTheNextJobWhileTheOthersStillLeaveThis) {
+  NodeConfig again;
+  Job job({.workers = 2, .servers = 0, .adjust = [&again](NodeConfig& config, int rank) {
+             if (rank == 1) again = config;
+           }});
+  ASSERT_TRUE(job.all_started());
+  job.shut_down(1);
+  again.start_timeout_s = 0.5;
+  const Status status = Node::create(again, always).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status << ": nobody starts the next one here";
 }
 
 }  // namespace

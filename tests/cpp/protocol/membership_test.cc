@@ -71,6 +71,7 @@ class MembershipTest : public testing::Test {
       if (const auto* left = std::get_if<NodeLeft>(&action))
         said_ += "left " + std::to_string(left->node) + " ";
       if (std::holds_alternative<JobFinished>(action)) said_ += "finished ";
+      if (std::holds_alternative<TryAgain>(action)) said_ += "again ";
     }
   }
   void expect_failure(StatusCode code, const std::string& message) {
@@ -239,10 +240,13 @@ TEST_F(MembershipTest, WorkerThatTheSchedulerLeavesBehindFailsATimeoutLater) {
   expect_failure(StatusCode::kUnavailable, "the scheduler at 10.0.0.1:9000 has left the job");
 }
 
-TEST_F(MembershipTest, EndBeforeTheStartIsAFailure) {
+TEST_F(MembershipTest, SchedulerOfAnEarlierJobIsNotTheOneToJoin) {
   connect();
-  ASSERT_TRUE(receive(Finished{"rank 0 has left"}).is_ok());
-  expect_failure(StatusCode::kUnavailable, "the job has not started: rank 0 has left");
+  ASSERT_TRUE(receive(Finished{"this job is over"}).is_ok());
+  EXPECT_EQ(said_, "again ");
+  EXPECT_TRUE(membership_.failure().is_ok());
+  connect();
+  EXPECT_EQ(said_, "join ");
 }
 
 TEST_F(MembershipTest, SchedulerThatCannotBeReachedIsAFailure) {

@@ -397,6 +397,27 @@ TEST_F(SchedulerStateTest, OrderlyEndOfTheSchedulerIsToldToAll) {
   EXPECT_EQ(state_.phase(), Phase::kFinished);
 }
 
+TEST_F(SchedulerStateTest, WhoHasLeftAndComesBackIsForTheNextJob) {
+  start();
+  receive(1, Leave{});
+  receive(7, join_of(Role::kWorker, 1));
+  EXPECT_EQ(receivers<Finished>(), Peers{7});
+  EXPECT_EQ(closed_, Peers{7});
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+  receive(8, join_of(Role::kWorker, 0));
+  EXPECT_EQ(receivers<Lost>(), Peers{8}) << "rank 0 is there";
+  shutdown();
+  receive(9, join_of(Role::kWorker, 0));
+  EXPECT_EQ(receivers<Finished>(), Peers{9});
+}
+
+TEST_F(SchedulerStateTest, SchedulerThatEndsBeforeTheStartFailsTheJob) {
+  receive(0, join_of(Role::kWorker, 0));
+  shutdown();
+  EXPECT_EQ(state_.phase(), Phase::kFailed);
+  EXPECT_EQ(first<Lost>().text, "the job has not started: rank 0 has left");
+}
+
 TEST_F(SchedulerStateTest, ShutdownAfterAFailureChangesNothing) {
   start();
   close(1);
