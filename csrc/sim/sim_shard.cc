@@ -107,10 +107,20 @@ void SimShard::fail_tensor(uint32_t tensor, const Status& why) {
 
 void SimShard::fail(const Status& why) {
   failed_ = true;
-  if (!aggregator_ || world_.sabotage == Sabotage::kKeepsLoans) return;
-  aggregator_->fail_all(why, actions_);
-  carry_out();
-  check_drained();
+  if (world_.sabotage == Sabotage::kKeepsLoans) return;
+  if (aggregator_) {
+    aggregator_->fail_all(why, actions_);
+    carry_out();
+    check_drained();
+  }
+  if (!leave_done_) return;
+  for (const auto& child : children_) drop(*child);  // one of them is the lost one, and would be waited for
+  finish_leaving_if_empty();
+}
+
+void SimShard::drop(Child& child) {
+  child.endpoint.close();
+  child.closed = true;
 }
 
 void SimShard::carry_out() {
@@ -205,8 +215,7 @@ void SimShard::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
   for (const auto& child : children_) {
     if (child->closed) continue;
     if (!aggregator_) {  // it was never listened to
-      child->endpoint.close();
-      child->closed = true;
+      drop(*child);
       continue;
     }
     if (!failed_) {

@@ -69,6 +69,7 @@ class SimShard {
   void carry_out(const protocol::Fail& fail);
   View reduce_slots(const protocol::DataHead& head, const Slots& slots);
   void schedule_tick();
+  static void drop(Child& child);
   void finish_leaving_if_empty();
 
   World& world_;

@@ -186,6 +186,25 @@ TEST_F(LinkTest, AGoodbyeFailsWhatIsUnansweredNamingWhoLeft) {
   EXPECT_EQ(settled_[3].message(), "server 5 has left the job");
 }
 
+// Found by simulation: nobody answers for a service that left before the link's first partition.
+TEST_F(LinkTest, NothingWaitsForAServiceThatLeftBeforeTheFirstPartition) {
+  on_loop([this] { link_->peer_left(); });
+  enqueue({partition(1)});
+  EXPECT_EQ(settled_[1].message(), "server 5 has left the job");
+  EXPECT_EQ(service_, nullptr);
+  EXPECT_TRUE(lost_);
+}
+
+TEST_F(LinkTest, AConnectionThatBreaksAfterItsPeerLeftIsNoLoss) {
+  enqueue({partition(1)});
+  on_loop([this] { link_->peer_left(); });
+  EXPECT_TRUE(settled_.empty()) << "the answer may be under way";
+  on_loop([this] { service_->close(); });
+  drain();
+  EXPECT_EQ(settled_[1].message(), "server 5 has left the job");
+  EXPECT_TRUE(lost_);
+}
+
 TEST_F(LinkTest, AServiceThatCannotBeReachedIsReported) {
   refusal_ = unavailable("nobody there");
   enqueue({partition(1)});
