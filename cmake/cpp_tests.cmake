@@ -33,3 +33,9 @@ foreach(folder IN LISTS test_folders)
            COMMAND ${folder}_test --gtest_output=xml:${PROJECT_BINARY_DIR}/test-results/${folder}.xml)
   set_tests_properties(${folder} PROPERTIES TIMEOUT 300)
 endforeach()
+
+# A few seeds with this build's sanitizers; tools/run_tests.py runs 10,000 in the release build.
+if(TARGET bps_sim)
+  add_test(NAME simulator COMMAND bps_sim --seeds 200)
+  set_tests_properties(simulator PROPERTIES TIMEOUT 300)
+endif()

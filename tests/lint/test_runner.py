@@ -71,4 +71,4 @@ def test_a_program_that_dies_is_a_failure(runner: ModuleType, monkeypatch: pytes
     monkeypatch.setattr(runner, "RESULTS", tmp_path)
     monkeypatch.setattr(runner, "ROOT", tmp_path)
     monkeypatch.setattr(runner, "succeeds", ctest)
-    assert runner.run_cpp("tsan").failures == ["sum_test of preset tsan as a whole"]
+    assert runner.run_cpp("tsan").failures == ["sum of preset tsan as a whole"]
