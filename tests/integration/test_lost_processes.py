@@ -1,0 +1,161 @@
+"""Processes that die or fall silent: everybody else learns who it was, in bounded time, and ends."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.cluster import RAISED, Cluster
+
+TIMEOUT_S = 3.0
+START_TIMEOUT_S = 8.0  # enough for a busy machine to start a few processes
+HOST = socket.gethostname()
+
+
+def make_cluster(folder: Path, workers: int, *, hosted: bool, start_timeout_s: float = 60.0) -> Cluster:
+    env = {"BYTEPS_TIMEOUT_S": str(TIMEOUT_S), "BYTEPS_START_TIMEOUT_S": str(start_timeout_s)}
+    return Cluster(folder, workers, servers=1, hosted=hosted, env=env)
+
+
+def start_all(cluster: Cluster, plans: Sequence[Sequence[str]]) -> None:
+    if not cluster.hosted:
+        cluster.start_scheduler()
+    cluster.start_server()
+    for rank, plan in enumerate(plans):
+        cluster.start_rank(rank, *plan)
+
+
+def name_of(cluster: Cluster, victim: str) -> str:
+    """How messages name the victim."""
+    if victim == "scheduler":
+        return f"scheduler at 127.0.0.1:{cluster.port}"
+    return f"{victim} (host {HOST}, pid {cluster[victim].pid})"
+
+
+def check_that_others_end(cluster: Cluster, victim: str, name: str, since_s: float, causes: Sequence[str]) -> None:
+    """Fails unless all others end within twice the timeout, counted from `since_s`, and say `name` and a cause."""
+    limit_s = 2 * TIMEOUT_S
+    for member in cluster.others(victim):
+        code = member.end(max(0.0, since_s + limit_s - time.monotonic()))
+        if member.name.startswith("rank"):
+            assert code == RAISED, member.describe()
+            message = member.raised().message
+        else:
+            assert code == 1, member.describe()
+            (message,) = [line for line in member.output.splitlines() if not line.startswith("I ")]
+            assert message.startswith(f"byteps {member.name.split()[0]}: "), message
+        assert name in message, f"'{name}' not in: {member.describe()}"
+        assert any(cause in message for cause in causes), f"none of {causes} in: {member.describe()}"
+
+
+KILLED = ("ended without leaving", "ended before all had joined", "lost the connection", "lost its connection")
+VICTIMS = ("rank 1", "rank 0", "server 0", "scheduler")
+# What ranks 0 and 1 do, what a victim has written when it is killed, and how often.
+MOMENTS = {
+    "before the first step": (("init", "pause", "step"), ("init", "pause", "step"), "did init", 1),
+    "during a step": (("init", "steps"), ("init", "steps"), "did step", 5),
+    "between steps": (("init", "step", "barrier"), ("init", "step", "pause", "barrier"), "did step", 1),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_killed_process_ends_the_job(victim: str, moment: str, tmp_path: Path) -> None:
+    *plans, text, count = MOMENTS[moment]
+    with make_cluster(tmp_path, 2, hosted=victim == "rank 0") as cluster:
+        start_all(cluster, plans)
+        for rank in (0, 1):
+            cluster[f"rank {rank}"].wait_for(text, count)
+        cluster[victim].kill()
+        since_s = time.monotonic()
+        for member in cluster.others(victim):
+            member.resume_plan()
+        check_that_others_end(cluster, victim, name_of(cluster, victim), since_s, KILLED)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_process_killed_while_others_still_join(victim: str, tmp_path: Path) -> None:
+    with make_cluster(tmp_path, 3, hosted=victim == "rank 0") as cluster:  # rank 2 never comes
+        cluster.env["BYTEPS_LOG_LEVEL"] = "info"
+        start_all(cluster, [("init",), ("init",)])
+        cluster["rank 0" if cluster.hosted else "scheduler"].wait_for("asks to join", 3)
+        cluster[victim].kill()
+        # Before the start, rank 0 is known by its place only, and servers have no numbers.
+        name = {"rank 0": "which is part of rank 0", "server 0": f"server (host {HOST}, pid {cluster[victim].pid})"}
+        check_that_others_end(cluster, victim, name.get(victim, name_of(cluster, victim)), time.monotonic(), KILLED)
+
+
+@pytest.mark.parametrize("moment", ["before the first step", "during a step"])
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_stopped_process_ends_the_job(victim: str, moment: str, tmp_path: Path) -> None:
+    *plans, text, count = MOMENTS[moment]
+    with make_cluster(tmp_path, 2, hosted=victim == "rank 0") as cluster:
+        start_all(cluster, plans)
+        for rank in (0, 1):
+            cluster[f"rank {rank}"].wait_for(text, count)
+        cluster[victim].stop()
+        since_s = time.monotonic()
+        for member in cluster.others(victim):
+            member.resume_plan()
+        check_that_others_end(cluster, victim, name_of(cluster, victim), since_s, ["has been silent for"])
+
+
+def test_a_rank_that_never_starts(tmp_path: Path) -> None:
+    with make_cluster(tmp_path, 2, hosted=False, start_timeout_s=START_TIMEOUT_S) as cluster:
+        since_s = time.monotonic()
+        start_all(cluster, [("init",)])
+        for member in cluster.members.values():
+            assert member.end(2 * START_TIMEOUT_S - (time.monotonic() - since_s)) != 0
+            assert "rank 1 missing; joined: " in member.output, member.describe()
+            assert f"rank 0 (host {HOST}, pid" in member.output, member.describe()
+        assert cluster["rank 0"].raised().kind == "TimeoutError"
+
+
+def test_a_server_that_never_starts(tmp_path: Path) -> None:
+    with make_cluster(tmp_path, 1, hosted=True, start_timeout_s=START_TIMEOUT_S) as cluster:
+        rank = cluster.start_rank(0, "init")
+        assert rank.end(2 * START_TIMEOUT_S) == RAISED
+        assert "1 server missing" in rank.raised().message, rank.describe()
+
+
+def test_a_scheduler_that_never_starts(tmp_path: Path) -> None:
+    with make_cluster(tmp_path, 2, hosted=False, start_timeout_s=START_TIMEOUT_S) as cluster:
+        for member in (cluster.start_rank(0, "init"), cluster.start_server()):
+            assert member.end(2 * START_TIMEOUT_S) != 0
+            assert f"127.0.0.1:{cluster.port}" in member.output, member.describe()
+            assert "check that the process there runs" in member.output, member.describe()
+
+
+@pytest.mark.parametrize("waiting", ["step", "barrier"])
+def test_a_rank_that_leaves_while_others_wait(waiting: str, tmp_path: Path) -> None:
+    with make_cluster(tmp_path, 2, hosted=False) as cluster:
+        start_all(cluster, [("init", "step", waiting), ("init", "step", "pause", "shutdown")])
+        for rank in (0, 1):
+            cluster[f"rank {rank}"].wait_for("did step")
+        cluster["rank 1"].resume_plan()
+        since_s = time.monotonic()
+        assert cluster["rank 0"].end(2 * TIMEOUT_S) == RAISED
+        raised = cluster["rank 0"].raised()
+        assert raised.at_s - since_s < TIMEOUT_S
+        assert f"rank 1 (host {HOST}, pid" in raised.message and "has left the job" in raised.message
+        # Both ranks have told what they wanted to tell: for the rest of the job that is an orderly end.
+        for name in ("rank 1", "server 0", "scheduler"):
+            assert cluster[name].end() == 0, cluster[name].describe()
+
+
+def test_a_rank_that_does_not_take_part(tmp_path: Path) -> None:
+    """It is alive and busy with something else: the push_pull fails by its own, longer, timeout."""
+    with make_cluster(tmp_path, 2, hosted=False) as cluster:
+        cluster.env["BYTEPS_OP_TIMEOUT_S"] = "2"
+        start_all(cluster, [("init", "step", "pause", "step"), ("init", "step", "pause", "barrier")])
+        cluster["rank 1"].wait_for("did step")
+        cluster["rank 0"].wait_for("did step")
+        since_s = time.monotonic()
+        cluster["rank 0"].resume_plan()
+        assert cluster["rank 0"].end() == RAISED
+        raised = cluster["rank 0"].raised()
+        assert raised.kind == "TimeoutError" and 1.9 < raised.at_s - since_s < 4, raised
+        assert f"for rank 1 (host {HOST}, pid {cluster['rank 1'].pid})" in raised.message

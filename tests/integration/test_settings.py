@@ -1,0 +1,86 @@
+"""Settings that cannot work, found by real processes: one says so, and the others do not wait for ever."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from support.cluster import RAISED, Cluster
+
+START_TIMEOUT_S = 10.0
+
+
+def make_cluster(folder: Path) -> Cluster:
+    return Cluster(folder, workers=2, servers=1, env={"BYTEPS_START_TIMEOUT_S": str(START_TIMEOUT_S)})
+
+
+def test_a_port_that_another_process_has(tmp_path: Path) -> None:
+    with make_cluster(tmp_path) as cluster, socket.create_server(("127.0.0.1", 0)) as taken:
+        cluster.env["DMLC_PS_ROOT_PORT"] = str(taken.getsockname()[1])
+        scheduler = cluster.start_scheduler()
+        assert scheduler.end() == 1
+        (line,) = scheduler.output.splitlines()
+        assert f"127.0.0.1:{taken.getsockname()[1]}" in line and "choose another port" in line, line
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("DMLC_PS_ROOT_URI", "no-such-host.invalid", "no-such-host.invalid"),
+        ("DMLC_INTERFACE", "nosuch0", "nosuch0"),
+        ("DMLC_NODE_HOST", "no-such-host.invalid", "DMLC_NODE_HOST"),
+        ("DMLC_NODE_HOST", "192.0.2.77", "this machine does not have that address"),
+    ],
+)
+def test_addresses_that_do_not_exist(setting: str, value: str, message: str, tmp_path: Path) -> None:
+    with make_cluster(tmp_path) as cluster:
+        cluster.env[setting] = value
+        rank, server = cluster.start_rank(0, "init"), cluster.start_server()
+        assert rank.end(2 * START_TIMEOUT_S) == RAISED
+        assert message in rank.raised().message
+        assert server.end(2 * START_TIMEOUT_S) != 0
+        (line,) = server.output.splitlines()
+        assert line.startswith("byteps server: ") and message in line, line
+
+
+def test_all_faults_of_the_environment_at_once(tmp_path: Path) -> None:
+    faults = {
+        "BYTEPS_TIMEOUT_S": "soon",
+        "BYTEPS_PARTITION_BYTES": "12",
+        "BYTEPS_SERVER_ENGINE_THREAD": "1e9",
+        "BYTEPS_PLACEMENT": "anywhere",
+        "DMLC_PS_ROOT_PORT": "70000",
+    }
+    with make_cluster(tmp_path) as cluster:
+        cluster.env |= faults
+        rank, server = cluster.start_rank(0, "init"), cluster.start_server()
+        assert rank.end() == RAISED
+        assert rank.raised().kind == "InvalidArgumentError"
+        assert server.end() == 2
+        for name, value in faults.items():
+            assert name in rank.raised().message and value in rank.raised().message
+            assert name in server.output
+
+
+@pytest.mark.parametrize(
+    ("difference", "message"),
+    [
+        ({"DMLC_NUM_WORKER": "3"}, "was told of 3 workers"),
+        ({"DMLC_WORKER_ID": "0"}, "the number is taken: rank 0 (host "),
+    ],
+)
+def test_a_rank_that_contradicts_the_others(difference: dict[str, str], message: str, tmp_path: Path) -> None:
+    """All are told who contradicts whom."""
+    with make_cluster(tmp_path) as cluster:
+        cluster.env["BYTEPS_LOG_LEVEL"] = "info"
+        scheduler, good = cluster.start_scheduler(), cluster.start_rank(0, "init")
+        scheduler.wait_for("asks to join")
+        bad = cluster.start_rank(1, "init", env=difference)
+        for rank in (good, bad):
+            assert rank.end() == RAISED
+            assert rank.raised().kind == "InvalidArgumentError"
+            assert message in rank.raised().message, rank.describe()
+            assert f"pid {bad.pid})" in rank.raised().message, rank.describe()
+        assert scheduler.end() == 2
+        assert message in scheduler.output.splitlines()[-1]

@@ -1,0 +1,183 @@
+"""Peers that are not of the job: nothing they do harms it."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from support import intruder
+from support.cluster import RAISED, Cluster, wait_until
+from support.processes import listening_ports, resident_bytes
+
+FRAMES = 100_000
+FRAMES_PER_CONNECTION = 5  # one that ends a connection hides those behind it
+GROWTH_BYTES = 20 << 20  # a leak of a few hundred bytes a frame would be more
+
+
+@contextmanager
+def training(folder: Path) -> Iterator[Cluster]:
+    """A job of two ranks and a server that trains while the block runs, and ends well afterwards."""
+    with Cluster(folder, workers=2, servers=1, env={"BYTEPS_TIMEOUT_S": "20"}) as cluster:
+        cluster.start_scheduler()
+        cluster.start_server()
+        for rank in range(2):
+            cluster.start_rank(rank, "init", "pause", "steps_until_told", "step", "barrier")
+        for rank in range(2):
+            cluster[f"rank {rank}"].wait_for("did init")
+        yield cluster
+        cluster["rank 0"].resume_plan()
+        for member in cluster.members.values():
+            assert member.end() == 0, cluster.describe()
+
+
+def begin_steps(cluster: Cluster) -> None:
+    for rank in range(2):
+        cluster[f"rank {rank}"].resume_plan()
+    cluster["rank 0"].wait_for("first small step")
+
+
+def http(connection: socket.socket) -> None:
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a browser\r\nAccept: */*\r\n\r\n")
+
+
+def noise(connection: socket.socket) -> None:
+    connection.sendall(random.Random(1).randbytes(100_000))
+
+
+def half_a_greeting(connection: socket.socket) -> None:
+    connection.sendall(b"BPS\x01" + bytes(10))
+    connection.shutdown(socket.SHUT_WR)
+
+
+def nothing_and_gone(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_WR)
+
+
+CALLERS: tuple[Callable[[socket.socket], None], ...] = (http, noise, half_a_greeting, nothing_and_gone)
+
+
+def check_hangs_up_without_a_word(port: int, call: Callable[[socket.socket], None]) -> None:
+    with intruder.connect(port) as connection:
+        try:
+            call(connection)
+            assert connection.recv(100) == b""
+        except (ConnectionResetError, BrokenPipeError):
+            pass  # it hung up before it had read everything
+
+
+def test_port_scanners_and_http_clients_at_every_port(tmp_path: Path) -> None:
+    with training(tmp_path) as cluster, ExitStack() as held:
+        ports = [port for member in cluster.members.values() for port in listening_ports(member.pid)]
+        assert cluster.port in ports and len(ports) >= 4, ports
+        for port in ports:  # more than a listener keeps, and before the ranks have connected to each other
+            for _ in range(80):
+                held.enter_context(intruder.connect(port))
+        begin_steps(cluster)
+        for port in ports:
+            for call in CALLERS:
+                check_hangs_up_without_a_word(port, call)
+
+
+def test_a_proof_of_another_secret_or_job_is_refused(tmp_path: Path) -> None:
+    with training(tmp_path) as cluster:
+        begin_steps(cluster)
+        secret, job_id = cluster.env["BYTEPS_SECRET"], cluster.env["BYTEPS_JOB_ID"]
+        intruder.connect_with_secret(cluster.port, secret, job_id).close()
+        for wrong in (("0" * 32, job_id), (secret, "another job"), ("", job_id)):
+            with pytest.raises(ConnectionError):
+                intruder.connect_with_secret(cluster.port, *wrong)
+
+
+def attack(cluster: Cluster, ports: list[int], frames: int, mutator: intruder.Mutator, opening: bytes = b"") -> None:
+    """Sends so many mutated frames, many on a connection: those after one that ends it are not looked at."""
+    secret, job_id = cluster.env["BYTEPS_SECRET"], cluster.env["BYTEPS_JOB_ID"]
+    for number in range(frames // FRAMES_PER_CONNECTION):
+        port = ports[number % len(ports)]
+        with intruder.connect_with_secret(port, secret, job_id) as connection:
+            burst = opening + b"".join(mutator.next() for _ in range(FRAMES_PER_CONNECTION))
+            try:
+                connection.sendall(burst)
+            except (ConnectionResetError, BrokenPipeError):
+                continue
+
+
+def test_mutated_frames_of_somebody_who_knows_the_secret(tmp_path: Path) -> None:
+    with training(tmp_path) as cluster:
+        begin_steps(cluster)
+        victims = [cluster["scheduler"].pid, cluster["server 0"].pid]
+        ports = [port for pid in victims for port in listening_ports(pid)]
+        mutator = intruder.Mutator(random.Random(2), intruder.every_message(epoch=1, rank=1))
+        attack(cluster, ports, FRAMES // 10, mutator)  # what grows once
+        before = [resident_bytes(pid) for pid in victims]
+        attack(cluster, ports, FRAMES, mutator)
+        grown = [resident_bytes(pid) - old for pid, old in zip(victims, before, strict=True)]
+        assert max(grown) < GROWTH_BYTES, grown
+
+
+def test_mutated_frames_of_a_member(tmp_path: Path) -> None:
+    """Who has joined can end the job. It cannot crash anybody, and the others name it."""
+    with Cluster(tmp_path, workers=2, servers=1, env={"BYTEPS_TIMEOUT_S": "60"}) as cluster:
+        scheduler, server = cluster.start_scheduler(), cluster.start_server()
+        rank = cluster.start_rank(0, "init", "barrier")
+        secret, job_id = cluster.env["BYTEPS_SECRET"], cluster.env["BYTEPS_JOB_ID"]
+        wait_until(lambda: all(listening_ports(member.pid) for member in (scheduler, server)))
+        with intruder.connect_with_secret(cluster.port, secret, job_id) as membership:
+            membership.sendall(intruder.join(rank=1, workers=2, servers=1))
+            epoch = intruder.receive_epoch(membership)
+            messages = intruder.every_message(epoch, rank=1)
+            mutator = intruder.Mutator(random.Random(3), messages)
+            hello = messages[0]
+            attack(cluster, listening_ports(server.pid), FRAMES // 5, mutator, hello)
+            before = resident_bytes(server.pid)
+            attack(cluster, listening_ports(server.pid), FRAMES // 5, mutator, hello)
+            assert resident_bytes(server.pid) - before < GROWTH_BYTES
+            assert [member.process.poll() for member in cluster.members.values()] == [None] * 3, cluster.describe()
+        assert [member.end() for member in (rank, scheduler, server)] == [RAISED, 1, 1], cluster.describe()
+        assert "rank 1 (host intruder, pid" in rank.raised().message
+
+
+def test_a_stranger_can_neither_join_nor_say_who_is_lost(tmp_path: Path) -> None:
+    with training(tmp_path) as cluster:
+        begin_steps(cluster)
+        secret, job_id = cluster.env["BYTEPS_SECRET"], cluster.env["BYTEPS_JOB_ID"]
+        for message in (
+            intruder.join(rank=1, workers=2, servers=1),
+            intruder.control(intruder.LEAVE),
+            intruder.control(intruder.SUSPECT, struct.pack("<I", 0) + intruder.text("I say so")),
+        ):
+            with intruder.connect_with_secret(cluster.port, secret, job_id) as connection:
+                connection.sendall(message)
+                answer = connection.recv(1000)
+                assert (b"the job has started already" in answer) == (message[17] == intruder.JOIN), answer
+
+
+@pytest.mark.parametrize("difference", ["BYTEPS_SECRET", "BYTEPS_JOB_ID"])
+def test_a_rank_with_another_secret_or_job(difference: str, tmp_path: Path) -> None:
+    start_timeout_s = 8.0
+    with Cluster(tmp_path, workers=2, env={"BYTEPS_START_TIMEOUT_S": str(start_timeout_s)}) as cluster:
+        scheduler, good = cluster.start_scheduler(), cluster.start_rank(0, "init")
+        since_s = time.monotonic()
+        bad = cluster.start_rank(1, "init", env={difference: secrets.token_hex(16)})
+        assert bad.end() == RAISED
+        raised = bad.raised()
+        assert raised.kind == "AuthenticationError" and f"127.0.0.1:{cluster.port}" in raised.message
+        assert "another secret or another job id" in raised.message
+        assert good.end(2 * start_timeout_s - (time.monotonic() - since_s)) == RAISED
+        assert "rank 1 missing" in good.raised().message
+        assert scheduler.end() == 1
+        assert "did not prove the job's secret" in scheduler.output, scheduler.describe()
+
+
+def test_without_a_secret_only_the_loopback_will_do(tmp_path: Path) -> None:
+    with Cluster(tmp_path, workers=2) as cluster:
+        del cluster.env["BYTEPS_SECRET"]
+        member = cluster.start_rank(0, "init", env={"DMLC_NODE_HOST": "192.0.2.7"})
+        assert member.end() == RAISED
+        assert "192.0.2.7" in member.raised().message and "secret" in member.raised().message

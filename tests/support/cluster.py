@@ -1,0 +1,161 @@
+"""Jobs whose scheduler, servers and workers a test starts, stops and kills one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.job import job_environment
+
+RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
+RAISED = 3  # exit code of a rank program whose plan ended with an exception of byteps
+PATIENCE_S = 60.0  # for what should take a moment; the machine may be busy
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception that ended a rank's plan."""
+
+    at_s: float  # by time.monotonic(), which all processes of a machine share
+    kind: str
+    message: str
+
+
+class Member:
+    """One process of a job: "rank 1", "server 0" or "scheduler"."""
+
+    def __init__(self, name: str, command: list[str | Path], env: Mapping[str, str], folder: Path) -> None:
+        self.name = name
+        self._log = folder / f"{name.replace(' ', '')}.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, env=dict(env), cwd=folder, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
+            )
+        self.pid = self.process.pid
+
+    @property
+    def output(self) -> str:
+        """What it has written so far."""
+        return self._log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """As Ctrl-Z does: its connections stay open."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume_plan(self) -> None:
+        """Ends the `pause` of a rank program."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(b"\n")
+            self.process.stdin.flush()
+
+    def wait_for(self, text: str, count: int = 1) -> None:
+        """Until it has written `text` so many times."""
+        wait_until(lambda: self.output.count(text) >= count or self.process.poll() is not None, self.describe)
+        assert self.output.count(text) >= count, self.describe()
+
+    def end(self, deadline_s: float = PATIENCE_S) -> int:
+        """Waits until it ends by itself; its exit code, negative if a signal killed it."""
+        try:
+            return self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"after {deadline_s:.1f} s still running: {self.describe()}") from None
+
+    def raised(self) -> Raised:
+        """After its end: the exception that ended its plan."""
+        lines = [line for line in self.output.splitlines() if line.startswith("raised ")]
+        assert len(lines) == 1, self.describe()
+        _, at_s, kind, message = lines[0].split(" ", 3)
+        return Raised(float(at_s), kind, message)
+
+    def describe(self) -> str:
+        return f"{self.name} (pid {self.pid}, exit code {self.process.poll()}):\n{self.output[-2000:]}"
+
+
+class Cluster:
+    """The processes of one job on this machine. Leaving its context kills what is left of them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        workers: int,
+        servers: int = 0,
+        *,
+        hosted: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """A job without processes.
+
+        Args:
+            folder: for the outputs, and where the processes run.
+            workers: one "machine" each, so that servers and scheduler are needed.
+            servers: processes.
+            hosted: rank 0 is the scheduler too; else it is a process of its own.
+            env: added to the environment of all.
+        """
+        self.members: dict[str, Member] = {}
+        self._folder = folder
+        # Bound and not listening: the system gives this port to nobody else, and the scheduler can listen there.
+        self._port_holder = socket.socket()
+        self._port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._port_holder.bind(("127.0.0.1", 0))
+        self.port = self._port_holder.getsockname()[1]
+        self.hosted = hosted
+        topology = {
+            "DMLC_NUM_WORKER": str(workers),
+            "DMLC_NUM_SERVER": str(servers),
+            "BYTEPS_HOST_SCHEDULER": str(int(hosted)),
+        }
+        self.env = job_environment(self.port, 1) | topology | dict(env or {})
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._port_holder.close()
+        for member in self.members.values():
+            member.kill()
+
+    def __getitem__(self, name: str) -> Member:
+        return self.members[name]
+
+    def start_rank(self, rank: int, *plan: str, env: Mapping[str, str] | None = None) -> Member:
+        """Starts rank_program.py with `plan`."""
+        own = {"DMLC_WORKER_ID": str(rank), "BYTEPS_LOCAL_RANK": "0"}
+        return self._start(f"rank {rank}", [RANK_PROGRAM, *plan], own | dict(env or {}))
+
+    def start_server(self, number: int = 0) -> Member:
+        return self._start(f"server {number}", ["-m", "byteps.server"], {"DMLC_ROLE": "server"})
+
+    def start_scheduler(self) -> Member:
+        return self._start("scheduler", ["-m", "byteps.server"], {"DMLC_ROLE": "scheduler"})
+
+    def others(self, victim: str) -> Iterator[Member]:
+        return (member for name, member in self.members.items() if name != victim)
+
+    def describe(self) -> str:
+        return "\n".join(member.describe() for member in self.members.values())
+
+    def _start(self, name: str, arguments: list[str | Path], own: Mapping[str, str]) -> Member:
+        self.members[name] = Member(name, [sys.executable, *arguments], self.env | own, self._folder)
+        return self.members[name]
+
+
+def wait_until(
+    condition: Callable[[], bool], describe: Callable[[], str] = str, deadline_s: float = PATIENCE_S
+) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {deadline_s:.0f} s in vain: {describe()}"
+        time.sleep(0.02)

@@ -1,0 +1,142 @@
+"""Speaks the wire format (docs/wire-format.md) without byteps' own code: for peers that do not behave."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import random
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HELLO, PUSH_PULL, RESULT, FAILED, GOODBYE = 1, 2, 3, 4, 5
+JOIN, ROSTER, DECLARE, PLACED, REFUSED, BARRIER, BARRIER_DONE = 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47
+HEARTBEAT, SUSPECT, LOST, LEAVE, LEFT, FINISHED = 0x48, 0x49, 0x4A, 0x4B, 0x4C, 0x4D
+FLOAT32, SUM = 3, 1
+
+_GREETING = b"BPS\x01"
+_MAGIC = b"BPF\x01"
+_PATIENCE_S = 20
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE_S)
+
+
+def connect_with_secret(port: int, secret: str, job_id: str) -> socket.socket:
+    """A connection that has proved the secret. ConnectionError if the other side does not accept the proof."""
+    connection = connect(port)
+    nonce = os.urandom(32)
+    connection.sendall(_GREETING + nonce)
+    other = _receive(connection, 36)
+    assert other.startswith(_GREETING), other
+
+    def proof(label: str) -> bytes:
+        text = label.encode() + job_id.encode() + nonce + other[4:]
+        return hmac.digest(secret.encode(), text, hashlib.sha256)
+
+    connection.sendall(proof("byteps connect"))
+    assert hmac.compare_digest(_receive(connection, 32), proof("byteps accept"))
+    return connection
+
+
+def frame(head: bytes, payload: bytes = b"") -> bytes:
+    return _MAGIC + struct.pack("<HHQ", len(head), 0, len(payload)) + head + payload
+
+
+def control(kind: int, fields: bytes = b"") -> bytes:
+    return frame(struct.pack("<BB6x", 1, kind), fields)
+
+
+def data(kind: int, *, epoch: int = 0, tensor: int = 0, round_: int = 0, rank: int = 0, payload: bytes = b"") -> bytes:
+    """Of a tensor of float32 with one partition."""
+    head = struct.pack(
+        "<BBBBB3xIIIIIiI4xQ", 1, kind, FLOAT32, SUM, 0, epoch, tensor, 0, round_, rank, 0, 0, len(payload)
+    )
+    return frame(head, payload)
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<H", len(value)) + value.encode()
+
+
+def join(rank: int, workers: int, servers: int) -> bytes:
+    node = struct.pack("<BiiiQ", 1, rank, 0, 1, os.getpid()) + text("intruder") + text("its machine")
+    return control(JOIN, node + struct.pack("<I", 1) + text("127.0.0.1:9") + struct.pack("<II", workers, servers))
+
+
+def receive_epoch(connection: socket.socket) -> int:
+    """Of the roster, which is what a node that has joined is sent first."""
+    prefix = _receive(connection, 16)
+    head_bytes, payload_bytes = struct.unpack("<4xH2xQ", prefix)
+    assert _receive(connection, head_bytes)[1] == ROSTER
+    return int(struct.unpack_from("<I", _receive(connection, payload_bytes))[0])
+
+
+def every_message(epoch: int, rank: int) -> list[bytes]:
+    """One valid frame, at least, of each type."""
+    numbers = struct.pack("<II", 7, 1)
+    failure = b"\x04" + text("because")
+    return [
+        *(data(kind, epoch=epoch, rank=rank) for kind in (HELLO, FAILED, GOODBYE)),
+        *(data(PUSH_PULL, epoch=epoch, rank=rank, tensor=t, round_=1, payload=b"\0" * 64) for t in range(1, 5)),
+        data(RESULT, epoch=epoch, rank=rank, tensor=1, round_=1, payload=b"\0" * 64),
+        join(rank, 2, 1),
+        control(DECLARE, text("layer0") + struct.pack("<BQ", FLOAT32, 400)),
+        control(PLACED, text("layer0") + struct.pack("<IQIH", 1, 1 << 20, 1, 2)),
+        control(REFUSED, text("layer0") + struct.pack("<I", 1) + failure),
+        *(control(kind, struct.pack("<I", 1)) for kind in (BARRIER, LEFT)),
+        control(BARRIER_DONE, struct.pack("<I", 1) + failure),
+        control(SUSPECT, struct.pack("<I", 0) + text("no reason")),
+        control(LOST, failure),
+        control(LEFT, numbers),
+        control(FINISHED, text("the end")),
+        *(control(kind) for kind in (HEARTBEAT, LEAVE)),
+    ]
+
+
+@dataclass
+class Mutator:
+    """Frames that are nearly valid, the same ones for the same seed."""
+
+    random: random.Random
+    valid: Sequence[bytes]
+
+    def next(self) -> bytes:
+        mutated = bytearray(self.random.choice(self.valid))
+        for _ in range(self.random.choice((0, 1, 1, 1, 2, 5))):
+            self._mutate(mutated)
+        return bytes(mutated)
+
+    def _mutate(self, mutated: bytearray) -> None:
+        pick = self.random
+        # Mostly behind the prefix: what is wrong with that ends a connection at once.
+        at = min(pick.choice((0, 16, 16, 16, 24)) + pick.randrange(len(mutated)), len(mutated) - 1)
+        match pick.randrange(6):
+            case 0:
+                mutated[at] ^= 1 << pick.randrange(8)
+            case 1:
+                mutated[at] = pick.choice((0, 1, 0x7F, 0x80, 0xFF))
+            case 2:
+                number = pick.choice((0, 1, 0xFF, 0xFFFF, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 64) - 1))
+                width = pick.choice((2, 4, 8))
+                mutated[at : at + width] = (number % (1 << 8 * width)).to_bytes(width, "little")
+            case 3:
+                del mutated[max(at, 1) :]
+            case 4:
+                mutated[at:at] = pick.randbytes(pick.randrange(1, 40))
+            case 5:
+                other = pick.choice(self.valid)
+                mutated[at:] = other[min(at, len(other) - 1) :]
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        part = connection.recv(count - len(received))
+        if not part:
+            raise ConnectionError(f"closed after {len(received)} of {count} bytes")
+        received += part
+    return received

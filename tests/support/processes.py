@@ -1,0 +1,44 @@
+"""What /proc says about a process."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+_LISTENING = "0A"
+
+
+def listening_ports(pid: int) -> list[int]:
+    """Of the TCP sockets that the process listens on, for IPv4 and IPv6."""
+    own = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            own.add(str(fd.readlink()))
+    ports = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENING and f"socket:[{fields[9]}]" in own:
+                ports.append(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+def resident_bytes(pid: int) -> int:
+    return _status_number(Path(f"/proc/{pid}/status"), "VmRSS") * 1024
+
+
+def wake_ups(pid: int) -> int:
+    """How often threads of the process have gone to sleep or lost the processor so far, all together."""
+    return sum(
+        _status_number(task / "status", kind)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for kind in ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+    )
+
+
+def _status_number(path: Path, field: str) -> int:
+    for line in path.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0])
+    raise KeyError(f"{path} has no {field}")
