@@ -241,8 +241,6 @@ RunResult ClusterUnderTest::take_result() {
           .fingerprint = world_.trace.fingerprint(),
           .trace = world_.trace.lines(),
           .event_count = event_count_,
-          .virtual_us = world_.clock.now(),
-          .fault_had_effect = fault_had_effect_,
           .succeeded_count = succeeded_count_,
           .failed_count = failed_count_};
 }

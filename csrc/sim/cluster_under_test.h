@@ -27,8 +27,6 @@ struct RunResult {
   uint64_t fingerprint = 0;  // of all that happened
   std::vector<std::string> trace;
   uint64_t event_count = 0;
-  TimeUs virtual_us = 0;
-  bool fault_had_effect = false;
   uint64_t succeeded_count = 0;  // operations and barriers
   uint64_t failed_count = 0;
 };

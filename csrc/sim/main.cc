@@ -1,11 +1,12 @@
 // bps_sim: simulates whole jobs, one from each seed.
 //
-//   bps_sim --seeds 10000 [--from 1] [--jobs 2]   runs that many; exit status 1 if one fails
+//   bps_sim --seeds 10000 [--from 1] [--jobs 2]   runs that many on all cores; exit status 1 if one fails
 //   bps_sim --seed 4711 [--trace]                 replays one, and shows all that happens in it
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cstdio>
@@ -13,6 +14,8 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/check.h"
@@ -28,7 +31,7 @@ constexpr size_t kShownTraceLines = 60;
 struct Arguments {
   uint64_t from = 1;
   uint64_t seeds = 1000;
-  uint64_t jobs = 1;
+  uint64_t jobs = std::clamp<uint64_t>(std::thread::hardware_concurrency(), 1, kMaxJobs);
   bool single = false;
   bool trace = false;
 };

@@ -10,6 +10,7 @@ namespace {
 // As in node/: each step of an orderly end waits so long for peers, and a node so long for the scheduler's report.
 constexpr TimeUs kLeaveUs = 200'000;
 constexpr TimeUs kReportUs = 400'000;
+constexpr TimeUs kConnectAgainUs = 5'000;
 
 }  // namespace
 
@@ -29,12 +30,22 @@ void SimNode::start() {
     world_.network.listen(process_, address_of_shard(i),
                           [&shard](Endpoint& endpoint) { shard.adopt(endpoint); });
   }
-  const TimeUs deadline_us = world_.clock.now() + scenario.start_timeout_us + kReportUs;
-  membership_ = std::make_unique<protocol::Membership>(
-      "scheduler at 10.0.0.1:9000", scenario.scheduler_in_rank_0, deadline_us, scenario.timeout_us);
+  connect_deadline_us_ = world_.clock.now() + scenario.start_timeout_us;
+  membership_ =
+      std::make_unique<protocol::Membership>("scheduler at 10.0.0.1:9000", scenario.scheduler_in_rank_0,
+                                             connect_deadline_us_ + kReportUs, scenario.timeout_us);
   schedule_tick();
-  world_.network.connect(process_, SimScheduler::kAddress, deadline_us,
+  connect();
+}
+
+void SimNode::connect() {
+  world_.network.connect(process_, SimScheduler::kAddress, connect_deadline_us_,
                          [this](Result<Endpoint*> endpoint) { on_connected(std::move(endpoint)); });
+}
+
+void SimNode::connect_again() {
+  std::exchange(channel_, nullptr)->close();
+  process_.at(world_.clock.now() + kConnectAgainUs, [this] { connect(); });
 }
 
 std::string SimNode::address_of_shard(size_t shard) const {
@@ -175,6 +186,7 @@ void SimNode::carry_out(const MembershipActions& actions) {
     if (const auto* failed = std::get_if<protocol::JobFailed>(&action)) on_failed(failed->status);
     if (const auto* left = std::get_if<protocol::NodeLeft>(&action)) on_node_left(left->node);
     if (const auto* finished = std::get_if<protocol::JobFinished>(&action)) on_finished(finished->text);
+    if (std::holds_alternative<protocol::TryAgain>(action)) connect_again();
   }
   if (!leaving_) schedule_tick();
 }

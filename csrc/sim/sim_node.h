@@ -51,6 +51,8 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   bool is_worker() const { return user_ != nullptr; }
   std::string address_of_shard(size_t shard) const;
   protocol::Join make_join() const;
+  void connect();
+  void connect_again();
   void on_connected(Result<Endpoint*> endpoint);
   void send(const protocol::Control& message);
   void suspect(uint32_t node, const Status& why);
@@ -77,6 +79,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   std::unique_ptr<SimWorker> worker_;
   std::unique_ptr<protocol::Membership> membership_;
   Endpoint* channel_ = nullptr;
+  TimeUs connect_deadline_us_ = 0;
   TimeUs tick_us_ = kNever;
   bool shutting_down_ = false;
   bool leaving_ = false;
