@@ -62,9 +62,7 @@ def measure_rank() -> None:
     import byteps.torch as bps
 
     bps.init()
-    dist.init_process_group(
-        "gloo", init_method=os.environ["BENCH_GLOO_STORE"], rank=bps.rank(), world_size=bps.size()
-    )
+    dist.init_process_group("gloo", init_method=os.environ["BENCH_GLOO_STORE"], rank=bps.rank(), world_size=bps.size())
     large = torch.zeros(64 * MIB // 4)
     small = torch.zeros(4096 // 4)
     many = [torch.zeros(16384 // 4) for _ in range(200)]
@@ -88,15 +86,9 @@ def measure_rank() -> None:
         return lambda: bps.synchronize(bps.push_pull_async_inplace(tensor, average=False, name=name))
 
     results = {
-        "64 MiB": alternate(
-            {"gloo": lambda: dist.all_reduce(large), "byteps": byteps_one(large, "large")}, 15, 1
-        ),
-        "4 KiB": alternate(
-            {"gloo": lambda: dist.all_reduce(small), "byteps": byteps_one(small, "small")}, 15, 100
-        ),
-        "200 x 16 KiB": alternate(
-            {"gloo": gloo_many, "gloo async": gloo_many_async, "byteps": byteps_many}, 15, 1
-        ),
+        "64 MiB": alternate({"gloo": lambda: dist.all_reduce(large), "byteps": byteps_one(large, "large")}, 15, 1),
+        "4 KiB": alternate({"gloo": lambda: dist.all_reduce(small), "byteps": byteps_one(small, "small")}, 15, 100),
+        "200 x 16 KiB": alternate({"gloo": gloo_many, "gloo async": gloo_many_async, "byteps": byteps_many}, 15, 1),
     }
     if bps.rank() == 0:
         Path(os.environ["BENCH_RESULT"]).write_text(json.dumps(results))
@@ -131,9 +123,7 @@ def report(results: dict[str, dict[str, dict[str, dict[str, float]]]]) -> None:
                 cpu = figures["cpu"] / sides["gloo"]["cpu"]
                 # GB moved: each rank's tensor bytes, once
                 cpu_per_gb = figures["cpu"] / (WORLD * sizes[work] / 1e9)
-                print(
-                    f"{job:8}{work:14}{side:12}{figures['wall'] * 1e3:10.3f}{cpu_per_gb:10.3f}{speed:8.2f}{cpu:7.2f}"
-                )
+                print(f"{job:8}{work:14}{side:12}{figures['wall'] * 1e3:10.3f}{cpu_per_gb:10.3f}{speed:8.2f}{cpu:7.2f}")
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ Failures are raised as the exceptions of `byteps.errors`.
 
 from typing import final
 
-
 # Wire values (csrc/base/dtype.h).
 DTYPE_CODES: dict[str, int]  # "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"
 OP_CODES: dict[str, int]  # "sum", "average", "min", "max", "product", "broadcast"

@@ -40,12 +40,16 @@ class Job {
 
 // push_pull of `values` in place, then wait.
 template <typename T>
-Status push_pull(Node& node, const std::string& name, std::vector<T>& values, DType dtype, ReduceOp op = ReduceOp::kSum,
-                 uint32_t root = 0) {
+Status push_pull(Node& node, const std::string& name, std::vector<T>& values, DType dtype,
+                 ReduceOp op = ReduceOp::kSum, uint32_t root = 0) {
   auto* data = reinterpret_cast<std::byte*>(values.data());
-  auto handle = node.push_pull(
-      {.name = name, .dtype = dtype, .bytes = values.size() * sizeof(T), .op = op, .root = root, .priority = 0}, data,
-      data);
+  auto handle = node.push_pull({.name = name,
+                                .dtype = dtype,
+                                .bytes = values.size() * sizeof(T),
+                                .op = op,
+                                .root = root,
+                                .priority = 0},
+                               data, data);
   if (!handle) return handle.status();
   return node.wait(*handle, now_us() + 60'000'000, [] { return true; });
 }
