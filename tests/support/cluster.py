@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -50,8 +51,9 @@ class Member:
         self.process.wait()
 
     def stop(self) -> None:
-        """As Ctrl-Z does: its connections stay open."""
+        """As Ctrl-Z does: its connections stay open. Returns when all its threads stand, which a busy machine delays."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume_plan(self) -> None:
         """Ends the `pause` of a rank program."""
