@@ -51,7 +51,7 @@ class Member:
         self.process.wait()
 
     def stop(self) -> None:
-        """As Ctrl-Z does: its connections stay open. Returns when all its threads stand, which a busy machine delays."""
+        """As Ctrl-Z does: its connections stay open. Returns when all its threads stand, which can take a moment."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
