@@ -23,20 +23,31 @@ namespace byteps::transport {
 
 inline constexpr size_t kMaxHeadBytes = 256;
 
+// Memory that a sender has lent with a frame, until the receiver gives it back with a frame of its own
+// (Payload::gives_back) or with Connection::give_back. Numbered per connection.
+using Loan = uint32_t;
+inline constexpr Loan kNoLoan = 0;
+
 // What travels with a head. `data` stays valid and unchanged until on_sent (transports that copy) or, where
 // the receiver took the loan (see Landing), until the receiver's own protocol says that it is done with it.
 struct Payload {
   Bytes data;
-  // Where the answer of the same size may be put by a receiver in the same process; empty: nowhere.
+  // Where the answer of the same size will be wanted, or empty. Transports that lend offer the receiver memory for
+  // it: this very memory (inproc), or memory that both share (shm). Others ignore it.
   MutableBytes reply_space;
+  // A loan of the frame that this one answers, or kNoLoan. If `data` begins where that frame's Arrival::reply_space
+  // did, it goes by reference: nothing is copied, and `data` may not be touched any more.
+  Loan gives_back = kNoLoan;
 };
 
-// A frame whose head has come in. Views are valid during the callback only (`lent`, `reply_space`: see above).
+// A frame whose head has come in. `head` is valid during the callback only; `lent` and `reply_space` of a frame
+// with a loan until that is given back, without one during the callback (inproc: see Payload).
 struct Arrival {
   Bytes head;
   size_t payload_bytes;
-  Bytes lent;                // the sender's own memory, by transports that can lend it; else empty
+  Bytes lent;                // the sender's own memory, or shared memory, by transports that lend; else empty
   MutableBytes reply_space;  // by transports that lend, also for a frame without payload; else empty
+  Loan loan = kNoLoan;       // to be given back exactly once, whatever became of the frame, unless closed before
 };
 
 // Where a payload shall go.
@@ -71,6 +82,10 @@ class Receiver {
   // error, kDataLoss for bytes that are no frame. No callback follows. The connection may be destroyed only
   // after this call has returned (EventLoop::post).
   virtual void on_closed(Connection& connection, const Status& why) = 0;
+  // The other end has frames to send and has lent all it can lend: it waits for loans to be given back. Whoever keeps
+  // loans until others have done something must not keep them for ever now, or those others might wait for that
+  // end in turn. Called again only after a loan was given back.
+  virtual void on_starving(Connection& connection) { static_cast<void>(connection); }
 };
 
 class Connection {
@@ -84,6 +99,9 @@ class Connection {
   // Queues one frame. `head` is copied (at most kMaxHeadBytes). `on_sent` (may be empty) is called on the loop,
   // never from inside send(), when the transport needs `payload.data` no longer or has failed.
   virtual void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) = 0;
+
+  // The receiver needs this loan no longer, and no answer goes into its reply space.
+  virtual void give_back(Loan loan) { static_cast<void>(loan); }
 
   // Refuses further frames (kAborted), writes what was queued, then waits for the other end to close, so that
   // what it had under way does not cut off what was written; frames from it are delivered until then. Calls
