@@ -27,7 +27,7 @@ _MAX_SECONDS = 7 * 24 * 3600.0
 _LEVELS = {"trace": "debug", "fatal": "error", "warn": "warning"}
 _HOST = word(r"[A-Za-z0-9._:%-]{1,255}", "a host name or an address")
 _NODE_FIELDS = (
-    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "interface"),
+    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "interface"),
     *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
     *("credit_bytes", "service_threads", "placement", "log_level"),
 )  # those with the same name and type in _core.NodeConfig
@@ -78,6 +78,13 @@ class Config:
         "BYTEPS_SCHEDULER_FD",
         parse=integer(0, 1 << 20),
         doc="Listening socket for the scheduler, which bpslaunch opens and worker 0 inherits.",
+    )
+    machine: str = knob(
+        "",
+        "BYTEPS_MACHINE",
+        parse=word(r"[A-Za-z0-9._:-]{1,128}", "up to 128 letters, digits and . _ : -"),
+        doc="Ranks with the same word are summed with each other first, through shared memory where they can. "
+        "Without: those of the same boot of the same kernel and the same network namespace.",
     )
     interface: str = knob(
         "",

@@ -120,8 +120,9 @@ Status Node::start_service_and_join() {
   std::vector<transport::EventLoop*> loops;
   for (const auto& loop : data_loops_) loops.push_back(loop.get());
   service_ = std::make_unique<summation::Service>(loops, metrics_, *this);
-  BPS_RETURN_IF_ERROR(service_->listen(*tcp_, *ip));
-  BPS_LOG(kInfo) << "address " << *ip << ", summation service at " << service_->addresses().front();
+  auto addresses = service_->listen(*tcp_, {*ip, 0});
+  if (!addresses) return addresses.status();
+  BPS_LOG(kInfo) << "address " << *ip << ", summation service at " << addresses->front();
 
   cluster::ClientOptions options{.scheduler_host = config_.scheduler_host,
                                  .scheduler_ports = config_.scheduler_ports,
@@ -134,11 +135,11 @@ Status Node::start_service_and_join() {
     options.scheduler_ports = {scheduler_->address().port};
   }
   client_ = std::make_unique<cluster::Client>(*control_loop_, *tcp_, std::move(options), *this);
-  client_->join(make_join());
+  client_->join(make_join(std::move(*addresses)));
   return Status::ok();
 }
 
-protocol::Join Node::make_join() const {
+protocol::Join Node::make_join(std::vector<std::string> addresses) const {
   const bool is_worker = config_.role == "worker";
   return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
                    .rank = is_worker ? config_.rank : -1,
@@ -146,8 +147,10 @@ protocol::Join Node::make_join() const {
                    .local_size = config_.local_size,
                    .pid = static_cast<uint64_t>(getpid()),
                    .host = host_name(),
-                   .machine = machine_id(),
-                   .addresses = service_->addresses()},
+                   .machine = config_.machine.empty() ? machine_id() : config_.machine,
+                   .nic_mbps = 0,
+                   .addresses = std::move(addresses),
+                   .local_addresses = {}},
           .num_workers = static_cast<uint32_t>(config_.num_workers),
           .num_servers = static_cast<uint32_t>(config_.num_servers)};
 }
@@ -161,34 +164,63 @@ void Node::on_started(const protocol::Roster& roster) {
   roster_ = roster;
   self_ = roster.nodes[roster.self];
   log::set_prefix(log_prefix(config_, self_.rank));
-  std::vector<std::string> describe;
-  for (uint32_t i = 0; i < roster.num_workers; ++i) describe.push_back(roster.nodes[i].describe());
-  service_->start(describe, roster.epoch,
-                  {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
-                   .op_timeout_us = seconds_to_us(config_.op_timeout_s)});
-  if (config_.role == "worker") build_worker();
+  const protocol::Tree tree(roster.nodes, roster.num_workers);
+  if (config_.role == "worker") build_worker(tree);
+  start_service(tree);
   BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
                  << roster.nodes.size() - roster.num_workers << " servers has started";
   started_.set();
 }
 
-void Node::build_worker() {
-  worker_ = std::make_unique<worker::Worker>(static_cast<uint32_t>(self_.rank), roster_.num_workers,
-                                             static_cast<uint32_t>(roster_.nodes.size()), metrics_, *this);
-  for (uint32_t service = 0; service < roster_.nodes.size(); ++service) {
-    std::vector<worker::Worker::Lane> lanes;
-    const std::vector<std::string>& addresses = roster_.nodes[service].addresses;
-    for (size_t shard = 0; shard < addresses.size(); ++shard) {
-      lanes.push_back(make_lane(service, shard, addresses[shard]));
+void Node::start_service(const protocol::Tree& tree) {
+  summation::Position position{.epoch = roster_.epoch,
+                               .num_workers = roster_.num_workers,
+                               .describe_rank = {},
+                               .machines = tree.machines(),
+                               .ranks = {},
+                               .uplink = uplink_.get(),
+                               .num_final_tops = tree.num_final_tops(),
+                               .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
+                                          .op_timeout_us = seconds_to_us(config_.op_timeout_s)}};
+  for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
+    position.describe_rank.push_back(roster_.nodes[rank].describe());
+  }
+  if (config_.role == "worker") {
+    const uint32_t machine = tree.machine_of(static_cast<uint32_t>(self_.rank));
+    if (tree.ranks_of(machine).size() > 1) position.ranks = tree.children_on(machine);
+  }
+  service_->start(position);
+}
+
+void Node::build_worker(const protocol::Tree& tree) {
+  const auto rank = static_cast<uint32_t>(self_.rank);
+  worker_ = std::make_unique<worker::Worker>(rank, tree, metrics_, *this);
+  const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
+  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster, worker_->lanes(),
+              *worker_);
+  if (!has_machine_level) return;
+  uplink_ = std::make_unique<NodeUplink>(
+      rank, [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
+  build_lanes(tree, protocol::Level::kCluster, uplink_->lanes(), *uplink_);
+}
+
+void Node::build_lanes(const protocol::Tree& tree, protocol::Level level, worker::Lanes& lanes,
+                       worker::LinkEvents& events) {
+  for (uint32_t service = 0; service < tree.num_nodes(); ++service) {
+    std::vector<worker::Lane> of_service;
+    const bool connects = tree.connects(roster_.self, service, level);
+    for (size_t shard = 0; connects && shard < roster_.nodes[service].addresses.size(); ++shard) {
+      of_service.push_back(make_lane(service, shard, level, events));
     }
-    worker_->add_service(std::move(lanes));
+    lanes.add_service(std::move(of_service));
   }
 }
 
-worker::Worker::Lane Node::make_lane(uint32_t service, size_t shard, const std::string& address) {
+worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events) {
   transport::EventLoop& loop = *data_loops_[shard % data_loops_.size()];
-  worker::LinkOptions options{.rank = static_cast<uint32_t>(self_.rank),
+  worker::LinkOptions options{.rank = roster_.self,
                               .epoch = roster_.epoch,
+                              .level = level,
                               .service = service,
                               .service_text = roster_.nodes[service].describe(),
                               .credit_bytes = static_cast<uint64_t>(config_.credit_bytes)};
@@ -201,14 +233,14 @@ worker::Worker::Lane Node::make_lane(uint32_t service, size_t shard, const std::
       done(std::move(link_end));
     };
   } else {
-    connector = [this, &loop, address](transport::ConnectCallback done) {
+    connector = [this, &loop, address = roster_.nodes[service].addresses[shard]](
+                    transport::ConnectCallback done) {
       auto parsed = transport::parse_address(address);
       if (!parsed) return done(parsed.status());
       tcp_->connect(loop, *parsed, now_us() + seconds_to_us(config_.timeout_s), std::move(done));
     };
   }
-  return {&loop,
-          std::make_unique<worker::Link>(std::move(options), std::move(connector), metrics_, *this->worker_)};
+  return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), metrics_, events)};
 }
 
 void Node::on_failed(const Status& why) {
@@ -222,6 +254,7 @@ void Node::on_failed(const Status& why) {
   BPS_LOG(kInfo) << "job failed: " << why.message();
   // Shards first: they forget lent memory before the links give it back to its owners.
   service_->fail(why);
+  if (uplink_) uplink_->lanes().fail(why);
   if (worker_) worker_->fail(why);
   for (const auto& [sequence, barrier] : barriers) {
     barrier->status = why;
@@ -232,7 +265,8 @@ void Node::on_failed(const Status& why) {
 }
 
 void Node::on_node_left(uint32_t node) {
-  if (node < roster_.num_workers) service_->child_left(node);
+  if (node < roster_.num_workers) service_->rank_left(node);
+  if (uplink_) uplink_->lanes().peer_left(node);
   if (worker_) worker_->peer_left(node);
 }
 
@@ -348,6 +382,7 @@ void Node::shutdown() {
   }
   const auto deadline_us = [this] { return now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
   if (worker_) worker_->leave(deadline_us());
+  if (uplink_) uplink_->lanes().leave(unavailable(self_.describe() + " has left the job"), deadline_us());
   if (service_) service_->leave(deadline_us());
   if (client_) client_->leave(deadline_us());
   const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";

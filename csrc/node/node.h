@@ -20,6 +20,8 @@
 #include "base/metrics.h"
 #include "cluster/client.h"
 #include "cluster/scheduler.h"
+#include "node/uplink.h"
+#include "protocol/tree.h"
 #include "summation/service.h"
 #include "worker/worker.h"
 
@@ -80,9 +82,13 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   Status start_scheduler();
   Status start_service_and_join();
   Status wait_for_start(const KeepWaiting& keep_waiting);
-  protocol::Join make_join() const;
-  void build_worker();
-  worker::Worker::Lane make_lane(uint32_t service, size_t shard, const std::string& address);
+  protocol::Join make_join(std::vector<std::string> addresses) const;
+  void start_service(const protocol::Tree& tree);
+  void build_worker(const protocol::Tree& tree);
+  // To all services that this node may contribute to at `level`.
+  void build_lanes(const protocol::Tree& tree, protocol::Level level, worker::Lanes& lanes,
+                   worker::LinkEvents& events);
+  worker::Lane make_lane(uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events);
   Status usable() const;
 
   const NodeConfig config_;
@@ -94,6 +100,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // Destroyed in the opposite order: nobody calls what is gone already.
   std::unique_ptr<cluster::Scheduler> scheduler_;
   std::unique_ptr<summation::Service> service_;
+  std::unique_ptr<NodeUplink> uplink_;  // null: this node's service has nothing above it
   std::unique_ptr<worker::Worker> worker_;
   std::unique_ptr<cluster::Client> client_;
 

@@ -68,8 +68,10 @@ void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   std::vector<std::string> describe_rank;
   for (uint32_t rank = 0; rank < roster.num_workers; ++rank)
     describe_rank.push_back(roster.nodes[rank].describe());
-  const auto num_servers = static_cast<uint32_t>(roster.nodes.size()) - roster.num_workers;
-  tensors_.emplace(describe_rank, Placer(service_shares(roster.num_workers, num_servers, options_.placement)),
+  const Tree tree(roster.nodes, roster.num_workers);
+  const auto num_servers = tree.num_nodes() - tree.num_workers();
+  tensors_.emplace(describe_rank,
+                   PlaceGiver(tree, service_shares(tree.num_machines(), num_servers, options_.placement)),
                    options_.partition_bytes);
   barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
   phase_ = Phase::kRunning;

@@ -1,5 +1,6 @@
 #include "worker/link.h"
 
+#include <limits>
 #include <utility>
 
 namespace byteps::worker {
@@ -19,11 +20,13 @@ Link::Link(LinkOptions options, Connector connector, Metrics& metrics, LinkEvent
 
 void Link::enqueue(std::vector<Outgoing> partitions) {
   for (Outgoing& outgoing : partitions) {
+    const bool is_failure = !outgoing.failure;
     if (!ended_.is_ok()) {
-      events_.on_settled(outgoing.handle, ended_);
+      if (!is_failure) events_.on_settled(outgoing.handle, ended_);
       continue;
     }
-    const int32_t priority = outgoing.head.priority;
+    // The next round of the same key follows a failure, never goes before it.
+    const int32_t priority = is_failure ? std::numeric_limits<int32_t>::max() : outgoing.head.priority;
     const uint64_t bytes = outgoing.input.size();
     queue_.push(priority, bytes, std::move(outgoing));
   }
@@ -45,7 +48,9 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   DataHead hello;
   hello.type = DataType::kHello;
   hello.epoch = options_.epoch;
+  hello.level = options_.level;
   hello.rank = options_.rank;
+  hello.lane = options_.lane;
   connection_->send(protocol::encode(hello), {}, nullptr);
   pump();
 }
@@ -54,14 +59,14 @@ void Link::pump() {
   while (connection_) {
     std::optional<Outgoing> next = queue_.pop();
     if (!next) return;
-    send(*next);
+    next->failure ? send(*next) : send_failure(*next);
   }
 }
 
 void Link::send(const Outgoing& outgoing) {
   DataHead head = outgoing.head;
   head.epoch = options_.epoch;
-  unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output, connection_->lends()};
+  unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output};
   const uint64_t bytes = outgoing.input.size();
   if (!connection_->lends()) add(metrics_.bytes_sent, bytes);
   connection_->send(protocol::encode(head), {outgoing.input, outgoing.output},
@@ -69,6 +74,16 @@ void Link::send(const Outgoing& outgoing) {
                       queue_.give_back(bytes);
                       if (status) pump();
                     });
+}
+
+void Link::send_failure(const Outgoing& outgoing) {
+  DataHead head = outgoing.head;
+  head.type = DataType::kFailed;
+  head.epoch = options_.epoch;
+  head.code = outgoing.failure.code();
+  auto text = std::make_unique<std::string>(outgoing.failure.message().substr(0, protocol::kMaxTextBytes));
+  const Bytes payload = as_bytes(*text);
+  connection_->send(protocol::encode(head), {payload, {}}, [text = std::move(text)](const Status&) {});
 }
 
 Result<Link::Unanswered*> Link::find(const DataHead& head) {
@@ -106,7 +121,7 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
     case DataType::kResult: {
       Result<Unanswered*> waiting = find(*head);
       if (!waiting) return waiting.status();
-      if (payload.size() != (*waiting)->bytes && !(*waiting)->result_in_place) {
+      if (payload.size() != (*waiting)->bytes) {
         return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got none");
       }
       return settle_answered(*head, Status::ok());
@@ -125,7 +140,7 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
 Status Link::settle_answered(const DataHead& head, const Status& status) {
   Result<Unanswered*> waiting = find(head);
   if (!waiting) return waiting.status();
-  const protocol::Handle handle = (*waiting)->handle;
+  const uint64_t handle = (*waiting)->handle;
   unanswered_.erase(head.key);
   events_.on_settled(handle, status);
   return Status::ok();
@@ -171,7 +186,9 @@ void Link::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> d
 void Link::settle_all(const Status& why) {
   auto unanswered = std::exchange(unanswered_, {});
   for (const auto& [key, partition] : unanswered) events_.on_settled(partition.handle, why);
-  for (const Outgoing& outgoing : queue_.take_all()) events_.on_settled(outgoing.handle, why);
+  for (const Outgoing& outgoing : queue_.take_all()) {
+    if (outgoing.failure) events_.on_settled(outgoing.handle, why);
+  }
   if (leave_done_) std::exchange(leave_done_, nullptr)();
 }
 

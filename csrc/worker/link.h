@@ -1,5 +1,5 @@
-// A worker's connection to one shard of one summation service: sends partitions by priority within the credit,
-// receives results straight into the tensors.
+// A child's connection to one shard of one summation service: sends partitions by priority within the credit,
+// receives results straight into place. The child is a worker, or a machine's service on its way to the root.
 //
 // All methods on the loop's thread. The connection is made at the first partition. When it breaks, its partitions
 // stay unsettled until somebody who knows says what became of the peer (fail, peer_left): see protocol/membership.
@@ -17,12 +17,13 @@
 
 namespace byteps::worker {
 
-// One partition on its way; memory is the tensor's, valid until settled.
+// One partition on its way; its memory is valid until settled.
 struct Outgoing {
-  protocol::Handle handle = 0;
+  uint64_t handle = 0;  // whose it is, for LinkEvents::on_settled
   protocol::DataHead head;
-  Bytes input;  // empty from a broadcast's non-root
+  Bytes input;  // empty without a broadcast's root
   MutableBytes output;
+  Status failure;  // not ok: tells the service that this child cannot contribute; not answered, not settled
 };
 
 class Link;
@@ -32,7 +33,7 @@ class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
   // The partition's memory is not used any more.
-  virtual void on_settled(protocol::Handle handle, const Status& status) = 0;
+  virtual void on_settled(uint64_t handle, const Status& status) = 0;
   // The connection broke or could not be made.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
 };
@@ -40,7 +41,9 @@ class LinkEvents {
 struct LinkOptions {
   uint32_t rank = 0;  // this worker
   uint32_t epoch = 0;
+  protocol::Level level = protocol::Level::kCluster;
   uint32_t service = 0;      // node number of the service
+  uint16_t lane = 0;         // number of this link among those to the same shard
   std::string service_text;  // how messages name it
   uint64_t credit_bytes = 0;
 };
@@ -69,17 +72,17 @@ class Link final : public transport::Receiver {
 
  private:
   struct Unanswered {
-    protocol::Handle handle;
+    uint64_t handle;
     uint32_t round;
     uint64_t bytes;
     MutableBytes output;
-    bool result_in_place;  // lent: the service writes into `output` itself
   };
 
   void connect();
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection);
   void pump();
   void send(const Outgoing& outgoing);
+  void send_failure(const Outgoing& outgoing);
   void lose(const Status& why);
   void settle_all(const Status& why);
   // The unanswered partition that `head` answers; kDataLoss if there is none.
