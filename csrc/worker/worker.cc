@@ -105,7 +105,8 @@ Outgoing Worker::make_outgoing(const StartPartition& start) {
   return {.handle = start.handle,
           .head = start.head,
           .input = contributes ? Bytes(memory.input + start.offset, start.head.bytes) : Bytes{},
-          .output = MutableBytes(memory.output + start.offset, start.head.bytes)};
+          .output = MutableBytes(memory.output + start.offset, start.head.bytes),
+          .failure = {}};
 }
 
 void Worker::peer_left(uint32_t service) { lanes_.peer_left(service); }
