@@ -14,19 +14,20 @@ using transport::Landing;
 Child::Child(Shard& shard, std::unique_ptr<transport::Connection> connection)
     : shard_(shard), connection_(std::move(connection)) {}
 
-void Child::send(const DataHead& head, Bytes payload, std::shared_ptr<const BufferPool::Buffer> keep) {
+void Child::send(const DataHead& head, Bytes payload, transport::Loan loan,
+                 std::shared_ptr<const BufferPool::Buffer> keep) {
   const protocol::DataHeadBytes bytes = protocol::encode(head);
   if (!connection_->lends()) add(shard_.metrics_.bytes_sent, payload.size());
-  connection_->send(bytes, {payload, {}}, [keep = std::move(keep)](const Status&) {});
+  connection_->send(bytes, {payload, {}, loan}, [keep = std::move(keep)](const Status&) {});
 }
 
-void Child::send_failure(const DataHead& request, const Status& why) {
+void Child::send_failure(const DataHead& request, const Status& why, transport::Loan loan) {
   DataHead head = request;
   head.type = DataType::kFailed;
   head.code = why.code();
   auto text = std::make_unique<std::string>(why.message().substr(0, protocol::kMaxTextBytes));
   const Bytes payload = as_bytes(*text);
-  connection_->send(protocol::encode(head), {payload, {}}, [text = std::move(text)](const Status&) {});
+  connection_->send(protocol::encode(head), {payload, {}, loan}, [text = std::move(text)](const Status&) {});
 }
 
 void Child::say_goodbye() {
@@ -92,10 +93,18 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
     verdict_ = *verdict;
   }
   BufferPool::Buffer landing = std::move(landing_);
-  if (std::exchange(verdict_, std::nullopt) == Aggregator::Verdict::kRepeat) return Status::ok();
+  if (std::exchange(verdict_, std::nullopt) == Aggregator::Verdict::kRepeat) {
+    connection_->give_back(arrival.loan);
+    return Status::ok();
+  }
+  if (!arrival.reply_space.empty() && arrival.reply_space.size() != head.bytes) {
+    return data_loss("push_pull: room for an answer of " + std::to_string(arrival.reply_space.size()) +
+                     " bytes, expected " + std::to_string(head.bytes));
+  }
   Shard::Contribution contribution{.buffer = std::move(landing),
                                    .data = payload,
                                    .reply_space = arrival.reply_space,
+                                   .loan = arrival.loan,
                                    .from = this,
                                    .present = true};
   shard_.contribute(*this, head, std::move(contribution));

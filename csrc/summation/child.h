@@ -21,10 +21,12 @@ class Child final : public transport::Receiver {
   int rank() const { return rank_; }
   bool has_left() const { return left_; }
 
-  // An answer. `payload` may be empty; `keep` owns its memory until it is written.
-  void send(const protocol::DataHead& head, Bytes payload, std::shared_ptr<const BufferPool::Buffer> keep);
-  // A kFailed with the status' code and text.
-  void send_failure(const protocol::DataHead& request, const Status& why);
+  // An answer, which gives `loan` back; `keep` owns the payload's memory until it is written.
+  void send(const protocol::DataHead& head, Bytes payload, transport::Loan loan,
+            std::shared_ptr<const BufferPool::Buffer> keep);
+  // A kFailed with the status' code and text; gives `loan` back.
+  void send_failure(const protocol::DataHead& request, const Status& why, transport::Loan loan);
+  void give_back(transport::Loan loan) { connection_->give_back(loan); }
   void say_goodbye();
   void close_when_sent(TimeUs deadline_us) { connection_->close_when_sent(deadline_us); }
 

@@ -56,20 +56,36 @@ void Shard::contribute(Child& child, const DataHead& head, Contribution contribu
 
 void Shard::on_goodbye(Child& child) {
   if (child.rank() < 0) return;
-  // Its memory goes away with it; its contributions still count in rounds that others complete.
+  forget(child);
+  child_left(static_cast<uint32_t>(child.rank()));
+}
+
+// Its contributions still count in rounds that others complete; its answers go nowhere.
+void Shard::forget(Child& child) {
+  release_loans(child);
   for (auto& [key, slots] : slots_) {
-    if (slots.empty()) continue;
-    Contribution& contribution = slots[static_cast<size_t>(child.rank())];
-    if (contribution.from != &child) continue;
-    contribution.from = nullptr;
-    contribution.reply_space = {};
-    if (contribution.buffer.empty() && !contribution.data.empty()) {
-      contribution.buffer = pool_.acquire(contribution.data.size());
-      std::memcpy(contribution.buffer.bytes().data(), contribution.data.data(), contribution.data.size());
-      contribution.data = contribution.buffer.bytes();
+    for (Contribution& contribution : slots) {
+      if (contribution.from == &child) contribution.from = nullptr;
     }
   }
-  child_left(static_cast<uint32_t>(child.rank()));
+}
+
+void Shard::release_loans(Child& child) {
+  for (auto& [key, slots] : slots_) {
+    for (Contribution& contribution : slots) {
+      if (contribution.from == &child) release_loan(contribution);
+    }
+  }
+}
+
+void Shard::release_loan(Contribution& contribution) {
+  if (contribution.buffer.empty() && !contribution.data.empty()) {
+    contribution.buffer = pool_.acquire(contribution.data.size());
+    std::memcpy(contribution.buffer.bytes().data(), contribution.data.data(), contribution.data.size());
+    contribution.data = contribution.buffer.bytes();
+  }
+  contribution.reply_space = {};
+  contribution.from->give_back(std::exchange(contribution.loan, transport::kNoLoan));
 }
 
 void Shard::child_left(uint32_t child) {
@@ -123,7 +139,7 @@ void Shard::carry_out(const Fail& fail) {
     head.epoch = epoch_;
     head.key = fail.key;
     head.round = fail.round;
-    contribution.from->send_failure(head, fail.status);
+    contribution.from->send_failure(head, fail.status, contribution.loan);
   }
 }
 
@@ -168,7 +184,8 @@ void Shard::answer_all(const DataHead& head, Slots& slots, BufferPool::Buffer re
     const Contribution contribution = std::exchange(slot, {});
     if (contribution.from == nullptr) continue;
     const bool in_place = !contribution.reply_space.empty();
-    contribution.from->send(answer, in_place ? Bytes{} : Bytes{shared->bytes()}, shared);
+    contribution.from->send(answer, in_place ? contribution.reply_space : shared->bytes(), contribution.loan,
+                            shared);
   }
 }
 
@@ -187,11 +204,7 @@ void Shard::schedule_tick() {
 void Shard::on_closed(Child& child, const Status& why) {
   const int rank = child.rank();
   const bool left = child.has_left();
-  for (auto& [key, slots] : slots_) {
-    for (Contribution& contribution : slots) {
-      if (contribution.from == &child) contribution.from = nullptr;
-    }
-  }
+  forget(child);  // before its memory goes with its connection
   remove(child);
   if (rank >= 0 && !left && !leave_done_) events_.on_child_lost(static_cast<uint32_t>(rank), why);
   finish_leaving_if_empty();

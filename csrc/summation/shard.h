@@ -2,7 +2,7 @@
 // contributions straight into place, sums a round when it is complete, and answers every child.
 //
 // What is decided (complete? repeated? refused?) is protocol/aggregation's; this carries it out. All methods run
-// on the loop's thread but for the constructor. Children in the same process (connections that lend) contribute by
+// on the loop's thread but for the constructor. Children of the same machine (connections that lend) contribute by
 // reference and get their result by reference; nothing of theirs is touched after their answer was sent.
 #pragma once
 
@@ -57,9 +57,10 @@ class Shard {
   // A contribution that waits for its round.
   struct Contribution {
     BufferPool::Buffer buffer;  // empty: lent
-    Bytes data;                 // in `buffer`, or the child's own memory; empty from a broadcast's non-root
+    Bytes data;                 // in `buffer`, or what the child has lent; empty from a broadcast's non-root
     MutableBytes reply_space;   // of a lent one
-    Child* from = nullptr;      // null: none, or the child is gone
+    transport::Loan loan = transport::kNoLoan;
+    Child* from = nullptr;  // null: none, or the child is gone
     bool present = false;
   };
   using Slots = std::vector<Contribution>;  // by child
@@ -69,6 +70,11 @@ class Shard {
   void contribute(Child& child, const protocol::DataHead& head, Contribution contribution);
   void on_goodbye(Child& child);
   void on_closed(Child& child, const Status& why);
+
+  // Copies what the child has lent and gives it back: those answers will be sent, not put into its memory.
+  void release_loans(Child& child);
+  void release_loan(Contribution& contribution);
+  void forget(Child& child);
 
   void carry_out(protocol::AggregationActions& actions);
   void carry_out(const protocol::Complete& complete);

@@ -61,7 +61,7 @@ void Link::pump() {
 void Link::send(const Outgoing& outgoing) {
   DataHead head = outgoing.head;
   head.epoch = options_.epoch;
-  unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output, connection_->lends()};
+  unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output};
   const uint64_t bytes = outgoing.input.size();
   if (!connection_->lends()) add(metrics_.bytes_sent, bytes);
   connection_->send(protocol::encode(head), {outgoing.input, outgoing.output},
@@ -106,7 +106,7 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
     case DataType::kResult: {
       Result<Unanswered*> waiting = find(*head);
       if (!waiting) return waiting.status();
-      if (payload.size() != (*waiting)->bytes && !(*waiting)->result_in_place) {
+      if (payload.size() != (*waiting)->bytes) {
         return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got none");
       }
       return settle_answered(*head, Status::ok());

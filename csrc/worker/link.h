@@ -73,7 +73,6 @@ class Link final : public transport::Receiver {
     uint32_t round;
     uint64_t bytes;
     MutableBytes output;
-    bool result_in_place;  // lent: the service writes into `output` itself
   };
 
   void connect();
