@@ -146,8 +146,8 @@ TEST_F(ShardTest, TheResultOfALentContributionIsPutIntoItsReplySpace) {
   on_loop([this] { peers_[0]->contribute(1, {10, 20, 30, 40}, true); });
   on_loop([this] { peers_[1]->contribute(1, {1, 2, 3, 4}); });
   ASSERT_EQ(peers_[0]->answers_.size(), 1u);
-  EXPECT_EQ(peers_[0]->texts_[0], "");
   EXPECT_EQ(peers_[0]->values_, (Values{11, 22, 33, 44}));
+  EXPECT_EQ(result_of(*peers_[0]), (Values{11, 22, 33, 44}));
   EXPECT_EQ(result_of(*peers_[1]), (Values{11, 22, 33, 44}));
 }
 
@@ -217,6 +217,25 @@ TEST_F(ShardTest, WhatALeavingChildHadLentStillCounts) {
   on_loop([this] { peers_[0]->contribute(1, {10, 20, 30, 40}); });
   EXPECT_EQ(result_of(*peers_[0]), (Values{11, 22, 33, 44}));
   EXPECT_EQ(peers_[1]->values_, (Values{0, 0, 0, 0}));
+}
+
+// Shared memory goes away with its connection.
+TEST_F(ShardTest, WhatALostChildHadLentIsCopiedBeforeItsConnectionGoes) {
+  on_loop([this] { peers_[1]->contribute(1, {1, 2, 3, 4}, true); });
+  on_loop([this] { peers_[1]->close(); });
+  peers_[1]->values_ = {0, 0, 0, 0};
+  on_loop([this] { peers_[0]->contribute(1, {10, 20, 30, 40}); });
+  EXPECT_EQ(result_of(*peers_[0]), (Values{11, 22, 33, 44}));
+  EXPECT_EQ(peers_[1]->values_, (Values{0, 0, 0, 0}));
+}
+
+TEST_F(ShardTest, RoomForAnAnswerOfAnotherSizeClosesTheConnection) {
+  on_loop([this] {
+    peers_[0]->values_.resize(kCount + 1);
+    peers_[0]->send(peers_[0]->head(1), std::as_bytes(std::span(peers_[0]->values_).first(kCount)), true);
+  });
+  EXPECT_EQ(peers_[0]->closed_->code(), StatusCode::kUnavailable);
+  EXPECT_EQ(lost_, std::vector<uint32_t>{0});
 }
 
 TEST_F(ShardTest, AFailedJobAnswersAllAndTouchesNoLentMemory) {
