@@ -118,6 +118,10 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
     if (!verdict) return verdict.status();
     verdict_ = *verdict;
   }
+  if (!arrival.reply_space.empty() && arrival.reply_space.size() != head.bytes) {
+    return data_loss("contribution: expected room for an answer of " + std::to_string(head.bytes) +
+                     " bytes, got " + std::to_string(arrival.reply_space.size()));
+  }
   Contribution contribution{.buffer = std::move(landing_),
                             .data = payload,
                             .reply_space = arrival.reply_space,
