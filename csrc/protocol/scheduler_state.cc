@@ -6,6 +6,16 @@
 #include "protocol/text.h"
 
 namespace byteps::protocol {
+namespace {
+
+// A site for each node.
+std::vector<Site> sites_of(const Roster& roster) {
+  std::vector<Site> sites;
+  for (const NodeInfo& node : roster.nodes) sites.push_back({.is_server = node.role == Role::kServer});
+  return sites;
+}
+
+}  // namespace
 
 SchedulerState::SchedulerState(SchedulerOptions options, TimeUs now)
     : options_(options),
@@ -68,9 +78,9 @@ void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   std::vector<std::string> describe_rank;
   for (uint32_t rank = 0; rank < roster.num_workers; ++rank)
     describe_rank.push_back(roster.nodes[rank].describe());
-  const auto num_servers = static_cast<uint32_t>(roster.nodes.size()) - roster.num_workers;
-  tensors_.emplace(describe_rank, Placer(service_shares(roster.num_workers, num_servers, options_.placement)),
-                   options_.partition_bytes);
+  Result<std::vector<double>> shares = site_shares(sites_of(roster), options_.placement);
+  if (!shares) return fail(shares.status(), actions);
+  tensors_.emplace(describe_rank, Placer(std::move(shares).value()), options_.partition_bytes);
   barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
   phase_ = Phase::kRunning;
   epoch_ = roster.epoch;
