@@ -1,7 +1,6 @@
 #include "protocol/tree.h"
 
 #include <algorithm>
-#include <map>
 
 #include "protocol/text.h"
 
@@ -19,11 +18,25 @@ Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
     machine_of_rank_.push_back(found->second);
     describe_rank_.push_back(nodes[node].describe());
   }
+  add_sites(nodes, machines);
   for (const auto& ranks : ranks_) max_ranks_ = std::max(max_ranks_, static_cast<uint32_t>(ranks.size()));
 }
 
-uint32_t Tree::first_node_of(uint32_t site) const {
-  return site < num_machines() ? ranks_[site].front() : num_workers() + site - num_machines();
+void Tree::add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines) {
+  sites_.resize(num_machines());
+  std::map<std::string, uint32_t> servers;  // -> how many share that machine
+  for (uint32_t node = num_workers(); node < nodes.size(); ++node) ++servers[nodes[node].machine];
+  for (uint32_t node = 0; node < nodes.size(); ++node) {
+    const NodeInfo& info = nodes[node];
+    if (node < num_workers()) {
+      double& speed = sites_[machine_of_rank_[node]].nic_mbps;
+      speed = std::max(speed, double{info.nic_mbps});
+    } else {
+      sites_.push_back({.is_server = true,
+                        .nic_mbps = double{info.nic_mbps} / servers[info.machine],
+                        .shares_worker_machine = machines.contains(info.machine)});
+    }
+  }
 }
 
 Status Tree::check(const Place& place) const {
@@ -39,7 +52,7 @@ Status Tree::check(const Place& place) const {
 }
 
 uint32_t Tree::root(const Place& place) const {
-  if (place.site >= num_machines()) return first_node_of(place.site);
+  if (place.site >= num_machines()) return num_workers() + place.site - num_machines();
   const std::vector<uint32_t>& ranks = ranks_[place.site];
   return ranks[place.turn % ranks.size()];
 }

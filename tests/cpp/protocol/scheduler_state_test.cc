@@ -88,7 +88,7 @@ class SchedulerStateTest : public testing::Test {
                          .timeout_us = kTimeoutUs,
                          .op_timeout_us = kOpUs,
                          .partition_bytes = 4096,
-                         .placement = PlacementPolicy::kPs},
+                         .placement = {.kind = PlacementPolicy::Kind::kPs}},
                         0};
   std::vector<SendTo> sent_;
   std::vector<PeerId> closed_;
@@ -134,6 +134,21 @@ TEST_F(SchedulerStateTest, WhoDoesNotFitFailsTheJobAtOnce) {
   expect_failed("rank 0 (host b, pid 100): the number is taken: rank 0 (host a, pid 100) has joined before",
                 {0, 1});
   EXPECT_EQ(closed_, Peers{1});
+}
+
+TEST_F(SchedulerStateTest, WeightsThatDoNotFitTheRosterFailTheJob) {
+  SchedulerState state({.num_workers = 1,
+                        .start_timeout_us = kStartUs,
+                        .timeout_us = kTimeoutUs,
+                        .op_timeout_us = kOpUs,
+                        .partition_bytes = 4096,
+                        .placement = {.kind = PlacementPolicy::Kind::kWeights, .weights = {1, 2}}},
+                       0);
+  SchedulerActions actions;
+  state.on_message(0, join_of(Role::kWorker, 0), 0, actions);
+  EXPECT_EQ(state.phase(), Phase::kFailed);
+  EXPECT_EQ(state.failure().message(),
+            "placement: expected 1 weights, for 1 worker machines and 0 servers, got 2");
 }
 
 TEST_F(SchedulerStateTest, SecondJoinOfAPeerFailsTheJob) {

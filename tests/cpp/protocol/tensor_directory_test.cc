@@ -8,7 +8,7 @@ namespace {
 class TensorDirectoryTest : public testing::Test {
  protected:
   TensorDirectory directory_{
-      {"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, Placer(service_shares(3, 0, PlacementPolicy::kAuto)), 8192};
+      {"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, Placer({1. / 3, 1. / 3, 1. / 3}), 8192};
 };
 
 TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {
