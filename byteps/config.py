@@ -27,8 +27,8 @@ _MAX_SECONDS = 7 * 24 * 3600.0
 _LEVELS = {"trace": "debug", "fatal": "error", "warn": "warning"}
 _HOST = word(r"[A-Za-z0-9._:%-]{1,255}", "a host name or an address")
 _NODE_FIELDS = (
-    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "interface"),
-    *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
+    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "shm"),
+    *("interface", "node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
     *("credit_bytes", "service_threads", "placement", "log_level"),
 )  # those with the same name and type in _core.NodeConfig
 
@@ -85,6 +85,12 @@ class Config:
         parse=word(r"[A-Za-z0-9._:-]{1,128}", "up to 128 letters, digits and . _ : -"),
         doc="Ranks with the same word are summed with each other first, through shared memory where they can. "
         "Without: those of the same boot of the same kernel and the same network namespace.",
+    )
+    shm: bool = knob(
+        True,
+        "BYTEPS_SHM",
+        parse=flag,
+        doc="Ranks of one machine exchange tensors through shared memory where they can; else through TCP.",
     )
     interface: str = knob(
         "",

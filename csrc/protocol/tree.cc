@@ -30,10 +30,10 @@ void Tree::add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::str
     const NodeInfo& info = nodes[node];
     if (node < num_workers()) {
       double& speed = sites_[machine_of_rank_[node]].nic_mbps;
-      speed = std::max(speed, double{info.nic_mbps});
+      speed = std::max(speed, static_cast<double>(info.nic_mbps));
     } else {
       sites_.push_back({.is_server = true,
-                        .nic_mbps = double{info.nic_mbps} / servers[info.machine],
+                        .nic_mbps = static_cast<double>(info.nic_mbps) / servers[info.machine],
                         .shares_worker_machine = machines.contains(info.machine)});
     }
   }
