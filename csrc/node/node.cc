@@ -134,7 +134,8 @@ Status Node::start_service_and_join() {
   if (!ip) return ip.status();
   std::vector<transport::EventLoop*> loops;
   for (const auto& loop : data_loops_) loops.push_back(loop.get());
-  service_ = std::make_unique<summation::Service>(loops, metrics_, *this);
+  service_ = std::make_unique<summation::Service>(loops, static_cast<uint64_t>(config_.credit_bytes),
+                                                   metrics_, *this);
   auto addresses = service_->listen(*tcp_, {*ip, 0});
   if (!addresses) return addresses.status();
   Result<std::vector<std::string>> local_addresses(std::vector<std::string>{});
