@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/copy.h"
 #include "base/log.h"
 #include "kernels/sum.h"
 #include "summation/child.h"
@@ -81,7 +82,7 @@ void Shard::release_loans(Child& child) {
 void Shard::release_loan(Contribution& contribution) {
   if (contribution.buffer.empty() && !contribution.data.empty()) {
     contribution.buffer = pool_.acquire(contribution.data.size());
-    std::memcpy(contribution.buffer.bytes().data(), contribution.data.data(), contribution.data.size());
+    copy_bytes(contribution.buffer.bytes(), contribution.data);
     contribution.data = contribution.buffer.bytes();
   }
   contribution.reply_space = {};
