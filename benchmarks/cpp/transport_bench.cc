@@ -32,8 +32,7 @@ class Pair {
  public:
   using OnFrame = UniqueFunction<void(int, const Arrival&, Bytes)>;
 
-  Pair(Kind kind, size_t landing_bytes)
-      : receivers_{Side(*this, 0, 0), Side(*this, 1, landing_bytes)} {
+  Pair(Kind kind, size_t landing_bytes) : receivers_{Side(*this, 0, 0), Side(*this, 1, landing_bytes)} {
     for (auto& loop : loops_) loop = std::move(*EventLoop::create("bench"));
     if (kind == Kind::kInproc) {
       std::tie(ends_[0], ends_[1]) = make_inproc_pair(*loops_[0], *loops_[1]);
@@ -146,7 +145,8 @@ void ask(benchmark::State& state, Kind kind, int count, int in_flight) {
 void ping_pong(benchmark::State& state, Kind kind) { ask(state, kind, 200, 1); }
 // A tensor of 64 MiB in requests of this size, 4 MiB of them in flight.
 void stream(benchmark::State& state, Kind kind) {
-  ask(state, kind, static_cast<int>((64 << 20) / state.range(0)), static_cast<int>((4 << 20) / state.range(0)));
+  ask(state, kind, static_cast<int>((64 << 20) / state.range(0)),
+      static_cast<int>((4 << 20) / state.range(0)));
 }
 // Many small tensors at once.
 void burst(benchmark::State& state, Kind kind) { ask(state, kind, 200, 200); }

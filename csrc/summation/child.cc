@@ -17,6 +17,7 @@ Child::Child(Shard& shard, std::unique_ptr<transport::Connection> connection)
 void Child::send(const DataHead& head, Bytes payload, transport::Loan loan,
                  std::shared_ptr<const BufferPool::Buffer> keep) {
   const protocol::DataHeadBytes bytes = protocol::encode(head);
+  if (loan != transport::kNoLoan) stop_starving();
   if (!connection_->lends()) add(shard_.metrics_.bytes_sent, payload.size());
   connection_->send(bytes, {payload, {}, loan}, [keep = std::move(keep)](const Status&) {});
 }
@@ -25,9 +26,15 @@ void Child::send_failure(const DataHead& request, const Status& why, transport::
   DataHead head = request;
   head.type = DataType::kFailed;
   head.code = why.code();
+  if (loan != transport::kNoLoan) stop_starving();
   auto text = std::make_unique<std::string>(why.message().substr(0, protocol::kMaxTextBytes));
   const Bytes payload = as_bytes(*text);
   connection_->send(protocol::encode(head), {payload, {}, loan}, [text = std::move(text)](const Status&) {});
+}
+
+void Child::give_back(transport::Loan loan) {
+  if (loan != transport::kNoLoan) stop_starving();
+  connection_->give_back(loan);
 }
 
 void Child::say_goodbye() {
@@ -94,7 +101,7 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
   }
   BufferPool::Buffer landing = std::move(landing_);
   if (std::exchange(verdict_, std::nullopt) == Aggregator::Verdict::kRepeat) {
-    connection_->give_back(arrival.loan);
+    give_back(arrival.loan);
     return Status::ok();
   }
   if (!arrival.reply_space.empty() && arrival.reply_space.size() != head.bytes) {
@@ -112,5 +119,10 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
 }
 
 void Child::on_closed(transport::Connection&, const Status& why) { shard_.on_closed(*this, why); }
+
+void Child::on_starving(transport::Connection&) {
+  starving_since_us_ = now_us();
+  shard_.schedule_feeding(starving_since_us_);
+}
 
 }  // namespace byteps::summation

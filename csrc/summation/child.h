@@ -26,7 +26,11 @@ class Child final : public transport::Receiver {
             std::shared_ptr<const BufferPool::Buffer> keep);
   // A kFailed with the status' code and text; gives `loan` back.
   void send_failure(const protocol::DataHead& request, const Status& why, transport::Loan loan);
-  void give_back(transport::Loan loan) { connection_->give_back(loan); }
+  void give_back(transport::Loan loan);
+  // Since when it has waited for a loan; kNever if it does not.
+  TimeUs starving_since_us() const { return starving_since_us_; }
+  // It says so again if it still has to wait after a loan was given back.
+  void stop_starving() { starving_since_us_ = kNever; }
   void say_goodbye();
   void close_when_sent(TimeUs deadline_us) { connection_->close_when_sent(deadline_us); }
 
@@ -35,6 +39,7 @@ class Child final : public transport::Receiver {
   Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
                   Bytes payload) override;
   void on_closed(transport::Connection& connection, const Status& why) override;
+  void on_starving(transport::Connection& connection) override;
 
  private:
   Status on_hello(const protocol::DataHead& head);
@@ -44,6 +49,7 @@ class Child final : public transport::Receiver {
   std::unique_ptr<transport::Connection> connection_;
   int rank_ = -1;
   bool left_ = false;
+  TimeUs starving_since_us_ = kNever;
   // Between on_head and on_frame of one frame.
   std::optional<protocol::Aggregator::Verdict> verdict_;
   BufferPool::Buffer landing_;

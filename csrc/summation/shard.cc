@@ -22,12 +22,20 @@ namespace {
 // place (the reply space of a local child) costs a write only.
 constexpr size_t kBlockBytes = 8 << 10;
 
+// A child whose loans all wait for others has to wait, too: that is how fast and slow ones stay together. But the
+// others may wait for this child's next contribution, each for another's, if their orders differ. After this time its
+// loans are copied and given back, which costs less than the time itself.
+constexpr TimeUs kFeedAfterUs = 5'000;
+
 }  // namespace
 
 Shard::Shard(transport::EventLoop& loop, Metrics& metrics, ShardEvents& events)
     : loop_(loop), metrics_(metrics), events_(events) {}
 
-Shard::~Shard() = default;
+Shard::~Shard() {
+  loop_.cancel(tick_timer_);
+  loop_.cancel(feeding_timer_);
+}
 
 void Shard::adopt(std::unique_ptr<transport::Connection> connection) {
   children_.push_back(std::make_unique<Child>(*this, std::move(connection)));
@@ -87,6 +95,27 @@ void Shard::release_loan(Contribution& contribution) {
   }
   contribution.reply_space = {};
   contribution.from->give_back(std::exchange(contribution.loan, transport::kNoLoan));
+}
+
+void Shard::schedule_feeding(TimeUs starving_since_us) {
+  if (feeding_timer_ != 0) return;
+  feeding_timer_ = loop_.run_at(starving_since_us + kFeedAfterUs, [this] {
+    feeding_timer_ = 0;
+    feed_the_starving();
+  });
+}
+
+void Shard::feed_the_starving() {
+  const TimeUs now = now_us();
+  TimeUs next_us = kNever;
+  for (const auto& child : children_) {
+    if (child->starving_since_us() <= now - kFeedAfterUs) {
+      release_loans(*child);
+      child->stop_starving();
+    }
+    next_us = std::min(next_us, child->starving_since_us());
+  }
+  if (next_us != kNever) schedule_feeding(next_us);
 }
 
 void Shard::child_left(uint32_t child) {

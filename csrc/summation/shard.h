@@ -74,6 +74,8 @@ class Shard {
   // Copies what the child has lent and gives it back: those answers will be sent, not put into its memory.
   void release_loans(Child& child);
   void release_loan(Contribution& contribution);
+  void schedule_feeding(TimeUs starving_since_us);
+  void feed_the_starving();
   void forget(Child& child);
 
   void carry_out(protocol::AggregationActions& actions);
@@ -97,6 +99,7 @@ class Shard {
   std::vector<std::unique_ptr<Child>> children_;  // one per connection
   protocol::AggregationActions actions_;          // reused
   transport::EventLoop::TimerId tick_timer_ = 0;
+  transport::EventLoop::TimerId feeding_timer_ = 0;
   bool failed_ = false;
   UniqueFunction<void()> leave_done_;
 };
