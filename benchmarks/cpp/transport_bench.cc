@@ -32,8 +32,7 @@ class Pair {
  public:
   using OnFrame = UniqueFunction<void(int, const Arrival&, Bytes)>;
 
-  Pair(Kind kind, size_t landing_bytes)
-      : receivers_{Side(*this, 0, landing_bytes), Side(*this, 1, landing_bytes)} {
+  Pair(Kind kind, size_t landing_bytes) : receivers_{Side(*this, 0, 0), Side(*this, 1, landing_bytes)} {
     for (auto& loop : loops_) loop = std::move(*EventLoop::create("bench"));
     if (kind == Kind::kInproc) {
       std::tie(ends_[0], ends_[1]) = make_inproc_pair(*loops_[0], *loops_[1]);
@@ -59,13 +58,16 @@ class Pair {
     send(1, {arrival.reply_space.empty() ? payload : Bytes(arrival.reply_space), {}, arrival.loan});
   }
   void on_frame(OnFrame handler) { on_frame_ = std::move(handler); }
+  // Where side 0 wants its next answer; answers come in the order of requests.
+  UniqueFunction<MutableBytes()> answer_space;
 
  private:
   class Side final : public Receiver {
    public:
     Side(Pair& pair, int side, size_t bytes) : pair_(pair), side_(side), landing_(bytes) {}
     Result<Landing> on_head(Connection&, const Arrival& arrival) override {
-      if (side_ == 1 && !arrival.lent.empty()) return Landing::borrow();
+      if (side_ == 0) return Landing::into(pair_.answer_space());
+      if (!arrival.lent.empty()) return Landing::borrow();
       return Landing::into(MutableBytes(landing_).first(arrival.payload_bytes));
     }
     Status on_frame(Connection&, const Arrival& arrival, Bytes payload) override {
@@ -113,10 +115,14 @@ void ask(benchmark::State& state, Kind kind, int count, int in_flight) {
   int asked = 0;
   int left = 0;
   std::promise<void> done;
+  const auto memory_of = [&](int request) {
+    return MutableBytes(memory).subspan(bytes * static_cast<size_t>(request), bytes);
+  };
   const auto ask_next = [&] {
-    const MutableBytes own = MutableBytes(memory).subspan(bytes * static_cast<size_t>(asked++), bytes);
+    const MutableBytes own = memory_of(asked++);
     pair.send(0, {own, own});
   };
+  pair.answer_space = [&] { return memory_of(count - left); };
   pair.on_frame([&](int side, const Arrival& arrival, Bytes payload) {
     if (side == 1) return pair.answer(arrival, payload);
     if (--left == 0) return done.set_value();
@@ -137,8 +143,11 @@ void ask(benchmark::State& state, Kind kind, int count, int in_flight) {
 
 // One request after the other.
 void ping_pong(benchmark::State& state, Kind kind) { ask(state, kind, 200, 1); }
-// A large tensor: 64 requests, 16 of them in flight.
-void stream(benchmark::State& state, Kind kind) { ask(state, kind, 64, 16); }
+// A tensor of 64 MiB in requests of this size, 4 MiB of them in flight.
+void stream(benchmark::State& state, Kind kind) {
+  ask(state, kind, static_cast<int>((64 << 20) / state.range(0)),
+      static_cast<int>((4 << 20) / state.range(0)));
+}
 // Many small tensors at once.
 void burst(benchmark::State& state, Kind kind) { ask(state, kind, 200, 200); }
 
