@@ -40,7 +40,8 @@ class NodeConfig:
     partition_bytes: int
     credit_bytes: int
     service_threads: int  # event loops (= shards) of the summation service in this process; 0: chosen by cores
-    placement: str  # "auto", "allreduce", "ps"
+    placement: str  # "auto", "allreduce", "ps", "weights:1,1,0.5"
+    nic_mbps: float  # of the network card, per direction; 0: as the kernel says
     log_level: str  # "error", "warning", "info", "debug"
     def __init__(self, **fields: object) -> None: ...
 
@@ -114,3 +115,6 @@ def reduce_n(dst_ptr: int, src_ptrs: list[int], count: int, dtype: int, op: int,
 
 def listen_address(interface: str, node_host: str, scheduler_host: str) -> str:
     """The address that this process would hand out, chosen as `Node` chooses it."""
+
+def network_interface(address: str) -> tuple[str, float]:
+    """The interface that carries `address`, "" if none here does, and its speed in Mbit/s, 0 if the kernel tells none."""

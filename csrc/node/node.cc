@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <utility>
 
@@ -154,11 +155,11 @@ Status Node::start_service_and_join() {
     options.scheduler_ports = {scheduler_->address().port};
   }
   client_ = std::make_unique<cluster::Client>(*control_loop_, *tcp_, std::move(options), *this);
-  client_->join(make_join(*addresses, *local_addresses));
+  client_->join(make_join(*ip, *addresses, *local_addresses));
   return Status::ok();
 }
 
-protocol::Join Node::make_join(const std::vector<std::string>& addresses,
+protocol::Join Node::make_join(const std::string& ip, const std::vector<std::string>& addresses,
                                const std::vector<std::string>& local_addresses) const {
   const bool is_worker = config_.role == "worker";
   return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
@@ -168,7 +169,7 @@ protocol::Join Node::make_join(const std::vector<std::string>& addresses,
                    .pid = static_cast<uint64_t>(getpid()),
                    .host = host_name(),
                    .machine = config_.machine.empty() ? machine_id() : config_.machine,
-                   .nic_mbps = 0,
+                   .nic_mbps = static_cast<uint32_t>(std::lround(nic_mbps(config_, ip))),
                    .addresses = addresses,
                    .local_addresses = local_addresses},
           .num_workers = static_cast<uint32_t>(config_.num_workers),

@@ -71,6 +71,8 @@ TEST(Address, ResolvesNamesAndNumbers) {
 
 TEST(Address, FindsTheAddressOfAnInterface) {
   EXPECT_EQ(address_of_interface("lo").value(), "127.0.0.1");
+  EXPECT_EQ(interface_of_address("127.0.0.1").value(), "lo");
+  EXPECT_EQ(interface_of_address("192.0.2.1").status().code(), StatusCode::kInvalidArgument);
   const auto missing = address_of_interface("nope0");
   EXPECT_EQ(missing.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(missing.status().message().find("nope0"), std::string::npos);
