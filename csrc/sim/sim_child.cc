@@ -105,8 +105,10 @@ void SimChild::on_push_pull(const DataHead& head, const Frame& frame) {
 }
 
 void SimChild::on_failed(const DataHead& head, const Frame& frame) {
-  if (take_verdict(head) == Aggregator::Verdict::kRepeat) return;
-  tier_->contribute_failure(child_, head, Status(head.code, std::string(as_text(frame.payload.read()))));
+  const Aggregator::Verdict verdict = take_verdict(head);
+  const Status why(head.code, std::string(as_text(frame.payload.read())));
+  endpoint_.give_back(frame.loan);
+  if (verdict != Aggregator::Verdict::kRepeat) tier_->contribute_failure(child_, head, why);
 }
 
 void SimChild::on_closed(Endpoint&, const Status& why) {

@@ -66,9 +66,7 @@ void SimTier::fail(const Status& why) {
   carry_out();
   for (auto& [key, round] : rounds_) {
     if (!round.is_ascending || std::exchange(round.abandoned, true)) continue;
-    DataHead head;
-    head.key = key;
-    answer_failure(head, round.slots, why);
+    answer_failure(round.head, round.slots, why);
   }
   check_drained();
 }
@@ -106,10 +104,11 @@ void SimTier::ascend(const DataHead& head, Round& round) {
   note(head, "passes up");
   const View partial = reduce_slots(head, round.slots);
   round.ascending = partial;
-  if (!partial) {
+  if (partial.size == 0) {
     auto memory = std::make_shared<Memory>(world().findings, process().name() + ", result", head.bytes);
     round.ascending = {std::move(memory), 0, head.bytes};
   }
+  round.head = head;
   round.is_ascending = true;
   round.abandoned = false;
   for (Contribution& contribution : round.slots) contribution.data = {};
@@ -133,7 +132,7 @@ void SimTier::on_result(const DataHead& head, const Status& status) {
 View SimTier::reduce_slots(const DataHead& head, const Slots& slots) const {
   std::vector<Bytes> sources;
   for (const Contribution& contribution : slots) {
-    if (contribution.data) sources.push_back(contribution.data.read());
+    if (contribution.data.size > 0) sources.push_back(contribution.data.read());
   }
   if (sources.empty()) return {};
   const bool is_partial = goes_up(head.top) && world().sabotage != Sabotage::kDividesTwice;

@@ -62,6 +62,7 @@ class SimTier {
   struct Round {
     Slots slots;
     View ascending;
+    protocol::DataHead head;
     bool is_ascending = false;
     bool abandoned = false;
   };

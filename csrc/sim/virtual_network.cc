@@ -29,6 +29,7 @@ void Endpoint::send(Frame frame, SentCallback on_sent) {
     if (on_sent) process_.soon(std::move(on_sent));
     return;
   }
+  if (frame.gives_back != kNoLoan) refer_to_loan(frame);
   queue_.push_back({std::move(frame), std::move(on_sent)});
   hand_over();
 }
@@ -37,7 +38,6 @@ void Endpoint::hand_over() {
   while (!queue_.empty()) {
     Frame& frame = queue_.front().frame;
     if (!lend(frame)) return;
-    refer_to_loan(frame);
     const uint64_t bytes = bytes_of(frame);
     if (window_used_ > 0 && window_used_ + bytes > network_.options_.window_bytes) return;
     window_used_ += bytes;
@@ -173,7 +173,7 @@ bool Endpoint::lend(Frame& frame) {
   }
   if (bytes > arena_free_bytes_) {
     if (std::exchange(told_starving_, true)) return false;
-    deliver(std::max(last_arrival_us_, network_.clock_.now() + network_.latency_us()), {Stage::kStarving, nullptr});
+    tell({Stage::kStarving, nullptr});
     return false;
   }
   arena_free_bytes_ -= bytes;
@@ -181,23 +181,40 @@ bool Endpoint::lend(Frame& frame) {
   const View block{std::make_shared<Memory>(network_.findings_, "a loan of " + process_.name(), bytes), 0, bytes};
   std::ranges::copy(frame.payload.read(), block.write().begin());
   frame.by_reference = true;
-  frame.payload = {block.memory, 0, frame.payload.size};
-  frame.reply_space = {block.memory, 0, frame.reply_space.size};
+  if (frame.payload.size > 0) frame.payload = {block.memory, 0, frame.payload.size};
+  if (frame.reply_space.size > 0) frame.reply_space = {block.memory, 0, frame.reply_space.size};
   lent_[frame.loan] = block;
   return true;
 }
 
-// An answer that lies in the reply space of the loan that it gives back.
-void Endpoint::refer_to_loan(Frame& frame) const {
-  if (carriage_ != Carriage::kShare || frame.gives_back == kNoLoan) return;
+// An answer that lies in the reply space of the loan that it gives back is not copied; but from here on the memory is
+// the lender's, so that a later look at it by this end is found.
+void Endpoint::refer_to_loan(Frame& frame) {
   const auto loan = other_->lent_.find(frame.gives_back);
-  if (loan != other_->lent_.end() && loan->second.memory == frame.payload.memory) frame.by_reference = true;
+  if (loan == other_->lent_.end()) return;  // found out by the other end
+  Memory& block = *loan->second.memory;
+  if (frame.payload.memory.get() == &block) {
+    frame.by_reference = true;
+    auto answer = std::make_shared<Memory>(network_.findings_, "an answer of " + process_.name(), frame.payload.size);
+    std::ranges::copy(frame.payload.read(), answer->use(0, frame.payload.size, "written").begin());
+    frame.payload = {std::move(answer), 0, frame.payload.size};
+  }
+  block.release();
 }
 
 void Endpoint::give_back(Loan loan) {
   if (loan == kNoLoan || state_ != State::kOpen) return;
-  deliver(std::max(last_arrival_us_, network_.clock_.now() + network_.latency_us()),
-          {Stage::kGiveBack, nullptr, {}, loan});
+  if (const auto found = other_->lent_.find(loan); found != other_->lent_.end()) found->second.memory->release();
+  tell({Stage::kGiveBack, nullptr, {}, loan});
+}
+
+// After the frames that were handed over.
+void Endpoint::tell(Incoming incoming) {
+  last_departure_us_ = std::max(last_departure_us_, network_.clock_.now());
+  network_.clock_.at(last_departure_us_, [this, incoming = std::move(incoming)]() mutable {
+    if (state_ == State::kClosed) return;
+    deliver(std::max(last_arrival_us_, network_.clock_.now() + network_.latency_us()), std::move(incoming));
+  });
 }
 
 void Endpoint::take_back(Loan loan) {
@@ -208,7 +225,6 @@ void Endpoint::take_back(Loan loan) {
     return;
   }
   arena_free_bytes_ += found->second.size;
-  found->second.memory->release();
   lent_.erase(found);
   told_starving_ = false;
   hand_over();

@@ -120,13 +120,14 @@ class Endpoint {
   }
   // False: there is no room in the arena now.
   bool lend(Frame& frame);
-  void refer_to_loan(Frame& frame) const;
+  void refer_to_loan(Frame& frame);
   void take_back(Loan loan);
   // This end is closed for good: what it has borrowed is not its to use any more.
   void end_borrowing();
   void hand_over();
   void depart(const std::shared_ptr<Outgoing>& outgoing);
   void deliver(TimeUs when, Incoming incoming);
+  void tell(Incoming incoming);
   void receive(Incoming incoming);
   void dispatch(const Incoming& incoming);
   void drop_queue();
