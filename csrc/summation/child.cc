@@ -113,7 +113,7 @@ Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes pay
   switch (head->type) {
     case DataType::kHello: return on_hello(*head);
     case DataType::kPushPull: return on_push_pull(*head, arrival, payload);
-    case DataType::kFailed: return on_failed(*head);
+    case DataType::kFailed: return on_failed(*head, arrival);
     case DataType::kGoodbye:
       left_ = true;
       shard_.on_goodbye(*this);
@@ -165,7 +165,8 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
   return Status::ok();
 }
 
-Status Child::on_failed(const DataHead& head) {
+Status Child::on_failed(const DataHead& head, const Arrival& arrival) {
+  give_back(arrival.loan);  // the text has landed
   if (!verdict_) {
     const auto verdict = admit(head, 0);
     if (!verdict) return verdict.status();

@@ -52,7 +52,7 @@ class Child final : public transport::Receiver {
   void hand_over(Answer answer, UniqueFunction<void(const Status&)> on_sent);
   Status on_hello(const protocol::DataHead& head);
   Status on_push_pull(const protocol::DataHead& head, const transport::Arrival& arrival, Bytes payload);
-  Status on_failed(const protocol::DataHead& head);
+  Status on_failed(const protocol::DataHead& head, const transport::Arrival& arrival);
   Result<protocol::Aggregator::Verdict> admit(const protocol::DataHead& head, size_t payload_bytes) const;
 
   Shard& shard_;

@@ -65,9 +65,7 @@ void Tier::fail(const Status& why) {
   carry_out();
   for (auto& [key, round] : rounds_) {
     if (round.ascending.empty() || std::exchange(round.abandoned, true)) continue;
-    DataHead head;
-    head.key = key;
-    answer_failure(head, round.slots, why);
+    answer_failure(round.head, round.slots, why);
   }
 }
 
@@ -102,6 +100,7 @@ void Tier::ascend(const DataHead& head, Round& round) {
     if (!contribution.data.empty()) partial = contribution.data;
   }
   if (round.ascending.empty()) round.ascending = environment_.pool.acquire(std::max<uint64_t>(head.bytes, 1));
+  round.head = head;
   round.abandoned = false;
   const MutableBytes space = round.ascending.bytes().first(head.bytes);
   if (!partial.empty()) {
