@@ -290,7 +290,9 @@ TEST(NodeTest, AnotherSecretIsRefusedAndTheMissingRankNamed) {
 }
 
 TEST(NodeTest, RanksAreNumberedWhenTheyHaveNone) {
-  Job job({.workers = 3, .servers = 0, .adjust = [](NodeConfig& config, int) { config.rank = -1; }});
+  Job job({.workers = 3, .servers = 0, .ranks_per_machine = 0, .adjust = [](NodeConfig& config, int) {
+             config.rank = -1;
+           }});
   ASSERT_TRUE(job.all_started());
   std::vector<int> ranks;
   for (int i = 0; i < 3; ++i) {
