@@ -27,9 +27,8 @@ class LabJob:
         self._lab = lab
         self.workers = lab.hosts[:workers]
         self.servers = lab.hosts[workers:]
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
         self._shared = {
-            **inherited,
+            **foreign_environment(),
             "BYTEPS_JOB_ID": f"lab-{secrets.token_hex(8)}",
             "BYTEPS_SECRET": secrets.token_hex(16),
             "BYTEPS_HOST_SCHEDULER": "1",
@@ -54,3 +53,8 @@ class LabJob:
         else:
             own["DMLC_ROLE"] = "server"
         return self._shared | own
+
+
+def foreign_environment() -> dict[str, str]:
+    """Ours, without the settings of any job."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
