@@ -94,7 +94,7 @@ def openmpi(place: Place, name: str = "openmpi", *, ring: bool = True, tcp: bool
 def _write_login(place: OnHosts, folder: Path) -> str:
     """What mpirun calls instead of ssh: `login ADDRESS COMMAND...` runs the command on that host of the lab."""
     cases = "".join(
-        f"  {host.address}) exec {shlex.join(place.lab.enter_command(host.number))} sh -c \"$*\" ;;\n"
+        f'  {host.address}) exec {shlex.join(place.lab.enter_command(host.number))} sh -c "$*" ;;\n'
         for host in place.lab.hosts
     )
     script = folder / "login"

@@ -13,6 +13,8 @@ def rows_of(case: dict[str, Any]) -> list[tuple[str, ...]]:
     rows = []
     for name, figures in case["figures"].items():
         median = figures["median_s"]
+        if figures["failure"] is None and median is None:
+            continue  # a measure that counts
         if median is None:
             rows.append((name, "failed", (figures["failure"] or "").partition("\n")[0]))
             continue
@@ -41,8 +43,8 @@ def show(case: dict[str, Any]) -> None:
     """Prints a case."""
     bound = f"bound {duration(case['bound_s'])} ({case['bound']})" if case["bound_s"] else case["bound"]
     print(f"\n{case['name']}   {bound}; load {case['load']:.1f}")
-    print(_line(HEAD))
-    for row in rows_of(case):
+    rows = rows_of(case)
+    for row in [HEAD, *rows] if rows else []:
         print(_line(row))
     for goal in case["goals"]:
         print(f"  {goal_line(goal)}")
