@@ -1,5 +1,6 @@
 #include "protocol/tensor_directory.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "protocol/partition.h"
@@ -15,11 +16,20 @@ Refused refusal(const std::string& name, uint32_t tensor, const Status& why) {
 
 PlaceGiver::PlaceGiver(const Tree& tree, std::vector<double> shares)
     : sites_(std::move(shares)),
-      turns_(tree.num_sites(), Placer(std::vector<double>(tree.num_turns(), 1.0 / tree.num_turns()))) {}
+      turn_bytes_(tree.num_turns()),
+      site_turn_bytes_(tree.num_sites(), std::vector<uint64_t>(tree.num_turns())) {}
 
 Place PlaceGiver::next(uint64_t bytes) {
   const uint16_t site = sites_.place(bytes);
-  return {site, turns_[site].place(bytes)};
+  std::vector<uint64_t>& here = site_turn_bytes_[site];
+  size_t turn = 0;
+  for (size_t t = 1; t < here.size(); ++t) {
+    if (turn_bytes_[t] + here[t] < turn_bytes_[turn] + here[turn]) turn = t;
+  }
+  const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);  // empty ones take turns as well
+  turn_bytes_[turn] += charged_bytes;
+  here[turn] += charged_bytes;
+  return {site, static_cast<uint16_t>(turn)};
 }
 
 TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places,

@@ -15,7 +15,9 @@ namespace byteps::protocol {
 
 inline constexpr size_t kMaxTensors = 1u << 20;
 
-// Hands out places: sites by their shares, and on each site the turns evenly, by bytes at every moment.
+// Hands out places: sites by their shares, and turns evenly, by bytes at every moment. A turn loads its rank on every
+// machine (there the rank sums its machine) and once more on the site (there it is the root): each partition gets the
+// turn that has the least of both together.
 class PlaceGiver {
  public:
   // `shares` by site of `tree`.
@@ -24,7 +26,8 @@ class PlaceGiver {
 
  private:
   Placer sites_;
-  std::vector<Placer> turns_;  // by site
+  std::vector<uint64_t> turn_bytes_;                  // by turn
+  std::vector<std::vector<uint64_t>> site_turn_bytes_;  // by site, by turn
 };
 
 class TensorDirectory {

@@ -2,16 +2,32 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "protocol/text.h"
 
 namespace byteps::protocol {
 
+namespace {
+
+// More turns than this are not worth the scheduler's time; odd mixtures of sizes are served a little unevenly then.
+constexpr uint32_t kMaxPeriod = 64;
+
+uint32_t common_period(const std::vector<uint32_t>& sizes) {
+  uint64_t period = 1;
+  for (const uint32_t size : sizes) {
+    period = std::lcm(period, uint64_t{size});
+    if (period > kMaxPeriod) return *std::max_element(sizes.begin(), sizes.end());
+  }
+  return static_cast<uint32_t>(period);
+}
+
+}  // namespace
+
 Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
   std::map<std::string, uint32_t> machines;
   for (uint32_t node = 0; node < nodes.size(); ++node) {
     num_shards_.push_back(std::max<uint32_t>(1, static_cast<uint32_t>(nodes[node].addresses.size())));
-    max_shards_ = std::max(max_shards_, num_shards_.back());
     if (node >= num_workers) continue;
     const auto [found, is_new] = machines.try_emplace(nodes[node].machine, num_machines());
     if (is_new) ranks_.emplace_back();
@@ -19,7 +35,10 @@ Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
     machine_of_rank_.push_back(found->second);
     describe_rank_.push_back(nodes[node].describe());
   }
-  for (const auto& ranks : ranks_) max_ranks_ = std::max(max_ranks_, static_cast<uint32_t>(ranks.size()));
+  std::vector<uint32_t> sizes;
+  for (const auto& ranks : ranks_) sizes.push_back(static_cast<uint32_t>(ranks.size()));
+  ranks_period_ = common_period(sizes);
+  shards_period_ = common_period(num_shards_);
 }
 
 uint32_t Tree::first_node_of(uint32_t site) const {

@@ -23,6 +23,13 @@ DataHead head_of(uint32_t rank, uint32_t round, Key key = {1, 0}) {
   return head;
 }
 
+// Each child is a rank.
+Children ranks(std::vector<std::string> describe) {
+  Children children{std::move(describe), {}};
+  for (size_t i = 0; i < children.describe.size(); ++i) children.of_rank.push_back(static_cast<int32_t>(i));
+  return children;
+}
+
 // An aggregator of three ranks, and what its last call said.
 class AggregatorTest : public testing::Test {
  protected:
@@ -45,6 +52,17 @@ class AggregatorTest : public testing::Test {
   void gone(uint32_t rank, const Status& why) {
     collect([&](AggregationActions& actions) { aggregator_.on_child_gone(rank, why, actions); });
   }
+  // The child says that it cannot contribute.
+  void give_up(uint32_t child, uint32_t round, const Status& why) {
+    DataHead head = head_of(child, round);
+    head.type = DataType::kFailed;
+    head.code = why.code();
+    const auto verdict = aggregator_.admit(head, child, why.message().size());
+    ASSERT_TRUE(verdict.is_ok()) << verdict.status();
+    collect([&](AggregationActions& actions) {
+      if (*verdict != Verdict::kRepeat) aggregator_.on_failed_contribution(head, child, why, actions);
+    });
+  }
   void tick(TimeUs now) {
     collect([&](AggregationActions& actions) { aggregator_.on_tick(now, actions); });
   }
@@ -65,11 +83,11 @@ class AggregatorTest : public testing::Test {
   void expect_failed(const std::vector<uint32_t>& children, uint32_t round, const std::string& says) {
     ASSERT_EQ(failed_.size(), 1u);
     EXPECT_EQ(failed_[0].children, children);
-    EXPECT_EQ(failed_[0].round, round);
+    EXPECT_EQ(failed_[0].head.round, round);
     EXPECT_NE(failed_[0].status.message().find(says), std::string::npos) << failed_[0].status;
   }
 
-  Aggregator aggregator_{{"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, {kStallUs, kOpUs}};
+  Aggregator aggregator_{ranks({"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}), {kStallUs, kOpUs}};
   std::vector<DataHead> completed_;
   std::vector<Fail> failed_;
   std::vector<std::string> stalled_;
@@ -284,7 +302,7 @@ TEST_F(AggregatorTest, SlowRoundsAreWarnedOfOnceAndThenFail) {
   tick(5 + kOpUs);
   ASSERT_EQ(stalled_.size(), 1u);
   expect_failed({0}, 1, "has waited");
-  EXPECT_EQ(failed_[0].key, (Key{1, 0}));
+  EXPECT_EQ(failed_[0].head.key, (Key{1, 0}));
   EXPECT_EQ(failed_[0].status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(aggregator_.next_tick_us(), 6 + kOpUs);
 }
