@@ -28,6 +28,7 @@ class NodeConfig:
     scheduler_ports: list[int]  # the scheduler takes the first free one; nodes look for it in this order
     scheduler_fd: int  # listening socket handed over by a launcher, or -1
     machine: str  # processes of equal ones sum on their machine first, or "" to find out
+    shm: bool  # shared memory between ranks of one machine, where it works
     interface: str  # name of the interface whose address is handed out, or ""
     node_host: str  # address that is handed out, or ""
     secret: bytes  # empty: loopback only
@@ -39,7 +40,8 @@ class NodeConfig:
     partition_bytes: int
     credit_bytes: int
     service_threads: int  # event loops (= shards) of the summation service in this process; 0: chosen by cores
-    placement: str  # "auto", "allreduce", "ps"
+    placement: str  # "auto", "allreduce", "ps", "weights:1,1,0.5"
+    nic_mbps: float  # of the network card, per direction; 0: as the kernel says
     log_level: str  # "error", "warning", "info", "debug"
     def __init__(self, **fields: object) -> None: ...
 
@@ -113,3 +115,6 @@ def reduce_n(dst_ptr: int, src_ptrs: list[int], count: int, dtype: int, op: int,
 
 def listen_address(interface: str, node_host: str, scheduler_host: str) -> str:
     """The address that this process would hand out, chosen as `Node` chooses it."""
+
+def network_interface(address: str) -> tuple[str, float]:
+    """The interface that carries `address`, "" if none here does, and its speed in Mbit/s, 0 if the kernel tells none."""

@@ -24,6 +24,7 @@ struct NodeConfig {
       scheduler_ports;    // the scheduler takes the first free one; nodes look for it in this order
   int scheduler_fd = -1;  // listening socket handed over by a launcher
   std::string machine;    // processes of equal ones sum on their machine first; empty: found out
+  bool shm = true;        // shared memory between ranks of one machine, where it works
   std::string interface;  // whose address is handed out; empty: by the route to the scheduler
   std::string node_host;  // address that is handed out; goes before `interface`
   std::string secret;     // empty: loopback only
@@ -35,7 +36,8 @@ struct NodeConfig {
   int64_t partition_bytes = 1 << 20;
   int64_t credit_bytes = 4 << 20;     // handed to a connection and not yet written
   int service_threads = 0;            // event loops, each a shard of the summation service; 0: by cores
-  std::string placement = "auto";     // "auto", "allreduce", "ps"
+  std::string placement = "auto";     // "auto", "allreduce", "ps", "weights:1,1,0.5"
+  double nic_mbps = 0;                // of the network card, per direction, in Mbit/s; 0: as the kernel says
   std::string log_level = "warning";  // "error", "warning", "info", "debug"
 };
 

@@ -50,6 +50,7 @@ void bind_config(py::module_& module) {
       .def_readwrite("scheduler_ports", &NodeConfig::scheduler_ports)
       .def_readwrite("scheduler_fd", &NodeConfig::scheduler_fd)
       .def_readwrite("machine", &NodeConfig::machine)
+      .def_readwrite("shm", &NodeConfig::shm)
       .def_readwrite("interface", &NodeConfig::interface)
       .def_readwrite("node_host", &NodeConfig::node_host)
       .def_property("secret", get_secret, set_secret)
@@ -62,6 +63,7 @@ void bind_config(py::module_& module) {
       .def_readwrite("credit_bytes", &NodeConfig::credit_bytes)
       .def_readwrite("service_threads", &NodeConfig::service_threads)
       .def_readwrite("placement", &NodeConfig::placement)
+      .def_readwrite("nic_mbps", &NodeConfig::nic_mbps)
       .def_readwrite("log_level", &NodeConfig::log_level);
 }
 

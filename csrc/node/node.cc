@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <utility>
 
 #include "base/log.h"
 #include "node/host.h"
 #include "transport/inproc.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
@@ -36,6 +38,19 @@ std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
   transport::TcpOptions options;
   options.credentials = {config.secret, config.job_id};
   return transport::make_tcp_transport(std::move(options));
+}
+
+// Null, and the reason in the log, where ranks of one machine have to use TCP.
+std::unique_ptr<transport::Transport> make_shm(const NodeConfig& config) {
+  if (!config.shm || config.role != "worker") return nullptr;
+  transport::ShmOptions options;
+  options.stream.credentials = {config.secret, config.job_id};
+  options.lend_bytes = std::max(options.lend_bytes, 2 * static_cast<size_t>(config.partition_bytes));
+  auto shm = transport::make_shm_transport(std::move(options));
+  const Status viable = shm->viable();
+  if (viable) return shm;
+  BPS_LOG(kInfo) << "no shared memory between the ranks of this machine, TCP instead: " << viable.message();
+  return nullptr;
 }
 
 int loop_count(const NodeConfig& config) {
@@ -69,6 +84,7 @@ Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepW
   std::unique_ptr<Node> node(new Node(config));
   node->start_deadline_us_ = now_us() + seconds_to_us(config.start_timeout_s);
   node->tcp_ = make_tcp(config);
+  node->shm_ = make_shm(config);
   BPS_RETURN_IF_ERROR(node->start_loops());
   if (config.role == "scheduler" || config.host_scheduler) BPS_RETURN_IF_ERROR(node->start_scheduler());
   if (config.role == "scheduler") return node;
@@ -119,9 +135,13 @@ Status Node::start_service_and_join() {
   if (!ip) return ip.status();
   std::vector<transport::EventLoop*> loops;
   for (const auto& loop : data_loops_) loops.push_back(loop.get());
-  service_ = std::make_unique<summation::Service>(loops, metrics_, *this);
+  service_ = std::make_unique<summation::Service>(loops, static_cast<uint64_t>(config_.credit_bytes),
+                                                   metrics_, *this);
   auto addresses = service_->listen(*tcp_, {*ip, 0});
   if (!addresses) return addresses.status();
+  Result<std::vector<std::string>> local_addresses(std::vector<std::string>{});
+  if (shm_) local_addresses = service_->listen(*shm_, {"@", 0});
+  if (!local_addresses) return local_addresses.status();
   BPS_LOG(kInfo) << "address " << *ip << ", summation service at " << addresses->front();
 
   cluster::ClientOptions options{.scheduler_host = config_.scheduler_host,
@@ -135,11 +155,12 @@ Status Node::start_service_and_join() {
     options.scheduler_ports = {scheduler_->address().port};
   }
   client_ = std::make_unique<cluster::Client>(*control_loop_, *tcp_, std::move(options), *this);
-  client_->join(make_join(std::move(*addresses)));
+  client_->join(make_join(*ip, *addresses, *local_addresses));
   return Status::ok();
 }
 
-protocol::Join Node::make_join(std::vector<std::string> addresses) const {
+protocol::Join Node::make_join(const std::string& ip, const std::vector<std::string>& addresses,
+                               const std::vector<std::string>& local_addresses) const {
   const bool is_worker = config_.role == "worker";
   return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
                    .rank = is_worker ? config_.rank : -1,
@@ -148,9 +169,9 @@ protocol::Join Node::make_join(std::vector<std::string> addresses) const {
                    .pid = static_cast<uint64_t>(getpid()),
                    .host = host_name(),
                    .machine = config_.machine.empty() ? machine_id() : config_.machine,
-                   .nic_mbps = 0,
-                   .addresses = std::move(addresses),
-                   .local_addresses = {}},
+                   .nic_mbps = static_cast<uint32_t>(std::lround(nic_mbps(config_, ip))),
+                   .addresses = addresses,
+                   .local_addresses = local_addresses},
           .num_workers = static_cast<uint32_t>(config_.num_workers),
           .num_servers = static_cast<uint32_t>(config_.num_servers)};
 }
@@ -233,14 +254,32 @@ worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level lev
       done(std::move(link_end));
     };
   } else {
-    connector = [this, &loop, address = roster_.nodes[service].addresses[shard]](
-                    transport::ConnectCallback done) {
-      auto parsed = transport::parse_address(address);
-      if (!parsed) return done(parsed.status());
-      tcp_->connect(loop, *parsed, now_us() + seconds_to_us(config_.timeout_s), std::move(done));
+    connector = [this, &loop, service, shard](transport::ConnectCallback done) {
+      connect(loop, roster_.nodes[service], shard, std::move(done));
     };
   }
   return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), metrics_, events)};
+}
+
+void Node::connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
+                   transport::ConnectCallback done) {
+  if (shm_ && node.machine == self_.machine && shard < node.local_addresses.size()) {
+    return connect_to(*shm_, loop, node.local_addresses[shard],
+                      [this, &loop, &node, shard, done = std::move(done)](auto connection) mutable {
+                        if (connection) return done(std::move(connection));
+                        BPS_LOG(kWarning) << "no shared memory with " << node.describe()
+                                          << ", TCP instead: " << connection.status().message();
+                        connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+                      });
+  }
+  connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+}
+
+void Node::connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,
+                      transport::ConnectCallback done) const {
+  auto parsed = transport::parse_address(address);
+  if (!parsed) return done(parsed.status());
+  transport.connect(loop, *parsed, now_us() + seconds_to_us(config_.timeout_s), std::move(done));
 }
 
 void Node::on_failed(const Status& why) {

@@ -82,19 +82,26 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   Status start_scheduler();
   Status start_service_and_join();
   Status wait_for_start(const KeepWaiting& keep_waiting);
-  protocol::Join make_join(std::vector<std::string> addresses) const;
+  protocol::Join make_join(const std::string& ip, const std::vector<std::string>& addresses,
+                           const std::vector<std::string>& local_addresses) const;
   void start_service(const protocol::Tree& tree);
   void build_worker(const protocol::Tree& tree);
   // To all services that this node may contribute to at `level`.
   void build_lanes(const protocol::Tree& tree, protocol::Level level, worker::Lanes& lanes,
                    worker::LinkEvents& events);
   worker::Lane make_lane(uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events);
+  // To a shard of another node's service: through shared memory where both can, else by TCP.
+  void connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
+               transport::ConnectCallback done);
+  void connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,
+                  transport::ConnectCallback done) const;
   Status usable() const;
 
   const NodeConfig config_;
   TimeUs start_deadline_us_ = 0;
   Metrics metrics_;
   std::unique_ptr<transport::Transport> tcp_;
+  std::unique_ptr<transport::Transport> shm_;  // null: not to be used
   std::vector<std::unique_ptr<transport::EventLoop>> data_loops_;
   std::unique_ptr<transport::EventLoop> control_loop_;
   // Destroyed in the opposite order: nobody calls what is gone already.

@@ -1,6 +1,10 @@
 #include "protocol/placement.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,34 +12,154 @@
 #include "base/check.h"
 
 namespace byteps::protocol {
+namespace {
 
-Result<PlacementPolicy> placement_policy_from(std::string_view text) {
-  if (text == "auto") return PlacementPolicy::kAuto;
-  if (text == "allreduce") return PlacementPolicy::kAllReduce;
-  if (text == "ps") return PlacementPolicy::kPs;
-  return invalid_argument("placement: expected auto, allreduce or ps, got '" + std::string(text) + "'");
+constexpr std::string_view kWeightsPrefix = "weights:";
+constexpr double kRounding = 1e-12;  // of shares; less than a byte of any model
+constexpr double kMinNicMbps = 1e-3;
+constexpr double kMaxNicMbps = 1e9;
+
+std::optional<double> weight_from(std::string_view text) {
+  double weight = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (!std::isfinite(weight) || weight < 0) return std::nullopt;
+  return weight;
 }
 
-std::vector<double> service_shares(uint32_t num_workers, uint32_t num_servers, PlacementPolicy policy) {
-  BPS_CHECK(num_workers > 0) << "a job has workers";
-  const double n = num_workers;
-  const double k = num_servers;
-  double worker_share = 0;
-  double server_share = 0;
-  if (policy == PlacementPolicy::kAllReduce || num_servers == 0) {
-    worker_share = 1 / n;
-  } else if (policy == PlacementPolicy::kPs || (num_servers >= num_workers && num_workers > 1)) {
-    server_share = 1 / k;
-  } else if (num_workers == 1) {
-    worker_share = 1;
-  } else {
-    const double d = n * n + k * n - 2 * k;
-    worker_share = (n - k) / d;
-    server_share = 2 * (n - 1) / d;
+Result<PlacementPolicy> weights_from(std::string_view text) {
+  PlacementPolicy policy{.kind = PlacementPolicy::Kind::kWeights};
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find(',', start), text.size());
+    const std::string_view word = text.substr(start, end - start);
+    const std::optional<double> weight = weight_from(word);
+    if (!weight) {
+      return invalid_argument("placement: weight " + std::to_string(policy.weights.size() + 1) + " of '" +
+                              std::string(text) + "': expected a number of 0 or more, got '" +
+                              std::string(word) + "'");
+    }
+    policy.weights.push_back(*weight);
+    start = end + 1;
   }
-  std::vector<double> shares(num_workers, worker_share);
-  shares.resize(num_workers + num_servers, server_share);
+  const double sum = std::accumulate(policy.weights.begin(), policy.weights.end(), 0.0);
+  if (sum > 0 && std::isfinite(sum)) return policy;
+  return invalid_argument("placement: the weights '" + std::string(text) +
+                          "': expected a positive, finite sum, got " + std::to_string(sum));
+}
+
+// No card is slower or faster; nonsense from a peer must not become a share that is no number.
+bool is_known(double nic_mbps) { return nic_mbps >= kMinNicMbps && nic_mbps <= kMaxNicMbps; }
+
+// Speeds with the unknown ones filled in, `unknown` if there is none to fill in from.
+std::vector<double> speeds_of(const std::vector<Site>& sites, double unknown) {
+  double sum = 0;
+  double count = 0;
+  for (const Site& site : sites) {
+    if (!is_known(site.nic_mbps)) continue;
+    sum += site.nic_mbps;
+    ++count;
+  }
+  std::vector<double> speeds;
+  const double mean = count > 0 ? sum / count : unknown;
+  for (const Site& site : sites) speeds.push_back(is_known(site.nic_mbps) ? site.nic_mbps : mean);
+  return speeds;
+}
+
+double count_machines(const std::vector<Site>& sites) {
+  return static_cast<double>(
+      std::count_if(sites.begin(), sites.end(), [](const Site& site) { return !site.is_server; }));
+}
+
+std::vector<double> in_proportion(std::vector<double> parts) {
+  const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+  for (double& part : parts) part /= sum;
+  return parts;
+}
+
+std::vector<double> equal_shares(const std::vector<Site>& sites, bool on_servers) {
+  std::vector<double> shares;
+  for (const Site& site : sites) shares.push_back(site.is_server == on_servers ? 1 : 0);
+  return in_proportion(std::move(shares));
+}
+
+// The sums over sites that the optimum depends on.
+struct Speeds {
+  double slowest_machine = std::numeric_limits<double>::infinity();
+  double machines = 0;
+  double servers = 0;  // those with a card of their own
+};
+
+// The least T for M = 1.
+double optimal_time(double n, const Speeds& speeds) {
+  const double slowest = 1 / speeds.slowest_machine;
+  if (n <= 2) return slowest;  // what the servers cannot take, the machines can
+  const double filled = (1 + n / (n - 2)) / (speeds.machines / (n - 2) + speeds.servers / n);
+  return std::max(slowest, filled);
+}
+
+std::vector<double> optimal_shares(const std::vector<Site>& sites) {
+  const double n = count_machines(sites);
+  const std::vector<double> speed = speeds_of(sites, 1);
+  const auto adds_card = [&](size_t i) { return sites[i].is_server && !sites[i].shares_worker_machine; };
+  Speeds sums;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (adds_card(i)) sums.servers += speed[i];
+    if (sites[i].is_server) continue;
+    sums.machines += speed[i];
+    sums.slowest_machine = std::min(sums.slowest_machine, speed[i]);
+  }
+  const double time = optimal_time(n, sums);
+  const double on_servers = std::min(1.0, n < 2 ? 0 : time * sums.servers / n);
+  const double on_machines = on_servers > 1 - kRounding ? 0 : 1 - on_servers;
+  const double spare = time * sums.machines - n;  // of all machines together; of one: T B - M
+  std::vector<double> shares(sites.size());
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (adds_card(i)) shares[i] = on_servers * speed[i] / sums.servers;
+    if (sites[i].is_server || on_machines <= 0) continue;
+    shares[i] = on_machines * (n > 2 ? std::max(0.0, time * speed[i] - 1) / spare : 1 / n);
+  }
   return shares;
+}
+
+}  // namespace
+
+Result<PlacementPolicy> placement_policy_from(std::string_view text) {
+  using enum PlacementPolicy::Kind;
+  if (text == "auto") return PlacementPolicy{.kind = kAuto};
+  if (text == "allreduce") return PlacementPolicy{.kind = kAllReduce};
+  if (text == "ps") return PlacementPolicy{.kind = kPs};
+  if (text.starts_with(kWeightsPrefix)) return weights_from(text.substr(kWeightsPrefix.size()));
+  return invalid_argument("placement: expected auto, allreduce, ps or weights:..., got '" +
+                          std::string(text) + "'");
+}
+
+Result<std::vector<double>> site_shares(const std::vector<Site>& sites, const PlacementPolicy& policy) {
+  const double machines = count_machines(sites);
+  BPS_CHECK(machines > 0) << "a job has workers";
+  switch (policy.kind) {
+    case PlacementPolicy::Kind::kAuto: return optimal_shares(sites);
+    case PlacementPolicy::Kind::kAllReduce: return equal_shares(sites, false);
+    case PlacementPolicy::Kind::kPs: return equal_shares(sites, machines < static_cast<double>(sites.size()));
+    case PlacementPolicy::Kind::kWeights: break;
+  }
+  if (policy.weights.size() == sites.size()) return in_proportion(policy.weights);
+  const auto count = static_cast<size_t>(machines);
+  return invalid_argument("placement: expected " + std::to_string(sites.size()) + " weights, for " +
+                          std::to_string(count) + " worker machines and " +
+                          std::to_string(sites.size() - count) + " servers, got " +
+                          std::to_string(policy.weights.size()));
+}
+
+double predicted_seconds(const std::vector<Site>& sites, const std::vector<double>& shares, uint64_t bytes) {
+  BPS_CHECK(sites.size() == shares.size()) << "a share per site";
+  const double n = count_machines(sites);
+  const std::vector<double> speeds = speeds_of(sites, 0);
+  double longest = 0;
+  for (size_t i = 0; bytes > 0 && i < sites.size(); ++i) {
+    const double travels = sites[i].is_server ? n * shares[i] : 1 + (n - 2) * shares[i];
+    if (travels > kRounding) longest = std::max(longest, travels / speeds[i]);
+  }
+  return longest * static_cast<double>(bytes) * 8 / 1e6;
 }
 
 Placer::Placer(std::vector<double> shares) : shares_(std::move(shares)), placed_bytes_(shares_.size()) {}

@@ -1,10 +1,18 @@
-// Which summation service is the root of which partition. Pure.
+// Where partitions are summed: the share of each site, and the site of each partition. Pure.
 //
-// With n worker machines, k CPU machines and equal NICs the optimum gives each CPU machine 2(n-1)/D and each
-// worker machine (n-k)/D of the bytes, D = n^2 + kn - 2k, for 0 <= k <= n; for k > n all on CPU machines. A single
-// worker keeps all to itself: nothing has to travel.
-// Source: Jiang et al., "A Unified Architecture for Accelerating Distributed DNN Training in Heterogeneous
-// GPU/CPU Clusters", OSDI 2020, section 4.1.
+// A *site* is a place that sums and has a network card of its own: a worker machine, or a server on a CPU machine.
+// With n worker machines, M bytes to sum, m of them at a site of B bytes/s, a site's card is busy in each direction for
+//   (M + (n-2) m) / B    on a worker machine: it sends M - m of its own bytes, and m results to n-1 others;
+//   n m / B              on a server: it receives m from each machine, and sends the results back.
+// The busiest site takes the time T that the whole push_pull cannot be faster than. `auto` minimises T. As every
+// machine sends M, T is at least M / B of the slowest; from there on each site can take so many bytes within T:
+//   (T B - M) / (n-2)    a worker machine (any number, if n = 2);
+//   T B / n              a server,
+// so the least T at which they add up to M has a closed form (water-filling with one level, T). With equal cards and
+// 0 <= k <= n servers it gives each server 2(n-1)/D and each machine (n-k)/D of the bytes, D = n^2 + kn - 2k, which is
+// all-reduce for k = 0 and a parameter server for k >= n.
+// Source of the model and of the case with equal cards: Jiang et al., "A Unified Architecture for Accelerating
+// Distributed DNN Training in Heterogeneous GPU/CPU Clusters", OSDI 2020, section 4.1.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +23,48 @@
 
 namespace byteps::protocol {
 
-enum class PlacementPolicy : uint8_t {
-  kAuto,       // the optimum above
-  kAllReduce,  // worker processes only, equal shares
-  kPs,         // CPU machines only, equal shares; without any: as kAllReduce
+struct Site {
+  bool is_server = false;
+  double nic_mbps = 0;  // of its network card, per direction, in Mbit/s; 0 (or no sensible speed): unknown
+  // A server process on a machine that has workers, too: `auto` gives it nothing, as it has no card to add.
+  bool shares_worker_machine = false;
 };
-Result<PlacementPolicy> placement_policy_from(std::string_view text);  // "auto", "allreduce", "ps"
 
-// Share of the bytes for each service: workers by rank, then servers by number. Sums to 1.
-std::vector<double> service_shares(uint32_t num_workers, uint32_t num_servers, PlacementPolicy policy);
+struct PlacementPolicy {
+  enum class Kind : uint8_t {
+    kAuto,       // the optimum above
+    kAllReduce,  // worker machines only, equal shares
+    kPs,         // servers only, equal shares; without any: as kAllReduce
+    kWeights,    // in proportion to `weights`
+  };
+  Kind kind = Kind::kAuto;
+  std::vector<double> weights = {};  // kWeights only: one per site; not negative, one at least positive
+};
+// "auto", "allreduce", "ps", or "weights:" and numbers with commas between them. Invalid argument if it is none.
+Result<PlacementPolicy> placement_policy_from(std::string_view text);
 
-// Hands out services so that the bytes of each are less than a partition away from its share, at every moment.
+// Share of the bytes for each site; they sum to 1. `sites`: worker machines (one at least), then servers.
+// A card of unknown speed counts as the mean of the known ones, all alike if none is known. Where several shares are
+// optimal (two machines; a machine that alone fixes T), servers are filled first, then machines in proportion to what
+// they can take. A single machine keeps all: nothing has to travel.
+// Invalid argument: the weights are not one per site.
+Result<std::vector<double>> site_shares(const std::vector<Site>& sites, const PlacementPolicy& policy);
+
+// T of the model above for any shares: the bound on one push_pull of `bytes` bytes. Payload only: for a time that can
+// be measured, speeds have to be those of payload, too. Servers that share a machine count as if they had a card.
+// Infinite if something has to travel and no card's speed is known.
+double predicted_seconds(const std::vector<Site>& sites, const std::vector<double>& shares, uint64_t bytes);
+
+// Hands out sites so that the bytes of each are less than a partition away from its share at every moment, and
+// therefore less than two partitions in every run of consecutive partitions: no site is a hot spot for a while.
 // Source: Tijdeman, "The chairman assignment problem", Discrete Mathematics 32, 1980.
 class Placer {
  public:
   explicit Placer(std::vector<double> shares);
-  // The service for the next partition: of those behind their share, the one that would soonest be a partition
+  // The site for the next partition: of those behind their share, the one that would soonest be a partition
   // behind. Deterministic.
   uint16_t place(uint64_t bytes);
-  // By service; an empty partition counts as one byte, so that they take turns as well.
+  // By site; an empty partition counts as one byte, so that they take turns as well.
   const std::vector<uint64_t>& placed_bytes() const { return placed_bytes_; }
 
  private:

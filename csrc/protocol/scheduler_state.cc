@@ -6,7 +6,6 @@
 #include "protocol/text.h"
 
 namespace byteps::protocol {
-
 SchedulerState::SchedulerState(SchedulerOptions options, TimeUs now)
     : options_(options),
       start_deadline_us_(now + options.start_timeout_us),
@@ -68,11 +67,10 @@ void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   std::vector<std::string> describe_rank;
   for (uint32_t rank = 0; rank < roster.num_workers; ++rank)
     describe_rank.push_back(roster.nodes[rank].describe());
-  const Tree tree(roster.nodes, roster.num_workers);
-  const auto num_servers = tree.num_nodes() - tree.num_workers();
-  tensors_.emplace(describe_rank,
-                   PlaceGiver(tree, service_shares(tree.num_machines(), num_servers, options_.placement)),
-                   options_.partition_bytes);
+const Tree tree(roster.nodes, roster.num_workers);
+  Result<std::vector<double>> shares = site_shares(tree.sites(), options_.placement);
+  if (!shares) return fail(shares.status(), actions);
+  tensors_.emplace(describe_rank, PlaceGiver(tree, std::move(shares).value()), options_.partition_bytes);
   barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
   phase_ = Phase::kRunning;
   epoch_ = roster.epoch;

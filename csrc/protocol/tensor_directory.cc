@@ -15,21 +15,33 @@ Refused refusal(const std::string& name, uint32_t tensor, const Status& why) {
 }  // namespace
 
 PlaceGiver::PlaceGiver(const Tree& tree, std::vector<double> shares)
-    : sites_(std::move(shares)),
-      turn_bytes_(tree.num_turns()),
-      site_turn_bytes_(tree.num_sites(), std::vector<uint64_t>(tree.num_turns())) {}
+    : sites_(std::move(shares)), turn_bytes_(tree.num_turns()) {
+  for (uint32_t turn = 0; turn < tree.num_turns(); ++turn) {
+    lane_of_turn_.push_back(tree.lane({0, static_cast<uint16_t>(turn)}));
+  }
+  const size_t num_lanes = lane_of_turn_.back() + size_t{1};
+  rank_bytes_.resize(tree.num_turns() / num_lanes);
+  loads_.resize(tree.num_sites(),
+                {std::vector<uint64_t>(tree.num_turns()), std::vector<uint64_t>(num_lanes)});
+}
 
 Place PlaceGiver::next(uint64_t bytes) {
   const uint16_t site = sites_.place(bytes);
-  std::vector<uint64_t>& here = site_turn_bytes_[site];
-  size_t turn = 0;
-  for (size_t t = 1; t < here.size(); ++t) {
-    if (turn_bytes_[t] + here[t] < turn_bytes_[turn] + here[turn]) turn = t;
+  Loads& here = loads_[site];
+  const auto load = [&](size_t turn) {
+    return turn_bytes_[turn] + rank_bytes_[turn % rank_bytes_.size()] + here.by_turn[turn] +
+           here.by_lane[lane_of_turn_[turn]];
+  };
+  size_t least = 0;
+  for (size_t turn = 1; turn < turn_bytes_.size(); ++turn) {
+    if (load(turn) < load(least)) least = turn;
   }
   const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);  // empty ones take turns as well
-  turn_bytes_[turn] += charged_bytes;
-  here[turn] += charged_bytes;
-  return {site, static_cast<uint16_t>(turn)};
+  turn_bytes_[least] += charged_bytes;
+  rank_bytes_[least % rank_bytes_.size()] += charged_bytes;
+  here.by_turn[least] += charged_bytes;
+  here.by_lane[lane_of_turn_[least]] += charged_bytes;
+  return {site, static_cast<uint16_t>(least)};
 }
 
 TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places,

@@ -1,7 +1,6 @@
 #include "protocol/tree.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 #include "protocol/text.h"
@@ -10,14 +9,15 @@ namespace byteps::protocol {
 
 namespace {
 
-// More turns than this are not worth the scheduler's time; odd mixtures of sizes are served a little unevenly then.
-constexpr uint32_t kMaxPeriod = 64;
+// Of any mixture of 1 to 8. More are not worth the scheduler's time: odd mixtures of sizes are served a little unevenly.
+constexpr uint32_t kMaxRanksPeriod = 840;
+constexpr uint32_t kMaxShardsPeriod = 12;  // of 1 to 4
 
-uint32_t common_period(const std::vector<uint32_t>& sizes) {
+uint32_t common_period(const std::vector<uint32_t>& sizes, uint32_t limit) {
   uint64_t period = 1;
   for (const uint32_t size : sizes) {
     period = std::lcm(period, uint64_t{size});
-    if (period > kMaxPeriod) return *std::max_element(sizes.begin(), sizes.end());
+    if (period > limit) return *std::max_element(sizes.begin(), sizes.end());
   }
   return static_cast<uint32_t>(period);
 }
@@ -37,12 +37,26 @@ Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
   }
   std::vector<uint32_t> sizes;
   for (const auto& ranks : ranks_) sizes.push_back(static_cast<uint32_t>(ranks.size()));
-  ranks_period_ = common_period(sizes);
-  shards_period_ = common_period(num_shards_);
+  ranks_period_ = common_period(sizes, kMaxRanksPeriod);
+  shards_period_ = common_period(num_shards_, kMaxShardsPeriod);
+  add_sites(nodes, machines);
 }
 
-uint32_t Tree::first_node_of(uint32_t site) const {
-  return site < num_machines() ? ranks_[site].front() : num_workers() + site - num_machines();
+void Tree::add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines) {
+  sites_.resize(num_machines());
+  std::map<std::string, uint32_t> servers;  // -> how many share that machine
+  for (uint32_t node = num_workers(); node < nodes.size(); ++node) ++servers[nodes[node].machine];
+  for (uint32_t node = 0; node < nodes.size(); ++node) {
+    const NodeInfo& info = nodes[node];
+    if (node < num_workers()) {
+      double& speed = sites_[machine_of_rank_[node]].nic_mbps;
+      speed = std::max(speed, static_cast<double>(info.nic_mbps));
+    } else {
+      sites_.push_back({.is_server = true,
+                        .nic_mbps = static_cast<double>(info.nic_mbps) / servers[info.machine],
+                        .shares_worker_machine = machines.contains(info.machine)});
+    }
+  }
 }
 
 Status Tree::check(const Place& place) const {
@@ -58,7 +72,7 @@ Status Tree::check(const Place& place) const {
 }
 
 uint32_t Tree::root(const Place& place) const {
-  if (place.site >= num_machines()) return first_node_of(place.site);
+  if (place.site >= num_machines()) return num_workers() + place.site - num_machines();
   const std::vector<uint32_t>& ranks = ranks_[place.site];
   return ranks[place.turn % ranks.size()];
 }

@@ -13,10 +13,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "protocol/message.h"
+#include "protocol/placement.h"
 
 namespace byteps::protocol {
 
@@ -49,8 +51,8 @@ class Tree {
   uint32_t machine_of(uint32_t rank) const { return machine_of_rank_[rank]; }
   // Ascending; never empty.
   const std::vector<uint32_t>& ranks_of(uint32_t machine) const { return ranks_[machine]; }
-  // The first rank of a machine's site, or the server.
-  uint32_t first_node_of(uint32_t site) const;
+  // What placement has to know of them. Servers on one machine share its network card.
+  const std::vector<Site>& sites() const { return sites_; }
 
   // kDataLoss: no such site or turn.
   Status check(const Place& place) const;
@@ -73,6 +75,8 @@ class Tree {
   Children machines() const;
 
  private:
+  void add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines);
+
   std::vector<std::string> describe_rank_;
   std::vector<uint32_t> machine_of_rank_;
   std::vector<std::vector<uint32_t>> ranks_;  // by machine
@@ -80,6 +84,7 @@ class Tree {
   // After so many turns (lanes) each rank of every machine (shard of every node) has had as many as the others.
   uint32_t ranks_period_ = 1;
   uint32_t shards_period_ = 1;
+  std::vector<Site> sites_;
 };
 
 }  // namespace byteps::protocol

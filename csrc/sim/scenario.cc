@@ -115,7 +115,7 @@ void make_job(Random& random, Scenario& scenario) {
   scenario.scheduler_in_rank_0 = random.chance(0.5);
   scenario.ranks_are_given = scenario.scheduler_in_rank_0 || random.chance(0.7);
   scenario.sizes_are_given = random.chance(0.7);
-  scenario.placement = static_cast<protocol::PlacementPolicy>(random.below(3));
+  scenario.placement.kind = static_cast<protocol::PlacementPolicy::Kind>(random.below(3));
   scenario.partition_bytes = 4096 * (1 + random.below(3));
   scenario.credit_bytes = 1024 << random.below(6);
   scenario.network.min_latency_us = random.between(5, 100);

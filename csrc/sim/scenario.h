@@ -70,7 +70,7 @@ struct Scenario {
   bool scheduler_in_rank_0 = true;
   bool ranks_are_given = true;  // else the scheduler numbers
   bool sizes_are_given = true;  // else the scheduler learns them from the first worker
-  protocol::PlacementPolicy placement = protocol::PlacementPolicy::kAuto;
+  protocol::PlacementPolicy placement;
   uint64_t partition_bytes = 4096;
   uint64_t credit_bytes = 4096;
   TimeUs start_timeout_us = 2'000'000;

@@ -3,99 +3,302 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
+#include <string>
 
 namespace byteps::protocol {
 namespace {
 
 using Shares = std::vector<double>;
+using Sites = std::vector<Site>;
+using Kind = PlacementPolicy::Kind;
+using Random = std::mt19937_64;
 
-void expect_shares(const Shares& got, const Shares& expected) {
+constexpr uint64_t kBytes = 1 << 20;
+constexpr double kMbps = 1000;
+
+Sites sites_of(const std::vector<double>& machines_mbps, const std::vector<double>& servers_mbps) {
+  Sites sites;
+  for (const double mbps : machines_mbps) sites.push_back({.nic_mbps = mbps});
+  for (const double mbps : servers_mbps) sites.push_back({.is_server = true, .nic_mbps = mbps});
+  return sites;
+}
+
+Sites equal_sites(size_t n, size_t k, double mbps = kMbps) {
+  return sites_of(std::vector<double>(n, mbps), std::vector<double>(k, mbps));
+}
+
+PlacementPolicy policy_of(Kind kind) { return {.kind = kind}; }
+
+Shares shares_of(const Sites& sites, Kind kind = Kind::kAuto) {
+  return site_shares(sites, policy_of(kind)).value();
+}
+
+double seconds_of(const Sites& sites, Kind kind = Kind::kAuto) {
+  return predicted_seconds(sites, shares_of(sites, kind), kBytes);
+}
+
+void expect_shares(const Shares& got, const Shares& expected, const std::string& what = "") {
   ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-12) << "service " << i;
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-12) << "site " << i << what;
 }
 
-TEST(ServiceShares, FollowTheOptimum) {
-  using enum PlacementPolicy;
-  expect_shares(service_shares(2, 0, kAuto), {0.5, 0.5});
-  expect_shares(service_shares(2, 1, kAuto), {0.25, 0.25, 0.5});  // D = 4
-  expect_shares(service_shares(4, 1, kAuto), {3. / 18, 3. / 18, 3. / 18, 3. / 18, 6. / 18});
-  expect_shares(service_shares(4, 2, kAuto), {.1, .1, .1, .1, .3, .3});  // D = 20
-  expect_shares(service_shares(2, 2, kAuto), {0, 0, 0.5, 0.5});
-  expect_shares(service_shares(2, 4, kAuto), {0, 0, 0.25, 0.25, 0.25, 0.25});
-  expect_shares(service_shares(1, 0, kAuto), {1});
-  expect_shares(service_shares(1, 1, kAuto), {1, 0});
-  expect_shares(service_shares(1, 3, kAuto), {1, 0, 0, 0});
-  expect_shares(service_shares(2, 2, kAllReduce), {0.5, 0.5, 0, 0});
-  expect_shares(service_shares(4, 1, kPs), {0, 0, 0, 0, 1});
-  expect_shares(service_shares(1, 1, kPs), {0, 1});
-  expect_shares(service_shares(2, 0, kPs), {0.5, 0.5});
+double between(Random& random, double low, double high) {
+  return std::uniform_real_distribution<double>(low, high)(random);
 }
 
-// Traffic of a NIC, one way, for M = 1: a worker sends its own M and, for its share m, the results to n - 1 others
-// but not its own share; a server sends n times its share. The optimum is where no NIC is busier than the bound.
-TEST(ServiceShares, NoNicIsBusierThanTheBound) {
-  for (uint32_t n = 2; n <= 16; ++n) {
-    for (uint32_t k = 0; k <= n; ++k) {
-      const Shares shares = service_shares(n, k, PlacementPolicy::kAuto);
-      EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 1, 1e-12);
-      const double bound = 2.0 * n * (n - 1) / (1.0 * n * n + 1.0 * k * n - 2.0 * k);
-      for (uint32_t i = 0; i < n; ++i) EXPECT_LE(1 + (n - 2.0) * shares[i], bound + 1e-12) << n << ", " << k;
-      for (uint32_t i = n; i < n + k; ++i) EXPECT_LE(n * shares[i], bound + 1e-12) << n << ", " << k;
+size_t count_between(Random& random, size_t low, size_t high) {
+  return std::uniform_int_distribution<size_t>(low, high)(random);
+}
+
+Sites random_sites(Random& random) {
+  Sites sites(count_between(random, 1, 12));
+  sites.resize(sites.size() + count_between(random, 0, 12), {.is_server = true});
+  const double unknown = random() % 4 == 0 ? 0.2 : 0;
+  const double sharing = random() % 4 == 0 ? 0.3 : 0;
+  for (Site& site : sites) {
+    site.nic_mbps = between(random, 0, 1) < unknown ? 0 : std::exp(between(random, 0, 5));
+    site.shares_worker_machine = site.is_server && between(random, 0, 1) < sharing;
+  }
+  return sites;
+}
+
+Shares random_shares(Random& random, size_t count) {
+  Shares shares(count);
+  for (double& share : shares) share = random() % 3 == 0 ? 0 : between(random, 0, 1);
+  shares[random() % count] += 0.1;
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+TEST(SiteShares, OfEqualCardsFollowThePapersFormula) {
+  expect_shares(shares_of(equal_sites(4, 2)), {.1, .1, .1, .1, .3, .3});  // D = 20
+  for (size_t n = 2; n <= 40; ++n) {
+    for (size_t k = 0; k <= n; ++k) {
+      const auto nn = static_cast<double>(n);
+      const auto kk = static_cast<double>(k);
+      const double d = nn * nn + kk * nn - 2 * kk;
+      Shares expected(n, (nn - kk) / d);
+      expected.resize(n + k, 2 * (nn - 1) / d);
+      const Sites sites = equal_sites(n, k);
+      const std::string what = " of (" + std::to_string(n) + ", " + std::to_string(k) + ")";
+      expect_shares(shares_of(sites), expected, what);
+      EXPECT_NEAR(seconds_of(sites), 2 * nn * (nn - 1) / d * kBytes * 8 / (kMbps * 1e6), 1e-12) << what;
     }
   }
 }
 
-TEST(ServiceShares, PoliciesHaveNames) {
-  EXPECT_EQ(placement_policy_from("auto").value(), PlacementPolicy::kAuto);
-  EXPECT_EQ(placement_policy_from("allreduce").value(), PlacementPolicy::kAllReduce);
-  EXPECT_EQ(placement_policy_from("ps").value(), PlacementPolicy::kPs);
-  EXPECT_EQ(placement_policy_from("PS").status().code(), StatusCode::kInvalidArgument);
+TEST(SiteShares, WithoutServersAreThoseOfAllReduce) {
+  for (size_t n = 1; n <= 9; ++n)
+    expect_shares(shares_of(equal_sites(n, 0)), shares_of(equal_sites(n, 0), Kind::kAllReduce));
 }
 
-// How far each service's bytes are from its share of all bytes at the worst moment, in partitions.
-double worst_distance(const Shares& shares, const std::vector<uint64_t>& sizes) {
+TEST(SiteShares, WithAsManyServersAsMachinesAreThoseOfAParameterServer) {
+  for (size_t n = 2; n <= 9; ++n) {
+    for (size_t k = n; k <= n + 3; ++k)
+      expect_shares(shares_of(equal_sites(n, k)), shares_of(equal_sites(n, k), Kind::kPs));
+  }
+}
+
+TEST(SiteShares, OfOneMachineKeepAllThere) {
+  expect_shares(shares_of(equal_sites(1, 0)), {1});
+  expect_shares(shares_of(equal_sites(1, 3)), {1, 0, 0, 0});
+  EXPECT_EQ(seconds_of(equal_sites(1, 3)), 0);
+}
+
+TEST(SiteShares, OfForcedPlacementsAreEqual) {
+  expect_shares(shares_of(equal_sites(2, 2), Kind::kAllReduce), {0.5, 0.5, 0, 0});
+  expect_shares(shares_of(sites_of({1, 5}, {2, 4}), Kind::kPs), {0, 0, 0.5, 0.5});
+  expect_shares(shares_of(equal_sites(1, 1), Kind::kPs), {0, 1});
+  expect_shares(shares_of(equal_sites(2, 0), Kind::kPs), {0.5, 0.5});
+}
+
+// Worked by hand: T = max(M / slowest machine, (1 + n/(n-2)) M / (sum of machines / (n-2) + sum of servers / n)).
+TEST(SiteShares, OfUnequalCardsFillEachAsFarAsTheTimeAllows) {
+  // A fast machine among equals: T = (1 + 3) / (3 + 3 + 6) = 1/3 = 1 / slowest, so only the fast one has room.
+  expect_shares(shares_of(sites_of({3, 3, 6}, {})), {0, 0, 1});
+  // T = (1 + 2) / (48 / 2 + 48 / 4) = 1/12; machines (T B - 1) / 2, servers T B / 4.
+  expect_shares(shares_of(sites_of({12, 12, 12, 12}, {24, 24}), Kind::kAuto), {0, 0, 0, 0, .5, .5});
+  // T = (1 + 2) / (66 / 2 + 12 / 4) = 1/12.
+  expect_shares(shares_of(sites_of({12, 12, 18, 24}, {12})), {0, 0, .25, .5, .25});
+}
+
+TEST(SiteShares, OfAJobThatOneSlowMachineHoldsUpFillServersFirst) {
+  // T = 1: the servers can take 10 / 4 of all.
+  expect_shares(shares_of(sites_of({1, 10, 10, 10}, {6, 4})), {0, 0, 0, 0, .6, .4});
+  // T = 1: the server can take a quarter; the rest goes by what machines have to spare, 4 : 9 : 9.
+  expect_shares(shares_of(sites_of({1, 5, 10, 10}, {1})), {0, 3 / 22., 27 / 88., 27 / 88., .25});
+}
+
+TEST(SiteShares, OfTwoMachinesFillServersFirst) {
+  expect_shares(shares_of(sites_of({10, 40}, {5, 3})), {.3, .3, .25, .15});
+  expect_shares(shares_of(sites_of({10, 10}, {30, 10})), {0, 0, .75, .25});
+}
+
+TEST(SiteShares, CountUnknownCardsAsTheMeanOfTheOthers) {
+  expect_shares(shares_of(sites_of({12, 0, 24}, {0})), shares_of(sites_of({12, 18, 24}, {18})));
+  expect_shares(shares_of(equal_sites(4, 2, 0)), shares_of(equal_sites(4, 2)));
+  for (const double nonsense : {-1.0, 1e300, 1e-300, std::nan("")})
+    expect_shares(shares_of(sites_of({12, nonsense, 24}, {})), shares_of(sites_of({12, 18, 24}, {})));
+  EXPECT_EQ(seconds_of(equal_sites(4, 2, 0)), std::numeric_limits<double>::infinity());
+}
+
+TEST(SiteShares, GiveNothingToServersWithoutACardOfTheirOwn) {
+  Sites sites = equal_sites(4, 2);
+  sites[4].shares_worker_machine = true;
+  expect_shares(shares_of(sites), {3 / 18., 3 / 18., 3 / 18., 3 / 18., 0, 6 / 18.});  // those of (4, 1)
+  expect_shares(shares_of(sites, Kind::kPs), {0, 0, 0, 0, .5, .5});
+}
+
+TEST(SiteShares, OfAnyCardsSumToOneAndAreNeverWorseThanOthers) {
+  Random random(1);
+  for (int i = 0; i < 3000; ++i) {
+    const Sites sites = random_sites(random);
+    const Shares best = shares_of(sites);
+    EXPECT_NEAR(std::accumulate(best.begin(), best.end(), 0.0), 1, 1e-9);
+    EXPECT_GE(*std::min_element(best.begin(), best.end()), 0);
+    const double bound = predicted_seconds(sites, best, kBytes) * (1 - 1e-9);
+    EXPECT_LE(bound, seconds_of(sites, Kind::kAllReduce)) << i;
+    const bool all_add_cards =
+        std::none_of(sites.begin(), sites.end(), [](const Site& site) { return site.shares_worker_machine; });
+    if (!all_add_cards) continue;
+    EXPECT_LE(bound, seconds_of(sites, Kind::kPs)) << i;
+    for (int other = 0; other < 10; ++other)
+      EXPECT_LE(bound, predicted_seconds(sites, random_shares(random, sites.size()), kBytes)) << i;
+  }
+}
+
+TEST(SiteShares, OfFasterCardsAreNeverSlower) {
+  Random random(2);
+  for (int i = 0; i < 3000; ++i) {
+    Sites sites = random_sites(random);
+    for (Site& site : sites) site.nic_mbps = std::max(site.nic_mbps, 1.0);
+    const double before = seconds_of(sites);
+    sites[random() % sites.size()].nic_mbps *= between(random, 1, 3);
+    EXPECT_LE(seconds_of(sites), before * (1 + 1e-9)) << i;
+  }
+}
+
+TEST(SiteShares, OfMoreServersAreNeverSlower) {
+  Random random(3);
+  for (int i = 0; i < 1000; ++i) {
+    Sites sites = random_sites(random);
+    for (Site& site : sites) site.nic_mbps = std::max(site.nic_mbps, 1.0);
+    const double before = seconds_of(sites);
+    sites.push_back({.is_server = true, .nic_mbps = between(random, 1, 100)});
+    EXPECT_LE(seconds_of(sites), before * (1 + 1e-9)) << i;
+  }
+}
+
+TEST(SiteShares, FollowGivenWeights) {
+  const auto policy = placement_policy_from("weights:1,1,0.5,2.5");
+  ASSERT_TRUE(policy) << policy.status();
+  EXPECT_EQ(policy->kind, Kind::kWeights);
+  expect_shares(site_shares(equal_sites(3, 1), *policy).value(), {.2, .2, .1, .5});
+  const Status misfit = site_shares(equal_sites(2, 1), *policy).status();
+  EXPECT_EQ(misfit.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(misfit.message(), "placement: expected 3 weights, for 2 worker machines and 1 servers, got 4");
+}
+
+TEST(PlacementPolicy, HasNames) {
+  EXPECT_EQ(placement_policy_from("auto")->kind, Kind::kAuto);
+  EXPECT_EQ(placement_policy_from("allreduce")->kind, Kind::kAllReduce);
+  EXPECT_EQ(placement_policy_from("ps")->kind, Kind::kPs);
+}
+
+TEST(PlacementPolicy, SaysWhatIsWrongWithAText) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"PS", "expected auto, allreduce, ps or weights:..., got 'PS'"},
+      {"weights", "expected auto, allreduce, ps or weights:..., got 'weights'"},
+      {"weights:", "weight 1 of '': expected a number of 0 or more, got ''"},
+      {"weights:1,,2", "weight 2 of '1,,2': expected a number of 0 or more, got ''"},
+      {"weights:1,2,", "weight 3 of '1,2,': expected a number of 0 or more, got ''"},
+      {"weights:1,-2", "weight 2 of '1,-2': expected a number of 0 or more, got '-2'"},
+      {"weights:1 ,2", "weight 1 of '1 ,2': expected a number of 0 or more, got '1 '"},
+      {"weights:nan", "weight 1 of 'nan': expected a number of 0 or more, got 'nan'"},
+      {"weights:0,0", "the weights '0,0': expected a positive, finite sum, got 0.000000"},
+      {"weights:1e308,1e308", "the weights '1e308,1e308': expected a positive, finite sum, got inf"},
+  };
+  for (const auto& [text, message] : cases) {
+    const Status status = placement_policy_from(text).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << text;
+    EXPECT_EQ(status.message(), std::string("placement: ") + message) << text;
+  }
+}
+
+TEST(PredictedSeconds, AreThoseOfTheBusiestCard) {
+  const Sites sites = sites_of({8, 8, 4}, {2});  // 1, 1, 0.5 and 0.25 MB/s
+  EXPECT_DOUBLE_EQ(predicted_seconds(sites, {0, 0, 0, 1}, 1'000'000), 12);
+  EXPECT_DOUBLE_EQ(predicted_seconds(sites, {.5, .5, 0, 0}, 1'000'000), 2);
+  EXPECT_DOUBLE_EQ(predicted_seconds(sites, {0, 0, 1, 0}, 1'000'000), 4);
+  EXPECT_EQ(predicted_seconds(sites, {0, 0, 1, 0}, 0), 0);
+}
+
+// How far the bytes of a site are from its share at worst, in partitions.
+struct Distance {
+  double of_prefixes = 0;
+  double of_intervals = 0;
+};
+
+Distance worst_distance(const Shares& shares, const std::vector<uint64_t>& sizes) {
   Placer placer(shares);
+  const auto largest = static_cast<double>(*std::max_element(sizes.begin(), sizes.end()));
   uint64_t total = 0;
-  uint64_t largest = 0;
-  double worst = 0;
-  for (uint64_t size : sizes) {
-    const uint16_t service = placer.place(size);
-    EXPECT_GT(shares[service], 0) << "service " << service;
+  // Of all prefixes so far, the empty one included: an interval is what two of them differ by.
+  std::vector<double> most(shares.size(), 0);
+  std::vector<double> least(shares.size(), 0);
+  Distance worst;
+  for (const uint64_t size : sizes) {
+    const uint16_t site = placer.place(size);
+    EXPECT_GT(shares[site], 0) << "site " << site;
     total += size;
-    largest = std::max(largest, size);
     for (size_t i = 0; i < shares.size(); ++i) {
       const double due = shares[i] * static_cast<double>(total);
-      const double distance = std::abs(static_cast<double>(placer.placed_bytes()[i]) - due);
-      worst = std::max(worst, distance / static_cast<double>(largest));
+      const double ahead = (static_cast<double>(placer.placed_bytes()[i]) - due) / largest;
+      most[i] = std::max(most[i], ahead);
+      least[i] = std::min(least[i], ahead);
+      worst.of_prefixes = std::max(worst.of_prefixes, std::abs(ahead));
+      worst.of_intervals = std::max({worst.of_intervals, most[i] - ahead, ahead - least[i]});
     }
   }
   EXPECT_EQ(std::accumulate(placer.placed_bytes().begin(), placer.placed_bytes().end(), uint64_t{0}), total);
   return worst;
 }
 
-TEST(Placer, StaysWithinOnePartitionOfTheSharesAtEveryMoment) {
-  std::mt19937_64 random(1);
-  for (uint32_t n = 1; n <= 16; ++n) {
-    for (uint32_t k = 0; k <= n + 1; ++k) {
-      const Shares shares = service_shares(n, k, PlacementPolicy::kAuto);
-      EXPECT_LT(worst_distance(shares, std::vector<uint64_t>(200, 4096)), 1 + 1e-9) << n << ", " << k;
-      std::vector<uint64_t> sizes(200);
-      for (uint64_t& size : sizes) size = random() % 3 == 0 ? 1 + random() % 4096 : 4096;
-      EXPECT_LT(worst_distance(shares, sizes), 1 + 1e-9) << n << ", " << k << ", mixed sizes";
-    }
+void expect_even(const Shares& shares, Random& random, const std::string& what) {
+  std::vector<uint64_t> sizes(400, 4096);
+  for (const char* which : {", equal sizes", ", mixed sizes"}) {
+    const Distance distance = worst_distance(shares, sizes);
+    EXPECT_LT(distance.of_prefixes, 1 + 1e-9) << what << which;
+    EXPECT_LT(distance.of_intervals, 2 + 1e-9) << what << which;
+    for (uint64_t& size : sizes) size = random() % 3 == 0 ? 1 + random() % 4096 : 4096;
   }
 }
 
+TEST(Placer, StaysCloseToTheSharesInEveryRunOfPartitions) {
+  Random random(4);
+  for (size_t n = 1; n <= 16; ++n) {
+    for (size_t k = 0; k <= n + 1; ++k)
+      expect_even(shares_of(equal_sites(n, k)), random, std::to_string(n) + ", " + std::to_string(k));
+  }
+  expect_even(shares_of(sites_of({200, 200, 100, 200}, {200, 200})), random, "one slow machine");
+  expect_even(shares_of(sites_of({100, 100, 100, 100}, {400, 100})), random, "one fast server");
+  for (int i = 0; i < 300; ++i)
+    expect_even(random_shares(random, count_between(random, 1, 24)), random, "random " + std::to_string(i));
+}
+
 TEST(Placer, IsDeterministic) {
-  Placer one(service_shares(5, 2, PlacementPolicy::kAuto));
-  Placer other(service_shares(5, 2, PlacementPolicy::kAuto));
+  Placer one(shares_of(equal_sites(5, 2)));
+  Placer other(shares_of(equal_sites(5, 2)));
   for (uint64_t i = 0; i < 1000; ++i) ASSERT_EQ(one.place(i * 37 % 4096), other.place(i * 37 % 4096));
 }
 
 TEST(Placer, EmptyPartitionsTakeTurns) {
-  Placer placer(service_shares(2, 0, PlacementPolicy::kAuto));
+  Placer placer(shares_of(equal_sites(2, 0)));
   const uint16_t first = placer.place(0);
   EXPECT_NE(placer.place(0), first);
 }

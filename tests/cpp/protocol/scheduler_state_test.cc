@@ -88,7 +88,7 @@ class SchedulerStateTest : public testing::Test {
                          .timeout_us = kTimeoutUs,
                          .op_timeout_us = kOpUs,
                          .partition_bytes = 4096,
-                         .placement = PlacementPolicy::kPs},
+                         .placement = {.kind = PlacementPolicy::Kind::kPs}},
                         0};
   std::vector<SendTo> sent_;
   std::vector<PeerId> closed_;
@@ -134,6 +134,21 @@ TEST_F(SchedulerStateTest, WhoDoesNotFitFailsTheJobAtOnce) {
   expect_failed("rank 0 (host b, pid 100): the number is taken: rank 0 (host a, pid 100) has joined before",
                 {0, 1});
   EXPECT_EQ(closed_, Peers{1});
+}
+
+TEST_F(SchedulerStateTest, WeightsThatDoNotFitTheRosterFailTheJob) {
+  SchedulerState state({.num_workers = 1,
+                        .start_timeout_us = kStartUs,
+                        .timeout_us = kTimeoutUs,
+                        .op_timeout_us = kOpUs,
+                        .partition_bytes = 4096,
+                        .placement = {.kind = PlacementPolicy::Kind::kWeights, .weights = {1, 2}}},
+                       0);
+  SchedulerActions actions;
+  state.on_message(0, join_of(Role::kWorker, 0), 0, actions);
+  EXPECT_EQ(state.phase(), Phase::kFailed);
+  EXPECT_EQ(state.failure().message(),
+            "placement: expected 1 weights, for 1 worker machines and 0 servers, got 2");
 }
 
 TEST_F(SchedulerStateTest, SecondJoinOfAPeerFailsTheJob) {
@@ -223,7 +238,8 @@ TEST_F(SchedulerStateTest, DeclarationsAreAnsweredToWhoAsks) {
   start();
   receive(1, Declare{"w", DType::kFloat32, 8192});
   EXPECT_EQ(receivers<Placed>(), Peers{1});
-  EXPECT_EQ(first<Placed>().services, (std::vector<uint16_t>{2, 2})) << "all at the server";
+  EXPECT_EQ(first<Placed>().places, (std::vector<Place>{{1, 0}, {1, 1}}))
+      << "all at the server; the ranks of the machine take turns";
   const Placed placed = first<Placed>();
   receive(0, Declare{"w", DType::kFloat32, 8192});
   EXPECT_EQ(receivers<Placed>(), Peers{0});

@@ -54,8 +54,9 @@ class VirtualNetworkTest : public testing::TestWithParam<uint64_t> {
   }
   View payload(size_t bytes) { return {std::make_shared<Memory>(findings, "payload", bytes), 0, bytes}; }
   void send(int number, size_t payload_bytes, SentCallback on_sent = nullptr) {
-    near->send({.head = {static_cast<std::byte>(number)}, .payload = payload(payload_bytes), .reply_space = {}},
-               std::move(on_sent));
+    near->send(
+        {.head = {static_cast<std::byte>(number)}, .payload = payload(payload_bytes), .reply_space = {}},
+        std::move(on_sent));
   }
 
   const Carriage carriage_;
@@ -164,7 +165,8 @@ TEST_P(SharedMemoryTest, FramesWithoutRoomWaitAndTheOtherEndIsTold) {
 TEST_P(SharedMemoryTest, AnAnswerGivesItsLoanBack) {
   for (int i = 0; i < 3; ++i) send(i, 40);
   run();
-  far->send({.head = {std::byte{9}}, .payload = {}, .reply_space = {}, .gives_back = at_right.loans[1]}, nullptr);
+  far->send({.head = {std::byte{9}}, .payload = {}, .reply_space = {}, .gives_back = at_right.loans[1]},
+            nullptr);
   run();
   EXPECT_EQ(at_left.frames, std::vector{9});
   EXPECT_EQ(at_right.frames, (std::vector{0, 1, 2}));

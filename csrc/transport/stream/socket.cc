@@ -1,4 +1,4 @@
-#include "transport/tcp/socket.h"
+#include "transport/stream/socket.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -23,23 +23,23 @@ void enable(int fd, int level, int option) {
 
 }  // namespace
 
-Result<UniqueFd> open_tcp_socket(int family) {
-  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
-  if (!fd.valid()) return from_errno("tcp: socket", errno);
+Result<UniqueFd> open_stream_socket(int family) {
+  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return from_errno("socket", errno);
   return fd;
 }
 
 Result<UniqueFd> open_listening_socket(const Address& address) {
   const auto where = to_socket_address(address);
   if (!where) return where.status();
-  auto fd = open_tcp_socket(where->family());
+  auto fd = open_stream_socket(where->family());
   if (!fd) return fd.status();
   enable(fd->get(), SOL_SOCKET, SO_REUSEADDR);  // the last job's closed connections do not block the port
   if (bind(fd->get(), where->get(), where->length) != 0 || ::listen(fd->get(), SOMAXCONN) != 0) {
-    const char* advice = errno == EADDRINUSE      ? ": another process listens there: choose another port"
+    const char* advice = errno == EADDRINUSE      ? ": another process listens there: choose another one"
                          : errno == EADDRNOTAVAIL ? ": this machine does not have that address"
                                                   : "";
-    const Status status = from_errno("tcp: listen on " + address.to_string(), errno);
+    const Status status = from_errno("listen on " + address.to_string(), errno);
     return Status(status.code(), status.message() + advice);
   }
   return fd;
@@ -55,17 +55,6 @@ Result<Address> adopt_listening_socket(int fd) {
     return from_errno("tcp: fcntl", errno);
   }
   return local_address(fd);
-}
-
-Status bind_to_interface(int fd, const std::string& name, int family) {
-  const auto ip = address_of_interface(name, family);
-  if (!ip) return ip.status();
-  const auto from = to_socket_address({*ip, 0});
-  if (!from) return from.status();
-  enable(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);  // the port is chosen by connect(), per destination
-  if (bind(fd, from->get(), from->length) != 0)
-    return from_errno("tcp: bind to " + *ip + " of " + name, errno);
-  return Status::ok();
 }
 
 void disable_send_delay(int fd) { enable(fd, IPPROTO_TCP, TCP_NODELAY); }

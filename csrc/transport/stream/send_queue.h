@@ -34,7 +34,7 @@ class SendQueue {
 
  private:
   struct Frame {
-    std::array<std::byte, kFramePrefixBytes + kMaxHeadBytes> front;  // prefix and head
+    std::array<std::byte, kFramePrefixBytes + kMaxStreamHeadBytes> front;  // prefix and head
     size_t front_bytes;
     Bytes payload;
     OnSent on_sent;

@@ -1,4 +1,4 @@
-// One TCP connection that has been authenticated. Contract: transport.h.
+// A connection over a stream socket that has been authenticated. Contract: transport.h.
 //
 // Liveness is not watched here (no keepalive, no user timeout): the cluster layer's heartbeats also notice
 // processes that are stopped while their kernel still answers.
@@ -8,17 +8,17 @@
 #include <string>
 
 #include "base/unique_fd.h"
-#include "transport/tcp/frame_reader.h"
-#include "transport/tcp/send_queue.h"
+#include "transport/stream/frame_reader.h"
+#include "transport/stream/send_queue.h"
 #include "transport/transport.h"
 
 namespace byteps::transport {
 
-class TcpConnection final : public Connection, private FdHandler, private TurnHandler {
+class StreamConnection final : public Connection, private FdHandler, private TurnHandler {
  public:
-  // `fd`: connected, non-blocking, nothing but frames to come.
-  TcpConnection(EventLoop& loop, UniqueFd fd, const Address& peer, size_t max_payload_bytes);
-  ~TcpConnection() override;
+  // `fd`: connected, non-blocking, nothing but frames to come. `peer`: see Connection::peer.
+  StreamConnection(EventLoop& loop, UniqueFd fd, std::string peer, const FrameLimits& limits);
+  ~StreamConnection() override;
 
   void start(Receiver* receiver) override;
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
@@ -27,11 +27,11 @@ class TcpConnection final : public Connection, private FdHandler, private TurnHa
   EventLoop& loop() override { return loop_; }
   const std::string& peer() const override { return peer_; }
   bool lends() const override { return false; }
+  bool open() const { return fd_.valid(); }
 
  private:
   void on_ready(uint32_t epoll_events) override;
   void on_turn() override;
-  bool open() const { return fd_.valid(); }
   void read_frames();
   void write_frames();
   void on_end_of_stream();

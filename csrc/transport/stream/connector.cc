@@ -1,4 +1,4 @@
-#include "transport/tcp/connector.h"
+#include "transport/stream/connector.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -7,8 +7,7 @@
 #include <cerrno>
 #include <sstream>
 
-#include "transport/tcp/connection.h"
-#include "transport/tcp/socket.h"
+#include "transport/stream/socket.h"
 
 namespace byteps::transport {
 namespace {
@@ -25,17 +24,17 @@ bool is_permanent(int error_number) {
 
 }  // namespace
 
-void Connector::start(EventLoop& loop, std::shared_ptr<const TcpOptions> options, const Address& address,
+void Connector::start(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
                       TimeUs deadline_us, ConnectCallback on_done) {
-  std::shared_ptr<Connector> self(new Connector(loop, std::move(options), address, std::move(on_done)));
+  std::shared_ptr<Connector> self(new Connector(loop, std::move(kind), address, std::move(on_done)));
   self->deadline_ = loop.run_at(deadline_us, [self] { self->on_deadline(); });
   self->attempt();
 }
 
-Connector::Connector(EventLoop& loop, std::shared_ptr<const TcpOptions> options, const Address& address,
+Connector::Connector(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
                      ConnectCallback on_done)
     : loop_(loop),
-      options_(std::move(options)),
+      kind_(std::move(kind)),
       address_(address),
       started_us_(now_us()),
       on_done_(std::move(on_done)),
@@ -53,11 +52,8 @@ void Connector::attempt() {
 Status Connector::begin_connect() {
   const auto to = to_socket_address(address_);
   if (!to) return to.status();
-  auto fd = open_tcp_socket(to->family());
+  auto fd = open_stream_socket(to->family());
   if (!fd) return fd.status();
-  if (!options_->bind_device.empty() && !address_.is_loopback()) {
-    BPS_RETURN_IF_ERROR(bind_to_interface(fd->get(), options_->bind_device, to->family()));
-  }
   // Interrupted, it goes on in the background, too.
   if (::connect(fd->get(), to->get(), to->length) != 0 && errno != EINPROGRESS && errno != EINTR) {
     const Status status = from_errno("connect", errno);
@@ -77,8 +73,7 @@ void Connector::on_ready(uint32_t) {
   if (!progress) return fail(progress.status());
   if (*progress == SocketHandshake::Progress::kNeedsBytes) return;
   loop_.unwatch(fd_.get());
-  finish(std::unique_ptr<Connection>(
-      std::make_unique<TcpConnection>(loop_, std::move(fd_), address_, options_->max_payload_bytes)));
+  finish(kind_->make_connection(loop_, std::move(fd_), address_, Side::kConnecting, std::move(gift_)));
 }
 
 Status Connector::on_connected() {
@@ -88,13 +83,17 @@ Status Connector::on_connected() {
   }
   // TCP connects a socket to itself when the kernel happens to give it the port it is calling.
   if (local_address(fd_.get()) == peer_address(fd_.get())) return from_errno("connect", ECONNREFUSED);
-  handshake_.emplace(Side::kConnecting, options_->credentials);
+  BPS_RETURN_IF_ERROR(kind_->admit(fd_.get()));
+  auto gift = kind_->make_gift();
+  if (!gift) return gift.status();
+  gift_ = std::move(*gift);
+  handshake_.emplace(Side::kConnecting, kind_->options().credentials, gift_.get());
   return loop_.modify(fd_.get(), EPOLLIN);
 }
 
 void Connector::on_deadline() {
   std::ostringstream text;
-  text << "tcp: connect to " << address_.to_string() << ": no connection within " << std::fixed;
+  text << kind_->name() << ": connect to " << address_.to_string() << ": no connection within " << std::fixed;
   text.precision(1);
   text << static_cast<double>(now_us() - started_us_) / 1e6 << " s: ";
   if (handshake_) {
@@ -109,7 +108,7 @@ void Connector::on_deadline() {
 
 void Connector::fail(const Status& why) {
   if (why.code() == StatusCode::kUnavailable) return retry(why);
-  finish(why.with_context("tcp: connect to " + address_.to_string()));
+  finish(why.with_context(std::string(kind_->name()) + ": connect to " + address_.to_string()));
 }
 
 void Connector::retry(const Status& why) {
@@ -121,6 +120,7 @@ void Connector::retry(const Status& why) {
 
 void Connector::drop_socket() {
   handshake_.reset();
+  gift_.reset();
   if (!fd_.valid()) return;
   loop_.unwatch(fd_.get());
   fd_.reset();
@@ -132,6 +132,11 @@ void Connector::finish(Result<std::unique_ptr<Connection>> result) {
   drop_socket();
   loop_.cancel(deadline_);
   on_done(std::move(result));
+}
+
+void connect_stream(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
+                    TimeUs deadline_us, ConnectCallback on_done) {
+  Connector::start(loop, std::move(kind), address, deadline_us, std::move(on_done));
 }
 
 }  // namespace byteps::transport

@@ -1,4 +1,4 @@
-#include "transport/tcp/connection.h"
+#include "transport/stream/connection.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -7,7 +7,6 @@
 #include <cerrno>
 
 #include "base/check.h"
-#include "transport/tcp/socket.h"
 
 namespace byteps::transport {
 namespace {
@@ -19,23 +18,21 @@ constexpr size_t kRangesPerWrite = 512;  // two per frame
 
 }  // namespace
 
-TcpConnection::TcpConnection(EventLoop& loop, UniqueFd fd, const Address& peer, size_t max_payload_bytes)
-    : loop_(loop), fd_(std::move(fd)), peer_("tcp " + peer.to_string()), reader_(*this, max_payload_bytes) {
-  disable_send_delay(fd_.get());
-}
+StreamConnection::StreamConnection(EventLoop& loop, UniqueFd fd, std::string peer, const FrameLimits& limits)
+    : loop_(loop), fd_(std::move(fd)), peer_(std::move(peer)), reader_(*this, limits) {}
 
-TcpConnection::~TcpConnection() {
+StreamConnection::~StreamConnection() {
   BPS_CHECK(!in_callback_) << "a connection is destroyed inside a callback of its own";
   close();
 }
 
-void TcpConnection::start(Receiver* receiver) {
+void StreamConnection::start(Receiver* receiver) {
   BPS_CHECK(!receiver_) << "start() is for once";
   receiver_ = receiver;
   if (open() || unreported_) request_turn();
 }
 
-void TcpConnection::send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) {
+void StreamConnection::send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) {
   if (error_.is_ok() && !closing_) {
     queue_.push(head, payload.data, std::move(on_sent));
     if (!blocked_) request_turn();  // frames of one pass go out together
@@ -45,20 +42,20 @@ void TcpConnection::send(Bytes head, const Payload& payload, UniqueFunction<void
   }
 }
 
-void TcpConnection::close_when_sent(TimeUs deadline_us) {
+void StreamConnection::close_when_sent(TimeUs deadline_us) {
   if (!open() || closing_) return;
   closing_ = true;
   deadline_ = loop_.run_at(deadline_us, [this] { end(Status::ok()); });
   request_turn();
 }
 
-void TcpConnection::close() {
+void StreamConnection::close() {
   shut(aborted(peer_ + ": closed by this end"));
   unreported_.reset();
   loop_.cancel_turn(this);
 }
 
-void TcpConnection::on_ready(uint32_t epoll_events) {
+void StreamConnection::on_ready(uint32_t epoll_events) {
   in_callback_ = true;
   const bool broken = epoll_events & (EPOLLERR | EPOLLHUP);
   if (blocked_ && (broken || epoll_events & EPOLLOUT)) {
@@ -69,7 +66,7 @@ void TcpConnection::on_ready(uint32_t epoll_events) {
   in_callback_ = false;
 }
 
-void TcpConnection::on_turn() {
+void StreamConnection::on_turn() {
   turn_requested_ = false;
   if (unreported_) return report(*std::exchange(unreported_, std::nullopt));
   in_callback_ = true;
@@ -81,7 +78,7 @@ void TcpConnection::on_turn() {
   in_callback_ = false;
 }
 
-void TcpConnection::read_frames() {
+void StreamConnection::read_frames() {
   size_t budget_bytes = kReadBudgetBytes;
   while (open()) {
     FrameReader::Space space = reader_.space(budget_bytes);
@@ -97,13 +94,13 @@ void TcpConnection::read_frames() {
   }
 }
 
-void TcpConnection::on_end_of_stream() {
+void StreamConnection::on_end_of_stream() {
   if (!error_.is_ok()) return end(error_);
   if (closing_ && queue_.empty()) return end(Status::ok());
   end(unavailable(peer_ + ": closed by the other end" + (reader_.in_frame() ? " inside a frame" : "")));
 }
 
-void TcpConnection::write_frames() {
+void StreamConnection::write_frames() {
   size_t budget_bytes = kWriteBudgetBytes;
   while (!queue_.empty()) {
     if (budget_bytes == 0) return request_turn();
@@ -124,13 +121,13 @@ void TcpConnection::write_frames() {
 }
 
 // What the other end sent before it went may say why: it is read to its end, then read_frames() reports.
-void TcpConnection::on_write_error(int error_number) {
+void StreamConnection::on_write_error(int error_number) {
   error_ = from_errno(peer_ + ": send", error_number);
   shutdown(fd_.get(), SHUT_RDWR);
   queue_.fail(error_);
 }
 
-Status TcpConnection::update_interest() {
+Status StreamConnection::update_interest() {
   const uint32_t wanted = (receiver_ ? uint32_t{EPOLLIN} : 0) | (blocked_ ? uint32_t{EPOLLOUT} : 0);
   if (wanted == interest_) return Status::ok();
   const uint32_t before = std::exchange(interest_, wanted);
@@ -140,25 +137,25 @@ Status TcpConnection::update_interest() {
   return Status::ok();
 }
 
-void TcpConnection::request_turn() {
+void StreamConnection::request_turn() {
   if (std::exchange(turn_requested_, true)) return;
   loop_.request_turn(this);
 }
 
 // Closes and reports it.
-void TcpConnection::end(const Status& why) {
+void StreamConnection::end(const Status& why) {
   shut(why ? aborted(peer_ + ": closed before this was sent") : why);
   if (receiver_) return report(why);
   unreported_ = why;
 }
 
-void TcpConnection::report(const Status& why) {
+void StreamConnection::report(const Status& why) {
   const bool nested = std::exchange(in_callback_, true);
   receiver_->on_closed(*this, why);
   in_callback_ = nested;
 }
 
-void TcpConnection::shut(const Status& why) {
+void StreamConnection::shut(const Status& why) {
   if (!open()) return;
   if (interest_ != 0) loop_.unwatch(fd_.get());
   loop_.cancel_turn(this);

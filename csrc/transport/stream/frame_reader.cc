@@ -1,4 +1,4 @@
-#include "transport/tcp/frame_reader.h"
+#include "transport/stream/frame_reader.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,10 +7,8 @@
 
 namespace byteps::transport {
 
-FrameReader::FrameReader(Connection& connection, size_t max_payload_bytes)
-    : connection_(connection),
-      max_payload_bytes_(max_payload_bytes),
-      buffer_(new std::byte[kMaxFrontBytes + kMaxWindowBytes]) {}
+FrameReader::FrameReader(Connection& connection, const FrameLimits& limits)
+    : connection_(connection), limits_(limits), buffer_(new std::byte[kMaxFrontBytes + kMaxWindowBytes]) {}
 
 FrameReader::Space FrameReader::space(size_t limit_bytes) {
   // What is left is less than a prefix and a head, or it would have been parsed.
@@ -57,7 +55,7 @@ Status FrameReader::parse(Receiver& receiver) {
 Result<FrameReader::Step> FrameReader::read_front(Receiver& receiver) {
   const Bytes unread(buffer_.get() + begin_, end_ - begin_);
   if (unread.size() < kFramePrefixBytes) return Step::kNeedsBytes;
-  const auto prefix = decode_prefix(unread.first<kFramePrefixBytes>(), max_payload_bytes_);
+  const auto prefix = decode_prefix(unread.first<kFramePrefixBytes>(), limits_);
   if (!prefix) return prefix.status().with_context(connection_.peer());
   const size_t front_bytes = kFramePrefixBytes + prefix->head_bytes;
   if (unread.size() < front_bytes) return Step::kNeedsBytes;

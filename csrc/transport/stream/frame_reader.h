@@ -21,7 +21,7 @@ namespace byteps::transport {
 
 class FrameReader {
  public:
-  static constexpr size_t kMaxFrontBytes = kFramePrefixBytes + kMaxHeadBytes;
+  static constexpr size_t kMaxFrontBytes = kFramePrefixBytes + kMaxStreamHeadBytes;
   static constexpr size_t kMinWindowBytes = kMaxFrontBytes;
   static constexpr size_t kMaxWindowBytes = 64 << 10;
   static constexpr size_t kLargePayloadBytes = 8 << 10;
@@ -33,7 +33,7 @@ class FrameReader {
     size_t bytes;
   };
 
-  FrameReader(Connection& connection, size_t max_payload_bytes);
+  FrameReader(Connection& connection, const FrameLimits& limits);
 
   // At most `limit_bytes` of payload (and a window). Valid until the next call of advance().
   Space space(size_t limit_bytes);
@@ -54,7 +54,7 @@ class FrameReader {
   Status finish(Receiver& receiver);
 
   Connection& connection_;
-  const size_t max_payload_bytes_;
+  const FrameLimits limits_;
   bool stopped_ = false;
 
   std::unique_ptr<std::byte[]> buffer_;  // bytes from begin_ to end_ are not looked at yet
@@ -63,7 +63,7 @@ class FrameReader {
   size_t window_bytes_ = kMinWindowBytes;
 
   // The frame under way.
-  std::array<std::byte, kMaxHeadBytes> head_;
+  std::array<std::byte, kMaxStreamHeadBytes> head_;
   Arrival arrival_{};
   bool discard_ = false;
   MutableBytes landing_;           // empty if discarded

@@ -1,21 +1,21 @@
-// A listening TCP socket and the connections that have not proved the job's secret yet.
+// A listening socket and the connections that have not proved the job's secret yet.
 #pragma once
 
 #include <list>
 #include <memory>
 
 #include "base/unique_fd.h"
-#include "transport/tcp/handshake.h"
-#include "transport/tcp/tcp_transport.h"
+#include "transport/stream/handshake.h"
+#include "transport/stream/stream.h"
 
 namespace byteps::transport {
 
 // Loop thread, or after the loop has stopped.
-class TcpListener final : public Listener, private FdHandler {
+class StreamListener final : public Listener, private FdHandler {
  public:
-  TcpListener(EventLoop& loop, std::shared_ptr<const TcpOptions> options, UniqueFd fd, const Address& address,
-              AcceptCallback on_accept);
-  ~TcpListener() override;
+  StreamListener(EventLoop& loop, std::shared_ptr<const StreamKind> kind, UniqueFd fd, const Address& address,
+                 AcceptCallback on_accept);
+  ~StreamListener() override;
   Status open();
   const Address& address() const override { return address_; }
 
@@ -29,12 +29,12 @@ class TcpListener final : public Listener, private FdHandler {
   bool make_room();
   void pause_until(TimeUs at_us);
   void resume();
-  void on_proved(Strangers::iterator who, UniqueFd fd, const Address& peer);
+  void on_proved(Strangers::iterator who, UniqueFd fd, const Address& peer, UniqueFd gift);
   void on_dropped(Strangers::iterator who, const Address& peer, const Status& why);
   void warn(const std::string& what);
 
   EventLoop& loop_;
-  const std::shared_ptr<const TcpOptions> options_;
+  const std::shared_ptr<const StreamKind> kind_;
   const UniqueFd fd_;
   const Address address_;
   AcceptCallback on_accept_;

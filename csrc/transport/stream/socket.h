@@ -1,4 +1,4 @@
-// The system calls around TCP sockets. All sockets are non-blocking and closed by exec.
+// The system calls around stream sockets. All sockets are non-blocking and closed by exec.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,15 @@
 
 namespace byteps::transport {
 
-Result<UniqueFd> open_tcp_socket(int family);
+Result<UniqueFd> open_stream_socket(int family);
 
 // Bound to `address` (port 0: the kernel chooses) and listening. kUnavailable names the address.
 Result<UniqueFd> open_listening_socket(const Address& address);
 
-// Takes over a listening socket made elsewhere: its address. kInvalidArgument if it is no such socket.
+// Takes over a listening TCP socket made elsewhere: its address. kInvalidArgument if it is no such socket.
 Result<Address> adopt_listening_socket(int fd);
 
-// Outgoing packets bear the address of the interface called `name`.
-Status bind_to_interface(int fd, const std::string& name, int family);
-
-// Frames are written whole, so nothing is gained by waiting for more bytes (RFC 896 would, for an answer's time).
+// TCP: frames are written whole, so nothing is gained by waiting for more bytes (RFC 896 would, for an answer's time).
 void disable_send_delay(int fd);
 
 Address local_address(int fd);

@@ -1,4 +1,4 @@
-#include "transport/tcp/send_queue.h"
+#include "transport/stream/send_queue.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 namespace byteps::transport {
 
 void SendQueue::push(Bytes head, Bytes payload, OnSent on_sent) {
-  BPS_CHECK(head.size() <= kMaxHeadBytes) << "a head of " << head.size() << " bytes";
+  BPS_CHECK(head.size() <= kMaxStreamHeadBytes) << "a head of " << head.size() << " bytes";
   Frame& frame = frames_.emplace_back();
   encode_prefix({head.size(), payload.size()}, std::span(frame.front).first<kFramePrefixBytes>());
   if (!head.empty()) std::memcpy(frame.front.data() + kFramePrefixBytes, head.data(), head.size());

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/unique_fd.h"
-#include "transport/tcp/handshake.h"
-#include "transport/tcp/tcp_transport.h"
+#include "transport/stream/handshake.h"
+#include "transport/stream/stream.h"
 
 namespace byteps::transport {
 
@@ -15,12 +15,12 @@ namespace byteps::transport {
 class Connector final : private FdHandler, public std::enable_shared_from_this<Connector> {
  public:
   // Loop thread.
-  static void start(EventLoop& loop, std::shared_ptr<const TcpOptions> options, const Address& address,
+  static void start(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
                     TimeUs deadline_us, ConnectCallback on_done);
   ~Connector() override;
 
  private:
-  Connector(EventLoop& loop, std::shared_ptr<const TcpOptions> options, const Address& address,
+  Connector(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
             ConnectCallback on_done);
   void on_ready(uint32_t epoll_events) override;
   void attempt();
@@ -33,11 +33,12 @@ class Connector final : private FdHandler, public std::enable_shared_from_this<C
   void finish(Result<std::unique_ptr<Connection>> result);
 
   EventLoop& loop_;
-  const std::shared_ptr<const TcpOptions> options_;
+  const std::shared_ptr<const StreamKind> kind_;
   const Address address_;
   const TimeUs started_us_;
   ConnectCallback on_done_;
   UniqueFd fd_;
+  UniqueFd gift_;
   std::optional<SocketHandshake> handshake_;  // once connected
   Status last_failure_;                       // of an attempt
   TimeUs pause_us_;
