@@ -25,21 +25,20 @@ inline void copy_line(std::byte* out, const std::byte* in) {
   to[1] = b;
   to[2] = c;
   to[3] = d;
-  asm volatile("" ::: "memory");  // or the compiler makes a call of memcpy of the loop
-}
-
-// Not inlined, where the compiler would know that there are few bytes, and use the string instruction itself.
-[[gnu::noipa]] void copy_few(std::byte* out, const std::byte* in, size_t bytes) {
-  std::memcpy(out, in, bytes);
+  asm("" ::: "memory");  // or the compiler makes a call of memcpy of the loop
 }
 
 }  // namespace
 
 void copy_bytes(MutableBytes to, Bytes from) {
   BPS_CHECK(to.size() >= from.size()) << to.size() << " for " << from.size();
-  const size_t bytes = from.size();
+  size_t bytes = from.size();
   if (bytes == 0) return;
-  if (bytes <= kSmallBytes) return copy_few(to.data(), from.data(), bytes);
+  if (bytes <= kSmallBytes) {
+    asm("" : "+r"(bytes));  // a compiler that knows that there are few uses the string instruction itself
+    std::memcpy(to.data(), from.data(), bytes);
+    return;
+  }
   // Whole lines of the target; the first and the last one overlap those.
   copy_line(to.data(), from.data());
   copy_line(to.data() + bytes - kLineBytes, from.data() + bytes - kLineBytes);
