@@ -32,8 +32,8 @@ struct ScaleResult {
   uint64_t messages = 0;   // between and inside sites
 };
 
-// Contributions and results that simulate() would have to deal with: its time (some 2 million a second) and, over the
-// sites, its memory (about 40 bytes each) grow with them.
+// Contributions and results that simulate() would have to deal with. Its time grows with them (half a million a second
+// or more), and so does its memory (about 40 bytes each).
 uint64_t count_messages(const ScaleOptions& options);
 
 // Deterministic. Invalid argument: a speed is unknown, a layer cannot be cut into such partitions, the placement does
