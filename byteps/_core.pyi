@@ -27,6 +27,8 @@ class NodeConfig:
     scheduler_host: str  # name or address
     scheduler_ports: list[int]  # the scheduler takes the first free one; nodes look for it in this order
     scheduler_fd: int  # listening socket handed over by a launcher, or -1
+    machine: str  # processes of equal ones sum on their machine first, or "" to find out
+    shm: bool  # shared memory between ranks of one machine, where it works
     interface: str  # name of the interface whose address is handed out, or ""
     node_host: str  # address that is handed out, or ""
     secret: bytes  # empty: loopback only

@@ -31,7 +31,7 @@ _WEIGHTS = word(
     "weights: with one number for each worker machine and each server, not all 0",
 )
 _NODE_FIELDS = (
-    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "interface"),
+    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "shm", "interface"),
     *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
     *("credit_bytes", "service_threads", "placement", "nic_mbps", "log_level"),
 )  # those with the same name and type in _core.NodeConfig
@@ -82,6 +82,19 @@ class Config:
         "BYTEPS_SCHEDULER_FD",
         parse=integer(0, 1 << 20),
         doc="Listening socket for the scheduler, which bpslaunch opens and worker 0 inherits.",
+    )
+    machine: str = knob(
+        "",
+        "BYTEPS_MACHINE",
+        parse=word(r"[A-Za-z0-9._:-]{1,128}", "up to 128 letters, digits and . _ : -"),
+        doc="Ranks with the same word are summed with each other first, through shared memory where they can. "
+        "Without: those of the same boot of the same kernel and the same network namespace.",
+    )
+    shm: bool = knob(
+        True,
+        "BYTEPS_SHM",
+        parse=flag,
+        doc="Ranks of one machine exchange tensors through shared memory where they can; else through TCP.",
     )
     interface: str = knob(
         "",

@@ -23,6 +23,8 @@ struct NodeConfig {
   std::vector<int>
       scheduler_ports;    // the scheduler takes the first free one; nodes look for it in this order
   int scheduler_fd = -1;  // listening socket handed over by a launcher
+  std::string machine;    // processes of equal ones sum on their machine first; empty: found out
+  bool shm = true;        // shared memory between ranks of one machine, where it works
   std::string interface;  // whose address is handed out; empty: by the route to the scheduler
   std::string node_host;  // address that is handed out; goes before `interface`
   std::string secret;     // empty: loopback only

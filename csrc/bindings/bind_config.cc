@@ -49,6 +49,8 @@ void bind_config(py::module_& module) {
       .def_readwrite("scheduler_host", &NodeConfig::scheduler_host)
       .def_readwrite("scheduler_ports", &NodeConfig::scheduler_ports)
       .def_readwrite("scheduler_fd", &NodeConfig::scheduler_fd)
+      .def_readwrite("machine", &NodeConfig::machine)
+      .def_readwrite("shm", &NodeConfig::shm)
       .def_readwrite("interface", &NodeConfig::interface)
       .def_readwrite("node_host", &NodeConfig::node_host)
       .def_property("secret", get_secret, set_secret)

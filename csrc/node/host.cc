@@ -47,7 +47,7 @@ std::string host_name() {
 std::string machine_id() {
   std::string boot_id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
-  return (boot_id.empty() ? host_name() : boot_id) + " " + link_target("/proc/self/ns/ipc");
+  return (boot_id.empty() ? host_name() : boot_id) + " " + link_target("/proc/self/ns/net");
 }
 
 int usable_cores() {

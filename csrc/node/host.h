@@ -10,7 +10,8 @@ namespace byteps::node {
 
 std::string host_name();
 
-// Equal on all processes that can share memory: same boot of the same kernel, same IPC namespace.
+// Equal on all processes that can share memory as transport/shm does: same boot of the same kernel, same network
+// namespace (which Unix sockets with abstract names belong to).
 std::string machine_id();
 
 // Cores that this process may run on.

@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <utility>
 
 #include "base/log.h"
 #include "node/host.h"
 #include "transport/inproc.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
@@ -20,6 +22,8 @@ constexpr TimeUs kLeaveUs = 5'000'000;
 constexpr TimeUs kLeaveFailedUs = 1'000'000;
 // More loops than this bring nothing that partitions on so few cores could use.
 constexpr int kMaxDefaultLoops = 4;
+// What one loop can send and receive over TCP, with much to spare.
+constexpr double kMbpsPerLoop = 4000;
 
 log::Level level_from(const std::string& name) {
   if (name == "error") return log::Level::kError;
@@ -38,10 +42,26 @@ std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
   return transport::make_tcp_transport(std::move(options));
 }
 
-int loop_count(const NodeConfig& config) {
+// Null, and the reason in the log, where ranks of one machine have to use TCP.
+std::unique_ptr<transport::Transport> make_shm(const NodeConfig& config) {
+  if (!config.shm || config.role != "worker") return nullptr;
+  transport::ShmOptions options;
+  options.stream.credentials = {config.secret, config.job_id};
+  options.lend_bytes = std::max(options.lend_bytes, 2 * static_cast<size_t>(config.partition_bytes));
+  auto shm = transport::make_shm_transport(std::move(options));
+  const Status viable = shm->viable();
+  if (viable) return shm;
+  BPS_LOG(kInfo) << "no shared memory between the ranks of this machine, TCP instead: " << viable.message();
+  return nullptr;
+}
+
+// `speed_mbps` of the network card, 0: unknown.
+int loop_count(const NodeConfig& config, double speed_mbps) {
   if (config.service_threads > 0) return config.service_threads;
   const int sharing = config.role == "worker" ? std::max(1, config.local_size) : 1;
-  return std::clamp(usable_cores() / sharing, 1, kMaxDefaultLoops);
+  const int cores = std::clamp(usable_cores() / sharing, 1, kMaxDefaultLoops);
+  // Connections of fewer threads stay better in step (protocol/outbox).
+  return speed_mbps > 0 ? std::min(cores, static_cast<int>(speed_mbps / kMbpsPerLoop) + 1) : cores;
 }
 
 // Waits for `flag` through interruptions that `keep_waiting` shrugs off.
@@ -69,6 +89,7 @@ Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepW
   std::unique_ptr<Node> node(new Node(config));
   node->start_deadline_us_ = now_us() + seconds_to_us(config.start_timeout_s);
   node->tcp_ = make_tcp(config);
+  node->shm_ = make_shm(config);
   BPS_RETURN_IF_ERROR(node->start_loops());
   if (config.role == "scheduler" || config.host_scheduler) BPS_RETURN_IF_ERROR(node->start_scheduler());
   if (config.role == "scheduler") return node;
@@ -78,11 +99,18 @@ Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepW
 }
 
 Status Node::start_loops() {
-  const int count = config_.role == "scheduler" ? 0 : loop_count(config_);
+  int count = 0;
+  if (config_.role != "scheduler") {
+    auto ip = own_address(config_);
+    if (!ip) return ip.status();
+    ip_ = *ip;
+    count = loop_count(config_, nic_mbps(config_, ip_));
+  }
   for (int i = 0; i < count; ++i) {
     auto loop = transport::EventLoop::create("bps-data-" + std::to_string(i));
     if (!loop) return loop.status();
     data_loops_.push_back(std::move(*loop));
+    outboxes_.push_back(std::make_unique<protocol::Outbox>(static_cast<uint64_t>(config_.credit_bytes)));
   }
   auto loop = transport::EventLoop::create("bps-control");
   if (!loop) return loop.status();
@@ -115,13 +143,17 @@ Status Node::start_scheduler() {
 }
 
 Status Node::start_service_and_join() {
-  auto ip = own_address(config_);
-  if (!ip) return ip.status();
-  std::vector<transport::EventLoop*> loops;
-  for (const auto& loop : data_loops_) loops.push_back(loop.get());
-  service_ = std::make_unique<summation::Service>(loops, metrics_, *this);
-  BPS_RETURN_IF_ERROR(service_->listen(*tcp_, *ip));
-  BPS_LOG(kInfo) << "address " << *ip << ", summation service at " << service_->addresses().front();
+  std::vector<summation::Service::Place> places;
+  for (size_t i = 0; i < data_loops_.size(); ++i) {
+    places.push_back({data_loops_[i].get(), outboxes_[i].get()});
+  }
+  service_ = std::make_unique<summation::Service>(places, metrics_, *this);
+  auto addresses = service_->listen(*tcp_, {ip_, 0});
+  if (!addresses) return addresses.status();
+  Result<std::vector<std::string>> local_addresses(std::vector<std::string>{});
+  if (shm_) local_addresses = service_->listen(*shm_, {"@", 0});
+  if (!local_addresses) return local_addresses.status();
+  BPS_LOG(kInfo) << "address " << ip_ << ", summation service at " << addresses->front();
 
   cluster::ClientOptions options{.scheduler_host = config_.scheduler_host,
                                  .scheduler_ports = config_.scheduler_ports,
@@ -134,11 +166,12 @@ Status Node::start_service_and_join() {
     options.scheduler_ports = {scheduler_->address().port};
   }
   client_ = std::make_unique<cluster::Client>(*control_loop_, *tcp_, std::move(options), *this);
-  client_->join(make_join());
+  client_->join(make_join(*addresses, *local_addresses));
   return Status::ok();
 }
 
-protocol::Join Node::make_join() const {
+protocol::Join Node::make_join(const std::vector<std::string>& addresses,
+                               const std::vector<std::string>& local_addresses) const {
   const bool is_worker = config_.role == "worker";
   return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
                    .rank = is_worker ? config_.rank : -1,
@@ -146,8 +179,10 @@ protocol::Join Node::make_join() const {
                    .local_size = config_.local_size,
                    .pid = static_cast<uint64_t>(getpid()),
                    .host = host_name(),
-                   .machine = machine_id(),
-                   .addresses = service_->addresses()},
+                   .machine = config_.machine.empty() ? machine_id() : config_.machine,
+                   .nic_mbps = static_cast<uint32_t>(std::lround(nic_mbps(config_, ip_))),
+                   .addresses = addresses,
+                   .local_addresses = local_addresses},
           .num_workers = static_cast<uint32_t>(config_.num_workers),
           .num_servers = static_cast<uint32_t>(config_.num_servers)};
 }
@@ -161,34 +196,64 @@ void Node::on_started(const protocol::Roster& roster) {
   roster_ = roster;
   self_ = roster.nodes[roster.self];
   log::set_prefix(log_prefix(config_, self_.rank));
-  std::vector<std::string> describe;
-  for (uint32_t i = 0; i < roster.num_workers; ++i) describe.push_back(roster.nodes[i].describe());
-  service_->start(describe, roster.epoch,
-                  {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
-                   .op_timeout_us = seconds_to_us(config_.op_timeout_s)});
-  if (config_.role == "worker") build_worker();
+  const protocol::Tree tree(roster.nodes, roster.num_workers);
+  if (config_.role == "worker") build_worker(tree);
+  start_service(tree);
   BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
                  << roster.nodes.size() - roster.num_workers << " servers has started";
   started_.set();
 }
 
-void Node::build_worker() {
-  worker_ = std::make_unique<worker::Worker>(static_cast<uint32_t>(self_.rank), roster_.num_workers,
-                                             static_cast<uint32_t>(roster_.nodes.size()), metrics_, *this);
-  for (uint32_t service = 0; service < roster_.nodes.size(); ++service) {
-    std::vector<worker::Worker::Lane> lanes;
-    const std::vector<std::string>& addresses = roster_.nodes[service].addresses;
-    for (size_t shard = 0; shard < addresses.size(); ++shard) {
-      lanes.push_back(make_lane(service, shard, addresses[shard]));
+void Node::start_service(const protocol::Tree& tree) {
+  summation::Position position{.epoch = roster_.epoch,
+                               .num_workers = roster_.num_workers,
+                               .describe_rank = {},
+                               .machines = tree.machines(),
+                               .ranks = {},
+                               .uplink = uplink_.get(),
+                               .num_final_tops = tree.num_final_tops(),
+                               .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
+                                          .op_timeout_us = seconds_to_us(config_.op_timeout_s)}};
+  for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
+    position.describe_rank.push_back(roster_.nodes[rank].describe());
+  }
+  if (config_.role == "worker") {
+    const uint32_t machine = tree.machine_of(static_cast<uint32_t>(self_.rank));
+    if (tree.ranks_of(machine).size() > 1) position.ranks = tree.children_on(machine);
+  }
+  service_->start(position);
+}
+
+void Node::build_worker(const protocol::Tree& tree) {
+  const auto rank = static_cast<uint32_t>(self_.rank);
+  worker_ = std::make_unique<worker::Worker>(rank, tree, metrics_, *this);
+  const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
+  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster, worker_->lanes(),
+              *worker_);
+  if (!has_machine_level) return;
+  uplink_ = std::make_unique<NodeUplink>(
+      rank, [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
+  build_lanes(tree, protocol::Level::kCluster, uplink_->lanes(), *uplink_);
+}
+
+void Node::build_lanes(const protocol::Tree& tree, protocol::Level level, worker::Lanes& lanes,
+                       worker::LinkEvents& events) {
+  for (uint32_t service = 0; service < tree.num_nodes(); ++service) {
+    std::vector<worker::Lane> of_service;
+    const bool connects = tree.connects(roster_.self, service, level);
+    for (size_t shard = 0; connects && shard < roster_.nodes[service].addresses.size(); ++shard) {
+      of_service.push_back(make_lane(service, shard, level, events));
     }
-    worker_->add_service(std::move(lanes));
+    lanes.add_service(std::move(of_service));
   }
 }
 
-worker::Worker::Lane Node::make_lane(uint32_t service, size_t shard, const std::string& address) {
-  transport::EventLoop& loop = *data_loops_[shard % data_loops_.size()];
-  worker::LinkOptions options{.rank = static_cast<uint32_t>(self_.rank),
+worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events) {
+  const size_t place = shard % data_loops_.size();
+  transport::EventLoop& loop = *data_loops_[place];
+  worker::LinkOptions options{.rank = roster_.self,
                               .epoch = roster_.epoch,
+                              .level = level,
                               .service = service,
                               .service_text = roster_.nodes[service].describe(),
                               .credit_bytes = static_cast<uint64_t>(config_.credit_bytes)};
@@ -201,14 +266,33 @@ worker::Worker::Lane Node::make_lane(uint32_t service, size_t shard, const std::
       done(std::move(link_end));
     };
   } else {
-    connector = [this, &loop, address](transport::ConnectCallback done) {
-      auto parsed = transport::parse_address(address);
-      if (!parsed) return done(parsed.status());
-      tcp_->connect(loop, *parsed, now_us() + seconds_to_us(config_.timeout_s), std::move(done));
+    connector = [this, &loop, service, shard](transport::ConnectCallback done) {
+      connect(loop, roster_.nodes[service], shard, std::move(done));
     };
   }
-  return {&loop,
-          std::make_unique<worker::Link>(std::move(options), std::move(connector), metrics_, *this->worker_)};
+  return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), *outboxes_[place],
+                                               metrics_, events)};
+}
+
+void Node::connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
+                   transport::ConnectCallback done) {
+  if (shm_ && node.machine == self_.machine && shard < node.local_addresses.size()) {
+    return connect_to(*shm_, loop, node.local_addresses[shard],
+                      [this, &loop, &node, shard, done = std::move(done)](auto connection) mutable {
+                        if (connection) return done(std::move(connection));
+                        BPS_LOG(kWarning) << "no shared memory with " << node.describe()
+                                          << ", TCP instead: " << connection.status().message();
+                        connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+                      });
+  }
+  connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+}
+
+void Node::connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,
+                      transport::ConnectCallback done) const {
+  auto parsed = transport::parse_address(address);
+  if (!parsed) return done(parsed.status());
+  transport.connect(loop, *parsed, now_us() + seconds_to_us(config_.timeout_s), std::move(done));
 }
 
 void Node::on_failed(const Status& why) {
@@ -222,6 +306,7 @@ void Node::on_failed(const Status& why) {
   BPS_LOG(kInfo) << "job failed: " << why.message();
   // Shards first: they forget lent memory before the links give it back to its owners.
   service_->fail(why);
+  if (uplink_) uplink_->lanes().fail(why);
   if (worker_) worker_->fail(why);
   for (const auto& [sequence, barrier] : barriers) {
     barrier->status = why;
@@ -232,7 +317,8 @@ void Node::on_failed(const Status& why) {
 }
 
 void Node::on_node_left(uint32_t node) {
-  if (node < roster_.num_workers) service_->child_left(node);
+  if (node < roster_.num_workers) service_->rank_left(node);
+  if (uplink_) uplink_->lanes().peer_left(node);
   if (worker_) worker_->peer_left(node);
 }
 
@@ -348,6 +434,7 @@ void Node::shutdown() {
   }
   const auto deadline_us = [this] { return now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
   if (worker_) worker_->leave(deadline_us());
+  if (uplink_) uplink_->lanes().leave(unavailable(self_.describe() + " has left the job"), deadline_us());
   if (service_) service_->leave(deadline_us());
   if (client_) client_->leave(deadline_us());
   const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";

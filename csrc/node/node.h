@@ -20,6 +20,9 @@
 #include "base/metrics.h"
 #include "cluster/client.h"
 #include "cluster/scheduler.h"
+#include "node/uplink.h"
+#include "protocol/outbox.h"
+#include "protocol/tree.h"
 #include "summation/service.h"
 #include "worker/worker.h"
 
@@ -80,20 +83,34 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   Status start_scheduler();
   Status start_service_and_join();
   Status wait_for_start(const KeepWaiting& keep_waiting);
-  protocol::Join make_join() const;
-  void build_worker();
-  worker::Worker::Lane make_lane(uint32_t service, size_t shard, const std::string& address);
+  protocol::Join make_join(const std::vector<std::string>& addresses,
+                           const std::vector<std::string>& local_addresses) const;
+  void start_service(const protocol::Tree& tree);
+  void build_worker(const protocol::Tree& tree);
+  // To all services that this node may contribute to at `level`.
+  void build_lanes(const protocol::Tree& tree, protocol::Level level, worker::Lanes& lanes,
+                   worker::LinkEvents& events);
+  worker::Lane make_lane(uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events);
+  // To a shard of another node's service: through shared memory where both can, else by TCP.
+  void connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
+               transport::ConnectCallback done);
+  void connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,
+                  transport::ConnectCallback done) const;
   Status usable() const;
 
   const NodeConfig config_;
   TimeUs start_deadline_us_ = 0;
+  std::string ip_;  // that others reach this node at
   Metrics metrics_;
   std::unique_ptr<transport::Transport> tcp_;
+  std::unique_ptr<transport::Transport> shm_;  // null: not to be used
   std::vector<std::unique_ptr<transport::EventLoop>> data_loops_;
+  std::vector<std::unique_ptr<protocol::Outbox>> outboxes_;  // of each of them, used on its thread
   std::unique_ptr<transport::EventLoop> control_loop_;
   // Destroyed in the opposite order: nobody calls what is gone already.
   std::unique_ptr<cluster::Scheduler> scheduler_;
   std::unique_ptr<summation::Service> service_;
+  std::unique_ptr<NodeUplink> uplink_;  // null: this node's service has nothing above it
   std::unique_ptr<worker::Worker> worker_;
   std::unique_ptr<cluster::Client> client_;
 

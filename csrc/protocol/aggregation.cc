@@ -32,8 +32,8 @@ TimeUs after(TimeUs start_us, TimeUs wait_us) {
 
 }  // namespace
 
-Aggregator::Aggregator(std::vector<std::string> describe, AggregationLimits limits)
-    : describe_(std::move(describe)), limits_(limits), gone_(describe_.size()) {}
+Aggregator::Aggregator(Children children, AggregationLimits limits)
+    : children_(std::move(children)), limits_(limits), gone_(num_children()) {}
 
 Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t child,
                                               uint64_t payload_bytes) const {
@@ -43,11 +43,11 @@ Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t chi
   const uint32_t last_round = state ? state->last_round[child] : 0;
   if (head.round <= last_round) return Verdict::kRepeat;
   if (head.round != last_round + 1) {
-    return data_loss(describe_[child] + ": " + describe_key(head.key) + ": expected round " +
+    return data_loss(children_.describe[child] + ": " + describe_key(head.key) + ": expected round " +
                      std::to_string(last_round + 1) + ", got " + std::to_string(head.round));
   }
   if (state && state->arrived_count > 0 && state->first.round == last_round) {
-    return data_loss(describe_[child] + ": " + describe_key(head.key) + ": round " +
+    return data_loss(children_.describe[child] + ": " + describe_key(head.key) + ": round " +
                      std::to_string(head.round) + " before the answer to round " +
                      std::to_string(last_round));
   }
@@ -55,21 +55,22 @@ Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t chi
 }
 
 Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const {
-  BPS_CHECK(child < describe_.size()) << "child " << child;
+  BPS_CHECK(child < num_children()) << "child " << child;
   auto expected = [&](const char* field, uint64_t want, uint64_t got) {
-    return data_loss(describe_[child] + ": " + describe_key(head.key) + ": " + field + ": expected " +
+    return data_loss(children_.describe[child] + ": " + describe_key(head.key) + ": " + field + ": expected " +
                      std::to_string(want) + ", got " + std::to_string(got));
   };
+  if (head.round == 0) return expected("round", 1, 0);
+  if (head.type == DataType::kFailed) return Status::ok();
   if (head.type != DataType::kPushPull) {
     return expected("type", static_cast<uint64_t>(DataType::kPushPull), static_cast<uint64_t>(head.type));
   }
-  if (head.rank != child) return expected("rank", child, head.rank);
-  if (head.round == 0) return expected("round", 1, 0);
   const bool is_broadcast = head.op == ReduceOp::kBroadcast;
-  if (is_broadcast && head.root >= describe_.size()) {
-    return expected("root, at most", describe_.size() - 1, head.root);
+  if (is_broadcast && head.root >= children_.of_rank.size()) {
+    return expected("root, at most", children_.of_rank.size() - 1, head.root);
   }
-  const uint64_t due_bytes = is_broadcast && head.root != child ? 0 : head.bytes;
+  const bool has_values = !is_broadcast || child_of_rank(head.root) == static_cast<int32_t>(child);
+  const uint64_t due_bytes = has_values ? head.bytes : 0;
   if (payload_bytes != due_bytes) return expected("payload bytes", due_bytes, payload_bytes);
   return Status::ok();
 }
@@ -93,7 +94,7 @@ Aggregator::KeyState& Aggregator::state_of(const Key& key) {
   KeyState& state = found->second;
   if (is_new) {
     state.key = key;
-    state.last_round.resize(describe_.size());
+    state.last_round.resize(num_children());
     state.place = idle_.insert(idle_.end(), &state);
   }
   return state;
@@ -103,9 +104,16 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
                                  AggregationActions& actions) {
   KeyState& state = state_of(head.key);
   if (head.round <= state.last_round[child]) return;  // admitted twice, on two connections
+  // Asked as in admit(), before this one counts: a machine may be gone, for one of its ranks, and yet contribute.
+  Status why = refusal(head.key, &state, head.round);
   state.last_round[child] = head.round;
-  if (Status why = refusal(head.key, &state, head.round); !why) {
-    actions.push_back(Fail{head.key, head.round, {child}, std::move(why)});
+  if (!why) {
+    // For the others as well: the refused one counts as in, so nobody would look for it any more.
+    if (state.failed_round < head.round) {
+      state.failed_round = head.round;
+      state.failure = why;
+    }
+    actions.push_back(Fail{head, {child}, std::move(why), false});
     return;
   }
   if (state.arrived_count == 0) {
@@ -118,16 +126,32 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   ++state.arrived_count;
   if (!agree(head, state.first)) {
     fail_round(state,
-               invalid_argument("round " + std::to_string(head.round) + ": " + describe_[state.first_child] +
-                                " asks for " + describe_request(state.first) + ", " + describe_[child] +
+               invalid_argument("round " + std::to_string(head.round) + ": " + children_.describe[state.first_child] +
+                                " asks for " + describe_request(state.first) + ", " + children_.describe[child] +
                                 " for " + describe_request(head)),
                actions);
     return;
   }
   state.first.priority = std::max(state.first.priority, head.priority);
-  if (state.arrived_count == describe_.size()) {
+  if (state.arrived_count == num_children()) {
     actions.push_back(Complete{state.first});
     end_round(state);
+  }
+}
+
+void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, const Status& why,
+                                        AggregationActions& actions) {
+  KeyState& state = state_of(head.key);
+  if (head.round <= state.last_round[child]) return;
+  state.last_round[child] = head.round;
+  // Others may have given this round up, for another failure, and gather the next one already.
+  if (state.arrived_count > 0 && state.first.round == head.round) {
+    fail_round(state, why, actions);
+    auto& told = std::get<Fail>(actions.back()).children;
+    told.erase(std::find(told.begin(), told.end(), child));
+  } else if (state.failed_round < head.round) {
+    state.failed_round = head.round;
+    state.failure = why;
   }
 }
 
@@ -139,8 +163,8 @@ void Aggregator::end_round(KeyState& state) {
 }
 
 void Aggregator::fail_round(KeyState& state, const Status& why, AggregationActions& actions) {
-  Fail fail{state.key, state.first.round, {}, why};
-  for (uint32_t child = 0; child < describe_.size(); ++child) {
+  Fail fail{state.first, {}, why, true};
+  for (uint32_t child = 0; child < num_children(); ++child) {
     if (state.last_round[child] == state.first.round) fail.children.push_back(child);
   }
   state.failed_round = state.first.round;
@@ -160,7 +184,7 @@ void Aggregator::fail_rounds_if(Predicate predicate, const Status& why, Aggregat
 }
 
 void Aggregator::on_child_gone(uint32_t child, const Status& why, AggregationActions& actions) {
-  BPS_CHECK(child < describe_.size() && !why.is_ok()) << "child " << child;
+  BPS_CHECK(child < num_children() && !why.is_ok()) << "child " << child;
   if (!gone_[child]) return;
   gone_[child] = why;
   gone_children_.push_back(child);
@@ -213,8 +237,8 @@ void Aggregator::warn(TimeUs now, AggregationActions& actions) {
 
 std::string Aggregator::missing(const KeyState& state) const {
   std::vector<std::string> names;
-  for (uint32_t child = 0; child < describe_.size(); ++child) {
-    if (state.last_round[child] != state.first.round) names.push_back(describe_[child]);
+  for (uint32_t child = 0; child < num_children(); ++child) {
+    if (state.last_round[child] != state.first.round) names.push_back(children_.describe[child]);
   }
   return enumerate(names);
 }

@@ -1,7 +1,8 @@
 // The rounds of one summation shard: which contributions are in, what is complete, who has to be told. Pure.
 //
-// A child is a worker, numbered by rank; sums are taken in the order of children. Each child contributes once to
-// each round of a key, and to round r + 1 only after it was answered for round r. Memory of contributions belongs
+// A child is a worker, or a machine that one of its ranks speaks for (protocol/tree.h); sums are taken in the order
+// of children. Each child contributes once to each round of a key, or says that it cannot, and goes on to round
+// r + 1 only after round r was answered or has failed. Memory of contributions belongs
 // to the caller, who keeps it by (key, child) from on_contribution until the key's Complete or Fail.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "protocol/message.h"
+#include "protocol/tree.h"
 
 namespace byteps::protocol {
 
@@ -24,10 +26,10 @@ struct Complete {
 };
 // The round cannot be completed: drop the contributions of `children` and answer each with `status`.
 struct Fail {
-  Key key;
-  uint32_t round;
+  DataHead head;  // of the first contribution, or of the refused one
   std::vector<uint32_t> children;
   Status status;
+  bool ends_round;  // false: one child came too late, or asked for what cannot be any more
 };
 // For the log: rounds have waited long for some ranks.
 struct Stalled {
@@ -43,8 +45,7 @@ struct AggregationLimits {
 
 class Aggregator {
  public:
-  // `describe[child]` is how messages name a child: "rank 3 (host node7, pid 1234)".
-  Aggregator(std::vector<std::string> describe, AggregationLimits limits);
+  Aggregator(Children children, AggregationLimits limits);
   Aggregator(const Aggregator&) = delete;
   Aggregator& operator=(const Aggregator&) = delete;
 
@@ -53,7 +54,7 @@ class Aggregator {
     kRepeat,  // already in, or already answered: throw the payload away, do nothing
     kRefuse,  // throw the payload away, then call on_contribution, which answers with a Fail
   };
-  // A kPushPull from `child` has come in; `payload_bytes` as the frame says. Changes nothing. An error: the child
+  // A kPushPull or kFailed from `child` has come in; `payload_bytes` as the frame says. Changes nothing. An error: the child
   // breaks the protocol (round skipped, payload size that contradicts the head): close its connection.
   Result<Verdict> admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
 
@@ -62,6 +63,10 @@ class Aggregator {
   // op, bytes, root), the round fails for all, naming both ranks. Cost: O(1), without allocation once every child
   // has contributed to the key.
   void on_contribution(const DataHead& head, uint32_t child, TimeUs now, AggregationActions& actions);
+
+  // The child cannot contribute to the round, for whatever reason `why` gives: it fails for all others.
+  void on_failed_contribution(const DataHead& head, uint32_t child, const Status& why,
+                              AggregationActions& actions);
 
   // The child will contribute no more (left in order, or lost). Rounds that lack it fail with `why`, now and later.
   void on_child_gone(uint32_t child, const Status& why, AggregationActions& actions);
@@ -79,6 +84,12 @@ class Aggregator {
 
   // Rounds that wait for contributions.
   size_t gathering() const;
+
+  uint32_t num_children() const { return static_cast<uint32_t>(children_.describe.size()); }
+  // -1: `rank` is not below this service.
+  int32_t child_of_rank(uint32_t rank) const {
+    return rank < children_.of_rank.size() ? children_.of_rank[rank] : -1;
+  }
 
  private:
   struct KeyState {
@@ -106,7 +117,7 @@ class Aggregator {
   void warn(TimeUs now, AggregationActions& actions);
   std::string missing(const KeyState& state) const;
 
-  std::vector<std::string> describe_;
+  Children children_;
   AggregationLimits limits_;
   std::unordered_map<Key, KeyState, KeyHash> keys_;  // never erased from: the lists point into it
   // Every key is in one of these. Gathering ones are in the order of their start, so the first is due first.

@@ -31,6 +31,11 @@ Result<DataType> data_type_from(uint8_t value) {
   return static_cast<DataType>(value);
 }
 
+Result<Level> level_from(uint8_t value) {
+  if (value < 1 || value > 2) return data_loss("level: expected 1 or 2, got " + std::to_string(value));
+  return static_cast<Level>(value);
+}
+
 Status check_version(uint8_t version) {
   if (version == kProtocolVersion) return Status::ok();
   return data_loss("message: expected protocol version " + std::to_string(kProtocolVersion) + ", got " +
@@ -54,7 +59,8 @@ constexpr size_t kType = 1;
 constexpr size_t kDtype = 2;
 constexpr size_t kOp = 3;
 constexpr size_t kCode = 4;
-constexpr size_t kReserved = 5;
+constexpr size_t kLevel = 5;
+constexpr size_t kReserved = 6;
 constexpr size_t kEpoch = 8;
 constexpr size_t kTensor = 12;
 constexpr size_t kPartition = 16;
@@ -62,7 +68,8 @@ constexpr size_t kRound = 20;
 constexpr size_t kRank = 24;
 constexpr size_t kPriority = 28;
 constexpr size_t kRoot = 32;
-constexpr size_t kReserved2 = 36;
+constexpr size_t kTop = 36;
+constexpr size_t kLane = 38;
 constexpr size_t kBytes = 40;
 static_assert(kBytes + sizeof(uint64_t) == kDataHeadBytes);
 }  // namespace at
@@ -75,6 +82,7 @@ Status check_limits(const DataHead& head) {
   if (head.key.partition >= kMaxPartitions) return above("partition", head.key.partition, kMaxPartitions);
   if (head.rank >= kMaxNodes) return above("rank", head.rank, kMaxNodes);
   if (head.root >= kMaxNodes) return above("root", head.root, kMaxNodes);
+  if (head.top >= kMaxNodes) return above("top", head.top, kMaxNodes);
   if (head.bytes > kMaxTensorBytes) return above("bytes", head.bytes, kMaxTensorBytes + 1);
   if (head.bytes % size_of(head.dtype) != 0) {
     return data_loss("data message: expected a multiple of the element size of " +
@@ -92,7 +100,7 @@ template <typename T, typename U>
 concept Either = std::same_as<std::remove_const_t<T>, U>;  // const when it is written
 
 constexpr size_t kLeastNodeBytes =
-    1 + 3 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + sizeof(uint32_t);
+    1 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + 2 * sizeof(uint32_t);
 constexpr int32_t kMaxNumber = kMaxNodes - 1;  // of a node or rank
 
 template <typename Codec, Either<NodeInfo> M>
@@ -104,8 +112,11 @@ void fields(Codec& codec, M& m) {
   codec.number("pid", m.pid);
   codec.text("host", m.host, kMaxHostBytes);
   codec.text("machine", m.machine, kMaxHostBytes);
-  codec.list("addresses", m.addresses, kMaxAddresses, sizeof(uint16_t),
-             [](auto& each, auto& address) { each.text("address", address, kMaxHostBytes); });
+  codec.number("network speed", m.nic_mbps);
+  for (auto* addresses : {&m.addresses, &m.local_addresses}) {
+    codec.list("addresses", *addresses, kMaxAddresses, sizeof(uint16_t),
+               [](auto& each, auto& address) { each.text("address", address, kMaxHostBytes); });
+  }
 }
 
 template <typename Codec, Either<Join> M>
@@ -154,8 +165,10 @@ void fields(Codec& codec, M& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.number("tensor", m.tensor, 1);
   codec.number("partition bytes", m.partition_bytes, 1, kMaxTensorBytes);
-  codec.list("services", m.services, kMaxPartitions, sizeof(uint16_t),
-             [](auto& each, auto& service) { each.number("service", service, 0, kMaxNodes - 1); });
+  codec.list("places", m.places, kMaxPartitions, 2 * sizeof(uint16_t), [](auto& each, auto& place) {
+    each.number("site", place.site);
+    each.number("turn", place.turn);
+  });
 }
 
 template <typename Codec, Either<Refused> M>
@@ -240,6 +253,7 @@ DataHeadBytes encode(const DataHead& head) {
   store_number(&bytes[at::kDtype], static_cast<uint8_t>(head.dtype));
   store_number(&bytes[at::kOp], static_cast<uint8_t>(head.op));
   store_number(&bytes[at::kCode], static_cast<uint8_t>(head.code));
+  store_number(&bytes[at::kLevel], static_cast<uint8_t>(head.level));
   store_number(&bytes[at::kEpoch], head.epoch);
   store_number(&bytes[at::kTensor], head.key.tensor);
   store_number(&bytes[at::kPartition], head.key.partition);
@@ -247,6 +261,8 @@ DataHeadBytes encode(const DataHead& head) {
   store_number(&bytes[at::kRank], head.rank);
   store_number(&bytes[at::kPriority], head.priority);
   store_number(&bytes[at::kRoot], head.root);
+  store_number(&bytes[at::kTop], head.top);
+  store_number(&bytes[at::kLane], head.lane);
   store_number(&bytes[at::kBytes], head.bytes);
   return bytes;
 }
@@ -254,8 +270,7 @@ DataHeadBytes encode(const DataHead& head) {
 Result<DataHead> decode_data(Bytes bytes) {
   BPS_RETURN_IF_ERROR(check_head_size(bytes, kDataHeadBytes));
   BPS_RETURN_IF_ERROR(check_version(load_number<uint8_t>(&bytes[at::kVersion])));
-  if (!all_zero(bytes.subspan(at::kReserved, at::kEpoch - at::kReserved)) ||
-      !all_zero(bytes.subspan(at::kReserved2, at::kBytes - at::kReserved2))) {
+  if (!all_zero(bytes.subspan(at::kReserved, at::kEpoch - at::kReserved))) {
     return data_loss("data message: expected reserved bytes to be 0");
   }
   Result<DataType> type = data_type_from(load_number<uint8_t>(&bytes[at::kType]));
@@ -266,8 +281,11 @@ Result<DataHead> decode_data(Bytes bytes) {
   if (!op) return op.status();
   Result<StatusCode> code = status_code_from(load_number<uint8_t>(&bytes[at::kCode]));
   if (!code) return code.status();
+  Result<Level> level = level_from(load_number<uint8_t>(&bytes[at::kLevel]));
+  if (!level) return level.status();
   DataHead head{
       .type = *type,
+      .level = *level,
       .dtype = *dtype,
       .op = *op,
       .epoch = load_number<uint32_t>(&bytes[at::kEpoch]),
@@ -276,6 +294,8 @@ Result<DataHead> decode_data(Bytes bytes) {
       .rank = load_number<uint32_t>(&bytes[at::kRank]),
       .priority = load_number<int32_t>(&bytes[at::kPriority]),
       .root = load_number<uint32_t>(&bytes[at::kRoot]),
+      .top = load_number<uint16_t>(&bytes[at::kTop]),
+      .lane = load_number<uint16_t>(&bytes[at::kLane]),
       .bytes = load_number<uint64_t>(&bytes[at::kBytes]),
       .code = *code};
   BPS_RETURN_IF_ERROR(check_limits(head));

@@ -5,7 +5,7 @@
 // no input makes it read outside its argument. Integers are little endian.
 //
 // Two families:
-//   data     worker <-> summation service. All fields are in the frame's head (kDataHeadBytes); the payload is
+//   data     worker or machine service <-> summation service. All fields are in the frame's head (kDataHeadBytes); the payload is
 //            tensor data (or the text of a failure).
 //   control  node <-> scheduler. The head has the type; the fields are the payload (at most kMaxControlBytes).
 #pragma once
@@ -22,7 +22,7 @@
 
 namespace byteps::protocol {
 
-inline constexpr uint8_t kProtocolVersion = 1;
+inline constexpr uint8_t kProtocolVersion = 2;
 inline constexpr size_t kDataHeadBytes = 48;
 inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
@@ -34,6 +34,13 @@ inline constexpr uint64_t kMaxTensorBytes = 1ull << 40;
 inline constexpr uint32_t kMaxPartitions = 1u << 18;
 inline constexpr uint32_t kMaxNodes = 1u << 14;
 inline constexpr uint64_t kMaxTimeoutUs = 1ull << 50;
+
+// Where a partition is summed; what the numbers mean is protocol/tree.h's.
+struct Place {
+  uint16_t site = 0;
+  uint16_t turn = 0;
+  bool operator==(const Place&) const = default;
+};
 
 // One partition of one declared tensor.
 struct Key {
@@ -52,23 +59,32 @@ struct KeyHash {
 // ---- data -------------------------------------------------------------------------------------------------
 
 enum class DataType : uint8_t {
-  kHello = 1,     // worker -> service, first on a connection: `rank`
-  kPushPull = 2,  // worker -> service: a contribution; payload: `bytes` (none from a broadcast's non-root)
-  kResult = 3,    // service -> worker: payload: `bytes`, or none if it was put into the lent reply space
-  kFailed = 4,    // service -> worker: `code`; payload: text
+  kHello = 1,     // child -> service, first on a connection: `rank`, `level`, `lane`
+  kPushPull = 2,  // child -> service: a contribution; payload: `bytes` (none without a broadcast's root)
+  kResult = 3,    // service -> child: payload: `bytes`
+  kFailed = 4,    // either way, instead of a result or a contribution: `code`; payload: text
   kGoodbye = 5,   // either way: nothing follows; the sender leaves the job in order
+};
+
+// Which of a service's two levels a connection speaks to (protocol/tree.h).
+enum class Level : uint8_t {
+  kMachine = 1,  // the children are the ranks of the service's own machine
+  kCluster = 2,  // the children are the machines, each spoken for by one of its ranks
 };
 
 struct DataHead {
   DataType type = DataType::kHello;
+  Level level = Level::kCluster;  // of a hello
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   uint32_t epoch = 0;
   Key key;
   uint32_t round = 0;    // counts the push_pulls of the tensor from 1
-  uint32_t rank = 0;     // the contributing worker
+  uint32_t rank = 0;     // the contributing worker, or who speaks for its machine
   int32_t priority = 0;  // larger goes first
   uint32_t root = 0;     // kBroadcast: whose values count
+  uint16_t top = 0;      // node that hosts the root of the partition's tree
+  uint16_t lane = 0;     // of the partition (Tree::lane); of a hello: the sender's shard
   uint64_t bytes = 0;    // of the partition
   StatusCode code = StatusCode::kOk;
   bool operator==(const DataHead&) const = default;
@@ -93,7 +109,10 @@ struct NodeInfo {
   uint64_t pid = 0;
   std::string host;                    // for people
   std::string machine;                 // equal on all processes that can share memory
+  uint32_t nic_mbps = 0;               // each way, Mbit/s; 0: not known
   std::vector<std::string> addresses;  // of the service's shards, "ip:port", in order
+  // Of the same shards for processes of the same machine; empty: none.
+  std::vector<std::string> local_addresses;
   bool operator==(const NodeInfo&) const = default;
 
   // "rank 3 (host node7, pid 1234)", "server 0 (host …)".
@@ -124,9 +143,9 @@ struct Declare {  // worker -> scheduler
 };
 struct Placed {  // scheduler -> worker
   std::string name;
-  uint32_t tensor = 0;             // from 1
-  uint64_t partition_bytes = 0;    // size of each partition but the last
-  std::vector<uint16_t> services;  // by partition: node number of the service
+  uint32_t tensor = 0;           // from 1
+  uint64_t partition_bytes = 0;  // size of each partition but the last
+  std::vector<Place> places;     // by partition
   bool operator==(const Placed&) const = default;
 };
 // scheduler -> worker: the name cannot be used. When ranks disagree on a tensor's dtype or size, to all nodes:

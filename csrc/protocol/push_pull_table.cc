@@ -11,16 +11,15 @@ std::string quoted(const std::string& name) { return "tensor '" + name + "'"; }
 
 }  // namespace
 
-PushPullTable::PushPullTable(uint32_t rank, uint32_t size, uint32_t num_services)
-    : rank_(rank), size_(size), num_services_(num_services) {}
+PushPullTable::PushPullTable(uint32_t rank, Tree tree) : rank_(rank), tree_(std::move(tree)) {}
 
 Status PushPullTable::declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions) {
   return find_or_declare(name, dtype, bytes, actions).status();
 }
 
 Status PushPullTable::start(Handle handle, const PushPull& request, TableActions& actions) {
-  if (request.op == ReduceOp::kBroadcast && request.root >= size_) {
-    return invalid_argument(quoted(request.name) + ": root: expected a rank below " + std::to_string(size_) +
+  if (request.op == ReduceOp::kBroadcast && request.root >= tree_.num_workers()) {
+    return invalid_argument(quoted(request.name) + ": root: expected a rank below " + std::to_string(tree_.num_workers()) +
                             ", got " + std::to_string(request.root));
   }
   Result<NamedTensor*> found = find_or_declare(request.name, request.dtype, request.bytes, actions);
@@ -77,13 +76,16 @@ void PushPullTable::start_partitions(Op& op, TableActions& actions) {
   head.rank = rank_;
   head.priority = op.priority;
   head.root = op.root;
-  op.unsettled = tensor.services.size();
-  actions.reserve(actions.size() + tensor.services.size());
-  for (uint32_t p = 0; p < tensor.services.size(); ++p) {
+  op.unsettled = tensor.places.size();
+  actions.reserve(actions.size() + tensor.places.size());
+  for (uint32_t p = 0; p < tensor.places.size(); ++p) {
+    const Place& place = tensor.places[p];
     head.key.partition = p;
     head.bytes = tensor.partitioning.size(p);
-    actions.push_back(
-        StartPartition{tensor.in_flight, tensor.services[p], head, tensor.partitioning.offset(p)});
+    head.top = static_cast<uint16_t>(tree_.root(place));
+    head.lane = tree_.lane(place);
+    actions.push_back(StartPartition{tensor.in_flight, tree_.parent_of(rank_, place), head,
+                                     tensor.partitioning.offset(p)});
   }
 }
 
@@ -94,16 +96,11 @@ Status PushPullTable::check_placement(const Tensor& tensor, const Placed& placed
                      describe_elements(tensor.bytes, tensor.dtype));
   }
   uint32_t count = Partitioning{tensor.bytes, placed.partition_bytes}.count();
-  if (placed.services.size() != count) {
-    return data_loss("expected a service for each of " + std::to_string(count) + " partitions, got " +
-                     std::to_string(placed.services.size()));
+  if (placed.places.size() != count) {
+    return data_loss("expected a place for each of " + std::to_string(count) + " partitions, got " +
+                     std::to_string(placed.places.size()));
   }
-  for (uint16_t service : placed.services) {
-    if (service >= num_services_) {
-      return data_loss("service: expected a number below " + std::to_string(num_services_) + ", got " +
-                       std::to_string(service));
-    }
-  }
+  for (const Place& place : placed.places) BPS_RETURN_IF_ERROR(tree_.check(place));
   return Status::ok();
 }
 
@@ -117,7 +114,7 @@ Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
   tensor.state = TensorState::kPlaced;
   tensor.id = placed.tensor;
   tensor.partitioning = {tensor.bytes, placed.partition_bytes};
-  tensor.services = placed.services;
+  tensor.places = placed.places;
   if (tensor.in_flight != 0) start_partitions(ops_.at(tensor.in_flight), actions);
   return Status::ok();
 }

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "protocol/message.h"
 #include "protocol/partition.h"
+#include "protocol/tree.h"
 
 namespace byteps::protocol {
 
@@ -36,9 +37,9 @@ struct SendDeclare {
 };
 struct StartPartition {
   Handle handle;
-  uint16_t service;  // node number
-  DataHead head;     // complete but for epoch
-  uint64_t offset;   // of the partition in the tensor, bytes
+  Parent parent;
+  DataHead head;    // complete but for epoch
+  uint64_t offset;  // of the partition in the tensor, bytes
 };
 struct FinishHandle {
   Handle handle;
@@ -49,8 +50,7 @@ using TableActions = std::vector<TableAction>;
 
 class PushPullTable {
  public:
-  // `num_services`: placements may name services below it.
-  PushPullTable(uint32_t rank, uint32_t size, uint32_t num_services);
+  PushPullTable(uint32_t rank, Tree tree);
 
   // Asks for the tensor's placement ahead of use. Errors as of start.
   Status declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
@@ -83,7 +83,7 @@ class PushPullTable {
     uint64_t bytes = 0;
     uint32_t id = 0;
     Partitioning partitioning;
-    std::vector<uint16_t> services;  // by partition
+    std::vector<Place> places;  // by partition
     Status refusal;
     uint32_t round = 0;
     Handle in_flight = 0;  // 0: none
@@ -105,8 +105,7 @@ class PushPullTable {
   void finish(Handle handle, const Status& status, TableActions& actions);
 
   uint32_t rank_;
-  uint32_t size_;
-  uint32_t num_services_;
+  Tree tree_;
   std::unordered_map<std::string, Tensor> tensors_;  // never erased from: ops point into it
   std::unordered_map<Handle, Op> ops_;
   Status failed_;

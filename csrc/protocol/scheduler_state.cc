@@ -6,17 +6,6 @@
 #include "protocol/text.h"
 
 namespace byteps::protocol {
-namespace {
-
-// A site for each node.
-std::vector<Site> sites_of(const Roster& roster) {
-  std::vector<Site> sites;
-  for (const NodeInfo& node : roster.nodes) sites.push_back({.is_server = node.role == Role::kServer});
-  return sites;
-}
-
-}  // namespace
-
 SchedulerState::SchedulerState(SchedulerOptions options, TimeUs now)
     : options_(options),
       start_deadline_us_(now + options.start_timeout_us),
@@ -78,9 +67,10 @@ void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   std::vector<std::string> describe_rank;
   for (uint32_t rank = 0; rank < roster.num_workers; ++rank)
     describe_rank.push_back(roster.nodes[rank].describe());
-  Result<std::vector<double>> shares = site_shares(sites_of(roster), options_.placement);
+const Tree tree(roster.nodes, roster.num_workers);
+  Result<std::vector<double>> shares = site_shares(tree.sites(), options_.placement);
   if (!shares) return fail(shares.status(), actions);
-  tensors_.emplace(describe_rank, Placer(std::move(shares).value()), options_.partition_bytes);
+  tensors_.emplace(describe_rank, PlaceGiver(tree, std::move(shares).value()), options_.partition_bytes);
   barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
   phase_ = Phase::kRunning;
   epoch_ = roster.epoch;

@@ -13,10 +13,19 @@ Refused refusal(const std::string& name, uint32_t tensor, const Status& why) {
 
 }  // namespace
 
-TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, Placer placer,
+PlaceGiver::PlaceGiver(const Tree& tree, std::vector<double> shares)
+    : sites_(std::move(shares)),
+      turns_(tree.num_sites(), Placer(std::vector<double>(tree.num_turns(), 1.0 / tree.num_turns()))) {}
+
+Place PlaceGiver::next(uint64_t bytes) {
+  const uint16_t site = sites_.place(bytes);
+  return {site, turns_[site].place(bytes)};
+}
+
+TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places,
                                  uint64_t partition_bytes, size_t max_tensors)
     : describe_rank_(std::move(describe_rank)),
-      placer_(std::move(placer)),
+      places_(std::move(places)),
       partition_bytes_(partition_bytes),
       max_tensors_(max_tensors) {}
 
@@ -42,8 +51,8 @@ TensorDirectory::Answer TensorDirectory::bind(uint32_t rank, const Declare& decl
   if (!partitioning) return {refusal(declare.name, 0, partitioning.status())};
   Placed placed{declare.name, static_cast<uint32_t>(tensors_.size()) + 1, partitioning->partition_bytes, {}};
   const uint32_t count = partitioning->count();
-  placed.services.reserve(count);
-  for (uint32_t p = 0; p < count; ++p) placed.services.push_back(placer_.place(partitioning->size(p)));
+  placed.places.reserve(count);
+  for (uint32_t p = 0; p < count; ++p) placed.places.push_back(places_.next(partitioning->size(p)));
   tensors_.emplace(declare.name, Tensor{rank, declare.dtype, declare.bytes, placed, Status::ok()});
   return {std::move(placed)};
 }

@@ -9,15 +9,28 @@
 #include "base/status.h"
 #include "protocol/message.h"
 #include "protocol/placement.h"
+#include "protocol/tree.h"
 
 namespace byteps::protocol {
 
 inline constexpr size_t kMaxTensors = 1u << 20;
 
+// Hands out places: sites by their shares, and on each site the turns evenly, by bytes at every moment.
+class PlaceGiver {
+ public:
+  // `shares` by site of `tree`.
+  PlaceGiver(const Tree& tree, std::vector<double> shares);
+  Place next(uint64_t bytes);
+
+ private:
+  Placer sites_;
+  std::vector<Placer> turns_;  // by site
+};
+
 class TensorDirectory {
  public:
   // At most `max_tensors` names are bound: they are kept for the whole job.
-  TensorDirectory(std::vector<std::string> describe_rank, Placer placer, uint64_t partition_bytes,
+  TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places, uint64_t partition_bytes,
                   size_t max_tensors = kMaxTensors);
 
   // What the scheduler answers to a Declare.
@@ -41,7 +54,7 @@ class TensorDirectory {
   Answer bind(uint32_t rank, const Declare& declare);
 
   std::vector<std::string> describe_rank_;
-  Placer placer_;
+  PlaceGiver places_;
   uint64_t partition_bytes_;
   size_t max_tensors_;
   std::unordered_map<std::string, Tensor> tensors_;

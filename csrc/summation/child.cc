@@ -1,6 +1,5 @@
 #include "summation/child.h"
 
-#include <optional>
 #include <utility>
 
 namespace byteps::summation {
@@ -12,42 +11,85 @@ using transport::Arrival;
 using transport::Landing;
 
 Child::Child(Shard& shard, std::unique_ptr<transport::Connection> connection)
-    : shard_(shard), connection_(std::move(connection)) {}
+    : shard_(shard), port_(shard.outbox_), connection_(std::move(connection)) {}
 
-void Child::send(const DataHead& head, Bytes payload, std::shared_ptr<const BufferPool::Buffer> keep) {
-  const protocol::DataHeadBytes bytes = protocol::encode(head);
-  if (!connection_->lends()) add(shard_.metrics_.bytes_sent, payload.size());
-  connection_->send(bytes, {payload, {}}, [keep = std::move(keep)](const Status&) {});
+bool Child::is(const DataHead& hello) const {
+  return rank_ == static_cast<int>(hello.rank) && level_ == hello.level && lane_ == hello.lane;
 }
 
-void Child::send_failure(const DataHead& request, const Status& why) {
+void Child::send(const DataHead& head, const transport::Payload& payload,
+                 std::shared_ptr<const BufferPool::Buffer> keep) {
+  if (!connection_->lends()) add(shard_.metrics_.bytes_sent, payload.data.size());
+  enqueue(head, {protocol::encode(head), payload, std::move(keep)});
+}
+
+void Child::send_failure(const DataHead& request, const Status& why, transport::Loan loan) {
   DataHead head = request;
   head.type = DataType::kFailed;
   head.code = why.code();
-  auto text = std::make_unique<std::string>(why.message().substr(0, protocol::kMaxTextBytes));
-  const Bytes payload = as_bytes(*text);
-  connection_->send(protocol::encode(head), {payload, {}}, [text = std::move(text)](const Status&) {});
+  const auto text = std::make_shared<const std::string>(why.message().substr(0, protocol::kMaxTextBytes));
+  enqueue(head, {protocol::encode(head), {as_bytes(*text), {}, loan}, text});
 }
 
-void Child::say_goodbye() {
-  DataHead head;
-  head.type = DataType::kGoodbye;
-  head.epoch = shard_.epoch_;
-  connection_->send(protocol::encode(head), {}, nullptr);
+void Child::enqueue(const DataHead& head, Answer answer) {
+  // By reference nothing waits for a wire.
+  if (connection_->lends()) return hand_over(answer, [keep = answer.keep](const Status&) {});
+  const uint64_t bytes = answer.payload.data.size();
+  port_.push(head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
+    hand_over(answer, [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {
+      if (status && !alive.expired()) port_.sent(bytes);
+    });
+  });
+}
+
+void Child::hand_over(const Answer& answer, UniqueFunction<void(const Status&)> on_sent) {
+  connection_->send(answer.head, answer.payload, std::move(on_sent));
+}
+
+void Child::give_back(transport::Loan loan) {
+  if (loan != transport::kNoLoan) connection_->give_back(loan);
+}
+
+void Child::leave(bool in_order, TimeUs deadline_us) {
+  port_.flush();
+  if (in_order) {
+    DataHead goodbye;
+    goodbye.type = DataType::kGoodbye;
+    goodbye.epoch = shard_.epoch_;
+    connection_->send(protocol::encode(goodbye), {}, nullptr);
+  }
+  connection_->close_when_sent(deadline_us);
+}
+
+Result<Aggregator::Verdict> Child::admit(const DataHead& head, size_t payload_bytes) const {
+  if (tier_ == nullptr) return data_loss("expected a hello first, got a contribution");
+  if (static_cast<int>(head.rank) != rank_) {
+    return data_loss("contribution: expected rank " + std::to_string(rank_) + ", got " +
+                     std::to_string(head.rank));
+  }
+  if (!tier_->leads_to(head.top)) {
+    return data_loss("contribution: node " + std::to_string(head.top) + " cannot be the root of it");
+  }
+  return tier_->aggregator().admit(head, child_, payload_bytes);
 }
 
 Result<Landing> Child::on_head(transport::Connection&, const Arrival& arrival) {
   Result<DataHead> head = protocol::decode_data(arrival.head);
   if (!head) return head.status();
-  if (head->type != DataType::kPushPull || rank_ < 0) {
-    return data_loss("expected a hello without payload, then push_pulls; got message type " +
-                     std::to_string(static_cast<int>(head->type)) + " with " +
-                     std::to_string(arrival.payload_bytes) + " bytes of payload");
+  if (head->type != DataType::kPushPull && head->type != DataType::kFailed) {
+    return data_loss("a child does not send message type " + std::to_string(static_cast<int>(head->type)) +
+                     " with " + std::to_string(arrival.payload_bytes) + " bytes of payload");
   }
-  const auto verdict = shard_.aggregator_->admit(*head, static_cast<uint32_t>(rank_), arrival.payload_bytes);
+  const auto verdict = admit(*head, arrival.payload_bytes);
   if (!verdict) return verdict.status();
   verdict_ = *verdict;
-  if (verdict_ != Aggregator::Verdict::kAccept) return Landing::discard();
+  if (verdict_ == Aggregator::Verdict::kRepeat) return Landing::discard();
+  if (head->type == DataType::kFailed) {
+    if (arrival.payload_bytes > protocol::kMaxTextBytes) return data_loss("a failure's text is too long");
+    failure_text_.resize(arrival.payload_bytes);
+    return Landing::into(std::as_writable_bytes(std::span(failure_text_)));
+  }
+  if (verdict_ == Aggregator::Verdict::kRefuse) return Landing::discard();
   if (!arrival.lent.empty()) return Landing::borrow();
   landing_ = shard_.pool_.acquire(arrival.payload_bytes);
   return Landing::into(landing_.bytes());
@@ -60,48 +102,78 @@ Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes pay
   switch (head->type) {
     case DataType::kHello: return on_hello(*head);
     case DataType::kPushPull: return on_push_pull(*head, arrival, payload);
+    case DataType::kFailed: return on_failed(*head, arrival);
     case DataType::kGoodbye:
       left_ = true;
       shard_.on_goodbye(*this);
       return Status::ok();
     default: break;
   }
-  return data_loss("a worker does not send message type " + std::to_string(static_cast<int>(head->type)));
+  return data_loss("a child does not send message type " + std::to_string(static_cast<int>(head->type)));
 }
 
 Status Child::on_hello(const DataHead& head) {
-  if (rank_ >= 0) return data_loss("second hello from " + shard_.describe_[static_cast<size_t>(rank_)]);
-  if (head.rank >= shard_.describe_.size()) {
-    return data_loss("hello: expected a rank below " + std::to_string(shard_.describe_.size()) + ", got " +
-                     std::to_string(head.rank));
-  }
+  if (rank_ >= 0) return data_loss("second hello from rank " + std::to_string(rank_));
+  Tier* tier = shard_.tier(head.level);
+  const int32_t child = tier == nullptr ? -1 : tier->aggregator().child_of_rank(head.rank);
+  if (child < 0) return data_loss("hello: rank " + std::to_string(head.rank) + " is not below this service");
   // Whoever knows the secret may connect; only who was given the roster of this very job is in it.
   if (head.epoch != shard_.epoch_) return data_loss("hello: another epoch than the roster's");
-  if (shard_.has_child(head.rank)) {
-    return data_loss("hello: " + shard_.describe_[head.rank] + " is connected already");
+  if (shard_.has_child(head)) {
+    return data_loss("hello: rank " + std::to_string(head.rank) + " is connected already");
   }
   rank_ = static_cast<int>(head.rank);
+  level_ = head.level;
+  lane_ = head.lane;
+  tier_ = tier;
+  child_ = static_cast<uint32_t>(child);
   return Status::ok();
 }
 
 Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes payload) {
   if (!verdict_) {  // a frame without payload has no on_head
-    if (rank_ < 0) return data_loss("a push_pull before the hello");
-    const auto verdict = shard_.aggregator_->admit(head, static_cast<uint32_t>(rank_), 0);
+    const auto verdict = admit(head, 0);
     if (!verdict) return verdict.status();
     verdict_ = *verdict;
   }
-  BufferPool::Buffer landing = std::move(landing_);
-  if (std::exchange(verdict_, std::nullopt) == Aggregator::Verdict::kRepeat) return Status::ok();
-  Shard::Contribution contribution{.buffer = std::move(landing),
-                                   .data = payload,
-                                   .reply_space = arrival.reply_space,
-                                   .from = this,
-                                   .present = true};
-  shard_.contribute(*this, head, std::move(contribution));
+  if (!arrival.reply_space.empty() && arrival.reply_space.size() != head.bytes) {
+    return data_loss("contribution: expected room for an answer of " + std::to_string(head.bytes) +
+                     " bytes, got " + std::to_string(arrival.reply_space.size()));
+  }
+  Contribution contribution{.buffer = std::move(landing_),
+                            .data = payload,
+                            .reply_space = arrival.reply_space,
+                            .loan = arrival.loan,
+                            .from = this};
+  landing_ = {};
+  if (std::exchange(verdict_, std::nullopt) == Aggregator::Verdict::kRepeat) {
+    give_back(arrival.loan);
+  } else {
+    tier_->contribute(child_, head, std::move(contribution));
+  }
   return Status::ok();
 }
 
-void Child::on_closed(transport::Connection&, const Status& why) { shard_.on_closed(*this, why); }
+Status Child::on_failed(const DataHead& head, const Arrival& arrival) {
+  give_back(arrival.loan);  // the text has landed
+  if (!verdict_) {
+    const auto verdict = admit(head, 0);
+    if (!verdict) return verdict.status();
+    verdict_ = *verdict;
+  }
+  if (std::exchange(verdict_, std::nullopt) != Aggregator::Verdict::kRepeat) {
+    tier_->contribute_failure(child_, head, Status(head.code, std::exchange(failure_text_, {})));
+  }
+  return Status::ok();
+}
+
+void Child::on_closed(transport::Connection&, const Status& why) {
+  port_.close();
+  shard_.on_closed(*this, why);
+}
+
+void Child::on_starving(transport::Connection&) {
+  if (tier_ != nullptr) tier_->relieve(*this);
+}
 
 }  // namespace byteps::summation

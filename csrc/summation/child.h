@@ -1,14 +1,15 @@
-// A shard's end of one worker's connection: reads its frames into place and hands them to the shard.
+// A shard's end of one child's connection: reads its frames into place and hands them to the tier it speaks to; sends
+// the answers, urgent ones first.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 
-#include "base/buffer_pool.h"
-#include "protocol/aggregation.h"
+#include "protocol/outbox.h"
 #include "summation/shard.h"
-#include "transport/transport.h"
+#include "summation/tier.h"
 
 namespace byteps::summation {
 
@@ -17,34 +18,59 @@ class Child final : public transport::Receiver {
   Child(Shard& shard, std::unique_ptr<transport::Connection> connection);
 
   void start() { connection_->start(this); }
-  // Of the worker; -1 until its hello.
+  // Of the worker that speaks; -1 until its hello.
   int rank() const { return rank_; }
+  // Whether a hello of the same words has come on this connection.
+  bool is(const protocol::DataHead& hello) const;
   bool has_left() const { return left_; }
 
-  // An answer. `payload` may be empty; `keep` owns its memory until it is written.
-  void send(const protocol::DataHead& head, Bytes payload, std::shared_ptr<const BufferPool::Buffer> keep);
+  // An answer. `keep` owns the payload's memory, unless it is a loan's, until it is written.
+  void send(const protocol::DataHead& head, const transport::Payload& payload,
+            std::shared_ptr<const BufferPool::Buffer> keep);
   // A kFailed with the status' code and text.
-  void send_failure(const protocol::DataHead& request, const Status& why);
-  void say_goodbye();
-  void close_when_sent(TimeUs deadline_us) { connection_->close_when_sent(deadline_us); }
+  void send_failure(const protocol::DataHead& request, const Status& why, transport::Loan loan);
+  void give_back(transport::Loan loan);
+  // Sends what is left, a goodbye after it if `in_order`, and closes (Connection::close_when_sent).
+  void leave(bool in_order, TimeUs deadline_us);
 
   Result<transport::Landing> on_head(transport::Connection& connection,
                                      const transport::Arrival& arrival) override;
   Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
                   Bytes payload) override;
   void on_closed(transport::Connection& connection, const Status& why) override;
+  void on_starving(transport::Connection& connection) override;
 
  private:
+  struct Answer {
+    protocol::DataHeadBytes head;
+    transport::Payload payload;
+    std::shared_ptr<const void> keep;  // the payload's memory, if it is not a loan's
+  };
+
+  void enqueue(const protocol::DataHead& head, Answer answer);
+  void hand_over(const Answer& answer, UniqueFunction<void(const Status&)> on_sent);
   Status on_hello(const protocol::DataHead& head);
   Status on_push_pull(const protocol::DataHead& head, const transport::Arrival& arrival, Bytes payload);
+  Status on_failed(const protocol::DataHead& head, const transport::Arrival& arrival);
+  Result<protocol::Aggregator::Verdict> admit(const protocol::DataHead& head, size_t payload_bytes) const;
 
   Shard& shard_;
-  std::unique_ptr<transport::Connection> connection_;
+  protocol::Outbox::Port port_;
+  // Ends with this object: a connection reports what was sent in a task of its own, which may come later.
+  const std::shared_ptr<std::monostate> alive_ = std::make_shared<std::monostate>();
+  std::unique_ptr<transport::Connection> connection_;  // after what its callbacks use
+  // Of the hello.
   int rank_ = -1;
+  protocol::Level level_ = protocol::Level::kCluster;
+  uint16_t lane_ = 0;
+  Tier* tier_ = nullptr;
+  uint32_t child_ = 0;  // number of the child in the tier that `rank_` speaks for
+
   bool left_ = false;
   // Between on_head and on_frame of one frame.
   std::optional<protocol::Aggregator::Verdict> verdict_;
   BufferPool::Buffer landing_;
+  std::string failure_text_;
 };
 
 }  // namespace byteps::summation

@@ -8,8 +8,10 @@
 
 namespace byteps::summation {
 
-Service::Service(const std::vector<transport::EventLoop*>& loops, Metrics& metrics, ShardEvents& events) {
-  for (transport::EventLoop* loop : loops) shards_.push_back(std::make_unique<Shard>(*loop, metrics, events));
+Service::Service(const std::vector<Place>& places, Metrics& metrics, ShardEvents& events) {
+  for (const Place& place : places) {
+    shards_.push_back(std::make_unique<Shard>(*place.loop, *place.outbox, metrics, events));
+  }
   listeners_.resize(shards_.size());
 }
 
@@ -17,32 +19,28 @@ Service::~Service() {
   for (size_t i = 0; i < shards_.size(); ++i) {
     transport::EventLoop& loop = shards_[i]->loop();
     const auto destroy = [this, i] {
-      listeners_[i].reset();
+      listeners_[i].clear();
       shards_[i].reset();
     };
     if (!loop.run_and_wait(destroy)) destroy();
   }
 }
 
-Status Service::listen(transport::Transport& transport, const std::string& ip) {
+Result<std::vector<std::string>> Service::listen(transport::Transport& transport,
+                                                 const transport::Address& address) {
+  std::vector<std::string> addresses;
   for (size_t i = 0; i < shards_.size(); ++i) {
     Shard& shard = *shards_[i];
     Status status;
     shard.loop().run_and_wait([&] {
-      auto listener = transport.listen(shard.loop(), {ip, 0},
+      auto listener = transport.listen(shard.loop(), address,
                                        [&shard](auto connection) { shard.adopt(std::move(connection)); });
-      if (listener) listeners_[i] = std::move(*listener);
       status = listener.status();
+      if (!status) return;
+      addresses.push_back((*listener)->address().to_string());
+      listeners_[i].push_back(std::move(*listener));
     });
     if (!status) return status.with_context("summation service cannot listen");
-  }
-  return Status::ok();
-}
-
-std::vector<std::string> Service::addresses() const {
-  std::vector<std::string> addresses;
-  for (const auto& listener : listeners_) {
-    if (listener) addresses.push_back(listener->address().to_string());
   }
   return addresses;
 }
@@ -54,17 +52,16 @@ void Service::post_each(F f) {
   }
 }
 
-void Service::start(const std::vector<std::string>& describe, uint32_t epoch,
-                    protocol::AggregationLimits limits) {
-  post_each([=](Shard& shard) { shard.start(describe, epoch, limits); });
+void Service::start(const Position& position) {
+  post_each([=](Shard& shard) { shard.start(position); });
 }
 
 void Service::fail_tensor(uint32_t tensor, const Status& why) {
   post_each([=](Shard& shard) { shard.fail_tensor(tensor, why); });
 }
 
-void Service::child_left(uint32_t child) {
-  post_each([=](Shard& shard) { shard.child_left(child); });
+void Service::rank_left(uint32_t rank) {
+  post_each([=](Shard& shard) { shard.rank_left(rank); });
 }
 
 void Service::fail(const Status& why) {

@@ -13,21 +13,24 @@ namespace byteps::summation {
 
 class Service {
  public:
-  // A shard for each of `loops`, which outlive the service. `events` as of Shard.
-  Service(const std::vector<transport::EventLoop*>& loops, Metrics& metrics, ShardEvents& events);
+  struct Place {
+    transport::EventLoop* loop;
+    protocol::Outbox* outbox;
+  };
+  // A shard for each of `places`, which outlive the service. The others as of Shard.
+  Service(const std::vector<Place>& places, Metrics& metrics, ShardEvents& events);
   ~Service();  // closes all connections
 
-  // Each shard on a port of its own that the kernel chooses. Accepted connections wait until start().
-  Status listen(transport::Transport& transport, const std::string& ip);
-  // "ip:port" of each shard.
-  std::vector<std::string> addresses() const;
+  // Each shard at an address of its own that the kernel or the transport chooses: its addresses, in order, as
+  // `address` is (port 0) but for the port or name. Accepted connections wait until start().
+  Result<std::vector<std::string>> listen(transport::Transport& transport, const transport::Address& address);
   Shard& shard(size_t index) { return *shards_[index]; }
   size_t size() const { return shards_.size(); }
 
   // See Shard for all of these.
-  void start(const std::vector<std::string>& describe, uint32_t epoch, protocol::AggregationLimits limits);
+  void start(const Position& position);
   void fail_tensor(uint32_t tensor, const Status& why);
-  void child_left(uint32_t child);
+  void rank_left(uint32_t rank);
   void fail(const Status& why);
   // Blocks until all shards have said goodbye and all children are gone, at most until `deadline_us`.
   void leave(TimeUs deadline_us);
@@ -37,7 +40,7 @@ class Service {
   void post_each(F f);
 
   std::vector<std::unique_ptr<Shard>> shards_;
-  std::vector<std::unique_ptr<transport::Listener>> listeners_;
+  std::vector<std::vector<std::unique_ptr<transport::Listener>>> listeners_;  // by shard
 };
 
 }  // namespace byteps::summation

@@ -1,197 +1,96 @@
 #include "summation/shard.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "base/log.h"
-#include "kernels/sum.h"
 #include "summation/child.h"
 
 namespace byteps::summation {
-
-using protocol::Complete;
-using protocol::DataHead;
-using protocol::DataType;
-using protocol::Fail;
-
 namespace {
 
-// A block of every input and of the result stays in the first-level cache, so that giving the result to a second
-// place (the reply space of a local child) costs a write only.
-constexpr size_t kBlockBytes = 8 << 10;
+// A machine's service gives up first: it knows which of its ranks are missing, and the root repeats what it says.
+TimeUs patience_of_root(TimeUs limit_us) { return limit_us < kNever / 2 ? limit_us + limit_us / 4 : limit_us; }
 
 }  // namespace
 
-Shard::Shard(transport::EventLoop& loop, Metrics& metrics, ShardEvents& events)
-    : loop_(loop), metrics_(metrics), events_(events) {}
+Shard::Shard(transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics, ShardEvents& events)
+    : loop_(loop), outbox_(outbox), metrics_(metrics), events_(events) {}
 
 Shard::~Shard() = default;
 
 void Shard::adopt(std::unique_ptr<transport::Connection> connection) {
+  if (leaving_) return;
   children_.push_back(std::make_unique<Child>(*this, std::move(connection)));
-  if (aggregator_) children_.back()->start();
+  if (cluster_) children_.back()->start();
 }
 
-void Shard::start(std::vector<std::string> describe, uint32_t epoch, protocol::AggregationLimits limits) {
-  describe_ = std::move(describe);
-  epoch_ = epoch;
-  aggregator_ = std::make_unique<protocol::Aggregator>(describe_, limits);
+void Shard::start(const Position& position) {
+  epoch_ = position.epoch;
+  describe_rank_ = position.describe_rank;
+  const Tier::Environment environment{loop_, metrics_, pool_, epoch_, position.num_workers};
+  protocol::AggregationLimits limits = position.limits;
+  if (!position.ranks.describe.empty()) {
+    machine_ = std::make_unique<Tier>(environment, position.ranks, limits, position.uplink,
+                                      position.num_final_tops);
+  }
+  if (position.machines.describe.size() < position.num_workers) {
+    limits = {patience_of_root(limits.stall_warning_us), patience_of_root(limits.op_timeout_us)};
+  }
+  cluster_ = std::make_unique<Tier>(environment, position.machines, limits, nullptr, 0);
   for (const auto& child : children_) child->start();
 }
 
-bool Shard::has_child(uint32_t rank) const {
-  return std::any_of(children_.begin(), children_.end(),
-                     [rank](const auto& child) { return child->rank() == static_cast<int>(rank); });
+template <typename F>
+void Shard::for_each_tier(F&& f) {
+  if (machine_) f(*machine_);
+  if (cluster_) f(*cluster_);
 }
 
-void Shard::contribute(Child& child, const DataHead& head, Contribution contribution) {
-  Slots& slots = slots_[head.key];
-  slots.resize(describe_.size());
-  slots[static_cast<size_t>(child.rank())] = std::move(contribution);
-  aggregator_->on_contribution(head, static_cast<uint32_t>(child.rank()), now_us(), actions_);
-  carry_out(actions_);
-  schedule_tick();
+Tier* Shard::tier(protocol::Level level) {
+  return (level == protocol::Level::kMachine ? machine_ : cluster_).get();
+}
+
+bool Shard::has_child(const protocol::DataHead& hello) const {
+  return std::any_of(children_.begin(), children_.end(),
+                     [&hello](const auto& child) { return child->is(hello); });
 }
 
 void Shard::on_goodbye(Child& child) {
   if (child.rank() < 0) return;
-  // Its memory goes away with it; its contributions still count in rounds that others complete.
-  for (auto& [key, slots] : slots_) {
-    if (slots.empty()) continue;
-    Contribution& contribution = slots[static_cast<size_t>(child.rank())];
-    if (contribution.from != &child) continue;
-    contribution.from = nullptr;
-    contribution.reply_space = {};
-    if (contribution.buffer.empty() && !contribution.data.empty()) {
-      contribution.buffer = pool_.acquire(contribution.data.size());
-      std::memcpy(contribution.buffer.bytes().data(), contribution.data.data(), contribution.data.size());
-      contribution.data = contribution.buffer.bytes();
-    }
-  }
-  child_left(static_cast<uint32_t>(child.rank()));
+  forget(child);
+  rank_left(static_cast<uint32_t>(child.rank()));
 }
 
-void Shard::child_left(uint32_t child) {
-  if (!aggregator_) return;
-  aggregator_->on_child_gone(child, unavailable(describe_[child] + " has left the job"), actions_);
-  carry_out(actions_);
+// Its memory goes away with it; its contributions still count in rounds that others complete.
+void Shard::forget(const Child& child) {
+  for_each_tier([&child](Tier& tier) { tier.forget(child); });
+}
+
+void Shard::rank_left(uint32_t rank) {
+  for_each_tier([this, rank](Tier& tier) {
+    const int32_t child = tier.aggregator().child_of_rank(rank);
+    if (child < 0) return;
+    tier.child_gone(static_cast<uint32_t>(child), unavailable(describe_rank_[rank] + " has left the job"));
+  });
 }
 
 void Shard::fail_tensor(uint32_t tensor, const Status& why) {
-  if (!aggregator_) return;
-  aggregator_->fail_tensor(tensor, why, actions_);
-  carry_out(actions_);
+  for_each_tier([tensor, &why](Tier& tier) { tier.fail_tensor(tensor, why); });
 }
 
 void Shard::fail(const Status& why) {
   failed_ = true;
-  if (aggregator_) {
-    aggregator_->fail_all(why, actions_);
-    carry_out(actions_);
-  }
+  for_each_tier([&why](Tier& tier) { tier.fail(why); });
   if (!leave_done_) return;
+  for (const auto& child : children_) forget(*child);
   children_.clear();  // one of them is the lost one, and would be waited for
   finish_leaving_if_empty();
-}
-
-void Shard::carry_out(protocol::AggregationActions& actions) {
-  for (const protocol::AggregationAction& action : actions) {
-    if (const auto* complete = std::get_if<Complete>(&action)) carry_out(*complete);
-    if (const auto* fail = std::get_if<Fail>(&action)) carry_out(*fail);
-    if (const auto* stalled = std::get_if<protocol::Stalled>(&action)) BPS_LOG(kWarning) << stalled->text;
-  }
-  actions.clear();
-}
-
-void Shard::carry_out(const Complete& complete) {
-  Slots& slots = slots_[complete.head.key];
-  const TimeUs started_us = now_us();
-  BufferPool::Buffer result = reduce(complete.head, slots);
-  add(metrics_.sums, 1);
-  add(metrics_.sum_bytes, complete.head.bytes);
-  add(metrics_.sum_us, static_cast<uint64_t>(now_us() - started_us));
-  answer_all(complete.head, slots, std::move(result));
-}
-
-void Shard::carry_out(const Fail& fail) {
-  Slots& slots = slots_[fail.key];
-  for (const uint32_t child : fail.children) {
-    Contribution contribution = std::exchange(slots[child], {});
-    if (contribution.from == nullptr) continue;
-    DataHead head;
-    head.epoch = epoch_;
-    head.key = fail.key;
-    head.round = fail.round;
-    contribution.from->send_failure(head, fail.status);
-  }
-}
-
-BufferPool::Buffer Shard::reduce(const DataHead& head, Slots& slots) {
-  std::vector<const void*> sources;
-  sources.reserve(slots.size());
-  BufferPool::Buffer result;
-  for (size_t child = 0; child < slots.size(); ++child) {
-    Contribution& contribution = slots[child];
-    if (head.op == ReduceOp::kBroadcast && child != head.root) continue;
-    sources.push_back(contribution.data.data());
-    if (result.empty() && !contribution.buffer.empty()) result = std::move(contribution.buffer);
-  }
-  if (result.empty()) result = pool_.acquire(head.bytes);
-  std::vector<std::byte*> spaces;
-  for (const Contribution& contribution : slots) {
-    if (!contribution.reply_space.empty()) spaces.push_back(contribution.reply_space.data());
-  }
-
-  // A broadcast is the sum of one array of bytes: a copy that keeps every bit, of a NaN, too.
-  const bool is_broadcast = head.op == ReduceOp::kBroadcast;
-  const kernels::Reduction reduction{.dtype = is_broadcast ? DType::kUInt8 : head.dtype,
-                                     .op = is_broadcast ? ReduceOp::kSum : head.op,
-                                     .divisor = static_cast<int>(slots.size())};
-  const size_t element_bytes = size_of(reduction.dtype);
-  std::byte* const out = result.bytes().data();
-  for (size_t offset = 0; offset < head.bytes; offset += kBlockBytes) {
-    const size_t bytes = std::min<size_t>(kBlockBytes, head.bytes - offset);
-    kernels::reduce_n(reduction, out + offset, sources, bytes / element_bytes);
-    for (const void*& source : sources) source = static_cast<const std::byte*>(source) + bytes;
-    for (std::byte* space : spaces) std::memcpy(space + offset, out + offset, bytes);
-  }
-  return result;
-}
-
-void Shard::answer_all(const DataHead& head, Slots& slots, BufferPool::Buffer result) {
-  DataHead answer = head;
-  answer.type = DataType::kResult;
-  answer.epoch = epoch_;
-  const auto shared = std::make_shared<const BufferPool::Buffer>(std::move(result));
-  for (Contribution& slot : slots) {
-    const Contribution contribution = std::exchange(slot, {});
-    if (contribution.from == nullptr) continue;
-    const bool in_place = !contribution.reply_space.empty();
-    contribution.from->send(answer, in_place ? Bytes{} : Bytes{shared->bytes()}, shared);
-  }
-}
-
-void Shard::schedule_tick() {
-  if (tick_timer_ != 0) return;
-  const TimeUs next_us = aggregator_->next_tick_us();
-  if (next_us == kNever) return;
-  tick_timer_ = loop_.run_at(next_us, [this] {
-    tick_timer_ = 0;
-    aggregator_->on_tick(now_us(), actions_);
-    carry_out(actions_);
-    schedule_tick();
-  });
 }
 
 void Shard::on_closed(Child& child, const Status& why) {
   const int rank = child.rank();
   const bool left = child.has_left();
-  for (auto& [key, slots] : slots_) {
-    for (Contribution& contribution : slots) {
-      if (contribution.from == &child) contribution.from = nullptr;
-    }
-  }
+  forget(child);
   remove(child);
   if (rank >= 0 && !left && !leave_done_) events_.on_child_lost(static_cast<uint32_t>(rank), why);
   finish_leaving_if_empty();
@@ -206,12 +105,12 @@ void Shard::remove(Child& child) {
 }
 
 void Shard::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
-  if (tick_timer_ != 0) loop_.cancel(std::exchange(tick_timer_, 0));
+  for_each_tier([](Tier& tier) { tier.stop_timers(); });
+  leaving_ = true;
   leave_done_ = std::move(done);
   for (const auto& child : children_) {
     // No goodbye from a failed job: children would take it for an orderly leave, and this node for the guilty one.
-    if (!failed_) child->say_goodbye();
-    child->close_when_sent(deadline_us);
+    child->leave(!failed_, deadline_us);
   }
   finish_leaving_if_empty();
 }

@@ -1,20 +1,19 @@
-// One shard of a summation service: an event loop's thread that owns some keys, receives the children's
-// contributions straight into place, sums a round when it is complete, and answers every child.
+// One shard of a summation service: an event loop's thread that owns some keys, and the children's connections that
+// bring contributions to them. The work is done by its two tiers (tier.h): the machine's, for the ranks of this very
+// machine, and the cluster's, for the machines.
 //
-// What is decided (complete? repeated? refused?) is protocol/aggregation's; this carries it out. All methods run
-// on the loop's thread but for the constructor. Children in the same process (connections that lend) contribute by
-// reference and get their result by reference; nothing of theirs is touched after their answer was sent.
+// All methods run on the loop's thread but for the constructor.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/buffer_pool.h"
 #include "base/metrics.h"
-#include "protocol/aggregation.h"
+#include "protocol/outbox.h"
+#include "protocol/tree.h"
+#include "summation/tier.h"
 #include "transport/transport.h"
 
 namespace byteps::summation {
@@ -23,26 +22,39 @@ namespace byteps::summation {
 class ShardEvents {
  public:
   virtual ~ShardEvents() = default;
-  // A child's connection broke without a goodbye. On the shard's loop.
-  virtual void on_child_lost(uint32_t child, const Status& why) = 0;
+  // A rank's connection broke without a goodbye. On the shard's loop.
+  virtual void on_child_lost(uint32_t rank, const Status& why) = 0;
 };
 
-class Child;
+// Where a service stands in the job.
+struct Position {
+  uint32_t epoch = 0;
+  uint32_t num_workers = 0;
+  std::vector<std::string> describe_rank;
+  protocol::Children machines;  // below every service
+  protocol::Children ranks;     // of this machine; empty: this service is nothing but a root
+  // Of the machine's tier, as of Tier.
+  Uplink* uplink = nullptr;
+  uint32_t num_final_tops = 0;
+  protocol::AggregationLimits limits;
+};
 
 class Shard {
  public:
-  Shard(transport::EventLoop& loop, Metrics& metrics, ShardEvents& events);
+  // `outbox`: of the loop; all that goes to the network from there.
+  Shard(transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics, ShardEvents& events);
   ~Shard();  // on the loop, or after it has stopped
 
-  // A connection of this service's listener, or the local worker's. Kept unread until start().
+  // A connection of this service's listener, or the local worker's. Kept unread until start(); closed at once when
+  // this service leaves already.
   void adopt(std::unique_ptr<transport::Connection> connection);
-  // The roster is known: `describe[child]` names each worker. Once.
-  void start(std::vector<std::string> describe, uint32_t epoch, protocol::AggregationLimits limits);
+  // The roster is known. Once.
+  void start(const Position& position);
 
   // The tensor was declared with contradictory sizes or dtypes: its rounds fail, now and later.
   void fail_tensor(uint32_t tensor, const Status& why);
-  // The child has left the job in order.
-  void child_left(uint32_t child);
+  // The rank has left the job in order.
+  void rank_left(uint32_t rank);
   // The job has failed: forgets all contributions (no lent memory is touched from here on) and answers them.
   void fail(const Status& why);
   // Says goodbye to all children (unless the job has failed) once their answers are written, then calls `done` (at
@@ -54,44 +66,29 @@ class Shard {
  private:
   friend class Child;
 
-  // A contribution that waits for its round.
-  struct Contribution {
-    BufferPool::Buffer buffer;  // empty: lent
-    Bytes data;                 // in `buffer`, or the child's own memory; empty from a broadcast's non-root
-    MutableBytes reply_space;   // of a lent one
-    Child* from = nullptr;      // null: none, or the child is gone
-    bool present = false;
-  };
-  using Slots = std::vector<Contribution>;  // by child
-
-  bool has_child(uint32_t rank) const;
-  // From Child. The payload is complete; the contribution is accepted or refused by now.
-  void contribute(Child& child, const protocol::DataHead& head, Contribution contribution);
+  // Null: this service has no such level.
+  Tier* tier(protocol::Level level);
+  bool has_child(const protocol::DataHead& hello) const;
   void on_goodbye(Child& child);
   void on_closed(Child& child, const Status& why);
-
-  void carry_out(protocol::AggregationActions& actions);
-  void carry_out(const protocol::Complete& complete);
-  void carry_out(const protocol::Fail& fail);
-  // Reduces `slots` into one buffer and into the reply spaces of those that lent.
-  BufferPool::Buffer reduce(const protocol::DataHead& head, Slots& slots);
-  void answer_all(const protocol::DataHead& head, Slots& slots, BufferPool::Buffer result);
-  void schedule_tick();
+  void forget(const Child& child);
   void remove(Child& child);
   void finish_leaving_if_empty();
+  template <typename F>
+  void for_each_tier(F&& f);
 
   transport::EventLoop& loop_;
+  protocol::Outbox& outbox_;
   Metrics& metrics_;
   ShardEvents& events_;
   BufferPool pool_;  // outlives the connections, whose unsent frames hold its buffers
-  std::vector<std::string> describe_;
   uint32_t epoch_ = 0;
-  std::unique_ptr<protocol::Aggregator> aggregator_;  // null until start()
-  std::unordered_map<protocol::Key, Slots, protocol::KeyHash> slots_;
+  std::vector<std::string> describe_rank_;
+  std::unique_ptr<Tier> machine_;
+  std::unique_ptr<Tier> cluster_;                 // null until start()
   std::vector<std::unique_ptr<Child>> children_;  // one per connection
-  protocol::AggregationActions actions_;          // reused
-  transport::EventLoop::TimerId tick_timer_ = 0;
   bool failed_ = false;
+  bool leaving_ = false;
   UniqueFunction<void()> leave_done_;
 };
 

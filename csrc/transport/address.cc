@@ -4,6 +4,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -51,20 +52,45 @@ std::optional<uint16_t> parse_port(std::string_view text) {
 }
 
 Status not_an_address(const std::string& text) {
-  return invalid_argument("address \"" + text +
-                          "\": expected a numeric address and a port, like 10.0.0.2:9000 or [::1]:9000");
+  return invalid_argument(
+      "address \"" + text +
+      "\": expected a numeric address and a port, like 10.0.0.2:9000 or [::1]:9000, or @name");
+}
+
+// An abstract name lies behind a zero byte, and is as long as the address says.
+constexpr size_t kUnixNameOffset = offsetof(sockaddr_un, sun_path) + 1;
+
+Result<SocketAddress> to_unix_address(std::string_view name) {
+  const bool printable =
+      std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > ' ' && c < 0x7f; });
+  if (name.empty() || kUnixNameOffset + name.size() > sizeof(sockaddr_un) || !printable) {
+    return invalid_argument("Unix socket \"@" + std::string(name) +
+                            "\": expected 1 to 107 printable characters behind the @");
+  }
+  SocketAddress result;
+  result.storage.ss_family = AF_UNIX;
+  std::memcpy(reinterpret_cast<char*>(&result.storage) + kUnixNameOffset, name.data(), name.size());
+  result.length = static_cast<socklen_t>(kUnixNameOffset + name.size());
+  return result;
+}
+
+std::string name_of_unix_address(const SocketAddress& address) {
+  if (address.length <= kUnixNameOffset) return "";
+  return {reinterpret_cast<const char*>(&address.storage) + kUnixNameOffset,
+          address.length - kUnixNameOffset};
 }
 
 }  // namespace
 
 std::string Address::to_string() const {
+  if (is_unix()) return ip;
   const bool is_v6 = ip.find(':') != std::string::npos;
   return (is_v6 ? "[" + ip + "]" : ip) + ":" + std::to_string(port);
 }
 
 bool Address::is_loopback() const {
   const auto address = to_socket_address(*this);
-  if (!address) return false;
+  if (!address || is_unix()) return false;
   if (address->family() == AF_INET) {
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(address->get());
     return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
@@ -74,6 +100,9 @@ bool Address::is_loopback() const {
 }
 
 Result<Address> parse_address(const std::string& text) {
+  if (Address unix_address{text, 0}; unix_address.is_unix()) {
+    return to_socket_address(unix_address) ? Result<Address>(std::move(unix_address)) : not_an_address(text);
+  }
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return not_an_address(text);
   std::string ip = text.substr(0, colon);
@@ -117,7 +146,7 @@ Result<std::string> interface_of_address(const std::string& ip) {
   return invalid_argument("no interface of this machine has the address " + ip);
 }
 
-Result<std::string> address_of_interface(const std::string& name, int family) {
+Result<std::string> address_of_interface(const std::string& name) {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) return from_errno("interface \"" + name + "\": getifaddrs", errno);
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(first, &freeifaddrs);
@@ -129,10 +158,7 @@ Result<std::string> address_of_interface(const std::string& name, int family) {
     if (!entry->ifa_addr || name != entry->ifa_name) continue;
     const int candidate = entry->ifa_addr->sa_family;
     if (candidate != AF_INET && candidate != AF_INET6) continue;
-    const bool wanted = family == AF_UNSPEC
-                            ? found.empty() || (candidate == AF_INET && found_family == AF_INET6)
-                            : found.empty() && candidate == family;
-    if (!wanted) continue;
+    if (!found.empty() && (found_family == AF_INET || candidate == AF_INET6)) continue;
     const socklen_t length = candidate == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     found = from_socket_address(copy_of(entry->ifa_addr, length)).ip;
     found_family = candidate;
@@ -140,7 +166,7 @@ Result<std::string> address_of_interface(const std::string& name, int family) {
   if (!found.empty()) return found;
   std::string known;
   for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
-  const char* what = names.count(name) ? "has no address of the wanted kind" : "does not exist";
+  const char* what = names.count(name) ? "has no address" : "does not exist";
   return invalid_argument("interface \"" + name + "\" " + what + ": this machine has " + known);
 }
 
@@ -160,6 +186,7 @@ Result<std::string> address_by_route(const Address& remote) {
 }
 
 Result<SocketAddress> to_socket_address(const Address& address) {
+  if (address.is_unix()) return to_unix_address(address.ip.substr(1));
   std::string error;
   const AddrinfoList list = lookup(address.ip, AI_NUMERICHOST, &error);
   if (!list || address.ip.empty()) {
@@ -171,6 +198,7 @@ Result<SocketAddress> to_socket_address(const Address& address) {
 }
 
 Address from_socket_address(const SocketAddress& address) {
+  if (address.family() == AF_UNIX) return {"@" + name_of_unix_address(address), 0};
   char host[NI_MAXHOST];
   const int failure =
       getnameinfo(address.get(), address.length, host, sizeof host, nullptr, 0, NI_NUMERICHOST);

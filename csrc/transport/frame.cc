@@ -4,8 +4,6 @@
 #include <array>
 #include <string>
 
-#include "transport/transport.h"
-
 namespace byteps::transport {
 namespace {
 
@@ -40,14 +38,16 @@ void encode_prefix(const FramePrefix& prefix, std::span<std::byte, kFramePrefixB
 }
 
 Result<FramePrefix> decode_prefix(std::span<const std::byte, kFramePrefixBytes> in,
-                                  size_t max_payload_bytes) {
+                                  const FrameLimits& limits) {
   if (!std::equal(kMagic.begin(), kMagic.end(), in.begin())) return data_loss("frame: no frame begins here");
   const uint64_t head_bytes = get(in.subspan<4, 2>());
   const uint64_t reserved = get(in.subspan<6, 2>());
   const uint64_t payload_bytes = get(in.subspan<8, 8>());
-  if (head_bytes > kMaxHeadBytes) return bad_frame("head bytes", head_bytes, kMaxHeadBytes);
+  if (head_bytes > limits.max_head_bytes) return bad_frame("head bytes", head_bytes, limits.max_head_bytes);
   if (reserved != 0) return bad_frame("reserved field", reserved, 0);
-  if (payload_bytes > max_payload_bytes) return bad_frame("payload bytes", payload_bytes, max_payload_bytes);
+  if (payload_bytes > limits.max_payload_bytes) {
+    return bad_frame("payload bytes", payload_bytes, limits.max_payload_bytes);
+  }
   return FramePrefix{head_bytes, payload_bytes};
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/annotations.h"
 #include "base/check.h"
+#include "transport/landing.h"
 
 namespace byteps::transport {
 namespace {
@@ -139,7 +140,7 @@ class InprocConnection final : public Connection, public TurnHandler {
   bool open() const { return error_.is_ok(); }
   void on_finished();
   Status deliver(const Letter& letter);
-  Result<Bytes> land(const Arrival& arrival);
+  Result<Bytes> ask_and_land(const Arrival& arrival);
   void end(const Status& why);
   void shut(const Status& why);
   void request_turn();
@@ -198,7 +199,7 @@ Status InprocConnection::deliver(const Letter& letter) {
   const Arrival arrival = letter.arrival();
   Bytes payload;
   if (arrival.payload_bytes > 0) {
-    Result<Bytes> landed = land(arrival);
+    Result<Bytes> landed = ask_and_land(arrival);
     if (!landed) return landed.status();
     payload = *landed;
     if (!open()) return Status::ok();  // closed by the callback
@@ -206,16 +207,10 @@ Status InprocConnection::deliver(const Letter& letter) {
   return receiver_->on_frame(*this, arrival, payload);
 }
 
-Result<Bytes> InprocConnection::land(const Arrival& arrival) {
+Result<Bytes> InprocConnection::ask_and_land(const Arrival& arrival) {
   const Result<Landing> landing = receiver_->on_head(*this, arrival);
   if (!landing) return landing.status();
-  if (landing->is_borrow()) return arrival.lent;
-  if (landing->is_discard() || !open()) return Bytes();
-  const MutableBytes destination = landing->destination();
-  BPS_CHECK(destination.size() == arrival.payload_bytes)
-      << destination.size() << " for " << arrival.payload_bytes;
-  std::memcpy(destination.data(), arrival.lent.data(), arrival.lent.size());
-  return Bytes(destination);
+  return open() ? land(*landing, arrival.lent) : Bytes();
 }
 
 // Closes this end and reports it.

@@ -47,7 +47,7 @@ struct Arrival {
   size_t payload_bytes;
   Bytes lent;                // the sender's own memory, or shared memory, by transports that lend; else empty
   MutableBytes reply_space;  // by transports that lend, also for a frame without payload; else empty
-  Loan loan = kNoLoan;       // to be given back exactly once, whatever became of the frame, unless closed before
+  Loan loan = kNoLoan;  // to be given back exactly once, whatever became of the frame, unless closed before
 };
 
 // Where a payload shall go.

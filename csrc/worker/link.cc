@@ -1,5 +1,6 @@
 #include "worker/link.h"
 
+#include <limits>
 #include <utility>
 
 namespace byteps::worker {
@@ -10,24 +11,39 @@ using transport::Arrival;
 using transport::Connection;
 using transport::Landing;
 
-Link::Link(LinkOptions options, Connector connector, Metrics& metrics, LinkEvents& events)
+Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics,
+           LinkEvents& events)
     : options_(std::move(options)),
       connector_(std::move(connector)),
       metrics_(metrics),
       events_(events),
-      queue_(options_.credit_bytes) {}
+      outbox_(outbox),
+      own_outbox_(options_.credit_bytes) {}
 
 void Link::enqueue(std::vector<Outgoing> partitions) {
   for (Outgoing& outgoing : partitions) {
-    if (!ended_.is_ok()) {
+    if (ended_) {
+      connection_ ? offer(std::move(outgoing)) : early_.push_back(std::move(outgoing));
+    } else if (outgoing.failure) {
       events_.on_settled(outgoing.handle, ended_);
-      continue;
     }
-    const int32_t priority = outgoing.head.priority;
-    const uint64_t bytes = outgoing.input.size();
-    queue_.push(priority, bytes, std::move(outgoing));
   }
-  connection_ ? pump() : connect();
+  if (!connection_) connect();
+}
+
+void Link::offer(Outgoing outgoing) {
+  // The next round of the same key follows a failure, never goes before it.
+  const int32_t priority =
+      outgoing.failure ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
+  const uint64_t bytes = outgoing.input.size();
+  const uint64_t ticket = ++last_ticket_;
+  offered_.emplace(ticket, std::move(outgoing));
+  port_->push(priority, protocol::Outbox::Kind::kContribution, bytes, [this, ticket] { hand_over(ticket); });
+}
+
+void Link::hand_over(uint64_t ticket) {
+  const Outgoing outgoing = std::move(offered_.extract(ticket).mapped());
+  outgoing.failure ? send(outgoing) : send_failure(outgoing);
 }
 
 void Link::connect() {
@@ -45,30 +61,34 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   DataHead hello;
   hello.type = DataType::kHello;
   hello.epoch = options_.epoch;
+  hello.level = options_.level;
   hello.rank = options_.rank;
+  hello.lane = options_.lane;
   connection_->send(protocol::encode(hello), {}, nullptr);
-  pump();
-}
-
-void Link::pump() {
-  while (connection_) {
-    std::optional<Outgoing> next = queue_.pop();
-    if (!next) return;
-    send(*next);
-  }
+  port_.emplace(connection_->lends() ? own_outbox_ : outbox_);
+  for (Outgoing& outgoing : std::exchange(early_, {})) offer(std::move(outgoing));
 }
 
 void Link::send(const Outgoing& outgoing) {
   DataHead head = outgoing.head;
   head.epoch = options_.epoch;
-  unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output, connection_->lends()};
+  unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output};
   const uint64_t bytes = outgoing.input.size();
   if (!connection_->lends()) add(metrics_.bytes_sent, bytes);
   connection_->send(protocol::encode(head), {outgoing.input, outgoing.output},
                     [this, bytes](const Status& status) {
-                      queue_.give_back(bytes);
-                      if (status) pump();
+                      if (status) port_->sent(bytes);
                     });
+}
+
+void Link::send_failure(const Outgoing& outgoing) {
+  DataHead head = outgoing.head;
+  head.type = DataType::kFailed;
+  head.epoch = options_.epoch;
+  head.code = outgoing.failure.code();
+  auto text = std::make_unique<std::string>(outgoing.failure.message().substr(0, protocol::kMaxTextBytes));
+  const Bytes payload = as_bytes(*text);
+  connection_->send(protocol::encode(head), {payload, {}}, [text = std::move(text)](const Status&) {});
 }
 
 Result<Link::Unanswered*> Link::find(const DataHead& head) {
@@ -106,7 +126,7 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
     case DataType::kResult: {
       Result<Unanswered*> waiting = find(*head);
       if (!waiting) return waiting.status();
-      if (payload.size() != (*waiting)->bytes && !(*waiting)->result_in_place) {
+      if (payload.size() != (*waiting)->bytes) {
         return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got none");
       }
       return settle_answered(*head, Status::ok());
@@ -125,13 +145,14 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
 Status Link::settle_answered(const DataHead& head, const Status& status) {
   Result<Unanswered*> waiting = find(head);
   if (!waiting) return waiting.status();
-  const protocol::Handle handle = (*waiting)->handle;
+  const uint64_t handle = (*waiting)->handle;
   unanswered_.erase(head.key);
   events_.on_settled(handle, status);
   return Status::ok();
 }
 
 void Link::on_closed(Connection&, const Status& why) {
+  port_->close();
   connection_->loop().post([doomed = std::move(connection_)] {});  // it is calling us: destroyed after that
   if (!ended_.is_ok()) return settle_all(ended_);                  // after a goodbye, of either side
   lose(why);
@@ -150,6 +171,7 @@ void Link::peer_left() {
 void Link::fail(const Status& why) {
   if (ended_.is_ok()) ended_ = why;
   if (connection_) {
+    port_->close();
     connection_->close();
     connection_.reset();
   }
@@ -160,6 +182,7 @@ void Link::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> d
   leave_done_ = std::move(done);
   if (ended_.is_ok()) ended_ = why;
   if (!connection_) return settle_all(why);
+  port_->close();  // what has not been sent is not sent any more
   DataHead goodbye;
   goodbye.type = DataType::kGoodbye;
   goodbye.epoch = options_.epoch;
@@ -171,7 +194,12 @@ void Link::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> d
 void Link::settle_all(const Status& why) {
   auto unanswered = std::exchange(unanswered_, {});
   for (const auto& [key, partition] : unanswered) events_.on_settled(partition.handle, why);
-  for (const Outgoing& outgoing : queue_.take_all()) events_.on_settled(outgoing.handle, why);
+  for (const auto& [ticket, outgoing] : std::exchange(offered_, {})) {
+    if (outgoing.failure) events_.on_settled(outgoing.handle, why);
+  }
+  for (const Outgoing& outgoing : std::exchange(early_, {})) {
+    if (outgoing.failure) events_.on_settled(outgoing.handle, why);
+  }
   if (leave_done_) std::exchange(leave_done_, nullptr)();
 }
 

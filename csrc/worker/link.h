@@ -1,28 +1,30 @@
-// A worker's connection to one shard of one summation service: sends partitions by priority within the credit,
-// receives results straight into the tensors.
+// A child's connection to one shard of one summation service: sends partitions by priority within the credit (protocol/outbox),
+// receives results straight into place. The child is a worker, or a machine's service on its way to the root.
 //
 // All methods on the loop's thread. The connection is made at the first partition. When it breaks, its partitions
 // stay unsettled until somebody who knows says what became of the peer (fail, peer_left): see protocol/membership.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/metrics.h"
-#include "protocol/credit_queue.h"
+#include "protocol/outbox.h"
 #include "protocol/push_pull_table.h"
 #include "transport/transport.h"
 
 namespace byteps::worker {
 
-// One partition on its way; memory is the tensor's, valid until settled.
+// One partition on its way; its memory is valid until settled.
 struct Outgoing {
-  protocol::Handle handle = 0;
+  uint64_t handle = 0;  // whose it is, for LinkEvents::on_settled
   protocol::DataHead head;
-  Bytes input;  // empty from a broadcast's non-root
+  Bytes input;  // empty without a broadcast's root
   MutableBytes output;
+  Status failure;  // not ok: tells the service that this child cannot contribute; not answered, not settled
 };
 
 class Link;
@@ -32,7 +34,7 @@ class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
   // The partition's memory is not used any more.
-  virtual void on_settled(protocol::Handle handle, const Status& status) = 0;
+  virtual void on_settled(uint64_t handle, const Status& status) = 0;
   // The connection broke or could not be made.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
 };
@@ -40,9 +42,11 @@ class LinkEvents {
 struct LinkOptions {
   uint32_t rank = 0;  // this worker
   uint32_t epoch = 0;
+  protocol::Level level = protocol::Level::kCluster;
   uint32_t service = 0;      // node number of the service
+  uint16_t lane = 0;         // number of this link among those to the same shard
   std::string service_text;  // how messages name it
-  uint64_t credit_bytes = 0;
+  uint64_t credit_bytes = 0;  // of a connection that lends, which has an order of its own
 };
 
 class Link final : public transport::Receiver {
@@ -50,7 +54,8 @@ class Link final : public transport::Receiver {
   // Makes the connection; on the link's loop.
   using Connector = UniqueFunction<void(transport::ConnectCallback)>;
 
-  Link(LinkOptions options, Connector connector, Metrics& metrics, LinkEvents& events);
+  // `outbox`: of the loop; all that goes to the network from there.
+  Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics, LinkEvents& events);
 
   void enqueue(std::vector<Outgoing> partitions);
   // The peer has left the job in order. Without a connection everything settles now, else what the peer has not
@@ -69,17 +74,18 @@ class Link final : public transport::Receiver {
 
  private:
   struct Unanswered {
-    protocol::Handle handle;
+    uint64_t handle;
     uint32_t round;
     uint64_t bytes;
     MutableBytes output;
-    bool result_in_place;  // lent: the service writes into `output` itself
   };
 
   void connect();
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection);
-  void pump();
+  void offer(Outgoing outgoing);
+  void hand_over(uint64_t ticket);
   void send(const Outgoing& outgoing);
+  void send_failure(const Outgoing& outgoing);
   void lose(const Status& why);
   void settle_all(const Status& why);
   // The unanswered partition that `head` answers; kDataLoss if there is none.
@@ -90,14 +96,19 @@ class Link final : public transport::Receiver {
   Connector connector_;
   Metrics& metrics_;
   LinkEvents& events_;
-  std::unique_ptr<transport::Connection> connection_;
   bool connecting_ = false;
   bool lost_ = false;
   Status ended_;  // not ok: nothing is sent any more, everything settles with it
-  protocol::CreditQueue<Outgoing> queue_;
+  protocol::Outbox& outbox_;
+  protocol::Outbox own_outbox_;
+  std::optional<protocol::Outbox::Port> port_;      // once connected
+  std::vector<Outgoing> early_;                     // came before the connection
+  std::unordered_map<uint64_t, Outgoing> offered_;  // wait in the outbox, by ticket
+  uint64_t last_ticket_ = 0;
   std::unordered_map<protocol::Key, Unanswered, protocol::KeyHash> unanswered_;
   std::string failure_text_;  // where the text of a kFailed lands
   UniqueFunction<void()> leave_done_;
+  std::unique_ptr<transport::Connection> connection_;  // after what its callbacks use
 };
 
 }  // namespace byteps::worker

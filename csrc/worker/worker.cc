@@ -1,9 +1,6 @@
 #include "worker/worker.h"
 
-#include <atomic>
 #include <utility>
-
-#include "base/event_flag.h"
 
 namespace byteps::worker {
 
@@ -12,10 +9,8 @@ using protocol::Handle;
 using protocol::SendDeclare;
 using protocol::StartPartition;
 
-Worker::Worker(uint32_t rank, uint32_t size, uint32_t num_services, Metrics& metrics, WorkerEvents& events)
-    : rank_(rank), events_(events), handles_(metrics), table_(rank, size, num_services) {}
-
-void Worker::add_service(std::vector<Lane> lanes) { services_.push_back(std::move(lanes)); }
+Worker::Worker(uint32_t rank, protocol::Tree tree, Metrics& metrics, WorkerEvents& events)
+    : rank_(rank), events_(events), handles_(metrics), table_(rank, std::move(tree)) {}
 
 Status Worker::declare(const std::string& name, DType dtype, uint64_t bytes) {
   Work work;
@@ -50,12 +45,6 @@ Status Worker::on_placed(const protocol::Placed& placed) {
   Work work;
   {
     MutexLock lock(mutex_);
-    for (const uint16_t service : placed.services) {
-      if (service < services_.size() && services_[service].empty()) {
-        return data_loss("placement of '" + placed.name + "': node " + std::to_string(service) +
-                         " has no service");
-      }
-    }
     BPS_RETURN_IF_ERROR(table_.on_placed(placed, actions_));
     work = take_work();
   }
@@ -89,7 +78,8 @@ Worker::Work Worker::take_work() {
     if (auto* declare = std::get_if<SendDeclare>(&action)) {
       work.declares.push_back(std::move(declare->declare));
     } else if (auto* start = std::get_if<StartPartition>(&action)) {
-      work.partitions[&lane_of(*start)].push_back(make_outgoing(*start));
+      Lane& lane = lanes_.at(start->parent.node, start->head.lane);
+      work.partitions[&lane].push_back(make_outgoing(*start));
     } else if (auto* finish = std::get_if<FinishHandle>(&action)) {
       memory_.erase(finish->handle);
       work.finished.emplace_back(finish->handle, std::move(finish->status));
@@ -115,27 +105,11 @@ Outgoing Worker::make_outgoing(const StartPartition& start) {
   return {.handle = start.handle,
           .head = start.head,
           .input = contributes ? Bytes(memory.input + start.offset, start.head.bytes) : Bytes{},
-          .output = MutableBytes(memory.output + start.offset, start.head.bytes)};
+          .output = MutableBytes(memory.output + start.offset, start.head.bytes),
+          .failure = {}};
 }
 
-Worker::Lane& Worker::lane_of(const StartPartition& start) {
-  std::vector<Lane>& lanes = services_[start.service];
-  // Every worker must choose alike: the shard sums what reaches it.
-  return lanes[(start.head.key.tensor + start.head.key.partition) % lanes.size()];
-}
-
-template <typename F>
-void Worker::for_each_lane(F&& f) {
-  for (size_t service = 0; service < services_.size(); ++service) {
-    for (Lane& lane : services_[service]) f(service, lane);
-  }
-}
-
-void Worker::peer_left(uint32_t service) {
-  for (Lane& lane : services_[service]) {
-    lane.loop->post([link = lane.link.get()] { link->peer_left(); });
-  }
-}
+void Worker::peer_left(uint32_t service) { lanes_.peer_left(service); }
 
 void Worker::fail(const Status& why) {
   Work work;
@@ -145,8 +119,7 @@ void Worker::fail(const Status& why) {
     work = take_work();
   }
   do_work(std::move(work));
-  for_each_lane(
-      [&why](size_t, Lane& lane) { lane.loop->post([link = lane.link.get(), why] { link->fail(why); }); });
+  lanes_.fail(why);
 }
 
 void Worker::leave(TimeUs deadline_us) {
@@ -158,23 +131,7 @@ void Worker::leave(TimeUs deadline_us) {
     work = take_work();
   }
   do_work(std::move(work));
-  struct Pending {
-    std::atomic<size_t> lanes{1};
-    EventFlag none_left;
-  };
-  // Shared: a lane may report after the deadline.
-  const auto pending = std::make_shared<Pending>();
-  const auto done = [pending] {
-    if (pending->lanes.fetch_sub(1) == 1) pending->none_left.set();
-  };
-  for_each_lane([&](size_t, Lane& lane) {
-    pending->lanes.fetch_add(1);
-    lane.loop->post(
-        [link = lane.link.get(), why, deadline_us, done] { link->leave(why, deadline_us, done); });
-  });
-  done();
-  while (pending->none_left.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
-  }
+  lanes_.leave(why, deadline_us);
 }
 
 }  // namespace byteps::worker

@@ -1,7 +1,7 @@
 // The worker role: push_pull of named tensors through the summation services of a job.
 //
-// Any thread may call. A push_pull goes: name -> partitions (protocol/push_pull_table) -> the link of each
-// partition's service (its own loop's thread) -> result in the tensor -> last partition settled -> handle done.
+// Any thread may call. A push_pull goes: name -> partitions (protocol/push_pull_table) -> the link to each
+// partition's parent (on its own loop's thread) -> result in the tensor -> last partition settled -> handle done.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 #include "base/metrics.h"
 #include "protocol/push_pull_table.h"
 #include "worker/handle_table.h"
-#include "worker/link.h"
+#include "worker/lanes.h"
 
 namespace byteps::worker {
 
@@ -30,15 +30,10 @@ class WorkerEvents {
 
 class Worker final : public LinkEvents {
  public:
-  Worker(uint32_t rank, uint32_t size, uint32_t num_services, Metrics& metrics, WorkerEvents& events);
+  Worker(uint32_t rank, protocol::Tree tree, Metrics& metrics, WorkerEvents& events);
 
-  // A link to each shard of service `service`, in the order of shards; each belongs to the loop beside it.
-  // For all services, in order, before the first push_pull.
-  struct Lane {
-    transport::EventLoop* loop;
-    std::unique_ptr<Link> link;
-  };
-  void add_service(std::vector<Lane> lanes);
+  // To fill with the links to all that may be a parent, before the first push_pull.
+  Lanes& lanes() { return lanes_; }
 
   // Errors: protocol::PushPullTable::declare.
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
@@ -75,14 +70,11 @@ class Worker final : public LinkEvents {
   Work take_work() BPS_REQUIRES(mutex_);
   void do_work(Work work) BPS_EXCLUDES(mutex_);
   Outgoing make_outgoing(const protocol::StartPartition& start) BPS_REQUIRES(mutex_);
-  Lane& lane_of(const protocol::StartPartition& start);
-  template <typename F>
-  void for_each_lane(F&& f);
 
   const uint32_t rank_;
   WorkerEvents& events_;
   HandleTable handles_;
-  std::vector<std::vector<Lane>> services_;  // constant after the last add_service
+  Lanes lanes_;
   Mutex mutex_;
   protocol::PushPullTable table_ BPS_GUARDED_BY(mutex_);
   std::unordered_map<protocol::Handle, Memory> memory_ BPS_GUARDED_BY(mutex_);

@@ -1,19 +1,36 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include "base/check.h"
-#include "transport/tcp/connector.h"
-#include "transport/tcp/listener.h"
-#include "transport/tcp/socket.h"
+#include "transport/stream/connection.h"
+#include "transport/stream/socket.h"
 
 namespace byteps::transport {
 namespace {
 
+class TcpKind final : public StreamKind {
+ public:
+  explicit TcpKind(TcpOptions options) : options_(std::move(options)) {}
+  const char* name() const override { return "tcp"; }
+  const StreamOptions& options() const override { return options_; }
+  Status admit(int) const override { return Status::ok(); }
+  Result<UniqueFd> make_gift() const override { return UniqueFd(); }
+  Result<std::unique_ptr<Connection>> make_connection(EventLoop& loop, UniqueFd socket, const Address& peer,
+                                                      Side, UniqueFd) const override {
+    tune_tcp(socket.get());
+    return std::unique_ptr<Connection>(
+        std::make_unique<StreamConnection>(loop, std::move(socket), "tcp " + peer.to_string(),
+                                           FrameLimits{.max_payload_bytes = options_.max_payload_bytes}));
+  }
+
+ private:
+  const TcpOptions options_;
+};
+
 class TcpTransport final : public Transport {
  public:
-  explicit TcpTransport(TcpOptions options)
-      : options_(std::make_shared<const TcpOptions>(std::move(options))) {}
+  explicit TcpTransport(TcpOptions options) : kind_(std::make_shared<const TcpKind>(std::move(options))) {}
 
-  const char* name() const override { return "tcp"; }
+  const char* name() const override { return kind_->name(); }
   Status viable() const override { return Status::ok(); }
   Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
                                            AcceptCallback on_accept) override;
@@ -25,12 +42,13 @@ class TcpTransport final : public Transport {
  private:
   Status check_allowed(const Address& address) const;
 
-  const std::shared_ptr<const TcpOptions> options_;  // connections under way outlive the transport
+  const std::shared_ptr<const TcpKind> kind_;
 };
 
 // Anybody who can reach the address could take part in a job without a secret.
 Status TcpTransport::check_allowed(const Address& address) const {
-  if (!options_->credentials.secret.empty() || address.is_loopback()) return Status::ok();
+  if (address.is_unix()) return invalid_argument("tcp: " + address.to_string() + " is no IP address");
+  if (!kind_->options().credentials.secret.empty() || address.is_loopback()) return Status::ok();
   return permission_denied("tcp: " + address.to_string() +
                            " is not a loopback address, and the job has no secret: set "
                            "BYTEPS_SECRET_FILE to the same file on every machine, or start with bpslaunch");
@@ -40,31 +58,23 @@ Result<std::unique_ptr<Listener>> TcpTransport::listen(EventLoop& loop, const Ad
                                                        AcceptCallback on_accept) {
   BPS_RETURN_IF_ERROR(check_allowed(address));
   auto fd = open_listening_socket(address);
-  if (!fd) return fd.status();
+  if (!fd) return fd.status().with_context(name());
   const Address bound = local_address(fd->get());
-  return listen_on(loop, std::move(*fd), bound, std::move(on_accept));
+  return listen_on_stream(loop, kind_, std::move(*fd), bound, std::move(on_accept));
 }
 
 Result<std::unique_ptr<Listener>> TcpTransport::listen_on(EventLoop& loop, UniqueFd fd,
                                                           const Address& address, AcceptCallback on_accept) {
   BPS_RETURN_IF_ERROR(check_allowed(address));
-  auto listener = std::make_unique<TcpListener>(loop, options_, std::move(fd), address, std::move(on_accept));
-  Status status = failed_precondition("tcp: listen: the event loop has stopped");
-  if (loop.in_loop()) {
-    status = listener->open();
-  } else {
-    loop.run_and_wait([&] { status = listener->open(); });
-  }
-  if (!status) return status;
-  return std::unique_ptr<Listener>(std::move(listener));
+  return listen_on_stream(loop, kind_, std::move(fd), address, std::move(on_accept));
 }
 
 void TcpTransport::connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
                            ConnectCallback on_done) {
-  loop.post([&loop, options = options_, address, deadline_us, on_done = std::move(on_done),
+  loop.post([&loop, kind = kind_, address, deadline_us, on_done = std::move(on_done),
              allowed = check_allowed(address)]() mutable {
     if (allowed.is_ok()) {
-      Connector::start(loop, std::move(options), address, deadline_us, std::move(on_done));
+      connect_stream(loop, std::move(kind), address, deadline_us, std::move(on_done));
     } else {
       on_done(allowed);
     }

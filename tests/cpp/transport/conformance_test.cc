@@ -11,7 +11,8 @@ namespace {
 struct Way {
   const char* name;
   bool two_loops;
-  const char* ip;  // null: inproc
+  const char* address;    // an IP address: tcp; "@": shm; null: inproc
+  size_t lend_bytes = 0;  // shm
 };
 
 class Conformance : public testing::TestWithParam<Way> {
@@ -22,9 +23,11 @@ class Conformance : public testing::TestWithParam<Way> {
   Conformance() {
     loops_[kA] = make_loop();
     if (GetParam().two_loops) loops_[kB] = make_loop();
-    if (GetParam().ip) {
-      tcp_ = make_tcp_transport({.credentials = test_credentials()});
-      acceptor_ = std::make_unique<Acceptor>(*tcp_, loop(kB), Address{GetParam().ip, 0});
+    if (GetParam().address) {
+      transport_ = is_shm() ? make_shm_transport({.stream = {.credentials = test_credentials()},
+                                                  .lend_bytes = GetParam().lend_bytes})
+                            : make_tcp_transport({.credentials = test_credentials()});
+      acceptor_ = std::make_unique<Acceptor>(*transport_, loop(kB), Address{GetParam().address, 0});
     }
     connect(ends_);
   }
@@ -35,17 +38,18 @@ class Conformance : public testing::TestWithParam<Way> {
 
   using Ends = std::array<std::unique_ptr<Connection>, 2>;
   void connect(Ends& ends) {
-    if (!tcp_) {
+    if (!transport_) {
       std::tie(ends[kA], ends[kB]) = make_inproc_pair(loop(kA), loop(kB));
       return;
     }
-    auto connected = connect_and_wait(*tcp_, loop(kA), acceptor_->address(), soon_us());
+    auto connected = connect_and_wait(*transport_, loop(kA), acceptor_->address(), soon_us());
     ASSERT_TRUE(connected.is_ok()) << connected.status();
     ends[kA] = std::move(*connected);
     ends[kB] = acceptor_->take();
     ASSERT_TRUE(ends[kB]);
   }
 
+  bool is_shm() const { return GetParam().lend_bytes > 0; }
   EventLoop& loop(int side) { return loops_[side] ? *loops_[side] : *loops_[kA]; }
   Connection& end(int side) { return *ends_[side]; }
   void start(int side) {
@@ -70,7 +74,7 @@ class Conformance : public testing::TestWithParam<Way> {
   SentLog sent_;
   std::array<Recorder, 2> recorders_;
   std::array<std::unique_ptr<EventLoop>, 2> loops_;
-  std::unique_ptr<Transport> tcp_;
+  std::unique_ptr<Transport> transport_;
   std::unique_ptr<Acceptor> acceptor_;
   Ends ends_;
 };
@@ -158,11 +162,12 @@ TEST_P(Conformance, PayloadsLandWhereTheReceiverSays) {
   expect_all_sent();
 }
 
-TEST_P(Conformance, LoansAreTheSendersOwnMemory) {
+TEST_P(Conformance, LoansAreMemoryOfTheSenders) {
   const std::string payload = pattern(70'000, 6);
   std::vector<std::byte> reply_space(payload.size());
   std::optional<Arrival> asked;
   const void* landed_at = nullptr;
+  std::string landed_as;
   recorders_[kB].head = [&](Connection& connection, const Arrival& arrival) -> Result<Landing> {
     asked = arrival;
     EXPECT_EQ(arrival.payload_bytes, payload.size());
@@ -171,6 +176,7 @@ TEST_P(Conformance, LoansAreTheSendersOwnMemory) {
   };
   recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes landed) {
     landed_at = landed.data();
+    landed_as = as_text(landed);
     return Status::ok();
   };
   start_both();
@@ -178,10 +184,49 @@ TEST_P(Conformance, LoansAreTheSendersOwnMemory) {
   ASSERT_TRUE(recorders_[kB].wait_for_frames(1));
   expect_all_sent();
   run_on(loop(kB), [&] {
-    EXPECT_EQ(landed_at, end(kB).lends() ? static_cast<const void*>(payload.data()) : nullptr);
-    EXPECT_EQ(asked->reply_space.data(), end(kB).lends() ? reply_space.data() : nullptr);
+    EXPECT_EQ(landed_at, asked->lent.data());
+    EXPECT_EQ(asked->reply_space.size(), end(kB).lends() ? reply_space.size() : 0);
+    EXPECT_TRUE(landed_as == (end(kB).lends() ? payload : ""));
+    if (transport_) return;
+    EXPECT_EQ(landed_at, static_cast<const void*>(payload.data())) << "its own: nothing is copied";
+    EXPECT_EQ(asked->reply_space.data(), reply_space.data());
   });
-  EXPECT_EQ(end(kB).lends(), tcp_ == nullptr);
+  EXPECT_EQ(end(kB).lends(), transport_ == nullptr || is_shm());
+}
+
+// Requests that each wait for their answer: by reference where there is a reply space, and the long way elsewhere.
+TEST_P(Conformance, AnswersArriveWholeWhereverTheyWereWritten) {
+  const std::vector<size_t> sizes{1, 63, 64, 65, 4096, 100'000, 0, 262'144, 300'000, 3'000'000, 7};
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::byte> elsewhere;
+  for (const size_t bytes : sizes) memory.emplace_back(bytes);
+  recorders_[kB].keeps_loans = true;
+  recorders_[kB].frame = [&](Connection& connection, const Arrival& arrival, Bytes) {
+    const size_t index = std::stoul(std::string(as_text(arrival.head)));
+    const std::string answer = pattern(sizes[index], index);
+    elsewhere.assign(as_bytes(answer).begin(), as_bytes(answer).end());
+    Payload payload{elsewhere, {}, arrival.loan};
+    if (!arrival.reply_space.empty()) {
+      std::copy(elsewhere.begin(), elsewhere.end(), arrival.reply_space.begin());
+      payload.data = arrival.reply_space;
+    }
+    connection.send(arrival.head, payload, sent_.expect_one());
+    return Status::ok();
+  };
+  recorders_[kA].head = [&](Connection&, const Arrival& arrival) -> Result<Landing> {
+    return Landing::into(memory[std::stoul(std::string(as_text(arrival.head)))]);
+  };
+  start_both();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const std::string head = std::to_string(i);
+    const Bytes data =
+        i % 2 ? Bytes(memory[i]) : Bytes();  // every other: room for an answer, and nothing else
+    run_on(loop(kA), [&] { end(kA).send(as_bytes(head), {data, memory[i]}, {}); });
+    ASSERT_TRUE(recorders_[kA].wait_for_frames(i + 1));
+    EXPECT_EQ(recorders_[kA].seen.get().frames[i].head, head);
+    EXPECT_TRUE(as_text(memory[i]) == pattern(sizes[i], i)) << sizes[i];
+  }
+  expect_all_sent();
 }
 
 TEST_P(Conformance, DiscardedPayloadsAreSkipped) {
@@ -546,13 +591,13 @@ TEST_P(Conformance, ConnectionsMayBeDestroyedAfterTheirLoopHasStopped) {
   loops_[kB] = make_loop();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Conformance,
-                         testing::Values(Way{"InprocOneLoop", false, nullptr},
-                                         Way{"InprocTwoLoops", true, nullptr},
-                                         Way{"TcpIPv4", true, "127.0.0.1"},
-                                         Way{"TcpIPv4OneLoop", false, "127.0.0.1"},
-                                         Way{"TcpIPv6", true, "::1"}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Transports, Conformance,
+    testing::Values(Way{"InprocOneLoop", false, nullptr}, Way{"InprocTwoLoops", true, nullptr},
+                    Way{"TcpIPv4", true, "127.0.0.1"}, Way{"TcpIPv4OneLoop", false, "127.0.0.1"},
+                    Way{"TcpIPv6", true, "::1"}, Way{"Shm", true, "@", 2 << 20},
+                    Way{"ShmOneLoop", false, "@", 2 << 20}, Way{"ShmLittleMemory", true, "@", 256 << 10}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace byteps::transport

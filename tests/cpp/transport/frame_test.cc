@@ -8,8 +8,8 @@
 #include <random>
 
 #include "transport/harness.h"
-#include "transport/tcp/frame_reader.h"
-#include "transport/tcp/send_queue.h"
+#include "transport/stream/frame_reader.h"
+#include "transport/stream/send_queue.h"
 
 namespace byteps::transport {
 namespace {
@@ -32,7 +32,7 @@ TEST(FramePrefix, IsLaidOutAsDocumented) {
 TEST(FramePrefix, LengthsUpToTheirLimitsComeBack) {
   for (const size_t head : {size_t{0}, size_t{1}, size_t{255}, kMaxHeadBytes}) {
     for (const size_t payload : {size_t{0}, size_t{1}, size_t{65536}, kLimit}) {
-      const auto decoded = decode_prefix(encode({head, payload}), kLimit);
+      const auto decoded = decode_prefix(encode({head, payload}), {kLimit});
       ASSERT_TRUE(decoded.is_ok()) << decoded.status();
       EXPECT_EQ(*decoded, (FramePrefix{head, payload}));
     }
@@ -40,9 +40,9 @@ TEST(FramePrefix, LengthsUpToTheirLimitsComeBack) {
 }
 
 TEST(FramePrefix, LengthsAboveTheirLimitsAreDataLoss) {
-  EXPECT_EQ(decode_prefix(encode({kMaxHeadBytes + 1, 0}), kLimit).status().code(), StatusCode::kDataLoss);
-  EXPECT_EQ(decode_prefix(encode({0, kLimit + 1}), kLimit).status().code(), StatusCode::kDataLoss);
-  EXPECT_EQ(decode_prefix(encode({0, SIZE_MAX}), kLimit).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(decode_prefix(encode({kMaxHeadBytes + 1, 0}), {kLimit}).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(decode_prefix(encode({0, kLimit + 1}), {kLimit}).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(decode_prefix(encode({0, SIZE_MAX}), {kLimit}).status().code(), StatusCode::kDataLoss);
 }
 
 TEST(FramePrefix, EveryChangedByteIsRejectedOrIsAnotherLength) {
@@ -51,7 +51,7 @@ TEST(FramePrefix, EveryChangedByteIsRejectedOrIsAnotherLength) {
     for (int change = 1; change < 256; ++change) {
       PrefixBytes bytes = encode(original);
       bytes[at] ^= static_cast<std::byte>(change);
-      const auto decoded = decode_prefix(bytes, kLimit);
+      const auto decoded = decode_prefix(bytes, {kLimit});
       const bool is_length = at == 4 || at == 5 || at >= 8;
       EXPECT_TRUE(is_length || !decoded.is_ok()) << at;
       if (!decoded) continue;
@@ -132,7 +132,7 @@ TEST(FrameReader, CutsAStreamRightHoweverItIsDividedIntoReads) {
     if (seed % 7 == 6) {
       recorder.head = [](Connection&, const Arrival&) -> Result<Landing> { return Landing::discard(); };
     }
-    FrameReader reader(connection, kLimit);
+    FrameReader reader(connection, {kLimit});
     const Status status = read_stream(stream_of(frames), reader, recorder,
                                       [&] { return most == SIZE_MAX ? most : 1 + random() % most; });
     ASSERT_TRUE(status.is_ok()) << status;
@@ -151,7 +151,7 @@ TEST(FrameReader, EveryTruncationLeavesItInsideAFrame) {
   const std::string stream = stream_of({{"head", pattern(100, 1)}});
   for (size_t bytes = 1; bytes < stream.size(); ++bytes) {
     Recorder recorder;
-    FrameReader reader(connection, kLimit);
+    FrameReader reader(connection, {kLimit});
     EXPECT_TRUE(read_stream(stream.substr(0, bytes), reader, recorder, [] { return SIZE_MAX; }).is_ok());
     EXPECT_TRUE(reader.in_frame()) << bytes;
     EXPECT_EQ(recorder.seen.get().frames.size(), 0u);
@@ -173,7 +173,7 @@ TEST(FrameReader, MutatedStreamsEndInDataLossOrInFramesWithinTheLimits) {
       EXPECT_LE(arrival.payload_bytes, kSmallLimit);
       return Landing::discard();
     };
-    FrameReader reader(connection, kSmallLimit);
+    FrameReader reader(connection, {kSmallLimit});
     const Status status = read_stream(stream, reader, recorder, [&] { return 1 + random() % 900; });
     if (status.is_ok()) continue;
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
@@ -186,7 +186,7 @@ TEST(FrameReader, LargePayloadsAreReadStraightIntoTheirLanding) {
   NoConnection connection;
   std::vector<Received> frames(10, {"head", std::string(500'000, 'x')});
   Recorder recorder;
-  FrameReader reader(connection, kLimit);
+  FrameReader reader(connection, {kLimit});
   size_t window_bytes = 0;
   ASSERT_TRUE(
       read_stream(stream_of(frames), reader, recorder, [] { return SIZE_MAX; }, &window_bytes).is_ok());
@@ -197,7 +197,7 @@ TEST(FrameReader, ManySmallFramesTakeFewReads) {
   NoConnection connection;
   const std::string stream = stream_of(std::vector<Received>(5000, {"head", "a small payload"}));
   Recorder recorder;
-  FrameReader reader(connection, kLimit);
+  FrameReader reader(connection, {kLimit});
   int reads = 0;
   ASSERT_TRUE(read_stream(stream, reader, recorder, [&] { return ++reads, SIZE_MAX; }).is_ok());
   EXPECT_EQ(recorder.seen.get().frames.size(), 5000u);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "transport/inproc.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace byteps::transport {
@@ -73,11 +74,12 @@ struct Seen {
   bool after_close = false;  // a callback came after on_closed
 };
 
-// Keeps every frame. Tests may replace what it does.
+// Keeps every frame, and no loan. Tests may replace what it does.
 class Recorder : public Receiver {
  public:
   std::function<Result<Landing>(Connection&, const Arrival&)> head;  // default: into memory of its own
   std::function<Status(Connection&, const Arrival&, Bytes)> frame;   // after it was recorded
+  bool keeps_loans = false;                                          // `frame` gives them back
   Watched<Seen> seen;
 
   bool wait_for_frames(size_t count) {
@@ -108,7 +110,9 @@ class Recorder : public Receiver {
       s.frames.push_back({std::string(as_text(arrival.head)), std::string(as_text(payload))});
       s.after_close |= !s.closed.empty();
     });
-    return frame ? frame(connection, arrival, payload) : Status::ok();
+    Status status = frame ? frame(connection, arrival, payload) : Status::ok();
+    if (!keeps_loans) connection.give_back(arrival.loan);
+    return status;
   }
   void on_closed(Connection&, const Status& why) override {
     seen.update([&](Seen& s) { s.closed.push_back(why); });

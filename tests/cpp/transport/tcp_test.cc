@@ -246,13 +246,6 @@ TEST_F(Tcp, ConnectTellsAnotherProgramAtOnce) {
   thread.join();
 }
 
-TEST_F(Tcp, AnUnknownInterfaceIsAnError) {
-  const auto tcp = transport({.credentials = test_credentials(), .bind_device = "nope0"});
-  const auto result = connect_and_wait(*tcp, *loop_, {"192.0.2.1", 9}, soon_us());
-  EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(result.status().message().find("nope0"), std::string::npos);
-}
-
 TEST_F(Tcp, AnAttemptEndsWithItsLoop) {
   const auto tcp = transport();
   auto loop = make_loop();

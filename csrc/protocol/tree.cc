@@ -1,0 +1,94 @@
+#include "protocol/tree.h"
+
+#include <algorithm>
+
+#include "protocol/text.h"
+
+namespace byteps::protocol {
+
+Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
+  std::map<std::string, uint32_t> machines;
+  for (uint32_t node = 0; node < nodes.size(); ++node) {
+    num_shards_.push_back(std::max<uint32_t>(1, static_cast<uint32_t>(nodes[node].addresses.size())));
+    max_shards_ = std::max(max_shards_, num_shards_.back());
+    if (node >= num_workers) continue;
+    const auto [found, is_new] = machines.try_emplace(nodes[node].machine, num_machines());
+    if (is_new) ranks_.emplace_back();
+    ranks_[found->second].push_back(node);
+    machine_of_rank_.push_back(found->second);
+    describe_rank_.push_back(nodes[node].describe());
+  }
+  add_sites(nodes, machines);
+  for (const auto& ranks : ranks_) max_ranks_ = std::max(max_ranks_, static_cast<uint32_t>(ranks.size()));
+}
+
+void Tree::add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines) {
+  sites_.resize(num_machines());
+  std::map<std::string, uint32_t> servers;  // -> how many share that machine
+  for (uint32_t node = num_workers(); node < nodes.size(); ++node) ++servers[nodes[node].machine];
+  for (uint32_t node = 0; node < nodes.size(); ++node) {
+    const NodeInfo& info = nodes[node];
+    if (node < num_workers()) {
+      double& speed = sites_[machine_of_rank_[node]].nic_mbps;
+      speed = std::max(speed, static_cast<double>(info.nic_mbps));
+    } else {
+      sites_.push_back({.is_server = true,
+                        .nic_mbps = static_cast<double>(info.nic_mbps) / servers[info.machine],
+                        .shares_worker_machine = machines.contains(info.machine)});
+    }
+  }
+}
+
+Status Tree::check(const Place& place) const {
+  if (place.site >= num_sites()) {
+    return data_loss("site: expected a number below " + std::to_string(num_sites()) + ", got " +
+                     std::to_string(place.site));
+  }
+  if (place.turn >= num_turns()) {
+    return data_loss("turn: expected a number below " + std::to_string(num_turns()) + ", got " +
+                     std::to_string(place.turn));
+  }
+  return Status::ok();
+}
+
+uint32_t Tree::root(const Place& place) const {
+  if (place.site >= num_machines()) return num_workers() + place.site - num_machines();
+  const std::vector<uint32_t>& ranks = ranks_[place.site];
+  return ranks[place.turn % ranks.size()];
+}
+
+Parent Tree::parent_of(uint32_t rank, const Place& place) const {
+  const std::vector<uint32_t>& ranks = ranks_[machine_of_rank_[rank]];
+  if (ranks.size() > 1) return {ranks[place.turn % ranks.size()], Level::kMachine};
+  return {root(place), Level::kCluster};
+}
+
+bool Tree::connects(uint32_t from, uint32_t to, Level level) const {
+  if (from >= num_workers()) return false;  // a server is a root and nothing else
+  const bool together = to < num_workers() && machine_of_rank_[from] == machine_of_rank_[to];
+  if (level == Level::kMachine) return together && ranks_[machine_of_rank_[from]].size() > 1;
+  return from == to || !together;
+}
+
+Children Tree::children_on(uint32_t machine) const {
+  Children children;
+  children.of_rank.assign(num_workers(), -1);
+  for (const uint32_t rank : ranks_[machine]) {
+    children.of_rank[rank] = static_cast<int32_t>(children.describe.size());
+    children.describe.push_back(describe_rank_[rank]);
+  }
+  return children;
+}
+
+Children Tree::machines() const {
+  Children children;
+  for (const uint32_t machine : machine_of_rank_) children.of_rank.push_back(static_cast<int32_t>(machine));
+  for (const auto& ranks : ranks_) {
+    std::vector<std::string> names;
+    for (const uint32_t rank : ranks) names.push_back(describe_rank_[rank]);
+    children.describe.push_back(enumerate(names));
+  }
+  return children;
+}
+
+}  // namespace byteps::protocol

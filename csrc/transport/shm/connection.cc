@@ -1,0 +1,205 @@
+#include "transport/shm/connection.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "transport/landing.h"
+
+namespace byteps::transport {
+namespace {
+
+static_assert(kReferenceBytes + kMaxHeadBytes <= kMaxStreamHeadBytes);
+
+// The frame as its sender meant it.
+Arrival unwrap(const Arrival& arrival) {
+  return {arrival.head.subspan(kReferenceBytes), arrival.payload_bytes, {}, {}};
+}
+
+Status unexpected(const Reference& reference) {
+  return data_loss("shared memory: a frame of type " + std::to_string(static_cast<int>(reference.type)) +
+                   " from the wrong end");
+}
+
+}  // namespace
+
+ShmConnection::Waiting::Waiting(Bytes head, const Payload& payload, OnSent on_sent)
+    : head_bytes(head.size()), payload(payload), on_sent(std::move(on_sent)) {
+  if (!head.empty()) std::memcpy(this->head.data(), head.data(), head.size());
+}
+
+ShmConnection::ShmConnection(EventLoop& loop, UniqueFd socket, std::string peer, Side side, Segment segment,
+                             size_t max_payload_bytes)
+    : segment_(std::move(segment)),
+      stream_(loop, std::move(socket), std::move(peer), {max_payload_bytes, kMaxStreamHeadBytes}) {
+  if (side == Side::kConnecting) {
+    lender_.emplace(segment_.bytes());
+  } else {
+    borrower_.emplace(segment_.bytes());
+  }
+}
+
+void ShmConnection::start(Receiver* receiver) {
+  receiver_ = receiver;
+  stream_.start(this);
+}
+
+void ShmConnection::send(Bytes head, const Payload& payload, OnSent on_sent) {
+  BPS_CHECK(head.size() <= kMaxHeadBytes) << "a head of " << head.size() << " bytes";
+  if (closing_) return stream_.send({}, {}, std::move(on_sent));  // which says why not
+  if (borrower_) return send_answer(head, payload, std::move(on_sent));
+  if (waiting_.empty() && lend_and_send(head, payload, on_sent)) return;
+  waiting_.emplace_back(head, payload, std::move(on_sent));
+  if (!std::exchange(told_, true)) write({.type = ReferenceType::kStarving}, {}, {}, nullptr);
+}
+
+// False if there is no room now.
+bool ShmConnection::lend_and_send(Bytes head, const Payload& payload, OnSent& on_sent) {
+  if (!lender_->may_lend(payload)) {
+    write({}, head, payload.data, std::move(on_sent));
+    return true;
+  }
+  const std::optional<Reference> reference = lender_->lend(payload);
+  if (!reference) return false;
+  write(*reference, head, {}, std::move(on_sent));
+  return true;
+}
+
+void ShmConnection::send_answer(Bytes head, const Payload& payload, OnSent on_sent) {
+  Reference reference;
+  if (payload.gives_back != kNoLoan) reference = borrower_->give_back(payload.gives_back, payload.data);
+  const bool in_place = reference.type == ReferenceType::kReturned;
+  write(reference, head, in_place ? Bytes() : payload.data, std::move(on_sent));
+}
+
+void ShmConnection::give_back(Loan loan) {
+  if (loan == kNoLoan || !borrower_) return;
+  borrower_->give_back(loan, {});
+  if (!closing_) write({ReferenceType::kGivenBack, loan}, {}, {}, nullptr);
+}
+
+void ShmConnection::write(const Reference& reference, Bytes head, Bytes payload, OnSent on_sent) {
+  std::array<std::byte, kMaxStreamHeadBytes> front;
+  encode_reference(reference, std::span(front).first<kReferenceBytes>());
+  if (!head.empty()) std::memcpy(front.data() + kReferenceBytes, head.data(), head.size());
+  stream_.send(Bytes(front).first(kReferenceBytes + head.size()), {payload, {}}, std::move(on_sent));
+}
+
+void ShmConnection::close_when_sent(TimeUs deadline_us) {
+  if (std::exchange(closing_, true)) return;
+  if (waiting_.empty()) return stream_.close_when_sent(deadline_us);
+  close_deadline_us_ = deadline_us;
+  deadline_ = loop().run_at(deadline_us, [this] {
+    fail_waiting(aborted(peer() + ": closed before this was sent"));
+    stream_.close_when_sent(close_deadline_us_);  // which has passed
+  });
+}
+
+void ShmConnection::close() {
+  closing_ = true;
+  loop().cancel(deadline_);
+  stream_.close();
+  fail_waiting(aborted(peer() + ": closed by this end"));
+}
+
+// Only what came through the socket has a payload there.
+Result<Landing> ShmConnection::on_head(Connection&, const Arrival& arrival) {
+  const auto reference = decode_reference(arrival.head);
+  if (!reference) return reference.status().with_context(peer());
+  if (reference->type != ReferenceType::kInline) {
+    return data_loss(peer() + ": a payload behind a reference of type " +
+                     std::to_string(static_cast<int>(reference->type)));
+  }
+  return receiver_->on_head(*this, unwrap(arrival));
+}
+
+Status ShmConnection::on_frame(Connection&, const Arrival& arrival, Bytes payload) {
+  const auto reference = decode_reference(arrival.head);
+  if (!reference) return reference.status().with_context(peer());
+  const Arrival frame = unwrap(arrival);
+  return lender_ ? on_lender_frame(*reference, frame, payload)
+                 : on_borrower_frame(*reference, frame, payload);
+}
+
+Status ShmConnection::on_lender_frame(const Reference& reference, const Arrival& frame, Bytes payload) {
+  switch (reference.type) {
+    case ReferenceType::kInline:
+      BPS_RETURN_IF_ERROR(receiver_->on_frame(*this, frame, payload));
+      return reference.loan == kNoLoan ? Status::ok() : take_back(reference.loan);
+    case ReferenceType::kReturned: {
+      const auto answer = lender_->answer(reference);
+      if (!answer) return answer.status();
+      BPS_RETURN_IF_ERROR(deliver_lent({frame.head, answer->size(), *answer, {}}));
+      return take_back(reference.loan);
+    }
+    case ReferenceType::kGivenBack: return take_back(reference.loan);
+    default: return unexpected(reference);
+  }
+}
+
+Status ShmConnection::on_borrower_frame(const Reference& reference, const Arrival& frame, Bytes payload) {
+  switch (reference.type) {
+    case ReferenceType::kInline:
+      if (reference.loan != kNoLoan) return unexpected(reference);
+      return receiver_->on_frame(*this, frame, payload);
+    case ReferenceType::kLent: {
+      const auto borrowed = borrower_->borrow(reference);
+      if (!borrowed) return borrowed.status();
+      return deliver_lent(
+          {frame.head, borrowed->data.size(), borrowed->data, borrowed->reply_space, reference.loan});
+    }
+    case ReferenceType::kStarving: receiver_->on_starving(*this); return Status::ok();
+    default: return unexpected(reference);
+  }
+}
+
+Status ShmConnection::deliver_lent(const Arrival& arrival) {
+  Bytes payload;
+  if (arrival.payload_bytes > 0) {
+    const Result<Landing> landing = receiver_->on_head(*this, arrival);
+    if (!landing) return landing.status();
+    if (!stream_.open()) return Status::ok();  // closed by the callback
+    payload = land(*landing, arrival.lent);
+  }
+  return receiver_->on_frame(*this, arrival, payload);
+}
+
+Status ShmConnection::take_back(Loan loan) {
+  BPS_RETURN_IF_ERROR(lender_->take_back(loan));
+  told_ = false;
+  send_waiting();
+  return Status::ok();
+}
+
+void ShmConnection::send_waiting() {
+  if (waiting_.empty()) return;
+  while (!waiting_.empty()) {
+    Waiting& first = waiting_.front();
+    if (!lend_and_send(Bytes(first.head).first(first.head_bytes), first.payload, first.on_sent)) break;
+    waiting_.pop_front();
+  }
+  if (!waiting_.empty()) {
+    told_ = true;
+    return write({.type = ReferenceType::kStarving}, {}, {}, nullptr);
+  }
+  if (!closing_) return;
+  loop().cancel(deadline_);
+  stream_.close_when_sent(close_deadline_us_);
+}
+
+void ShmConnection::fail_waiting(const Status& why) {
+  std::deque<Waiting> failed;
+  failed.swap(waiting_);
+  for (Waiting& frame : failed) {
+    if (frame.on_sent) frame.on_sent(why);
+  }
+}
+
+void ShmConnection::on_closed(Connection&, const Status& why) {
+  closing_ = true;
+  loop().cancel(deadline_);
+  fail_waiting(why ? aborted(peer() + ": closed before this was sent") : why);
+  receiver_->on_closed(*this, why);
+}
+
+}  // namespace byteps::transport

@@ -1,0 +1,170 @@
+#include "transport/stream/connection.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/check.h"
+
+namespace byteps::transport {
+namespace {
+
+// Per readiness event and per turn: then other connections get theirs.
+constexpr size_t kReadBudgetBytes = 1 << 20;
+constexpr size_t kWriteBudgetBytes = 1 << 20;
+constexpr size_t kRangesPerWrite = 512;  // two per frame
+
+}  // namespace
+
+StreamConnection::StreamConnection(EventLoop& loop, UniqueFd fd, std::string peer, const FrameLimits& limits)
+    : loop_(loop), fd_(std::move(fd)), peer_(std::move(peer)), reader_(*this, limits) {}
+
+StreamConnection::~StreamConnection() {
+  BPS_CHECK(!in_callback_) << "a connection is destroyed inside a callback of its own";
+  close();
+}
+
+void StreamConnection::start(Receiver* receiver) {
+  BPS_CHECK(!receiver_) << "start() is for once";
+  receiver_ = receiver;
+  if (open() || unreported_) request_turn();
+}
+
+void StreamConnection::send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) {
+  if (error_.is_ok() && !closing_) {
+    queue_.push(head, payload.data, std::move(on_sent));
+    if (!blocked_) request_turn();  // frames of one pass go out together
+  } else if (on_sent) {
+    Status why = error_.is_ok() ? aborted(peer_ + ": closing") : error_;
+    loop_.post([on_sent = std::move(on_sent), why = std::move(why)]() mutable { on_sent(why); });
+  }
+}
+
+void StreamConnection::close_when_sent(TimeUs deadline_us) {
+  if (!open() || closing_) return;
+  closing_ = true;
+  deadline_ = loop_.run_at(deadline_us, [this] { end(Status::ok()); });
+  request_turn();
+}
+
+void StreamConnection::close() {
+  shut(aborted(peer_ + ": closed by this end"));
+  unreported_.reset();
+  loop_.cancel_turn(this);
+}
+
+void StreamConnection::on_ready(uint32_t epoll_events) {
+  in_callback_ = true;
+  const bool broken = epoll_events & (EPOLLERR | EPOLLHUP);
+  if (blocked_ && (broken || epoll_events & EPOLLOUT)) {
+    blocked_ = false;
+    request_turn();
+  }
+  if (receiver_ && (broken || epoll_events & EPOLLIN)) read_frames();
+  in_callback_ = false;
+}
+
+void StreamConnection::on_turn() {
+  turn_requested_ = false;
+  if (unreported_) return report(*std::exchange(unreported_, std::nullopt));
+  in_callback_ = true;
+  if (!blocked_) write_frames();
+  if (open() && closing_ && queue_.empty()) shutdown(fd_.get(), SHUT_WR);
+  if (open()) {
+    if (const Status status = update_interest(); !status) end(status.with_context(peer_));
+  }
+  in_callback_ = false;
+}
+
+void StreamConnection::read_frames() {
+  size_t budget_bytes = kReadBudgetBytes;
+  while (open()) {
+    FrameReader::Space space = reader_.space(budget_bytes);
+    const ssize_t got = readv(fd_.get(), space.parts.data(), space.count);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got < 0) return end(from_errno(peer_ + ": receive", errno));
+    if (got == 0) return on_end_of_stream();
+    const auto bytes = static_cast<size_t>(got);
+    if (const Status status = reader_.advance(bytes, *receiver_); !status && open()) return end(status);
+    if (bytes < space.bytes || bytes >= budget_bytes) return;  // nothing left, or not now
+    budget_bytes -= bytes;
+  }
+}
+
+void StreamConnection::on_end_of_stream() {
+  if (!error_.is_ok()) return end(error_);
+  if (closing_ && queue_.empty()) return end(Status::ok());
+  end(unavailable(peer_ + ": closed by the other end" + (reader_.in_frame() ? " inside a frame" : "")));
+}
+
+void StreamConnection::write_frames() {
+  size_t budget_bytes = kWriteBudgetBytes;
+  while (!queue_.empty()) {
+    if (budget_bytes == 0) return request_turn();
+    std::array<iovec, kRangesPerWrite> ranges;
+    const SendQueue::Gathered gathered = queue_.gather(ranges, budget_bytes);
+    msghdr message{};
+    message.msg_iov = ranges.data();
+    message.msg_iovlen = static_cast<size_t>(gathered.count);
+    const ssize_t written = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno != EAGAIN) return on_write_error(errno);
+    const size_t bytes = written < 0 ? 0 : static_cast<size_t>(written);
+    blocked_ = bytes < gathered.bytes;
+    queue_.advance(bytes);
+    if (blocked_) return;
+    budget_bytes -= bytes;
+  }
+}
+
+// What the other end sent before it went may say why: it is read to its end, then read_frames() reports.
+void StreamConnection::on_write_error(int error_number) {
+  error_ = from_errno(peer_ + ": send", error_number);
+  shutdown(fd_.get(), SHUT_RDWR);
+  queue_.fail(error_);
+}
+
+Status StreamConnection::update_interest() {
+  const uint32_t wanted = (receiver_ ? uint32_t{EPOLLIN} : 0) | (blocked_ ? uint32_t{EPOLLOUT} : 0);
+  if (wanted == interest_) return Status::ok();
+  const uint32_t before = std::exchange(interest_, wanted);
+  if (before == 0) return loop_.watch(fd_.get(), wanted, this);
+  if (wanted != 0) return loop_.modify(fd_.get(), wanted);
+  loop_.unwatch(fd_.get());
+  return Status::ok();
+}
+
+void StreamConnection::request_turn() {
+  if (std::exchange(turn_requested_, true)) return;
+  loop_.request_turn(this);
+}
+
+// Closes and reports it.
+void StreamConnection::end(const Status& why) {
+  shut(why ? aborted(peer_ + ": closed before this was sent") : why);
+  if (receiver_) return report(why);
+  unreported_ = why;
+}
+
+void StreamConnection::report(const Status& why) {
+  const bool nested = std::exchange(in_callback_, true);
+  receiver_->on_closed(*this, why);
+  in_callback_ = nested;
+}
+
+void StreamConnection::shut(const Status& why) {
+  if (!open()) return;
+  if (interest_ != 0) loop_.unwatch(fd_.get());
+  loop_.cancel_turn(this);
+  turn_requested_ = false;
+  loop_.cancel(deadline_);
+  reader_.stop();
+  fd_.reset();
+  error_ = why;
+  queue_.fail(why);
+}
+
+}  // namespace byteps::transport

@@ -1,0 +1,61 @@
+// A connection over a stream socket that has been authenticated. Contract: transport.h.
+//
+// Liveness is not watched here (no keepalive, no user timeout): the cluster layer's heartbeats also notice
+// processes that are stopped while their kernel still answers.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "transport/stream/frame_reader.h"
+#include "transport/stream/send_queue.h"
+#include "transport/transport.h"
+
+namespace byteps::transport {
+
+class StreamConnection final : public Connection, private FdHandler, private TurnHandler {
+ public:
+  // `fd`: connected, non-blocking, nothing but frames to come. `peer`: see Connection::peer.
+  StreamConnection(EventLoop& loop, UniqueFd fd, std::string peer, const FrameLimits& limits);
+  ~StreamConnection() override;
+
+  void start(Receiver* receiver) override;
+  void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
+  void close_when_sent(TimeUs deadline_us) override;
+  void close() override;
+  EventLoop& loop() override { return loop_; }
+  const std::string& peer() const override { return peer_; }
+  bool lends() const override { return false; }
+  bool open() const { return fd_.valid(); }
+
+ private:
+  void on_ready(uint32_t epoll_events) override;
+  void on_turn() override;
+  void read_frames();
+  void write_frames();
+  void on_end_of_stream();
+  void on_write_error(int error_number);
+  Status update_interest();
+  void request_turn();
+  void end(const Status& why);
+  void report(const Status& why);
+  void shut(const Status& why);
+
+  EventLoop& loop_;
+  UniqueFd fd_;
+  const std::string peer_;
+  Receiver* receiver_ = nullptr;
+  FrameReader reader_;
+  SendQueue queue_;
+  Status error_;                      // why nothing can be written any more
+  std::optional<Status> unreported_;  // ended before start()
+  uint32_t interest_ = 0;             // what the loop watches for
+  bool blocked_ = false;              // the kernel's send buffer is full
+  bool closing_ = false;              // close_when_sent() was called
+  bool turn_requested_ = false;
+  bool in_callback_ = false;
+  EventLoop::TimerId deadline_ = 0;
+};
+
+}  // namespace byteps::transport

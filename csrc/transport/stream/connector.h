@@ -1,0 +1,49 @@
+// One call of Transport::connect: tries, authenticates, tries again.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "transport/stream/handshake.h"
+#include "transport/stream/stream.h"
+
+namespace byteps::transport {
+
+// Lives on its loop, owned by the timer of its deadline: it goes with `on_done`, or with the loop.
+class Connector final : private FdHandler, public std::enable_shared_from_this<Connector> {
+ public:
+  // Loop thread.
+  static void start(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
+                    TimeUs deadline_us, ConnectCallback on_done);
+  ~Connector() override;
+
+ private:
+  Connector(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
+            ConnectCallback on_done);
+  void on_ready(uint32_t epoll_events) override;
+  void attempt();
+  Status begin_connect();
+  Status on_connected();
+  void on_deadline();
+  void fail(const Status& why);
+  void retry(const Status& why);
+  void drop_socket();
+  void finish(Result<std::unique_ptr<Connection>> result);
+
+  EventLoop& loop_;
+  const std::shared_ptr<const StreamKind> kind_;
+  const Address address_;
+  const TimeUs started_us_;
+  ConnectCallback on_done_;
+  UniqueFd fd_;
+  UniqueFd gift_;
+  std::optional<SocketHandshake> handshake_;  // once connected
+  Status last_failure_;                       // of an attempt
+  TimeUs pause_us_;
+  EventLoop::TimerId deadline_ = 0;
+  EventLoop::TimerId next_attempt_ = 0;
+};
+
+}  // namespace byteps::transport

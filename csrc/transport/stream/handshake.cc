@@ -1,0 +1,118 @@
+#include "transport/stream/handshake.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace byteps::transport {
+namespace {
+
+// Room for one descriptor beside a message.
+union DescriptorMessage {
+  cmsghdr header;
+  std::byte bytes[CMSG_SPACE(sizeof(int))];
+};
+
+// A new connection's send buffer holds the few bytes of a handshake: less than all of them is an error.
+// Of a Unix socket `gift_fd`, unless -1, goes with them.
+Status send_all(int fd, Bytes message, int gift_fd = -1) {
+  iovec part{const_cast<std::byte*>(message.data()), message.size()};
+  msghdr whole{};
+  whole.msg_iov = &part;
+  whole.msg_iovlen = 1;
+  DescriptorMessage descriptor{};
+  if (gift_fd >= 0) {
+    descriptor.header = {CMSG_LEN(sizeof gift_fd), SOL_SOCKET, SCM_RIGHTS};
+    std::memcpy(CMSG_DATA(&descriptor.header), &gift_fd, sizeof gift_fd);
+    whole.msg_control = &descriptor;
+    whole.msg_controllen = sizeof descriptor.bytes;
+  }
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(fd, &whole, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent == static_cast<ssize_t>(message.size())) return Status::ok();
+  return from_errno("handshake: send", sent < 0 ? errno : ENOBUFS);
+}
+
+}  // namespace
+
+SocketHandshake::SocketHandshake(Side side, const Credentials& credentials, int gift_fd)
+    : side_(side), gift_fd_(gift_fd), handshake_(side, credentials) {}
+
+Result<SocketHandshake::Progress> SocketHandshake::advance(int fd) {
+  if (!greeted_ && side_ == Side::kConnecting) BPS_RETURN_IF_ERROR(greet(fd));
+  if (!heard_) {
+    const auto progress = receive(fd, kHelloBytes);
+    if (!progress || *progress == Progress::kNeedsBytes) return progress;
+    BPS_RETURN_IF_ERROR(on_hello(fd));
+  }
+  const auto progress = receive(fd, kProofBytes);
+  if (!progress || *progress == Progress::kNeedsBytes) return progress;
+  BPS_RETURN_IF_ERROR(on_proof(fd));
+  return Progress::kDone;
+}
+
+Status SocketHandshake::greet(int fd) {
+  greeted_ = true;
+  return send_all(fd, handshake_.hello());
+}
+
+// One message of `bytes`, all of it at last.
+Result<SocketHandshake::Progress> SocketHandshake::receive(int fd, size_t bytes) {
+  while (received_bytes_ < bytes) {
+    const ssize_t got = receive_some(fd, std::span(received_).first(bytes).subspan(received_bytes_));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return Progress::kNeedsBytes;
+    if (got < 0) return from_errno("handshake: receive", errno);
+    if (got == 0 && heard_ && side_ == Side::kConnecting) {
+      // It has seen this side's proof and hung up without a word: that is how a wrong proof is answered.
+      return permission_denied(
+          "handshake: refused by the other side: it has another secret or another job id: check "
+          "that BYTEPS_SECRET_FILE is the same everywhere, or start all with bpslaunch");
+    }
+    if (got == 0) return unavailable("handshake: closed by the other side");
+    received_bytes_ += static_cast<size_t>(got);
+  }
+  received_bytes_ = 0;
+  return Progress::kDone;
+}
+
+// A descriptor is taken only beside a proof; others the kernel closes.
+ssize_t SocketHandshake::receive_some(int fd, std::span<std::byte> into) {
+  if (!heard_ || side_ == Side::kConnecting) return recv(fd, into.data(), into.size(), 0);
+  iovec part{into.data(), into.size()};
+  DescriptorMessage descriptor{};
+  msghdr whole{};
+  whole.msg_iov = &part;
+  whole.msg_iovlen = 1;
+  whole.msg_control = &descriptor;
+  whole.msg_controllen = sizeof descriptor.bytes;
+  const ssize_t got = recvmsg(fd, &whole, MSG_CMSG_CLOEXEC);
+  const cmsghdr* header = got > 0 ? CMSG_FIRSTHDR(&whole) : nullptr;
+  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    int gift_fd = -1;
+    std::memcpy(&gift_fd, CMSG_DATA(header), sizeof gift_fd);
+    gift_.reset(gift_fd);
+  }
+  return got;
+}
+
+Status SocketHandshake::on_hello(int fd) {
+  BPS_RETURN_IF_ERROR(handshake_.on_hello(received_));
+  heard_ = true;
+  if (side_ == Side::kAccepting) return greet(fd);
+  return send_all(fd, handshake_.proof(), gift_fd_);
+}
+
+Status SocketHandshake::on_proof(int fd) {
+  Proof proof;
+  std::copy_n(received_.begin(), kProofBytes, proof.begin());
+  BPS_RETURN_IF_ERROR(handshake_.verify(proof));
+  if (side_ == Side::kAccepting) return send_all(fd, handshake_.proof());
+  return Status::ok();
+}
+
+}  // namespace byteps::transport

@@ -1,0 +1,48 @@
+// A listening socket and the connections that have not proved the job's secret yet.
+#pragma once
+
+#include <list>
+#include <memory>
+
+#include "base/unique_fd.h"
+#include "transport/stream/handshake.h"
+#include "transport/stream/stream.h"
+
+namespace byteps::transport {
+
+// Loop thread, or after the loop has stopped.
+class StreamListener final : public Listener, private FdHandler {
+ public:
+  StreamListener(EventLoop& loop, std::shared_ptr<const StreamKind> kind, UniqueFd fd, const Address& address,
+                 AcceptCallback on_accept);
+  ~StreamListener() override;
+  Status open();
+  const Address& address() const override { return address_; }
+
+ private:
+  // An accepted connection during its handshake.
+  class Stranger;
+  using Strangers = std::list<std::unique_ptr<Stranger>>;
+
+  void on_ready(uint32_t epoll_events) override;
+  void accept_one(int fd);
+  bool make_room();
+  void pause_until(TimeUs at_us);
+  void resume();
+  void on_proved(Strangers::iterator who, UniqueFd fd, const Address& peer, UniqueFd gift);
+  void on_dropped(Strangers::iterator who, const Address& peer, const Status& why);
+  void warn(const std::string& what);
+
+  EventLoop& loop_;
+  const std::shared_ptr<const StreamKind> kind_;
+  const UniqueFd fd_;
+  const Address address_;
+  AcceptCallback on_accept_;
+  Strangers strangers_;  // oldest first
+  bool watching_ = false;
+  EventLoop::TimerId resume_timer_ = 0;
+  TimeUs next_warning_us_ = 0;
+  int warnings_held_back_ = 0;
+};
+
+}  // namespace byteps::transport

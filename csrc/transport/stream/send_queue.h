@@ -1,0 +1,46 @@
+// Frames that wait to be written to a stream. Pure: says which bytes come next, is told how many were taken.
+//
+// Heads are copied, payloads are not: see Payload in transport.h.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <deque>
+#include <span>
+
+#include "transport/frame.h"
+#include "transport/transport.h"
+
+namespace byteps::transport {
+
+class SendQueue {
+ public:
+  using OnSent = UniqueFunction<void(const Status&)>;
+  struct Gathered {
+    int count = 0;  // ranges
+    size_t bytes = 0;
+  };
+
+  bool empty() const { return frames_.empty(); }
+  void push(Bytes head, Bytes payload, OnSent on_sent);
+  // The next bytes of the stream, over as many frames as `out` and `limit_bytes` hold.
+  Gathered gather(std::span<iovec> out, size_t limit_bytes) const;
+  // The first `bytes` of them are written: calls on_sent(ok) of the frames that are complete. A callback may
+  // push, or fail the rest.
+  void advance(size_t bytes);
+  // Empties the queue, then calls on_sent(why) of every frame in it.
+  void fail(const Status& why);
+
+ private:
+  struct Frame {
+    std::array<std::byte, kFramePrefixBytes + kMaxStreamHeadBytes> front;  // prefix and head
+    size_t front_bytes;
+    Bytes payload;
+    OnSent on_sent;
+  };
+  std::deque<Frame> frames_;
+  size_t written_bytes_ = 0;  // of the first frame
+};
+
+}  // namespace byteps::transport

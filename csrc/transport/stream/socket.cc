@@ -1,0 +1,90 @@
+#include "transport/stream/socket.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <string_view>
+
+namespace byteps::transport {
+namespace {
+
+// Two of the largest packets that leave the kernel at once.
+constexpr int kUnsentBytes = 128 << 10;
+constexpr std::string_view kCongestionControl = "cubic";
+
+int get_option(int fd, int level, int option) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  return getsockopt(fd, level, option, &value, &length) == 0 ? value : -1;
+}
+
+void enable(int fd, int level, int option) {
+  const int one = 1;
+  setsockopt(fd, level, option, &one, sizeof one);
+}
+
+}  // namespace
+
+Result<UniqueFd> open_stream_socket(int family) {
+  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return from_errno("socket", errno);
+  return fd;
+}
+
+Result<UniqueFd> open_listening_socket(const Address& address) {
+  const auto where = to_socket_address(address);
+  if (!where) return where.status();
+  auto fd = open_stream_socket(where->family());
+  if (!fd) return fd.status();
+  enable(fd->get(), SOL_SOCKET, SO_REUSEADDR);  // the last job's closed connections do not block the port
+  if (bind(fd->get(), where->get(), where->length) != 0 || ::listen(fd->get(), SOMAXCONN) != 0) {
+    const char* advice = errno == EADDRINUSE      ? ": another process listens there: choose another one"
+                         : errno == EADDRNOTAVAIL ? ": this machine does not have that address"
+                                                  : "";
+    const Status status = from_errno("listen on " + address.to_string(), errno);
+    return Status(status.code(), status.message() + advice);
+  }
+  return fd;
+}
+
+Result<Address> adopt_listening_socket(int fd) {
+  if (get_option(fd, SOL_SOCKET, SO_ACCEPTCONN) != 1 ||
+      get_option(fd, SOL_SOCKET, SO_PROTOCOL) != IPPROTO_TCP) {
+    return invalid_argument("tcp: descriptor " + std::to_string(fd) + " is not a listening TCP socket");
+  }
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    return from_errno("tcp: fcntl", errno);
+  }
+  return local_address(fd);
+}
+
+void tune_tcp(int fd) {
+  enable(fd, IPPROTO_TCP, TCP_NODELAY);
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes, sizeof kUnsentBytes);
+  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(), kCongestionControl.size());
+}
+
+Address local_address(int fd) {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  if (getsockname(fd, address.get(), &address.length) != 0) return {};
+  return from_socket_address(address);
+}
+
+Address peer_address(int fd) {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  if (getpeername(fd, address.get(), &address.length) != 0) return {};
+  return from_socket_address(address);
+}
+
+int take_socket_error(int fd) {
+  const int error = get_option(fd, SOL_SOCKET, SO_ERROR);
+  return error < 0 ? errno : error;
+}
+
+}  // namespace byteps::transport

@@ -1,0 +1,33 @@
+// The system calls around stream sockets. All sockets are non-blocking and closed by exec.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "transport/address.h"
+
+namespace byteps::transport {
+
+Result<UniqueFd> open_stream_socket(int family);
+
+// Bound to `address` (port 0: the kernel chooses) and listening. kUnavailable names the address.
+Result<UniqueFd> open_listening_socket(const Address& address);
+
+// Takes over a listening TCP socket made elsewhere: its address. kInvalidArgument if it is no such socket.
+Result<Address> adopt_listening_socket(int fd);
+
+// What every TCP connection of byteps wants of the kernel; where it refuses, the connection works all the same.
+//  - Frames are written whole, so nothing is gained by waiting for more bytes (RFC 896 would, for an answer's time).
+//  - Bytes that the kernel has taken but not sent cannot be overtaken any more: it shall take few (TCP_NOTSENT_LOWAT).
+//  - A host has connections to all others at once, and a push_pull ends with the slowest. bbr, some kernels' default,
+//    shares a link between them less evenly than cubic does.
+void tune_tcp(int fd);
+
+Address local_address(int fd);
+Address peer_address(int fd);
+// The outcome of a connect() that was in progress: 0 or an errno.
+int take_socket_error(int fd);
+
+}  // namespace byteps::transport

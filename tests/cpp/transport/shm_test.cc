@@ -1,0 +1,425 @@
+// What is shared memory's own: who is let in, what a hostile or dying peer can do, and what happens without room.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "base/log.h"
+#include "transport/frame.h"
+#include "transport/harness.h"
+#include "transport/shm/reference.h"
+#include "transport/shm/segment.h"
+
+namespace byteps::transport {
+namespace {
+
+const Address kAnyName{"@", 0};
+constexpr size_t kLendBytes = 64 << 10;
+
+// The connecting end as somebody else would write it: a plain blocking socket and memory of its own.
+class RawLender {
+ public:
+  explicit RawLender(const Address& to) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const timeval timeout{10, 0};
+    setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    const auto address = to_socket_address(to);
+    EXPECT_EQ(::connect(fd_.get(), address->get(), address->length), 0) << strerror(errno);
+  }
+  // Passes `gift_fd` (-1: nothing) with its proof. True if the other side proves itself in turn.
+  bool authenticate(int gift_fd, const Credentials& credentials = test_credentials()) {
+    Handshake handshake(Side::kConnecting, credentials);
+    Hello hello;
+    Proof proof;
+    if (!send(handshake.hello()) || !receive(hello) || !handshake.on_hello(hello)) return false;
+    return send(handshake.proof(), gift_fd) && receive(proof) && handshake.verify(proof).is_ok();
+  }
+  bool send(Bytes bytes, int gift_fd = -1) {
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (gift_fd >= 0) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      *CMSG_FIRSTHDR(&message) = {CMSG_LEN(sizeof gift_fd), SOL_SOCKET, SCM_RIGHTS};
+      std::memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &gift_fd, sizeof gift_fd);
+    }
+    return sendmsg(fd_.get(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+  }
+  // A frame that consists of a reference, a head and a payload.
+  void send_frame(const Reference& reference, std::string_view head = {}, std::string_view payload = {}) {
+    std::array<std::byte, kReferenceBytes> encoded;
+    encode_reference(reference, encoded);
+    send_raw_frame(std::string(as_text(encoded)) + std::string(head), payload);
+  }
+  void send_raw_frame(std::string_view head, std::string_view payload) {
+    std::array<std::byte, kFramePrefixBytes> prefix;
+    encode_prefix({head.size(), payload.size()}, prefix);
+    EXPECT_TRUE(send(as_bytes(std::string(as_text(prefix)) + std::string(head) + std::string(payload))));
+  }
+  bool wait_until_closed() {
+    char byte;
+    const ssize_t got = recv(fd_.get(), &byte, 1, 0);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+  void close() { fd_.reset(); }
+
+ private:
+  template <size_t N>
+  bool receive(std::array<std::byte, N>& into) {
+    return recv(fd_.get(), into.data(), N, MSG_WAITALL) == ssize_t{N};
+  }
+  UniqueFd fd_;
+};
+
+std::set<std::string> names_in(const char* folder) {
+  std::set<std::string> names;
+  DIR* dir = opendir(folder);
+  while (const dirent* entry = dir ? readdir(dir) : nullptr) names.insert(entry->d_name);
+  if (dir) closedir(dir);
+  return names;
+}
+
+std::string content_of(const char* file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+class Shm : public testing::Test {
+ protected:
+  Shm() { log::set_level(log::Level::kError); }  // strangers are warned of: not here
+  ~Shm() override {
+    run_on(*loop_, [this] {
+      mine_.reset();
+      other_.reset();
+    });
+    acceptor_.reset();
+    log::set_level(log::Level::kWarning);
+  }
+
+  static std::unique_ptr<Transport> transport(const Credentials& credentials = test_credentials()) {
+    return make_shm_transport({.stream = {.credentials = credentials}, .lend_bytes = kLendBytes});
+  }
+  void listen() { acceptor_ = std::make_unique<Acceptor>(*shm_, *loop_, kAnyName); }
+  // `mine_` lends, `other_` borrows and keeps all loans.
+  void connect() {
+    listen();
+    auto connected = connect_and_wait(*shm_, *loop_, acceptor_->address(), soon_us());
+    ASSERT_TRUE(connected.is_ok()) << connected.status();
+    mine_ = std::move(*connected);
+    other_ = acceptor_->take();
+    ASSERT_TRUE(other_);
+    run_on(*loop_, [this] { mine_->start(&asker_); });
+    start_borrower();
+  }
+  void start_borrower() {
+    borrower_.keeps_loans = true;
+    borrower_.head = [](Connection&, const Arrival& arrival) -> Result<Landing> {
+      if (arrival.loan != kNoLoan) return Landing::borrow();
+      return Landing::discard();
+    };
+    borrower_.frame = [this](Connection&, const Arrival& arrival, Bytes) {
+      if (arrival.loan != kNoLoan) loans_.push_back(arrival.loan);
+      return Status::ok();
+    };
+    run_on(*loop_, [this] { other_->start(&borrower_); });
+  }
+  void give_one_back() {
+    run_on(*loop_, [this] {
+      other_->give_back(loans_.front());
+      loans_.pop_front();
+    });
+  }
+  void send(std::string_view head, std::string_view payload) {
+    run_on(*loop_, [&] { mine_->send(as_bytes(head), payload_of(payload), sent_.expect_one()); });
+  }
+  // Waits until all that was sent so far has been read by the other end.
+  void drain() {
+    for (int i = 0; i < 10; ++i) run_on(*loop_, [] {});
+  }
+
+  class Starving final : public Recorder {
+   public:
+    Watched<int> calls;
+    void on_starving(Connection&) override {
+      calls.update([](int& n) { ++n; });
+    }
+  };
+
+  const std::unique_ptr<EventLoop> loop_ = make_loop();
+  const std::unique_ptr<Transport> shm_ = transport();
+  SentLog sent_;
+  Recorder asker_;
+  Starving borrower_;
+  std::deque<Loan> loans_;  // on the loop
+  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<Connection> mine_;
+  std::unique_ptr<Connection> other_;
+};
+
+// ---- Who is let in ----
+
+TEST_F(Shm, IsViableHere) { EXPECT_TRUE(shm_->viable()) << shm_->viable(); }
+
+TEST_F(Shm, NamesAreRandomAndSayTheJob) {
+  listen();
+  Acceptor second(*shm_, *loop_, kAnyName);
+  const std::string name = acceptor_->address().to_string();
+  EXPECT_EQ(name.rfind("@byteps-job-7-", 0), 0u) << name;
+  EXPECT_NE(name, second.address().to_string());
+  EXPECT_EQ(parse_address(name).value(), acceptor_->address());
+  const auto taken = shm_->listen(*loop_, second.address(), [](auto) {});
+  EXPECT_EQ(taken.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(taken.status().message().find(second.address().to_string()), std::string::npos) << taken.status();
+}
+
+TEST_F(Shm, AddressesOfOtherKindsAreRefused) {
+  const Address tcp{"127.0.0.1", 9};
+  EXPECT_EQ(shm_->listen(*loop_, tcp, [](auto) {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(connect_and_wait(*shm_, *loop_, tcp, soon_us()).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(Shm, NobodyListeningIsReportedAtTheDeadline) {
+  const auto nobody = connect_and_wait(*shm_, *loop_, {"@byteps-nobody", 0}, now_us() + 50'000);
+  EXPECT_EQ(nobody.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(nobody.status().message().find("shm: connect to @byteps-nobody"), std::string::npos)
+      << nobody.status();
+}
+
+TEST_F(Shm, AnotherSecretOrJobIsRefusedAtOnce) {
+  listen();
+  for (const Credentials& other :
+       {Credentials{"wrong", "job 7"}, Credentials{"a secret of the test", "job 8"}}) {
+    const auto result = connect_and_wait(*transport(other), *loop_, acceptor_->address(), soon_us());
+    EXPECT_EQ(result.status().code(), StatusCode::kPermissionDenied) << result.status();
+  }
+  EXPECT_EQ(acceptor_->waiting(), 0u);
+}
+
+TEST_F(Shm, NoSecretIsNeededAmongProcessesOfOneUser) {
+  const auto open = transport({"", "job"});
+  Acceptor acceptor(*open, *loop_, kAnyName);
+  auto connected = connect_and_wait(*open, *loop_, acceptor.address(), soon_us());
+  EXPECT_TRUE(connected.is_ok()) << connected.status();
+  run_on(*loop_, [&] { connected = internal("done"); });
+}
+
+TEST_F(Shm, OtherUsersAreDroppedBeforeAWord) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be somebody else";
+  listen();
+  std::thread([&] {
+    constexpr int kNobody = 65534;
+    ASSERT_EQ(syscall(SYS_setresuid, kNobody, kNobody, kNobody), 0);  // of this thread only
+    RawLender stranger(acceptor_->address());
+    EXPECT_TRUE(stranger.wait_until_closed());
+  }).join();
+  EXPECT_EQ(acceptor_->waiting(), 0u);
+}
+
+TEST_F(Shm, WhoPassesNoSoundMemoryIsDropped) {
+  listen();
+  const UniqueFd unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int gift_fd : {-1, unsealed.get(), null.get()}) {
+    RawLender peer(acceptor_->address());
+    peer.authenticate(gift_fd);
+    EXPECT_TRUE(peer.wait_until_closed()) << gift_fd;
+  }
+  EXPECT_EQ(acceptor_->waiting(), 0u);
+}
+
+// ---- Hostile and dying peers ----
+
+TEST_F(Shm, ForgedFramesCloseTheConnection) {
+  const std::string no_reference = "short";
+  const std::vector<std::function<void(RawLender&)>> forgeries{
+      [](RawLender& peer) { peer.send_frame({ReferenceType::kLent, 2, 8192}); },           // beyond the end
+      [](RawLender& peer) { peer.send_frame({ReferenceType::kLent, 0xffffffff, 1, 1}); },  // far beyond
+      [](RawLender& peer) {                                                                // twice
+        peer.send_frame({ReferenceType::kLent, 1, 64});
+        peer.send_frame({ReferenceType::kLent, 1, 64});
+      },
+      [](RawLender& peer) { peer.send_frame({ReferenceType::kReturned, 1, 1}); },  // of the other end
+      [](RawLender& peer) { peer.send_frame({ReferenceType::kGivenBack, 1}); },
+      [](RawLender& peer) { peer.send_frame({ReferenceType::kInline, 1}); },
+      [](RawLender& peer) { peer.send_frame({ReferenceType::kLent, 1, 64}, "head", "and a payload"); },
+      [](RawLender& peer) { peer.send_frame({ReferenceType::kStarving}, "", "payload"); },
+      [](RawLender& peer) { peer.send_frame({static_cast<ReferenceType>(9), 1, 64}); },
+      [&](RawLender& peer) { peer.send_raw_frame(no_reference, ""); },
+      [&](RawLender& peer) { peer.send_raw_frame(no_reference, "payload"); },
+      [](RawLender& peer) { peer.send_frame({}, std::string(kMaxHeadBytes + 1, 'x')); },
+  };
+  listen();
+  const auto memory = create_segment(8192);
+  for (size_t i = 0; i < forgeries.size(); ++i) {
+    RawLender peer(acceptor_->address());
+    ASSERT_TRUE(peer.authenticate(memory->get()));
+    auto connection = acceptor_->take();
+    ASSERT_TRUE(connection);
+    Recorder recorder;
+    recorder.keeps_loans = true;
+    run_on(*loop_, [&] { connection->start(&recorder); });
+    forgeries[i](peer);
+    EXPECT_EQ(recorder.why_closed().code(), StatusCode::kDataLoss) << i << ": " << recorder.why_closed();
+    run_on(*loop_, [&] { connection.reset(); });
+  }
+}
+
+TEST_F(Shm, LoansOfADeadPeerStayReadableUntilTheConnectionGoes) {
+  listen();
+  auto memory = create_segment(8192);
+  RawLender peer(acceptor_->address());
+  ASSERT_TRUE(peer.authenticate(memory->get()));
+  other_ = acceptor_->take();
+  ASSERT_TRUE(other_);
+  start_borrower();
+  Bytes lent;
+  run_on(*loop_, [&] {
+    borrower_.frame = [&](Connection&, const Arrival&, Bytes payload) {
+      lent = payload;
+      return Status::ok();
+    };
+  });
+  {
+    auto mapped = Segment::map(memory->get());
+    std::memcpy(mapped->bytes().data(), "last words", 10);
+  }
+  peer.send_frame({ReferenceType::kLent, 1, 10, 10}, "head");
+  ASSERT_TRUE(borrower_.wait_for_frames(1));
+  peer.close();
+  memory->reset();
+  EXPECT_EQ(borrower_.why_closed().code(), StatusCode::kUnavailable);
+  run_on(*loop_, [&] {
+    EXPECT_EQ(as_text(lent), "last words");
+    other_->give_back(1);  // to nobody
+  });
+}
+
+TEST_F(Shm, NothingIsLeftAndNothingWasEverInAFileSystem) {
+  const auto before = names_in("/dev/shm");
+  connect();
+  const std::string name = acceptor_->address().to_string();
+  send("head", "payload");
+  ASSERT_TRUE(borrower_.wait_for_frames(1));
+  EXPECT_EQ(names_in("/dev/shm"), before);
+  EXPECT_NE(content_of("/proc/net/unix").find(name), std::string::npos);
+  EXPECT_NE(content_of("/proc/self/maps").find("memfd:byteps"), std::string::npos);
+  run_on(*loop_, [this] {
+    mine_.reset();
+    other_.reset();
+  });
+  acceptor_.reset();
+  EXPECT_EQ(content_of("/proc/net/unix").find(name), std::string::npos);
+  EXPECT_EQ(content_of("/proc/self/maps").find("memfd:byteps"), std::string::npos);
+}
+
+// ---- No room ----
+
+TEST_F(Shm, FramesWaitInOrderForRoomAndTheOtherEndIsTold) {
+  connect();
+  const std::string half = pattern(kLendBytes / 2, 1);
+  const std::string small = "small";
+  for (const char* head : {"1", "2", "3"}) send(head, half);
+  send("4", small);
+  send("5", {});  // needs no room, but may not overtake
+  ASSERT_TRUE(borrower_.calls.wait([](int n) { return n == 1; }));
+  drain();
+  EXPECT_EQ(borrower_.seen.get().frames.size(), 2u);
+  EXPECT_EQ(borrower_.calls.get(), 1) << "told once, until a loan comes back";
+  give_one_back();
+  ASSERT_TRUE(borrower_.wait_for_frames(3));
+  ASSERT_TRUE(borrower_.calls.wait([](int n) { return n == 2; }));
+  give_one_back();
+  ASSERT_TRUE(borrower_.wait_for_frames(5));
+  drain();
+  EXPECT_EQ(borrower_.calls.get(), 2);
+  const Seen seen = borrower_.seen.get();
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(seen.frames[i].head, std::to_string(i + 1));
+  EXPECT_TRUE(seen.frames[2].payload == half);
+  for (const Status& status : sent_.all()) EXPECT_TRUE(status) << status;
+}
+
+TEST_F(Shm, ALargerPayloadThanTheMemoryGoesThroughTheSocket) {
+  connect();
+  const std::string large = pattern(kLendBytes + 1, 1);
+  std::vector<std::byte> landing(large.size());
+  run_on(*loop_, [&] {
+    borrower_.head = [&](Connection&, const Arrival& arrival) -> Result<Landing> {
+      EXPECT_EQ(arrival.loan, kNoLoan);
+      EXPECT_TRUE(arrival.lent.empty() && arrival.reply_space.empty());
+      return Landing::into(landing);
+    };
+  });
+  send("large", large);
+  ASSERT_TRUE(borrower_.wait_for_frames(1));
+  EXPECT_TRUE(borrower_.seen.get().frames[0].payload == large);
+}
+
+TEST_F(Shm, AFailureThatAnswersALoanGivesItBack) {
+  connect();
+  const std::string all = pattern(kLendBytes, 1);
+  send("1", all);
+  send("2", all);
+  ASSERT_TRUE(borrower_.calls.wait([](int n) { return n == 1; }));
+  const std::string text = "no such tensor";
+  run_on(*loop_,
+         [&] { other_->send(as_bytes("failed"), {as_bytes(text), {}, loans_.front()}, sent_.expect_one()); });
+  ASSERT_TRUE(asker_.wait_for_frames(1));
+  EXPECT_EQ(asker_.seen.get().frames[0].payload, text);
+  ASSERT_TRUE(borrower_.wait_for_frames(2));
+}
+
+TEST_F(Shm, ClosingWhenSentAlsoSendsWhatWaitsForRoom) {
+  connect();
+  const std::string all = pattern(kLendBytes, 1);
+  for (const char* head : {"1", "2", "3"}) send(head, all);
+  run_on(*loop_, [&] { mine_->close_when_sent(soon_us()); });
+  for (size_t frames : {1, 2, 3}) {
+    ASSERT_TRUE(borrower_.wait_for_frames(frames));
+    if (frames < 3) give_one_back();
+  }
+  EXPECT_EQ(borrower_.why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(asker_.why_closed().is_ok()) << asker_.why_closed();
+  for (const Status& status : sent_.all()) EXPECT_TRUE(status) << status;
+}
+
+TEST_F(Shm, ClosingWhenSentWaitsForRoomUntilItsDeadlineOnly) {
+  connect();
+  const std::string all = pattern(kLendBytes, 1);
+  for (const char* head : {"1", "2"}) send(head, all);
+  run_on(*loop_, [&] { mine_->close_when_sent(now_us() + 20'000); });
+  EXPECT_TRUE(asker_.why_closed().is_ok()) << asker_.why_closed();
+  EXPECT_EQ(sent_.all().back().code(), StatusCode::kAborted);
+}
+
+TEST_F(Shm, WhatWaitsForRoomIsAbortedWhenThisEndCloses) {
+  connect();
+  const std::string all = pattern(kLendBytes, 1);
+  for (const char* head : {"1", "2"}) send(head, all);
+  run_on(*loop_, [this] { mine_->close(); });
+  EXPECT_EQ(sent_.all().back().code(), StatusCode::kAborted);
+}
+
+TEST_F(Shm, WhatWaitsForRoomFailsWhenTheOtherEndCloses) {
+  connect();
+  const std::string all = pattern(kLendBytes, 1);
+  for (const char* head : {"1", "2"}) send(head, all);
+  ASSERT_TRUE(borrower_.wait_for_frames(1));
+  run_on(*loop_, [this] { other_->close(); });
+  EXPECT_EQ(asker_.why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(sent_.all().back().code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace byteps::transport
