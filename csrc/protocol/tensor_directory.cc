@@ -45,10 +45,10 @@ Place PlaceGiver::next(uint64_t bytes) {
 }
 
 TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places,
-                                 uint64_t partition_bytes, size_t max_tensors)
+                                 PartitionRule partition_rule, size_t max_tensors)
     : describe_rank_(std::move(describe_rank)),
       places_(std::move(places)),
-      partition_bytes_(partition_bytes),
+      partition_rule_(partition_rule),
       max_tensors_(max_tensors) {}
 
 TensorDirectory::Answer TensorDirectory::declare(uint32_t rank, const Declare& declare) {
@@ -69,7 +69,7 @@ TensorDirectory::Answer TensorDirectory::bind(uint32_t rank, const Declare& decl
         refusal(declare.name, 0,
                 invalid_argument("expected at most " + std::to_string(max_tensors_) + " names in a job"))};
   }
-  Result<Partitioning> partitioning = partition_tensor(declare.bytes, declare.dtype, partition_bytes_);
+  Result<Partitioning> partitioning = partition_tensor(declare.bytes, declare.dtype, partition_rule_.wanted_bytes(declare.bytes));
   if (!partitioning) return {refusal(declare.name, 0, partitioning.status())};
   Placed placed{declare.name, static_cast<uint32_t>(tensors_.size()) + 1, partitioning->partition_bytes, {}};
   const uint32_t count = partitioning->count();

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "protocol/message.h"
 #include "protocol/placement.h"
+#include "protocol/partition.h"
 #include "protocol/tree.h"
 
 namespace byteps::protocol {
@@ -40,7 +41,7 @@ class PlaceGiver {
 class TensorDirectory {
  public:
   // At most `max_tensors` names are bound: they are kept for the whole job.
-  TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places, uint64_t partition_bytes,
+  TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places, PartitionRule partition_rule,
                   size_t max_tensors = kMaxTensors);
 
   // What the scheduler answers to a Declare.
@@ -65,7 +66,7 @@ class TensorDirectory {
 
   std::vector<std::string> describe_rank_;
   PlaceGiver places_;
-  uint64_t partition_bytes_;
+  PartitionRule partition_rule_;
   size_t max_tensors_;
   std::unordered_map<std::string, Tensor> tensors_;
 };
