@@ -197,6 +197,10 @@ void Node::on_started(const protocol::Roster& roster) {
   self_ = roster.nodes[roster.self];
   log::set_prefix(log_prefix(config_, self_.rank));
   const protocol::Tree tree(roster.nodes, roster.num_workers);
+  std::vector<double> shares;
+  for (const uint32_t share : roster.shares_ppb) shares.push_back(share * 1e-9);
+  shares.resize(tree.num_sites());
+  pace_.emplace(tree, shares);
   if (config_.role == "worker") build_worker(tree);
   start_service(tree);
   BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
@@ -210,12 +214,14 @@ void Node::start_service(const protocol::Tree& tree) {
                                .describe_rank = {},
                                .machines = tree.machines(),
                                .ranks = {},
+                               .bytes_per_s = {},
                                .uplink = uplink_.get(),
                                .num_final_tops = tree.num_final_tops(),
                                .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
                                           .op_timeout_us = seconds_to_us(config_.op_timeout_s)}};
   for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
     position.describe_rank.push_back(roster_.nodes[rank].describe());
+    position.bytes_per_s.push_back(pace_->rate(rank, roster_.self, tree));
   }
   if (config_.role == "worker") {
     const uint32_t machine = tree.machine_of(static_cast<uint32_t>(self_.rank));
@@ -242,13 +248,14 @@ void Node::build_lanes(const protocol::Tree& tree, protocol::Level level, worker
     std::vector<worker::Lane> of_service;
     const bool connects = tree.connects(roster_.self, service, level);
     for (size_t shard = 0; connects && shard < roster_.nodes[service].addresses.size(); ++shard) {
-      of_service.push_back(make_lane(service, shard, level, events));
+      of_service.push_back(make_lane(tree, service, shard, level, events));
     }
     lanes.add_service(std::move(of_service));
   }
 }
 
-worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events) {
+worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_t shard, protocol::Level level,
+                             worker::LinkEvents& events) {
   const size_t place = shard % data_loops_.size();
   transport::EventLoop& loop = *data_loops_[place];
   worker::LinkOptions options{.rank = roster_.self,
@@ -256,7 +263,8 @@ worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level lev
                               .level = level,
                               .service = service,
                               .service_text = roster_.nodes[service].describe(),
-                              .credit_bytes = static_cast<uint64_t>(config_.credit_bytes)};
+                              .bytes_per_s =
+                                  level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0};
   worker::Link::Connector connector;
   if (service == roster_.self) {
     // On the shard's own loop, so that what the shard borrows and what the link frees never meet on two threads.

@@ -1,5 +1,6 @@
 #include "protocol/tensor_directory.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "protocol/partition.h"
@@ -14,19 +15,40 @@ Refused refusal(const std::string& name, uint32_t tensor, const Status& why) {
 }  // namespace
 
 PlaceGiver::PlaceGiver(const Tree& tree, std::vector<double> shares)
-    : sites_(std::move(shares)),
-      turns_(tree.num_sites(), Placer(std::vector<double>(tree.num_turns(), 1.0 / tree.num_turns()))) {}
+    : sites_(std::move(shares)), turn_bytes_(tree.num_turns()) {
+  for (uint32_t turn = 0; turn < tree.num_turns(); ++turn) {
+    lane_of_turn_.push_back(tree.lane({0, static_cast<uint16_t>(turn)}));
+  }
+  const size_t num_lanes = lane_of_turn_.back() + size_t{1};
+  rank_bytes_.resize(tree.num_turns() / num_lanes);
+  loads_.resize(tree.num_sites(),
+                {std::vector<uint64_t>(tree.num_turns()), std::vector<uint64_t>(num_lanes)});
+}
 
 Place PlaceGiver::next(uint64_t bytes) {
   const uint16_t site = sites_.place(bytes);
-  return {site, turns_[site].place(bytes)};
+  Loads& here = loads_[site];
+  const auto load = [&](size_t turn) {
+    return turn_bytes_[turn] + rank_bytes_[turn % rank_bytes_.size()] + here.by_turn[turn] +
+           here.by_lane[lane_of_turn_[turn]];
+  };
+  size_t least = 0;
+  for (size_t turn = 1; turn < turn_bytes_.size(); ++turn) {
+    if (load(turn) < load(least)) least = turn;
+  }
+  const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);  // empty ones take turns as well
+  turn_bytes_[least] += charged_bytes;
+  rank_bytes_[least % rank_bytes_.size()] += charged_bytes;
+  here.by_turn[least] += charged_bytes;
+  here.by_lane[lane_of_turn_[least]] += charged_bytes;
+  return {site, static_cast<uint16_t>(least)};
 }
 
 TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places,
-                                 uint64_t partition_bytes, size_t max_tensors)
+                                 PartitionRule partition_rule, size_t max_tensors)
     : describe_rank_(std::move(describe_rank)),
       places_(std::move(places)),
-      partition_bytes_(partition_bytes),
+      partition_rule_(partition_rule),
       max_tensors_(max_tensors) {}
 
 TensorDirectory::Answer TensorDirectory::declare(uint32_t rank, const Declare& declare) {
@@ -47,7 +69,7 @@ TensorDirectory::Answer TensorDirectory::bind(uint32_t rank, const Declare& decl
         refusal(declare.name, 0,
                 invalid_argument("expected at most " + std::to_string(max_tensors_) + " names in a job"))};
   }
-  Result<Partitioning> partitioning = partition_tensor(declare.bytes, declare.dtype, partition_bytes_);
+  Result<Partitioning> partitioning = partition_tensor(declare.bytes, declare.dtype, partition_rule_.wanted_bytes(declare.bytes));
   if (!partitioning) return {refusal(declare.name, 0, partitioning.status())};
   Placed placed{declare.name, static_cast<uint32_t>(tensors_.size()) + 1, partitioning->partition_bytes, {}};
   const uint32_t count = partitioning->count();

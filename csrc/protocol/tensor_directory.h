@@ -9,13 +9,16 @@
 #include "base/status.h"
 #include "protocol/message.h"
 #include "protocol/placement.h"
+#include "protocol/partition.h"
 #include "protocol/tree.h"
 
 namespace byteps::protocol {
 
 inline constexpr size_t kMaxTensors = 1u << 20;
 
-// Hands out places: sites by their shares, and on each site the turns evenly, by bytes at every moment.
+// Hands out places: sites by their shares, and turns evenly, by bytes at every moment. A turn loads its rank on every
+// machine, where that sums the machine; on the site it loads the root as well, and one of its shards. Each partition
+// gets the turn that has the least of these together.
 class PlaceGiver {
  public:
   // `shares` by site of `tree`.
@@ -24,13 +27,21 @@ class PlaceGiver {
 
  private:
   Placer sites_;
-  std::vector<Placer> turns_;  // by site
+  struct Loads {
+    std::vector<uint64_t> by_turn;  // bytes
+    std::vector<uint64_t> by_lane;
+  };
+  std::vector<uint16_t> lane_of_turn_;
+  // All sites together; turns that are alike for the ranks of all machines are one entry of rank_bytes_.
+  std::vector<uint64_t> turn_bytes_;
+  std::vector<uint64_t> rank_bytes_;
+  std::vector<Loads> loads_;  // by site
 };
 
 class TensorDirectory {
  public:
   // At most `max_tensors` names are bound: they are kept for the whole job.
-  TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places, uint64_t partition_bytes,
+  TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places, PartitionRule partition_rule,
                   size_t max_tensors = kMaxTensors);
 
   // What the scheduler answers to a Declare.
@@ -55,7 +66,7 @@ class TensorDirectory {
 
   std::vector<std::string> describe_rank_;
   PlaceGiver places_;
-  uint64_t partition_bytes_;
+  PartitionRule partition_rule_;
   size_t max_tensors_;
   std::unordered_map<std::string, Tensor> tensors_;
 };

@@ -30,7 +30,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
           service_->start(this);
           done(std::move(mine));
         },
-        metrics_, *this);
+        outbox_, metrics_, *this);
   }
   ~LinkTest() override {
     on_loop([this] {
@@ -87,6 +87,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
   void on_closed(transport::Connection&, const Status&) override { service_closed_ = true; }
 
   Metrics metrics_;
+  protocol::Outbox outbox_{1000};
   std::unique_ptr<transport::EventLoop> loop_;
   Status refusal_;  // not ok: nobody can be reached
   std::unique_ptr<transport::Connection> service_;
@@ -118,12 +119,13 @@ TEST_F(LinkTest, TheResultLandsInTheTensor) {
   EXPECT_EQ(as_text(memory_[1]), "abcdefgh");
 }
 
-TEST_F(LinkTest, UrgentPartitionsGoFirst) {
-  enqueue({partition(1, 0), partition(2, 5), partition(3, 1)});
+// Each is more than half of the credit: the first goes at once, the others wait for what is outstanding.
+TEST_F(LinkTest, OfThosePartitionsThatWaitTheUrgentOnesGoFirst) {
+  enqueue({partition(1, 0, 600), partition(2, 1, 600), partition(3, 5, 600)});
   ASSERT_EQ(received_.size(), 4u);
-  EXPECT_EQ(received_[1].key.tensor, 2u);
+  EXPECT_EQ(received_[1].key.tensor, 1u);
   EXPECT_EQ(received_[2].key.tensor, 3u);
-  EXPECT_EQ(received_[3].key.tensor, 1u);
+  EXPECT_EQ(received_[3].key.tensor, 2u);
 }
 
 TEST_F(LinkTest, AFailureSettlesWithItsText) {
@@ -222,6 +224,39 @@ TEST_F(LinkTest, LeavingSaysGoodbyeAfterWhatWasSentAndSettlesTheRest) {
   on_loop([this] { service_->close(); });
   EXPECT_EQ(left.wait(now_us() + 5'000'000), EventFlag::Wake::kSet);
   EXPECT_EQ(settled_[1].message(), "shut down");
+}
+
+// A failure is not answered, so the next round of its key may come right after it.
+TEST_F(LinkTest, AFailureGoesBeforeWhatComesLaterHoweverUrgentThatIs) {
+  Outgoing failure = partition(1, -5);
+  failure.failure = unavailable("rank 4 has left");
+  failure.input = {};
+  Outgoing next = partition(1, 100);
+  next.head.round = 2;
+  std::vector<Outgoing> both;
+  both.push_back(std::move(failure));
+  both.push_back(std::move(next));
+  enqueue(std::move(both));
+  ASSERT_EQ(received_.size(), 3u);
+  EXPECT_EQ(received_[1].type, DataType::kFailed);
+  EXPECT_EQ(received_[1].code, StatusCode::kUnavailable);
+  EXPECT_EQ(received_[1].round, 1u);
+  EXPECT_EQ(received_[2].round, 2u);
+}
+
+TEST_F(LinkTest, AFailureIsNeverSettled) {
+  Outgoing failure = partition(1);
+  failure.failure = unavailable("rank 4 has left");
+  std::vector<Outgoing> one;
+  one.push_back(std::move(failure));
+  enqueue(std::move(one));
+  on_loop([this] { link_->fail(unavailable("server 5 is dead")); });
+  Outgoing late = partition(2);
+  late.failure = unavailable("rank 4 has left");
+  one.clear();
+  one.push_back(std::move(late));
+  enqueue(std::move(one));
+  EXPECT_TRUE(settled_.empty());
 }
 
 }  // namespace
