@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
 import socket
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from benchmarks.harness.rank import CONTROL
 
 _CLOCK_HZ = os.sysconf("SC_CLK_TCK")
 _GOODBYE_S = 5.0
+_LAST_WORDS_S = 1.0
 
 
 class ContenderError(Exception):
@@ -55,6 +57,8 @@ class Contender:
         self._cleanup = contextlib.ExitStack()
         self._links: list[socket.socket] = []
         self._readers: list[Any] = []
+        self._processes: Sequence[subprocess.Popen[Any]] = ()
+        self._patience_s = _GOODBYE_S  # when it stops
         self.rank_pids: list[int] = []  # from start() on
         self._pids: list[int] = []
         self._log: Path | None = None
@@ -72,6 +76,7 @@ class Contender:
         listener.listen(64)
         output = self._cleanup.enter_context(self._log.open("wb"))
         started = self._spawn({CONTROL: str(folder / "control")}, output)
+        self._processes = started.processes
         self._cleanup.callback(_kill, started.processes)
         try:
             links = self._accept_ranks(listener, started, time.monotonic() + deadline_s)
@@ -102,8 +107,10 @@ class Contender:
         try:
             for link in self._links:
                 link.sendall(line)
-            answers = [self._read(i, end) for i in range(len(self._links))]
+            answers = self._read_all(end)
         except OSError as error:
+            _await_one_end(self._processes)  # its last words come after it has let go of its link
+            self._patience_s = 0.0
             raise self._failure(f"a step: {error}") from None
         cpu_s = sum(map(cpu_seconds, self._pids)) - cpu_before
         seconds = max(answer["end"] for answer in answers) - min(answer["begin"] for answer in answers)
@@ -114,7 +121,7 @@ class Contender:
         for link in self._links:
             with contextlib.suppress(OSError):
                 link.sendall(b"{}\n")
-        end = time.monotonic() + _GOODBYE_S
+        end = time.monotonic() + self._patience_s
         for reader, link in zip(self._readers, self._links, strict=True):
             with contextlib.suppress(OSError):
                 link.settimeout(max(0.01, end - time.monotonic()))
@@ -139,12 +146,25 @@ class Contender:
                 links.append((json.loads(reader.readline()), link, reader))
         return links
 
-    def _read(self, index: int, end: float) -> dict[str, Any]:
-        self._links[index].settimeout(max(0.01, end - time.monotonic()))
-        line = self._readers[index].readline()
-        if not line:
-            raise ConnectionError(f"rank {index} has ended")
-        return dict(json.loads(line))
+    def _read_all(self, end: float) -> list[dict[str, Any]]:
+        """One answer of each rank; the first one that ends instead is noticed at once."""
+        answers: dict[int, dict[str, Any]] = {}
+        with selectors.DefaultSelector() as waiting:
+            for rank, link in enumerate(self._links):
+                link.settimeout(None)
+                waiting.register(link, selectors.EVENT_READ, rank)
+            while len(answers) < len(self._links):
+                ready = waiting.select(max(0.0, end - time.monotonic()))
+                if not ready:
+                    late = sorted(set(range(len(self._links))) - set(answers))
+                    raise TimeoutError(f"timed out: no answer from ranks {late}")
+                for key, _ in ready:
+                    line = self._readers[key.data].readline()
+                    if not line:
+                        raise ConnectionError(f"rank {key.data} has ended")
+                    answers[key.data] = json.loads(line)
+                    waiting.unregister(key.fileobj)
+        return [answers[rank] for rank in range(len(self._links))]
 
     def _failure(self, what: str) -> ContenderError:
         written = self._log.read_text(errors="replace")[-2000:] if self._log else ""
@@ -158,6 +178,12 @@ def cpu_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / _CLOCK_HZ
+
+
+def _await_one_end(processes: Sequence[subprocess.Popen[Any]]) -> None:
+    end = time.monotonic() + _LAST_WORDS_S
+    while time.monotonic() < end and all(process.poll() is None for process in processes):
+        time.sleep(0.02)
 
 
 def _kill(processes: Sequence[subprocess.Popen[Any]]) -> None:

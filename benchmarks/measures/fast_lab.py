@@ -11,7 +11,7 @@ SHAPES = {2: (0, 2), 4: (0,)}
 
 def run(recorder: Recorder) -> None:
     for workers, all_servers in SHAPES.items():
-        for case in measure_shapes(1000, workers, all_servers, deadline_s=70).values():
+        for case in measure_shapes(1000, workers, all_servers, ps_turns={}, deadline_s=70).values():
             case.at_most("time / bound", case.over_bound("byteps"), 1.08)
             # Where all processes together need most of both cores, these and not the links are the limit.
             figures = case.figures["byteps"]

@@ -99,7 +99,7 @@ def test_a_step_reaches_every_rank_and_their_answers_come_in_order() -> None:
 
 
 def test_a_rank_that_ends_fails_the_step_with_what_it_wrote() -> None:
-    contender = Contender("mortal", ranks('sys.exit("out of luck" if rank else 0)'))
+    contender = Contender("mortal", ranks('sys.exit("out of luck") if rank else __import__("signal").pause()'))
     contender.start()
     with pytest.raises(ContenderError, match="out of luck"):
         contender.step({})
