@@ -19,8 +19,8 @@ Status PushPullTable::declare(const std::string& name, DType dtype, uint64_t byt
 
 Status PushPullTable::start(Handle handle, const PushPull& request, TableActions& actions) {
   if (request.op == ReduceOp::kBroadcast && request.root >= tree_.num_workers()) {
-    return invalid_argument(quoted(request.name) + ": root: expected a rank below " + std::to_string(tree_.num_workers()) +
-                            ", got " + std::to_string(request.root));
+    return invalid_argument(quoted(request.name) + ": root: expected a rank below " +
+                            std::to_string(tree_.num_workers()) + ", got " + std::to_string(request.root));
   }
   Result<NamedTensor*> found = find_or_declare(request.name, request.dtype, request.bytes, actions);
   if (!found) return found.status();
@@ -84,8 +84,8 @@ void PushPullTable::start_partitions(Op& op, TableActions& actions) {
     head.bytes = tensor.partitioning.size(p);
     head.top = static_cast<uint16_t>(tree_.root(place));
     head.lane = tree_.lane(place);
-    actions.push_back(StartPartition{tensor.in_flight, tree_.parent_of(rank_, place), head,
-                                     tensor.partitioning.offset(p)});
+    actions.push_back(
+        StartPartition{tensor.in_flight, tree_.parent_of(rank_, place), head, tensor.partitioning.offset(p)});
   }
 }
 

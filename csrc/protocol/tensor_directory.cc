@@ -69,7 +69,8 @@ TensorDirectory::Answer TensorDirectory::bind(uint32_t rank, const Declare& decl
         refusal(declare.name, 0,
                 invalid_argument("expected at most " + std::to_string(max_tensors_) + " names in a job"))};
   }
-  Result<Partitioning> partitioning = partition_tensor(declare.bytes, declare.dtype, partition_rule_.wanted_bytes(declare.bytes));
+  Result<Partitioning> partitioning =
+      partition_tensor(declare.bytes, declare.dtype, partition_rule_.wanted_bytes(declare.bytes));
   if (!partitioning) return {refusal(declare.name, 0, partitioning.status())};
   Placed placed{declare.name, static_cast<uint32_t>(tensors_.size()) + 1, partitioning->partition_bytes, {}};
   const uint32_t count = partitioning->count();

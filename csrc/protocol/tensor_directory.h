@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 #include "protocol/message.h"
-#include "protocol/placement.h"
 #include "protocol/partition.h"
+#include "protocol/placement.h"
 #include "protocol/tree.h"
 
 namespace byteps::protocol {
