@@ -79,7 +79,7 @@ TEST(PartitionRule, ByTensorSitesAndSpeed) {
            Case{sites(4, 200), 4ull << 30, 1024 * kib},   // not more
            Case{sites(4, 100'000), 64 << 20, 512 * kib},  // fast cards
            Case{sites(4, 0), 64 << 20, 256 * kib},        // nobody knows
-           Case{sites(1, 200), 64 << 20, 512 * kib},      // one machine
+           Case{sites(1, 200), 64 << 20, 256 * kib},      // one machine
        }) {
     EXPECT_EQ(PartitionRule(job.sites, 0).wanted_bytes(job.tensor_bytes), job.wanted_bytes);
     EXPECT_EQ(PartitionRule(job.sites, 12345).wanted_bytes(job.tensor_bytes), 12345u) << "as the user says";
