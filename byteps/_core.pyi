@@ -41,7 +41,8 @@ class NodeConfig:
     credit_bytes: int
     autotune: bool  # rank 0 looks for better partition_bytes and credit_bytes while the job runs
     service_threads: int  # event loops (= shards) of the summation service in this process; 0: chosen by cores
-    placement: str  # "auto", "allreduce", "ps"
+    placement: str  # "auto", "allreduce", "ps", "weights:1,1,0.5"
+    nic_mbps: float  # of the network card, per direction; 0: as the kernel says
     log_level: str  # "error", "warning", "info", "debug"
     def __init__(self, **fields: object) -> None: ...
 
@@ -116,3 +117,34 @@ def reduce_n(dst_ptr: int, src_ptrs: list[int], count: int, dtype: int, op: int,
 
 def listen_address(interface: str, node_host: str, scheduler_host: str) -> str:
     """The address that this process would hand out, chosen as `Node` chooses it."""
+
+def network_interface(address: str) -> tuple[str, float]:
+    """The interface that carries `address` ("": none here), and its speed in Mbit/s (0: the kernel does not tell)."""
+
+# --- Planning (csrc/protocol/placement.h, csrc/sim/scale_job.h). Speeds are those of network cards, in Mbit/s each way;
+# sites are the worker machines, then the servers.
+
+def site_shares(machines_mbps: list[float], servers_mbps: list[float], placement: str) -> list[float]:
+    """Part of the bytes that each site sums; `placement` as in NodeConfig. The sum is 1."""
+
+def predicted_seconds(machines_mbps: list[float], servers_mbps: list[float], shares: list[float], nbytes: int) -> float:
+    """What a push_pull of `nbytes` bytes takes at least; infinite if no speed is known."""
+
+def model_layers(name: str) -> tuple[list[tuple[int, float]], float]:
+    """(gradient bytes, relative work) of the layers of "vgg16", "resnet50" or "gpt2", and assumed seconds a step."""
+
+def simulate_step(
+    machines_mbps: list[float],
+    servers_mbps: list[float],
+    placement: str,
+    layers: list[tuple[int, float]],
+    compute_s: float,
+    partition_bytes: int,
+    credit_bytes: int,
+    latency_s: float,
+) -> dict[str, float]:
+    """One training step by the protocol's code on a simulated network.
+
+    predicted_s (bound on communication alone), summed_s (first gradient to last sum), step_s (start of the backward
+    pass to the end of the next forward pass), messages (cost of the simulation: about a million a second).
+    """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from byteps.config_reader import Reader
 from byteps.errors import InvalidArgumentError
-from byteps.knob import Knob, choice, derived, flag, integer, knob, port, seconds, size_bytes, word
+from byteps.knob import Knob, choice, derived, either, flag, integer, knob, number, port, seconds, size_bytes, word
 
 if TYPE_CHECKING:
     from byteps import _core
@@ -26,10 +26,14 @@ _MAX_RANKS = 1 << 14
 _MAX_SECONDS = 7 * 24 * 3600.0
 _LEVELS = {"trace": "debug", "fatal": "error", "warn": "warning"}
 _HOST = word(r"[A-Za-z0-9._:%-]{1,255}", "a host name or an address")
+_WEIGHTS = word(
+    r"weights:(?=.*[1-9])[0-9]+(\.[0-9]+)?(,[0-9]+(\.[0-9]+)?)*",
+    "weights: with one number for each worker machine and each server, not all 0",
+)
 _NODE_FIELDS = (
-    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "shm"),
-    *("interface", "node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
-    *("credit_bytes", "autotune", "service_threads", "placement", "log_level"),
+    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "shm", "interface"),
+    *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
+    *("credit_bytes", "autotune", "service_threads", "placement", "nic_mbps", "log_level"),
 )  # those with the same name and type in _core.NodeConfig
 
 
@@ -173,8 +177,16 @@ class Config:
     placement: str = knob(
         "auto",
         "BYTEPS_PLACEMENT",
-        parse=choice("auto", "allreduce", "ps"),
-        doc="Where tensors are summed: allreduce: in the workers; ps: on the servers; auto: wherever is fastest.",
+        parse=either(choice("auto", "allreduce", "ps"), _WEIGHTS),
+        doc="Where tensors are summed: allreduce: in the workers; ps: on the servers; auto: wherever is fastest; "
+        "weights:1,1,0.5: in these proportions on the worker machines, then the servers, in order.",
+    )
+    nic_mbps: float = knob(
+        0.0,
+        "BYTEPS_NIC_MBPS",
+        parse=number(0, 1e9),
+        unit="Mbit/s",
+        doc="Speed of this machine's network card, each way, by which auto shares out the work; 0: as the kernel says.",
     )
 
     # --- this process

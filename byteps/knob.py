@@ -64,6 +64,16 @@ def seconds(low: float, high: float) -> Parser[float]:
     return parse
 
 
+def number(low: float, high: float) -> Parser[float]:
+    def parse(text: str) -> float:
+        value = float(text) if re.fullmatch(r"[0-9]{1,18}(\.[0-9]{0,9})?", text) else -1.0
+        if not low <= value <= high:
+            raise ValueError(f"a number from {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
 def size_bytes(low: int, high: int) -> Parser[int]:
     def parse(text: str) -> int:
         match = re.fullmatch(r"([0-9]{1,18})\s*([KMG]?)(?:i?B)?", text, re.IGNORECASE)
@@ -96,6 +106,21 @@ def word(pattern: str, expected: str) -> Parser[str]:
         if not re.fullmatch(pattern, text, re.ASCII):
             raise ValueError(expected)
         return text
+
+    return parse
+
+
+def either(*parsers: Parser[T]) -> Parser[T]:
+    """The first parser that takes the text."""
+
+    def parse(text: str) -> T:
+        expected = []
+        for parser in parsers:
+            try:
+                return parser(text)
+            except ValueError as error:
+                expected.append(str(error))
+        raise ValueError(", or ".join(expected))
 
     return parse
 

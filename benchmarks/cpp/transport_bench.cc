@@ -1,10 +1,13 @@
-// Latency and throughput of the transports between two loops of one process; TCP runs over the loopback.
+// Latency and throughput of the transports: one side asks, the other answers with as many bytes.
 //
-// Times are per round trip or per burst as the name says; bytes_per_second counts both directions. The asking side
-// always sends from its own memory and wants the answer there; the answering side reads nothing.
+// Times are per 200 round trips (ping_pong), per 64 MiB there and back (stream), per 200 requests and answers (burst);
+// bytes_per_second counts both directions. The asking side sends from its own memory and wants the answer there, as
+// workers do; the answering side looks at nothing. Both are loops of this process, and in *_processes of two.
 #include <benchmark/benchmark.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <future>
 #include <memory>
 #include <string>
@@ -21,126 +24,214 @@ enum class Kind { kInproc, kShm, kTcp };
 
 constexpr std::string_view kHead = "a head of the usual size, which has 48 bytes: so";
 
+std::unique_ptr<EventLoop> make_loop() { return std::move(*EventLoop::create("bench")); }
+
 std::unique_ptr<Transport> make_transport(Kind kind) {
   const Credentials credentials{"secret", "bench"};
   if (kind == Kind::kTcp) return make_tcp_transport({.credentials = credentials});
   return make_shm_transport({.stream = {.credentials = credentials}});
 }
 
-// Two connected ends. `on_frame(side, arrival, payload)` runs on that side's loop.
-class Pair {
+// The answering side: by reference where that is possible.
+class Answerer final : public Receiver {
  public:
-  using OnFrame = UniqueFunction<void(int, const Arrival&, Bytes)>;
-
-  Pair(Kind kind, size_t landing_bytes)
-      : receivers_{Side(*this, 0, landing_bytes), Side(*this, 1, landing_bytes)} {
-    for (auto& loop : loops_) loop = std::move(*EventLoop::create("bench"));
-    if (kind == Kind::kInproc) {
-      std::tie(ends_[0], ends_[1]) = make_inproc_pair(*loops_[0], *loops_[1]);
-    } else {
-      connect(*make_transport(kind), {kind == Kind::kTcp ? "127.0.0.1" : "@", 0});
-    }
-    for (int side : {0, 1}) {
-      run(side, [&] { ends_[side]->start(&receivers_[side]); });
-    }
+  Answerer(EventLoop& loop, size_t bytes) : loop_(loop), landing_(bytes) {}
+  ~Answerer() override {
+    loop_.run_and_wait([this] { connection_.reset(); });
   }
-  ~Pair() {
-    for (int side : {0, 1}) run(side, [&] { ends_[side].reset(); });
+  // On the loop.
+  void start(std::unique_ptr<Connection> connection) {
+    connection_ = std::move(connection);
+    connection_->start(this);
   }
-
-  template <typename F>
-  void run(int side, F work) {
-    loops_[side]->run_and_wait(std::move(work));
-  }
-  // On that side's loop.
-  void send(int side, const Payload& payload) { ends_[side]->send(as_bytes(kHead), payload, {}); }
-  // By reference where that is possible.
-  void answer(const Arrival& arrival, Bytes payload) {
-    send(1, {arrival.reply_space.empty() ? payload : Bytes(arrival.reply_space), {}, arrival.loan});
-  }
-  void on_frame(OnFrame handler) { on_frame_ = std::move(handler); }
+  void wait_until_closed() { closed_.get_future().wait(); }
 
  private:
-  class Side final : public Receiver {
-   public:
-    Side(Pair& pair, int side, size_t bytes) : pair_(pair), side_(side), landing_(bytes) {}
-    Result<Landing> on_head(Connection&, const Arrival& arrival) override {
-      if (side_ == 1 && !arrival.lent.empty()) return Landing::borrow();
-      return Landing::into(MutableBytes(landing_).first(arrival.payload_bytes));
-    }
-    Status on_frame(Connection&, const Arrival& arrival, Bytes payload) override {
-      pair_.on_frame_(side_, arrival, payload);
-      return Status::ok();
-    }
-    void on_closed(Connection&, const Status&) override {}  // the pair goes
-
-   private:
-    Pair& pair_;
-    int side_;
-    std::vector<std::byte> landing_;
-  };
-
-  void connect(Transport& transport, const Address& address) {
-    std::promise<void> accepted;
-    std::promise<void> connected;
-    auto listener = transport.listen(*loops_[1], address, [&](std::unique_ptr<Connection> connection) {
-      ends_[1] = std::move(connection);
-      accepted.set_value();
-    });
-    const TimeUs deadline_us = now_us() + seconds_to_us(5);
-    transport.connect(*loops_[0], (*listener)->address(), deadline_us,
-                      [&](Result<std::unique_ptr<Connection>> result) {
-                        ends_[0] = std::move(result.value());
-                        connected.set_value();
-                      });
-    accepted.get_future().wait();
-    connected.get_future().wait();
-    run(1, [&] { listener->reset(); });
+  Result<Landing> on_head(Connection&, const Arrival& arrival) override {
+    if (!arrival.lent.empty()) return Landing::borrow();
+    return Landing::into(MutableBytes(landing_).first(arrival.payload_bytes));
   }
+  Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) override {
+    const Bytes answer = arrival.reply_space.empty() ? payload : Bytes(arrival.reply_space);
+    connection.send(as_bytes(kHead), {answer, {}, arrival.loan}, {});
+    return Status::ok();
+  }
+  void on_closed(Connection&, const Status&) override { closed_.set_value(); }
 
-  std::array<std::unique_ptr<EventLoop>, 2> loops_;
-  std::array<Side, 2> receivers_;
-  std::array<std::unique_ptr<Connection>, 2> ends_;
-  OnFrame on_frame_;
+  EventLoop& loop_;
+  std::vector<std::byte> landing_;
+  std::unique_ptr<Connection> connection_;
+  std::promise<void> closed_;
 };
 
-// `count` requests per step, of which `in_flight` at most wait for their answer at a time. Each has memory of its own,
-// as partitions have.
+// Listens, accepts one connection and answers on it until it is closed.
+void answer_one(Kind kind, EventLoop& loop, Answerer& answerer,
+                UniqueFunction<void(const Address&)> on_address) {
+  const auto transport = make_transport(kind);
+  std::promise<void> accepted;
+  auto listener = transport->listen(loop, {kind == Kind::kTcp ? "127.0.0.1" : "@", 0},
+                                    [&](std::unique_ptr<Connection> connection) {
+                                      answerer.start(std::move(connection));
+                                      accepted.set_value();
+                                    });
+  on_address((*listener)->address());
+  accepted.get_future().wait();
+  loop.run_and_wait([&] { listener->reset(); });
+}
+
+std::unique_ptr<Connection> connect(Kind kind, EventLoop& loop, const Address& address) {
+  std::promise<std::unique_ptr<Connection>> connected;
+  const auto transport = make_transport(kind);
+  transport->connect(
+      loop, address, now_us() + seconds_to_us(5),
+      [&](Result<std::unique_ptr<Connection>> result) { connected.set_value(std::move(result.value())); });
+  return connected.get_future().get();
+}
+
+// The answering side in this process or in one of its own. Made while this process has no other thread.
+class OtherSide {
+ public:
+  virtual ~OtherSide() = default;
+  virtual std::unique_ptr<Connection> connect_from(EventLoop& loop) = 0;
+};
+
+class OtherLoop final : public OtherSide {
+ public:
+  OtherLoop(Kind kind, size_t bytes) : kind_(kind), loop_(make_loop()), answerer_(*loop_, bytes) {}
+  std::unique_ptr<Connection> connect_from(EventLoop& loop) override {
+    if (kind_ == Kind::kInproc) {
+      auto [mine, other] = make_inproc_pair(loop, *loop_);
+      loop_->run_and_wait([this, &other] { answerer_.start(std::move(other)); });
+      return std::move(mine);
+    }
+    std::unique_ptr<Connection> connection;
+    answer_one(kind_, *loop_, answerer_,
+               [&](const Address& address) { connection = connect(kind_, loop, address); });
+    return connection;
+  }
+
+ private:
+  const Kind kind_;
+  const std::unique_ptr<EventLoop> loop_;
+  Answerer answerer_;
+};
+
+class OtherProcess final : public OtherSide {
+ public:
+  OtherProcess(Kind kind, size_t bytes) : kind_(kind) {
+    int ends[2];
+    if (pipe(ends) != 0) std::abort();
+    pid_ = fork();
+    if (pid_ == 0) {
+      serve(bytes, ends[1]);
+      _exit(0);
+    }
+    char text[128] = {};
+    const ssize_t got = read(ends[0], text, sizeof text - 1);
+    address_ = parse_address(std::string(text, static_cast<size_t>(std::max<ssize_t>(got, 0)))).value();
+    close(ends[0]);
+    close(ends[1]);
+  }
+  ~OtherProcess() override { waitpid(pid_, nullptr, 0); }  // it goes with its connection
+  std::unique_ptr<Connection> connect_from(EventLoop& loop) override {
+    return connect(kind_, loop, address_);
+  }
+
+ private:
+  void serve(size_t bytes, int address_fd) const {
+    const auto loop = make_loop();
+    Answerer answerer(*loop, bytes);
+    answer_one(kind_, *loop, answerer, [address_fd](const Address& address) {
+      const std::string text = address.to_string();
+      if (write(address_fd, text.data(), text.size()) < 0) std::abort();
+    });
+    answerer.wait_until_closed();
+  }
+  const Kind kind_;
+  pid_t pid_ = 0;
+  Address address_;
+};
+
+// The asking side: `count` requests per step, of which `in_flight` at most wait for their answer at a time. Each has
+// memory of its own, as partitions have; answers come in the order of requests.
+class Asker final : public Receiver {
+ public:
+  Asker(EventLoop& loop, std::unique_ptr<Connection> connection, size_t bytes, int count, int in_flight)
+      : loop_(loop),
+        connection_(std::move(connection)),
+        bytes_(bytes),
+        count_(count),
+        in_flight_(in_flight),
+        memory_(bytes * static_cast<size_t>(count)) {
+    loop_.run_and_wait([this] { connection_->start(this); });
+  }
+  ~Asker() override {
+    loop_.run_and_wait([this] { connection_.reset(); });
+  }
+  void step() {
+    done_ = {};
+    loop_.run_and_wait([this] {
+      asked_ = answered_ = 0;
+      while (asked_ < std::min(in_flight_, count_)) ask();
+    });
+    done_.get_future().wait();
+  }
+
+ private:
+  MutableBytes memory_of(int request) {
+    return MutableBytes(memory_).subspan(bytes_ * static_cast<size_t>(request), bytes_);
+  }
+  void ask() {
+    const MutableBytes own = memory_of(asked_++);
+    connection_->send(as_bytes(kHead), {own, own}, {});
+  }
+  Result<Landing> on_head(Connection&, const Arrival&) override {
+    return Landing::into(memory_of(answered_));
+  }
+  Status on_frame(Connection&, const Arrival&, Bytes) override {
+    if (++answered_ == count_) done_.set_value();
+    if (asked_ < count_) ask();
+    return Status::ok();
+  }
+  void on_closed(Connection&, const Status&) override {}
+
+  EventLoop& loop_;
+  std::unique_ptr<Connection> connection_;
+  const size_t bytes_;
+  const int count_;
+  const int in_flight_;
+  std::vector<std::byte> memory_;
+  int asked_ = 0;
+  int answered_ = 0;
+  std::promise<void> done_;
+};
+
+template <typename Other>
 void ask(benchmark::State& state, Kind kind, int count, int in_flight) {
   const auto bytes = static_cast<size_t>(state.range(0));
-  std::vector<std::byte> memory(bytes * static_cast<size_t>(count));
-  Pair pair(kind, bytes);
-  int asked = 0;
-  int left = 0;
-  std::promise<void> done;
-  const auto ask_next = [&] {
-    const MutableBytes own = MutableBytes(memory).subspan(bytes * static_cast<size_t>(asked++), bytes);
-    pair.send(0, {own, own});
-  };
-  pair.on_frame([&](int side, const Arrival& arrival, Bytes payload) {
-    if (side == 1) return pair.answer(arrival, payload);
-    if (--left == 0) return done.set_value();
-    if (asked < count) ask_next();
-  });
-  for (auto _ : state) {
-    done = {};
-    pair.run(0, [&] {
-      asked = 0;
-      left = count;
-      while (asked < std::min(in_flight, count)) ask_next();
-    });
-    done.get_future().wait();
-  }
+  std::unique_ptr<EventLoop> loop;  // outlives both ends, but is no thread yet when the other process is made
+  Other other(kind, bytes);
+  loop = make_loop();
+  Asker asker(*loop, other.connect_from(*loop), bytes, count, in_flight);
+  for (auto _ : state) asker.step();
   state.SetItemsProcessed(state.iterations() * count);
   state.SetBytesProcessed(state.iterations() * 2 * count * static_cast<int64_t>(bytes));
 }
 
-// One request after the other.
-void ping_pong(benchmark::State& state, Kind kind) { ask(state, kind, 200, 1); }
-// A large tensor: 64 requests, 16 of them in flight.
-void stream(benchmark::State& state, Kind kind) { ask(state, kind, 64, 16); }
+void ping_pong(benchmark::State& state, Kind kind) { ask<OtherLoop>(state, kind, 200, 1); }
+void ping_pong_processes(benchmark::State& state, Kind kind) { ask<OtherProcess>(state, kind, 200, 1); }
+
+// 4 MiB of a large tensor in flight.
+template <typename Other>
+void stream_to(benchmark::State& state, Kind kind) {
+  const auto bytes = static_cast<int>(state.range(0));
+  ask<Other>(state, kind, (64 << 20) / bytes, (4 << 20) / bytes);
+}
+void stream(benchmark::State& state, Kind kind) { stream_to<OtherLoop>(state, kind); }
+void stream_processes(benchmark::State& state, Kind kind) { stream_to<OtherProcess>(state, kind); }
+
 // Many small tensors at once.
-void burst(benchmark::State& state, Kind kind) { ask(state, kind, 200, 200); }
+void burst(benchmark::State& state, Kind kind) { ask<OtherLoop>(state, kind, 200, 200); }
 
 void set_up(benchmark::internal::Benchmark* benchmark) {
   benchmark->MeasureProcessCPUTime()->UseRealTime()->Unit(benchmark::kMicrosecond);
@@ -149,8 +240,12 @@ void set_up(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK_CAPTURE(ping_pong, inproc, Kind::kInproc)->Arg(64)->Arg(4 << 10)->Arg(256 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(ping_pong, shm, Kind::kShm)->Arg(64)->Arg(4 << 10)->Arg(256 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(ping_pong, tcp, Kind::kTcp)->Arg(64)->Arg(4 << 10)->Arg(256 << 10)->Apply(set_up);
+BENCHMARK_CAPTURE(ping_pong_processes, shm, Kind::kShm)->Arg(64)->Arg(4 << 10)->Arg(256 << 10)->Apply(set_up);
+BENCHMARK_CAPTURE(ping_pong_processes, tcp, Kind::kTcp)->Arg(64)->Arg(4 << 10)->Arg(256 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(stream, shm, Kind::kShm)->Arg(64 << 10)->Arg(256 << 10)->Arg(1 << 20)->Apply(set_up);
 BENCHMARK_CAPTURE(stream, tcp, Kind::kTcp)->Arg(64 << 10)->Arg(256 << 10)->Arg(1 << 20)->Apply(set_up);
+BENCHMARK_CAPTURE(stream_processes, shm, Kind::kShm)->Arg(256 << 10)->Apply(set_up);
+BENCHMARK_CAPTURE(stream_processes, tcp, Kind::kTcp)->Arg(256 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(burst, inproc, Kind::kInproc)->Arg(256)->Arg(16 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(burst, shm, Kind::kShm)->Arg(256)->Arg(16 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(burst, tcp, Kind::kTcp)->Arg(256)->Arg(16 << 10)->Apply(set_up);

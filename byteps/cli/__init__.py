@@ -1,4 +1,4 @@
-"""The program `byteps`: what can be set, what this machine can do, how fast it is."""
+"""The program `byteps`: what can be set, what this machine can do, how fast it is, what a cluster needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from byteps.cli import bench, doctor, env
+from byteps.cli import bench, doctor, env, plan
 from byteps.errors import BytePSError
 
 __all__ = ["main"]
@@ -15,7 +15,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="byteps", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
-    for module in (env, doctor, bench):
+    for module in (env, doctor, bench, plan):
         module.add_parser(commands)
     arguments = parser.parse_args(argv)
     try:

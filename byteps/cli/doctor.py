@@ -106,7 +106,7 @@ def _settings(environ: dict[str, str]) -> Iterator[Finding]:
     config = Config.parse(environ)
     yield Finding("settings", "ok", _job_in_words(config))
     try:
-        yield Finding("address", "ok", _address(config))
+        yield from _network(config)
     except BytePSError as error:
         yield Finding("address", "wrong", str(error))
     except ImportError:  # reported already
@@ -120,8 +120,18 @@ def _job_in_words(config: Config) -> str:
     return f"{who}, {config.num_servers} server(s), says {config.sources['size']}"
 
 
-def _address(config: Config) -> str:
+def _network(config: Config) -> Iterator[Finding]:
     from byteps import _core
 
     host = config.scheduler_host or "127.0.0.1"
-    return f"{_core.listen_address(config.interface, config.node_host, host)} is handed out to reach {host} from"
+    address = _core.listen_address(config.interface, config.node_host, host)
+    yield Finding("address", "ok", f"{address} is handed out to reach {host} from")
+    interface, mbps = _core.network_interface(address)
+    interface = interface or "no interface of this machine"
+    if config.nic_mbps:
+        yield Finding("network card", "ok", f"{interface}, {config.nic_mbps:g} Mbit/s, says BYTEPS_NIC_MBPS")
+    elif mbps:
+        yield Finding("network card", "ok", f"{interface}, {mbps:g} Mbit/s, says the kernel")
+    else:
+        advice = "counts as the mean of the others; BYTEPS_NIC_MBPS tells where machines differ"
+        yield Finding("network card", "note", f"{interface}, speed unknown: {advice}")

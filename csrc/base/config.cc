@@ -57,7 +57,9 @@ Status validate(const NodeConfig& config) {
   faults.expect_range<int64_t>("partition_bytes", config.partition_bytes, 4096, 1 << 30);
   faults.expect_range<int64_t>("credit_bytes", config.credit_bytes, 1, int64_t{1} << 40);
   faults.expect_range("service_threads", config.service_threads, 0, 256);
-  faults.expect_one_of("placement", config.placement, {"auto", "allreduce", "ps"});
+  if (!config.placement.starts_with("weights:"))  // whoever uses them reads the numbers
+    faults.expect_one_of("placement", config.placement, {"auto", "allreduce", "ps", "weights:..."});
+  faults.expect_range("nic_mbps", config.nic_mbps, 0.0, 1e9);
   faults.expect_one_of("log_level", config.log_level, {"error", "warning", "info", "debug"});
   return faults.status();
 }

@@ -37,7 +37,8 @@ struct NodeConfig {
   int64_t credit_bytes = 4 << 20;     // handed to a connection and not yet written
   bool autotune = false;              // rank 0 looks for better ones of both while the job runs
   int service_threads = 0;            // event loops, each a shard of the summation service; 0: by cores
-  std::string placement = "auto";     // "auto", "allreduce", "ps"
+  std::string placement = "auto";     // "auto", "allreduce", "ps", "weights:1,1,0.5"
+  double nic_mbps = 0;                // of the network card, per direction, in Mbit/s; 0: as the kernel says
   std::string log_level = "warning";  // "error", "warning", "info", "debug"
 };
 

@@ -10,6 +10,7 @@
 #include "kernels/parallel.h"
 #include "kernels/sum.h"
 #include "node/host.h"
+#include "transport/address.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace py = pybind11;
@@ -60,6 +61,11 @@ std::string listen_address(const std::string& interface, const std::string& node
   return value_or_throw(node::own_address(config));
 }
 
+py::tuple network_interface(const std::string& address) {
+  const auto interface = transport::interface_of_address(address);
+  return py::make_tuple(interface ? *interface : "", node::nic_mbps(NodeConfig(), address));
+}
+
 }  // namespace
 
 void bind_machine(py::module_& module) {
@@ -68,6 +74,7 @@ void bind_machine(py::module_& module) {
   module.def("isa_levels", &isa_levels);
   module.def("reduce_n", &reduce_n, arg("dst_ptr"), arg("src_ptrs"), arg("count"), arg("dtype"), arg("op"),
              arg("threads") = 1);
+  module.def("network_interface", &network_interface, arg("address"));
   module.def("listen_address", &listen_address, arg("interface"), arg("node_host"), arg("scheduler_host"));
 }
 

@@ -9,5 +9,7 @@ void bind_config(pybind11::module_& module);
 void bind_node(pybind11::module_& module);
 // What the machine can do, and the kernels, for `byteps doctor`, tests and benchmarks.
 void bind_machine(pybind11::module_& module);
+// Placement and the simulation at scale, for `byteps plan`.
+void bind_plan(pybind11::module_& module);
 
 }  // namespace byteps::bindings

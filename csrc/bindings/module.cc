@@ -5,4 +5,5 @@ PYBIND11_MODULE(_core, module) {
   byteps::bindings::bind_config(module);
   byteps::bindings::bind_node(module);
   byteps::bindings::bind_machine(module);
+  byteps::bindings::bind_plan(module);
 }

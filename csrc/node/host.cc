@@ -74,6 +74,15 @@ Result<std::string> own_address(const NodeConfig& config) {
   return transport::address_by_route(outside->empty() ? kOutside : outside->front());
 }
 
+double nic_mbps(const NodeConfig& config, const std::string& own_ip) {
+  if (config.nic_mbps > 0) return config.nic_mbps;
+  const auto interface = transport::interface_of_address(own_ip);
+  if (!interface) return 0;
+  double mbps = 0;
+  std::ifstream("/sys/class/net/" + *interface + "/speed") >> mbps;
+  return std::max(mbps, 0.0);  // -1: without a cable, or virtual
+}
+
 Result<std::string> scheduler_bind_address(const NodeConfig& config) {
   if (means_loopback(config.scheduler_host)) return own_address(config);
   auto outside = outside_addresses(config.scheduler_host);

@@ -22,6 +22,10 @@ int usable_cores();
 // which other machines could not reach.
 Result<std::string> own_address(const NodeConfig& config);
 
+// Speed of this process's network card per direction, in Mbit/s: config.nic_mbps, else what the kernel says of the
+// interface that carries `own_ip`. 0: unknown; most virtual interfaces do not tell, veth pairs tell a fixed number.
+double nic_mbps(const NodeConfig& config, const std::string& own_ip);
+
 // What a scheduler in this process listens on, so that config.scheduler_host reaches it: that address, or all
 // addresses ("0.0.0.0") where the name leads to an address this machine does not carry itself.
 Result<std::string> scheduler_bind_address(const NodeConfig& config);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <utility>
 
@@ -136,7 +137,8 @@ Status Node::start_service_and_join() {
   if (!ip) return ip.status();
   std::vector<transport::EventLoop*> loops;
   for (const auto& loop : data_loops_) loops.push_back(loop.get());
-  service_ = std::make_unique<summation::Service>(loops, metrics_, *this);
+  service_ = std::make_unique<summation::Service>(loops, static_cast<uint64_t>(config_.credit_bytes),
+                                                   metrics_, *this);
   auto addresses = service_->listen(*tcp_, {*ip, 0});
   if (!addresses) return addresses.status();
   Result<std::vector<std::string>> local_addresses(std::vector<std::string>{});
@@ -155,11 +157,11 @@ Status Node::start_service_and_join() {
     options.scheduler_ports = {scheduler_->address().port};
   }
   client_ = std::make_unique<cluster::Client>(*control_loop_, *tcp_, std::move(options), *this);
-  client_->join(make_join(*addresses, *local_addresses));
+  client_->join(make_join(*ip, *addresses, *local_addresses));
   return Status::ok();
 }
 
-protocol::Join Node::make_join(const std::vector<std::string>& addresses,
+protocol::Join Node::make_join(const std::string& ip, const std::vector<std::string>& addresses,
                                const std::vector<std::string>& local_addresses) const {
   const bool is_worker = config_.role == "worker";
   return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
@@ -169,7 +171,7 @@ protocol::Join Node::make_join(const std::vector<std::string>& addresses,
                    .pid = static_cast<uint64_t>(getpid()),
                    .host = host_name(),
                    .machine = config_.machine.empty() ? machine_id() : config_.machine,
-                   .nic_mbps = 0,
+                   .nic_mbps = static_cast<uint32_t>(std::lround(nic_mbps(config_, ip))),
                    .addresses = addresses,
                    .local_addresses = local_addresses},
           .num_workers = static_cast<uint32_t>(config_.num_workers),

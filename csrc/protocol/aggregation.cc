@@ -104,8 +104,15 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
                                  AggregationActions& actions) {
   KeyState& state = state_of(head.key);
   if (head.round <= state.last_round[child]) return;  // admitted twice, on two connections
+  // Asked as in admit(), before this one counts: a machine may be gone, for one of its ranks, and yet contribute.
+  Status why = refusal(head.key, &state, head.round);
   state.last_round[child] = head.round;
-  if (Status why = refusal(head.key, &state, head.round); !why) {
+  if (!why) {
+    // For the others as well: the refused one counts as in, so nobody would look for it any more.
+    if (state.failed_round < head.round) {
+      state.failed_round = head.round;
+      state.failure = why;
+    }
     actions.push_back(Fail{head, {child}, std::move(why), false});
     return;
   }
@@ -139,7 +146,8 @@ void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, co
   KeyState& state = state_of(head.key);
   if (head.round <= state.last_round[child]) return;
   state.last_round[child] = head.round;
-  if (state.arrived_count > 0) {
+  // Others may have given this round up, for another failure, and gather the next one already.
+  if (state.arrived_count > 0 && state.first.round == head.round) {
     fail_round(state, why, actions);
     auto& told = std::get<Fail>(actions.back()).children;
     told.erase(std::find(told.begin(), told.end(), child));

@@ -44,13 +44,13 @@ T divide_rounding_down(T sum, T count) {
 }
 
 template <typename T>
-void reduce_as(ReduceOp op, const std::vector<Bytes>& sources, MutableBytes out) {
+void reduce_as(ReduceOp op, uint32_t divisor, const std::vector<Bytes>& sources, MutableBytes out) {
   for (size_t i = 0; i < out.size() / sizeof(T); ++i) {
     T value = load<T>(sources[0], i);
     for (size_t source = 1; source < sources.size(); ++source) {
       value = combine(op, value, load<T>(sources[source], i));
     }
-    if (op == ReduceOp::kAverage) value = divide_rounding_down(value, static_cast<T>(sources.size()));
+    if (op == ReduceOp::kAverage) value = divide_rounding_down(value, static_cast<T>(divisor));
     store(out, i, value);
   }
 }
@@ -64,8 +64,9 @@ void fill_as(uint64_t start, uint64_t step, MutableBytes out) {
 
 }  // namespace
 
-void reduce(DType dtype, ReduceOp op, const std::vector<Bytes>& sources, MutableBytes out) {
-  dtype == DType::kInt32 ? reduce_as<int32_t>(op, sources, out) : reduce_as<int64_t>(op, sources, out);
+void reduce(DType dtype, ReduceOp op, uint32_t divisor, const std::vector<Bytes>& sources, MutableBytes out) {
+  dtype == DType::kInt32 ? reduce_as<int32_t>(op, divisor, sources, out)
+                         : reduce_as<int64_t>(op, divisor, sources, out);
 }
 
 void fill_values(const TensorPlan& tensor, size_t tensor_index, uint32_t rank, uint32_t round,

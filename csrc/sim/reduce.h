@@ -10,8 +10,8 @@
 
 namespace byteps::sim {
 
-// out = reduction of all sources, in their order; all of the same size.
-void reduce(DType dtype, ReduceOp op, const std::vector<Bytes>& sources, MutableBytes out);
+// out = reduction of all sources, in their order; all of the same size. An average is over `divisor`.
+void reduce(DType dtype, ReduceOp op, uint32_t divisor, const std::vector<Bytes>& sources, MutableBytes out);
 
 // What `rank` contributes to a tensor in `round`: every element differs from its neighbours, other ranks' and other
 // rounds' values.

@@ -1,6 +1,7 @@
 #include "sim/scenario.h"
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 
 namespace byteps::sim {
@@ -80,10 +81,37 @@ std::vector<Step> make_program(Random& random, const Plan& plan, size_t num_tens
   return program;
 }
 
+// Who shares a machine with whom: all, nobody, so many each, or as it comes.
+std::vector<uint32_t> make_machines(Random& random, uint32_t num_workers, uint32_t num_servers) {
+  enum { kOne, kEachItsOwn, kEqual, kMixed };
+  const uint64_t shape = random.below(4);
+  const auto ranks_each = static_cast<uint32_t>(random.between(2, 4));
+  std::vector<uint32_t> machines;
+  for (uint32_t i = 0; i < num_workers; ++i) {
+    const auto any = static_cast<uint32_t>(random.below(num_workers / 2 + 1));
+    machines.push_back(shape == kOne ? 0 : shape == kEachItsOwn ? i : shape == kEqual ? i / ranks_each : any);
+  }
+  const bool servers_are_guests = random.chance(0.3);
+  for (uint32_t i = 0; i < num_servers; ++i) {
+    machines.push_back(servers_are_guests ? machines[random.below(num_workers)] : num_workers + i);
+  }
+  return machines;
+}
+
+std::vector<uint32_t> make_shards(Random& random, size_t num_nodes) {
+  const auto usual = static_cast<uint32_t>(random.between(1, 3));
+  const bool mixed = random.chance(0.2);
+  std::vector<uint32_t> shards(num_nodes, usual);
+  for (uint32_t& count : shards) count = mixed ? static_cast<uint32_t>(random.between(1, 3)) : usual;
+  return shards;
+}
+
 void make_job(Random& random, Scenario& scenario) {
-  scenario.num_workers = static_cast<uint32_t>(random.between(1, 6));
+  scenario.num_workers = static_cast<uint32_t>(random.between(1, 8));
   scenario.num_servers = static_cast<uint32_t>(random.below(4));
-  scenario.num_shards = static_cast<uint32_t>(random.between(1, 2));
+  scenario.machines = make_machines(random, scenario.num_workers, scenario.num_servers);
+  scenario.shards = make_shards(random, scenario.machines.size());
+  scenario.shares_memory = random.chance(0.7);
   scenario.scheduler_in_rank_0 = random.chance(0.5);
   scenario.ranks_are_given = scenario.scheduler_in_rank_0 || random.chance(0.7);
   scenario.sizes_are_given = random.chance(0.7);
@@ -94,6 +122,7 @@ void make_job(Random& random, Scenario& scenario) {
   scenario.network.max_latency_us = scenario.network.min_latency_us * random.between(1, 20);
   scenario.network.bytes_per_ms = random.chance(0.5) ? 0 : 16'000 << random.below(5);
   scenario.network.window_bytes = 4096 << random.below(5);
+  scenario.network.arena_bytes = 1024 << random.below(7);
   const TimeUs spread_us = random.chance(0.8) ? 3'000 : 300'000;
   for (size_t i = 0; i < scenario.num_processes(); ++i) {
     scenario.starts_us.push_back(random.between(0, spread_us));
@@ -183,6 +212,11 @@ void make_fault(Random& random, Scenario& scenario) {
   }
 }
 
+size_t num_machines(const Scenario& scenario) {
+  const auto first = scenario.machines.begin();
+  return std::set<uint32_t>(first, first + scenario.num_workers).size();
+}
+
 const char* text_of(FaultKind kind) {
   switch (kind) {
     case FaultKind::kNone: return "no fault";
@@ -219,8 +253,8 @@ std::string describe(const Scenario& scenario) {
   const bool of_process =
       fault.kind >= FaultKind::kNeverStarts || (timed && fault.kind != FaultKind::kConnectionCut);
   std::ostringstream text;
-  text << "seed " << scenario.seed << ": " << scenario.num_workers << " workers, " << scenario.num_servers
-       << " servers, " << scenario.tensors.size() << " tensors, " << scenario.rounds << " phases, scheduler "
+  text << "seed " << scenario.seed << ": " << scenario.num_workers << " workers on "
+       << num_machines(scenario) << " machines, " << scenario.num_servers << " servers, " << scenario.tensors.size() << " tensors, " << scenario.rounds << " phases, scheduler "
        << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate") << "; " << text_of(fault.kind);
   if (of_process) text << ": process " << fault.process;
   if (fault.kind >= FaultKind::kSkips) text << ", " << scenario.tensors[fault.tensor].name;

@@ -64,7 +64,9 @@ struct Scenario {
   uint64_t seed = 0;
   uint32_t num_workers = 1;
   uint32_t num_servers = 0;
-  uint32_t num_shards = 1;  // of each service
+  std::vector<uint32_t> machines;  // by process that is no scheduler: where it runs
+  std::vector<uint32_t> shards;    // likewise: of its service
+  bool shares_memory = true;       // processes of one machine
   bool scheduler_in_rank_0 = true;
   bool ranks_are_given = true;  // else the scheduler numbers
   bool sizes_are_given = true;  // else the scheduler learns them from the first worker

@@ -1,6 +1,7 @@
 #include "sim/sim_link.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace byteps::sim {
@@ -17,7 +18,9 @@ View make_view(World& world, const VirtualProcess& process, Bytes bytes) {
 
 Frame make_frame(const DataHead& head, View payload, View reply_space) {
   const protocol::DataHeadBytes bytes = protocol::encode(head);
-  return {{bytes.begin(), bytes.end()}, std::move(payload), std::move(reply_space)};
+  return {.head = {bytes.begin(), bytes.end()},
+          .payload = std::move(payload),
+          .reply_space = std::move(reply_space)};
 }
 
 SimLink::SimLink(World& world, VirtualProcess& process, LinkOptions options, Connector connector,
@@ -30,8 +33,12 @@ SimLink::SimLink(World& world, VirtualProcess& process, LinkOptions options, Con
       queue_(world.scenario.credit_bytes) {}
 
 void SimLink::enqueue(OutgoingPartition partition) {
-  if (!ended_) return events_.on_settled(partition.handle, ended_);
-  const int32_t priority = partition.head.priority;
+  const bool is_failure = !partition.failure;
+  if (!ended_) {
+    if (!is_failure) events_.on_settled(partition.handle, ended_);
+    return;
+  }
+  const int32_t priority = is_failure ? std::numeric_limits<int32_t>::max() : partition.head.priority;
   const uint64_t bytes = partition.input.size;
   queue_.push(priority, bytes, std::move(partition));
   endpoint_ != nullptr ? pump() : connect();
@@ -63,6 +70,7 @@ DataHead SimLink::head_of_type(DataType type) const {
   DataHead head;
   head.type = type;
   head.epoch = options_.epoch;
+  head.level = options_.level;
   head.rank = options_.rank;
   return head;
 }
@@ -71,7 +79,7 @@ void SimLink::pump() {
   while (endpoint_ != nullptr) {
     std::optional<OutgoingPartition> next = queue_.pop();
     if (!next) return;
-    send(*next);
+    next->failure ? send(*next) : send_failure(*next);
   }
 }
 
@@ -92,8 +100,16 @@ void SimLink::send(const OutgoingPartition& partition) {
   if (world_.scenario.fault.kind == FaultKind::kRepeats) send_again_later(head, partition.input);
 }
 
+void SimLink::send_failure(const OutgoingPartition& partition) {
+  DataHead head = partition.head;
+  head.type = DataType::kFailed;
+  head.epoch = options_.epoch;
+  head.code = partition.failure.code();
+  endpoint_->send(make_frame(head, make_view(world_, process_, as_bytes(partition.failure.message()))), nullptr);
+}
+
 void SimLink::send_again_later(const DataHead& head, const View& input) {
-  if (endpoint_->lends() || !world_.random.chance(0.3)) return;
+  if (endpoint_->carriage() == Carriage::kLocal || !world_.random.chance(0.3)) return;
   const TimeUs when = world_.clock.now() + world_.random.between(0, 3000);
   process_.at(when, [this, head, copy = make_view(world_, process_, input.read())] {
     if (endpoint_ != nullptr) endpoint_->send(make_frame(head, copy), nullptr);
@@ -126,9 +142,7 @@ void SimLink::on_frame(Endpoint&, const Frame& frame) {
   if (!head) return world_.report(process_, head.status().to_string());
   switch (head->type) {
     case DataType::kResult:
-      if (Unanswered* waiting = find(*head); waiting != nullptr && frame.payload.size > 0) {
-        std::ranges::copy(frame.payload.read(), waiting->output.write().begin());
-      }
+      if (Unanswered* waiting = find(*head)) land(frame.payload, waiting->output);
       return settle_answered(*head, Status::ok());
     case DataType::kFailed:
       return settle_answered(*head, Status(head->code, std::string(as_text(frame.payload.read()))));
@@ -136,6 +150,12 @@ void SimLink::on_frame(Endpoint&, const Frame& frame) {
     default:
       world_.report(process_, "a service sent message type " + std::to_string(static_cast<int>(head->type)));
   }
+}
+
+void SimLink::land(const View& payload, const View& output) {
+  if (payload.size != output.size) return world_.report(process_, "a result of another size");
+  // An answer in the memory that was lent for it is in its place.
+  if (payload.memory != output.memory) std::ranges::copy(payload.read(), output.write().begin());
 }
 
 void SimLink::settle_answered(const DataHead& head, const Status& status) {
@@ -182,7 +202,9 @@ void SimLink::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()
 void SimLink::settle_all(const Status& why) {
   const auto unanswered = std::exchange(unanswered_, {});
   for (const auto& [key, partition] : unanswered) events_.on_settled(partition.handle, why);
-  for (const OutgoingPartition& partition : queue_.take_all()) events_.on_settled(partition.handle, why);
+  for (const OutgoingPartition& partition : queue_.take_all()) {
+    if (partition.failure) events_.on_settled(partition.handle, why);
+  }
   if (leave_done_) std::exchange(leave_done_, nullptr)();
 }
 

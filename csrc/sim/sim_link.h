@@ -1,4 +1,4 @@
-// A worker's connection to one shard, as worker/link is: the same protocol classes in the same order of events.
+// A child's connection to one shard, as worker/link is: the same protocol classes in the same order of events.
 #pragma once
 
 #include <map>
@@ -11,22 +11,24 @@
 namespace byteps::sim {
 
 struct OutgoingPartition {
-  protocol::Handle handle = 0;
+  uint64_t handle = 0;
   protocol::DataHead head;
   View input;  // empty from a broadcast's non-root
   View output;
+  Status failure = {};  // not ok: this child cannot contribute
 };
 
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
-  virtual void on_settled(protocol::Handle handle, const Status& status) = 0;
+  virtual void on_settled(uint64_t handle, const Status& status) = 0;
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
 };
 
 struct LinkOptions {
   uint32_t rank = 0;
   uint32_t epoch = 0;
+  protocol::Level level = protocol::Level::kCluster;
   uint32_t service = 0;
   std::string service_text;
 };
@@ -50,7 +52,7 @@ class SimLink final : public Receiver {
 
  private:
   struct Unanswered {
-    protocol::Handle handle;
+    uint64_t handle;
     uint32_t round;
     View output;
     uint64_t credit_bytes;
@@ -61,9 +63,11 @@ class SimLink final : public Receiver {
   protocol::DataHead head_of_type(protocol::DataType type) const;
   void pump();
   void send(const OutgoingPartition& partition);
+  void send_failure(const OutgoingPartition& partition);
   void send_again_later(const protocol::DataHead& head, const View& input);
   void give_credit_back(uint64_t bytes);
   Unanswered* find(const protocol::DataHead& head);
+  void land(const View& payload, const View& output);
   void settle_answered(const protocol::DataHead& head, const Status& status);
   void settle_all(const Status& why);
 

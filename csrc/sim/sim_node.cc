@@ -25,7 +25,7 @@ void SimNode::start() {
   const Scenario& scenario = world_.scenario;
   const bool hosts_scheduler = scenario.scheduler_in_rank_0 && index_ == 0;
   if (hosts_scheduler) scheduler_ = std::make_unique<SimScheduler>(world_, process_, nullptr);
-  for (uint32_t i = 0; i < scenario.num_shards; ++i) {
+  for (uint32_t i = 0; i < scenario.shards[index_]; ++i) {
     SimShard& shard = *shards_.emplace_back(std::make_unique<SimShard>(world_, process_, *this));
     world_.network.listen(process_, address_of_shard(i),
                           [&shard](Endpoint& endpoint) { shard.adopt(endpoint); });
@@ -57,9 +57,10 @@ protocol::Join SimNode::make_join() const {
   protocol::NodeInfo info{.role = is_worker() ? protocol::Role::kWorker : protocol::Role::kServer,
                           .rank = is_worker() && scenario.ranks_are_given ? static_cast<int32_t>(index_) : -1,
                           .pid = 100 + index_,
-                          .host = "host" + std::to_string(index_ / 2),
-                          .machine = "machine" + std::to_string(index_ / 2),
-                          .addresses = {}};
+                          .host = "host" + std::to_string(scenario.machines[index_]),
+                          .machine = "machine" + std::to_string(scenario.machines[index_]),
+                          .addresses = {},
+                          .local_addresses = {}};
   for (size_t i = 0; i < shards_.size(); ++i) info.addresses.push_back(address_of_shard(i));
   const bool knows_size = is_worker() || scenario.sizes_are_given;
   return {std::move(info), knows_size ? scenario.num_workers : 0, knows_size ? scenario.num_servers : 0};
@@ -79,53 +80,6 @@ void SimNode::on_connected(Result<Endpoint*> endpoint) {
     membership_->on_scheduler_closed(endpoint.status(), actions);
   }
   carry_out(actions);
-}
-
-void SimNode::on_started() {
-  const protocol::Roster& roster = membership_->roster();
-  std::vector<std::string> describe;
-  for (uint32_t i = 0; i < roster.num_workers; ++i) describe.push_back(roster.nodes[i].describe());
-  for (const auto& shard : shards_) shard->start(describe, roster.epoch);
-  world_.note(process_, 3, [&] { return "has started as " + self().describe(); });
-  if (!is_worker()) return;
-  build_worker();
-  user_->begin(*this);
-}
-
-void SimNode::build_worker() {
-  const protocol::Roster& roster = membership_->roster();
-  worker_ = std::make_unique<SimWorker>(world_, process_, rank(), roster.num_workers,
-                                        static_cast<uint32_t>(roster.nodes.size()), *this);
-  for (uint32_t service = 0; service < roster.nodes.size(); ++service) {
-    const std::vector<std::string>& addresses = roster.nodes[service].addresses;
-    std::vector<std::unique_ptr<SimLink>> links;
-    for (size_t shard = 0; shard < addresses.size(); ++shard) {
-      links.push_back(make_link(service, shard, addresses[shard]));
-    }
-    worker_->add_service(std::move(links));
-  }
-}
-
-std::unique_ptr<SimLink> SimNode::make_link(uint32_t service, size_t shard, const std::string& address) {
-  const protocol::Roster& roster = membership_->roster();
-  LinkOptions options{.rank = rank(),
-                      .epoch = roster.epoch,
-                      .service = service,
-                      .service_text = roster.nodes[service].describe()};
-  SimLink::Connector connector;
-  if (service == roster.self) {
-    connector = [this, shard](ConnectCallback done) {
-      const auto [link_end, shard_end] = world_.network.make_local_pair(process_);
-      shards_[shard]->adopt(*shard_end);
-      done(link_end);
-    };
-  } else {
-    connector = [this, address](ConnectCallback done) {
-      world_.network.connect(process_, address, world_.clock.now() + world_.scenario.timeout_us,
-                             std::move(done));
-    };
-  }
-  return std::make_unique<SimLink>(world_, process_, std::move(options), std::move(connector), *worker_);
 }
 
 // ---- what the scheduler says --------------------------------------------------------------------------------
@@ -207,6 +161,7 @@ void SimNode::schedule_tick() {
 void SimNode::on_failed(const Status& why) {
   world_.note(process_, 5, [&] { return "the job has failed: " + why.to_string(); });
   for (const auto& shard : shards_) shard->fail(why);  // first: they forget lent memory
+  if (uplink_) uplink_->lanes().fail(why);
   if (worker_) worker_->fail(why);
   for (const uint32_t sequence : std::exchange(barriers_, {})) user_->on_barrier_done(sequence, why);
   if (is_worker() && !worker_) user_->on_start_failed(why);
@@ -215,8 +170,9 @@ void SimNode::on_failed(const Status& why) {
 
 void SimNode::on_node_left(uint32_t node) {
   if (node < membership_->roster().num_workers) {
-    for (const auto& shard : shards_) shard->child_left(node);
+    for (const auto& shard : shards_) shard->rank_left(node);
   }
+  if (uplink_) uplink_->lanes().peer_left(node);
   if (worker_) worker_->peer_left(node);
 }
 
@@ -251,7 +207,13 @@ void SimNode::shutdown() {
   if (std::exchange(shutting_down_, true)) return;
   world_.note(process_, 7, [] { return "leaves"; });
   if (!worker_) return leave_service();
-  worker_->leave(world_.clock.now() + kLeaveUs, [this] { leave_service(); });
+  worker_->leave(world_.clock.now() + kLeaveUs, [this] { leave_uplink(); });
+}
+
+void SimNode::leave_uplink() {
+  if (!uplink_) return leave_service();
+  uplink_->lanes().leave(unavailable(self().describe() + " has left the job"), world_.clock.now() + kLeaveUs,
+                         [this] { leave_service(); });
 }
 
 void SimNode::leave_service() {

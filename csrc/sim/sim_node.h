@@ -9,6 +9,7 @@
 #include "protocol/membership.h"
 #include "sim/sim_scheduler.h"
 #include "sim/sim_shard.h"
+#include "sim/sim_uplink.h"
 #include "sim/sim_user.h"
 #include "sim/sim_worker.h"
 #include "sim/world.h"
@@ -62,9 +63,13 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   void on_node_left(uint32_t node);
   void on_finished(const std::string& text);
   Status on_answer(const protocol::Control& message);
-  void build_worker();
-  std::unique_ptr<SimLink> make_link(uint32_t service, size_t shard, const std::string& address);
+  void start_service(const protocol::Tree& tree);
+  void build_worker(const protocol::Tree& tree);
+  void build_lanes(const protocol::Tree& tree, protocol::Level level, SimLanes& lanes, LinkEvents& events);
+  std::unique_ptr<SimLink> make_link(uint32_t service, size_t shard, protocol::Level level, LinkEvents& events);
+  SimLink::Connector make_connector(uint32_t service, size_t shard);
   void schedule_tick();
+  void leave_uplink();
   void leave_service();
   void leave_scheduler();
   void end_scheduler();
@@ -76,6 +81,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   SimUser* user_;
   std::unique_ptr<SimScheduler> scheduler_;  // hosted in this process
   std::vector<std::unique_ptr<SimShard>> shards_;
+  std::unique_ptr<SimUplink> uplink_;  // null: nothing is above this node's service
   std::unique_ptr<SimWorker> worker_;
   std::unique_ptr<protocol::Membership> membership_;
   Endpoint* channel_ = nullptr;

@@ -1,13 +1,13 @@
-// One shard of a summation service, as summation/shard and summation/child are.
+// One shard of a summation service, as summation/shard is: two tiers and the children that speak to them.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "protocol/aggregation.h"
+#include "protocol/tree.h"
+#include "sim/sim_child.h"
+#include "sim/sim_tier.h"
 #include "sim/world.h"
 
 namespace byteps::sim {
@@ -15,7 +15,17 @@ namespace byteps::sim {
 class ShardEvents {
  public:
   virtual ~ShardEvents() = default;
-  virtual void on_child_lost(uint32_t child, const Status& why) = 0;
+  virtual void on_child_lost(uint32_t rank, const Status& why) = 0;
+};
+
+// Where a service stands in the job.
+struct Position {
+  uint32_t epoch = 0;
+  std::vector<std::string> describe_rank;
+  protocol::Children machines;
+  protocol::Children ranks;  // of this machine; empty: this service is nothing but a root
+  Uplink* uplink = nullptr;
+  uint32_t num_final_tops = 0;
 };
 
 class SimShard {
@@ -23,65 +33,34 @@ class SimShard {
   SimShard(World& world, VirtualProcess& process, ShardEvents& events);
 
   void adopt(Endpoint& endpoint);
-  void start(std::vector<std::string> describe, uint32_t epoch);
+  void start(const Position& position);
   void fail_tensor(uint32_t tensor, const Status& why);
-  void child_left(uint32_t child);
+  void rank_left(uint32_t rank);
   void fail(const Status& why);
   void leave(TimeUs deadline_us, UniqueFunction<void()> done);
 
-  // Reports rounds that wait and contributions that are kept.
   void check_drained() const;
 
+  // For its children.
+  SimTier* tier(protocol::Level level);
+  bool has_child(const protocol::DataHead& hello) const;
+  void on_goodbye(SimChild& child);
+  void on_closed(SimChild& child, const Status& why);
+
  private:
-  // A worker's connection.
-  struct Child final : Receiver {
-    Child(SimShard& owner, Endpoint& end) : shard(owner), endpoint(end) {}
-    void on_head(Endpoint&, const Frame& frame) override { shard.on_head(*this, frame); }
-    void on_frame(Endpoint&, const Frame& frame) override { shard.on_frame(*this, frame); }
-    void on_closed(Endpoint&, const Status& why) override { shard.on_closed(*this, why); }
-
-    SimShard& shard;
-    Endpoint& endpoint;
-    int rank = -1;
-    bool left = false;
-    bool closed = false;
-    std::optional<protocol::Aggregator::Verdict> verdict;  // between head and frame
-  };
-  struct Contribution {
-    View data;
-    View reply_space;
-    Child* from = nullptr;  // null: none, or the child is gone
-    bool present = false;
-  };
-  using Slots = std::vector<Contribution>;
-
-  void on_head(Child& child, const Frame& frame);
-  void on_frame(Child& child, const Frame& frame);
-  void on_closed(Child& child, const Status& why);
-  void on_push_pull(Child& child, const protocol::DataHead& head, const Frame& frame);
-  void on_goodbye(Child& child);
-  protocol::Aggregator::Verdict admit(const Child& child, const protocol::DataHead& head,
-                                      size_t payload_bytes);
-  void add_repeat(const Child& child, const protocol::DataHead& head, const View& payload);
-
-  void carry_out();
-  void carry_out(const protocol::Complete& complete);
-  void carry_out(const protocol::Fail& fail);
-  View reduce_slots(const protocol::DataHead& head, const Slots& slots);
-  void schedule_tick();
-  static void drop(Child& child);
+  void forget(const SimChild& child);
   void finish_leaving_if_empty();
+  template <typename F>
+  void for_each_tier(F&& f) const;
 
   World& world_;
   VirtualProcess& process_;
   ShardEvents& events_;
-  std::vector<std::string> describe_;
   uint32_t epoch_ = 0;
-  std::unique_ptr<protocol::Aggregator> aggregator_;  // null until start()
-  std::map<protocol::Key, Slots> slots_;
-  std::vector<std::unique_ptr<Child>> children_;
-  protocol::AggregationActions actions_;
-  bool ticking_ = false;
+  std::vector<std::string> describe_rank_;
+  std::unique_ptr<SimTier> machine_;
+  std::unique_ptr<SimTier> cluster_;  // null until start()
+  std::vector<std::unique_ptr<SimChild>> children_;
   bool leaving_ = false;
   bool failed_ = false;
   UniqueFunction<void()> leave_done_;

@@ -20,7 +20,7 @@ Bytes Expectations::result(size_t tensor_index, uint32_t round) {
   }
   found->second.resize(tensor.bytes());
   const ReduceOp op = tensor.op == ReduceOp::kBroadcast ? ReduceOp::kSum : tensor.op;
-  reduce(tensor.dtype, op, {inputs.begin(), inputs.end()}, found->second);
+  reduce(tensor.dtype, op, scenario_.num_workers, {inputs.begin(), inputs.end()}, found->second);
   return found->second;
 }
 

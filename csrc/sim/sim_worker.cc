@@ -9,9 +9,9 @@ using protocol::Handle;
 using protocol::SendDeclare;
 using protocol::StartPartition;
 
-SimWorker::SimWorker(World& world, VirtualProcess& process, uint32_t rank, uint32_t size,
-                     uint32_t num_services, WorkerEvents& events)
-    : world_(world), process_(process), rank_(rank), events_(events), table_(rank, size, num_services) {}
+SimWorker::SimWorker(World& world, VirtualProcess& process, uint32_t rank, protocol::Tree tree,
+                     WorkerEvents& events)
+    : world_(world), process_(process), rank_(rank), events_(events), table_(rank, std::move(tree)) {}
 
 Status SimWorker::declare(const std::string& name, DType dtype, uint64_t bytes) {
   const Status status = table_.declare(name, dtype, bytes, actions_);
@@ -71,46 +71,21 @@ void SimWorker::start(const StartPartition& partition) {
   const protocol::DataHead& head = partition.head;
   const auto part = [&](const View& whole) { return View{whole.memory, partition.offset, head.bytes}; };
   const bool contributes = head.op != ReduceOp::kBroadcast || head.root == rank_;
-  auto& links = services_.at(partition.service);
-  links[(head.key.tensor + head.key.partition) % links.size()]->enqueue(
-      {partition.handle, head, contributes ? part(buffers.input) : View{}, part(buffers.output)});
-}
-
-template <typename F>
-void SimWorker::for_each_link(F&& f) {
-  for (const auto& links : services_) {
-    for (const auto& link : links) f(*link);
-  }
-}
-
-void SimWorker::peer_left(uint32_t service) {
-  for (const auto& link : services_.at(service)) link->peer_left();
+  lanes_.at(partition.parent.node, head.lane)
+      .enqueue({partition.handle, head, contributes ? part(buffers.input) : View{}, part(buffers.output)});
 }
 
 void SimWorker::fail(const Status& why) {
   table_.fail(why, actions_);
   carry_out();
-  for_each_link([&why](SimLink& link) { link.fail(why); });
+  lanes_.fail(why);
 }
 
 void SimWorker::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
   const Status why = failed_precondition("byteps was shut down");
   table_.fail(why, actions_);
   carry_out();
-  struct Pending {
-    size_t links = 1;
-    UniqueFunction<void()> done;
-  };
-  const auto pending = std::make_shared<Pending>();
-  pending->done = std::move(done);
-  const auto one_done = [pending] {
-    if (--pending->links == 0) pending->done();
-  };
-  for_each_link([&](SimLink& link) {
-    ++pending->links;
-    link.leave(why, deadline_us, one_done);
-  });
-  one_done();
+  lanes_.leave(why, deadline_us, std::move(done));
 }
 
 }  // namespace byteps::sim

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "protocol/push_pull_table.h"
-#include "sim/sim_link.h"
+#include "sim/sim_lanes.h"
 #include "sim/world.h"
 
 namespace byteps::sim {
@@ -22,18 +22,16 @@ class WorkerEvents {
 
 class SimWorker final : public LinkEvents {
  public:
-  SimWorker(World& world, VirtualProcess& process, uint32_t rank, uint32_t size, uint32_t num_services,
-            WorkerEvents& events);
+  SimWorker(World& world, VirtualProcess& process, uint32_t rank, protocol::Tree tree, WorkerEvents& events);
 
-  // For all services, in order: a link for each of their shards.
-  void add_service(std::vector<std::unique_ptr<SimLink>> links) { services_.push_back(std::move(links)); }
+  SimLanes& lanes() { return lanes_; }
 
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
   Status push_pull(protocol::Handle handle, const protocol::PushPull& request, const View& input,
                    const View& output);
   Status on_placed(const protocol::Placed& placed);
   void on_refused(const protocol::Refused& refused);
-  void peer_left(uint32_t service);
+  void peer_left(uint32_t service) { lanes_.peer_left(service); }
   void fail(const Status& why);
   void leave(TimeUs deadline_us, UniqueFunction<void()> done);
 
@@ -49,15 +47,13 @@ class SimWorker final : public LinkEvents {
 
   void carry_out();
   void start(const protocol::StartPartition& partition);
-  template <typename F>
-  void for_each_link(F&& f);
 
   World& world_;
   VirtualProcess& process_;
   uint32_t rank_;
   WorkerEvents& events_;
   protocol::PushPullTable table_;
-  std::vector<std::vector<std::unique_ptr<SimLink>>> services_;  // by service, by shard
+  SimLanes lanes_;
   std::map<protocol::Handle, Buffers> buffers_;
   protocol::TableActions actions_;
 };

@@ -29,13 +29,16 @@ void Endpoint::send(Frame frame, SentCallback on_sent) {
     if (on_sent) process_.soon(std::move(on_sent));
     return;
   }
+  if (frame.gives_back != kNoLoan) refer_to_loan(frame);
   queue_.push_back({std::move(frame), std::move(on_sent)});
   hand_over();
 }
 
 void Endpoint::hand_over() {
   while (!queue_.empty()) {
-    const uint64_t bytes = bytes_of(queue_.front().frame);
+    Frame& frame = queue_.front().frame;
+    if (!lend(frame)) return;
+    const uint64_t bytes = bytes_of(frame);
     if (window_used_ > 0 && window_used_ + bytes > network_.options_.window_bytes) return;
     window_used_ += bytes;
     ++departing_;
@@ -51,7 +54,7 @@ void Endpoint::depart(const std::shared_ptr<Outgoing>& outgoing) {
   if (state_ != State::kClosed) {
     const Frame& frame = outgoing->frame;
     auto written = std::make_shared<Frame>(frame);
-    if (!lends_ && frame.payload.size > 0) {
+    if (travels(frame)) {
       const Bytes source = frame.payload.read();
       auto copy =
           std::make_shared<Memory>(network_.findings_, "a frame of " + process_.name(), source.size());
@@ -60,8 +63,7 @@ void Endpoint::depart(const std::shared_ptr<Outgoing>& outgoing) {
     }
     const TimeUs arrival = std::max(last_arrival_us_, network_.clock_.now() + network_.latency_us());
     deliver(arrival, {Stage::kHead, written, {}});
-    const bool in_pieces = !lends_ && frame.payload.size > 0;
-    deliver(in_pieces ? arrival + network_.latency_us() / 4 : arrival, {Stage::kComplete, written, {}});
+    deliver(travels(frame) ? arrival + network_.latency_us() / 4 : arrival, {Stage::kComplete, written, {}});
   }
   if (outgoing->on_sent) process_.soon(std::move(outgoing->on_sent));
   end_if_sent();
@@ -93,13 +95,19 @@ void Endpoint::dispatch(const Incoming& incoming) {
   if (state_ == State::kClosed) return;
   switch (incoming.stage) {
     case Stage::kHead: receiver_->on_head(*this, *incoming.frame); break;
-    case Stage::kComplete: receiver_->on_frame(*this, *incoming.frame); break;
+    case Stage::kComplete:
+      receiver_->on_frame(*this, *incoming.frame);
+      take_back(incoming.frame->gives_back);
+      break;
+    case Stage::kGiveBack: take_back(incoming.loan); break;
+    case Stage::kStarving: receiver_->on_starving(*this); break;
     case Stage::kEnd: {
       const bool expected = state_ == State::kClosing;
       state_ = State::kClosed;
       drop_queue();
       send_end("closed by " + process_.name());
       receiver_->on_closed(*this, expected ? Status::ok() : incoming.why);
+      end_borrowing();
       break;
     }
   }
@@ -111,12 +119,18 @@ void Endpoint::close_when_sent(TimeUs deadline_us) {
   end_if_sent();
   process_.at(deadline_us, [this] {
     if (state_ != State::kClosing) return;
-    close();
+    shut();
     if (receiver_ != nullptr) receiver_->on_closed(*this, Status::ok());
+    end_borrowing();
   });
 }
 
 void Endpoint::close() {
+  shut();
+  end_borrowing();
+}
+
+void Endpoint::shut() {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   drop_queue();
@@ -148,6 +162,79 @@ void Endpoint::send_end(const std::string& why) {
   deliver(when, {Stage::kEnd, nullptr, unavailable(why)});
 }
 
+// ---- loans ---------------------------------------------------------------------------------------------------
+
+bool Endpoint::lend(Frame& frame) {
+  const uint64_t bytes = std::max(frame.payload.size, frame.reply_space.size);
+  if (carriage_ != Carriage::kShare || frame.loan != kNoLoan || bytes == 0) return true;
+  if (!is_lender_ || bytes > network_.options_.arena_bytes) {  // as over the network
+    frame.reply_space = {};
+    return true;
+  }
+  if (bytes > arena_free_bytes_) {
+    if (std::exchange(told_starving_, true)) return false;
+    tell({Stage::kStarving, nullptr});
+    return false;
+  }
+  arena_free_bytes_ -= bytes;
+  frame.loan = ++last_loan_;
+  const View block{std::make_shared<Memory>(network_.findings_, "a loan of " + process_.name(), bytes), 0, bytes};
+  std::ranges::copy(frame.payload.read(), block.write().begin());
+  frame.by_reference = true;
+  if (frame.payload.size > 0) frame.payload = {block.memory, 0, frame.payload.size};
+  if (frame.reply_space.size > 0) frame.reply_space = {block.memory, 0, frame.reply_space.size};
+  lent_[frame.loan] = block;
+  return true;
+}
+
+// An answer that lies in the reply space of the loan that it gives back is not copied; but from here on the memory is
+// the lender's, so that a later look at it by this end is found.
+void Endpoint::refer_to_loan(Frame& frame) {
+  const auto loan = other_->lent_.find(frame.gives_back);
+  if (loan == other_->lent_.end()) return;  // found out by the other end
+  Memory& block = *loan->second.memory;
+  if (frame.payload.memory.get() == &block) {
+    frame.by_reference = true;
+    auto answer = std::make_shared<Memory>(network_.findings_, "an answer of " + process_.name(), frame.payload.size);
+    std::ranges::copy(frame.payload.read(), answer->use(0, frame.payload.size, "written").begin());
+    frame.payload = {std::move(answer), 0, frame.payload.size};
+  }
+  block.release();
+}
+
+void Endpoint::give_back(Loan loan) {
+  if (loan == kNoLoan || state_ != State::kOpen) return;
+  if (const auto found = other_->lent_.find(loan); found != other_->lent_.end()) found->second.memory->release();
+  tell({Stage::kGiveBack, nullptr, {}, loan});
+}
+
+// After the frames that were handed over.
+void Endpoint::tell(Incoming incoming) {
+  last_departure_us_ = std::max(last_departure_us_, network_.clock_.now());
+  network_.clock_.at(last_departure_us_, [this, incoming = std::move(incoming)]() mutable {
+    if (state_ == State::kClosed) return;
+    deliver(std::max(last_arrival_us_, network_.clock_.now() + network_.latency_us()), std::move(incoming));
+  });
+}
+
+void Endpoint::take_back(Loan loan) {
+  if (loan == kNoLoan) return;
+  const auto found = lent_.find(loan);
+  if (found == lent_.end()) {
+    network_.findings_.push_back(process_.name() + ": a loan came back that was not lent");
+    return;
+  }
+  arena_free_bytes_ += found->second.size;
+  lent_.erase(found);
+  told_starving_ = false;
+  hand_over();
+  end_if_sent();
+}
+
+void Endpoint::end_borrowing() {
+  for (const auto& [loan, block] : other_->lent_) block.memory->release();
+}
+
 // ---- the network --------------------------------------------------------------------------------------------
 
 void VirtualNetwork::listen(VirtualProcess& process, const std::string& address, AcceptCallback on_accept) {
@@ -155,8 +242,9 @@ void VirtualNetwork::listen(VirtualProcess& process, const std::string& address,
 }
 
 void VirtualNetwork::connect(VirtualProcess& process, const std::string& address, TimeUs deadline_us,
-                             ConnectCallback on_done) {
-  auto attempt = std::make_shared<Attempt>(Attempt{&process, address, deadline_us, std::move(on_done)});
+                             ConnectCallback on_done, Carriage carriage) {
+  auto attempt =
+      std::make_shared<Attempt>(Attempt{&process, address, deadline_us, std::move(on_done), carriage});
   process.at(deadline_us, [attempt] {
     if (std::exchange(attempt->over, true)) return;
     attempt->on_done(unavailable("connect to " + attempt->address + ": no answer"));
@@ -178,7 +266,7 @@ void VirtualNetwork::try_connect(const std::shared_ptr<Attempt>& attempt) {
 
 void VirtualNetwork::accept(Listener& listener, const std::shared_ptr<Attempt>& attempt) {
   if (attempt->over || attempt->process->gone()) return;
-  const auto [near, far] = make_pair(*attempt->process, *listener.process, false);
+  const auto [near, far] = make_pair(*attempt->process, *listener.process, attempt->carriage);
   attempt->process->at(clock_.now() + latency_us(), [attempt, near = near] {
     if (std::exchange(attempt->over, true)) {
       near->close();
@@ -190,13 +278,15 @@ void VirtualNetwork::accept(Listener& listener, const std::shared_ptr<Attempt>& 
 }
 
 std::pair<Endpoint*, Endpoint*> VirtualNetwork::make_local_pair(VirtualProcess& process) {
-  return make_pair(process, process, true);
+  return make_pair(process, process, Carriage::kLocal);
 }
 
 std::pair<Endpoint*, Endpoint*> VirtualNetwork::make_pair(VirtualProcess& first, VirtualProcess& second,
-                                                          bool lends) {
-  Endpoint* near = endpoints_.emplace_back(std::make_unique<Endpoint>(*this, first, lends)).get();
-  Endpoint* far = endpoints_.emplace_back(std::make_unique<Endpoint>(*this, second, lends)).get();
+                                                          Carriage carriage) {
+  Endpoint* near = endpoints_.emplace_back(std::make_unique<Endpoint>(*this, first, carriage)).get();
+  Endpoint* far = endpoints_.emplace_back(std::make_unique<Endpoint>(*this, second, carriage)).get();
+  near->is_lender_ = carriage == Carriage::kShare;
+  near->arena_free_bytes_ = options_.arena_bytes;
   near->other_ = far;
   far->other_ = near;
   return {near, far};

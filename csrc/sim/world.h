@@ -22,6 +22,9 @@ enum class Sabotage : uint8_t {
   kKeepsSuspicions,    // lost connections are not reported to the scheduler
   kWithoutTicks,       // nodes do not look at the clock
   kSettlesTwice,       // a link settles what it has sent when its connection breaks, and again at the verdict
+  kNeverRelieves,      // a service keeps loans while their owner starves
+  kKeepsFailures,      // a machine's service does not tell the root that a round has failed
+  kDividesTwice,       // a machine's service divides a partial average
 };
 
 struct World {

@@ -11,7 +11,7 @@ using transport::Arrival;
 using transport::Landing;
 
 Child::Child(Shard& shard, std::unique_ptr<transport::Connection> connection)
-    : shard_(shard), connection_(std::move(connection)) {}
+    : shard_(shard), answers_(shard.credit_bytes_), connection_(std::move(connection)) {}
 
 bool Child::is(const DataHead& hello) const {
   return rank_ == static_cast<int>(hello.rank) && level_ == hello.level && lane_ == hello.lane;
@@ -20,27 +20,56 @@ bool Child::is(const DataHead& hello) const {
 void Child::send(const DataHead& head, const transport::Payload& payload,
                  std::shared_ptr<const BufferPool::Buffer> keep) {
   if (!connection_->lends()) add(shard_.metrics_.bytes_sent, payload.data.size());
-  connection_->send(protocol::encode(head), payload, [keep = std::move(keep)](const Status&) {});
+  enqueue(head, {protocol::encode(head), payload, std::move(keep)});
 }
 
 void Child::send_failure(const DataHead& request, const Status& why, transport::Loan loan) {
   DataHead head = request;
   head.type = DataType::kFailed;
   head.code = why.code();
-  auto text = std::make_unique<std::string>(why.message().substr(0, protocol::kMaxTextBytes));
-  const Bytes payload = as_bytes(*text);
-  connection_->send(protocol::encode(head), {payload, {}, loan}, [text = std::move(text)](const Status&) {});
+  const auto text = std::make_shared<const std::string>(why.message().substr(0, protocol::kMaxTextBytes));
+  enqueue(head, {protocol::encode(head), {as_bytes(*text), {}, loan}, text});
+}
+
+void Child::enqueue(const DataHead& head, Answer answer) {
+  // By reference nothing waits for a wire.
+  if (connection_->lends()) return hand_over(std::move(answer), nullptr);
+  const uint64_t bytes = answer.payload.data.size();
+  answers_.push(head.priority, bytes, std::move(answer));
+  pump();
+}
+
+void Child::pump() {
+  while (std::optional<Answer> next = answers_.pop()) {
+    const uint64_t bytes = next->payload.data.size();
+    hand_over(std::move(*next), [this, bytes, alive = std::weak_ptr(alive_)](const Status& status) {
+      if (alive.expired()) return;
+      answers_.give_back(bytes);
+      if (status) pump();
+    });
+  }
+}
+
+void Child::hand_over(Answer answer, UniqueFunction<void(const Status&)> on_sent) {
+  connection_->send(answer.head, answer.payload,
+                    [keep = std::move(answer.keep), on_sent = std::move(on_sent)](const Status& status) mutable {
+                      if (on_sent) on_sent(status);
+                    });
 }
 
 void Child::give_back(transport::Loan loan) {
   if (loan != transport::kNoLoan) connection_->give_back(loan);
 }
 
-void Child::say_goodbye() {
-  DataHead head;
-  head.type = DataType::kGoodbye;
-  head.epoch = shard_.epoch_;
-  connection_->send(protocol::encode(head), {}, nullptr);
+void Child::leave(bool in_order, TimeUs deadline_us) {
+  for (Answer& answer : answers_.take_all()) hand_over(std::move(answer), nullptr);
+  if (in_order) {
+    DataHead goodbye;
+    goodbye.type = DataType::kGoodbye;
+    goodbye.epoch = shard_.epoch_;
+    connection_->send(protocol::encode(goodbye), {}, nullptr);
+  }
+  connection_->close_when_sent(deadline_us);
 }
 
 Result<Aggregator::Verdict> Child::admit(const DataHead& head, size_t payload_bytes) const {
@@ -84,7 +113,7 @@ Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes pay
   switch (head->type) {
     case DataType::kHello: return on_hello(*head);
     case DataType::kPushPull: return on_push_pull(*head, arrival, payload);
-    case DataType::kFailed: return on_failed(*head);
+    case DataType::kFailed: return on_failed(*head, arrival);
     case DataType::kGoodbye:
       left_ = true;
       shard_.on_goodbye(*this);
@@ -136,7 +165,8 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
   return Status::ok();
 }
 
-Status Child::on_failed(const DataHead& head) {
+Status Child::on_failed(const DataHead& head, const Arrival& arrival) {
+  give_back(arrival.loan);  // the text has landed
   if (!verdict_) {
     const auto verdict = admit(head, 0);
     if (!verdict) return verdict.status();

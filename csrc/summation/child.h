@@ -1,10 +1,13 @@
-// A shard's end of one child's connection: reads its frames into place and hands them to the tier it speaks to.
+// A shard's end of one child's connection: reads its frames into place and hands them to the tier it speaks to; sends
+// the answers, urgent ones first.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 
+#include "protocol/credit_queue.h"
 #include "summation/shard.h"
 #include "summation/tier.h"
 
@@ -27,8 +30,8 @@ class Child final : public transport::Receiver {
   // A kFailed with the status' code and text.
   void send_failure(const protocol::DataHead& request, const Status& why, transport::Loan loan);
   void give_back(transport::Loan loan);
-  void say_goodbye();
-  void close_when_sent(TimeUs deadline_us) { connection_->close_when_sent(deadline_us); }
+  // Sends what is left, a goodbye after it if `in_order`, and closes (Connection::close_when_sent).
+  void leave(bool in_order, TimeUs deadline_us);
 
   Result<transport::Landing> on_head(transport::Connection& connection,
                                      const transport::Arrival& arrival) override;
@@ -38,13 +41,25 @@ class Child final : public transport::Receiver {
   void on_starving(transport::Connection& connection) override;
 
  private:
+  struct Answer {
+    protocol::DataHeadBytes head;
+    transport::Payload payload;
+    std::shared_ptr<const void> keep;  // the payload's memory, if it is not a loan's
+  };
+
+  void enqueue(const protocol::DataHead& head, Answer answer);
+  void pump();
+  void hand_over(Answer answer, UniqueFunction<void(const Status&)> on_sent);
   Status on_hello(const protocol::DataHead& head);
   Status on_push_pull(const protocol::DataHead& head, const transport::Arrival& arrival, Bytes payload);
-  Status on_failed(const protocol::DataHead& head);
+  Status on_failed(const protocol::DataHead& head, const transport::Arrival& arrival);
   Result<protocol::Aggregator::Verdict> admit(const protocol::DataHead& head, size_t payload_bytes) const;
 
   Shard& shard_;
-  std::unique_ptr<transport::Connection> connection_;
+  protocol::CreditQueue<Answer> answers_;
+  // Ends with this object: a connection reports what was sent in a task of its own, which may come later.
+  const std::shared_ptr<std::monostate> alive_ = std::make_shared<std::monostate>();
+  std::unique_ptr<transport::Connection> connection_;  // after what its callbacks use
   // Of the hello.
   int rank_ = -1;
   protocol::Level level_ = protocol::Level::kCluster;

@@ -8,8 +8,11 @@
 
 namespace byteps::summation {
 
-Service::Service(const std::vector<transport::EventLoop*>& loops, Metrics& metrics, ShardEvents& events) {
-  for (transport::EventLoop* loop : loops) shards_.push_back(std::make_unique<Shard>(*loop, metrics, events));
+Service::Service(const std::vector<transport::EventLoop*>& loops, uint64_t credit_bytes, Metrics& metrics,
+                 ShardEvents& events) {
+  for (transport::EventLoop* loop : loops) {
+    shards_.push_back(std::make_unique<Shard>(*loop, credit_bytes, metrics, events));
+  }
   listeners_.resize(shards_.size());
 }
 

@@ -13,8 +13,9 @@ namespace byteps::summation {
 
 class Service {
  public:
-  // A shard for each of `loops`, which outlive the service. `events` as of Shard.
-  Service(const std::vector<transport::EventLoop*>& loops, Metrics& metrics, ShardEvents& events);
+  // A shard for each of `loops`, which outlive the service. The others as of Shard.
+  Service(const std::vector<transport::EventLoop*>& loops, uint64_t credit_bytes, Metrics& metrics,
+          ShardEvents& events);
   ~Service();  // closes all connections
 
   // Each shard at an address of its own that the kernel or the transport chooses: its addresses, in order, as

@@ -13,8 +13,8 @@ TimeUs patience_of_root(TimeUs limit_us) { return limit_us < kNever / 2 ? limit_
 
 }  // namespace
 
-Shard::Shard(transport::EventLoop& loop, Metrics& metrics, ShardEvents& events)
-    : loop_(loop), metrics_(metrics), events_(events) {}
+Shard::Shard(transport::EventLoop& loop, uint64_t credit_bytes, Metrics& metrics, ShardEvents& events)
+    : loop_(loop), credit_bytes_(credit_bytes), metrics_(metrics), events_(events) {}
 
 Shard::~Shard() = default;
 
@@ -108,8 +108,7 @@ void Shard::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
   leave_done_ = std::move(done);
   for (const auto& child : children_) {
     // No goodbye from a failed job: children would take it for an orderly leave, and this node for the guilty one.
-    if (!failed_) child->say_goodbye();
-    child->close_when_sent(deadline_us);
+    child->leave(!failed_, deadline_us);
   }
   finish_leaving_if_empty();
 }

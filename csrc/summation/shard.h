@@ -40,7 +40,8 @@ struct Position {
 
 class Shard {
  public:
-  Shard(transport::EventLoop& loop, Metrics& metrics, ShardEvents& events);
+  // `credit_bytes`: handed to a child's connection ahead of answers that may be more urgent.
+  Shard(transport::EventLoop& loop, uint64_t credit_bytes, Metrics& metrics, ShardEvents& events);
   ~Shard();  // on the loop, or after it has stopped
 
   // A connection of this service's listener, or the local worker's. Kept unread until start().
@@ -75,6 +76,7 @@ class Shard {
   void for_each_tier(F&& f);
 
   transport::EventLoop& loop_;
+  const uint64_t credit_bytes_;
   Metrics& metrics_;
   ShardEvents& events_;
   BufferPool pool_;  // outlives the connections, whose unsent frames hold its buffers

@@ -1,9 +1,9 @@
 #include "summation/tier.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "base/copy.h"
 #include "base/log.h"
 #include "kernels/sum.h"
 #include "summation/child.h"
@@ -65,9 +65,7 @@ void Tier::fail(const Status& why) {
   carry_out();
   for (auto& [key, round] : rounds_) {
     if (round.ascending.empty() || std::exchange(round.abandoned, true)) continue;
-    DataHead head;
-    head.key = key;
-    answer_failure(head, round.slots, why);
+    answer_failure(round.head, round.slots, why);
   }
 }
 
@@ -102,6 +100,7 @@ void Tier::ascend(const DataHead& head, Round& round) {
     if (!contribution.data.empty()) partial = contribution.data;
   }
   if (round.ascending.empty()) round.ascending = environment_.pool.acquire(std::max<uint64_t>(head.bytes, 1));
+  round.head = head;
   round.abandoned = false;
   const MutableBytes space = round.ascending.bytes().first(head.bytes);
   if (!partial.empty()) {
@@ -122,7 +121,7 @@ void Tier::on_result(DataHead head, const Result<protocol::Plan>& outcome) {
   const Bytes values = result.bytes().first(head.bytes);
   for (const Contribution& contribution : round.slots) {
     if (!contribution.reply_space.empty()) {
-      std::memcpy(contribution.reply_space.data(), values.data(), values.size());
+      copy_bytes(contribution.reply_space, values);
     }
   }
   answer(head, round.slots, std::move(result));
@@ -162,7 +161,7 @@ void Tier::reduce(const DataHead& head, Slots& slots, MutableBytes result, bool 
     const size_t bytes = std::min<size_t>(kBlockBytes, head.bytes - offset);
     kernels::reduce_n(reduction, out + offset, sources, bytes / element_bytes);
     for (const void*& source : sources) source = static_cast<const std::byte*>(source) + bytes;
-    for (size_t i = 1; i < spaces.size(); ++i) std::memcpy(spaces[i] + offset, out + offset, bytes);
+    for (size_t i = 1; i < spaces.size(); ++i) copy_bytes({spaces[i] + offset, bytes}, {out + offset, bytes});
   }
   add(environment_.metrics.sums, 1);
   add(environment_.metrics.sum_bytes, head.bytes);
@@ -195,7 +194,7 @@ void Tier::answer_failure(const DataHead& head, Slots& slots, const Status& why)
 void Tier::own(Contribution& contribution) {
   if (contribution.buffer.empty() && !contribution.data.empty()) {
     contribution.buffer = environment_.pool.acquire(contribution.data.size());
-    std::memcpy(contribution.buffer.bytes().data(), contribution.data.data(), contribution.data.size());
+    copy_bytes(contribution.buffer.bytes(), contribution.data);
     contribution.data = contribution.buffer.bytes();
   }
   contribution.reply_space = {};

@@ -74,6 +74,7 @@ class Tier {
   struct Round {
     Slots slots;
     BufferPool::Buffer ascending;  // the partial sum, then the result; not empty: on its way up and down
+    protocol::DataHead head;       // of what ascends
     bool abandoned = false;        // the children were answered already
   };
 

@@ -132,6 +132,20 @@ Result<std::vector<Address>> resolve(const std::string& host, uint16_t port) {
   return addresses;
 }
 
+Result<std::string> interface_of_address(const std::string& ip) {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return from_errno("interface of " + ip + ": getifaddrs", errno);
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(first, &freeifaddrs);
+  for (const ifaddrs* entry = first; entry; entry = entry->ifa_next) {
+    if (!entry->ifa_addr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (from_socket_address(copy_of(entry->ifa_addr, length)).ip == ip) return std::string(entry->ifa_name);
+  }
+  return invalid_argument("no interface of this machine has the address " + ip);
+}
+
 Result<std::string> address_of_interface(const std::string& name) {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) return from_errno("interface \"" + name + "\": getifaddrs", errno);

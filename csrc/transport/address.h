@@ -33,6 +33,9 @@ Result<std::vector<Address>> resolve(const std::string& host, uint16_t port);
 // The address of the interface called `name`, IPv4 before IPv6. kInvalidArgument lists the interfaces there are.
 Result<std::string> address_of_interface(const std::string& name);
 
+// The name of the interface that carries `ip`; kInvalidArgument if none does.
+Result<std::string> interface_of_address(const std::string& ip);
+
 // The address that this machine uses to reach `remote`: the source address of the route (a connected UDP
 // socket; nothing is sent). Never taken from /etc/hosts.
 Result<std::string> address_by_route(const Address& remote);

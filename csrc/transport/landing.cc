@@ -1,8 +1,7 @@
 #include "transport/landing.h"
 
-#include <cstring>
-
 #include "base/check.h"
+#include "base/copy.h"
 
 namespace byteps::transport {
 
@@ -11,7 +10,7 @@ Bytes land(const Landing& landing, Bytes lent) {
   if (landing.is_discard()) return {};
   const MutableBytes destination = landing.destination();
   BPS_CHECK(destination.size() == lent.size()) << destination.size() << " for " << lent.size();
-  if (destination.data() != lent.data()) std::memcpy(destination.data(), lent.data(), lent.size());
+  if (destination.data() != lent.data()) copy_bytes(destination, lent);
   return destination;
 }
 

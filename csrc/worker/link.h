@@ -94,7 +94,6 @@ class Link final : public transport::Receiver {
   Connector connector_;
   Metrics& metrics_;
   LinkEvents& events_;
-  std::unique_ptr<transport::Connection> connection_;
   bool connecting_ = false;
   bool lost_ = false;
   Status ended_;  // not ok: nothing is sent any more, everything settles with it
@@ -102,6 +101,7 @@ class Link final : public transport::Receiver {
   std::unordered_map<protocol::Key, Unanswered, protocol::KeyHash> unanswered_;
   std::string failure_text_;  // where the text of a kFailed lands
   UniqueFunction<void()> leave_done_;
+  std::unique_ptr<transport::Connection> connection_;  // after what its callbacks use
 };
 
 }  // namespace byteps::worker

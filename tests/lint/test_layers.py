@@ -25,7 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "node": {"base", "kernels", "codec", "device", "transport", "protocol", "cluster", "summation", "worker"},
     "sim": {"base", "protocol"},
 }
-LAYERS["bindings"] = {*LAYERS["node"], "node"}
+LAYERS["bindings"] = {*LAYERS["node"], "node", "sim"}
 
 ADAPTERS = ("torch", "tensorflow", "keras", "mxnet")
 FRAMEWORKS = {*ADAPTERS, "jax"}

@@ -273,3 +273,14 @@ def test_any_environment_gives_a_consistent_config_or_an_invalid_argument(enviro
     assert config.local_size == -1 or config.local_rank < config.local_size
     assert config.is_single_process or config.is_needless or (config.scheduler_host and config.scheduler_ports)
     assert config.sources.keys() == Config.knobs().keys()
+
+
+@pytest.mark.parametrize("text", ["auto", "allreduce", "weights:1", "weights:1,1,0.5,2", "weights:0,3"])
+def test_placements(text: str) -> None:
+    assert Config.parse({"BYTEPS_PLACEMENT": text}).placement == text
+
+
+@pytest.mark.parametrize("text", ["best", "weights:", "weights:1,,2", "weights:0,0.0", "weights:1,-2", "weights:1,x"])
+def test_placements_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"expected one of auto, allreduce, ps, or weights: with one number"):
+        Config.parse({"BYTEPS_PLACEMENT": text})

@@ -1,10 +1,10 @@
 #include "transport/shm/loans.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "base/check.h"
+#include "base/copy.h"
 
 namespace byteps::transport {
 namespace {
@@ -28,7 +28,7 @@ std::optional<Reference> Lender::lend(const Payload& payload) {
   const size_t bytes = slot_bytes_for(payload);
   const std::optional<size_t> offset = slots_.take(bytes);
   if (!offset) return std::nullopt;
-  if (!payload.data.empty()) std::memcpy(memory_.data() + *offset, payload.data.data(), payload.data.size());
+  copy_bytes(memory_.subspan(*offset), payload.data);
   const Loan loan = loan_at(*offset);
   lent_[loan] = {bytes, payload.reply_space.size()};
   return Reference{ReferenceType::kLent, loan, static_cast<uint32_t>(payload.data.size()),

@@ -38,6 +38,7 @@ TEST(ConfigTest, EachFaultIsNamed) {
       {"credit_bytes", [](NodeConfig& c) { c.credit_bytes = 0; }},
       {"service_threads", [](NodeConfig& c) { c.service_threads = 1000; }},
       {"placement", [](NodeConfig& c) { c.placement = "best"; }},
+      {"nic_mbps", [](NodeConfig& c) { c.nic_mbps = -1; }},
       {"log_level", [](NodeConfig& c) { c.log_level = "loud"; }},
   };
   for (const Case& test : cases) {

@@ -11,6 +11,7 @@
 
 #include "base/event_flag.h"
 #include "transport/inproc.h"
+#include "transport/shm/shm_transport.h"
 
 namespace byteps::summation {
 namespace {
@@ -58,6 +59,7 @@ class Peer final : public transport::Receiver {
   std::vector<DataHead> answers_;
   std::vector<std::string> texts_;  // payloads of the answers
   std::optional<Status> closed_;
+  UniqueFunction<void()> when_answered_;
 
  private:
   DataHead plain(DataType type) const {
@@ -74,6 +76,7 @@ class Peer final : public transport::Receiver {
   Status on_frame(transport::Connection&, const transport::Arrival& arrival, Bytes payload) override {
     answers_.push_back(*protocol::decode_data(arrival.head));
     texts_.emplace_back(as_text(payload));
+    if (when_answered_) when_answered_();
     return Status::ok();
   }
   void on_closed(transport::Connection&, const Status& why) override { closed_ = why; }
@@ -107,6 +110,26 @@ class ShardTest : public testing::Test, public ShardEvents {
       peer = std::make_unique<Peer>(std::move(mine), rank);
       shard_->adopt(std::move(other));
     });
+    return peer;
+  }
+  // A worker in another process, as far as anybody can tell, that can lend `lend_bytes` at a time.
+  std::unique_ptr<Peer> connect_shm(uint32_t rank, size_t lend_bytes) {
+    const auto shm =
+        transport::make_shm_transport({.stream = {.credentials = {"", "job"}}, .lend_bytes = lend_bytes});
+    std::unique_ptr<Peer> peer;
+    EventFlag adopted;
+    EventFlag connected;
+    auto listener = shm->listen(*loop_, {"@", 0}, [&](auto connection) {
+      shard_->adopt(std::move(connection));
+      adopted.set();
+    });
+    shm->connect(*loop_, (*listener)->address(), kNever, [&](auto connection) {
+      peer = std::make_unique<Peer>(std::move(*connection), rank);
+      connected.set();
+    });
+    adopted.wait(kNever);
+    connected.wait(kNever);
+    on_loop([&] { listener->reset(); });
     return peer;
   }
   // Runs `task` on the loop, and then all that it has caused.
@@ -265,6 +288,36 @@ TEST_F(ShardTest, LeavingSaysGoodbyeAndEndsWhenAllChildrenAreGone) {
     on_loop([&] { peer->close(); });
   }
   EXPECT_EQ(left.wait(now_us() + 5'000'000), EventFlag::Wake::kSet);
+}
+
+// Rank 0 can lend one contribution at a time, and rank 1 contributes in the other order.
+TEST_F(ShardTest, LoansThatTheirChildNeedsGoBackThoughTheirRoundsWait) {
+  on_loop([this] { peers_[0]->close(); });
+  peers_[0] = connect_shm(0, kCount * sizeof(int32_t));
+  const auto contribute = [this](uint32_t rank, uint32_t tensor) {
+    DataHead head = peers_[rank]->head(1);
+    head.key.tensor = tensor;
+    peers_[rank]->values_ = {1, 2, 3, static_cast<int32_t>(tensor)};
+    peers_[rank]->send(head, std::as_bytes(std::span(peers_[rank]->values_)), true);
+  };
+  EventFlag answered;
+  on_loop([&] {
+    peers_[0]->hello();
+    contribute(0, 7);
+  });
+  on_loop([&] {
+    contribute(0, 8);
+    peers_[1]->when_answered_ = [&] { contribute(1, 7); };
+    peers_[0]->when_answered_ = [&] {
+      if (peers_[0]->answers_.size() == 2) answered.set();
+    };
+    contribute(1, 8);
+  });
+  EXPECT_EQ(answered.wait(now_us() + 10'000'000), EventFlag::Wake::kSet);
+  on_loop([] {});
+  EXPECT_EQ(peers_[0]->answers_.at(0).key.tensor, 8u);
+  EXPECT_EQ(result_of(*peers_[0], 0), (Values{2, 4, 6, 16}));
+  EXPECT_EQ(result_of(*peers_[0], 1), (Values{2, 4, 6, 14}));
 }
 
 // Found by simulation: a survivor's goodbye overtook the scheduler's verdict, and the survivor was taken for the cause.

@@ -7,8 +7,8 @@ namespace {
 
 TEST(Address, ParsesWhatItPrints) {
   for (const Address& address : {Address{"10.0.0.2", 9000}, Address{"::1", 1}, Address{"fe80::1%lo", 65535},
-                                 Address{"0.0.0.0", 0}, Address{"::ffff:127.0.0.1", 80}, Address{"@byteps-1:x", 0},
-                                 Address{"@" + std::string(107, 'x'), 0}}) {
+                                 Address{"0.0.0.0", 0}, Address{"::ffff:127.0.0.1", 80},
+                                 Address{"@byteps-1:x", 0}, Address{"@" + std::string(107, 'x'), 0}}) {
     const auto parsed = parse_address(address.to_string());
     ASSERT_TRUE(parsed.is_ok()) << parsed.status();
     EXPECT_EQ(*parsed, address);
@@ -18,9 +18,28 @@ TEST(Address, ParsesWhatItPrints) {
 }
 
 TEST(Address, RejectsEverythingElse) {
-  for (const char* text : {"", ":", "10.0.0.2", "10.0.0.2:", ":9000", "10.0.0.2:65536", "10.0.0.2:-1",
-                           "10.0.0.2:1x", "10.0.0.2: 1", "10.0.0:1:2", "host:9000", "::1", "::1:9000",
-                           "[::1]", "[::1]9000", "[10.0.0.2]:9000", "[]:9000", "10.0.0.256:1", "[::1]:+1", "@", "@a b", "@\n"}) {
+  for (const char* text : {"",
+                           ":",
+                           "10.0.0.2",
+                           "10.0.0.2:",
+                           ":9000",
+                           "10.0.0.2:65536",
+                           "10.0.0.2:-1",
+                           "10.0.0.2:1x",
+                           "10.0.0.2: 1",
+                           "10.0.0:1:2",
+                           "host:9000",
+                           "::1",
+                           "::1:9000",
+                           "[::1]",
+                           "[::1]9000",
+                           "[10.0.0.2]:9000",
+                           "[]:9000",
+                           "10.0.0.256:1",
+                           "[::1]:+1",
+                           "@",
+                           "@a b",
+                           "@\n"}) {
     const auto parsed = parse_address(text);
     EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument) << text;
   }
@@ -30,8 +49,8 @@ TEST(Address, KnowsLoopback) {
   for (const char* ip : {"127.0.0.1", "127.0.1.1", "127.255.255.254", "::1", "::ffff:127.0.0.1"}) {
     EXPECT_TRUE((Address{ip, 1}).is_loopback()) << ip;
   }
-  for (const char* ip :
-       {"10.0.0.2", "128.0.0.1", "0.0.0.0", "::", "::2", "fe80::1", "::ffff:10.0.0.1", "localhost", "", "@name"}) {
+  for (const char* ip : {"10.0.0.2", "128.0.0.1", "0.0.0.0", "::", "::2", "fe80::1", "::ffff:10.0.0.1",
+                         "localhost", "", "@name"}) {
     EXPECT_FALSE((Address{ip, 1}).is_loopback()) << ip;
   }
 }
@@ -52,6 +71,8 @@ TEST(Address, ResolvesNamesAndNumbers) {
 
 TEST(Address, FindsTheAddressOfAnInterface) {
   EXPECT_EQ(address_of_interface("lo").value(), "127.0.0.1");
+  EXPECT_EQ(interface_of_address("127.0.0.1").value(), "lo");
+  EXPECT_EQ(interface_of_address("192.0.2.1").status().code(), StatusCode::kInvalidArgument);
   const auto missing = address_of_interface("nope0");
   EXPECT_EQ(missing.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(missing.status().message().find("nope0"), std::string::npos);

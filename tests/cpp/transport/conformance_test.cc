@@ -219,7 +219,8 @@ TEST_P(Conformance, AnswersArriveWholeWhereverTheyWereWritten) {
   start_both();
   for (size_t i = 0; i < sizes.size(); ++i) {
     const std::string head = std::to_string(i);
-    const Bytes data = i % 2 ? Bytes(memory[i]) : Bytes();  // every other: room for an answer, and nothing else
+    const Bytes data =
+        i % 2 ? Bytes(memory[i]) : Bytes();  // every other: room for an answer, and nothing else
     run_on(loop(kA), [&] { end(kA).send(as_bytes(head), {data, memory[i]}, {}); });
     ASSERT_TRUE(recorders_[kA].wait_for_frames(i + 1));
     EXPECT_EQ(recorders_[kA].seen.get().frames[i].head, head);
@@ -590,15 +591,13 @@ TEST_P(Conformance, ConnectionsMayBeDestroyedAfterTheirLoopHasStopped) {
   loops_[kB] = make_loop();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Conformance,
-                         testing::Values(Way{"InprocOneLoop", false, nullptr},
-                                         Way{"InprocTwoLoops", true, nullptr},
-                                         Way{"TcpIPv4", true, "127.0.0.1"},
-                                         Way{"TcpIPv4OneLoop", false, "127.0.0.1"},
-                                         Way{"TcpIPv6", true, "::1"}, Way{"Shm", true, "@", 2 << 20},
-                                         Way{"ShmOneLoop", false, "@", 2 << 20},
-                                         Way{"ShmLittleMemory", true, "@", 256 << 10}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Transports, Conformance,
+    testing::Values(Way{"InprocOneLoop", false, nullptr}, Way{"InprocTwoLoops", true, nullptr},
+                    Way{"TcpIPv4", true, "127.0.0.1"}, Way{"TcpIPv4OneLoop", false, "127.0.0.1"},
+                    Way{"TcpIPv6", true, "::1"}, Way{"Shm", true, "@", 2 << 20},
+                    Way{"ShmOneLoop", false, "@", 2 << 20}, Way{"ShmLittleMemory", true, "@", 256 << 10}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace byteps::transport

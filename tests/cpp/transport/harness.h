@@ -79,7 +79,7 @@ class Recorder : public Receiver {
  public:
   std::function<Result<Landing>(Connection&, const Arrival&)> head;  // default: into memory of its own
   std::function<Status(Connection&, const Arrival&, Bytes)> frame;   // after it was recorded
-  bool keeps_loans = false;  // `frame` gives them back
+  bool keeps_loans = false;                                          // `frame` gives them back
   Watched<Seen> seen;
 
   bool wait_for_frames(size_t count) {

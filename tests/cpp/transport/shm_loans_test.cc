@@ -106,7 +106,8 @@ TEST(Reference, SoundOnesComeBackAndOthersAreRefused) {
         for (const uint32_t reply : kValues) {
           const Reference reference{static_cast<ReferenceType>(type), loan, data, reply};
           const bool sound = (type == 1 && !data && !reply) || (type == 2 && loan && (data || reply)) ||
-                             (type == 3 && loan && data && !reply) || (type == 4 && loan && !data && !reply) ||
+                             (type == 3 && loan && data && !reply) ||
+                             (type == 4 && loan && !data && !reply) ||
                              (type == 5 && !loan && !data && !reply);
           const auto decoded = decode_reference(encode(reference));
           EXPECT_EQ(decoded.is_ok(), sound) << type << " " << loan << " " << data << " " << reply;
@@ -125,7 +126,8 @@ TEST(Reference, ArbitraryBytesAreRefusedOrMeanWhatTheySay) {
     ReferenceBytes bytes;
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() % 4 ? 0 : random());
     bytes[0] = static_cast<std::byte>(random() % 8);
-    const auto decoded = decode_reference(Bytes(bytes).first(random() % 50 ? bytes.size() : random() % bytes.size()));
+    const auto decoded =
+        decode_reference(Bytes(bytes).first(random() % 50 ? bytes.size() : random() % bytes.size()));
     if (decoded) {
       EXPECT_EQ(encode(*decoded), bytes);
     } else {
@@ -190,9 +192,12 @@ TEST(Loans, OnlyWhatTheMemoryHoldsIsEverLent) {
 TEST(Loans, ForgedReferencesReachNoMemory) {
   BothEnds ends(4096);
   for (const Reference& forged : {
-           Reference{ReferenceType::kLent, 1, 4097, 0}, Reference{ReferenceType::kLent, 1, 0, 4097},
-           Reference{ReferenceType::kLent, 64, 65, 0}, Reference{ReferenceType::kLent, 65, 1, 0},
-           Reference{ReferenceType::kLent, 66, 1, 0}, Reference{ReferenceType::kLent, 2, 0xffffffff, 0},
+           Reference{ReferenceType::kLent, 1, 4097, 0},
+           Reference{ReferenceType::kLent, 1, 0, 4097},
+           Reference{ReferenceType::kLent, 64, 65, 0},
+           Reference{ReferenceType::kLent, 65, 1, 0},
+           Reference{ReferenceType::kLent, 66, 1, 0},
+           Reference{ReferenceType::kLent, 2, 0xffffffff, 0},
            Reference{ReferenceType::kLent, 0xffffffff, 0xffffffff, 0xffffffff},
        }) {
     EXPECT_EQ(ends.borrower.borrow(forged).status().code(), StatusCode::kDataLoss)

@@ -192,12 +192,14 @@ TEST_F(Shm, AddressesOfOtherKindsAreRefused) {
 TEST_F(Shm, NobodyListeningIsReportedAtTheDeadline) {
   const auto nobody = connect_and_wait(*shm_, *loop_, {"@byteps-nobody", 0}, now_us() + 50'000);
   EXPECT_EQ(nobody.status().code(), StatusCode::kUnavailable);
-  EXPECT_NE(nobody.status().message().find("shm: connect to @byteps-nobody"), std::string::npos) << nobody.status();
+  EXPECT_NE(nobody.status().message().find("shm: connect to @byteps-nobody"), std::string::npos)
+      << nobody.status();
 }
 
 TEST_F(Shm, AnotherSecretOrJobIsRefusedAtOnce) {
   listen();
-  for (const Credentials& other : {Credentials{"wrong", "job 7"}, Credentials{"a secret of the test", "job 8"}}) {
+  for (const Credentials& other :
+       {Credentials{"wrong", "job 7"}, Credentials{"a secret of the test", "job 8"}}) {
     const auto result = connect_and_wait(*transport(other), *loop_, acceptor_->address(), soon_us());
     EXPECT_EQ(result.status().code(), StatusCode::kPermissionDenied) << result.status();
   }
@@ -244,7 +246,7 @@ TEST_F(Shm, ForgedFramesCloseTheConnection) {
   const std::vector<std::function<void(RawLender&)>> forgeries{
       [](RawLender& peer) { peer.send_frame({ReferenceType::kLent, 2, 8192}); },           // beyond the end
       [](RawLender& peer) { peer.send_frame({ReferenceType::kLent, 0xffffffff, 1, 1}); },  // far beyond
-      [](RawLender& peer) {  // twice
+      [](RawLender& peer) {                                                                // twice
         peer.send_frame({ReferenceType::kLent, 1, 64});
         peer.send_frame({ReferenceType::kLent, 1, 64});
       },
@@ -371,7 +373,8 @@ TEST_F(Shm, AFailureThatAnswersALoanGivesItBack) {
   send("2", all);
   ASSERT_TRUE(borrower_.calls.wait([](int n) { return n == 1; }));
   const std::string text = "no such tensor";
-  run_on(*loop_, [&] { other_->send(as_bytes("failed"), {as_bytes(text), {}, loans_.front()}, sent_.expect_one()); });
+  run_on(*loop_,
+         [&] { other_->send(as_bytes("failed"), {as_bytes(text), {}, loans_.front()}, sent_.expect_one()); });
   ASSERT_TRUE(asker_.wait_for_frames(1));
   EXPECT_EQ(asker_.seen.get().frames[0].payload, text);
   ASSERT_TRUE(borrower_.wait_for_frames(2));

@@ -1,0 +1,50 @@
+#include "base/copy.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace byteps {
+namespace {
+
+constexpr size_t kLineBytes = 64;
+constexpr size_t kSmallBytes = 1 << 10;  // up to here the C library has a loop of its own
+
+// Any 16 bytes, at any address.
+typedef long long Part __attribute__((vector_size(16), aligned(1), may_alias));
+
+inline void copy_line(std::byte* out, const std::byte* in) {
+  const Part* from = reinterpret_cast<const Part*>(in);  // not auto, which forgets the alignment
+  Part* to = reinterpret_cast<Part*>(out);
+  const Part a = from[0];
+  const Part b = from[1];
+  const Part c = from[2];
+  const Part d = from[3];
+  to[0] = a;
+  to[1] = b;
+  to[2] = c;
+  to[3] = d;
+  asm("" ::: "memory");  // or the compiler makes a call of memcpy of the loop
+}
+
+}  // namespace
+
+void copy_bytes(MutableBytes to, Bytes from) {
+  BPS_CHECK(to.size() >= from.size()) << to.size() << " for " << from.size();
+  size_t bytes = from.size();
+  if (bytes == 0) return;
+  if (bytes <= kSmallBytes) {
+    asm("" : "+r"(bytes));  // a compiler that knows that there are few uses the string instruction itself
+    std::memcpy(to.data(), from.data(), bytes);
+    return;
+  }
+  // Whole lines of the target; the first and the last one overlap those.
+  copy_line(to.data(), from.data());
+  copy_line(to.data() + bytes - kLineBytes, from.data() + bytes - kLineBytes);
+  const size_t first_line = -reinterpret_cast<uintptr_t>(to.data()) % kLineBytes;
+  for (size_t at = first_line; at + kLineBytes <= bytes; at += kLineBytes)
+    copy_line(to.data() + at, from.data() + at);
+}
+
+}  // namespace byteps

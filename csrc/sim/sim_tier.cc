@@ -1,0 +1,244 @@
+#include "sim/sim_tier.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "sim/reduce.h"
+#include "sim/sim_child.h"
+#include "sim/sim_link.h"
+
+namespace byteps::sim {
+
+using protocol::Complete;
+using protocol::DataHead;
+using protocol::DataType;
+using protocol::Fail;
+
+namespace {
+
+constexpr TimeUs kReliefUs = 5'000;  // as in summation/tier
+
+}  // namespace
+
+SimTier::SimTier(Environment environment, protocol::Children children, protocol::AggregationLimits limits,
+                 Uplink* uplink, uint32_t num_final_tops)
+    : environment_(environment),
+      aggregator_(std::move(children), limits),
+      uplink_(uplink),
+      num_final_tops_(num_final_tops) {}
+
+void SimTier::contribute(uint32_t child, const DataHead& head, Contribution contribution) {
+  Slots& slots = rounds_[head.key].slots;
+  slots.resize(aggregator_.num_children());
+  if (slots[child].present) world().report(process(), "a contribution is replaced by a later one");
+  slots[child] = std::move(contribution);
+  aggregator_.on_contribution(head, child, world().clock.now(), actions_);
+  carry_out();
+  schedule_tick();
+}
+
+void SimTier::contribute_failure(uint32_t child, const DataHead& head, const Status& why) {
+  aggregator_.on_failed_contribution(head, child, why, actions_);
+  carry_out();
+}
+
+void SimTier::add_repeat(uint32_t child, const DataHead& head, const View& payload) {
+  const auto found = rounds_.find(head.key);
+  if (found == rounds_.end() || payload.size == 0) return;
+  const View data = found->second.slots[child].data;
+  if (data.size == payload.size)
+    reduce(head.dtype, ReduceOp::kSum, 1, {data.read(), payload.read()}, data.write());
+}
+
+void SimTier::child_gone(uint32_t child, const Status& why) {
+  aggregator_.on_child_gone(child, why, actions_);
+  carry_out();
+}
+
+void SimTier::fail_tensor(uint32_t tensor, const Status& why) {
+  aggregator_.fail_tensor(tensor, why, actions_);
+  carry_out();
+}
+
+void SimTier::fail(const Status& why) {
+  failed_ = true;
+  aggregator_.fail_all(why, actions_);
+  carry_out();
+  for (auto& [key, round] : rounds_) {
+    if (!round.is_ascending || std::exchange(round.abandoned, true)) continue;
+    answer_failure(round.head, round.slots, why);
+  }
+  check_drained();
+}
+
+void SimTier::carry_out() {
+  const auto actions = std::exchange(actions_, {});
+  for (const protocol::AggregationAction& action : actions) {
+    if (const auto* complete = std::get_if<Complete>(&action)) carry_out(*complete);
+    if (const auto* fail = std::get_if<Fail>(&action)) carry_out(*fail);
+    if (const auto* stalled = std::get_if<protocol::Stalled>(&action)) {
+      world().note(process(), 1, [&] { return stalled->text; });
+    }
+  }
+}
+
+void SimTier::note(const DataHead& head, const std::string& what) const {
+  world().note(process(), head.key.tensor * 1000 + head.round, [&] {
+    return what + " tensor " + std::to_string(head.key.tensor) + "." + std::to_string(head.key.partition) +
+           " round " + std::to_string(head.round);
+  });
+}
+
+void SimTier::carry_out(const Complete& complete) {
+  Round& round = rounds_[complete.head.key];
+  if (goes_up(complete.head.top)) return ascend(complete.head, round);
+  note(complete.head, "completes");
+  const View result = reduce_slots(complete.head, round.slots);
+  for (const Contribution& contribution : round.slots) {
+    if (contribution.reply_space) std::ranges::copy(result.read(), contribution.reply_space.write().begin());
+  }
+  answer(complete.head, round.slots, result);
+}
+
+void SimTier::ascend(const DataHead& head, Round& round) {
+  note(head, "passes up");
+  const View partial = reduce_slots(head, round.slots);
+  round.ascending = partial;
+  if (partial.size == 0) {
+    auto memory = std::make_shared<Memory>(world().findings, process().name() + ", result", head.bytes);
+    round.ascending = {std::move(memory), 0, head.bytes};
+  }
+  round.head = head;
+  round.is_ascending = true;
+  round.abandoned = false;
+  for (Contribution& contribution : round.slots) contribution.data = {};
+  uplink_->push_pull(head, partial, round.ascending,
+                     [this, head](const Status& status) { on_result(head, status); });
+}
+
+void SimTier::on_result(const DataHead& head, const Status& status) {
+  Round& round = rounds_[head.key];
+  if (!std::exchange(round.is_ascending, false)) world().report(process(), "a partial sum came down twice");
+  const View result = std::exchange(round.ascending, {});
+  if (round.abandoned || !status) result.memory->release();
+  if (round.abandoned) return;
+  if (!status) return answer_failure(head, round.slots, status);
+  for (const Contribution& contribution : round.slots) {
+    if (contribution.reply_space) std::ranges::copy(result.read(), contribution.reply_space.write().begin());
+  }
+  answer(head, round.slots, result);
+}
+
+View SimTier::reduce_slots(const DataHead& head, const Slots& slots) const {
+  std::vector<Bytes> sources;
+  for (const Contribution& contribution : slots) {
+    if (contribution.data.size > 0) sources.push_back(contribution.data.read());
+  }
+  if (sources.empty()) return {};
+  const bool is_partial = goes_up(head.top) && world().sabotage != Sabotage::kDividesTwice;
+  const bool only_sums = head.op == ReduceOp::kBroadcast || (head.op == ReduceOp::kAverage && is_partial);
+  auto memory = std::make_shared<Memory>(world().findings, process().name() + ", sum", head.bytes);
+  reduce(head.dtype, only_sums ? ReduceOp::kSum : head.op, environment_.num_workers, sources,
+         memory->use(0, head.bytes, "written"));
+  return {std::move(memory), 0, head.bytes};
+}
+
+void SimTier::answer(const DataHead& head, Slots& slots, const View& result) {
+  DataHead answer = head;
+  answer.type = DataType::kResult;
+  answer.epoch = environment_.epoch;
+  for (Contribution& slot : slots) {
+    const Contribution contribution = std::exchange(slot, {});
+    if (contribution.from == nullptr) continue;
+    if (world().sabotage == Sabotage::kLosesAnswer && world().random.chance(0.01)) continue;
+    contribution.from->send(answer, contribution.reply_space ? contribution.reply_space : result,
+                            contribution.loan);
+  }
+}
+
+void SimTier::answer_failure(const DataHead& head, Slots& slots, const Status& why) {
+  DataHead answer = head;
+  answer.epoch = environment_.epoch;
+  for (Contribution& slot : slots) {
+    const Contribution contribution = std::exchange(slot, {});
+    if (contribution.from != nullptr) contribution.from->send_failure(answer, why, contribution.loan);
+  }
+}
+
+void SimTier::carry_out(const Fail& fail) {
+  note(fail.head, "fails, because " + fail.status.message() + ",");
+  Slots& slots = rounds_[fail.head.key].slots;
+  Slots failed(slots.size());
+  for (const uint32_t child : fail.children) {
+    failed[child] = std::exchange(slots[child], {});
+    if (!failed[child].present) world().report(process(), "a failure for a child that contributed nothing");
+  }
+  answer_failure(fail.head, failed, fail.status);
+  if (world().sabotage == Sabotage::kKeepsFailures) return;
+  if (fail.ends_round && goes_up(fail.head.top) && !failed_) uplink_->fail_round(fail.head, fail.status);
+}
+
+void SimTier::own(Contribution& contribution) {
+  if (contribution.lent && contribution.data) {
+    contribution.data = make_view(world(), process(), contribution.data.read());
+  }
+  contribution.lent = false;
+  contribution.reply_space = {};
+}
+
+void SimTier::forget(const SimChild& connection) {
+  std::erase(starving_, &connection);
+  for (auto& [key, round] : rounds_) {
+    for (Contribution& contribution : round.slots) {
+      if (contribution.from != &connection) continue;
+      own(contribution);
+      contribution.from = nullptr;
+      contribution.loan = kNoLoan;
+    }
+  }
+}
+
+void SimTier::relieve(SimChild& connection) {
+  if (world().sabotage == Sabotage::kNeverRelieves) return;
+  starving_.push_back(&connection);
+  if (std::exchange(relief_is_due_, true)) return;
+  process().at(world().clock.now() + kReliefUs, [this] {
+    relief_is_due_ = false;
+    give_loans_back();
+  });
+}
+
+void SimTier::give_loans_back() {
+  for (SimChild* child : std::exchange(starving_, {})) {
+    for (auto& [key, round] : rounds_) {
+      for (Contribution& contribution : round.slots) {
+        if (contribution.from != child || contribution.loan == kNoLoan) continue;
+        own(contribution);
+        child->give_back(std::exchange(contribution.loan, kNoLoan));
+      }
+    }
+  }
+}
+
+void SimTier::schedule_tick() {
+  const TimeUs next_us = aggregator_.next_tick_us();
+  if (ticking_ || next_us == kNever || world().sabotage == Sabotage::kWithoutTicks) return;
+  ticking_ = true;
+  process().at(next_us, [this] {
+    ticking_ = false;
+    aggregator_.on_tick(world().clock.now(), actions_);
+    carry_out();
+    schedule_tick();
+  });
+}
+
+void SimTier::check_drained() const {
+  if (aggregator_.gathering() > 0) world().report(process(), "rounds still wait when all is over");
+  for (const auto& [key, round] : rounds_) {
+    const bool kept =
+        std::ranges::any_of(round.slots, [](const Contribution& contribution) { return contribution.present; });
+    if (kept) world().report(process(), "contributions are kept when all is over");
+  }
+}
+
+}  // namespace byteps::sim

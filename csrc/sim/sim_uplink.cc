@@ -1,0 +1,32 @@
+#include "sim/sim_uplink.h"
+
+#include <utility>
+
+namespace byteps::sim {
+
+void SimUplink::push_pull(const protocol::DataHead& head, const View& partial, const View& result,
+                          UniqueFunction<void(const Status&)> done) {
+  pending_[++last_handle_] = std::move(done);
+  enqueue({.handle = last_handle_, .head = head, .input = partial, .output = result});
+}
+
+void SimUplink::fail_round(const protocol::DataHead& head, const Status& why) {
+  enqueue({.handle = 0, .head = head, .input = {}, .output = {}, .failure = why});
+}
+
+void SimUplink::enqueue(OutgoingPartition partition) {
+  partition.head.rank = rank_;
+  process_.soon([this, partition = std::move(partition)]() mutable {
+    SimLink& link = lanes_.at(partition.head.top, partition.head.lane);
+    link.enqueue(std::move(partition));
+  });
+}
+
+void SimUplink::on_settled(uint64_t handle, const Status& status) {
+  const auto found = pending_.find(handle);
+  if (found == pending_.end()) return world_.report(process_, "a partial sum is settled twice");
+  process_.soon([done = std::move(found->second), status]() mutable { done(status); });
+  pending_.erase(found);
+}
+
+}  // namespace byteps::sim

@@ -1,0 +1,39 @@
+// The way from a machine's services to the roots, as node/uplink is.
+#pragma once
+
+#include <map>
+
+#include "sim/sim_lanes.h"
+#include "sim/sim_tier.h"
+#include "sim/world.h"
+
+namespace byteps::sim {
+
+class SimUplink final : public Uplink, public LinkEvents {
+ public:
+  using LostCallback = UniqueFunction<void(uint32_t service, const Status& why)>;
+  SimUplink(World& world, VirtualProcess& process, uint32_t rank, LostCallback lost)
+      : world_(world), process_(process), rank_(rank), lost_(std::move(lost)) {}
+
+  SimLanes& lanes() { return lanes_; }
+
+  bool reaches(uint32_t top) const override { return lanes_.leads_to(top); }
+  void push_pull(const protocol::DataHead& head, const View& partial, const View& result,
+                 UniqueFunction<void(const Status&)> done) override;
+  void fail_round(const protocol::DataHead& head, const Status& why) override;
+  void on_settled(uint64_t handle, const Status& status) override;
+  void on_link_lost(uint32_t service, const Status& why) override { lost_(service, why); }
+
+ private:
+  void enqueue(OutgoingPartition partition);
+
+  World& world_;
+  VirtualProcess& process_;
+  const uint32_t rank_;
+  LostCallback lost_;
+  SimLanes lanes_;
+  uint64_t last_handle_ = 0;
+  std::map<uint64_t, UniqueFunction<void(const Status&)>> pending_;
+};
+
+}  // namespace byteps::sim

@@ -1,0 +1,82 @@
+// The part of a simulated process that builds its roles from the roster.
+#include <utility>
+
+#include "protocol/tree.h"
+#include "sim/sim_node.h"
+
+namespace byteps::sim {
+
+using protocol::Level;
+
+void SimNode::on_started() {
+  const protocol::Roster& roster = membership_->roster();
+  const protocol::Tree tree(roster.nodes, roster.num_workers);
+  if (is_worker()) build_worker(tree);
+  start_service(tree);
+  world_.note(process_, 3, [&] { return "has started as " + self().describe(); });
+  if (is_worker()) user_->begin(*this);
+}
+
+void SimNode::start_service(const protocol::Tree& tree) {
+  const protocol::Roster& roster = membership_->roster();
+  Position position{.epoch = roster.epoch,
+                    .describe_rank = {},
+                    .machines = tree.machines(),
+                    .ranks = {},
+                    .uplink = uplink_.get(),
+                    .num_final_tops = tree.num_final_tops()};
+  for (uint32_t i = 0; i < roster.num_workers; ++i) position.describe_rank.push_back(roster.nodes[i].describe());
+  if (uplink_) position.ranks = tree.children_on(tree.machine_of(rank()));
+  for (const auto& shard : shards_) shard->start(position);
+}
+
+void SimNode::build_worker(const protocol::Tree& tree) {
+  worker_ = std::make_unique<SimWorker>(world_, process_, rank(), tree, *this);
+  const bool has_machine_level = tree.ranks_of(tree.machine_of(rank())).size() > 1;
+  build_lanes(tree, has_machine_level ? Level::kMachine : Level::kCluster, worker_->lanes(), *worker_);
+  if (!has_machine_level) return;
+  uplink_ = std::make_unique<SimUplink>(
+      world_, process_, rank(), [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
+  build_lanes(tree, Level::kCluster, uplink_->lanes(), *uplink_);
+}
+
+void SimNode::build_lanes(const protocol::Tree& tree, Level level, SimLanes& lanes, LinkEvents& events) {
+  const protocol::Roster& roster = membership_->roster();
+  for (uint32_t service = 0; service < tree.num_nodes(); ++service) {
+    std::vector<std::unique_ptr<SimLink>> links;
+    const bool connects = tree.connects(roster.self, service, level);
+    for (size_t shard = 0; connects && shard < roster.nodes[service].addresses.size(); ++shard) {
+      links.push_back(make_link(service, shard, level, events));
+    }
+    lanes.add_service(std::move(links));
+  }
+}
+
+std::unique_ptr<SimLink> SimNode::make_link(uint32_t service, size_t shard, Level level, LinkEvents& events) {
+  const protocol::Roster& roster = membership_->roster();
+  LinkOptions options{.rank = rank(),
+                      .epoch = roster.epoch,
+                      .level = level,
+                      .service = service,
+                      .service_text = roster.nodes[service].describe()};
+  return std::make_unique<SimLink>(world_, process_, std::move(options), make_connector(service, shard), events);
+}
+
+SimLink::Connector SimNode::make_connector(uint32_t service, size_t shard) {
+  const protocol::Roster& roster = membership_->roster();
+  if (service == roster.self) {
+    return [this, shard](ConnectCallback done) {
+      const auto [link_end, shard_end] = world_.network.make_local_pair(process_);
+      shards_[shard]->adopt(*shard_end);
+      done(link_end);
+    };
+  }
+  const bool together = roster.nodes[service].machine == self().machine;
+  const Carriage carriage = together && world_.scenario.shares_memory ? Carriage::kShare : Carriage::kCopy;
+  return [this, carriage, address = roster.nodes[service].addresses[shard]](ConnectCallback done) {
+    world_.network.connect(process_, address, world_.clock.now() + world_.scenario.timeout_us, std::move(done),
+                           carriage);
+  };
+}
+
+}  // namespace byteps::sim
