@@ -355,6 +355,7 @@ void Node::on_link_lost(uint32_t service, const Status& why) { client_->suspect(
 
 void Node::on_credit(uint64_t credit_bytes) {
   if (uplink_) uplink_->lanes().set_credit(credit_bytes);
+  service_->set_credit(credit_bytes);
 }
 
 Status Node::usable() const {

@@ -21,7 +21,7 @@ constexpr double kHopeless = 1.5;
 constexpr double kWorthwhile = 0.01;
 // ... and by so many standard errors of the difference between two medians, as the best of several looks better than
 // it is.
-constexpr double kStandardErrors = 3;
+constexpr double kStandardErrors = 4;
 
 constexpr size_t kWindowSteps = 20;
 constexpr double kChanged = 1.25;

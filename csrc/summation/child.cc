@@ -61,6 +61,11 @@ void Child::give_back(transport::Loan loan) {
   if (loan != transport::kNoLoan) connection_->give_back(loan);
 }
 
+void Child::set_credit(uint64_t credit_bytes) {
+  answers_.set_credit(credit_bytes);
+  pump();
+}
+
 void Child::leave(bool in_order, TimeUs deadline_us) {
   for (Answer& answer : answers_.take_all()) hand_over(std::move(answer), nullptr);
   if (in_order) {

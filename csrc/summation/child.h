@@ -30,6 +30,7 @@ class Child final : public transport::Receiver {
   // A kFailed with the status' code and text.
   void send_failure(const protocol::DataHead& request, const Status& why, transport::Loan loan);
   void give_back(transport::Loan loan);
+  void set_credit(uint64_t credit_bytes);
   // Sends what is left, a goodbye after it if `in_order`, and closes (Connection::close_when_sent).
   void leave(bool in_order, TimeUs deadline_us);
 

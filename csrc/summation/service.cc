@@ -57,6 +57,10 @@ void Service::start(const Position& position) {
   post_each([=](Shard& shard) { shard.start(position); });
 }
 
+void Service::set_credit(uint64_t credit_bytes) {
+  post_each([=](Shard& shard) { shard.set_credit(credit_bytes); });
+}
+
 void Service::fail_tensor(uint32_t tensor, const Status& why) {
   post_each([=](Shard& shard) { shard.fail_tensor(tensor, why); });
 }

@@ -26,6 +26,7 @@ class Service {
 
   // See Shard for all of these.
   void start(const Position& position);
+  void set_credit(uint64_t credit_bytes);
   void fail_tensor(uint32_t tensor, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);

@@ -39,6 +39,11 @@ void Shard::start(const Position& position) {
   for (const auto& child : children_) child->start();
 }
 
+void Shard::set_credit(uint64_t credit_bytes) {
+  credit_bytes_ = credit_bytes;
+  for (const auto& child : children_) child->set_credit(credit_bytes);
+}
+
 template <typename F>
 void Shard::for_each_tier(F&& f) {
   if (machine_) f(*machine_);

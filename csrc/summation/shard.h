@@ -49,6 +49,8 @@ class Shard {
   // The roster is known. Once.
   void start(const Position& position);
 
+  // As given to the constructor, from now on.
+  void set_credit(uint64_t credit_bytes);
   // The tensor was declared with contradictory sizes or dtypes: its rounds fail, now and later.
   void fail_tensor(uint32_t tensor, const Status& why);
   // The rank has left the job in order.
@@ -76,7 +78,7 @@ class Shard {
   void for_each_tier(F&& f);
 
   transport::EventLoop& loop_;
-  const uint64_t credit_bytes_;
+  uint64_t credit_bytes_;
   Metrics& metrics_;
   ShardEvents& events_;
   BufferPool pool_;  // outlives the connections, whose unsent frames hold its buffers
