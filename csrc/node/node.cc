@@ -22,6 +22,8 @@ constexpr TimeUs kLeaveUs = 5'000'000;
 constexpr TimeUs kLeaveFailedUs = 1'000'000;
 // More loops than this bring nothing that partitions on so few cores could use.
 constexpr int kMaxDefaultLoops = 4;
+// What one loop can send and receive over TCP, with much to spare.
+constexpr double kMbpsPerLoop = 4000;
 
 log::Level level_from(const std::string& name) {
   if (name == "error") return log::Level::kError;
@@ -55,10 +57,13 @@ std::unique_ptr<transport::Transport> make_shm(const NodeConfig& config) {
   return nullptr;
 }
 
-int loop_count(const NodeConfig& config) {
+// `speed_mbps` of the network card, 0: unknown.
+int loop_count(const NodeConfig& config, double speed_mbps) {
   if (config.service_threads > 0) return config.service_threads;
   const int sharing = config.role == "worker" ? std::max(1, config.local_size) : 1;
-  return std::clamp(usable_cores() / sharing, 1, kMaxDefaultLoops);
+  const int cores = std::clamp(usable_cores() / sharing, 1, kMaxDefaultLoops);
+  // Connections of fewer threads stay better in step (protocol/outbox).
+  return speed_mbps > 0 ? std::min(cores, static_cast<int>(speed_mbps / kMbpsPerLoop) + 1) : cores;
 }
 
 // Waits for `flag` through interruptions that `keep_waiting` shrugs off.
@@ -96,11 +101,18 @@ Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepW
 }
 
 Status Node::start_loops() {
-  const int count = config_.role == "scheduler" ? 0 : loop_count(config_);
+  int count = 0;
+  if (config_.role != "scheduler") {
+    auto ip = own_address(config_);
+    if (!ip) return ip.status();
+    ip_ = *ip;
+    count = loop_count(config_, nic_mbps(config_, ip_));
+  }
   for (int i = 0; i < count; ++i) {
     auto loop = transport::EventLoop::create("bps-data-" + std::to_string(i));
     if (!loop) return loop.status();
     data_loops_.push_back(std::move(*loop));
+    outboxes_.push_back(std::make_unique<protocol::Outbox>(static_cast<uint64_t>(config_.credit_bytes)));
   }
   auto loop = transport::EventLoop::create("bps-control");
   if (!loop) return loop.status();
@@ -133,18 +145,17 @@ Status Node::start_scheduler() {
 }
 
 Status Node::start_service_and_join() {
-  auto ip = own_address(config_);
-  if (!ip) return ip.status();
-  std::vector<transport::EventLoop*> loops;
-  for (const auto& loop : data_loops_) loops.push_back(loop.get());
-  service_ = std::make_unique<summation::Service>(loops, static_cast<uint64_t>(config_.credit_bytes),
-                                                   metrics_, *this);
-  auto addresses = service_->listen(*tcp_, {*ip, 0});
+  std::vector<summation::Service::Place> places;
+  for (size_t i = 0; i < data_loops_.size(); ++i) {
+    places.push_back({data_loops_[i].get(), outboxes_[i].get()});
+  }
+  service_ = std::make_unique<summation::Service>(places, metrics_, *this);
+  auto addresses = service_->listen(*tcp_, {ip_, 0});
   if (!addresses) return addresses.status();
   Result<std::vector<std::string>> local_addresses(std::vector<std::string>{});
   if (shm_) local_addresses = service_->listen(*shm_, {"@", 0});
   if (!local_addresses) return local_addresses.status();
-  BPS_LOG(kInfo) << "address " << *ip << ", summation service at " << addresses->front();
+  BPS_LOG(kInfo) << "address " << ip_ << ", summation service at " << addresses->front();
 
   cluster::ClientOptions options{.scheduler_host = config_.scheduler_host,
                                  .scheduler_ports = config_.scheduler_ports,
@@ -157,11 +168,11 @@ Status Node::start_service_and_join() {
     options.scheduler_ports = {scheduler_->address().port};
   }
   client_ = std::make_unique<cluster::Client>(*control_loop_, *tcp_, std::move(options), *this);
-  client_->join(make_join(*ip, *addresses, *local_addresses));
+  client_->join(make_join(*addresses, *local_addresses));
   return Status::ok();
 }
 
-protocol::Join Node::make_join(const std::string& ip, const std::vector<std::string>& addresses,
+protocol::Join Node::make_join(const std::vector<std::string>& addresses,
                                const std::vector<std::string>& local_addresses) const {
   const bool is_worker = config_.role == "worker";
   return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
@@ -171,7 +182,7 @@ protocol::Join Node::make_join(const std::string& ip, const std::vector<std::str
                    .pid = static_cast<uint64_t>(getpid()),
                    .host = host_name(),
                    .machine = config_.machine.empty() ? machine_id() : config_.machine,
-                   .nic_mbps = static_cast<uint32_t>(std::lround(nic_mbps(config_, ip))),
+                   .nic_mbps = static_cast<uint32_t>(std::lround(nic_mbps(config_, ip_))),
                    .addresses = addresses,
                    .local_addresses = local_addresses},
           .num_workers = static_cast<uint32_t>(config_.num_workers),
@@ -245,7 +256,8 @@ void Node::build_lanes(const protocol::Tree& tree, protocol::Level level, worker
 }
 
 worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events) {
-  transport::EventLoop& loop = *data_loops_[shard % data_loops_.size()];
+  const size_t place = shard % data_loops_.size();
+  transport::EventLoop& loop = *data_loops_[place];
   worker::LinkOptions options{.rank = roster_.self,
                               .epoch = roster_.epoch,
                               .level = level,
@@ -265,7 +277,8 @@ worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level lev
       connect(loop, roster_.nodes[service], shard, std::move(done));
     };
   }
-  return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), metrics_, events)};
+  return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), *outboxes_[place],
+                                               metrics_, events)};
 }
 
 void Node::connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
@@ -354,8 +367,10 @@ void Node::send_declare(protocol::Declare declare) { client_->send(std::move(dec
 void Node::on_link_lost(uint32_t service, const Status& why) { client_->suspect(service, why); }
 
 void Node::on_credit(uint64_t credit_bytes) {
+  for (size_t i = 0; i < data_loops_.size(); ++i) {
+    data_loops_[i]->post([outbox = outboxes_[i].get(), credit_bytes] { outbox->set_credit(credit_bytes); });
+  }
   if (uplink_) uplink_->lanes().set_credit(credit_bytes);
-  service_->set_credit(credit_bytes);
 }
 
 Status Node::usable() const {

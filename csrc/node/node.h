@@ -21,6 +21,7 @@
 #include "cluster/client.h"
 #include "cluster/scheduler.h"
 #include "node/uplink.h"
+#include "protocol/outbox.h"
 #include "protocol/tree.h"
 #include "summation/service.h"
 #include "worker/worker.h"
@@ -83,7 +84,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   Status start_scheduler();
   Status start_service_and_join();
   Status wait_for_start(const KeepWaiting& keep_waiting);
-  protocol::Join make_join(const std::string& ip, const std::vector<std::string>& addresses,
+  protocol::Join make_join(const std::vector<std::string>& addresses,
                            const std::vector<std::string>& local_addresses) const;
   void start_service(const protocol::Tree& tree);
   void build_worker(const protocol::Tree& tree);
@@ -100,10 +101,12 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
 
   const NodeConfig config_;
   TimeUs start_deadline_us_ = 0;
+  std::string ip_;  // that others reach this node at
   Metrics metrics_;
   std::unique_ptr<transport::Transport> tcp_;
   std::unique_ptr<transport::Transport> shm_;  // null: not to be used
   std::vector<std::unique_ptr<transport::EventLoop>> data_loops_;
+  std::vector<std::unique_ptr<protocol::Outbox>> outboxes_;  // of each of them, used on its thread
   std::unique_ptr<transport::EventLoop> control_loop_;
   // Destroyed in the opposite order: nobody calls what is gone already.
   std::unique_ptr<cluster::Scheduler> scheduler_;

@@ -11,7 +11,7 @@ using transport::Arrival;
 using transport::Landing;
 
 Child::Child(Shard& shard, std::unique_ptr<transport::Connection> connection)
-    : shard_(shard), answers_(shard.credit_bytes_), connection_(std::move(connection)) {}
+    : shard_(shard), port_(shard.outbox_), connection_(std::move(connection)) {}
 
 bool Child::is(const DataHead& hello) const {
   return rank_ == static_cast<int>(hello.rank) && level_ == hello.level && lane_ == hello.lane;
@@ -33,41 +33,25 @@ void Child::send_failure(const DataHead& request, const Status& why, transport::
 
 void Child::enqueue(const DataHead& head, Answer answer) {
   // By reference nothing waits for a wire.
-  if (connection_->lends()) return hand_over(std::move(answer), nullptr);
+  if (connection_->lends()) return hand_over(answer, [keep = answer.keep](const Status&) {});
   const uint64_t bytes = answer.payload.data.size();
-  answers_.push(head.priority, bytes, std::move(answer));
-  pump();
-}
-
-void Child::pump() {
-  while (std::optional<Answer> next = answers_.pop()) {
-    const uint64_t bytes = next->payload.data.size();
-    hand_over(std::move(*next), [this, bytes, alive = std::weak_ptr(alive_)](const Status& status) {
-      if (alive.expired()) return;
-      answers_.give_back(bytes);
-      if (status) pump();
+  port_.push(head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
+    hand_over(answer, [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {
+      if (status && !alive.expired()) port_.sent(bytes);
     });
-  }
+  });
 }
 
-void Child::hand_over(Answer answer, UniqueFunction<void(const Status&)> on_sent) {
-  connection_->send(answer.head, answer.payload,
-                    [keep = std::move(answer.keep), on_sent = std::move(on_sent)](const Status& status) mutable {
-                      if (on_sent) on_sent(status);
-                    });
+void Child::hand_over(const Answer& answer, UniqueFunction<void(const Status&)> on_sent) {
+  connection_->send(answer.head, answer.payload, std::move(on_sent));
 }
 
 void Child::give_back(transport::Loan loan) {
   if (loan != transport::kNoLoan) connection_->give_back(loan);
 }
 
-void Child::set_credit(uint64_t credit_bytes) {
-  answers_.set_credit(credit_bytes);
-  pump();
-}
-
 void Child::leave(bool in_order, TimeUs deadline_us) {
-  for (Answer& answer : answers_.take_all()) hand_over(std::move(answer), nullptr);
+  port_.flush();
   if (in_order) {
     DataHead goodbye;
     goodbye.type = DataType::kGoodbye;
@@ -183,7 +167,10 @@ Status Child::on_failed(const DataHead& head, const Arrival& arrival) {
   return Status::ok();
 }
 
-void Child::on_closed(transport::Connection&, const Status& why) { shard_.on_closed(*this, why); }
+void Child::on_closed(transport::Connection&, const Status& why) {
+  port_.close();
+  shard_.on_closed(*this, why);
+}
 
 void Child::on_starving(transport::Connection&) {
   if (tier_ != nullptr) tier_->relieve(*this);

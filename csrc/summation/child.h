@@ -7,7 +7,7 @@
 #include <string>
 #include <variant>
 
-#include "protocol/credit_queue.h"
+#include "protocol/outbox.h"
 #include "summation/shard.h"
 #include "summation/tier.h"
 
@@ -30,7 +30,6 @@ class Child final : public transport::Receiver {
   // A kFailed with the status' code and text.
   void send_failure(const protocol::DataHead& request, const Status& why, transport::Loan loan);
   void give_back(transport::Loan loan);
-  void set_credit(uint64_t credit_bytes);
   // Sends what is left, a goodbye after it if `in_order`, and closes (Connection::close_when_sent).
   void leave(bool in_order, TimeUs deadline_us);
 
@@ -49,15 +48,14 @@ class Child final : public transport::Receiver {
   };
 
   void enqueue(const protocol::DataHead& head, Answer answer);
-  void pump();
-  void hand_over(Answer answer, UniqueFunction<void(const Status&)> on_sent);
+  void hand_over(const Answer& answer, UniqueFunction<void(const Status&)> on_sent);
   Status on_hello(const protocol::DataHead& head);
   Status on_push_pull(const protocol::DataHead& head, const transport::Arrival& arrival, Bytes payload);
   Status on_failed(const protocol::DataHead& head, const transport::Arrival& arrival);
   Result<protocol::Aggregator::Verdict> admit(const protocol::DataHead& head, size_t payload_bytes) const;
 
   Shard& shard_;
-  protocol::CreditQueue<Answer> answers_;
+  protocol::Outbox::Port port_;
   // Ends with this object: a connection reports what was sent in a task of its own, which may come later.
   const std::shared_ptr<std::monostate> alive_ = std::make_shared<std::monostate>();
   std::unique_ptr<transport::Connection> connection_;  // after what its callbacks use

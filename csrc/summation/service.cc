@@ -8,10 +8,9 @@
 
 namespace byteps::summation {
 
-Service::Service(const std::vector<transport::EventLoop*>& loops, uint64_t credit_bytes, Metrics& metrics,
-                 ShardEvents& events) {
-  for (transport::EventLoop* loop : loops) {
-    shards_.push_back(std::make_unique<Shard>(*loop, credit_bytes, metrics, events));
+Service::Service(const std::vector<Place>& places, Metrics& metrics, ShardEvents& events) {
+  for (const Place& place : places) {
+    shards_.push_back(std::make_unique<Shard>(*place.loop, *place.outbox, metrics, events));
   }
   listeners_.resize(shards_.size());
 }
@@ -55,10 +54,6 @@ void Service::post_each(F f) {
 
 void Service::start(const Position& position) {
   post_each([=](Shard& shard) { shard.start(position); });
-}
-
-void Service::set_credit(uint64_t credit_bytes) {
-  post_each([=](Shard& shard) { shard.set_credit(credit_bytes); });
 }
 
 void Service::fail_tensor(uint32_t tensor, const Status& why) {

@@ -13,9 +13,12 @@ namespace byteps::summation {
 
 class Service {
  public:
-  // A shard for each of `loops`, which outlive the service. The others as of Shard.
-  Service(const std::vector<transport::EventLoop*>& loops, uint64_t credit_bytes, Metrics& metrics,
-          ShardEvents& events);
+  struct Place {
+    transport::EventLoop* loop;
+    protocol::Outbox* outbox;
+  };
+  // A shard for each of `places`, which outlive the service. The others as of Shard.
+  Service(const std::vector<Place>& places, Metrics& metrics, ShardEvents& events);
   ~Service();  // closes all connections
 
   // Each shard at an address of its own that the kernel or the transport chooses: its addresses, in order, as
@@ -26,7 +29,6 @@ class Service {
 
   // See Shard for all of these.
   void start(const Position& position);
-  void set_credit(uint64_t credit_bytes);
   void fail_tensor(uint32_t tensor, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);

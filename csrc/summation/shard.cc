@@ -13,12 +13,13 @@ TimeUs patience_of_root(TimeUs limit_us) { return limit_us < kNever / 2 ? limit_
 
 }  // namespace
 
-Shard::Shard(transport::EventLoop& loop, uint64_t credit_bytes, Metrics& metrics, ShardEvents& events)
-    : loop_(loop), credit_bytes_(credit_bytes), metrics_(metrics), events_(events) {}
+Shard::Shard(transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics, ShardEvents& events)
+    : loop_(loop), outbox_(outbox), metrics_(metrics), events_(events) {}
 
 Shard::~Shard() = default;
 
 void Shard::adopt(std::unique_ptr<transport::Connection> connection) {
+  if (leaving_) return;
   children_.push_back(std::make_unique<Child>(*this, std::move(connection)));
   if (cluster_) children_.back()->start();
 }
@@ -37,11 +38,6 @@ void Shard::start(const Position& position) {
   }
   cluster_ = std::make_unique<Tier>(environment, position.machines, limits, nullptr, 0);
   for (const auto& child : children_) child->start();
-}
-
-void Shard::set_credit(uint64_t credit_bytes) {
-  credit_bytes_ = credit_bytes;
-  for (const auto& child : children_) child->set_credit(credit_bytes);
 }
 
 template <typename F>
@@ -110,6 +106,7 @@ void Shard::remove(Child& child) {
 
 void Shard::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
   for_each_tier([](Tier& tier) { tier.stop_timers(); });
+  leaving_ = true;
   leave_done_ = std::move(done);
   for (const auto& child : children_) {
     // No goodbye from a failed job: children would take it for an orderly leave, and this node for the guilty one.

@@ -11,6 +11,7 @@
 
 #include "base/buffer_pool.h"
 #include "base/metrics.h"
+#include "protocol/outbox.h"
 #include "protocol/tree.h"
 #include "summation/tier.h"
 #include "transport/transport.h"
@@ -40,17 +41,16 @@ struct Position {
 
 class Shard {
  public:
-  // `credit_bytes`: handed to a child's connection ahead of answers that may be more urgent.
-  Shard(transport::EventLoop& loop, uint64_t credit_bytes, Metrics& metrics, ShardEvents& events);
+  // `outbox`: of the loop; all that goes to the network from there.
+  Shard(transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics, ShardEvents& events);
   ~Shard();  // on the loop, or after it has stopped
 
-  // A connection of this service's listener, or the local worker's. Kept unread until start().
+  // A connection of this service's listener, or the local worker's. Kept unread until start(); closed at once when
+  // this service leaves already.
   void adopt(std::unique_ptr<transport::Connection> connection);
   // The roster is known. Once.
   void start(const Position& position);
 
-  // As given to the constructor, from now on.
-  void set_credit(uint64_t credit_bytes);
   // The tensor was declared with contradictory sizes or dtypes: its rounds fail, now and later.
   void fail_tensor(uint32_t tensor, const Status& why);
   // The rank has left the job in order.
@@ -78,7 +78,7 @@ class Shard {
   void for_each_tier(F&& f);
 
   transport::EventLoop& loop_;
-  uint64_t credit_bytes_;
+  protocol::Outbox& outbox_;
   Metrics& metrics_;
   ShardEvents& events_;
   BufferPool pool_;  // outlives the connections, whose unsent frames hold its buffers
@@ -88,6 +88,7 @@ class Shard {
   std::unique_ptr<Tier> cluster_;                 // null until start()
   std::vector<std::unique_ptr<Child>> children_;  // one per connection
   bool failed_ = false;
+  bool leaving_ = false;
   UniqueFunction<void()> leave_done_;
 };
 

@@ -11,31 +11,39 @@ using transport::Arrival;
 using transport::Connection;
 using transport::Landing;
 
-Link::Link(LinkOptions options, Connector connector, Metrics& metrics, LinkEvents& events)
+Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics,
+           LinkEvents& events)
     : options_(std::move(options)),
       connector_(std::move(connector)),
       metrics_(metrics),
       events_(events),
-      queue_(options_.credit_bytes) {}
+      outbox_(outbox),
+      own_outbox_(options_.credit_bytes) {}
 
 void Link::enqueue(std::vector<Outgoing> partitions) {
   for (Outgoing& outgoing : partitions) {
-    const bool is_failure = !outgoing.failure;
-    if (!ended_.is_ok()) {
-      if (!is_failure) events_.on_settled(outgoing.handle, ended_);
-      continue;
+    if (ended_) {
+      connection_ ? offer(std::move(outgoing)) : early_.push_back(std::move(outgoing));
+    } else if (outgoing.failure) {
+      events_.on_settled(outgoing.handle, ended_);
     }
-    // The next round of the same key follows a failure, never goes before it.
-    const int32_t priority = is_failure ? std::numeric_limits<int32_t>::max() : outgoing.head.priority;
-    const uint64_t bytes = outgoing.input.size();
-    queue_.push(priority, bytes, std::move(outgoing));
   }
-  connection_ ? pump() : connect();
+  if (!connection_) connect();
 }
 
-void Link::set_credit(uint64_t credit_bytes) {
-  queue_.set_credit(credit_bytes);
-  pump();
+void Link::offer(Outgoing outgoing) {
+  // The next round of the same key follows a failure, never goes before it.
+  const int32_t priority =
+      outgoing.failure ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
+  const uint64_t bytes = outgoing.input.size();
+  const uint64_t ticket = ++last_ticket_;
+  offered_.emplace(ticket, std::move(outgoing));
+  port_->push(priority, protocol::Outbox::Kind::kContribution, bytes, [this, ticket] { hand_over(ticket); });
+}
+
+void Link::hand_over(uint64_t ticket) {
+  const Outgoing outgoing = std::move(offered_.extract(ticket).mapped());
+  outgoing.failure ? send(outgoing) : send_failure(outgoing);
 }
 
 void Link::connect() {
@@ -57,15 +65,8 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   hello.rank = options_.rank;
   hello.lane = options_.lane;
   connection_->send(protocol::encode(hello), {}, nullptr);
-  pump();
-}
-
-void Link::pump() {
-  while (connection_) {
-    std::optional<Outgoing> next = queue_.pop();
-    if (!next) return;
-    next->failure ? send(*next) : send_failure(*next);
-  }
+  port_.emplace(connection_->lends() ? own_outbox_ : outbox_);
+  for (Outgoing& outgoing : std::exchange(early_, {})) offer(std::move(outgoing));
 }
 
 void Link::send(const Outgoing& outgoing) {
@@ -76,8 +77,7 @@ void Link::send(const Outgoing& outgoing) {
   if (!connection_->lends()) add(metrics_.bytes_sent, bytes);
   connection_->send(protocol::encode(head), {outgoing.input, outgoing.output},
                     [this, bytes](const Status& status) {
-                      queue_.give_back(bytes);
-                      if (status) pump();
+                      if (status) port_->sent(bytes);
                     });
 }
 
@@ -152,6 +152,7 @@ Status Link::settle_answered(const DataHead& head, const Result<protocol::Plan>&
 }
 
 void Link::on_closed(Connection&, const Status& why) {
+  port_->close();
   connection_->loop().post([doomed = std::move(connection_)] {});  // it is calling us: destroyed after that
   if (!ended_.is_ok()) return settle_all(ended_);                  // after a goodbye, of either side
   lose(why);
@@ -170,6 +171,7 @@ void Link::peer_left() {
 void Link::fail(const Status& why) {
   if (ended_.is_ok()) ended_ = why;
   if (connection_) {
+    port_->close();
     connection_->close();
     connection_.reset();
   }
@@ -180,6 +182,7 @@ void Link::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> d
   leave_done_ = std::move(done);
   if (ended_.is_ok()) ended_ = why;
   if (!connection_) return settle_all(why);
+  port_->close();  // what has not been sent is not sent any more
   DataHead goodbye;
   goodbye.type = DataType::kGoodbye;
   goodbye.epoch = options_.epoch;
@@ -191,7 +194,10 @@ void Link::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> d
 void Link::settle_all(const Status& why) {
   auto unanswered = std::exchange(unanswered_, {});
   for (const auto& [key, partition] : unanswered) events_.on_settled(partition.handle, why);
-  for (const Outgoing& outgoing : queue_.take_all()) {
+  for (const auto& [ticket, outgoing] : std::exchange(offered_, {})) {
+    if (outgoing.failure) events_.on_settled(outgoing.handle, why);
+  }
+  for (const Outgoing& outgoing : std::exchange(early_, {})) {
     if (outgoing.failure) events_.on_settled(outgoing.handle, why);
   }
   if (leave_done_) std::exchange(leave_done_, nullptr)();

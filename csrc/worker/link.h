@@ -1,4 +1,4 @@
-// A child's connection to one shard of one summation service: sends partitions by priority within the credit,
+// A child's connection to one shard of one summation service: sends partitions by priority within the credit (protocol/outbox),
 // receives results straight into place. The child is a worker, or a machine's service on its way to the root.
 //
 // All methods on the loop's thread. The connection is made at the first partition. When it breaks, its partitions
@@ -6,12 +6,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/metrics.h"
-#include "protocol/credit_queue.h"
+#include "protocol/outbox.h"
 #include "protocol/push_pull_table.h"
 #include "transport/transport.h"
 
@@ -45,7 +46,7 @@ struct LinkOptions {
   uint32_t service = 0;      // node number of the service
   uint16_t lane = 0;         // number of this link among those to the same shard
   std::string service_text;  // how messages name it
-  uint64_t credit_bytes = 0;
+  uint64_t credit_bytes = 0;  // of a connection that lends, which has an order of its own
 };
 
 class Link final : public transport::Receiver {
@@ -53,10 +54,12 @@ class Link final : public transport::Receiver {
   // Makes the connection; on the link's loop.
   using Connector = UniqueFunction<void(transport::ConnectCallback)>;
 
-  Link(LinkOptions options, Connector connector, Metrics& metrics, LinkEvents& events);
+  // `outbox`: of the loop; all that goes to the network from there.
+  Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics, LinkEvents& events);
 
   void enqueue(std::vector<Outgoing> partitions);
-  void set_credit(uint64_t credit_bytes);
+  // As in LinkOptions, from now on.
+  void set_credit(uint64_t credit_bytes) { own_outbox_.set_credit(credit_bytes); }
   // The peer has left the job in order. Without a connection everything settles now, else what the peer has not
   // answered when the connection ends.
   void peer_left();
@@ -81,7 +84,8 @@ class Link final : public transport::Receiver {
 
   void connect();
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection);
-  void pump();
+  void offer(Outgoing outgoing);
+  void hand_over(uint64_t ticket);
   void send(const Outgoing& outgoing);
   void send_failure(const Outgoing& outgoing);
   void lose(const Status& why);
@@ -97,7 +101,12 @@ class Link final : public transport::Receiver {
   bool connecting_ = false;
   bool lost_ = false;
   Status ended_;  // not ok: nothing is sent any more, everything settles with it
-  protocol::CreditQueue<Outgoing> queue_;
+  protocol::Outbox& outbox_;
+  protocol::Outbox own_outbox_;
+  std::optional<protocol::Outbox::Port> port_;      // once connected
+  std::vector<Outgoing> early_;                     // came before the connection
+  std::unordered_map<uint64_t, Outgoing> offered_;  // wait in the outbox, by ticket
+  uint64_t last_ticket_ = 0;
   std::unordered_map<protocol::Key, Unanswered, protocol::KeyHash> unanswered_;
   std::string failure_text_;  // where the text of a kFailed lands
   UniqueFunction<void()> leave_done_;

@@ -28,8 +28,7 @@ class WorkerEvents {
   virtual void send_declare(protocol::Declare declare) = 0;
   // As LinkEvents.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
-  // This worker's links have another credit now; so should those that carry on what they send, and those
-  // that answer. Any thread.
+  // Outboxes and links that are not this worker's own get another credit. Any thread.
   virtual void on_credit(uint64_t credit_bytes) = 0;
 };
 

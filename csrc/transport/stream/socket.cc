@@ -6,9 +6,14 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <string_view>
 
 namespace byteps::transport {
 namespace {
+
+// Two of the largest packets that leave the kernel at once.
+constexpr int kUnsentBytes = 128 << 10;
+constexpr std::string_view kCongestionControl = "cubic";
 
 int get_option(int fd, int level, int option) {
   int value = 0;
@@ -57,7 +62,11 @@ Result<Address> adopt_listening_socket(int fd) {
   return local_address(fd);
 }
 
-void disable_send_delay(int fd) { enable(fd, IPPROTO_TCP, TCP_NODELAY); }
+void tune_tcp(int fd) {
+  enable(fd, IPPROTO_TCP, TCP_NODELAY);
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes, sizeof kUnsentBytes);
+  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(), kCongestionControl.size());
+}
 
 Address local_address(int fd) {
   SocketAddress address;

@@ -18,8 +18,12 @@ Result<UniqueFd> open_listening_socket(const Address& address);
 // Takes over a listening TCP socket made elsewhere: its address. kInvalidArgument if it is no such socket.
 Result<Address> adopt_listening_socket(int fd);
 
-// TCP: frames are written whole, so nothing is gained by waiting for more bytes (RFC 896 would, for an answer's time).
-void disable_send_delay(int fd);
+// What every TCP connection of byteps wants of the kernel; where it refuses, the connection works all the same.
+//  - Frames are written whole, so nothing is gained by waiting for more bytes (RFC 896 would, for an answer's time).
+//  - Bytes that the kernel has taken but not sent cannot be overtaken any more: it shall take few (TCP_NOTSENT_LOWAT).
+//  - A host has connections to all others at once, and a push_pull ends with the slowest. bbr, some kernels' default,
+//    shares a link between them less evenly than cubic does.
+void tune_tcp(int fd);
 
 Address local_address(int fd);
 Address peer_address(int fd);

@@ -16,7 +16,7 @@ class TcpKind final : public StreamKind {
   Result<UniqueFd> make_gift() const override { return UniqueFd(); }
   Result<std::unique_ptr<Connection>> make_connection(EventLoop& loop, UniqueFd socket, const Address& peer,
                                                       Side, UniqueFd) const override {
-    disable_send_delay(socket.get());
+    tune_tcp(socket.get());
     return std::unique_ptr<Connection>(
         std::make_unique<StreamConnection>(loop, std::move(socket), "tcp " + peer.to_string(),
                                            FrameLimits{.max_payload_bytes = options_.max_payload_bytes}));

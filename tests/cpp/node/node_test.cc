@@ -8,7 +8,9 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <string>
 #include <thread>
+#include <tuple>
 
 #include "support/job.h"
 
@@ -20,20 +22,28 @@ bool always() { return true; }
 struct Shape {
   int workers;
   int servers;
+  int ranks_per_machine = 1;
+
+  JobOptions options() const {
+    return {.workers = workers, .servers = servers, .ranks_per_machine = ranks_per_machine, .adjust = nullptr};
+  }
 };
 
 class JobTest : public testing::TestWithParam<Shape> {};
 
 INSTANTIATE_TEST_SUITE_P(Shapes, JobTest,
                          testing::Values(Shape{1, 0}, Shape{1, 1}, Shape{2, 0}, Shape{2, 1}, Shape{2, 2},
-                                         Shape{2, 3}, Shape{3, 0}, Shape{4, 2}),
+                                         Shape{2, 3}, Shape{3, 0}, Shape{4, 2}, Shape{2, 0, 2},
+                                         Shape{4, 0, 4}, Shape{4, 1, 4}, Shape{4, 0, 2}, Shape{5, 1, 2},
+                                         Shape{5, 2, 3}),
                          [](const auto& test) {
                            return std::to_string(test.param.workers) + "workers" +
-                                  std::to_string(test.param.servers) + "servers";
+                                  std::to_string(test.param.servers) + "servers" +
+                                  std::to_string(test.param.ranks_per_machine) + "together";
                          });
 
 TEST_P(JobTest, SumsTensorsOfManySizesOverSeveralRounds) {
-  Job job({.workers = GetParam().workers, .servers = GetParam().servers, .adjust = nullptr});
+  Job job(GetParam().options());
   ASSERT_TRUE(job.all_started());
   const int n = GetParam().workers;
   job.on_all([n](int rank, Node& node) {
@@ -53,7 +63,7 @@ TEST_P(JobTest, SumsTensorsOfManySizesOverSeveralRounds) {
 }
 
 TEST_P(JobTest, EveryReductionAndBroadcast) {
-  Job job({.workers = GetParam().workers, .servers = GetParam().servers, .adjust = nullptr});
+  Job job(GetParam().options());
   ASSERT_TRUE(job.all_started());
   const int n = GetParam().workers;
   job.on_all([n](int rank, Node& node) {
@@ -75,7 +85,7 @@ TEST_P(JobTest, EveryReductionAndBroadcast) {
 }
 
 TEST_P(JobTest, ManyInFlightInAnOrderOfEachRanksOwn) {
-  Job job({.workers = GetParam().workers, .servers = GetParam().servers, .adjust = nullptr});
+  Job job(GetParam().options());
   ASSERT_TRUE(job.all_started());
   const int n = GetParam().workers;
   job.on_all([n](int rank, Node& node) {
@@ -114,23 +124,59 @@ TEST_P(JobTest, ManyInFlightInAnOrderOfEachRanksOwn) {
   });
 }
 
-TEST(NodeTest, SameBitsWhateverServesAndHoweverCut) {
-  std::vector<float> first;
-  for (const Shape shape : {Shape{3, 0}, Shape{3, 1}, Shape{3, 3}}) {
-    for (const int64_t partition_bytes : {4096, 100'000, 1 << 20}) {
-      Job job({.workers = shape.workers, .servers = shape.servers, .adjust = [=](NodeConfig& config, int) {
-                 config.partition_bytes = partition_bytes;
-               }});
-      ASSERT_TRUE(job.all_started());
-      job.on_all([&first](int rank, Node& node) {
-        std::mt19937 random(static_cast<unsigned>(rank));
-        std::vector<float> values(100'003);
-        for (float& value : values) value = std::uniform_real_distribution<float>(-1, 1)(random);
-        ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32, ReduceOp::kAverage));
-        if (rank != 0) return;
-        if (first.empty()) first = values;
-        EXPECT_EQ(first, values);
-      });
+// What rank 0 gets for the average of values that every order of summation rounds differently, as bytes.
+std::string average_of_noise(const JobOptions& options, DType dtype) {
+  Job job(options);
+  EXPECT_TRUE(job.all_started());
+  std::string result;
+  job.on_all([&](int rank, Node& node) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    std::vector<uint16_t> values(150'002);
+    for (size_t i = 0; i < values.size(); ++i) {
+      // In both formats a number of either sign between 2^-7 and 2^8 or so: no NaN, no infinity.
+      values[i] = static_cast<uint16_t>((random() & 0x8fff) | 0x3800);
+      if (dtype == DType::kFloat32 && i % 2 == 0) values[i] = static_cast<uint16_t>(random());  // low half
+    }
+    ASSERT_TRUE(push_pull(node, "x", values, dtype, ReduceOp::kAverage));
+    if (rank == 0) result.assign(reinterpret_cast<const char*>(values.data()), values.size() * 2);
+  });
+  return result;
+}
+
+class BitsTest : public testing::TestWithParam<std::tuple<DType, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(All, BitsTest,
+                         testing::Combine(testing::Values(DType::kFloat32, DType::kFloat16, DType::kBFloat16),
+                                          testing::Values(1, 2, 4)),
+                         [](const auto& test) {
+                           return std::string(to_string(std::get<0>(test.param))) +
+                                  std::to_string(std::get<1>(test.param)) + "together";
+                         });
+
+TEST_P(BitsTest, DependOnNothingButWhichRanksShareAMachine) {
+  const auto [dtype, together] = GetParam();
+  std::string first;
+  for (const int servers : {0, 1, 3}) {
+    for (const std::string placement : {"auto", "ps", "allreduce", "weights"}) {
+      if (servers == 0 && placement == "ps") continue;
+      for (const int64_t partition_bytes : {4096, 100'000, 1 << 20}) {
+        for (const bool shm : {true, false}) {
+          if (!shm && (together == 1 || partition_bytes == 4096)) continue;
+          JobOptions options{.workers = 4, .servers = servers, .ranks_per_machine = together, .adjust = nullptr};
+          options.adjust = [&](NodeConfig& config, int) {
+            config.partition_bytes = partition_bytes;
+            config.shm = shm;
+            config.placement = placement;
+            if (placement != "weights") return;
+            config.placement += ":1";
+            for (int site = 1; site < 4 / together + servers; ++site) config.placement += ",2.5";
+          };
+          const std::string bits = average_of_noise(options, dtype);
+          if (first.empty()) first = bits;
+          ASSERT_TRUE(bits == first) << placement << ", " << servers << " servers, partitions of "
+                                     << partition_bytes << (shm ? "" : ", without shared memory");
+        }
+      }
     }
   }
 }
@@ -244,7 +290,9 @@ TEST(NodeTest, AnotherSecretIsRefusedAndTheMissingRankNamed) {
 }
 
 TEST(NodeTest, RanksAreNumberedWhenTheyHaveNone) {
-  Job job({.workers = 3, .servers = 0, .adjust = [](NodeConfig& config, int) { config.rank = -1; }});
+  Job job({.workers = 3, .servers = 0, .ranks_per_machine = 0, .adjust = [](NodeConfig& config, int) {
+             config.rank = -1;
+           }});
   ASSERT_TRUE(job.all_started());
   std::vector<int> ranks;
   for (int i = 0; i < 3; ++i) {

@@ -13,6 +13,7 @@ namespace byteps::node {
 struct JobOptions {
   int workers = 2;
   int servers = 0;
+  int ranks_per_machine = 1;  // servers are machines of their own; 0: everything is on this one
   std::function<void(NodeConfig&, int rank)> adjust;  // servers have ranks from `workers` on
 };
 

@@ -1,0 +1,76 @@
+"""Runs a command on every host of a lab, as a job of byteps.
+
+    python -m benchmarks.lab --hosts 4 --mbps 200 -- python examples/torch/fashion_mnist.py
+    python -m benchmarks.lab --hosts 4 --servers 2 --mbps 200 -- byteps bench push_pull
+    python -m benchmarks.lab --mbps 400 100 -- bash -c 'ip addr show eth0'
+
+Each command finds its host in LAB_HOST and all addresses in LAB_ADDRESSES. The lab is gone when the first one fails or
+all have ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import signal
+import subprocess
+import sys
+import threading
+
+from benchmarks.lab.iperf import goodput_mbps
+from benchmarks.lab.job import LabJob
+from benchmarks.lab.lab import Lab
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.lab", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, help="on which the command runs; else one for each rate")
+    parser.add_argument("--servers", type=int, default=0, help="further hosts, with a byteps server each (0)")
+    parser.add_argument(
+        "--mbps", type=float, nargs="+", default=[200], help="Mbit/s of each link, both ways; one for all, or a list"
+    )
+    parser.add_argument("--mtu", type=int, default=1500, help="bytes (1500)")
+    parser.add_argument("--iperf", action="store_true", help="first measure what the links carry")
+    parser.add_argument("command", nargs="+", help="and its arguments, after --")
+    options = parser.parse_args()
+    total = (options.hosts or len(options.mbps) - options.servers) + options.servers
+    rates = options.mbps * total if len(options.mbps) == 1 else options.mbps
+    if len(rates) != total or total <= options.servers:
+        parser.error(f"{len(rates)} rates for {total} hosts, of which {options.servers} are servers")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with Lab(rates, mtu=options.mtu) as lab:
+        if options.iperf:
+            print("iperf3, Mbit/s:", *(f"{rate:.1f}" for rate in goodput_mbps(lab)), flush=True)
+        return run_job(lab, total - options.servers, options.command)
+
+
+def run_job(lab: Lab, workers: int, command: list[str]) -> int:
+    """Until all workers have ended, or one has failed; its exit code."""
+    job = LabJob(lab, workers)
+    for host in job.servers:
+        lab.popen(host.number, [sys.executable, "-m", "byteps.server"], env=job.environment(host))
+    exit_codes: queue.Queue[int] = queue.Queue()
+    for host in job.workers:
+        process = lab.popen(
+            host.number, command, env=job.environment(host), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        threading.Thread(target=_follow, args=(host.name, process, exit_codes)).start()
+    for _ in job.workers:
+        if code := exit_codes.get():
+            return code if code > 0 else 128 - code
+    return 0
+
+
+def _follow(name: str, process: subprocess.Popen[str], exit_codes: queue.Queue[int]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        sys.stdout.write(f"{name}: {line}")
+        sys.stdout.flush()
+    exit_codes.put(process.wait())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

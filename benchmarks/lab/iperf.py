@@ -1,0 +1,40 @@
+"""What a lab's links carry, by iperf3: the B of every bound."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from benchmarks.lab.lab import Lab
+
+_PORT = "5201"
+
+
+def goodput_mbps(lab: Lab, seconds: float = 3.0) -> list[float]:
+    """TCP payload in Mbit/s of one stream from each host to the next, all at once: each host sends and receives.
+
+    The first second is left out. The i-th figure is that of the stream from host i to host i + 1.
+    """
+    count = len(lab.hosts)
+    servers = [
+        lab.popen(host, ["iperf3", "-s", "-1", "-p", _PORT, "--forceflush"], stdout=subprocess.PIPE, text=True)
+        for host in range(count)
+    ]
+    for server in servers:
+        assert server.stdout is not None
+        while "listening" not in (line := server.stdout.readline()):
+            if not line:
+                raise RuntimeError("iperf3 does not start as a server")
+    clients = [
+        lab.popen(
+            host,
+            ["iperf3", "-c", lab.hosts[(host + 1) % count].address, "-p", _PORT, "-t", f"{seconds:g}", "-O", "1", "-J"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for host in range(count)
+    ]
+    results = [json.loads(client.communicate(timeout=seconds + 30)[0]) for client in clients]
+    for server in servers:
+        server.communicate(timeout=30)
+    return [result["end"]["sum_received"]["bits_per_second"] / 1e6 for result in results]

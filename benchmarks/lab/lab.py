@@ -1,0 +1,231 @@
+"""H hosts on this machine, each with a network interface that sends and receives R Mbit/s at once.
+
+    with Lab([200, 200, 100]) as lab:
+        lab.run(0, ["iperf3", "-s", "-D"])
+        lab.run(1, ["iperf3", "-c", lab.hosts[0].address])
+
+A host is a network namespace (with a host name and, if wished, a /dev/shm and IPC of its own) whose only interface,
+eth0, is a veth pair into a bridge; the bridge is in a namespace, too, so nothing of the machine's own network is
+touched. A token bucket at each end of the pair limits both directions. Nothing has a name outside: whatever happens to
+this process, the kernel removes the namespaces, and keeper.py ends the processes that still run in them.
+
+Needs root, iproute2 and util-linux.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import which
+from types import TracebackType
+from typing import Any
+
+from benchmarks.lab.namespaces import NEW_HOSTNAME, NEW_IPC, NEW_MOUNTS, NEW_NETWORK, Namespaces
+
+INTERFACE = "eth0"
+_PREFIX = "10.77.0."
+_BRIDGE = "bridge0"
+_KEEPER = Path(__file__).with_name("keeper.py")
+
+# A packet before segmentation has up to 64 KiB, and the bucket must hold one.
+_BURST_BYTES = 72 << 10
+# As a switch would have: some 20 ms of the rate, but enough for a few segments of each of several senders.
+_QUEUE_S = 0.02
+_LEAST_QUEUE_BYTES = 512 << 10
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a lab."""
+
+    number: int
+    mbps: float  # of its link, each way
+    address: str
+    name: str
+
+
+class Lab:
+    """The hosts, from `__enter__` to `__exit__`."""
+
+    def __init__(self, rates_mbps: Sequence[float], *, mtu: int = 1500, own_shm: bool = True) -> None:
+        """Nothing is made yet.
+
+        Args:
+            rates_mbps: of each host's link, in each direction.
+            mtu: of all links, in bytes.
+            own_shm: each host has its own /dev/shm and System V IPC, as separate machines have.
+        """
+        if not 1 <= len(rates_mbps) <= 250 or min(rates_mbps) <= 0:
+            raise ValueError(f"a lab has 1 to 250 hosts with rates above 0 Mbit/s, not {list(rates_mbps)}")
+        self.hosts = [Host(i, rate, f"{_PREFIX}{i + 1}", f"host{i}") for i, rate in enumerate(rates_mbps)]
+        self._mtu = mtu
+        self._own_shm = own_shm
+        self._namespaces: list[Namespaces] = []
+        self._bridge: Namespaces | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._processes: list[subprocess.Popen[Any]] = []
+
+    def __enter__(self) -> Lab:
+        if reason := why_impossible():
+            raise RuntimeError(f"no lab on this machine: {reason}")
+        try:
+            self._bridge = Namespaces.create(NEW_NETWORK, self._set_up_bridge)
+            for host in self.hosts:
+                self._add(host)
+            self._keeper = self._start_keeper()
+        except BaseException:
+            self._take_down()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._take_down()
+
+    def popen(self, host: int, argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+        """As subprocess.Popen(argv, **options), on a host; Popen.pid is that of `argv`."""
+        folder = str(options.pop("cwd", None) or Path.cwd())
+        process = subprocess.Popen([*self._namespaces[host].enter_command(folder), *argv], **options)
+        self._processes.append(process)
+        return process
+
+    def run(
+        self, host: int, argv: Sequence[str | Path], *, check: bool = True, **options: Any
+    ) -> subprocess.CompletedProcess[Any]:
+        """As subprocess.run(argv, **options), on a host; a failure raises, unless `check` says otherwise."""
+        folder = str(options.pop("cwd", None) or Path.cwd())
+        return subprocess.run([*self._namespaces[host].enter_command(folder), *argv], check=check, **options)
+
+    def enter_command(self, host: int) -> Sequence[str]:
+        """For programs that start others themselves: the words before a command that put it on the host."""
+        return self._namespaces[host].enter_command(str(Path.cwd()))
+
+    def queues(self, host: int) -> str:
+        """What `tc` says of both ends of a host's link: configuration and counters."""
+        assert self._bridge is not None
+        ends = [(self._namespaces[host], INTERFACE), (self._bridge, _port(host))]
+        shown = [
+            subprocess.run(
+                ["nsenter", f"--net={space.path('net')}", "--", "tc", "-s", "qdisc", "show", "dev", device],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+            for space, device in ends
+        ]
+        return "".join(shown)
+
+    def counters(self, host: int) -> tuple[int, int]:
+        """Bytes that the host's interface has received and sent so far, with all headers."""
+        assert self._bridge is not None
+        done = subprocess.run(
+            ["nsenter", f"--net={self._bridge.path('net')}", "--", "cat", "/proc/net/dev"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        fields = next(line.split() for line in done.stdout.splitlines() if line.strip().startswith(f"{_port(host)}:"))
+        return int(fields[9]), int(fields[1])  # the bridge's end sends what the host receives
+
+    def _set_up_bridge(self) -> None:
+        _feed("ip", [f"link add dev {_BRIDGE} mtu {self._mtu} type bridge", f"link set {_BRIDGE} up"])
+
+    def _add(self, host: Host) -> None:
+        kinds = NEW_NETWORK | NEW_HOSTNAME | NEW_MOUNTS | (NEW_IPC if self._own_shm else 0)
+        assert self._bridge is not None
+        bridge, port = self._bridge, _port(host.number)
+
+        def set_up() -> None:
+            # The other end of the pair is made where we are and moved to the bridge's namespace.
+            commands = [
+                f"link add dev {INTERFACE} mtu {self._mtu} type veth peer name {port} mtu {self._mtu} "
+                f"netns {bridge.path('net')}",
+                f"addr add {host.address}/24 dev {INTERFACE}",
+                f"link set {INTERFACE} up",
+                "link set lo up",
+            ]
+            _feed("ip", commands)
+            _feed("tc", [_limit(INTERFACE, host.mbps)])
+            in_bridge = ["nsenter", f"--net={bridge.path('net')}", "--"]
+            _feed("ip", [f"link set {port} master {_BRIDGE} up"], in_bridge)
+            _feed("tc", [_limit(port, host.mbps)], in_bridge)
+            self._set_up_machine(host)
+
+        self._namespaces.append(Namespaces.create(kinds, set_up))
+
+    def _set_up_machine(self, host: Host) -> None:
+        subprocess.run(["hostname", host.name], check=True)
+        subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+        subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)  # shows this namespace's interfaces
+        if self._own_shm:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm"], check=True)
+
+    def _start_keeper(self) -> subprocess.Popen[bytes]:
+        descriptors = [space["net"] for space in self._namespaces]
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", _KEEPER, str(os.getpid()), *map(str, descriptors)],
+            stdin=subprocess.PIPE,
+            pass_fds=descriptors,
+            start_new_session=True,  # Ctrl-C is for us
+        )
+
+    def _take_down(self) -> None:
+        if self._keeper is not None:
+            self._keeper.communicate()
+        for process in self._processes:
+            process.wait()
+        for spaces in [*self._namespaces, *filter(None, [self._bridge])]:
+            spaces.close()
+        self._keeper, self._processes, self._namespaces, self._bridge = None, [], [], None
+
+
+def why_impossible() -> str | None:
+    """The reason for which this machine can have no lab; None if it can."""
+    if os.geteuid() != 0:
+        return "only root can make network namespaces"
+    if missing := [name for name in ("ip", "tc", "nsenter", "mount") if which(name) is None]:
+        return f"{' and '.join(missing)} missing (Debian: iproute2, util-linux)"
+    try:
+        Namespaces.create(NEW_NETWORK | NEW_MOUNTS | NEW_HOSTNAME, _try_queue).close()
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"namespaces or tc do not work: {error}"
+    return None
+
+
+def host_environment(lab: Lab, host: Host, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What programs on a host may want to know."""
+    return {
+        **inherited,
+        "LAB_HOST": str(host.number),
+        "LAB_ADDRESSES": ",".join(each.address for each in lab.hosts),
+        "LAB_MBPS": f"{host.mbps:g}",
+        "LAB_INTERFACE": INTERFACE,
+    }
+
+
+def _port(number: int) -> str:
+    return f"port{number}"
+
+
+def _limit(device: str, mbps: float) -> str:
+    queue_bytes = max(_LEAST_QUEUE_BYTES, math.ceil(mbps * 1e6 / 8 * _QUEUE_S))
+    return f"qdisc add dev {device} root tbf rate {mbps}mbit burst {_BURST_BYTES} limit {queue_bytes}"
+
+
+def _feed(program: str, commands: Iterable[str], before: Sequence[str] = ()) -> None:
+    done = subprocess.run(
+        [*before, program, "-batch", "-"], input="\n".join(commands) + "\n", capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise OSError(f"{program} {'; '.join(commands)}: {done.stderr.strip()}")
+
+
+def _try_queue() -> None:
+    _feed("ip", ["link add dev try0 type veth peer name try1"])
+    _feed("tc", [_limit("try0", 100)])

@@ -1,0 +1,109 @@
+"""Makes contenders: each library's own way to start n ranks at a place."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.contender import Contender, Started
+from benchmarks.peers.places import InLab, Place, base_environment
+
+_SUM_RANK = [sys.executable, "-m", "benchmarks.peers.sum_rank"]
+_GLOO_PORT = 29400
+
+
+def byteps(
+    place: Place,
+    name: str = "byteps",
+    settings: Mapping[str, str] | None = None,
+    program: Sequence[str] = (*_SUM_RANK, "byteps"),
+) -> Contender:
+    """Ours, with the given settings."""
+
+    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+        environments = place.byteps_environments(settings or {})
+        processes = []
+        for index, environment in enumerate(environments):
+            command = list(program) if index < place.ranks else [sys.executable, "-m", "byteps.server"]
+            processes.append(place.popen(index, command, environment | base_environment() | extra, output))
+        return Started(processes, place.ranks, processes[place.ranks :])
+
+    return Contender(name, spawn)
+
+
+def gloo(place: Place, name: str = "gloo") -> Contender:
+    """torch.distributed's, which takes a ring for all but small tensors."""
+
+    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+        port = _GLOO_PORT if isinstance(place, InLab) else _free_port()
+        shared = {
+            **base_environment(),
+            **extra,
+            "GLOO_SOCKET_IFNAME": place.interface,
+            "BENCH_STORE": f"tcp://{place.address(0)}:{port}",
+            "BENCH_SIZE": str(place.ranks),
+        }
+        processes = [
+            place.popen(rank, [*_SUM_RANK, "gloo"], shared | {"BENCH_RANK": str(rank)}, output)
+            for rank in range(place.ranks)
+        ]
+        return Started(processes, place.ranks)
+
+    return Contender(name, spawn)
+
+
+_RING = {"coll_tuned_use_dynamic_rules": "1", "coll_tuned_allreduce_algorithm": "4"}
+_TCP = {"btl": "tcp,self", "pml": "ob1"}
+
+
+def openmpi(place: Place, name: str = "openmpi", *, ring: bool = True, tcp: bool | None = None) -> Contender:
+    """OpenMPI by its own mpirun, which enters the lab's hosts as it would log into machines.
+
+    Args:
+        place: the ranks' hosts.
+        name: of the contender.
+        ring: force the ring; OpenMPI's own choice takes twice its time on networks.
+        tcp: its TCP transport only; None: in a lab.
+    """
+
+    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+        options = (_RING if ring else {}) | (_TCP if tcp or (tcp is None and isinstance(place, InLab)) else {})
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(place.ranks), "--bind-to", "none"]
+        if isinstance(place, InLab):
+            hosts = ",".join(f"{host.address}:1" for host in place.hosts())
+            command += ["--host", hosts]
+            options |= {
+                "plm_rsh_agent": _write_login(place, Path(extra["BENCH_CONTROL"]).parent),
+                "plm_rsh_no_tree_spawn": "1",
+                "btl_tcp_if_include": place.interface,
+                "oob_tcp_if_include": place.interface,
+            }
+        for key, value in options.items():
+            command += ["--mca", key, value]
+        for variable in ("PYTHONPATH", "OMP_NUM_THREADS", *extra):
+            command += ["-x", variable]
+        process = place.popen(0, [*command, *_SUM_RANK, "openmpi"], base_environment() | extra, output)
+        return Started([process], place.ranks)
+
+    return Contender(name, spawn)
+
+
+def _write_login(place: InLab, folder: Path) -> str:
+    """What mpirun calls instead of ssh: `login ADDRESS COMMAND...` runs the command on that host of the lab."""
+    cases = "".join(
+        f"  {host.address}) exec {shlex.join(place.lab.enter_command(host.number))} sh -c \"$*\" ;;\n"
+        for host in place.hosts()
+    )
+    script = folder / "login"
+    script.write_text(f'#!/bin/sh\nhost=$1\nshift\ncase "$host" in\n{cases}esac\nexit 1\n')
+    script.chmod(0o700)
+    return str(script)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
