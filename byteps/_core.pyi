@@ -146,5 +146,5 @@ def simulate_step(
     """One training step by the protocol's code on a simulated network.
 
     predicted_s (bound on communication alone), summed_s (first gradient to last sum), step_s (start of the backward
-    pass to the end of the next forward pass), messages (cost of the simulation: about a million a second).
+    pass to the end of the next forward pass), messages (cost of the simulation: half a million a second).
     """

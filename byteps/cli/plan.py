@@ -21,7 +21,7 @@ _PLACEMENTS = {"allreduce": "all-reduce", "ps": "parameter server", "auto": "byt
 _MODELS = ("vgg16", "resnet50", "gpt2")
 _LAYERS = 50  # of a model that is known by its size only
 _MAX_SITES = 1 << 14
-_MAX_MESSAGES = 30_000_000  # about half a minute for each placement
+_MAX_MESSAGES = 6_000_000  # up to 20 s for each placement
 _MAX_ROWS = 17
 
 

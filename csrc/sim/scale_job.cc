@@ -10,6 +10,7 @@
 #include "protocol/aggregation.h"
 #include "protocol/push_pull_table.h"
 #include "protocol/tensor_directory.h"
+#include "protocol/tree.h"
 #include "sim/scale_network.h"
 
 namespace byteps::sim {
@@ -26,10 +27,15 @@ uint32_t count_machines(const std::vector<Site>& sites) {
       std::count_if(sites.begin(), sites.end(), [](const Site& site) { return !site.is_server; }));
 }
 
-std::vector<std::string> names_of_machines(uint32_t count) {
-  std::vector<std::string> names;
-  for (uint32_t i = 0; i < count; ++i) names.push_back("machine " + std::to_string(i));
-  return names;
+// A node for each site, so that node and site have the same number.
+std::vector<protocol::NodeInfo> nodes_of(const std::vector<Site>& sites) {
+  std::vector<protocol::NodeInfo> nodes;
+  for (const Site& site : sites) {
+    protocol::NodeInfo& node = nodes.emplace_back();
+    node.role = site.is_server ? protocol::Role::kServer : protocol::Role::kWorker;
+    node.machine = std::to_string(nodes.size());
+  }
+  return nodes;
 }
 
 std::vector<double> speeds_of(const std::vector<Site>& sites) {
@@ -65,6 +71,7 @@ class ScaleJob : private ScaleEvents {
 
   const ScaleOptions& options_;
   uint32_t num_machines_;
+  protocol::Tree tree_;
   std::vector<Tensor> tensors_;
   protocol::TensorDirectory directory_;
   std::vector<protocol::PushPullTable> workers_;
@@ -79,7 +86,8 @@ class ScaleJob : private ScaleEvents {
 ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
     : options_(options),
       num_machines_(count_machines(options.sites)),
-      directory_(names_of_machines(num_machines_), protocol::Placer(shares), options.partition_bytes),
+      tree_(nodes_of(options.sites), num_machines_),
+      directory_(tree_.machines().describe, protocol::PlaceGiver(tree_, shares), options.partition_bytes),
       network_({.bytes_per_s = speeds_of(options.sites),
                 .latency_s = options.latency_s,
                 .credit_bytes = options.credit_bytes},
@@ -93,10 +101,10 @@ ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
     network_.at(times[i], static_cast<uint32_t>(tensors_.size()));
   }
   const auto num_sites = static_cast<uint32_t>(options.sites.size());
-  for (uint32_t i = 0; i < num_machines_; ++i) workers_.emplace_back(i, num_machines_, num_sites);
+  for (uint32_t i = 0; i < num_machines_; ++i) workers_.emplace_back(i, tree_);
   for (uint32_t i = 0; i < num_sites; ++i) {
-    services_.push_back(std::make_unique<Aggregator>(names_of_machines(num_machines_),
-                                                     protocol::AggregationLimits{kNever, kNever}));
+    services_.push_back(
+        std::make_unique<Aggregator>(tree_.machines(), protocol::AggregationLimits{kNever, kNever}));
   }
   summed_s_.resize(num_machines_, std::vector<double>(layers.size()));
 }
@@ -150,7 +158,7 @@ void ScaleJob::carry_out(uint32_t machine, const protocol::StartPartition& start
                                       .partition = start.head.key.partition,
                                       .bytes = static_cast<uint32_t>(start.head.bytes),
                                       .from = static_cast<uint16_t>(machine),
-                                      .to = start.service});
+                                      .to = static_cast<uint16_t>(start.parent.node)});
 }
 
 void ScaleJob::carry_out(uint32_t machine, const protocol::FinishHandle& finish) {

@@ -1,7 +1,7 @@
 // One training step of a whole job, by the code that a job runs, on sites with network cards of given speeds.
 //
 // From protocol/: placement and tensor_directory say where partitions go, push_pull_table cuts and counts them at each
-// machine, credit_queue orders what goes to the wire, aggregation knows when a sum is complete. Only the network
+// machine, outbox orders what goes to the wire, aggregation knows when a sum is complete. Only the network
 // (scale_network) and the GPUs (scale_model) are models. Sums take no time, and neither does what stays inside a
 // machine: a machine is one worker here, however many GPUs it has.
 #pragma once
@@ -32,8 +32,8 @@ struct ScaleResult {
   uint64_t messages = 0;   // between and inside sites
 };
 
-// Contributions and results that simulate() would have to deal with: its time (some 2 million a second) and, over the
-// sites, its memory (about 40 bytes each) grow with them.
+// Contributions and results that simulate() would have to deal with. Its time grows with them (half a million a second
+// or more), and so does its memory (about 40 bytes each).
 uint64_t count_messages(const ScaleOptions& options);
 
 // Deterministic. Invalid argument: a speed is unknown, a layer cannot be cut into such partitions, the placement does

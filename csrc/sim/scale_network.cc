@@ -23,9 +23,9 @@ ScaleNetwork::ScaleNetwork(const ScaleNetworkOptions& options, ScaleEvents& even
 void ScaleNetwork::send(int32_t priority, const ScaleMessage& message) {
   if (message.from == message.to) return schedule(now_s_, Kind::kComplete, message);
   Card& card = cards_[message.from];
-  Queue& queue = card.queue_of(message);
-  queue.push(priority, message.bytes, message);
-  pump(card, queue);
+  const auto kind =
+      message.is_result ? protocol::Outbox::Kind::kAnswer : protocol::Outbox::Kind::kContribution;
+  card.port.push(priority, kind, message.bytes, [this, &card, message] { transmit(card, message); });
 }
 
 void ScaleNetwork::at(double when_s, uint32_t timer) { schedule(when_s, Kind::kTimer, {.tensor = timer}); }
@@ -55,19 +55,14 @@ void ScaleNetwork::dispatch(const Event& event) {
     case Kind::kComplete: return events_.on_message(event.message);
     case Kind::kSent: break;
   }
-  Card& card = cards_[event.message.from];
-  Queue& queue = card.queue_of(event.message);
-  queue.give_back(event.message.bytes);
-  pump(card, queue);
+  cards_[event.message.from].port.sent(event.message.bytes);
 }
 
-void ScaleNetwork::pump(Card& card, Queue& queue) {
-  while (const auto message = queue.pop()) {
-    const double start_s = std::max(now_s_, card.sends_until_s);
-    card.sends_until_s = start_s + message->bytes / card.bytes_per_s;
-    schedule(card.sends_until_s, Kind::kSent, *message);
-    schedule(start_s + latency_s_, Kind::kArrives, *message);
-  }
+void ScaleNetwork::transmit(Card& card, const ScaleMessage& message) {
+  const double start_s = std::max(now_s_, card.sends_until_s);
+  card.sends_until_s = start_s + message.bytes / card.bytes_per_s;
+  schedule(card.sends_until_s, Kind::kSent, message);
+  schedule(start_s + latency_s_, Kind::kArrives, message);
 }
 
 void ScaleNetwork::on_first_byte(const ScaleMessage& message) {

@@ -1,19 +1,19 @@
 // Sites with network cards of limited speed, around a switch without limits; for jobs of up to some thousand sites.
 //
 // Unlike virtual_network, which is about order and faults, this is about time. A card sends one message at a time, at
-// its speed, while it receives at the same speed. What it sends next is protocol/credit_queue's choice, with a queue for
-// the card's contributions and one for its results, which share it as connections do. The first byte of a message arrives a latency after it was sent. What waits to be received takes
+// its speed, while it receives at the same speed. What it sends next is protocol/outbox's choice. The first byte of a message arrives a latency after it was sent. What waits to be received takes
 // turns by sender, as connections share a link: start-time fair queueing of whole messages (Goyal, Vin and Cheng,
 // SIGCOMM 1996). A message from a slower card is complete when its last byte has come, but keeps the card busy only
 // for as long as the card needs for it. What waits is unlimited: no loss, and nobody is slowed down at the source.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <vector>
 
-#include "protocol/credit_queue.h"
+#include "protocol/outbox.h"
 
 namespace byteps::sim {
 
@@ -65,18 +65,12 @@ class ScaleNetwork {
       return tag != other.tag ? tag > other.tag : sequence > other.sequence;
     }
   };
-  using Queue = protocol::CreditQueue<ScaleMessage>;
   struct Card {
     Card(double speed, uint64_t credit_bytes, size_t num_sites)
-        : bytes_per_s(speed),
-          contributions(credit_bytes),
-          results(credit_bytes),
-          last_tag_of_sender(num_sites) {}
-    Queue& queue_of(const ScaleMessage& message) { return message.is_result ? results : contributions; }
-
+        : bytes_per_s(speed), outbox(credit_bytes), last_tag_of_sender(num_sites) {}
     double bytes_per_s;
-    Queue contributions;
-    Queue results;
+    protocol::Outbox outbox;
+    protocol::Outbox::Port port{outbox};
     double sends_until_s = 0;
     std::vector<Incoming> incoming;          // heap
     std::vector<double> last_tag_of_sender;  // by site
@@ -96,12 +90,12 @@ class ScaleNetwork {
 
   void schedule(double when_s, Kind kind, const ScaleMessage& message);
   void dispatch(const Event& event);
-  void pump(Card& card, Queue& queue);
+  void transmit(Card& card, const ScaleMessage& message);
   void on_first_byte(const ScaleMessage& message);
   void receive_next(Card& card);
   void on_received(Card& card);
 
-  std::vector<Card> cards_;
+  std::deque<Card> cards_;
   double latency_s_;
   ScaleEvents& events_;
   std::vector<Event> heap_;

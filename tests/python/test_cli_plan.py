@@ -52,11 +52,15 @@ def test_simulated_computation_hides_communication(capsys: pytest.CaptureFixture
     assert simulation["placements"]["auto"]["step_s"] == pytest.approx(0.9, rel=0.01)
 
 
-def test_partitions_grow_until_the_simulation_is_bearable(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--workers", "2", "--model-mb", "400", "--partition-kib", "4", "--simulate")
+def test_partitions_grow_until_the_simulation_is_bearable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("--workers", "2", "--model-mb", "4", "--partition-kib", "4", "--simulate")
     assert plan(capsys, *arguments)["simulation"]["partition_bytes"] == 4096
-    arguments = ("--workers", "2", "--model-mb", "100000", "--partition-kib", "4", "--simulate")
-    assert plan(capsys, *arguments)["simulation"]["partition_bytes"] > 4096
+    monkeypatch.setattr("byteps.cli.plan._MAX_MESSAGES", 400)
+    simulation = plan(capsys, *arguments)["simulation"]
+    assert simulation["partition_bytes"] == 40_000
+    assert simulation["placements"]["auto"]["messages"] <= 600  # each of 50 layers is rounded up
 
 
 def test_text_groups_sites_that_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
