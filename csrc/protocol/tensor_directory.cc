@@ -1,5 +1,6 @@
 #include "protocol/tensor_directory.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "protocol/partition.h"
@@ -18,12 +19,33 @@ void charge(PlaceGiver& giver, const Placed& placed, const Partitioning& partiti
 }  // namespace
 
 PlaceGiver::PlaceGiver(const Tree& tree, std::vector<double> shares)
-    : sites_(std::move(shares)),
-      turns_(tree.num_sites(), Placer(std::vector<double>(tree.num_turns(), 1.0 / tree.num_turns()))) {}
+    : sites_(std::move(shares)), turn_bytes_(tree.num_turns()) {
+  for (uint32_t turn = 0; turn < tree.num_turns(); ++turn) {
+    lane_of_turn_.push_back(tree.lane({0, static_cast<uint16_t>(turn)}));
+  }
+  const size_t num_lanes = lane_of_turn_.back() + size_t{1};
+  rank_bytes_.resize(tree.num_turns() / num_lanes);
+  loads_.resize(tree.num_sites(),
+                {std::vector<uint64_t>(tree.num_turns()), std::vector<uint64_t>(num_lanes)});
+}
 
 Place PlaceGiver::next(uint64_t bytes) {
   const uint16_t site = sites_.place(bytes);
-  return {site, turns_[site].place(bytes)};
+  Loads& here = loads_[site];
+  const auto load = [&](size_t turn) {
+    return turn_bytes_[turn] + rank_bytes_[turn % rank_bytes_.size()] + here.by_turn[turn] +
+           here.by_lane[lane_of_turn_[turn]];
+  };
+  size_t least = 0;
+  for (size_t turn = 1; turn < turn_bytes_.size(); ++turn) {
+    if (load(turn) < load(least)) least = turn;
+  }
+  const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);  // empty ones take turns as well
+  turn_bytes_[least] += charged_bytes;
+  rank_bytes_[least % rank_bytes_.size()] += charged_bytes;
+  here.by_turn[least] += charged_bytes;
+  here.by_lane[lane_of_turn_[least]] += charged_bytes;
+  return {site, static_cast<uint16_t>(least)};
 }
 
 void PlaceGiver::charge(const Place& place, uint64_t bytes) {

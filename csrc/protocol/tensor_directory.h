@@ -21,7 +21,9 @@ namespace byteps::protocol {
 
 inline constexpr size_t kMaxTensors = 1u << 20;
 
-// Hands out places: sites by their shares, and on each site the turns evenly, by bytes at every moment.
+// Hands out places: sites by their shares, and turns evenly, by bytes at every moment. A turn loads its rank on every
+// machine, where that sums the machine; on the site it loads the root as well, and one of its shards. Each partition
+// gets the turn that has the least of these together.
 class PlaceGiver {
  public:
   // `shares` by site of `tree`.
@@ -32,7 +34,15 @@ class PlaceGiver {
 
  private:
   Placer sites_;
-  std::vector<Placer> turns_;  // by site
+  struct Loads {
+    std::vector<uint64_t> by_turn;  // bytes
+    std::vector<uint64_t> by_lane;
+  };
+  std::vector<uint16_t> lane_of_turn_;
+  // All sites together; turns that are alike for the ranks of all machines are one entry of rank_bytes_.
+  std::vector<uint64_t> turn_bytes_;
+  std::vector<uint64_t> rank_bytes_;
+  std::vector<Loads> loads_;  // by site
 };
 
 class TensorDirectory {

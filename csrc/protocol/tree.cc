@@ -1,16 +1,33 @@
 #include "protocol/tree.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "protocol/text.h"
 
 namespace byteps::protocol {
 
+namespace {
+
+// Of any mixture of 1 to 8. More are not worth the scheduler's time: odd mixtures of sizes are served a little unevenly.
+constexpr uint32_t kMaxRanksPeriod = 840;
+constexpr uint32_t kMaxShardsPeriod = 12;  // of 1 to 4
+
+uint32_t common_period(const std::vector<uint32_t>& sizes, uint32_t limit) {
+  uint64_t period = 1;
+  for (const uint32_t size : sizes) {
+    period = std::lcm(period, uint64_t{size});
+    if (period > limit) return *std::max_element(sizes.begin(), sizes.end());
+  }
+  return static_cast<uint32_t>(period);
+}
+
+}  // namespace
+
 Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
   std::map<std::string, uint32_t> machines;
   for (uint32_t node = 0; node < nodes.size(); ++node) {
     num_shards_.push_back(std::max<uint32_t>(1, static_cast<uint32_t>(nodes[node].addresses.size())));
-    max_shards_ = std::max(max_shards_, num_shards_.back());
     if (node >= num_workers) continue;
     const auto [found, is_new] = machines.try_emplace(nodes[node].machine, num_machines());
     if (is_new) ranks_.emplace_back();
@@ -18,8 +35,11 @@ Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
     machine_of_rank_.push_back(found->second);
     describe_rank_.push_back(nodes[node].describe());
   }
+  std::vector<uint32_t> sizes;
+  for (const auto& ranks : ranks_) sizes.push_back(static_cast<uint32_t>(ranks.size()));
+  ranks_period_ = common_period(sizes, kMaxRanksPeriod);
+  shards_period_ = common_period(num_shards_, kMaxShardsPeriod);
   add_sites(nodes, machines);
-  for (const auto& ranks : ranks_) max_ranks_ = std::max(max_ranks_, static_cast<uint32_t>(ranks.size()));
 }
 
 void Tree::add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines) {

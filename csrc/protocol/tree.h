@@ -45,8 +45,8 @@ class Tree {
   uint32_t num_machines() const { return static_cast<uint32_t>(ranks_.size()); }  // with workers
   uint32_t num_sites() const { return num_machines() + num_nodes() - num_workers(); }
   // Places have turns below this.
-  uint32_t num_turns() const { return max_ranks_ * max_shards_; }
-  bool has_machine_level() const { return max_ranks_ > 1; }
+  uint32_t num_turns() const { return ranks_period_ * shards_period_; }
+  bool has_machine_level() const { return num_machines() < num_workers(); }
 
   uint32_t machine_of(uint32_t rank) const { return machine_of_rank_[rank]; }
   // Ascending; never empty.
@@ -61,7 +61,7 @@ class Tree {
   // Whom `rank` contributes to.
   Parent parent_of(uint32_t rank, const Place& place) const;
   // Which shard of `node` the partition goes through is this modulo its number of shards: alike for all ranks.
-  uint16_t lane(const Place& place) const { return static_cast<uint16_t>(place.turn / max_ranks_); }
+  uint16_t lane(const Place& place) const { return static_cast<uint16_t>(place.turn / ranks_period_); }
   uint32_t shard(uint32_t node, uint16_t lane) const { return lane % num_shards_[node]; }
   uint32_t num_shards(uint32_t node) const { return num_shards_[node]; }
   // The sums of a machine's service are final where the root is a node below this.
@@ -81,8 +81,9 @@ class Tree {
   std::vector<uint32_t> machine_of_rank_;
   std::vector<std::vector<uint32_t>> ranks_;  // by machine
   std::vector<uint32_t> num_shards_;          // by node
-  uint32_t max_ranks_ = 1;
-  uint32_t max_shards_ = 1;
+  // After so many turns (lanes) each rank of every machine (shard of every node) has had as many as the others.
+  uint32_t ranks_period_ = 1;
+  uint32_t shards_period_ = 1;
   std::vector<Site> sites_;
 };
 

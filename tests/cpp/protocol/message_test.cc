@@ -29,6 +29,7 @@ class Random {
 DataHead random_head(Random& random) {
   DataHead head;
   head.type = static_cast<DataType>(1 + random.below(5));
+  head.level = static_cast<Level>(1 + random.below(2));
   head.dtype = random.dtype();
   head.op = static_cast<ReduceOp>(1 + random.below(6));
   head.epoch = random.u32();
@@ -37,6 +38,8 @@ DataHead random_head(Random& random) {
   head.rank = static_cast<uint32_t>(random.below(kMaxNodes));
   head.priority = static_cast<int32_t>(random.u32());
   head.root = static_cast<uint32_t>(random.below(kMaxNodes));
+  head.top = static_cast<uint16_t>(random.below(kMaxNodes));
+  head.lane = static_cast<uint16_t>(random.below(1u << 16));
   head.bytes = random.below(kMaxTensorBytes / 8 + 1) * 8;
   if (head.type == DataType::kFailed) head.code = random.failure();
   return head;
@@ -53,6 +56,9 @@ NodeInfo random_node(Random& random, Role role, int32_t rank) {
   node.machine = random.text(kMaxHostBytes);
   node.addresses.resize(random.below(4));
   for (std::string& address : node.addresses) address = random.text(kMaxHostBytes);
+  node.local_addresses.resize(random.below(4));
+  for (std::string& address : node.local_addresses) address = random.text(kMaxHostBytes);
+  node.nic_mbps = random.u32();
   return node;
 }
 
@@ -72,8 +78,10 @@ Roster random_roster(Random& random) {
 
 Placed random_placed(Random& random) {
   Placed placed{random.text(kMaxNameBytes), 1 + random.u32() / 2, 1 + random.below(kMaxTensorBytes), {}};
-  placed.services.resize(random.below(100));
-  for (uint16_t& service : placed.services) service = static_cast<uint16_t>(random.below(kMaxNodes));
+  placed.places.resize(random.below(100));
+  for (Place& place : placed.places) {
+    place = {static_cast<uint16_t>(random.below(1u << 16)), static_cast<uint16_t>(random.below(1u << 16))};
+  }
   return placed;
 }
 
@@ -114,11 +122,14 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.rank = 0x0142;
   head.priority = -2;
   head.root = 0x0251;
+  head.level = Level::kMachine;
+  head.top = 0x0362;
+  head.lane = 0x0173;
   head.bytes = 0x0000'0061'6263'6468;
-  const auto expected = bytes_of({1,    2,    4,    6,    0,    0,    0,    0,                             //
+  const auto expected = bytes_of({2,    2,    4,    6,    0,    1,    0,    0,                             //
                                   4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x02, 0x00,  //
                                   0x34, 0x33, 0x32, 0x31, 0x42, 0x01, 0,    0,    0xFE, 0xFF, 0xFF, 0xFF,  //
-                                  0x51, 0x02, 0,    0,    0,    0,    0,    0,                             //
+                                  0x51, 0x02, 0,    0,    0x62, 0x03, 0x73, 0x01,                          //
                                   0x68, 0x64, 0x63, 0x62, 0x61, 0,    0,    0});
   const DataHeadBytes bytes = encode(head);
   EXPECT_EQ(std::vector(bytes.begin(), bytes.end()), expected);
@@ -145,7 +156,7 @@ TEST(DataMessage, RefusesWhatBreaksARule) {
     int value;
     const char* says;
   };
-  const Case cases[] = {{0, 2, "version 1, got 2"},
+  const Case cases[] = {{0, 1, "version 2, got 1"},
                         {1, 0, "type"},
                         {1, 6, "type"},
                         {2, 0, "dtype"},
@@ -154,13 +165,14 @@ TEST(DataMessage, RefusesWhatBreaksARule) {
                         {3, 7, "reduction"},
                         {4, 1, "code"},
                         {4, 10, "status"},
-                        {5, 1, "reserved"},
+                        {5, 0, "level"},
+                        {5, 3, "level"},
+                        {6, 1, "reserved"},
                         {7, 1, "reserved"},
                         {18, 4, "partition"},
                         {25, 0x40, "rank"},
                         {33, 0x40, "root"},
-                        {36, 1, "reserved"},
-                        {39, 1, "reserved"},
+                        {37, 0x40, "top"},
                         {40, 6, "element size"},
                         {45, 0x02, "bytes"}};
   for (const Case& c : cases) {
@@ -201,7 +213,7 @@ TEST(DataMessage, AnyBytesAreRefusedOrRoundTrip) {
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({1, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({2, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0}));
 }
 
@@ -290,7 +302,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
 TEST(ControlMessage, CountsAreCheckedBeforeMemoryIsTaken) {
   EncodedControl encoded = encode(Placed{"w", 1, 4096, {}});
   store_number(&encoded.payload[encoded.payload.size() - 4], uint32_t{kMaxPartitions});
-  EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 524288 bytes"),
+  EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 1048576 bytes"),
             std::string::npos);
   store_number(&encoded.payload[encoded.payload.size() - 4], uint32_t{0xFFFFFFFF});
   EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 0 to 262144"),

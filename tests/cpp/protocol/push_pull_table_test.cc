@@ -6,8 +6,17 @@ namespace byteps::protocol {
 namespace {
 
 constexpr uint32_t kRank = 1;
-constexpr uint32_t kSize = 2;
-constexpr uint32_t kServices = 3;
+constexpr uint16_t kSites = 3;
+
+// Two workers on machines of their own, and a server; each with two shards.
+Tree two_workers_and_a_server() {
+  std::vector<NodeInfo> nodes(3);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].machine = std::to_string(i);
+    nodes[i].addresses = {"a", "b"};
+  }
+  return {nodes, 2};
+}
 
 // A table, and what its actions said, sorted.
 class PushPullTableTest : public testing::Test {
@@ -26,9 +35,11 @@ class PushPullTableTest : public testing::Test {
     return status;
   }
   Status place(const std::string& name, uint32_t id, uint64_t partition_bytes,
-               std::vector<uint16_t> services) {
+               const std::vector<uint16_t>& sites) {
+    std::vector<Place> places;
+    for (const uint16_t site : sites) places.push_back({site, 1});
     TableActions actions;
-    Status status = table_.on_placed({name, id, partition_bytes, std::move(services)}, actions);
+    Status status = table_.on_placed({name, id, partition_bytes, std::move(places)}, actions);
     sort(actions);
     return status;
   }
@@ -58,7 +69,7 @@ class PushPullTableTest : public testing::Test {
     }
   }
 
-  PushPullTable table_{kRank, kSize, kServices};
+  PushPullTable table_{kRank, two_workers_and_a_server()};
   std::vector<Declare> declared_;        // by the last call
   std::vector<StartPartition> started_;  // by the last call
   std::vector<FinishHandle> finished_;   // by the last call
@@ -72,7 +83,7 @@ TEST_F(PushPullTableTest, FirstUseDeclaresAndPlacementStartsThePartitions) {
   ASSERT_EQ(started_.size(), 3u);
   const StartPartition& last = started_[2];
   EXPECT_EQ(last.handle, 1u);
-  EXPECT_EQ(last.service, 1);
+  EXPECT_EQ(last.parent, (Parent{1, Level::kCluster}));
   EXPECT_EQ(last.offset, 8192u);
   DataHead expected;
   expected.type = DataType::kPushPull;
@@ -81,6 +92,8 @@ TEST_F(PushPullTableTest, FirstUseDeclaresAndPlacementStartsThePartitions) {
   expected.rank = kRank;
   expected.priority = 7;
   expected.bytes = 10'000 - 8192;
+  expected.top = 1;
+  expected.lane = 1;
   EXPECT_EQ(last.head, expected);
 }
 
@@ -161,7 +174,7 @@ TEST_F(PushPullTableTest, RefusesBadRequestsAndBeginsNothing) {
       {start(5, std::string(1025, 'x')), "expected 1 to 1024 bytes, got 1025"},
       {start(6, "x", 6), "tensor 'x': size: expected a multiple of the element size"},
       {start(7, "x", kMaxTensorBytes + 4), "expected at most"},
-      {start(8, "x", 8, ReduceOp::kBroadcast, kSize), "tensor 'x': root: expected a rank below 2, got 2"},
+      {start(8, "x", 8, ReduceOp::kBroadcast, 2), "tensor 'x': root: expected a rank below 2, got 2"},
   };
   for (const Case& c : cases) {
     EXPECT_EQ(c.status.code(), StatusCode::kInvalidArgument) << c.says;
@@ -200,9 +213,9 @@ TEST_F(PushPullTableTest, RefusalOfATensorOfOthersIsIgnored) {
 TEST_F(PushPullTableTest, PlacementThatDoesNotFitIsRefused) {
   EXPECT_EQ(place("w", 1, 4096, {0}).code(), StatusCode::kDataLoss) << "never asked for";
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
-  EXPECT_FALSE(place("w", 1, 4096, {0, 0}).is_ok()) << "a partition without service";
-  EXPECT_FALSE(place("w", 1, 4096, {0, 0, 0, 0}).is_ok()) << "a service too many";
-  EXPECT_FALSE(place("w", 1, 4096, {0, 0, kServices}).is_ok()) << "no such service";
+  EXPECT_FALSE(place("w", 1, 4096, {0, 0}).is_ok()) << "a partition without a place";
+  EXPECT_FALSE(place("w", 1, 4096, {0, 0, 0, 0}).is_ok()) << "a place too many";
+  EXPECT_FALSE(place("w", 1, 4096, {0, 0, kSites}).is_ok()) << "no such site";
   EXPECT_FALSE(place("w", 1, 0, {}).is_ok()) << "no size";
   EXPECT_FALSE(place("w", 1, 1, {}).is_ok()) << "splits elements";
   EXPECT_TRUE(started_.empty());

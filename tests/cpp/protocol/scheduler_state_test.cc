@@ -238,7 +238,8 @@ TEST_F(SchedulerStateTest, DeclarationsAreAnsweredToWhoAsks) {
   start();
   receive(1, Declare{"w", DType::kFloat32, 8192});
   EXPECT_EQ(receivers<Placed>(), Peers{1});
-  EXPECT_EQ(first<Placed>().services, (std::vector<uint16_t>{2, 2})) << "all at the server";
+  EXPECT_EQ(first<Placed>().places, (std::vector<Place>{{1, 0}, {1, 1}}))
+      << "all at the server; the ranks of the machine take turns";
   const Placed placed = first<Placed>();
   receive(0, Declare{"w", DType::kFloat32, 8192});
   EXPECT_EQ(receivers<Placed>(), Peers{0});

@@ -5,10 +5,16 @@
 namespace byteps::protocol {
 namespace {
 
+// Workers on machines of their own.
+PlaceGiver places_on(uint32_t machines) {
+  std::vector<NodeInfo> nodes(machines);
+  for (size_t i = 0; i < nodes.size(); ++i) nodes[i].machine = std::to_string(i);
+  return {Tree(nodes, machines), std::vector<double>(machines, 1.0 / machines)};
+}
+
 class TensorDirectoryTest : public testing::Test {
  protected:
-  TensorDirectory directory_{
-      {"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, Placer({1. / 3, 1. / 3, 1. / 3}), 8192};
+  TensorDirectory directory_{{"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, places_on(3), 8192};
 };
 
 TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {
@@ -18,7 +24,7 @@ TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {
   EXPECT_EQ(placed.name, "w");
   EXPECT_EQ(placed.tensor, 1u);
   EXPECT_EQ(placed.partition_bytes, 8192u);
-  EXPECT_EQ(placed.services, (std::vector<uint16_t>{0, 1, 2}));
+  EXPECT_EQ(placed.places, (std::vector<Place>{{0, 0}, {1, 0}, {2, 0}}));
   EXPECT_EQ(directory_.declare(0, {"w", DType::kFloat32, 20'000}).message, first.message);
   const auto other = directory_.declare(0, {"v", DType::kInt8, 1});
   EXPECT_EQ(std::get<Placed>(other.message).tensor, 2u);
@@ -27,7 +33,7 @@ TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {
 TEST_F(TensorDirectoryTest, DisagreementSpoilsTheNameForAllAndNamesBothRanks) {
   const Declare wrong[] = {{"w", DType::kFloat32, 80}, {"w", DType::kInt32, 100}};
   for (const Declare& declare : wrong) {
-    TensorDirectory directory({"rank 0 (a)", "rank 1 (b)"}, Placer({1}), 8192);
+    TensorDirectory directory({"rank 0 (a)", "rank 1 (b)"}, places_on(1), 8192);
     directory.declare(1, {"w", DType::kFloat32, 100});
     const auto conflict = directory.declare(0, declare);
     EXPECT_TRUE(conflict.to_all);
@@ -53,7 +59,7 @@ TEST_F(TensorDirectoryTest, ImpossibleTensorIsRefusedToWhoAsksAndBindsNothing) {
 }
 
 TEST(TensorDirectory, NamesAreNotWithoutEnd) {
-  TensorDirectory directory({"rank 0", "rank 1"}, Placer({1}), 8192, 3);
+  TensorDirectory directory({"rank 0", "rank 1"}, places_on(1), 8192, 3);
   for (const char* name : {"a", "b", "c"}) {
     EXPECT_TRUE(std::holds_alternative<Placed>(directory.declare(0, {name, DType::kInt8, 0}).message));
   }

@@ -44,7 +44,7 @@ struct PlantedBug {
 class Sabotaged : public testing::TestWithParam<PlantedBug> {};
 
 TEST_P(Sabotaged, IsFound) {
-  constexpr uint64_t kEnoughSeeds = 500;
+  constexpr uint64_t kEnoughSeeds = 1500;
   for (uint64_t seed = 1; seed <= kEnoughSeeds; ++seed) {
     for (const std::string& finding : run(make_scenario(seed), {.sabotage = GetParam().sabotage}).findings) {
       if (finding.find(GetParam().finding) != std::string::npos) return;
@@ -61,7 +61,10 @@ INSTANTIATE_TEST_SUITE_P(
                     PlantedBug{"LoansKept", Sabotage::kKeepsLoans, "after its owner took it back"},
                     PlantedBug{"SuspicionsKept", Sabotage::kKeepsSuspicions, "still there"},
                     PlantedBug{"WithoutTicks", Sabotage::kWithoutTicks, "still there"},
-                    PlantedBug{"SettledTwice", Sabotage::kSettlesTwice, "settled twice"}),
+                    PlantedBug{"SettledTwice", Sabotage::kSettlesTwice, "settled twice"},
+                    PlantedBug{"LendersStarve", Sabotage::kNeverRelieves, "has waited"},
+                    PlantedBug{"FailuresKept", Sabotage::kKeepsFailures, "was not admitted"},
+                    PlantedBug{"PartialAverageDivided", Sabotage::kDividesTwice, "wrong result"}),
     [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace

@@ -12,7 +12,12 @@ namespace {
 class Inbox final : public Receiver {
  public:
   void on_head(Endpoint&, const Frame& frame) override { heads.push_back(number_of(frame)); }
-  void on_frame(Endpoint&, const Frame& frame) override { frames.push_back(number_of(frame)); }
+  void on_frame(Endpoint&, const Frame& frame) override {
+    frames.push_back(number_of(frame));
+    loans.push_back(frame.loan);
+    payloads.push_back(frame.payload);
+  }
+  void on_starving(Endpoint&) override { ++times_starving; }
   void on_closed(Endpoint&, const Status& why) override {
     closed = true;
     reason = why;
@@ -21,21 +26,26 @@ class Inbox final : public Receiver {
 
   std::vector<int> heads;
   std::vector<int> frames;
+  std::vector<Loan> loans;
+  std::vector<View> payloads;
+  int times_starving = 0;
   bool closed = false;
   Status reason;
 };
 
 class VirtualNetworkTest : public testing::TestWithParam<uint64_t> {
  protected:
+  explicit VirtualNetworkTest(Carriage carriage = Carriage::kCopy) : carriage_(carriage) {}
   void SetUp() override {
     network.listen(right, "right", [this](Endpoint& endpoint) {
       far = &endpoint;
       endpoint.start(&at_right);
     });
-    network.connect(left, "right", 1'000'000, [this](Result<Endpoint*> endpoint) {
+    const auto connected = [this](Result<Endpoint*> endpoint) {
       near = *endpoint;
       near->start(&at_left);
-    });
+    };
+    network.connect(left, "right", 1'000'000, connected, carriage_);
     while (near == nullptr) ASSERT_TRUE(clock.run_one(1'000'000));
   }
   void run() {
@@ -44,13 +54,16 @@ class VirtualNetworkTest : public testing::TestWithParam<uint64_t> {
   }
   View payload(size_t bytes) { return {std::make_shared<Memory>(findings, "payload", bytes), 0, bytes}; }
   void send(int number, size_t payload_bytes, SentCallback on_sent = nullptr) {
-    near->send({{static_cast<std::byte>(number)}, payload(payload_bytes), {}}, std::move(on_sent));
+    near->send(
+        {.head = {static_cast<std::byte>(number)}, .payload = payload(payload_bytes), .reply_space = {}},
+        std::move(on_sent));
   }
 
+  const Carriage carriage_;
   Random random{GetParam()};
   Findings findings;
   VirtualClock clock;
-  NetworkOptions options{.window_bytes = 100};
+  NetworkOptions options{.window_bytes = 100, .arena_bytes = 100};
   VirtualNetwork network{clock, random, findings, options};
   VirtualProcess left{clock, "left"};
   VirtualProcess right{clock, "right"};
@@ -112,7 +125,7 @@ TEST_P(VirtualNetworkTest, CutIsSeenByBothSides) {
 
 TEST_P(VirtualNetworkTest, MemoryUsedAfterItsReleaseIsAFinding) {
   const View view = payload(10);
-  near->send({{std::byte{1}}, view, {}}, nullptr);
+  near->send({.head = {std::byte{1}}, .payload = view, .reply_space = {}}, nullptr);
   view.memory->release();
   run();
   ASSERT_EQ(findings.size(), 1u);
@@ -132,6 +145,61 @@ TEST_P(VirtualNetworkTest, NobodyAnswersBeforeTheDeadline) {
   EXPECT_EQ(failed_us, started_us + 5'000);
 }
 
+// Two processes of one machine; the arena of `left` has room for two payloads of 40 bytes.
+class SharedMemoryTest : public VirtualNetworkTest {
+ protected:
+  SharedMemoryTest() : VirtualNetworkTest(Carriage::kShare) {}
+};
+
+TEST_P(SharedMemoryTest, FramesWithoutRoomWaitAndTheOtherEndIsTold) {
+  for (int i = 0; i < 4; ++i) send(i, 40);
+  run();
+  EXPECT_EQ(at_right.frames, (std::vector{0, 1}));
+  EXPECT_EQ(at_right.times_starving, 1);
+  far->give_back(at_right.loans[0]);
+  run();
+  EXPECT_EQ(at_right.frames, (std::vector{0, 1, 2}));
+  EXPECT_EQ(at_right.times_starving, 2);
+}
+
+TEST_P(SharedMemoryTest, AnAnswerGivesItsLoanBack) {
+  for (int i = 0; i < 3; ++i) send(i, 40);
+  run();
+  far->send({.head = {std::byte{9}}, .payload = {}, .reply_space = {}, .gives_back = at_right.loans[1]},
+            nullptr);
+  run();
+  EXPECT_EQ(at_left.frames, std::vector{9});
+  EXPECT_EQ(at_right.frames, (std::vector{0, 1, 2}));
+}
+
+TEST_P(SharedMemoryTest, PayloadsLargerThanTheArenaTravel) {
+  send(1, 500);
+  run();
+  EXPECT_EQ(at_right.frames, std::vector{1});
+  EXPECT_EQ(at_right.loans, std::vector{kNoLoan});
+}
+
+TEST_P(SharedMemoryTest, UseOfALoanThatWasGivenBackIsAFinding) {
+  send(1, 40);
+  run();
+  EXPECT_EQ(at_right.payloads[0].read().size(), 40u);
+  EXPECT_TRUE(findings.empty());
+  far->give_back(at_right.loans[0]);
+  at_right.payloads[0].read();
+  EXPECT_EQ(findings.size(), 1u);
+}
+
+TEST_P(SharedMemoryTest, ALoanGivenBackTwiceIsAFinding) {
+  send(1, 40);
+  run();
+  far->give_back(at_right.loans[0]);
+  far->give_back(at_right.loans[0]);
+  run();
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_NE(findings[0].find("not lent"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, SharedMemoryTest, testing::Range<uint64_t>(1, 10));
 INSTANTIATE_TEST_SUITE_P(Seeds, VirtualNetworkTest, testing::Range<uint64_t>(1, 20));
 
 }  // namespace

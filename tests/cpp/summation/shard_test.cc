@@ -18,8 +18,10 @@ namespace {
 
 using protocol::DataHead;
 using protocol::DataType;
+using protocol::Level;
 
 constexpr uint32_t kEpoch = 0xfeedbeef;
+constexpr uint64_t kCreditBytes = 1 << 20;
 constexpr size_t kCount = 4;  // elements of every tensor here
 using Values = std::vector<int32_t>;
 
@@ -40,6 +42,8 @@ class Peer final : public transport::Receiver {
     head.key = {1, 0};
     head.round = round;
     head.rank = rank_;
+    head.op = op_;
+    head.top = top_;
     head.bytes = kCount * sizeof(int32_t);
     return head;
   }
@@ -55,6 +59,9 @@ class Peer final : public transport::Receiver {
   void close() { connection_->close(); }
 
   uint32_t epoch_ = kEpoch;
+  Level level_ = Level::kCluster;
+  uint16_t top_ = 0;
+  ReduceOp op_ = ReduceOp::kSum;
   Values values_;
   std::vector<DataHead> answers_;
   std::vector<std::string> texts_;  // payloads of the answers
@@ -66,6 +73,7 @@ class Peer final : public transport::Receiver {
     DataHead head;
     head.type = type;
     head.epoch = epoch_;
+    head.level = level_;
     head.rank = rank_;
     return head;
   }
@@ -86,17 +94,26 @@ class Peer final : public transport::Receiver {
   std::unique_ptr<transport::Connection> connection_;
 };
 
-class ShardTest : public testing::Test, public ShardEvents {
+class ShardFixture : public testing::Test, public ShardEvents {
  protected:
-  ShardTest() : loop_(std::move(*transport::EventLoop::create("shard-test"))) {
-    shard_ = std::make_unique<Shard>(*loop_, metrics_, *this);
-    on_loop([this] { shard_->start({"rank 0", "rank 1"}, kEpoch, {kNever, kNever}); });
-    for (uint32_t rank = 0; rank < 2; ++rank) peers_.push_back(connect(rank));
+  ShardFixture() : loop_(std::move(*transport::EventLoop::create("shard-test"))) {
+    shard_ = std::make_unique<Shard>(*loop_, kCreditBytes, metrics_, *this);
+  }
+  // The shard serves a job in which `position` is its place; ranks 0 and 1 speak to it at `level`.
+  void start(Position position, Level level) {
+    position.epoch = kEpoch;
+    position.num_workers = static_cast<uint32_t>(position.describe_rank.size());
+    position.limits = {kNever, kNever};
+    on_loop([&] { shard_->start(position); });
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      peers_.push_back(connect(rank));
+      peers_.back()->level_ = level;
+    }
     on_loop([this] {
       for (const auto& peer : peers_) peer->hello();
     });
   }
-  ~ShardTest() override {
+  ~ShardFixture() override {
     on_loop([this] {
       peers_.clear();
       shard_.reset();
@@ -151,6 +168,18 @@ class ShardTest : public testing::Test, public ShardEvents {
   std::unique_ptr<Shard> shard_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<uint32_t> lost_;
+};
+
+// A root of two machines of one rank each.
+class ShardTest : public ShardFixture {
+ protected:
+  ShardTest() {
+    start({.describe_rank = {"rank 0", "rank 1"},
+           .machines = {{"rank 0", "rank 1"}, {0, 1}},
+           .ranks = {},
+           .limits = {}},
+          Level::kCluster);
+  }
 };
 
 TEST_F(ShardTest, AnswersEveryChildOnceAllHaveContributed) {
@@ -345,6 +374,207 @@ TEST_F(ShardTest, AFailureEndsTheWaitForAChildThatDoesNotRead) {
   on_loop([this] { shard_->fail(unavailable("rank 1 is dead")); });
   EXPECT_TRUE(left.is_set());
   on_loop([&] { stopped.reset(); });
+}
+
+// What goes up is kept, until the test answers it.
+class FakeUplink final : public Uplink {
+ public:
+  bool reaches(uint32_t top) const override { return top != kNowhere; }
+  void push_pull(transport::EventLoop&, const DataHead& head, Bytes partial, MutableBytes result,
+                 UniqueFunction<void(const Status&)> done) override {
+    head_ = head;
+    partial_.resize(partial.size() / sizeof(int32_t));
+    if (!partial.empty()) std::memcpy(partial_.data(), partial.data(), partial.size());
+    result_ = result;
+    done_ = std::move(done);
+  }
+  void fail_round(const DataHead& head, const Status& why) override {
+    failures_.emplace_back(head.round, why.message());
+  }
+  void answer(const Values& values) {
+    std::memcpy(result_.data(), values.data(), result_.size());
+    std::exchange(done_, nullptr)(Status::ok());
+  }
+
+  static constexpr uint32_t kNowhere = 9;
+  DataHead head_;
+  Values partial_;
+  MutableBytes result_;
+  UniqueFunction<void(const Status&)> done_;
+  std::vector<std::pair<uint32_t, std::string>> failures_;
+};
+
+// A service of a machine with ranks 0 and 1, beside another machine with rank 2. Tops below 2 are its own: the node of
+// this very shard is the root there, at the end of the uplink.
+class MachineShardTest : public ShardFixture {
+ protected:
+  MachineShardTest() {
+    start({.describe_rank = {"rank 0", "rank 1", "rank 2"},
+           .machines = {{"rank 0 and rank 1", "rank 2"}, {0, 0, 1}},
+           .ranks = {{"rank 0", "rank 1"}, {0, 1, -1}},
+           .uplink = &uplink_,
+           .num_final_tops = 0,
+           .limits = {}},
+          Level::kMachine);
+  }
+  // Speaks for its machine to the root in this shard.
+  Peer* root_child(uint32_t rank) {
+    peers_.push_back(connect(rank));
+    return peers_.back().get();
+  }
+  void contribute_both(bool with_reply_space = false) {
+    on_loop([=, this] { peers_[0]->contribute(1, {10, 20, 30, 40}, with_reply_space); });
+    on_loop([this] { peers_[1]->contribute(1, {1, 2, 3, 4}); });
+  }
+
+  FakeUplink uplink_;
+};
+
+TEST_F(MachineShardTest, TheSumOfTheMachineGoesUpAndTheAnswerComesDownToEveryRank) {
+  contribute_both(true);
+  EXPECT_EQ(uplink_.partial_, (Values{11, 22, 33, 44}));
+  EXPECT_TRUE(peers_[0]->answers_.empty());
+  on_loop([this] { uplink_.answer({100, 200, 300, 400}); });
+  for (const auto& peer : peers_) {
+    ASSERT_EQ(peer->answers_.size(), 1u);
+    EXPECT_EQ(peer->answers_[0].type, DataType::kResult);
+    EXPECT_EQ(result_of(*peer), (Values{100, 200, 300, 400}));
+  }
+  EXPECT_EQ(peers_[0]->values_, (Values{100, 200, 300, 400})) << "in its reply space";
+}
+
+TEST_F(MachineShardTest, AnAverageIsNotDividedOnItsWayUp) {
+  for (const auto& peer : peers_) peer->op_ = ReduceOp::kAverage;
+  contribute_both();
+  EXPECT_EQ(uplink_.partial_, (Values{11, 22, 33, 44}));
+  EXPECT_EQ(uplink_.head_.op, ReduceOp::kAverage);
+}
+
+TEST_F(MachineShardTest, ABroadcastWhoseRootIsElsewhereGoesUpEmpty) {
+  for (const auto& peer : peers_) {
+    on_loop([&] {
+      DataHead head = peer->head(1);
+      head.op = ReduceOp::kBroadcast;
+      head.root = 2;
+      peer->send(head, {});
+    });
+  }
+  ASSERT_TRUE(uplink_.done_);
+  EXPECT_TRUE(uplink_.partial_.empty());
+  on_loop([this] { uplink_.answer({5, 6, 7, 8}); });
+  EXPECT_EQ(result_of(*peers_[1]), (Values{5, 6, 7, 8}));
+}
+
+TEST_F(MachineShardTest, AFailureAtTheRootReachesEveryRank) {
+  contribute_both(true);
+  on_loop([this] { std::exchange(uplink_.done_, nullptr)(unavailable("rank 2 has left the job")); });
+  for (const auto& peer : peers_) {
+    ASSERT_EQ(peer->answers_.size(), 1u);
+    EXPECT_EQ(peer->answers_[0].type, DataType::kFailed);
+    EXPECT_EQ(peer->texts_[0], "rank 2 has left the job");
+  }
+}
+
+TEST_F(MachineShardTest, ARoundThatFailsOnTheMachineIsToldToTheRoot) {
+  on_loop([this] { peers_[0]->contribute(1, {1, 1, 1, 1}); });
+  peers_[1]->op_ = ReduceOp::kMax;
+  on_loop([this] { peers_[1]->contribute(1, {1, 1, 1, 1}); });
+  ASSERT_EQ(uplink_.failures_.size(), 1u);
+  EXPECT_EQ(uplink_.failures_[0].first, 1u);
+  EXPECT_EQ(uplink_.failures_[0].second, peers_[0]->texts_.at(0));
+  EXPECT_FALSE(uplink_.done_);
+}
+
+// Found by simulation: the answers named no round, and the ranks took the service for broken.
+TEST_F(MachineShardTest, AFailedJobAnswersWhatIsOnItsWayUpOnce) {
+  contribute_both(true);
+  on_loop([this] { shard_->fail(unavailable("rank 2 is dead")); });
+  for (const auto& peer : peers_) {
+    ASSERT_EQ(peer->answers_.size(), 1u);
+    EXPECT_EQ(peer->texts_[0], "rank 2 is dead");
+    EXPECT_EQ(peer->answers_[0].round, 1u);
+  }
+  EXPECT_TRUE(uplink_.failures_.empty()) << "the whole job knows";
+  on_loop([this] { std::exchange(uplink_.done_, nullptr)(unavailable("rank 2 is dead")); });
+  EXPECT_EQ(peers_[0]->answers_.size(), 1u);
+  EXPECT_EQ(peers_[0]->values_, (Values{10, 20, 30, 40})) << "lent memory is not touched any more";
+}
+
+TEST_F(MachineShardTest, ARankThatLeavesWhileItsSumIsUpGetsNothingAndTheOthersGetTheResult) {
+  contribute_both(true);
+  on_loop([this] { peers_[0]->goodbye(); });
+  on_loop([this] { uplink_.answer({5, 6, 7, 8}); });
+  EXPECT_EQ(peers_[0]->values_, (Values{10, 20, 30, 40}));
+  EXPECT_EQ(result_of(*peers_[1]), (Values{5, 6, 7, 8}));
+}
+
+TEST_F(MachineShardTest, WhatCannotReachItsRootIsNotTaken) {
+  peers_[0]->top_ = FakeUplink::kNowhere;
+  on_loop([this] { peers_[0]->contribute(1, {1, 1, 1, 1}); });
+  ASSERT_TRUE(peers_[0]->closed_);
+  EXPECT_EQ(lost_, std::vector<uint32_t>{0});
+}
+
+TEST_F(MachineShardTest, OneRankSpeaksForItsWholeMachineAtTheRoot) {
+  Peer* const machine = root_child(1);
+  Peer* const other = root_child(2);
+  on_loop([&] {
+    machine->hello();
+    other->hello();
+    machine->op_ = other->op_ = ReduceOp::kAverage;
+    machine->contribute(1, {30, 60, 90, 120});
+    other->contribute(1, {0, 0, 0, 30});
+  });
+  EXPECT_EQ(result_of(*machine), (Values{10, 20, 30, 50})) << "over three ranks";
+}
+
+TEST_F(MachineShardTest, AChildThatSaysItCannotContributeFailsTheRoundWithItsReason) {
+  Peer* const machine = root_child(1);
+  Peer* const other = root_child(2);
+  const std::string why = "rank 0 asks for sum, rank 1 for max";
+  on_loop([&] {
+    machine->hello();
+    other->hello();
+    other->contribute(1, {1, 1, 1, 1});
+    DataHead head = machine->head(1);
+    head.type = DataType::kFailed;
+    head.code = StatusCode::kInvalidArgument;
+    machine->send(head, as_bytes(why));
+  });
+  ASSERT_EQ(other->texts_.size(), 1u);
+  EXPECT_EQ(other->texts_[0], why);
+  EXPECT_EQ(other->answers_[0].code, StatusCode::kInvalidArgument);
+  EXPECT_TRUE(machine->answers_.empty());
+}
+
+// All ranks are on this machine, and the root as well.
+class OnlyMachineTest : public ShardFixture {
+ protected:
+  OnlyMachineTest() {
+    start({.describe_rank = {"rank 0", "rank 1"},
+           .machines = {{"rank 0 and rank 1"}, {0, 0}},
+           .ranks = {{"rank 0", "rank 1"}, {0, 1}},
+           .uplink = &uplink_,
+           .num_final_tops = 2,
+           .limits = {}},
+          Level::kMachine);
+  }
+  FakeUplink uplink_;
+};
+
+TEST_F(OnlyMachineTest, NothingIsAboveItUnlessTheRootIsAServer) {
+  for (const auto& peer : peers_) peer->op_ = ReduceOp::kAverage;
+  on_loop([this] {
+    peers_[0]->contribute(1, {10, 20, 30, 40});
+    peers_[1]->contribute(1, {0, 0, 0, 0});
+  });
+  EXPECT_EQ(result_of(*peers_[0]), (Values{5, 10, 15, 20}));
+  EXPECT_FALSE(uplink_.done_);
+  for (const auto& peer : peers_) {
+    peer->top_ = 2;
+    on_loop([&] { peer->contribute(2, {1, 1, 1, 1}); });
+  }
+  EXPECT_TRUE(uplink_.done_);
 }
 
 }  // namespace

@@ -224,5 +224,38 @@ TEST_F(LinkTest, LeavingSaysGoodbyeAfterWhatWasSentAndSettlesTheRest) {
   EXPECT_EQ(settled_[1].message(), "shut down");
 }
 
+// A failure is not answered, so the next round of its key may come right after it.
+TEST_F(LinkTest, AFailureGoesBeforeWhatComesLaterHoweverUrgentThatIs) {
+  Outgoing failure = partition(1, -5);
+  failure.failure = unavailable("rank 4 has left");
+  failure.input = {};
+  Outgoing next = partition(1, 100);
+  next.head.round = 2;
+  std::vector<Outgoing> both;
+  both.push_back(std::move(failure));
+  both.push_back(std::move(next));
+  enqueue(std::move(both));
+  ASSERT_EQ(received_.size(), 3u);
+  EXPECT_EQ(received_[1].type, DataType::kFailed);
+  EXPECT_EQ(received_[1].code, StatusCode::kUnavailable);
+  EXPECT_EQ(received_[1].round, 1u);
+  EXPECT_EQ(received_[2].round, 2u);
+}
+
+TEST_F(LinkTest, AFailureIsNeverSettled) {
+  Outgoing failure = partition(1);
+  failure.failure = unavailable("rank 4 has left");
+  std::vector<Outgoing> one;
+  one.push_back(std::move(failure));
+  enqueue(std::move(one));
+  on_loop([this] { link_->fail(unavailable("server 5 is dead")); });
+  Outgoing late = partition(2);
+  late.failure = unavailable("rank 4 has left");
+  one.clear();
+  one.push_back(std::move(late));
+  enqueue(std::move(one));
+  EXPECT_TRUE(settled_.empty());
+}
+
 }  // namespace
 }  // namespace byteps::worker

@@ -1,0 +1,198 @@
+#include "protocol/tree.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "protocol/tensor_directory.h"
+
+namespace byteps::protocol {
+namespace {
+
+// Workers by machine ("a", "b", …), then servers, which run elsewhere; shards of each.
+Tree make_tree(const std::string& machines, uint32_t num_servers = 0,
+               const std::vector<size_t>& shards = {}) {
+  std::vector<NodeInfo> nodes(machines.size() + num_servers);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const bool is_worker = i < machines.size();
+    nodes[i].role = is_worker ? Role::kWorker : Role::kServer;
+    nodes[i].rank = static_cast<int32_t>(is_worker ? i : i - machines.size());
+    nodes[i].machine = is_worker ? std::string(1, machines[i]) : "server " + std::to_string(i);
+    nodes[i].addresses.resize(shards.empty() ? 1 : shards[i]);
+  }
+  return {nodes, static_cast<uint32_t>(machines.size())};
+}
+
+struct ParentCase {
+  const char* machines;
+  uint32_t num_servers;
+  uint32_t rank;
+  Place place;
+  Parent parent;
+  uint32_t root;
+};
+
+TEST(Tree, WhoIsWhoseParent) {
+  const ParentCase cases[] = {
+      {"a", 0, 0, {0, 0}, {0, Level::kCluster}, 0},     // alone
+      {"ab", 0, 0, {1, 0}, {1, Level::kCluster}, 1},    // one rank per machine: straight to the root
+      {"ab", 1, 1, {2, 0}, {2, Level::kCluster}, 2},    // at a server
+      {"aabb", 0, 0, {0, 0}, {0, Level::kMachine}, 0},  // the root's own machine
+      {"aabb", 0, 1, {0, 1}, {1, Level::kMachine}, 1},
+      {"aabb", 0, 2, {0, 1}, {3, Level::kMachine}, 1},  // another machine: its rank of that turn
+      {"abab", 0, 3, {0, 1}, {3, Level::kMachine}, 2},  // ranks of a machine need not follow each other
+      {"aab", 0, 2, {0, 1}, {1, Level::kCluster}, 1},   // alone on its machine, beside one of two
+      {"aab", 1, 0, {2, 1}, {1, Level::kMachine}, 3},
+  };
+  for (const ParentCase& c : cases) {
+    const Tree tree = make_tree(c.machines, c.num_servers);
+    const std::string what = std::string(c.machines) + ", rank " + std::to_string(c.rank);
+    EXPECT_TRUE(tree.check(c.place)) << what;
+    EXPECT_EQ(tree.parent_of(c.rank, c.place).node, c.parent.node) << what;
+    EXPECT_EQ(tree.parent_of(c.rank, c.place).level, c.parent.level) << what;
+    EXPECT_EQ(tree.root(c.place), c.root) << what;
+  }
+}
+
+TEST(Tree, PlacesOutsideOfItAreErrors) {
+  const Tree tree = make_tree("aab", 1);
+  EXPECT_EQ(tree.num_sites(), 3u);
+  EXPECT_TRUE(tree.check({2, 1}));
+  EXPECT_EQ(tree.check({3, 0}).message(), "site: expected a number below 3, got 3");
+  EXPECT_EQ(tree.check({0, 2}).message(), "turn: expected a number below 2, got 2");
+}
+
+TEST(Tree, ChildrenAreRanksOfAMachineAndMachines) {
+  const Tree tree = make_tree("aba");
+  EXPECT_EQ(tree.children_on(0).of_rank, (std::vector<int32_t>{0, -1, 1}));
+  EXPECT_EQ(tree.children_on(0).describe.size(), 2u);
+  EXPECT_EQ(tree.machines().of_rank, (std::vector<int32_t>{0, 1, 0}));
+  EXPECT_EQ(tree.machines().describe.size(), 2u);
+  EXPECT_NE(tree.machines().describe[0].find(" and rank 2"), std::string::npos)
+      << tree.machines().describe[0];
+}
+
+TEST(Tree, SumsOfTheOnlyMachineEndThereUnlessTheRootIsAServer) {
+  EXPECT_EQ(make_tree("aa", 1).num_final_tops(), 2u);
+  EXPECT_EQ(make_tree("ab").num_final_tops(), 0u);
+}
+
+// A random job of up to 5 machines of up to 8 ranks, and up to 3 servers.
+Tree random_tree(std::mt19937& random) {
+  const bool all_alike = random() % 2 == 0;
+  const size_t ranks_each = 1 + random() % 8;
+  std::string machines;
+  for (char machine = 'a'; machine <= static_cast<char>('a' + random() % 5); ++machine) {
+    machines.append(all_alike ? ranks_each : 1 + random() % 8, machine);
+  }
+  std::shuffle(machines.begin(), machines.end(), random);
+  const uint32_t num_servers = random() % 4;
+  const size_t shards_each = 1 + random() % 4;
+  std::vector<size_t> shards(machines.size() + num_servers, shards_each);
+  if (!all_alike) {
+    for (size_t& count : shards) count = 1 + random() % 4;
+  }
+  return make_tree(machines, num_servers, shards);
+}
+
+TEST(Tree, EveryRankReachesTheRootOverConnectionsThatExist) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const Tree tree = random_tree(random);
+    const Place place{static_cast<uint16_t>(random() % tree.num_sites()),
+                      static_cast<uint16_t>(random() % tree.num_turns())};
+    ASSERT_TRUE(tree.check(place));
+    const uint32_t root = tree.root(place);
+    std::map<uint32_t, uint32_t> speaker;  // by machine
+    for (uint32_t rank = 0; rank < tree.num_workers(); ++rank) {
+      const Parent parent = tree.parent_of(rank, place);
+      ASSERT_TRUE(tree.connects(rank, parent.node, parent.level)) << "seed " << seed << ", rank " << rank;
+      const uint32_t machine = tree.machine_of(rank);
+      uint32_t speaks = rank;
+      if (parent.level == Level::kMachine) {
+        speaks = parent.node;
+        ASSERT_EQ(tree.machine_of(speaks), machine);
+        ASSERT_GE(tree.children_on(machine).of_rank[rank], 0);
+        ASSERT_TRUE(tree.connects(speaks, root, Level::kCluster)) << "seed " << seed << ", rank " << rank;
+      } else {
+        ASSERT_EQ(parent.node, root);
+      }
+      ASSERT_EQ(speaker.emplace(machine, speaks).first->second, speaks) << "ranks of a machine agree";
+    }
+    ASSERT_EQ(speaker.size(), tree.num_machines());
+    if (root < tree.num_workers()) {
+      ASSERT_EQ(speaker.at(tree.machine_of(root)), root) << "the root speaks for its machine";
+    }
+  }
+}
+
+bool tree_is_even(const Tree& tree) {
+  for (uint32_t m = 1; m < tree.num_machines(); ++m) {
+    if (tree.ranks_of(m).size() != tree.ranks_of(0).size()) return false;
+  }
+  return true;
+}
+
+// What the ranks of a machine, the shards of a node, or the sites have got so far.
+struct Load {
+  std::vector<double> bytes;
+  void expect_even(double slack_bytes, const std::string& what) const {
+    const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
+    EXPECT_LE(*most - *least, slack_bytes) << what;
+  }
+};
+
+// At every moment, whatever the sizes: each rank of a machine has summed its machine for as many bytes as the others,
+// and each shard of a service what its node sums, give or take a few partitions; a few more where
+// machines differ in their ranks, so that not all of them can be in step.
+TEST(Tree, PlacesAreBalancedOverRanksShardsAndSites) {
+  constexpr uint64_t kMaxBytes = 4096;
+  for (uint32_t seed = 0; seed < 100; ++seed) {
+    std::mt19937 random(seed);
+    const Tree tree = random_tree(random);
+    PlaceGiver places(tree, std::vector<double>(tree.num_sites(), 1.0 / tree.num_sites()));
+    Load sites{std::vector<double>(tree.num_sites())};
+    std::vector<Load> ranks(tree.num_machines());
+    std::vector<Load> shards(tree.num_nodes());
+    for (uint32_t m = 0; m < tree.num_machines(); ++m) ranks[m].bytes.resize(tree.ranks_of(m).size());
+    for (uint32_t n = 0; n < tree.num_nodes(); ++n) shards[n].bytes.resize(tree.num_shards(n));
+    const bool equal_sizes = random() % 2 == 0;
+    for (int i = 0; i < 500 && !HasFailure(); ++i) {
+      const uint64_t bytes = equal_sizes ? kMaxBytes : 1 + random() % kMaxBytes;
+      const Place place = places.next(bytes);
+      ASSERT_TRUE(tree.check(place));
+      const auto charge = static_cast<double>(bytes);
+      sites.bytes[place.site] += charge;
+      for (uint32_t m = 0; m < tree.num_machines(); ++m) {
+        ranks[m].bytes[place.turn % ranks[m].bytes.size()] += charge;
+      }
+      std::set<uint32_t> summing{tree.root(place)};
+      for (uint32_t rank = 0; rank < tree.num_workers(); ++rank)
+        summing.insert(tree.parent_of(rank, place).node);
+      for (const uint32_t node : summing) shards[node].bytes[tree.shard(node, tree.lane(place))] += charge;
+      const std::string where = "seed " + std::to_string(seed) + ", partition " + std::to_string(i);
+      sites.expect_even(2 * kMaxBytes, where + ": sites");
+      const double slack = (tree_is_even(tree) ? 4 : 12) * kMaxBytes;
+      for (const Load& load : ranks) load.expect_even(slack, where + ": ranks of a machine");
+      for (const Load& load : shards) load.expect_even(slack, where + ": shards");
+    }
+  }
+}
+
+// Few partitions, as many as ranks on a machine: each sums its machine for one of them.
+TEST(Tree, AFewPartitionsAreSpreadOverTheRanksOfEveryMachine) {
+  const Tree tree = make_tree("aaaabbbbccccdddd");
+  PlaceGiver places(tree, std::vector<double>(4, 0.25));
+  std::map<uint32_t, int> served;
+  for (int i = 0; i < 4; ++i) {
+    const Place place = places.next(4096);
+    for (uint32_t rank = 0; rank < 16; rank += 4) ++served[tree.parent_of(rank, place).node];
+  }
+  EXPECT_EQ(served.size(), 16u);
+}
+
+}  // namespace
+}  // namespace byteps::protocol
