@@ -40,17 +40,21 @@ Place PlaceGiver::next(uint64_t bytes) {
   for (size_t turn = 1; turn < turn_bytes_.size(); ++turn) {
     if (load(turn) < load(least)) least = turn;
   }
-  const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);  // empty ones take turns as well
-  turn_bytes_[least] += charged_bytes;
-  rank_bytes_[least % rank_bytes_.size()] += charged_bytes;
-  here.by_turn[least] += charged_bytes;
-  here.by_lane[lane_of_turn_[least]] += charged_bytes;
+  charge_turn(here, least, bytes);
   return {site, static_cast<uint16_t>(least)};
+}
+
+void PlaceGiver::charge_turn(Loads& here, size_t turn, uint64_t bytes) {
+  const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);  // empty ones take turns as well
+  turn_bytes_[turn] += charged_bytes;
+  rank_bytes_[turn % rank_bytes_.size()] += charged_bytes;
+  here.by_turn[turn] += charged_bytes;
+  here.by_lane[lane_of_turn_[turn]] += charged_bytes;
 }
 
 void PlaceGiver::charge(const Place& place, uint64_t bytes) {
   sites_.charge(place.site, bytes);
-  turns_[place.site].charge(place.turn, bytes);
+  charge_turn(loads_[place.site], place.turn, bytes);
 }
 
 TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places,

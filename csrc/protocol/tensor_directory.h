@@ -33,11 +33,13 @@ class PlaceGiver {
   void charge(const Place& place, uint64_t bytes);
 
  private:
-  Placer sites_;
   struct Loads {
     std::vector<uint64_t> by_turn;  // bytes
     std::vector<uint64_t> by_lane;
   };
+  void charge_turn(Loads& here, size_t turn, uint64_t bytes);
+
+  Placer sites_;
   std::vector<uint16_t> lane_of_turn_;
   // All sites together; turns that are alike for the ranks of all machines are one entry of rank_bytes_.
   std::vector<uint64_t> turn_bytes_;
@@ -76,7 +78,7 @@ class TensorDirectory {
   PlaceGiver& giver(uint8_t cut);
 
   std::vector<std::string> describe_rank_;
-  const PlaceGiver no_places_given_;
+  PlaceGiver no_places_given_;
   std::map<uint8_t, PlaceGiver> givers_;  // by cut
   uint64_t partition_bytes_;
   size_t max_tensors_;
