@@ -48,7 +48,8 @@ std::unique_ptr<transport::Transport> make_shm(const NodeConfig& config) {
   transport::ShmOptions options;
   options.stream.credentials = {config.secret, config.job_id};
   const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
-  const size_t partition_bytes = config.autotune ? std::max<size_t>(configured_bytes, protocol::kMaxCutBytes) : configured_bytes;
+  const size_t partition_bytes =
+      config.autotune ? std::max<size_t>(configured_bytes, protocol::kMaxCutBytes) : configured_bytes;
   options.lend_bytes = std::max(options.lend_bytes, 2 * partition_bytes);
   auto shm = transport::make_shm_transport(std::move(options));
   const Status viable = shm->viable();
@@ -235,8 +236,8 @@ void Node::build_worker(const protocol::Tree& tree) {
                             .autotune = config_.autotune},
       tree, metrics_, *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
-  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster, worker_->lanes(),
-              *worker_);
+  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
+              worker_->lanes(), *worker_);
   if (!has_machine_level) return;
   uplink_ = std::make_unique<NodeUplink>(
       rank, [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
@@ -255,7 +256,8 @@ void Node::build_lanes(const protocol::Tree& tree, protocol::Level level, worker
   }
 }
 
-worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events) {
+worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level level,
+                             worker::LinkEvents& events) {
   const size_t place = shard % data_loops_.size();
   transport::EventLoop& loop = *data_loops_[place];
   worker::LinkOptions options{.rank = roster_.self,
@@ -278,7 +280,7 @@ worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level lev
     };
   }
   return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), *outboxes_[place],
-                                               metrics_, events)};
+                                                metrics_, events)};
 }
 
 void Node::connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,

@@ -25,7 +25,8 @@ void NodeUplink::enqueue(worker::Outgoing outgoing) {
   worker::Lane& lane = lanes_.at(outgoing.head.top, outgoing.head.lane);
   std::vector<worker::Outgoing> one;
   one.push_back(std::move(outgoing));
-  lane.loop->post([link = lane.link.get(), one = std::move(one)]() mutable { link->enqueue(std::move(one)); });
+  lane.loop->post(
+      [link = lane.link.get(), one = std::move(one)]() mutable { link->enqueue(std::move(one)); });
 }
 
 // Posted even where the loop is the link's own: a service is never called back from inside a call of its own.

@@ -21,8 +21,8 @@ class NodeUplink final : public summation::Uplink, public worker::LinkEvents {
 
   // Any thread.
   bool reaches(uint32_t top) const override { return lanes_.leads_to(top); }
-  void push_pull(transport::EventLoop& loop, const protocol::DataHead& head, Bytes partial, MutableBytes result,
-                 UniqueFunction<void(const Result<protocol::Plan>&)> done) override;
+  void push_pull(transport::EventLoop& loop, const protocol::DataHead& head, Bytes partial,
+                 MutableBytes result, UniqueFunction<void(const Result<protocol::Plan>&)> done) override;
   void fail_round(const protocol::DataHead& head, const Status& why) override;
 
   // On the links' loops.

@@ -167,11 +167,11 @@ void fields(Codec& codec, M& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.number("tensor", m.tensor, 1);
   codec.number("partition bytes", m.partition_bytes, 1, kMaxTensorBytes);
+  codec.number("cut", m.cut, uint8_t{0}, kMaxCut);
   codec.list("places", m.places, kMaxPartitions, 2 * sizeof(uint16_t), [](auto& each, auto& place) {
     each.number("site", place.site);
     each.number("turn", place.turn);
   });
-  codec.number("cut", m.cut, uint8_t{0}, kMaxCut);
 }
 
 template <typename Codec, Either<Refused> M>

@@ -19,8 +19,8 @@ Status PushPullTable::declare(const std::string& name, DType dtype, uint64_t byt
 
 Status PushPullTable::start(Handle handle, const PushPull& request, TableActions& actions) {
   if (request.op == ReduceOp::kBroadcast && request.root >= tree_.num_workers()) {
-    return invalid_argument(quoted(request.name) + ": root: expected a rank below " + std::to_string(tree_.num_workers()) +
-                            ", got " + std::to_string(request.root));
+    return invalid_argument(quoted(request.name) + ": root: expected a rank below " +
+                            std::to_string(tree_.num_workers()) + ", got " + std::to_string(request.root));
   }
   Result<NamedTensor*> found = find_or_declare(request.name, request.dtype, request.bytes, actions);
   if (!found) return found.status();
@@ -156,7 +156,8 @@ void PushPullTable::settle(Handle handle, const Result<Plan>& outcome, TableActi
 uint8_t PushPullTable::cut_for(const Tensor& tensor, const Plan& plan) {
   if (plan.cut == 0) return 0;
   const Result<Partitioning> other = partition_tensor(tensor.bytes, tensor.dtype, plan_bytes(plan.cut));
-  const bool is_another = other && other->partition_bytes != tensor.placements.at(0).partitioning.partition_bytes;
+  const bool is_another =
+      other && other->partition_bytes != tensor.placements.at(0).partitioning.partition_bytes;
   return is_another ? plan.cut : 0;
 }
 
@@ -166,7 +167,8 @@ void PushPullTable::take_up(NamedTensor& named, const Plan& plan, TableActions& 
   tensor.plan = plan;
   tensor.cut = cut_for(tensor, plan);
   const bool is_new = tensor.placements.try_emplace(tensor.cut).second;
-  if (is_new && failed_) actions.push_back(SendDeclare{Declare{named.first, tensor.dtype, tensor.bytes, tensor.cut}});
+  if (is_new && failed_)
+    actions.push_back(SendDeclare{Declare{named.first, tensor.dtype, tensor.bytes, tensor.cut}});
 }
 
 void PushPullTable::fail(const Status& why, TableActions& actions) {

@@ -155,12 +155,14 @@ void Tuner::try_cut(int cut) {
   if (cut < 1 || cut > kMaxCut || cut == configured_cut_) return;
   Plan plan{.cut = static_cast<uint8_t>(cut), .credit = 0};
   const uint64_t few_bytes = 4 * plan_bytes(plan.cut);
-  if (few_bytes > configured_.credit_bytes) plan.credit = static_cast<uint8_t>(nearest_code(few_bytes, kMaxCredit));
+  if (few_bytes > configured_.credit_bytes)
+    plan.credit = static_cast<uint8_t>(nearest_code(few_bytes, kMaxCredit));
   try_plan(plan);
 }
 
 void Tuner::try_plan(const Plan& plan) {
-  const bool tried = std::any_of(trials_.begin(), trials_.end(), [&](const Trial& t) { return t.plan == plan; });
+  const bool tried =
+      std::any_of(trials_.begin(), trials_.end(), [&](const Trial& t) { return t.plan == plan; });
   if (!tried && std::find(queue_.begin(), queue_.end(), plan) == queue_.end()) queue_.push_back(plan);
 }
 
@@ -186,8 +188,9 @@ std::string Tuner::verdict() {
   append_deviations(chosen, chosen_us, deviations);
   append_deviations(configured, median(configured), deviations);
   const double sigma_us = 1.4826 * median(deviations);  // of a normal distribution with this median deviation
-  const double error_us = 1.2533 * sigma_us *           // of a median, as a multiple of that of a mean
-                          std::sqrt(1.0 / static_cast<double>(chosen.size()) + 1.0 / static_cast<double>(configured.size()));
+  const double error_us =
+      1.2533 * sigma_us *  // of a median, as a multiple of that of a mean
+      std::sqrt(1.0 / static_cast<double>(chosen.size()) + 1.0 / static_cast<double>(configured.size()));
   const double margin_us = std::max(kWorthwhile * configured_us_, kStandardErrors * error_us);
   const std::string figures = "steps of " + ms_text(chosen_us) + " instead of " + ms_text(configured_us_) +
                               ", difference that noise can make " + ms_text(margin_us);
@@ -219,8 +222,8 @@ std::string Tuner::watch(double duration_us) {
 }
 
 std::string Tuner::describe(const Plan& plan) const {
-  return "partitions of " + size_text(plan_bytes_or(plan.cut, configured_.partition_bytes)) + " and credit of " +
-         size_text(plan_bytes_or(plan.credit, configured_.credit_bytes)) +
+  return "partitions of " + size_text(plan_bytes_or(plan.cut, configured_.partition_bytes)) +
+         " and credit of " + size_text(plan_bytes_or(plan.credit, configured_.credit_bytes)) +
          (plan == Plan{} ? " as configured" : "");
 }
 

@@ -110,7 +110,8 @@ void SimLink::send_failure(const OutgoingPartition& partition) {
   head.type = DataType::kFailed;
   head.epoch = options_.epoch;
   head.code = partition.failure.code();
-  endpoint_->send(make_frame(head, make_view(world_, process_, as_bytes(partition.failure.message()))), nullptr);
+  endpoint_->send(make_frame(head, make_view(world_, process_, as_bytes(partition.failure.message()))),
+                  nullptr);
 }
 
 void SimLink::send_again_later(const DataHead& head, const View& input) {

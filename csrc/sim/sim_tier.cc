@@ -236,8 +236,8 @@ void SimTier::schedule_tick() {
 void SimTier::check_drained() const {
   if (aggregator_.gathering() > 0) world().report(process(), "rounds still wait when all is over");
   for (const auto& [key, round] : rounds_) {
-    const bool kept =
-        std::ranges::any_of(round.slots, [](const Contribution& contribution) { return contribution.present; });
+    const bool kept = std::ranges::any_of(
+        round.slots, [](const Contribution& contribution) { return contribution.present; });
     if (kept) world().report(process(), "contributions are kept when all is over");
   }
 }

@@ -33,8 +33,7 @@ void Link::enqueue(std::vector<Outgoing> partitions) {
 
 void Link::offer(Outgoing outgoing) {
   // The next round of the same key follows a failure, never goes before it.
-  const int32_t priority =
-      outgoing.failure ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
+  const int32_t priority = outgoing.failure ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
   const uint64_t bytes = outgoing.input.size();
   const uint64_t ticket = ++last_ticket_;
   offered_.emplace(ticket, std::move(outgoing));

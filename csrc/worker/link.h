@@ -43,9 +43,9 @@ struct LinkOptions {
   uint32_t rank = 0;  // this worker
   uint32_t epoch = 0;
   protocol::Level level = protocol::Level::kCluster;
-  uint32_t service = 0;      // node number of the service
-  uint16_t lane = 0;         // number of this link among those to the same shard
-  std::string service_text;  // how messages name it
+  uint32_t service = 0;       // node number of the service
+  uint16_t lane = 0;          // number of this link among those to the same shard
+  std::string service_text;   // how messages name it
   uint64_t credit_bytes = 0;  // of a connection that lends, which has an order of its own
 };
 
@@ -55,7 +55,8 @@ class Link final : public transport::Receiver {
   using Connector = UniqueFunction<void(transport::ConnectCallback)>;
 
   // `outbox`: of the loop; all that goes to the network from there.
-  Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics, LinkEvents& events);
+  Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics,
+       LinkEvents& events);
 
   void enqueue(std::vector<Outgoing> partitions);
   // As in LinkOptions, from now on.

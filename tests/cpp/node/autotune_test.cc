@@ -35,7 +35,8 @@ std::vector<float> values_of(size_t count, int rank, int step) {
 
 // Tensors of a step: large, small, one of every third step, and one that is new from the twentieth step on.
 std::vector<std::pair<std::string, size_t>> tensors_of(int step) {
-  std::vector<std::pair<std::string, size_t>> tensors = {{"large", 150'001}, {"small", 10}, {"medium", 40'000}};
+  std::vector<std::pair<std::string, size_t>> tensors = {
+      {"large", 150'001}, {"small", 10}, {"medium", 40'000}};
   if (step % 3 == 0) tensors.emplace_back("now and then", 80'000);
   if (step >= 20) tensors.emplace_back("new", 70'000);
   if (step % 7 == 0) tensors.emplace_back("once, in step " + std::to_string(step), 30'000);
@@ -87,7 +88,8 @@ class AutotuneTest : public testing::TestWithParam<Shape> {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AutotuneTest,
                          testing::Values(Shape{"each_a_machine", 0, 1}, Shape{"servers", 2, 1},
-                                         Shape{"one_machine", 0, 4}, Shape{"one_machine_without_shm", 0, 4, false},
+                                         Shape{"one_machine", 0, 4},
+                                         Shape{"one_machine_without_shm", 0, 4, false},
                                          Shape{"two_machines", 1, 2}),
                          [](const auto& test) { return std::string(test.param.name); });
 

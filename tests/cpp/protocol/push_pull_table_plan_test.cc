@@ -37,7 +37,8 @@ class PlanChange : public testing::Test {
     const std::vector<Declare> declared = std::exchange(declared_, {});
     clear();
     for (const Declare& declare : declared) {
-      EXPECT_TRUE(table_.on_placed(std::get<Placed>(directory_.declare(1, declare).message), actions_).is_ok());
+      EXPECT_TRUE(
+          table_.on_placed(std::get<Placed>(directory_.declare(1, declare).message), actions_).is_ok());
     }
     sort();
   }

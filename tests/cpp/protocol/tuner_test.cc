@@ -70,11 +70,15 @@ const std::vector<std::pair<const char*, Cost>>& cost_models() {
       {"the configured one is best",
        [](const Setting& s) { return 10'000 + 3'000 * std::abs(std::log2(s.partition_bytes / (1 << 20))); }},
       {"others are far worse",
-       [](const Setting& s) { return s.partition_bytes == 1 << 20 && s.credit_bytes == 4 << 20 ? 1e4 : 1e6; }},
+       [](const Setting& s) {
+         return s.partition_bytes == 1 << 20 && s.credit_bytes == 4 << 20 ? 1e4 : 1e6;
+       }},
       {"credit is good", [](const Setting& s) { return 30'000 / (1 + s.credit_bytes / 8e6) + 10'000; }},
       {"credit is bad", [](const Setting& s) { return 10'000 + s.credit_bytes / 1e3; }},
       {"all others a little worse",
-       [](const Setting& s) { return s.partition_bytes == 1 << 20 && s.credit_bytes == 4 << 20 ? 10'000 : 10'400; }},
+       [](const Setting& s) {
+         return s.partition_bytes == 1 << 20 && s.credit_bytes == 4 << 20 ? 10'000 : 10'400;
+       }},
   };
   return models;
 }
@@ -101,7 +105,8 @@ TEST(Tuner, IsDoneWithinFiftyStepsAndDoesNotEndMuchWorseThanConfigured) {
 TEST(Tuner, FindsWhatIsClearlyBetter) {
   for (const auto& [name, cost] : cost_models()) {
     double best = cost(setting_of({}));
-    for (uint8_t cut = 0; cut <= kMaxCut; ++cut) best = std::min(best, cost(setting_of({.cut = cut, .credit = 0})));
+    for (uint8_t cut = 0; cut <= kMaxCut; ++cut)
+      best = std::min(best, cost(setting_of({.cut = cut, .credit = 0})));
     if (best > 0.8 * cost(setting_of({}))) continue;
     int found = 0;
     constexpr int kSeeds = 200;
@@ -126,7 +131,8 @@ TEST(Tuner, WithoutNoiseTheSearchTakesTheStepsThatTheHeaderSays) {
   for (; training.tuner_.is_searching(); ++steps) training.run(1);
   EXPECT_LE(steps, kSearchSteps);
   EXPECT_LE(training.changes_, 10);
-  EXPECT_EQ(training.decisions_.back().substr(0, 33), "takes partitions of 4 MiB and cre") << training.decisions_.back();
+  EXPECT_EQ(training.decisions_.back().substr(0, 33), "takes partitions of 4 MiB and cre")
+      << training.decisions_.back();
 }
 
 TEST(Tuner, LeavesAPlanThatIsFarWorseAtOnce) {
@@ -136,14 +142,16 @@ TEST(Tuner, LeavesAPlanThatIsFarWorseAtOnce) {
     bad_steps += training.cost_(setting_of(training.runs_)) > 1e5 ? 1 : 0;
     training.run(1);
   }
-  EXPECT_LE(bad_steps, 6 * 3) << "six others, three steps each: ignored, seen, and the one until the change counts";
+  EXPECT_LE(bad_steps, 6 * 3)
+      << "six others, three steps each: ignored, seen, and the one until the change counts";
   EXPECT_EQ(training.tuner_.wish(), Plan{});
 }
 
 TEST(Tuner, TakesAChoiceBackThatDoesNotHold) {
   bool was_better = true;
   Training training(
-      [&](const Setting& s) { return s.partition_bytes < (1 << 20) && was_better ? 8'000.0 : 10'000.0; }, 0.001, 3);
+      [&](const Setting& s) { return s.partition_bytes < (1 << 20) && was_better ? 8'000.0 : 10'000.0; },
+      0.001, 3);
   training.run(kSearchSteps - 1);
   ASSERT_NE(training.tuner_.wish(), Plan{});
   was_better = false;
@@ -171,9 +179,8 @@ TEST(Tuner, AFewSlowStepsAreNoReasonToSearchAgain) {
   Training training(cost_models()[0].second, 0.05, 7);
   training.hiccups_ = 0.1;
   training.run(2'000);
-  const auto again = std::count_if(training.decisions_.begin(), training.decisions_.end(), [](const std::string& d) {
-    return d.starts_with("searches again");
-  });
+  const auto again = std::count_if(training.decisions_.begin(), training.decisions_.end(),
+                                   [](const std::string& d) { return d.starts_with("searches again"); });
   EXPECT_EQ(again, 0);
 }
 
