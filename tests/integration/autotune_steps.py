@@ -1,6 +1,6 @@
 """A rank of `test_autotune.py`: trains for some steps, and writes what came of them as JSON.
 
-    python autotune_steps.py RESULTS_FOLDER STEPS
+Arguments: a folder for the result, and how many steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def step(number: int, digest: hashlib._Hash) -> None:
     gradients = {name: random.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
     handles = [bps.push_pull_async(gradient, name=name) for name, gradient in gradients.items()]
     for handle in handles:
-        digest.update(bps.synchronize(handle).tobytes())
+        digest.update(np.asarray(bps.synchronize(handle)).tobytes())
 
 
 def main() -> None:
