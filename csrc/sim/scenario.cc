@@ -256,8 +256,9 @@ std::string describe(const Scenario& scenario) {
   const bool of_process =
       fault.kind >= FaultKind::kNeverStarts || (timed && fault.kind != FaultKind::kConnectionCut);
   std::ostringstream text;
-  text << "seed " << scenario.seed << ": " << scenario.num_workers << " workers on "
-       << num_machines(scenario) << " machines, " << scenario.num_servers << " servers, " << scenario.tensors.size() << " tensors, " << scenario.rounds << " phases, scheduler "
+  text << "seed " << scenario.seed << ": " << scenario.num_workers << " workers on " << num_machines(scenario)
+       << " machines, " << scenario.num_servers << " servers, " << scenario.tensors.size() << " tensors, "
+       << scenario.rounds << " phases, scheduler "
        << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate") << "; " << text_of(fault.kind);
   if (of_process) text << ": process " << fault.process;
   if (fault.kind >= FaultKind::kSkips) text << ", " << scenario.tensors[fault.tensor].name;

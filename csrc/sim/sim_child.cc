@@ -43,8 +43,7 @@ void SimChild::drop() {
 
 void SimChild::on_head(Endpoint&, const Frame& frame) {
   const Result<DataHead> head = protocol::decode_data(frame.head);
-  const bool is_contribution =
-      head && (head->type == DataType::kPushPull || head->type == DataType::kFailed);
+  const bool is_contribution = head && (head->type == DataType::kPushPull || head->type == DataType::kFailed);
   if (is_contribution && frame.payload.size > 0) verdict_ = admit(*head, frame.payload.size);
 }
 

@@ -69,7 +69,8 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   void start_service(const protocol::Tree& tree);
   void build_worker(const protocol::Tree& tree);
   void build_lanes(const protocol::Tree& tree, protocol::Level level, SimLanes& lanes, LinkEvents& events);
-  std::unique_ptr<SimLink> make_link(uint32_t service, size_t shard, protocol::Level level, LinkEvents& events);
+  std::unique_ptr<SimLink> make_link(uint32_t service, size_t shard, protocol::Level level,
+                                     LinkEvents& events);
   SimLink::Connector make_connector(uint32_t service, size_t shard);
   void schedule_tick();
   void leave_uplink();

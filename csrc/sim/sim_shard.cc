@@ -42,7 +42,8 @@ SimTier* SimShard::tier(protocol::Level level) {
 }
 
 bool SimShard::has_child(const protocol::DataHead& hello) const {
-  return std::ranges::any_of(children_, [&](const auto& child) { return !child->closed() && child->is(hello); });
+  return std::ranges::any_of(children_,
+                             [&](const auto& child) { return !child->closed() && child->is(hello); });
 }
 
 void SimShard::on_goodbye(SimChild& child) {

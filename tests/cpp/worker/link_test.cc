@@ -30,7 +30,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
           service_->start(this);
           done(std::move(mine));
         },
-        metrics_, *this);
+        outbox_, metrics_, *this);
   }
   ~LinkTest() override {
     on_loop([this] {
@@ -90,6 +90,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
   void on_closed(transport::Connection&, const Status&) override { service_closed_ = true; }
 
   Metrics metrics_;
+  protocol::Outbox outbox_{1000};
   std::unique_ptr<transport::EventLoop> loop_;
   Status refusal_;  // not ok: nobody can be reached
   std::unique_ptr<transport::Connection> service_;
@@ -130,12 +131,13 @@ TEST_F(LinkTest, ThePlanOfTheAnswerIsHandedOn) {
   EXPECT_EQ(plans_[1], head.plan);
 }
 
-TEST_F(LinkTest, UrgentPartitionsGoFirst) {
-  enqueue({partition(1, 0), partition(2, 5), partition(3, 1)});
+// Each is more than half of the credit: the first goes at once, the others wait for what is outstanding.
+TEST_F(LinkTest, OfThosePartitionsThatWaitTheUrgentOnesGoFirst) {
+  enqueue({partition(1, 0, 600), partition(2, 1, 600), partition(3, 5, 600)});
   ASSERT_EQ(received_.size(), 4u);
-  EXPECT_EQ(received_[1].key.tensor, 2u);
+  EXPECT_EQ(received_[1].key.tensor, 1u);
   EXPECT_EQ(received_[2].key.tensor, 3u);
-  EXPECT_EQ(received_[3].key.tensor, 1u);
+  EXPECT_EQ(received_[3].key.tensor, 2u);
 }
 
 TEST_F(LinkTest, AFailureSettlesWithItsText) {
