@@ -13,6 +13,7 @@ namespace byteps::node {
 namespace {
 
 constexpr int kWorkers = 4;
+constexpr uint32_t kPartitionBytes = 128 << 10;
 constexpr int kSteps = 60;  // a search, and what it has chosen
 
 struct Shape {
@@ -23,9 +24,9 @@ struct Shape {
 };
 
 // Values of very different sizes, so that another order of summation gives other bits.
-std::vector<float> values_of(size_t count, int rank, int step) {
-  std::vector<float> values(count);
-  uint32_t state = static_cast<uint32_t>(rank * 7919 + step * 104729 + 1);
+std::vector<float> make_noise(int rank) {
+  std::vector<float> values(100'000);
+  uint32_t state = static_cast<uint32_t>(rank * 7919 + 1);
   for (float& value : values) {
     state = state * 1664525 + 1013904223;
     value = std::ldexp(static_cast<float>(state >> 8), static_cast<int>(state & 31) - 24);
@@ -36,10 +37,10 @@ std::vector<float> values_of(size_t count, int rank, int step) {
 // Tensors of a step: large, small, one of every third step, and one that is new from the twentieth step on.
 std::vector<std::pair<std::string, size_t>> tensors_of(int step) {
   std::vector<std::pair<std::string, size_t>> tensors = {
-      {"large", 150'001}, {"small", 10}, {"medium", 40'000}};
-  if (step % 3 == 0) tensors.emplace_back("now and then", 80'000);
-  if (step >= 20) tensors.emplace_back("new", 70'000);
-  if (step % 7 == 0) tensors.emplace_back("once, in step " + std::to_string(step), 30'000);
+      {"large", 80'001}, {"small", 10}, {"medium", 20'000}};
+  if (step % 3 == 0) tensors.emplace_back("now and then", 40'000);
+  if (step >= 20) tensors.emplace_back("new", 35'000);
+  if (step % 7 == 0) tensors.emplace_back("once, in step " + std::to_string(step), 15'000);
   return tensors;
 }
 
@@ -51,18 +52,20 @@ class AutotuneTest : public testing::TestWithParam<Shape> {
             .ranks_per_machine = GetParam().ranks_per_machine,
             .adjust = [autotune](NodeConfig& config, int) {
               config.autotune = autotune;
-              config.partition_bytes = 256 << 10;
+              config.partition_bytes = kPartitionBytes;
               config.shm = GetParam().shm;
             }};
   }
 
   // All results of a rank, step after step.
   static std::vector<float> train(Node& node, int rank) {
+    const std::vector<float> noise = make_noise(rank);
     std::vector<float> results;
     for (int step = 0; step < kSteps; ++step) {
       std::map<protocol::Handle, std::vector<float>> in_flight;
       for (const auto& [name, count] : tensors_of(step)) {
-        std::vector<float> values = values_of(count, rank, step);
+        const auto first = noise.begin() + step;
+        std::vector<float> values(first, first + static_cast<ptrdiff_t>(count));
         auto* data = reinterpret_cast<std::byte*>(values.data());
         const auto handle = node.push_pull({.name = name,
                                             .dtype = DType::kFloat32,
@@ -102,7 +105,7 @@ TEST_P(AutotuneTest, ChangesThePlanOnAllRanksAndNoBitOfASum) {
       const std::vector<float> results = train(node, rank);
       if (rank == 0) expected = results;
       EXPECT_EQ(node.metrics().plan_changes, 0u);
-      EXPECT_EQ(node.metrics().partition_bytes, 256u << 10);
+      EXPECT_EQ(node.metrics().partition_bytes, kPartitionBytes);
     });
   }
   Job job(options(true));
