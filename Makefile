@@ -5,6 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 SETUP_INPUTS := tools/bootstrap.sh tools/constraints.txt pyproject.toml setup.py
 READY_DEMO := .venv/.ready-demo
 READY_TEST := .venv/.ready-test
+READY_BENCH := .venv/.ready-bench
 CXX_FILES = $(shell git ls-files '*.cc' '*.h')
 
 .PHONY: help demo test lint build format bench wheel clean
@@ -30,10 +31,14 @@ format: $(READY_TEST)  ## rewrite all sources the way the linters want them
 	ruff check --fix --quiet .
 	ruff format --quiet .
 
-bench: $(READY_TEST)  ## the C++ benchmarks
+bench: $(READY_BENCH) build  ## speed beside bounds and peers; MEASURES="lab one_machine" runs some, MEASURES=cpp the C++ ones
+ifeq ($(MEASURES),cpp)
 	cmake --preset release
 	cmake --build --preset release
 	for program in build/release/*_bench; do $$program || exit 1; done
+else
+	python -m benchmarks.run $(MEASURES)
+endif
 
 wheel: $(READY_DEMO)  ## dist/byteps-*.whl
 	pip wheel --no-deps --wheel-dir dist .
@@ -47,4 +52,8 @@ $(READY_DEMO): $(SETUP_INPUTS)
 
 $(READY_TEST): $(SETUP_INPUTS)
 	tools/bootstrap.sh test
+	@touch $@ $(READY_DEMO)
+
+$(READY_BENCH): $(SETUP_INPUTS)
+	tools/bootstrap.sh bench
 	@touch $@ $(READY_DEMO)

@@ -97,7 +97,8 @@ class Node:
         """Counters since the start: push_pulls, push_pull_bytes (tensor bytes completed), push_pull_us (summed
         time from start to completion), busy_us (time with at least one push_pull in flight), bytes_sent,
         bytes_received (payload, over all connections of this process), sums, sum_bytes, sum_us (service).
-        As they are now: partition_bytes and credit_bytes, which have changed plan_changes times (BYTEPS_AUTOTUNE).
+        As they are now: partition_factor (times the size of partitions as configured) and credit_bytes, which have
+        changed plan_changes times (BYTEPS_AUTOTUNE).
         """
 
     def wait_until_done(self) -> None:

@@ -146,14 +146,15 @@ class Config:
 
     # --- how tensors travel
     partition_bytes: int = knob(
-        1 << 20,
+        0,
         "BYTEPS_PARTITION_BYTES",
         parse=size_bytes(4096, 1 << 30),
         unit="bytes",
-        doc="Tensors are cut into parts of at most so many bytes; the same in all processes.",
+        doc="Tensors are cut into parts of at most so many bytes; 0: by their size, the number of machines and the speed "
+        "of the network. What the scheduler's process says counts.",
     )
     credit_bytes: int = knob(
-        4 << 20,
+        1 << 20,
         "BYTEPS_SCHEDULING_CREDIT",
         parse=size_bytes(0, 1 << 40),
         unit="bytes",

@@ -22,6 +22,7 @@ _MIN_SECRET_CHARS = 16
 _MAX_SECRET_BYTES = 4096
 _MAX_PARTITIONS_OF_CREDIT = 1023  # a larger number of BYTEPS_SCHEDULING_CREDIT counts bytes
 _MAX_SIZE = 1 << 14
+_PARTITION_BYTES = 1 << 20  # the largest that is chosen where nobody sets it
 _PLACE_FIELDS = ("num_machines", "machine_id", "local_rank", "local_size", "global_rank")
 
 
@@ -107,7 +108,7 @@ class Reader:
         if credit == 0:
             self._set("credit_bytes", self._knobs["credit_bytes"].default, "default")
         elif credit <= _MAX_PARTITIONS_OF_CREDIT:
-            self.values["credit_bytes"] = credit * self.values["partition_bytes"]
+            self.values["credit_bytes"] = credit * (self.values["partition_bytes"] or _PARTITION_BYTES)
 
     # --- who this process is
 

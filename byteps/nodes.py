@@ -19,7 +19,7 @@ METRICS = (
     "sums",
     "sum_bytes",
     "sum_us",
-    "partition_bytes",
+    "partition_factor",
     "credit_bytes",
     "plan_changes",
 )

@@ -2,10 +2,11 @@
 # Prepares .venv, with byteps installed in it as an editable package:
 #   tools/bootstrap.sh demo    what `make demo` needs
 #   tools/bootstrap.sh test    that, the test tools and the linters
+#   tools/bootstrap.sh bench   what `make demo` needs, and the peers that `make bench` compares with
 # Debian packages are installed when run as root; otherwise the missing ones are named and nothing is changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-goal=${1:?demo or test}
+goal=${1:?demo, test or bench}
 
 fail() {
   printf '%s\n' "$@" >&2
@@ -21,7 +22,10 @@ debian_packages() {
     echo python3-venv
   fi
   if [ "$goal" = test ]; then
-    printf '%s\n' libgtest-dev libbenchmark-dev clang openmpi-bin
+    printf '%s\n' libgtest-dev libbenchmark-dev clang openmpi-bin iproute2
+  fi
+  if [ "$goal" = bench ]; then
+    printf '%s\n' libgtest-dev libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 iperf3 strace
   fi
 }
 
@@ -56,6 +60,7 @@ echo "Installing Python packages into .venv (PyTorch is large)"
 pip_install torch  # first, in the pinned release, so that nothing below pulls another one
 pip_install setuptools pybind11 cmake ninja  # pyproject.toml's build-system.requires
 extras=torch,examples
-[ "$goal" = demo ] || extras+=,test,dev
+[ "$goal" != test ] || extras+=,test,dev
+[ "$goal" != bench ] || extras+=,bench
 echo "Building byteps (CMake, build/release)"
 PATH="$PWD/.venv/bin:$PATH" pip_install --no-build-isolation --editable ".[$extras]"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.harness.contender import Contender, ContenderError, Step
@@ -20,6 +21,11 @@ class Figures:
     failure: str | None = None
     steps: list[Step] = field(default_factory=list, repr=False)
 
+    def add(self, step: Step, calls: int) -> None:
+        self.seconds.append(step.seconds / calls)
+        self.cpu_s.append(step.cpu_s / calls)
+        self.steps.append(step)
+
     @property
     def median_s(self) -> float | None:
         return statistics.median(self.seconds) if self.seconds else None
@@ -29,55 +35,62 @@ class Figures:
         return statistics.fmean(self.cpu_s) if self.cpu_s else None
 
     def as_json(self) -> dict[str, Any]:
-        figures = asdict(self)
-        del figures["steps"]
-        return figures | {"median_s": self.median_s, "mean_cpu_s": self.mean_cpu_s}
+        return {
+            "seconds": self.seconds,
+            "cpu_s": self.cpu_s,
+            "failure": self.failure,
+            "median_s": self.median_s,
+            "mean_cpu_s": self.mean_cpu_s,
+        }
 
 
 def alternate(
     contenders: Sequence[Contender],
     request: Mapping[str, Any],
     *,
-    repeats: int = 5,
+    turns: int = 5,
     deadline_s: float = 300.0,
-    least_repeats: int = 5,
+    fewer_turns: Mapping[str, int] | None = None,
 ) -> dict[str, Figures]:
-    """Starts all, one warm-up each, `repeats` turns each, stops all. Who fails is out; the others go on.
+    """Starts all, one warm-up each, then turns, stops all. Who fails is out; the others go on.
 
     Args:
         contenders: with different names.
-        request: of every step; see rank.py.
-        repeats: turns; fewer, but at least `least_repeats`, when the deadline comes first.
-        deadline_s: for all together.
-        least_repeats: with fewer turns by the deadline, a contender has failed.
+        request: of every step; see rank.py. With no calls it prepares and warms up.
+        turns: of each; BENCH_TURNS in the environment allows fewer.
+        deadline_s: for all together. After it, turns that are left do not take place.
+        fewer_turns: of some, by name.
     """
     end = time.monotonic() + deadline_s
+    turns = min(turns, int(os.environ.get("BENCH_TURNS", turns)))
     figures = {contender.name: Figures() for contender in contenders}
-    calls = request.get("calls", 1)
     running = list(contenders)
+
+    def left_s() -> float:
+        return max(1.0, end - time.monotonic())
+
     try:
         for contender in contenders:
-            _attempt(contender, running, figures, lambda one=contender: one.start(min(60.0, end - time.monotonic())))
-        for turn in range(repeats + 1):
-            if time.monotonic() > end and turn > least_repeats:
-                break
+            _attempt(contender, running, figures, lambda one: one.start(min(60.0, left_s())))
+        for contender in list(running):
+            _attempt(contender, running, figures, lambda one: one.step({**request, "calls": 0}, left_s()))
+        for turn in range(turns):
             for contender in list(running):
-                left_s = max(1.0, end - time.monotonic())
-                step = _attempt(contender, running, figures, lambda one=contender, s=left_s: one.step(request, s))
-                if step is not None and turn > 0:
-                    mine = figures[contender.name]
-                    mine.seconds.append(step.seconds / calls)
-                    mine.cpu_s.append(step.cpu_s / calls)
-                    mine.steps.append(step)
+                if turn < (fewer_turns or {}).get(contender.name, turns) and time.monotonic() < end:
+                    step = _attempt(contender, running, figures, lambda one: one.step(request, left_s()))
+                    if step is not None:
+                        figures[contender.name].add(step, request.get("calls", 1))
     finally:
         for contender in contenders:
             contender.stop()
     return figures
 
 
-def _attempt(contender: Contender, running: list[Contender], figures: dict[str, Figures], action: Any) -> Any:
+def _attempt(
+    contender: Contender, running: list[Contender], figures: dict[str, Figures], action: Callable[[Contender], Any]
+) -> Any:
     try:
-        return action()
+        return action(contender)
     except (ContenderError, OSError) as error:
         figures[contender.name].failure = str(error)
         running.remove(contender)

@@ -55,6 +55,7 @@ class Contender:
         self._cleanup = contextlib.ExitStack()
         self._links: list[socket.socket] = []
         self._readers: list[Any] = []
+        self.rank_pids: list[int] = []  # from start() on
         self._pids: list[int] = []
         self._log: Path | None = None
 
@@ -80,7 +81,8 @@ class Contender:
         ordered = sorted(links, key=lambda each: each[0]["rank"])
         self._links = [link for _, link, _ in ordered]
         self._readers = [reader for _, _, reader in ordered]
-        self._pids = [hello["pid"] for hello, _, _ in ordered] + [process.pid for process in started.counted]
+        self.rank_pids = [hello["pid"] for hello, _, _ in ordered]
+        self._pids = self.rank_pids + [process.pid for process in started.counted]
 
     def step(self, request: Mapping[str, Any], deadline_s: float = 120.0) -> Step:
         """One step of all ranks at once.

@@ -49,7 +49,7 @@ def main() -> int:
 
 def run_job(lab: Lab, workers: int, command: list[str]) -> int:
     """Until all workers have ended, or one has failed; its exit code."""
-    job = LabJob(lab, workers)
+    job = LabJob(lab, workers, len(lab.hosts) - workers)
     for host in job.servers:
         lab.popen(host.number, [sys.executable, "-m", "byteps.server"], env=job.environment(host))
     exit_codes: queue.Queue[int] = queue.Queue()

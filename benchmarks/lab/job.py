@@ -8,37 +8,40 @@ from collections.abc import Mapping
 
 from benchmarks.lab.lab import INTERFACE, Host, Lab
 
-_PORT = 7400  # each lab has its own, whatever runs on the machine
+DEFAULT_PORT = 7400  # each lab has its own, whatever runs on the machine
 _LAUNCHERS = ("BYTEPS_", "DMLC_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
 
 
 class LabJob:
-    """One job: its members are (environment, host) pairs."""
+    """One job: a worker on each of the first hosts, then servers."""
 
-    def __init__(self, lab: Lab, workers: int, settings: Mapping[str, str] | None = None, port: int = _PORT) -> None:
-        """A job over all hosts of the lab.
+    def __init__(
+        self,
+        lab: Lab,
+        workers: int,
+        servers: int,
+        settings: Mapping[str, str] | None = None,
+        port: int = DEFAULT_PORT,
+    ) -> None:
+        """A job on the first hosts of the lab.
 
         Args:
-            lab: the hosts; those beyond `workers` are servers.
+            lab: the hosts.
             workers: how many hosts have a worker; the first one has the scheduler, too.
+            servers: how many of the next ones have a server.
             settings: for the environment of all members.
             port: of the scheduler; two jobs at once in one lab need two.
         """
         self._lab = lab
         self.workers = lab.hosts[:workers]
-        self.servers = lab.hosts[workers:]
+        self.servers = lab.hosts[workers : workers + servers]
+        self._settings = dict(settings or {})
         self._shared = {
-            **foreign_environment(),
-            "BYTEPS_JOB_ID": f"lab-{secrets.token_hex(8)}",
-            "BYTEPS_SECRET": secrets.token_hex(16),
-            "BYTEPS_HOST_SCHEDULER": "1",
+            **_job_environment(self.workers[0].address, port),
             "BYTEPS_LOCAL_SIZE": "1",
             "DMLC_NUM_WORKER": str(len(self.workers)),
             "DMLC_NUM_SERVER": str(len(self.servers)),
-            "DMLC_PS_ROOT_URI": self.workers[0].address,
-            "DMLC_PS_ROOT_PORT": str(port),
             "DMLC_INTERFACE": INTERFACE,
-            **(settings or {}),
         }
 
     def environment(self, host: Host) -> dict[str, str]:
@@ -52,9 +55,32 @@ class LabJob:
             own |= {"DMLC_WORKER_ID": str(host.number), "BYTEPS_LOCAL_RANK": "0"}
         else:
             own["DMLC_ROLE"] = "server"
-        return self._shared | own
+        return self._shared | own | self._settings
 
 
 def foreign_environment() -> dict[str, str]:
     """Ours, without the settings of any job."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
+
+
+def local_environments(ranks: int, port: int, settings: Mapping[str, str]) -> list[dict[str, str]]:
+    """Of the members of a job of several ranks on one host."""
+    shared = {
+        **_job_environment("127.0.0.1", port),
+        "BYTEPS_LOCAL_SIZE": str(ranks),
+        "DMLC_NUM_WORKER": "1",
+        "DMLC_WORKER_ID": "0",
+        **settings,
+    }
+    return [shared | {"BYTEPS_LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
+def _job_environment(scheduler: str, port: int) -> dict[str, str]:
+    return {
+        **foreign_environment(),
+        "BYTEPS_JOB_ID": f"lab-{secrets.token_hex(8)}",
+        "BYTEPS_SECRET": secrets.token_hex(16),
+        "BYTEPS_HOST_SCHEDULER": "1",
+        "DMLC_PS_ROOT_URI": scheduler,
+        "DMLC_PS_ROOT_PORT": str(port),
+    }

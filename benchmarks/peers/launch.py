@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.contender import Contender, Started
-from benchmarks.peers.places import InLab, Place, base_environment
+from benchmarks.peers.places import OnHosts, Place, base_environment, popen
 
 _SUM_RANK = [sys.executable, "-m", "benchmarks.peers.sum_rank"]
-_GLOO_PORT = 29400
+_gloo_ports = itertools.count(29400)
 
 
 def byteps(
@@ -29,7 +29,7 @@ def byteps(
         processes = []
         for index, environment in enumerate(environments):
             command = list(program) if index < place.ranks else [sys.executable, "-m", "byteps.server"]
-            processes.append(place.popen(index, command, environment | base_environment() | extra, output))
+            processes.append(popen(place, index, command, environment | base_environment() | extra, output))
         return Started(processes, place.ranks, processes[place.ranks :])
 
     return Contender(name, spawn)
@@ -39,16 +39,15 @@ def gloo(place: Place, name: str = "gloo") -> Contender:
     """torch.distributed's, which takes a ring for all but small tensors."""
 
     def spawn(extra: Mapping[str, str], output: Any) -> Started:
-        port = _GLOO_PORT if isinstance(place, InLab) else _free_port()
         shared = {
             **base_environment(),
             **extra,
             "GLOO_SOCKET_IFNAME": place.interface,
-            "BENCH_STORE": f"tcp://{place.address(0)}:{port}",
+            "BENCH_STORE": f"tcp://{place.address(0)}:{next(_gloo_ports)}",
             "BENCH_SIZE": str(place.ranks),
         }
         processes = [
-            place.popen(rank, [*_SUM_RANK, "gloo"], shared | {"BENCH_RANK": str(rank)}, output)
+            popen(place, rank, [*_SUM_RANK, "gloo"], shared | {"BENCH_RANK": str(rank)}, output)
             for rank in range(place.ranks)
         ]
         return Started(processes, place.ranks)
@@ -71,10 +70,10 @@ def openmpi(place: Place, name: str = "openmpi", *, ring: bool = True, tcp: bool
     """
 
     def spawn(extra: Mapping[str, str], output: Any) -> Started:
-        options = (_RING if ring else {}) | (_TCP if tcp or (tcp is None and isinstance(place, InLab)) else {})
+        options = (_RING if ring else {}) | (_TCP if tcp or (tcp is None and isinstance(place, OnHosts)) else {})
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(place.ranks), "--bind-to", "none"]
-        if isinstance(place, InLab):
-            hosts = ",".join(f"{host.address}:1" for host in place.hosts())
+        if isinstance(place, OnHosts):
+            hosts = ",".join(f"{host.address}:1" for host in place.lab.hosts[: place.ranks])
             command += ["--host", hosts]
             options |= {
                 "plm_rsh_agent": _write_login(place, Path(extra["BENCH_CONTROL"]).parent),
@@ -86,17 +85,17 @@ def openmpi(place: Place, name: str = "openmpi", *, ring: bool = True, tcp: bool
             command += ["--mca", key, value]
         for variable in ("PYTHONPATH", "OMP_NUM_THREADS", *extra):
             command += ["-x", variable]
-        process = place.popen(0, [*command, *_SUM_RANK, "openmpi"], base_environment() | extra, output)
+        process = popen(place, 0, [*command, *_SUM_RANK, "openmpi"], base_environment() | extra, output)
         return Started([process], place.ranks)
 
     return Contender(name, spawn)
 
 
-def _write_login(place: InLab, folder: Path) -> str:
+def _write_login(place: OnHosts, folder: Path) -> str:
     """What mpirun calls instead of ssh: `login ADDRESS COMMAND...` runs the command on that host of the lab."""
     cases = "".join(
-        f"  {host.address}) exec {shlex.join(place.lab.enter_command(host.number))} sh -c \"$*\" ;;\n"
-        for host in place.hosts()
+        f'  {host.address}) exec {shlex.join(place.lab.enter_command(host.number))} sh -c "$*" ;;\n'
+        for host in place.lab.hosts
     )
     script = folder / "login"
     script.write_text(f'#!/bin/sh\nhost=$1\nshift\ncase "$host" in\n{cases}esac\nexit 1\n')
@@ -104,6 +103,15 @@ def _write_login(place: InLab, folder: Path) -> str:
     return str(script)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+def memory(place: Place, how: str) -> Contender:
+    """No library: what memory_rank.py does; `how` is "copy" or "in place"."""
+
+    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+        shared = base_environment() | extra | {"BENCH_HOW": how}
+        command = [sys.executable, "-m", "benchmarks.peers.memory_rank"]
+        processes = [
+            popen(place, rank, command, shared | {"BENCH_RANK": str(rank)}, output) for rank in range(place.ranks)
+        ]
+        return Started(processes, place.ranks)
+
+    return Contender(f"memory, {how}", spawn)

@@ -14,13 +14,13 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from byteps.cli.table import format_table
-from byteps.config import Config
 from byteps.errors import InvalidArgumentError
 
 _PLACEMENTS = {"allreduce": "all-reduce", "ps": "parameter server", "auto": "byteps"}
 _MODELS = ("vgg16", "resnet50", "gpt2")
 _LAYERS = 50  # of a model that is known by its size only
 _MAX_SITES = 1 << 14
+_PARTITION_KIB = 256
 _MAX_MESSAGES = 6_000_000  # up to 20 s for each placement
 _MAX_ROWS = 17
 
@@ -152,10 +152,9 @@ def simulate(
 ) -> dict[str, Any]:
     from byteps import _core
 
-    knobs = Config.knobs()
-    wanted = (arguments.partition_kib << 10) if arguments.partition_kib else knobs["partition_bytes"].default
+    wanted = (arguments.partition_kib or _PARTITION_KIB) << 10
     least = 2 * len(cluster.machines_mbps) * cluster.nbytes // _MAX_MESSAGES  # so that it ends soon, in little memory
-    partition_bytes = max(int(str(wanted)), least)
+    partition_bytes = max(wanted, least)
     runs: dict[tuple[float, ...], dict[str, float]] = {}  # by shares: placements may be the same
     for placement in _PLACEMENTS:
         if (shares := tuple(cluster.shares(placement))) in runs:

@@ -54,7 +54,8 @@ Status validate(const NodeConfig& config) {
   faults.expect_range("timeout_s", config.timeout_s, 0.1, 1e6);
   faults.expect_range("op_timeout_s", config.op_timeout_s, 0.1, 1e7);
   faults.expect_range("stall_warning_s", config.stall_warning_s, 0.1, 1e7);
-  faults.expect_range<int64_t>("partition_bytes", config.partition_bytes, 4096, 1 << 30);
+  if (config.partition_bytes != 0)
+    faults.expect_range<int64_t>("partition_bytes", config.partition_bytes, 4096, 1 << 30);
   faults.expect_range<int64_t>("credit_bytes", config.credit_bytes, 1, int64_t{1} << 40);
   faults.expect_range("service_threads", config.service_threads, 0, 256);
   if (!config.placement.starts_with("weights:"))  // whoever uses them reads the numbers

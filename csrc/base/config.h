@@ -33,8 +33,8 @@ struct NodeConfig {
   double timeout_s = 30;         // a node that is silent for so long is lost
   double op_timeout_s = 600;     // a push_pull that lacks a rank for so long fails
   double stall_warning_s = 60;   // ... is warned about
-  int64_t partition_bytes = 1 << 20;
-  int64_t credit_bytes = 4 << 20;     // handed to a connection and not yet written
+  int64_t partition_bytes = 0;        // 0: by protocol::PartitionRule
+  int64_t credit_bytes = 1 << 20;     // handed to a connection and not yet written
   bool autotune = false;              // rank 0 looks for better ones of both while the job runs
   int service_threads = 0;            // event loops, each a shard of the summation service; 0: by cores
   std::string placement = "auto";     // "auto", "allreduce", "ps", "weights:1,1,0.5"

@@ -49,7 +49,7 @@ std::unique_ptr<transport::Transport> make_shm(const NodeConfig& config) {
   options.stream.credentials = {config.secret, config.job_id};
   const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
   const size_t partition_bytes =
-      config.autotune ? std::max<size_t>(configured_bytes, protocol::kMaxCutBytes) : configured_bytes;
+      config.autotune ? std::max<size_t>(configured_bytes, protocol::kMostCutBytes) : configured_bytes;
   options.lend_bytes = std::max(options.lend_bytes, 2 * partition_bytes);
   auto shm = transport::make_shm_transport(std::move(options));
   const Status viable = shm->viable();
@@ -200,6 +200,10 @@ void Node::on_started(const protocol::Roster& roster) {
   self_ = roster.nodes[roster.self];
   log::set_prefix(log_prefix(config_, self_.rank));
   const protocol::Tree tree(roster.nodes, roster.num_workers);
+  std::vector<double> shares;
+  for (const uint32_t share : roster.shares_ppb) shares.push_back(share * 1e-9);
+  shares.resize(tree.num_sites());
+  pace_.emplace(tree, shares);
   if (config_.role == "worker") build_worker(tree);
   start_service(tree);
   BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
@@ -213,12 +217,14 @@ void Node::start_service(const protocol::Tree& tree) {
                                .describe_rank = {},
                                .machines = tree.machines(),
                                .ranks = {},
+                               .bytes_per_s = {},
                                .uplink = uplink_.get(),
                                .num_final_tops = tree.num_final_tops(),
                                .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
                                           .op_timeout_us = seconds_to_us(config_.op_timeout_s)}};
   for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
     position.describe_rank.push_back(roster_.nodes[rank].describe());
+    position.bytes_per_s.push_back(pace_->rate(rank, roster_.self, tree));
   }
   if (config_.role == "worker") {
     const uint32_t machine = tree.machine_of(static_cast<uint32_t>(self_.rank));
@@ -231,13 +237,12 @@ void Node::build_worker(const protocol::Tree& tree) {
   const auto rank = static_cast<uint32_t>(self_.rank);
   worker_ = std::make_unique<worker::Worker>(
       worker::WorkerOptions{.rank = rank,
-                            .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
                             .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),
                             .autotune = config_.autotune},
       tree, metrics_, *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
-  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
-              worker_->lanes(), *worker_);
+  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster, worker_->lanes(),
+              *worker_);
   if (!has_machine_level) return;
   uplink_ = std::make_unique<NodeUplink>(
       rank, [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
@@ -250,13 +255,13 @@ void Node::build_lanes(const protocol::Tree& tree, protocol::Level level, worker
     std::vector<worker::Lane> of_service;
     const bool connects = tree.connects(roster_.self, service, level);
     for (size_t shard = 0; connects && shard < roster_.nodes[service].addresses.size(); ++shard) {
-      of_service.push_back(make_lane(service, shard, level, events));
+      of_service.push_back(make_lane(tree, service, shard, level, events));
     }
     lanes.add_service(std::move(of_service));
   }
 }
 
-worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level level,
+worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_t shard, protocol::Level level,
                              worker::LinkEvents& events) {
   const size_t place = shard % data_loops_.size();
   transport::EventLoop& loop = *data_loops_[place];
@@ -265,7 +270,8 @@ worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level lev
                               .level = level,
                               .service = service,
                               .service_text = roster_.nodes[service].describe(),
-                              .credit_bytes = static_cast<uint64_t>(config_.credit_bytes)};
+                              .bytes_per_s =
+                                  level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0};
   worker::Link::Connector connector;
   if (service == roster_.self) {
     // On the shard's own loop, so that what the shard borrows and what the link frees never meet on two threads.
@@ -280,7 +286,7 @@ worker::Lane Node::make_lane(uint32_t service, size_t shard, protocol::Level lev
     };
   }
   return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), *outboxes_[place],
-                                                metrics_, events)};
+                                               metrics_, events)};
 }
 
 void Node::connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
@@ -372,7 +378,6 @@ void Node::on_credit(uint64_t credit_bytes) {
   for (size_t i = 0; i < data_loops_.size(); ++i) {
     data_loops_[i]->post([outbox = outboxes_[i].get(), credit_bytes] { outbox->set_credit(credit_bytes); });
   }
-  if (uplink_) uplink_->lanes().set_credit(credit_bytes);
 }
 
 Status Node::usable() const {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "cluster/scheduler.h"
 #include "node/uplink.h"
 #include "protocol/outbox.h"
+#include "protocol/pacing.h"
 #include "protocol/tree.h"
 #include "summation/service.h"
 #include "worker/worker.h"
@@ -91,7 +93,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // To all services that this node may contribute to at `level`.
   void build_lanes(const protocol::Tree& tree, protocol::Level level, worker::Lanes& lanes,
                    worker::LinkEvents& events);
-  worker::Lane make_lane(uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events);
+  worker::Lane make_lane(const protocol::Tree& tree, uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events);
   // To a shard of another node's service: through shared memory where both can, else by TCP.
   void connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
                transport::ConnectCallback done);
@@ -119,6 +121,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   EventFlag finished_;       // all workers have left, or the job has failed
   EventFlag down_;           // shutdown() is through
   protocol::Roster roster_;  // constant once started_
+  std::optional<protocol::Pace> pace_;
   protocol::NodeInfo self_;
 
   mutable Mutex mutex_;

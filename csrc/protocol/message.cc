@@ -102,6 +102,7 @@ concept Either = std::same_as<std::remove_const_t<T>, U>;  // const when it is w
 
 constexpr size_t kLeastNodeBytes =
     1 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + 2 * sizeof(uint32_t);
+constexpr uint32_t kPartsPerBillion = 1'000'000'000;
 constexpr int32_t kMaxNumber = kMaxNodes - 1;  // of a node or rank
 
 template <typename Codec, Either<NodeInfo> M>
@@ -147,6 +148,8 @@ void fields(Codec& codec, M& m) {
   codec.number("self", m.self);
   codec.number("workers", m.num_workers);
   codec.number("timeout", m.timeout_us, 1, kMaxTimeoutUs);
+  codec.list("shares", m.shares_ppb, kMaxNodes, sizeof(uint32_t),
+             [](auto& each, auto& share) { each.number("share", share, 0, kPartsPerBillion); });
   codec.list("nodes", m.nodes, kMaxNodes, kLeastNodeBytes,
              [](auto& each, auto& node) { fields(each, node); });
   codec.require(m.self < m.nodes.size(), "self is a node");

@@ -135,6 +135,8 @@ struct Roster {
   uint32_t self = 0;  // the addressee's node number
   uint32_t num_workers = 0;
   uint64_t timeout_us = 0;  // a node silent for so long is lost
+  // Of each site (protocol/tree.h) in all that is summed, in parts per billion: for the rates of connections.
+  std::vector<uint32_t> shares_ppb;
   std::vector<NodeInfo> nodes;
   bool operator==(const Roster&) const = default;
 };

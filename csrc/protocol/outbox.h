@@ -1,16 +1,11 @@
-// What leaves a process next: all connections of one loop share one order and one credit. Pure.
+// What goes to a connection next: by priority, within a credit. Pure.
 //
-// Credit bounds the bytes handed to transports and not yet on the wire, over all connections together, for two
-// reasons. What is urgent waits for at most that much of others. And the connections stay in step: bytes for a slow one
-// use up the credit, so that the fast ones wait for it instead of running ahead. A push_pull ends with its slowest
-// connection, so every byte that another one was ahead is bandwidth that nobody uses at the end.
-// Credit comes back when bytes are written, never later: waiting for a round to end could deadlock workers whose
-// tensors become ready in different orders.
-//
-// Order: larger priority first; of equal ones answers before contributions (each answer frees a round that all wait
-// for), then in the order of pushing.
+// Credit bounds the bytes handed to a connection and not yet on the wire, so that an urgent partition waits for at most
+// that much of others. Credit comes back when bytes are written, never later: waiting for a round to end could deadlock
+// workers whose tensors become ready in different orders. Connections do not wait for each other: where one is slow,
+// others would stand still with it, and the next moment another one would be the slow one (measured: twice the time).
 // Source: Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration"
-// (ByteScheduler), SOSP 2019, section 4, for priority and credit.
+// (ByteScheduler), SOSP 2019, section 4.
 #pragma once
 
 #include <cstdint>
@@ -20,66 +15,64 @@
 
 namespace byteps::protocol {
 
+// The credit of the connections of one loop; each of them has a Port.
 class Outbox {
  public:
+  // Of equal priority, answers go first: each frees a round that all wait for.
   enum class Kind : uint8_t { kContribution, kAnswer };
   // Hands the bytes to their connection, which says when they are written (Port::sent).
   using Send = UniqueFunction<void()>;
 
+  // `credit_bytes`: of each port.
   explicit Outbox(uint64_t credit_bytes) : credit_bytes_(credit_bytes) {}
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // One connection's part. Not after the outbox.
   class Port {
    public:
     explicit Port(Outbox& outbox) : outbox_(outbox) {}
-    ~Port() { close(); }
     Port(const Port&) = delete;
     Port& operator=(const Port&) = delete;
 
-    // `send` is called, now or later, unless close() comes first.
+    // `send` is called, now or later, unless close() comes first: larger `priority` first, then by kind, then in the
+    // order of pushing. The first in order is never overtaken by one that would fit.
     void push(int32_t priority, Kind kind, uint64_t bytes, Send send);
     // `bytes` that were handed over are written. Late reports, after a close(), count no more.
     void sent(uint64_t bytes);
     // Hands over all that was pushed, whatever the credit.
     void flush();
-    // The connection takes no more: what was pushed is dropped, its credit goes back. May be used again after that.
+    // The connection takes no more: what was pushed is dropped. May be used again after that.
     void close();
 
    private:
-    friend class Outbox;
+    struct Entry {
+      int32_t priority;
+      Kind kind;
+      uint64_t sequence;
+      uint64_t bytes;
+      Send send;
+      bool operator<(const Entry& other) const {
+        if (priority != other.priority) return priority < other.priority;
+        return kind != other.kind ? kind < other.kind : sequence > other.sequence;
+      }
+    };
+
+    // Sends while the credit allows it: the next one fits, or nothing is outstanding.
+    void pump();
+    void send_first();
+
     Outbox& outbox_;
+    std::vector<Entry> heap_;  // the first in order in front
     uint64_t outstanding_bytes_ = 0;
+    uint64_t next_sequence_ = 0;
+    bool pumping_ = false;  // send() may push, or report as sent at once
   };
 
-  void set_credit(uint64_t credit_bytes);
-  uint64_t outstanding_bytes() const { return outstanding_bytes_; }
+  // Of each port, from its next event on.
+  void set_credit(uint64_t credit_bytes) { credit_bytes_ = credit_bytes; }
 
  private:
-  struct Entry {
-    int32_t priority;
-    Kind kind;
-    uint64_t sequence;
-    uint64_t bytes;
-    Port* port;
-    Send send;
-    bool operator<(const Entry& other) const {
-      if (priority != other.priority) return priority < other.priority;
-      return kind != other.kind ? kind < other.kind : sequence > other.sequence;
-    }
-  };
-
-  // Sends while the credit allows it: the next one fits, or nothing is outstanding. The first in order is never
-  // overtaken by one that would fit.
-  void pump();
-  void hand_over(Entry entry);
-
-  std::vector<Entry> heap_;  // the first in order in front
   uint64_t credit_bytes_;
-  uint64_t outstanding_bytes_ = 0;
-  uint64_t next_sequence_ = 0;
-  bool pumping_ = false;  // send() may push, or report as sent at once
 };
 
 }  // namespace byteps::protocol

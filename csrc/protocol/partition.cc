@@ -54,4 +54,29 @@ Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t want
   return Partitioning{bytes, round_up_to_page(divide_up(bytes, count))};
 }
 
+namespace {
+
+constexpr uint64_t kPartitionsPerSite = 128;
+constexpr uint64_t kLeastBytes = 64 << 10;
+constexpr uint64_t kMostBytes = 1 << 20;
+constexpr uint64_t kLeastBytesUnknown = 256 << 10;  // where nobody knows how fast the network is
+constexpr uint64_t kMostLeastBytes = 512 << 10;
+constexpr double kLeastUs = 200;  // a partition shall take its sender so long, whatever the speed
+
+}  // namespace
+
+PartitionRule::PartitionRule(const std::vector<Site>& sites, uint64_t fixed_bytes)
+    : fixed_bytes_(fixed_bytes), num_sites_(std::max<uint64_t>(1, sites.size())), least_bytes_(kLeastBytesUnknown) {
+  if (sites.size() < 2) return;
+  double slowest_mbps = sites.front().nic_mbps;
+  for (const Site& site : sites) slowest_mbps = std::min(slowest_mbps, site.nic_mbps);
+  if (slowest_mbps <= 0) return;
+  least_bytes_ = std::clamp(static_cast<uint64_t>(slowest_mbps / 8 * kLeastUs), kLeastBytes, kMostLeastBytes);
+}
+
+uint64_t PartitionRule::wanted_bytes(uint64_t tensor_bytes) const {
+  if (fixed_bytes_ > 0) return fixed_bytes_;
+  return std::clamp(tensor_bytes / (kPartitionsPerSite * num_sites_), least_bytes_, kMostBytes);
+}
+
 }  // namespace byteps::protocol

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "protocol/placement.h"
 
 namespace byteps::protocol {
 
@@ -33,5 +35,22 @@ std::string describe_elements(uint64_t bytes, DType dtype);
 // page (hence of every element size). kInvalidArgument: as check_tensor_bytes, or
 // more than kMaxPartitions.
 Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t wanted_bytes);
+
+// How large partitions of a tensor shall be, unless somebody has said so.
+//
+// The first round of a tensor lasts a partition on each connection longer than its bytes need, and so does the last one;
+// shares are met to a partition. So there shall be many for each site, but none so small that its messages cost more
+// than its bytes. On one machine, a partition shall fit into the second-level cache.
+class PartitionRule {
+ public:
+  // `fixed_bytes` for all tensors; 0: by the sites.
+  PartitionRule(const std::vector<Site>& sites, uint64_t fixed_bytes);
+  uint64_t wanted_bytes(uint64_t tensor_bytes) const;
+
+ private:
+  uint64_t fixed_bytes_;
+  uint64_t num_sites_;
+  uint64_t least_bytes_;
+};
 
 }  // namespace byteps::protocol

@@ -5,6 +5,7 @@
 // all ranks get the same answers, all change at the same push_pull, whatever they are doing otherwise.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -16,17 +17,31 @@ inline constexpr uint8_t kMaxCut = 7;
 inline constexpr uint8_t kMaxCredit = 15;
 
 struct Plan {
-  uint8_t cut = 0;     // partitions of plan_bytes(cut), at most kMaxCut; 0: as configured
-  uint8_t credit = 0;  // plan_bytes(credit), at most kMaxCredit; 0: as configured
+  uint8_t cut =
+      0;  // partitions 2^(cut - kSameCut) times as large as at first, at most kMaxCut; 0: as at first
+  uint8_t credit = 0;  // code of the bytes, at most kMaxCredit; 0: as configured
   bool operator==(const Plan&) const = default;
 };
 
-constexpr uint64_t plan_bytes(uint8_t code) { return uint64_t{32 << 10} << code; }
-// Those of plan_bytes that `configured` stands for in a plan.
-constexpr uint64_t plan_bytes_or(uint8_t code, uint64_t configured) {
-  return code == 0 ? configured : plan_bytes(code);
+// Cuts leave the sizes between these two only where the first one is outside of them.
+inline constexpr uint64_t kLeastCutBytes = 64 << 10;
+inline constexpr uint64_t kMostCutBytes = 4 << 20;
+inline constexpr uint8_t kSameCut = 4;
+
+constexpr double cut_factor(uint8_t cut) {
+  return cut == 0 ? 1 : static_cast<double>(1 << cut) / (1 << kSameCut);
 }
-inline constexpr uint64_t kMaxCutBytes = plan_bytes(kMaxCut);
+// Size of partitions where the first placement of the tensor has those of `first_bytes`.
+constexpr uint64_t cut_bytes(uint8_t cut, uint64_t first_bytes) {
+  if (cut == 0) return first_bytes;
+  return std::clamp((first_bytes << cut) >> kSameCut, std::min(first_bytes, kLeastCutBytes),
+                    std::max(first_bytes, kMostCutBytes));
+}
+
+constexpr uint64_t credit_of_code(int code) { return uint64_t{32 << 10} << code; }
+constexpr uint64_t credit_bytes(uint8_t code, uint64_t configured) {
+  return code == 0 ? configured : credit_of_code(code);
+}
 
 constexpr uint8_t encode(const Plan& plan) { return static_cast<uint8_t>(plan.cut | plan.credit << 4); }
 inline Result<Plan> plan_from(uint8_t byte) {

@@ -154,11 +154,10 @@ void PushPullTable::settle(Handle handle, const Result<Plan>& outcome, TableActi
 }
 
 uint8_t PushPullTable::cut_for(const Tensor& tensor, const Plan& plan) {
-  if (plan.cut == 0) return 0;
-  const Result<Partitioning> other = partition_tensor(tensor.bytes, tensor.dtype, plan_bytes(plan.cut));
-  const bool is_another =
-      other && other->partition_bytes != tensor.placements.at(0).partitioning.partition_bytes;
-  return is_another ? plan.cut : 0;
+  const uint64_t first_bytes = tensor.placements.at(0).partitioning.partition_bytes;
+  const Result<Partitioning> other =
+      partition_tensor(tensor.bytes, tensor.dtype, cut_bytes(plan.cut, first_bytes));
+  return other && other->partition_bytes != first_bytes ? plan.cut : 0;
 }
 
 // What has failed altogether keeps the plan that it has, on all ranks.

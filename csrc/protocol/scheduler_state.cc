@@ -59,6 +59,10 @@ void SchedulerState::refuse(PeerId peer, const Status& why, SchedulerActions& ac
 
 void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   Roster roster = number_members(now);
+  const Tree tree(roster.nodes, roster.num_workers);
+  Result<std::vector<double>> shares = site_shares(tree.sites(), options_.placement);
+  if (!shares) return fail(shares.status(), actions);
+  for (const double share : *shares) roster.shares_ppb.push_back(static_cast<uint32_t>(share * 1e9));
   if (encode(roster).payload.size() > kMaxControlBytes) {
     return fail(invalid_argument("the job's nodes do not fit into a message of " +
                                  std::to_string(kMaxControlBytes) + " bytes"),
@@ -67,10 +71,8 @@ void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   std::vector<std::string> describe_rank;
   for (uint32_t rank = 0; rank < roster.num_workers; ++rank)
     describe_rank.push_back(roster.nodes[rank].describe());
-const Tree tree(roster.nodes, roster.num_workers);
-  Result<std::vector<double>> shares = site_shares(tree.sites(), options_.placement);
-  if (!shares) return fail(shares.status(), actions);
-  tensors_.emplace(describe_rank, PlaceGiver(tree, std::move(shares).value()), options_.partition_bytes);
+  tensors_.emplace(describe_rank, PlaceGiver(tree, std::move(shares).value()),
+                   PartitionRule(tree.sites(), options_.partition_bytes));
   barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
   phase_ = Phase::kRunning;
   epoch_ = roster.epoch;

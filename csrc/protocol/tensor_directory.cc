@@ -58,10 +58,10 @@ void PlaceGiver::charge(const Place& place, uint64_t bytes) {
 }
 
 TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places,
-                                 uint64_t partition_bytes, size_t max_tensors)
+                                 PartitionRule partition_rule, size_t max_tensors)
     : describe_rank_(std::move(describe_rank)),
       no_places_given_(std::move(places)),
-      partition_bytes_(partition_bytes),
+      partition_rule_(partition_rule),
       max_tensors_(max_tensors) {}
 
 TensorDirectory::Answer TensorDirectory::declare(uint32_t rank, const Declare& declare) {
@@ -95,7 +95,7 @@ TensorDirectory::Answer TensorDirectory::bind(uint32_t rank, const Declare& decl
 TensorDirectory::Answer TensorDirectory::place(Tensor& tensor, const Declare& declare) {
   const auto found = tensor.placed.find(declare.cut);
   if (found != tensor.placed.end()) return {found->second};
-  const Result<Partitioning> partitioning = partition(tensor.bytes, tensor.dtype, declare.cut);
+  const Result<Partitioning> partitioning = partition(tensor, declare.cut);
   if (!partitioning) return {refusal(declare.name, 0, partitioning.status())};
   Placed placed{declare.name, ++last_number_, partitioning->partition_bytes, {}, declare.cut};
   PlaceGiver& places = giver(declare.cut);
@@ -109,13 +109,15 @@ TensorDirectory::Answer TensorDirectory::place(Tensor& tensor, const Declare& de
   return {kept};
 }
 
-Result<Partitioning> TensorDirectory::partition(uint64_t bytes, DType dtype, uint8_t cut) const {
-  return partition_tensor(bytes, dtype, plan_bytes_or(cut, partition_bytes_));
+Result<Partitioning> TensorDirectory::partition(const Tensor& tensor, uint8_t cut) const {
+  const uint64_t wanted_bytes = cut == 0 ? partition_rule_.wanted_bytes(tensor.bytes)
+                                         : cut_bytes(cut, tensor.placed.at(0).partition_bytes);
+  return partition_tensor(tensor.bytes, tensor.dtype, wanted_bytes);
 }
 
 // Whether the tensor's pieces under `cut` are those of its first placement.
 bool TensorDirectory::stays(const Tensor& tensor, uint8_t cut) const {
-  const Result<Partitioning> other = partition(tensor.bytes, tensor.dtype, cut);
+  const Result<Partitioning> other = partition(tensor, cut);
   return !other || other->partition_bytes == tensor.placed.at(0).partition_bytes;
 }
 

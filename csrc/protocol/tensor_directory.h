@@ -50,7 +50,7 @@ class PlaceGiver {
 class TensorDirectory {
  public:
   // At most `max_tensors` names are bound: they are kept for the whole job.
-  TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places, uint64_t partition_bytes,
+  TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places, PartitionRule partition_rule,
                   size_t max_tensors = kMaxTensors);
 
   // What the scheduler answers to a Declare.
@@ -73,14 +73,14 @@ class TensorDirectory {
 
   Answer bind(uint32_t rank, const Declare& declare);
   Answer place(Tensor& tensor, const Declare& declare);
-  Result<Partitioning> partition(uint64_t bytes, DType dtype, uint8_t cut) const;
+  Result<Partitioning> partition(const Tensor& tensor, uint8_t cut) const;
   bool stays(const Tensor& tensor, uint8_t cut) const;
   PlaceGiver& giver(uint8_t cut);
 
   std::vector<std::string> describe_rank_;
   PlaceGiver no_places_given_;
   std::map<uint8_t, PlaceGiver> givers_;  // by cut
-  uint64_t partition_bytes_;
+  PartitionRule partition_rule_;
   size_t max_tensors_;
   uint32_t last_number_ = 0;
   std::unordered_map<std::string, Tensor> tensors_;

@@ -40,10 +40,10 @@ void append_deviations(const std::vector<double>& values, double from, std::vect
   for (const double value : values) deviations.push_back(std::abs(value - from));
 }
 
-// The code of the power of two next to `bytes`.
-int nearest_code(uint64_t bytes, int most) {
-  const double code = std::log2(static_cast<double>(bytes) / static_cast<double>(plan_bytes(0)));
-  return std::clamp(static_cast<int>(std::lround(code)), 1, most);
+// Of the credit next to `bytes`.
+int nearest_code(double bytes) {
+  const double code = std::log2(bytes / static_cast<double>(credit_of_code(0)));
+  return std::clamp(static_cast<int>(std::lround(code)), 1, int{kMaxCredit});
 }
 
 std::string size_text(uint64_t bytes) {
@@ -71,9 +71,8 @@ std::optional<TimeUs> StepMeter::on_start(const std::string& name, TimeUs now) {
   return std::nullopt;
 }
 
-Tuner::Tuner(const Configured& configured)
-    : configured_(configured),
-      configured_cut_(nearest_code(configured.partition_bytes, kMaxCut)),
+Tuner::Tuner(uint64_t credit_bytes)
+    : credit_bytes_(credit_bytes),
       trials_({{.plan = {}, .wanted = kConfiguredSteps, .steps_us = {}}}),
       ignore_(kFirstIgnored) {}
 
@@ -122,7 +121,7 @@ std::string Tuner::advance() {
 
 void Tuner::fill_queue() {
   const Plan found = best().plan;
-  const int cut = found.cut == 0 ? configured_cut_ : found.cut;
+  const int cut = found.cut == 0 ? kSameCut : found.cut;
   switch (phase_) {
     case Phase::kSizes:
       try_cut(cut - 2);
@@ -133,9 +132,8 @@ void Tuner::fill_queue() {
       try_cut(cut + 1);
       break;
     case Phase::kCredits: {
-      const int least = nearest_code(plan_bytes_or(found.cut, configured_.partition_bytes), kMaxCredit);
-      const int credit = nearest_code(plan_bytes_or(found.credit, configured_.credit_bytes), kMaxCredit);
-      for (const int other : {std::max(credit - 2, least), std::min<int>(credit + 2, kMaxCredit)}) {
+      const int credit = nearest_code(static_cast<double>(credit_bytes(found.credit, credit_bytes_)));
+      for (const int other : {std::max(credit - 2, 1), std::min<int>(credit + 2, kMaxCredit)}) {
         if (other != credit) try_plan({.cut = found.cut, .credit = static_cast<uint8_t>(other)});
       }
       break;
@@ -150,13 +148,13 @@ void Tuner::fill_queue() {
   }
 }
 
-// With credit for a few partitions at least.
+// With credit for as many partitions, where those are larger.
 void Tuner::try_cut(int cut) {
-  if (cut < 1 || cut > kMaxCut || cut == configured_cut_) return;
+  if (cut < 1 || cut > kMaxCut || cut == kSameCut) return;
   Plan plan{.cut = static_cast<uint8_t>(cut), .credit = 0};
-  const uint64_t few_bytes = 4 * plan_bytes(plan.cut);
-  if (few_bytes > configured_.credit_bytes)
-    plan.credit = static_cast<uint8_t>(nearest_code(few_bytes, kMaxCredit));
+  const double factor = cut_factor(plan.cut);
+  if (factor > 1)
+    plan.credit = static_cast<uint8_t>(nearest_code(factor * static_cast<double>(credit_bytes_)));
   try_plan(plan);
 }
 
@@ -217,14 +215,19 @@ std::string Tuner::watch(double duration_us) {
   const bool changed = now_us > kChanged * usual_us_ || usual_us_ > kChanged * now_us;
   changed_windows_ = changed ? changed_windows_ + 1 : 0;
   if (changed_windows_ < kChangedWindows || watched_ < kRestSteps) return {};
-  *this = Tuner(configured_);
+  *this = Tuner(credit_bytes_);
   return "searches again: steps have changed to " + ms_text(now_us);
 }
 
 std::string Tuner::describe(const Plan& plan) const {
-  return "partitions of " + size_text(plan_bytes_or(plan.cut, configured_.partition_bytes)) +
-         " and credit of " + size_text(plan_bytes_or(plan.credit, configured_.credit_bytes)) +
-         (plan == Plan{} ? " as configured" : "");
+  const double factor = cut_factor(plan.cut);
+  const std::string inverse = std::to_string(std::lround(1 / factor));
+  return "partitions " +
+         (factor < 1   ? "1/" + inverse + " as large"
+          : factor > 1 ? std::to_string(std::lround(factor)) + " times as large"
+                       : "as configured") +
+         " and credit " +
+         (plan.credit == 0 ? "as configured" : "of " + size_text(credit_of_code(plan.credit)));
 }
 
 }  // namespace byteps::protocol

@@ -42,12 +42,8 @@ class StepMeter {
 
 class Tuner {
  public:
-  // As configured; what plans leave open.
-  struct Configured {
-    uint64_t partition_bytes;
-    uint64_t credit_bytes;
-  };
-  explicit Tuner(const Configured& configured);
+  // `credit_bytes`: as configured.
+  explicit Tuner(uint64_t credit_bytes);
 
   // A step begins; the one before has taken so long. Returns what was decided, for the log; empty: nothing was.
   std::string on_step(TimeUs duration_us);
@@ -76,8 +72,7 @@ class Tuner {
   std::string watch(double duration_us);
   std::string describe(const Plan& plan) const;
 
-  Configured configured_;
-  int configured_cut_;  // the nearest
+  uint64_t credit_bytes_;
   Phase phase_ = Phase::kConfigured;
   std::vector<Trial> trials_;  // the first: the configured plan
   std::deque<Plan> queue_;     // to be tried next, in this phase

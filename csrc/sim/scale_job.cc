@@ -88,7 +88,7 @@ ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
     : options_(options),
       num_machines_(count_machines(options.sites)),
       tree_(nodes_of(options.sites), num_machines_),
-      directory_(tree_.machines().describe, protocol::PlaceGiver(tree_, shares), options.partition_bytes),
+      directory_(tree_.machines().describe, protocol::PlaceGiver(tree_, shares), protocol::PartitionRule({}, options.partition_bytes)),
       network_({.bytes_per_s = speeds_of(options.sites),
                 .latency_s = options.latency_s,
                 .credit_bytes = options.credit_bytes},

@@ -43,7 +43,7 @@ void SimWorker::on_refused(const protocol::Refused& refused) {
 
 // In place of a tuner: nobody knows better what might go wrong.
 void SimWorker::ask_for_another_plan() {
-  const auto cut = static_cast<uint8_t>(world_.random.below(4));
+  const auto cut = static_cast<uint8_t>(world_.random.below(protocol::kMaxCut + 1));
   const auto credit = static_cast<uint8_t>(world_.random.below(4));
   table_.ask_for({.cut = cut, .credit = credit});
 }
@@ -81,7 +81,7 @@ void SimWorker::change_plan(const protocol::Plan& plan) {
   world_.note(process_, encode(plan), [&] {
     return "follows cut " + std::to_string(plan.cut) + ", credit " + std::to_string(plan.credit);
   });
-  const uint64_t credit_bytes = protocol::plan_bytes_or(plan.credit, world_.scenario.credit_bytes);
+  const uint64_t credit_bytes = protocol::credit_bytes(plan.credit, world_.scenario.credit_bytes);
   lanes_.set_credit(credit_bytes);
   events_.on_credit(credit_bytes);
 }

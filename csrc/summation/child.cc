@@ -36,6 +36,7 @@ void Child::enqueue(const DataHead& head, Answer answer) {
   if (connection_->lends()) return hand_over(answer, [keep = answer.keep](const Status&) {});
   const uint64_t bytes = answer.payload.data.size();
   port_.push(head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
+    if (const auto rate = pacer_.on_send(bytes, now_us())) connection_->pace(*rate);
     hand_over(answer, [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {
       if (status && !alive.expired()) port_.sent(bytes);
     });
@@ -126,6 +127,7 @@ Status Child::on_hello(const DataHead& head) {
   level_ = head.level;
   lane_ = head.lane;
   tier_ = tier;
+  if (level_ == protocol::Level::kCluster) pacer_ = protocol::Pacer(shard_.bytes_per_s_[head.rank]);
   child_ = static_cast<uint32_t>(child);
   return Status::ok();
 }

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "protocol/outbox.h"
+#include "protocol/pacing.h"
 #include "summation/shard.h"
 #include "summation/tier.h"
 
@@ -64,6 +65,7 @@ class Child final : public transport::Receiver {
   protocol::Level level_ = protocol::Level::kCluster;
   uint16_t lane_ = 0;
   Tier* tier_ = nullptr;
+  protocol::Pacer pacer_{0};
   uint32_t child_ = 0;  // number of the child in the tier that `rank_` speaks for
 
   bool left_ = false;

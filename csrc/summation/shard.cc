@@ -27,6 +27,8 @@ void Shard::adopt(std::unique_ptr<transport::Connection> connection) {
 void Shard::start(const Position& position) {
   epoch_ = position.epoch;
   describe_rank_ = position.describe_rank;
+  bytes_per_s_ = position.bytes_per_s;
+  bytes_per_s_.resize(position.num_workers);
   const Tier::Environment environment{loop_, metrics_, pool_, epoch_, position.num_workers};
   protocol::AggregationLimits limits = position.limits;
   if (!position.ranks.describe.empty()) {

@@ -33,6 +33,7 @@ struct Position {
   std::vector<std::string> describe_rank;
   protocol::Children machines;  // below every service
   protocol::Children ranks;     // of this machine; empty: this service is nothing but a root
+  std::vector<uint64_t> bytes_per_s;  // to each rank that speaks for its machine (protocol/pacing); 0: not held back
   // Of the machine's tier, as of Tier.
   Uplink* uplink = nullptr;
   uint32_t num_final_tops = 0;
@@ -41,7 +42,7 @@ struct Position {
 
 class Shard {
  public:
-  // `outbox`: of the loop; all that goes to the network from there.
+  // `outbox`: of the loop.
   Shard(transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics, ShardEvents& events);
   ~Shard();  // on the loop, or after it has stopped
 
@@ -84,6 +85,7 @@ class Shard {
   BufferPool pool_;  // outlives the connections, whose unsent frames hold its buffers
   uint32_t epoch_ = 0;
   std::vector<std::string> describe_rank_;
+  std::vector<uint64_t> bytes_per_s_;
   std::unique_ptr<Tier> machine_;
   std::unique_ptr<Tier> cluster_;                 // null until start()
   std::vector<std::unique_ptr<Child>> children_;  // one per connection

@@ -103,6 +103,10 @@ class Connection {
   // The receiver needs this loan no longer, and no answer goes into its reply space.
   virtual void give_back(Loan loan) { static_cast<void>(loan); }
 
+  // From now on at most so many bytes go out in a second, evenly; 0: as many as can. Where there is no such thing,
+  // nothing changes.
+  virtual void pace(uint64_t bytes_per_s) { static_cast<void>(bytes_per_s); }
+
   // Refuses further frames (kAborted), writes what was queued, then waits for the other end to close, so that
   // what it had under way does not cut off what was written; frames from it are delivered until then. Calls
   // on_closed with ok at the end or when `deadline_us` has passed.

@@ -13,12 +13,6 @@ void Lanes::for_each(F&& f) {
   }
 }
 
-void Lanes::set_credit(uint64_t credit_bytes) {
-  for_each([credit_bytes](Lane& lane) {
-    lane.loop->post([link = lane.link.get(), credit_bytes] { link->set_credit(credit_bytes); });
-  });
-}
-
 void Lanes::peer_left(uint32_t service) {
   for (Lane& lane : services_[service]) {
     lane.loop->post([link = lane.link.get()] { link->peer_left(); });

@@ -29,7 +29,6 @@ class Lanes {
   }
 
   // As of Link, for all concerned.
-  void set_credit(uint64_t credit_bytes);
   void peer_left(uint32_t service);
   void fail(const Status& why);
   // Blocks until all links have left, at most until `deadline_us`.

@@ -18,7 +18,7 @@ Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, M
       metrics_(metrics),
       events_(events),
       outbox_(outbox),
-      own_outbox_(options_.credit_bytes) {}
+      pacer_(options_.bytes_per_s) {}
 
 void Link::enqueue(std::vector<Outgoing> partitions) {
   for (Outgoing& outgoing : partitions) {
@@ -64,7 +64,7 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   hello.rank = options_.rank;
   hello.lane = options_.lane;
   connection_->send(protocol::encode(hello), {}, nullptr);
-  port_.emplace(connection_->lends() ? own_outbox_ : outbox_);
+  port_.emplace(outbox_);
   for (Outgoing& outgoing : std::exchange(early_, {})) offer(std::move(outgoing));
 }
 
@@ -73,7 +73,10 @@ void Link::send(const Outgoing& outgoing) {
   head.epoch = options_.epoch;
   unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output};
   const uint64_t bytes = outgoing.input.size();
-  if (!connection_->lends()) add(metrics_.bytes_sent, bytes);
+  if (!connection_->lends()) {
+    add(metrics_.bytes_sent, bytes);
+    if (const auto rate = pacer_.on_send(bytes, now_us())) connection_->pace(*rate);
+  }
   connection_->send(protocol::encode(head), {outgoing.input, outgoing.output},
                     [this, bytes](const Status& status) {
                       if (status) port_->sent(bytes);

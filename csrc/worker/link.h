@@ -13,6 +13,7 @@
 
 #include "base/metrics.h"
 #include "protocol/outbox.h"
+#include "protocol/pacing.h"
 #include "protocol/push_pull_table.h"
 #include "transport/transport.h"
 
@@ -43,10 +44,10 @@ struct LinkOptions {
   uint32_t rank = 0;  // this worker
   uint32_t epoch = 0;
   protocol::Level level = protocol::Level::kCluster;
-  uint32_t service = 0;       // node number of the service
-  uint16_t lane = 0;          // number of this link among those to the same shard
-  std::string service_text;   // how messages name it
-  uint64_t credit_bytes = 0;  // of a connection that lends, which has an order of its own
+  uint32_t service = 0;      // node number of the service
+  uint16_t lane = 0;         // number of this link among those to the same shard
+  std::string service_text;  // how messages name it
+  uint64_t bytes_per_s = 0;  // protocol/pacing; 0: not held back
 };
 
 class Link final : public transport::Receiver {
@@ -54,13 +55,10 @@ class Link final : public transport::Receiver {
   // Makes the connection; on the link's loop.
   using Connector = UniqueFunction<void(transport::ConnectCallback)>;
 
-  // `outbox`: of the loop; all that goes to the network from there.
-  Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics,
-       LinkEvents& events);
+  // `outbox`: of the loop.
+  Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics, LinkEvents& events);
 
   void enqueue(std::vector<Outgoing> partitions);
-  // As in LinkOptions, from now on.
-  void set_credit(uint64_t credit_bytes) { own_outbox_.set_credit(credit_bytes); }
   // The peer has left the job in order. Without a connection everything settles now, else what the peer has not
   // answered when the connection ends.
   void peer_left();
@@ -103,7 +101,7 @@ class Link final : public transport::Receiver {
   bool lost_ = false;
   Status ended_;  // not ok: nothing is sent any more, everything settles with it
   protocol::Outbox& outbox_;
-  protocol::Outbox own_outbox_;
+  protocol::Pacer pacer_;
   std::optional<protocol::Outbox::Port> port_;      // once connected
   std::vector<Outgoing> early_;                     // came before the connection
   std::unordered_map<uint64_t, Outgoing> offered_;  // wait in the outbox, by ticket

@@ -19,9 +19,8 @@ Worker::Worker(const WorkerOptions& options, protocol::Tree tree, Metrics& metri
       handles_(metrics),
       table_(options.rank, std::move(tree)) {
   if (options.autotune && options.rank == 0) {
-    tuner_.emplace(protocol::Tuner::Configured{options.partition_bytes, options.credit_bytes});
+    tuner_.emplace(options.credit_bytes);
   }
-  metrics_.partition_bytes = options.partition_bytes;
   metrics_.credit_bytes = options.credit_bytes;
 }
 
@@ -127,11 +126,10 @@ void Worker::do_work(Work work) {
 }
 
 void Worker::change_plan(const protocol::Plan& plan) {
-  const uint64_t credit_bytes = protocol::plan_bytes_or(plan.credit, options_.credit_bytes);
-  metrics_.partition_bytes = protocol::plan_bytes_or(plan.cut, options_.partition_bytes);
+  const uint64_t credit_bytes = protocol::credit_bytes(plan.credit, options_.credit_bytes);
+  metrics_.cut = plan.cut;
   add(metrics_.plan_changes, 1);
   if (metrics_.credit_bytes.exchange(credit_bytes) == credit_bytes) return;
-  lanes_.set_credit(credit_bytes);
   events_.on_credit(credit_bytes);
 }
 

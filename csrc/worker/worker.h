@@ -28,16 +28,14 @@ class WorkerEvents {
   virtual void send_declare(protocol::Declare declare) = 0;
   // As LinkEvents.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
-  // Outboxes and links that are not this worker's own get another credit. Any thread.
+  // The process's outboxes get another credit. Any thread.
   virtual void on_credit(uint64_t credit_bytes) = 0;
 };
 
 struct WorkerOptions {
   uint32_t rank = 0;
-  // As configured.
-  uint64_t partition_bytes = 0;
-  uint64_t credit_bytes = 0;
-  bool autotune = false;  // rank 0 looks for better ones; counts there only
+  uint64_t credit_bytes = 0;  // as configured
+  bool autotune = false;      // rank 0 looks for better partitions and credit; counts there only
 };
 
 class Worker final : public LinkEvents {

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/check.h"
+#include "transport/stream/socket.h"
 
 namespace byteps::transport {
 namespace {
@@ -40,6 +41,10 @@ void StreamConnection::send(Bytes head, const Payload& payload, UniqueFunction<v
     Status why = error_.is_ok() ? aborted(peer_ + ": closing") : error_;
     loop_.post([on_sent = std::move(on_sent), why = std::move(why)]() mutable { on_sent(why); });
   }
+}
+
+void StreamConnection::pace(uint64_t bytes_per_s) {
+  if (open()) pace_tcp(fd_.get(), bytes_per_s);
 }
 
 void StreamConnection::close_when_sent(TimeUs deadline_us) {

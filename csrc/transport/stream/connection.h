@@ -22,6 +22,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
 
   void start(Receiver* receiver) override;
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
+  void pace(uint64_t bytes_per_s) override;
   void close_when_sent(TimeUs deadline_us) override;
   void close() override;
   EventLoop& loop() override { return loop_; }

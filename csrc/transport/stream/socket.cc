@@ -6,14 +6,12 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <string_view>
 
 namespace byteps::transport {
 namespace {
 
 // Two of the largest packets that leave the kernel at once.
 constexpr int kUnsentBytes = 128 << 10;
-constexpr std::string_view kCongestionControl = "cubic";
 
 int get_option(int fd, int level, int option) {
   int value = 0;
@@ -65,7 +63,11 @@ Result<Address> adopt_listening_socket(int fd) {
 void tune_tcp(int fd) {
   enable(fd, IPPROTO_TCP, TCP_NODELAY);
   setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes, sizeof kUnsentBytes);
-  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(), kCongestionControl.size());
+}
+
+void pace_tcp(int fd, uint64_t bytes_per_s) {
+  if (bytes_per_s == 0) bytes_per_s = ~uint64_t{0};
+  setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s);
 }
 
 Address local_address(int fd) {

@@ -21,9 +21,10 @@ Result<Address> adopt_listening_socket(int fd);
 // What every TCP connection of byteps wants of the kernel; where it refuses, the connection works all the same.
 //  - Frames are written whole, so nothing is gained by waiting for more bytes (RFC 896 would, for an answer's time).
 //  - Bytes that the kernel has taken but not sent cannot be overtaken any more: it shall take few (TCP_NOTSENT_LOWAT).
-//  - A host has connections to all others at once, and a push_pull ends with the slowest. bbr, some kernels' default,
-//    shares a link between them less evenly than cubic does.
 void tune_tcp(int fd);
+
+// TCP: the kernel spreads what it sends to so many bytes per second; 0: no limit.
+void pace_tcp(int fd, uint64_t bytes_per_s);
 
 Address local_address(int fd);
 Address peer_address(int fd);

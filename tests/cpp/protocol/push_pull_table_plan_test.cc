@@ -11,7 +11,8 @@ constexpr uint64_t kPartitionBytes = 512 << 10;
 constexpr uint64_t kTensorBytes = 1 << 20;
 constexpr Plan k128KiB{.cut = 2, .credit = 0};
 constexpr Plan k256KiB{.cut = 3, .credit = 0};
-static_assert(plan_bytes(k128KiB.cut) == 128 << 10);
+static_assert(cut_bytes(k128KiB.cut, kPartitionBytes) == 128 << 10);
+static_assert(cut_bytes(k256KiB.cut, kPartitionBytes) == 256 << 10);
 
 Tree two_machines() {
   std::vector<NodeInfo> nodes(2);
@@ -73,7 +74,8 @@ class PlanChange : public testing::Test {
   }
 
   PushPullTable table_{1, two_machines()};
-  TensorDirectory directory_{{"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}), kPartitionBytes};
+  TensorDirectory directory_{
+      {"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}), PartitionRule({}, kPartitionBytes)};
   TableActions actions_;
   std::vector<Declare> declared_;  // and not answered yet
   // By the last call:
@@ -213,7 +215,8 @@ TEST_F(PlanChange, WhatThisRankAsksForIsInEveryHead) {
 }
 
 TEST(TensorDirectoryPlans, EveryCutHasItsOwnNumberAndAllRanksGetTheSame) {
-  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}), kPartitionBytes);
+  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}),
+                            PartitionRule({}, kPartitionBytes));
   const auto placed = [&](uint32_t rank, const Declare& declare) {
     return std::get<Placed>(directory.declare(rank, declare).message);
   };
@@ -221,13 +224,14 @@ TEST(TensorDirectoryPlans, EveryCutHasItsOwnNumberAndAllRanksGetTheSame) {
   const Placed other = placed(0, {"w", DType::kFloat32, kTensorBytes, k128KiB.cut});
   EXPECT_EQ(other.tensor, 2u);
   EXPECT_EQ(other.cut, k128KiB.cut);
-  EXPECT_EQ(other.partition_bytes, plan_bytes(k128KiB.cut));
+  EXPECT_EQ(other.partition_bytes, cut_bytes(k128KiB.cut, kPartitionBytes));
   EXPECT_EQ(placed(1, {"v", DType::kFloat32, 8}).tensor, 3u);
   EXPECT_EQ(placed(1, {"w", DType::kFloat32, kTensorBytes, k128KiB.cut}), other);
 }
 
 TEST(TensorDirectoryPlans, ANewNameWithACutAndACutOfAnotherTensorAreRefused) {
-  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}), kPartitionBytes);
+  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}),
+                            PartitionRule({}, kPartitionBytes));
   const Declare declare{"w", DType::kFloat32, kTensorBytes, k128KiB.cut};
   EXPECT_TRUE(std::holds_alternative<Refused>(directory.declare(0, declare).message));
   EXPECT_TRUE(std::holds_alternative<Placed>(directory.declare(0, {"w", DType::kFloat32, 4096}).message));
@@ -237,13 +241,15 @@ TEST(TensorDirectoryPlans, ANewNameWithACutAndACutOfAnotherTensorAreRefused) {
 // As if the job had been started with that cut, whatever was placed for others in between.
 TEST(TensorDirectoryPlans, ThePlacesOfACutAreBalancedAmongThemselves) {
   const std::vector<uint64_t> sizes = {3 << 20, 100, 256 << 10, 5 << 20, 40'000, 1 << 20, 700 << 10, 2 << 20};
-  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.75, 0.25}), kPartitionBytes);
+  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.75, 0.25}),
+                            PartitionRule({}, kPartitionBytes));
   std::map<uint16_t, double> bytes_at;
   double total = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const std::string name = std::to_string(i);
     Placed placed = std::get<Placed>(directory.declare(0, {name, DType::kUInt8, sizes[i]}).message);
-    const auto recut = *partition_tensor(sizes[i], DType::kUInt8, plan_bytes(k128KiB.cut));
+    const auto recut =
+        *partition_tensor(sizes[i], DType::kUInt8, cut_bytes(k128KiB.cut, placed.partition_bytes));
     if (recut.partition_bytes != placed.partition_bytes) {
       placed = std::get<Placed>(directory.declare(0, {name, DType::kUInt8, sizes[i], k128KiB.cut}).message);
     }
@@ -253,7 +259,7 @@ TEST(TensorDirectoryPlans, ThePlacesOfACutAreBalancedAmongThemselves) {
       bytes_at[placed.places[p].site] += size;
       total += size;
     }
-    EXPECT_NEAR(bytes_at[0], 0.75 * total, 2 * plan_bytes(k128KiB.cut)) << name;
+    EXPECT_NEAR(bytes_at[0], 0.75 * total, 2 * cut_bytes(k128KiB.cut, kPartitionBytes)) << name;
   }
 }
 

@@ -14,7 +14,7 @@ PlaceGiver places_on(uint32_t machines) {
 
 class TensorDirectoryTest : public testing::Test {
  protected:
-  TensorDirectory directory_{{"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, places_on(3), 8192};
+  TensorDirectory directory_{{"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, places_on(3), PartitionRule({}, 8192)};
 };
 
 TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {
@@ -33,7 +33,7 @@ TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {
 TEST_F(TensorDirectoryTest, DisagreementSpoilsTheNameForAllAndNamesBothRanks) {
   const Declare wrong[] = {{"w", DType::kFloat32, 80}, {"w", DType::kInt32, 100}};
   for (const Declare& declare : wrong) {
-    TensorDirectory directory({"rank 0 (a)", "rank 1 (b)"}, places_on(1), 8192);
+    TensorDirectory directory({"rank 0 (a)", "rank 1 (b)"}, places_on(1), PartitionRule({}, 8192));
     directory.declare(1, {"w", DType::kFloat32, 100});
     const auto conflict = directory.declare(0, declare);
     EXPECT_TRUE(conflict.to_all);
@@ -59,7 +59,7 @@ TEST_F(TensorDirectoryTest, ImpossibleTensorIsRefusedToWhoAsksAndBindsNothing) {
 }
 
 TEST(TensorDirectory, NamesAreNotWithoutEnd) {
-  TensorDirectory directory({"rank 0", "rank 1"}, places_on(1), 8192, 3);
+  TensorDirectory directory({"rank 0", "rank 1"}, places_on(1), PartitionRule({}, 8192), 3);
   for (const char* name : {"a", "b", "c"}) {
     EXPECT_TRUE(std::holds_alternative<Placed>(directory.declare(0, {name, DType::kInt8, 0}).message));
   }

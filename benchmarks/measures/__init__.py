@@ -1,0 +1,3 @@
+"""One file per measure: NAME's module has TITLE, DEADLINE_S and run(recorder)."""
+
+MEASURES = ("lab", "unequal", "fast_lab", "one_machine", "latency", "overlap", "system_calls")

@@ -1,0 +1,44 @@
+"""64 MiB between ranks of one machine, in place."""
+
+from benchmarks.harness.alternate import alternate
+from benchmarks.harness.results import Case, Recorder
+from benchmarks.lab import Lab
+from benchmarks.peers import launch
+from benchmarks.peers.places import OnOneHost
+
+TITLE = "One machine: 64 MiB float32 in place"
+DEADLINE_S = 150
+
+TENSOR_BYTES = 64 << 20
+CALLS = 5  # a turn
+OPENMPI = "OpenMPI, shared memory, ring"
+OPENMPI_DEFAULT = "OpenMPI, shared memory"
+
+
+def run(recorder: Recorder) -> None:
+    for ranks in (2, 4):
+        with Lab([1000]) as lab:
+            place = OnOneHost(lab, ranks)
+            contenders = [
+                launch.byteps(place),
+                launch.gloo(place),
+                launch.openmpi(place, OPENMPI),
+                launch.openmpi(place, OPENMPI_DEFAULT, ring=False),
+                launch.memory(place, "copy"),
+                launch.memory(place, "in place"),
+            ]
+            figures = alternate(contenders, {"bytes": TENSOR_BYTES, "calls": CALLS}, turns=9, deadline_s=60)
+        bounds = [figures[f"memory, {how}"].median_s for how in ("copy", "in place")]
+        case = Case(
+            f"{ranks} ranks",
+            min((bound for bound in bounds if bound), default=None),
+            "each rank's memory read and written once, all at once: the faster of two loops",
+            figures,
+            gigabytes=ranks * TENSOR_BYTES / 1e9,
+        )
+        case.at_least("speed / gloo's", case.ratio("gloo", "byteps"), 2.5)
+        best = min((case.median_s(name) for name in (OPENMPI, OPENMPI_DEFAULT) if case.median_s(name)), default=None)
+        ours = case.median_s("byteps")
+        case.at_least("speed / OpenMPI's better one", best / ours if best and ours else None, 1.5)
+        case.at_most("CPU time / gloo's", case.cpu_ratio("byteps", "gloo"), 0.6)
+        recorder.add(case)

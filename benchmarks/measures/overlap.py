@@ -1,0 +1,69 @@
+"""Training steps of real models' shapes over links on which communication takes as long as compute."""
+
+import os
+import statistics
+import sys
+
+from benchmarks.bounds import placement_bound_s
+from benchmarks.harness.alternate import Figures
+from benchmarks.harness.contender import Contender, ContenderError
+from benchmarks.harness.results import Case, Recorder
+from benchmarks.lab import Lab
+from benchmarks.lab.iperf import goodput_mbps
+from benchmarks.measures.shapes import bytes_per_s
+from benchmarks.models import MODELS
+from benchmarks.peers import launch
+from benchmarks.peers.places import OnHosts
+
+TITLE = "Network lab: compute and communication at once, 2 workers"
+DEADLINE_S = 330
+
+RATES_MBPS = {"ResNet-50": 400, "GPT-2 small": 1000}
+MODES = ("compute", "communication", "priority", "no priority")
+NAMES = {"priority": "byteps", "no priority": "byteps, no priority"}
+TURNS = 5
+
+
+def run(recorder: Recorder) -> None:
+    for model, rate_mbps in RATES_MBPS.items():
+        with Lab([rate_mbps] * 2) as lab:
+            goodput = statistics.median(goodput_mbps(lab))
+            size_bytes = 4 * sum(layer.elements for layer in MODELS[model]())
+            communication_s = placement_bound_s(size_bytes, [bytes_per_s(goodput)] * 2)
+            program = (sys.executable, "-m", "benchmarks.peers.overlap_rank")
+            contender = launch.byteps(OnHosts(lab, 2), program=program)
+            figures = _measure(contender, model, communication_s)
+        recorder.add(_case(model, rate_mbps, goodput, communication_s, figures))
+
+
+def _measure(contender: Contender, model: str, compute_s: float) -> dict[str, Figures]:
+    figures = {NAMES.get(mode, mode): Figures() for mode in MODES}
+    try:
+        contender.start()
+        contender.step({"model": model, "calls": 0})
+        for _ in range(min(TURNS, int(os.environ.get("BENCH_TURNS", TURNS)))):
+            for mode in MODES:
+                step = contender.step({"model": model, "mode": mode, "compute_s": compute_s})
+                mine = figures[NAMES.get(mode, mode)]
+                mine.seconds.append(max(rank["step_s"] for rank in step.ranks))
+    except ContenderError as error:
+        for each in figures.values():
+            each.failure = str(error)
+    finally:
+        contender.stop()
+    return figures
+
+
+def _case(model: str, rate_mbps: float, goodput: float, communication_s: float, figures: dict[str, Figures]) -> Case:
+    alone = [figures[mode].median_s for mode in ("compute", "communication")]
+    case = Case(
+        f"{model} at {rate_mbps} Mbit/s",
+        max((seconds for seconds in alone if seconds), default=None),
+        f"the longer of both alone, in the same run; the links allow {communication_s:.2f} s ({goodput:.0f} Mbit/s)",
+        figures,
+    )
+    case.at_most("step / max(compute, communication)", case.over_bound("byteps"), 1.10)
+    gain = case.ratio("byteps, no priority", "byteps")
+    if gain:
+        case.notes["faster by priority"] = f"{100 * (gain - 1):.1f} %"
+    return case

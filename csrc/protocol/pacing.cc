@@ -1,0 +1,55 @@
+#include "protocol/pacing.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace byteps::protocol {
+namespace {
+
+// So much may follow a pause at full speed. A pause is the time in which the held connection carries twice as much.
+constexpr uint64_t kBurstBytes = 256 << 10;
+
+uint32_t processes_at(const Tree& tree, uint32_t node) {
+  return node < tree.num_workers() ? static_cast<uint32_t>(tree.ranks_of(tree.machine_of(node)).size()) : 1;
+}
+
+}  // namespace
+
+double payload_bytes_per_s(double nic_mbps) { return nic_mbps * 1e6 / 8 * 1448 / 1514 * 0.996; }
+
+Pace::Pace(const Tree& tree, const std::vector<double>& shares) : rate_of_site_(tree.num_sites(), 0.0) {
+  std::vector<Site> sites = tree.sites();
+  for (Site& site : sites) {
+    if (site.nic_mbps <= 0) return;
+    site.nic_mbps = payload_bytes_per_s(site.nic_mbps) * 8 / 1e6;
+  }
+  constexpr uint64_t kManyBytes = 1ull << 40;  // for digits
+  const double seconds = predicted_seconds(sites, shares, kManyBytes);
+  if (!(seconds > 0) || !std::isfinite(seconds)) return;
+  for (size_t site = 0; site < sites.size(); ++site) {
+    rate_of_site_[site] = shares[site] * static_cast<double>(kManyBytes) / seconds;
+  }
+}
+
+uint64_t Pace::rate(uint32_t from, uint32_t to, const Tree& tree) const {
+  const uint32_t site = to < tree.num_workers() ? tree.machine_of(to)
+                                                : tree.num_machines() + to - tree.num_workers();
+  // Ranks of both machines take turns, and so do the shards.
+  const uint32_t connections =
+      std::max(processes_at(tree, from), processes_at(tree, to)) * tree.num_shards(to);
+  return static_cast<uint64_t>(rate_of_site_[site] / connections);
+}
+
+std::optional<uint64_t> Pacer::on_send(uint64_t bytes, TimeUs now) {
+  if (bytes_per_s_ == 0) return std::nullopt;
+  const auto pause_us = static_cast<TimeUs>(2'000'000 * kBurstBytes / bytes_per_s_);
+  if (now - last_us_ > pause_us) burst_bytes_ = 0;
+  last_us_ = now;
+  burst_bytes_ += bytes;
+  const bool hold = burst_bytes_ > kBurstBytes;
+  if (hold == held_) return std::nullopt;
+  held_ = hold;
+  return hold ? bytes_per_s_ : 0;
+}
+
+}  // namespace byteps::protocol

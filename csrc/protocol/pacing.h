@@ -1,0 +1,49 @@
+// How fast each connection may go, so that the connections of a job do not get into each other's way. Pure.
+//
+// The shares of the sites say how many bytes each connection carries in the least time T (protocol/placement). A
+// connection that is held to that rate leaves the others theirs: every card is busy all the time and all connections
+// end at once. Left alone, TCP gives some connections more than others for seconds; those end early, and their cards
+// idle while the others go on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "protocol/tree.h"
+
+namespace byteps::protocol {
+
+// What a card of so many Mbit/s carries of payload, in bytes/s: frames of 1514 bytes with 1448 bytes of payload, and the
+// acknowledgements of what comes the other way.
+double payload_bytes_per_s(double nic_mbps);
+
+// Rates of payload in bytes/s; 0: not to be held back.
+class Pace {
+ public:
+  // `shares` by site. Nobody is held back where a card's speed is unknown, or nothing has to travel.
+  Pace(const Tree& tree, const std::vector<double>& shares);
+
+  // Of a connection over which `from` contributes to the root at `to` (nodes), and `to` answers.
+  uint64_t rate(uint32_t from, uint32_t to, const Tree& tree) const;
+
+ private:
+  std::vector<double> rate_of_site_;  // of all bytes from one machine to the root at this site
+};
+
+// Holds back a connection that has much to carry, and not one with a few partitions now and then.
+class Pacer {
+ public:
+  explicit Pacer(uint64_t bytes_per_s) : bytes_per_s_(bytes_per_s) {}
+  // `bytes` are handed over at `now`. A value: the connection's rate changes to it; 0: as fast as it can.
+  std::optional<uint64_t> on_send(uint64_t bytes, TimeUs now);
+
+ private:
+  uint64_t bytes_per_s_;
+  uint64_t burst_bytes_ = 0;  // since the last pause
+  TimeUs last_us_ = 0;
+  bool held_ = false;
+};
+
+}  // namespace byteps::protocol

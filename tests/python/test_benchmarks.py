@@ -1,0 +1,150 @@
+"""The benchmarks' own arithmetic and harness: what they report must be what happened."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.bounds import parameter_server_bound_s, placement_bound_s
+from benchmarks.harness.alternate import Figures, alternate
+from benchmarks.harness.contender import Contender, ContenderError, Spawn, Started
+from benchmarks.harness.results import Case
+from benchmarks.models import MODELS
+from benchmarks.report.page import write_page
+from benchmarks.report.table import rows_of
+
+ROOT = Path(__file__).resolve().parents[2]
+RATES = st.lists(st.floats(1.0, 100.0), min_size=2, max_size=8)
+FEW_RATES = st.lists(st.floats(1.0, 100.0), max_size=8)
+
+
+@pytest.mark.parametrize("workers", range(2, 9))
+def test_with_equal_rates_the_bound_is_the_papers(workers: int) -> None:
+    for servers in range(workers + 1):
+        paper_s = 2 * workers * (workers - 1) / (workers**2 + servers * workers - 2 * servers)
+        assert placement_bound_s(1.0, [1.0] * workers, [1.0] * servers) == pytest.approx(paper_s)
+
+
+@given(RATES, FEW_RATES)
+def test_a_bound_is_never_above_a_ring_or_a_parameter_server(workers: list[float], servers: list[float]) -> None:
+    bound_s = placement_bound_s(1.0, workers, servers)
+    ring_s = 2 * (len(workers) - 1) / len(workers) / min(workers)
+    assert bound_s <= ring_s * (1 + 1e-9)
+    if servers:
+        parameter_server_s = max(1 / min(workers), len(workers) / len(servers) / min(servers))
+        assert bound_s <= parameter_server_s * (1 + 1e-9)
+
+
+@given(RATES, FEW_RATES, st.floats(1.0, 100.0))
+def test_another_server_never_raises_the_bound(workers: list[float], servers: list[float], more: float) -> None:
+    assert placement_bound_s(1.0, workers, [*servers, more]) <= placement_bound_s(1.0, workers, servers) * (1 + 1e-9)
+
+
+def test_few_servers_are_the_limit_of_a_parameter_server() -> None:
+    assert parameter_server_bound_s(8.0, workers=4, servers=1, bytes_per_s=2.0) == 16.0
+    assert parameter_server_bound_s(8.0, workers=4, servers=8, bytes_per_s=2.0) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("name", "elements", "tensors"), [("ResNet-50", 25_557_032, 161), ("GPT-2 small", 124_439_808, 148)]
+)
+def test_models_have_the_published_number_of_parameters(name: str, elements: int, tensors: int) -> None:
+    layers = MODELS[name]()
+    assert sum(layer.elements for layer in layers) == elements
+    assert sum(len(layer.shapes) for layer in layers) == tensors
+
+
+def ranks(body: str, count: int = 2) -> Spawn:
+    """Of a program whose step is `body`."""
+    program = f"""
+        import os, sys
+        from benchmarks.harness.rank import serve
+        rank = int(sys.argv[1])
+        def step(request):
+            {body}
+        serve(rank, step)
+    """
+
+    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+        command = [sys.executable, "-c", textwrap.dedent(program)]
+        environment = {"PYTHONPATH": str(ROOT), **extra}
+        processes = [
+            subprocess.Popen([*command, str(rank)], env=environment, stdout=output, stderr=output)
+            for rank in reversed(range(count))
+        ]
+        return Started(processes, count)
+
+    return spawn
+
+
+def test_a_step_reaches_every_rank_and_their_answers_come_in_order() -> None:
+    contender = Contender("echo", ranks('return {"rank": rank, "got": request["bytes"]}'))
+    contender.start()
+    try:
+        step = contender.step({"bytes": 7})
+        pids = contender.rank_pids
+    finally:
+        contender.stop()
+    assert [(answer["rank"], answer["got"]) for answer in step.ranks] == [(0, 7), (1, 7)]
+    assert step.seconds >= max(answer["end"] - answer["begin"] for answer in step.ranks)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_rank_that_ends_fails_the_step_with_what_it_wrote() -> None:
+    contender = Contender("mortal", ranks('sys.exit("out of luck" if rank else 0)'))
+    contender.start()
+    with pytest.raises(ContenderError, match="out of luck"):
+        contender.step({})
+    contender.stop()
+
+
+def test_a_rank_that_hangs_is_killed_after_its_deadline() -> None:
+    contender = Contender("hanging", ranks("import signal; signal.pause()"))
+    contender.start()
+    with pytest.raises(ContenderError, match="timed out"):
+        contender.step({}, deadline_s=0.2)
+    pids = contender.rank_pids
+    contender.stop()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_contenders_take_turns_and_one_that_fails_leaves_the_others() -> None:
+    contenders = [
+        Contender("sound", ranks("pass")),
+        Contender("mortal", ranks('sys.exit(3) if request["calls"] else None')),
+        Contender("slow", ranks("pass")),
+    ]
+
+    def fail(_: Mapping[str, str], __: Any) -> Started:
+        raise OSError("no such program")
+
+    contenders.insert(1, Contender("stillborn", fail))
+    figures = alternate(contenders, {"calls": 2}, turns=3, fewer_turns={"slow": 1})
+    assert [len(figures[name].seconds) for name in ("sound", "slow")] == [3, 1]
+    assert figures["sound"].failure is None
+    assert "no such program" in str(figures["stillborn"].failure)
+    assert figures["mortal"].failure is not None
+    assert figures["mortal"].median_s is None
+
+
+def test_a_failed_contender_is_a_row_and_its_goals_are_missed() -> None:
+    fast = Figures(seconds=[2.0, 1.0, 3.0], cpu_s=[1.0, 1.0, 4.0])
+    case = Case("case", 1.6, "a bound", {"byteps": fast, "gloo": Figures(failure="gone\nlong story")}, gigabytes=0.5)
+    case.at_most("time / bound", case.over_bound("byteps"), 1.3)
+    case.at_least("speed / gloo's", case.ratio("gloo", "byteps"), 1.0)
+    document = case.as_json() | {"load": 0.0}
+    assert rows_of(document) == [("byteps", "2.000 s", "1.250", "", "4.00", "3"), ("gloo", "failed", "gone")]
+    assert [goal["reached"] for goal in document["goals"]] == [True, False]
+
+
+def test_the_page_of_no_results_is_a_page(tmp_path: Path) -> None:
+    write_page(tmp_path, tmp_path / "report.html")
+    assert "0 of 0 goals reached" in (tmp_path / "report.html").read_text()
