@@ -33,7 +33,7 @@ _WEIGHTS = word(
 _NODE_FIELDS = (
     *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "shm", "interface"),
     *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
-    *("credit_bytes", "service_threads", "placement", "nic_mbps", "log_level"),
+    *("credit_bytes", "autotune", "service_threads", "placement", "nic_mbps", "log_level"),
 )  # those with the same name and type in _core.NodeConfig
 
 
@@ -160,6 +160,13 @@ class Config:
         unit="bytes",
         doc="Bytes handed to the network ahead of what may become more urgent. Up to 1023 it counts partitions, "
         "as in the original BytePS; 0 is the default.",
+    )
+    autotune: bool = knob(
+        False,
+        "BYTEPS_AUTOTUNE",
+        parse=flag,
+        doc="Partition size and credit are changed while the job runs, and kept where steps get shorter; "
+        "the same in all processes.",
     )
     service_threads: int = knob(
         0,

@@ -73,6 +73,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void on_child_lost(uint32_t child, const Status& why) override;
   void send_declare(protocol::Declare declare) override;
   void on_link_lost(uint32_t service, const Status& why) override;
+  void on_credit(uint64_t credit_bytes) override;
 
  private:
   struct BarrierWait {

@@ -118,6 +118,7 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   }
   if (state.arrived_count == 0) {
     state.first = head;
+    state.first.plan = {};
     state.first_child = child;
     state.started_us = now;
     gathering_.splice(gathering_.end(), idle_, state.place);
@@ -134,6 +135,7 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
     return;
   }
   state.first.priority = std::max(state.first.priority, head.priority);
+  if (child_of_rank(0) == static_cast<int32_t>(child)) state.first.plan = head.plan;
   if (state.arrived_count == num_children()) {
     actions.push_back(Complete{state.first});
     end_round(state);

@@ -63,6 +63,7 @@ class ScaleJob : private ScaleEvents {
   void on_message(const ScaleMessage& message) override;
   void on_contribution(const ScaleMessage& message);
   void carry_out(uint32_t machine, const protocol::TableActions& actions);
+  void carry_out(uint32_t /*machine*/, const protocol::ChangePlan& /*change*/) {}  // nobody asks for one
   void carry_out(uint32_t machine, const protocol::SendDeclare& send);
   void carry_out(uint32_t machine, const protocol::StartPartition& start);
   void carry_out(uint32_t machine, const protocol::FinishHandle& finish);
@@ -170,7 +171,7 @@ void ScaleJob::on_message(const ScaleMessage& message) {
   ++messages_;
   if (!message.is_result) return on_contribution(message);
   protocol::TableActions actions;
-  workers_[message.to].settle(message.tensor, Status::ok(), actions);
+  workers_[message.to].settle(message.tensor, protocol::Plan{}, actions);
   carry_out(message.to, actions);
 }
 

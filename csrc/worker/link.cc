@@ -131,7 +131,7 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
       if (payload.size() != (*waiting)->bytes) {
         return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got none");
       }
-      return settle_answered(*head, Status::ok());
+      return settle_answered(*head, head->plan);
     }
     case DataType::kFailed:
       if (head->code == StatusCode::kOk) return data_loss("a failure without a code");
@@ -144,12 +144,12 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
   return data_loss("a service does not send message type " + std::to_string(static_cast<int>(head->type)));
 }
 
-Status Link::settle_answered(const DataHead& head, const Status& status) {
+Status Link::settle_answered(const DataHead& head, const Result<protocol::Plan>& outcome) {
   Result<Unanswered*> waiting = find(head);
   if (!waiting) return waiting.status();
   const uint64_t handle = (*waiting)->handle;
   unanswered_.erase(head.key);
-  events_.on_settled(handle, status);
+  events_.on_settled(handle, outcome);
   return Status::ok();
 }
 
