@@ -39,6 +39,7 @@ class NodeConfig:
     stall_warning_s: float  # ... is warned about
     partition_bytes: int
     credit_bytes: int
+    autotune: bool  # rank 0 looks for better partition_bytes and credit_bytes while the job runs
     service_threads: int  # event loops (= shards) of the summation service in this process; 0: chosen by cores
     placement: str  # "auto", "allreduce", "ps", "weights:1,1,0.5"
     nic_mbps: float  # of the network card, per direction; 0: as the kernel says
@@ -96,6 +97,8 @@ class Node:
         """Counters since the start: push_pulls, push_pull_bytes (tensor bytes completed), push_pull_us (summed
         time from start to completion), busy_us (time with at least one push_pull in flight), bytes_sent,
         bytes_received (payload, over all connections of this process), sums, sum_bytes, sum_us (service).
+        As they are now: partition_factor (times the size of partitions as configured) and credit_bytes, which have
+        changed plan_changes times (BYTEPS_AUTOTUNE).
         """
 
     def wait_until_done(self) -> None:

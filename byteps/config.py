@@ -33,7 +33,7 @@ _WEIGHTS = word(
 _NODE_FIELDS = (
     *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "shm", "interface"),
     *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
-    *("credit_bytes", "service_threads", "placement", "nic_mbps", "log_level"),
+    *("credit_bytes", "autotune", "service_threads", "placement", "nic_mbps", "log_level"),
 )  # those with the same name and type in _core.NodeConfig
 
 
@@ -150,8 +150,8 @@ class Config:
         "BYTEPS_PARTITION_BYTES",
         parse=size_bytes(4096, 1 << 30),
         unit="bytes",
-        doc="Tensors are cut into parts of at most so many bytes; 0: by their size, the number of machines and the speed "
-        "of the network. What the scheduler's process says counts.",
+        doc="Tensors are cut into parts of at most so many bytes; 0: by their size, the number of machines and the "
+        "speed of the network. What the scheduler's process says counts.",
     )
     credit_bytes: int = knob(
         1 << 20,
@@ -160,6 +160,13 @@ class Config:
         unit="bytes",
         doc="Bytes handed to the network ahead of what may become more urgent. Up to 1023 it counts partitions, "
         "as in the original BytePS; 0 is the default.",
+    )
+    autotune: bool = knob(
+        False,
+        "BYTEPS_AUTOTUNE",
+        parse=flag,
+        doc="Partition size and credit are changed while the job runs, and kept where steps get shorter; "
+        "the same in all processes.",
     )
     service_threads: int = knob(
         0,

@@ -19,6 +19,9 @@ METRICS = (
     "sums",
     "sum_bytes",
     "sum_us",
+    "partition_factor",
+    "credit_bytes",
+    "plan_changes",
 )
 
 

@@ -20,6 +20,10 @@ struct Metrics {
   Counter sums{0};       // rounds that this process's service completed
   Counter sum_bytes{0};  // bytes of their results
   Counter sum_us{0};     // time spent in reductions
+  // Of this worker, as they are now:
+  Counter cut{0};  // protocol/plan.h
+  Counter credit_bytes{0};
+  Counter plan_changes{0};  // how often they have changed
 };
 
 }  // namespace byteps

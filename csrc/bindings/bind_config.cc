@@ -61,6 +61,7 @@ void bind_config(py::module_& module) {
       .def_readwrite("stall_warning_s", &NodeConfig::stall_warning_s)
       .def_readwrite("partition_bytes", &NodeConfig::partition_bytes)
       .def_readwrite("credit_bytes", &NodeConfig::credit_bytes)
+      .def_readwrite("autotune", &NodeConfig::autotune)
       .def_readwrite("service_threads", &NodeConfig::service_threads)
       .def_readwrite("placement", &NodeConfig::placement)
       .def_readwrite("nic_mbps", &NodeConfig::nic_mbps)

@@ -47,7 +47,10 @@ std::unique_ptr<transport::Transport> make_shm(const NodeConfig& config) {
   if (!config.shm || config.role != "worker") return nullptr;
   transport::ShmOptions options;
   options.stream.credentials = {config.secret, config.job_id};
-  options.lend_bytes = std::max(options.lend_bytes, 2 * static_cast<size_t>(config.partition_bytes));
+  const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
+  const size_t partition_bytes =
+      config.autotune ? std::max<size_t>(configured_bytes, protocol::kMostCutBytes) : configured_bytes;
+  options.lend_bytes = std::max(options.lend_bytes, 2 * partition_bytes);
   auto shm = transport::make_shm_transport(std::move(options));
   const Status viable = shm->viable();
   if (viable) return shm;
@@ -232,10 +235,14 @@ void Node::start_service(const protocol::Tree& tree) {
 
 void Node::build_worker(const protocol::Tree& tree) {
   const auto rank = static_cast<uint32_t>(self_.rank);
-  worker_ = std::make_unique<worker::Worker>(rank, tree, metrics_, *this);
+  worker_ = std::make_unique<worker::Worker>(
+      worker::WorkerOptions{.rank = rank,
+                            .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),
+                            .autotune = config_.autotune},
+      tree, metrics_, *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
-  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster, worker_->lanes(),
-              *worker_);
+  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
+              worker_->lanes(), *worker_);
   if (!has_machine_level) return;
   uplink_ = std::make_unique<NodeUplink>(
       rank, [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
@@ -254,17 +261,17 @@ void Node::build_lanes(const protocol::Tree& tree, protocol::Level level, worker
   }
 }
 
-worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_t shard, protocol::Level level,
-                             worker::LinkEvents& events) {
+worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_t shard,
+                             protocol::Level level, worker::LinkEvents& events) {
   const size_t place = shard % data_loops_.size();
   transport::EventLoop& loop = *data_loops_[place];
-  worker::LinkOptions options{.rank = roster_.self,
-                              .epoch = roster_.epoch,
-                              .level = level,
-                              .service = service,
-                              .service_text = roster_.nodes[service].describe(),
-                              .bytes_per_s =
-                                  level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0};
+  worker::LinkOptions options{
+      .rank = roster_.self,
+      .epoch = roster_.epoch,
+      .level = level,
+      .service = service,
+      .service_text = roster_.nodes[service].describe(),
+      .bytes_per_s = level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0};
   worker::Link::Connector connector;
   if (service == roster_.self) {
     // On the shard's own loop, so that what the shard borrows and what the link frees never meet on two threads.
@@ -279,7 +286,7 @@ worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_
     };
   }
   return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), *outboxes_[place],
-                                               metrics_, events)};
+                                                metrics_, events)};
 }
 
 void Node::connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
@@ -366,6 +373,12 @@ void Node::on_child_lost(uint32_t child, const Status& why) { client_->suspect(c
 void Node::send_declare(protocol::Declare declare) { client_->send(std::move(declare)); }
 
 void Node::on_link_lost(uint32_t service, const Status& why) { client_->suspect(service, why); }
+
+void Node::on_credit(uint64_t credit_bytes) {
+  for (size_t i = 0; i < data_loops_.size(); ++i) {
+    data_loops_[i]->post([outbox = outboxes_[i].get(), credit_bytes] { outbox->set_credit(credit_bytes); });
+  }
+}
 
 Status Node::usable() const {
   if (!worker_) return failed_precondition("only a worker can push_pull; this process is a " + config_.role);

@@ -6,7 +6,7 @@
 namespace byteps::node {
 
 void NodeUplink::push_pull(transport::EventLoop& loop, const protocol::DataHead& head, Bytes partial,
-                           MutableBytes result, UniqueFunction<void(const Status&)> done) {
+                           MutableBytes result, UniqueFunction<void(const Result<protocol::Plan>&)> done) {
   worker::Outgoing outgoing{.handle = 0, .head = head, .input = partial, .output = result, .failure = {}};
   {
     MutexLock lock(mutex_);
@@ -25,11 +25,12 @@ void NodeUplink::enqueue(worker::Outgoing outgoing) {
   worker::Lane& lane = lanes_.at(outgoing.head.top, outgoing.head.lane);
   std::vector<worker::Outgoing> one;
   one.push_back(std::move(outgoing));
-  lane.loop->post([link = lane.link.get(), one = std::move(one)]() mutable { link->enqueue(std::move(one)); });
+  lane.loop->post(
+      [link = lane.link.get(), one = std::move(one)]() mutable { link->enqueue(std::move(one)); });
 }
 
 // Posted even where the loop is the link's own: a service is never called back from inside a call of its own.
-void NodeUplink::on_settled(uint64_t handle, const Status& status) {
+void NodeUplink::on_settled(uint64_t handle, const Result<protocol::Plan>& outcome) {
   Pending pending;
   {
     MutexLock lock(mutex_);
@@ -37,7 +38,7 @@ void NodeUplink::on_settled(uint64_t handle, const Status& status) {
     pending = std::move(found->second);
     pending_.erase(found);
   }
-  pending.loop->post([done = std::move(pending.done), status]() mutable { done(status); });
+  pending.loop->post([done = std::move(pending.done), outcome]() mutable { done(outcome); });
 }
 
 }  // namespace byteps::node

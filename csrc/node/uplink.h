@@ -21,18 +21,18 @@ class NodeUplink final : public summation::Uplink, public worker::LinkEvents {
 
   // Any thread.
   bool reaches(uint32_t top) const override { return lanes_.leads_to(top); }
-  void push_pull(transport::EventLoop& loop, const protocol::DataHead& head, Bytes partial, MutableBytes result,
-                 UniqueFunction<void(const Status&)> done) override;
+  void push_pull(transport::EventLoop& loop, const protocol::DataHead& head, Bytes partial,
+                 MutableBytes result, UniqueFunction<void(const Result<protocol::Plan>&)> done) override;
   void fail_round(const protocol::DataHead& head, const Status& why) override;
 
   // On the links' loops.
-  void on_settled(uint64_t handle, const Status& status) override;
+  void on_settled(uint64_t handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { lost_(service, why); }
 
  private:
   struct Pending {
     transport::EventLoop* loop;
-    UniqueFunction<void(const Status&)> done;
+    UniqueFunction<void(const Result<protocol::Plan>&)> done;
   };
 
   void enqueue(worker::Outgoing outgoing);

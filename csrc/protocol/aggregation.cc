@@ -57,8 +57,8 @@ Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t chi
 Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const {
   BPS_CHECK(child < num_children()) << "child " << child;
   auto expected = [&](const char* field, uint64_t want, uint64_t got) {
-    return data_loss(children_.describe[child] + ": " + describe_key(head.key) + ": " + field + ": expected " +
-                     std::to_string(want) + ", got " + std::to_string(got));
+    return data_loss(children_.describe[child] + ": " + describe_key(head.key) + ": " + field +
+                     ": expected " + std::to_string(want) + ", got " + std::to_string(got));
   };
   if (head.round == 0) return expected("round", 1, 0);
   if (head.type == DataType::kFailed) return Status::ok();
@@ -118,6 +118,7 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   }
   if (state.arrived_count == 0) {
     state.first = head;
+    state.first.plan = {};
     state.first_child = child;
     state.started_us = now;
     gathering_.splice(gathering_.end(), idle_, state.place);
@@ -126,13 +127,15 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   ++state.arrived_count;
   if (!agree(head, state.first)) {
     fail_round(state,
-               invalid_argument("round " + std::to_string(head.round) + ": " + children_.describe[state.first_child] +
-                                " asks for " + describe_request(state.first) + ", " + children_.describe[child] +
-                                " for " + describe_request(head)),
+               invalid_argument("round " + std::to_string(head.round) + ": " +
+                                children_.describe[state.first_child] + " asks for " +
+                                describe_request(state.first) + ", " + children_.describe[child] + " for " +
+                                describe_request(head)),
                actions);
     return;
   }
   state.first.priority = std::max(state.first.priority, head.priority);
+  if (child_of_rank(0) == static_cast<int32_t>(child)) state.first.plan = head.plan;
   if (state.arrived_count == num_children()) {
     actions.push_back(Complete{state.first});
     end_round(state);

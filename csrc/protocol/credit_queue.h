@@ -45,6 +45,9 @@ class CreditQueue {
     outstanding_bytes_ -= bytes;
   }
 
+  // What is outstanding already may be more than this.
+  void set_credit(uint64_t credit_bytes) { credit_bytes_ = credit_bytes; }
+
   // Everything that has not been popped, in no special order; the queue is empty then.
   std::vector<Item> take_all() {
     std::vector<Item> items;

@@ -60,7 +60,8 @@ constexpr size_t kDtype = 2;
 constexpr size_t kOp = 3;
 constexpr size_t kCode = 4;
 constexpr size_t kLevel = 5;
-constexpr size_t kReserved = 6;
+constexpr size_t kPlan = 6;
+constexpr size_t kReserved = 7;
 constexpr size_t kEpoch = 8;
 constexpr size_t kTensor = 12;
 constexpr size_t kPartition = 16;
@@ -161,6 +162,7 @@ void fields(Codec& codec, M& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.enumeration("dtype", m.dtype, dtype_from);
   codec.number("bytes", m.bytes, 0, kMaxTensorBytes);
+  codec.number("cut", m.cut, uint8_t{0}, kMaxCut);
 }
 
 template <typename Codec, Either<Placed> M>
@@ -168,6 +170,7 @@ void fields(Codec& codec, M& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.number("tensor", m.tensor, 1);
   codec.number("partition bytes", m.partition_bytes, 1, kMaxTensorBytes);
+  codec.number("cut", m.cut, uint8_t{0}, kMaxCut);
   codec.list("places", m.places, kMaxPartitions, 2 * sizeof(uint16_t), [](auto& each, auto& place) {
     each.number("site", place.site);
     each.number("turn", place.turn);
@@ -257,6 +260,7 @@ DataHeadBytes encode(const DataHead& head) {
   store_number(&bytes[at::kOp], static_cast<uint8_t>(head.op));
   store_number(&bytes[at::kCode], static_cast<uint8_t>(head.code));
   store_number(&bytes[at::kLevel], static_cast<uint8_t>(head.level));
+  store_number(&bytes[at::kPlan], encode(head.plan));
   store_number(&bytes[at::kEpoch], head.epoch);
   store_number(&bytes[at::kTensor], head.key.tensor);
   store_number(&bytes[at::kPartition], head.key.partition);
@@ -286,9 +290,12 @@ Result<DataHead> decode_data(Bytes bytes) {
   if (!code) return code.status();
   Result<Level> level = level_from(load_number<uint8_t>(&bytes[at::kLevel]));
   if (!level) return level.status();
+  Result<Plan> plan = plan_from(load_number<uint8_t>(&bytes[at::kPlan]));
+  if (!plan) return plan.status();
   DataHead head{
       .type = *type,
       .level = *level,
+      .plan = *plan,
       .dtype = *dtype,
       .op = *op,
       .epoch = load_number<uint32_t>(&bytes[at::kEpoch]),

@@ -19,6 +19,7 @@
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "protocol/plan.h"
 
 namespace byteps::protocol {
 
@@ -44,7 +45,7 @@ struct Place {
 
 // One partition of one declared tensor.
 struct Key {
-  uint32_t tensor = 0;  // number that the scheduler gave to the name
+  uint32_t tensor = 0;  // number that the scheduler gave to the name (and cut)
   uint32_t partition = 0;
   bool operator==(const Key&) const = default;
   auto operator<=>(const Key&) const = default;
@@ -75,6 +76,8 @@ enum class Level : uint8_t {
 struct DataHead {
   DataType type = DataType::kHello;
   Level level = Level::kCluster;  // of a hello
+  // Of rank 0's contribution, and of the results: what the next push_pull of the tensor follows. Of others: unused.
+  Plan plan = {};
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   uint32_t epoch = 0;
@@ -141,6 +144,7 @@ struct Declare {  // worker -> scheduler
   std::string name;
   DType dtype = DType::kFloat32;
   uint64_t bytes = 0;
+  uint8_t cut = 0;  // of a Plan; others than 0 for names that are placed already
   bool operator==(const Declare&) const = default;
 };
 struct Placed {  // scheduler -> worker
@@ -148,6 +152,7 @@ struct Placed {  // scheduler -> worker
   uint32_t tensor = 0;           // from 1
   uint64_t partition_bytes = 0;  // size of each partition but the last
   std::vector<Place> places;     // by partition
+  uint8_t cut = 0;               // as it was asked for; each has another number and other places
   bool operator==(const Placed&) const = default;
 };
 // scheduler -> worker: the name cannot be used. When ranks disagree on a tensor's dtype or size, to all nodes:

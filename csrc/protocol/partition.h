@@ -22,6 +22,7 @@ struct Partitioning {
   uint32_t count() const;
   uint64_t offset(uint32_t partition) const;
   uint64_t size(uint32_t partition) const;
+  bool operator==(const Partitioning&) const = default;
 };
 
 // Ok if a tensor can have this size; else kInvalidArgument: no multiple of the element size, or larger than

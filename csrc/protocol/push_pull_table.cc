@@ -19,8 +19,8 @@ Status PushPullTable::declare(const std::string& name, DType dtype, uint64_t byt
 
 Status PushPullTable::start(Handle handle, const PushPull& request, TableActions& actions) {
   if (request.op == ReduceOp::kBroadcast && request.root >= tree_.num_workers()) {
-    return invalid_argument(quoted(request.name) + ": root: expected a rank below " + std::to_string(tree_.num_workers()) +
-                            ", got " + std::to_string(request.root));
+    return invalid_argument(quoted(request.name) + ": root: expected a rank below " +
+                            std::to_string(tree_.num_workers()) + ", got " + std::to_string(request.root));
   }
   Result<NamedTensor*> found = find_or_declare(request.name, request.dtype, request.bytes, actions);
   if (!found) return found.status();
@@ -36,8 +36,9 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   op.root = request.op == ReduceOp::kBroadcast ? request.root : 0;
   op.priority = request.priority;
   tensor.in_flight = handle;
-  ++tensor.round;  // here, not when the placement comes: all ranks count the same
-  if (tensor.state == TensorState::kPlaced) start_partitions(op, actions);
+  Placement& placement = tensor.placements.at(tensor.cut);
+  ++placement.round;  // here, not when the placement comes: all ranks count the same
+  if (placement.id != 0) start_partitions(op, actions);
   return Status::ok();
 }
 
@@ -61,31 +62,38 @@ Result<PushPullTable::NamedTensor*> PushPullTable::find_or_declare(const std::st
   auto added = tensors_.try_emplace(name).first;
   added->second.dtype = dtype;
   added->second.bytes = bytes;
+  added->second.placements[0];
   actions.push_back(SendDeclare{Declare{name, dtype, bytes}});
   return &*added;
 }
 
 void PushPullTable::start_partitions(Op& op, TableActions& actions) {
   const Tensor& tensor = op.tensor->second;
+  const Placement& placement = tensor.placements.at(tensor.cut);
+  if (tensor.plan && *tensor.plan != plan_) {
+    plan_ = *tensor.plan;
+    actions.emplace_back(ChangePlan{plan_});
+  }
   DataHead head;
   head.type = DataType::kPushPull;
+  head.plan = wish_;
   head.dtype = tensor.dtype;
   head.op = op.op;
-  head.key.tensor = tensor.id;
-  head.round = tensor.round;
+  head.key.tensor = placement.id;
+  head.round = placement.round;
   head.rank = rank_;
   head.priority = op.priority;
   head.root = op.root;
-  op.unsettled = tensor.places.size();
-  actions.reserve(actions.size() + tensor.places.size());
-  for (uint32_t p = 0; p < tensor.places.size(); ++p) {
-    const Place& place = tensor.places[p];
+  op.unsettled = placement.places.size();
+  actions.reserve(actions.size() + placement.places.size());
+  for (uint32_t p = 0; p < placement.places.size(); ++p) {
+    const Place& place = placement.places[p];
     head.key.partition = p;
-    head.bytes = tensor.partitioning.size(p);
+    head.bytes = placement.partitioning.size(p);
     head.top = static_cast<uint16_t>(tree_.root(place));
     head.lane = tree_.lane(place);
     actions.push_back(StartPartition{tensor.in_flight, tree_.parent_of(rank_, place), head,
-                                     tensor.partitioning.offset(p)});
+                                     placement.partitioning.offset(p)});
   }
 }
 
@@ -106,37 +114,60 @@ Status PushPullTable::check_placement(const Tensor& tensor, const Placed& placed
 
 Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
   auto found = tensors_.find(placed.name);
-  if (found == tensors_.end() || found->second.state != TensorState::kDeclaring) {
+  const auto asked_for = [&](const Tensor& tensor) {
+    const auto placement = tensor.placements.find(placed.cut);
+    return tensor.refusal && placement != tensor.placements.end() && placement->second.id == 0;
+  };
+  if (found == tensors_.end() || placed.tensor == 0 || !asked_for(found->second)) {
     return data_loss("placement of " + quoted(placed.name) + ", which was not asked for");
   }
   Tensor& tensor = found->second;
   BPS_RETURN_IF_ERROR(check_placement(tensor, placed).with_context("placement of " + quoted(placed.name)));
-  tensor.state = TensorState::kPlaced;
-  tensor.id = placed.tensor;
-  tensor.partitioning = {tensor.bytes, placed.partition_bytes};
-  tensor.places = placed.places;
-  if (tensor.in_flight != 0) start_partitions(ops_.at(tensor.in_flight), actions);
+  Placement& placement = tensor.placements.at(placed.cut);
+  placement.id = placed.tensor;
+  placement.partitioning = {tensor.bytes, placed.partition_bytes};
+  placement.places = placed.places;
+  if (tensor.in_flight != 0 && tensor.cut == placed.cut) start_partitions(ops_.at(tensor.in_flight), actions);
   return Status::ok();
 }
 
 void PushPullTable::on_refused(const Refused& refused, TableActions& actions) {
   auto found = tensors_.find(refused.name);
-  if (found == tensors_.end() || found->second.state == TensorState::kRefused) return;
+  if (found == tensors_.end() || !found->second.refusal) return;
   Tensor& tensor = found->second;
-  const bool waits = tensor.state == TensorState::kDeclaring && tensor.in_flight != 0;
-  tensor.state = TensorState::kRefused;
+  const bool waits = tensor.in_flight != 0 && ops_.at(tensor.in_flight).unsettled == 0;
   Status why(refused.code, refused.text);
   tensor.refusal = why.with_context(quoted(refused.name));
   if (waits) finish(tensor.in_flight, why, actions);
 }
 
-void PushPullTable::settle(Handle handle, const Status& status, TableActions& actions) {
+void PushPullTable::settle(Handle handle, const Result<Plan>& outcome, TableActions& actions) {
   auto found = ops_.find(handle);
   BPS_CHECK(found != ops_.end() && found->second.unsettled > 0)
       << "handle " << handle << " waits for no partition";
   Op& op = found->second;
-  if (op.first_failure.is_ok()) op.first_failure = status;
-  if (--op.unsettled == 0) finish(handle, op.first_failure, actions);
+  if (outcome) op.next = *outcome;
+  if (op.first_failure.is_ok()) op.first_failure = outcome.status();
+  if (--op.unsettled > 0) return;
+  if (op.next) take_up(*op.tensor, *op.next, actions);
+  finish(handle, op.first_failure, actions);
+}
+
+uint8_t PushPullTable::cut_for(const Tensor& tensor, const Plan& plan) {
+  const uint64_t first_bytes = tensor.placements.at(0).partitioning.partition_bytes;
+  const Result<Partitioning> other =
+      partition_tensor(tensor.bytes, tensor.dtype, cut_bytes(plan.cut, first_bytes));
+  return other && other->partition_bytes != first_bytes ? plan.cut : 0;
+}
+
+// What has failed altogether keeps the plan that it has, on all ranks.
+void PushPullTable::take_up(NamedTensor& named, const Plan& plan, TableActions& actions) {
+  Tensor& tensor = named.second;
+  tensor.plan = plan;
+  tensor.cut = cut_for(tensor, plan);
+  const bool is_new = tensor.placements.try_emplace(tensor.cut).second;
+  if (is_new && failed_)
+    actions.push_back(SendDeclare{Declare{named.first, tensor.dtype, tensor.bytes, tensor.cut}});
 }
 
 void PushPullTable::fail(const Status& why, TableActions& actions) {

@@ -1,15 +1,20 @@
 // The names that are bound to tensors in a job, and where their partitions go. Pure.
+//
+// A tensor is placed once for each cut (protocol/plan.h) that is asked for, and every rank gets the same answer. The
+// places of one cut are balanced among themselves, as if no other existed: one is in use at a time. A tensor that
+// another cut would leave in the same pieces keeps the places of its first one; nobody asks for others.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
 #include "protocol/message.h"
-#include "protocol/placement.h"
 #include "protocol/partition.h"
+#include "protocol/placement.h"
 #include "protocol/tree.h"
 
 namespace byteps::protocol {
@@ -24,13 +29,17 @@ class PlaceGiver {
   // `shares` by site of `tree`.
   PlaceGiver(const Tree& tree, std::vector<double> shares);
   Place next(uint64_t bytes);
+  // Counts a place that another giver gave.
+  void charge(const Place& place, uint64_t bytes);
 
  private:
-  Placer sites_;
   struct Loads {
     std::vector<uint64_t> by_turn;  // bytes
     std::vector<uint64_t> by_lane;
   };
+  void charge_turn(Loads& here, size_t turn, uint64_t bytes);
+
+  Placer sites_;
   std::vector<uint16_t> lane_of_turn_;
   // All sites together; turns that are alike for the ranks of all machines are one entry of rank_bytes_.
   std::vector<uint64_t> turn_bytes_;
@@ -58,16 +67,22 @@ class TensorDirectory {
     uint32_t first_rank;
     DType dtype;
     uint64_t bytes;
-    Placed placed;
+    std::map<uint8_t, Placed> placed;  // by cut; 0 is always there
     Status conflict;
   };
 
   Answer bind(uint32_t rank, const Declare& declare);
+  Answer place(Tensor& tensor, const Declare& declare);
+  Result<Partitioning> partition(const Tensor& tensor, uint8_t cut) const;
+  bool stays(const Tensor& tensor, uint8_t cut) const;
+  PlaceGiver& giver(uint8_t cut);
 
   std::vector<std::string> describe_rank_;
-  PlaceGiver places_;
+  PlaceGiver no_places_given_;
+  std::map<uint8_t, PlaceGiver> givers_;  // by cut
   PartitionRule partition_rule_;
   size_t max_tensors_;
+  uint32_t last_number_ = 0;
   std::unordered_map<std::string, Tensor> tensors_;
 };
 

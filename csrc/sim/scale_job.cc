@@ -63,6 +63,7 @@ class ScaleJob : private ScaleEvents {
   void on_message(const ScaleMessage& message) override;
   void on_contribution(const ScaleMessage& message);
   void carry_out(uint32_t machine, const protocol::TableActions& actions);
+  void carry_out(uint32_t /*machine*/, const protocol::ChangePlan& /*change*/) {}  // nobody asks for one
   void carry_out(uint32_t machine, const protocol::SendDeclare& send);
   void carry_out(uint32_t machine, const protocol::StartPartition& start);
   void carry_out(uint32_t machine, const protocol::FinishHandle& finish);
@@ -87,7 +88,8 @@ ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
     : options_(options),
       num_machines_(count_machines(options.sites)),
       tree_(nodes_of(options.sites), num_machines_),
-      directory_(tree_.machines().describe, protocol::PlaceGiver(tree_, shares), protocol::PartitionRule({}, options.partition_bytes)),
+      directory_(tree_.machines().describe, protocol::PlaceGiver(tree_, shares),
+                 protocol::PartitionRule({}, options.partition_bytes)),
       network_({.bytes_per_s = speeds_of(options.sites),
                 .latency_s = options.latency_s,
                 .credit_bytes = options.credit_bytes},
@@ -169,7 +171,7 @@ void ScaleJob::on_message(const ScaleMessage& message) {
   ++messages_;
   if (!message.is_result) return on_contribution(message);
   protocol::TableActions actions;
-  workers_[message.to].settle(message.tensor, Status::ok(), actions);
+  workers_[message.to].settle(message.tensor, protocol::Plan{}, actions);
   carry_out(message.to, actions);
 }
 

@@ -22,6 +22,8 @@ std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers) {
     tensor.dtype = random.chance(0.5) ? DType::kInt32 : DType::kInt64;
     // Many small ones, some of several partitions, now and then an empty one.
     tensor.elements = random.chance(0.7) ? random.below(200) : random.below(6 * kPageElements);
+    // Of several partitions under other plans, too.
+    if (random.chance(0.02)) tensor.elements = random.below(50 * kPageElements);
     tensor.op = random.pick(kOps);
     tensor.root = static_cast<uint32_t>(random.below(num_workers));
     tensor.priority = random.chance(0.5) ? -static_cast<int32_t>(i) : static_cast<int32_t>(random.below(3));
@@ -118,6 +120,7 @@ void make_job(Random& random, Scenario& scenario) {
   scenario.placement.kind = static_cast<protocol::PlacementPolicy::Kind>(random.below(3));
   scenario.partition_bytes = 4096 * (1 + random.below(3));
   scenario.credit_bytes = 1024 << random.below(6);
+  if (random.chance(0.5)) scenario.plan_change_chance = random.chance(0.5) ? 0.1 : 0.5;
   scenario.network.min_latency_us = random.between(5, 100);
   scenario.network.max_latency_us = scenario.network.min_latency_us * random.between(1, 20);
   scenario.network.bytes_per_ms = random.chance(0.5) ? 0 : 16'000 << random.below(5);

@@ -73,6 +73,7 @@ struct Scenario {
   protocol::PlacementPolicy placement;
   uint64_t partition_bytes = 4096;
   uint64_t credit_bytes = 4096;
+  double plan_change_chance = 0;  // at each push_pull of rank 0
   TimeUs start_timeout_us = 2'000'000;
   TimeUs timeout_us = 500'000;
   TimeUs op_timeout_us = 1'500'000;

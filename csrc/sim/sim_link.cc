@@ -44,6 +44,11 @@ void SimLink::enqueue(OutgoingPartition partition) {
   endpoint_ != nullptr ? pump() : connect();
 }
 
+void SimLink::set_credit(uint64_t credit_bytes) {
+  queue_.set_credit(credit_bytes);
+  pump();
+}
+
 void SimLink::connect() {
   if (connecting_ || lost_ || !ended_) return;
   connecting_ = true;
@@ -144,7 +149,7 @@ void SimLink::on_frame(Endpoint&, const Frame& frame) {
   switch (head->type) {
     case DataType::kResult:
       if (Unanswered* waiting = find(*head)) land(frame.payload, waiting->output);
-      return settle_answered(*head, Status::ok());
+      return settle_answered(*head, head->plan);
     case DataType::kFailed:
       return settle_answered(*head, Status(head->code, std::string(as_text(frame.payload.read()))));
     case DataType::kGoodbye: ended_ = unavailable(options_.service_text + " has left the job"); return;
@@ -159,13 +164,13 @@ void SimLink::land(const View& payload, const View& output) {
   if (payload.memory != output.memory) std::ranges::copy(payload.read(), output.write().begin());
 }
 
-void SimLink::settle_answered(const DataHead& head, const Status& status) {
+void SimLink::settle_answered(const DataHead& head, const Result<protocol::Plan>& outcome) {
   const Unanswered* waiting = find(head);
   if (waiting == nullptr) return;
   const Unanswered answered = *waiting;
   unanswered_.erase(head.key);
   if (world_.sabotage == Sabotage::kCreditUntilAnswer) give_credit_back(answered.credit_bytes);
-  events_.on_settled(answered.handle, status);
+  events_.on_settled(answered.handle, outcome);
 }
 
 void SimLink::on_closed(Endpoint&, const Status& why) {

@@ -21,7 +21,7 @@ struct OutgoingPartition {
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
-  virtual void on_settled(uint64_t handle, const Status& status) = 0;
+  virtual void on_settled(uint64_t handle, const Result<protocol::Plan>& outcome) = 0;
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
 };
 
@@ -41,6 +41,7 @@ class SimLink final : public Receiver {
           LinkEvents& events);
 
   void enqueue(OutgoingPartition partition);
+  void set_credit(uint64_t credit_bytes);
   void peer_left();
   void fail(const Status& why);
   // Calls `done` when everything is settled and the connection closed.
@@ -68,7 +69,7 @@ class SimLink final : public Receiver {
   void give_credit_back(uint64_t bytes);
   Unanswered* find(const protocol::DataHead& head);
   void land(const View& payload, const View& output);
-  void settle_answered(const protocol::DataHead& head, const Status& status);
+  void settle_answered(const protocol::DataHead& head, const Result<protocol::Plan>& outcome);
   void settle_all(const Status& why);
 
   World& world_;

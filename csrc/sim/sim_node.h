@@ -36,6 +36,9 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   void on_child_lost(uint32_t child, const Status& why) override { suspect(child, why); }
   void on_link_lost(uint32_t service, const Status& why) override { suspect(service, why); }
   void send_declare(protocol::Declare declare) override { send(std::move(declare)); }
+  void on_credit(uint64_t credit_bytes) override {
+    if (uplink_) uplink_->lanes().set_credit(credit_bytes);
+  }
   void on_handle_done(protocol::Handle handle, const Status& status) override {
     user_->on_handle_done(handle, status);
   }

@@ -113,16 +113,17 @@ void SimTier::ascend(const DataHead& head, Round& round) {
   round.abandoned = false;
   for (Contribution& contribution : round.slots) contribution.data = {};
   uplink_->push_pull(head, partial, round.ascending,
-                     [this, head](const Status& status) { on_result(head, status); });
+                     [this, head](const Result<protocol::Plan>& outcome) { on_result(head, outcome); });
 }
 
-void SimTier::on_result(const DataHead& head, const Status& status) {
+void SimTier::on_result(DataHead head, const Result<protocol::Plan>& outcome) {
   Round& round = rounds_[head.key];
   if (!std::exchange(round.is_ascending, false)) world().report(process(), "a partial sum came down twice");
   const View result = std::exchange(round.ascending, {});
-  if (round.abandoned || !status) result.memory->release();
+  if (round.abandoned || !outcome) result.memory->release();
   if (round.abandoned) return;
-  if (!status) return answer_failure(head, round.slots, status);
+  if (!outcome) return answer_failure(head, round.slots, outcome.status());
+  head.plan = *outcome;
   for (const Contribution& contribution : round.slots) {
     if (contribution.reply_space) std::ranges::copy(result.read(), contribution.reply_space.write().begin());
   }

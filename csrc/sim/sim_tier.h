@@ -17,7 +17,7 @@ class Uplink {
   virtual ~Uplink() = default;
   virtual bool reaches(uint32_t top) const = 0;
   virtual void push_pull(const protocol::DataHead& head, const View& partial, const View& result,
-                         UniqueFunction<void(const Status&)> done) = 0;
+                         UniqueFunction<void(const Result<protocol::Plan>&)> done) = 0;
   virtual void fail_round(const protocol::DataHead& head, const Status& why) = 0;
 };
 
@@ -75,7 +75,7 @@ class SimTier {
   void carry_out(const protocol::Complete& complete);
   void carry_out(const protocol::Fail& fail);
   void ascend(const protocol::DataHead& head, Round& round);
-  void on_result(const protocol::DataHead& head, const Status& status);
+  void on_result(protocol::DataHead head, const Result<protocol::Plan>& outcome);
   // Of what the slots hold; nothing if nobody has values.
   View reduce_slots(const protocol::DataHead& head, const Slots& slots) const;
   void answer(const protocol::DataHead& head, Slots& slots, const View& result);

@@ -5,7 +5,7 @@
 namespace byteps::sim {
 
 void SimUplink::push_pull(const protocol::DataHead& head, const View& partial, const View& result,
-                          UniqueFunction<void(const Status&)> done) {
+                          UniqueFunction<void(const Result<protocol::Plan>&)> done) {
   pending_[++last_handle_] = std::move(done);
   enqueue({.handle = last_handle_, .head = head, .input = partial, .output = result});
 }
@@ -22,10 +22,10 @@ void SimUplink::enqueue(OutgoingPartition partition) {
   });
 }
 
-void SimUplink::on_settled(uint64_t handle, const Status& status) {
+void SimUplink::on_settled(uint64_t handle, const Result<protocol::Plan>& outcome) {
   const auto found = pending_.find(handle);
   if (found == pending_.end()) return world_.report(process_, "a partial sum is settled twice");
-  process_.soon([done = std::move(found->second), status]() mutable { done(status); });
+  process_.soon([done = std::move(found->second), outcome]() mutable { done(outcome); });
   pending_.erase(found);
 }
 

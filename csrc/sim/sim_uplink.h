@@ -19,9 +19,9 @@ class SimUplink final : public Uplink, public LinkEvents {
 
   bool reaches(uint32_t top) const override { return lanes_.leads_to(top); }
   void push_pull(const protocol::DataHead& head, const View& partial, const View& result,
-                 UniqueFunction<void(const Status&)> done) override;
+                 UniqueFunction<void(const Result<protocol::Plan>&)> done) override;
   void fail_round(const protocol::DataHead& head, const Status& why) override;
-  void on_settled(uint64_t handle, const Status& status) override;
+  void on_settled(uint64_t handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { lost_(service, why); }
 
  private:
@@ -33,7 +33,7 @@ class SimUplink final : public Uplink, public LinkEvents {
   LostCallback lost_;
   SimLanes lanes_;
   uint64_t last_handle_ = 0;
-  std::map<uint64_t, UniqueFunction<void(const Status&)>> pending_;
+  std::map<uint64_t, UniqueFunction<void(const Result<protocol::Plan>&)>> pending_;
 };
 
 }  // namespace byteps::sim

@@ -4,6 +4,7 @@
 
 namespace byteps::sim {
 
+using protocol::ChangePlan;
 using protocol::FinishHandle;
 using protocol::Handle;
 using protocol::SendDeclare;
@@ -22,6 +23,7 @@ Status SimWorker::declare(const std::string& name, DType dtype, uint64_t bytes) 
 Status SimWorker::push_pull(Handle handle, const protocol::PushPull& request, const View& input,
                             const View& output) {
   buffers_[handle] = {input, output};
+  if (rank_ == 0 && world_.random.chance(world_.scenario.plan_change_chance)) ask_for_another_plan();
   const Status status = table_.start(handle, request, actions_);
   if (!status) buffers_.erase(handle);
   carry_out();
@@ -39,13 +41,21 @@ void SimWorker::on_refused(const protocol::Refused& refused) {
   carry_out();
 }
 
-void SimWorker::on_settled(Handle handle, const Status& status) {
+// In place of a tuner: nobody knows better what might go wrong.
+void SimWorker::ask_for_another_plan() {
+  const auto cut = static_cast<uint8_t>(world_.random.below(protocol::kMaxCut + 1));
+  const auto credit = static_cast<uint8_t>(world_.random.below(4));
+  table_.ask_for({.cut = cut, .credit = credit});
+}
+
+void SimWorker::on_settled(Handle handle, const Result<protocol::Plan>& outcome) {
   const auto found = buffers_.find(handle);
   if (found == buffers_.end() || found->second.unsettled == 0) {
     return world_.report(process_, "a partition of handle " + std::to_string(handle) + " is settled twice");
   }
   --found->second.unsettled;
-  table_.settle(handle, status, actions_);
+  const bool is_deaf = world_.sabotage == Sabotage::kKeepsPlans && rank_ == 1;
+  table_.settle(handle, outcome && is_deaf ? protocol::Plan{} : outcome, actions_);
   carry_out();
 }
 
@@ -58,12 +68,22 @@ void SimWorker::carry_out() {
   }
   for (const protocol::TableAction& action : actions) {
     if (const auto* declare = std::get_if<SendDeclare>(&action)) events_.send_declare(declare->declare);
+    if (const auto* change = std::get_if<ChangePlan>(&action)) change_plan(change->plan);
     if (const auto* partition = std::get_if<StartPartition>(&action)) start(*partition);
     if (const auto* finish = std::get_if<FinishHandle>(&action)) {
       buffers_.erase(finish->handle);
       events_.on_handle_done(finish->handle, finish->status);
     }
   }
+}
+
+void SimWorker::change_plan(const protocol::Plan& plan) {
+  world_.note(process_, encode(plan), [&] {
+    return "follows cut " + std::to_string(plan.cut) + ", credit " + std::to_string(plan.credit);
+  });
+  const uint64_t credit_bytes = protocol::credit_bytes(plan.credit, world_.scenario.credit_bytes);
+  lanes_.set_credit(credit_bytes);
+  events_.on_credit(credit_bytes);
 }
 
 void SimWorker::start(const StartPartition& partition) {

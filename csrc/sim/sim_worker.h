@@ -17,6 +17,7 @@ class WorkerEvents {
   virtual ~WorkerEvents() = default;
   virtual void send_declare(protocol::Declare declare) = 0;
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
+  virtual void on_credit(uint64_t credit_bytes) = 0;
   virtual void on_handle_done(protocol::Handle handle, const Status& status) = 0;
 };
 
@@ -35,7 +36,7 @@ class SimWorker final : public LinkEvents {
   void fail(const Status& why);
   void leave(TimeUs deadline_us, UniqueFunction<void()> done);
 
-  void on_settled(protocol::Handle handle, const Status& status) override;
+  void on_settled(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }
 
  private:
@@ -46,6 +47,8 @@ class SimWorker final : public LinkEvents {
   };
 
   void carry_out();
+  void ask_for_another_plan();
+  void change_plan(const protocol::Plan& plan);
   void start(const protocol::StartPartition& partition);
 
   World& world_;

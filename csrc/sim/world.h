@@ -25,6 +25,7 @@ enum class Sabotage : uint8_t {
   kNeverRelieves,      // a service keeps loans while their owner starves
   kKeepsFailures,      // a machine's service does not tell the root that a round has failed
   kDividesTwice,       // a machine's service divides a partial average
+  kKeepsPlans,         // rank 1 does not take up other plans
 };
 
 struct World {

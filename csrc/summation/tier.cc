@@ -109,14 +109,15 @@ void Tier::ascend(const DataHead& head, Round& round) {
   }
   for (Contribution& contribution : round.slots) contribution.data = {};
   uplink_->push_pull(environment_.loop, head, partial, space,
-                     [this, head](const Status& status) { on_result(head, status); });
+                     [this, head](const Result<protocol::Plan>& outcome) { on_result(head, outcome); });
 }
 
-void Tier::on_result(const DataHead& head, const Status& status) {
+void Tier::on_result(DataHead head, const Result<protocol::Plan>& outcome) {
   Round& round = rounds_[head.key];
   BufferPool::Buffer result = std::move(round.ascending);
   if (round.abandoned) return;
-  if (!status) return answer_failure(head, round.slots, status);
+  if (!outcome) return answer_failure(head, round.slots, outcome.status());
+  head.plan = *outcome;
   const Bytes values = result.bytes().first(head.bytes);
   for (const Contribution& contribution : round.slots) {
     if (!contribution.reply_space.empty()) {
@@ -176,7 +177,8 @@ void Tier::answer(const DataHead& head, Slots& slots, BufferPool::Buffer result)
     const Contribution contribution = std::exchange(slot, {});
     if (contribution.from == nullptr) continue;
     const bool by_reference = !contribution.reply_space.empty();
-    const Bytes values = by_reference ? Bytes(contribution.reply_space) : Bytes(shared->bytes()).first(head.bytes);
+    const Bytes values =
+        by_reference ? Bytes(contribution.reply_space) : Bytes(shared->bytes()).first(head.bytes);
     contribution.from->send(answer, {values, {}, contribution.loan}, shared);
   }
 }

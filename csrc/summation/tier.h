@@ -40,8 +40,8 @@ class Tier {
     uint32_t num_workers;  // an average is over so many
   };
   // Sums go up through `uplink` (null: never) but for those whose top is a node below `num_final_tops`: they end here.
-  Tier(Environment environment, protocol::Children children, protocol::AggregationLimits limits, Uplink* uplink,
-       uint32_t num_final_tops);
+  Tier(Environment environment, protocol::Children children, protocol::AggregationLimits limits,
+       Uplink* uplink, uint32_t num_final_tops);
   ~Tier();
 
   protocol::Aggregator& aggregator() { return aggregator_; }
@@ -82,7 +82,7 @@ class Tier {
   void carry_out(const protocol::Complete& complete);
   void carry_out(const protocol::Fail& fail);
   void ascend(const protocol::DataHead& head, Round& round);
-  void on_result(const protocol::DataHead& head, const Status& status);
+  void on_result(protocol::DataHead head, const Result<protocol::Plan>& outcome);
   // Reduces the slots. Into `result` if it is not empty, and into every reply space if `deliver`.
   void reduce(const protocol::DataHead& head, Slots& slots, MutableBytes result, bool deliver);
   void answer(const protocol::DataHead& head, Slots& slots, BufferPool::Buffer result);

@@ -17,9 +17,9 @@ class Uplink {
   virtual bool reaches(uint32_t top) const = 0;
   // Contributes `partial` for the whole machine to the root (head.top, which is reached); empty: a broadcast whose root is elsewhere. The
   // result lands in `result`, [head.bytes], which may be the same memory; both are used until `done`, which is called
-  // on `loop`, the caller's.
+  // on `loop`, the caller's, with the answer's plan or why it failed.
   virtual void push_pull(transport::EventLoop& loop, const protocol::DataHead& head, Bytes partial,
-                         MutableBytes result, UniqueFunction<void(const Status&)> done) = 0;
+                         MutableBytes result, UniqueFunction<void(const Result<protocol::Plan>&)> done) = 0;
   // The round has failed on this machine and will not be contributed to.
   virtual void fail_round(const protocol::DataHead& head, const Status& why) = 0;
 };

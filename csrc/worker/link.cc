@@ -33,8 +33,7 @@ void Link::enqueue(std::vector<Outgoing> partitions) {
 
 void Link::offer(Outgoing outgoing) {
   // The next round of the same key follows a failure, never goes before it.
-  const int32_t priority =
-      outgoing.failure ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
+  const int32_t priority = outgoing.failure ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
   const uint64_t bytes = outgoing.input.size();
   const uint64_t ticket = ++last_ticket_;
   offered_.emplace(ticket, std::move(outgoing));
@@ -132,7 +131,7 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
       if (payload.size() != (*waiting)->bytes) {
         return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got none");
       }
-      return settle_answered(*head, Status::ok());
+      return settle_answered(*head, head->plan);
     }
     case DataType::kFailed:
       if (head->code == StatusCode::kOk) return data_loss("a failure without a code");
@@ -145,12 +144,12 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
   return data_loss("a service does not send message type " + std::to_string(static_cast<int>(head->type)));
 }
 
-Status Link::settle_answered(const DataHead& head, const Status& status) {
+Status Link::settle_answered(const DataHead& head, const Result<protocol::Plan>& outcome) {
   Result<Unanswered*> waiting = find(head);
   if (!waiting) return waiting.status();
   const uint64_t handle = (*waiting)->handle;
   unanswered_.erase(head.key);
-  events_.on_settled(handle, status);
+  events_.on_settled(handle, outcome);
   return Status::ok();
 }
 

@@ -34,8 +34,8 @@ class Link;
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
-  // The partition's memory is not used any more.
-  virtual void on_settled(uint64_t handle, const Status& status) = 0;
+  // The partition's memory is not used any more: it was answered, with this plan, or has failed.
+  virtual void on_settled(uint64_t handle, const Result<protocol::Plan>& outcome) = 0;
   // The connection broke or could not be made.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
 };
@@ -56,7 +56,8 @@ class Link final : public transport::Receiver {
   using Connector = UniqueFunction<void(transport::ConnectCallback)>;
 
   // `outbox`: of the loop.
-  Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics, LinkEvents& events);
+  Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics,
+       LinkEvents& events);
 
   void enqueue(std::vector<Outgoing> partitions);
   // The peer has left the job in order. Without a connection everything settles now, else what the peer has not
@@ -91,7 +92,7 @@ class Link final : public transport::Receiver {
   void settle_all(const Status& why);
   // The unanswered partition that `head` answers; kDataLoss if there is none.
   Result<Unanswered*> find(const protocol::DataHead& head);
-  Status settle_answered(const protocol::DataHead& head, const Status& status);
+  Status settle_answered(const protocol::DataHead& head, const Result<protocol::Plan>& outcome);
 
   LinkOptions options_;
   Connector connector_;

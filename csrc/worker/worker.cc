@@ -2,15 +2,27 @@
 
 #include <utility>
 
+#include "base/log.h"
+
 namespace byteps::worker {
 
+using protocol::ChangePlan;
 using protocol::FinishHandle;
 using protocol::Handle;
 using protocol::SendDeclare;
 using protocol::StartPartition;
 
-Worker::Worker(uint32_t rank, protocol::Tree tree, Metrics& metrics, WorkerEvents& events)
-    : rank_(rank), events_(events), handles_(metrics), table_(rank, std::move(tree)) {}
+Worker::Worker(const WorkerOptions& options, protocol::Tree tree, Metrics& metrics, WorkerEvents& events)
+    : options_(options),
+      metrics_(metrics),
+      events_(events),
+      handles_(metrics),
+      table_(options.rank, std::move(tree)) {
+  if (options.autotune && options.rank == 0) {
+    tuner_.emplace(options.credit_bytes);
+  }
+  metrics_.credit_bytes = options.credit_bytes;
+}
 
 Status Worker::declare(const std::string& name, DType dtype, uint64_t bytes) {
   Work work;
@@ -31,6 +43,7 @@ Result<Handle> Worker::push_pull(const protocol::PushPull& request, const std::b
   {
     MutexLock lock(mutex_);
     memory_[handle] = {input, output};
+    if (tuner_) tune(request);
     status = table_.start(handle, request, actions_);
     if (!status) memory_.erase(handle);
     work = take_work();
@@ -62,11 +75,21 @@ void Worker::on_refused(const protocol::Refused& refused) {
   do_work(std::move(work));
 }
 
-void Worker::on_settled(Handle handle, const Status& status) {
+// A broadcast is no part of a step, even where it comes again.
+void Worker::tune(const protocol::PushPull& request) {
+  if (request.op == ReduceOp::kBroadcast) return;
+  const std::optional<TimeUs> step_us = steps_.on_start(request.name, now_us());
+  if (!step_us) return;
+  const std::string decision = tuner_->on_step(*step_us);
+  if (!decision.empty()) BPS_LOG(kInfo) << "autotune " << decision;
+  table_.ask_for(tuner_->wish());
+}
+
+void Worker::on_settled(Handle handle, const Result<protocol::Plan>& outcome) {
   Work work;
   {
     MutexLock lock(mutex_);
-    table_.settle(handle, status, actions_);
+    table_.settle(handle, outcome, actions_);
     work = take_work();
   }
   do_work(std::move(work));
@@ -77,6 +100,8 @@ Worker::Work Worker::take_work() {
   for (protocol::TableAction& action : actions_) {
     if (auto* declare = std::get_if<SendDeclare>(&action)) {
       work.declares.push_back(std::move(declare->declare));
+    } else if (const auto* change = std::get_if<ChangePlan>(&action)) {
+      work.plan = change->plan;
     } else if (auto* start = std::get_if<StartPartition>(&action)) {
       Lane& lane = lanes_.at(start->parent.node, start->head.lane);
       work.partitions[&lane].push_back(make_outgoing(*start));
@@ -91,6 +116,7 @@ Worker::Work Worker::take_work() {
 
 void Worker::do_work(Work work) {
   for (protocol::Declare& declare : work.declares) events_.send_declare(std::move(declare));
+  if (work.plan) change_plan(*work.plan);
   for (auto& [lane, partitions] : work.partitions) {
     lane->loop->post([link = lane->link.get(), partitions = std::move(partitions)]() mutable {
       link->enqueue(std::move(partitions));
@@ -99,9 +125,17 @@ void Worker::do_work(Work work) {
   for (auto& [handle, status] : work.finished) handles_.finish(handle, std::move(status));
 }
 
+void Worker::change_plan(const protocol::Plan& plan) {
+  const uint64_t credit_bytes = protocol::credit_bytes(plan.credit, options_.credit_bytes);
+  metrics_.cut = plan.cut;
+  add(metrics_.plan_changes, 1);
+  if (metrics_.credit_bytes.exchange(credit_bytes) == credit_bytes) return;
+  events_.on_credit(credit_bytes);
+}
+
 Outgoing Worker::make_outgoing(const StartPartition& start) {
   const Memory& memory = memory_.at(start.handle);
-  const bool contributes = start.head.op != ReduceOp::kBroadcast || start.head.root == rank_;
+  const bool contributes = start.head.op != ReduceOp::kBroadcast || start.head.root == options_.rank;
   return {.handle = start.handle,
           .head = start.head,
           .input = contributes ? Bytes(memory.input + start.offset, start.head.bytes) : Bytes{},

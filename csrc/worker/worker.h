@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/annotations.h"
 #include "base/metrics.h"
 #include "protocol/push_pull_table.h"
+#include "protocol/tuner.h"
 #include "worker/handle_table.h"
 #include "worker/lanes.h"
 
@@ -26,11 +28,19 @@ class WorkerEvents {
   virtual void send_declare(protocol::Declare declare) = 0;
   // As LinkEvents.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
+  // The process's outboxes get another credit. Any thread.
+  virtual void on_credit(uint64_t credit_bytes) = 0;
+};
+
+struct WorkerOptions {
+  uint32_t rank = 0;
+  uint64_t credit_bytes = 0;  // as configured
+  bool autotune = false;      // rank 0 looks for better partitions and credit; counts there only
 };
 
 class Worker final : public LinkEvents {
  public:
-  Worker(uint32_t rank, protocol::Tree tree, Metrics& metrics, WorkerEvents& events);
+  Worker(const WorkerOptions& options, protocol::Tree tree, Metrics& metrics, WorkerEvents& events);
 
   // To fill with the links to all that may be a parent, before the first push_pull.
   Lanes& lanes() { return lanes_; }
@@ -53,7 +63,7 @@ class Worker final : public LinkEvents {
   // In order: what is in flight fails, all links say goodbye; blocks until then, at most until `deadline_us`.
   void leave(TimeUs deadline_us);
 
-  void on_settled(protocol::Handle handle, const Status& status) override;
+  void on_settled(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }
 
  private:
@@ -64,14 +74,18 @@ class Worker final : public LinkEvents {
   // What has to be done once the lock is released, so that no callback runs under it.
   struct Work {
     std::vector<protocol::Declare> declares;
+    std::optional<protocol::Plan> plan;
     std::unordered_map<Lane*, std::vector<Outgoing>> partitions;
     std::vector<std::pair<protocol::Handle, Status>> finished;
   };
   Work take_work() BPS_REQUIRES(mutex_);
   void do_work(Work work) BPS_EXCLUDES(mutex_);
+  void change_plan(const protocol::Plan& plan);
+  void tune(const protocol::PushPull& request) BPS_REQUIRES(mutex_);
   Outgoing make_outgoing(const protocol::StartPartition& start) BPS_REQUIRES(mutex_);
 
-  const uint32_t rank_;
+  const WorkerOptions options_;
+  Metrics& metrics_;
   WorkerEvents& events_;
   HandleTable handles_;
   Lanes lanes_;
@@ -79,6 +93,8 @@ class Worker final : public LinkEvents {
   protocol::PushPullTable table_ BPS_GUARDED_BY(mutex_);
   std::unordered_map<protocol::Handle, Memory> memory_ BPS_GUARDED_BY(mutex_);
   protocol::TableActions actions_ BPS_GUARDED_BY(mutex_);  // reused
+  protocol::StepMeter steps_ BPS_GUARDED_BY(mutex_);
+  std::optional<protocol::Tuner> tuner_ BPS_GUARDED_BY(mutex_);
 };
 
 }  // namespace byteps::worker

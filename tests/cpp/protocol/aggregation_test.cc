@@ -121,6 +121,33 @@ TEST_F(AggregatorTest, AnswerHasTheLargestPriority) {
   EXPECT_EQ(completed_[0].priority, 3);
 }
 
+TEST_F(AggregatorTest, ThePlanIsThatOfRankZeroWhateverTheOrder) {
+  std::vector<uint32_t> ranks{0, 1, 2};
+  uint32_t round = 0;
+  do {
+    ++round;
+    for (const uint32_t rank : ranks) {
+      DataHead head = head_of(rank, round);
+      head.plan = {.cut = static_cast<uint8_t>(rank == 0 ? round % 3 : 7), .credit = 0};
+      contribute(head);
+    }
+    ASSERT_EQ(completed_.size(), 1u);
+    EXPECT_EQ(completed_[0].plan, (Plan{.cut = static_cast<uint8_t>(round % 3), .credit = 0}));
+  } while (std::next_permutation(ranks.begin(), ranks.end()));
+}
+
+TEST(Aggregator, WithoutRankZeroBelowItAPlanIsAsConfigured) {
+  Aggregator aggregator({{"rank 1", "rank 2"}, {-1, 0, 1}}, {kNever, kNever});
+  AggregationActions actions;
+  for (const uint32_t rank : {1u, 2u}) {
+    DataHead head = head_of(rank, 1);
+    head.plan = {.cut = 3, .credit = 3};
+    aggregator.on_contribution(head, rank - 1, 0, actions);
+  }
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<Complete>(actions[0]).head.plan, Plan{});
+}
+
 TEST_F(AggregatorTest, RepeatedContributionsAreRecognised) {
   contribute(0, 1);
   EXPECT_EQ(*admit(head_of(0, 1)), Verdict::kRepeat) << "while the round gathers";

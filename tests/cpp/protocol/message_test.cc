@@ -30,6 +30,8 @@ DataHead random_head(Random& random) {
   DataHead head;
   head.type = static_cast<DataType>(1 + random.below(5));
   head.level = static_cast<Level>(1 + random.below(2));
+  head.plan = {.cut = static_cast<uint8_t>(random.below(kMaxCut + 1)),
+               .credit = static_cast<uint8_t>(random.below(kMaxCredit + 1))};
   head.dtype = random.dtype();
   head.op = static_cast<ReduceOp>(1 + random.below(6));
   head.epoch = random.u32();
@@ -123,10 +125,11 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.priority = -2;
   head.root = 0x0251;
   head.level = Level::kMachine;
+  head.plan = {.cut = 7, .credit = 9};
   head.top = 0x0362;
   head.lane = 0x0173;
   head.bytes = 0x0000'0061'6263'6468;
-  const auto expected = bytes_of({2,    2,    4,    6,    0,    1,    0,    0,                             //
+  const auto expected = bytes_of({2,    2,    4,    6,    0,    1,    0x97, 0,                             //
                                   4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x02, 0x00,  //
                                   0x34, 0x33, 0x32, 0x31, 0x42, 0x01, 0,    0,    0xFE, 0xFF, 0xFF, 0xFF,  //
                                   0x51, 0x02, 0,    0,    0x62, 0x03, 0x73, 0x01,                          //
@@ -167,7 +170,7 @@ TEST(DataMessage, RefusesWhatBreaksARule) {
                         {4, 10, "status"},
                         {5, 0, "level"},
                         {5, 3, "level"},
-                        {6, 1, "reserved"},
+                        {6, kMaxCut + 1, "plan"},
                         {7, 1, "reserved"},
                         {18, 4, "partition"},
                         {25, 0x40, "rank"},
@@ -212,9 +215,9 @@ TEST(DataMessage, AnyBytesAreRefusedOrRoundTrip) {
 }
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
-  const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102});
+  const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7});
   EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({2, 0x43, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7}));
 }
 
 TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {

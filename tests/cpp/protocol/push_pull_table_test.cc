@@ -48,9 +48,9 @@ class PushPullTableTest : public testing::Test {
     table_.on_refused({name, 9, StatusCode::kInvalidArgument, why}, actions);
     sort(actions);
   }
-  void settle(Handle handle, const Status& status = Status::ok()) {
+  void settle(Handle handle, const Result<Plan>& outcome = Plan{}) {
     TableActions actions;
-    table_.settle(handle, status, actions);
+    table_.settle(handle, outcome, actions);
     sort(actions);
   }
   void fail(const Status& why) {

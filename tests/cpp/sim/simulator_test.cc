@@ -64,7 +64,8 @@ INSTANTIATE_TEST_SUITE_P(
                     PlantedBug{"SettledTwice", Sabotage::kSettlesTwice, "settled twice"},
                     PlantedBug{"LendersStarve", Sabotage::kNeverRelieves, "has waited"},
                     PlantedBug{"FailuresKept", Sabotage::kKeepsFailures, "was not admitted"},
-                    PlantedBug{"PartialAverageDivided", Sabotage::kDividesTwice, "wrong result"}),
+                    PlantedBug{"PartialAverageDivided", Sabotage::kDividesTwice, "wrong result"},
+                    PlantedBug{"PlansKept", Sabotage::kKeepsPlans, "has waited"}),
     [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace

@@ -178,6 +178,7 @@ class ShardTest : public ShardFixture {
     start({.describe_rank = {"rank 0", "rank 1"},
            .machines = {{"rank 0", "rank 1"}, {0, 1}},
            .ranks = {},
+           .bytes_per_s = {},
            .limits = {}},
           Level::kCluster);
   }
@@ -382,7 +383,7 @@ class FakeUplink final : public Uplink {
  public:
   bool reaches(uint32_t top) const override { return top != kNowhere; }
   void push_pull(transport::EventLoop&, const DataHead& head, Bytes partial, MutableBytes result,
-                 UniqueFunction<void(const Status&)> done) override {
+                 UniqueFunction<void(const Result<protocol::Plan>&)> done) override {
     head_ = head;
     partial_.resize(partial.size() / sizeof(int32_t));
     if (!partial.empty()) std::memcpy(partial_.data(), partial.data(), partial.size());
@@ -392,16 +393,16 @@ class FakeUplink final : public Uplink {
   void fail_round(const DataHead& head, const Status& why) override {
     failures_.emplace_back(head.round, why.message());
   }
-  void answer(const Values& values) {
+  void answer(const Values& values, const protocol::Plan& plan = {}) {
     std::memcpy(result_.data(), values.data(), result_.size());
-    std::exchange(done_, nullptr)(Status::ok());
+    std::exchange(done_, nullptr)(plan);
   }
 
   static constexpr uint32_t kNowhere = 9;
   DataHead head_;
   Values partial_;
   MutableBytes result_;
-  UniqueFunction<void(const Status&)> done_;
+  UniqueFunction<void(const Result<protocol::Plan>&)> done_;
   std::vector<std::pair<uint32_t, std::string>> failures_;
 };
 
@@ -413,6 +414,7 @@ class MachineShardTest : public ShardFixture {
     start({.describe_rank = {"rank 0", "rank 1", "rank 2"},
            .machines = {{"rank 0 and rank 1", "rank 2"}, {0, 0, 1}},
            .ranks = {{"rank 0", "rank 1"}, {0, 1, -1}},
+           .bytes_per_s = {},
            .uplink = &uplink_,
            .num_final_tops = 0,
            .limits = {}},
@@ -442,6 +444,13 @@ TEST_F(MachineShardTest, TheSumOfTheMachineGoesUpAndTheAnswerComesDownToEveryRan
     EXPECT_EQ(result_of(*peer), (Values{100, 200, 300, 400}));
   }
   EXPECT_EQ(peers_[0]->values_, (Values{100, 200, 300, 400})) << "in its reply space";
+}
+
+TEST_F(MachineShardTest, EveryRankGetsThePlanOfTheRootsAnswer) {
+  contribute_both();
+  on_loop([this] { uplink_.answer({100, 200, 300, 400}, {.cut = 3, .credit = 0}); });
+  for (const auto& peer : peers_)
+    EXPECT_EQ(peer->answers_.at(0).plan, (protocol::Plan{.cut = 3, .credit = 0}));
 }
 
 TEST_F(MachineShardTest, AnAverageIsNotDividedOnItsWayUp) {
@@ -555,6 +564,7 @@ class OnlyMachineTest : public ShardFixture {
     start({.describe_rank = {"rank 0", "rank 1"},
            .machines = {{"rank 0 and rank 1"}, {0, 0}},
            .ranks = {{"rank 0", "rank 1"}, {0, 1}},
+           .bytes_per_s = {},
            .uplink = &uplink_,
            .num_final_tops = 2,
            .limits = {}},

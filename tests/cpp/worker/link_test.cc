@@ -22,7 +22,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
  protected:
   LinkTest() : loop_(std::move(*transport::EventLoop::create("link-test"))) {
     link_ = std::make_unique<Link>(
-        LinkOptions{.rank = 3, .epoch = 1, .service = 5, .service_text = "server 5", .credit_bytes = 1000},
+        LinkOptions{.rank = 3, .epoch = 1, .service = 5, .service_text = "server 5"},
         [this](transport::ConnectCallback done) {
           if (!refusal_) return done(refusal_);
           auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
@@ -71,7 +71,10 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
   }
 
   // LinkEvents
-  void on_settled(protocol::Handle handle, const Status& status) override { settled_[handle] = status; }
+  void on_settled(protocol::Handle handle, const Result<protocol::Plan>& outcome) override {
+    settled_[handle] = outcome.status();
+    if (outcome) plans_[handle] = *outcome;
+  }
   void on_link_lost(uint32_t service, const Status& why) override {
     EXPECT_EQ(service, 5u);
     lost_ = why;
@@ -95,6 +98,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
   std::map<uint32_t, std::vector<std::byte>> memory_;
   std::vector<DataHead> received_;
   std::map<protocol::Handle, Status> settled_;
+  std::map<protocol::Handle, protocol::Plan> plans_;  // as answered
   Status lost_;
   bool service_closed_ = false;
 };
@@ -117,6 +121,14 @@ TEST_F(LinkTest, TheResultLandsInTheTensor) {
   ASSERT_TRUE(settled_.contains(1));
   EXPECT_TRUE(settled_[1]);
   EXPECT_EQ(as_text(memory_[1]), "abcdefgh");
+}
+
+TEST_F(LinkTest, ThePlanOfTheAnswerIsHandedOn) {
+  enqueue({partition(1)});
+  DataHead head = received_[1];
+  head.plan = {.cut = 3, .credit = 9};
+  answer(head, "abcdefgh");
+  EXPECT_EQ(plans_[1], head.plan);
 }
 
 // Each is more than half of the credit: the first goes at once, the others wait for what is outstanding.

@@ -1,0 +1,267 @@
+// How a table goes from one plan to another: the cut of a tensor changes between two push_pulls.
+#include <gtest/gtest.h>
+
+#include "protocol/push_pull_table.h"
+#include "protocol/tensor_directory.h"
+
+namespace byteps::protocol {
+namespace {
+
+constexpr uint64_t kPartitionBytes = 512 << 10;
+constexpr uint64_t kTensorBytes = 1 << 20;
+constexpr Plan k128KiB{.cut = 2, .credit = 0};
+constexpr Plan k256KiB{.cut = 3, .credit = 0};
+static_assert(cut_bytes(k128KiB.cut, kPartitionBytes) == 128 << 10);
+static_assert(cut_bytes(k256KiB.cut, kPartitionBytes) == 256 << 10);
+
+Tree two_machines() {
+  std::vector<NodeInfo> nodes(2);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    nodes[static_cast<size_t>(rank)].rank = rank;
+    nodes[static_cast<size_t>(rank)].machine = std::to_string(rank);
+  }
+  return {nodes, 2};
+}
+
+// The table of rank 1, and the directory of its scheduler, which answers when it is told to.
+class PlanChange : public testing::Test {
+ protected:
+  Status start(Handle handle, const std::string& name = "w", uint64_t bytes = kTensorBytes) {
+    clear();
+    const Status status =
+        table_.start(handle, {name, DType::kFloat32, bytes, ReduceOp::kSum, 0, 0}, actions_);
+    sort();
+    return status;
+  }
+  // The scheduler answers what was declared.
+  void place() {
+    const std::vector<Declare> declared = std::exchange(declared_, {});
+    clear();
+    for (const Declare& declare : declared) {
+      EXPECT_TRUE(
+          table_.on_placed(std::get<Placed>(directory_.declare(1, declare).message), actions_).is_ok());
+    }
+    sort();
+  }
+  // All partitions that were started last.
+  void settle(const Result<Plan>& outcome) {
+    const std::vector<StartPartition> started = started_;
+    clear();
+    for (const StartPartition& partition : started) table_.settle(partition.handle, outcome, actions_);
+    sort();
+  }
+  void clear() {
+    actions_.clear();
+    started_.clear();
+    plans_.clear();
+    finished_.clear();
+  }
+  void sort() {
+    for (const TableAction& action : actions_) {
+      if (const auto* send = std::get_if<SendDeclare>(&action)) declared_.push_back(send->declare);
+      if (const auto* change = std::get_if<ChangePlan>(&action)) plans_.push_back(change->plan);
+      if (const auto* start = std::get_if<StartPartition>(&action)) started_.push_back(*start);
+      if (const auto* finish = std::get_if<FinishHandle>(&action)) finished_.push_back(finish->status);
+    }
+  }
+  // "w" has been used once, and the answer has asked for `next`; its placement has come if `placed`.
+  void first_push_pull(const Plan& next, bool placed = true) {
+    ASSERT_TRUE(start(1).is_ok());
+    place();
+    ASSERT_EQ(started_.size(), 2u);
+    settle(next);
+    if (placed) place();
+  }
+
+  PushPullTable table_{1, two_machines()};
+  TensorDirectory directory_{
+      {"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}), PartitionRule({}, kPartitionBytes)};
+  TableActions actions_;
+  std::vector<Declare> declared_;  // and not answered yet
+  // By the last call:
+  std::vector<StartPartition> started_;
+  std::vector<Plan> plans_;
+  std::vector<Status> finished_;
+};
+
+TEST_F(PlanChange, TheNextPlacementIsAskedForWithTheAnswerAndUsedFromTheNextPushPullOn) {
+  first_push_pull(k128KiB, false);
+  EXPECT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(declared_, (std::vector<Declare>{{"w", DType::kFloat32, kTensorBytes, k128KiB.cut}}));
+  place();
+  EXPECT_TRUE(started_.empty());
+  ASSERT_TRUE(start(2).is_ok());
+  EXPECT_EQ(plans_, (std::vector<Plan>{k128KiB}));
+  ASSERT_EQ(started_.size(), 8u);
+  EXPECT_EQ(started_[7].head.key, (Key{2, 7})) << "another number, as its rounds are others";
+  EXPECT_EQ(started_[7].head.round, 1u);
+  EXPECT_EQ(started_[7].offset, 7u * (128 << 10));
+}
+
+TEST_F(PlanChange, APushPullThatComesBeforeThePlacementWaitsForIt) {
+  first_push_pull(k128KiB, false);
+  ASSERT_TRUE(start(2).is_ok());
+  EXPECT_TRUE(started_.empty());
+  place();
+  EXPECT_EQ(started_.size(), 8u);
+}
+
+TEST_F(PlanChange, BackToAPlacementThatIsKnownItsRoundsGoOn) {
+  first_push_pull(k128KiB);
+  ASSERT_TRUE(start(2).is_ok());
+  settle(Plan{});
+  EXPECT_TRUE(declared_.empty());
+  ASSERT_TRUE(start(3).is_ok());
+  ASSERT_EQ(started_.size(), 2u);
+  EXPECT_EQ(started_[0].head.key, (Key{1, 0}));
+  EXPECT_EQ(started_[0].head.round, 2u);
+  settle(k128KiB);
+  ASSERT_TRUE(start(4).is_ok());
+  EXPECT_EQ(started_[0].head.key, (Key{2, 0}));
+  EXPECT_EQ(started_[0].head.round, 2u);
+}
+
+TEST_F(PlanChange, APushPullThatFailedAltogetherChangesNothing) {
+  first_push_pull(k128KiB);
+  ASSERT_TRUE(start(2).is_ok());
+  settle(deadline_exceeded("rank 0 did not come"));
+  ASSERT_TRUE(start(3).is_ok());
+  EXPECT_EQ(started_.size(), 8u);
+  EXPECT_EQ(started_[0].head.round, 2u);
+}
+
+TEST_F(PlanChange, OneAnsweredPartitionIsEnough) {
+  ASSERT_TRUE(start(1).is_ok());
+  place();
+  TableActions actions;
+  table_.settle(1, deadline_exceeded("rank 0 did not come"), actions);
+  table_.settle(1, k128KiB, actions);
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_EQ(std::get<SendDeclare>(actions[0]).declare.cut, k128KiB.cut);
+}
+
+TEST_F(PlanChange, ATensorThatWouldBeCutAsBeforeKeepsItsPlacement) {
+  for (const auto& [name, bytes] : {std::pair{"small", 400ull}, {"empty", 0ull}}) {
+    ASSERT_TRUE(start(1, name, bytes).is_ok());
+    place();
+    settle(k128KiB);
+    EXPECT_TRUE(declared_.empty()) << name;
+    ASSERT_TRUE(start(2, name, bytes).is_ok());
+    ASSERT_EQ(started_.size(), 1u);
+    EXPECT_EQ(started_[0].head.round, 2u);
+    settle(Plan{});
+  }
+}
+
+TEST_F(PlanChange, APlacementThatNobodyWaitsForAnyMoreStartsNothing) {
+  first_push_pull(k128KiB, false);
+  const std::vector<Declare> late = std::exchange(declared_, {});
+  ASSERT_TRUE(start(2).is_ok());
+  declared_ = late;
+  place();
+  settle(k256KiB);
+  const std::vector<Declare> next = std::exchange(declared_, {});
+  ASSERT_EQ(next.size(), 1u);
+  ASSERT_TRUE(start(3).is_ok());
+  EXPECT_TRUE(started_.empty());
+  TableActions actions;
+  EXPECT_EQ(table_.on_placed(std::get<Placed>(directory_.declare(1, late[0]).message), actions).code(),
+            StatusCode::kDataLoss)
+      << "twice";
+  EXPECT_TRUE(actions.empty());
+  declared_ = next;
+  place();
+  EXPECT_EQ(started_.size(), 4u);
+}
+
+TEST_F(PlanChange, TheJobFailsWhileAPushPullWaitsForAPlacement) {
+  first_push_pull(k128KiB, false);
+  ASSERT_TRUE(start(2).is_ok());
+  clear();
+  table_.fail(unavailable("rank 0 is gone"), actions_);
+  sort();
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].message(), "tensor 'w': rank 0 is gone");
+  place();
+  EXPECT_TRUE(started_.empty());
+  EXPECT_EQ(table_.in_flight(), 0u);
+}
+
+TEST_F(PlanChange, TheNameIsRefusedWhileAPushPullWaitsForAPlacement) {
+  first_push_pull(k128KiB, false);
+  ASSERT_TRUE(start(2).is_ok());
+  clear();
+  table_.on_refused({"w", 1, StatusCode::kInvalidArgument, "ranks disagree"}, actions_);
+  sort();
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(start(3).message(), "tensor 'w': ranks disagree");
+}
+
+TEST_F(PlanChange, OnlyTensorsThatHaveAnAnswerSayWhichPlanIsFollowed) {
+  first_push_pull({.cut = 0, .credit = 5});
+  ASSERT_TRUE(start(2).is_ok());
+  EXPECT_EQ(plans_, (std::vector<Plan>{{.cut = 0, .credit = 5}}));
+  ASSERT_TRUE(start(3, "new").is_ok());
+  place();
+  EXPECT_EQ(started_.size(), 2u);
+  EXPECT_TRUE(plans_.empty()) << "a tensor without a past knows of no plan";
+}
+
+TEST_F(PlanChange, WhatThisRankAsksForIsInEveryHead) {
+  table_.ask_for(k256KiB);
+  ASSERT_TRUE(start(1).is_ok());
+  place();
+  for (const StartPartition& partition : started_) EXPECT_EQ(partition.head.plan, k256KiB);
+}
+
+TEST(TensorDirectoryPlans, EveryCutHasItsOwnNumberAndAllRanksGetTheSame) {
+  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}),
+                            PartitionRule({}, kPartitionBytes));
+  const auto placed = [&](uint32_t rank, const Declare& declare) {
+    return std::get<Placed>(directory.declare(rank, declare).message);
+  };
+  EXPECT_EQ(placed(0, {"w", DType::kFloat32, kTensorBytes}).tensor, 1u);
+  const Placed other = placed(0, {"w", DType::kFloat32, kTensorBytes, k128KiB.cut});
+  EXPECT_EQ(other.tensor, 2u);
+  EXPECT_EQ(other.cut, k128KiB.cut);
+  EXPECT_EQ(other.partition_bytes, cut_bytes(k128KiB.cut, kPartitionBytes));
+  EXPECT_EQ(placed(1, {"v", DType::kFloat32, 8}).tensor, 3u);
+  EXPECT_EQ(placed(1, {"w", DType::kFloat32, kTensorBytes, k128KiB.cut}), other);
+}
+
+TEST(TensorDirectoryPlans, ANewNameWithACutAndACutOfAnotherTensorAreRefused) {
+  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}),
+                            PartitionRule({}, kPartitionBytes));
+  const Declare declare{"w", DType::kFloat32, kTensorBytes, k128KiB.cut};
+  EXPECT_TRUE(std::holds_alternative<Refused>(directory.declare(0, declare).message));
+  EXPECT_TRUE(std::holds_alternative<Placed>(directory.declare(0, {"w", DType::kFloat32, 4096}).message));
+  EXPECT_TRUE(std::holds_alternative<Refused>(directory.declare(1, declare).message));
+}
+
+// As if the job had been started with that cut, whatever was placed for others in between.
+TEST(TensorDirectoryPlans, ThePlacesOfACutAreBalancedAmongThemselves) {
+  const std::vector<uint64_t> sizes = {3 << 20, 100, 256 << 10, 5 << 20, 40'000, 1 << 20, 700 << 10, 2 << 20};
+  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.75, 0.25}),
+                            PartitionRule({}, kPartitionBytes));
+  std::map<uint16_t, double> bytes_at;
+  double total = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const std::string name = std::to_string(i);
+    Placed placed = std::get<Placed>(directory.declare(0, {name, DType::kUInt8, sizes[i]}).message);
+    const auto recut =
+        *partition_tensor(sizes[i], DType::kUInt8, cut_bytes(k128KiB.cut, placed.partition_bytes));
+    if (recut.partition_bytes != placed.partition_bytes) {
+      placed = std::get<Placed>(directory.declare(0, {name, DType::kUInt8, sizes[i], k128KiB.cut}).message);
+    }
+    const Partitioning partitioning{sizes[i], placed.partition_bytes};
+    for (uint32_t p = 0; p < placed.places.size(); ++p) {
+      const auto size = static_cast<double>(partitioning.size(p));
+      bytes_at[placed.places[p].site] += size;
+      total += size;
+    }
+    EXPECT_NEAR(bytes_at[0], 0.75 * total, 2 * cut_bytes(k128KiB.cut, kPartitionBytes)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace byteps::protocol

@@ -1,0 +1,41 @@
+"""A rank of `test_autotune.py`: trains for some steps, and writes what came of them as JSON.
+
+Arguments: a folder for the result, and how many steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import byteps as bps
+
+SHAPES = {"embedding": (1500, 400), "layer": (300, 301), "bias": (17,)}
+
+
+def step(number: int, digest: hashlib._Hash) -> None:
+    """What backward and an optimizer do: all gradients at once, then wait for each."""
+    random = np.random.default_rng((number, bps.rank()))
+    gradients = {name: random.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+    handles = [bps.push_pull_async(gradient, name=name) for name, gradient in gradients.items()]
+    for handle in handles:
+        digest.update(np.asarray(bps.synchronize(handle)).tobytes())
+
+
+def main() -> None:
+    folder, steps = Path(sys.argv[1]), int(sys.argv[2])
+    bps.init()
+    digest = hashlib.sha256()
+    for number in range(steps):
+        step(number, digest)
+    result = {"digest": digest.hexdigest(), "metrics": bps.metrics()}
+    (folder / f"rank{bps.rank()}.json").write_text(json.dumps(result))
+    bps.shutdown()
+
+
+if __name__ == "__main__":
+    main()
