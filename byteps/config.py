@@ -150,8 +150,8 @@ class Config:
         "BYTEPS_PARTITION_BYTES",
         parse=size_bytes(4096, 1 << 30),
         unit="bytes",
-        doc="Tensors are cut into parts of at most so many bytes; 0: by their size, the number of machines and the speed "
-        "of the network. What the scheduler's process says counts.",
+        doc="Tensors are cut into parts of at most so many bytes; 0: by their size, the number of machines and the "
+        "speed of the network. What the scheduler's process says counts.",
     )
     credit_bytes: int = knob(
         1 << 20,

@@ -14,6 +14,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from byteps.cli.table import format_table
+from byteps.config import Config
 from byteps.errors import InvalidArgumentError
 
 _PLACEMENTS = {"allreduce": "all-reduce", "ps": "parameter server", "auto": "byteps"}
@@ -152,6 +153,7 @@ def simulate(
 ) -> dict[str, Any]:
     from byteps import _core
 
+    knobs = Config.knobs()
     wanted = (arguments.partition_kib or _PARTITION_KIB) << 10
     least = 2 * len(cluster.machines_mbps) * cluster.nbytes // _MAX_MESSAGES  # so that it ends soon, in little memory
     partition_bytes = max(wanted, least)

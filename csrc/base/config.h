@@ -29,10 +29,10 @@ struct NodeConfig {
   std::string node_host;  // address that is handed out; goes before `interface`
   std::string secret;     // empty: loopback only
   std::string job_id;
-  double start_timeout_s = 300;  // all nodes must have joined by then
-  double timeout_s = 30;         // a node that is silent for so long is lost
-  double op_timeout_s = 600;     // a push_pull that lacks a rank for so long fails
-  double stall_warning_s = 60;   // ... is warned about
+  double start_timeout_s = 300;       // all nodes must have joined by then
+  double timeout_s = 30;              // a node that is silent for so long is lost
+  double op_timeout_s = 600;          // a push_pull that lacks a rank for so long fails
+  double stall_warning_s = 60;        // ... is warned about
   int64_t partition_bytes = 0;        // 0: by protocol::PartitionRule
   int64_t credit_bytes = 1 << 20;     // handed to a connection and not yet written
   bool autotune = false;              // rank 0 looks for better ones of both while the job runs

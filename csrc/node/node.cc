@@ -241,8 +241,8 @@ void Node::build_worker(const protocol::Tree& tree) {
                             .autotune = config_.autotune},
       tree, metrics_, *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
-  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster, worker_->lanes(),
-              *worker_);
+  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
+              worker_->lanes(), *worker_);
   if (!has_machine_level) return;
   uplink_ = std::make_unique<NodeUplink>(
       rank, [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
@@ -261,17 +261,17 @@ void Node::build_lanes(const protocol::Tree& tree, protocol::Level level, worker
   }
 }
 
-worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_t shard, protocol::Level level,
-                             worker::LinkEvents& events) {
+worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_t shard,
+                             protocol::Level level, worker::LinkEvents& events) {
   const size_t place = shard % data_loops_.size();
   transport::EventLoop& loop = *data_loops_[place];
-  worker::LinkOptions options{.rank = roster_.self,
-                              .epoch = roster_.epoch,
-                              .level = level,
-                              .service = service,
-                              .service_text = roster_.nodes[service].describe(),
-                              .bytes_per_s =
-                                  level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0};
+  worker::LinkOptions options{
+      .rank = roster_.self,
+      .epoch = roster_.epoch,
+      .level = level,
+      .service = service,
+      .service_text = roster_.nodes[service].describe(),
+      .bytes_per_s = level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0};
   worker::Link::Connector connector;
   if (service == roster_.self) {
     // On the shard's own loop, so that what the shard borrows and what the link frees never meet on two threads.
@@ -286,7 +286,7 @@ worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_
     };
   }
   return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), *outboxes_[place],
-                                               metrics_, events)};
+                                                metrics_, events)};
 }
 
 void Node::connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,

@@ -93,7 +93,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // To all services that this node may contribute to at `level`.
   void build_lanes(const protocol::Tree& tree, protocol::Level level, worker::Lanes& lanes,
                    worker::LinkEvents& events);
-  worker::Lane make_lane(const protocol::Tree& tree, uint32_t service, size_t shard, protocol::Level level, worker::LinkEvents& events);
+  worker::Lane make_lane(const protocol::Tree& tree, uint32_t service, size_t shard, protocol::Level level,
+                         worker::LinkEvents& events);
   // To a shard of another node's service: through shared memory where both can, else by TCP.
   void connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
                transport::ConnectCallback done);

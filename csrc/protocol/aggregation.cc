@@ -57,8 +57,8 @@ Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t chi
 Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const {
   BPS_CHECK(child < num_children()) << "child " << child;
   auto expected = [&](const char* field, uint64_t want, uint64_t got) {
-    return data_loss(children_.describe[child] + ": " + describe_key(head.key) + ": " + field + ": expected " +
-                     std::to_string(want) + ", got " + std::to_string(got));
+    return data_loss(children_.describe[child] + ": " + describe_key(head.key) + ": " + field +
+                     ": expected " + std::to_string(want) + ", got " + std::to_string(got));
   };
   if (head.round == 0) return expected("round", 1, 0);
   if (head.type == DataType::kFailed) return Status::ok();
@@ -127,9 +127,10 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   ++state.arrived_count;
   if (!agree(head, state.first)) {
     fail_round(state,
-               invalid_argument("round " + std::to_string(head.round) + ": " + children_.describe[state.first_child] +
-                                " asks for " + describe_request(state.first) + ", " + children_.describe[child] +
-                                " for " + describe_request(head)),
+               invalid_argument("round " + std::to_string(head.round) + ": " +
+                                children_.describe[state.first_child] + " asks for " +
+                                describe_request(state.first) + ", " + children_.describe[child] + " for " +
+                                describe_request(head)),
                actions);
     return;
   }

@@ -32,8 +32,8 @@ Pace::Pace(const Tree& tree, const std::vector<double>& shares) : rate_of_site_(
 }
 
 uint64_t Pace::rate(uint32_t from, uint32_t to, const Tree& tree) const {
-  const uint32_t site = to < tree.num_workers() ? tree.machine_of(to)
-                                                : tree.num_machines() + to - tree.num_workers();
+  const uint32_t site =
+      to < tree.num_workers() ? tree.machine_of(to) : tree.num_machines() + to - tree.num_workers();
   // Ranks of both machines take turns, and so do the shards.
   const uint32_t connections =
       std::max(processes_at(tree, from), processes_at(tree, to)) * tree.num_shards(to);

@@ -60,13 +60,16 @@ constexpr uint64_t kPartitionsPerSite = 128;
 constexpr uint64_t kLeastBytes = 64 << 10;
 constexpr uint64_t kMostBytes = 1 << 20;
 constexpr uint64_t kLeastBytesUnknown = 256 << 10;  // where nobody knows how fast the network is
+constexpr uint64_t kOneMachineBytes = 256 << 10;
 constexpr uint64_t kMostLeastBytes = 512 << 10;
 constexpr double kLeastUs = 200;  // a partition shall take its sender so long, whatever the speed
 
 }  // namespace
 
 PartitionRule::PartitionRule(const std::vector<Site>& sites, uint64_t fixed_bytes)
-    : fixed_bytes_(fixed_bytes), num_sites_(std::max<uint64_t>(1, sites.size())), least_bytes_(kLeastBytesUnknown) {
+    : fixed_bytes_(fixed_bytes),
+      num_sites_(std::max<uint64_t>(1, sites.size())),
+      least_bytes_(kLeastBytesUnknown) {
   if (sites.size() < 2) return;
   double slowest_mbps = sites.front().nic_mbps;
   for (const Site& site : sites) slowest_mbps = std::min(slowest_mbps, site.nic_mbps);
@@ -76,6 +79,7 @@ PartitionRule::PartitionRule(const std::vector<Site>& sites, uint64_t fixed_byte
 
 uint64_t PartitionRule::wanted_bytes(uint64_t tensor_bytes) const {
   if (fixed_bytes_ > 0) return fixed_bytes_;
+  if (num_sites_ == 1) return kOneMachineBytes;
   return std::clamp(tensor_bytes / (kPartitionsPerSite * num_sites_), least_bytes_, kMostBytes);
 }
 

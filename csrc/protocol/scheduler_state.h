@@ -39,9 +39,9 @@ using SchedulerActions = std::vector<SchedulerAction>;
 struct SchedulerOptions {
   uint32_t num_workers = 0;  // 0: as the first worker says
   uint32_t num_servers = 0;
-  TimeUs start_timeout_us = 0;  // all nodes must have joined so long after the start
-  TimeUs timeout_us = 0;        // a node silent for so long is lost
-  TimeUs op_timeout_us = 0;     // a barrier that lacks a rank for so long fails
+  TimeUs start_timeout_us = 0;   // all nodes must have joined so long after the start
+  TimeUs timeout_us = 0;         // a node silent for so long is lost
+  TimeUs op_timeout_us = 0;      // a barrier that lacks a rank for so long fails
   uint64_t partition_bytes = 0;  // 0: by PartitionRule
   PlacementPolicy placement = {};
   // Of the roster. Drawn at random, it tells members of this job from strays that share its secret.

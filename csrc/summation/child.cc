@@ -35,12 +35,14 @@ void Child::enqueue(const DataHead& head, Answer answer) {
   // By reference nothing waits for a wire.
   if (connection_->lends()) return hand_over(answer, [keep = answer.keep](const Status&) {});
   const uint64_t bytes = answer.payload.data.size();
-  port_.push(head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
-    if (const auto rate = pacer_.on_send(bytes, now_us())) connection_->pace(*rate);
-    hand_over(answer, [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {
-      if (status && !alive.expired()) port_.sent(bytes);
-    });
-  });
+  port_.push(
+      head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
+        if (const auto rate = pacer_.on_send(bytes, now_us())) connection_->pace(*rate);
+        hand_over(answer,
+                  [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {
+                    if (status && !alive.expired()) port_.sent(bytes);
+                  });
+      });
 }
 
 void Child::hand_over(const Answer& answer, UniqueFunction<void(const Status&)> on_sent) {

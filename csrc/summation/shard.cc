@@ -9,7 +9,9 @@ namespace byteps::summation {
 namespace {
 
 // A machine's service gives up first: it knows which of its ranks are missing, and the root repeats what it says.
-TimeUs patience_of_root(TimeUs limit_us) { return limit_us < kNever / 2 ? limit_us + limit_us / 4 : limit_us; }
+TimeUs patience_of_root(TimeUs limit_us) {
+  return limit_us < kNever / 2 ? limit_us + limit_us / 4 : limit_us;
+}
 
 }  // namespace
 
@@ -32,8 +34,8 @@ void Shard::start(const Position& position) {
   const Tier::Environment environment{loop_, metrics_, pool_, epoch_, position.num_workers};
   protocol::AggregationLimits limits = position.limits;
   if (!position.ranks.describe.empty()) {
-    machine_ = std::make_unique<Tier>(environment, position.ranks, limits, position.uplink,
-                                      position.num_final_tops);
+    machine_ =
+        std::make_unique<Tier>(environment, position.ranks, limits, position.uplink, position.num_final_tops);
   }
   if (position.machines.describe.size() < position.num_workers) {
     limits = {patience_of_root(limits.stall_warning_us), patience_of_root(limits.op_timeout_us)};

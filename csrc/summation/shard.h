@@ -33,7 +33,8 @@ struct Position {
   std::vector<std::string> describe_rank;
   protocol::Children machines;  // below every service
   protocol::Children ranks;     // of this machine; empty: this service is nothing but a root
-  std::vector<uint64_t> bytes_per_s;  // to each rank that speaks for its machine (protocol/pacing); 0: not held back
+  std::vector<uint64_t>
+      bytes_per_s;  // to each rank that speaks for its machine (protocol/pacing); 0: not held back
   // Of the machine's tier, as of Tier.
   Uplink* uplink = nullptr;
   uint32_t num_final_tops = 0;

@@ -177,7 +177,8 @@ void Tier::answer(const DataHead& head, Slots& slots, BufferPool::Buffer result)
     const Contribution contribution = std::exchange(slot, {});
     if (contribution.from == nullptr) continue;
     const bool by_reference = !contribution.reply_space.empty();
-    const Bytes values = by_reference ? Bytes(contribution.reply_space) : Bytes(shared->bytes()).first(head.bytes);
+    const Bytes values =
+        by_reference ? Bytes(contribution.reply_space) : Bytes(shared->bytes()).first(head.bytes);
     contribution.from->send(answer, {values, {}, contribution.loan}, shared);
   }
 }

@@ -40,8 +40,8 @@ class Tier {
     uint32_t num_workers;  // an average is over so many
   };
   // Sums go up through `uplink` (null: never) but for those whose top is a node below `num_final_tops`: they end here.
-  Tier(Environment environment, protocol::Children children, protocol::AggregationLimits limits, Uplink* uplink,
-       uint32_t num_final_tops);
+  Tier(Environment environment, protocol::Children children, protocol::AggregationLimits limits,
+       Uplink* uplink, uint32_t num_final_tops);
   ~Tier();
 
   protocol::Aggregator& aggregator() { return aggregator_; }

@@ -56,7 +56,8 @@ class Link final : public transport::Receiver {
   using Connector = UniqueFunction<void(transport::ConnectCallback)>;
 
   // `outbox`: of the loop.
-  Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics, LinkEvents& events);
+  Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics,
+       LinkEvents& events);
 
   void enqueue(std::vector<Outgoing> partitions);
   // The peer has left the job in order. Without a connection everything settles now, else what the peer has not

@@ -25,7 +25,8 @@ struct Shape {
   int ranks_per_machine = 1;
 
   JobOptions options() const {
-    return {.workers = workers, .servers = servers, .ranks_per_machine = ranks_per_machine, .adjust = nullptr};
+    return {
+        .workers = workers, .servers = servers, .ranks_per_machine = ranks_per_machine, .adjust = nullptr};
   }
 };
 
@@ -162,7 +163,8 @@ TEST_P(BitsTest, DependOnNothingButWhichRanksShareAMachine) {
       for (const int64_t partition_bytes : {4096, 100'000, 1 << 20}) {
         for (const bool shm : {true, false}) {
           if (!shm && (together == 1 || partition_bytes == 4096)) continue;
-          JobOptions options{.workers = 4, .servers = servers, .ranks_per_machine = together, .adjust = nullptr};
+          JobOptions options{
+              .workers = 4, .servers = servers, .ranks_per_machine = together, .adjust = nullptr};
           options.adjust = [&](NodeConfig& config, int) {
             config.partition_bytes = partition_bytes;
             config.shm = shm;

@@ -62,5 +62,29 @@ TEST(Partitioning, SizesReadWell) {
   EXPECT_EQ(describe_elements(100, DType::kFloat32), "25 elements of float32");
 }
 
+TEST(PartitionRule, ByTensorSitesAndSpeed) {
+  const auto sites = [](size_t count, double mbps) {
+    return std::vector<Site>(count, Site{.nic_mbps = mbps});
+  };
+  struct Case {
+    std::vector<Site> sites;
+    uint64_t tensor_bytes;
+    uint64_t wanted_bytes;
+  };
+  const uint64_t kib = 1024;
+  for (const Case& job : {
+           Case{sites(4, 200), 64 << 20, 128 * kib},      // 128 for each site
+           Case{sites(16, 100), 64 << 20, 64 * kib},      // not less
+           Case{sites(4, 200), 1 << 20, 64 * kib},        // small tensors
+           Case{sites(4, 200), 4ull << 30, 1024 * kib},   // not more
+           Case{sites(4, 100'000), 64 << 20, 512 * kib},  // fast cards
+           Case{sites(4, 0), 64 << 20, 256 * kib},        // nobody knows
+           Case{sites(1, 200), 64 << 20, 256 * kib},      // one machine
+       }) {
+    EXPECT_EQ(PartitionRule(job.sites, 0).wanted_bytes(job.tensor_bytes), job.wanted_bytes);
+    EXPECT_EQ(PartitionRule(job.sites, 12345).wanted_bytes(job.tensor_bytes), 12345u) << "as the user says";
+  }
+}
+
 }  // namespace
 }  // namespace byteps::protocol

@@ -14,7 +14,8 @@ PlaceGiver places_on(uint32_t machines) {
 
 class TensorDirectoryTest : public testing::Test {
  protected:
-  TensorDirectory directory_{{"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, places_on(3), PartitionRule({}, 8192)};
+  TensorDirectory directory_{
+      {"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, places_on(3), PartitionRule({}, 8192)};
 };
 
 TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {

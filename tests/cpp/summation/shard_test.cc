@@ -178,6 +178,7 @@ class ShardTest : public ShardFixture {
     start({.describe_rank = {"rank 0", "rank 1"},
            .machines = {{"rank 0", "rank 1"}, {0, 1}},
            .ranks = {},
+           .bytes_per_s = {},
            .limits = {}},
           Level::kCluster);
   }
@@ -413,6 +414,7 @@ class MachineShardTest : public ShardFixture {
     start({.describe_rank = {"rank 0", "rank 1", "rank 2"},
            .machines = {{"rank 0 and rank 1", "rank 2"}, {0, 0, 1}},
            .ranks = {{"rank 0", "rank 1"}, {0, 1, -1}},
+           .bytes_per_s = {},
            .uplink = &uplink_,
            .num_final_tops = 0,
            .limits = {}},
@@ -561,6 +563,7 @@ class OnlyMachineTest : public ShardFixture {
     start({.describe_rank = {"rank 0", "rank 1"},
            .machines = {{"rank 0 and rank 1"}, {0, 0}},
            .ranks = {{"rank 0", "rank 1"}, {0, 1}},
+           .bytes_per_s = {},
            .uplink = &uplink_,
            .num_final_tops = 2,
            .limits = {}},

@@ -38,7 +38,8 @@ Job::Job(JobOptions options) : options_(std::move(options)) {
     config.num_workers = options_.workers;
     config.num_servers = options_.servers;
     if (const int together = options_.ranks_per_machine; together > 0) {
-      config.machine = config.role == "worker" ? "machine" + std::to_string(i / together) : "cpu" + std::to_string(i);
+      config.machine =
+          config.role == "worker" ? "machine" + std::to_string(i / together) : "cpu" + std::to_string(i);
     }
     config.scheduler_host = "127.0.0.1";
     config.scheduler_ports = {port};

@@ -22,7 +22,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
  protected:
   LinkTest() : loop_(std::move(*transport::EventLoop::create("link-test"))) {
     link_ = std::make_unique<Link>(
-        LinkOptions{.rank = 3, .epoch = 1, .service = 5, .service_text = "server 5", .credit_bytes = 1000},
+        LinkOptions{.rank = 3, .epoch = 1, .service = 5, .service_text = "server 5"},
         [this](transport::ConnectCallback done) {
           if (!refusal_) return done(refusal_);
           auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);

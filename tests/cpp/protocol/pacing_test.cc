@@ -1,0 +1,110 @@
+#include "protocol/pacing.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+#include <vector>
+
+namespace byteps::protocol {
+namespace {
+
+std::vector<NodeInfo> nodes_of(const std::vector<uint32_t>& ranks_of_machine, uint32_t servers, uint32_t mbps,
+                               size_t shards = 1) {
+  std::vector<NodeInfo> nodes;
+  for (size_t machine = 0; machine < ranks_of_machine.size(); ++machine) {
+    for (uint32_t i = 0; i < ranks_of_machine[machine]; ++i) {
+      NodeInfo node;
+      node.rank = static_cast<int32_t>(nodes.size());
+      node.machine = "machine " + std::to_string(machine);
+      nodes.push_back(node);
+    }
+  }
+  for (uint32_t server = 0; server < servers; ++server) {
+    NodeInfo node;
+    node.role = Role::kServer;
+    node.rank = static_cast<int32_t>(server);
+    node.machine = "cpu " + std::to_string(server);
+    nodes.push_back(node);
+  }
+  for (NodeInfo& node : nodes) {
+    node.nic_mbps = mbps;
+    node.addresses.assign(shards, "10.0.0.1:1");
+  }
+  return nodes;
+}
+
+// What all connections of each card carry per second, both ways, against what the card can.
+TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
+  struct Case {
+    std::vector<uint32_t> ranks;
+    uint32_t servers;
+    size_t shards;
+  };
+  for (const Case& job : {Case{{1, 1, 1, 1}, 0, 1}, Case{{1, 1, 1, 1}, 2, 1}, Case{{1, 1, 1}, 3, 2},
+                          Case{{1, 1, 1, 1, 1, 1}, 3, 1}, Case{{2, 2, 2}, 0, 1}, Case{{4, 4, 4}, 1, 3}}) {
+    uint32_t workers = 0;
+    for (const uint32_t ranks : job.ranks) workers += ranks;
+    const std::vector<NodeInfo> nodes = nodes_of(job.ranks, job.servers, 1000, job.shards);
+    const Tree tree(nodes, workers);
+    const std::vector<double> shares = *site_shares(tree.sites(), {});
+    const Pace pace(tree, shares);
+    std::vector<double> out(tree.num_sites()), in(tree.num_sites());
+    const auto site_of = [&](uint32_t node) {
+      return node < workers ? tree.machine_of(node) : tree.num_machines() + node - workers;
+    };
+    // A partition's path: the rank that has its turn on the machine, and the root that has it.
+    for (uint32_t turn = 0; turn < tree.num_turns(); ++turn) {
+      for (uint32_t site = 0; site < tree.num_sites(); ++site) {
+        const Place place{static_cast<uint16_t>(site), static_cast<uint16_t>(turn)};
+        const uint32_t root = tree.root(place);
+        for (uint32_t machine = 0; machine < tree.num_machines(); ++machine) {
+          if (machine == site) continue;
+          const std::vector<uint32_t>& ranks = tree.ranks_of(machine);
+          const uint32_t from = ranks[turn % ranks.size()];
+          // Each of so many connections is met by this share of the turns.
+          const double connections = static_cast<double>(ranks.size()) * tree.num_shards(root);
+          const double rate =
+              static_cast<double>(pace.rate(from, root, tree)) * connections / tree.num_turns();
+          out[machine] += rate;
+          in[site_of(root)] += rate;
+          out[site_of(root)] += rate;
+          in[machine] += rate;
+        }
+      }
+    }
+    for (uint32_t site = 0; site < tree.num_sites(); ++site) {
+      EXPECT_NEAR(out[site] / payload_bytes_per_s(1000), 1, 0.01) << "site " << site;
+      EXPECT_NEAR(in[site] / payload_bytes_per_s(1000), 1, 0.01) << "site " << site;
+    }
+  }
+}
+
+TEST(Pace, NobodyIsHeldBackWhereASpeedIsUnknownOrNothingTravels) {
+  std::vector<NodeInfo> nodes = nodes_of({1, 1}, 1, 1000);
+  nodes[1].nic_mbps = 0;
+  const Tree unknown(nodes, 2);
+  const Pace pace(unknown, *site_shares(unknown.sites(), {}));
+  EXPECT_EQ(pace.rate(0, 1, unknown), 0u);
+  EXPECT_EQ(pace.rate(0, 2, unknown), 0u);
+
+  const Tree alone(nodes_of({2}, 0, 1000), 2);
+  EXPECT_EQ(Pace(alone, {1.0}).rate(0, 0, alone), 0u);
+}
+
+TEST(Pacer, HoldsWhatGoesOnAndNotABurstNowAndThen) {
+  Pacer pacer(1'000'000);
+  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'000), std::nullopt);
+  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'001), std::optional<uint64_t>(1'000'000));
+  EXPECT_EQ(pacer.on_send(200 << 10, 1'100'000), std::nullopt) << "held already";
+  EXPECT_EQ(pacer.on_send(1, 3'000'000), std::optional<uint64_t>(0)) << "after a pause";
+  EXPECT_EQ(pacer.on_send(1, 3'000'001), std::nullopt);
+}
+
+TEST(Pacer, WithoutARateNothingChanges) {
+  Pacer pacer(0);
+  for (TimeUs now = 0; now < 100; ++now) EXPECT_EQ(pacer.on_send(1 << 20, now), std::nullopt);
+}
+
+}  // namespace
+}  // namespace byteps::protocol
