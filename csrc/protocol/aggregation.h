@@ -22,7 +22,8 @@ namespace byteps::protocol {
 
 // All contributions are in: reduce them in the order of children and answer every child.
 struct Complete {
-  DataHead head;  // of the first contribution: key, round, dtype, op, root, bytes; the largest priority; rank 0's plan
+  DataHead
+      head;  // of the first contribution: key, round, dtype, op, root, bytes; the largest priority; rank 0's plan
 };
 // The round cannot be completed: drop the contributions of `children` and answer each with `status`.
 struct Fail {

@@ -449,7 +449,8 @@ TEST_F(MachineShardTest, TheSumOfTheMachineGoesUpAndTheAnswerComesDownToEveryRan
 TEST_F(MachineShardTest, EveryRankGetsThePlanOfTheRootsAnswer) {
   contribute_both();
   on_loop([this] { uplink_.answer({100, 200, 300, 400}, {.cut = 3, .credit = 0}); });
-  for (const auto& peer : peers_) EXPECT_EQ(peer->answers_.at(0).plan, (protocol::Plan{.cut = 3, .credit = 0}));
+  for (const auto& peer : peers_)
+    EXPECT_EQ(peer->answers_.at(0).plan, (protocol::Plan{.cut = 3, .credit = 0}));
 }
 
 TEST_F(MachineShardTest, AnAverageIsNotDividedOnItsWayUp) {
