@@ -16,7 +16,12 @@ HOST = socket.gethostname()
 
 
 def make_cluster(folder: Path, workers: int, *, hosted: bool, start_timeout_s: float = 60.0) -> Cluster:
-    env = {"BYTEPS_TIMEOUT_S": str(TIMEOUT_S), "BYTEPS_START_TIMEOUT_S": str(start_timeout_s)}
+    # Ranks of one machine do without the server unless they are told to use it.
+    env = {
+        "BYTEPS_TIMEOUT_S": str(TIMEOUT_S),
+        "BYTEPS_START_TIMEOUT_S": str(start_timeout_s),
+        "BYTEPS_PLACEMENT": "ps",
+    }
     return Cluster(folder, workers, servers=1, hosted=hosted, env=env)
 
 

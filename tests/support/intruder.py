@@ -15,9 +15,11 @@ HELLO, PUSH_PULL, RESULT, FAILED, GOODBYE = 1, 2, 3, 4, 5
 JOIN, ROSTER, DECLARE, PLACED, REFUSED, BARRIER, BARRIER_DONE = 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47
 HEARTBEAT, SUSPECT, LOST, LEAVE, LEFT, FINISHED = 0x48, 0x49, 0x4A, 0x4B, 0x4C, 0x4D
 FLOAT32, SUM = 3, 1
+CLUSTER = 2  # level
 
 _GREETING = b"BPS\x01"
 _MAGIC = b"BPF\x01"
+_VERSION = 2
 _PATIENCE_S = 20
 
 
@@ -47,14 +49,14 @@ def frame(head: bytes, payload: bytes = b"") -> bytes:
 
 
 def control(kind: int, fields: bytes = b"") -> bytes:
-    return frame(struct.pack("<BB6x", 1, kind), fields)
+    return frame(struct.pack("<BB6x", _VERSION, kind), fields)
 
 
 def data(kind: int, *, epoch: int = 0, tensor: int = 0, round_: int = 0, rank: int = 0, payload: bytes = b"") -> bytes:
     """Of a tensor of float32 with one partition."""
-    head = struct.pack(
-        "<BBBBB3xIIIIIiI4xQ", 1, kind, FLOAT32, SUM, 0, epoch, tensor, 0, round_, rank, 0, 0, len(payload)
-    )
+    code = 4 if kind == FAILED else 0
+    fields = (epoch, tensor, 0, round_, rank, 0, 0, 0, 0, len(payload))
+    head = struct.pack("<BBBBBB2xIIIIIiIHHQ", _VERSION, kind, FLOAT32, SUM, code, CLUSTER, *fields)
     return frame(head, payload)
 
 
@@ -64,7 +66,8 @@ def text(value: str) -> bytes:
 
 def join(rank: int, workers: int, servers: int) -> bytes:
     node = struct.pack("<BiiiQ", 1, rank, 0, 1, os.getpid()) + text("intruder") + text("its machine")
-    return control(JOIN, node + struct.pack("<I", 1) + text("127.0.0.1:9") + struct.pack("<II", workers, servers))
+    addresses = struct.pack("<II", 1000, 1) + text("127.0.0.1:9") + struct.pack("<I", 0)  # speed, TCP, local ones
+    return control(JOIN, node + addresses + struct.pack("<II", workers, servers))
 
 
 def receive_epoch(connection: socket.socket) -> int:
@@ -84,8 +87,8 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         *(data(PUSH_PULL, epoch=epoch, rank=rank, tensor=t, round_=1, payload=b"\0" * 64) for t in range(1, 5)),
         data(RESULT, epoch=epoch, rank=rank, tensor=1, round_=1, payload=b"\0" * 64),
         join(rank, 2, 1),
-        control(DECLARE, text("layer0") + struct.pack("<BQ", FLOAT32, 400)),
-        control(PLACED, text("layer0") + struct.pack("<IQIH", 1, 1 << 20, 1, 2)),
+        control(DECLARE, text("layer0") + struct.pack("<BQB", FLOAT32, 400, 0)),
+        control(PLACED, text("layer0") + struct.pack("<IQBIHH", 1, 1 << 20, 0, 1, 2, 0)),
         control(REFUSED, text("layer0") + struct.pack("<I", 1) + failure),
         *(control(kind, struct.pack("<I", 1)) for kind in (BARRIER, LEFT)),
         control(BARRIER_DONE, struct.pack("<I", 1) + failure),

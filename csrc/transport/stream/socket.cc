@@ -39,7 +39,7 @@ Result<UniqueFd> open_listening_socket(const Address& address) {
   if (!fd) return fd.status();
   enable(fd->get(), SOL_SOCKET, SO_REUSEADDR);  // the last job's closed connections do not block the port
   if (bind(fd->get(), where->get(), where->length) != 0 || ::listen(fd->get(), SOMAXCONN) != 0) {
-    const char* advice = errno == EADDRINUSE      ? ": another process listens there: choose another one"
+    const char* advice = errno == EADDRINUSE      ? ": another process listens there: choose another port"
                          : errno == EADDRNOTAVAIL ? ": this machine does not have that address"
                                                   : "";
     const Status status = from_errno("listen on " + address.to_string(), errno);
