@@ -15,7 +15,7 @@ uint32_t processes_at(const Tree& tree, uint32_t node) {
 
 }  // namespace
 
-double payload_bytes_per_s(double nic_mbps) { return nic_mbps * 1e6 / 8 * 1448 / 1514 * 0.996; }
+double payload_bytes_per_s(double nic_mbps) { return nic_mbps * 1e6 / 8 * 1448 / 1514; }
 
 Pace::Pace(const Tree& tree, const std::vector<double>& shares) : rate_of_site_(tree.num_sites(), 0.0) {
   std::vector<Site> sites = tree.sites();

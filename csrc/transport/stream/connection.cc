@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
@@ -16,6 +17,11 @@ namespace {
 constexpr size_t kReadBudgetBytes = 1 << 20;
 constexpr size_t kWriteBudgetBytes = 1 << 20;
 constexpr size_t kRangesPerWrite = 512;  // two per frame
+
+// A payload arrives in packets. Fewer missing bytes than this are not worth a system call that saves wake-ups; for more
+// than that at once the cache would be too small.
+constexpr size_t kMinQuietBytes = 16 << 10;
+constexpr size_t kMaxQuietBytes = 128 << 10;
 
 }  // namespace
 
@@ -67,7 +73,10 @@ void StreamConnection::on_ready(uint32_t epoll_events) {
     blocked_ = false;
     request_turn();
   }
-  if (receiver_ && (broken || epoll_events & EPOLLIN)) read_frames();
+  if (receiver_ && (broken || epoll_events & EPOLLIN)) {
+    read_frames();
+    if (open()) sleep_until_worthwhile();
+  }
   in_callback_ = false;
 }
 
@@ -97,6 +106,14 @@ void StreamConnection::read_frames() {
     if (bytes < space.bytes || bytes >= budget_bytes) return;  // nothing left, or not now
     budget_bytes -= bytes;
   }
+}
+
+// Does not wake for every packet of a large payload.
+void StreamConnection::sleep_until_worthwhile() {
+  const size_t missing_bytes = reader_.missing_bytes();
+  const int wanted =
+      missing_bytes < kMinQuietBytes ? 1 : static_cast<int>(std::min(missing_bytes, kMaxQuietBytes));
+  if (wanted != wake_bytes_) wake_at(fd_.get(), wake_bytes_ = wanted);
 }
 
 void StreamConnection::on_end_of_stream() {

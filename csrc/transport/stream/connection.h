@@ -34,6 +34,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   void on_ready(uint32_t epoll_events) override;
   void on_turn() override;
   void read_frames();
+  void sleep_until_worthwhile();
   void write_frames();
   void on_end_of_stream();
   void on_write_error(int error_number);
@@ -52,6 +53,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   Status error_;                      // why nothing can be written any more
   std::optional<Status> unreported_;  // ended before start()
   uint32_t interest_ = 0;             // what the loop watches for
+  int wake_bytes_ = 1;                // see wake_at()
   bool blocked_ = false;              // the kernel's send buffer is full
   bool closing_ = false;              // close_when_sent() was called
   bool turn_requested_ = false;

@@ -41,6 +41,8 @@ class FrameReader {
   Status advance(size_t bytes, Receiver& receiver);
   // From inside a callback: none follows, and no landing is touched any more.
   void stop() { stopped_ = true; }
+  // Of the payload under way.
+  size_t missing_bytes() const { return payload_left_bytes_; }
   // The stream has ended in the middle of a frame, should it end here.
   bool in_frame() const { return payload_left_bytes_ > 0 || end_ > begin_; }
 

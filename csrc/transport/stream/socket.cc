@@ -70,6 +70,8 @@ void pace_tcp(int fd, uint64_t bytes_per_s) {
   setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s);
 }
 
+void wake_at(int fd, int bytes) { setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes); }
+
 Address local_address(int fd) {
   SocketAddress address;
   address.length = sizeof address.storage;

@@ -26,6 +26,9 @@ void tune_tcp(int fd);
 // TCP: the kernel spreads what it sends to so many bytes per second; 0: no limit.
 void pace_tcp(int fd, uint64_t bytes_per_s);
 
+// TCP: the socket counts as readable when so many bytes are there, at least 1, or the peer cannot send more (SO_RCVLOWAT).
+void wake_at(int fd, int bytes);
+
 Address local_address(int fd);
 Address peer_address(int fd);
 // The outcome of a connect() that was in progress: 0 or an errno.
