@@ -1,4 +1,10 @@
-"""4 KiB between two ranks of one machine, one call after the other."""
+"""4 KiB between two ranks of one machine, one call after the other: on idle cores, and on cores that compute."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 
 from benchmarks.harness.alternate import alternate
 from benchmarks.harness.results import Case, Recorder
@@ -7,19 +13,46 @@ from benchmarks.peers import launch
 from benchmarks.peers.places import OnOneHost
 
 TITLE = "One machine: latency of 4 KiB, 2 ranks"
-DEADLINE_S = 90
+DEADLINE_S = 180
 
 TENSOR_BYTES = 4096
-CALLS = 500  # a turn
+CALLS = {False: 500, True: 50}  # a turn, on idle and on busy cores
 OPENMPI = "OpenMPI, shared memory"
+WAKE_UPS = "one byte there and back"
 
 
 def run(recorder: Recorder) -> None:
     with Lab([1000]) as lab:
         place = OnOneHost(lab, 2)
-        contenders = [launch.byteps(place), launch.gloo(place), launch.openmpi(place, OPENMPI, ring=False)]
-        figures = alternate(contenders, {"bytes": TENSOR_BYTES, "calls": CALLS}, turns=15, deadline_s=60)
-    case = Case("2 ranks", None, "No bound: wake-ups and schedulers decide.", figures)
+        for busy in (False, True):
+            with busy_cores() if busy else contextlib.nullcontext():
+                recorder.add(_measure(place, busy=busy))
+
+
+def _measure(place: OnOneHost, *, busy: bool) -> Case:
+    contenders = [launch.byteps(place), launch.gloo(place), launch.openmpi(place, OPENMPI, ring=False)]
+    contenders.append(launch.wake_ups(place, WAKE_UPS))
+    request = {"bytes": TENSOR_BYTES, "calls": CALLS[busy]}
+    figures = alternate(contenders, request, turns=5 if busy else 15, deadline_s=80)
+    case = Case(
+        "2 ranks, each core busy with other work" if busy else "2 ranks, idle cores",
+        figures[WAKE_UPS].median_s,
+        "two processes that sleep while they wait: one byte there, one back (OpenMPI's ranks do not sleep)",
+        figures,
+    )
     case.at_most("latency / gloo's", case.ratio("byteps", "gloo"), 0.7)
     case.at_most("latency / OpenMPI's", case.ratio("byteps", OPENMPI), 1.5)
-    recorder.add(case)
+    return case
+
+
+@contextlib.contextmanager
+def busy_cores() -> Iterator[None]:
+    """One process for each core that computes all the time, as training does."""
+    command = [sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(command) for _ in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()

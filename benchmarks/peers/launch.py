@@ -105,13 +105,21 @@ def _write_login(place: OnHosts, folder: Path) -> str:
 
 def memory(place: Place, how: str) -> Contender:
     """No library: what memory_rank.py does; `how` is "copy" or "in place"."""
+    return _without_library(place, f"memory, {how}", "benchmarks.peers.memory_rank", {"BENCH_HOW": how})
 
+
+def wake_ups(place: Place, name: str) -> Contender:
+    """No library: what wake_up_rank.py does, with two ranks."""
+    return _without_library(place, name, "benchmarks.peers.wake_up_rank", {})
+
+
+def _without_library(place: Place, name: str, module: str, settings: Mapping[str, str]) -> Contender:
     def spawn(extra: Mapping[str, str], output: Any) -> Started:
-        shared = base_environment() | extra | {"BENCH_HOW": how}
-        command = [sys.executable, "-m", "benchmarks.peers.memory_rank"]
+        shared = base_environment() | extra | settings
+        command = [sys.executable, "-m", module]
         processes = [
             popen(place, rank, command, shared | {"BENCH_RANK": str(rank)}, output) for rank in range(place.ranks)
         ]
         return Started(processes, place.ranks)
 
-    return Contender(f"memory, {how}", spawn)
+    return Contender(name, spawn)
