@@ -24,29 +24,36 @@ Frame make_frame(const DataHead& head, View payload, View reply_space) {
 }
 
 SimLink::SimLink(World& world, VirtualProcess& process, LinkOptions options, Connector connector,
-                 LinkEvents& events)
+                 protocol::Outbox& outbox, LinkEvents& events)
     : world_(world),
       process_(process),
       options_(std::move(options)),
       connector_(std::move(connector)),
       events_(events),
-      queue_(world.scenario.credit_bytes) {}
+      outbox_(outbox) {}
 
-void SimLink::enqueue(OutgoingPartition partition) {
-  const bool is_failure = !partition.failure;
-  if (!ended_) {
-    if (!is_failure) events_.on_settled(partition.handle, ended_);
-    return;
+void SimLink::enqueue(std::vector<OutgoingPartition> partitions) {
+  for (OutgoingPartition& partition : partitions) {
+    if (ended_) {
+      endpoint_ != nullptr ? offer(std::move(partition)) : early_.push_back(std::move(partition));
+    } else if (partition.failure) {
+      events_.on_settled(partition.handle, ended_);
+    }
   }
-  const int32_t priority = is_failure ? std::numeric_limits<int32_t>::max() : partition.head.priority;
-  const uint64_t bytes = partition.input.size;
-  queue_.push(priority, bytes, std::move(partition));
-  endpoint_ != nullptr ? pump() : connect();
+  if (endpoint_ == nullptr) connect();
 }
 
-void SimLink::set_credit(uint64_t credit_bytes) {
-  queue_.set_credit(credit_bytes);
-  pump();
+void SimLink::offer(OutgoingPartition partition) {
+  const int32_t priority = partition.failure ? partition.head.priority : std::numeric_limits<int32_t>::max();
+  const uint64_t bytes = partition.input.size;
+  const uint64_t ticket = ++last_ticket_;
+  offered_.emplace(ticket, std::move(partition));
+  port_->push(priority, protocol::Outbox::Kind::kContribution, bytes, [this, ticket] { hand_over(ticket); });
+}
+
+void SimLink::hand_over(uint64_t ticket) {
+  const OutgoingPartition partition = std::move(offered_.extract(ticket).mapped());
+  partition.failure ? send(partition) : send_failure(partition);
 }
 
 void SimLink::connect() {
@@ -68,7 +75,8 @@ void SimLink::on_connected(Result<Endpoint*> endpoint) {
   endpoint_ = *endpoint;
   endpoint_->start(this);
   endpoint_->send(make_frame(head_of_type(DataType::kHello)), nullptr);
-  pump();
+  port_.emplace(outbox_);
+  for (OutgoingPartition& partition : std::exchange(early_, {})) offer(std::move(partition));
 }
 
 DataHead SimLink::head_of_type(DataType type) const {
@@ -78,14 +86,6 @@ DataHead SimLink::head_of_type(DataType type) const {
   head.level = options_.level;
   head.rank = options_.rank;
   return head;
-}
-
-void SimLink::pump() {
-  while (endpoint_ != nullptr) {
-    std::optional<OutgoingPartition> next = queue_.pop();
-    if (!next) return;
-    next->failure ? send(*next) : send_failure(*next);
-  }
 }
 
 void SimLink::send(const OutgoingPartition& partition) {
@@ -99,8 +99,8 @@ void SimLink::send(const OutgoingPartition& partition) {
            options_.service_text;
   });
   const View reply_space = endpoint_->lends() ? partition.output : View{};
-  endpoint_->send(make_frame(head, partition.input, reply_space), [this, bytes] {
-    if (world_.sabotage != Sabotage::kCreditUntilAnswer) give_credit_back(bytes);
+  endpoint_->send(make_frame(head, partition.input, reply_space), [this, bytes](const Status& status) {
+    if (status && world_.sabotage != Sabotage::kCreditUntilAnswer) port_->sent(bytes);
   });
   if (world_.scenario.fault.kind == FaultKind::kRepeats) send_again_later(head, partition.input);
 }
@@ -120,11 +120,6 @@ void SimLink::send_again_later(const DataHead& head, const View& input) {
   process_.at(when, [this, head, copy = make_view(world_, process_, input.read())] {
     if (endpoint_ != nullptr) endpoint_->send(make_frame(head, copy), nullptr);
   });
-}
-
-void SimLink::give_credit_back(uint64_t bytes) {
-  queue_.give_back(bytes);
-  pump();
 }
 
 SimLink::Unanswered* SimLink::find(const DataHead& head) {
@@ -169,11 +164,12 @@ void SimLink::settle_answered(const DataHead& head, const Result<protocol::Plan>
   if (waiting == nullptr) return;
   const Unanswered answered = *waiting;
   unanswered_.erase(head.key);
-  if (world_.sabotage == Sabotage::kCreditUntilAnswer) give_credit_back(answered.credit_bytes);
+  if (world_.sabotage == Sabotage::kCreditUntilAnswer) port_->sent(answered.credit_bytes);
   events_.on_settled(answered.handle, outcome);
 }
 
 void SimLink::on_closed(Endpoint&, const Status& why) {
+  port_->close();
   endpoint_ = nullptr;
   world_.note(process_, 9, [&] {
     return "has no connection to " + options_.service_text + " any more: " + why.message();
@@ -193,7 +189,10 @@ void SimLink::peer_left() {
 
 void SimLink::fail(const Status& why) {
   if (ended_.is_ok()) ended_ = why;
-  if (endpoint_ != nullptr) std::exchange(endpoint_, nullptr)->close();
+  if (endpoint_ != nullptr) {
+    port_->close();
+    std::exchange(endpoint_, nullptr)->close();
+  }
   settle_all(why);
 }
 
@@ -201,6 +200,7 @@ void SimLink::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()
   leave_done_ = std::move(done);
   if (ended_.is_ok()) ended_ = why;
   if (endpoint_ == nullptr) return settle_all(why);
+  port_->close();  // what has not been sent is not sent any more
   endpoint_->send(make_frame(head_of_type(DataType::kGoodbye)), nullptr);
   endpoint_->close_when_sent(deadline_us);
 }
@@ -208,7 +208,10 @@ void SimLink::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()
 void SimLink::settle_all(const Status& why) {
   const auto unanswered = std::exchange(unanswered_, {});
   for (const auto& [key, partition] : unanswered) events_.on_settled(partition.handle, why);
-  for (const OutgoingPartition& partition : queue_.take_all()) {
+  for (const auto& [ticket, partition] : std::exchange(offered_, {})) {
+    if (partition.failure) events_.on_settled(partition.handle, why);
+  }
+  for (const OutgoingPartition& partition : std::exchange(early_, {})) {
     if (partition.failure) events_.on_settled(partition.handle, why);
   }
   if (leave_done_) std::exchange(leave_done_, nullptr)();

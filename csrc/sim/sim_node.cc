@@ -17,7 +17,7 @@ constexpr TimeUs kConnectAgainUs = 5'000;
 using protocol::MembershipActions;
 
 SimNode::SimNode(World& world, VirtualProcess& process, size_t index, SimUser* user)
-    : world_(world), process_(process), index_(index), user_(user) {}
+    : world_(world), process_(process), index_(index), user_(user), outbox_(world.scenario.credit_bytes) {}
 
 // ---- start --------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ void SimNode::start() {
   const bool hosts_scheduler = scenario.scheduler_in_rank_0 && index_ == 0;
   if (hosts_scheduler) scheduler_ = std::make_unique<SimScheduler>(world_, process_, nullptr);
   for (uint32_t i = 0; i < scenario.shards[index_]; ++i) {
-    SimShard& shard = *shards_.emplace_back(std::make_unique<SimShard>(world_, process_, *this));
+    SimShard& shard = *shards_.emplace_back(std::make_unique<SimShard>(world_, process_, outbox_, *this));
     world_.network.listen(process_, address_of_shard(i),
                           [&shard](Endpoint& endpoint) { shard.adopt(endpoint); });
   }

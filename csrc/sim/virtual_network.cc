@@ -26,7 +26,7 @@ void Endpoint::start(Receiver* receiver) {
 
 void Endpoint::send(Frame frame, SentCallback on_sent) {
   if (state_ != State::kOpen) {
-    if (on_sent) process_.soon(std::move(on_sent));
+    report_sent(std::move(on_sent), false);
     return;
   }
   if (frame.gives_back != kNoLoan) refer_to_loan(frame);
@@ -65,8 +65,15 @@ void Endpoint::depart(const std::shared_ptr<Outgoing>& outgoing) {
     deliver(arrival, {Stage::kHead, written, {}});
     deliver(travels(frame) ? arrival + network_.latency_us() / 4 : arrival, {Stage::kComplete, written, {}});
   }
-  if (outgoing->on_sent) process_.soon(std::move(outgoing->on_sent));
+  report_sent(std::move(outgoing->on_sent), state_ != State::kClosed);
   end_if_sent();
+}
+
+void Endpoint::report_sent(SentCallback on_sent, bool written) {
+  if (!on_sent) return;
+  process_.soon([on_sent = std::move(on_sent), written]() mutable {
+    on_sent(written ? Status::ok() : aborted("connection closed"));
+  });
 }
 
 void Endpoint::deliver(TimeUs when, Incoming incoming) {
@@ -140,9 +147,7 @@ void Endpoint::shut() {
 }
 
 void Endpoint::drop_queue() {
-  for (Outgoing& outgoing : queue_) {
-    if (outgoing.on_sent) process_.soon(std::move(outgoing.on_sent));
-  }
+  for (Outgoing& outgoing : queue_) report_sent(std::move(outgoing.on_sent), false);
   queue_.clear();
 }
 

@@ -67,7 +67,8 @@ class Receiver {
   virtual void on_starving(Endpoint& endpoint) { static_cast<void>(endpoint); }
 };
 
-using SentCallback = UniqueFunction<void()>;  // the payload's memory is not needed any more
+// Never from inside send(). The payload's memory is not needed any more: ok if it was written, else kAborted.
+using SentCallback = UniqueFunction<void(const Status&)>;
 
 class VirtualNetwork;
 
@@ -126,6 +127,7 @@ class Endpoint {
   void end_borrowing();
   void hand_over();
   void depart(const std::shared_ptr<Outgoing>& outgoing);
+  void report_sent(SentCallback on_sent, bool written);
   void deliver(TimeUs when, Incoming incoming);
   void tell(Incoming incoming);
   void receive(Incoming incoming);
