@@ -21,10 +21,13 @@ void SimChild::send(const DataHead& head, const View& payload, Loan loan) {
   frame.gives_back = loan;
   if (endpoint_.lends()) return endpoint_.send(std::move(frame), nullptr);
   const uint64_t bytes = payload.size;
+  const uint64_t ticket = watch_.offered(head.priority, bytes);
   port_.push(head.priority, protocol::Outbox::Kind::kAnswer, bytes,
-             [this, bytes, frame = std::move(frame)]() mutable {
-               endpoint_.send(std::move(frame), [this, bytes](const Status& status) {
-                 if (status) port_.sent(bytes);
+             [this, bytes, ticket, frame = std::move(frame)]() mutable {
+               endpoint_.send(std::move(frame), [this, bytes, ticket](const Status& status) {
+                 if (!status) return;
+                 watch_.left(ticket);
+                 port_.sent(bytes);
                });
              });
 }
@@ -49,6 +52,7 @@ void SimChild::leave(std::optional<uint32_t> epoch, TimeUs deadline_us) {
 
 void SimChild::drop() {
   port_.close();
+  watch_.close();
   endpoint_.close();
   closed_ = true;
 }
@@ -124,6 +128,7 @@ void SimChild::on_failed(const DataHead& head, const Frame& frame) {
 
 void SimChild::on_closed(Endpoint&, const Status& why) {
   port_.close();
+  watch_.close();
   closed_ = true;
   shard_.on_closed(*this, why);
 }

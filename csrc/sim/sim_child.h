@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "protocol/outbox.h"
+#include "sim/priority_watch.h"
 #include "sim/sim_tier.h"
 #include "sim/world.h"
 
@@ -15,7 +16,12 @@ class SimChild final : public Receiver {
  public:
   SimChild(World& world, VirtualProcess& process, SimShard& shard, protocol::Outbox& outbox,
            Endpoint& endpoint)
-      : world_(world), process_(process), shard_(shard), port_(outbox), endpoint_(endpoint) {}
+      : world_(world),
+        process_(process),
+        shard_(shard),
+        port_(outbox),
+        watch_(world, process, "a child", outbox),
+        endpoint_(endpoint) {}
 
   void start() { endpoint_.start(this); }
   int rank() const { return rank_; }
@@ -47,6 +53,7 @@ class SimChild final : public Receiver {
   VirtualProcess& process_;
   SimShard& shard_;
   protocol::Outbox::Port port_;
+  PriorityWatch watch_;
   Endpoint& endpoint_;
   int rank_ = -1;
   protocol::Level level_ = protocol::Level::kCluster;

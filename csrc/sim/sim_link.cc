@@ -1,6 +1,7 @@
 #include "sim/sim_link.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -33,27 +34,35 @@ SimLink::SimLink(World& world, VirtualProcess& process, LinkOptions options, Con
       outbox_(outbox) {}
 
 void SimLink::enqueue(std::vector<OutgoingPartition> partitions) {
-  for (OutgoingPartition& partition : partitions) {
-    if (ended_) {
-      endpoint_ != nullptr ? offer(std::move(partition)) : early_.push_back(std::move(partition));
-    } else if (partition.failure) {
-      events_.on_settled(partition.handle, ended_);
+  if (!ended_) {
+    for (const OutgoingPartition& partition : partitions) {
+      if (partition.failure) events_.on_settled(partition.handle, ended_);
     }
+  } else if (endpoint_ != nullptr) {
+    offer(std::move(partitions));
+  } else {
+    std::ranges::move(partitions, std::back_inserter(early_));
+    connect();
   }
-  if (endpoint_ == nullptr) connect();
 }
 
-void SimLink::offer(OutgoingPartition partition) {
-  const int32_t priority = partition.failure ? partition.head.priority : std::numeric_limits<int32_t>::max();
-  const uint64_t bytes = partition.input.size;
-  const uint64_t ticket = ++last_ticket_;
-  offered_.emplace(ticket, std::move(partition));
-  port_->push(priority, protocol::Outbox::Kind::kContribution, bytes, [this, ticket] { hand_over(ticket); });
+void SimLink::offer(std::vector<OutgoingPartition> partitions) {
+  const protocol::Outbox::Port::Batch batch(*port_);
+  for (OutgoingPartition& partition : partitions) {
+    const bool is_failure = !partition.failure;
+    const int32_t priority = is_failure ? std::numeric_limits<int32_t>::max() : partition.head.priority;
+    const uint64_t bytes = partition.input.size;
+    const uint64_t ticket = watch_->offered(priority, bytes);
+    offered_.emplace(ticket, std::move(partition));
+    const bool orders = world_.sabotage != Sabotage::kIgnoresPriority;
+    port_->push(orders ? priority : 0, protocol::Outbox::Kind::kContribution, bytes,
+                [this, ticket] { hand_over(ticket); });
+  }
 }
 
 void SimLink::hand_over(uint64_t ticket) {
   const OutgoingPartition partition = std::move(offered_.extract(ticket).mapped());
-  partition.failure ? send(partition) : send_failure(partition);
+  partition.failure ? send(partition, ticket) : send_failure(partition, ticket);
 }
 
 void SimLink::connect() {
@@ -76,7 +85,8 @@ void SimLink::on_connected(Result<Endpoint*> endpoint) {
   endpoint_->start(this);
   endpoint_->send(make_frame(head_of_type(DataType::kHello)), nullptr);
   port_.emplace(outbox_);
-  for (OutgoingPartition& partition : std::exchange(early_, {})) offer(std::move(partition));
+  watch_.emplace(world_, process_, options_.service_text, outbox_);
+  offer(std::exchange(early_, {}));
 }
 
 DataHead SimLink::head_of_type(DataType type) const {
@@ -88,7 +98,7 @@ DataHead SimLink::head_of_type(DataType type) const {
   return head;
 }
 
-void SimLink::send(const OutgoingPartition& partition) {
+void SimLink::send(const OutgoingPartition& partition, uint64_t ticket) {
   DataHead head = partition.head;
   head.epoch = options_.epoch;
   const uint64_t bytes = partition.input.size;
@@ -99,19 +109,23 @@ void SimLink::send(const OutgoingPartition& partition) {
            options_.service_text;
   });
   const View reply_space = endpoint_->lends() ? partition.output : View{};
-  endpoint_->send(make_frame(head, partition.input, reply_space), [this, bytes](const Status& status) {
-    if (status && world_.sabotage != Sabotage::kCreditUntilAnswer) port_->sent(bytes);
-  });
+  endpoint_->send(make_frame(head, partition.input, reply_space),
+                  [this, bytes, ticket](const Status& status) {
+                    if (status) watch_->left(ticket);
+                    if (status && world_.sabotage != Sabotage::kCreditUntilAnswer) port_->sent(bytes);
+                  });
   if (world_.scenario.fault.kind == FaultKind::kRepeats) send_again_later(head, partition.input);
 }
 
-void SimLink::send_failure(const OutgoingPartition& partition) {
+void SimLink::send_failure(const OutgoingPartition& partition, uint64_t ticket) {
   DataHead head = partition.head;
   head.type = DataType::kFailed;
   head.epoch = options_.epoch;
   head.code = partition.failure.code();
   endpoint_->send(make_frame(head, make_view(world_, process_, as_bytes(partition.failure.message()))),
-                  nullptr);
+                  [this, ticket](const Status& status) {
+                    if (status) watch_->left(ticket);
+                  });
 }
 
 void SimLink::send_again_later(const DataHead& head, const View& input) {
@@ -169,7 +183,7 @@ void SimLink::settle_answered(const DataHead& head, const Result<protocol::Plan>
 }
 
 void SimLink::on_closed(Endpoint&, const Status& why) {
-  port_->close();
+  close_port();
   endpoint_ = nullptr;
   world_.note(process_, 9, [&] {
     return "has no connection to " + options_.service_text + " any more: " + why.message();
@@ -182,6 +196,11 @@ void SimLink::on_closed(Endpoint&, const Status& why) {
   events_.on_link_lost(options_.service, why);
 }
 
+void SimLink::close_port() {
+  port_->close();
+  watch_->close();
+}
+
 void SimLink::peer_left() {
   if (ended_.is_ok()) ended_ = unavailable(options_.service_text + " has left the job");
   if (endpoint_ == nullptr) settle_all(ended_);
@@ -190,7 +209,7 @@ void SimLink::peer_left() {
 void SimLink::fail(const Status& why) {
   if (ended_.is_ok()) ended_ = why;
   if (endpoint_ != nullptr) {
-    port_->close();
+    close_port();
     std::exchange(endpoint_, nullptr)->close();
   }
   settle_all(why);
@@ -200,7 +219,7 @@ void SimLink::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()
   leave_done_ = std::move(done);
   if (ended_.is_ok()) ended_ = why;
   if (endpoint_ == nullptr) return settle_all(why);
-  port_->close();  // what has not been sent is not sent any more
+  close_port();  // what has not been sent is not sent any more
   endpoint_->send(make_frame(head_of_type(DataType::kGoodbye)), nullptr);
   endpoint_->close_when_sent(deadline_us);
 }

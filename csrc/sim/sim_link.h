@@ -8,6 +8,7 @@
 
 #include "protocol/outbox.h"
 #include "protocol/push_pull_table.h"
+#include "sim/priority_watch.h"
 #include "sim/world.h"
 
 namespace byteps::sim {
@@ -63,14 +64,15 @@ class SimLink final : public Receiver {
   void connect();
   void on_connected(Result<Endpoint*> endpoint);
   protocol::DataHead head_of_type(protocol::DataType type) const;
-  void offer(OutgoingPartition partition);
+  void offer(std::vector<OutgoingPartition> partitions);
   void hand_over(uint64_t ticket);
-  void send(const OutgoingPartition& partition);
-  void send_failure(const OutgoingPartition& partition);
+  void send(const OutgoingPartition& partition, uint64_t ticket);
+  void send_failure(const OutgoingPartition& partition, uint64_t ticket);
   void send_again_later(const protocol::DataHead& head, const View& input);
   Unanswered* find(const protocol::DataHead& head);
   void land(const View& payload, const View& output);
   void settle_answered(const protocol::DataHead& head, const Result<protocol::Plan>& outcome);
+  void close_port();
   void settle_all(const Status& why);
 
   World& world_;
@@ -86,7 +88,7 @@ class SimLink final : public Receiver {
   std::optional<protocol::Outbox::Port> port_;     // once connected
   std::vector<OutgoingPartition> early_;           // came before the connection
   std::map<uint64_t, OutgoingPartition> offered_;  // wait in the outbox, by ticket
-  uint64_t last_ticket_ = 0;
+  std::optional<PriorityWatch> watch_;
   std::map<protocol::Key, Unanswered> unanswered_;
   UniqueFunction<void()> leave_done_;
 };
