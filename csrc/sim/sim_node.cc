@@ -128,6 +128,8 @@ void SimNode::send(const protocol::Control& message) {
 void SimNode::suspect(uint32_t node, const Status& why) {
   if (world_.sabotage == Sabotage::kKeepsSuspicions) return;
   world_.note(process_, 4, [&] { return "suspects node " + std::to_string(node) + ": " + why.message(); });
+  const bool goes_on = membership_->failure() && !finished_;
+  if (goes_on) suspects_ += membership_->roster().nodes[node].describe() + "; ";
   MembershipActions actions;
   membership_->on_suspect(node, why, world_.clock.now(), actions);
   carry_out(actions);
@@ -178,6 +180,7 @@ void SimNode::on_node_left(uint32_t node) {
 
 void SimNode::on_finished(const std::string& text) {
   world_.note(process_, 6, [&] { return "the job has finished: " + text; });
+  finished_ = true;
   if (is_worker()) return;
   for (const auto& shard : shards_) shard->fail(unavailable(text));
   process_.soon([this] { shutdown(); });

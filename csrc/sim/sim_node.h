@@ -28,6 +28,8 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   bool job_started() const { return membership_ && membership_->started(); }
   // Ok, or why the job failed for this node.
   Status failure() const { return membership_ ? membership_->failure() : Status::ok(); }
+  // Those to whom connections had broken before the job ended for this node.
+  const std::string& suspects() const { return suspects_; }
   // "rank 3", "server 0" as far as anybody can know.
   std::string known_name() const;
 
@@ -93,6 +95,8 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   Endpoint* channel_ = nullptr;
   TimeUs connect_deadline_us_ = 0;
   TimeUs tick_us_ = kNever;
+  bool finished_ = false;
+  std::string suspects_;
   bool shutting_down_ = false;
   bool leaving_ = false;
   std::set<uint32_t> barriers_;
