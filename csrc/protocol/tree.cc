@@ -52,9 +52,10 @@ void Tree::add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::str
       double& speed = sites_[machine_of_rank_[node]].nic_mbps;
       speed = std::max(speed, static_cast<double>(info.nic_mbps));
     } else {
-      sites_.push_back({.is_server = true,
-                        .nic_mbps = static_cast<double>(info.nic_mbps) / servers[info.machine],
-                        .shares_worker_machine = machines.contains(info.machine)});
+      sites_.push_back(
+          {.is_server = true, .nic_mbps = static_cast<double>(info.nic_mbps) / servers[info.machine]});
+      const auto host = machines.find(info.machine);
+      if (host != machines.end()) sites_.back().host = host->second;
     }
   }
 }
