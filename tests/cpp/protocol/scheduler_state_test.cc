@@ -344,7 +344,7 @@ TEST_F(SchedulerStateTest, SchedulerThatLeavesPassesTheVerdictThatASuspicionWait
   receive(1, Suspect{2, "reset"}, 5);
   receive(0, Leave{}, 6);
   shutdown();
-  expect_failed("rank 1 (host h, pid 100) lost its connection to server 0 (host h, pid 100): reset",
+  expect_failed("rank 1 (host h, pid 101) lost its connection to server 0 (host h, pid 100): reset",
                 {0, 1, 2});
 }
 
