@@ -1,7 +1,6 @@
 // A connection that carries control messages, both ways: bytes in, checked messages out.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 

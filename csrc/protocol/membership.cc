@@ -75,7 +75,6 @@ void Membership::finish(const std::string& text, TimeUs now, MembershipActions& 
     return;
   }
   finished_ = true;
-  suspects_.clear();
   const bool is_worker = roster_->nodes[roster_->self].role == Role::kWorker;
   if (is_worker && !leaving_) finish_deadline_us_ = now + timeout_us_;
   actions.emplace_back(JobFinished{text});
@@ -102,7 +101,7 @@ void Membership::leave(MembershipActions& actions) {
 
 void Membership::on_tick(TimeUs now, MembershipActions& actions) {
   if (failure_ && now >= finish_deadline_us_) {
-    return fail(unavailable("the " + name_scheduler() + " has left the job"), actions);
+    return fail(unavailable("the " + name_scheduler() + " has left the job" + name_suspect()), actions);
   }
   if (ended()) return;
   if (!started() && now >= start_deadline_us_) {
@@ -144,6 +143,13 @@ void Membership::fail(Status why, MembershipActions& actions) {
   failure_ = why;
   suspects_.clear();
   actions.emplace_back(JobFailed{std::move(why)});
+}
+
+std::string Membership::name_suspect() const {
+  if (suspects_.empty()) return "";
+  const auto& [node, suspicion] = *suspects_.begin();
+  return ", and the connection to " + roster_->nodes[node].describe() +
+         " is lost: " + suspicion.why.message();
 }
 
 std::string Membership::name_scheduler() const {

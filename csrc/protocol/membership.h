@@ -75,6 +75,8 @@ class Membership {
 
   bool ended() const { return finished_ || !failure_; }
   std::string name_scheduler() const;
+  // What a message may add: the first one whose fate is open. Empty if there is none.
+  std::string name_suspect() const;
   void fail(Status why, MembershipActions& actions);
   Status on_roster(const Roster& roster, TimeUs now, MembershipActions& actions);
   Status on_left(const Left& left, MembershipActions& actions);

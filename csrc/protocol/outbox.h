@@ -1,7 +1,7 @@
 // What goes to a connection next: by priority, within a credit. Pure.
 //
-// Credit bounds the bytes handed to a connection and not yet on the wire, so that an urgent partition waits for at most
-// that much of others. Credit comes back when bytes are written, never later: waiting for a round to end could deadlock
+// Credit bounds the bytes handed to a connection and not yet on the wire: an urgent partition waits for at most that
+// much of less urgent ones, or for one of them where that is larger, whatever comes after it. Credit comes back when bytes are written, never later: waiting for a round to end could deadlock
 // workers whose tensors become ready in different orders. Connections do not wait for each other: where one is slow,
 // others would stand still with it, and the next moment another one would be the slow one (measured: twice the time).
 // Source: Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration"
@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/unique_function.h"
@@ -39,6 +40,22 @@ class Outbox {
     void push(int32_t priority, Kind kind, uint64_t bytes, Send send);
     // `bytes` that were handed over are written. Late reports, after a close(), count no more.
     void sent(uint64_t bytes);
+    // What is pushed while one exists is put in order before the first of it is handed over: what leaves at once is the
+    // most urgent, not what was pushed first.
+    class Batch {
+     public:
+      explicit Batch(Port& port) : port_(port), was_pumping_(std::exchange(port.pumping_, true)) {}
+      ~Batch() {
+        port_.pumping_ = was_pumping_;
+        port_.pump();
+      }
+      Batch(const Batch&) = delete;
+      Batch& operator=(const Batch&) = delete;
+
+     private:
+      Port& port_;
+      const bool was_pumping_;
+    };
     // Hands over all that was pushed, whatever the credit.
     void flush();
     // The connection takes no more: what was pushed is dropped. May be used again after that.
@@ -70,6 +87,7 @@ class Outbox {
 
   // Of each port, from its next event on.
   void set_credit(uint64_t credit_bytes) { credit_bytes_ = credit_bytes; }
+  uint64_t credit_bytes() const { return credit_bytes_; }
 
  private:
   uint64_t credit_bytes_;

@@ -100,7 +100,7 @@ double optimal_time(double n, const Speeds& speeds) {
 std::vector<double> optimal_shares(const std::vector<Site>& sites) {
   const double n = count_machines(sites);
   const std::vector<double> speed = speeds_of(sites, 1);
-  const auto adds_card = [&](size_t i) { return sites[i].is_server && !sites[i].shares_worker_machine; };
+  const auto adds_card = [&](size_t i) { return sites[i].is_server && !sites[i].host; };
   Speeds sums;
   for (size_t i = 0; i < sites.size(); ++i) {
     if (adds_card(i)) sums.servers += speed[i];
@@ -154,9 +154,11 @@ double predicted_seconds(const std::vector<Site>& sites, const std::vector<doubl
   BPS_CHECK(sites.size() == shares.size()) << "a share per site";
   const double n = count_machines(sites);
   const std::vector<double> speeds = speeds_of(sites, 0);
+  std::vector<double> behind_card(sites.size());
+  for (size_t i = 0; i < sites.size(); ++i) behind_card[sites[i].host.value_or(i)] += shares[i];
   double longest = 0;
   for (size_t i = 0; bytes > 0 && i < sites.size(); ++i) {
-    const double travels = sites[i].is_server ? n * shares[i] : 1 + (n - 2) * shares[i];
+    const double travels = sites[i].is_server ? n * behind_card[i] : 1 + (n - 2) * behind_card[i];
     if (travels > kRounding) longest = std::max(longest, travels / speeds[i]);
   }
   return longest * static_cast<double>(bytes) * 8 / 1e6;

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -26,8 +27,9 @@ namespace byteps::protocol {
 struct Site {
   bool is_server = false;
   double nic_mbps = 0;  // of its network card, per direction, in Mbit/s; 0 (or no sensible speed): unknown
-  // A server process on a machine that has workers, too: `auto` gives it nothing, as it has no card to add.
-  bool shares_worker_machine = false;
+  // Of a server process on a machine that has workers, too: that machine's site. It has no card of its own: `auto` gives
+  // it nothing, and what others give it passes the machine's card.
+  std::optional<uint32_t> host = std::nullopt;
 };
 
 struct PlacementPolicy {
@@ -51,7 +53,7 @@ Result<PlacementPolicy> placement_policy_from(std::string_view text);
 Result<std::vector<double>> site_shares(const std::vector<Site>& sites, const PlacementPolicy& policy);
 
 // T of the model above for any shares: the bound on one push_pull of `bytes` bytes. Payload only: for a time that can
-// be measured, speeds have to be those of payload, too. Servers that share a machine count as if they had a card.
+// be measured, speeds have to be those of payload, too. What a guest (Site::host) sums counts as its machine's.
 // Infinite if something has to travel and no card's speed is known.
 double predicted_seconds(const std::vector<Site>& sites, const std::vector<double>& shares, uint64_t bytes);
 

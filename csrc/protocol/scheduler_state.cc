@@ -206,12 +206,12 @@ void SchedulerState::check_silence(TimeUs now, SchedulerActions& actions) {
 }
 
 void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
-  for (const Suspicion& suspicion : suspicions_) {
-    if (now < suspicion.deadline_us) continue;
-    return fail(unavailable(members_[suspicion.reporter].node.describe() + " lost its connection to " +
-                            members_[suspicion.node].node.describe() + ": " + suspicion.text),
-                actions);
-  }
+  const auto due = std::find_if(suspicions_.begin(), suspicions_.end(),
+                                [now](const Suspicion& suspicion) { return now >= suspicion.deadline_us; });
+  if (due == suspicions_.end()) return;
+  fail(unavailable(members_[due->reporter].node.describe() + " lost its connection to " +
+                   members_[due->node].node.describe() + ": " + due->text),
+       actions);
 }
 
 TimeUs SchedulerState::next_tick_us() const {
@@ -227,6 +227,7 @@ TimeUs SchedulerState::next_tick_us() const {
 
 void SchedulerState::on_shutdown(const std::string& text, SchedulerActions& actions) {
   if (phase_ == Phase::kJoining) fail(unavailable("the job has not started: " + text), actions);
+  if (phase_ == Phase::kRunning) check_suspicions(kNever, actions);
   if (phase_ == Phase::kRunning) finish(text, actions);
 }
 

@@ -58,7 +58,8 @@ class SchedulerState {
   // Start deadline, silence, suspicions, barriers.
   void on_tick(TimeUs now, SchedulerActions& actions);
   TimeUs next_tick_us() const;
-  // The scheduler's own process leaves in order (it lives in rank 0): everybody is told with Finished.
+  // The scheduler's own process leaves in order (it lives in rank 0): everybody is told with Finished;
+  // or with a verdict, if a suspicion still waits for one, as nobody else could pass it.
   void on_shutdown(const std::string& text, SchedulerActions& actions);
 
   enum class Phase : uint8_t { kJoining, kRunning, kFinished, kFailed };

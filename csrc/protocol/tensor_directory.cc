@@ -1,6 +1,5 @@
 #include "protocol/tensor_directory.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "protocol/partition.h"
@@ -17,45 +16,6 @@ void charge(PlaceGiver& giver, const Placed& placed, const Partitioning& partiti
 }
 
 }  // namespace
-
-PlaceGiver::PlaceGiver(const Tree& tree, std::vector<double> shares)
-    : sites_(std::move(shares)), turn_bytes_(tree.num_turns()) {
-  for (uint32_t turn = 0; turn < tree.num_turns(); ++turn) {
-    lane_of_turn_.push_back(tree.lane({0, static_cast<uint16_t>(turn)}));
-  }
-  const size_t num_lanes = lane_of_turn_.back() + size_t{1};
-  rank_bytes_.resize(tree.num_turns() / num_lanes);
-  loads_.resize(tree.num_sites(),
-                {std::vector<uint64_t>(tree.num_turns()), std::vector<uint64_t>(num_lanes)});
-}
-
-Place PlaceGiver::next(uint64_t bytes) {
-  const uint16_t site = sites_.place(bytes);
-  Loads& here = loads_[site];
-  const auto load = [&](size_t turn) {
-    return turn_bytes_[turn] + rank_bytes_[turn % rank_bytes_.size()] + here.by_turn[turn] +
-           here.by_lane[lane_of_turn_[turn]];
-  };
-  size_t least = 0;
-  for (size_t turn = 1; turn < turn_bytes_.size(); ++turn) {
-    if (load(turn) < load(least)) least = turn;
-  }
-  charge_turn(here, least, bytes);
-  return {site, static_cast<uint16_t>(least)};
-}
-
-void PlaceGiver::charge_turn(Loads& here, size_t turn, uint64_t bytes) {
-  const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);  // empty ones take turns as well
-  turn_bytes_[turn] += charged_bytes;
-  rank_bytes_[turn % rank_bytes_.size()] += charged_bytes;
-  here.by_turn[turn] += charged_bytes;
-  here.by_lane[lane_of_turn_[turn]] += charged_bytes;
-}
-
-void PlaceGiver::charge(const Place& place, uint64_t bytes) {
-  sites_.charge(place.site, bytes);
-  charge_turn(loads_[place.site], place.turn, bytes);
-}
 
 TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places,
                                  PartitionRule partition_rule, size_t max_tensors)

@@ -14,38 +14,11 @@
 #include "base/status.h"
 #include "protocol/message.h"
 #include "protocol/partition.h"
-#include "protocol/placement.h"
-#include "protocol/tree.h"
+#include "protocol/place_giver.h"
 
 namespace byteps::protocol {
 
 inline constexpr size_t kMaxTensors = 1u << 20;
-
-// Hands out places: sites by their shares, and turns evenly, by bytes at every moment. A turn loads its rank on every
-// machine, where that sums the machine; on the site it loads the root as well, and one of its shards. Each partition
-// gets the turn that has the least of these together.
-class PlaceGiver {
- public:
-  // `shares` by site of `tree`.
-  PlaceGiver(const Tree& tree, std::vector<double> shares);
-  Place next(uint64_t bytes);
-  // Counts a place that another giver gave.
-  void charge(const Place& place, uint64_t bytes);
-
- private:
-  struct Loads {
-    std::vector<uint64_t> by_turn;  // bytes
-    std::vector<uint64_t> by_lane;
-  };
-  void charge_turn(Loads& here, size_t turn, uint64_t bytes);
-
-  Placer sites_;
-  std::vector<uint16_t> lane_of_turn_;
-  // All sites together; turns that are alike for the ranks of all machines are one entry of rank_bytes_.
-  std::vector<uint64_t> turn_bytes_;
-  std::vector<uint64_t> rank_bytes_;
-  std::vector<Loads> loads_;  // by site
-};
 
 class TensorDirectory {
  public:

@@ -9,7 +9,7 @@ namespace byteps::protocol {
 
 namespace {
 
-// Of any mixture of 1 to 8. More are not worth the scheduler's time: odd mixtures of sizes are served a little unevenly.
+// Of any mixture of 1 to 8. More are not worth the scheduler's time: of odd mixtures some have a turn more than others.
 constexpr uint32_t kMaxRanksPeriod = 840;
 constexpr uint32_t kMaxShardsPeriod = 12;  // of 1 to 4
 
@@ -17,7 +17,7 @@ uint32_t common_period(const std::vector<uint32_t>& sizes, uint32_t limit) {
   uint64_t period = 1;
   for (const uint32_t size : sizes) {
     period = std::lcm(period, uint64_t{size});
-    if (period > limit) return *std::max_element(sizes.begin(), sizes.end());
+    if (period > limit) return std::max(limit, *std::max_element(sizes.begin(), sizes.end()));
   }
   return static_cast<uint32_t>(period);
 }
@@ -52,9 +52,10 @@ void Tree::add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::str
       double& speed = sites_[machine_of_rank_[node]].nic_mbps;
       speed = std::max(speed, static_cast<double>(info.nic_mbps));
     } else {
-      sites_.push_back({.is_server = true,
-                        .nic_mbps = static_cast<double>(info.nic_mbps) / servers[info.machine],
-                        .shares_worker_machine = machines.contains(info.machine)});
+      sites_.push_back(
+          {.is_server = true, .nic_mbps = static_cast<double>(info.nic_mbps) / servers[info.machine]});
+      const auto host = machines.find(info.machine);
+      if (host != machines.end()) sites_.back().host = host->second;
     }
   }
 }
@@ -73,13 +74,17 @@ Status Tree::check(const Place& place) const {
 
 uint32_t Tree::root(const Place& place) const {
   if (place.site >= num_machines()) return num_workers() + place.site - num_machines();
-  const std::vector<uint32_t>& ranks = ranks_[place.site];
-  return ranks[place.turn % ranks.size()];
+  return serving(place.site, place);
+}
+
+uint32_t Tree::serving(uint32_t machine, const Place& place) const {
+  const std::vector<uint32_t>& ranks = ranks_[machine];
+  return ranks[place.turn % ranks_period_ % ranks.size()];
 }
 
 Parent Tree::parent_of(uint32_t rank, const Place& place) const {
-  const std::vector<uint32_t>& ranks = ranks_[machine_of_rank_[rank]];
-  if (ranks.size() > 1) return {ranks[place.turn % ranks.size()], Level::kMachine};
+  const uint32_t machine = machine_of_rank_[rank];
+  if (ranks_[machine].size() > 1) return {serving(machine, place), Level::kMachine};
   return {root(place), Level::kCluster};
 }
 

@@ -46,6 +46,8 @@ class Tree {
   uint32_t num_sites() const { return num_machines() + num_nodes() - num_workers(); }
   // Places have turns below this.
   uint32_t num_turns() const { return ranks_period_ * shards_period_; }
+  // Turns are a lane (below this) times the number of turns in one lane, plus the turn of ranks.
+  uint32_t num_lanes() const { return shards_period_; }
   bool has_machine_level() const { return num_machines() < num_workers(); }
 
   uint32_t machine_of(uint32_t rank) const { return machine_of_rank_[rank]; }
@@ -75,13 +77,15 @@ class Tree {
   Children machines() const;
 
  private:
+  // The rank that serves the partition on a machine.
+  uint32_t serving(uint32_t machine, const Place& place) const;
   void add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines);
 
   std::vector<std::string> describe_rank_;
   std::vector<uint32_t> machine_of_rank_;
   std::vector<std::vector<uint32_t>> ranks_;  // by machine
   std::vector<uint32_t> num_shards_;          // by node
-  // After so many turns (lanes) each rank of every machine (shard of every node) has had as many as the others.
+  // Among so many turns (lanes) each rank of every machine (shard of every node) has as many as the others, or nearly.
   uint32_t ranks_period_ = 1;
   uint32_t shards_period_ = 1;
   std::vector<Site> sites_;

@@ -223,12 +223,17 @@ void ClusterUnderTest::check_named(size_t process, const std::string& what, cons
   if (status || names_guilty(status.message())) return;
   // Who comes late to a job that failed before its start finds no scheduler to ask.
   if (!nodes_[process]->job_started() && scenario_.fault.kind != FaultKind::kNeverStarts) return;
-  // Who is through may leave, the scheduler's process as well, before anybody could notice.
-  const bool is_alone = processes_[scenario_.scheduler_process()]->gone() &&
-                        status.message().find("the scheduler at ") != std::string::npos &&
-                        status.message().find(" has left the job") != std::string::npos;
-  if (is_alone) return;
+  if (is_left_alone(process, status)) return;
   world_.report(*processes_[process], what + " does not name the guilty process: " + status.message());
+}
+
+// Who is through may leave, the scheduler's process as well, before it could notice a process that is silent. Then nobody
+// is left to say who is guilty, but for those who have lost a connection to it themselves.
+bool ClusterUnderTest::is_left_alone(size_t process, const Status& status) const {
+  const bool by_scheduler = processes_[scenario_.scheduler_process()]->gone() &&
+                            status.message().find("the scheduler at ") != std::string::npos &&
+                            status.message().find(" has left the job") != std::string::npos;
+  return by_scheduler && !names_guilty(nodes_[process]->suspects());
 }
 
 bool ClusterUnderTest::names_guilty(const std::string& text) const {

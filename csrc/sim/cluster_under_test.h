@@ -59,6 +59,7 @@ class ClusterUnderTest {
   void check_names();
   bool must_succeed() const;
   bool names_guilty(const std::string& text) const;
+  bool is_left_alone(size_t process, const Status& status) const;
   void check_named(size_t process, const std::string& what, const Status& status);
 
   const Scenario& scenario_;

@@ -1,7 +1,7 @@
 // One training step of a whole job, by the code that a job runs, on sites with network cards of given speeds.
 //
-// From protocol/: placement and tensor_directory say where partitions go, push_pull_table cuts and counts them at each
-// machine, outbox orders what goes to the wire, aggregation knows when a sum is complete. Only the network
+// From protocol/: placement, place_giver and tensor_directory say where partitions go, push_pull_table cuts and counts
+// them at each machine, outbox orders what goes to the wire, aggregation knows when a sum is complete. Only the network
 // (scale_network) and the GPUs (scale_model) are models. Sums take no time, and neither does what stays inside a
 // machine: a machine is one worker here, however many GPUs it has.
 #pragma once

@@ -1,10 +1,11 @@
 // Sites with network cards of limited speed, around a switch without limits; for jobs of up to some thousand sites.
 //
 // Unlike virtual_network, which is about order and faults, this is about time. A card sends one message at a time, at
-// its speed, while it receives at the same speed. What it sends next is protocol/outbox's choice. The first byte of a message arrives a latency after it was sent. What waits to be received takes
-// turns by sender, as connections share a link: start-time fair queueing of whole messages (Goyal, Vin and Cheng,
-// SIGCOMM 1996). A message from a slower card is complete when its last byte has come, but keeps the card busy only
-// for as long as the card needs for it. What waits is unlimited: no loss, and nobody is slowed down at the source.
+// its speed, while it receives at the same speed. What it sends next is protocol/outbox's choice: a card has one port,
+// where in a job each of its connections has one. The first byte of a message arrives a latency after it was sent. What
+// waits to be received takes turns by sender, as connections share a link: start-time fair queueing of whole messages
+// (Goyal, Vin and Cheng, SIGCOMM 1996). A message from a slower card is complete when its last byte has come, but keeps
+// the card busy only for as long as the card needs for it. What waits is unlimited: no loss, and nobody is slowed down at the source.
 #pragma once
 
 #include <cstdint>

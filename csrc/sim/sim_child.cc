@@ -19,7 +19,17 @@ bool SimChild::is(const DataHead& hello) const {
 void SimChild::send(const DataHead& head, const View& payload, Loan loan) {
   Frame frame = make_frame(head, payload);
   frame.gives_back = loan;
-  endpoint_.send(std::move(frame), nullptr);
+  if (endpoint_.lends()) return endpoint_.send(std::move(frame), nullptr);
+  const uint64_t bytes = payload.size;
+  const uint64_t ticket = watch_.offered(head.priority, bytes);
+  port_.push(head.priority, protocol::Outbox::Kind::kAnswer, bytes,
+             [this, bytes, ticket, frame = std::move(frame)]() mutable {
+               endpoint_.send(std::move(frame), [this, bytes, ticket](const Status& status) {
+                 if (!status) return;
+                 watch_.left(ticket);
+                 port_.sent(bytes);
+               });
+             });
 }
 
 void SimChild::send_failure(const DataHead& request, const Status& why, Loan loan) {
@@ -29,14 +39,20 @@ void SimChild::send_failure(const DataHead& request, const Status& why, Loan loa
   send(head, make_view(world_, process_, as_bytes(why.message())), loan);
 }
 
-void SimChild::say_goodbye(uint32_t epoch) {
-  DataHead goodbye;
-  goodbye.type = DataType::kGoodbye;
-  goodbye.epoch = epoch;
-  send(goodbye, {}, kNoLoan);
+void SimChild::leave(std::optional<uint32_t> epoch, TimeUs deadline_us) {
+  port_.flush();
+  if (epoch) {
+    DataHead goodbye;
+    goodbye.type = DataType::kGoodbye;
+    goodbye.epoch = *epoch;
+    endpoint_.send(make_frame(goodbye), nullptr);
+  }
+  endpoint_.close_when_sent(deadline_us);
 }
 
 void SimChild::drop() {
+  port_.close();
+  watch_.close();
   endpoint_.close();
   closed_ = true;
 }
@@ -111,6 +127,8 @@ void SimChild::on_failed(const DataHead& head, const Frame& frame) {
 }
 
 void SimChild::on_closed(Endpoint&, const Status& why) {
+  port_.close();
+  watch_.close();
   closed_ = true;
   shard_.on_closed(*this, why);
 }

@@ -1,8 +1,10 @@
-// A shard's end of one child's connection, as summation/child is.
+// A shard's end of one child's connection, as summation/child is: answers wait in an outbox, urgent ones go first.
 #pragma once
 
 #include <optional>
 
+#include "protocol/outbox.h"
+#include "sim/priority_watch.h"
 #include "sim/sim_tier.h"
 #include "sim/world.h"
 
@@ -12,8 +14,14 @@ class SimShard;
 
 class SimChild final : public Receiver {
  public:
-  SimChild(World& world, VirtualProcess& process, SimShard& shard, Endpoint& endpoint)
-      : world_(world), process_(process), shard_(shard), endpoint_(endpoint) {}
+  SimChild(World& world, VirtualProcess& process, SimShard& shard, protocol::Outbox& outbox,
+           Endpoint& endpoint)
+      : world_(world),
+        process_(process),
+        shard_(shard),
+        port_(outbox),
+        watch_(world, process, "a child", outbox),
+        endpoint_(endpoint) {}
 
   void start() { endpoint_.start(this); }
   int rank() const { return rank_; }
@@ -24,8 +32,8 @@ class SimChild final : public Receiver {
   void send(const protocol::DataHead& head, const View& payload, Loan loan);
   void send_failure(const protocol::DataHead& request, const Status& why, Loan loan);
   void give_back(Loan loan) { endpoint_.give_back(loan); }
-  void say_goodbye(uint32_t epoch);
-  void close_when_sent(TimeUs deadline_us) { endpoint_.close_when_sent(deadline_us); }
+  // Sends what is left, a goodbye of `epoch` after it if there is one, and closes.
+  void leave(std::optional<uint32_t> epoch, TimeUs deadline_us);
   // Now, and without a word.
   void drop();
 
@@ -44,6 +52,8 @@ class SimChild final : public Receiver {
   World& world_;
   VirtualProcess& process_;
   SimShard& shard_;
+  protocol::Outbox::Port port_;
+  PriorityWatch watch_;
   Endpoint& endpoint_;
   int rank_ = -1;
   protocol::Level level_ = protocol::Level::kCluster;

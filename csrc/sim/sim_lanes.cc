@@ -11,10 +11,6 @@ void SimLanes::for_each(F&& f) {
   }
 }
 
-void SimLanes::set_credit(uint64_t credit_bytes) {
-  for_each([credit_bytes](SimLink& link) { link.set_credit(credit_bytes); });
-}
-
 void SimLanes::peer_left(uint32_t service) {
   for (const auto& link : services_.at(service)) link->peer_left();
 }

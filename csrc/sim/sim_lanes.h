@@ -19,7 +19,6 @@ class SimLanes {
     return *links.at(lane % links.size());
   }
 
-  void set_credit(uint64_t credit_bytes);
   void peer_left(uint32_t service);
   void fail(const Status& why);
   // Calls `done` when all have left.

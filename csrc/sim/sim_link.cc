@@ -1,6 +1,7 @@
 #include "sim/sim_link.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -24,29 +25,44 @@ Frame make_frame(const DataHead& head, View payload, View reply_space) {
 }
 
 SimLink::SimLink(World& world, VirtualProcess& process, LinkOptions options, Connector connector,
-                 LinkEvents& events)
+                 protocol::Outbox& outbox, LinkEvents& events)
     : world_(world),
       process_(process),
       options_(std::move(options)),
       connector_(std::move(connector)),
       events_(events),
-      queue_(world.scenario.credit_bytes) {}
+      outbox_(outbox) {}
 
-void SimLink::enqueue(OutgoingPartition partition) {
-  const bool is_failure = !partition.failure;
+void SimLink::enqueue(std::vector<OutgoingPartition> partitions) {
   if (!ended_) {
-    if (!is_failure) events_.on_settled(partition.handle, ended_);
-    return;
+    for (const OutgoingPartition& partition : partitions) {
+      if (partition.failure) events_.on_settled(partition.handle, ended_);
+    }
+  } else if (endpoint_ != nullptr) {
+    offer(std::move(partitions));
+  } else {
+    std::ranges::move(partitions, std::back_inserter(early_));
+    connect();
   }
-  const int32_t priority = is_failure ? std::numeric_limits<int32_t>::max() : partition.head.priority;
-  const uint64_t bytes = partition.input.size;
-  queue_.push(priority, bytes, std::move(partition));
-  endpoint_ != nullptr ? pump() : connect();
 }
 
-void SimLink::set_credit(uint64_t credit_bytes) {
-  queue_.set_credit(credit_bytes);
-  pump();
+void SimLink::offer(std::vector<OutgoingPartition> partitions) {
+  const protocol::Outbox::Port::Batch batch(*port_);
+  for (OutgoingPartition& partition : partitions) {
+    const bool is_failure = !partition.failure;
+    const int32_t priority = is_failure ? std::numeric_limits<int32_t>::max() : partition.head.priority;
+    const uint64_t bytes = partition.input.size;
+    const uint64_t ticket = watch_->offered(priority, bytes);
+    offered_.emplace(ticket, std::move(partition));
+    const bool orders = world_.sabotage != Sabotage::kIgnoresPriority;
+    port_->push(orders ? priority : 0, protocol::Outbox::Kind::kContribution, bytes,
+                [this, ticket] { hand_over(ticket); });
+  }
+}
+
+void SimLink::hand_over(uint64_t ticket) {
+  const OutgoingPartition partition = std::move(offered_.extract(ticket).mapped());
+  partition.failure ? send(partition, ticket) : send_failure(partition, ticket);
 }
 
 void SimLink::connect() {
@@ -68,7 +84,9 @@ void SimLink::on_connected(Result<Endpoint*> endpoint) {
   endpoint_ = *endpoint;
   endpoint_->start(this);
   endpoint_->send(make_frame(head_of_type(DataType::kHello)), nullptr);
-  pump();
+  port_.emplace(outbox_);
+  watch_.emplace(world_, process_, options_.service_text, outbox_);
+  offer(std::exchange(early_, {}));
 }
 
 DataHead SimLink::head_of_type(DataType type) const {
@@ -80,15 +98,7 @@ DataHead SimLink::head_of_type(DataType type) const {
   return head;
 }
 
-void SimLink::pump() {
-  while (endpoint_ != nullptr) {
-    std::optional<OutgoingPartition> next = queue_.pop();
-    if (!next) return;
-    next->failure ? send(*next) : send_failure(*next);
-  }
-}
-
-void SimLink::send(const OutgoingPartition& partition) {
+void SimLink::send(const OutgoingPartition& partition, uint64_t ticket) {
   DataHead head = partition.head;
   head.epoch = options_.epoch;
   const uint64_t bytes = partition.input.size;
@@ -99,19 +109,23 @@ void SimLink::send(const OutgoingPartition& partition) {
            options_.service_text;
   });
   const View reply_space = endpoint_->lends() ? partition.output : View{};
-  endpoint_->send(make_frame(head, partition.input, reply_space), [this, bytes] {
-    if (world_.sabotage != Sabotage::kCreditUntilAnswer) give_credit_back(bytes);
-  });
+  endpoint_->send(make_frame(head, partition.input, reply_space),
+                  [this, bytes, ticket](const Status& status) {
+                    if (status) watch_->left(ticket);
+                    if (status && world_.sabotage != Sabotage::kCreditUntilAnswer) port_->sent(bytes);
+                  });
   if (world_.scenario.fault.kind == FaultKind::kRepeats) send_again_later(head, partition.input);
 }
 
-void SimLink::send_failure(const OutgoingPartition& partition) {
+void SimLink::send_failure(const OutgoingPartition& partition, uint64_t ticket) {
   DataHead head = partition.head;
   head.type = DataType::kFailed;
   head.epoch = options_.epoch;
   head.code = partition.failure.code();
   endpoint_->send(make_frame(head, make_view(world_, process_, as_bytes(partition.failure.message()))),
-                  nullptr);
+                  [this, ticket](const Status& status) {
+                    if (status) watch_->left(ticket);
+                  });
 }
 
 void SimLink::send_again_later(const DataHead& head, const View& input) {
@@ -120,11 +134,6 @@ void SimLink::send_again_later(const DataHead& head, const View& input) {
   process_.at(when, [this, head, copy = make_view(world_, process_, input.read())] {
     if (endpoint_ != nullptr) endpoint_->send(make_frame(head, copy), nullptr);
   });
-}
-
-void SimLink::give_credit_back(uint64_t bytes) {
-  queue_.give_back(bytes);
-  pump();
 }
 
 SimLink::Unanswered* SimLink::find(const DataHead& head) {
@@ -169,11 +178,12 @@ void SimLink::settle_answered(const DataHead& head, const Result<protocol::Plan>
   if (waiting == nullptr) return;
   const Unanswered answered = *waiting;
   unanswered_.erase(head.key);
-  if (world_.sabotage == Sabotage::kCreditUntilAnswer) give_credit_back(answered.credit_bytes);
+  if (world_.sabotage == Sabotage::kCreditUntilAnswer) port_->sent(answered.credit_bytes);
   events_.on_settled(answered.handle, outcome);
 }
 
 void SimLink::on_closed(Endpoint&, const Status& why) {
+  close_port();
   endpoint_ = nullptr;
   world_.note(process_, 9, [&] {
     return "has no connection to " + options_.service_text + " any more: " + why.message();
@@ -186,6 +196,11 @@ void SimLink::on_closed(Endpoint&, const Status& why) {
   events_.on_link_lost(options_.service, why);
 }
 
+void SimLink::close_port() {
+  port_->close();
+  watch_->close();
+}
+
 void SimLink::peer_left() {
   if (ended_.is_ok()) ended_ = unavailable(options_.service_text + " has left the job");
   if (endpoint_ == nullptr) settle_all(ended_);
@@ -193,7 +208,10 @@ void SimLink::peer_left() {
 
 void SimLink::fail(const Status& why) {
   if (ended_.is_ok()) ended_ = why;
-  if (endpoint_ != nullptr) std::exchange(endpoint_, nullptr)->close();
+  if (endpoint_ != nullptr) {
+    close_port();
+    std::exchange(endpoint_, nullptr)->close();
+  }
   settle_all(why);
 }
 
@@ -201,6 +219,7 @@ void SimLink::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()
   leave_done_ = std::move(done);
   if (ended_.is_ok()) ended_ = why;
   if (endpoint_ == nullptr) return settle_all(why);
+  close_port();  // what has not been sent is not sent any more
   endpoint_->send(make_frame(head_of_type(DataType::kGoodbye)), nullptr);
   endpoint_->close_when_sent(deadline_us);
 }
@@ -208,7 +227,10 @@ void SimLink::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()
 void SimLink::settle_all(const Status& why) {
   const auto unanswered = std::exchange(unanswered_, {});
   for (const auto& [key, partition] : unanswered) events_.on_settled(partition.handle, why);
-  for (const OutgoingPartition& partition : queue_.take_all()) {
+  for (const auto& [ticket, partition] : std::exchange(offered_, {})) {
+    if (partition.failure) events_.on_settled(partition.handle, why);
+  }
+  for (const OutgoingPartition& partition : std::exchange(early_, {})) {
     if (partition.failure) events_.on_settled(partition.handle, why);
   }
   if (leave_done_) std::exchange(leave_done_, nullptr)();

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "protocol/credit_queue.h"
+#include "protocol/outbox.h"
 #include "protocol/push_pull_table.h"
+#include "sim/priority_watch.h"
 #include "sim/world.h"
 
 namespace byteps::sim {
@@ -38,10 +41,9 @@ class SimLink final : public Receiver {
   using Connector = UniqueFunction<void(ConnectCallback)>;
 
   SimLink(World& world, VirtualProcess& process, LinkOptions options, Connector connector,
-          LinkEvents& events);
+          protocol::Outbox& outbox, LinkEvents& events);
 
-  void enqueue(OutgoingPartition partition);
-  void set_credit(uint64_t credit_bytes);
+  void enqueue(std::vector<OutgoingPartition> partitions);
   void peer_left();
   void fail(const Status& why);
   // Calls `done` when everything is settled and the connection closed.
@@ -62,14 +64,15 @@ class SimLink final : public Receiver {
   void connect();
   void on_connected(Result<Endpoint*> endpoint);
   protocol::DataHead head_of_type(protocol::DataType type) const;
-  void pump();
-  void send(const OutgoingPartition& partition);
-  void send_failure(const OutgoingPartition& partition);
+  void offer(std::vector<OutgoingPartition> partitions);
+  void hand_over(uint64_t ticket);
+  void send(const OutgoingPartition& partition, uint64_t ticket);
+  void send_failure(const OutgoingPartition& partition, uint64_t ticket);
   void send_again_later(const protocol::DataHead& head, const View& input);
-  void give_credit_back(uint64_t bytes);
   Unanswered* find(const protocol::DataHead& head);
   void land(const View& payload, const View& output);
   void settle_answered(const protocol::DataHead& head, const Result<protocol::Plan>& outcome);
+  void close_port();
   void settle_all(const Status& why);
 
   World& world_;
@@ -81,7 +84,11 @@ class SimLink final : public Receiver {
   bool connecting_ = false;
   bool lost_ = false;
   Status ended_;
-  protocol::CreditQueue<OutgoingPartition> queue_;
+  protocol::Outbox& outbox_;
+  std::optional<protocol::Outbox::Port> port_;     // once connected
+  std::vector<OutgoingPartition> early_;           // came before the connection
+  std::map<uint64_t, OutgoingPartition> offered_;  // wait in the outbox, by ticket
+  std::optional<PriorityWatch> watch_;
   std::map<protocol::Key, Unanswered> unanswered_;
   UniqueFunction<void()> leave_done_;
 };

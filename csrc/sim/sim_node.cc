@@ -17,7 +17,7 @@ constexpr TimeUs kConnectAgainUs = 5'000;
 using protocol::MembershipActions;
 
 SimNode::SimNode(World& world, VirtualProcess& process, size_t index, SimUser* user)
-    : world_(world), process_(process), index_(index), user_(user) {}
+    : world_(world), process_(process), index_(index), user_(user), outbox_(world.scenario.credit_bytes) {}
 
 // ---- start --------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ void SimNode::start() {
   const bool hosts_scheduler = scenario.scheduler_in_rank_0 && index_ == 0;
   if (hosts_scheduler) scheduler_ = std::make_unique<SimScheduler>(world_, process_, nullptr);
   for (uint32_t i = 0; i < scenario.shards[index_]; ++i) {
-    SimShard& shard = *shards_.emplace_back(std::make_unique<SimShard>(world_, process_, *this));
+    SimShard& shard = *shards_.emplace_back(std::make_unique<SimShard>(world_, process_, outbox_, *this));
     world_.network.listen(process_, address_of_shard(i),
                           [&shard](Endpoint& endpoint) { shard.adopt(endpoint); });
   }
@@ -128,6 +128,8 @@ void SimNode::send(const protocol::Control& message) {
 void SimNode::suspect(uint32_t node, const Status& why) {
   if (world_.sabotage == Sabotage::kKeepsSuspicions) return;
   world_.note(process_, 4, [&] { return "suspects node " + std::to_string(node) + ": " + why.message(); });
+  const bool goes_on = membership_->failure() && !finished_;
+  if (goes_on) suspects_ += membership_->roster().nodes[node].describe() + "; ";
   MembershipActions actions;
   membership_->on_suspect(node, why, world_.clock.now(), actions);
   carry_out(actions);
@@ -178,6 +180,7 @@ void SimNode::on_node_left(uint32_t node) {
 
 void SimNode::on_finished(const std::string& text) {
   world_.note(process_, 6, [&] { return "the job has finished: " + text; });
+  finished_ = true;
   if (is_worker()) return;
   for (const auto& shard : shards_) shard->fail(unavailable(text));
   process_.soon([this] { shutdown(); });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "protocol/membership.h"
+#include "protocol/outbox.h"
 #include "sim/sim_scheduler.h"
 #include "sim/sim_shard.h"
 #include "sim/sim_uplink.h"
@@ -27,6 +28,8 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   bool job_started() const { return membership_ && membership_->started(); }
   // Ok, or why the job failed for this node.
   Status failure() const { return membership_ ? membership_->failure() : Status::ok(); }
+  // Those to whom connections had broken before the job ended for this node.
+  const std::string& suspects() const { return suspects_; }
   // "rank 3", "server 0" as far as anybody can know.
   std::string known_name() const;
 
@@ -37,7 +40,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   void on_link_lost(uint32_t service, const Status& why) override { suspect(service, why); }
   void send_declare(protocol::Declare declare) override { send(std::move(declare)); }
   void on_credit(uint64_t credit_bytes) override {
-    if (uplink_) uplink_->lanes().set_credit(credit_bytes);
+    process_.soon([this, credit_bytes] { outbox_.set_credit(credit_bytes); });
   }
   void on_handle_done(protocol::Handle handle, const Status& status) override {
     user_->on_handle_done(handle, status);
@@ -83,6 +86,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   VirtualProcess& process_;
   size_t index_;
   SimUser* user_;
+  protocol::Outbox outbox_;
   std::unique_ptr<SimScheduler> scheduler_;  // hosted in this process
   std::vector<std::unique_ptr<SimShard>> shards_;
   std::unique_ptr<SimUplink> uplink_;  // null: nothing is above this node's service
@@ -91,6 +95,8 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   Endpoint* channel_ = nullptr;
   TimeUs connect_deadline_us_ = 0;
   TimeUs tick_us_ = kNever;
+  bool finished_ = false;
+  std::string suspects_;
   bool shutting_down_ = false;
   bool leaving_ = false;
   std::set<uint32_t> barriers_;

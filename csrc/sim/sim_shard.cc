@@ -5,11 +5,11 @@
 
 namespace byteps::sim {
 
-SimShard::SimShard(World& world, VirtualProcess& process, ShardEvents& events)
-    : world_(world), process_(process), events_(events) {}
+SimShard::SimShard(World& world, VirtualProcess& process, protocol::Outbox& outbox, ShardEvents& events)
+    : world_(world), process_(process), outbox_(outbox), events_(events) {}
 
 void SimShard::adopt(Endpoint& endpoint) {
-  children_.push_back(std::make_unique<SimChild>(world_, process_, *this, endpoint));
+  children_.push_back(std::make_unique<SimChild>(world_, process_, *this, outbox_, endpoint));
   if (cluster_) children_.back()->start();
 }
 
@@ -96,8 +96,7 @@ void SimShard::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
       child->drop();
       continue;
     }
-    if (!failed_) child->say_goodbye(epoch_);
-    child->close_when_sent(deadline_us);
+    child->leave(failed_ ? std::nullopt : std::optional(epoch_), deadline_us);
   }
   finish_leaving_if_empty();
 }

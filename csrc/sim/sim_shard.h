@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "protocol/outbox.h"
 #include "protocol/tree.h"
 #include "sim/sim_child.h"
 #include "sim/sim_tier.h"
@@ -30,7 +31,8 @@ struct Position {
 
 class SimShard {
  public:
-  SimShard(World& world, VirtualProcess& process, ShardEvents& events);
+  // `outbox`: of the process.
+  SimShard(World& world, VirtualProcess& process, protocol::Outbox& outbox, ShardEvents& events);
 
   void adopt(Endpoint& endpoint);
   void start(const Position& position);
@@ -55,6 +57,7 @@ class SimShard {
 
   World& world_;
   VirtualProcess& process_;
+  protocol::Outbox& outbox_;
   ShardEvents& events_;
   uint32_t epoch_ = 0;
   std::vector<std::string> describe_rank_;

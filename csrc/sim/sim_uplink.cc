@@ -18,7 +18,7 @@ void SimUplink::enqueue(OutgoingPartition partition) {
   partition.head.rank = rank_;
   process_.soon([this, partition = std::move(partition)]() mutable {
     SimLink& link = lanes_.at(partition.head.top, partition.head.lane);
-    link.enqueue(std::move(partition));
+    link.enqueue({std::move(partition)});
   });
 }
 

@@ -61,7 +61,7 @@ std::unique_ptr<SimLink> SimNode::make_link(uint32_t service, size_t shard, Leve
                       .service = service,
                       .service_text = roster.nodes[service].describe()};
   return std::make_unique<SimLink>(world_, process_, std::move(options), make_connector(service, shard),
-                                   events);
+                                   outbox_, events);
 }
 
 SimLink::Connector SimNode::make_connector(uint32_t service, size_t shard) {

@@ -1,5 +1,6 @@
 #include "sim/sim_worker.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace byteps::sim {
@@ -66,14 +67,20 @@ void SimWorker::carry_out() {
     if (const auto* partition = std::get_if<StartPartition>(&action))
       ++buffers_.at(partition->handle).unsettled;
   }
+  Batches batches;
   for (const protocol::TableAction& action : actions) {
     if (const auto* declare = std::get_if<SendDeclare>(&action)) events_.send_declare(declare->declare);
     if (const auto* change = std::get_if<ChangePlan>(&action)) change_plan(change->plan);
-    if (const auto* partition = std::get_if<StartPartition>(&action)) start(*partition);
+    if (const auto* partition = std::get_if<StartPartition>(&action)) start(*partition, batches);
     if (const auto* finish = std::get_if<FinishHandle>(&action)) {
       buffers_.erase(finish->handle);
       events_.on_handle_done(finish->handle, finish->status);
     }
+  }
+  for (auto& [link, partitions] : batches) {
+    process_.soon([link = link, partitions = std::move(partitions)]() mutable {
+      link->enqueue(std::move(partitions));
+    });
   }
 }
 
@@ -82,17 +89,21 @@ void SimWorker::change_plan(const protocol::Plan& plan) {
     return "follows cut " + std::to_string(plan.cut) + ", credit " + std::to_string(plan.credit);
   });
   const uint64_t credit_bytes = protocol::credit_bytes(plan.credit, world_.scenario.credit_bytes);
-  lanes_.set_credit(credit_bytes);
   events_.on_credit(credit_bytes);
 }
 
-void SimWorker::start(const StartPartition& partition) {
+void SimWorker::start(const StartPartition& partition, Batches& batches) {
   const Buffers& buffers = buffers_.at(partition.handle);
   const protocol::DataHead& head = partition.head;
   const auto part = [&](const View& whole) { return View{whole.memory, partition.offset, head.bytes}; };
   const bool contributes = head.op != ReduceOp::kBroadcast || head.root == rank_;
-  lanes_.at(partition.parent.node, head.lane)
-      .enqueue({partition.handle, head, contributes ? part(buffers.input) : View{}, part(buffers.output)});
+  SimLink& link = lanes_.at(partition.parent.node, head.lane);
+  const auto batch = std::ranges::find(batches, &link, &Batch::first);
+  std::vector<OutgoingPartition>& of_link =
+      batch == batches.end() ? batches.emplace_back(&link, std::vector<OutgoingPartition>{}).second
+                             : batch->second;
+  of_link.push_back(
+      {partition.handle, head, contributes ? part(buffers.input) : View{}, part(buffers.output)});
 }
 
 void SimWorker::fail(const Status& why) {

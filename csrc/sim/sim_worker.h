@@ -46,10 +46,14 @@ class SimWorker final : public LinkEvents {
     size_t unsettled = 0;  // counted here, too, so that one settled twice is a finding and not an abort
   };
 
+  // What one call starts, in the order of the links' first partitions.
+  using Batch = std::pair<SimLink*, std::vector<OutgoingPartition>>;
+  using Batches = std::vector<Batch>;
+
   void carry_out();
   void ask_for_another_plan();
   void change_plan(const protocol::Plan& plan);
-  void start(const protocol::StartPartition& partition);
+  void start(const protocol::StartPartition& partition, Batches& batches);
 
   World& world_;
   VirtualProcess& process_;

@@ -26,6 +26,7 @@ enum class Sabotage : uint8_t {
   kKeepsFailures,      // a machine's service does not tell the root that a round has failed
   kDividesTwice,       // a machine's service divides a partial average
   kKeepsPlans,         // rank 1 does not take up other plans
+  kIgnoresPriority,    // a link sends in the order of the calls
 };
 
 struct World {

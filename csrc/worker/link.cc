@@ -1,5 +1,7 @@
 #include "worker/link.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -21,23 +23,29 @@ Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, M
       pacer_(options_.bytes_per_s) {}
 
 void Link::enqueue(std::vector<Outgoing> partitions) {
-  for (Outgoing& outgoing : partitions) {
-    if (ended_) {
-      connection_ ? offer(std::move(outgoing)) : early_.push_back(std::move(outgoing));
-    } else if (outgoing.failure) {
-      events_.on_settled(outgoing.handle, ended_);
+  if (!ended_) {
+    for (const Outgoing& outgoing : partitions) {
+      if (outgoing.failure) events_.on_settled(outgoing.handle, ended_);
     }
+  } else if (connection_) {
+    offer(std::move(partitions));
+  } else {
+    std::ranges::move(partitions, std::back_inserter(early_));
+    connect();
   }
-  if (!connection_) connect();
 }
 
-void Link::offer(Outgoing outgoing) {
-  // The next round of the same key follows a failure, never goes before it.
-  const int32_t priority = outgoing.failure ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
-  const uint64_t bytes = outgoing.input.size();
-  const uint64_t ticket = ++last_ticket_;
-  offered_.emplace(ticket, std::move(outgoing));
-  port_->push(priority, protocol::Outbox::Kind::kContribution, bytes, [this, ticket] { hand_over(ticket); });
+void Link::offer(std::vector<Outgoing> partitions) {
+  const protocol::Outbox::Port::Batch batch(*port_);
+  for (Outgoing& outgoing : partitions) {
+    // The next round of the same key follows a failure, never goes before it.
+    const int32_t priority = outgoing.failure ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
+    const uint64_t bytes = outgoing.input.size();
+    const uint64_t ticket = ++last_ticket_;
+    offered_.emplace(ticket, std::move(outgoing));
+    port_->push(priority, protocol::Outbox::Kind::kContribution, bytes,
+                [this, ticket] { hand_over(ticket); });
+  }
 }
 
 void Link::hand_over(uint64_t ticket) {
@@ -65,7 +73,7 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   hello.lane = options_.lane;
   connection_->send(protocol::encode(hello), {}, nullptr);
   port_.emplace(outbox_);
-  for (Outgoing& outgoing : std::exchange(early_, {})) offer(std::move(outgoing));
+  offer(std::exchange(early_, {}));
 }
 
 void Link::send(const Outgoing& outgoing) {

@@ -84,7 +84,7 @@ class Link final : public transport::Receiver {
 
   void connect();
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection);
-  void offer(Outgoing outgoing);
+  void offer(std::vector<Outgoing> partitions);
   void hand_over(uint64_t ticket);
   void send(const Outgoing& outgoing);
   void send_failure(const Outgoing& outgoing);

@@ -4,7 +4,6 @@
 // partition's parent (on its own loop's thread) -> result in the tensor -> last partition settled -> handle done.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

@@ -240,6 +240,18 @@ TEST_F(MembershipTest, WorkerThatTheSchedulerLeavesBehindFailsATimeoutLater) {
   expect_failure(StatusCode::kUnavailable, "the scheduler at 10.0.0.1:9000 has left the job");
 }
 
+TEST_F(MembershipTest, WhomItSuspectedIsNamedWhenTheSchedulerLeftBeforeAVerdict) {
+  start();
+  suspect(1);
+  ASSERT_TRUE(receive(Finished{"rank 0 has left"}, 5).is_ok());
+  suspect(2);  // may have ended because the job has
+  tick(5 + kTimeoutUs);
+  expect_failure(
+      StatusCode::kUnavailable,
+      "the scheduler at 10.0.0.1:9000 has left the job, and the connection to rank 1 (host h1, pid 10) is "
+      "lost: reset");
+}
+
 TEST_F(MembershipTest, SchedulerOfAnEarlierJobIsNotTheOneToJoin) {
   connect();
   ASSERT_TRUE(receive(Finished{"this job is over"}).is_ok());

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <optional>
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <random>
 #include <string>
 
 namespace byteps::protocol {
@@ -99,6 +102,71 @@ TEST_F(OutboxTest, ANewCreditHoldsFromTheNextEventOn) {
   outbox_.set_credit(300);
   push('c', 0, 100);
   EXPECT_EQ(sent_, "abc");
+}
+
+TEST_F(OutboxTest, ABatchIsPutInOrderBeforeTheFirstOfItLeaves) {
+  {
+    const Outbox::Port::Batch batch(port_);
+    push('a', 0, 60);
+    push('b', 0, 60);
+    push('u', 1, 10);
+    EXPECT_EQ(sent_, "");
+  }
+  EXPECT_EQ(sent_, "ua");
+}
+
+TEST_F(OutboxTest, ABatchFromInsideASendWaitsForItsTurn) {
+  port_.push(0, Kind::kContribution, 10, [this] {
+    const Outbox::Port::Batch batch(port_);
+    push('a', 0, 10);
+    push('u', 1, 10);
+    sent_ += '0';
+  });
+  EXPECT_EQ(sent_, "0ua");
+}
+
+// The bytes that a connection takes before an urgent partition, whoever pushes what and when: those of the same or of
+// higher priority, and of lower ones at most the credit, or one partition where that is larger.
+TEST(Outbox, AtMostTheCreditOfLessUrgentBytesLeavesBeforeAnUrgentPartition) {
+  constexpr uint64_t kCreditBytes = 1000;
+  struct Waiting {
+    int32_t priority;
+    uint64_t less_urgent_bytes = 0;
+  };
+  uint64_t most_bytes = 0;
+  for (uint32_t seed = 0; seed < 50; ++seed) {
+    std::mt19937 random(seed);
+    const uint64_t largest_bytes = seed % 2 == 0 ? kCreditBytes / 8 : 2 * kCreditBytes;
+    Outbox outbox(kCreditBytes);
+    Outbox::Port port(outbox);
+    std::map<int, Waiting> waiting;
+    std::deque<std::pair<int, uint64_t>> on_the_wire;  // in the order in which the connection writes
+    const auto push = [&](int number) {
+      const auto priority = static_cast<int32_t>(random() % 4);
+      const uint64_t bytes = 1 + random() % largest_bytes;
+      waiting[number] = {priority};
+      port.push(priority, Kind::kContribution, bytes,
+                [&, number, bytes] { on_the_wire.emplace_back(number, bytes); });
+    };
+    const auto write_one = [&] {
+      const auto [number, bytes] = on_the_wire.front();
+      on_the_wire.pop_front();
+      const Waiting gone = waiting.extract(number).mapped();
+      most_bytes = std::max(most_bytes, gone.less_urgent_bytes);
+      EXPECT_LE(gone.less_urgent_bytes, std::max(kCreditBytes, largest_bytes)) << "seed " << seed;
+      for (auto& [other, waits] : waiting) {
+        if (waits.priority > gone.priority) waits.less_urgent_bytes += bytes;
+      }
+      port.sent(bytes);
+    };
+    for (int number = 0; number < 400; ++number) {
+      push(number);
+      if (random() % 3 == 0 && !on_the_wire.empty()) write_one();
+    }
+    while (!on_the_wire.empty()) write_one();
+    EXPECT_TRUE(waiting.empty());
+  }
+  EXPECT_GT(most_bytes, kCreditBytes / 2) << "the bound was never tried";
 }
 
 }  // namespace

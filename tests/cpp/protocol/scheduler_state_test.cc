@@ -339,6 +339,15 @@ TEST_F(SchedulerStateTest, BrokenConnectionBetweenLivingNodesFailsTheJob) {
                 {0, 1, 2});
 }
 
+TEST_F(SchedulerStateTest, SchedulerThatLeavesPassesTheVerdictThatASuspicionWaitsFor) {
+  start();
+  receive(1, Suspect{2, "reset"}, 5);
+  receive(0, Leave{}, 6);
+  shutdown();
+  expect_failed("rank 1 (host h, pid 101) lost its connection to server 0 (host h, pid 100): reset",
+                {0, 1, 2});
+}
+
 TEST_F(SchedulerStateTest, SuspicionEndsWithALeaveOnEitherSide) {
   for (const PeerId leaver : {0, 1}) {
     SchedulerState fresh({.num_workers = 2,

@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <random>
-#include <set>
-
-#include "protocol/tensor_directory.h"
 
 namespace byteps::protocol {
 namespace {
@@ -127,78 +124,6 @@ TEST(Tree, EveryRankReachesTheRootOverConnectionsThatExist) {
       ASSERT_EQ(speaker.at(tree.machine_of(root)), root) << "the root speaks for its machine";
     }
   }
-}
-
-// Machines alike, and services alike.
-bool tree_is_even(const Tree& tree) {
-  for (uint32_t m = 1; m < tree.num_machines(); ++m) {
-    if (tree.ranks_of(m).size() != tree.ranks_of(0).size()) return false;
-  }
-  for (uint32_t n = 1; n < tree.num_nodes(); ++n) {
-    if (tree.num_shards(n) != tree.num_shards(0)) return false;
-  }
-  return true;
-}
-
-// What the ranks of a machine, the shards of a node, or the sites have got so far.
-struct Load {
-  std::vector<double> bytes;
-  void expect_even(double slack_bytes, const std::string& what) const {
-    const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
-    EXPECT_LE(*most - *least, slack_bytes) << what;
-  }
-};
-
-// At every moment, whatever the sizes, each rank of a machine has summed its machine for as many bytes as the others,
-// give or take a few partitions; a few more where machines differ. Shards are promised to be balanced only where all
-// machines and services are alike: where they differ, one shard of a node may fall behind for hundreds of partitions.
-// The numbers are about twice what random shapes have shown to be the worst.
-TEST(Tree, PlacesAreBalancedOverRanksShardsAndSites) {
-  constexpr uint64_t kMaxBytes = 4096;
-  for (uint32_t seed = 0; seed < 100; ++seed) {
-    std::mt19937 random(seed);
-    const Tree tree = random_tree(random);
-    PlaceGiver places(tree, std::vector<double>(tree.num_sites(), 1.0 / tree.num_sites()));
-    Load sites{std::vector<double>(tree.num_sites())};
-    std::vector<Load> ranks(tree.num_machines());
-    std::vector<Load> shards(tree.num_nodes());
-    for (uint32_t m = 0; m < tree.num_machines(); ++m) ranks[m].bytes.resize(tree.ranks_of(m).size());
-    for (uint32_t n = 0; n < tree.num_nodes(); ++n) shards[n].bytes.resize(tree.num_shards(n));
-    const bool is_even = tree_is_even(tree);
-    const bool equal_sizes = random() % 2 == 0;
-    for (int i = 0; i < 500 && !HasFailure(); ++i) {
-      const uint64_t bytes = equal_sizes ? kMaxBytes : 1 + random() % kMaxBytes;
-      const Place place = places.next(bytes);
-      ASSERT_TRUE(tree.check(place));
-      const auto charge = static_cast<double>(bytes);
-      sites.bytes[place.site] += charge;
-      for (uint32_t m = 0; m < tree.num_machines(); ++m) {
-        ranks[m].bytes[place.turn % ranks[m].bytes.size()] += charge;
-      }
-      std::set<uint32_t> summing{tree.root(place)};
-      for (uint32_t rank = 0; rank < tree.num_workers(); ++rank)
-        summing.insert(tree.parent_of(rank, place).node);
-      for (const uint32_t node : summing) shards[node].bytes[tree.shard(node, tree.lane(place))] += charge;
-      const std::string where = "seed " + std::to_string(seed) + ", partition " + std::to_string(i);
-      sites.expect_even(2 * kMaxBytes, where + ": sites");
-      const double slack = (is_even ? 4 : 12) * kMaxBytes;
-      for (const Load& load : ranks) load.expect_even(slack, where + ": ranks of a machine");
-      if (!is_even) continue;
-      for (const Load& load : shards) load.expect_even(slack, where + ": shards");
-    }
-  }
-}
-
-// Few partitions, as many as ranks on a machine: each sums its machine for one of them.
-TEST(Tree, AFewPartitionsAreSpreadOverTheRanksOfEveryMachine) {
-  const Tree tree = make_tree("aaaabbbbccccdddd");
-  PlaceGiver places(tree, std::vector<double>(4, 0.25));
-  std::map<uint32_t, int> served;
-  for (int i = 0; i < 4; ++i) {
-    const Place place = places.next(4096);
-    for (uint32_t rank = 0; rank < 16; rank += 4) ++served[tree.parent_of(rank, place).node];
-  }
-  EXPECT_EQ(served.size(), 16u);
 }
 
 }  // namespace

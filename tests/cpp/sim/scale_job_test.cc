@@ -32,8 +32,12 @@ ScaleResult run(const ScaleOptions& options) {
   return result ? *result : ScaleResult{};
 }
 
+ScaleOptions options_of(const std::vector<Site>& sites, const ScaleModel& model, Kind kind = Kind::kAuto) {
+  return {.sites = sites, .placement = {.kind = kind}, .model = model};
+}
+
 ScaleResult run(const std::vector<Site>& sites, Kind kind, const ScaleModel& model) {
-  return run({.sites = sites, .placement = {.kind = kind}, .model = model});
+  return run(options_of(sites, model, kind));
 }
 
 // Communication alone, as one tensor, and in many partitions for each site.
@@ -78,7 +82,7 @@ TEST(ScaleJob, IsDeterministic) {
 }
 
 TEST(ScaleJob, CountsItsMessagesAhead) {
-  ScaleOptions options{.sites = equal_sites(5, 2), .model = model_named("resnet50").value()};
+  const ScaleOptions options = options_of(equal_sites(5, 2), model_named("resnet50").value());
   EXPECT_EQ(run(options).messages, count_messages(options));
 }
 
@@ -96,7 +100,8 @@ TEST(ScaleJob, HidesCommunicationBehindComputation) {
 }
 
 TEST(ScaleJob, LatencyCountsOnEachWay) {
-  ScaleOptions options{.sites = equal_sites(2, 2), .model = even_model(4096, 1, 0), .latency_s = 0.25};
+  ScaleOptions options = options_of(equal_sites(2, 2), even_model(4096, 1, 0));
+  options.latency_s = 0.25;
   EXPECT_NEAR(run(options).summed_s, 0.5, 1e-4);
 }
 
@@ -134,17 +139,17 @@ TEST(ScaleJob, SaysWhatCannotBeSimulated) {
   const auto failure = [](const ScaleOptions& options) {
     return simulate(options, &always).status().message();
   };
-  EXPECT_EQ(failure({.sites = sites_of({100, 0}, {}), .model = even_model(4096, 1, 0)}),
+  const ScaleModel small = even_model(4096, 1, 0);
+  EXPECT_EQ(failure(options_of(sites_of({100, 0}, {}), small)),
             "simulation: site 1: expected the speed of its card, got 0.000000 Mbit/s");
+  ScaleOptions options = options_of(equal_sites(2, 0), even_model(uint64_t{1} << 38, 1, 0));
+  options.partition_bytes = 4096;
   EXPECT_EQ(
-      failure({.sites = equal_sites(2, 0),
-               .model = even_model(uint64_t{1} << 38, 1, 0),
-               .partition_bytes = 4096}),
+      failure(options),
       "layer 0: partitions of 4096 bytes: expected at most 262144, got 67108864; make partitions larger");
-  EXPECT_EQ(failure({.sites = equal_sites(2, 0),
-                     .placement = {.kind = Kind::kWeights, .weights = {1}},
-                     .model = even_model(4096, 1, 0)}),
-            "placement: expected 2 weights, for 2 worker machines and 0 servers, got 1");
+  options = options_of(equal_sites(2, 0), small, Kind::kWeights);
+  options.placement.weights = {1};
+  EXPECT_EQ(failure(options), "placement: expected 2 weights, for 2 worker machines and 0 servers, got 1");
 }
 
 TEST(ScaleJob, EndsWhenAskedTo) {

@@ -65,7 +65,8 @@ INSTANTIATE_TEST_SUITE_P(
                     PlantedBug{"LendersStarve", Sabotage::kNeverRelieves, "has waited"},
                     PlantedBug{"FailuresKept", Sabotage::kKeepsFailures, "was not admitted"},
                     PlantedBug{"PartialAverageDivided", Sabotage::kDividesTwice, "wrong result"},
-                    PlantedBug{"PlansKept", Sabotage::kKeepsPlans, "has waited"}),
+                    PlantedBug{"PlansKept", Sabotage::kKeepsPlans, "has waited"},
+                    PlantedBug{"PriorityIgnored", Sabotage::kIgnoresPriority, "less urgent"}),
     [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace

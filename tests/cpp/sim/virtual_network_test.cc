@@ -91,7 +91,7 @@ TEST_P(VirtualNetworkTest, FramesArriveInOrder) {
 TEST_P(VirtualNetworkTest, StoppedReceiverStallsTheSenderUntilItGoesOn) {
   int written = 0;
   right.stop();
-  for (int i = 0; i < 10; ++i) send(i, 60, [&] { ++written; });
+  for (int i = 0; i < 10; ++i) send(i, 60, [&](const Status& status) { written += status.is_ok(); });
   run();
   EXPECT_EQ(written, 1);  // a second one does not fit into the window
   EXPECT_TRUE(at_right.frames.empty());

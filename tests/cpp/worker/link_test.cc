@@ -131,13 +131,13 @@ TEST_F(LinkTest, ThePlanOfTheAnswerIsHandedOn) {
   EXPECT_EQ(plans_[1], head.plan);
 }
 
-// Each is more than half of the credit: the first goes at once, the others wait for what is outstanding.
-TEST_F(LinkTest, OfThosePartitionsThatWaitTheUrgentOnesGoFirst) {
+// Each is more than half of the credit, so that one goes at a time.
+TEST_F(LinkTest, OfThePartitionsOfOneCallTheUrgentOnesGoFirst) {
   enqueue({partition(1, 0, 600), partition(2, 1, 600), partition(3, 5, 600)});
   ASSERT_EQ(received_.size(), 4u);
-  EXPECT_EQ(received_[1].key.tensor, 1u);
-  EXPECT_EQ(received_[2].key.tensor, 3u);
-  EXPECT_EQ(received_[3].key.tensor, 2u);
+  EXPECT_EQ(received_[1].key.tensor, 3u);
+  EXPECT_EQ(received_[2].key.tensor, 2u);
+  EXPECT_EQ(received_[3].key.tensor, 1u);
 }
 
 TEST_F(LinkTest, AFailureSettlesWithItsText) {
