@@ -55,12 +55,22 @@ class Member:
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
+    def go_on(self) -> None:
+        """After stop()."""
+        self.process.send_signal(signal.SIGCONT)
+
     def resume_plan(self) -> None:
         """Ends the `pause` of a rank program."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(b"\n")
             self.process.stdin.flush()
+
+    def let_go(self) -> None:
+        """Ends the `linger` of a rank program."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Until it has written `text` so many times."""
