@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from support.job import run_job
+from support.job import ROOT, run_job
 
-PROGRAM = Path(__file__).with_name("autotune_steps.py")
+PROGRAM = ROOT / "tests/support/training_steps.py"
 RANKS = 4
 STEPS = 60  # a search takes at most 50
 

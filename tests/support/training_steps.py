@@ -1,6 +1,7 @@
-"""A rank of `test_autotune.py`: trains for some steps, and writes what came of them as JSON.
+"""A rank that trains for some steps, and writes what came of them as JSON to rankN.json.
 
-Arguments: a folder for the result, and how many steps.
+Arguments: a folder for the result, and how many steps. The result: the metrics, and a digest of all sums, whose bits
+depend on their order.
 """
 
 from __future__ import annotations
