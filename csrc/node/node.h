@@ -111,7 +111,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   std::string ip_;  // that others reach this node at
   Metrics metrics_;
   std::unique_ptr<transport::Transport> tcp_;
-  Result<std::unique_ptr<transport::Transport>> shm_ = unimplemented("not tried");  // an error: not to be used
+  Result<std::unique_ptr<transport::Transport>> shm_ =
+      unimplemented("not tried");  // an error: not to be used
   std::vector<std::unique_ptr<transport::EventLoop>> data_loops_;
   std::vector<std::unique_ptr<protocol::Outbox>> outboxes_;  // of each of them, used on its thread
   std::unique_ptr<transport::EventLoop> control_loop_;
