@@ -75,8 +75,12 @@ class Handle:
         if in_flight is not None:
             in_flight.wait(self)
         finish, self._finish = self._finish, None
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # which refers to this frame: no cycle may keep tensors and the node alive
         assert finish is not None
         return finish()
 
@@ -171,7 +175,7 @@ class InFlight:
         try:
             self.node.wait(handle._number)
         except BytePSError as error:
-            handle._error = error
+            handle._error = error.with_traceback(None)  # whose frames refer to the handle
         self._let_go(handle)
         self.speed.add(handle._nbytes)
 

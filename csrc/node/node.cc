@@ -42,9 +42,10 @@ std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
   return transport::make_tcp_transport(std::move(options));
 }
 
-// Null, and the reason in the log, where ranks of one machine have to use TCP.
-std::unique_ptr<transport::Transport> make_shm(const NodeConfig& config) {
-  if (!config.shm || config.role != "worker") return nullptr;
+// Else why ranks of this machine have to use TCP.
+Result<std::unique_ptr<transport::Transport>> make_shm(const NodeConfig& config) {
+  if (config.role != "worker") return unimplemented("for workers only");
+  if (!config.shm) return unimplemented("BYTEPS_SHM is 0");
   transport::ShmOptions options;
   options.stream.credentials = {config.secret, config.job_id};
   const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
@@ -52,10 +53,8 @@ std::unique_ptr<transport::Transport> make_shm(const NodeConfig& config) {
       config.autotune ? std::max<size_t>(configured_bytes, protocol::kMostCutBytes) : configured_bytes;
   options.lend_bytes = std::max(options.lend_bytes, 2 * partition_bytes);
   auto shm = transport::make_shm_transport(std::move(options));
-  const Status viable = shm->viable();
-  if (viable) return shm;
-  BPS_LOG(kInfo) << "no shared memory between the ranks of this machine, TCP instead: " << viable.message();
-  return nullptr;
+  BPS_RETURN_IF_ERROR(shm->viable());
+  return shm;
 }
 
 // `speed_mbps` of the network card, 0: unknown.
@@ -154,7 +153,7 @@ Status Node::start_service_and_join() {
   auto addresses = service_->listen(*tcp_, {ip_, 0});
   if (!addresses) return addresses.status();
   Result<std::vector<std::string>> local_addresses(std::vector<std::string>{});
-  if (shm_) local_addresses = service_->listen(*shm_, {"@", 0});
+  if (shm_) local_addresses = service_->listen(**shm_, {"@", 0});
   if (!local_addresses) return local_addresses.status();
   BPS_LOG(kInfo) << "address " << ip_ << ", summation service at " << addresses->front();
 
@@ -291,16 +290,38 @@ worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_
 
 void Node::connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
                    transport::ConnectCallback done) {
-  if (shm_ && node.machine == self_.machine && shard < node.local_addresses.size()) {
-    return connect_to(*shm_, loop, node.local_addresses[shard],
-                      [this, &loop, &node, shard, done = std::move(done)](auto connection) mutable {
-                        if (connection) return done(std::move(connection));
-                        BPS_LOG(kWarning) << "no shared memory with " << node.describe()
-                                          << ", TCP instead: " << connection.status().message();
-                        connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
-                      });
+  const bool is_together = node.role == protocol::Role::kWorker && node.machine == self_.machine;
+  if (!is_together) return connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+  if (const Status may = may_share_memory(node, shard); !may) {
+    tell_detour(node, may);
+    return connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
   }
-  connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+  connect_to(**shm_, loop, node.local_addresses[shard],
+             [this, &loop, &node, shard, done = std::move(done)](auto connection) mutable {
+               if (connection) return done(std::move(connection));
+               tell_detour(node, connection.status());
+               connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+             });
+}
+
+Status Node::may_share_memory(const protocol::NodeInfo& node, size_t shard) const {
+  if (!shm_) return shm_.status();
+  if (shard < node.local_addresses.size()) return Status::ok();
+  return unimplemented("it offers none; its own log may say why");
+}
+
+// Once for each peer, however many shards it has.
+void Node::tell_detour(const protocol::NodeInfo& node, const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (!detours_.insert(node.rank).second) return;
+  }
+  const std::string text = "no shared memory with " + node.describe() + ", TCP instead: " + why.message();
+  if (config_.shm) {
+    BPS_LOG(kWarning) << text;
+  } else {
+    BPS_LOG(kInfo) << text;  // as asked for
+  }
 }
 
 void Node::connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,

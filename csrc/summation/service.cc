@@ -82,6 +82,10 @@ void Service::leave(TimeUs deadline_us) {
   });
   while (pending->none_left.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
   }
+  // Not only when the last reference to this object goes, which garbage may hold.
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i]->loop().run_and_wait([this, i] { listeners_[i].clear(); });
+  }
 }
 
 }  // namespace byteps::summation

@@ -32,7 +32,8 @@ class Service {
   void fail_tensor(uint32_t tensor, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);
-  // Blocks until all shards have said goodbye and all children are gone, at most until `deadline_us`.
+  // Blocks until all shards have said goodbye and all children are gone, at most until `deadline_us`. Then nobody can
+  // connect any more.
   void leave(TimeUs deadline_us);
 
  private:

@@ -139,7 +139,8 @@ class Transport {
   // Accepts on `loop`. `on_accept` gets connections that have proved the job's secret; others are dropped.
   virtual Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
                                                    AcceptCallback on_accept) = 0;
-  // Connects and authenticates on `loop`; tries again while the address refuses, until `deadline_us`.
+  // Connects and authenticates on `loop`; tries again while the address refuses, until `deadline_us` (shm: does not,
+  // as nobody knows a name that is still to come).
   // kUnavailable: nobody there by then; kPermissionDenied: the other side has another secret or job.
   virtual void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
                        ConnectCallback on_done) = 0;

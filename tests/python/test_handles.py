@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 
@@ -141,6 +142,26 @@ def test_handles_in_flight_at_shutdown_fail(in_flight: InFlight) -> None:
     in_flight.close()
     with pytest.raises(NotInitializedError, match=r"'late' was in flight at byteps.shutdown\(\)"):
         handle.synchronize()
+
+
+def test_a_failure_keeps_nothing_alive() -> None:
+    """Not even until the garbage is collected: a node has threads, sockets and memory."""
+
+    def fail() -> weakref.ref[ScriptedNode]:
+        node = ScriptedNode()
+        handle = start(InFlight(node), "a")
+        node.outcomes[0] = PeerLostError("rank 1 is lost")
+        try:
+            handle.synchronize()
+        except PeerLostError:
+            node.outcomes.clear()  # this node's own reference to the error
+        return weakref.ref(node)
+
+    gc.disable()
+    try:
+        assert fail()() is None
+    finally:
+        gc.enable()
 
 
 def test_two_threads_may_settle_one_handle(in_flight: InFlight, node: ScriptedNode) -> None:

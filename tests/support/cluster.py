@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,12 +55,22 @@ class Member:
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
+    def go_on(self) -> None:
+        """After stop()."""
+        self.process.send_signal(signal.SIGCONT)
+
     def resume_plan(self) -> None:
         """Ends the `pause` of a rank program."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(b"\n")
             self.process.stdin.flush()
+
+    def let_go(self) -> None:
+        """Ends the `linger` of a rank program."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Until it has written `text` so many times."""
@@ -132,10 +142,17 @@ class Cluster:
     def __getitem__(self, name: str) -> Member:
         return self.members[name]
 
-    def start_rank(self, rank: int, *plan: str, env: Mapping[str, str] | None = None) -> Member:
-        """Starts rank_program.py with `plan`."""
+    def start_rank(
+        self,
+        rank: int,
+        *plan: str,
+        env: Mapping[str, str] | None = None,
+        program: Path = RANK_PROGRAM,
+        before: Sequence[str | Path] = (),
+    ) -> Member:
+        """Starts `program` with `plan`; `before` is a command that runs the command behind it and keeps the pid."""
         own = {"DMLC_WORKER_ID": str(rank), "BYTEPS_LOCAL_RANK": "0"}
-        return self._start(f"rank {rank}", [RANK_PROGRAM, *plan], own | dict(env or {}))
+        return self._start(f"rank {rank}", [program, *plan], own | dict(env or {}), before)
 
     def start_server(self, number: int = 0) -> Member:
         return self._start(f"server {number}", ["-m", "byteps.server"], {"DMLC_ROLE": "server"})
@@ -149,8 +166,10 @@ class Cluster:
     def describe(self) -> str:
         return "\n".join(member.describe() for member in self.members.values())
 
-    def _start(self, name: str, arguments: list[str | Path], own: Mapping[str, str]) -> Member:
-        self.members[name] = Member(name, [sys.executable, *arguments], self.env | own, self._folder)
+    def _start(
+        self, name: str, arguments: list[str | Path], own: Mapping[str, str], before: Sequence[str | Path] = ()
+    ) -> Member:
+        self.members[name] = Member(name, [*before, sys.executable, *arguments], self.env | own, self._folder)
         return self.members[name]
 
 

@@ -23,6 +23,32 @@ def listening_ports(pid: int) -> list[int]:
     return ports
 
 
+def abstract_sockets(text: str) -> list[str]:
+    """Names of Unix sockets in this network namespace that have no file and contain `text`."""
+    names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return [name for name in names if name.startswith("@") and text in name]
+
+
+def open_files(pid: int) -> list[str]:
+    """What the process has open or mapped, as the kernel writes it; once each."""
+    seen = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            seen.add(str(fd.readlink()))
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        _, _, path = line.partition("/")
+        seen.add(f"/{path}")
+    return sorted(seen)
+
+
+def thread_names(pid: int) -> list[str]:
+    names = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):
+            names.append((task / "comm").read_text().strip())
+    return names
+
+
 def resident_bytes(pid: int) -> int:
     return _status_number(Path(f"/proc/{pid}/status"), "VmRSS") * 1024
 

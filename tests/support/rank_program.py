@@ -1,9 +1,9 @@
 """A rank for tests: does the words of its command line, one after the other, and says what comes of them.
 
-    python rank_program.py WORD...
+    python rank_program.py WORD... [then WORD...]
 
 WORD*N: so many times. Prints "did WORD" after each, and "raised TIME TYPE MESSAGE" for an exception of byteps, which
-ends it with code 3.
+skips to the words after "then" and makes it end with code 3.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,6 +19,11 @@ import byteps as bps
 from byteps.errors import BytePSError
 
 GRADIENTS = {f"layer{i}": np.ones(size, np.float32) for i, size in enumerate((100, 1 << 16, 1 << 19))}
+# Several times what fits into the memory that is lent at a time.
+LARGE = {f"large{i}": np.ones(1 << 21, np.float32) for i in range(3)}
+
+
+abandoned: list[bps.Handle] = []  # of contribute()
 
 
 def say(*what: object) -> None:
@@ -30,6 +35,26 @@ def step() -> None:
     handles = [bps.push_pull_async(gradient, name=name, op=bps.Sum) for name, gradient in GRADIENTS.items()]
     for handle in handles:
         assert (bps.synchronize(handle) == bps.size()).all()
+
+
+def contribute() -> None:
+    """The first half of a step: the others may get their sums, and this rank goes on to something else."""
+    for name, gradient in GRADIENTS.items():
+        abandoned.append(bps.push_pull_async(gradient, name=name, op=bps.Sum))
+
+
+def flood() -> None:
+    """All the time large tensors are under way."""
+    while True:
+        handles = [bps.push_pull_async(gradient, name=name, op=bps.Sum) for name, gradient in LARGE.items()]
+        for handle in handles:
+            bps.synchronize(handle)
+        say("did flood")
+
+
+def leave() -> None:
+    say("leaves")
+    bps.shutdown()
 
 
 def small_step() -> None:
@@ -61,24 +86,38 @@ WORDS: dict[str, Callable[[], object]] = {
     "init": bps.init,
     "step": step,
     "steps": steps,
+    "contribute": contribute,
+    "flood": flood,
+    "leave": leave,
     "steps_until_told": steps_until_told,
     "barrier": bps.barrier,
     "pause": sys.stdin.readline,  # until the test says so
+    "linger": sys.stdin.read,  # until the test lets it go
     "shutdown": bps.shutdown,
 }
 
 
-def main() -> int:
-    for word in sys.argv[1:]:
+def carry_out(plan: Sequence[str]) -> bool:
+    """False if an exception of byteps has ended it."""
+    for word in plan:
         name, _, count = word.partition("*")
         try:
             for _ in range(int(count or 1)):
                 WORDS[name]()
         except BytePSError as error:
             say("raised", f"{time.monotonic():.3f}", type(error).__name__, str(error).replace("\n", " / "))
-            return 3
+            return False
         say("did", word)
-    return 0
+    return True
+
+
+def main() -> int:
+    plan = sys.argv[1:]
+    end = plan.index("then") if "then" in plan else len(plan)
+    if carry_out(plan[:end]):
+        return 0
+    carry_out(plan[end + 1 :])
+    return 3
 
 
 if __name__ == "__main__":

@@ -22,6 +22,11 @@ bool is_permanent(int error_number) {
          error_number == EAFNOSUPPORT || error_number == EPROTONOSUPPORT;
 }
 
+// The name of a Unix socket was there before anybody could hear of it: it went, or is in another namespace.
+bool is_gone(const Address& address, int error_number) {
+  return address.is_unix() && error_number == ECONNREFUSED;
+}
+
 }  // namespace
 
 void Connector::start(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
@@ -56,8 +61,10 @@ Status Connector::begin_connect() {
   if (!fd) return fd.status();
   // Interrupted, it goes on in the background, too.
   if (::connect(fd->get(), to->get(), to->length) != 0 && errno != EINPROGRESS && errno != EINTR) {
-    const Status status = from_errno("connect", errno);
-    return is_permanent(errno) ? Status(StatusCode::kInvalidArgument, status.message()) : status;
+    const int error = errno;
+    const Status status = from_errno("connect", error);
+    hopeless_ = is_gone(address_, error);
+    return is_permanent(error) ? Status(StatusCode::kInvalidArgument, status.message()) : status;
   }
   BPS_RETURN_IF_ERROR(loop_.watch(fd->get(), EPOLLOUT, this));
   fd_ = std::move(*fd);
@@ -107,7 +114,7 @@ void Connector::on_deadline() {
 }
 
 void Connector::fail(const Status& why) {
-  if (why.code() == StatusCode::kUnavailable) return retry(why);
+  if (why.code() == StatusCode::kUnavailable && !hopeless_) return retry(why);
   finish(why.with_context(std::string(kind_->name()) + ": connect to " + address_.to_string()));
 }
 

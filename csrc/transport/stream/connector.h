@@ -41,6 +41,7 @@ class Connector final : private FdHandler, public std::enable_shared_from_this<C
   UniqueFd gift_;
   std::optional<SocketHandshake> handshake_;  // once connected
   Status last_failure_;                       // of an attempt
+  bool hopeless_ = false;                     // trying again does not help
   TimeUs pause_us_;
   EventLoop::TimerId deadline_ = 0;
   EventLoop::TimerId next_attempt_ = 0;

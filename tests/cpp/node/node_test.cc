@@ -2,10 +2,12 @@
 #include "node/node.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <fstream>
 #include <numeric>
 #include <random>
 #include <string>
@@ -326,6 +328,24 @@ TEST(NodeTest, ServersEndWhenAllWorkersHaveLeft) {
   job.on_all([](int, Node& node) { node.shutdown(); });
   server.join();
   EXPECT_TRUE(outcome) << outcome;
+}
+
+// Whoever still refers to the node: in Python that may be garbage.
+TEST(NodeTest, AfterShutdownNothingOfANodeListens) {
+  const std::string job_id = "test-" + std::to_string(getpid()) + "-listens";
+  const auto sockets = [name = "@byteps-" + job_id] {
+    std::ifstream table("/proc/net/unix");
+    int count = 0;
+    for (std::string line; std::getline(table, line);) count += line.find(name) != std::string::npos;
+    return count;
+  };
+  Job job({.workers = 2, .servers = 0, .ranks_per_machine = 0, .adjust = [&](NodeConfig& config, int) {
+             config.job_id = job_id;
+           }});
+  ASSERT_TRUE(job.all_started());
+  EXPECT_EQ(sockets(), 4) << "two shards each";
+  job.on_all([](int, Node& node) { node.shutdown(); });
+  EXPECT_EQ(sockets(), 0);
 }
 
 TEST(NodeTest, ARankMayJoinTheNextJobWhileTheOthersStillLeaveThis) {

@@ -126,5 +126,32 @@ TEST(Tree, EveryRankReachesTheRootOverConnectionsThatExist) {
   }
 }
 
+// On which the bits of a sum depend.
+TEST(Tree, ChildrenAreInTheOrderOfRanksAndMachinesInTheOrderOfTheirFirstRanks) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const Tree tree = random_tree(random);
+    const Children machines = tree.machines();
+    ASSERT_EQ(machines.of_rank.size(), tree.num_workers()) << "seed " << seed;
+    ASSERT_EQ(machines.describe.size(), tree.num_machines()) << "seed " << seed;
+    int32_t known_machines = 0;
+    for (const int32_t machine : machines.of_rank) {
+      ASSERT_LE(machine, known_machines) << "seed " << seed;
+      known_machines = std::max(known_machines, machine + 1);
+    }
+    for (uint32_t m = 0; m < tree.num_machines(); ++m) {
+      const Children children = tree.children_on(m);
+      ASSERT_EQ(children.of_rank.size(), tree.num_workers()) << "seed " << seed;
+      int32_t next_child = 0;
+      for (uint32_t rank = 0; rank < tree.num_workers(); ++rank) {
+        const bool is_here = machines.of_rank[rank] == static_cast<int32_t>(m);
+        ASSERT_EQ(children.of_rank[rank], is_here ? next_child++ : -1)
+            << "seed " << seed << ", rank " << rank;
+      }
+      ASSERT_EQ(children.describe.size(), static_cast<size_t>(next_child)) << "seed " << seed;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace byteps::protocol

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/event_flag.h"
 #include "transport/inproc.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
@@ -36,6 +37,28 @@ auto on_loop(EventLoop& loop, F work) {
   return std::move(*result);
 }
 inline void run_on(EventLoop& loop, const std::function<void()>& work) { BPS_CHECK(loop.run_and_wait(work)); }
+
+// What lives on the loop does nothing, as in a stopped process, for as long as this is there.
+class StoppedLoop {
+ public:
+  explicit StoppedLoop(EventLoop& loop) {
+    EventFlag stands;
+    loop.post([this, &stands] {
+      stands.set();
+      go_on_.wait(kNever);
+      gone_on_.set();
+    });
+    stands.wait(kNever);
+  }
+  ~StoppedLoop() {
+    go_on_.set();
+    gone_on_.wait(kNever);
+  }
+
+ private:
+  EventFlag go_on_;
+  EventFlag gone_on_;
+};
 
 // A value that tests wait for. Any thread.
 template <typename T>

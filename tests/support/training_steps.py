@@ -1,6 +1,7 @@
-"""A rank of `test_autotune.py`: trains for some steps, and writes what came of them as JSON.
+"""A rank that trains for some steps, and writes what came of them as JSON to rankN.json.
 
-Arguments: a folder for the result, and how many steps.
+Arguments: a folder for the result, and how many steps. The result: the metrics, a digest of all sums, whose bits
+depend on their order, and the plan (factor of partitions, credit) at the end of every step.
 """
 
 from __future__ import annotations
@@ -26,13 +27,20 @@ def step(number: int, digest: hashlib._Hash) -> None:
         digest.update(np.asarray(bps.synchronize(handle)).tobytes())
 
 
+def plan() -> tuple[float, float]:
+    metrics = bps.metrics()
+    return metrics["partition_factor"], metrics["credit_bytes"]
+
+
 def main() -> None:
     folder, steps = Path(sys.argv[1]), int(sys.argv[2])
     bps.init()
     digest = hashlib.sha256()
+    plans = []
     for number in range(steps):
         step(number, digest)
-    result = {"digest": digest.hexdigest(), "metrics": bps.metrics()}
+        plans.append(plan())
+    result = {"digest": digest.hexdigest(), "metrics": bps.metrics(), "plans": plans}
     (folder / f"rank{bps.rank()}.json").write_text(json.dumps(result))
     bps.shutdown()
 

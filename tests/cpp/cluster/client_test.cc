@@ -1,0 +1,258 @@
+// A client over TCP, against schedulers that do as the test says. What it decides: protocol/membership_test.
+#include "cluster/client.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "cluster/harness.h"
+
+namespace byteps::cluster {
+namespace {
+
+using protocol::Barrier;
+using protocol::BarrierDone;
+using protocol::Finished;
+using protocol::Heartbeat;
+using protocol::Join;
+using protocol::Leave;
+using protocol::Lost;
+using protocol::Role;
+using protocol::Roster;
+using protocol::Suspect;
+
+constexpr TimeUs kLongUs = 60'000'000;
+
+// What the client has said of its job.
+struct Told {
+  int started = 0;
+  std::vector<Status> failed;
+  std::vector<uint32_t> left;
+  std::vector<std::string> finished;
+  std::vector<Control> answers;
+};
+
+class ClientTest : public testing::Test, public ClientEvents {
+ protected:
+  ~ClientTest() override {
+    client_.reset();
+    scheduler_.reset();
+    doorsteps_.clear();
+  }
+
+  // A place where a scheduler may be.
+  Acceptor& open_door(const std::string& secret = "a secret of the test") {
+    transports_.push_back(make_tcp(secret));
+    doorsteps_.push_back(std::make_unique<Acceptor>(*transports_.back(), *scheduler_loop_, kAnyPort));
+    return *doorsteps_.back();
+  }
+  void make_client(const std::vector<int>& ports, TimeUs patience_us = kLongUs,
+                   const std::string& host = "127.0.0.1") {
+    ClientOptions options{.scheduler_host = host,
+                          .scheduler_ports = ports,
+                          .start_deadline_us = now_us() + patience_us,
+                          .timeout_us = kLongUs};
+    client_ = std::make_unique<Client>(*loop_, *tcp_, std::move(options), *this);
+  }
+  void join() { client_->join(join_of(Role::kWorker, 1)); }
+  // The scheduler that the client has come to.
+  void answer_door(Acceptor& door) {
+    auto connection = door.take();
+    ASSERT_NE(connection, nullptr) << "nobody came";
+    scheduler_ = std::make_unique<ControlPeer>(*scheduler_loop_, std::move(connection));
+  }
+  static Roster roster(TimeUs timeout_us = kLongUs) {
+    Roster roster;
+    roster.epoch = 1;
+    roster.self = 1;
+    roster.num_workers = 2;
+    roster.timeout_us = static_cast<uint64_t>(timeout_us);
+    for (const int32_t rank : {0, 1}) roster.nodes.push_back(join_of(Role::kWorker, rank).self);
+    return roster;
+  }
+  void start(TimeUs timeout_us = kLongUs) {
+    Acceptor& door = open_door();
+    make_client({door.address().port});
+    join();
+    answer_door(door);
+    ASSERT_TRUE(scheduler_->wait_for<Join>());
+    scheduler_->send(roster(timeout_us));
+    ASSERT_TRUE(told_.wait([](const Told& t) { return t.started == 1; }));
+  }
+  // Until the client has heard all that the scheduler was told to send: a pass of a loop ends with what has come in.
+  void drain() {
+    for (EventLoop* loop : {scheduler_loop_.get(), loop_.get()}) {
+      for (int i = 0; i < 3; ++i) run_on(*loop, [] {});
+    }
+  }
+  Status failure() {
+    if (!told_.wait([](const Told& t) { return !t.failed.empty(); })) return internal("no failure in time");
+    return told_.get().failed.front();
+  }
+
+  void on_started(const Roster& roster) override {
+    EXPECT_EQ(roster.self, 1u);
+    told_.update([](Told& t) { ++t.started; });
+  }
+  void on_failed(const Status& why) override {
+    told_.update([&why](Told& t) { t.failed.push_back(why); });
+  }
+  void on_node_left(uint32_t node) override {
+    told_.update([node](Told& t) { t.left.push_back(node); });
+  }
+  void on_finished(const std::string& text) override {
+    told_.update([&text](Told& t) { t.finished.push_back(text); });
+  }
+  Status on_answer(const Control& message) override {
+    told_.update([&message](Told& t) { t.answers.push_back(message); });
+    return verdict_;
+  }
+
+  Watched<Told> told_;
+  Status verdict_;  // of on_answer
+  std::unique_ptr<EventLoop> loop_ = transport::make_loop();
+  std::unique_ptr<EventLoop> scheduler_loop_ = transport::make_loop();
+  std::unique_ptr<transport::Transport> tcp_ = make_tcp();
+  std::vector<std::unique_ptr<transport::Transport>> transports_;
+  std::vector<std::unique_ptr<Acceptor>> doorsteps_;
+  std::unique_ptr<ControlPeer> scheduler_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(ClientTest, JoinsStartsAndPassesAnswersOn) {
+  start();
+  EXPECT_EQ(scheduler_->wait_for<Join>()->self, join_of(Role::kWorker, 1).self);
+  client_->send(Barrier{1});
+  EXPECT_EQ(scheduler_->wait_for<Barrier>(), Barrier{1});
+  scheduler_->send(BarrierDone{1, StatusCode::kOk, ""});
+  scheduler_->send(protocol::Left{2, 0});
+  ASSERT_TRUE(told_.wait([](const Told& t) { return !t.left.empty(); }));
+  EXPECT_EQ(told_.get().answers, (std::vector<Control>{BarrierDone{1, StatusCode::kOk, ""}}));
+  EXPECT_EQ(told_.get().left, (std::vector<uint32_t>{0}));
+}
+
+TEST_F(ClientTest, AFailureIsToldOnceAndAnswersThatWereUnderWayAreNot) {
+  start();
+  scheduler_->closes_when_told_of_the_end = false;
+  scheduler_->send(Lost{StatusCode::kUnavailable, "rank 0 is lost"});
+  scheduler_->send(BarrierDone{1, StatusCode::kOk, ""});
+  scheduler_->send(protocol::Placed{.name = "x", .tensor = 1, .partition_bytes = 4096, .places = {}});
+  scheduler_->send(Lost{StatusCode::kUnavailable, "rank 7 is lost"});
+  EXPECT_EQ(failure().message(), "rank 0 is lost");
+  client_->suspect(0, unavailable("reset"));
+  drain();
+  scheduler_->close();
+  client_->leave(kNever);
+  EXPECT_EQ(told_.get().failed.size(), 1u);
+  EXPECT_TRUE(told_.get().answers.empty());
+}
+
+TEST_F(ClientTest, AnAnswerThatNobodyWaitsForEndsTheConnectionAndFails) {
+  start();
+  run_on(*loop_, [this] { verdict_ = data_loss("nobody waits for this"); });
+  scheduler_->send(BarrierDone{1, StatusCode::kOk, ""});
+  EXPECT_NE(failure().message().find("nobody waits for this"), std::string::npos) << failure();
+  EXPECT_FALSE(scheduler_->why_closed().is_ok());
+}
+
+TEST_F(ClientTest, ASchedulerThatEndsIsNamed) {
+  start();
+  scheduler_->close();
+  const std::string name = "scheduler at " + doorsteps_[0]->address().to_string();
+  EXPECT_NE(failure().message().find("lost the connection to the " + name), std::string::npos) << failure();
+}
+
+TEST_F(ClientTest, ASilentSchedulerIsNamed) {
+  start(50'000);
+  EXPECT_NE(failure().message().find("has been silent for"), std::string::npos) << failure();
+}
+
+TEST_F(ClientTest, ShowsTheSchedulerThatItLives) {
+  start(2'000'000);
+  EXPECT_TRUE(scheduler_->wait_for<Heartbeat>());
+}
+
+TEST_F(ClientTest, ABrokenConnectionIsReportedOnce) {
+  start();
+  client_->suspect(0, unavailable("reset"));
+  client_->suspect(0, unavailable("reset again"));
+  client_->send(Barrier{1});
+  ASSERT_TRUE(scheduler_->wait_for<Barrier>());
+  EXPECT_EQ(scheduler_->wait_for<Suspect>(), (Suspect{0, "reset"}));
+  EXPECT_EQ(scheduler_->heard.get().messages.size(), 3u) << "a join, a suspicion, a barrier";
+}
+
+TEST_F(ClientTest, LeavesWhenTheSchedulerHasTakenIt) {
+  start();
+  std::thread leaving([this] { client_->leave(kNever); });
+  EXPECT_TRUE(scheduler_->wait_for<Leave>());
+  scheduler_->close();
+  leaving.join();
+  EXPECT_TRUE(told_.get().failed.empty()) << "of no concern to who leaves";
+}
+
+TEST_F(ClientTest, LeavesASchedulerThatDoesNotAnswerAtTheDeadline) {
+  start();
+  const TimeUs deadline_us = now_us() + 50'000;
+  {
+    const StoppedLoop stopped(*scheduler_loop_);
+    client_->leave(deadline_us);
+  }
+  EXPECT_GE(now_us(), deadline_us);
+  EXPECT_TRUE(scheduler_->wait_for<Leave>());
+}
+
+TEST_F(ClientTest, LeavesAtOnceWithoutAConnection) {
+  make_client({open_door().address().port});
+  client_->leave(kNever);
+}
+
+// The scheduler of the last job is still there when this node comes to join the next one.
+TEST_F(ClientTest, ComesAgainWhenTheSchedulerIsThatOfAJobThatIsOver) {
+  Acceptor& door = open_door();
+  make_client({door.address().port});
+  join();
+  answer_door(door);
+  ASSERT_TRUE(scheduler_->wait_for<Join>());
+  scheduler_->send(Finished{"over"});
+  EXPECT_EQ(scheduler_->why_closed().code(), StatusCode::kUnavailable);
+  answer_door(door);
+  EXPECT_TRUE(scheduler_->wait_for<Join>());
+  scheduler_->send(roster());
+  EXPECT_TRUE(told_.wait([](const Told& t) { return t.started == 1; }));
+  EXPECT_TRUE(told_.get().finished.empty());
+}
+
+TEST_F(ClientTest, FindsTheSchedulerBehindStrangers) {
+  const Acceptor& stranger = open_door("another secret");
+  Acceptor& door = open_door();
+  make_client({stranger.address().port, door.address().port});
+  join();
+  answer_door(door);
+  EXPECT_TRUE(scheduler_->wait_for<Join>());
+}
+
+TEST_F(ClientTest, AnotherSecretIsAnErrorAfterAMoment) {
+  const Acceptor& stranger = open_door("another secret");
+  make_client({stranger.address().port});
+  join();
+  EXPECT_EQ(failure().code(), StatusCode::kPermissionDenied) << failure();
+  EXPECT_NE(failure().message().find(stranger.address().to_string()), std::string::npos) << failure();
+}
+
+TEST_F(ClientTest, ASchedulerThatDoesNotComeIsNamedAtTheStartDeadline) {
+  const Address nowhere = open_door().address();
+  doorsteps_.clear();
+  make_client({nowhere.port}, 100'000);
+  join();
+  EXPECT_NE(failure().message().find(nowhere.to_string()), std::string::npos) << failure();
+}
+
+TEST_F(ClientTest, AHostThatDoesNotExistIsAnErrorAtOnce) {
+  make_client({1}, kLongUs, "no-such-host.invalid");
+  join();
+  EXPECT_NE(failure().message().find("no-such-host.invalid"), std::string::npos) << failure();
+}
+
+}  // namespace
+}  // namespace byteps::cluster

@@ -1,0 +1,182 @@
+// A scheduler over TCP, against nodes that do as the test says. What it decides: protocol/scheduler_state_test.
+#include "cluster/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "cluster/harness.h"
+
+namespace byteps::cluster {
+namespace {
+
+using protocol::Finished;
+using protocol::Leave;
+using protocol::Lost;
+using protocol::Role;
+using protocol::Roster;
+
+constexpr TimeUs kLongUs = 60'000'000;
+
+class SchedulerTest : public testing::Test {
+ protected:
+  SchedulerTest() { scheduler_.emplace(*loop_, options_); }
+  ~SchedulerTest() override {
+    peers_.clear();
+    scheduler_.reset();
+  }
+
+  void listen() {
+    const Status status = scheduler_->listen(*tcp_, "127.0.0.1", {0});
+    ASSERT_TRUE(status) << status;
+  }
+  std::unique_ptr<ControlPeer> connect() {
+    peer_loops_.push_back(transport::make_loop());
+    EventLoop& loop = *peer_loops_.back();
+    auto connection = connect_and_wait(*tcp_, loop, scheduler_->address(), soon_us());
+    BPS_CHECK(connection.is_ok()) << connection.status();
+    return std::make_unique<ControlPeer>(loop, std::move(*connection));
+  }
+  // Ranks 0 and 1.
+  void start() {
+    listen();
+    for (const int32_t rank : {0, 1}) {
+      peers_.push_back(connect());
+      peers_.back()->send(join_of(Role::kWorker, rank));
+    }
+    for (const auto& peer : peers_) ASSERT_TRUE(peer->wait_for<Roster>());
+  }
+  bool has_ended(TimeUs deadline_us) {
+    return scheduler_->ended().wait(deadline_us) == EventFlag::Wake::kSet;
+  }
+
+  const protocol::SchedulerOptions options_{
+      .num_workers = 2, .start_timeout_us = kLongUs, .timeout_us = kLongUs, .op_timeout_us = kLongUs};
+  std::unique_ptr<transport::Transport> tcp_ = make_tcp();
+  std::unique_ptr<EventLoop> loop_ = transport::make_loop();
+  std::vector<std::unique_ptr<EventLoop>> peer_loops_;  // one each, in the order of coming
+  std::optional<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<ControlPeer>> peers_;
+};
+
+TEST_F(SchedulerTest, ListensOnTheFirstPortThatIsFree) {
+  const Acceptor taken(*tcp_, *loop_, kAnyPort);
+  const int port = taken.address().port;
+  const Status status = scheduler_->listen(*tcp_, "127.0.0.1", {port, 0});
+  EXPECT_TRUE(status) << status;
+  EXPECT_NE(scheduler_->address().port, port);
+  EXPECT_NE(scheduler_->address().port, 0);
+}
+
+TEST_F(SchedulerTest, SaysWhichPortsItHasTried) {
+  const Acceptor one(*tcp_, *loop_, kAnyPort);
+  const Acceptor two(*tcp_, *loop_, kAnyPort);
+  const Status status = scheduler_->listen(*tcp_, "127.0.0.1", {one.address().port, two.address().port});
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  for (const Acceptor* taken : {&one, &two}) {
+    EXPECT_NE(status.message().find(taken->address().to_string()), std::string::npos) << status;
+  }
+}
+
+TEST_F(SchedulerTest, ANodeThatEndsIsNamedToTheOthersAndIsTheOutcome) {
+  start();
+  peers_[1]->close();
+  const auto lost = peers_[0]->wait_for<Lost>();
+  ASSERT_TRUE(lost);
+  EXPECT_NE(lost->text.find("rank 1 (host h1, pid 101) ended without leaving"), std::string::npos)
+      << lost->text;
+  ASSERT_TRUE(has_ended(soon_us()));
+  EXPECT_EQ(scheduler_->outcome().message(), lost->text);
+}
+
+TEST_F(SchedulerTest, ASilentNodeIsNamed) {
+  scheduler_.emplace(
+      *loop_,
+      protocol::SchedulerOptions{
+          .num_workers = 2, .start_timeout_us = kLongUs, .timeout_us = 50'000, .op_timeout_us = kLongUs});
+  start();
+  const auto lost = peers_[0]->wait_for<Lost>();
+  ASSERT_TRUE(lost);
+  EXPECT_NE(lost->text.find("has been silent for"), std::string::npos) << lost->text;
+}
+
+TEST_F(SchedulerTest, WhoDoesNotComeIsNamedAtTheStartDeadline) {
+  scheduler_.emplace(
+      *loop_,
+      protocol::SchedulerOptions{
+          .num_workers = 2, .start_timeout_us = 100'000, .timeout_us = kLongUs, .op_timeout_us = kLongUs});
+  listen();
+  EXPECT_TRUE(has_ended(soon_us())) << "with nobody there";
+  EXPECT_NE(scheduler_->outcome().message().find("2 workers missing"), std::string::npos)
+      << scheduler_->outcome();
+}
+
+TEST_F(SchedulerTest, ItHasEndedWellWhenAllHaveLeft) {
+  start();
+  for (const auto& peer : peers_) peer->send(Leave{});
+  ASSERT_TRUE(has_ended(soon_us()));
+  EXPECT_TRUE(scheduler_->outcome()) << scheduler_->outcome();
+  EXPECT_TRUE(peers_[0]->wait_for<Finished>());
+}
+
+TEST_F(SchedulerTest, AStoppedNodeDoesNotKeepItFromEnding) {
+  start();
+  const StoppedLoop stopped(*peer_loops_[0]);
+  peers_[1]->close();
+  ASSERT_TRUE(has_ended(soon_us()));
+  EXPECT_NE(scheduler_->outcome().message().find("rank 1 (host h1"), std::string::npos)
+      << scheduler_->outcome();
+}
+
+TEST_F(SchedulerTest, WhoComesWhenTheJobHasFailedIsToldWhy) {
+  start();
+  peers_[1]->close();
+  ASSERT_TRUE(peers_[0]->wait_for<Lost>());
+  const auto late = connect();
+  late->send(join_of(Role::kWorker, 1));
+  const auto lost = late->wait_for<Lost>();
+  ASSERT_TRUE(lost);
+  EXPECT_NE(lost->text.find("rank 1 (host h1, pid 101)"), std::string::npos) << lost->text;
+}
+
+TEST_F(SchedulerTest, WhoSpeaksBeforeItHasJoinedIsCutOff) {
+  listen();
+  const auto stranger = connect();
+  stranger->send(protocol::Heartbeat{});
+  EXPECT_EQ(stranger->why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(stranger->heard.get().messages.empty());
+}
+
+TEST_F(SchedulerTest, ShuttingDownTellsAllAndWaitsUntilTheyHaveClosed) {
+  start();
+  scheduler_->shutdown("rank 0 has left", kNever);
+  for (const auto& peer : peers_) {
+    const auto finished = peer->wait_for<Finished>();
+    ASSERT_TRUE(finished);
+    EXPECT_EQ(finished->text, "rank 0 has left");
+  }
+}
+
+TEST_F(SchedulerTest, ShuttingDownEndsAtItsDeadline) {
+  start();
+  const StoppedLoop stopped(*peer_loops_[1]);
+  const TimeUs deadline_us = now_us() + 50'000;
+  scheduler_->shutdown("rank 0 has left", deadline_us);
+  EXPECT_GE(now_us(), deadline_us);
+}
+
+TEST_F(SchedulerTest, ShuttingDownBeforeTheStartFailsTheJob) {
+  listen();
+  const auto first = connect();
+  first->send(join_of(Role::kWorker, 0));
+  // Answered means that the join before it has been taken.
+  first->send(protocol::Heartbeat{});
+  ASSERT_TRUE(first->wait_for<protocol::Heartbeat>());
+  scheduler_->shutdown("rank 0 has left", kNever);
+  const auto lost = first->wait_for<Lost>();
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->text, "the job has not started: rank 0 has left");
+}
+
+}  // namespace
+}  // namespace byteps::cluster
