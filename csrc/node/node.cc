@@ -133,6 +133,7 @@ Status Node::start_scheduler() {
                                  .op_timeout_us = seconds_to_us(config_.op_timeout_s),
                                  .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
                                  .placement = *placement,
+                                 .probe_nics = config_.nic_probe,
                                  .first_epoch = std::random_device{}()});
   if (config_.scheduler_fd >= 0) {
     BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, config_.scheduler_fd));
@@ -195,10 +196,30 @@ Status Node::wait_for_start(const KeepWaiting& keep_waiting) {
   return failure();
 }
 
+void Node::on_probe_setup(const protocol::ProbeSetup& setup) {
+  if (nic_probe_) return;
+  protocol::ProbeReady ready;
+  if (!transport::Address{ip_, 0}.is_loopback()) {  // behind which there is no card
+    std::vector<transport::EventLoop*> loops;
+    for (const auto& loop : data_loops_) loops.push_back(loop.get());
+    nic_probe_ = std::make_unique<NicProbe>(*tcp_, *control_loop_, loops, setup.epoch);
+    auto addresses = nic_probe_->listen(ip_);
+    if (addresses) ready.addresses = std::move(*addresses);
+    if (!addresses) BPS_LOG(kWarning) << addresses.status().message();
+  }
+  client_->send(std::move(ready));
+}
+
+void Node::on_probe_start(const protocol::ProbeStart& start) {
+  if (!nic_probe_) return;
+  nic_probe_->measure(start, [this](protocol::ProbeDone done) { client_->send(done); });
+}
+
 void Node::on_started(const protocol::Roster& roster) {
   roster_ = roster;
   self_ = roster.nodes[roster.self];
   log::set_prefix(log_prefix(config_, self_.rank));
+  if (nic_probe_) nic_probe_->stop();
   const protocol::Tree tree(roster.nodes, roster.num_workers);
   std::vector<double> shares;
   for (const uint32_t share : roster.shares_ppb) shares.push_back(share * 1e-9);
@@ -208,6 +229,7 @@ void Node::on_started(const protocol::Roster& roster) {
   start_service(tree);
   BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
                  << roster.nodes.size() - roster.num_workers << " servers has started";
+  if (nic_probe_ && roster.self == 0) BPS_LOG(kInfo) << "network cards: " << describe_cards(roster.nodes);
   started_.set();
 }
 
@@ -319,6 +341,7 @@ void Node::on_failed(const Status& why) {
     barriers.swap(barriers_);
   }
   BPS_LOG(kInfo) << "job failed: " << why.message();
+  if (nic_probe_) nic_probe_->stop();
   // Shards first: they forget lent memory before the links give it back to its owners.
   service_->fail(why);
   if (uplink_) uplink_->lanes().fail(why);

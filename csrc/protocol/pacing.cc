@@ -17,6 +17,8 @@ uint32_t processes_at(const Tree& tree, uint32_t node) {
 
 double payload_bytes_per_s(double nic_mbps) { return nic_mbps * 1e6 / 8 * 1448 / 1514 * 0.996; }
 
+double nic_mbps_of_payload(double bytes_per_s) { return bytes_per_s / payload_bytes_per_s(1); }
+
 Pace::Pace(const Tree& tree, const std::vector<double>& shares) : rate_of_site_(tree.num_sites(), 0.0) {
   std::vector<Site> sites = tree.sites();
   for (Site& site : sites) {

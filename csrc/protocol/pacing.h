@@ -18,6 +18,8 @@ namespace byteps::protocol {
 // What a card of so many Mbit/s carries of payload, in bytes/s: frames of 1514 bytes with 1448 bytes of payload, and the
 // acknowledgements of what comes the other way.
 double payload_bytes_per_s(double nic_mbps);
+// The other way round: of a card that was seen to carry this.
+double nic_mbps_of_payload(double bytes_per_s);
 
 // Rates of payload in bytes/s; 0: not to be held back.
 class Pace {
