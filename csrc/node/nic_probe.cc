@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "base/log.h"
 #include "protocol/text.h"
 
 namespace byteps::node {
@@ -87,6 +88,7 @@ void NicProbe::measure(const protocol::ProbeStart& start, Done done) {
 void NicProbe::on_run_done(double bytes_per_s) {
   bytes_per_s_ += bytes_per_s;
   if (--runs_left_ > 0 || !done_) return;
+  BPS_LOG(kDebug) << "network card: " << bytes_per_s_ << " bytes/s of payload each way";
   const double most = static_cast<double>(protocol::kMaxNicBytesPerS);
   std::exchange(done_, nullptr)({round_, static_cast<uint64_t>(std::min(bytes_per_s_, most))});
 }

@@ -22,8 +22,6 @@ constexpr TimeUs kLeaveUs = 5'000'000;
 constexpr TimeUs kLeaveFailedUs = 1'000'000;
 // More loops than this bring nothing that partitions on so few cores could use.
 constexpr int kMaxDefaultLoops = 4;
-// What one loop can send and receive over TCP, with much to spare.
-constexpr double kMbpsPerLoop = 4000;
 
 log::Level level_from(const std::string& name) {
   if (name == "error") return log::Level::kError;
@@ -63,8 +61,7 @@ int loop_count(const NodeConfig& config, double speed_mbps) {
   if (config.service_threads > 0) return config.service_threads;
   const int sharing = config.role == "worker" ? std::max(1, config.local_size) : 1;
   const int cores = std::clamp(usable_cores() / sharing, 1, kMaxDefaultLoops);
-  // Connections of fewer threads stay better in step (protocol/outbox).
-  return speed_mbps > 0 ? std::min(cores, static_cast<int>(speed_mbps / kMbpsPerLoop) + 1) : cores;
+  return speed_mbps > 0 ? std::min(cores, static_cast<int>(protocol::useful_shards(speed_mbps))) : cores;
 }
 
 // Waits for `flag` through interruptions that `keep_waiting` shrugs off.
@@ -134,6 +131,7 @@ Status Node::start_scheduler() {
                                  .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
                                  .placement = *placement,
                                  .probe_nics = config_.nic_probe,
+                                 .fit_shards = config_.service_threads == 0,
                                  .first_epoch = std::random_device{}()});
   if (config_.scheduler_fd >= 0) {
     BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, config_.scheduler_fd));

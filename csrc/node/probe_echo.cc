@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "protocol/message.h"
 #include "protocol/nic_probe.h"
 
@@ -54,6 +55,9 @@ Status ProbeEcho::on_frame(Connection& connection, const Arrival& arrival, Bytes
   return Status::ok();
 }
 
-void ProbeEcho::on_closed(Connection&, const Status&) { closed_(*this); }
+void ProbeEcho::on_closed(Connection& connection, const Status& why) {
+  BPS_LOG(kDebug) << "measuring network cards: " << connection.peer() << " ended: " << why.message();
+  closed_(*this);
+}
 
 }  // namespace byteps::node

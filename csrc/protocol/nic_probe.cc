@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "protocol/partition.h"
+
 namespace byteps::protocol {
 namespace {
 
@@ -24,8 +26,8 @@ uint64_t ProbeWindow::window_bytes() const {
 
 uint32_t ProbeWindow::next_frame() {
   const uint64_t window = window_bytes();
-  const auto frame = static_cast<uint32_t>(
-      std::clamp<uint64_t>(window / kFramesOfWindow, kLeastFrameBytes, kMaxProbeFrameBytes));
+  const auto frame = static_cast<uint32_t>(std::clamp<uint64_t>(
+      window / kFramesOfWindow / kPageBytes * kPageBytes, kLeastFrameBytes, kMaxProbeFrameBytes));
   if (asked_bytes_ - answered_bytes_ + frame > window) return 0;
   asked_bytes_ += frame;
   return frame;

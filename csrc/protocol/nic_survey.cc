@@ -12,6 +12,8 @@ namespace {
 
 constexpr size_t kGroup = 4;
 constexpr double kNoise = 1.1;
+// Connections that are paced a little too fast lose nothing, those that are paced too slowly lose time.
+constexpr double kHeadroom = 1.03;
 
 }  // namespace
 
@@ -89,13 +91,18 @@ void NicSurvey::on_tick(TimeUs now) {
   if (now >= step_deadline_us_) over_ = true;
 }
 
-void NicSurvey::apply(std::vector<NodeInfo>& nodes) const {
+void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
   std::vector<double> speeds;
   for (const Card& card : cards_) speeds.push_back(card.mbps);
   speeds = even_out(speeds);
-  for (size_t node = 0; node < nodes.size(); ++node) {
-    uint32_t& speed = nodes[node].nic_mbps;
-    if (speed == 0) speed = static_cast<uint32_t>(std::lround(speeds[card_of_node_[node]]));
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    NodeInfo& node = nodes[i];
+    if (node.nic_mbps > 0) continue;
+    node.nic_mbps = static_cast<uint32_t>(std::lround(kHeadroom * speeds[card_of_node_[i]]));
+    if (!fit_shards || node.nic_mbps == 0) continue;
+    for (auto* addresses : {&node.addresses, &node.local_addresses}) {
+      addresses->resize(std::min<size_t>(addresses->size(), useful_shards(node.nic_mbps)));
+    }
   }
 }
 
@@ -108,8 +115,7 @@ std::vector<double> even_out(const std::vector<double>& speeds) {
     const double most = speeds[order[first]] * kNoise;
     size_t last = first;
     while (last + 1 < order.size() && speeds[order[last + 1]] <= most) ++last;
-    const double median = speeds[order[first + (last - first) / 2]];
-    for (size_t i = first; i <= last; ++i) even[order[i]] = median;
+    for (size_t i = first; i <= last; ++i) even[order[i]] = speeds[order[last]];
     first = last + 1;
   }
   return even;

@@ -50,8 +50,9 @@ class NicSurvey {
   TimeUs next_tick_us() const { return over_ ? kNever : step_deadline_us_; }
   bool over() const { return over_; }
 
-  // Fills in what was measured, even (even_out), where a node's own speed is unknown.
-  void apply(std::vector<NodeInfo>& nodes) const;
+  // Fills in what was measured, even (even_out), where a node's own speed is unknown. `fit_shards`: such a node's
+  // services are used with so many shards only as go with its speed (protocol/pacing); the others stay idle.
+  void apply(std::vector<NodeInfo>& nodes, bool fit_shards) const;
 
  private:
   // Of a machine.
@@ -80,8 +81,8 @@ class NicSurvey {
   bool over_ = false;
 };
 
-// Speeds that are within a tenth of each other are meant to be equal: each such group gets its median, so that noise
-// makes no shares. Zeros (unknown) stay.
+// Speeds that are within a tenth of each other are meant to be equal: each such group gets its fastest, as other
+// traffic slows a measurement down and nothing speeds it up. So noise makes no shares. Zeros (unknown) stay.
 std::vector<double> even_out(const std::vector<double>& speeds);
 
 }  // namespace byteps::protocol

@@ -21,6 +21,10 @@ double payload_bytes_per_s(double nic_mbps);
 // The other way round: of a card that was seen to carry this.
 double nic_mbps_of_payload(double bytes_per_s);
 
+// How many threads of one process are worth while beside such a card: connections of fewer threads stay better in step
+// (protocol/outbox).
+uint32_t useful_shards(double nic_mbps);
+
 // Rates of payload in bytes/s; 0: not to be held back.
 class Pace {
  public:

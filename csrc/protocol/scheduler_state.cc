@@ -88,7 +88,7 @@ void SchedulerState::go_on_measuring(NicSurvey::Orders orders, SchedulerActions&
   for (NicSurvey::Order& order : orders)
     actions.emplace_back(SendTo{members_[order.node].peer, std::move(order.message)});
   if (!survey_->over()) return;
-  survey_->apply(roster_->nodes);
+  survey_->apply(roster_->nodes, options_.fit_shards);
   start(actions);
 }
 

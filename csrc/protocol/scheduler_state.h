@@ -46,6 +46,7 @@ struct SchedulerOptions {
   uint64_t partition_bytes = 0;  // 0: by PartitionRule
   PlacementPolicy placement = {};
   bool probe_nics = false;  // unknown speeds of network cards are measured before the start
+  bool fit_shards = false;  // where a speed was measured, no more shards are used than go with it
   // Of the roster. Drawn at random, it tells members of this job from strays that share its secret.
   uint32_t first_epoch = 1;
 };

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <deque>
 
+#include "protocol/partition.h"
+
 namespace byteps::protocol {
 namespace {
 
@@ -88,12 +90,13 @@ TEST(NicProbe, MoreThanWasAskedIsNoAnswer) {
   EXPECT_FALSE(window.on_answer(1).is_ok());
 }
 
-TEST(NicProbe, FramesStayBelowTheirLimit) {
+TEST(NicProbe, FramesAreWholePagesBelowTheirLimit) {
   ProbeWindow window;
   for (int i = 0; i < 100'000; ++i) {
     const uint32_t bytes = window.next_frame();
     ASSERT_GT(bytes, 0u);
     ASSERT_LE(bytes, kMaxProbeFrameBytes);
+    ASSERT_EQ(bytes % kPageBytes, 0u) << "so that they are a multiple of every element size";
     ASSERT_TRUE(window.on_answer(bytes).is_ok());
   }
 }

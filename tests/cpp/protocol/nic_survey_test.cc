@@ -17,6 +17,7 @@ namespace {
 constexpr TimeUs kPatienceUs = 1'000;
 constexpr TimeUs kDeadlineUs = 1'000'000;
 constexpr uint32_t kEpoch = 77;
+constexpr double kHeadroom = 1.03;  // of what is taken for the speed over what was measured
 
 std::vector<NodeInfo> nodes_on(const std::vector<std::string>& machines, uint32_t num_workers) {
   std::vector<NodeInfo> nodes(machines.size());
@@ -69,7 +70,7 @@ class SurveyTest : public testing::Test {
           most_helpers_ = std::max(most_helpers_, start.helpers.size());
           fewest_helpers_ = std::min(fewest_helpers_, start.helpers.size());
           hubs_.push_back(node);
-          survey_->on_done(node, {start.round, static_cast<uint64_t>(payload_bytes_per_s(mbps))}, 0, orders_);
+          survey_->on_done(node, {start.round, static_cast<uint64_t>(payload_bytes_per_s(mbps) / kHeadroom)}, 0, orders_);
         }
       }
       for (const auto& [node, count] : work_of) EXPECT_EQ(count, 1u) << "node " << node << " is disturbed";
@@ -77,7 +78,7 @@ class SurveyTest : public testing::Test {
   }
   std::vector<uint32_t> speeds() const {
     std::vector<NodeInfo> nodes = nodes_;
-    survey_->apply(nodes);
+    survey_->apply(nodes, false);
     std::vector<uint32_t> speeds;
     for (const NodeInfo& node : nodes) speeds.push_back(node.nic_mbps);
     return speeds;
@@ -171,7 +172,7 @@ TEST_F(SurveyTest, WhoeverIsSilentEndsItAndWhatWasMeasuredStays) {
   orders_.clear();
   survey_->on_ready(0, {address_of(0)}, 10, orders_);
   survey_->on_ready(1, {address_of(1)}, 10, orders_);
-  survey_->on_done(0, {1, static_cast<uint64_t>(payload_bytes_per_s(300))}, 20, orders_);
+  survey_->on_done(0, {1, static_cast<uint64_t>(payload_bytes_per_s(300) / kHeadroom)}, 20, orders_);
   ASSERT_EQ(survey_->next_tick_us(), 20 + kPatienceUs);
   survey_->on_tick(19 + kPatienceUs);
   EXPECT_FALSE(survey_->over());
@@ -205,16 +206,29 @@ TEST_F(SurveyTest, AnswersThatNobodyWaitsForChangeNothing) {
   EXPECT_EQ(speeds(), (std::vector<uint32_t>{0, 0}));
 }
 
+TEST_F(SurveyTest, NoMoreShardsAreUsedThanGoWithTheSpeed) {
+  auto nodes = one_node_each(3, 0);
+  for (NodeInfo& node : nodes) node.addresses = node.local_addresses = {"a", "b", "c", "d"};
+  nodes[2].nic_mbps = 100;  // and that node has chosen four shards all the same
+  begin(nodes, 3);
+  carry_out([](uint32_t node) { return node == 0 ? 1000 : 50'000; });
+  survey_->apply(nodes, true);
+  EXPECT_EQ(nodes[0].addresses, (std::vector<std::string>{"a"}));
+  EXPECT_EQ(nodes[0].local_addresses, (std::vector<std::string>{"a"}));
+  EXPECT_EQ(nodes[1].addresses.size(), 4u);
+  EXPECT_EQ(nodes[2].addresses.size(), 4u);
+}
+
 TEST(EvenOut, MakesEqualWhatIsNearlyEqual) {
   using Speeds = std::vector<double>;
   EXPECT_EQ(even_out({}), Speeds{});
   EXPECT_EQ(even_out({0}), Speeds{0});
-  EXPECT_EQ(even_out({198, 203, 199}), (Speeds{199, 199, 199}));
-  EXPECT_EQ(even_out({198, 0, 203, 199, 101}), (Speeds{199, 0, 199, 199, 101}));
+  EXPECT_EQ(even_out({198, 203, 199}), (Speeds{203, 203, 203}));
+  EXPECT_EQ(even_out({198, 0, 203, 199, 101}), (Speeds{203, 0, 203, 203, 101}));
   EXPECT_EQ(even_out({100, 150, 225}), (Speeds{100, 150, 225}));
 }
 
-TEST(EvenOut, ChangesNoSpeedByMoreThanATenthAndNoOrder) {
+TEST(EvenOut, RaisesNoSpeedByMoreThanATenthAndKeepsTheOrder) {
   std::mt19937 random(1);
   std::uniform_real_distribution<double> speed(50, 500);
   for (int i = 0; i < 500; ++i) {
@@ -223,7 +237,7 @@ TEST(EvenOut, ChangesNoSpeedByMoreThanATenthAndNoOrder) {
     const std::vector<double> even = even_out(speeds);
     for (size_t a = 0; a < speeds.size(); ++a) {
       EXPECT_LE(even[a], speeds[a] * 1.1 + 1e-9);
-      EXPECT_GE(even[a], speeds[a] / 1.1 - 1e-9);
+      EXPECT_GE(even[a], speeds[a]);
       for (size_t b = 0; b < speeds.size(); ++b) {
         EXPECT_FALSE(speeds[a] <= speeds[b] && even[a] > even[b]);
       }
