@@ -70,7 +70,8 @@ class SurveyTest : public testing::Test {
           most_helpers_ = std::max(most_helpers_, start.helpers.size());
           fewest_helpers_ = std::min(fewest_helpers_, start.helpers.size());
           hubs_.push_back(node);
-          survey_->on_done(node, {start.round, static_cast<uint64_t>(payload_bytes_per_s(mbps) / kHeadroom)}, 0, orders_);
+          survey_->on_done(node, {start.round, static_cast<uint64_t>(payload_bytes_per_s(mbps) / kHeadroom)},
+                           0, orders_);
         }
       }
       for (const auto& [node, count] : work_of) EXPECT_EQ(count, 1u) << "node " << node << " is disturbed";
