@@ -194,8 +194,8 @@ class Config:
         True,
         "BYTEPS_NIC_PROBE",
         parse=flag,
-        doc="When a job of several machines starts, unknown speeds of network cards are measured, which takes a second. "
-        "Without, they stay unknown. The process with the scheduler decides.",
+        doc="A job of several machines measures unknown speeds of network cards when it starts, which takes a second; "
+        "0: they stay unknown. The process with the scheduler decides.",
     )
 
     # --- this process
