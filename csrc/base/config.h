@@ -29,16 +29,16 @@ struct NodeConfig {
   std::string node_host;  // address that is handed out; goes before `interface`
   std::string secret;     // empty: loopback only
   std::string job_id;
-  double start_timeout_s = 300;    // all nodes must have joined by then
-  double timeout_s = 30;           // a node that is silent for so long is lost
-  double op_timeout_s = 600;       // a push_pull that lacks a rank for so long fails
-  double stall_warning_s = 60;     // ... is warned about
-  int64_t partition_bytes = 0;     // 0: by protocol::PartitionRule
-  int64_t credit_bytes = 1 << 20;  // handed to a connection and not yet written
-  bool autotune = false;           // rank 0 looks for better ones of both while the job runs
-  int service_threads = 0;         // event loops, each a shard of the summation service; 0: by cores
-  std::string placement = "auto";  // "auto", "allreduce", "ps", "weights:1,1,0.5"
-  double nic_mbps = 0;  // of the network card, per direction, in Mbit/s; 0: as the kernel says, else measured
+  double start_timeout_s = 300;       // all nodes must have joined by then
+  double timeout_s = 30;              // a node that is silent for so long is lost
+  double op_timeout_s = 600;          // a push_pull that lacks a rank for so long fails
+  double stall_warning_s = 60;        // ... is warned about
+  int64_t partition_bytes = 0;        // 0: by protocol::PartitionRule
+  int64_t credit_bytes = 1 << 20;     // handed to a connection and not yet written
+  bool autotune = false;              // rank 0 looks for better ones of both while the job runs
+  int service_threads = 0;            // event loops, each a shard of the summation service; 0: by cores
+  std::string placement = "auto";     // "auto", "allreduce", "ps", "weights:1,1,0.5"
+  double nic_mbps = 0;                // Mbit/s of the network card, each way; 0: the kernel's, else measured
   bool nic_probe = true;              // the scheduler has unknown speeds measured; counts in its process
   std::string log_level = "warning";  // "error", "warning", "info", "debug"
 };
