@@ -42,7 +42,8 @@ class NodeConfig:
     autotune: bool  # rank 0 looks for better partition_bytes and credit_bytes while the job runs
     service_threads: int  # event loops (= shards) of the summation service in this process; 0: chosen by cores
     placement: str  # "auto", "allreduce", "ps", "weights:1,1,0.5"
-    nic_mbps: float  # of the network card, per direction; 0: as the kernel says
+    nic_mbps: float  # of the network card, per direction; 0: as the kernel says, else measured
+    nic_probe: bool
     log_level: str  # "error", "warning", "info", "debug"
     def __init__(self, **fields: object) -> None: ...
 

@@ -33,7 +33,7 @@ _WEIGHTS = word(
 _NODE_FIELDS = (
     *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "shm", "interface"),
     *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
-    *("credit_bytes", "autotune", "service_threads", "placement", "nic_mbps", "log_level"),
+    *("credit_bytes", "autotune", "service_threads", "placement", "nic_mbps", "nic_probe", "log_level"),
 )  # those with the same name and type in _core.NodeConfig
 
 
@@ -187,7 +187,15 @@ class Config:
         "BYTEPS_NIC_MBPS",
         parse=number(0, 1e9),
         unit="Mbit/s",
-        doc="Speed of this machine's network card, each way, by which auto shares out the work; 0: as the kernel says.",
+        doc="Speed of this machine's network card, each way, by which auto shares out the work; 0: as the kernel says, "
+        "else measured when the job starts.",
+    )
+    nic_probe: bool = knob(
+        True,
+        "BYTEPS_NIC_PROBE",
+        parse=flag,
+        doc="A job of several machines measures unknown speeds of network cards when it starts, which takes a second; "
+        "0: they stay unknown. The process with the scheduler decides.",
     )
 
     # --- this process

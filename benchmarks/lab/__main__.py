@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 
 from benchmarks.lab.iperf import goodput_mbps
 from benchmarks.lab.job import LabJob
@@ -33,6 +34,7 @@ def main() -> int:
         "--mbps", type=float, nargs="+", default=[200], help="Mbit/s of each link, both ways; one for all, or a list"
     )
     parser.add_argument("--mtu", type=int, default=1500, help="bytes (1500)")
+    parser.add_argument("--unknown", action="store_true", help="byteps is not told what the links carry")
     parser.add_argument("--iperf", action="store_true", help="first measure what the links carry")
     parser.add_argument("command", nargs="+", help="and its arguments, after --")
     options = parser.parse_args()
@@ -44,12 +46,13 @@ def main() -> int:
     with Lab(rates, mtu=options.mtu) as lab:
         if options.iperf:
             print("iperf3, Mbit/s:", *(f"{rate:.1f}" for rate in goodput_mbps(lab)), flush=True)
-        return run_job(lab, total - options.servers, options.command)
+        settings = {"BYTEPS_NIC_MBPS": "0"} if options.unknown else {}
+        return run_job(lab, total - options.servers, options.command, settings)
 
 
-def run_job(lab: Lab, workers: int, command: list[str]) -> int:
+def run_job(lab: Lab, workers: int, command: list[str], settings: Mapping[str, str]) -> int:
     """Until all workers have ended, or one has failed; its exit code."""
-    job = LabJob(lab, workers, len(lab.hosts) - workers)
+    job = LabJob(lab, workers, len(lab.hosts) - workers, settings)
     for host in job.servers:
         lab.popen(host.number, [sys.executable, "-m", "byteps.server"], env=job.environment(host))
     exit_codes: queue.Queue[int] = queue.Queue()

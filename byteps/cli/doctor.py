@@ -132,6 +132,9 @@ def _network(config: Config) -> Iterator[Finding]:
         yield Finding("network card", "ok", f"{interface}, {config.nic_mbps:g} Mbit/s, says BYTEPS_NIC_MBPS")
     elif mbps:
         yield Finding("network card", "ok", f"{interface}, {mbps:g} Mbit/s, says the kernel")
+    elif config.nic_probe:
+        text = "the kernel does not know its speed: measured when a job of several machines starts"
+        yield Finding("network card", "ok", f"{interface}, {text}; BYTEPS_NIC_MBPS saves that second")
     else:
         advice = "counts as the mean of the others; BYTEPS_NIC_MBPS tells where machines differ"
-        yield Finding("network card", "note", f"{interface}, speed unknown: {advice}")
+        yield Finding("network card", "note", f"{interface}, speed unknown and not measured: {advice}")

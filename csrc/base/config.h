@@ -38,7 +38,8 @@ struct NodeConfig {
   bool autotune = false;              // rank 0 looks for better ones of both while the job runs
   int service_threads = 0;            // event loops, each a shard of the summation service; 0: by cores
   std::string placement = "auto";     // "auto", "allreduce", "ps", "weights:1,1,0.5"
-  double nic_mbps = 0;                // of the network card, per direction, in Mbit/s; 0: as the kernel says
+  double nic_mbps = 0;                // Mbit/s of the network card, each way; 0: the kernel's, else measured
+  bool nic_probe = true;              // the scheduler has unknown speeds measured; counts in its process
   std::string log_level = "warning";  // "error", "warning", "info", "debug"
 };
 

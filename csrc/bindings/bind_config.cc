@@ -65,6 +65,7 @@ void bind_config(py::module_& module) {
       .def_readwrite("service_threads", &NodeConfig::service_threads)
       .def_readwrite("placement", &NodeConfig::placement)
       .def_readwrite("nic_mbps", &NodeConfig::nic_mbps)
+      .def_readwrite("nic_probe", &NodeConfig::nic_probe)
       .def_readwrite("log_level", &NodeConfig::log_level);
 }
 

@@ -164,6 +164,8 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
       std::holds_alternative<protocol::BarrierDone>(message)) {
     return events_.on_answer(message);
   }
+  if (const auto* setup = std::get_if<protocol::ProbeSetup>(&message)) events_.on_probe_setup(*setup);
+  if (const auto* start = std::get_if<protocol::ProbeStart>(&message)) events_.on_probe_start(*start);
   return Status::ok();
 }
 

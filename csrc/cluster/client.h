@@ -17,6 +17,9 @@ namespace byteps::cluster {
 class ClientEvents {
  public:
   virtual ~ClientEvents() = default;
+  // Before the job starts, if at all: this node takes part in measuring network cards (protocol/nic_survey).
+  virtual void on_probe_setup(const protocol::ProbeSetup& setup) = 0;
+  virtual void on_probe_start(const protocol::ProbeStart& start) = 0;
   virtual void on_started(const protocol::Roster& roster) = 0;
   // Final; once.
   virtual void on_failed(const Status& why) = 0;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
+#include <string_view>
 #include <vector>
 
 #include "transport/address.h"
@@ -35,6 +37,31 @@ Result<std::vector<Address>> outside_addresses(const std::string& host) {
   std::copy_if(addresses->begin(), addresses->end(), std::back_inserter(outside),
                [](const Address& address) { return !address.is_loopback(); });
   return outside;
+}
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+bool is_hardware(const std::filesystem::path& interface) { return is_there(interface / "device"); }
+
+double told_mbps(const std::filesystem::path& interface) {
+  double mbps = 0;
+  std::ifstream(interface / "speed") >> mbps;
+  return std::max(mbps, 0.0);  // -1: without a cable, or a driver that cannot tell
+}
+
+// The kernel links an interface to those that it sends through: lower_eth0.
+std::vector<std::string> interfaces_below(const std::filesystem::path& interface) {
+  constexpr std::string_view kLower = "lower_";
+  std::vector<std::string> below;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(interface, ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(kLower)) below.push_back(name.substr(kLower.size()));
+  }
+  return below;
 }
 
 }  // namespace
@@ -78,9 +105,18 @@ double nic_mbps(const NodeConfig& config, const std::string& own_ip) {
   if (config.nic_mbps > 0) return config.nic_mbps;
   const auto interface = transport::interface_of_address(own_ip);
   if (!interface) return 0;
-  double mbps = 0;
-  std::ifstream("/sys/class/net/" + *interface + "/speed") >> mbps;
-  return std::max(mbps, 0.0);  // -1: without a cable, or virtual
+  return kernel_mbps(*interface);
+}
+
+double kernel_mbps(const std::string& interface, const std::string& net) {
+  const std::filesystem::path path = std::filesystem::path(net) / interface;
+  if (is_hardware(path)) return told_mbps(path);
+  const std::vector<std::string> below = interfaces_below(path);
+  if (below.size() == 1) return kernel_mbps(below.front(), net);
+  const bool of_hardware = std::all_of(below.begin(), below.end(), [&](const std::string& name) {
+    return is_hardware(path.parent_path() / name);
+  });
+  return !below.empty() && of_hardware && is_there(path / "bonding") ? told_mbps(path) : 0;
 }
 
 Result<std::string> scheduler_bind_address(const NodeConfig& config) {

@@ -23,8 +23,14 @@ int usable_cores();
 Result<std::string> own_address(const NodeConfig& config);
 
 // Speed of this process's network card per direction, in Mbit/s: config.nic_mbps, else what the kernel says of the
-// interface that carries `own_ip`. 0: unknown; most virtual interfaces do not tell, veth pairs tell a fixed number.
+// interface that carries `own_ip`. 0: unknown.
 double nic_mbps(const NodeConfig& config, const std::string& own_ip);
+
+// What the kernel says of an interface, if it has hardware to ask: an interface of hardware's own number; that of the
+// interface below where there is one (VLANs); of bonds of hardware the kernel's sum. 0: unknown. The number of another
+// virtual interface means nothing: veth pairs say 10000 whatever is behind them.
+// `net`: as /sys/class/net is.
+double kernel_mbps(const std::string& interface, const std::string& net = "/sys/class/net");
 
 // What a scheduler in this process listens on, so that config.scheduler_host reaches it: that address, or all
 // addresses ("0.0.0.0") where the name leads to an address this machine does not carry itself.

@@ -22,8 +22,6 @@ constexpr TimeUs kLeaveUs = 5'000'000;
 constexpr TimeUs kLeaveFailedUs = 1'000'000;
 // More loops than this bring nothing that partitions on so few cores could use.
 constexpr int kMaxDefaultLoops = 4;
-// What one loop can send and receive over TCP, with much to spare.
-constexpr double kMbpsPerLoop = 4000;
 
 log::Level level_from(const std::string& name) {
   if (name == "error") return log::Level::kError;
@@ -62,8 +60,7 @@ int loop_count(const NodeConfig& config, double speed_mbps) {
   if (config.service_threads > 0) return config.service_threads;
   const int sharing = config.role == "worker" ? std::max(1, config.local_size) : 1;
   const int cores = std::clamp(usable_cores() / sharing, 1, kMaxDefaultLoops);
-  // Connections of fewer threads stay better in step (protocol/outbox).
-  return speed_mbps > 0 ? std::min(cores, static_cast<int>(speed_mbps / kMbpsPerLoop) + 1) : cores;
+  return speed_mbps > 0 ? std::min(cores, static_cast<int>(protocol::useful_shards(speed_mbps))) : cores;
 }
 
 // Waits for `flag` through interruptions that `keep_waiting` shrugs off.
@@ -132,6 +129,8 @@ Status Node::start_scheduler() {
                                  .op_timeout_us = seconds_to_us(config_.op_timeout_s),
                                  .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
                                  .placement = *placement,
+                                 .probe_nics = config_.nic_probe,
+                                 .fit_shards = config_.service_threads == 0,
                                  .first_epoch = std::random_device{}()});
   if (config_.scheduler_fd >= 0) {
     BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, config_.scheduler_fd));
@@ -194,10 +193,30 @@ Status Node::wait_for_start(const KeepWaiting& keep_waiting) {
   return failure();
 }
 
+void Node::on_probe_setup(const protocol::ProbeSetup& setup) {
+  if (nic_probe_) return;
+  protocol::ProbeReady ready;
+  if (!transport::Address{ip_, 0}.is_loopback()) {  // behind which there is no card
+    std::vector<transport::EventLoop*> loops;
+    for (const auto& loop : data_loops_) loops.push_back(loop.get());
+    nic_probe_ = std::make_unique<NicProbe>(*tcp_, *control_loop_, loops, setup.epoch);
+    auto addresses = nic_probe_->listen(ip_);
+    if (addresses) ready.addresses = std::move(*addresses);
+    if (!addresses) BPS_LOG(kWarning) << addresses.status().message();
+  }
+  client_->send(std::move(ready));
+}
+
+void Node::on_probe_start(const protocol::ProbeStart& start) {
+  if (!nic_probe_) return;
+  nic_probe_->measure(start, [this](protocol::ProbeDone done) { client_->send(done); });
+}
+
 void Node::on_started(const protocol::Roster& roster) {
   roster_ = roster;
   self_ = roster.nodes[roster.self];
   log::set_prefix(log_prefix(config_, self_.rank));
+  if (nic_probe_) nic_probe_->stop();
   const protocol::Tree tree(roster.nodes, roster.num_workers);
   std::vector<double> shares;
   for (const uint32_t share : roster.shares_ppb) shares.push_back(share * 1e-9);
@@ -207,6 +226,7 @@ void Node::on_started(const protocol::Roster& roster) {
   start_service(tree);
   BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
                  << roster.nodes.size() - roster.num_workers << " servers has started";
+  if (nic_probe_ && roster.self == 0) BPS_LOG(kInfo) << "network cards: " << describe_cards(roster.nodes);
   started_.set();
 }
 
@@ -340,6 +360,7 @@ void Node::on_failed(const Status& why) {
     barriers.swap(barriers_);
   }
   BPS_LOG(kInfo) << "job failed: " << why.message();
+  if (nic_probe_) nic_probe_->stop();
   // Shards first: they forget lent memory before the links give it back to its owners.
   service_->fail(why);
   if (uplink_) uplink_->lanes().fail(why);

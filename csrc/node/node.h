@@ -22,6 +22,7 @@
 #include "base/metrics.h"
 #include "cluster/client.h"
 #include "cluster/scheduler.h"
+#include "node/nic_probe.h"
 #include "node/uplink.h"
 #include "protocol/outbox.h"
 #include "protocol/pacing.h"
@@ -66,6 +67,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // Leaves the job in order. Idempotent; one caller does it, others wait for it.
   void shutdown();
 
+  void on_probe_setup(const protocol::ProbeSetup& setup) override;
+  void on_probe_start(const protocol::ProbeStart& start) override;
   void on_started(const protocol::Roster& roster) override;
   void on_failed(const Status& why) override;
   void on_node_left(uint32_t node) override;
@@ -121,6 +124,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   std::unique_ptr<summation::Service> service_;
   std::unique_ptr<NodeUplink> uplink_;  // null: this node's service has nothing above it
   std::unique_ptr<worker::Worker> worker_;
+  std::unique_ptr<NicProbe> nic_probe_;  // null: this node was not asked to take part; on the control loop
   std::unique_ptr<cluster::Client> client_;
 
   EventFlag started_;        // the roster is there, or the start has failed

@@ -25,8 +25,8 @@ Result<Role> role_from(uint8_t value) {
 }
 
 Result<DataType> data_type_from(uint8_t value) {
-  if (value < 1 || value > 5) {
-    return data_loss("data message: expected a type from 1 to 5, got " + std::to_string(value));
+  if (value < 1 || value > 6) {
+    return data_loss("data message: expected a type from 1 to 6, got " + std::to_string(value));
   }
   return static_cast<DataType>(value);
 }
@@ -105,6 +105,12 @@ constexpr size_t kLeastNodeBytes =
 constexpr uint32_t kPartsPerBillion = 1'000'000'000;
 constexpr int32_t kMaxNumber = kMaxNodes - 1;  // of a node or rank
 
+template <typename Codec, typename Addresses>
+void address_list(Codec& codec, Addresses& addresses) {
+  codec.list("addresses", addresses, kMaxAddresses, sizeof(uint16_t),
+             [](auto& each, auto& address) { each.text("address", address, kMaxHostBytes); });
+}
+
 template <typename Codec, Either<NodeInfo> M>
 void fields(Codec& codec, M& m) {
   codec.enumeration("role", m.role, role_from);
@@ -115,10 +121,8 @@ void fields(Codec& codec, M& m) {
   codec.text("host", m.host, kMaxHostBytes);
   codec.text("machine", m.machine, kMaxHostBytes);
   codec.number("network speed", m.nic_mbps);
-  for (auto* addresses : {&m.addresses, &m.local_addresses}) {
-    codec.list("addresses", *addresses, kMaxAddresses, sizeof(uint16_t),
-               [](auto& each, auto& address) { each.text("address", address, kMaxHostBytes); });
-  }
+  address_list(codec, m.addresses);
+  address_list(codec, m.local_addresses);
 }
 
 template <typename Codec, Either<Join> M>
@@ -222,13 +226,37 @@ void fields(Codec& codec, M& m) {
   codec.text("text", m.text, kMaxTextBytes);
 }
 
+template <typename Codec, Either<ProbeSetup> M>
+void fields(Codec& codec, M& m) {
+  codec.number("epoch", m.epoch);
+}
+
+template <typename Codec, Either<ProbeReady> M>
+void fields(Codec& codec, M& m) {
+  address_list(codec, m.addresses);
+}
+
+template <typename Codec, Either<ProbeStart> M>
+void fields(Codec& codec, M& m) {
+  codec.number("round", m.round, 1);
+  codec.list("helpers", m.helpers, kMaxHelpers, sizeof(uint32_t),
+             [](auto& each, auto& helper) { address_list(each, helper.addresses); });
+}
+
+template <typename Codec, Either<ProbeDone> M>
+void fields(Codec& codec, M& m) {
+  codec.number("round", m.round, 1);
+  codec.number("rate", m.bytes_per_s, 0, kMaxNicBytesPerS);
+}
+
 template <typename Codec, typename M>
   requires Either<M, Heartbeat> || Either<M, Leave>
 void fields(Codec& /*codec*/, M& /*message*/) {}
 
-constexpr const char* kControlNames[] = {"Join",    "Roster",      "Declare",   "Placed",  "Refused",
-                                         "Barrier", "BarrierDone", "Heartbeat", "Suspect", "Lost",
-                                         "Leave",   "Left",        "Finished"};
+constexpr const char* kControlNames[] = {"Join",       "Roster",      "Declare",   "Placed",     "Refused",
+                                         "Barrier",    "BarrierDone", "Heartbeat", "Suspect",    "Lost",
+                                         "Leave",      "Left",        "Finished",  "ProbeSetup", "ProbeReady",
+                                         "ProbeStart", "ProbeDone"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // The type of the first control message; far from the data types, so that neither is taken for the other.

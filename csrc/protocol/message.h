@@ -31,9 +31,11 @@ inline constexpr uint16_t kMaxNameBytes = 1024;
 inline constexpr uint16_t kMaxTextBytes = 4096;  // of a failure; longer ones are cut
 inline constexpr uint16_t kMaxHostBytes = 255;   // of a host, a machine, an address
 inline constexpr uint32_t kMaxAddresses = 64;    // of a node
+inline constexpr uint32_t kMaxHelpers = 64;      // of a process that measures its network card
 inline constexpr uint64_t kMaxTensorBytes = 1ull << 40;
 inline constexpr uint32_t kMaxPartitions = 1u << 18;
 inline constexpr uint32_t kMaxNodes = 1u << 14;
+inline constexpr uint64_t kMaxNicBytesPerS = 100'000'000'000'000;
 inline constexpr uint64_t kMaxTimeoutUs = 1ull << 50;
 
 // Where a partition is summed; what the numbers mean is protocol/tree.h's.
@@ -65,6 +67,7 @@ enum class DataType : uint8_t {
   kResult = 3,    // service -> child: payload: `bytes`
   kFailed = 4,    // either way, instead of a result or a contribution: `code`; payload: text
   kGoodbye = 5,   // either way: nothing follows; the sender leaves the job in order
+  kProbe = 6,  // either way, to measure a card (protocol/nic_probe): `epoch`; payload: `bytes`, of no meaning
 };
 
 // Which of a service's two levels a connection speaks to (protocol/tree.h).
@@ -199,10 +202,33 @@ struct Finished {  // scheduler -> node: all workers have left, or the scheduler
   std::string text;
   bool operator==(const Finished&) const = default;
 };
+// How network cards are measured before the job starts: protocol/nic_survey.h.
+struct ProbeSetup {    // scheduler -> node: listen for probes, which carry this epoch
+  uint32_t epoch = 0;  // of the roster to come
+  bool operator==(const ProbeSetup&) const = default;
+};
+struct ProbeReady {                    // node -> scheduler
+  std::vector<std::string> addresses;  // of its threads, "ip:port"; none: its card cannot be measured
+  bool operator==(const ProbeReady&) const = default;
+};
+struct ProbeHelper {
+  std::vector<std::string> addresses;
+  bool operator==(const ProbeHelper&) const = default;
+};
+struct ProbeStart {    // scheduler -> node: measure your card
+  uint32_t round = 0;  // from 1
+  std::vector<ProbeHelper> helpers;
+  bool operator==(const ProbeStart&) const = default;
+};
+struct ProbeDone {  // node -> scheduler
+  uint32_t round = 0;
+  uint64_t bytes_per_s = 0;  // of payload, each way; 0: no idea
+  bool operator==(const ProbeDone&) const = default;
+};
 
 // A message's place in this list gives its type on the wire: append only.
 using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
-                             Lost, Leave, Left, Finished>;
+                             Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone>;
 
 struct EncodedControl {
   std::array<std::byte, kControlHeadBytes> head;

@@ -9,6 +9,9 @@ namespace {
 // So much may follow a pause at full speed. A pause is the time in which the held connection carries twice as much.
 constexpr uint64_t kBurstBytes = 256 << 10;
 
+// What one thread can send and receive over TCP, with much to spare.
+constexpr double kMbpsPerShard = 4000;
+
 uint32_t processes_at(const Tree& tree, uint32_t node) {
   return node < tree.num_workers() ? static_cast<uint32_t>(tree.ranks_of(tree.machine_of(node)).size()) : 1;
 }
@@ -16,6 +19,10 @@ uint32_t processes_at(const Tree& tree, uint32_t node) {
 }  // namespace
 
 double payload_bytes_per_s(double nic_mbps) { return nic_mbps * 1e6 / 8 * 1448 / 1514; }
+
+double nic_mbps_of_payload(double bytes_per_s) { return bytes_per_s / payload_bytes_per_s(1); }
+
+uint32_t useful_shards(double nic_mbps) { return static_cast<uint32_t>(nic_mbps / kMbpsPerShard) + 1; }
 
 Pace::Pace(const Tree& tree, const std::vector<double>& shares) : rate_of_site_(tree.num_sites(), 0.0) {
   std::vector<Site> sites = tree.sites();

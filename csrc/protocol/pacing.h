@@ -18,6 +18,12 @@ namespace byteps::protocol {
 // What a card of so many Mbit/s carries of payload, in bytes/s: frames of 1514 bytes with 1448 bytes of payload, and the
 // acknowledgements of what comes the other way.
 double payload_bytes_per_s(double nic_mbps);
+// The other way round: of a card that was seen to carry this.
+double nic_mbps_of_payload(double bytes_per_s);
+
+// How many threads of one process are worth while beside such a card: connections of fewer threads stay better in step
+// (protocol/outbox).
+uint32_t useful_shards(double nic_mbps);
 
 // Rates of payload in bytes/s; 0: not to be held back.
 class Pace {

@@ -6,6 +6,13 @@
 #include "protocol/text.h"
 
 namespace byteps::protocol {
+namespace {
+
+// A step of the survey of network cards takes a fraction of this.
+constexpr TimeUs kSurveyPatienceUs = 2'000'000;
+
+}  // namespace
+
 SchedulerState::SchedulerState(SchedulerOptions options, TimeUs now)
     : options_(options),
       start_deadline_us_(now + options.start_timeout_us),
@@ -22,7 +29,7 @@ void SchedulerState::on_message(PeerId peer, const Control& message, TimeUs now,
   members_[member].last_heard_us = now;
   if (std::holds_alternative<Heartbeat>(message)) {
     actions.emplace_back(SendTo{peer, Heartbeat{}});
-  } else if (phase_ == Phase::kJoining || phase_ == Phase::kRunning) {
+  } else if (phase_ <= Phase::kRunning) {
     on_member_message(member, message, now, actions);
   }
 }
@@ -35,7 +42,7 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
     actions.emplace_back(ClosePeer{peer});
     return;
   }
-  if (phase_ == Phase::kRunning)
+  if (phase_ != Phase::kJoining)
     return refuse(peer, failed_precondition("the job has started already"), actions);
   if (Status misfit = numbering_.add(join); !misfit) {
     refuse(peer, misfit, actions);
@@ -43,7 +50,7 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
   }
   member_of_peer_[peer] = static_cast<uint32_t>(members_.size());
   members_.push_back({.peer = peer, .node = join.self, .last_heard_us = now});
-  if (numbering_.complete()) start(now, actions);
+  if (numbering_.complete()) measure_or_start(now, actions);
 }
 
 bool SchedulerState::has_left(const NodeInfo& node) const {
@@ -57,8 +64,36 @@ void SchedulerState::refuse(PeerId peer, const Status& why, SchedulerActions& ac
   actions.emplace_back(ClosePeer{peer});
 }
 
-void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
-  Roster roster = number_members(now);
+void SchedulerState::measure_or_start(TimeUs now, SchedulerActions& actions) {
+  roster_ = number_members(now);
+  survey_.emplace(roster_->nodes, roster_->num_workers);
+  if (!options_.probe_nics || !survey_->is_needed()) return start(actions);
+  phase_ = Phase::kMeasuring;
+  NicSurvey::Orders orders;
+  const TimeUs patience_us = std::min(kSurveyPatienceUs, options_.timeout_us / 2);
+  survey_->start(roster_->epoch, patience_us, start_deadline_us_, now, orders);
+  go_on_measuring(std::move(orders), actions);
+}
+
+void SchedulerState::on_probe_answer(uint32_t member, const Control& message, TimeUs now,
+                                     SchedulerActions& actions) {
+  if (phase_ != Phase::kMeasuring) return;  // it took too long
+  NicSurvey::Orders orders;
+  if (const auto* ready = std::get_if<ProbeReady>(&message)) survey_->on_ready(member, *ready, now, orders);
+  if (const auto* done = std::get_if<ProbeDone>(&message)) survey_->on_done(member, *done, now, orders);
+  go_on_measuring(std::move(orders), actions);
+}
+
+void SchedulerState::go_on_measuring(NicSurvey::Orders orders, SchedulerActions& actions) {
+  for (NicSurvey::Order& order : orders)
+    actions.emplace_back(SendTo{members_[order.node].peer, std::move(order.message)});
+  if (!survey_->over()) return;
+  survey_->apply(roster_->nodes, options_.fit_shards);
+  start(actions);
+}
+
+void SchedulerState::start(SchedulerActions& actions) {
+  Roster roster = std::move(*std::exchange(roster_, std::nullopt));
   const Tree tree(roster.nodes, roster.num_workers);
   Result<std::vector<double>> shares = site_shares(tree.sites(), options_.placement);
   if (!shares) return fail(shares.status(), actions);
@@ -103,7 +138,10 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
   if (members_[member].left) return;
   if (std::holds_alternative<Leave>(message)) return on_leave(member, actions);
   if (std::holds_alternative<Join>(message)) return expel(member, "joined a second time", actions);
-  if (phase_ == Phase::kJoining) return expel(member, "did not wait for the start of the job", actions);
+  if (std::holds_alternative<ProbeReady>(message) || std::holds_alternative<ProbeDone>(message)) {
+    if (phase_ != Phase::kJoining) return on_probe_answer(member, message, now, actions);
+  }
+  if (phase_ != Phase::kRunning) return expel(member, "did not wait for the start of the job", actions);
   if (const auto* suspect = std::get_if<Suspect>(&message)) return on_suspect(member, *suspect, now, actions);
   if (members_[member].node.role == Role::kWorker) {
     if (const auto* declare = std::get_if<Declare>(&message)) return on_declare(member, *declare, actions);
@@ -142,6 +180,8 @@ void SchedulerState::on_leave(uint32_t member, SchedulerActions& actions) {
   const NodeInfo& node = members_[member].node;
   if (phase_ == Phase::kJoining)
     return fail(unavailable(node.describe() + " left before all had joined"), actions);
+  if (phase_ == Phase::kMeasuring)
+    return fail(unavailable(node.describe() + " left before the job had started"), actions);
   if (node.role == Role::kServer) {
     return fail(unavailable(node.describe() + " left while workers still use it"), actions);
   }
@@ -173,7 +213,7 @@ void SchedulerState::on_closed(PeerId peer, const Status& why, TimeUs /*now*/, S
   if (member.left) return;
   if (phase_ == Phase::kJoining) {
     fail(unavailable(member.node.describe() + " ended before all had joined: " + why.message()), actions);
-  } else if (phase_ == Phase::kRunning) {
+  } else if (phase_ == Phase::kMeasuring || phase_ == Phase::kRunning) {
     fail(unavailable(member.node.describe() + " ended without leaving: " + why.message()), actions);
   }
 }
@@ -186,6 +226,10 @@ void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
                            numbering_.missing() +
                            " missing; joined: " + (joined.empty() ? "nobody" : enumerate(joined))),
          actions);
+  }
+  if (phase_ == Phase::kMeasuring) {
+    survey_->on_tick(now);
+    go_on_measuring({}, actions);
   }
   if (phase_ == Phase::kRunning) check_silence(now, actions);
   if (phase_ == Phase::kRunning) check_suspicions(now, actions);
@@ -216,6 +260,7 @@ void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
 
 TimeUs SchedulerState::next_tick_us() const {
   if (phase_ == Phase::kJoining) return start_deadline_us_;
+  if (phase_ == Phase::kMeasuring) return survey_->next_tick_us();
   if (phase_ != Phase::kRunning) return kNever;
   TimeUs next = barriers_->next_tick_us();
   for (const Suspicion& suspicion : suspicions_) next = std::min(next, suspicion.deadline_us);
@@ -226,7 +271,7 @@ TimeUs SchedulerState::next_tick_us() const {
 }
 
 void SchedulerState::on_shutdown(const std::string& text, SchedulerActions& actions) {
-  if (phase_ == Phase::kJoining) fail(unavailable("the job has not started: " + text), actions);
+  if (phase_ < Phase::kRunning) fail(unavailable("the job has not started: " + text), actions);
   if (phase_ == Phase::kRunning) check_suspicions(kNever, actions);
   if (phase_ == Phase::kRunning) finish(text, actions);
 }

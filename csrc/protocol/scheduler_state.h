@@ -1,6 +1,6 @@
 // The scheduler's decisions: who is in the job, where tensors go, who is lost. Pure.
 //
-// Phases: joining -> running -> ended (in order, or failed). Failure is final and told to everybody once, naming
+// Phases: joining -> measuring (where a network card's speed is unknown) -> running -> ended (in order, or failed). Failure is final and told to everybody once, naming
 // the guilty node, its host and the cause. Nothing here is on the data path.
 //
 // Peers are connections, numbered by the caller; a peer becomes a node by its Join.
@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "protocol/barriers.h"
 #include "protocol/message.h"
+#include "protocol/nic_survey.h"
 #include "protocol/numbering.h"
 #include "protocol/placement.h"
 #include "protocol/tensor_directory.h"
@@ -44,6 +45,8 @@ struct SchedulerOptions {
   TimeUs op_timeout_us = 0;      // a barrier that lacks a rank for so long fails
   uint64_t partition_bytes = 0;  // 0: by PartitionRule
   PlacementPolicy placement = {};
+  bool probe_nics = false;  // unknown speeds of network cards are measured before the start
+  bool fit_shards = false;  // where a speed was measured, no more shards are used than go with it
   // Of the roster. Drawn at random, it tells members of this job from strays that share its secret.
   uint32_t first_epoch = 1;
 };
@@ -62,7 +65,7 @@ class SchedulerState {
   // or with a verdict, if a suspicion still waits for one, as nobody else could pass it.
   void on_shutdown(const std::string& text, SchedulerActions& actions);
 
-  enum class Phase : uint8_t { kJoining, kRunning, kFinished, kFailed };
+  enum class Phase : uint8_t { kJoining, kMeasuring, kRunning, kFinished, kFailed };
   Phase phase() const { return phase_; }
   const Status& failure() const { return failure_; }  // ok unless kFailed
 
@@ -86,7 +89,11 @@ class SchedulerState {
   void on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions);
   bool has_left(const NodeInfo& node) const;
   void refuse(PeerId peer, const Status& why, SchedulerActions& actions);
-  void start(TimeUs now, SchedulerActions& actions);
+  void measure_or_start(TimeUs now, SchedulerActions& actions);
+  void on_probe_answer(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
+  // Carries out what the survey of network cards wants, and starts if it is over.
+  void go_on_measuring(NicSurvey::Orders orders, SchedulerActions& actions);
+  void start(SchedulerActions& actions);
   Roster number_members(TimeUs now);
   void on_member_message(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
   void on_declare(uint32_t rank, const Declare& declare, SchedulerActions& actions);
@@ -112,6 +119,9 @@ class SchedulerState {
   std::vector<Member> members_;
   std::unordered_map<PeerId, uint32_t> member_of_peer_;
   std::vector<Suspicion> suspicions_;
+  // Since all have joined:
+  std::optional<Roster> roster_;  // until the start
+  std::optional<NicSurvey> survey_;
   // Since the start:
   std::optional<TensorDirectory> tensors_;
   std::optional<Barriers> barriers_;

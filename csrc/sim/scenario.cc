@@ -246,6 +246,7 @@ Scenario make_scenario(uint64_t seed) {
   make_job(random, scenario);
   make_programs(random, scenario);
   make_fault(random, scenario);
+  scenario.probes_nics = random.chance(0.5);
   return scenario;
 }
 

@@ -71,6 +71,7 @@ struct Scenario {
   bool ranks_are_given = true;  // else the scheduler numbers
   bool sizes_are_given = true;  // else the scheduler learns them from the first worker
   protocol::PlacementPolicy placement;
+  bool probes_nics = false;  // before the job starts
   uint64_t partition_bytes = 4096;
   uint64_t credit_bytes = 4096;
   double plan_change_chance = 0;  // at each push_pull of rank 0

@@ -91,8 +91,20 @@ void SimNode::on_frame(Endpoint&, const Frame& frame) {
   const Status status = membership_->on_message(*message, world_.clock.now(), actions);
   if (!status) return world_.report(process_, status.to_string());
   carry_out(actions);
+  if (membership_->failure()) on_probe_message(*message);
   const Status answered = membership_->failure() ? on_answer(*message) : Status::ok();
   if (!answered) world_.report(process_, answered.to_string());
+}
+
+void SimNode::on_probe_message(const protocol::Control& message) {
+  if (const auto* setup = std::get_if<protocol::ProbeSetup>(&message)) {
+    const std::string address = address_of_shard(shards_.size());
+    probe_ = std::make_unique<SimProbe>(world_, process_, setup->epoch);
+    probe_->listen(address);
+    send(protocol::ProbeReady{{address}});
+  }
+  if (const auto* start = std::get_if<protocol::ProbeStart>(&message))
+    probe_->measure(*start, [this](protocol::ProbeDone done) { send(done); });
 }
 
 Status SimNode::on_answer(const protocol::Control& message) {
@@ -162,6 +174,7 @@ void SimNode::schedule_tick() {
 
 void SimNode::on_failed(const Status& why) {
   world_.note(process_, 5, [&] { return "the job has failed: " + why.to_string(); });
+  if (probe_) probe_->stop();
   for (const auto& shard : shards_) shard->fail(why);  // first: they forget lent memory
   if (uplink_) uplink_->lanes().fail(why);
   if (worker_) worker_->fail(why);

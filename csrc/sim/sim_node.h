@@ -8,6 +8,7 @@
 
 #include "protocol/membership.h"
 #include "protocol/outbox.h"
+#include "sim/sim_probe.h"
 #include "sim/sim_scheduler.h"
 #include "sim/sim_shard.h"
 #include "sim/sim_uplink.h"
@@ -69,6 +70,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   void on_node_left(uint32_t node);
   void on_finished(const std::string& text);
   Status on_answer(const protocol::Control& message);
+  void on_probe_message(const protocol::Control& message);
   void start_service(const protocol::Tree& tree);
   void build_worker(const protocol::Tree& tree);
   void build_lanes(const protocol::Tree& tree, protocol::Level level, SimLanes& lanes, LinkEvents& events);
@@ -91,6 +93,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   std::vector<std::unique_ptr<SimShard>> shards_;
   std::unique_ptr<SimUplink> uplink_;  // null: nothing is above this node's service
   std::unique_ptr<SimWorker> worker_;
+  std::unique_ptr<SimProbe> probe_;  // null: not asked to take part
   std::unique_ptr<protocol::Membership> membership_;
   Endpoint* channel_ = nullptr;
   TimeUs connect_deadline_us_ = 0;

@@ -16,7 +16,8 @@ protocol::SchedulerOptions options_of(const Scenario& scenario) {
           .timeout_us = scenario.timeout_us,
           .op_timeout_us = scenario.op_timeout_us,
           .partition_bytes = scenario.partition_bytes,
-          .placement = scenario.placement};
+          .placement = scenario.placement,
+          .probe_nics = scenario.probes_nics};
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ using protocol::Level;
 void SimNode::on_started() {
   const protocol::Roster& roster = membership_->roster();
   const protocol::Tree tree(roster.nodes, roster.num_workers);
+  if (probe_) probe_->stop();
   if (is_worker()) build_worker(tree);
   start_service(tree);
   world_.note(process_, 3, [&] { return "has started as " + self().describe(); });

@@ -149,3 +149,22 @@ def test_a_lab_that_cannot_be_made_leaves_nothing() -> None:
     with pytest.raises(OSError, match="mtu"), Lab([100, 100], mtu=10):
         pass
     assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+START_A_JOB = "import byteps; byteps.init(); byteps.shutdown()"
+
+
+def test_byteps_measures_what_the_links_carry() -> None:
+    rates = [50, 100, 100, 50, 200]
+    command = [sys.executable, "-m", "benchmarks.lab", "--unknown", "--servers", "1", "--mbps", *map(str, rates), "--"]
+    job = ["env", "BYTEPS_LOG_LEVEL=info", sys.executable, "-c", START_A_JOB]
+    done = subprocess.run([*command, *job], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reported = re.search(r"network cards: (.*)", done.stdout)
+    assert reported is not None, done.stdout
+    measured = {}
+    for mbps, hosts in re.findall(r"(\d+) Mbit/s: ((?:host\d+(?:, | and (?=host))?)+)", reported[1]):
+        measured |= {int(host): int(mbps) for host in re.findall(r"host(\d+)", hosts)}
+    assert measured.keys() == set(range(len(rates))), reported[1]
+    for host, rate in enumerate(rates):
+        assert 0.8 * rate < measured[host] < 1.15 * rate, reported[1]

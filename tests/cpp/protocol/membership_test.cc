@@ -299,9 +299,17 @@ TEST_F(MembershipTest, RefusesWhatNoSchedulerSends) {
     EXPECT_EQ(said_, "");
   }
   EXPECT_EQ(receive(membership_.roster()).code(), StatusCode::kDataLoss) << "a second roster";
+  EXPECT_EQ(receive(ProbeSetup{1}).code(), StatusCode::kDataLoss) << "after the start";
   ASSERT_TRUE(receive(Left{2, 1}).is_ok());
   EXPECT_EQ(receive(Left{3, 1}).code(), StatusCode::kDataLoss) << "left twice";
   EXPECT_TRUE(membership_.failure().is_ok());
+}
+
+TEST_F(MembershipTest, NetworkCardsAreMeasuredBeforeTheStart) {
+  connect();
+  EXPECT_TRUE(receive(ProbeSetup{1}).is_ok());
+  EXPECT_TRUE(receive(ProbeStart{1, {}}).is_ok());
+  EXPECT_EQ(receive(ProbeDone{1, 1}).code(), StatusCode::kDataLoss) << "that is for nodes to say";
 }
 
 }  // namespace

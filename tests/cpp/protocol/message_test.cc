@@ -104,6 +104,10 @@ std::vector<Control> random_controls(Random& random) {
       Leave{},
       Left{random.u32(), random.u32()},
       Finished{random.text(kMaxTextBytes)},
+      ProbeSetup{random.u32()},
+      ProbeReady{{random.text(kMaxHostBytes), random.text(kMaxHostBytes)}},
+      ProbeStart{1 + random.u32() / 2, {{{random.text(kMaxHostBytes)}}, {}}},
+      ProbeDone{1 + random.u32() / 2, random.below(kMaxNicBytesPerS + 1)},
   };
 }
 
@@ -161,7 +165,7 @@ TEST(DataMessage, RefusesWhatBreaksARule) {
   };
   const Case cases[] = {{0, 1, "version 2, got 1"},
                         {1, 0, "type"},
-                        {1, 6, "type"},
+                        {1, 7, "type"},
                         {2, 0, "dtype"},
                         {2, 9, "dtype"},
                         {3, 0, "reduction"},
@@ -226,7 +230,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x4E);
+  EXPECT_EQ(type, 0x52);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -291,7 +295,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x4E};
+  head[1] = std::byte{0x52};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};

@@ -451,5 +451,102 @@ TEST_F(SchedulerStateTest, ShutdownAfterAFailureChangesNothing) {
   EXPECT_EQ(state_.phase(), Phase::kFailed);
 }
 
+// As above, and network cards are measured first.
+class MeasuringTest : public SchedulerStateTest {
+ protected:
+  MeasuringTest() {
+    state_ = SchedulerState({.num_workers = 2,
+                             .num_servers = 1,
+                             .start_timeout_us = kStartUs,
+                             .timeout_us = kTimeoutUs,
+                             .op_timeout_us = kOpUs,
+                             .probe_nics = true,
+                             .first_epoch = 5},
+                            0);
+  }
+  void join_all(TimeUs now = 0) {
+    receive(0, join_of(Role::kWorker, 0, "a"), now);
+    receive(1, join_of(Role::kWorker, 1, "b"), now);
+    receive(2, join_of(Role::kServer, 0, "c"), now);
+  }
+  void start_rounds() {
+    join_all();
+    for (PeerId peer = 0; peer < 3; ++peer) receive(peer, ProbeReady{{"10.0.0.1:1"}});
+    ASSERT_EQ(receivers<ProbeStart>(), Peers{0});
+  }
+};
+
+TEST_F(MeasuringTest, TheRosterWaitsForTheSpeedsAndHasThem) {
+  join_all();
+  EXPECT_EQ(state_.phase(), Phase::kMeasuring);
+  ASSERT_EQ(receivers<ProbeSetup>(), (Peers{0, 1, 2}));
+  EXPECT_EQ(first<ProbeSetup>().epoch, 5u);
+  for (PeerId peer = 0; peer < 3; ++peer) receive(peer, ProbeReady{{"10.0.0.1:1"}});
+  for (uint32_t hub = 0; hub < 3; ++hub) {
+    ASSERT_EQ(receivers<ProbeStart>(), Peers{hub});
+    EXPECT_EQ(first<ProbeStart>().helpers.size(), 2u);
+    receive(hub, ProbeDone{first<ProbeStart>().round, (hub + 1) * 10'000'000});
+  }
+  ASSERT_EQ(receivers<Roster>(), (Peers{0, 1, 2}));
+  const auto roster = first<Roster>();
+  EXPECT_GT(roster.nodes[0].nic_mbps, 80u);
+  EXPECT_GT(roster.nodes[1].nic_mbps, roster.nodes[0].nic_mbps);
+  EXPECT_GT(roster.nodes[2].nic_mbps, roster.nodes[1].nic_mbps);
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+}
+
+TEST_F(MeasuringTest, KnownSpeedsAreNotMeasured) {
+  for (PeerId peer = 0; peer < 3; ++peer) {
+    Join join = join_of(peer < 2 ? Role::kWorker : Role::kServer, peer < 2 ? static_cast<int32_t>(peer) : 0,
+                        std::to_string(peer));
+    join.self.nic_mbps = 100;
+    receive(peer, join);
+  }
+  EXPECT_EQ(receivers<Roster>(), (Peers{0, 1, 2}));
+  EXPECT_TRUE(receivers<ProbeSetup>().empty());
+}
+
+TEST_F(MeasuringTest, TheJobStartsWithoutTheSpeedsOfTheSilent) {
+  start_rounds();
+  const TimeUs patience_us = state_.next_tick_us();
+  EXPECT_LT(patience_us, kTimeoutUs);
+  tick(patience_us);
+  ASSERT_EQ(receivers<Roster>(), (Peers{0, 1, 2}));
+  EXPECT_EQ(first<Roster>().nodes[0].nic_mbps, 0u);
+  receive(0, ProbeDone{1, 1'000'000}, patience_us);
+  EXPECT_EQ(state_.phase(), Phase::kRunning) << "late answers harm nobody";
+}
+
+TEST_F(MeasuringTest, TheJobStartsByItsDeadlineAllTheSame) {
+  join_all(kStartUs - 10);
+  EXPECT_EQ(state_.next_tick_us(), kStartUs);
+  tick(kStartUs);
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+}
+
+TEST_F(MeasuringTest, WhoDiesMeanwhileIsNamed) {
+  start_rounds();
+  close(1);
+  expect_failed("rank 1 (host b, pid 101) ended without leaving: end of file", {0, 2});
+}
+
+TEST_F(MeasuringTest, WhoLeavesMeanwhileIsNamed) {
+  start_rounds();
+  receive(1, Leave{});
+  expect_failed("rank 1 (host b, pid 101) left before the job had started", {0, 1, 2});
+}
+
+TEST_F(MeasuringTest, NobodyWorksBeforeTheStart) {
+  start_rounds();
+  receive(1, Declare{"w", DType::kFloat32, 4});
+  EXPECT_EQ(state_.phase(), Phase::kFailed);
+}
+
+TEST_F(MeasuringTest, TheSchedulersProcessMayLeaveMeanwhile) {
+  start_rounds();
+  shutdown();
+  EXPECT_EQ(state_.phase(), Phase::kFailed);
+}
+
 }  // namespace
 }  // namespace byteps::protocol

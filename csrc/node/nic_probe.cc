@@ -1,0 +1,112 @@
+#include "node/nic_probe.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/log.h"
+#include "protocol/text.h"
+
+namespace byteps::node {
+
+// What is on one loop; everything but the loop itself is used on its thread.
+struct NicProbe::Seat {
+  explicit Seat(transport::EventLoop& loop_of_seat) : loop(loop_of_seat) {}
+
+  void adopt(std::unique_ptr<transport::Connection> connection, uint32_t epoch) {
+    echoes.push_back(std::make_unique<ProbeEcho>(std::move(connection), epoch,
+                                                 [this](const ProbeEcho& echo) { remove(echo); }));
+    echoes.back()->start();
+  }
+  void remove(const ProbeEcho& echo) {
+    const auto found =
+        std::find_if(echoes.begin(), echoes.end(), [&](const auto& each) { return each.get() == &echo; });
+    loop.post([doomed = std::move(*found)] {});  // it is calling us: destroyed after that
+    echoes.erase(found);
+  }
+  void stop() {
+    listener.reset();
+    echoes.clear();
+    if (run) run->stop();
+    run.reset();
+  }
+
+  transport::EventLoop& loop;
+  std::unique_ptr<transport::Listener> listener;
+  std::vector<std::unique_ptr<ProbeEcho>> echoes;
+  std::shared_ptr<ProbeRun> run;  // the last one
+};
+
+NicProbe::NicProbe(transport::Transport& tcp, transport::EventLoop& control,
+                   const std::vector<transport::EventLoop*>& loops, uint32_t epoch)
+    : tcp_(tcp), control_(control), epoch_(epoch) {
+  for (transport::EventLoop* loop : loops) seats_.push_back(std::make_shared<Seat>(*loop));
+}
+
+NicProbe::~NicProbe() = default;
+
+Result<std::vector<std::string>> NicProbe::listen(const std::string& ip) {
+  std::vector<std::string> addresses;
+  for (const auto& seat : seats_) {
+    Status status;
+    seat->loop.run_and_wait([&] {
+      auto listener = tcp_.listen(seat->loop, {ip, 0}, [seat = seat.get(), epoch = epoch_](auto connection) {
+        seat->adopt(std::move(connection), epoch);
+      });
+      status = listener.status();
+      if (!status) return;
+      addresses.push_back((*listener)->address().to_string());
+      seat->listener = std::move(*listener);
+    });
+    if (!status) return status.with_context("probe of the network card cannot listen");
+  }
+  return addresses;
+}
+
+void NicProbe::measure(const protocol::ProbeStart& start, Done done) {
+  round_ = start.round;
+  runs_left_ = seats_.size();
+  bytes_per_s_ = 0;
+  done_ = std::move(done);
+  for (size_t i = 0; i < seats_.size(); ++i) {
+    std::vector<transport::Address> helpers;
+    for (const protocol::ProbeHelper& helper : start.helpers) {
+      if (helper.addresses.empty()) continue;
+      const auto address = transport::parse_address(helper.addresses[i % helper.addresses.size()]);
+      if (address) helpers.push_back(*address);
+    }
+    seats_[i]->loop.post([this, seat = seats_[i], helpers = std::move(helpers)] {
+      seat->run = std::make_shared<ProbeRun>(seat->loop, tcp_, epoch_);
+      seat->run->start(helpers, [this](double bytes_per_s) {
+        control_.post([this, bytes_per_s] { on_run_done(bytes_per_s); });
+      });
+    });
+  }
+}
+
+void NicProbe::on_run_done(double bytes_per_s) {
+  bytes_per_s_ += bytes_per_s;
+  if (--runs_left_ > 0 || !done_) return;
+  BPS_LOG(kDebug) << "network card: " << bytes_per_s_ << " bytes/s of payload each way";
+  const double most = static_cast<double>(protocol::kMaxNicBytesPerS);
+  std::exchange(done_, nullptr)({round_, static_cast<uint64_t>(std::min(bytes_per_s_, most))});
+}
+
+void NicProbe::stop() {
+  done_ = nullptr;
+  for (const auto& seat : seats_) seat->loop.post([seat] { seat->stop(); });
+}
+
+std::string describe_cards(const std::vector<protocol::NodeInfo>& nodes) {
+  std::map<uint32_t, std::set<std::string>> hosts_of_speed;
+  for (const protocol::NodeInfo& node : nodes) hosts_of_speed[node.nic_mbps].insert(node.host);
+  std::vector<std::string> texts;
+  for (const auto& [mbps, hosts] : hosts_of_speed) {
+    texts.push_back((mbps > 0 ? std::to_string(mbps) + " Mbit/s: " : "unknown: ") +
+                    protocol::enumerate({hosts.begin(), hosts.end()}));
+  }
+  return protocol::enumerate(texts);
+}
+
+}  // namespace byteps::node

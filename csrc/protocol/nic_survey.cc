@@ -1,0 +1,124 @@
+#include "protocol/nic_survey.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "protocol/pacing.h"
+
+namespace byteps::protocol {
+namespace {
+
+constexpr size_t kGroup = 4;
+constexpr double kNoise = 1.1;
+// Connections that are paced a little too fast lose nothing, those that are paced too slowly lose time.
+constexpr double kHeadroom = 1.03;
+
+}  // namespace
+
+NicSurvey::NicSurvey(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
+  std::map<std::string, uint32_t> card_of_machine;
+  for (uint32_t node = 0; node < nodes.size(); ++node) {
+    const auto [found, is_new] =
+        card_of_machine.try_emplace(nodes[node].machine, static_cast<uint32_t>(cards_.size()));
+    if (is_new) {
+      cards_.push_back({.node = node, .addresses = {}});
+      if (node > 0 && node < num_workers) spans_machines_ = true;
+    }
+    card_of_node_.push_back(found->second);
+    if (nodes[node].nic_mbps == 0) cards_[found->second].known = false;
+  }
+}
+
+bool NicSurvey::is_needed() const {
+  return spans_machines_ &&
+         std::any_of(cards_.begin(), cards_.end(), [](const Card& card) { return !card.known; });
+}
+
+// Card c is in group c modulo this, as its member number c divided by this.
+size_t NicSurvey::num_groups() const { return std::max<size_t>(1, cards_.size() / kGroup); }
+
+size_t NicSurvey::num_rounds() const { return (cards_.size() + num_groups() - 1) / num_groups(); }
+
+void NicSurvey::start(uint32_t epoch, TimeUs patience_us, TimeUs deadline_us, TimeUs now, Orders& orders) {
+  patience_us_ = patience_us;
+  deadline_us_ = deadline_us;
+  begin_step(now);
+  for (const Card& card : cards_) {
+    awaited_.insert(card.node);
+    orders.push_back({card.node, ProbeSetup{epoch}});
+  }
+}
+
+void NicSurvey::begin_step(TimeUs now) { step_deadline_us_ = std::min(now + patience_us_, deadline_us_); }
+
+void NicSurvey::on_ready(uint32_t node, const ProbeReady& ready, TimeUs now, Orders& orders) {
+  if (over_ || next_round_ > 0 || awaited_.erase(node) == 0) return;
+  over_ = ready.addresses.empty();
+  cards_[card_of_node_[node]].addresses = ready.addresses;
+  if (awaited_.empty()) begin_round(now, orders);
+}
+
+void NicSurvey::on_done(uint32_t node, const ProbeDone& done, TimeUs now, Orders& orders) {
+  if (over_ || done.round != next_round_ || awaited_.erase(node) == 0) return;
+  cards_[card_of_node_[node]].mbps = nic_mbps_of_payload(static_cast<double>(done.bytes_per_s));
+  if (awaited_.empty()) begin_round(now, orders);
+}
+
+void NicSurvey::begin_round(TimeUs now, Orders& orders) {
+  begin_step(now);
+  while (!over_ && awaited_.empty()) {
+    const size_t first = next_round_++ * num_groups();
+    over_ = first >= cards_.size();
+    for (size_t hub = first; hub < std::min(first + num_groups(), cards_.size()); ++hub) {
+      if (cards_[hub].known) continue;
+      awaited_.insert(cards_[hub].node);
+      orders.push_back({cards_[hub].node, order_for(hub)});
+    }
+  }
+}
+
+ProbeStart NicSurvey::order_for(size_t hub) const {
+  ProbeStart order{.round = next_round_, .helpers = {}};
+  for (size_t card = hub % num_groups(); card < cards_.size(); card += num_groups()) {
+    if (card != hub) order.helpers.push_back({cards_[card].addresses});
+  }
+  return order;
+}
+
+void NicSurvey::on_tick(TimeUs now) {
+  if (now >= step_deadline_us_) over_ = true;
+}
+
+void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
+  std::vector<double> speeds;
+  for (const Card& card : cards_) speeds.push_back(card.mbps);
+  speeds = even_out(speeds);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    NodeInfo& node = nodes[i];
+    if (node.nic_mbps > 0) continue;
+    node.nic_mbps = static_cast<uint32_t>(std::lround(kHeadroom * speeds[card_of_node_[i]]));
+    if (!fit_shards || node.nic_mbps == 0) continue;
+    for (auto* addresses : {&node.addresses, &node.local_addresses}) {
+      addresses->resize(std::min<size_t>(addresses->size(), useful_shards(node.nic_mbps)));
+    }
+  }
+}
+
+std::vector<double> even_out(const std::vector<double>& speeds) {
+  std::vector<size_t> order(speeds.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return speeds[a] < speeds[b]; });
+  std::vector<double> even = speeds;
+  for (size_t first = 0; first < order.size();) {
+    const double most = speeds[order[first]] * kNoise;
+    size_t last = first;
+    while (last + 1 < order.size() && speeds[order[last + 1]] <= most) ++last;
+    for (size_t i = first; i <= last; ++i) even[order[i]] = speeds[order[last]];
+    first = last + 1;
+  }
+  return even;
+}
+
+}  // namespace byteps::protocol

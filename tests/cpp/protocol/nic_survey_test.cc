@@ -1,0 +1,250 @@
+#include "protocol/nic_survey.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+
+#include "protocol/pacing.h"
+
+namespace byteps::protocol {
+namespace {
+
+constexpr TimeUs kPatienceUs = 1'000;
+constexpr TimeUs kDeadlineUs = 1'000'000;
+constexpr uint32_t kEpoch = 77;
+constexpr double kHeadroom = 1.03;  // of what is taken for the speed over what was measured
+
+std::vector<NodeInfo> nodes_on(const std::vector<std::string>& machines, uint32_t num_workers) {
+  std::vector<NodeInfo> nodes(machines.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].role = i < num_workers ? Role::kWorker : Role::kServer;
+    nodes[i].machine = machines[i];
+  }
+  return nodes;
+}
+
+std::vector<NodeInfo> one_node_each(uint32_t workers, uint32_t servers) {
+  std::vector<std::string> machines(workers + servers);
+  for (size_t i = 0; i < machines.size(); ++i) machines[i] = "machine" + std::to_string(i);
+  return nodes_on(machines, workers);
+}
+
+std::vector<std::string> address_of(uint32_t node) { return {"10.0.0.1:" + std::to_string(node)}; }
+uint32_t node_at(const ProbeHelper& helper) {
+  return static_cast<uint32_t>(std::stoul(helper.addresses.at(0).substr(std::string("10.0.0.1:").size())));
+}
+
+// A survey among machines whose cards have these speeds in truth, and what happens in it.
+class SurveyTest : public testing::Test {
+ protected:
+  void begin(std::vector<NodeInfo> nodes, uint32_t num_workers) {
+    nodes_ = std::move(nodes);
+    survey_.emplace(nodes_, num_workers);
+    ASSERT_TRUE(survey_->is_needed());
+    survey_->start(kEpoch, kPatienceUs, kDeadlineUs, 0, orders_);
+  }
+  // All that is ordered is done, until nothing is ordered any more. A hub measures what its own card and those of its
+  // helpers allow.
+  void carry_out(const std::function<double(uint32_t)>& mbps_of) {
+    while (!orders_.empty()) {
+      const NicSurvey::Orders orders = std::exchange(orders_, {});
+      std::map<uint32_t, uint32_t> work_of;  // by node: how often it measures or helps at once
+      for (const auto& [node, message] : orders) {
+        if (std::holds_alternative<ProbeSetup>(message)) {
+          survey_->on_ready(node, {address_of(node)}, 0, orders_);
+        } else {
+          work_of[node]++;
+          double mbps = 0;
+          const auto& start = std::get<ProbeStart>(message);
+          for (const ProbeHelper& helper : start.helpers) {
+            work_of[node_at(helper)]++;
+            mbps += mbps_of(node_at(helper));
+          }
+          mbps = std::min(mbps, mbps_of(node));
+          rounds_ = std::max(rounds_, start.round);
+          most_helpers_ = std::max(most_helpers_, start.helpers.size());
+          fewest_helpers_ = std::min(fewest_helpers_, start.helpers.size());
+          hubs_.push_back(node);
+          survey_->on_done(node, {start.round, static_cast<uint64_t>(payload_bytes_per_s(mbps) / kHeadroom)},
+                           0, orders_);
+        }
+      }
+      for (const auto& [node, count] : work_of) EXPECT_EQ(count, 1u) << "node " << node << " is disturbed";
+    }
+  }
+  std::vector<uint32_t> speeds() const {
+    std::vector<NodeInfo> nodes = nodes_;
+    survey_->apply(nodes, false);
+    std::vector<uint32_t> speeds;
+    for (const NodeInfo& node : nodes) speeds.push_back(node.nic_mbps);
+    return speeds;
+  }
+
+  std::vector<NodeInfo> nodes_;
+  std::optional<NicSurvey> survey_;
+  NicSurvey::Orders orders_;
+  std::vector<uint32_t> hubs_;
+  uint32_t rounds_ = 0;
+  size_t most_helpers_ = 0;
+  size_t fewest_helpers_ = 99;
+};
+
+TEST(NicSurvey, IsNeededWhereASpeedIsUnknownAndMatters) {
+  const auto needed = [](std::vector<NodeInfo> nodes, uint32_t num_workers, uint32_t known) {
+    for (uint32_t i = 0; i < known; ++i) nodes[i].nic_mbps = 100;
+    return NicSurvey(nodes, num_workers).is_needed();
+  };
+  EXPECT_TRUE(needed(one_node_each(2, 0), 2, 0));
+  EXPECT_TRUE(needed(one_node_each(2, 1), 2, 2)) << "the server's";
+  EXPECT_FALSE(needed(one_node_each(2, 1), 2, 3)) << "all are known";
+  EXPECT_FALSE(needed(nodes_on({"a", "a", "a"}, 3), 3, 0)) << "one machine";
+  EXPECT_FALSE(needed(one_node_each(1, 2), 1, 0)) << "one machine sums alone";
+  EXPECT_TRUE(needed(nodes_on({"a", "a", "b"}, 3), 3, 0));
+}
+
+TEST_F(SurveyTest, EveryCardIsMeasuredOnceWithoutDisturbingAnother) {
+  for (uint32_t machines = 2; machines <= 130; ++machines) {
+    SCOPED_TRACE(machines);
+    hubs_.clear();
+    rounds_ = 0;
+    fewest_helpers_ = 99;
+    begin(one_node_each(2, machines - 2), 2);
+    carry_out([](uint32_t) { return 1000; });
+    EXPECT_TRUE(survey_->over());
+    std::sort(hubs_.begin(), hubs_.end());
+    std::vector<uint32_t> all(machines);
+    std::iota(all.begin(), all.end(), 0u);
+    EXPECT_EQ(hubs_, all);
+    EXPECT_LE(rounds_, 7u);
+    EXPECT_GE(fewest_helpers_, std::min<size_t>(3, machines - 1));
+    EXPECT_EQ(speeds(), std::vector<uint32_t>(machines, 1000));
+  }
+  EXPECT_LE(most_helpers_, kMaxHelpers);
+}
+
+TEST_F(SurveyTest, CardsUpToAsFastAsTheirHelpersTogetherAreMeasuredRight) {
+  const std::vector<double> truth = {200, 200, 100, 200, 400, 100};
+  begin(one_node_each(4, 2), 4);
+  carry_out([&](uint32_t node) { return truth[node]; });
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{200, 200, 100, 200, 400, 100}));
+}
+
+TEST_F(SurveyTest, AFasterOneIsTakenForItsHelpersSum) {
+  begin(one_node_each(4, 0), 4);
+  carry_out([&](uint32_t node) { return node == 2 ? 10'000 : 100; });
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{100, 100, 300, 100}));
+}
+
+TEST_F(SurveyTest, OneProcessOfEachMachineTakesPartForAll) {
+  begin(nodes_on({"a", "a", "b", "b", "a"}, 4), 4);
+  std::vector<uint32_t> asked;
+  for (const auto& order : orders_) asked.push_back(order.node);
+  EXPECT_EQ(asked, (std::vector<uint32_t>{0, 2}));
+  carry_out([](uint32_t) { return 50; });
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{50, 50, 50, 50, 50}));
+}
+
+TEST_F(SurveyTest, KnownSpeedsAreKeptAndNotMeasured) {
+  auto nodes = one_node_each(4, 0);
+  nodes[1].nic_mbps = 123;
+  begin(std::move(nodes), 4);
+  carry_out([](uint32_t) { return 1000; });
+  EXPECT_EQ(hubs_, (std::vector<uint32_t>{0, 2, 3}));
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{1000, 123, 1000, 1000}));
+}
+
+TEST_F(SurveyTest, ACardThatCannotBeMeasuredEndsIt) {
+  begin(one_node_each(2, 0), 2);
+  orders_.clear();
+  survey_->on_ready(0, {{}}, 0, orders_);
+  EXPECT_TRUE(survey_->over());
+  survey_->on_ready(1, {address_of(1)}, 0, orders_);
+  EXPECT_TRUE(orders_.empty());
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{0, 0}));
+}
+
+TEST_F(SurveyTest, WhoeverIsSilentEndsItAndWhatWasMeasuredStays) {
+  begin(one_node_each(2, 0), 2);
+  orders_.clear();
+  survey_->on_ready(0, {address_of(0)}, 10, orders_);
+  survey_->on_ready(1, {address_of(1)}, 10, orders_);
+  survey_->on_done(0, {1, static_cast<uint64_t>(payload_bytes_per_s(300) / kHeadroom)}, 20, orders_);
+  ASSERT_EQ(survey_->next_tick_us(), 20 + kPatienceUs);
+  survey_->on_tick(19 + kPatienceUs);
+  EXPECT_FALSE(survey_->over());
+  survey_->on_tick(20 + kPatienceUs);
+  EXPECT_TRUE(survey_->over());
+  EXPECT_EQ(survey_->next_tick_us(), kNever);
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{300, 0}));
+}
+
+TEST_F(SurveyTest, DoesNotOutlastItsDeadline) {
+  begin(one_node_each(2, 0), 2);
+  survey_->on_ready(0, {address_of(0)}, kDeadlineUs - 10, orders_);
+  survey_->on_ready(1, {address_of(1)}, kDeadlineUs - 10, orders_);
+  EXPECT_EQ(survey_->next_tick_us(), kDeadlineUs);
+}
+
+TEST_F(SurveyTest, AnswersThatNobodyWaitsForChangeNothing) {
+  begin(one_node_each(2, 0), 2);
+  orders_.clear();
+  survey_->on_done(0, {1, 1'000'000}, 0, orders_);
+  survey_->on_ready(0, {address_of(0)}, 0, orders_);
+  survey_->on_ready(0, {address_of(0)}, 0, orders_);
+  EXPECT_TRUE(orders_.empty());
+  survey_->on_ready(1, {address_of(1)}, 0, orders_);
+  ASSERT_EQ(orders_.size(), 1u);
+  survey_->on_ready(1, {address_of(1)}, 0, orders_);
+  survey_->on_done(1, {1, 1'000'000}, 0, orders_);
+  survey_->on_done(0, {2, 1'000'000}, 0, orders_);
+  EXPECT_EQ(orders_.size(), 1u);
+  EXPECT_FALSE(survey_->over());
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{0, 0}));
+}
+
+TEST_F(SurveyTest, NoMoreShardsAreUsedThanGoWithTheSpeed) {
+  auto nodes = one_node_each(3, 0);
+  for (NodeInfo& node : nodes) node.addresses = node.local_addresses = {"a", "b", "c", "d"};
+  nodes[2].nic_mbps = 100;  // and that node has chosen four shards all the same
+  begin(nodes, 3);
+  carry_out([](uint32_t node) { return node == 0 ? 1000 : 50'000; });
+  survey_->apply(nodes, true);
+  EXPECT_EQ(nodes[0].addresses, (std::vector<std::string>{"a"}));
+  EXPECT_EQ(nodes[0].local_addresses, (std::vector<std::string>{"a"}));
+  EXPECT_EQ(nodes[1].addresses.size(), 4u);
+  EXPECT_EQ(nodes[2].addresses.size(), 4u);
+}
+
+TEST(EvenOut, MakesEqualWhatIsNearlyEqual) {
+  using Speeds = std::vector<double>;
+  EXPECT_EQ(even_out({}), Speeds{});
+  EXPECT_EQ(even_out({0}), Speeds{0});
+  EXPECT_EQ(even_out({198, 203, 199}), (Speeds{203, 203, 203}));
+  EXPECT_EQ(even_out({198, 0, 203, 199, 101}), (Speeds{203, 0, 203, 203, 101}));
+  EXPECT_EQ(even_out({100, 150, 225}), (Speeds{100, 150, 225}));
+}
+
+TEST(EvenOut, RaisesNoSpeedByMoreThanATenthAndKeepsTheOrder) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> speed(50, 500);
+  for (int i = 0; i < 500; ++i) {
+    std::vector<double> speeds(1 + random() % 20);
+    for (double& each : speeds) each = speed(random);
+    const std::vector<double> even = even_out(speeds);
+    for (size_t a = 0; a < speeds.size(); ++a) {
+      EXPECT_LE(even[a], speeds[a] * 1.1 + 1e-9);
+      EXPECT_GE(even[a], speeds[a]);
+      for (size_t b = 0; b < speeds.size(); ++b) {
+        EXPECT_FALSE(speeds[a] <= speeds[b] && even[a] > even[b]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace byteps::protocol
