@@ -6,6 +6,10 @@
 namespace byteps::protocol {
 
 void Outbox::Port::push(int32_t priority, Kind kind, uint64_t bytes, Send send) {
+  if (kind == Kind::kContribution) {
+    outbox_.contributed_ = true;
+    count_contributions(contribution_bytes_ + bytes);
+  }
   heap_.push_back({priority, kind, next_sequence_++, bytes, std::move(send)});
   std::push_heap(heap_.begin(), heap_.end());
   pump();
@@ -13,6 +17,7 @@ void Outbox::Port::push(int32_t priority, Kind kind, uint64_t bytes, Send send) 
 
 void Outbox::Port::sent(uint64_t bytes) {
   outstanding_bytes_ -= std::min(bytes, outstanding_bytes_);
+  count_contributions(contribution_bytes_ - std::min(bytes, contribution_bytes_));
   pump();
 }
 
@@ -23,6 +28,12 @@ void Outbox::Port::flush() {
 void Outbox::Port::close() {
   heap_.clear();
   outstanding_bytes_ = 0;
+  count_contributions(0);
+}
+
+void Outbox::Port::count_contributions(uint64_t bytes) {
+  outbox_.contribution_bytes_ += bytes - contribution_bytes_;
+  contribution_bytes_ = bytes;
 }
 
 void Outbox::Port::pump() {

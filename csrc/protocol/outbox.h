@@ -77,20 +77,27 @@ class Outbox {
     // Sends while the credit allows it: the next one fits, or nothing is outstanding.
     void pump();
     void send_first();
+    void count_contributions(uint64_t bytes);
 
     Outbox& outbox_;
     std::vector<Entry> heap_;  // the first in order in front
     uint64_t outstanding_bytes_ = 0;
     uint64_t next_sequence_ = 0;
-    bool pumping_ = false;  // send() may push, or report as sent at once
+    uint64_t contribution_bytes_ = 0;  // see Outbox::has_contributed()
+    bool pumping_ = false;             // send() may push, or report as sent at once
   };
 
   // Of each port, from its next event on.
   void set_credit(uint64_t credit_bytes) { credit_bytes_ = credit_bytes; }
   uint64_t credit_bytes() const { return credit_bytes_; }
+  // There were contributions, and those of all ports are written or were closed away. (Of a port that carries answers,
+  // too, each byte that is written counts as one of theirs.)
+  bool has_contributed() const { return contributed_ && contribution_bytes_ == 0; }
 
  private:
   uint64_t credit_bytes_;
+  uint64_t contribution_bytes_ = 0;  // of all ports
+  bool contributed_ = false;
 };
 
 }  // namespace byteps::protocol

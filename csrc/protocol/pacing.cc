@@ -47,13 +47,13 @@ uint64_t Pace::rate(uint32_t from, uint32_t to, const Tree& tree) const {
   return static_cast<uint64_t>(rate_of_site_[site] / connections);
 }
 
-std::optional<uint64_t> Pacer::on_send(uint64_t bytes, TimeUs now) {
+std::optional<uint64_t> Pacer::on_send(uint64_t bytes, TimeUs now, bool rest) {
   if (bytes_per_s_ == 0) return std::nullopt;
   const auto pause_us = static_cast<TimeUs>(2'000'000 * kBurstBytes / bytes_per_s_);
   if (now - last_us_ > pause_us) burst_bytes_ = 0;
   last_us_ = now;
   burst_bytes_ += bytes;
-  const bool hold = burst_bytes_ > kBurstBytes;
+  const bool hold = burst_bytes_ > kBurstBytes && !rest;
   if (hold == held_) return std::nullopt;
   held_ = hold;
   return hold ? bytes_per_s_ : 0;

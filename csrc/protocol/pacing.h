@@ -42,8 +42,9 @@ class Pace {
 class Pacer {
  public:
   explicit Pacer(uint64_t bytes_per_s) : bytes_per_s_(bytes_per_s) {}
-  // `bytes` are handed over at `now`. A value: the connection's rate changes to it; 0: as fast as it can.
-  std::optional<uint64_t> on_send(uint64_t bytes, TimeUs now);
+  // `bytes` are handed over at `now`. A value: the connection's rate changes to it; 0: as fast as it can. `rest`: only
+  // answers are left, which need not leave room for contributions: the connection is not held.
+  std::optional<uint64_t> on_send(uint64_t bytes, TimeUs now, bool rest = false);
 
  private:
   uint64_t bytes_per_s_;

@@ -37,7 +37,8 @@ void Child::enqueue(const DataHead& head, Answer answer) {
   const uint64_t bytes = answer.payload.data.size();
   port_.push(
       head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
-        if (const auto rate = pacer_.on_send(bytes, now_us())) connection_->pace(*rate);
+        const bool rest = shard_.outbox_.has_contributed();
+        if (const auto rate = pacer_.on_send(bytes, now_us(), rest)) connection_->pace(*rate);
         hand_over(answer,
                   [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {
                     if (status && !alive.expired()) port_.sent(bytes);

@@ -125,6 +125,23 @@ TEST_F(OutboxTest, ABatchFromInsideASendWaitsForItsTurn) {
   EXPECT_EQ(sent_, "0ua");
 }
 
+TEST(Outbox, KnowsWhenTheContributionsOfAllPortsAreWritten) {
+  Outbox outbox(10);
+  Outbox::Port one(outbox);
+  Outbox::Port other(outbox);
+  one.push(0, Kind::kAnswer, 10, [] {});
+  EXPECT_FALSE(outbox.has_contributed()) << "there were none";
+  one.sent(10);
+  one.push(0, Kind::kContribution, 10, [] {});
+  one.push(0, Kind::kContribution, 10, [] {});
+  other.push(0, Kind::kContribution, 10, [] {});
+  one.sent(10);
+  one.sent(10);
+  EXPECT_FALSE(outbox.has_contributed()) << "the other port's is not written";
+  other.close();
+  EXPECT_TRUE(outbox.has_contributed());
+}
+
 // The bytes that a connection takes before an urgent partition, whoever pushes what and when: those of the same or of
 // higher priority, and of lower ones at most the credit, or one partition where that is larger.
 TEST(Outbox, AtMostTheCreditOfLessUrgentBytesLeavesBeforeAnUrgentPartition) {

@@ -106,5 +106,12 @@ TEST(Pacer, WithoutARateNothingChanges) {
   for (TimeUs now = 0; now < 100; ++now) EXPECT_EQ(pacer.on_send(1 << 20, now), std::nullopt);
 }
 
+TEST(Pacer, DoesNotHoldTheRest) {
+  Pacer pacer(1'000'000);
+  EXPECT_EQ(pacer.on_send(400 << 10, 1'000'000), std::optional<uint64_t>(1'000'000));
+  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'001, true), std::optional<uint64_t>(0));
+  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'002), std::optional<uint64_t>(1'000'000));
+}
+
 }  // namespace
 }  // namespace byteps::protocol
