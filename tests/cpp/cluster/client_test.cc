@@ -30,6 +30,7 @@ struct Told {
   std::vector<uint32_t> left;
   std::vector<std::string> finished;
   std::vector<Control> answers;
+  std::vector<Control> probes;
 };
 
 class ClientTest : public testing::Test, public ClientEvents {
@@ -103,6 +104,12 @@ class ClientTest : public testing::Test, public ClientEvents {
   void on_finished(const std::string& text) override {
     told_.update([&text](Told& t) { t.finished.push_back(text); });
   }
+  void on_probe_setup(const protocol::ProbeSetup& setup) override {
+    told_.update([&setup](Told& t) { t.probes.emplace_back(setup); });
+  }
+  void on_probe_start(const protocol::ProbeStart& start) override {
+    told_.update([&start](Told& t) { t.probes.emplace_back(start); });
+  }
   Status on_answer(const Control& message) override {
     told_.update([&message](Told& t) { t.answers.push_back(message); });
     return verdict_;
@@ -129,6 +136,20 @@ TEST_F(ClientTest, JoinsStartsAndPassesAnswersOn) {
   ASSERT_TRUE(told_.wait([](const Told& t) { return !t.left.empty(); }));
   EXPECT_EQ(told_.get().answers, (std::vector<Control>{BarrierDone{1, StatusCode::kOk, ""}}));
   EXPECT_EQ(told_.get().left, (std::vector<uint32_t>{0}));
+}
+
+TEST_F(ClientTest, PassesOnWhatMeasuresItsCardBeforeTheJobStarts) {
+  Acceptor& door = open_door();
+  make_client({door.address().port});
+  join();
+  answer_door(door);
+  ASSERT_TRUE(scheduler_->wait_for<Join>());
+  const std::vector<Control> sent{protocol::ProbeSetup{7}, protocol::ProbeStart{1, {{{"10.0.0.2:9000"}}}}};
+  for (const Control& message : sent) scheduler_->send(message);
+  ASSERT_TRUE(told_.wait([](const Told& t) { return t.probes.size() == 2; }));
+  EXPECT_EQ(told_.get().probes, sent);
+  scheduler_->send(roster());
+  ASSERT_TRUE(told_.wait([](const Told& t) { return t.started == 1; }));
 }
 
 TEST_F(ClientTest, AFailureIsToldOnceAndAnswersThatWereUnderWayAreNot) {
