@@ -121,9 +121,11 @@ def test_mutated_frames_of_somebody_who_knows_the_secret(tmp_path: Path) -> None
         assert max(grown) < GROWTH_BYTES, grown
 
 
-def test_mutated_frames_of_a_member(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nic_probe", ["0", "1"])  # while the job runs, and while network cards are measured before
+def test_mutated_frames_of_a_member(nic_probe: str, tmp_path: Path) -> None:
     """Who has joined can end the job. It cannot crash anybody, and the others name it."""
-    with Cluster(tmp_path, workers=2, servers=1, env={"BYTEPS_TIMEOUT_S": "60"}) as cluster:
+    env = {"BYTEPS_TIMEOUT_S": "60", "BYTEPS_NIC_PROBE": nic_probe}
+    with Cluster(tmp_path, workers=2, servers=1, env=env) as cluster:
         scheduler, server = cluster.start_scheduler(), cluster.start_server()
         rank = cluster.start_rank(0, "init", "barrier")
         secret, job_id = cluster.env["BYTEPS_SECRET"], cluster.env["BYTEPS_JOB_ID"]

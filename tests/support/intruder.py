@@ -11,9 +11,10 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-HELLO, PUSH_PULL, RESULT, FAILED, GOODBYE = 1, 2, 3, 4, 5
+HELLO, PUSH_PULL, RESULT, FAILED, GOODBYE, PROBE = 1, 2, 3, 4, 5, 6
 JOIN, ROSTER, DECLARE, PLACED, REFUSED, BARRIER, BARRIER_DONE = 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47
 HEARTBEAT, SUSPECT, LOST, LEAVE, LEFT, FINISHED = 0x48, 0x49, 0x4A, 0x4B, 0x4C, 0x4D
+PROBE_SETUP, PROBE_READY, PROBE_START, PROBE_DONE = 0x4E, 0x4F, 0x50, 0x51
 FLOAT32, SUM = 3, 1
 CLUSTER = 2  # level
 
@@ -71,10 +72,10 @@ def join(rank: int, workers: int, servers: int) -> bytes:
 
 
 def receive_epoch(connection: socket.socket) -> int:
-    """Of the roster, which is what a node that has joined is sent first."""
+    """What a node that has joined is sent first has it: the roster, or what begins a measurement of network cards."""
     prefix = _receive(connection, 16)
     head_bytes, payload_bytes = struct.unpack("<4xH2xQ", prefix)
-    assert _receive(connection, head_bytes)[1] == ROSTER
+    assert _receive(connection, head_bytes)[1] in (ROSTER, PROBE_SETUP)
     return int(struct.unpack_from("<I", _receive(connection, payload_bytes))[0])
 
 
@@ -85,6 +86,7 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
     return [
         *(data(kind, epoch=epoch, rank=rank) for kind in (HELLO, FAILED, GOODBYE)),
         *(data(PUSH_PULL, epoch=epoch, rank=rank, tensor=t, round_=1, payload=b"\0" * 64) for t in range(1, 5)),
+        data(PROBE, epoch=epoch, rank=rank, payload=b"\0" * 64),
         data(RESULT, epoch=epoch, rank=rank, tensor=1, round_=1, payload=b"\0" * 64),
         join(rank, 2, 1),
         control(DECLARE, text("layer0") + struct.pack("<BQB", FLOAT32, 400, 0)),
@@ -97,6 +99,10 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         control(LEFT, numbers),
         control(FINISHED, text("the end")),
         *(control(kind) for kind in (HEARTBEAT, LEAVE)),
+        control(PROBE_SETUP, struct.pack("<I", epoch)),
+        control(PROBE_READY, struct.pack("<I", 1) + text("127.0.0.1:9")),
+        control(PROBE_START, struct.pack("<III", 1, 1, 1) + text("127.0.0.1:9")),
+        control(PROBE_DONE, struct.pack("<IQ", 1, 1 << 20)),
     ]
 
 
