@@ -57,7 +57,7 @@ Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t want
 namespace {
 
 constexpr uint64_t kPartitionsPerSite = 128;
-constexpr uint64_t kLeastBytes = 64 << 10;
+constexpr uint64_t kLeastBytes = 128 << 10;
 constexpr uint64_t kMostBytes = 1 << 20;
 constexpr uint64_t kLeastBytesUnknown = 256 << 10;  // where nobody knows how fast the network is
 constexpr uint64_t kOneMachineBytes = 256 << 10;

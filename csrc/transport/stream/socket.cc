@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <string_view>
 
 namespace byteps::transport {
 namespace {
@@ -22,6 +23,18 @@ int get_option(int fd, int level, int option) {
 void enable(int fd, int level, int option) {
   const int one = 1;
   setsockopt(fd, level, option, &one, sizeof one);
+}
+
+// BBR sends as fast as it has seen the peer receive. Held to a rate, it sees at most that, goes slower after a pause and
+// has no way to catch up; what reacts to losses only stays out of the way. Every process may choose reno.
+void leave_bbr(int fd) {
+  char name[16] = {};  // TCP_CA_NAME_MAX
+  socklen_t length = sizeof name;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return;
+  constexpr std::string_view kInstead = "reno";
+  if (std::string_view(name).starts_with("bbr")) {
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kInstead.data(), kInstead.size());
+  }
 }
 
 }  // namespace
@@ -66,7 +79,11 @@ void tune_tcp(int fd) {
 }
 
 void pace_tcp(int fd, uint64_t bytes_per_s) {
-  if (bytes_per_s == 0) bytes_per_s = ~uint64_t{0};
+  if (bytes_per_s == 0) {
+    bytes_per_s = ~uint64_t{0};
+  } else {
+    leave_bbr(fd);
+  }
   setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s);
 }
 

@@ -23,7 +23,8 @@ Result<Address> adopt_listening_socket(int fd);
 //  - Bytes that the kernel has taken but not sent cannot be overtaken any more: it shall take few (TCP_NOTSENT_LOWAT).
 void tune_tcp(int fd);
 
-// TCP: the kernel spreads what it sends to so many bytes per second; 0: no limit.
+// TCP: the kernel spreads what it sends to so many bytes per second; 0: no limit. Takes a connection that was once held
+// from a congestion control that measures the rate (BBR) to one that does not (reno).
 void pace_tcp(int fd, uint64_t bytes_per_s);
 
 // TCP: the socket counts as readable when so many bytes are there, at least 1, or the peer cannot send more (SO_RCVLOWAT).

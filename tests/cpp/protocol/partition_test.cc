@@ -73,9 +73,9 @@ TEST(PartitionRule, ByTensorSitesAndSpeed) {
   };
   const uint64_t kib = 1024;
   for (const Case& job : {
-           Case{sites(4, 200), 64 << 20, 128 * kib},      // 128 for each site
-           Case{sites(16, 100), 64 << 20, 64 * kib},      // not less
-           Case{sites(4, 200), 1 << 20, 64 * kib},        // small tensors
+           Case{sites(4, 200), 256 << 20, 512 * kib},     // 128 for each site
+           Case{sites(16, 100), 64 << 20, 128 * kib},     // not less
+           Case{sites(4, 200), 1 << 20, 128 * kib},       // small tensors
            Case{sites(4, 200), 4ull << 30, 1024 * kib},   // not more
            Case{sites(4, 100'000), 64 << 20, 512 * kib},  // fast cards
            Case{sites(4, 0), 64 << 20, 256 * kib},        // nobody knows
