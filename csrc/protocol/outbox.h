@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/unique_function.h"
+#include "protocol/pacing.h"
 
 namespace byteps::protocol {
 
@@ -93,11 +94,14 @@ class Outbox {
   // There were contributions, and those of all ports are written or were closed away. (Of a port that carries answers,
   // too, each byte that is written counts as one of theirs.)
   bool has_contributed() const { return contributed_ && contribution_bytes_ == 0; }
+  // For the pacers of the ports' connections.
+  Burst& burst() { return burst_; }
 
  private:
   uint64_t credit_bytes_;
   uint64_t contribution_bytes_ = 0;  // of all ports
   bool contributed_ = false;
+  Burst burst_;
 };
 
 }  // namespace byteps::protocol

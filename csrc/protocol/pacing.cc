@@ -9,6 +9,10 @@ namespace {
 // So much may follow a pause at full speed. A pause is the time in which the held connection carries twice as much.
 constexpr uint64_t kBurstBytes = 256 << 10;
 
+// Connections that fill a card to the last byte let the queue before it grow until it overflows: acknowledgements and
+// bursts come on top of what they carry. So much of the card keeps it short.
+constexpr double kLoad = 0.995;
+
 // What one thread can send and receive over TCP, with much to spare.
 constexpr double kMbpsPerShard = 4000;
 
@@ -28,7 +32,7 @@ Pace::Pace(const Tree& tree, const std::vector<double>& shares) : rate_of_site_(
   std::vector<Site> sites = tree.sites();
   for (Site& site : sites) {
     if (site.nic_mbps <= 0) return;
-    site.nic_mbps = payload_bytes_per_s(site.nic_mbps) * 8 / 1e6;
+    site.nic_mbps = kLoad * payload_bytes_per_s(site.nic_mbps) * 8 / 1e6;
   }
   constexpr uint64_t kManyBytes = 1ull << 40;  // for digits
   const double seconds = predicted_seconds(sites, shares, kManyBytes);
@@ -47,13 +51,17 @@ uint64_t Pace::rate(uint32_t from, uint32_t to, const Tree& tree) const {
   return static_cast<uint64_t>(rate_of_site_[site] / connections);
 }
 
-std::optional<uint64_t> Pacer::on_send(uint64_t bytes, TimeUs now, bool rest) {
+bool Burst::covers(uint64_t bytes, TimeUs now, TimeUs pause_us) {
+  if (now - last_us_ > pause_us) bytes_ = 0;
+  last_us_ = now;
+  bytes_ += bytes;
+  return bytes_ <= kBurstBytes;
+}
+
+std::optional<uint64_t> Pacer::on_send(uint64_t bytes, TimeUs now, Burst& burst, bool rest) {
   if (bytes_per_s_ == 0) return std::nullopt;
   const auto pause_us = static_cast<TimeUs>(2'000'000 * kBurstBytes / bytes_per_s_);
-  if (now - last_us_ > pause_us) burst_bytes_ = 0;
-  last_us_ = now;
-  burst_bytes_ += bytes;
-  const bool hold = burst_bytes_ > kBurstBytes && !rest;
+  const bool hold = !burst.covers(bytes, now, pause_us) && !rest;
   if (hold == held_) return std::nullopt;
   held_ = hold;
   return hold ? bytes_per_s_ : 0;

@@ -38,18 +38,28 @@ class Pace {
   std::vector<double> rate_of_site_;  // of all bytes from one machine to the root at this site
 };
 
-// Holds back a connection that has much to carry, and not one with a few partitions now and then.
+// What the connections of one thread may send at full speed after a pause, all together: what each of them may send on
+// its own would overflow the queue before a card that many connections share.
+class Burst {
+ public:
+  // `bytes` are handed over at `now`: whether they and all since the last pause are few.
+  bool covers(uint64_t bytes, TimeUs now, TimeUs pause_us);
+
+ private:
+  uint64_t bytes_ = 0;  // since the last pause
+  TimeUs last_us_ = 0;
+};
+
+// Holds back a connection of a thread that has much to carry, and not of one with a few partitions now and then.
 class Pacer {
  public:
   explicit Pacer(uint64_t bytes_per_s) : bytes_per_s_(bytes_per_s) {}
-  // `bytes` are handed over at `now`. A value: the connection's rate changes to it; 0: as fast as it can. `rest`: only
-  // answers are left, which need not leave room for contributions: the connection is not held.
-  std::optional<uint64_t> on_send(uint64_t bytes, TimeUs now, bool rest = false);
+  // `bytes` are handed over at `now`; `burst` is the thread's. A value: the connection's rate changes to it; 0: as fast
+  // as it can. `rest`: only answers are left, which need not leave room for contributions: the connection is not held.
+  std::optional<uint64_t> on_send(uint64_t bytes, TimeUs now, Burst& burst, bool rest = false);
 
  private:
   uint64_t bytes_per_s_;
-  uint64_t burst_bytes_ = 0;  // since the last pause
-  TimeUs last_us_ = 0;
   bool held_ = false;
 };
 

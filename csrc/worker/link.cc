@@ -83,7 +83,7 @@ void Link::send(const Outgoing& outgoing) {
   const uint64_t bytes = outgoing.input.size();
   if (!connection_->lends()) {
     add(metrics_.bytes_sent, bytes);
-    if (const auto rate = pacer_.on_send(bytes, now_us())) connection_->pace(*rate);
+    if (const auto rate = pacer_.on_send(bytes, now_us(), outbox_.burst())) connection_->pace(*rate);
   }
   connection_->send(protocol::encode(head), {outgoing.input, outgoing.output},
                     [this, bytes](const Status& status) {

@@ -93,24 +93,35 @@ TEST(Pace, NobodyIsHeldBackWhereASpeedIsUnknownOrNothingTravels) {
 }
 
 TEST(Pacer, HoldsWhatGoesOnAndNotABurstNowAndThen) {
+  Burst burst;
   Pacer pacer(1'000'000);
-  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'000), std::nullopt);
-  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'001), std::optional<uint64_t>(1'000'000));
-  EXPECT_EQ(pacer.on_send(200 << 10, 1'100'000), std::nullopt) << "held already";
-  EXPECT_EQ(pacer.on_send(1, 3'000'000), std::optional<uint64_t>(0)) << "after a pause";
-  EXPECT_EQ(pacer.on_send(1, 3'000'001), std::nullopt);
+  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'000, burst), std::nullopt);
+  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'001, burst), std::optional<uint64_t>(1'000'000));
+  EXPECT_EQ(pacer.on_send(200 << 10, 1'100'000, burst), std::nullopt) << "held already";
+  EXPECT_EQ(pacer.on_send(1, 3'000'000, burst), std::optional<uint64_t>(0)) << "after a pause";
+  EXPECT_EQ(pacer.on_send(1, 3'000'001, burst), std::nullopt);
+}
+
+TEST(Pacer, ABurstIsThatOfAllConnections) {
+  Burst burst;
+  Pacer one(1'000'000), another(1'000'000);
+  EXPECT_EQ(one.on_send(200 << 10, 1'000'000, burst), std::nullopt);
+  EXPECT_EQ(another.on_send(200 << 10, 1'000'001, burst), std::optional<uint64_t>(1'000'000));
+  EXPECT_EQ(one.on_send(1, 1'000'002, burst), std::optional<uint64_t>(1'000'000));
 }
 
 TEST(Pacer, WithoutARateNothingChanges) {
+  Burst burst;
   Pacer pacer(0);
-  for (TimeUs now = 0; now < 100; ++now) EXPECT_EQ(pacer.on_send(1 << 20, now), std::nullopt);
+  for (TimeUs now = 0; now < 100; ++now) EXPECT_EQ(pacer.on_send(1 << 20, now, burst), std::nullopt);
 }
 
 TEST(Pacer, DoesNotHoldTheRest) {
+  Burst burst;
   Pacer pacer(1'000'000);
-  EXPECT_EQ(pacer.on_send(400 << 10, 1'000'000), std::optional<uint64_t>(1'000'000));
-  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'001, true), std::optional<uint64_t>(0));
-  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'002), std::optional<uint64_t>(1'000'000));
+  EXPECT_EQ(pacer.on_send(400 << 10, 1'000'000, burst), std::optional<uint64_t>(1'000'000));
+  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'001, burst, true), std::optional<uint64_t>(0));
+  EXPECT_EQ(pacer.on_send(200 << 10, 1'000'002, burst), std::optional<uint64_t>(1'000'000));
 }
 
 }  // namespace
