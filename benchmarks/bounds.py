@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 _STEPS = 100  # of the bisection: to the last bit
@@ -43,3 +44,46 @@ def placement_bound_s(
 def parameter_server_bound_s(size_bytes: float, workers: int, servers: int, bytes_per_s: float) -> float:
     """All on servers, equal rates."""
     return size_bytes / bytes_per_s * max(1.0, workers / servers)
+
+
+def overlap_bound_s(forward_s: Sequence[float], backward_s: Sequence[float], communication_s: Sequence[float]) -> float:
+    """The least time of a training step, from one backward to the next; times by layer, in forward's order.
+
+    A layer's communication may begin when backward is through with the layer, and its next forward when it is over.
+    One thing at a time goes over the link, always the one needed first, and gives way to a more urgent one: that is the
+    schedule with the earliest deadlines first, and no other one makes the latest layer less late.
+    Source: Horn, "Some Simple Scheduling Algorithms", 1974.
+    """
+    layers = range(len(forward_s))
+    ready_s, now = [0.0] * len(layers), 0.0
+    for layer in reversed(layers):
+        now += backward_s[layer]
+        ready_s[layer] = now
+    over_s = _most_urgent_first(ready_s, communication_s)
+    end_s = now
+    for layer in layers:
+        end_s = max(end_s, over_s[layer]) + forward_s[layer]
+    return end_s
+
+
+def _most_urgent_first(ready_s: Sequence[float], needs_s: Sequence[float]) -> list[float]:
+    """When each of some jobs is over, on one link that they may leave and take again; the first is the most urgent."""
+    left_s = list(needs_s)
+    over_s = [0.0] * len(left_s)
+    coming = sorted(range(len(left_s)), key=lambda job: ready_s[job], reverse=True)
+    waiting: list[int] = []
+    now = 0.0
+    while coming or waiting:
+        if not waiting:
+            now = max(now, ready_s[coming[-1]])
+        while coming and ready_s[coming[-1]] <= now:
+            heapq.heappush(waiting, coming.pop())
+        job = waiting[0]
+        until_s = now + left_s[job]
+        if coming and ready_s[coming[-1]] < until_s:
+            left_s[job] -= ready_s[coming[-1]] - now
+            now = ready_s[coming[-1]]
+        else:
+            now = over_s[job] = until_s
+            heapq.heappop(waiting)
+    return over_s

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 Shape = tuple[int, ...]
 
+FORWARD_PART = 1 / 3  # of the work: backward has two products for each of forward's
+
 
 class Layer(NamedTuple):
     """Parameters that are ready, and needed, together."""

@@ -154,7 +154,7 @@ class Config:
         "speed of the network. What the scheduler's process says counts.",
     )
     credit_bytes: int = knob(
-        1 << 20,
+        256 << 10,
         "BYTEPS_SCHEDULING_CREDIT",
         parse=size_bytes(0, 1 << 40),
         unit="bytes",

@@ -16,12 +16,11 @@ import numpy as np
 
 import byteps
 from benchmarks.harness.rank import serve
-from benchmarks.models import MODELS, Layer
+from benchmarks.models import FORWARD_PART, MODELS, Layer
 from byteps.ops import Buffer, Handle, Sum, push_pull_buffer, synchronize
 
 _SIDE = 192  # of the matrices: a product takes a fraction of a millisecond
 _CALIBRATION_S = 0.5
-_FORWARD_PART = 1 / 3  # backward has two products for each of forward's
 
 
 class Compute:
@@ -89,9 +88,9 @@ class Training:
         for _ in range(steps + 1):  # the first fills the pipeline
             for layer in layers:
                 self._finish(under_way.pop(layer, []))
-                self._compute.work(self._work[layer] * compute_s * _FORWARD_PART)
+                self._compute.work(self._work[layer] * compute_s * FORWARD_PART)
             for layer in reversed(layers):
-                self._compute.work(self._work[layer] * compute_s * (1 - _FORWARD_PART))
+                self._compute.work(self._work[layer] * compute_s * (1 - FORWARD_PART))
                 under_way[layer] = self._start(layer, -layer if with_priority else 0)
             ends.append(time.monotonic())
         for handles in under_way.values():

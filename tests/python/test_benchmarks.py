@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.bounds import parameter_server_bound_s, placement_bound_s
+from benchmarks.bounds import overlap_bound_s, parameter_server_bound_s, placement_bound_s
 from benchmarks.harness.alternate import Figures, alternate
 from benchmarks.harness.contender import Contender, ContenderError, Spawn, Started
 from benchmarks.harness.results import Case
@@ -46,6 +46,24 @@ def test_a_bound_is_never_above_a_ring_or_a_parameter_server(workers: list[float
 @given(RATES, FEW_RATES, st.floats(1.0, 100.0))
 def test_another_server_never_raises_the_bound(workers: list[float], servers: list[float], more: float) -> None:
     assert placement_bound_s(1.0, workers, [*servers, more]) <= placement_bound_s(1.0, workers, servers) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("forward_s", "backward_s", "communication_s", "step_s"),
+    [
+        ([1.0], [2.0], [0.0], 3.0),
+        ([1.0], [2.0], [4.0], 7.0),  # one layer: nothing to overlap with
+        ([1.0, 1.0], [2.0, 2.0], [0.0, 2.0], 6.0),  # hidden by backward
+        ([1.0, 1.0], [2.0, 2.0], [0.0, 3.0], 6.0),  # and by the first layer's forward
+        ([1.0, 1.0], [2.0, 2.0], [0.0, 4.0], 7.0),
+        ([1.0, 1.0], [2.0, 2.0], [1.0, 4.0], 8.0),  # the first layer goes before what is left of the last one
+        ([0.0, 0.0, 9.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.5], 10.5),  # the last two of them in backward
+    ],
+)
+def test_bound_of_overlap(
+    forward_s: list[float], backward_s: list[float], communication_s: list[float], step_s: float
+) -> None:
+    assert overlap_bound_s(forward_s, backward_s, communication_s) == pytest.approx(step_s)
 
 
 def test_few_servers_are_the_limit_of_a_parameter_server() -> None:

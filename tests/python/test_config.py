@@ -193,7 +193,7 @@ def test_byteps_variables_go_before_those_of_launchers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "credit_bytes"), [("4", 4 << 16), ("1023", 1023 << 16), ("1M", 1 << 20), ("0", 1 << 20), ("4096", 4096)]
+    ("text", "credit_bytes"), [("4", 4 << 16), ("1023", 1023 << 16), ("1M", 1 << 20), ("0", 256 << 10), ("4096", 4096)]
 )
 def test_small_credits_count_partitions(text: str, credit_bytes: int) -> None:
     config = Config.parse({"BYTEPS_SCHEDULING_CREDIT": text, "BYTEPS_PARTITION_BYTES": "64K"})
