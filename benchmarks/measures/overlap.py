@@ -18,7 +18,7 @@ TITLE = "Network lab: compute and communication at once, 2 workers"
 DEADLINE_S = 480
 
 # Slow enough that the CPU time of four network stacks on two cores is a small part of a step.
-RATES_MBPS = {"ResNet-50": 300, "GPT-2 small": 600}
+RATES_MBPS = {"ResNet-50": 200, "GPT-2 small": 600}
 MODES = ("compute", "communication", "priority", "no priority")
 NAMES = {"priority": "byteps", "no priority": "byteps, no priority"}
 TURNS = 5
