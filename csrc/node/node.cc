@@ -10,8 +10,6 @@
 #include "base/log.h"
 #include "node/host.h"
 #include "transport/inproc.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
 namespace {
@@ -32,27 +30,6 @@ log::Level level_from(const std::string& name) {
 std::string log_prefix(const NodeConfig& config, int rank) {
   if (config.role == "worker") return rank < 0 ? "r?" : "r" + std::to_string(rank);
   return config.role + (rank < 0 ? "" : " " + std::to_string(rank));
-}
-
-std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
-  transport::TcpOptions options;
-  options.credentials = {config.secret, config.job_id};
-  return transport::make_tcp_transport(std::move(options));
-}
-
-// Else why ranks of this machine have to use TCP.
-Result<std::unique_ptr<transport::Transport>> make_shm(const NodeConfig& config) {
-  if (config.role != "worker") return unimplemented("for workers only");
-  if (!config.shm) return unimplemented("BYTEPS_SHM is 0");
-  transport::ShmOptions options;
-  options.stream.credentials = {config.secret, config.job_id};
-  const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
-  const size_t partition_bytes =
-      config.autotune ? std::max<size_t>(configured_bytes, protocol::kMostCutBytes) : configured_bytes;
-  options.lend_bytes = std::max(options.lend_bytes, 2 * partition_bytes);
-  auto shm = transport::make_shm_transport(std::move(options));
-  BPS_RETURN_IF_ERROR(shm->viable());
-  return shm;
 }
 
 // `speed_mbps` of the network card, 0: unknown.
@@ -87,8 +64,7 @@ Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepW
   log::set_prefix(log_prefix(config, config.rank));
   std::unique_ptr<Node> node(new Node(config));
   node->start_deadline_us_ = now_us() + seconds_to_us(config.start_timeout_s);
-  node->tcp_ = make_tcp(config);
-  node->shm_ = make_shm(config);
+  node->routes_ = std::make_unique<Routes>(config);
   BPS_RETURN_IF_ERROR(node->start_loops());
   if (config.role == "scheduler" || config.host_scheduler) BPS_RETURN_IF_ERROR(node->start_scheduler());
   if (config.role == "scheduler") return node;
@@ -133,11 +109,11 @@ Status Node::start_scheduler() {
                                  .fit_shards = config_.service_threads == 0,
                                  .first_epoch = std::random_device{}()});
   if (config_.scheduler_fd >= 0) {
-    BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, config_.scheduler_fd));
+    BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), config_.scheduler_fd));
   } else {
     auto ip = scheduler_bind_address(config_);
     if (!ip) return ip.status();
-    BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, *ip, config_.scheduler_ports));
+    BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), *ip, config_.scheduler_ports));
   }
   BPS_LOG(kInfo) << "scheduler listens on " << scheduler_->address().to_string();
   return Status::ok();
@@ -149,10 +125,9 @@ Status Node::start_service_and_join() {
     places.push_back({data_loops_[i].get(), outboxes_[i].get()});
   }
   service_ = std::make_unique<summation::Service>(places, metrics_, *this);
-  auto addresses = service_->listen(*tcp_, {ip_, 0});
+  auto addresses = service_->listen(routes_->tcp(), {ip_, 0});
   if (!addresses) return addresses.status();
-  Result<std::vector<std::string>> local_addresses(std::vector<std::string>{});
-  if (shm_) local_addresses = service_->listen(**shm_, {"@", 0});
+  auto local_addresses = routes_->listen_locally(*service_);
   if (!local_addresses) return local_addresses.status();
   BPS_LOG(kInfo) << "address " << ip_ << ", summation service at " << addresses->front();
 
@@ -166,7 +141,7 @@ Status Node::start_service_and_join() {
     options.scheduler_host = bound == "0.0.0.0" ? "127.0.0.1" : bound == "::" ? "::1" : bound;
     options.scheduler_ports = {scheduler_->address().port};
   }
-  client_ = std::make_unique<cluster::Client>(*control_loop_, *tcp_, std::move(options), *this);
+  client_ = std::make_unique<cluster::Client>(*control_loop_, routes_->tcp(), std::move(options), *this);
   client_->join(make_join(*addresses, *local_addresses));
   return Status::ok();
 }
@@ -199,7 +174,7 @@ void Node::on_probe_setup(const protocol::ProbeSetup& setup) {
   if (!transport::Address{ip_, 0}.is_loopback()) {  // behind which there is no card
     std::vector<transport::EventLoop*> loops;
     for (const auto& loop : data_loops_) loops.push_back(loop.get());
-    nic_probe_ = std::make_unique<NicProbe>(*tcp_, *control_loop_, loops, setup.epoch);
+    nic_probe_ = std::make_unique<NicProbe>(routes_->tcp(), *control_loop_, loops, setup.epoch);
     auto addresses = nic_probe_->listen(ip_);
     if (addresses) ready.addresses = std::move(*addresses);
     if (!addresses) BPS_LOG(kWarning) << addresses.status().message();
@@ -301,54 +276,11 @@ worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_
     };
   } else {
     connector = [this, &loop, service, shard](transport::ConnectCallback done) {
-      connect(loop, roster_.nodes[service], shard, std::move(done));
+      routes_->connect(loop, self_, roster_.nodes[service], shard, std::move(done));
     };
   }
   return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), *outboxes_[place],
                                                 metrics_, events)};
-}
-
-void Node::connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
-                   transport::ConnectCallback done) {
-  const bool is_together = node.role == protocol::Role::kWorker && node.machine == self_.machine;
-  if (!is_together) return connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
-  if (const Status may = may_share_memory(node, shard); !may) {
-    tell_detour(node, may);
-    return connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
-  }
-  connect_to(**shm_, loop, node.local_addresses[shard],
-             [this, &loop, &node, shard, done = std::move(done)](auto connection) mutable {
-               if (connection) return done(std::move(connection));
-               tell_detour(node, connection.status());
-               connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
-             });
-}
-
-Status Node::may_share_memory(const protocol::NodeInfo& node, size_t shard) const {
-  if (!shm_) return shm_.status();
-  if (shard < node.local_addresses.size()) return Status::ok();
-  return unimplemented("it offers none; its own log may say why");
-}
-
-// Once for each peer, however many shards it has.
-void Node::tell_detour(const protocol::NodeInfo& node, const Status& why) {
-  {
-    MutexLock lock(mutex_);
-    if (!detours_.insert(node.rank).second) return;
-  }
-  const std::string text = "no shared memory with " + node.describe() + ", TCP instead: " + why.message();
-  if (config_.shm) {
-    BPS_LOG(kWarning) << text;
-  } else {
-    BPS_LOG(kInfo) << text;  // as asked for
-  }
-}
-
-void Node::connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,
-                      transport::ConnectCallback done) const {
-  auto parsed = transport::parse_address(address);
-  if (!parsed) return done(parsed.status());
-  transport.connect(loop, *parsed, now_us() + seconds_to_us(config_.timeout_s), std::move(done));
 }
 
 void Node::on_failed(const Status& why) {

@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +22,7 @@
 #include "cluster/client.h"
 #include "cluster/scheduler.h"
 #include "node/nic_probe.h"
+#include "node/routes.h"
 #include "node/uplink.h"
 #include "protocol/outbox.h"
 #include "protocol/pacing.h"
@@ -99,23 +99,13 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
                    worker::LinkEvents& events);
   worker::Lane make_lane(const protocol::Tree& tree, uint32_t service, size_t shard, protocol::Level level,
                          worker::LinkEvents& events);
-  // To a shard of another node's service: through shared memory where both can, else by TCP, and the log says why.
-  void connect(transport::EventLoop& loop, const protocol::NodeInfo& node, size_t shard,
-               transport::ConnectCallback done);
-  void connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,
-                  transport::ConnectCallback done) const;
-  // Why not through shared memory to a shard of another rank of this machine; ok: it may be tried.
-  Status may_share_memory(const protocol::NodeInfo& node, size_t shard) const;
-  void tell_detour(const protocol::NodeInfo& node, const Status& why);
   Status usable() const;
 
   const NodeConfig config_;
   TimeUs start_deadline_us_ = 0;
   std::string ip_;  // that others reach this node at
   Metrics metrics_;
-  std::unique_ptr<transport::Transport> tcp_;
-  Result<std::unique_ptr<transport::Transport>> shm_ =
-      unimplemented("not tried");  // an error: not to be used
+  std::unique_ptr<Routes> routes_;
   std::vector<std::unique_ptr<transport::EventLoop>> data_loops_;
   std::vector<std::unique_ptr<protocol::Outbox>> outboxes_;  // of each of them, used on its thread
   std::unique_ptr<transport::EventLoop> control_loop_;
@@ -139,7 +129,6 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   bool shut_down_ BPS_GUARDED_BY(mutex_) = false;
   uint32_t barrier_sequence_ BPS_GUARDED_BY(mutex_) = 0;
   std::map<uint32_t, std::shared_ptr<BarrierWait>> barriers_ BPS_GUARDED_BY(mutex_);
-  std::set<int32_t> detours_ BPS_GUARDED_BY(mutex_);  // ranks of this machine that are reached by TCP
 };
 
 }  // namespace byteps::node
