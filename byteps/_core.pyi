@@ -7,7 +7,7 @@ from typing import final
 
 # Wire values (csrc/base/dtype.h).
 DTYPE_CODES: dict[str, int]  # "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"
-OP_CODES: dict[str, int]  # "sum", "average", "min", "max", "product", "broadcast"
+OP_CODES: dict[str, int]  # "sum", "average", "min", "max", "product", "broadcast", "seed", "accumulate"
 
 @final
 class NodeConfig:
@@ -68,16 +68,31 @@ class Node:
     @property
     def num_servers(self) -> int: ...
     def declare(self, name: str, dtype: int, nbytes: int) -> None:
-        """Asks for the tensor's placement ahead of its first push_pull. Does not wait."""
+        """Asks for the tensor's placement ahead of its first push_pull. Does not wait. Not for what is kept."""
 
     def push_pull(
-        self, name: str, input_ptr: int, output_ptr: int, nbytes: int, dtype: int, op: int, root: int, priority: int
+        self,
+        name: str,
+        input_ptr: int,
+        output_ptr: int,
+        nbytes: int,
+        dtype: int,
+        op: int,
+        root: int,
+        priority: int,
+        staleness: int = 0,
     ) -> int:
         """Starts one push_pull of `nbytes` bytes and returns its handle at once.
 
         `input_ptr` may equal `output_ptr`. Both must stay valid, and the input unchanged, until the handle is
         done; the caller keeps the tensors alive. Larger `priority` goes first. A name may be in flight once.
-        `root` is used by op "broadcast" only.
+        `root` is used by "broadcast", "seed" and "accumulate" only.
+
+        "seed" and "accumulate" are for a tensor that the summation services keep, and give its value as it is then.
+        The root's values become it with the first "seed"; what others seed is not looked at, nor is what the root seeds
+        later. With "accumulate" the input is added. All push_pulls of the name together count this rank's rounds: round
+        r is answered once every rank has had round r - `staleness` (255: whatever they have had), see
+        csrc/protocol/keeper.h. `staleness` is the same on all ranks and in all rounds.
         """
 
     def poll(self, handle: int) -> bool:
@@ -87,6 +102,12 @@ class Node:
         """Blocks until done, raises what went wrong, and frees the handle (also when it raises, but for a
         timeout: then the handle stays and `byteps.errors.TimeoutError` is raised).
         """
+
+    def announce(self, handle: int) -> None:
+        """Makes `next_done` give this handle once it is done. It still has to be waited for."""
+
+    def next_done(self) -> int | None:
+        """Blocks until an announced handle is done, and gives each of them once; None after `shutdown`."""
 
     def barrier(self) -> None:
         """Blocks until every worker has called it."""

@@ -46,13 +46,15 @@ std::string_view to_string(ReduceOp op) {
     case ReduceOp::kMax: return "max";
     case ReduceOp::kProduct: return "product";
     case ReduceOp::kBroadcast: return "broadcast";
+    case ReduceOp::kSeed: return "seed";
+    case ReduceOp::kAccumulate: return "accumulate";
   }
   return "unknown";
 }
 
 Result<ReduceOp> reduce_op_from(uint8_t value) {
-  if (value < 1 || value > 6) {
-    return data_loss("reduction: expected a code from 1 to 6, got " + std::to_string(value));
+  if (value < 1 || value > 8) {
+    return data_loss("reduction: expected a code from 1 to 8, got " + std::to_string(value));
   }
   return static_cast<ReduceOp>(value);
 }

@@ -34,7 +34,13 @@ enum class ReduceOp : uint8_t {
   kMax = 4,
   kProduct = 5,
   kBroadcast = 6,  // every rank gets the root's values
+  // Of a tensor whose value a service keeps from one push_pull to the next. Every rank gets that value.
+  kSeed = 7,        // the root's values become it, unless there is one
+  kAccumulate = 8,  // each rank's values are added to it
 };
+
+// Whether it is of a value that a service keeps.
+constexpr bool is_kept(ReduceOp op) { return op == ReduceOp::kSeed || op == ReduceOp::kAccumulate; }
 
 std::string_view to_string(ReduceOp op);
 Result<ReduceOp> reduce_op_from(uint8_t value);

@@ -40,7 +40,7 @@ void reduce_n(uintptr_t dst, const std::vector<uintptr_t>& srcs, size_t count, i
   const auto checked_op = reduce_op_from(static_cast<uint8_t>(op));
   if (!checked_dtype) throw_if_failed(checked_dtype.status());
   if (!checked_op) throw_if_failed(checked_op.status());
-  if (srcs.empty() || *checked_op == ReduceOp::kBroadcast) {
+  if (srcs.empty() || *checked_op >= ReduceOp::kBroadcast) {
     throw_if_failed(invalid_argument("reduce_n: expected a reduction and at least one source"));
   }
   std::vector<const void*> sources;

@@ -49,13 +49,17 @@ ReduceOp checked_op(int code) {
 
 // Short and never waits: keeps the GIL.
 protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintptr_t output, uint64_t bytes,
-                           int dtype, int op, int root, int priority) {
+                           int dtype, int op, int root, int priority, int staleness) {
+  if (staleness < 0 || staleness > protocol::kUnboundedStaleness) {
+    throw_if_failed(invalid_argument("staleness: expected 0 to 255, got " + std::to_string(staleness)));
+  }
   const protocol::PushPull request{.name = std::move(name),
                                    .dtype = checked_dtype(dtype),
                                    .bytes = bytes,
                                    .op = checked_op(op),
                                    .root = static_cast<uint32_t>(root),
-                                   .priority = priority};
+                                   .priority = priority,
+                                   .staleness = static_cast<uint8_t>(staleness)};
   return value_or_throw(node.push_pull(request, reinterpret_cast<const std::byte*>(input),
                                        reinterpret_cast<std::byte*>(output)));
 }
@@ -102,11 +106,15 @@ void bind_node(py::module_& module) {
           },
           arg("name"), arg("dtype"), arg("nbytes"))
       .def("push_pull", &push_pull, arg("name"), arg("input_ptr"), arg("output_ptr"), arg("nbytes"),
-           arg("dtype"), arg("op"), arg("root"), arg("priority"))
+           arg("dtype"), arg("op"), arg("root"), arg("priority"), arg("staleness") = 0)
       .def(
           "poll", [](Node& node, protocol::Handle handle) { return value_or_throw(node.poll(handle)); },
           arg("handle"))
       .def("wait", &wait, arg("handle"), arg("timeout_s") = py::none())
+      .def(
+          "announce", [](Node& node, protocol::Handle handle) { throw_if_failed(node.announce(handle)); },
+          arg("handle"))
+      .def("next_done", &Node::next_done, WithoutGil())
       .def("barrier",
            [](Node& node) { run_without_gil([&] { return node.barrier(keep_waiting_unless_signalled()); }); })
       .def("failure", [](const Node& node) { return node.failure().message(); })

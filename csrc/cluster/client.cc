@@ -99,12 +99,14 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
   loop_.run_at(now_us() + kCandidatePauseUs, [this, attempt] { try_connect(attempt + 1); });
 }
 
-// Called from inside a callback of the channel, which is destroyed after that.
+// May be called from inside a callback of the channel, which is destroyed after that.
 void Client::connect_again() {
   if (refusal_.is_ok()) first_refusal_us_ = now_us();
   refusal_ = deadline_exceeded("it is still that of a job that this process has left");
-  channel_->close();
-  loop_.post([doomed = std::move(channel_)] {});
+  if (channel_) {
+    channel_->close();
+    loop_.post([doomed = std::move(channel_)] {});
+  }
   loop_.run_at(now_us() + kCandidatePauseUs, [this] { try_connect(0); });
 }
 

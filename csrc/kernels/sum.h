@@ -24,7 +24,7 @@ namespace byteps::kernels {
 
 struct Reduction {
   DType dtype = DType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;  // not kBroadcast
+  ReduceOp op = ReduceOp::kSum;  // one before kBroadcast
   int divisor = 1;               // for kAverage: how many contributions the sum has; at least 1
 };
 

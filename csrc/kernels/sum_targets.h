@@ -22,7 +22,7 @@ struct Call {
 using Kernel = void (*)(const Call& call);
 
 inline constexpr size_t kDTypes = 8;
-inline constexpr size_t kReductions = 5;  // all of ReduceOp but kBroadcast, the last
+inline constexpr size_t kReductions = 5;  // those of ReduceOp before kBroadcast
 // [dtype - 1][op - 1]: both enumerations count from one.
 using KernelTable = std::array<std::array<Kernel, kReductions>, kDTypes>;
 

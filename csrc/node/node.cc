@@ -237,6 +237,7 @@ void Node::build_worker(const protocol::Tree& tree) {
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
   build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
               worker_->lanes(), *worker_);
+  build_lanes(tree, protocol::Level::kRanks, worker_->lanes_to_keepers(), *worker_);
   if (!has_machine_level) return;
   uplink_ = std::make_unique<NodeUplink>(
       rank, [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
@@ -387,6 +388,15 @@ Status Node::wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting
   }
 }
 
+Status Node::announce(protocol::Handle handle) {
+  if (!worker_) return failed_precondition("only a worker has handles");
+  return worker_->handles().announce(handle);
+}
+
+std::optional<protocol::Handle> Node::next_done() {
+  return worker_ ? worker_->handles().next_done() : std::nullopt;
+}
+
 Status Node::barrier(const KeepWaiting& keep_waiting) {
   BPS_RETURN_IF_ERROR(usable());
   const auto barrier = std::make_shared<BarrierWait>();
@@ -436,6 +446,7 @@ void Node::shutdown() {
   if (scheduler_) scheduler_->shutdown(host + " has left the job", deadline_us());
   for (const auto& loop : data_loops_) loop->stop();
   if (control_loop_) control_loop_->stop();
+  if (worker_) worker_->handles().close();
   down_.set();
 }
 

@@ -56,6 +56,9 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
                                      std::byte* output);
   Result<bool> poll(protocol::Handle handle);
   Status wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting);
+  // worker::HandleTable's. `next_done` is for one thread at most, and ends with the shutdown.
+  Status announce(protocol::Handle handle);
+  std::optional<protocol::Handle> next_done();
 
   // Blocks until every worker has called it.
   Status barrier(const KeepWaiting& keep_waiting);

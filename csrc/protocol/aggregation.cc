@@ -11,10 +11,6 @@
 namespace byteps::protocol {
 namespace {
 
-std::string describe_key(const Key& key) {
-  return "tensor " + std::to_string(key.tensor) + ", partition " + std::to_string(key.partition);
-}
-
 // "average of 25 elements of float32", "broadcast from rank 1 of …".
 std::string describe_request(const DataHead& head) {
   std::string text(to_string(head.op));
@@ -24,10 +20,6 @@ std::string describe_request(const DataHead& head) {
 
 bool agree(const DataHead& a, const DataHead& b) {
   return a.dtype == b.dtype && a.op == b.op && a.bytes == b.bytes && a.root == b.root;
-}
-
-TimeUs after(TimeUs start_us, TimeUs wait_us) {
-  return wait_us < kNever - start_us ? start_us + wait_us : kNever;
 }
 
 }  // namespace
@@ -43,11 +35,11 @@ Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t chi
   const uint32_t last_round = state ? state->last_round[child] : 0;
   if (head.round <= last_round) return Verdict::kRepeat;
   if (head.round != last_round + 1) {
-    return data_loss(children_.describe[child] + ": " + describe_key(head.key) + ": expected round " +
+    return data_loss(children_.describe[child] + ": " + describe(head.key) + ": expected round " +
                      std::to_string(last_round + 1) + ", got " + std::to_string(head.round));
   }
   if (state && state->arrived_count > 0 && state->first.round == last_round) {
-    return data_loss(children_.describe[child] + ": " + describe_key(head.key) + ": round " +
+    return data_loss(children_.describe[child] + ": " + describe(head.key) + ": round " +
                      std::to_string(head.round) + " before the answer to round " +
                      std::to_string(last_round));
   }
@@ -57,13 +49,17 @@ Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t chi
 Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const {
   BPS_CHECK(child < num_children()) << "child " << child;
   auto expected = [&](const char* field, uint64_t want, uint64_t got) {
-    return data_loss(children_.describe[child] + ": " + describe_key(head.key) + ": " + field +
-                     ": expected " + std::to_string(want) + ", got " + std::to_string(got));
+    return data_loss(children_.describe[child] + ": " + describe(head.key) + ": " + field + ": expected " +
+                     std::to_string(want) + ", got " + std::to_string(got));
   };
   if (head.round == 0) return expected("round", 1, 0);
   if (head.type == DataType::kFailed) return Status::ok();
   if (head.type != DataType::kPushPull) {
     return expected("type", static_cast<uint64_t>(DataType::kPushPull), static_cast<uint64_t>(head.type));
+  }
+  if (is_kept(head.op)) {
+    return data_loss(children_.describe[child] + ": " + describe(head.key) + ": expected a reduction, got " +
+                     std::string(to_string(head.op)));
   }
   const bool is_broadcast = head.op == ReduceOp::kBroadcast;
   if (is_broadcast && head.root >= children_.of_rank.size()) {
@@ -210,7 +206,7 @@ void Aggregator::fail_all(const Status& why, AggregationActions& actions) {
 
 void Aggregator::on_tick(TimeUs now, AggregationActions& actions) {
   for (auto* list : {&overdue_, &gathering_}) {
-    while (!list->empty() && after(list->front()->started_us, limits_.op_timeout_us) <= now) {
+    while (!list->empty() && later(list->front()->started_us, limits_.op_timeout_us) <= now) {
       KeyState& state = *list->front();
       fail_round(state,
                  deadline_exceeded("round " + std::to_string(state.first.round) + " has waited " +
@@ -224,7 +220,7 @@ void Aggregator::on_tick(TimeUs now, AggregationActions& actions) {
 // One line for all that became overdue: usually one slow rank holds up every tensor.
 void Aggregator::warn(TimeUs now, AggregationActions& actions) {
   size_t count = 0;
-  while (!gathering_.empty() && after(gathering_.front()->started_us, limits_.stall_warning_us) <= now) {
+  while (!gathering_.empty() && later(gathering_.front()->started_us, limits_.stall_warning_us) <= now) {
     KeyState& state = *gathering_.front();
     state.warned = true;
     overdue_.splice(overdue_.end(), gathering_, state.place);
@@ -232,7 +228,7 @@ void Aggregator::warn(TimeUs now, AggregationActions& actions) {
   }
   if (count == 0) return;
   const KeyState& oldest = **std::prev(overdue_.end(), static_cast<ptrdiff_t>(count));
-  std::string text = "round " + std::to_string(oldest.first.round) + " of " + describe_key(oldest.key) +
+  std::string text = "round " + std::to_string(oldest.first.round) + " of " + describe(oldest.key) +
                      " has waited " + seconds(now - oldest.started_us) + " for " + missing(oldest);
   if (count > 1) text += "; so have " + std::to_string(count - 1) + " more partitions";
   actions.push_back(Stalled{std::move(text)});
@@ -249,9 +245,9 @@ std::string Aggregator::missing(const KeyState& state) const {
 TimeUs Aggregator::next_tick_us() const {
   TimeUs next = kNever;
   if (!gathering_.empty()) {
-    next = after(gathering_.front()->started_us, std::min(limits_.stall_warning_us, limits_.op_timeout_us));
+    next = later(gathering_.front()->started_us, std::min(limits_.stall_warning_us, limits_.op_timeout_us));
   }
-  if (!overdue_.empty()) next = std::min(next, after(overdue_.front()->started_us, limits_.op_timeout_us));
+  if (!overdue_.empty()) next = std::min(next, later(overdue_.front()->started_us, limits_.op_timeout_us));
   return next;
 }
 

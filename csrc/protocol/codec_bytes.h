@@ -50,6 +50,7 @@ class ByteWriter {
     out_.resize(out_.size() + sizeof(T));
     store_number(&out_[out_.size() - sizeof(T)], value);
   }
+  void flag(const char* field, bool value) { number(field, static_cast<uint8_t>(value)); }
   template <typename Enum>
   void enumeration(const char* field, Enum value, Result<Enum> (* /*from*/)(uint8_t)) {
     number(field, static_cast<uint8_t>(value));
@@ -89,6 +90,11 @@ class ByteReader {
                   ", got " + std::to_string(read));
     }
     value = read;
+  }
+  void flag(const char* field, bool& value) {
+    uint8_t read = 0;
+    number(field, read, 0, 1);
+    value = read != 0;
   }
   template <typename Enum>
   void enumeration(const char* field, Enum& value, Result<Enum> (*from)(uint8_t)) {

@@ -23,6 +23,7 @@ Membership::Membership(std::string scheduler, bool hosted_by_rank_0, TimeUs star
 void Membership::on_connected(Join join, TimeUs now, MembershipActions& actions) {
   if (ended()) return;
   connected_ = true;
+  answered_ = false;
   last_heard_us_ = now;
   next_heartbeat_us_ = now + timeout_us_ / kHeartbeatsPerTimeout;
   actions.emplace_back(SendControl{std::move(join)});
@@ -30,6 +31,7 @@ void Membership::on_connected(Join join, TimeUs now, MembershipActions& actions)
 
 Status Membership::on_message(const Control& message, TimeUs now, MembershipActions& actions) {
   if (ended()) return Status::ok();
+  answered_ = true;
   last_heard_us_ = now;
   if (const auto* roster = std::get_if<Roster>(&message)) return on_roster(*roster, now, actions);
   if (const auto* left = std::get_if<Left>(&message)) return on_left(*left, actions);
@@ -71,20 +73,23 @@ Status Membership::on_left(const Left& left, MembershipActions& actions) {
 }
 
 void Membership::finish(const std::string& text, TimeUs now, MembershipActions& actions) {
-  if (!started()) {
-    connected_ = false;
-    actions.emplace_back(TryAgain{});
-    return;
-  }
+  if (!started()) return try_again(actions);
   finished_ = true;
   const bool is_worker = roster_->nodes[roster_->self].role == Role::kWorker;
   if (is_worker && !leaving_) finish_deadline_us_ = now + timeout_us_;
   actions.emplace_back(JobFinished{text});
 }
 
+void Membership::try_again(MembershipActions& actions) {
+  connected_ = false;
+  actions.emplace_back(TryAgain{});
+}
+
 void Membership::on_scheduler_closed(const Status& why, MembershipActions& actions) {
   if (ended()) return;
   if (!connected_) return fail(why.with_context("cannot join the job: " + name_scheduler()), actions);
+  // Each Join is answered, unless it comes when the scheduler of an earlier job hangs up.
+  if (!answered_) return try_again(actions);
   fail(unavailable("lost the connection to the " + name_scheduler() + ": " + why.message()), actions);
 }
 

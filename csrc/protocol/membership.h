@@ -35,7 +35,7 @@ struct NodeLeft {
 struct JobFinished {
   std::string text;
 };
-// The scheduler that answered is that of a job which is over: close the connection and connect again, soon.
+// The scheduler is that of a job which is over: close the connection, if it still is there, and connect again, soon.
 struct TryAgain {};
 using MembershipAction = std::variant<SendControl, JobStarted, JobFailed, NodeLeft, JobFinished, TryAgain>;
 using MembershipActions = std::vector<MembershipAction>;
@@ -53,6 +53,7 @@ class Membership {
   // kDataLoss for a message that no scheduler sends (the caller closes the connection). When the job has failed or
   // finished, nothing changes any more.
   Status on_message(const Control& message, TimeUs now, MembershipActions& actions);
+  // It could not be reached, or has hung up.
   void on_scheduler_closed(const Status& why, MembershipActions& actions);
   // This node's connection to `node` broke.
   void on_suspect(uint32_t node, const Status& why, TimeUs now, MembershipActions& actions);
@@ -78,6 +79,7 @@ class Membership {
   // What a message may add: the first one whose fate is open. Empty if there is none.
   std::string name_suspect() const;
   void fail(Status why, MembershipActions& actions);
+  void try_again(MembershipActions& actions);
   Status on_roster(const Roster& roster, TimeUs now, MembershipActions& actions);
   Status on_left(const Left& left, MembershipActions& actions);
   void finish(const std::string& text, TimeUs now, MembershipActions& actions);
@@ -87,6 +89,7 @@ class Membership {
   TimeUs start_deadline_us_;
   TimeUs timeout_us_;
   bool connected_ = false;
+  bool answered_ = false;  // since it has connected
   bool leaving_ = false;
   bool finished_ = false;
   TimeUs finish_deadline_us_ = kNever;  // of a worker that has not left

@@ -32,7 +32,7 @@ Result<DataType> data_type_from(uint8_t value) {
 }
 
 Result<Level> level_from(uint8_t value) {
-  if (value < 1 || value > 2) return data_loss("level: expected 1 or 2, got " + std::to_string(value));
+  if (value < 1 || value > 3) return data_loss("level: expected 1 to 3, got " + std::to_string(value));
   return static_cast<Level>(value);
 }
 
@@ -61,7 +61,7 @@ constexpr size_t kOp = 3;
 constexpr size_t kCode = 4;
 constexpr size_t kLevel = 5;
 constexpr size_t kPlan = 6;
-constexpr size_t kReserved = 7;
+constexpr size_t kStaleness = 7;
 constexpr size_t kEpoch = 8;
 constexpr size_t kTensor = 12;
 constexpr size_t kPartition = 16;
@@ -88,6 +88,10 @@ Status check_limits(const DataHead& head) {
   if (head.bytes % size_of(head.dtype) != 0) {
     return data_loss("data message: expected a multiple of the element size of " +
                      std::string(to_string(head.dtype)) + ", got " + std::to_string(head.bytes) + " bytes");
+  }
+  if (head.staleness != 0 && !is_kept(head.op)) {
+    return data_loss("data message: expected no staleness of a " + std::string(to_string(head.op)) +
+                     ", got " + std::to_string(head.staleness));
   }
   if ((head.type == DataType::kFailed) == (head.code == StatusCode::kOk)) {
     return data_loss("data message: a failure needs a code that is not ok, and no other message has one");
@@ -167,6 +171,9 @@ void fields(Codec& codec, M& m) {
   codec.enumeration("dtype", m.dtype, dtype_from);
   codec.number("bytes", m.bytes, 0, kMaxTensorBytes);
   codec.number("cut", m.cut, uint8_t{0}, kMaxCut);
+  codec.flag("kept", m.upkeep.kept);
+  codec.number("staleness", m.upkeep.staleness);
+  codec.require(m.upkeep.kept || m.upkeep.staleness == 0, "only what is kept has a staleness");
 }
 
 template <typename Codec, Either<Placed> M>
@@ -289,6 +296,7 @@ DataHeadBytes encode(const DataHead& head) {
   store_number(&bytes[at::kCode], static_cast<uint8_t>(head.code));
   store_number(&bytes[at::kLevel], static_cast<uint8_t>(head.level));
   store_number(&bytes[at::kPlan], encode(head.plan));
+  store_number(&bytes[at::kStaleness], head.staleness);
   store_number(&bytes[at::kEpoch], head.epoch);
   store_number(&bytes[at::kTensor], head.key.tensor);
   store_number(&bytes[at::kPartition], head.key.partition);
@@ -305,9 +313,6 @@ DataHeadBytes encode(const DataHead& head) {
 Result<DataHead> decode_data(Bytes bytes) {
   BPS_RETURN_IF_ERROR(check_head_size(bytes, kDataHeadBytes));
   BPS_RETURN_IF_ERROR(check_version(load_number<uint8_t>(&bytes[at::kVersion])));
-  if (!all_zero(bytes.subspan(at::kReserved, at::kEpoch - at::kReserved))) {
-    return data_loss("data message: expected reserved bytes to be 0");
-  }
   Result<DataType> type = data_type_from(load_number<uint8_t>(&bytes[at::kType]));
   if (!type) return type.status();
   Result<DType> dtype = dtype_from(load_number<uint8_t>(&bytes[at::kDtype]));
@@ -326,6 +331,7 @@ Result<DataHead> decode_data(Bytes bytes) {
       .plan = *plan,
       .dtype = *dtype,
       .op = *op,
+      .staleness = load_number<uint8_t>(&bytes[at::kStaleness]),
       .epoch = load_number<uint32_t>(&bytes[at::kEpoch]),
       .key = {load_number<uint32_t>(&bytes[at::kTensor]), load_number<uint32_t>(&bytes[at::kPartition])},
       .round = load_number<uint32_t>(&bytes[at::kRound]),
@@ -369,6 +375,16 @@ Result<Control> decode_control(Bytes head, Bytes payload) {
   BPS_RETURN_IF_ERROR(check_control_head(head, payload.size()));
   size_t index = load_number<uint8_t>(&head[1]) - kFirstControlType;
   return decode_alternative(index, payload, std::make_index_sequence<kControlTypes>());
+}
+
+std::string describe(const Key& key) {
+  return "tensor " + std::to_string(key.tensor) + ", partition " + std::to_string(key.partition);
+}
+
+std::string describe(const Upkeep& upkeep) {
+  if (!upkeep.kept) return "reduces it";
+  if (upkeep.staleness == kUnboundedStaleness) return "keeps it with unbounded staleness";
+  return "keeps it with staleness " + std::to_string(upkeep.staleness);
 }
 
 std::string NodeInfo::describe() const {

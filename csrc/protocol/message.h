@@ -23,7 +23,7 @@
 
 namespace byteps::protocol {
 
-inline constexpr uint8_t kProtocolVersion = 2;
+inline constexpr uint8_t kProtocolVersion = 3;
 inline constexpr size_t kDataHeadBytes = 48;
 inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
@@ -53,6 +53,9 @@ struct Key {
   auto operator<=>(const Key&) const = default;
 };
 
+// "tensor 3, partition 0".
+std::string describe(const Key& key);
+
 struct KeyHash {
   size_t operator()(const Key& key) const {
     return (static_cast<size_t>(key.tensor) * 0x9E3779B97F4A7C15ull) ^ key.partition;
@@ -63,18 +66,32 @@ struct KeyHash {
 
 enum class DataType : uint8_t {
   kHello = 1,     // child -> service, first on a connection: `rank`, `level`, `lane`
-  kPushPull = 2,  // child -> service: a contribution; payload: `bytes` (none without a broadcast's root)
+  kPushPull = 2,  // child -> service: a contribution; payload: `bytes` (none unless has_values)
   kResult = 3,    // service -> child: payload: `bytes`
   kFailed = 4,    // either way, instead of a result or a contribution: `code`; payload: text
   kGoodbye = 5,   // either way: nothing follows; the sender leaves the job in order
   kProbe = 6,  // either way, to measure a card (protocol/nic_probe): `epoch`; payload: `bytes`, of no meaning
 };
 
-// Which of a service's two levels a connection speaks to (protocol/tree.h).
+// Which of a service's levels a connection speaks to (protocol/tree.h).
 enum class Level : uint8_t {
   kMachine = 1,  // the children are the ranks of the service's own machine
   kCluster = 2,  // the children are the machines, each spoken for by one of its ranks
+  kRanks = 3,    // the children are all ranks, each for itself: of what is kept (protocol/keeper.h)
 };
+
+// Of rounds that a rank may be ahead of the slowest one (protocol/keeper.h): any number.
+inline constexpr uint8_t kUnboundedStaleness = 255;
+
+// Whether services keep a tensor's value from one push_pull to the next (ReduceOp::kSeed, kAccumulate).
+struct Upkeep {
+  bool kept = false;
+  uint8_t staleness = 0;  // only of what is kept
+  bool operator==(const Upkeep&) const = default;
+};
+
+// "reduces it", "keeps it with staleness 3", "keeps it with unbounded staleness".
+std::string describe(const Upkeep& upkeep);
 
 struct DataHead {
   DataType type = DataType::kHello;
@@ -83,12 +100,13 @@ struct DataHead {
   Plan plan = {};
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
+  uint8_t staleness = 0;  // kSeed, kAccumulate
   uint32_t epoch = 0;
   Key key;
   uint32_t round = 0;    // counts the push_pulls of the tensor from 1
   uint32_t rank = 0;     // the contributing worker, or who speaks for its machine
   int32_t priority = 0;  // larger goes first
-  uint32_t root = 0;     // kBroadcast: whose values count
+  uint32_t root = 0;     // kBroadcast, kSeed: whose values count; kAccumulate: as in kSeed
   uint16_t top = 0;      // node that hosts the root of the partition's tree
   uint16_t lane = 0;     // of the partition (Tree::lane); of a hello: the sender's shard
   uint64_t bytes = 0;    // of the partition
@@ -96,10 +114,16 @@ struct DataHead {
   bool operator==(const DataHead&) const = default;
 };
 
+// Whether the contribution of `head.rank` has a payload: only the root's has if only the root's values count.
+inline bool has_values(const DataHead& head) {
+  const bool only_of_root = head.op == ReduceOp::kBroadcast || head.op == ReduceOp::kSeed;
+  return !only_of_root || head.root == head.rank;
+}
+
 using DataHeadBytes = std::array<std::byte, kDataHeadBytes>;
 DataHeadBytes encode(const DataHead& head);
 // Checks version, type, dtype, op, the limits, that `bytes` is a multiple of the element size, that `code` is a
-// failure in kFailed and ok elsewhere, and that reserved bytes are 0.
+// failure in kFailed and ok elsewhere, and that only what is kept has a staleness.
 Result<DataHead> decode_data(Bytes head);
 
 // ---- control ----------------------------------------------------------------------------------------------
@@ -148,6 +172,7 @@ struct Declare {  // worker -> scheduler
   DType dtype = DType::kFloat32;
   uint64_t bytes = 0;
   uint8_t cut = 0;  // of a Plan; others than 0 for names that are placed already
+  Upkeep upkeep = {};
   bool operator==(const Declare&) const = default;
 };
 struct Placed {  // scheduler -> worker

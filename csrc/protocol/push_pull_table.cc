@@ -14,15 +14,17 @@ std::string quoted(const std::string& name) { return "tensor '" + name + "'"; }
 PushPullTable::PushPullTable(uint32_t rank, Tree tree) : rank_(rank), tree_(std::move(tree)) {}
 
 Status PushPullTable::declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions) {
-  return find_or_declare(name, dtype, bytes, actions).status();
+  return find_or_declare(name, dtype, bytes, Upkeep{}, actions).status();
 }
 
 Status PushPullTable::start(Handle handle, const PushPull& request, TableActions& actions) {
-  if (request.op == ReduceOp::kBroadcast && request.root >= tree_.num_workers()) {
+  const bool has_root = request.op == ReduceOp::kBroadcast || is_kept(request.op);
+  if (has_root && request.root >= tree_.num_workers()) {
     return invalid_argument(quoted(request.name) + ": root: expected a rank below " +
                             std::to_string(tree_.num_workers()) + ", got " + std::to_string(request.root));
   }
-  Result<NamedTensor*> found = find_or_declare(request.name, request.dtype, request.bytes, actions);
+  Result<NamedTensor*> found =
+      find_or_declare(request.name, request.dtype, request.bytes, request.upkeep(), actions);
   if (!found) return found.status();
   Tensor& tensor = (*found)->second;
   if (tensor.in_flight != 0) {
@@ -33,7 +35,7 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   Op& op = entry->second;
   op.tensor = *found;
   op.op = request.op;
-  op.root = request.op == ReduceOp::kBroadcast ? request.root : 0;
+  op.root = has_root ? request.root : 0;
   op.priority = request.priority;
   tensor.in_flight = handle;
   Placement& placement = tensor.placements.at(tensor.cut);
@@ -43,13 +45,18 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
 }
 
 Result<PushPullTable::NamedTensor*> PushPullTable::find_or_declare(const std::string& name, DType dtype,
-                                                                   uint64_t bytes, TableActions& actions) {
+                                                                   uint64_t bytes, const Upkeep& upkeep,
+                                                                   TableActions& actions) {
   BPS_RETURN_IF_ERROR(failed_);
   auto found = tensors_.find(name);
   if (found != tensors_.end()) {
     const Tensor& tensor = found->second;
     BPS_RETURN_IF_ERROR(tensor.refusal);
-    if (tensor.dtype == dtype && tensor.bytes == bytes) return &*found;
+    if (tensor.dtype == dtype && tensor.bytes == bytes) {
+      if (tensor.upkeep == upkeep) return &*found;
+      return invalid_argument(quoted(name) + ": this rank " + describe(tensor.upkeep) + " so far, and now " +
+                              describe(upkeep));
+    }
     return invalid_argument(quoted(name) + ": declared with " +
                             describe_elements(tensor.bytes, tensor.dtype) + " before, now used with " +
                             describe_elements(bytes, dtype));
@@ -62,8 +69,9 @@ Result<PushPullTable::NamedTensor*> PushPullTable::find_or_declare(const std::st
   auto added = tensors_.try_emplace(name).first;
   added->second.dtype = dtype;
   added->second.bytes = bytes;
+  added->second.upkeep = upkeep;
   added->second.placements[0];
-  actions.push_back(SendDeclare{Declare{name, dtype, bytes}});
+  actions.push_back(SendDeclare{Declare{.name = name, .dtype = dtype, .bytes = bytes, .upkeep = upkeep}});
   return &*added;
 }
 
@@ -76,9 +84,10 @@ void PushPullTable::start_partitions(Op& op, TableActions& actions) {
   }
   DataHead head;
   head.type = DataType::kPushPull;
-  head.plan = wish_;
+  if (!tensor.upkeep.kept) head.plan = wish_;
   head.dtype = tensor.dtype;
   head.op = op.op;
+  head.staleness = tensor.upkeep.staleness;
   head.key.tensor = placement.id;
   head.round = placement.round;
   head.rank = rank_;
@@ -92,8 +101,8 @@ void PushPullTable::start_partitions(Op& op, TableActions& actions) {
     head.bytes = placement.partitioning.size(p);
     head.top = static_cast<uint16_t>(tree_.root(place));
     head.lane = tree_.lane(place);
-    actions.push_back(StartPartition{tensor.in_flight, tree_.parent_of(rank_, place), head,
-                                     placement.partitioning.offset(p)});
+    const Parent parent = tensor.upkeep.kept ? tree_.keeper_of(place) : tree_.parent_of(rank_, place);
+    actions.push_back(StartPartition{tensor.in_flight, parent, head, placement.partitioning.offset(p)});
   }
 }
 
@@ -149,7 +158,7 @@ void PushPullTable::settle(Handle handle, const Result<Plan>& outcome, TableActi
   if (outcome) op.next = *outcome;
   if (op.first_failure.is_ok()) op.first_failure = outcome.status();
   if (--op.unsettled > 0) return;
-  if (op.next) take_up(*op.tensor, *op.next, actions);
+  if (op.next && !op.tensor->second.upkeep.kept) take_up(*op.tensor, *op.next, actions);
   finish(handle, op.first_failure, actions);
 }
 

@@ -7,7 +7,7 @@
 //
 // How a tensor is cut can change from one push_pull to the next (protocol/plan.h): as the answers to the last one say.
 // Every cut of a tensor is a placement of its own, with a number and rounds of its own. It is asked for as soon as it
-// is known, so that the next push_pull seldom has to wait for it.
+// is known, so that the next push_pull seldom has to wait for it. What services keep stays as it was cut at first.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,9 @@ struct PushPull {
   ReduceOp op = ReduceOp::kSum;
   uint32_t root = 0;
   int32_t priority = 0;
+  uint8_t staleness = 0;  // kSeed, kAccumulate; the same on all ranks and in all push_pulls of the tensor
+
+  Upkeep upkeep() const { return is_kept(op) ? Upkeep{true, staleness} : Upkeep{}; }
 };
 
 struct SendDeclare {
@@ -62,12 +65,12 @@ class PushPullTable {
  public:
   PushPullTable(uint32_t rank, Tree tree);
 
-  // Asks for the tensor's placement ahead of use. Errors as of start.
+  // Asks for the placement, ahead of use, of a tensor that is not kept. Errors as of start.
   Status declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
 
   // Begins a push_pull; `handle` is new. On an error nothing has begun: kInvalidArgument (name empty or too long, in
-  // flight already, bound to another dtype or size, root out of range, bytes no multiple of the element size), or
-  // what fail() was given.
+  // flight already, bound to another dtype, size or upkeep, root out of range, bytes no multiple of the element
+  // size), or what fail() was given.
   Status start(Handle handle, const PushPull& request, TableActions& actions);
 
   // The scheduler's answer. One that fits nothing asked for: kDataLoss (the caller drops the scheduler).
@@ -99,6 +102,7 @@ class PushPullTable {
   struct Tensor {
     DType dtype = DType::kFloat32;
     uint64_t bytes = 0;
+    Upkeep upkeep;
     Status refusal;
     std::map<uint8_t, Placement> placements;  // by cut
     uint8_t cut = 0;                          // of the next push_pull, or of the one in flight
@@ -117,7 +121,7 @@ class PushPullTable {
   };
 
   Result<NamedTensor*> find_or_declare(const std::string& name, DType dtype, uint64_t bytes,
-                                       TableActions& actions);
+                                       const Upkeep& upkeep, TableActions& actions);
   Status check_placement(const Tensor& tensor, const Placed& placed) const;
   void start_partitions(Op& op, TableActions& actions);
   // The cut of `plan`, or 0 where that would be the same.

@@ -50,6 +50,8 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
   }
   member_of_peer_[peer] = static_cast<uint32_t>(members_.size());
   members_.push_back({.peer = peer, .node = join.self, .last_heard_us = now});
+  actions.emplace_back(
+      SendTo{peer, Heartbeat{}});  // else it would take a later end for that of an earlier job
   if (numbering_.complete()) measure_or_start(now, actions);
 }
 

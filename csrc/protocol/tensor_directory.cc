@@ -30,10 +30,15 @@ TensorDirectory::Answer TensorDirectory::declare(uint32_t rank, const Declare& d
   Tensor& tensor = found->second;
   const uint32_t number = tensor.placed.at(0).tensor;
   if (!tensor.conflict) return {refusal(declare.name, number, tensor.conflict)};
-  if (tensor.dtype == declare.dtype && tensor.bytes == declare.bytes) return place(tensor, declare);
-  tensor.conflict = invalid_argument(
-      describe_rank_[tensor.first_rank] + " declares " + describe_elements(tensor.bytes, tensor.dtype) +
-      ", " + describe_rank_[rank] + " declares " + describe_elements(declare.bytes, declare.dtype));
+  const bool same_elements = tensor.dtype == declare.dtype && tensor.bytes == declare.bytes;
+  if (same_elements && tensor.upkeep == declare.upkeep) return place(tensor, declare);
+  const std::string first = describe_rank_[tensor.first_rank] + " ";
+  const std::string second = ", " + describe_rank_[rank] + " ";
+  tensor.conflict =
+      same_elements
+          ? invalid_argument(first + describe(tensor.upkeep) + second + describe(declare.upkeep))
+          : invalid_argument(first + "declares " + describe_elements(tensor.bytes, tensor.dtype) + second +
+                             "declares " + describe_elements(declare.bytes, declare.dtype));
   return {refusal(declare.name, number, tensor.conflict), true};
 }
 
@@ -46,7 +51,7 @@ TensorDirectory::Answer TensorDirectory::bind(uint32_t rank, const Declare& decl
         refusal(declare.name, 0,
                 invalid_argument("expected at most " + std::to_string(max_tensors_) + " names in a job"))};
   }
-  Tensor tensor{rank, declare.dtype, declare.bytes, {}, Status::ok()};
+  Tensor tensor{rank, declare.dtype, declare.bytes, declare.upkeep, {}, Status::ok()};
   Answer answer = place(tensor, declare);
   if (!tensor.placed.empty()) tensors_.emplace(declare.name, std::move(tensor));
   return answer;

@@ -31,7 +31,7 @@ class TensorDirectory {
     Control message;      // Placed or Refused
     bool to_all = false;  // every node has to know, not only who asked
   };
-  // The first declaration binds the name. One with another dtype or size spoils it for everybody: those who
+  // The first declaration binds the name. One with another dtype, size or upkeep spoils it for everybody: those who
   // declared it before may wait in a round for the rank that cannot take part.
   Answer declare(uint32_t rank, const Declare& declare);
 
@@ -40,6 +40,7 @@ class TensorDirectory {
     uint32_t first_rank;
     DType dtype;
     uint64_t bytes;
+    Upkeep upkeep;
     std::map<uint8_t, Placed> placed;  // by cut; 0 is always there
     Status conflict;
   };

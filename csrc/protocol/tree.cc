@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "protocol/text.h"
 
@@ -23,6 +24,13 @@ uint32_t common_period(const std::vector<uint32_t>& sizes, uint32_t limit) {
 }
 
 }  // namespace
+
+Children each_rank(std::vector<std::string> describe_rank) {
+  Children children{std::move(describe_rank), {}};
+  children.of_rank.resize(children.describe.size());
+  std::iota(children.of_rank.begin(), children.of_rank.end(), 0);
+  return children;
+}
 
 Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
   std::map<std::string, uint32_t> machines;
@@ -90,6 +98,7 @@ Parent Tree::parent_of(uint32_t rank, const Place& place) const {
 
 bool Tree::connects(uint32_t from, uint32_t to, Level level) const {
   if (from >= num_workers()) return false;  // a server is a root and nothing else
+  if (level == Level::kRanks) return true;
   const bool together = to < num_workers() && machine_of_rank_[from] == machine_of_rank_[to];
   if (level == Level::kMachine) return together && ranks_[machine_of_rank_[from]].size() > 1;
   return from == to || !together;

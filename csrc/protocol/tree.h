@@ -9,6 +9,8 @@
 //   turn  which of a machine's ranks serves the partition on that machine, and which shard of each service
 // A root on a worker machine lives in the process that serves the partition on that machine as well. In a job of one
 // machine that process alone sums, unless the root is a server.
+// What services keep (protocol/keeper.h) does not go through a tree: each rank speaks to the root itself, which has to
+// know how far each of them is.
 // Source: DESIGN, section 1; Jiang et al., OSDI 2020, section 4.2 (two levels of summation).
 #pragma once
 
@@ -27,6 +29,9 @@ struct Children {
   std::vector<std::string> describe;  // by child
   std::vector<int32_t> of_rank;       // -1: not below this service
 };
+
+// Of any service for what it keeps: all ranks, each for itself.
+Children each_rank(std::vector<std::string> describe_rank);
 
 // Whom a node sends a partition to.
 struct Parent {
@@ -62,6 +67,8 @@ class Tree {
   uint32_t root(const Place& place) const;
   // Whom `rank` contributes to.
   Parent parent_of(uint32_t rank, const Place& place) const;
+  // Whom every rank contributes to if the root keeps the partition's value.
+  Parent keeper_of(const Place& place) const { return {root(place), Level::kRanks}; }
   // Which shard of `node` the partition goes through is this modulo its number of shards: alike for all ranks.
   uint16_t lane(const Place& place) const { return static_cast<uint16_t>(place.turn / ranks_period_); }
   uint32_t shard(uint32_t node, uint16_t lane) const { return lane % num_shards_[node]; }

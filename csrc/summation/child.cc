@@ -67,15 +67,12 @@ void Child::leave(bool in_order, TimeUs deadline_us) {
 }
 
 Result<Aggregator::Verdict> Child::admit(const DataHead& head, size_t payload_bytes) const {
-  if (tier_ == nullptr) return data_loss("expected a hello first, got a contribution");
+  if (collector_ == nullptr) return data_loss("expected a hello first, got a contribution");
   if (static_cast<int>(head.rank) != rank_) {
     return data_loss("contribution: expected rank " + std::to_string(rank_) + ", got " +
                      std::to_string(head.rank));
   }
-  if (!tier_->leads_to(head.top)) {
-    return data_loss("contribution: node " + std::to_string(head.top) + " cannot be the root of it");
-  }
-  return tier_->aggregator().admit(head, child_, payload_bytes);
+  return collector_->admit(head, child_, payload_bytes);
 }
 
 Result<Landing> Child::on_head(transport::Connection&, const Arrival& arrival) {
@@ -119,8 +116,8 @@ Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes pay
 
 Status Child::on_hello(const DataHead& head) {
   if (rank_ >= 0) return data_loss("second hello from rank " + std::to_string(rank_));
-  Tier* tier = shard_.tier(head.level);
-  const int32_t child = tier == nullptr ? -1 : tier->aggregator().child_of_rank(head.rank);
+  Collector* const collector = shard_.collector(head.level);
+  const int32_t child = collector == nullptr ? -1 : collector->child_of_rank(head.rank);
   if (child < 0) return data_loss("hello: rank " + std::to_string(head.rank) + " is not below this service");
   // Whoever knows the secret may connect; only who was given the roster of this very job is in it.
   if (head.epoch != shard_.epoch_) return data_loss("hello: another epoch than the roster's");
@@ -130,7 +127,7 @@ Status Child::on_hello(const DataHead& head) {
   rank_ = static_cast<int>(head.rank);
   level_ = head.level;
   lane_ = head.lane;
-  tier_ = tier;
+  collector_ = collector;
   if (level_ == protocol::Level::kCluster) pacer_ = protocol::Pacer(shard_.bytes_per_s_[head.rank]);
   child_ = static_cast<uint32_t>(child);
   return Status::ok();
@@ -155,7 +152,7 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
   if (std::exchange(verdict_, std::nullopt) == Aggregator::Verdict::kRepeat) {
     give_back(arrival.loan);
   } else {
-    tier_->contribute(child_, head, std::move(contribution));
+    collector_->contribute(child_, head, std::move(contribution));
   }
   return Status::ok();
 }
@@ -168,7 +165,7 @@ Status Child::on_failed(const DataHead& head, const Arrival& arrival) {
     verdict_ = *verdict;
   }
   if (std::exchange(verdict_, std::nullopt) != Aggregator::Verdict::kRepeat) {
-    tier_->contribute_failure(child_, head, Status(head.code, std::exchange(failure_text_, {})));
+    collector_->contribute_failure(child_, head, Status(head.code, std::exchange(failure_text_, {})));
   }
   return Status::ok();
 }
@@ -179,7 +176,7 @@ void Child::on_closed(transport::Connection&, const Status& why) {
 }
 
 void Child::on_starving(transport::Connection&) {
-  if (tier_ != nullptr) tier_->relieve(*this);
+  if (collector_ != nullptr) collector_->relieve(*this);
 }
 
 }  // namespace byteps::summation

@@ -1,5 +1,5 @@
-// A shard's end of one child's connection: reads its frames into place and hands them to the tier it speaks to; sends
-// the answers, urgent ones first.
+// A shard's end of one child's connection: reads its frames into place and hands them to the collector it speaks to;
+// sends the answers, urgent ones first.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 #include "protocol/outbox.h"
 #include "protocol/pacing.h"
+#include "summation/collector.h"
 #include "summation/shard.h"
-#include "summation/tier.h"
 
 namespace byteps::summation {
 
@@ -25,7 +25,7 @@ class Child final : public transport::Receiver {
   bool is(const protocol::DataHead& hello) const;
   bool has_left() const { return left_; }
 
-  // An answer. `keep` owns the payload's memory, unless it is a loan's, until it is written.
+  // An answer. `keep` owns the payload's memory until it is written; null: it is a loan's.
   void send(const protocol::DataHead& head, const transport::Payload& payload,
             std::shared_ptr<const BufferPool::Buffer> keep);
   // A kFailed with the status' code and text.
@@ -64,9 +64,9 @@ class Child final : public transport::Receiver {
   int rank_ = -1;
   protocol::Level level_ = protocol::Level::kCluster;
   uint16_t lane_ = 0;
-  Tier* tier_ = nullptr;
+  Collector* collector_ = nullptr;
   protocol::Pacer pacer_{0};
-  uint32_t child_ = 0;  // number of the child in the tier that `rank_` speaks for
+  uint32_t child_ = 0;  // number of the child there that `rank_` speaks for
 
   bool left_ = false;
   // Between on_head and on_frame of one frame.

@@ -31,8 +31,9 @@ void Shard::start(const Position& position) {
   describe_rank_ = position.describe_rank;
   bytes_per_s_ = position.bytes_per_s;
   bytes_per_s_.resize(position.num_workers);
-  const Tier::Environment environment{loop_, metrics_, pool_, epoch_, position.num_workers};
+  const Collector::Environment environment{loop_, metrics_, pool_, epoch_, position.num_workers};
   protocol::AggregationLimits limits = position.limits;
+  store_ = std::make_unique<Store>(environment, protocol::each_rank(describe_rank_), limits);
   if (!position.ranks.describe.empty()) {
     machine_ =
         std::make_unique<Tier>(environment, position.ranks, limits, position.uplink, position.num_final_tops);
@@ -45,13 +46,20 @@ void Shard::start(const Position& position) {
 }
 
 template <typename F>
-void Shard::for_each_tier(F&& f) {
-  if (machine_) f(*machine_);
-  if (cluster_) f(*cluster_);
+void Shard::for_each_collector(F&& f) {
+  for (const protocol::Level level :
+       {protocol::Level::kMachine, protocol::Level::kCluster, protocol::Level::kRanks}) {
+    if (Collector* of_level = collector(level)) f(*of_level);
+  }
 }
 
-Tier* Shard::tier(protocol::Level level) {
-  return (level == protocol::Level::kMachine ? machine_ : cluster_).get();
+Collector* Shard::collector(protocol::Level level) {
+  switch (level) {
+    case protocol::Level::kMachine: return machine_.get();
+    case protocol::Level::kCluster: return cluster_.get();
+    case protocol::Level::kRanks: return store_.get();
+  }
+  return nullptr;
 }
 
 bool Shard::has_child(const protocol::DataHead& hello) const {
@@ -67,24 +75,25 @@ void Shard::on_goodbye(Child& child) {
 
 // Its memory goes away with it; its contributions still count in rounds that others complete.
 void Shard::forget(const Child& child) {
-  for_each_tier([&child](Tier& tier) { tier.forget(child); });
+  for_each_collector([&child](Collector& collector) { collector.forget(child); });
 }
 
 void Shard::rank_left(uint32_t rank) {
-  for_each_tier([this, rank](Tier& tier) {
-    const int32_t child = tier.aggregator().child_of_rank(rank);
+  for_each_collector([this, rank](Collector& collector) {
+    const int32_t child = collector.child_of_rank(rank);
     if (child < 0) return;
-    tier.child_gone(static_cast<uint32_t>(child), unavailable(describe_rank_[rank] + " has left the job"));
+    collector.child_gone(static_cast<uint32_t>(child),
+                         unavailable(describe_rank_[rank] + " has left the job"));
   });
 }
 
 void Shard::fail_tensor(uint32_t tensor, const Status& why) {
-  for_each_tier([tensor, &why](Tier& tier) { tier.fail_tensor(tensor, why); });
+  for_each_collector([tensor, &why](Collector& collector) { collector.fail_tensor(tensor, why); });
 }
 
 void Shard::fail(const Status& why) {
   failed_ = true;
-  for_each_tier([&why](Tier& tier) { tier.fail(why); });
+  for_each_collector([&why](Collector& collector) { collector.fail(why); });
   if (!leave_done_) return;
   for (const auto& child : children_) forget(*child);
   children_.clear();  // one of them is the lost one, and would be waited for
@@ -109,7 +118,7 @@ void Shard::remove(Child& child) {
 }
 
 void Shard::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
-  for_each_tier([](Tier& tier) { tier.stop_timers(); });
+  for_each_collector([](Collector& collector) { collector.stop_timers(); });
   leaving_ = true;
   leave_done_ = std::move(done);
   for (const auto& child : children_) {

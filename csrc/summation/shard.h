@@ -1,6 +1,6 @@
 // One shard of a summation service: an event loop's thread that owns some keys, and the children's connections that
-// bring contributions to them. The work is done by its two tiers (tier.h): the machine's, for the ranks of this very
-// machine, and the cluster's, for the machines.
+// bring contributions to them. The work is done by its collectors (collector.h): two tiers, the machine's, for the
+// ranks of this very machine, and the cluster's, for the machines; and a store, for what is kept.
 //
 // All methods run on the loop's thread but for the constructor.
 #pragma once
@@ -13,6 +13,7 @@
 #include "base/metrics.h"
 #include "protocol/outbox.h"
 #include "protocol/tree.h"
+#include "summation/store.h"
 #include "summation/tier.h"
 #include "transport/transport.h"
 
@@ -69,7 +70,7 @@ class Shard {
   friend class Child;
 
   // Null: this service has no such level.
-  Tier* tier(protocol::Level level);
+  Collector* collector(protocol::Level level);
   bool has_child(const protocol::DataHead& hello) const;
   void on_goodbye(Child& child);
   void on_closed(Child& child, const Status& why);
@@ -77,7 +78,7 @@ class Shard {
   void remove(Child& child);
   void finish_leaving_if_empty();
   template <typename F>
-  void for_each_tier(F&& f);
+  void for_each_collector(F&& f);
 
   transport::EventLoop& loop_;
   protocol::Outbox& outbox_;
@@ -88,7 +89,8 @@ class Shard {
   std::vector<std::string> describe_rank_;
   std::vector<uint64_t> bytes_per_s_;
   std::unique_ptr<Tier> machine_;
-  std::unique_ptr<Tier> cluster_;                 // null until start()
+  std::unique_ptr<Tier> cluster_;  // null until start(), as is the store
+  std::unique_ptr<Store> store_;
   std::vector<std::unique_ptr<Child>> children_;  // one per connection
   bool failed_ = false;
   bool leaving_ = false;

@@ -1,11 +1,9 @@
 #include "summation/tier.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/copy.h"
 #include "base/log.h"
-#include "kernels/sum.h"
 #include "summation/child.h"
 
 namespace byteps::summation {
@@ -15,25 +13,30 @@ using protocol::DataHead;
 using protocol::DataType;
 using protocol::Fail;
 
-namespace {
-
-// A block of every input and of the result stays in the first-level cache, so that giving the result to a second
-// place (the reply space of another child) costs a write only.
-constexpr size_t kBlockBytes = 8 << 10;
-// Children that are in step with each other complete their rounds sooner than this; copying for those that are not
-// costs nothing that matters.
-constexpr TimeUs kReliefUs = 5'000;
-
-}  // namespace
-
 Tier::Tier(Environment environment, protocol::Children children, protocol::AggregationLimits limits,
            Uplink* uplink, uint32_t num_final_tops)
-    : environment_(environment),
+    : Collector(environment),
       aggregator_(std::move(children), limits),
       uplink_(uplink),
       num_final_tops_(num_final_tops) {}
 
-Tier::~Tier() { stop_timers(); }
+Result<Tier::Verdict> Tier::admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const {
+  if (goes_up(head.top) && !uplink_->reaches(head.top)) {
+    return data_loss("contribution: node " + std::to_string(head.top) + " cannot be the root of it");
+  }
+  return aggregator_.admit(head, child, payload_bytes);
+}
+
+void Tier::for_each_slot(const std::function<void(Contribution&)>& f) {
+  for (auto& [key, round] : rounds_) {
+    for (Contribution& contribution : round.slots) f(contribution);
+  }
+}
+
+void Tier::on_tick() {
+  aggregator_.on_tick(now_us(), actions_);
+  carry_out();
+}
 
 void Tier::contribute(uint32_t child, const DataHead& head, Contribution contribution) {
   Slots& slots = rounds_[head.key].slots;
@@ -65,7 +68,7 @@ void Tier::fail(const Status& why) {
   carry_out();
   for (auto& [key, round] : rounds_) {
     if (round.ascending.empty() || std::exchange(round.abandoned, true)) continue;
-    answer_failure(round.head, round.slots, why);
+    fail_slots(round.head, round.slots, why);
   }
 }
 
@@ -89,7 +92,7 @@ void Tier::carry_out(const Complete& complete) {
     if (result.empty()) result = std::move(contribution.buffer);
   }
   if (result.empty() && !all_have_space) result = environment_.pool.acquire(head.bytes);
-  reduce(head, round.slots, result.bytes(), true);
+  reduce_slots(head, round.slots, result.bytes(), true);
   answer(head, round.slots, std::move(result));
 }
 
@@ -104,7 +107,7 @@ void Tier::ascend(const DataHead& head, Round& round) {
   round.abandoned = false;
   const MutableBytes space = round.ascending.bytes().first(head.bytes);
   if (!partial.empty()) {
-    reduce(head, round.slots, space, false);
+    reduce_slots(head, round.slots, space, false);
     partial = space;
   }
   for (Contribution& contribution : round.slots) contribution.data = {};
@@ -116,7 +119,7 @@ void Tier::on_result(DataHead head, const Result<protocol::Plan>& outcome) {
   Round& round = rounds_[head.key];
   BufferPool::Buffer result = std::move(round.ascending);
   if (round.abandoned) return;
-  if (!outcome) return answer_failure(head, round.slots, outcome.status());
+  if (!outcome) return fail_slots(head, round.slots, outcome.status());
   head.plan = *outcome;
   const Bytes values = result.bytes().first(head.bytes);
   for (const Contribution& contribution : round.slots) {
@@ -129,15 +132,12 @@ void Tier::on_result(DataHead head, const Result<protocol::Plan>& outcome) {
 
 void Tier::carry_out(const Fail& fail) {
   Slots& slots = rounds_[fail.head.key].slots;
-  Slots failed(slots.size());
-  for (const uint32_t child : fail.children) failed[child] = std::exchange(slots[child], {});
-  answer_failure(fail.head, failed, fail.status);
+  for (const uint32_t child : fail.children) answer_failure(fail.head, slots[child], fail.status);
   // The root learns why this machine does not contribute; when the whole job fails it knows.
   if (fail.ends_round && goes_up(fail.head.top) && !failed_) uplink_->fail_round(fail.head, fail.status);
 }
 
-void Tier::reduce(const DataHead& head, Slots& slots, MutableBytes result, bool deliver) {
-  const TimeUs started_us = now_us();
+void Tier::reduce_slots(const DataHead& head, const Slots& slots, MutableBytes result, bool deliver) const {
   std::vector<const void*> sources;
   std::vector<std::byte*> spaces;
   sources.reserve(slots.size());
@@ -146,8 +146,6 @@ void Tier::reduce(const DataHead& head, Slots& slots, MutableBytes result, bool 
     if (!contribution.data.empty()) sources.push_back(contribution.data.data());
     if (deliver && !contribution.reply_space.empty()) spaces.push_back(contribution.reply_space.data());
   }
-  if (sources.empty() || spaces.empty()) return;
-
   // A broadcast is the sum of one array of bytes: a copy that keeps every bit, of a NaN, too.
   const bool is_broadcast = head.op == ReduceOp::kBroadcast;
   // An average is divided where the tree ends.
@@ -155,17 +153,7 @@ void Tier::reduce(const DataHead& head, Slots& slots, MutableBytes result, bool 
   const kernels::Reduction reduction{.dtype = is_broadcast ? DType::kUInt8 : head.dtype,
                                      .op = is_broadcast || is_partial ? ReduceOp::kSum : head.op,
                                      .divisor = static_cast<int>(environment_.num_workers)};
-  const size_t element_bytes = size_of(reduction.dtype);
-  std::byte* const out = spaces.front();
-  for (size_t offset = 0; offset < head.bytes; offset += kBlockBytes) {
-    const size_t bytes = std::min<size_t>(kBlockBytes, head.bytes - offset);
-    kernels::reduce_n(reduction, out + offset, sources, bytes / element_bytes);
-    for (const void*& source : sources) source = static_cast<const std::byte*>(source) + bytes;
-    for (size_t i = 1; i < spaces.size(); ++i) copy_bytes({spaces[i] + offset, bytes}, {out + offset, bytes});
-  }
-  add(environment_.metrics.sums, 1);
-  add(environment_.metrics.sum_bytes, head.bytes);
-  add(environment_.metrics.sum_us, static_cast<uint64_t>(now_us() - started_us));
+  reduce(reduction, std::move(sources), spaces, head.bytes);
 }
 
 void Tier::answer(const DataHead& head, Slots& slots, BufferPool::Buffer result) {
@@ -183,73 +171,8 @@ void Tier::answer(const DataHead& head, Slots& slots, BufferPool::Buffer result)
   }
 }
 
-void Tier::answer_failure(const DataHead& head, Slots& slots, const Status& why) {
-  DataHead answer = head;
-  answer.epoch = environment_.epoch;
-  for (Contribution& slot : slots) {
-    const Contribution contribution = std::exchange(slot, {});
-    if (contribution.from != nullptr) contribution.from->send_failure(answer, why, contribution.loan);
-  }
-}
-
-void Tier::own(Contribution& contribution) {
-  if (contribution.buffer.empty() && !contribution.data.empty()) {
-    contribution.buffer = environment_.pool.acquire(contribution.data.size());
-    copy_bytes(contribution.buffer.bytes(), contribution.data);
-    contribution.data = contribution.buffer.bytes();
-  }
-  contribution.reply_space = {};
-}
-
-void Tier::forget(const Child& connection) {
-  std::erase(starving_, &connection);
-  for (auto& [key, round] : rounds_) {
-    for (Contribution& contribution : round.slots) {
-      if (contribution.from != &connection) continue;
-      own(contribution);
-      contribution.from = nullptr;
-      contribution.loan = transport::kNoLoan;
-    }
-  }
-}
-
-void Tier::relieve(Child& connection) {
-  starving_.push_back(&connection);
-  if (relief_timer_ != 0) return;
-  relief_timer_ = environment_.loop.run_at(now_us() + kReliefUs, [this] {
-    relief_timer_ = 0;
-    give_loans_back();
-  });
-}
-
-void Tier::give_loans_back() {
-  for (Child* child : std::exchange(starving_, {})) {
-    for (auto& [key, round] : rounds_) {
-      for (Contribution& contribution : round.slots) {
-        if (contribution.from != child || contribution.loan == transport::kNoLoan) continue;
-        own(contribution);
-        child->give_back(std::exchange(contribution.loan, transport::kNoLoan));
-      }
-    }
-  }
-}
-
-void Tier::schedule_tick() {
-  if (tick_timer_ != 0) return;
-  const TimeUs next_us = aggregator_.next_tick_us();
-  if (next_us == kNever) return;
-  tick_timer_ = environment_.loop.run_at(next_us, [this] {
-    tick_timer_ = 0;
-    aggregator_.on_tick(now_us(), actions_);
-    carry_out();
-    schedule_tick();
-  });
-}
-
-void Tier::stop_timers() {
-  for (auto* timer : {&tick_timer_, &relief_timer_}) {
-    if (*timer != 0) environment_.loop.cancel(std::exchange(*timer, 0));
-  }
+void Tier::fail_slots(const DataHead& head, Slots& slots, const Status& why) {
+  for (Contribution& slot : slots) answer_failure(head, slot, why);
 }
 
 }  // namespace byteps::summation

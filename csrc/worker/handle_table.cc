@@ -23,7 +23,7 @@ void HandleTable::cancel(Handle handle) {
 }
 
 void HandleTable::finish(Handle handle, Status status) {
-  std::shared_ptr<Entry> entry = find(handle);
+  const std::shared_ptr<Entry> entry = find(handle);
   BPS_CHECK(entry != nullptr) << "handle " << handle << " finished twice";
   const TimeUs now = now_us();
   add(metrics_.push_pulls, 1);
@@ -35,6 +35,41 @@ void HandleTable::finish(Handle handle, Status status) {
   }
   entry->status = std::move(status);
   entry->done.set();
+  MutexLock lock(mutex_);
+  entry->finished = true;
+  if (entry->announced) put_done(handle);
+}
+
+Status HandleTable::announce(Handle handle) {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(handle);
+  if (found == entries_.end())
+    return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
+  Entry& entry = *found->second;
+  if (entry.announced) return Status::ok();
+  entry.announced = true;
+  if (entry.finished) put_done(handle);
+  return Status::ok();
+}
+
+std::optional<Handle> HandleTable::next_done() {
+  MutexLock lock(mutex_);
+  while (done_.empty() && !closed_) more_done_.wait(mutex_);
+  if (done_.empty()) return std::nullopt;
+  const Handle handle = done_.front();
+  done_.pop_front();
+  return handle;
+}
+
+void HandleTable::close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  more_done_.notify_all();
+}
+
+void HandleTable::put_done(Handle handle) {
+  done_.push_back(handle);
+  more_done_.notify_one();
 }
 
 std::shared_ptr<HandleTable::Entry> HandleTable::find(Handle handle) {

@@ -3,7 +3,10 @@
 // Any thread. A handle lives from open() until its wait() has returned; nothing in here polls.
 #pragma once
 
+#include <condition_variable>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "base/annotations.h"
@@ -32,13 +35,22 @@ class HandleTable {
   // (`interrupted` becomes true).
   Status wait(protocol::Handle handle, TimeUs deadline_us, bool& interrupted);
 
+  // For who reacts to many handles on one thread. `next_done` blocks until a handle that was given to `announce` is
+  // done, and gives each of them once, in the order of completion; nothing after `close`. kInvalidArgument as `poll`.
+  Status announce(protocol::Handle handle);
+  std::optional<protocol::Handle> next_done();
+  void close();
+
  private:
   struct Entry {
     EventFlag done;
-    Status status;  // before `done` is set: of the finishing thread only; afterwards constant
+    bool announced = false;  // under the table's lock
+    bool finished = false;   // likewise
+    Status status;           // before `done` is set: of the finishing thread only; afterwards constant
     TimeUs started_us;
     uint64_t bytes;
   };
+  void put_done(protocol::Handle handle) BPS_REQUIRES(mutex_);
   std::shared_ptr<Entry> find(protocol::Handle handle) BPS_EXCLUDES(mutex_);
 
   Metrics& metrics_;
@@ -47,6 +59,9 @@ class HandleTable {
   protocol::Handle next_ BPS_GUARDED_BY(mutex_) = 1;
   uint64_t unfinished_ BPS_GUARDED_BY(mutex_) = 0;
   TimeUs busy_since_us_ BPS_GUARDED_BY(mutex_) = 0;
+  std::deque<protocol::Handle> done_ BPS_GUARDED_BY(mutex_);  // announced and not given yet
+  bool closed_ BPS_GUARDED_BY(mutex_) = false;
+  std::condition_variable_any more_done_;
 };
 
 }  // namespace byteps::worker

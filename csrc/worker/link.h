@@ -23,7 +23,7 @@ namespace byteps::worker {
 struct Outgoing {
   uint64_t handle = 0;  // whose it is, for LinkEvents::on_settled
   protocol::DataHead head;
-  Bytes input;  // empty without a broadcast's root
+  Bytes input;  // empty where only the root's values count
   MutableBytes output;
   Status failure;  // not ok: tells the service that this child cannot contribute; not answered, not settled
 };

@@ -75,9 +75,9 @@ void Worker::on_refused(const protocol::Refused& refused) {
   do_work(std::move(work));
 }
 
-// A broadcast is no part of a step, even where it comes again.
+// A broadcast is no part of a step, even where it comes again; and what is kept does not follow plans.
 void Worker::tune(const protocol::PushPull& request) {
-  if (request.op == ReduceOp::kBroadcast) return;
+  if (request.op == ReduceOp::kBroadcast || is_kept(request.op)) return;
   const std::optional<TimeUs> step_us = steps_.on_start(request.name, now_us());
   if (!step_us) return;
   const std::string decision = tuner_->on_step(*step_us);
@@ -103,7 +103,8 @@ Worker::Work Worker::take_work() {
     } else if (const auto* change = std::get_if<ChangePlan>(&action)) {
       work.plan = change->plan;
     } else if (auto* start = std::get_if<StartPartition>(&action)) {
-      Lane& lane = lanes_.at(start->parent.node, start->head.lane);
+      const bool is_kept = start->parent.level == protocol::Level::kRanks;
+      Lane& lane = (is_kept ? lanes_to_keepers_ : lanes_).at(start->parent.node, start->head.lane);
       work.partitions[&lane].push_back(make_outgoing(*start));
     } else if (auto* finish = std::get_if<FinishHandle>(&action)) {
       memory_.erase(finish->handle);
@@ -135,7 +136,7 @@ void Worker::change_plan(const protocol::Plan& plan) {
 
 Outgoing Worker::make_outgoing(const StartPartition& start) {
   const Memory& memory = memory_.at(start.handle);
-  const bool contributes = start.head.op != ReduceOp::kBroadcast || start.head.root == options_.rank;
+  const bool contributes = protocol::has_values(start.head);
   return {.handle = start.handle,
           .head = start.head,
           .input = contributes ? Bytes(memory.input + start.offset, start.head.bytes) : Bytes{},
@@ -143,7 +144,10 @@ Outgoing Worker::make_outgoing(const StartPartition& start) {
           .failure = {}};
 }
 
-void Worker::peer_left(uint32_t service) { lanes_.peer_left(service); }
+void Worker::peer_left(uint32_t service) {
+  lanes_.peer_left(service);
+  lanes_to_keepers_.peer_left(service);
+}
 
 void Worker::fail(const Status& why) {
   Work work;
@@ -154,6 +158,7 @@ void Worker::fail(const Status& why) {
   }
   do_work(std::move(work));
   lanes_.fail(why);
+  lanes_to_keepers_.fail(why);
 }
 
 void Worker::leave(TimeUs deadline_us) {
@@ -166,6 +171,7 @@ void Worker::leave(TimeUs deadline_us) {
   }
   do_work(std::move(work));
   lanes_.leave(why, deadline_us);
+  lanes_to_keepers_.leave(why, deadline_us);
 }
 
 }  // namespace byteps::worker

@@ -41,10 +41,12 @@ class Worker final : public LinkEvents {
  public:
   Worker(const WorkerOptions& options, protocol::Tree tree, Metrics& metrics, WorkerEvents& events);
 
-  // To fill with the links to all that may be a parent, before the first push_pull.
+  // To fill before the first push_pull: with the links to all that may be a parent in a tree, and to all that may keep
+  // something (protocol::Level::kRanks).
   Lanes& lanes() { return lanes_; }
+  Lanes& lanes_to_keepers() { return lanes_to_keepers_; }
 
-  // Errors: protocol::PushPullTable::declare.
+  // Of a tensor that is not kept. Errors: protocol::PushPullTable::declare.
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
   // [request.bytes] at `input` and `output`, which may be equal; both valid, and the input unchanged, until the
   // handle is done. Does not block. Errors: protocol::PushPullTable::start.
@@ -88,6 +90,7 @@ class Worker final : public LinkEvents {
   WorkerEvents& events_;
   HandleTable handles_;
   Lanes lanes_;
+  Lanes lanes_to_keepers_;
   Mutex mutex_;
   protocol::PushPullTable table_ BPS_GUARDED_BY(mutex_);
   std::unordered_map<protocol::Handle, Memory> memory_ BPS_GUARDED_BY(mutex_);

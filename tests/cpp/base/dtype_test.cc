@@ -35,7 +35,7 @@ TEST(ReduceOpTest, CodesFromTheWireAreChecked) {
     ++known;
     EXPECT_NE(to_string(*op), "unknown");
   }
-  EXPECT_EQ(known, 6);
+  EXPECT_EQ(known, 8);
 }
 
 }  // namespace

@@ -155,6 +155,25 @@ TEST_F(MembershipTest, FailsWhenTheSchedulerIsGone) {
                  "lost the connection to the scheduler at 10.0.0.1:9000: end of file");
 }
 
+TEST_F(MembershipTest, ASchedulerThatHangsUpWithoutAnAnswerIsThatOfAnEarlierJob) {
+  connect();
+  close();
+  EXPECT_EQ(said_, "again ");
+  connect();
+  ASSERT_TRUE(receive(Heartbeat{}).is_ok());
+  close();
+  expect_failure(StatusCode::kUnavailable,
+                 "lost the connection to the scheduler at 10.0.0.1:9000: end of file");
+}
+
+TEST_F(MembershipTest, AConnectionThatGetsNoAnswerIsStillTriedOnlyUntilTheStartDeadline) {
+  connect();
+  close();
+  tick(kStartUs);
+  expect_failure(StatusCode::kDeadlineExceeded,
+                 "the job has not started: no connection to the scheduler at 10.0.0.1:9000");
+}
+
 TEST_F(MembershipTest, NamesTheRankThatTheSchedulerLivesIn) {
   Membership membership("scheduler", true, kStartUs, kTimeoutUs);
   MembershipActions actions;

@@ -29,11 +29,12 @@ class Random {
 DataHead random_head(Random& random) {
   DataHead head;
   head.type = static_cast<DataType>(1 + random.below(5));
-  head.level = static_cast<Level>(1 + random.below(2));
+  head.level = static_cast<Level>(1 + random.below(3));
   head.plan = {.cut = static_cast<uint8_t>(random.below(kMaxCut + 1)),
                .credit = static_cast<uint8_t>(random.below(kMaxCredit + 1))};
   head.dtype = random.dtype();
-  head.op = static_cast<ReduceOp>(1 + random.below(6));
+  head.op = static_cast<ReduceOp>(1 + random.below(8));
+  if (is_kept(head.op)) head.staleness = static_cast<uint8_t>(random.below(256));
   head.epoch = random.u32();
   head.key = {random.u32(), static_cast<uint32_t>(random.below(kMaxPartitions))};
   head.round = random.u32();
@@ -92,7 +93,10 @@ std::vector<Control> random_controls(Random& random) {
   return {
       Join{random_node(random, Role::kServer, -1), random.u32(), random.u32()},
       random_roster(random),
-      Declare{random.text(kMaxNameBytes), random.dtype(), random.below(kMaxTensorBytes + 1)},
+      Declare{.name = random.text(kMaxNameBytes),
+              .dtype = random.dtype(),
+              .bytes = random.below(kMaxTensorBytes + 1),
+              .upkeep = {true, static_cast<uint8_t>(random.below(256))}},
       random_placed(random),
       Refused{random.text(kMaxNameBytes), random.u32(), random.failure(), random.text(kMaxTextBytes)},
       Barrier{1 + random.u32() / 2},
@@ -133,7 +137,7 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.top = 0x0362;
   head.lane = 0x0173;
   head.bytes = 0x0000'0061'6263'6468;
-  const auto expected = bytes_of({2,    2,    4,    6,    0,    1,    0x97, 0,                             //
+  const auto expected = bytes_of({3,    2,    4,    6,    0,    1,    0x97, 0,                             //
                                   4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x02, 0x00,  //
                                   0x34, 0x33, 0x32, 0x31, 0x42, 0x01, 0,    0,    0xFE, 0xFF, 0xFF, 0xFF,  //
                                   0x51, 0x02, 0,    0,    0x62, 0x03, 0x73, 0x01,                          //
@@ -163,19 +167,19 @@ TEST(DataMessage, RefusesWhatBreaksARule) {
     int value;
     const char* says;
   };
-  const Case cases[] = {{0, 1, "version 2, got 1"},
+  const Case cases[] = {{0, 2, "version 3, got 2"},
                         {1, 0, "type"},
                         {1, 7, "type"},
                         {2, 0, "dtype"},
                         {2, 9, "dtype"},
                         {3, 0, "reduction"},
-                        {3, 7, "reduction"},
+                        {3, 9, "reduction"},
                         {4, 1, "code"},
                         {4, 10, "status"},
                         {5, 0, "level"},
-                        {5, 3, "level"},
+                        {5, 4, "level"},
                         {6, kMaxCut + 1, "plan"},
-                        {7, 1, "reserved"},
+                        {7, 1, "staleness"},
                         {18, 4, "partition"},
                         {25, 0x40, "rank"},
                         {33, 0x40, "root"},
@@ -190,6 +194,9 @@ TEST(DataMessage, RefusesWhatBreaksARule) {
     EXPECT_EQ(decoded.status().code(), StatusCode::kDataLoss);
     EXPECT_NE(decoded.status().message().find(c.says), std::string::npos) << decoded.status();
   }
+  good.op = ReduceOp::kAccumulate;
+  good.staleness = 1;
+  EXPECT_TRUE(decode_data(encode(good)).is_ok());
   good.type = DataType::kFailed;
   EXPECT_FALSE(decode_data(encode(good)).is_ok()) << "a failure that is ok";
 }
@@ -219,9 +226,9 @@ TEST(DataMessage, AnyBytesAreRefusedOrRoundTrip) {
 }
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
-  const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({2, 0x43, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7}));
+  const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}});
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({3, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9}));
 }
 
 TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {

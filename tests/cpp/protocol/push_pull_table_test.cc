@@ -97,6 +97,37 @@ TEST_F(PushPullTableTest, FirstUseDeclaresAndPlacementStartsThePartitions) {
   EXPECT_EQ(last.head, expected);
 }
 
+TEST_F(PushPullTableTest, WhatIsKeptGoesToItsRootDirectlyAndFollowsNoPlan) {
+  TableActions actions;
+  PushPull request{.name = "w", .bytes = 10'000, .op = ReduceOp::kSeed, .root = 1, .staleness = 3};
+  ASSERT_TRUE(table_.start(1, request, actions).is_ok());
+  sort(actions);
+  EXPECT_EQ(declared_.at(0).upkeep, (Upkeep{true, 3}));
+  ASSERT_TRUE(place("w", 5, 4096, {2, 0, 1}).is_ok());
+  ASSERT_EQ(started_.size(), 3u);
+  EXPECT_EQ(started_[2].parent, (Parent{1, Level::kRanks}));
+  EXPECT_EQ(started_[2].head.staleness, 3);
+  EXPECT_EQ(started_[2].head.root, 1u);
+  for (int i = 0; i < 3; ++i) settle(1, Plan{.cut = 6, .credit = 1});
+  EXPECT_TRUE(declared_.empty()) << "another cut would lose the value";
+  request.op = ReduceOp::kAccumulate;
+  actions.clear();
+  ASSERT_TRUE(table_.start(2, request, actions).is_ok());
+  sort(actions);
+  ASSERT_EQ(started_.size(), 3u);
+  EXPECT_EQ(started_[0].head.round, 2u);
+  EXPECT_EQ(started_[0].head.op, ReduceOp::kAccumulate);
+}
+
+TEST_F(PushPullTableTest, OneRankDoesNotChangeItsMindAboutWhatIsKept) {
+  ASSERT_TRUE(start(1, "w").is_ok());
+  TableActions actions;
+  const PushPull kept{.name = "w", .bytes = 8, .op = ReduceOp::kSeed, .staleness = kUnboundedStaleness};
+  const Status status = table_.start(2, kept, actions);
+  EXPECT_EQ(status.message(),
+            "tensor 'w': this rank reduces it so far, and now keeps it with unbounded staleness");
+}
+
 TEST_F(PushPullTableTest, FinishesWhenTheLastPartitionIsSettled) {
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
   ASSERT_TRUE(place("w", 5, 4096, {0, 0, 0}).is_ok());

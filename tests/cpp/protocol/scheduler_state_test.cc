@@ -98,11 +98,14 @@ using Peers = std::vector<PeerId>;
 
 TEST_F(SchedulerStateTest, SendsTheRosterWhenAllHaveJoined) {
   receive(7, join_of(Role::kServer, -1));
+  EXPECT_EQ(receivers<Heartbeat>(), (Peers{7}));
   receive(8, join_of(Role::kWorker, 1));
-  EXPECT_TRUE(sent_.empty());
+  EXPECT_EQ(receivers<Heartbeat>(), (Peers{8}));
+  EXPECT_TRUE(receivers<Roster>().empty());
   receive(9, join_of(Role::kWorker, 0));
   ASSERT_EQ(receivers<Roster>(), (Peers{7, 8, 9}));
   for (const SendTo& send : sent_) {
+    if (!std::holds_alternative<Roster>(send.message)) continue;
     const auto& roster = std::get<Roster>(send.message);
     EXPECT_EQ(roster.epoch, 1u);
     EXPECT_EQ(roster.num_workers, 2u);
@@ -255,6 +258,16 @@ TEST_F(SchedulerStateTest, DisagreementAboutATensorIsToldToAllNodes) {
             "rank 1 (host h, pid 101) declares 2 elements of float32, "
             "rank 0 (host h, pid 100) declares 1 elements of float64");
   EXPECT_EQ(state_.phase(), Phase::kRunning);
+}
+
+TEST_F(SchedulerStateTest, DisagreementAboutTheUpkeepOfATensorNamesBothRanks) {
+  start();
+  receive(1, Declare{.name = "w", .bytes = 8, .upkeep = {true, 3}});
+  receive(0, Declare{.name = "w", .bytes = 8, .upkeep = {true, kUnboundedStaleness}});
+  EXPECT_EQ(receivers<Refused>(), (Peers{0, 1, 2}));
+  EXPECT_EQ(first<Refused>().text,
+            "rank 1 (host h, pid 101) keeps it with staleness 3, "
+            "rank 0 (host h, pid 100) keeps it with unbounded staleness");
 }
 
 TEST_F(SchedulerStateTest, BarrierEndsForAllAtOnce) {

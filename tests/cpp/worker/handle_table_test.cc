@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <thread>
+#include <vector>
 
 namespace byteps::worker {
 namespace {
@@ -66,6 +68,43 @@ TEST(HandleTableTest, AWaitingThreadIsWokenByAnother) {
   bool interrupted = false;
   EXPECT_TRUE(table.wait(handle, kNever, interrupted));
   finisher.join();
+}
+
+TEST(HandleTableTest, AnnouncedHandlesAreGivenInTheOrderOfCompletion) {
+  Metrics metrics;
+  HandleTable table(metrics);
+  const protocol::Handle a = table.open(1);
+  const protocol::Handle b = table.open(1);
+  const protocol::Handle silent = table.open(1);
+  EXPECT_TRUE(table.announce(a));
+  EXPECT_TRUE(table.announce(a));
+  table.finish(silent, Status::ok());
+  table.finish(b, Status::ok());
+  EXPECT_TRUE(table.announce(b));  // done before it was announced
+  table.finish(a, unavailable("rank 1 is gone"));
+  EXPECT_EQ(table.next_done(), b);
+  EXPECT_EQ(table.next_done(), a);
+  EXPECT_EQ(table.announce(17).code(), StatusCode::kInvalidArgument);
+  table.close();
+  EXPECT_EQ(table.next_done(), std::nullopt);
+}
+
+TEST(HandleTableTest, WhoWaitsForAnnouncedHandlesIsWoken) {
+  Metrics metrics;
+  HandleTable table(metrics);
+  const protocol::Handle handle = table.open(1);
+  EXPECT_TRUE(table.announce(handle));
+  std::vector<std::optional<protocol::Handle>> given;
+  std::thread listener([&] {
+    do given.push_back(table.next_done());
+    while (given.back());
+  });
+  table.finish(handle, Status::ok());
+  bool interrupted = false;
+  EXPECT_TRUE(table.wait(handle, kNever, interrupted));  // does not take the announcement away
+  table.close();
+  listener.join();
+  EXPECT_EQ(given, (std::vector<std::optional<protocol::Handle>>{handle, std::nullopt}));
 }
 
 }  // namespace

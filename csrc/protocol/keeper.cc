@@ -1,0 +1,235 @@
+#include "protocol/keeper.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+#include "protocol/partition.h"
+#include "protocol/text.h"
+
+namespace byteps::protocol {
+namespace {
+
+// "25 elements of float32 from rank 0 with staleness 3".
+std::string describe_request(const DataHead& head) {
+  const bool bounded = head.staleness != kUnboundedStaleness;
+  return describe_elements(head.bytes, head.dtype) + " from rank " + std::to_string(head.root) + " with " +
+         (bounded ? "staleness " + std::to_string(head.staleness) : "unbounded staleness");
+}
+
+bool agree(const DataHead& a, const DataHead& b) {
+  return a.dtype == b.dtype && a.bytes == b.bytes && a.root == b.root && a.staleness == b.staleness;
+}
+
+}  // namespace
+
+Keeper::Keeper(Children ranks, AggregationLimits limits)
+    : ranks_(std::move(ranks)), limits_(limits), gone_(num_ranks()) {}
+
+Result<Keeper::Verdict> Keeper::admit(const DataHead& head, uint64_t payload_bytes) const {
+  BPS_RETURN_IF_ERROR(check_head(head, payload_bytes));
+  const auto found = keys_.find(head.key);
+  const KeyState* state = found == keys_.end() ? nullptr : &found->second;
+  const uint32_t last_round = state ? state->last_round[head.rank] : 0;
+  if (head.round <= last_round) return Verdict::kRepeat;
+  const auto broken = [&](const std::string& what) {
+    return data_loss(ranks_.describe[head.rank] + ": " + protocol::describe(head.key) + ": " + what);
+  };
+  if (head.round != last_round + 1) {
+    return broken("expected round " + std::to_string(last_round + 1) + ", got " + std::to_string(head.round));
+  }
+  if (state && state->waits[head.rank] != none_) {
+    return broken("round " + std::to_string(head.round) + " before the answer to round " +
+                  std::to_string(last_round));
+  }
+  return refusal(state, head) ? Verdict::kAccept : Verdict::kRefuse;
+}
+
+Status Keeper::check_head(const DataHead& head, uint64_t payload_bytes) const {
+  BPS_CHECK(head.rank < num_ranks()) << "rank " << head.rank;
+  const auto expected = [&](const char* field, const std::string& want, uint64_t got) {
+    return data_loss(ranks_.describe[head.rank] + ": " + protocol::describe(head.key) + ": " + field +
+                     ": expected " + want + ", got " + std::to_string(got));
+  };
+  if (head.type != DataType::kPushPull) return expected("type", "2", static_cast<uint64_t>(head.type));
+  if (!is_kept(head.op)) return expected("reduction", "7 or 8", static_cast<uint64_t>(head.op));
+  if (head.round == 0) return expected("round", "1", 0);
+  if (head.root >= num_ranks()) return expected("root", "a rank of the job", head.root);
+  const uint64_t due_bytes = has_values(head) ? head.bytes : 0;
+  if (payload_bytes != due_bytes) return expected("payload bytes", std::to_string(due_bytes), payload_bytes);
+  return Status::ok();
+}
+
+bool Keeper::lacks(const KeyState* state, const DataHead& head, uint32_t rank) {
+  if ((!state || !state->has_value) && head.root == rank) return true;
+  if (head.staleness == kUnboundedStaleness) return false;
+  return (state ? state->last_round[rank] : 0) + uint64_t{head.staleness} < head.round;
+}
+
+Status Keeper::refusal(const KeyState* state, const DataHead& head) const {
+  BPS_RETURN_IF_ERROR(failed_);
+  const auto found = failed_tensors_.find(head.key.tensor);
+  if (found != failed_tensors_.end()) return found->second;
+  if (state) BPS_RETURN_IF_ERROR(state->failure);
+  for (const uint32_t rank : gone_ranks_) {
+    // Its own, too, so that what was refused stays so: nobody moves on any more after having gone.
+    if (rank == head.rank || lacks(state, head, rank)) return gone_[rank];
+  }
+  return Status::ok();
+}
+
+Keeper::KeyState& Keeper::state_of(const DataHead& head) {
+  const auto [found, is_new] = keys_.try_emplace(head.key);
+  KeyState& state = found->second;
+  if (is_new) {
+    state.first = head;
+    state.last_round.resize(num_ranks());
+    state.waits.resize(num_ranks(), none_);
+    state.slowest_count = num_ranks();
+  }
+  return state;
+}
+
+void Keeper::on_contribution(const DataHead& head, TimeUs now, KeeperActions& actions) {
+  KeyState& state = state_of(head);
+  if (head.round <= state.last_round[head.rank]) return;  // admitted twice, on two connections
+  Status why = refusal(&state, head);
+  if (why && !agree(head, state.first)) {
+    why = state.failure =
+        invalid_argument(ranks_.describe[state.first.rank] + " asks for " + describe_request(state.first) +
+                         ", " + ranks_.describe[head.rank] + " for " + describe_request(head));
+    fail_waits([&](const Wait& wait) { return wait.state == &state ? state.failure : Status::ok(); },
+               actions);
+  }
+  bool concerns_others = gone_[head.rank].is_ok() && advance(state, head.rank);
+  if (!why) {
+    actions.push_back(Fail{head, {head.rank}, why, false});
+  } else {
+    state.waits[head.rank] = waiting_.insert(waiting_.end(), Wait{&state, head, now});
+    if (!state.has_value && head.op == ReduceOp::kSeed && head.root == head.rank) {
+      state.has_value = concerns_others = true;
+      actions.push_back(Keep{head});
+    }
+  }
+  if (concerns_others) {
+    answer_ready(state, actions);
+  } else if (why && may_answer(state, head)) {
+    actions.push_back(Answer{head.key, {end_wait(state.waits[head.rank])}});
+  }
+}
+
+bool Keeper::advance(KeyState& state, uint32_t rank) {
+  const bool was_slowest = state.last_round[rank]++ == state.slowest_round;
+  if (!was_slowest || --state.slowest_count > 0) return false;
+  const std::vector<uint32_t>& rounds = state.last_round;
+  state.slowest_round = *std::min_element(rounds.begin(), rounds.end());
+  state.slowest_count = static_cast<uint32_t>(std::count(rounds.begin(), rounds.end(), state.slowest_round));
+  return true;
+}
+
+bool Keeper::may_answer(const KeyState& state, const DataHead& head) {
+  const bool in_bound =
+      head.staleness == kUnboundedStaleness || head.round <= state.slowest_round + uint64_t{head.staleness};
+  return state.has_value && in_bound;
+}
+
+void Keeper::answer_ready(KeyState& state, KeeperActions& actions) {
+  Answer answer{state.first.key, {}};
+  for (const Waits::iterator wait : state.waits) {
+    if (wait != none_ && may_answer(state, wait->head)) answer.heads.push_back(end_wait(wait));
+  }
+  if (!answer.heads.empty()) actions.emplace_back(std::move(answer));
+}
+
+DataHead Keeper::end_wait(Waits::iterator wait) {
+  const DataHead head = wait->head;
+  wait->state->waits[head.rank] = none_;
+  (wait->warned ? overdue_ : waiting_).erase(wait);
+  return head;
+}
+
+template <typename Why>
+void Keeper::fail_waits(Why why, KeeperActions& actions) {
+  for (Waits* list : {&overdue_, &waiting_}) {
+    for (auto next = list->begin(); next != list->end();) {
+      const auto wait = next++;  // failing takes it out of the list
+      const Status reason = why(*wait);
+      if (reason) continue;
+      const DataHead head = end_wait(wait);
+      actions.push_back(Fail{head, {head.rank}, reason, false});
+    }
+  }
+}
+
+void Keeper::on_rank_gone(uint32_t rank, const Status& why, KeeperActions& actions) {
+  BPS_CHECK(rank < num_ranks() && !why.is_ok()) << "rank " << rank;
+  if (!gone_[rank]) return;
+  gone_[rank] = why;
+  gone_ranks_.push_back(rank);
+  fail_waits(
+      [&](const Wait& wait) {
+        const bool needs_it = wait.head.rank != rank && lacks(wait.state, wait.head, rank);
+        return needs_it ? why : Status::ok();
+      },
+      actions);
+}
+
+void Keeper::fail_tensor(uint32_t tensor, const Status& why, KeeperActions& actions) {
+  BPS_CHECK(!why.is_ok()) << "a tensor fails for a reason";
+  if (!failed_tensors_.try_emplace(tensor, why).second) return;
+  fail_waits([&](const Wait& wait) { return wait.head.key.tensor == tensor ? why : Status::ok(); }, actions);
+}
+
+void Keeper::fail_all(const Status& why, KeeperActions& actions) {
+  BPS_CHECK(!why.is_ok()) << "a job ends for a reason";
+  if (!failed_) return;
+  failed_ = why;
+  fail_waits([&](const Wait&) { return why; }, actions);
+}
+
+void Keeper::on_tick(TimeUs now, KeeperActions& actions) {
+  fail_waits(
+      [&](const Wait& wait) {
+        const bool is_late = later(wait.started_us, limits_.op_timeout_us) <= now;
+        return is_late ? deadline_exceeded(describe(wait, now)) : Status::ok();
+      },
+      actions);
+  warn(now, actions);
+}
+
+// One line for all that became overdue: usually one slow rank holds up every tensor.
+void Keeper::warn(TimeUs now, KeeperActions& actions) {
+  size_t count = 0;
+  while (!waiting_.empty() && later(waiting_.front().started_us, limits_.stall_warning_us) <= now) {
+    waiting_.front().warned = true;
+    overdue_.splice(overdue_.end(), waiting_, waiting_.begin());
+    ++count;
+  }
+  if (count == 0) return;
+  const Wait& oldest = *std::prev(overdue_.end(), static_cast<ptrdiff_t>(count));
+  std::string text = protocol::describe(oldest.head.key) + ": " + describe(oldest, now);
+  if (count > 1) text += "; so have " + std::to_string(count - 1) + " more contributions";
+  actions.push_back(Stalled{std::move(text)});
+}
+
+std::string Keeper::describe(const Wait& wait, TimeUs now) const {
+  std::vector<std::string> missing;
+  for (uint32_t rank = 0; rank < num_ranks(); ++rank) {
+    if (lacks(wait.state, wait.head, rank)) missing.push_back(ranks_.describe[rank]);
+  }
+  return "round " + std::to_string(wait.head.round) + " of " + ranks_.describe[wait.head.rank] +
+         " has waited " + seconds(now - wait.started_us) + " for " + enumerate(missing);
+}
+
+TimeUs Keeper::next_tick_us() const {
+  TimeUs next = kNever;
+  if (!waiting_.empty()) {
+    const TimeUs limit_us = std::min(limits_.stall_warning_us, limits_.op_timeout_us);
+    next = later(waiting_.front().started_us, limit_us);
+  }
+  if (!overdue_.empty()) next = std::min(next, later(overdue_.front().started_us, limits_.op_timeout_us));
+  return next;
+}
+
+}  // namespace byteps::protocol

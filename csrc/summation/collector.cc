@@ -1,0 +1,106 @@
+#include "summation/collector.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/copy.h"
+#include "summation/child.h"
+
+namespace byteps::summation {
+
+using protocol::DataHead;
+
+namespace {
+
+// A block of every input and of the result stays in the first-level cache, so that giving the result to a second
+// place (the reply space of another child) costs a write only.
+constexpr size_t kBlockBytes = 8 << 10;
+// Children that are in step with each other complete their rounds sooner than this; copying for those that are not
+// costs nothing that matters.
+constexpr TimeUs kReliefUs = 5'000;
+
+}  // namespace
+
+void Collector::reduce(const kernels::Reduction& reduction, std::vector<const void*> sources,
+                       std::span<std::byte* const> spaces, size_t bytes) const {
+  if (sources.empty() || spaces.empty()) return;
+  const TimeUs started_us = now_us();
+  const size_t element_bytes = size_of(reduction.dtype);
+  std::byte* const out = spaces.front();
+  for (size_t offset = 0; offset < bytes; offset += kBlockBytes) {
+    const size_t block_bytes = std::min<size_t>(kBlockBytes, bytes - offset);
+    kernels::reduce_n(reduction, out + offset, sources, block_bytes / element_bytes);
+    for (const void*& source : sources) source = static_cast<const std::byte*>(source) + block_bytes;
+    for (size_t i = 1; i < spaces.size(); ++i) {
+      copy_bytes({spaces[i] + offset, block_bytes}, {out + offset, block_bytes});
+    }
+  }
+  add(environment_.metrics.sums, 1);
+  add(environment_.metrics.sum_bytes, bytes);
+  add(environment_.metrics.sum_us, static_cast<uint64_t>(now_us() - started_us));
+}
+
+void Collector::answer_failure(const DataHead& head, Contribution& slot, const Status& why) {
+  const Contribution contribution = std::exchange(slot, {});
+  if (contribution.from == nullptr) return;
+  DataHead answer = head;
+  answer.epoch = environment_.epoch;
+  contribution.from->send_failure(answer, why, contribution.loan);
+}
+
+void Collector::own(Contribution& contribution) {
+  if (contribution.buffer.empty() && !contribution.data.empty()) {
+    contribution.buffer = environment_.pool.acquire(contribution.data.size());
+    copy_bytes(contribution.buffer.bytes(), contribution.data);
+    contribution.data = contribution.buffer.bytes();
+  }
+  contribution.reply_space = {};
+}
+
+void Collector::forget(const Child& connection) {
+  std::erase(starving_, &connection);
+  for_each_slot([this, &connection](Contribution& contribution) {
+    if (contribution.from != &connection) return;
+    own(contribution);
+    contribution.from = nullptr;
+    contribution.loan = transport::kNoLoan;
+  });
+}
+
+void Collector::relieve(Child& connection) {
+  starving_.push_back(&connection);
+  if (relief_timer_ != 0) return;
+  relief_timer_ = environment_.loop.run_at(now_us() + kReliefUs, [this] {
+    relief_timer_ = 0;
+    give_loans_back();
+  });
+}
+
+void Collector::give_loans_back() {
+  for (Child* child : std::exchange(starving_, {})) {
+    for_each_slot([this, child](Contribution& contribution) {
+      if (contribution.from != child || contribution.loan == transport::kNoLoan) return;
+      own(contribution);
+      child->give_back(std::exchange(contribution.loan, transport::kNoLoan));
+    });
+  }
+}
+
+void Collector::schedule_tick() {
+  if (tick_timer_ != 0) return;
+  const TimeUs next_us = next_tick_us();
+  if (next_us == kNever) return;
+  tick_timer_ = environment_.loop.run_at(next_us, [this] {
+    tick_timer_ = 0;
+    on_tick();
+    schedule_tick();
+  });
+}
+
+void Collector::stop_timers() {
+  for (auto* timer : {&tick_timer_, &relief_timer_}) {
+    if (*timer != 0) environment_.loop.cancel(std::exchange(*timer, 0));
+  }
+}
+
+}  // namespace byteps::summation

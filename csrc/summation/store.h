@@ -1,0 +1,54 @@
+// What one shard keeps from one push_pull to the next: the values of its partitions of some tensors, to which all ranks
+// contribute directly. In asynchronous training these are the weights.
+//
+// What is decided (may it be added and answered yet?) is protocol/keeper's; this carries it out. An answer is one state
+// of a partition, never a mixture: a value that is still on its way to somebody is left alone, and the next one
+// is made beside it.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+
+#include "protocol/keeper.h"
+#include "summation/collector.h"
+
+namespace byteps::summation {
+
+class Store final : public Collector {
+ public:
+  // `ranks`: of protocol::each_rank.
+  Store(Environment environment, protocol::Children ranks, protocol::AggregationLimits limits);
+
+  int32_t child_of_rank(uint32_t rank) const override;
+  Result<Verdict> admit(const protocol::DataHead& head, uint32_t child,
+                        uint64_t payload_bytes) const override;
+  void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) override;
+  // Never: `admit` takes no failures.
+  void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) override;
+  void child_gone(uint32_t child, const Status& why) override;
+  void fail_tensor(uint32_t tensor, const Status& why) override;
+  void fail(const Status& why) override;
+
+ private:
+  struct Kept {
+    Slots slots;                                // of those who wait for an answer
+    std::shared_ptr<BufferPool::Buffer> value;  // null: none yet; shared with answers on their way
+  };
+
+  void for_each_slot(const std::function<void(Contribution&)>& f) override;
+  TimeUs next_tick_us() const override { return keeper_.next_tick_us(); }
+  void on_tick() override;
+
+  void carry_out();
+  void carry_out(const protocol::Keep& keep);
+  void carry_out(const protocol::Answer& answer);
+  // The value as it is with the contributions of `answer`, which is written to their reply spaces, too.
+  void add_up(const protocol::Answer& answer, Kept& kept);
+  void send(const protocol::DataHead& head, Kept& kept);
+
+  protocol::Keeper keeper_;
+  std::unordered_map<protocol::Key, Kept, protocol::KeyHash> kept_;
+  protocol::KeeperActions actions_;  // reused
+};
+
+}  // namespace byteps::summation

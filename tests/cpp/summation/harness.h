@@ -1,0 +1,177 @@
+// A shard and scripted workers at the other ends of in-process connections, some of which lend and some of which do
+// not.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_flag.h"
+#include "summation/shard.h"
+#include "transport/inproc.h"
+#include "transport/shm/shm_transport.h"
+
+namespace byteps::summation {
+
+using protocol::DataHead;
+using protocol::DataType;
+using protocol::Level;
+
+constexpr uint32_t kEpoch = 0xfeedbeef;
+constexpr uint64_t kCreditBytes = 1 << 20;
+constexpr size_t kCount = 4;  // elements of every tensor here
+using Values = std::vector<int32_t>;
+
+// One worker's end. Everything runs on the shard's loop.
+class Peer final : public transport::Receiver {
+ public:
+  Peer(std::unique_ptr<transport::Connection> connection, uint32_t rank)
+      : rank_(rank), connection_(std::move(connection)) {
+    connection_->start(this);
+  }
+
+  void hello() { send(plain(DataType::kHello), {}); }
+  void goodbye() { send(plain(DataType::kGoodbye), {}); }
+  DataHead head(uint32_t round) const {
+    DataHead head;
+    head.type = DataType::kPushPull;
+    head.dtype = DType::kInt32;
+    head.key = {1, 0};
+    head.round = round;
+    head.rank = rank_;
+    head.op = op_;
+    head.staleness = staleness_;
+    head.top = top_;
+    head.bytes = kCount * sizeof(int32_t);
+    return head;
+  }
+  // Contributes `values`, whose memory is lent with a place for the answer if `with_reply_space`.
+  void contribute(uint32_t round, Values values, bool with_reply_space = false) {
+    values_ = std::move(values);
+    send(head(round), std::as_bytes(std::span(values_)), with_reply_space);
+  }
+  void send(const DataHead& head, Bytes payload, bool with_reply_space = false) {
+    const MutableBytes space = with_reply_space ? std::as_writable_bytes(std::span(values_)) : MutableBytes{};
+    connection_->send(protocol::encode(head), {payload, space}, nullptr);
+  }
+  void close() { connection_->close(); }
+
+  uint32_t epoch_ = kEpoch;
+  Level level_ = Level::kCluster;
+  uint16_t top_ = 0;
+  ReduceOp op_ = ReduceOp::kSum;
+  uint8_t staleness_ = 0;
+  Values values_;
+  std::vector<DataHead> answers_;
+  std::vector<std::string> texts_;  // payloads of the answers
+  std::optional<Status> closed_;
+  UniqueFunction<void()> when_answered_;
+
+ private:
+  DataHead plain(DataType type) const {
+    DataHead head;
+    head.type = type;
+    head.epoch = epoch_;
+    head.level = level_;
+    head.rank = rank_;
+    return head;
+  }
+  Result<transport::Landing> on_head(transport::Connection&, const transport::Arrival& arrival) override {
+    landing_.resize(arrival.payload_bytes);
+    return transport::Landing::into(landing_);
+  }
+  Status on_frame(transport::Connection&, const transport::Arrival& arrival, Bytes payload) override {
+    answers_.push_back(*protocol::decode_data(arrival.head));
+    texts_.emplace_back(as_text(payload));
+    if (when_answered_) when_answered_();
+    return Status::ok();
+  }
+  void on_closed(transport::Connection&, const Status& why) override { closed_ = why; }
+
+  uint32_t rank_;
+  std::vector<std::byte> landing_;
+  std::unique_ptr<transport::Connection> connection_;
+};
+
+class ShardFixture : public testing::Test, public ShardEvents {
+ protected:
+  ShardFixture() : loop_(std::move(*transport::EventLoop::create("shard-test"))) {
+    shard_ = std::make_unique<Shard>(*loop_, outbox_, metrics_, *this);
+  }
+  // The shard serves a job in which `position` is its place; ranks 0 and 1 speak to it at `level`.
+  void start(Position position, Level level) {
+    position.epoch = kEpoch;
+    position.num_workers = static_cast<uint32_t>(position.describe_rank.size());
+    position.limits = {kNever, kNever};
+    on_loop([&] { shard_->start(position); });
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      peers_.push_back(connect(rank));
+      peers_.back()->level_ = level;
+    }
+    on_loop([this] {
+      for (const auto& peer : peers_) peer->hello();
+    });
+  }
+  ~ShardFixture() override {
+    on_loop([this] {
+      peers_.clear();
+      shard_.reset();
+    });
+  }
+
+  std::unique_ptr<Peer> connect(uint32_t rank) {
+    std::unique_ptr<Peer> peer;
+    on_loop([&] {
+      auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
+      peer = std::make_unique<Peer>(std::move(mine), rank);
+      shard_->adopt(std::move(other));
+    });
+    return peer;
+  }
+  // A worker in another process, as far as anybody can tell, that can lend `lend_bytes` at a time.
+  std::unique_ptr<Peer> connect_shm(uint32_t rank, size_t lend_bytes) {
+    const auto shm =
+        transport::make_shm_transport({.stream = {.credentials = {"", "job"}}, .lend_bytes = lend_bytes});
+    std::unique_ptr<Peer> peer;
+    EventFlag adopted;
+    EventFlag connected;
+    auto listener = shm->listen(*loop_, {"@", 0}, [&](auto connection) {
+      shard_->adopt(std::move(connection));
+      adopted.set();
+    });
+    shm->connect(*loop_, (*listener)->address(), kNever, [&](auto connection) {
+      peer = std::make_unique<Peer>(std::move(*connection), rank);
+      connected.set();
+    });
+    adopted.wait(kNever);
+    connected.wait(kNever);
+    on_loop([&] { listener->reset(); });
+    return peer;
+  }
+  // Runs `task` on the loop, and then all that it has caused.
+  void on_loop(UniqueFunction<void()> task) {
+    loop_->run_and_wait(std::move(task));
+    for (int i = 0; i < 10; ++i) loop_->run_and_wait([] {});
+  }
+  void on_child_lost(uint32_t child, const Status&) override { lost_.push_back(child); }
+
+  Values result_of(const Peer& peer, size_t answer = 0) {
+    Values values(kCount);
+    EXPECT_EQ(peer.texts_.at(answer).size(), kCount * sizeof(int32_t));
+    std::memcpy(values.data(), peer.texts_.at(answer).data(), peer.texts_.at(answer).size());
+    return values;
+  }
+
+  Metrics metrics_;
+  protocol::Outbox outbox_{kCreditBytes};
+  std::unique_ptr<transport::EventLoop> loop_;
+  std::unique_ptr<Shard> shard_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<uint32_t> lost_;
+};
+
+}  // namespace byteps::summation
