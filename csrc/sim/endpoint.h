@@ -38,6 +38,7 @@ struct Frame {
   View payload;      // a copy, or memory that is lent
   View reply_space;  // only where the connection lends
   Loan gives_back = kNoLoan;
+  uint64_t digest = 0;  // of an answer's payload when it was sent
   // Set by the network.
   Loan loan = kNoLoan;        // of payload and reply space
   bool by_reference = false;  // the payload lies in an arena

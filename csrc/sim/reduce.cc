@@ -32,9 +32,11 @@ T combine(ReduceOp op, T a, T b) {
     case ReduceOp::kProduct: return static_cast<T>(static_cast<Unsigned>(a) * static_cast<Unsigned>(b));
     case ReduceOp::kMin: return std::min(a, b);
     case ReduceOp::kMax: return std::max(a, b);
-    case ReduceOp::kBroadcast: break;
+    case ReduceOp::kBroadcast:
+    case ReduceOp::kSeed:
+    case ReduceOp::kAccumulate: break;
   }
-  BPS_CHECK(false) << "a broadcast combines nothing";
+  BPS_CHECK(false) << to_string(op) << " combines nothing";
   return a;
 }
 

@@ -4,6 +4,8 @@
 #include <set>
 #include <sstream>
 
+#include "protocol/message.h"
+
 namespace byteps::sim {
 namespace {
 
@@ -11,11 +13,20 @@ using Kind = Step::Kind;
 
 constexpr uint64_t kPageElements = 1024;  // of int32
 
+// Some of the tensors of some jobs.
+void keep(Random& random, TensorPlan& tensor) {
+  static const std::vector<uint8_t> kStalenesses = {0, 0, 1, 2, 3, protocol::kUnboundedStaleness};
+  tensor.op = ReduceOp::kAccumulate;
+  tensor.dtype = DType::kInt64;
+  tensor.staleness = random.pick(kStalenesses);
+}
+
 std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers) {
   static const std::vector<ReduceOp> kOps = {ReduceOp::kSum,     ReduceOp::kSum,      ReduceOp::kSum,
                                              ReduceOp::kAverage, ReduceOp::kMin,      ReduceOp::kMax,
                                              ReduceOp::kProduct, ReduceOp::kBroadcast};
   std::vector<TensorPlan> tensors(1 + random.below(12));
+  const bool some_are_kept = random.chance(0.4);
   for (size_t i = 0; i < tensors.size(); ++i) {
     TensorPlan& tensor = tensors[i];
     tensor.name = std::string("t").append(std::to_string(i));
@@ -27,6 +38,7 @@ std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers) {
     tensor.op = random.pick(kOps);
     tensor.root = static_cast<uint32_t>(random.below(num_workers));
     tensor.priority = random.chance(0.5) ? -static_cast<int32_t>(i) : static_cast<int32_t>(random.below(3));
+    if (some_are_kept && random.chance(0.5)) keep(random, tensor);
   }
   return tensors;
 }
@@ -51,7 +63,8 @@ Plan make_plan(Random& random, size_t num_tensors) {
 
 // Every rank goes through the phases in the order of the plan, and through a phase's tensors in its own. What it
 // waits for is of an earlier phase, or it has begun the whole phase: so ranks cannot wait for each other in a circle.
-std::vector<Step> make_program(Random& random, const Plan& plan, size_t num_tensors) {
+std::vector<Step> make_program(Random& random, const Plan& plan, const std::vector<TensorPlan>& tensors) {
+  const size_t num_tensors = tensors.size();
   std::vector<Step> program;
   const auto add = [&program](Kind kind, size_t tensor) { program.push_back({kind, tensor, 0}); };
   const auto maybe_pause = [&](double chance) {
@@ -61,7 +74,9 @@ std::vector<Step> make_program(Random& random, const Plan& plan, size_t num_tens
     std::vector<size_t> all(num_tensors);
     for (size_t i = 0; i < num_tensors; ++i) all[i] = i;
     random.shuffle(all);
-    for (const size_t tensor : all) add(Kind::kDeclare, tensor);
+    for (const size_t tensor : all) {
+      if (!is_kept(tensors[tensor].op)) add(Kind::kDeclare, tensor);
+    }
   }
   const bool waits_early = random.chance(0.5);
   for (size_t i = 0; i < plan.phases.size(); ++i) {
@@ -81,6 +96,19 @@ std::vector<Step> make_program(Random& random, const Plan& plan, size_t num_tens
   for (size_t tensor = 0; tensor < num_tensors; ++tensor) add(Kind::kWait, tensor);
   maybe_pause(0.5);
   return program;
+}
+
+// All ranks get what is kept with everything in it; and nobody leaves, and takes it along, before all have it.
+void append_pulls(std::vector<Step>& program, const std::vector<TensorPlan>& tensors) {
+  const auto add_for_kept = [&](Kind kind) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (is_kept(tensors[i].op)) program.push_back({kind, i, 0});
+    }
+  };
+  program.push_back({Kind::kBarrier, 0, 0});
+  add_for_kept(Kind::kPull);
+  add_for_kept(Kind::kWait);
+  program.push_back({Kind::kBarrier, 0, 0});
 }
 
 // Who shares a machine with whom: all, nobody, so many each, or as it comes.
@@ -135,12 +163,15 @@ void make_job(Random& random, Scenario& scenario) {
 void make_programs(Random& random, Scenario& scenario) {
   scenario.tensors = make_tensors(random, scenario.num_workers);
   const Plan plan = make_plan(random, scenario.tensors.size());
-  scenario.rounds = plan.phases.size();
+  const bool some_are_kept =
+      std::ranges::any_of(scenario.tensors, [](const TensorPlan& tensor) { return is_kept(tensor.op); });
+  scenario.rounds = plan.phases.size() + (some_are_kept ? 1 : 0);
   const bool some_give_up = random.chance(0.3);
   for (uint32_t i = 0; i < scenario.num_workers; ++i) {
     scenario.workers.push_back({.tensors = scenario.tensors,
-                                .program = make_program(random, plan, scenario.tensors.size()),
+                                .program = make_program(random, plan, scenario.tensors),
                                 .gives_up = some_give_up && random.chance(0.5)});
+    if (some_are_kept) append_pulls(scenario.workers.back().program, scenario.tensors);
   }
 }
 
@@ -175,7 +206,12 @@ void change_belief(FaultKind kind, TensorPlan& tensor) {
   if (kind == FaultKind::kOtherDType)
     tensor.dtype = tensor.dtype == DType::kInt32 ? DType::kInt64 : DType::kInt32;
   if (kind == FaultKind::kOtherSize) tensor.elements += 1;
-  if (kind == FaultKind::kOtherOp) tensor.op = tensor.op == ReduceOp::kSum ? ReduceOp::kMax : ReduceOp::kSum;
+  if (kind != FaultKind::kOtherOp) return;
+  if (is_kept(tensor.op) && tensor.elements % 2 == 0) {
+    tensor.staleness ^= 1;
+  } else {
+    tensor.op = tensor.op == ReduceOp::kSum ? ReduceOp::kMax : ReduceOp::kSum;
+  }
 }
 
 void make_fault(Random& random, Scenario& scenario) {

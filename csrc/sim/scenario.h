@@ -19,13 +19,21 @@ struct TensorPlan {
   ReduceOp op = ReduceOp::kSum;
   uint32_t root = 0;
   int32_t priority = 0;
+  uint8_t staleness = 0;  // kAccumulate, which begins with a kSeed
 
   uint64_t bytes() const { return elements * size_of(dtype); }
 };
 
 // One line of a rank's program. An operation begins when the tensor's one before has ended.
 struct Step {
-  enum class Kind : uint8_t { kDeclare, kPushPull, kWait, kBarrier, kPause };
+  enum class Kind : uint8_t {
+    kDeclare,
+    kPushPull,
+    kPull,  // what is kept, when all that ranks contribute is in it
+    kWait,
+    kBarrier,
+    kPause
+  };
   Kind kind = Kind::kPause;
   size_t tensor = 0;
   TimeUs pause_us = 0;

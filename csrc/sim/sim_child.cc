@@ -19,6 +19,7 @@ bool SimChild::is(const DataHead& hello) const {
 void SimChild::send(const DataHead& head, const View& payload, Loan loan) {
   Frame frame = make_frame(head, payload);
   frame.gives_back = loan;
+  if (head.type == DataType::kResult) frame.digest = digest_of(payload);
   if (endpoint_.lends()) return endpoint_.send(std::move(frame), nullptr);
   const uint64_t bytes = payload.size;
   const uint64_t ticket = watch_.offered(head.priority, bytes);
@@ -64,11 +65,11 @@ void SimChild::on_head(Endpoint&, const Frame& frame) {
 }
 
 Aggregator::Verdict SimChild::admit(const DataHead& head, size_t payload_bytes) {
-  if (tier_ == nullptr || !tier_->leads_to(head.top)) {
-    world_.report(process_, "a contribution came to a service that it does not go through");
+  if (collector_ == nullptr) {
+    world_.report(process_, "a contribution came before a hello");
     return Aggregator::Verdict::kRepeat;
   }
-  const auto verdict = tier_->aggregator().admit(head, child_, payload_bytes);
+  const auto verdict = collector_->admit(head, child_, payload_bytes);
   if (verdict) return *verdict;
   world_.report(process_, "a correct contribution was not admitted: " + verdict.status().to_string());
   return Aggregator::Verdict::kRepeat;
@@ -93,20 +94,20 @@ void SimChild::on_frame(Endpoint&, const Frame& frame) {
 }
 
 void SimChild::on_hello(const DataHead& head) {
-  SimTier* tier = shard_.tier(head.level);
-  const int32_t child = tier == nullptr ? -1 : tier->aggregator().child_of_rank(head.rank);
+  SimCollector* const collector = shard_.collector(head.level);
+  const int32_t child = collector == nullptr ? -1 : collector->child_of_rank(head.rank);
   if (child < 0 || shard_.has_child(head)) return world_.report(process_, "a correct hello was not admitted");
   rank_ = static_cast<int>(head.rank);
   level_ = head.level;
   lane_ = head.lane;
-  tier_ = tier;
+  collector_ = collector;
   child_ = static_cast<uint32_t>(child);
 }
 
 void SimChild::on_push_pull(const DataHead& head, const Frame& frame) {
   const Aggregator::Verdict verdict = take_verdict(head);
   if (verdict == Aggregator::Verdict::kRepeat) {
-    if (world_.sabotage == Sabotage::kSumsRepeats) tier_->add_repeat(child_, head, frame.payload);
+    if (world_.sabotage == Sabotage::kSumsRepeats) collector_->add_repeat(child_, head, frame.payload);
     return endpoint_.give_back(frame.loan);
   }
   Contribution contribution{.data = frame.payload,
@@ -116,14 +117,14 @@ void SimChild::on_push_pull(const DataHead& head, const Frame& frame) {
                             .lent = endpoint_.carriage() == Carriage::kLocal || frame.by_reference,
                             .present = true};
   if (verdict == Aggregator::Verdict::kRefuse) contribution.data = {};
-  tier_->contribute(child_, head, std::move(contribution));
+  collector_->contribute(child_, head, std::move(contribution));
 }
 
 void SimChild::on_failed(const DataHead& head, const Frame& frame) {
   const Aggregator::Verdict verdict = take_verdict(head);
   const Status why(head.code, std::string(as_text(frame.payload.read())));
   endpoint_.give_back(frame.loan);
-  if (verdict != Aggregator::Verdict::kRepeat) tier_->contribute_failure(child_, head, why);
+  if (verdict != Aggregator::Verdict::kRepeat) collector_->contribute_failure(child_, head, why);
 }
 
 void SimChild::on_closed(Endpoint&, const Status& why) {
@@ -134,7 +135,7 @@ void SimChild::on_closed(Endpoint&, const Status& why) {
 }
 
 void SimChild::on_starving(Endpoint&) {
-  if (tier_ != nullptr) tier_->relieve(*this);
+  if (collector_ != nullptr) collector_->relieve(*this);
 }
 
 }  // namespace byteps::sim

@@ -5,7 +5,7 @@
 
 #include "protocol/outbox.h"
 #include "sim/priority_watch.h"
-#include "sim/sim_tier.h"
+#include "sim/sim_collector.h"
 #include "sim/world.h"
 
 namespace byteps::sim {
@@ -58,7 +58,7 @@ class SimChild final : public Receiver {
   int rank_ = -1;
   protocol::Level level_ = protocol::Level::kCluster;
   uint16_t lane_ = 0;
-  SimTier* tier_ = nullptr;
+  SimCollector* collector_ = nullptr;
   uint32_t child_ = 0;
   bool left_ = false;
   bool closed_ = false;

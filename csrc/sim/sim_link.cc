@@ -17,6 +17,12 @@ View make_view(World& world, const VirtualProcess& process, Bytes bytes) {
   return {std::move(memory), 0, bytes.size()};
 }
 
+uint64_t digest_of(const View& view) {
+  uint64_t digest = 0;
+  for (const std::byte byte : view.read()) digest = (digest ^ static_cast<uint64_t>(byte)) * 0x100000001B3ull;
+  return digest;
+}
+
 Frame make_frame(const DataHead& head, View payload, View reply_space) {
   const protocol::DataHeadBytes bytes = protocol::encode(head);
   return {.head = {bytes.begin(), bytes.end()},
@@ -157,7 +163,7 @@ void SimLink::on_frame(Endpoint&, const Frame& frame) {
   if (!head) return world_.report(process_, head.status().to_string());
   switch (head->type) {
     case DataType::kResult:
-      if (Unanswered* waiting = find(*head)) land(frame.payload, waiting->output);
+      if (Unanswered* waiting = find(*head)) land(frame, waiting->output);
       return settle_answered(*head, head->plan);
     case DataType::kFailed:
       return settle_answered(*head, Status(head->code, std::string(as_text(frame.payload.read()))));
@@ -167,9 +173,11 @@ void SimLink::on_frame(Endpoint&, const Frame& frame) {
   }
 }
 
-void SimLink::land(const View& payload, const View& output) {
+void SimLink::land(const Frame& frame, const View& output) {
+  const View& payload = frame.payload;
   if (payload.size != output.size) return world_.report(process_, "a result of another size");
   // An answer in the memory that was lent for it is in its place.
+  if (digest_of(payload) != frame.digest) world_.report(process_, "an answer has changed on its way");
   if (payload.memory != output.memory) std::ranges::copy(payload.read(), output.write().begin());
 }
 

@@ -70,7 +70,7 @@ class SimLink final : public Receiver {
   void send_failure(const OutgoingPartition& partition, uint64_t ticket);
   void send_again_later(const protocol::DataHead& head, const View& input);
   Unanswered* find(const protocol::DataHead& head);
-  void land(const View& payload, const View& output);
+  void land(const Frame& frame, const View& output);
   void settle_answered(const protocol::DataHead& head, const Result<protocol::Plan>& outcome);
   void close_port();
   void settle_all(const Status& why);
@@ -95,6 +95,8 @@ class SimLink final : public Receiver {
 
 // A view of bytes of its own, such as a text or a copy.
 View make_view(World& world, const VirtualProcess& process, Bytes bytes);
+// Of the bytes as they are now.
+uint64_t digest_of(const View& view);
 Frame make_frame(const protocol::DataHead& head, View payload = {}, View reply_space = {});
 
 }  // namespace byteps::sim

@@ -44,7 +44,7 @@ void SimNode::connect() {
 }
 
 void SimNode::connect_again() {
-  std::exchange(channel_, nullptr)->close();
+  if (channel_ != nullptr) std::exchange(channel_, nullptr)->close();
   process_.at(world_.clock.now() + kConnectAgainUs, [this] { connect(); });
 }
 

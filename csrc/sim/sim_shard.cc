@@ -17,11 +17,12 @@ void SimShard::start(const Position& position) {
   epoch_ = position.epoch;
   describe_rank_ = position.describe_rank;
   const auto num_workers = static_cast<uint32_t>(describe_rank_.size());
-  const SimTier::Environment environment{world_, process_, epoch_, num_workers};
+  const SimCollector::Environment environment{world_, process_, epoch_, num_workers};
   TimeUs patience_us = world_.scenario.op_timeout_us;
   const auto limits = [&patience_us] {
     return protocol::AggregationLimits{.stall_warning_us = patience_us / 3, .op_timeout_us = patience_us};
   };
+  store_ = std::make_unique<SimStore>(environment, protocol::each_rank(describe_rank_), limits());
   if (!position.ranks.describe.empty()) {
     machine_ = std::make_unique<SimTier>(environment, position.ranks, limits(), position.uplink,
                                          position.num_final_tops);
@@ -32,13 +33,20 @@ void SimShard::start(const Position& position) {
 }
 
 template <typename F>
-void SimShard::for_each_tier(F&& f) const {
-  if (machine_) f(*machine_);
-  if (cluster_) f(*cluster_);
+void SimShard::for_each_collector(F&& f) {
+  for (const protocol::Level level :
+       {protocol::Level::kMachine, protocol::Level::kCluster, protocol::Level::kRanks}) {
+    if (SimCollector* of_level = collector(level)) f(*of_level);
+  }
 }
 
-SimTier* SimShard::tier(protocol::Level level) {
-  return (level == protocol::Level::kMachine ? machine_ : cluster_).get();
+SimCollector* SimShard::collector(protocol::Level level) {
+  switch (level) {
+    case protocol::Level::kMachine: return machine_.get();
+    case protocol::Level::kCluster: return cluster_.get();
+    case protocol::Level::kRanks: return store_.get();
+  }
+  return nullptr;
 }
 
 bool SimShard::has_child(const protocol::DataHead& hello) const {
@@ -53,25 +61,26 @@ void SimShard::on_goodbye(SimChild& child) {
 }
 
 void SimShard::forget(const SimChild& child) {
-  for_each_tier([&child](SimTier& tier) { tier.forget(child); });
+  for_each_collector([&child](SimCollector& collector) { collector.forget(child); });
 }
 
 void SimShard::rank_left(uint32_t rank) {
-  for_each_tier([this, rank](SimTier& tier) {
-    const int32_t child = tier.aggregator().child_of_rank(rank);
+  for_each_collector([this, rank](SimCollector& collector) {
+    const int32_t child = collector.child_of_rank(rank);
     if (child < 0) return;
-    tier.child_gone(static_cast<uint32_t>(child), unavailable(describe_rank_[rank] + " has left the job"));
+    collector.child_gone(static_cast<uint32_t>(child),
+                         unavailable(describe_rank_[rank] + " has left the job"));
   });
 }
 
 void SimShard::fail_tensor(uint32_t tensor, const Status& why) {
-  for_each_tier([&](SimTier& tier) { tier.fail_tensor(tensor, why); });
+  for_each_collector([&](SimCollector& collector) { collector.fail_tensor(tensor, why); });
 }
 
 void SimShard::fail(const Status& why) {
   failed_ = true;
   if (world_.sabotage == Sabotage::kKeepsLoans) return;
-  for_each_tier([&why](SimTier& tier) { tier.fail(why); });
+  for_each_collector([&why](SimCollector& collector) { collector.fail(why); });
   if (!leave_done_) return;
   for (const auto& child : children_) {  // one of them is the lost one, and would be waited for
     forget(*child);
@@ -106,8 +115,8 @@ void SimShard::finish_leaving_if_empty() {
   if (leave_done_ && empty) std::exchange(leave_done_, nullptr)();
 }
 
-void SimShard::check_drained() const {
-  for_each_tier([](const SimTier& tier) { tier.check_drained(); });
+void SimShard::check_drained() {
+  for_each_collector([](SimCollector& collector) { collector.check_drained(); });
 }
 
 }  // namespace byteps::sim

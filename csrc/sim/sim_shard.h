@@ -1,4 +1,4 @@
-// One shard of a summation service, as summation/shard is: two tiers and the children that speak to them.
+// One shard of a summation service, as summation/shard is: two tiers, a store and the children that speak to them.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include "protocol/outbox.h"
 #include "protocol/tree.h"
 #include "sim/sim_child.h"
+#include "sim/sim_store.h"
 #include "sim/sim_tier.h"
 #include "sim/world.h"
 
@@ -41,10 +42,10 @@ class SimShard {
   void fail(const Status& why);
   void leave(TimeUs deadline_us, UniqueFunction<void()> done);
 
-  void check_drained() const;
+  void check_drained();
 
   // For its children.
-  SimTier* tier(protocol::Level level);
+  SimCollector* collector(protocol::Level level);
   bool has_child(const protocol::DataHead& hello) const;
   void on_goodbye(SimChild& child);
   void on_closed(SimChild& child, const Status& why);
@@ -53,7 +54,7 @@ class SimShard {
   void forget(const SimChild& child);
   void finish_leaving_if_empty();
   template <typename F>
-  void for_each_tier(F&& f) const;
+  void for_each_collector(F&& f);
 
   World& world_;
   VirtualProcess& process_;
@@ -62,7 +63,8 @@ class SimShard {
   uint32_t epoch_ = 0;
   std::vector<std::string> describe_rank_;
   std::unique_ptr<SimTier> machine_;
-  std::unique_ptr<SimTier> cluster_;  // null until start()
+  std::unique_ptr<SimTier> cluster_;  // null until start(), as is the store
+  std::unique_ptr<SimStore> store_;
   std::vector<std::unique_ptr<SimChild>> children_;
   bool leaving_ = false;
   bool failed_ = false;

@@ -14,24 +14,31 @@ using protocol::DataHead;
 using protocol::DataType;
 using protocol::Fail;
 
-namespace {
-
-constexpr TimeUs kReliefUs = 5'000;  // as in summation/tier
-
-}  // namespace
-
 SimTier::SimTier(Environment environment, protocol::Children children, protocol::AggregationLimits limits,
                  Uplink* uplink, uint32_t num_final_tops)
-    : environment_(environment),
+    : SimCollector(environment),
       aggregator_(std::move(children), limits),
       uplink_(uplink),
       num_final_tops_(num_final_tops) {}
 
+Result<SimTier::Verdict> SimTier::admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const {
+  if (goes_up(head.top) && !uplink_->reaches(head.top)) return data_loss("no way to the root");
+  return aggregator_.admit(head, child, payload_bytes);
+}
+
+void SimTier::for_each_slot(const std::function<void(Contribution&)>& f) {
+  for (auto& [key, round] : rounds_) {
+    for (Contribution& contribution : round.slots) f(contribution);
+  }
+}
+
+void SimTier::on_tick() {
+  aggregator_.on_tick(world().clock.now(), actions_);
+  carry_out();
+}
+
 void SimTier::contribute(uint32_t child, const DataHead& head, Contribution contribution) {
-  Slots& slots = rounds_[head.key].slots;
-  slots.resize(aggregator_.num_children());
-  if (slots[child].present) world().report(process(), "a contribution is replaced by a later one");
-  slots[child] = std::move(contribution);
+  place(rounds_[head.key].slots, child, std::move(contribution));
   aggregator_.on_contribution(head, child, world().clock.now(), actions_);
   carry_out();
   schedule_tick();
@@ -66,7 +73,7 @@ void SimTier::fail(const Status& why) {
   carry_out();
   for (auto& [key, round] : rounds_) {
     if (!round.is_ascending || std::exchange(round.abandoned, true)) continue;
-    answer_failure(round.head, round.slots, why);
+    fail_slots(round.head, round.slots, why);
   }
   check_drained();
 }
@@ -80,13 +87,6 @@ void SimTier::carry_out() {
       world().note(process(), 1, [&] { return stalled->text; });
     }
   }
-}
-
-void SimTier::note(const DataHead& head, const std::string& what) const {
-  world().note(process(), head.key.tensor * 1000 + head.round, [&] {
-    return what + " tensor " + std::to_string(head.key.tensor) + "." + std::to_string(head.key.partition) +
-           " round " + std::to_string(head.round);
-  });
 }
 
 void SimTier::carry_out(const Complete& complete) {
@@ -122,7 +122,7 @@ void SimTier::on_result(DataHead head, const Result<protocol::Plan>& outcome) {
   const View result = std::exchange(round.ascending, {});
   if (round.abandoned || !outcome) result.memory->release();
   if (round.abandoned) return;
-  if (!outcome) return answer_failure(head, round.slots, outcome.status());
+  if (!outcome) return fail_slots(head, round.slots, outcome.status());
   head.plan = *outcome;
   for (const Contribution& contribution : round.slots) {
     if (contribution.reply_space) std::ranges::copy(result.read(), contribution.reply_space.write().begin());
@@ -157,89 +157,24 @@ void SimTier::answer(const DataHead& head, Slots& slots, const View& result) {
   }
 }
 
-void SimTier::answer_failure(const DataHead& head, Slots& slots, const Status& why) {
-  DataHead answer = head;
-  answer.epoch = environment_.epoch;
-  for (Contribution& slot : slots) {
-    const Contribution contribution = std::exchange(slot, {});
-    if (contribution.from != nullptr) contribution.from->send_failure(answer, why, contribution.loan);
-  }
+void SimTier::fail_slots(const DataHead& head, Slots& slots, const Status& why) {
+  for (Contribution& slot : slots) answer_failure(head, slot, why);
 }
 
 void SimTier::carry_out(const Fail& fail) {
   note(fail.head, "fails, because " + fail.status.message() + ",");
   Slots& slots = rounds_[fail.head.key].slots;
-  Slots failed(slots.size());
   for (const uint32_t child : fail.children) {
-    failed[child] = std::exchange(slots[child], {});
-    if (!failed[child].present) world().report(process(), "a failure for a child that contributed nothing");
+    if (!slots[child].present) world().report(process(), "a failure for a child that contributed nothing");
+    answer_failure(fail.head, slots[child], fail.status);
   }
-  answer_failure(fail.head, failed, fail.status);
   if (world().sabotage == Sabotage::kKeepsFailures) return;
   if (fail.ends_round && goes_up(fail.head.top) && !failed_) uplink_->fail_round(fail.head, fail.status);
 }
 
-void SimTier::own(Contribution& contribution) {
-  if (contribution.lent && contribution.data) {
-    contribution.data = make_view(world(), process(), contribution.data.read());
-  }
-  contribution.lent = false;
-  contribution.reply_space = {};
-}
-
-void SimTier::forget(const SimChild& connection) {
-  std::erase(starving_, &connection);
-  for (auto& [key, round] : rounds_) {
-    for (Contribution& contribution : round.slots) {
-      if (contribution.from != &connection) continue;
-      own(contribution);
-      contribution.from = nullptr;
-      contribution.loan = kNoLoan;
-    }
-  }
-}
-
-void SimTier::relieve(SimChild& connection) {
-  if (world().sabotage == Sabotage::kNeverRelieves) return;
-  starving_.push_back(&connection);
-  if (std::exchange(relief_is_due_, true)) return;
-  process().at(world().clock.now() + kReliefUs, [this] {
-    relief_is_due_ = false;
-    give_loans_back();
-  });
-}
-
-void SimTier::give_loans_back() {
-  for (SimChild* child : std::exchange(starving_, {})) {
-    for (auto& [key, round] : rounds_) {
-      for (Contribution& contribution : round.slots) {
-        if (contribution.from != child || contribution.loan == kNoLoan) continue;
-        own(contribution);
-        child->give_back(std::exchange(contribution.loan, kNoLoan));
-      }
-    }
-  }
-}
-
-void SimTier::schedule_tick() {
-  const TimeUs next_us = aggregator_.next_tick_us();
-  if (ticking_ || next_us == kNever || world().sabotage == Sabotage::kWithoutTicks) return;
-  ticking_ = true;
-  process().at(next_us, [this] {
-    ticking_ = false;
-    aggregator_.on_tick(world().clock.now(), actions_);
-    carry_out();
-    schedule_tick();
-  });
-}
-
-void SimTier::check_drained() const {
+void SimTier::check_drained() {
   if (aggregator_.gathering() > 0) world().report(process(), "rounds still wait when all is over");
-  for (const auto& [key, round] : rounds_) {
-    const bool kept = std::ranges::any_of(
-        round.slots, [](const Contribution& contribution) { return contribution.present; });
-    if (kept) world().report(process(), "contributions are kept when all is over");
-  }
+  check_empty();
 }
 
 }  // namespace byteps::sim

@@ -67,7 +67,8 @@ void SimUser::advance() {
 }
 
 bool SimUser::blocked_by(const Step& step) const {
-  const bool needs_tensor = step.kind == Step::Kind::kPushPull || step.kind == Step::Kind::kWait;
+  const bool needs_tensor =
+      step.kind == Step::Kind::kPushPull || step.kind == Step::Kind::kPull || step.kind == Step::Kind::kWait;
   return needs_tensor && in_flight_of_[step.tensor] != 0;
 }
 
@@ -78,7 +79,8 @@ void SimUser::perform(const Step& step) {
       outcomes_.push_back({.what = "declaration of " + tensor.name, .tensor = step.tensor});
       return finish(outcomes_.back(), session_->declare(tensor.name, tensor.dtype, tensor.bytes()));
     }
-    case Step::Kind::kPushPull: return push_pull(step.tensor);
+    case Step::Kind::kPushPull: return push_pull(step.tensor, false);
+    case Step::Kind::kPull: return push_pull(step.tensor, true);
     case Step::Kind::kWait: return;
     case Step::Kind::kBarrier: return barrier();
     case Step::Kind::kPause:
@@ -95,7 +97,13 @@ View SimUser::make_buffer(const TensorPlan& tensor, const std::string& what) {
           tensor.bytes()};
 }
 
-void SimUser::push_pull(size_t index) {
+void SimUser::fill_input(const TensorPlan& tensor, const InFlight& op, ReduceOp reduction) {
+  if (is_kept(reduction))
+    return expectations_.kept.begin(op.tensor, session_->rank(), reduction, op.input.write());
+  fill_values(tensor, op.tensor, session_->rank(), op.round, op.input.write());
+}
+
+void SimUser::push_pull(size_t index, bool is_pull) {
   const TensorPlan& tensor = plan_.tensors[index];
   const uint32_t round = ++rounds_[index];
   const std::string what = tensor.name + " round " + std::to_string(round);
@@ -103,15 +111,18 @@ void SimUser::push_pull(size_t index) {
   const Handle handle = outcomes_.size();
   const View input = make_buffer(tensor, what);
   const View output = world_.random.chance(0.5) ? input : make_buffer(tensor, what + ", output");
-  fill_values(tensor, index, session_->rank(), round, input.write());
+  const bool seeds = is_kept(tensor.op) && (round == 1 || is_pull);
+  const ReduceOp reduction = seeds ? ReduceOp::kSeed : tensor.op;
   in_flight_of_[index] = handle;
-  in_flight_[handle] = {index, round, input, output};
+  const InFlight& op = in_flight_[handle] = {index, round, is_pull, input, output};
+  fill_input(tensor, op, reduction);
   const protocol::PushPull request{.name = tensor.name,
                                    .dtype = tensor.dtype,
                                    .bytes = tensor.bytes(),
-                                   .op = tensor.op,
+                                   .op = reduction,
                                    .root = tensor.root,
-                                   .priority = tensor.priority};
+                                   .priority = tensor.priority,
+                                   .staleness = tensor.staleness};
   const Status status = session_->push_pull(handle, request, input, output);
   if (!status) on_handle_done(handle, status);
 }
@@ -122,6 +133,8 @@ void SimUser::on_handle_done(Handle handle, const Status& status) {
   if (found == in_flight_.end()) return;
   const InFlight op = found->second;
   if (status) check_result(op);
+  if (!status && is_kept(plan_.tensors[op.tensor].op))
+    expectations_.kept.fail(op.tensor, session_->rank(), status);
   op.input.memory->release();
   op.output.memory->release();
   in_flight_of_[op.tensor] = 0;
@@ -130,10 +143,18 @@ void SimUser::on_handle_done(Handle handle, const Status& status) {
 }
 
 void SimUser::check_result(const InFlight& op) {
+  const TensorPlan& tensor = plan_.tensors[op.tensor];
+  if (is_kept(tensor.op)) {
+    const bool nothing_fails = world_.scenario.fault.kind <= FaultKind::kRepeats;
+    const std::string wrong =
+        expectations_.kept.check(op.tensor, session_->rank(), op.output.read(), op.is_pull && nothing_fails);
+    if (!wrong.empty())
+      world_.report(process_, tensor.name + " round " + std::to_string(op.round) + ": " + wrong);
+    return;
+  }
   const Bytes expected = expectations_.result(op.tensor, op.round);
   if (!std::ranges::equal(op.output.read(), expected)) {
-    world_.report(process_,
-                  plan_.tensors[op.tensor].name + " round " + std::to_string(op.round) + ": wrong result");
+    world_.report(process_, tensor.name + " round " + std::to_string(op.round) + ": wrong result");
   }
 }
 

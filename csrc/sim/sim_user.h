@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "protocol/push_pull_table.h"
+#include "sim/kept_values.h"
 #include "sim/world.h"
 
 namespace byteps::sim {
@@ -27,8 +28,11 @@ class Session {
 // The right result of each push_pull, computed once for all ranks.
 class Expectations {
  public:
-  explicit Expectations(const Scenario& scenario) : scenario_(scenario) {}
+  explicit Expectations(const Scenario& scenario) : kept(scenario), scenario_(scenario) {}
+  // Of what is not kept.
   Bytes result(size_t tensor, uint32_t round);
+
+  KeptValues kept;
 
  private:
   const Scenario& scenario_;
@@ -63,6 +67,7 @@ class SimUser {
   struct InFlight {
     size_t tensor = 0;
     uint32_t round = 0;
+    bool is_pull = false;
     View input;
     View output;
   };
@@ -71,7 +76,8 @@ class SimUser {
   void advance();
   bool blocked_by(const Step& step) const;
   void perform(const Step& step);
-  void push_pull(size_t tensor);
+  void push_pull(size_t tensor, bool is_pull);
+  void fill_input(const TensorPlan& tensor, const InFlight& op, ReduceOp reduction);
   void barrier();
   void finish(Outcome& outcome, const Status& status);
   void check_result(const InFlight& op);

@@ -36,6 +36,7 @@ void SimNode::build_worker(const protocol::Tree& tree) {
   worker_ = std::make_unique<SimWorker>(world_, process_, rank(), tree, *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank())).size() > 1;
   build_lanes(tree, has_machine_level ? Level::kMachine : Level::kCluster, worker_->lanes(), *worker_);
+  build_lanes(tree, Level::kRanks, worker_->lanes_to_keepers(), *worker_);
   if (!has_machine_level) return;
   uplink_ = std::make_unique<SimUplink>(
       world_, process_, rank(), [this](uint32_t service, const Status& why) { on_link_lost(service, why); });

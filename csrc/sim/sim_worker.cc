@@ -96,8 +96,9 @@ void SimWorker::start(const StartPartition& partition, Batches& batches) {
   const Buffers& buffers = buffers_.at(partition.handle);
   const protocol::DataHead& head = partition.head;
   const auto part = [&](const View& whole) { return View{whole.memory, partition.offset, head.bytes}; };
-  const bool contributes = head.op != ReduceOp::kBroadcast || head.root == rank_;
-  SimLink& link = lanes_.at(partition.parent.node, head.lane);
+  const bool contributes = protocol::has_values(head);
+  const bool is_kept = partition.parent.level == protocol::Level::kRanks;
+  SimLink& link = (is_kept ? lanes_to_keepers_ : lanes_).at(partition.parent.node, head.lane);
   const auto batch = std::ranges::find(batches, &link, &Batch::first);
   std::vector<OutgoingPartition>& of_link =
       batch == batches.end() ? batches.emplace_back(&link, std::vector<OutgoingPartition>{}).second
@@ -110,13 +111,21 @@ void SimWorker::fail(const Status& why) {
   table_.fail(why, actions_);
   carry_out();
   lanes_.fail(why);
+  lanes_to_keepers_.fail(why);
+}
+
+void SimWorker::peer_left(uint32_t service) {
+  lanes_.peer_left(service);
+  lanes_to_keepers_.peer_left(service);
 }
 
 void SimWorker::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
   const Status why = failed_precondition("byteps was shut down");
   table_.fail(why, actions_);
   carry_out();
-  lanes_.leave(why, deadline_us, std::move(done));
+  lanes_.leave(why, deadline_us, [this, why, deadline_us, done = std::move(done)]() mutable {
+    lanes_to_keepers_.leave(why, deadline_us, std::move(done));
+  });
 }
 
 }  // namespace byteps::sim

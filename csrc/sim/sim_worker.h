@@ -26,13 +26,14 @@ class SimWorker final : public LinkEvents {
   SimWorker(World& world, VirtualProcess& process, uint32_t rank, protocol::Tree tree, WorkerEvents& events);
 
   SimLanes& lanes() { return lanes_; }
+  SimLanes& lanes_to_keepers() { return lanes_to_keepers_; }
 
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
   Status push_pull(protocol::Handle handle, const protocol::PushPull& request, const View& input,
                    const View& output);
   Status on_placed(const protocol::Placed& placed);
   void on_refused(const protocol::Refused& refused);
-  void peer_left(uint32_t service) { lanes_.peer_left(service); }
+  void peer_left(uint32_t service);
   void fail(const Status& why);
   void leave(TimeUs deadline_us, UniqueFunction<void()> done);
 
@@ -61,6 +62,7 @@ class SimWorker final : public LinkEvents {
   WorkerEvents& events_;
   protocol::PushPullTable table_;
   SimLanes lanes_;
+  SimLanes lanes_to_keepers_;
   std::map<protocol::Handle, Buffers> buffers_;
   protocol::TableActions actions_;
 };

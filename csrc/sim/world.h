@@ -27,6 +27,9 @@ enum class Sabotage : uint8_t {
   kDividesTwice,       // a machine's service divides a partial average
   kKeepsPlans,         // rank 1 does not take up other plans
   kIgnoresPriority,    // a link sends in the order of the calls
+  kAnswersEarly,       // a store answers one round too early
+  kAddsWhileSending,   // a store changes a value that is on its way to a rank
+  kForgetsToAdd,       // a store answers, and has not added
 };
 
 struct World {

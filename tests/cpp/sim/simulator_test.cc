@@ -66,7 +66,11 @@ INSTANTIATE_TEST_SUITE_P(
                     PlantedBug{"FailuresKept", Sabotage::kKeepsFailures, "was not admitted"},
                     PlantedBug{"PartialAverageDivided", Sabotage::kDividesTwice, "wrong result"},
                     PlantedBug{"PlansKept", Sabotage::kKeepsPlans, "has waited"},
-                    PlantedBug{"PriorityIgnored", Sabotage::kIgnoresPriority, "less urgent"}),
+                    PlantedBug{"PriorityIgnored", Sabotage::kIgnoresPriority, "less urgent"},
+                    PlantedBug{"RepeatsKept", Sabotage::kSumsRepeats, "are in it: expected at most"},
+                    PlantedBug{"AnswerTooEarly", Sabotage::kAnswersEarly, "lacks"},
+                    PlantedBug{"AnswerChanged", Sabotage::kAddsWhileSending, "changed on its way"},
+                    PlantedBug{"ContributionLost", Sabotage::kForgetsToAdd, "lacks a round"}),
     [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace
