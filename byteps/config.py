@@ -6,6 +6,7 @@ The environment counts when `Config.from_env` is called; changing it afterwards 
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -13,7 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from byteps.config_reader import Reader
 from byteps.errors import InvalidArgumentError
-from byteps.knob import Knob, choice, derived, either, flag, integer, knob, number, port, seconds, size_bytes, word
+from byteps.knob import (
+    Knob,
+    choice,
+    derived,
+    either,
+    flag,
+    integer,
+    knob,
+    number,
+    port,
+    seconds,
+    size_bytes,
+    unbounded,
+    word,
+)
 
 if TYPE_CHECKING:
     from byteps import _core
@@ -196,6 +211,22 @@ class Config:
         parse=flag,
         doc="A job of several machines measures unknown speeds of network cards when it starts, which takes a second; "
         "0: they stay unknown. The process with the scheduler decides.",
+    )
+
+    # --- how ranks keep step
+    asynchronous: bool = knob(
+        False,
+        "BYTEPS_ENABLE_ASYNC",
+        parse=flag,
+        doc="DistributedOptimizer of byteps.torch trains asynchronously: the summation services keep the weights.",
+    )
+    staleness: float = knob(
+        math.inf,
+        "BYTEPS_STALENESS",
+        parse=either(integer(0, 254), unbounded),
+        unit="steps",
+        doc="With BYTEPS_ENABLE_ASYNC: how many steps a rank may be ahead of the slowest one; 0: none, which is "
+        "synchronous; inf: any number.",
     )
 
     # --- this process

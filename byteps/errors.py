@@ -11,6 +11,7 @@ __all__ = [
     "DataLossError",
     "InternalError",
     "InvalidArgumentError",
+    "NotFiniteError",
     "NotInitializedError",
     "PeerLostError",
     "TimeoutError",
@@ -56,3 +57,7 @@ class UnsupportedError(BytePSError, NotImplementedError):
 
 class InternalError(BytePSError, RuntimeError):
     """A fault of byteps itself; please report it."""
+
+
+class NotFiniteError(BytePSError, FloatingPointError):
+    """A NaN or an infinite number where one was looked for."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from byteps.errors import BytePSError, InvalidArgumentError, NotInitializedError
+from byteps.errors import BytePSError, InvalidArgumentError, NotInitializedError, TimeoutError
 from byteps.speed import SpeedMeter
 
 __all__ = ["Handle", "InFlight", "Node"]
+
+log = logging.getLogger("byteps")
 
 # Automatic names repeat after so many, so that a program that never names its tensors does not declare new ones
 # forever. It bounds how many unnamed tensors of one kind can be in flight.
@@ -23,10 +26,21 @@ class Node(Protocol):
 
     def declare(self, name: str, dtype: int, nbytes: int) -> None: ...
     def push_pull(
-        self, name: str, input_ptr: int, output_ptr: int, nbytes: int, dtype: int, op: int, root: int, priority: int
+        self,
+        name: str,
+        input_ptr: int,
+        output_ptr: int,
+        nbytes: int,
+        dtype: int,
+        op: int,
+        root: int,
+        priority: int,
+        staleness: int,
     ) -> int: ...
     def poll(self, handle: int) -> bool: ...
     def wait(self, handle: int, timeout_s: float | None = None) -> None: ...
+    def announce(self, handle: int) -> None: ...
+    def next_done(self) -> int | None: ...
     def barrier(self) -> None: ...
     def failure(self) -> str: ...
     def metrics(self) -> dict[str, float]: ...
@@ -51,7 +65,7 @@ class Handle:
         self._number = -1
         self._keepalive = keepalive
         self._finish: Callable[[], object] | None = finish
-        self._error: Exception | None = None
+        self._error: BytePSError | None = None
 
     @classmethod
     def completed(cls, name: str, finish: Callable[[], object]) -> Handle:
@@ -66,7 +80,7 @@ class Handle:
         """True if `synchronize` would not wait."""
         self._check_unused()
         in_flight = self._in_flight
-        return in_flight is None or in_flight.node.poll(self._number)
+        return in_flight is None or in_flight.is_done(self)
 
     def synchronize(self) -> object:
         """Waits until the push_pull is done; returns its result or raises what went wrong. Once only."""
@@ -84,12 +98,90 @@ class Handle:
         assert finish is not None
         return finish()
 
+    def wait(self, timeout_s: float | None = None) -> BytePSError | None:
+        """Waits until the push_pull is done; returns what went wrong, or None. As often as one likes.
+
+        `synchronize` remains to be called where the result matters.
+
+        Raises:
+            TimeoutError: it is not done after `timeout_s`, and stays in flight.
+        """
+        in_flight = self._in_flight
+        if in_flight is not None:
+            in_flight.wait(self, timeout_s)
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Has `callback` called once the push_pull is done, well or not, when `synchronize` would not wait.
+
+        From a thread of the job, in the order of completion; at once, here, if it is done already. An exception that it
+        raises is printed.
+        """
+        in_flight = self._in_flight
+        if in_flight is None or not in_flight.announce(self, callback):
+            callback()
+
     def _check_unused(self) -> None:
         if self._finish is None:
             raise InvalidArgumentError(
                 f"the handle of '{self.name}' was synchronized before: synchronize() frees it; keep the tensor that "
                 "it returned instead"
             )
+
+
+class Callbacks:
+    """Calls back when handles of a node are done, from one thread of its own that starts with the first of them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self._waiting: dict[int, list[Callable[[], object]]] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, number: int, callback: Callable[[], object]) -> bool:
+        """Has `callback` called when the node's handle `number` is done. False: another thread has waited for it."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="byteps-callbacks", daemon=True)
+                self._thread.start()
+            self._waiting.setdefault(number, []).append(callback)
+        try:
+            self._node.announce(number)
+        except InvalidArgumentError:
+            return self._take_back(number, callback)
+        return True
+
+    def _take_back(self, number: int, callback: Callable[[], object]) -> bool:
+        """True: it is or was called all the same, because the handle had been announced before."""
+        with self._lock:
+            waiting = self._waiting.get(number, [])
+            if callback not in waiting:
+                return True
+            waiting.remove(callback)
+            if not waiting:
+                del self._waiting[number]
+        return False
+
+    def close(self) -> None:
+        """After the node's shutdown, which ends the thread: calls what is left."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        for number in list(self._waiting):
+            self._call(number)
+
+    def _run(self) -> None:
+        while (number := self._node.next_done()) is not None:
+            self._call(number)
+
+    def _call(self, number: int) -> None:
+        with self._lock:
+            callbacks = self._waiting.pop(number, [])
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                log.exception("a callback of a push_pull failed")
 
 
 class InFlight:
@@ -101,6 +193,13 @@ class InFlight:
         self._handles: dict[str, Handle] = {}
         self._next_sweep = FIRST_SWEEP
         self._automatic: Counter[str] = Counter()
+        self._callbacks = Callbacks(node)
+
+    def announce(self, handle: Handle, callback: Callable[[], object]) -> bool:
+        """See `Handle.add_done_callback`. False: it is done already, and `callback` is the caller's to call."""
+        # Without the handle's lock, which a thread in `wait` holds until the end.
+        self._settle_if_done(handle)
+        return handle._in_flight is not None and self._callbacks.add(handle._number, callback)
 
     def automatic_name(self, kind: str) -> str:
         """The next of a bounded cycle of names of tensors of that kind.
@@ -128,6 +227,7 @@ class InFlight:
         priority: int,
         keepalive: object,
         finish: Callable[[], object],
+        staleness: int = 0,
     ) -> Handle:
         """Hands one push_pull to the node; see `byteps._core.Node.push_pull`.
 
@@ -147,19 +247,28 @@ class InFlight:
                 "give every tensor of a step its own name"
             )
         try:
-            handle._number = self.node.push_pull(name, input_ptr, output_ptr, nbytes, dtype, op, root, priority)
+            handle._number = self.node.push_pull(
+                name, input_ptr, output_ptr, nbytes, dtype, op, root, priority, staleness
+            )
         except Exception:
             self._let_go(handle)
             raise
         return handle
 
-    def wait(self, handle: Handle) -> None:
+    def is_done(self, handle: Handle) -> bool:
+        """Whether `wait` would return at once."""
+        try:
+            return self.node.poll(handle._number)
+        except InvalidArgumentError:
+            return True  # another thread has just waited for it
+
+    def wait(self, handle: Handle, timeout_s: float | None = None) -> None:
         """Blocks until the node is done with the handle's memory, well or not; an error is kept in the handle.
 
-        An interrupt (Ctrl-C) leaves the handle in flight, because the node still uses its memory.
+        An interrupt (Ctrl-C) or a timeout leaves the handle in flight, because the node still uses its memory.
         """
         with handle._lock:
-            self._settle(handle)
+            self._settle(handle, timeout_s)
 
     def close(self) -> None:
         """After the node's shutdown: nothing is in flight any more, and nobody will hear of it."""
@@ -168,16 +277,27 @@ class InFlight:
                 f"push_pull of '{handle.name}' was in flight at byteps.shutdown(): synchronize handles before it"
             )
             self._let_go(handle)
+        self._callbacks.close()
 
-    def _settle(self, handle: Handle) -> None:
+    def _settle(self, handle: Handle, timeout_s: float | None = None) -> None:
         if handle._in_flight is None:
             return
         try:
-            self.node.wait(handle._number)
+            self.node.wait(handle._number, timeout_s)
         except BytePSError as error:
+            if isinstance(error, TimeoutError) and timeout_s is not None and self._is_open(handle._number):
+                raise  # of the wait, not of the push_pull
             handle._error = error.with_traceback(None)  # whose frames refer to the handle
         self._let_go(handle)
         self.speed.add(handle._nbytes)
+
+    def _is_open(self, number: int) -> bool:
+        """Whether the node still has the handle: a wait that ended with the push_pull's own error freed it."""
+        try:
+            self.node.poll(number)
+        except InvalidArgumentError:
+            return False
+        return True
 
     def _settle_if_done(self, handle: Handle) -> None:
         if handle._lock.acquire(blocking=False):

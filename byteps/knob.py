@@ -6,6 +6,7 @@ Pure. A parser returns the value or raises ValueError with what it expected.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
@@ -108,6 +109,12 @@ def word(pattern: str, expected: str) -> Parser[str]:
         return text
 
     return parse
+
+
+def unbounded(text: str) -> float:
+    if text.lower() not in {"inf", "infinity"}:
+        raise ValueError("inf")
+    return math.inf
 
 
 def either(*parsers: Parser[T]) -> Parser[T]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import NoReturn
 
-from byteps.errors import NotInitializedError
+from byteps import _core
+from byteps.errors import InvalidArgumentError, NotInitializedError
 
 __all__ = ["ForkedNode", "LocalNode"]
 
+SUM, SEED, ACCUMULATE = (_core.OP_CODES[op] for op in ("sum", "seed", "accumulate"))
+_ITEM_BYTES = {code: int(re.sub("[a-z]", "", name)) // 8 for name, code in _core.DTYPE_CODES.items()}
 METRICS = (
     "push_pulls",
     "push_pull_bytes",
@@ -26,7 +30,7 @@ METRICS = (
 
 
 class LocalNode:
-    """The only rank of a job: every push_pull is its own result, complete when it returns."""
+    """The only rank of a job: every push_pull is complete when it returns, and its own result unless it is kept."""
 
     rank = 0
     size = 1
@@ -36,24 +40,55 @@ class LocalNode:
 
     def __init__(self) -> None:
         self._metrics = dict.fromkeys(METRICS, 0.0)
+        self._kept: dict[str, ctypes.Array[ctypes.c_char]] = {}
 
     def declare(self, name: str, dtype: int, nbytes: int) -> None:
         """Nothing to place."""
 
     def push_pull(
-        self, name: str, input_ptr: int, output_ptr: int, nbytes: int, dtype: int, op: int, root: int, priority: int
+        self,
+        name: str,
+        input_ptr: int,
+        output_ptr: int,
+        nbytes: int,
+        dtype: int,
+        op: int,
+        root: int,
+        priority: int,
+        staleness: int = 0,
     ) -> int:
+        if op in (SEED, ACCUMULATE):
+            input_ptr = self._keep(name, input_ptr, nbytes, dtype, op)
         if input_ptr != output_ptr:
             ctypes.memmove(output_ptr, input_ptr, nbytes)
         self._metrics["push_pulls"] += 1
         self._metrics["push_pull_bytes"] += nbytes
         return 0
 
+    def _keep(self, name: str, input_ptr: int, nbytes: int, dtype: int, op: int) -> int:
+        """Where the tensor's value is, with the input in it."""
+        kept = self._kept.get(name)
+        if kept is None and op == ACCUMULATE:
+            raise InvalidArgumentError(f"accumulate of '{name}' before it was seeded")
+        if kept is None:
+            kept = self._kept[name] = ctypes.create_string_buffer(nbytes)
+            ctypes.memmove(kept, input_ptr, nbytes)
+        address = ctypes.addressof(kept)
+        if op == ACCUMULATE:
+            _core.reduce_n(address, [address, input_ptr], nbytes // _ITEM_BYTES[dtype], dtype, SUM)
+        return address
+
     def poll(self, handle: int) -> bool:
         return True
 
     def wait(self, handle: int, timeout_s: float | None = None) -> None:
         """Everything is done already."""
+
+    def announce(self, handle: int) -> None:
+        """Never called: no handle of this node is ever in flight."""
+
+    def next_done(self) -> int | None:
+        return None
 
     def barrier(self) -> None:
         """Nobody to wait for."""

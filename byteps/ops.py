@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from byteps import _core
 from byteps.errors import InvalidArgumentError
 from byteps.handles import Handle
-from byteps.runtime import current_job
+from byteps.runtime import Job, current_job
 
 __all__ = [
     "Average",
@@ -20,17 +21,24 @@ __all__ = [
     "Product",
     "ReduceOp",
     "Sum",
+    "accumulate_buffer",
     "broadcast_buffer",
     "check_root",
+    "check_staleness",
     "declare_buffer",
     "poll",
     "push_pull_buffer",
     "resolve_op",
+    "seed_buffer",
     "synchronize",
 ]
 
 DTYPE_CODES = _core.DTYPE_CODES
 BROADCAST = _core.OP_CODES["broadcast"]
+SEED = _core.OP_CODES["seed"]
+ACCUMULATE = _core.OP_CODES["accumulate"]
+MAX_STALENESS = 254
+_UNBOUNDED = 255  # as the core says it
 
 
 class ReduceOp(Enum):
@@ -68,15 +76,21 @@ def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
     return op
 
 
-def check_root(root_rank: int) -> None:
+def check_root(root_rank: int, job: Job | None = None) -> None:
     """Raises InvalidArgumentError unless the job has that rank."""
-    size = current_job().size
+    size = (job or current_job()).size
     if not 0 <= root_rank < size:
         raise InvalidArgumentError(f"root_rank is {root_rank}: expected 0 to {size - 1}")
 
 
 def push_pull_buffer(
-    source: Buffer, target: Buffer, name: str | None, op: ReduceOp, priority: int, finish: Callable[[], object]
+    source: Buffer,
+    target: Buffer,
+    name: str | None,
+    op: ReduceOp,
+    priority: int,
+    finish: Callable[[], object],
+    job: Job | None = None,
 ) -> Handle:
     """Starts reducing `source` over all ranks into `target`.
 
@@ -87,17 +101,68 @@ def push_pull_buffer(
         name: the same on all ranks for tensors that belong together. None: `InFlight.automatic_name`.
         priority: larger ones go first.
         finish: called by `synchronize` when `target` is filled; its result is synchronize's.
+        job: whose ranks; None: the process's.
 
     Raises:
         InvalidArgumentError: a tensor of this name is in flight.
     """
-    return _start(source, target, name, op.value, 0, priority, finish)
+    return _start(source, target, name, op.value, 0, priority, finish, job or current_job())
 
 
-def broadcast_buffer(buffer: Buffer, root_rank: int, name: str | None, finish: Callable[[], object]) -> Handle:
-    """Starts replacing `buffer` by that of rank `root_rank`. See `push_pull_buffer`."""
-    check_root(root_rank)
-    return _start(buffer, buffer, name, BROADCAST, root_rank, 0, finish)
+def broadcast_buffer(
+    buffer: Buffer,
+    root_rank: int,
+    name: str | None,
+    finish: Callable[[], object],
+    *,
+    source: Buffer | None = None,
+    job: Job | None = None,
+) -> Handle:
+    """Starts filling `buffer` with what rank `root_rank` has in `source`, by default in `buffer`.
+
+    See `push_pull_buffer`.
+    """
+    job = job or current_job()
+    check_root(root_rank, job)
+    return _start(source or buffer, buffer, name, BROADCAST, root_rank, 0, finish, job)
+
+
+def check_staleness(staleness: float) -> None:
+    """Raises InvalidArgumentError unless it is a whole number of rounds from 0 to 254, or `math.inf`."""
+    is_whole = isinstance(staleness, int) and not isinstance(staleness, bool) and 0 <= staleness <= MAX_STALENESS
+    if not is_whole and staleness != math.inf:
+        raise InvalidArgumentError(
+            f"staleness is {staleness!r}: expected a whole number from 0 to {MAX_STALENESS}, or math.inf"
+        )
+
+
+def seed_buffer(buffer: Buffer, name: str, staleness: float, priority: int, finish: Callable[[], object]) -> Handle:
+    """Starts replacing `buffer` by the value that the summation services keep under `name`.
+
+    What rank 0 passes first becomes that value, and nobody gets an answer before; what others pass is not looked at. So
+    all begin with it, one that comes late gets what the value is by then, and later calls only read.
+
+    Args:
+        buffer: of the same size and dtype on all ranks.
+        name: not that of a tensor that is reduced.
+        staleness: how many rounds a rank may be ahead of the slowest, the same on all ranks: a rank's calls of this
+            function and of `accumulate_buffer` for `name` are its rounds, and round r is answered once every rank has
+            begun round r - staleness. With 0 ranks are in step; with `math.inf` nobody waits for others.
+        priority: larger ones go first.
+        finish: as in `push_pull_buffer`.
+    """
+    return _start(buffer, buffer, name, SEED, 0, priority, finish, current_job(), staleness)
+
+
+def accumulate_buffer(
+    source: Buffer, target: Buffer, name: str, staleness: float, priority: int, finish: Callable[[], object]
+) -> Handle:
+    """Starts adding `source` to the value that the summation services keep, and getting that value into `target`.
+
+    The answer has this rank's contributions in it, and those of all ranks up to `staleness` rounds before. A
+    contribution that fails is not in the value. See `seed_buffer`, which comes first, and `push_pull_buffer`.
+    """
+    return _start(source, target, name, ACCUMULATE, 0, priority, finish, current_job(), staleness)
 
 
 def declare_buffer(name: str, dtype: str, nbytes: int) -> None:
@@ -121,9 +186,17 @@ def synchronize(handle: Handle) -> object:
 
 
 def _start(
-    source: Buffer, target: Buffer, name: str | None, op: int, root: int, priority: int, finish: Callable[[], object]
+    source: Buffer,
+    target: Buffer,
+    name: str | None,
+    op: int,
+    root: int,
+    priority: int,
+    finish: Callable[[], object],
+    job: Job,
+    staleness: float = 0,
 ) -> Handle:
-    job = current_job()
+    check_staleness(staleness)
     if name is None:
         name = job.in_flight.automatic_name(f"{target.dtype}.{target.nbytes}.{op}")
     elif not isinstance(name, str):
@@ -141,6 +214,7 @@ def _start(
         priority,
         (source.owner, target.owner),
         finish,
+        _UNBOUNDED if staleness == math.inf else int(staleness),
     )
 
 

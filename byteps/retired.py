@@ -17,7 +17,6 @@ RETIRED: dict[str, str] = {
     "BYTEPS_BUILT_IN_HASH_COEF": _HASHING,
     "BYTEPS_CPU_BLACKLIST": _BINDING,
     "BYTEPS_DEBUG_SAMPLE_TENSOR": _LOG,
-    "BYTEPS_ENABLE_ASYNC": "asynchronous training is not in this version; training is synchronous",
     "BYTEPS_ENABLE_GDB": "start the debugger as the command: bpslaunch -- gdb -batch -ex run -ex bt --args python ...",
     "BYTEPS_ENABLE_IPC": _TRANSPORT,
     "BYTEPS_ENABLE_MIXED_MODE": "the placement uses servers and workers together by itself: see BYTEPS_PLACEMENT",

@@ -43,6 +43,7 @@ class Job:
             raise InvalidArgumentError(f"init() in a process whose DMLC_ROLE is '{config.role}': only workers train")
         node = LocalNode() if config.is_single_process else _core.Node(config.to_node_config())
         self.environ = environ
+        self.config = config
         self.node: Node = node
         self.rank = node.rank
         self.size = node.size
@@ -70,6 +71,7 @@ class _Process:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # of init, shutdown, suspend and resume
         self.job: Job | None = None
+        self.beside: set[Job] = set()  # of groups of ranks; see `join_beside`
         self.suspended: Job | None = None
         self.past = ""  # why there is no job, once there was one
         self.at_exit_registered = False
@@ -77,10 +79,18 @@ class _Process:
     def join(self, environ: Mapping[str, str]) -> None:
         self.job = Job(environ)
         self.suspended = None
+        self.register_at_exit()
+
+    def register_at_exit(self) -> None:
         if not self.at_exit_registered:
-            atexit.register(shutdown)
+            atexit.register(self.at_exit)
             os.register_at_fork(after_in_child=self.after_fork_in_child)
             self.at_exit_registered = True
+
+    def at_exit(self) -> None:
+        for job in list(self.beside):
+            leave(job)
+        shutdown()
 
     def leave(self, past: str) -> None:
         self.suspended = None
@@ -96,8 +106,9 @@ class _Process:
 
     def after_fork_in_child(self) -> None:
         self.lock = threading.RLock()  # another thread of the parent may have held it
-        if self.job is not None and not self.job.forked:
-            self.job.disown()
+        for job in {self.job, *self.beside}:
+            if job is not None and not job.forked:
+                job.disown()
 
 
 _process = _Process()
@@ -113,6 +124,46 @@ def current_job() -> Job:
     if job is None:
         raise NotInitializedError(f"byteps is not initialized{_process.past}: call byteps.init() first")
     return job
+
+
+def join_as_process(environ: Mapping[str, str]) -> Job:
+    """`init` with the job that `environ` describes, for adapters that know it from elsewhere.
+
+    Raises:
+        InvalidArgumentError: this process has a job already.
+    """
+    with _process.lock:
+        _process.check_not_forked()
+        if _process.job is not None:
+            raise InvalidArgumentError("byteps.init() was called meanwhile: this process has a job already")
+        _process.join(environ)
+        return current_job()
+
+
+def join_beside(environ: Mapping[str, str]) -> Job:
+    """Joins one more job, beside the process's own: for collectives of some of its ranks, numbered anew.
+
+    Whoever calls this leaves it by `leave`; the end of the process does so too. May be called by several threads at
+    once.
+    """
+    job = Job(environ)
+    with _process.lock:
+        _process.register_at_exit()
+        _process.beside.add(job)
+    return job
+
+
+def leave(job: Job) -> None:
+    """Leaves a job that one of the functions above has joined; nothing if that is done already."""
+    with _process.lock:
+        is_own = job is _process.job
+        if is_own:
+            _process.leave(" any more: the process group that joined the job was destroyed")
+        elif job not in _process.beside:
+            return
+        _process.beside.discard(job)
+    if not is_own and not job.forked:
+        job.leave()  # without the lock: it waits for others, who may first have to leave another job
 
 
 def init(lazy: bool = True) -> None:

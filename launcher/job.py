@@ -61,7 +61,7 @@ def commands_of(job: Job, options: Options, machine: Machine) -> Iterator[Comman
     cpus = share_cores(machine, local_size) if job.config.numa_on else [None] * local_size
     every = options.tee.get(None, 0)
     for local_rank in range(local_size):
-        env = {**job.env, "BYTEPS_LOCAL_RANK": str(local_rank)}
+        env = {**job.env, "BYTEPS_LOCAL_RANK": str(local_rank), **_torch_variables(job.config, local_rank)}
         fds: tuple[int, ...] = ()
         if job.scheduler is not None and local_rank == 0:
             fds = (job.scheduler.detach(),)
@@ -86,6 +86,16 @@ def with_threads(job: Job, machine: Machine) -> Job:
     """The same with OMP_NUM_THREADS, so that ranks do not fight for cores."""
     threads = {"OMP_NUM_THREADS": str(threads_of(machine, job.config.local_size))}
     return replace(job, env={**job.env, **threads})
+
+
+def _torch_variables(config: Config, local_rank: int) -> dict[str, str]:
+    """A worker's place in the words of torchrun: torch.distributed reads them, and libraries above it."""
+    return {
+        "RANK": str(config.rank + local_rank),
+        "WORLD_SIZE": str(config.size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(config.local_size),
+    }
 
 
 def _copies(job: Job, options: Options, label: str, streams: int) -> dict[int, Path]:
@@ -121,6 +131,7 @@ def _own_job(options: Options, env: dict[str, str]) -> Job:
     }
     for name in ("BYTEPS_GLOBAL_RANK", "BYTEPS_SCHEDULER_FD"):  # of a job that this one is started from
         env.pop(name, None)
+    env = {"MASTER_ADDR": host, "MASTER_PORT": str(port + 1 if nnodes > 1 else _free_port(host))} | env
     if not env.get("BYTEPS_SECRET") and not env.get("BYTEPS_SECRET_FILE"):
         env["BYTEPS_SECRET"] = secrets.token_hex(32)
     if not env.get("BYTEPS_JOB_ID"):
@@ -142,6 +153,12 @@ def _check_several_machines(options: Options, env: Environ) -> None:
         raise InvalidArgumentError(
             f"--nnodes {options.nnodes} needs the same job on every machine: expected {', '.join(missing)}"
         )
+
+
+def _free_port(host: str) -> int:
+    """For torch's store, which opens its port itself; another program may have taken it by then."""
+    with _listen(host, 0) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any
 
 from byteps.cli.table import format_table
@@ -59,13 +60,17 @@ def as_json(config: Config) -> dict[str, Any]:
     return {
         field: {
             "variable": knob.names[0] if knob.names else None,
-            "value": _value(config, field, knob) if knob.secret else getattr(config, field),
+            "value": _value(config, field, knob) if knob.secret else _json_value(getattr(config, field)),
             "source": config.sources[field],
             "unit": knob.unit,
             "meaning": knob.doc,
         }
         for field, knob in Config.knobs().items()
     }
+
+
+def _json_value(value: object) -> object:
+    return "inf" if value == math.inf else value  # JSON has no such number
 
 
 def markdown() -> str:

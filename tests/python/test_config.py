@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,20 @@ def test_a_given_rank_replaces_the_derived_one() -> None:
         ("BYTEPS_FORCE_DISTRIBUTED", "maybe", "1 or 0"),
         ("BYTEPS_PLACEMENT", "ring", "one of auto, allreduce, ps"),
         ("BYTEPS_JOB_ID", "a/../b", "letters, digits"),
+        ("BYTEPS_STALENESS", "-1", "a whole number from 0 to 254, or inf"),
+        ("BYTEPS_STALENESS", "nan", "a whole number from 0 to 254, or inf"),
     ],
 )
 def test_a_bad_value_is_a_fault_that_names_variable_value_and_expectation(name: str, text: str, expected: str) -> None:
     fault = next(fault for fault in faults({name: text}) if fault.startswith(f"{name}="))
     assert repr(text) in fault
     assert expected in fault
+
+
+def test_staleness_is_a_number_of_steps_or_unbounded() -> None:
+    assert Config.parse({}).staleness == math.inf
+    assert Config.parse({"BYTEPS_STALENESS": "3"}).staleness == 3
+    assert Config.parse({"BYTEPS_STALENESS": "inf"}).staleness == math.inf
 
 
 def test_all_faults_are_reported_at_once() -> None:

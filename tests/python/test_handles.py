@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import queue
 import threading
 import weakref
+from unittest import mock
 
 import pytest
 
 pytest.importorskip("byteps._core")
 
-from byteps.errors import InvalidArgumentError, NotInitializedError, PeerLostError
+from byteps.errors import InvalidArgumentError, NotInitializedError, PeerLostError, TimeoutError
 from byteps.handles import AUTOMATIC_NAMES, FIRST_SWEEP, Handle, InFlight
 from byteps.nodes import LocalNode
 
@@ -23,6 +25,8 @@ class ScriptedNode(LocalNode):
         self.started: list[str] = []
         self.outcomes: dict[int, Exception | None] = {}
         self.waited_for: list[int] = []
+        self.announced: list[int] = []
+        self.done: queue.Queue[int | None] = queue.Queue()
 
     def push_pull(self, name: str, *_: int) -> int:
         self.started.append(name)
@@ -36,6 +40,12 @@ class ScriptedNode(LocalNode):
         error = self.outcomes[handle]  # KeyError: the test would hang here
         if error is not None:
             raise error
+
+    def announce(self, handle: int) -> None:
+        self.announced.append(handle)
+
+    def next_done(self) -> int | None:
+        return self.done.get(timeout=10)
 
 
 class Tensor:
@@ -162,6 +172,101 @@ def test_a_failure_keeps_nothing_alive() -> None:
         assert fail()() is None
     finally:
         gc.enable()
+
+
+def test_callbacks_come_from_one_other_thread_when_the_handle_is_done(in_flight: InFlight, node: ScriptedNode) -> None:
+    calls: queue.Queue[tuple[str, threading.Thread]] = queue.Queue()
+
+    def call(name: str) -> None:
+        calls.put((name, threading.current_thread()))
+
+    a, b = start(in_flight, "a"), start(in_flight, "b")
+    a.add_done_callback(lambda: call("a"))
+    b.add_done_callback(lambda: call("b"))
+    b.add_done_callback(lambda: 1 // 0)  # is logged, and stops nobody
+    b.add_done_callback(lambda: call("b again"))
+    assert node.announced == [0, 1, 1, 1]
+    assert calls.empty()
+    node.done.put(1)
+    node.done.put(0)
+    names, threads = zip(*(calls.get(timeout=10) for _ in range(3)), strict=True)
+    assert names == ("b", "b again", "a")
+    assert set(threads) != {threading.current_thread()} and len(set(threads)) == 1
+    node.done.put(None)
+    in_flight.close()
+    assert not threads[0].is_alive()
+
+
+def test_a_callback_of_a_handle_that_is_done_comes_at_once(in_flight: InFlight, node: ScriptedNode) -> None:
+    calls: list[str] = []
+    handle = start(in_flight, "a")
+    node.outcomes[0] = None
+    in_flight.wait(handle)
+    handle.add_done_callback(lambda: calls.append("waited for"))
+    Handle.completed("b", lambda: None).add_done_callback(lambda: calls.append("never sent"))
+    assert calls == ["waited for", "never sent"] and node.announced == []
+
+
+def test_a_callback_of_a_handle_that_is_done_but_not_waited_for_comes_at_once(
+    in_flight: InFlight, node: ScriptedNode
+) -> None:
+    """A job of one rank has no thread that could call it later."""
+    calls: list[str] = []
+    handle = start(in_flight, "a")
+    node.outcomes[0] = None
+    handle.add_done_callback(lambda: calls.append("done"))
+    assert calls == ["done"] and node.announced == []
+
+
+def test_a_callback_added_while_another_thread_frees_the_handle(in_flight: InFlight, node: ScriptedNode) -> None:
+    calls: list[str] = []
+    handle = start(in_flight, "a")
+    with mock.patch.object(node, "announce", side_effect=InvalidArgumentError("waited for already")):
+        handle.add_done_callback(lambda: calls.append("done"))
+    assert calls == ["done"]
+    node.done.put(None)
+    in_flight.close()
+    assert calls == ["done"]
+
+
+def test_wait_can_be_repeated_and_leaves_the_result_to_synchronize(in_flight: InFlight, node: ScriptedNode) -> None:
+    good, bad = start(in_flight, "good"), start(in_flight, "bad")
+    node.outcomes = {0: None, 1: PeerLostError("rank 1 is gone")}
+    for _ in range(2):
+        assert good.wait() is None
+        assert isinstance(bad.wait(1.0), PeerLostError)
+    assert node.waited_for == [0, 1]
+    with pytest.raises(PeerLostError):
+        bad.synchronize()
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["the wait's", "the push_pull's"])
+def test_whose_timeout_it_is(in_flight: InFlight, node: ScriptedNode, is_open: bool) -> None:
+    handle = start(in_flight, "a")
+    node.outcomes[0] = TimeoutError("too late")
+    gone = InvalidArgumentError("handle 0 is unknown or was waited for already")
+    with mock.patch.object(node, "poll", side_effect=[False] if is_open else gone):
+        if is_open:
+            with pytest.raises(TimeoutError):
+                handle.wait(0.1)
+        else:
+            assert isinstance(handle.wait(0.1), TimeoutError)
+    node.outcomes[0] = None
+    assert (handle.wait() is None) == is_open
+
+
+def test_a_handle_freed_by_another_thread_is_done(in_flight: InFlight, node: ScriptedNode) -> None:
+    handle = start(in_flight, "a")
+    with mock.patch.object(node, "poll", side_effect=InvalidArgumentError("waited for already")):
+        assert handle.poll()
+
+
+def test_callbacks_that_were_not_called_are_at_shutdown(in_flight: InFlight, node: ScriptedNode) -> None:
+    calls: list[str] = []
+    start(in_flight, "a").add_done_callback(lambda: calls.append("a"))
+    node.done.put(None)
+    in_flight.close()
+    assert calls == ["a"]
 
 
 def test_two_threads_may_settle_one_handle(in_flight: InFlight, node: ScriptedNode) -> None:
