@@ -16,8 +16,15 @@ from byteps.runtime import (
     size,
     suspend,
 )
+from byteps.torch import c10d
+from byteps.torch import library as _library  # noqa: F401  (registers the operator)
 from byteps.torch.broadcast import broadcast_optimizer_state, broadcast_parameters
 from byteps.torch.compression import Compression
+from byteps.torch.cross_barrier import CrossBarrier
+from byteps.torch.ddp import DistributedDataParallel
+from byteps.torch.ddp_hook import DDPHookState, ddp_hook
+from byteps.torch.lr_schedule import GradualWarmup
+from byteps.torch.metric_average import MetricAverage
 from byteps.torch.ops import (
     allreduce,
     allreduce_,
@@ -41,16 +48,23 @@ from byteps.torch.ops import (
     synchronize,
 )
 from byteps.torch.optimizer import DistributedOptimizer
+from byteps.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Average",
     "Compression",
+    "CrossBarrier",
+    "DDPHookState",
+    "DistributedDataParallel",
     "DistributedOptimizer",
+    "GradualWarmup",
     "Max",
+    "MetricAverage",
     "Min",
     "Product",
     "ReduceOp",
     "Sum",
+    "SyncBatchNorm",
     "allreduce",
     "allreduce_",
     "allreduce_async",
@@ -64,6 +78,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "byteps_push_pull",
+    "ddp_hook",
     "declare",
     "get_pushpull_speed",
     "grouped_push_pull",
@@ -87,3 +102,5 @@ __all__ = [
     "suspend",
     "synchronize",
 ]
+
+c10d.register()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterable, Mapping
-from itertools import zip_longest
 from typing import Any
 
 import torch
 
 from byteps.errors import InvalidArgumentError
 from byteps.objects import broadcast_object
-from byteps.ops import ReduceOp, check_root
+from byteps.ops import check_root
 from byteps.runtime import rank, size
-from byteps.torch.ops import GroupHandle, broadcast_async_, push_pull, synchronize
+from byteps.torch.agreement import check_agreement
+from byteps.torch.ops import GroupHandle, broadcast_async_, synchronize
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -43,7 +43,8 @@ def broadcast_parameters(
                 f"broadcast_parameters: '{name}' is {type(value).__name__}: expected a tensor; broadcast_object takes "
                 "everything else"
             )
-    _check_agreement(named, root_rank)
+    lines = [f"'{name}' of {tensor.dtype} {list(tensor.shape)}" for name, tensor in named]
+    check_agreement("broadcast_parameters", lines, f"{prefix}agreement")
     _broadcast_all(named, root_rank, prefix)
 
 
@@ -79,25 +80,6 @@ def _named(params: Mapping[str, torch.Tensor] | Iterable[Named | torch.Tensor]) 
             f"broadcast_parameters: {type(params).__name__} given: expected a state_dict, named_parameters() or a list"
         )
     return [item if isinstance(item, tuple) else (str(index), item) for index, item in enumerate(params)]
-
-
-def _check_agreement(named: list[Named], root_rank: int) -> None:
-    mine = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in named]
-    of_root = broadcast_object(mine, root_rank)
-    agreed = torch.tensor(mine == of_root, dtype=torch.int32)
-    if push_pull(agreed, op=ReduceOp.Min):
-        return
-    for here, there in zip_longest(mine, of_root):
-        if here != there:
-            raise InvalidArgumentError(
-                f"broadcast_parameters: the ranks' tensors differ: {_spelled(here)} on rank {rank()}, "
-                f"{_spelled(there)} on rank {root_rank}"
-            )
-    raise InvalidArgumentError(f"broadcast_parameters: another rank's tensors differ from those of rank {root_rank}")
-
-
-def _spelled(tensor: tuple[str, str, tuple[int, ...]] | None) -> str:
-    return "nothing" if tensor is None else f"'{tensor[0]}' of {tensor[1]} {list(tensor[2])}"
 
 
 def _broadcast_all(named: list[Named], root_rank: int, prefix: str) -> None:

@@ -1,164 +1,184 @@
-"""The gradients of one optimizer, from backward to step."""
+"""The gradients of an optimizer or a module, from backward to where they are needed."""
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
-from collections.abc import Iterable
+import logging
+from functools import partial
 
 import torch
 
 from byteps.errors import InvalidArgumentError
-from byteps.ops import Handle, ReduceOp
-from byteps.runtime import current_job
-from byteps.torch.compression import Compressor
+from byteps.ops import ReduceOp
+from byteps.torch.backward_end import at_end_of_backward, current_backward, is_compiled, is_nested
 from byteps.torch.eager import eager
-from byteps.torch.ops import start_push_pull, synchronize
+from byteps.torch.options import Options
+from byteps.torch.parcel import Parcel
+from byteps.torch.sender import Sender
 
 __all__ = ["Exchange"]
+
+log = logging.getLogger("byteps")
 
 Tensor = torch.Tensor
 
 
-class _Gradient:
-    """Where one parameter's gradient is. It does not know its parameter, which owns it through the hook."""
+class Exchange(Sender):
+    """Sends gradients when backward has them, and waits for all of them at once.
 
-    __slots__ = ("ctx", "handle", "hooked", "name", "passes_left", "priority", "sent", "sent_version")
-
-    def __init__(self, name: str, priority: int, passes: int) -> None:
-        self.name = name
-        self.priority = priority
-        self.hooked = False
-        self.passes_left = passes
-        self.handle: Handle | None = None  # in flight
-        self.sent: Tensor | None = None  # the parameter's .grad at that time
-        self.sent_version = 0
-        self.ctx: object = None  # what the compression wants back
-
-
-class Exchange:
-    """Sends gradients when backward has them, and waits for the sums.
-
-    Only the thread that runs the training loop calls the methods; backward may run in others.
+    The end of a backward pass (sync "auto" and "backward"), the owner or the user waits. A gradient that comes again
+    after its round makes another one: averages of what is the same on all ranks change nothing, so rounds may follow
+    each other before a step.
     """
 
-    def __init__(
-        self, names: dict[Tensor, str], prefix: str, compression: type[Compressor], passes: int, op: ReduceOp
-    ) -> None:
-        current_job()  # an error now rather than in the first backward pass
-        self.skip = False  # step must not synchronize
-        self.synchronized = False  # and no gradient has come since
-        self._names = names
-        self._positions = {parameter: position for position, parameter in enumerate(names)}
-        self._prefix = prefix
-        self._compression = compression
-        self._passes = passes
-        self._op = op
-        self._gradients: list[tuple[Tensor, _Gradient]] = []
-        self._in_flight: deque[tuple[Tensor, _Gradient]] = deque()
+    def __init__(self, names: dict[Tensor, str], prefix: str, passes: int, options: Options) -> None:
+        """As in the base class."""
+        super().__init__(names, prefix, passes, options)
+        self.rounds = 0  # since the last step or zero_grad
+        self._inspects = self._inspects or options.op is not ReduceOp.Average
+        self._passes_left = passes  # backward passes until the round ends by itself
+        self._watched: set[int] = set()  # passes whose end will call back
+        self._whole: int | None = None  # one of them, which has all others within it
+        self._compiled = False  # the pass, by compiled autograd, which does not tell its end
+        self.ended_early = False  # the last round, with the last gradient of a compiled pass
+        self._not_launched = 0  # parcels that a compiled pass has yet to send
+        self._warned: set[str] = set()
 
-    def add_group(self, parameters: Iterable[Tensor], group: int) -> None:
-        """Takes care of the gradients of `parameters`, which are the optimizer's group number `group`."""
-        for index, parameter in enumerate(parameters):
-            name = self._names.get(parameter, f"group{group}.{index}")
-            position = self._positions.get(parameter, len(self._gradients))
-            gradient = _Gradient(f"{self._prefix}{name}", -position, self._passes)
-            self._gradients.append((parameter, gradient))
-            if parameter.requires_grad:
-                self._hook(parameter, gradient)
+    @property
+    def has_begun(self) -> bool:
+        """Whether a round has begun and not ended."""
+        return self._backward is not None or bool(self._watched)
+
+    @property
+    def waits_for_step(self) -> bool:
+        """Whether nothing but a call of `synchronize` will end the round that compiled autograd has begun."""
+        return self._compiled and self.has_begun
 
     def set_passes(self, passes: int) -> None:
         self.check_idle("set_backward_passes_per_step()")
         self._passes = passes
-        self._expect_next_step()
+        self._begin_round()
 
-    def check_idle(self, action: str) -> None:
-        """Raises InvalidArgumentError while the core uses the gradients' memory."""
-        if self._in_flight:
-            raise InvalidArgumentError(
-                f"{action} while {len(self._in_flight)} gradients are in flight, such as "
-                f"'{self._in_flight[0][1].name}': call optimizer.step() or optimizer.synchronize() first"
-            )
+    def begin_step(self) -> None:
+        """Gradients that come from now on are of another step."""
+        self.synchronized = False
+        self.rounds = 0
+        if self._options.op is not ReduceOp.Average:
+            for parcel in self._parcels:
+                parcel.reduced = False
 
     @eager
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Sends the gradients that backward did not send, and waits for all.
+        """Ends the round, unless no gradient has come since the last one.
 
         Raises:
             InvalidArgumentError: a gradient was changed while it was in flight.
+            NotFiniteError: a gradient has a NaN, and `nan_check` asks.
             BytePSError: what the push_pull failed of.
         """
-        if current_job().size > 1:
-            for parameter, gradient in self._gradients:
-                if parameter.requires_grad and gradient.handle is None:
-                    self._send(parameter, gradient)
-        first_error: Exception | None = None
-        while self._in_flight:  # all of them, whatever happens: none may be left when the next step begins
-            parameter, gradient = self._in_flight[0]
-            try:
-                self._finish(parameter, gradient)
-            except Exception as error:
-                first_error = first_error or error
-            gradient.handle = gradient.sent = None
-            self._in_flight.popleft()
-        self._expect_next_step()
-        self.synchronized = True
-        if first_error is not None:
-            raise first_error
+        if not self.synchronized:
+            self.rounds += 1
+            self.complete()
 
-    def _hook(self, parameter: Tensor, gradient: _Gradient) -> None:
-        gradient.hooked = True
-        alive = weakref.ref(self)  # the parameter owns the hook: a reference back would keep both forever
+    @torch.no_grad()
+    def abandon(self) -> None:
+        """Drops what a backward pass that failed, on all ranks alike, has sent. Its gradients are of no use."""
+        self._wait([])
+        self._begin_round()
 
-        def on_gradient(parameter: Tensor) -> None:
-            exchange = alive()
-            if exchange is not None:
-                exchange._on_gradient(parameter, gradient)
+    def watch_backward(self) -> None:
+        """From a hook: the round ends with this backward pass, whatever passes it has within it.
 
-        # Compiled autograd would trace the hook, and then computes wrong gradients.
-        parameter.register_post_accumulate_grad_hook(eager(on_gradient))
+        If no gradient comes in it, nothing is sent.
+        """
+        backward = current_backward()
+        if backward not in self._watched and not is_compiled():
+            self._whole = backward
+            self._watch(backward, nested=False)
 
-    def _on_gradient(self, parameter: Tensor, gradient: _Gradient) -> None:
-        if gradient.passes_left == 0:
+    @eager
+    def _enter_backward(self) -> None:
+        super()._enter_backward()
+        backward = current_backward()
+        if self._options.sync == "step" or backward in self._watched or self._whole is not None:
+            return
+        self._compiled, self.ended_early = is_compiled(), False
+        if self._compiled:
+            self._not_launched = sum(parcel.is_due(self._passes) for parcel in self._parcels)
+            if self._options.sync == "backward":
+                self._warn(
+                    "compiled autograd does not tell the end of backward: optimizer.step() waits, and gradients must "
+                    "not be touched before it without optimizer.synchronize()"
+                )
+        else:
+            self._watch(backward, is_nested())
+
+    def _watch(self, backward: int, nested: bool) -> None:
+        self._watched.add(backward)
+        at_end_of_backward(partial(self._leave_backward, backward, nested))
+
+    @eager
+    @torch.no_grad()
+    def _leave_backward(self, backward: int, nested: bool) -> None:
+        if backward not in self._watched:
+            return
+        if backward == self._whole and self._backward is None:
+            self._begin_round()  # torch.autograd.grad, which leaves parameters alone
+            return
+        self._watched.discard(backward)
+        self._backward = None
+        if not nested:
+            self._passes_left -= 1
+        if self._passes_left <= 0:
+            self.synchronize()
+            self._advise()
+        else:
+            self._wait_for_the_sent()
+
+    def _wait_for_the_sent(self) -> None:
+        """Before a pass that adds to gradients."""
+        errors: list[Exception] = []
+        sent = list(self._in_flight)
+        self._wait(errors)
+        for parcel in sent:
+            parcel.expect(self._passes)
+        if errors:
+            raise errors[0]
+
+    def _may_repeat(self) -> bool:
+        return self._backward in self._watched
+
+    def _after_launch(self) -> None:
+        if self._compiled:
+            self._not_launched -= 1
+            if self._not_launched == 0:
+                self.ended_early = True
+                self.synchronize()
+
+    def _inspect(self, parcel: Parcel) -> None:
+        if parcel.reduced and self._options.op is not ReduceOp.Average:
             raise InvalidArgumentError(
-                f"backward() gave '{gradient.name}' a gradient more than backward_passes_per_step={self._passes} times "
-                "since the last step: set backward_passes_per_step, or step between the passes. (Checkpointing counts "
-                "twice with use_reentrant=True: use False. Set requires_grad to False where a pass needs no gradient.)"
+                f"'{parcel.name}' got another gradient after its {self._options.op.name} over the ranks: set "
+                "backward_passes_per_step to the number of backward passes, use op=Average, or sync='step' if each "
+                "parameter gets one gradient a step; between steps call optimizer.zero_grad()"
             )
-        self.synchronized = False
-        gradient.passes_left -= 1
-        if gradient.passes_left == 0 and current_job().size > 1:
-            self._send(parameter, gradient)
+        super()._inspect(parcel)
 
-    def _send(self, parameter: Tensor, gradient: _Gradient) -> None:
-        grad = parameter.grad
-        if grad is None:
-            grad = parameter.grad = torch.zeros_like(parameter)
-        elif grad.layout is torch.strided and grad.stride() != parameter.stride():
-            # Ranks agree on the order of the parameter's elements in memory, not on that of any tensor put into .grad.
-            grad = parameter.grad = torch.empty_like(parameter).copy_(grad)
-        wire, gradient.ctx = self._compression.compress(grad)
-        gradient.handle = start_push_pull(wire, self._op, gradient.name, gradient.priority, in_place=True)
-        gradient.sent, gradient.sent_version = grad, grad._version
-        self._in_flight.append((parameter, gradient))
+    def _begin_round(self) -> None:
+        super()._begin_round()
+        self._watched.clear()
+        self._whole = None
+        self._compiled = False
+        self._passes_left = self._passes
 
-    def _finish(self, parameter: Tensor, gradient: _Gradient) -> None:
-        handle, grad = gradient.handle, gradient.sent
-        assert handle is not None and grad is not None
-        untouched = parameter.grad is grad and grad._version == gradient.sent_version
-        reduced = synchronize(handle)
-        if not untouched:
-            raise InvalidArgumentError(
-                f"'{gradient.name}' was changed while it was in flight: call optimizer.synchronize() before clipping "
-                "gradients, GradScaler.unscale_() or GradScaler.step(), and step or synchronize before zero_grad()"
+    def _advise(self) -> None:
+        if self.rounds == 2 and self._options.owner.when_averaged_twice:
+            self._warn(
+                f"'{self._parcels[0].name}' and the optimizer's other gradients were averaged after each of two "
+                f"backward passes before a step. The result is right; {self._options.owner.when_averaged_twice}"
             )
-        result = self._compression.decompress(reduced, gradient.ctx)
-        if result is not grad:
-            grad.copy_(result)
 
-    def _expect_next_step(self) -> None:
-        for parameter, gradient in self._gradients:
-            gradient.passes_left = self._passes
-            if parameter.requires_grad and not gradient.hooked:
-                self._hook(parameter, gradient)
+    def _warn(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning(message)

@@ -73,10 +73,17 @@ def push_pull(
 ) -> Tensor:
     """The average (or what `op` says) of all ranks' tensors, as a new tensor.
 
-    Differentiable for Average and Sum: the gradient is the push_pull of the gradients.
+    Differentiable for Average and Sum: the gradient is the push_pull of the gradients. With a name it can be part of a
+    graph of torch.compile and torch.export; without one it breaks the graph.
     """
     compressed, ctx = compression.compress(tensor)
-    reduced = _PushPull.apply(compressed, resolve_op(average, op), name, priority)  # type: ignore[no-untyped-call]
+    reduce_op = resolve_op(average, op)
+    if torch.compiler.is_compiling() and name is not None:  # see library.py
+        reduced = torch.ops.byteps.push_pull(compressed, name, reduce_op.name, priority)
+    else:
+        if torch.compiler.is_compiling():
+            torch._dynamo.graph_break(msg="byteps.torch.push_pull without a name: only one with a name can be traced")
+        reduced = _PushPull.apply(compressed, reduce_op, name, priority)  # type: ignore[no-untyped-call]
     return compression.decompress(reduced, ctx)
 
 

@@ -9,17 +9,28 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from byteps.errors import InvalidArgumentError
+from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import ReduceOp
+from byteps.torch.asynchronous import Asynchronous, choose_staleness, make_asynchronous
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.eager import eager
 from byteps.torch.exchange import Exchange
 from byteps.torch.ops import push_pull
+from byteps.torch.options import Groups, Options, Owner, check_passes
 
 __all__ = ["DistributedOptimizer"]
 
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
 Closure = Callable[[], Any]
+
+OWNER = Owner(
+    name="DistributedOptimizer",
+    when_changed="call optimizer.synchronize() before clipping gradients, GradScaler.unscale_() or GradScaler.step(), "
+    "and step or synchronize before zero_grad(); or use sync='auto'",
+    when_repeated="set backward_passes_per_step, or step between the passes, or use sync='auto'",
+    when_averaged_twice="backward_passes_per_step, or one backward pass of the sum of the losses, would communicate "
+    "once",
+)
 
 _wrapped_so_far = count()
 
@@ -31,38 +42,80 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     backward_passes_per_step: int = 1,
     *,
     op: ReduceOp = ReduceOp.Average,
+    sync: str = "auto",
+    groups: Groups = None,
+    num_groups: int = 0,
+    bucket_bytes: int = 0,
+    sparse_as_dense: bool = False,
+    find_unused_parameters: bool = False,
+    nan_check: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    asynchronous: bool | None = None,
+    staleness: float | None = None,
 ) -> OptimizerT:
     """Makes `optimizer` average the gradients of all ranks before each step, and returns it.
 
     It is the same object, so its state and the schedulers that hold it stay valid; copies and pickles of it are
-    ordinary optimizers. Each gradient is sent as soon as backward has it, and `step` waits for all of them. To read or
-    change gradients before the step (clipping, `GradScaler.unscale_`), call `optimizer.synchronize()` first.
+    ordinary optimizers. Each gradient is sent as soon as backward has it. All ranks call this at once, in the same
+    order for several optimizers: they compare what they are about to do. docs/torch-optimizer.md says more.
 
     A parameter that got no gradient on this rank takes part with its old gradient, or with zeros.
 
     Args:
-        optimizer: of any class. If `step` gets a closure, its loss is averaged too, so that all ranks decide alike.
-        named_parameters: `model.named_parameters()`; the same names on all ranks, which must also wrap their optimizers
-            in the same order. What comes first is needed first by
-            the next forward pass, so its gradient goes first. Without it, parameters are known by their places in the
-            optimizer's groups.
-        compression: one of `Compression`, for the way over the network.
+        optimizer: of any class but LBFGS. If `step` gets a closure, its loss is averaged too, so that all ranks decide
+            alike.
+        named_parameters: `model.named_parameters()`; the same names on all ranks. Without it, parameters are known by
+            their places in the optimizer's groups.
+        compression: one of `Compression`, for the way over the network. Sparse gradients are not compressed.
         backward_passes_per_step: how many backward passes add to a gradient before it is sent.
         op: what becomes of the ranks' gradients.
+        sync: who waits for the gradients. "backward": the end of the last backward pass, so that clipping and
+            `GradScaler` find the gradients of all ranks. "step": `step`, or `optimizer.synchronize()` where gradients
+            are read or changed before it. "auto": as "backward", but where compiled autograd hides its end, as "step".
+        groups: how many groups of about the same size to send the gradients in, or lists of parameters that travel
+            together. For models with many small parameters.
+        num_groups: Horovod's older name for a number of groups.
+        bucket_bytes: in place of `groups`: consecutive parameters travel together, up to so many bytes.
+        sparse_as_dense: make sparse gradients dense. Otherwise every rank gets the rows of all ranks.
+        find_unused_parameters: ask the other ranks, once a step, which parameters have no gradient anywhere, and leave
+            those without, as one process does; not with zeros.
+        nan_check: look for NaN and infinities in each gradient, and raise on all ranks before the step.
+        gradient_predivide_factor: accepted for Horovod's scripts. Sums of half-precision are made in float32 and
+            rounded after the division, so there is nothing that it could save from overflow.
+        asynchronous: the ranks do not wait for each other: `byteps.torch.asynchronous`. None: as BYTEPS_ENABLE_ASYNC
+            says.
+        staleness: if asynchronous, how many steps a rank may be ahead of the slowest one. None: as BYTEPS_STALENESS
+            says.
 
     Raises:
-        InvalidArgumentError: a name given twice, a parameter without a name, other arguments that make no sense.
+        InvalidArgumentError: a name given twice, a parameter without a name, other arguments that make no sense. On all
+            ranks: theirs differ.
+        UnsupportedError: LBFGS.
         NotInitializedError: before `init`.
     """
-    if isinstance(optimizer, _Distributed):
-        raise InvalidArgumentError("DistributedOptimizer: this optimizer is a distributed one already")
-    _check_passes(backward_passes_per_step)
+    _check_optimizer(optimizer)
+    check_passes(backward_passes_per_step)
+    options = Options(
+        OWNER,
+        compression,
+        op,
+        sync,
+        groups if groups is not None else num_groups,
+        bucket_bytes,
+        sparse_as_dense,
+        find_unused_parameters,
+        nan_check,
+    )
+    options.check(gradient_predivide_factor)
     names = {} if named_parameters is None else _checked_names(optimizer, named_parameters)
     number = next(_wrapped_so_far)  # two models may have parameters of the same name
     prefix = "Gradient." if number == 0 else f"Gradient.{number}."
-    exchange = Exchange(names, prefix, compression, backward_passes_per_step, op)
-    for index, group in enumerate(optimizer.param_groups):
-        exchange.add_group(group["params"], index)
+    bound = choose_staleness(asynchronous, staleness)
+    if bound is not None:
+        options.check_asynchronous()
+        return make_asynchronous(optimizer, names, prefix, op, bound)
+    exchange = Exchange(names, prefix, backward_passes_per_step, options)
+    exchange.add(*_with_places(enumerate(optimizer.param_groups)))
     plain = type(optimizer)
     optimizer.__class__ = type(plain.__name__, (_Distributed, plain), {"__module__": plain.__module__, "plain": plain})
     cast("_Distributed", optimizer)._exchange = exchange
@@ -78,36 +131,40 @@ class _Distributed(torch.optim.Optimizer):
 
     plain: type[torch.optim.Optimizer]
     _exchange: Exchange
+    _skips = False  # step must not synchronize
 
     def synchronize(self) -> None:
-        """Waits until all gradients are those of all ranks; sends those that backward did not send."""
+        """Waits until all gradients are those of all ranks; sends those that backward did not send.
+
+        Does nothing if that is so since the last gradient came.
+        """
         self._exchange.synchronize()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
         """Within it, `step` does not synchronize. Not needed after `synchronize`, which `step` remembers."""
-        self._exchange.skip = True
+        self._skips = True
         try:
             yield
         finally:
-            self._exchange.skip = False
+            self._skips = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From now on, `passes` backward passes add to a gradient before it is sent."""
-        _check_passes(passes)
+        check_passes(passes)
         self._exchange.set_passes(passes)
 
     @eager
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As in the plain class; an error while gradients are in flight."""
         self._exchange.check_idle("zero_grad()")
-        self._exchange.synchronized = False
+        self._exchange.begin_step()
         super().zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in the plain class; all ranks must add the same groups."""
         super().add_param_group(param_group)
-        self._exchange.add_group(self.param_groups[-1]["params"], len(self.param_groups) - 1)
+        self._exchange.add(*_with_places([(len(self.param_groups) - 1, self.param_groups[-1])]))
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _new, (self.plain,), self.__getstate__()
@@ -120,13 +177,12 @@ def _new(plain: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
 @eager
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     exchange = cast("_Distributed", optimizer)._exchange
-    if exchange.skip:
+    if cast("_Distributed", optimizer)._skips:
         exchange.check_idle("step() within skip_synchronize()")
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     if closure is None:
-        if not exchange.synchronized:
-            exchange.synchronize()
+        exchange.synchronize()
         return None
     synchronized_closure = _synchronized(closure, exchange)
     if len(args) > 1:
@@ -136,7 +192,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
 
 @eager
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    cast("_Distributed", optimizer)._exchange.synchronized = False
+    cast("_Distributed", optimizer)._exchange.begin_step()
 
 
 def _synchronized(closure: Closure, exchange: Exchange) -> Closure:
@@ -150,9 +206,27 @@ def _synchronized(closure: Closure, exchange: Exchange) -> Closure:
     return synchronized_closure
 
 
-def _check_passes(passes: int) -> None:
-    if not isinstance(passes, int) or passes < 1:
-        raise InvalidArgumentError(f"backward_passes_per_step is {passes!r}: expected 1 or more")
+def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    if isinstance(optimizer, _Distributed | Asynchronous):
+        raise InvalidArgumentError("DistributedOptimizer: this optimizer is a distributed one already")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UnsupportedError(
+            "DistributedOptimizer: LBFGS evaluates its closure as often as its line search likes, and a rank whose "
+            "rounding differs in the last bit evaluates it once more, while the others wait for nothing. Use another "
+            "optimizer; or plain LBFGS on every rank, with a closure that averages the loss and each .grad by "
+            "byteps.torch.push_pull, on machines of one kind"
+        )
+
+
+def _with_places(
+    groups: Iterable[tuple[int, dict[str, Any]]],
+) -> tuple[list[torch.Tensor], list[str]]:
+    """The parameters of the optimizer's groups, and names for them by their places."""
+    parameters: dict[torch.Tensor, str] = {}
+    for number, group in groups:
+        for index, parameter in enumerate(group["params"]):
+            parameters[parameter] = f"group{number}.{index}"
+    return list(parameters), list(parameters.values())
 
 
 def _checked_names(

@@ -4,6 +4,7 @@
     bpslaunch --nproc-per-node 2 --servers 1 -- python examples/torch/fashion_mnist.py
     torchrun --nproc-per-node 2 examples/torch/fashion_mnist.py
     mpirun -n 2 python examples/torch/fashion_mnist.py
+    bpslaunch --nproc-per-node 2 -- python examples/torch/fashion_mnist.py --mode cross-barrier    # or others: --help
 
 The batch of one step is the same for any number of ranks, which share it out, so all train the same network. The exit
 code is 0 only if the ranks end with the same parameters, bit for bit.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import math
 import os
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from modes import Training, add_arguments, distribute
 from torch import nn
 from torch.nn import functional
 
@@ -48,7 +51,7 @@ class Totals(NamedTuple):
 
     images: int  # of all ranks
     seconds: float
-    waiting_seconds: float  # for communication, in the training thread
+    waiting_seconds: float  # for communication, in the training thread; NaN where the mode hides it
 
 
 def main() -> int:
@@ -60,11 +63,8 @@ def main() -> int:
     data = load_data(options)
     torch.manual_seed(0)
     model = make_model(data)
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    bps.broadcast_parameters(model.state_dict(), root_rank=0)
-    bps.broadcast_optimizer_state(optimizer, root_rank=0)
-    totals = train(model, optimizer, data, options.epochs)
+    training = distribute(model, torch.optim.Adam(model.parameters(), lr=2e-3), options)
+    totals = train(training, data, options.epochs)
     accuracy = test_accuracy(model, data)
     return report(model, totals, accuracy)
 
@@ -73,6 +73,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Trains a small network on Fashion-MNIST.")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--limit", type=int, help="train on so many images only")
+    add_arguments(parser)
     parser.add_argument("--digits", action="store_true", help="train on scikit-learn's digits: 1,797 images of 8 x 8")
     return parser.parse_args()
 
@@ -134,8 +135,9 @@ def make_model(data: Data) -> nn.Module:
     )
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, data: Data, epochs: int) -> Totals:
-    waiting, begin = 0.0, time.perf_counter()
+def train(training: Training, data: Data, epochs: int) -> Totals:
+    model, optimizer, wait, finish = training
+    waiting, begin = math.nan if wait is None else 0.0, time.perf_counter()
     for epoch in range(epochs):
         order = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(epoch))
         for batch in progress(order.split(BATCH), f"epoch {epoch + 1}/{epochs}"):
@@ -144,9 +146,12 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, data: Data, epochs
             loss = functional.cross_entropy(model(data.train_images[mine]), data.train_labels[mine])
             loss.backward()
             before = time.perf_counter()
-            optimizer.synchronize()  # step would do it; here its time is wanted
+            if wait is not None:
+                wait()
             waiting += time.perf_counter() - before
             optimizer.step()
+    if finish is not None:
+        finish()
     return Totals(epochs * len(data.train_labels), time.perf_counter() - begin, waiting)
 
 
@@ -189,7 +194,8 @@ def report(model: nn.Module, totals: Totals, accuracy: float) -> int:
     say(f"test accuracy {accuracy:.4f}, {totals.images / totals.seconds:,.0f} images/s in {totals.seconds:.1f} s")
     say("rank   moved MB  push_pull GB/s  waiting %  SHA-256 of the parameters")
     for rank, (row, digest) in enumerate(zip(rows, digests, strict=True)):
-        say(f"{rank:4} {row[0]:10.1f} {row[1]:15.3f} {row[2]:10.1f}  {digest}")
+        waiting = "-" if math.isnan(row[2]) else f"{row[2]:.1f}"
+        say(f"{rank:4} {row[0]:10.1f} {row[1]:15.3f} {waiting:>10}  {digest}")
     say("all ranks have the same parameters" if same else "ERROR: the ranks' parameters differ")
     return 0 if same else 1
 

@@ -1,0 +1,281 @@
+"""Asynchronous training: the summation services keep the weights, and ranks push what they change in them.
+
+What `DistributedOptimizer` makes of an optimizer when it is asynchronous. A step runs the plain optimizer on this
+rank's own gradients; then what the rank has changed in its weights since it last got them is added to what the services
+keep, and the weights become what the services have by then. So gradients never leave the rank, and a slow rank
+delays others only where the staleness says so (`byteps.ops.seed_buffer`). docs/async.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+import torch
+
+from byteps.errors import InvalidArgumentError
+from byteps.ops import Handle, ReduceOp, accumulate_buffer, check_staleness, seed_buffer, synchronize
+from byteps.runtime import Job, current_job
+from byteps.torch.agreement import check_agreement
+from byteps.torch.eager import eager
+from byteps.torch.tensor import stage, wire_name
+
+__all__ = ["Asynchronous", "choose_staleness", "make_asynchronous", "warn_if_asynchronous"]
+
+OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
+Tensor = torch.Tensor
+
+log = logging.getLogger("byteps")
+
+
+def choose_staleness(asynchronous: bool | None, staleness: float | None) -> float | None:
+    """The staleness that the arguments of DistributedOptimizer ask for, else the environment; None: synchronous."""
+    if staleness is not None:
+        check_staleness(staleness)
+    config = current_job().config
+    if not (config.asynchronous if asynchronous is None else asynchronous):
+        if staleness is not None:
+            raise InvalidArgumentError(
+                f"DistributedOptimizer: staleness is {staleness}, but training is synchronous: expected "
+                "asynchronous=True or BYTEPS_ENABLE_ASYNC=1 with it"
+            )
+        return None
+    return config.staleness if staleness is None else staleness
+
+
+def warn_if_asynchronous(name: str) -> None:
+    """For a way to train that exchanges gradients whatever BYTEPS_ENABLE_ASYNC says."""
+    if current_job().config.asynchronous:
+        log.warning(
+            "%s trains synchronously: BYTEPS_ENABLE_ASYNC=1 has no effect on it. Asynchronous training needs "
+            "DistributedOptimizer alone",
+            name,
+        )
+
+
+def make_asynchronous(
+    optimizer: OptimizerT, names: dict[Tensor, str], prefix: str, op: ReduceOp, staleness: float
+) -> OptimizerT:
+    """Makes `optimizer` keep its weights in the summation services, and returns it.
+
+    Args:
+        optimizer: of any class; the same object is returned, so what holds it stays valid.
+        names: of its parameters; those that are needed first by the forward pass first. The same on all ranks.
+        prefix: of the names under which the weights are kept. The same as for gradients, so that ranks that train
+            synchronously and others compare what they do.
+        op: Average: each rank's change counts 1 / size, as its gradient would; Sum: as a whole, as in BytePS.
+        staleness: how many steps a rank may be ahead of the slowest one; `math.inf`: any number.
+
+    Raises:
+        InvalidArgumentError: another op. On all ranks: theirs differ, or some of them train synchronously.
+    """
+    if op not in (ReduceOp.Average, ReduceOp.Sum):
+        raise InvalidArgumentError(
+            f"DistributedOptimizer: op is {op.name}, but changes of weights can only be added: use Average or Sum"
+        )
+    weights = _Weights(names, prefix, op, staleness)
+    for index, group in enumerate(optimizer.param_groups):
+        weights.add_group(group["params"], index)
+    arguments = f"asynchronous training with staleness={staleness}, op={op.name}"
+    check_agreement("DistributedOptimizer", [arguments, *sorted(weights.describe())], f"{prefix}agreement")
+    plain = type(optimizer)
+    optimizer.__class__ = type(plain.__name__, (Asynchronous, plain), {"__module__": plain.__module__, "plain": plain})
+    cast("Asynchronous", optimizer)._weights = weights
+    # Hooks, not an override of step: see DistributedOptimizer.
+    optimizer.register_step_pre_hook(_before_step)
+    optimizer.register_step_post_hook(_after_step)
+    return optimizer
+
+
+class Asynchronous(torch.optim.Optimizer):
+    """What is added to the optimizer's class."""
+
+    plain: type[torch.optim.Optimizer]
+    _weights: _Weights
+
+    def settle(self) -> None:
+        """Blocks until all ranks have called it; then all have the weights with every rank's changes in them.
+
+        Before the weights are evaluated or saved, and at the end, as a rank that leaves takes along what its process
+        keeps.
+        """
+        self._weights.settle()
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a step uses this rank's own gradients. For scripts that clip gradients."""
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Changes nothing, as `synchronize`."""
+        yield
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes nothing: gradients add up on this rank until it steps."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in the plain class; all ranks must add the same groups."""
+        super().add_param_group(param_group)
+        self._weights.add_group(self.param_groups[-1]["params"], len(self.param_groups) - 1)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _new, (self.plain,), self.__getstate__()
+
+
+def _new(plain: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    return plain.__new__(plain)
+
+
+@eager
+def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    changed = cast("Asynchronous", optimizer)._weights.join()
+    if changed and closure is None:  # a closure computes the gradients after this
+        log.info("the weights have moved on since this rank got them: it makes no update in its first step")
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+@eager
+def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    cast("Asynchronous", optimizer)._weights.exchange()
+
+
+class _Weight:
+    """One parameter, and its value as the services last gave it; on its way, the change that becomes the next one."""
+
+    __slots__ = ("base", "name", "parameter", "priority")
+
+    def __init__(self, parameter: Tensor, name: str, priority: int) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.priority = priority
+        self.base: Tensor | None = None  # None: not joined
+
+
+class _Weights:
+    """The weights of one optimizer. Only the thread that runs the training loop calls the methods."""
+
+    def __init__(self, names: dict[Tensor, str], prefix: str, op: ReduceOp, staleness: float) -> None:
+        self._names = names
+        self._positions = {parameter: position for position, parameter in enumerate(names)}
+        self._prefix = prefix
+        self._scaled = op is ReduceOp.Average
+        self._staleness = staleness
+        self._weights: list[_Weight] = []
+        self._job: weakref.ref[Job] = weakref.ref(current_job())  # what is kept ends with it
+
+    def add_group(self, parameters: Iterable[Tensor], group: int) -> None:
+        """Takes care of `parameters`, which are the optimizer's group number `group`."""
+        for index, parameter in enumerate(parameters):
+            name = self._names.get(parameter, f"group{group}.{index}")
+            position = self._positions.get(parameter, len(self._weights))
+            self._weights.append(_Weight(parameter, f"{self._prefix}{name}", -position))
+
+    def describe(self) -> Iterator[str]:
+        """What all ranks must have alike."""
+        for weight in self._weights:
+            parameter = weight.parameter
+            yield f"'{weight.name.removeprefix(self._prefix)}' of {parameter.dtype} {list(parameter.shape)}"
+
+    @torch.no_grad()
+    def join(self) -> bool:
+        """Gets the weights that this rank does not have yet: rank 0's when it joined, with all changes since.
+
+        Returns:
+            Whether they differ from those that this rank has computed its gradients with.
+        """
+        job = current_job()
+        if self._job() is not job:  # another one, after suspend and resume: rank 0's weights again
+            self._job = weakref.ref(job)
+            for weight in self._weights:
+                weight.base = None
+        if job.size == 1:
+            return False
+        newcomers = [each for each in self._weights if each.base is None and each.parameter.requires_grad]
+        handles = [self._seed(weight) for weight in newcomers]
+        changed = False
+        for weight, base in zip(newcomers, _wait(handles), strict=True):
+            weight.base = base
+            if not torch.equal(base, weight.parameter):
+                changed = True
+                weight.parameter.copy_(base)
+        return changed
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Adds this rank's changes to what the services keep, and takes over what they have then.
+
+        Changes made outside of the optimizer are among them. After an error the weights are this rank's own, and the
+        next step begins with those of the services.
+
+        Raises:
+            BytePSError: what a push_pull failed of.
+        """
+        joined = [weight for weight in self._weights if weight.base is not None]
+        try:
+            handles = [self._push(weight) for weight in joined]  # all under way before the first is waited for
+            bases = _wait(handles)
+        except BaseException:
+            for weight in joined:
+                weight.base = None
+            raise
+        for weight, base in zip(joined, bases, strict=True):
+            weight.parameter.copy_(base)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        node = current_job().node
+        self.join()
+        node.barrier()  # every change of every rank has been answered
+        joined = [weight for weight in self._weights if weight.base is not None]
+        handles = [self._seed(weight) for weight in joined]
+        for weight, base in zip(joined, _wait(handles), strict=True):
+            weight.base = base
+            weight.parameter.copy_(base)
+        node.barrier()  # nobody leaves, and takes along what others have not got yet
+
+    def _seed(self, weight: _Weight) -> Handle:
+        base = weight.parameter.detach().clone()
+        staged = stage(base)
+
+        def finish() -> Tensor:
+            if staged.copied:
+                staged.copy_back(base)
+            return base
+
+        name = wire_name(weight.name, staged)
+        return seed_buffer(staged.buffer, name, self._staleness, weight.priority, finish)
+
+    def _push(self, weight: _Weight) -> Handle:
+        base = weight.base
+        assert base is not None
+        change = torch.sub(weight.parameter, base, out=base)
+        if self._scaled:
+            change.div_(current_job().size)
+        staged = stage(change)
+
+        def finish() -> Tensor:
+            if staged.copied:
+                staged.copy_back(change)
+            return change
+
+        name = wire_name(weight.name, staged)
+        return accumulate_buffer(staged.buffer, staged.buffer, name, self._staleness, weight.priority, finish)
+
+
+def _wait(handles: list[Handle]) -> list[Tensor]:
+    """The results; the first error if there is one, when none is in flight any more."""
+    results: list[Tensor] = []
+    first_error: Exception | None = None
+    for handle in handles:
+        try:
+            results.append(cast(Tensor, synchronize(handle)))
+        except Exception as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+    return results

@@ -1,0 +1,38 @@
+"""A module's buffers, which are not trained: the statistics of BatchNorm and the like."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from byteps.runtime import rank, size
+from byteps.torch.ops import broadcast_
+
+__all__ = ["broadcast_buffers"]
+
+Tensor = torch.Tensor
+
+
+@torch.no_grad()
+def broadcast_buffers(module: nn.Module, prefix: str, root_rank: int = 0) -> None:
+    """Replaces all buffers by those of rank `root_rank`, in one message. Blocks.
+
+    Args:
+        module: with the same buffers on all ranks.
+        prefix: of the message's name.
+        root_rank: whose buffers.
+    """
+    # Wide types first, so that every buffer's bytes are aligned.
+    buffers = sorted((buffer for buffer in module.buffers() if buffer.numel()), key=lambda b: -b.element_size())
+    if not buffers or size() == 1:
+        return
+    nbytes = sum(buffer.nbytes for buffer in buffers)
+    if rank() == root_rank:
+        message = torch.cat([buffer.detach().cpu().reshape(-1).view(torch.uint8) for buffer in buffers])
+    else:
+        message = torch.empty(nbytes, dtype=torch.uint8)
+    broadcast_(message, root_rank, f"{prefix}buffers.{nbytes}")
+    if rank() == root_rank:
+        return
+    for buffer, part in zip(buffers, message.split([buffer.nbytes for buffer in buffers]), strict=True):
+        buffer.copy_(part.view(buffer.dtype).view(buffer.shape))

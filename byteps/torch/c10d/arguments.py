@@ -1,0 +1,95 @@
+"""What callers of torch's process groups may pass, and what of it the core can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp as TorchOp
+
+from byteps.errors import InvalidArgumentError
+from byteps.ops import ReduceOp
+from byteps.torch.tensor import DTYPE_NAMES
+
+__all__ = [
+    "as_list",
+    "as_lists",
+    "check_elements",
+    "check_list",
+    "check_parts",
+    "core_op",
+    "is_plain",
+    "options_of",
+]
+
+Tensor = torch.Tensor
+Tensors = list[Tensor]
+
+_OPS = (  # a torch op has no hash
+    (TorchOp.SUM, ReduceOp.Sum),
+    (TorchOp.AVG, ReduceOp.Average),
+    (TorchOp.MIN, ReduceOp.Min),
+    (TorchOp.MAX, ReduceOp.Max),
+    (TorchOp.PRODUCT, ReduceOp.Product),
+)
+
+
+def core_op(op: Any, tensors: Sequence[Tensor]) -> ReduceOp | None:
+    """The core's operation, or None if it has none for these tensors."""
+    if not all(is_plain(tensor) and tensor.dtype in DTYPE_NAMES for tensor in tensors):
+        return None
+    return next((ours for theirs, ours in _OPS if op == theirs), None)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def options_of(kind: Callable[[], Any], opts: Any, timeout: timedelta | None, **fields: Any) -> Any:
+    """`opts`, or new ones: torch has a short form of most methods, with the options' fields as arguments."""
+    if opts is not None and not isinstance(opts, (TorchOp, TorchOp.RedOpType, int)):
+        return opts
+    built = kind()
+    for name, value in fields.items():
+        chosen = value if opts is None else opts
+        if chosen is not None:
+            setattr(built, name, chosen)
+    if timeout is not None:
+        built.timeout = timeout
+    return built
+
+
+def as_list(tensors: Tensors | Tensor) -> Tensors:
+    return [tensors] if isinstance(tensors, Tensor) else tensors
+
+
+def as_lists(tensors: list[Tensors] | Tensors) -> list[Tensors]:
+    return [tensors] if tensors and isinstance(tensors[0], Tensor) else tensors  # type: ignore[return-value]
+
+
+def check_list(what: str, role: str, tensors: Sequence[Tensor], size: int, dtype: torch.dtype) -> None:
+    if len(tensors) != size:
+        raise InvalidArgumentError(f"{what}: got {len(tensors)} {role}: expected one for each of the {size} ranks")
+    for rank, tensor in enumerate(tensors):
+        if tensor.dtype != dtype:
+            raise InvalidArgumentError(
+                f"{what}: number {rank} of the {role} is of {tensor.dtype}: expected {dtype} everywhere"
+            )
+
+
+def check_elements(what: str, role: str, tensor: Tensor, other_role: str, other: Tensor) -> None:
+    if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
+        raise InvalidArgumentError(
+            f"{what}: {role} has {tensor.numel()} elements of {tensor.dtype}, {other_role} has {other.numel()} of "
+            f"{other.dtype}: expected the same"
+        )
+
+
+def check_parts(what: str, role: str, whole: Tensor, part_role: str, part: Tensor, size: int) -> None:
+    if whole.numel() != size * part.numel() or whole.dtype != part.dtype:
+        raise InvalidArgumentError(
+            f"{what}: the {role} has {whole.numel()} elements of {whole.dtype}, the {part_role} {part.numel()} of "
+            f"{part.dtype}: expected {size} times as many, of the same dtype"
+        )

@@ -1,0 +1,74 @@
+"""All ranks of a group, at one time, in its store."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistNetworkError
+
+from byteps import errors
+from byteps.errors import BytePSError, PeerLostError, TimeoutError
+from byteps.torch.c10d.place import Place
+
+__all__ = ["meet"]
+
+_POLL_S = 1.0
+
+
+def meet(place: Place, limit_s: float, invite: Callable[[], Any], watch: Callable[[], None]) -> Any:
+    """What rank 0's `invite` returns, on every rank, once all of them are here. Blocks.
+
+    Args:
+        place: in the group.
+        limit_s: how long the others are waited for.
+        invite: called on rank 0, when the others have come; returns something for JSON.
+        watch: called about every second while others are waited for; raises if that is in vain.
+
+    Raises:
+        TimeoutError: somebody did not come, on all ranks that did.
+        BytePSError: what `invite` or `watch` raises on rank 0, on all ranks.
+    """
+    store = place.store
+    # A store may outlive groups (torchrun's does): what an earlier meeting has left there is not read.
+    number = store.add(f"byteps/meetings/{place.rank}", 1)
+    answer, seats = f"byteps/answer/{number}", {f"byteps/here/{number}/{rank}": rank for rank in range(1, place.size)}
+    if place.rank > 0:
+        store.set(f"byteps/here/{number}/{place.rank}", "")
+        said = json.loads(_wait(place, {answer: 0}, limit_s, watch))
+        if "error" in said:
+            raise getattr(errors, said["error"])(said["text"])
+        return said["invitation"]
+    try:
+        _wait(place, seats, limit_s, watch)
+        said = {"invitation": invite()}
+    except BytePSError as error:
+        store.set(answer, json.dumps({"error": type(error).__name__, "text": str(error)}))
+        raise
+    store.set(answer, json.dumps(said))
+    return said["invitation"]
+
+
+def _wait(place: Place, keys: Mapping[str, int], limit_s: float, watch: Callable[[], None]) -> bytes:
+    """The value of the last of some keys, once each of them was set by the rank that it belongs to."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            place.store.wait(list(keys), timedelta(seconds=max(0.001, min(_POLL_S, left_s))))
+            return bytes(place.store.get(list(keys)[-1]))
+        except DistNetworkError as error:
+            raise PeerLostError(f"the store of process group '{place.name}' cannot be reached: {error}") from error
+        except RuntimeError:  # not yet
+            watch()
+        if left_s <= 0:
+            ranks = [place.global_ranks[rank] for key, rank in keys.items() if not place.store.check([key])]
+            raise TimeoutError(
+                f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} did not come to process group "
+                f"'{place.name}' of {place.size} ranks within {limit_s:g} s: expected all of them to call "
+                "init_process_group, and the first collective of a group of some ranks; BYTEPS_START_TIMEOUT_S and the "
+                "group's timeout limit it"
+            )

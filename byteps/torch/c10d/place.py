@@ -1,0 +1,33 @@
+"""Who a process is in a process group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch._C._distributed_c10d import Store
+
+from byteps.errors import BytePSError
+
+__all__ = ["Place"]
+
+_MAX_LISTED = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This process's place in a group, and what it knows of the others."""
+
+    store: Store  # of this group alone
+    rank: int
+    size: int
+    timeout_s: float  # of the group's operations
+    name: str
+    global_ranks: tuple[int, ...]  # of the group's ranks, in their order
+
+    def explain(self, error: BytePSError) -> BytePSError:
+        """The error of a job that knows the group's own numbers of ranks only, with what they stand for."""
+        if self.global_ranks == tuple(range(self.size)):
+            return error
+        pairs = [f"rank {rank} is global rank {known}" for rank, known in enumerate(self.global_ranks)]
+        listed = ", ".join(pairs[:_MAX_LISTED]) + (", ..." if len(pairs) > _MAX_LISTED else "")
+        return type(error)(f"{error} [in process group '{self.name}' {listed}]")

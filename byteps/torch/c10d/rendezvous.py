@@ -1,0 +1,168 @@
+"""How the ranks of a process group come to be a job: by what the launcher says, or through the group's torch Store.
+
+Rank 0 of the group decides, when all are there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from byteps import runtime
+from byteps.config import Config, process_environment
+from byteps.errors import BytePSError, InvalidArgumentError
+from byteps.runtime import Job
+from byteps.torch.c10d.address import listen, reachable_host
+from byteps.torch.c10d.meeting import meet
+from byteps.torch.c10d.place import Place
+
+__all__ = ["join_group", "join_world"]
+
+Environ = Mapping[str, str]
+
+# What says which job a process is in, and with whom: a group's job has its own.
+_OF_A_JOB = (
+    *("DMLC_ROLE", "DMLC_NUM_WORKER", "DMLC_WORKER_ID", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"),
+    *("BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE", "BYTEPS_GLOBAL_RANK", "BYTEPS_FORCE_DISTRIBUTED", "BYTEPS_PLACEMENT"),
+    *("BYTEPS_HOST_SCHEDULER", "BYTEPS_SCHEDULER_FD", "BYTEPS_JOB_ID", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+)
+_DESCRIBES_ONE = ("DMLC_NUM_WORKER", "DMLC_PS_ROOT_URI", "BYTEPS_LOCAL_SIZE", "BYTEPS_LOCAL_RANK", "BYTEPS_GLOBAL_RANK")
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "SLURM_PROCID")
+_MAX_SECONDS = 7 * 24 * 3600.0  # as in byteps.config
+
+
+@dataclass(frozen=True, slots=True)
+class _Invitation:
+    """What rank 0 tells the others. With an empty `job_id`: join what your environment describes."""
+
+    job_id: str = ""
+    host: str = ""
+    port: int = 0
+    secret: str = ""  # empty: the one in your environment
+
+
+def join_world(place: Place) -> tuple[Job, bool]:
+    """The job of all ranks, which is this process's job, and whether this call has joined it.
+
+    Raises:
+        InvalidArgumentError: byteps.init() was called, or the environment says, that this process is another rank.
+    """
+    if runtime.is_initialized():
+        job = runtime.current_job()
+        _check_same(job, place, "byteps.init() made this process", "call init_process_group before or without it")
+        return job, False
+    environ = process_environment()
+    if place.size == 1 and not _describes_job(environ):
+        return runtime.join_as_process(_alone(environ)), True
+    with _Host(place, environ, may_follow_environment=True) as host:
+        job = runtime.join_as_process(host.environ_of_job(_nothing_to_watch))
+    try:
+        _check_same(job, place, "the environment makes this process", "let one launcher say both")
+    except InvalidArgumentError:
+        runtime.leave(job)
+        raise
+    return job, True
+
+
+def join_group(place: Place, watch: Callable[[], None]) -> Job:
+    """A job of its own for some of the ranks. `watch` as for `meet`."""
+    environ = {"BYTEPS_NIC_PROBE": "0", **process_environment()}  # what it would find, the world's job has found
+    if place.size == 1:
+        return runtime.join_beside(_alone(environ))
+    with _Host(place, environ, may_follow_environment=False) as host:
+        environ_of_job = host.environ_of_job(watch)
+        try:
+            return runtime.join_beside(environ_of_job)
+        except BytePSError as error:
+            raise place.explain(error) from error
+
+
+class _Host:
+    """Finds the environment of the group's job; in rank 0 it holds the scheduler's socket until the job has it."""
+
+    def __init__(self, place: Place, environ: Environ, *, may_follow_environment: bool) -> None:
+        self._place = place
+        self._environ = environ
+        self._may_follow_environment = may_follow_environment
+        self._listener: socket.socket | None = None
+
+    def __enter__(self) -> _Host:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+    def environ_of_job(self, watch: Callable[[], None]) -> Environ:
+        limit_s = _start_timeout_s(self._environ, self._place)
+        invitation = _Invitation(**meet(self._place, limit_s, lambda: asdict(self._invite()), watch))
+        return self._as_environ(invitation, limit_s) if invitation.job_id else self._environ
+
+    def _invite(self) -> _Invitation:
+        if self._may_follow_environment and _describes_job(self._environ):
+            return _Invitation()
+        host = reachable_host(self._place.store, self._environ)
+        self._listener = listen(host)
+        given = self._environ.get("BYTEPS_SECRET") or self._environ.get("BYTEPS_SECRET_FILE")
+        return _Invitation(
+            job_id=f"torch-{secrets.token_hex(8)}",
+            host=host,
+            port=self._listener.getsockname()[1],
+            secret="" if given else secrets.token_hex(32),
+        )
+
+    def _as_environ(self, invitation: _Invitation, start_timeout_s: float) -> Environ:
+        """In the words of torchrun, which `byteps.detect` knows."""
+        own, place = self._environ, self._place
+        environ = {name: value for name, value in own.items() if name not in _OF_A_JOB}
+        environ |= {
+            "RANK": str(place.rank),
+            "WORLD_SIZE": str(place.size),
+            "MASTER_ADDR": invitation.host,
+            "MASTER_PORT": str(invitation.port),
+            "DMLC_PS_ROOT_PORT": str(invitation.port),
+            "BYTEPS_JOB_ID": invitation.job_id,
+            "BYTEPS_START_TIMEOUT_S": str(start_timeout_s),
+        }
+        environ.setdefault("BYTEPS_OP_TIMEOUT_S", str(min(place.timeout_s, _MAX_SECONDS)))
+        if invitation.secret:
+            environ["BYTEPS_SECRET"] = invitation.secret
+            environ.pop("BYTEPS_SECRET_FILE", None)
+        if all(own.get(name) == environ[name] for name in ("RANK", "WORLD_SIZE")):
+            environ |= {name: own[name] for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name in own}
+        if self._listener is not None:
+            environ["BYTEPS_SCHEDULER_FD"] = str(self._listener.fileno())
+        return environ
+
+
+def _nothing_to_watch() -> None:
+    """There is no other job yet that could tell of a lost rank."""
+
+
+def _describes_job(environ: Environ) -> bool:
+    return any(environ.get(name) for name in _DESCRIBES_ONE)
+
+
+def _alone(environ: Environ) -> Environ:
+    """Of a job of one rank."""
+    return {name: value for name, value in environ.items() if name not in (*_OF_A_JOB, *_LAUNCHERS)}
+
+
+def _check_same(job: Job, place: Place, who: str, advice: str) -> None:
+    if (job.rank, job.size) != (place.rank, place.size):
+        raise InvalidArgumentError(
+            f"init_process_group with backend byteps: {who} rank {job.rank} of {job.size}, and the process group has "
+            f"it as rank {place.rank} of {place.size}: expected the same; {advice}"
+        )
+
+
+def _start_timeout_s(environ: Environ, place: Place) -> float:
+    knob = Config.knobs()["start_timeout_s"]
+    limit_s: Any = knob.default
+    with suppress(KeyError, ValueError):  # what cannot be parsed is an error of the job's, which names all of them
+        limit_s = knob.parse(environ[knob.names[0]])
+    return min(float(limit_s), place.timeout_s)

@@ -1,0 +1,300 @@
+"""CrossBarrier: the next forward pass begins while gradients are still on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+
+from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.runtime import size
+from byteps.torch.asynchronous import warn_if_asynchronous
+from byteps.torch.compression import Compression, Compressor
+from byteps.torch.ddp import DistributedDataParallel
+from byteps.torch.eager import eager
+from byteps.torch.gates import Gates
+from byteps.torch.lazy_step import LazyStep
+from byteps.torch.options import Options, Owner, bytes_of_megabytes, check_passes
+
+__all__ = ["CrossBarrier"]
+
+Tensor = torch.Tensor
+Named = tuple[str, Tensor]
+OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
+
+OWNER = Owner(
+    name="CrossBarrier",
+    when_changed="call optimizer.synchronize() before clipping gradients, GradScaler.unscale_() or GradScaler.step(); "
+    "that waits for all of them, so DistributedOptimizer does as well for such loops. Between step and forward, "
+    "gradients can be dropped by zero_grad() only",
+    when_repeated="set backward_passes_per_step, or step between the passes",
+)
+
+_wrapped_so_far = count()
+
+
+def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
+    model: nn.Module,
+    optimizer: OptimizerT,
+    named_parameters: Iterable[Named] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    num_steps: int = 10**6,
+    *,
+    bucket_cap_mb: float = 1.0,
+    find_unused_parameters: bool = False,
+    per_parameter: bool = False,
+) -> OptimizerT:
+    """Makes `optimizer` average the gradients of all ranks without waiting for them, and returns it.
+
+    `step` returns at once. Each module's parameters are changed just before the module's next forward, when their
+    gradients have arrived; so the network is busy during forward too. All parameters get the same bits as by
+    DistributedOptimizer: the optimizer's own code changes them, with the learning rate of the time of `step`.
+
+    It is the same object as before, as is the model; copies and pickles of both are ordinary ones. Until a module's
+    next forward its parameters are those of the step before. What reads them otherwise has to call
+    `optimizer.flush()`, but `model.state_dict`, `load_state_dict`, `parameters`, `train`, `eval`, copies, pickles and
+    the optimizer's methods do that by themselves.
+
+    Not to be combined with what needs all gradients before the step: clipping by their norm, GradScaler, closures.
+    `optimizer.synchronize()` waits for them, and then all of these work, at the speed of DistributedOptimizer.
+
+    Args:
+        model: whose forward is called to train; the inner one if it is wrapped. Not to be compiled before.
+        optimizer: of the model's parameters; of a class of torch.optim but LBFGS. It gets sparse gradients as dense
+            ones.
+        named_parameters: as for DistributedOptimizer; `model.named_parameters()` by default. In the order of the
+            forward pass, as good as it is known.
+        compression: one of `Compression`, for the way over the network.
+        backward_passes_per_step: how many backward passes add to a gradient before it is sent.
+        num_steps: after so many steps the program ends, so that one does not wait for the next forward.
+        bucket_cap_mb: small parameters are sent, and changed, together, in buckets of so many MiB.
+        find_unused_parameters: the optimizer passes over parameters that got a gradient on no rank. Otherwise their
+            gradient counts as zero, unless no rank has ever had one.
+        per_parameter: the optimizer is of another class, but one that changes each parameter by its own gradient and
+            state only, no matter in how many calls of its step.
+
+    Raises:
+        InvalidArgumentError: arguments that make no sense; on all ranks: parameters that differ.
+        UnsupportedError: an optimizer that needs all gradients at once.
+        NotInitializedError: before `init`.
+    """
+    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper runs the hooks of what it wraps
+    plain = type(optimizer)
+    _check(model, optimizer, per_parameter, backward_passes_per_step)
+    warn_if_asynchronous(OWNER.name)
+    names = _names(model, optimizer, named_parameters)
+    options = Options(
+        OWNER,
+        compression,
+        bucket_bytes=bytes_of_megabytes(OWNER, bucket_cap_mb),
+        sparse_as_dense=True,
+        find_unused_parameters=find_unused_parameters,
+    )
+    prefix = f"CrossBarrier.{next(_wrapped_so_far)}."
+    step = getattr(plain.step, "__wrapped__", plain.step)  # without hooks, which are for the program's calls
+    lazy = LazyStep(optimizer, step, names, prefix, backward_passes_per_step, options)
+    lazy.add(*_new_ones(names, optimizer, lazy))
+    gates = Gates(model, lazy)
+
+    _reclass(optimizer, _CrossBarrier)
+    wrapped = cast("_CrossBarrier", optimizer)
+    wrapped._lazy, wrapped._gates, wrapped._names, wrapped._steps_left = lazy, gates, names, num_steps
+    # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into
+    # the instance, where it would win.
+    optimizer.register_step_pre_hook(_before_step)
+    optimizer.register_step_post_hook(_after_step)
+    _reclass(model, _Gated)
+    cast("_Gated", model)._gates, cast("_Gated", model)._lazy = gates, lazy
+    return optimizer
+
+
+class _CrossBarrier(torch.optim.Optimizer):
+    """What CrossBarrier adds to the optimizer's class."""
+
+    plain: type[torch.optim.Optimizer]
+    _lazy: LazyStep
+    _gates: Gates
+    _names: dict[Tensor, str]
+    _steps_left: int
+    _own_groups: list[dict[str, Any]] | None = None  # while step() runs without parameters
+    _nested = 0  # steps within that
+
+    def flush(self) -> None:
+        """Waits until the last step is complete, for all parameters."""
+        self._lazy.flush()
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are those of all ranks; the next `step` is an ordinary one."""
+        self._lazy.synchronize()
+
+    @eager
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in the plain class; an error between backward and step."""
+        self._lazy.check_idle("zero_grad()")
+        self._lazy.detach_gradients(set_to_none)
+        super().zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in the plain class, after `flush`."""
+        self.flush()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in the plain class, after `flush`."""
+        self.flush()
+        super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in the plain class; all ranks must add the same groups, of parameters of the model."""
+        self.flush()
+        super().add_param_group(param_group)
+        new = _new_ones(self._names, self, self._lazy)
+        self._lazy.add(*new)
+        for parameter in new[0]:
+            self._gates.add_to_root(parameter)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        self.flush()
+        return _new, (self.plain,), self.__getstate__()
+
+
+class _Gated(nn.Module):
+    """What CrossBarrier adds to the model's class."""
+
+    plain: type[nn.Module]
+    _gates: Gates
+    _lazy: LazyStep
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """As in the plain class; up to date."""
+        self._flush()
+        return super().named_parameters(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> Any:
+        """As in the plain class, after the last step is complete."""
+        self._flush()
+        return super().train(mode)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in the plain class; the gradients that the last step still needs stay."""
+        self._lazy.detach_gradients(set_to_none)
+        for parameter in self._parameters_as_they_are():
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.detach_().zero_()
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        self._lazy.flush()
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_gates", "_lazy")}
+        return _new, (self.plain,), state
+
+    @eager
+    def _flush(self) -> None:
+        if not self._gates.in_forward:  # there the gates see to it, and models ask their parameters for their device
+            self._lazy.flush()
+
+    def _parameters_as_they_are(self) -> Iterator[nn.Parameter]:
+        return (parameter for _, parameter in super().named_parameters())
+
+
+def _new(plain: Any) -> Any:
+    return plain.__new__(plain)
+
+
+def _reclass(instance: Any, addition: type[Any]) -> None:
+    plain = type(instance)
+    members = {"__module__": plain.__module__, "__doc__": plain.__doc__, "plain": plain}
+    instance.__class__ = type(plain.__name__, (addition, plain), members)
+
+
+@eager
+def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    wrapped = cast("_CrossBarrier", optimizer)
+    if wrapped._lazy.applying:  # the class's step calls that of its base class
+        return
+    if wrapped._own_groups is not None:
+        wrapped._nested += 1
+        return
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is not None:
+        raise InvalidArgumentError(
+            "CrossBarrier: step(closure) needs the gradients at once: call backward before step, or use "
+            "DistributedOptimizer"
+        )
+    wrapped._gates.stop_learning()
+    if size() > 1 and not wrapped._lazy.synchronized and getattr(optimizer, "found_inf", None) is not None:
+        raise InvalidArgumentError(
+            "CrossBarrier: GradScaler looks for infinities in gradients that are in flight: call "
+            "optimizer.synchronize() before scaler.step(), or use DistributedOptimizer"
+        )
+    if not wrapped._lazy.begin():
+        return
+    wrapped._own_groups = optimizer.param_groups
+    optimizer.param_groups = [{**group, "params": []} for group in optimizer.param_groups]  # nothing to do as yet
+
+
+@eager
+def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    wrapped = cast("_CrossBarrier", optimizer)
+    if wrapped._lazy.applying:
+        return
+    if wrapped._nested:
+        wrapped._nested -= 1
+        return
+    if wrapped._own_groups is not None:
+        optimizer.param_groups, wrapped._own_groups = wrapped._own_groups, None
+    wrapped._lazy.synchronized = False
+    wrapped._steps_left -= 1
+    if wrapped._steps_left <= 0:
+        wrapped.flush()
+
+
+def _new_ones(
+    names: dict[Tensor, str], optimizer: torch.optim.Optimizer, lazy: LazyStep
+) -> tuple[list[Tensor], list[str]]:
+    """The optimizer's parameters that `lazy` does not have, and their names."""
+    own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    new = [parameter for parameter in names if parameter in own and lazy.parcel_of(parameter) is None]
+    return new, [names[parameter] for parameter in new]
+
+
+def _check(model: nn.Module, optimizer: torch.optim.Optimizer, per_parameter: bool, passes: int) -> None:
+    plain = type(optimizer)
+    if hasattr(plain, "plain"):
+        raise InvalidArgumentError("CrossBarrier: this optimizer is a distributed one already")
+    if isinstance(model, DistributedDataParallel | nn.parallel.DistributedDataParallel):
+        raise InvalidArgumentError("CrossBarrier: the model averages its gradients itself: pass model.module")
+    if isinstance(model, _Gated):
+        raise InvalidArgumentError("CrossBarrier: the model has a CrossBarrier already: give that optimizer all of it")
+    check_passes(passes)
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UnsupportedError("CrossBarrier: LBFGS needs all gradients at once: use DistributedOptimizer")
+    if not per_parameter and not plain.step.__module__.startswith("torch.optim."):
+        raise UnsupportedError(
+            f"CrossBarrier: {plain.__name__} is not of torch.optim: if it changes each parameter by its own gradient "
+            "and state only, pass per_parameter=True; otherwise use DistributedOptimizer"
+        )
+
+
+def _names(model: nn.Module, optimizer: torch.optim.Optimizer, named: Iterable[Named] | None) -> dict[Tensor, str]:
+    """The names of the model's parameters, in the order of `named`."""
+    of_model = dict.fromkeys(model.parameters())
+    names: dict[Tensor, str] = {}
+    for name, parameter in model.named_parameters() if named is None else named:
+        if parameter in of_model:
+            names.setdefault(parameter, name)
+    if len(set(names.values())) != len(names):
+        raise InvalidArgumentError("CrossBarrier: named_parameters gives a name twice")
+    own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = sum(parameter not in names for parameter in own)
+    if foreign:
+        raise InvalidArgumentError(
+            f"CrossBarrier: {foreign} of the optimizer's {len(own)} parameters are not the model's, or have no name in "
+            "named_parameters: nothing would say when they are needed"
+        )
+    return names

@@ -1,0 +1,235 @@
+"""DistributedDataParallel: gradients are averaged during backward, whatever the training loop does with them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from byteps.errors import InvalidArgumentError
+from byteps.torch.asynchronous import warn_if_asynchronous
+from byteps.torch.backward_end import current_backward
+from byteps.torch.broadcast import broadcast_parameters
+from byteps.torch.buffers import broadcast_buffers as broadcast_buffers_of
+from byteps.torch.compression import Compression, Compressor
+from byteps.torch.eager import eager
+from byteps.torch.exchange import Exchange
+from byteps.torch.options import Options, Owner, bytes_of_megabytes
+
+__all__ = ["DistributedDataParallel"]
+
+Tensor = torch.Tensor
+
+OWNER = Owner(
+    name="DistributedDataParallel",
+    when_changed="change gradients when backward has returned, and use no other tool that averages them",
+    when_repeated="a backward pass must reach each parameter once",
+)
+
+_made_so_far = count()
+
+
+class DistributedDataParallel(nn.Module):
+    """A module whose gradients are, when `backward` returns, the averages over all ranks.
+
+    So optimizers, clipping, GradScaler and whatever else works on gradients need not know of it. A backward pass sends
+    gradients while it runs, and waits for all at its end. Every rank has to make the same backward passes; which of the
+    module's parameters take part may differ.
+
+    Attributes of the wrapped module can be read through it; the module itself is `module`. Its state_dict has the
+    prefix "module.", and load_state_dict takes one without it too. Copies and pickles are independent instances.
+    """
+
+    module: nn.Module
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device_ids: Sequence[Any] | None = None,
+        broadcast_buffers: bool = True,
+        compression: type[Compressor] = Compression.none,
+        *,
+        bucket_cap_mb: float = 1.0,
+        find_unused_parameters: bool = False,
+        sparse_as_dense: bool = False,
+        nan_check: bool = False,
+        output_device: Any = None,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+    ) -> None:
+        """Wraps `module`, whose parameters and buffers become those of rank 0. Blocks; all ranks must call.
+
+        All ranks must wrap their modules in the same order.
+
+        Args:
+            module: with at least one parameter that requires a gradient.
+            device_ids: None, or the one device that the module is on.
+            broadcast_buffers: replace buffers, such as BatchNorm's statistics, by those of rank 0 before each forward
+                in training. Not within `no_sync`.
+            compression: one of `Compression`, for the way over the network.
+            bucket_cap_mb: small parameters are sent together, in buckets of so many MiB.
+            find_unused_parameters: a parameter that got a gradient on no rank keeps its `.grad`, None in general, so
+                that the optimizer passes over it. Otherwise it gets zeros, unless no rank has ever had a gradient of
+                it. In both cases a parameter that some ranks lack a gradient for gets the average, with zeros for
+                theirs.
+            sparse_as_dense: make sparse gradients dense. Otherwise every rank gets the rows of all ranks. They share no
+                bucket if they are of an nn.Embedding or nn.EmbeddingBag.
+            nan_check: look for NaN and infinities in each gradient, and have `backward` raise on all ranks.
+            output_device: accepted for torch's scripts, unused.
+            gradient_as_bucket_view: reuse the memory of buckets, so that the next backward overwrites the gradients of
+                this one even where `zero_grad` has let them go.
+            static_graph: unused too.
+
+        Raises:
+            InvalidArgumentError: arguments that make no sense; on all ranks: modules that differ.
+            NotInitializedError: before `init`.
+        """
+        super().__init__()
+        if device_ids is not None and len(device_ids) != 1:
+            raise InvalidArgumentError(
+                f"DistributedDataParallel: device_ids is {device_ids!r}: expected one device, or None; start one "
+                "process per device"
+            )
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            raise InvalidArgumentError("DistributedDataParallel: no parameter of the module requires a gradient")
+        warn_if_asynchronous(OWNER.name)
+        self.broadcast_buffers = broadcast_buffers
+        self._options = Options(
+            OWNER,
+            compression,
+            bucket_bytes=bytes_of_megabytes(OWNER, bucket_cap_mb),
+            sparse_as_dense=sparse_as_dense,
+            find_unused_parameters=find_unused_parameters,
+            nan_check=nan_check,
+            keep_buckets=gradient_as_bucket_view,
+        )
+        self._exchange: Exchange | None = None
+        self.module = module
+        self.register_load_state_dict_pre_hook(_add_missing_prefix)  # type: ignore[no-untyped-call]
+        self._join()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the module."""
+        self._before_forward()
+        output = self.module(*args, **kwargs)
+        self._watch(output)
+        return output
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within it, backward adds to the gradients of this rank and sends nothing.
+
+        The first backward outside sends what has come together.
+        """
+        exchange = self._joined()
+        before, exchange.paused = exchange.paused, True
+        try:
+            yield
+        finally:
+            exchange.paused = before
+
+    def synchronize(self) -> None:
+        """Averages the gradients as they are. Backward does it; needed only on a rank that had no backward pass."""
+        exchange = self._joined()
+        if exchange.ended_early:  # others cannot tell, and call this
+            exchange.ended_early = False
+            return
+        exchange.begin_step()
+        exchange.synchronize()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_exchange": None}  # a copy joins the job when it is first trained
+
+    def _joined(self) -> Exchange:
+        return self._exchange or self._join()
+
+    @eager
+    def _join(self) -> Exchange:
+        self._prefix = f"DistributedDataParallel.{next(_made_so_far)}."
+        named = dict(self.module.named_parameters())
+        options = replace(self._options, alone=_with_sparse_gradients(self.module))
+        exchange = Exchange({parameter: name for name, parameter in named.items()}, self._prefix, 1, options)
+        exchange.add(list(named.values()), list(named))
+        broadcast_parameters([*named.items(), *self.module.named_buffers()], 0, self._prefix)
+        _complete_before_steps(exchange)
+        self._exchange = exchange
+        return exchange
+
+    @eager
+    def _before_forward(self) -> None:
+        if current_backward() != -1 or not self.training:
+            return  # checkpointing computes a forward pass once more
+        exchange = self._joined()
+        if exchange.waits_for_step:
+            exchange.synchronize()
+        elif exchange.has_begun:  # and never ended: an exception
+            exchange.abandon()
+        exchange.hook_unfrozen()
+        if self.broadcast_buffers and not exchange.paused:
+            broadcast_buffers_of(self.module, self._prefix)
+
+    @eager
+    def _watch(self, output: Any) -> None:
+        """Has backward tell when it begins, so that its end can be waited for even if it has others within it."""
+        exchange = self._exchange
+        if exchange is not None and not exchange.paused and torch.is_grad_enabled():
+            begin = eager(partial(_begin, weakref.ref(exchange)))
+            for tensor in tree_leaves(output):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    tensor.register_hook(begin)
+
+
+def _begin(exchange: weakref.ref[Exchange], _: Tensor) -> None:
+    alive = exchange()
+    if alive is not None and not alive.paused:
+        alive.watch_backward()
+
+
+_exchanges: weakref.WeakSet[Exchange] = weakref.WeakSet()
+_step_hook: Any = None
+
+
+def _complete_before_steps(exchange: Exchange) -> None:
+    """Has the next step of any optimizer wait where compiled autograd hides that a pass has ended."""
+    global _step_hook  # noqa: PLW0603  (torch's registry of hooks is the process's)
+    _exchanges.add(exchange)
+    if _step_hook is None:
+        _step_hook = register_optimizer_step_pre_hook(_complete_all)
+
+
+@eager
+def _complete_all(*_: Any) -> None:
+    for exchange in list(_exchanges):
+        if exchange.waits_for_step:
+            exchange.synchronize()
+        exchange.ended_early = False
+
+
+def _with_sparse_gradients(module: nn.Module) -> frozenset[Tensor]:
+    """The parameters whose gradients may be sparse: they cannot share a bucket."""
+    tables = (part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse)
+    return frozenset(table.weight for table in tables)
+
+
+def _add_missing_prefix(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    own = [key for key in state_dict if key.startswith(prefix)]
+    if not any(key.startswith(f"{prefix}module.") for key in own):
+        for key in own:
+            state_dict[f"{prefix}module.{key[len(prefix) :]}"] = state_dict.pop(key)

@@ -1,0 +1,260 @@
+"""One step of an optimizer, carried out part by part as gradients arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import Any
+
+import torch
+
+from byteps.errors import InvalidArgumentError
+from byteps.runtime import current_job
+from byteps.torch.eager import eager
+from byteps.torch.options import Options
+from byteps.torch.parcel import Parcel, changed_in_flight
+from byteps.torch.presence import PresenceQuery
+from byteps.torch.sender import Sender
+
+__all__ = ["LazyStep"]
+
+Tensor = torch.Tensor
+Received = tuple[Parcel, Sequence[Tensor | None]]
+
+
+class LazyStep(Sender):
+    """Sends the gradients of an optimizer, and has what it has yet to do of its last step.
+
+    After `begin`, the step is *pending*: a parcel's parameters change when `pass_gate` or `flush` says so, by the
+    optimizer's own code, with the options (learning rate and so on) that the optimizer had at `begin`.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        step: Callable[[torch.optim.Optimizer], Any],
+        names: dict[Tensor, str],
+        prefix: str,
+        passes: int,
+        options: Options,
+    ) -> None:
+        """Makes one without parameters; see `add`.
+
+        Args:
+            optimizer: which changes each parameter by that parameter's own gradient and state.
+            step: the step method of its class, without hooks.
+            names: as in the base class, like the rest.
+            prefix: of the names that ranks meet under.
+            passes: backward passes for a step.
+            options: which make sparse gradients dense: nothing waits here for the numbers of rows.
+        """
+        super().__init__(names, prefix, passes, options)
+        assert options.sparse_as_dense
+        self.applying = False  # the optimizer's code runs for a part of its parameters
+        self._optimizer = optimizer
+        self._step = step
+        self._parcel_of: dict[Tensor, Parcel] = {}
+        self._group_of: dict[Tensor, int] = {}
+        self._pending: dict[Parcel, None] = {}  # in the order of the next forward pass
+        self._group_options: list[dict[str, Any]] = []  # at `begin`
+        self._ungated: set[Tensor] = set()  # which nothing has waited for in the forward pass as yet
+        self._query: PresenceQuery | None = None  # about the gradients of the pending step
+        self._without_gradient: set[Tensor] = set()  # on all ranks: its answer
+        self._failure: Exception | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether parameters are older than the program thinks."""
+        return bool(self._pending)
+
+    @property
+    def idle(self) -> bool:
+        """Whether `pass_gate` would do nothing."""
+        return not self._ungated and not self._pending and self._failure is None
+
+    def add(self, parameters: Sequence[Tensor], fallback_names: Sequence[str]) -> None:
+        """As in the base class; of the optimizer's groups as they are now."""
+        super().add(parameters, fallback_names)
+        self._parcel_of = {parameter: parcel for parcel in self._parcels for parameter in parcel.parameters}
+        self._group_of = {p: index for index, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
+        self._prioritize()
+
+    def parcel_of(self, parameter: Tensor) -> Parcel | None:
+        return self._parcel_of.get(parameter)
+
+    @torch.no_grad()
+    def begin(self) -> bool:
+        """The program's call of step(): all gradients are on their way when it returns.
+
+        Returns:
+            Whether the step is pending. If not, .grad is that of all ranks, and the optimizer can make the step.
+
+        Raises:
+            InvalidArgumentError: gradients were changed since backward sent them.
+        """
+        self._job = current_job()
+        if self.synchronized:
+            return False
+        self._check_gated(self._parcels)
+        self.flush()
+        for parcel in self._in_flight:
+            if not parcel.is_in_place() or not parcel.is_unwritten():
+                raise changed_in_flight(parcel)
+        due = self._due()
+        self._query, self._without_gradient = self._ask(), set()
+        for parcel in due:
+            self._send(parcel)
+        self._group_options = [_options_of(group) for group in self._optimizer.param_groups]
+        self._pending = dict.fromkeys(parcel for parcel in self._parcels if parcel.handle is not None)
+        self._in_flight.clear()
+        self._ungated = set(self._parcel_of) if self._pending else set()
+        self._begin_round()
+        return self.pending
+
+    def pass_gate(self, parameters: Iterable[Tensor], parcels: Iterable[Parcel]) -> None:
+        """Before the use of `parameters`, which are in `parcels`."""
+        self._need(parcels)
+        self._ungated.difference_update(parameters)
+
+    def flush(self) -> None:
+        """Carries out what is pending. Waits for the gradients.
+
+        Raises:
+            BytePSError: what a push_pull failed of, now or before.
+        """
+        self._need(list(self._pending))
+        self._ungated.clear()
+
+    @eager
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        """Waits for the gradients of the step to come, and puts the averages into .grad; nothing is pending then."""
+        if not self.synchronized:
+            self._check_gated(self._parcels)
+            self.flush()
+            self.complete()
+
+    def detach_gradients(self, set_to_none: bool) -> None:
+        """zero_grad() for parameters whose gradients are in use still."""
+        for parcel in self._pending:
+            for parameter in parcel.parameters:
+                if parameter.grad is not None:
+                    parameter.grad = None if set_to_none else torch.zeros_like(parameter)
+
+    def _inspect(self, parcel: Parcel) -> None:
+        self._check_gated([parcel])
+        super()._inspect(parcel)
+
+    def _check_gated(self, parcels: Iterable[Parcel]) -> None:
+        """Raises InvalidArgumentError if backward has come to a parameter that forward could use before its step.
+
+        Whether its step was still pending depends on how fast gradients have come; the exception must not.
+        """
+        if not self._ungated:
+            return
+        for parcel in parcels:
+            for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True):
+                if gradient.left < self._passes and parameter in self._ungated:
+                    raise InvalidArgumentError(
+                        f"CrossBarrier: '{self._names[parameter]}' was used without a call of the module that owns it, "
+                        "so nothing has waited for the last step to change it: call optimizer.flush() before the "
+                        "forward pass, or use DistributedOptimizer"
+                    )
+
+    def _prioritize(self) -> None:
+        """What forward needs first goes first, but for up to a quarter of the bytes, which backward gives before all.
+
+        Those go in the order in which they come. Ranks are never quite together: those that are ahead would leave this
+        first part, which a late one still sends, for something that it does not have yet, and nothing would be complete
+        until it has. While the first part travels, all reach the end of backward.
+        """
+        by_need = sorted(self._parcels, key=lambda parcel: self._positions.get(parcel.parameters[0], len(self._names)))
+        nbytes = [sum(parameter.nbytes for parameter in parcel.parameters) for parcel in by_need]
+        first_part = sum(nbytes) / 4
+        for place in reversed(range(len(by_need))):
+            first_part -= nbytes[place]
+            by_need[place].priority = 0 if first_part >= 0 else -1 - place
+
+    def _need(self, parcels: Iterable[Parcel]) -> None:
+        """Waits for the pending ones of the parcels, and carries out the step for them and for what else has come."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        wanted = [parcel for parcel in parcels if parcel in self._pending]
+        if not wanted:
+            return
+        try:
+            received = [self._taken(parcel) for parcel in wanted]
+            # In one call with others the optimizer costs less. The rest comes later than the first that is not there.
+            received += [self._taken(parcel) for parcel in list(takewhile(Parcel.is_done, self._pending))]
+            self._apply(received)
+        except Exception as error:
+            self._failure = error  # the parameters are not what they should be: nothing may go on with them
+            raise
+
+    @torch.no_grad()
+    def _taken(self, parcel: Parcel) -> Received:
+        del self._pending[parcel]
+        written: list[Tensor] = []
+        gradients = parcel.receive(written)
+        torch.autograd.graph.increment_version(written)
+        return parcel, gradients
+
+    def _apply(self, received: list[Received]) -> None:
+        if self._query is not None:
+            self._without_gradient = set(self._unused(self._learned(self._query)))
+            self._query = None
+        parameters: dict[int, list[Tensor]] = {}
+        kept: list[tuple[Tensor, Tensor | None]] = []  # .grad, which may be of the next step already
+        for parcel, gradients in received:
+            for parameter, gradient in zip(parcel.parameters, gradients, strict=True):
+                if parameter in self._without_gradient:
+                    parameter.grad = None if parameter.grad is gradient else parameter.grad
+                elif parameter.requires_grad:
+                    kept.append((parameter, parameter.grad))
+                    parameter.grad = gradient
+                    parameters.setdefault(self._group_of[parameter], []).append(parameter)
+        groups = [{**self._group_options[index], "params": members} for index, members in sorted(parameters.items())]
+        self.applying = True
+        try:
+            with _replaced_groups(self._optimizer, groups), _plain_mode():
+                self._step(self._optimizer)
+        finally:
+            self.applying = False
+            for parameter, grad in kept:
+                parameter.grad = grad
+        self._keep_changed_options(dict(zip(sorted(parameters), groups, strict=True)))
+
+    def _keep_changed_options(self, groups: dict[int, dict[str, Any]]) -> None:
+        """Optimizers may count in their groups."""
+        for index, group in groups.items():
+            for key, value in group.items():
+                if key != "params" and value is not self._group_options[index].get(key):
+                    self._optimizer.param_groups[index][key] = value
+
+
+def _options_of(group: dict[str, Any]) -> dict[str, Any]:
+    """A copy: schedulers change the learning rate after the step, some of them in place."""
+    return {
+        key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items() if key != "params"
+    }
+
+
+@contextmanager
+def _replaced_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> Iterator[None]:
+    own, optimizer.param_groups = optimizer.param_groups, groups
+    try:
+        yield
+    finally:
+        optimizer.param_groups = own
+
+
+@contextmanager
+def _plain_mode() -> Iterator[None]:
+    """As where optimizers step: a forward pass may run under autocast or in inference mode."""
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    if not kinds and not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield

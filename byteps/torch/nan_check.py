@@ -1,0 +1,56 @@
+"""Finds the gradients that are not finite before a step spreads them."""
+
+from __future__ import annotations
+
+import torch
+
+from byteps.errors import NotFiniteError
+from byteps.objects import broadcast_object
+from byteps.ops import ReduceOp
+from byteps.runtime import current_job
+from byteps.torch.ops import push_pull_inplace
+from byteps.torch.parcel import Parcel
+
+__all__ = ["NanCheck"]
+
+SHOWN = 5  # names for each rank
+
+
+class NanCheck:
+    """Looks at this rank's gradients as they are sent, and reports those of all ranks."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._suspects: list[str] = []
+
+    def inspect(self, parcel: Parcel) -> None:
+        for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True):
+            grad = parameter.grad
+            if grad is None:
+                continue
+            values = grad._values() if grad.is_sparse else grad
+            if not values.isfinite().all():
+                self._suspects.append(gradient.name)
+
+    def report(self) -> None:
+        """On all ranks at once, when all gradients are sent.
+
+        Raises:
+            NotFiniteError: on all ranks alike, naming the gradients and the ranks that they come from.
+        """
+        suspects, self._suspects = self._suspects, []
+        job = current_job()
+        counts = torch.zeros(job.size, dtype=torch.int32)
+        counts[job.rank] = len(suspects)
+        push_pull_inplace(counts, name=f"{self._prefix}not_finite", op=ReduceOp.Max)
+        found = []
+        for rank, count in enumerate(counts.tolist()):
+            if count:
+                names = broadcast_object(suspects[:SHOWN], rank, f"{self._prefix}not_finite")
+                more = f" and {count - SHOWN} more" if count > SHOWN else ""
+                found.append(f"{', '.join(map(repr, names))}{more} on rank {rank}")
+        if found:
+            raise NotFiniteError(
+                f"gradients have NaN or infinite elements: {'; '.join(found)}. No step was made. Look at the loss and "
+                "the learning rate there; torch.autograd.set_detect_anomaly(True) names the operation"
+            )

@@ -1,0 +1,98 @@
+"""What the users of DistributedOptimizer, DistributedDataParallel and CrossBarrier can choose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from byteps.errors import InvalidArgumentError
+from byteps.ops import ReduceOp
+from byteps.torch.compression import Compression, Compressor
+
+__all__ = ["Groups", "Options", "Owner", "bytes_of_megabytes", "check_passes"]
+
+Groups = int | Sequence[Sequence[torch.Tensor]] | None
+SYNC_MODES = ("auto", "backward", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose gradients they are, and what errors tell its users to do."""
+
+    name: str
+    when_changed: str  # a gradient in flight
+    when_repeated: str  # more gradients than backward passes
+    when_averaged_twice: str = ""  # before a step; "": nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the gradients of one owner have in common. DistributedOptimizer documents what is not said here."""
+
+    owner: Owner
+    compression: type[Compressor] = Compression.none
+    op: ReduceOp = ReduceOp.Average
+    sync: str = "auto"
+    groups: Groups = None
+    bucket_bytes: int = 0
+    sparse_as_dense: bool = False
+    find_unused_parameters: bool = False
+    nan_check: bool = False
+    alone: frozenset[torch.Tensor] = frozenset()  # parameters that share no bucket
+    keep_buckets: bool = True  # .grad of a step may be written to by the next one
+
+    def check(self, gradient_predivide_factor: float) -> None:
+        """Raises InvalidArgumentError for what makes no sense, alone or together."""
+        if not isinstance(self.op, ReduceOp):
+            raise InvalidArgumentError(f"op is {self.op!r}: expected Average, Sum, Min, Max or Product of this package")
+        if self.sync not in SYNC_MODES:
+            raise InvalidArgumentError(f"sync is {self.sync!r}: expected one of {', '.join(map(repr, SYNC_MODES))}")
+        self._check_groups()
+        factor = gradient_predivide_factor
+        if not (math.isfinite(factor) and factor > 0):
+            raise InvalidArgumentError(f"gradient_predivide_factor is {factor!r}: expected a positive number")
+        if factor != 1 and self.op is not ReduceOp.Average:
+            raise InvalidArgumentError(f"gradient_predivide_factor needs op=Average, got {self.op.name}")
+
+    def check_asynchronous(self) -> None:
+        """Raises InvalidArgumentError for what asynchronous training cannot do."""
+        if self.compression is not Compression.none:
+            raise InvalidArgumentError(f"{self.owner.name}: asynchronous training takes no compression")
+        if self.nan_check:
+            raise InvalidArgumentError(
+                f"{self.owner.name}: nan_check looks at the gradients of all ranks, which asynchronous training does "
+                "not exchange: use torch.autograd.detect_anomaly, or check the loss"
+            )
+
+    def _check_groups(self) -> None:
+        groups, size = self.groups, self.bucket_bytes
+        if isinstance(groups, bool) or not isinstance(groups, int | Sequence | None) or isinstance(groups, str):
+            raise InvalidArgumentError(
+                f"groups is {groups!r:.80}: expected how many groups to make, or lists of parameters"
+            )
+        if isinstance(groups, int) and groups < 0:
+            raise InvalidArgumentError(f"groups is {groups}: expected 0 or more")
+        if not isinstance(size, int) or size < 0:
+            raise InvalidArgumentError(f"bucket_bytes is {size!r}: expected a number of bytes, or 0 for no buckets")
+        if groups and size:
+            raise InvalidArgumentError("groups and bucket_bytes are two ways to say what travels together: give one")
+
+
+def check_passes(passes: int) -> None:
+    """Raises InvalidArgumentError unless `passes` is a number of backward passes."""
+    if not isinstance(passes, int) or passes < 1:
+        raise InvalidArgumentError(f"backward_passes_per_step is {passes!r}: expected 1 or more")
+
+
+def bytes_of_megabytes(owner: Owner, megabytes: float) -> int:
+    """A bucket's size from the argument of users.
+
+    Raises:
+        InvalidArgumentError: not a positive number.
+    """
+    if not isinstance(megabytes, int | float) or not megabytes > 0:
+        raise InvalidArgumentError(f"{owner.name}: bucket_cap_mb is {megabytes!r}: expected more than 0")
+    return max(1, int(megabytes * (1 << 20)))

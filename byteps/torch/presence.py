@@ -1,0 +1,57 @@
+"""Which gradients exist on which ranks, where a rank cannot tell from its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from byteps.errors import InvalidArgumentError
+from byteps.ops import ReduceOp
+from byteps.torch.ops import push_pull_async_inplace, synchronize
+
+__all__ = ["Presence", "PresenceQuery"]
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Of one parameter's gradient, on any rank."""
+
+    dense: bool
+    sparse: bool
+
+    def __bool__(self) -> bool:
+        return self.dense or self.sparse
+
+
+class PresenceQuery:
+    """Asks what the ranks together have of some gradients. Every rank asks about the same names at the same time."""
+
+    def __init__(self, named: Sequence[tuple[str, torch.Tensor]], prefix: str) -> None:
+        """Starts to ask about the gradients that the parameters have now."""
+        in_order = sorted(named, key=lambda item: item[0])  # ranks may know their parameters in other orders
+        self._names = [name for name, _ in in_order]
+        flags = torch.zeros(len(in_order), 2, dtype=torch.uint8)
+        for row, (_, parameter) in enumerate(in_order):
+            grad = parameter.grad
+            if grad is not None:
+                flags[row, int(grad.is_sparse)] = 1
+        name = f"{prefix}presence[{len(in_order)}]"
+        self._handle = push_pull_async_inplace(flags, name=name, op=ReduceOp.Max, priority=1)  # others wait for it
+
+    def result(self) -> dict[str, Presence]:
+        """By name. Waits; once only.
+
+        Raises:
+            InvalidArgumentError: on all ranks: a gradient is sparse on some and dense on others.
+        """
+        rows = synchronize(self._handle).tolist()
+        found = {name: Presence(*map(bool, row)) for name, row in zip(self._names, rows, strict=True)}
+        for name, presence in found.items():
+            if presence.dense and presence.sparse:
+                raise InvalidArgumentError(
+                    f"'{name}' has a sparse gradient on some ranks and a dense one on others: make them alike, for "
+                    "example with sparse_as_dense=True"
+                )
+        return found

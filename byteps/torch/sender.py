@@ -1,0 +1,289 @@
+"""Sends the gradients of one owner when backward has them."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+
+from byteps.errors import InvalidArgumentError
+from byteps.runtime import current_job
+from byteps.torch.agreement import check_agreement
+from byteps.torch.backward_end import current_backward
+from byteps.torch.bucket import Bucket
+from byteps.torch.eager import eager, frame_callback, untraced
+from byteps.torch.grouping import group
+from byteps.torch.nan_check import NanCheck
+from byteps.torch.options import Options
+from byteps.torch.parcel import Gradient, Parcel, Single
+from byteps.torch.presence import Presence, PresenceQuery
+from byteps.torch.sparse import densify
+from byteps.torch.tensor import memory_order
+
+__all__ = ["Sender"]
+
+Tensor = torch.Tensor
+
+
+class Sender:
+    """The gradients of some parameters on their way to the other ranks and back.
+
+    A *round* is this way of all gradients, once. It begins with the first gradient that backward gives. A parcel is
+    sent when its gradients have come from all of the round's backward passes; `complete` sends the rest and ends the
+    round. When to call it, or what to do in its place, is up to subclasses. Parcels of equal priority, as all have at
+    first, go in the order in which they were sent.
+
+    Only the thread that runs the training loop calls the methods; backward may run in others.
+    """
+
+    def __init__(self, names: dict[Tensor, str], prefix: str, passes: int, options: Options) -> None:
+        """Makes one without parameters; see `add`.
+
+        Args:
+            names: of parameters, the same on all ranks, in the order in which forward needs them.
+            prefix: of the names that ranks meet under; used by no other sender.
+            passes: how many backward passes give gradients for one round.
+            options: the same on all ranks.
+        """
+        self._job = current_job()  # an error now rather than in the first backward pass
+        self.synchronized = False  # .grad is that of all ranks
+        self.paused = False  # gradients that come stay here, and are not counted
+        self._names = names
+        self._positions = {parameter: position for position, parameter in enumerate(names)}
+        self._prefix = prefix
+        self._options = options
+        self._nan_check = NanCheck(prefix) if options.nan_check else None
+        self._inspects = options.nan_check or options.sparse_as_dense  # before a parcel is sent
+        self._passes = passes
+        self._parcels: list[Parcel] = []
+        self._unhooked: list[tuple[Tensor, Gradient]] = []  # frozen ones, as yet
+        self._unseen: dict[str, tuple[Tensor, Parcel]] = {}  # gradients that no rank has ever had, as far as all know
+        self._in_flight: deque[Parcel] = deque()
+        self._backward: int | None = None  # the pass that the last hook ran in
+
+    def add(self, parameters: Sequence[Tensor], fallback_names: Sequence[str]) -> None:
+        """Takes care of the gradients of `parameters`. On all ranks at once: they compare what they add."""
+        first = sum(len(parcel.parameters) for parcel in self._parcels)
+        places = {p: self._positions.get(p, first + index) for index, p in enumerate(parameters)}
+        names = {p: self._names.get(p, name) for p, name in zip(parameters, fallback_names, strict=True)}
+        ordered = sorted(parameters, key=places.__getitem__)
+        options = self._options
+        if self._parcels and not options.bucket_bytes:
+            options = replace(options, groups=None)  # which are those of the first parameters
+        groups = [[ordered[position] for position in members] for members in group(ordered, options)]
+        self._check_agreement(groups, names)
+        for members in groups:
+            gradients = [Gradient(f"{self._prefix}{names[p]}", len(self._parcels), self._passes) for p in members]
+            self._add_parcel(members, gradients)
+
+    def check_idle(self, action: str) -> None:
+        """Raises InvalidArgumentError while the core uses the memory of the .grad of parameters."""
+        if self._in_flight:
+            raise InvalidArgumentError(
+                f"{action} while {len(self._in_flight)} gradients are in flight, such as "
+                f"'{self._in_flight[0].name}': call optimizer.step() or optimizer.synchronize() first"
+            )
+
+    def complete(self) -> None:
+        """Ends the round: sends the gradients that backward did not send, and waits for all."""
+        self._job = current_job()
+        errors: list[Exception] = []
+        unused = self._send_the_rest(errors)
+        self._wait(errors)
+        for parameter in unused:
+            parameter.grad = None
+        self._begin_round()
+        self.synchronized = True
+        if errors:
+            raise errors[0]
+        if self._nan_check is not None:
+            self._nan_check.report()
+
+    def hook_unfrozen(self) -> None:
+        """Has backward tell of the gradients of parameters that were frozen before."""
+        unfrozen = [item for item in self._unhooked if item[0].requires_grad]
+        if unfrozen:
+            self._unhooked = [item for item in self._unhooked if not item[0].requires_grad]
+        for parameter, gradient in unfrozen:
+            self._hook(parameter, gradient)
+
+    def _add_parcel(self, parameters: list[Tensor], gradients: list[Gradient]) -> None:
+        kind = Single if len(parameters) == 1 else Bucket
+        parcel = kind(parameters, gradients, self._options)
+        parcel.expect(self._passes)
+        self._parcels.append(parcel)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            self._unseen[gradient.name] = parameter, parcel
+            self._unhooked.append((parameter, gradient))
+        self.hook_unfrozen()
+
+    def _check_agreement(self, groups: Iterable[Sequence[Tensor]], names: dict[Tensor, str]) -> None:
+        lines = []
+        for members in groups:
+            described = []
+            for p in members:
+                order = "" if memory_order(p) is None else f" in memory order {memory_order(p)}"
+                frozen = "" if p.requires_grad else ", frozen"
+                described.append(f"'{names[p]}' of {p.dtype} {list(p.shape)}{order}{frozen}")
+            lines.append(" with ".join(described))
+        options = self._options
+        arguments = (
+            f"op={options.op.name}, backward_passes_per_step={self._passes}, compression={options.compression.__name__}"
+            f", sparse_as_dense={options.sparse_as_dense}, nan_check={options.nan_check}"
+            f", find_unused_parameters={options.find_unused_parameters}"
+        )
+        # Ranks may know single parameters in other orders.
+        check_agreement(options.owner.name, [arguments, *sorted(lines)], f"{self._prefix}agreement")
+
+    def _hook(self, parameter: Tensor, gradient: Gradient) -> None:
+        alive = weakref.ref(self)  # the parameter owns the hook: a reference back would keep both forever
+
+        def on_gradient(parameter: Tensor) -> None:
+            sender = alive()
+            if sender is None or sender.paused:
+                return
+            if sender._backward != current_backward():
+                sender._enter_backward()
+            gradient.left = left = gradient.left - 1
+            if left <= 0:
+                parcel = sender._parcels[gradient.place]
+                parcel.missing -= 1
+                if parcel.missing <= 0 or left < 0:
+                    launch = Sender._launch if frame_callback() is None else _launch_eagerly
+                    launch(sender, parcel, gradient)
+
+        # Compiled autograd would trace the hook, and then computes wrong gradients.
+        parameter.register_post_accumulate_grad_hook(untraced(on_gradient))
+
+    @eager
+    def _enter_backward(self) -> None:
+        """The first gradient of a backward pass has come, or the first after a nested pass."""
+        self._job = current_job()
+        self.synchronized = False
+        self._backward = current_backward()
+
+    def _launch(self, parcel: Parcel, gradient: Gradient) -> None:
+        """The last gradient of a parcel has come; or one too many, and then perhaps not the last."""
+        if gradient.left < 0 and (parcel.handle is not None or not self._may_repeat()):
+            raise InvalidArgumentError(
+                f"backward() gave '{gradient.name}' more gradients than the {self._passes} that were expected before "
+                f"it is averaged: {self._options.owner.when_repeated}. (Checkpointing counts twice with "
+                "use_reentrant=True: use False. Set requires_grad to False where a pass needs no gradient.)"
+            )
+        if parcel.missing <= 0 and parcel.may_go():
+            self._send(parcel)
+            self._after_launch()
+
+    def _may_repeat(self) -> bool:
+        """Whether a gradient may come once more than there are passes, if it was not sent before."""
+        return False
+
+    def _after_launch(self) -> None:
+        """Backward has sent a parcel."""
+
+    def _send(self, parcel: Parcel) -> None:
+        if self._inspects:
+            self._inspect(parcel)
+        if self._job.size > 1:
+            parcel.send(self._job.in_flight)
+            self._in_flight.append(parcel)
+        parcel.sent = True
+
+    def _inspect(self, parcel: Parcel) -> None:
+        """What is done before a parcel is sent, if there is anything."""
+        if self._options.sparse_as_dense:
+            densify(parcel.parameters)
+        if self._nan_check is not None:
+            self._nan_check.inspect(parcel)
+
+    def _send_the_rest(self, errors: list[Exception]) -> list[Tensor]:
+        """Sends all that is due. Returns the parameters that no rank has a gradient of, and that must get none."""
+        due = self._due()
+        query = self._ask()
+        found = {} if query is None else self._learned(query)
+        for parcel in due:
+            if any(found.get(gradient.name, True) for gradient in parcel.gradients):
+                self._send_collecting(parcel, errors)
+        return self._unused(found)
+
+    def _due(self) -> list[Parcel]:
+        """The parcels that backward has not sent as they are now."""
+        due: list[Parcel] = []
+        if len(self._in_flight) < len(self._parcels):
+            due = [parcel for parcel in self._parcels if parcel.handle is None and parcel.is_due(self._passes)]
+        if self._options.sparse_as_dense:
+            for parcel in due:
+                densify(parcel.parameters)
+        return due
+
+    def _send_collecting(self, parcel: Parcel, errors: list[Exception]) -> None:
+        try:
+            self._send(parcel)
+        except Exception as error:  # the others are on their way, and must be waited for
+            errors.append(error)
+
+    def _ask(self) -> PresenceQuery | None:
+        """Asks the other ranks for gradients that may exist nowhere or be sparse; None: there is nothing to ask."""
+        if self._job.size == 1:
+            return None
+        named = [(name, parameter) for name, (parameter, _) in self._unseen.items() if parameter.requires_grad]
+        if self._options.find_unused_parameters:
+            named = [
+                (gradient.name, parameter)
+                for parcel in self._parcels
+                for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True)
+                if parameter.requires_grad
+            ]
+        return PresenceQuery(named, self._prefix) if named else None
+
+    def _learned(self, query: PresenceQuery) -> dict[str, Presence]:
+        """The answer, by name."""
+        found = query.result()
+        for name in [name for name in self._unseen if found.get(name)]:
+            _, parcel = self._unseen.pop(name)
+            parcel.learn(found[name])
+        return found
+
+    def _unused(self, found: dict[str, Presence]) -> list[Tensor]:
+        if all(found.values()):
+            return []
+        return [
+            parameter
+            for parcel in self._parcels
+            for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True)
+            if not found.get(gradient.name, True)
+        ]
+
+    def _wait(self, errors: list[Exception]) -> None:
+        """Waits for all that is in flight, whatever happens: none may be left when the next round begins."""
+        for parcel in self._in_flight:
+            if parcel.rows is not None:
+                try:
+                    parcel.rows.send_payload()
+                except Exception as error:
+                    errors.append(error)
+        written: list[Tensor] = []
+        while self._in_flight:
+            parcel = self._in_flight[0]
+            try:
+                parcel.finish(written)
+            except Exception as error:
+                errors.append(error)
+                parcel.release()
+            parcel.reduced = True
+            self._in_flight.popleft()
+        if written:
+            torch.autograd.graph.increment_version(written)
+
+    def _begin_round(self) -> None:
+        self._backward = None
+        for parcel in self._parcels:
+            parcel.sent = False
+            parcel.expect(self._passes)
+        self.hook_unfrozen()
+
+
+_launch_eagerly = eager(Sender._launch)

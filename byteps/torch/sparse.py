@@ -1,0 +1,123 @@
+"""Sparse gradients: every rank gets the rows of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.ops import Handle, ReduceOp
+from byteps.runtime import current_job
+from byteps.torch.ops import broadcast_async_, start_push_pull, synchronize
+
+__all__ = ["RowExchange", "densify"]
+
+Tensor = torch.Tensor
+SMALLEST_PAYLOAD = 256
+
+
+class RowExchange:
+    """One sparse gradient on its way: first how many rows each rank has, then the rows.
+
+    Each rank's rows are broadcast: with few rows in common, which is what sparse gradients are for, nothing smaller
+    would do. A payload has the indices (int64, dimension by dimension) and then the values, padded to a power of two of
+    bytes, so that a job has few names however the numbers of rows change.
+    """
+
+    def __init__(self, parameter: Tensor, grad: Tensor | None, name: str, op: ReduceOp, priority: int) -> None:
+        """Starts telling how many rows this rank has; none if `grad` is None."""
+        if op not in (ReduceOp.Average, ReduceOp.Sum):
+            raise UnsupportedError(
+                f"'{name}' has a sparse gradient, and op is {op.name}: use Average or Sum, or sparse_as_dense=True"
+            )
+        job = current_job()
+        self._name = name
+        self._rank, self._size = job.rank, job.size
+        self._divisor = job.size if op is ReduceOp.Average else 1
+        self._priority = priority
+        self._like = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+        self._shape = parameter.shape
+        self._rows = None if grad is None else grad.detach().coalesce()
+        # A rank without rows does not know in how many dimensions the others' are sparse.
+        self._header = torch.zeros(self._size, 2, dtype=torch.int64)
+        if self._rows is not None:
+            self._header[self._rank] = torch.tensor([self._rows._nnz(), self._rows.sparse_dim()])
+        self._payloads: list[Tensor] = []
+        self._handles: list[Handle] = []
+        self.counts = start_push_pull(self._header, ReduceOp.Sum, f"{name}.rows", priority, in_place=True)
+
+    def send_payload(self) -> None:
+        """Waits for the numbers of rows, and starts the rows on their way."""
+        synchronize(self.counts)
+        for rank in range(self._size):
+            nbytes = self._payload_bytes(rank)
+            if nbytes == 0:
+                self._payloads.append(torch.empty(0, dtype=torch.uint8))
+                continue
+            padded = max(SMALLEST_PAYLOAD, 1 << (nbytes - 1).bit_length())
+            payload = torch.zeros(padded, dtype=torch.uint8)
+            if rank == self._rank:
+                self._fill(payload)
+            self._payloads.append(payload)
+            self._handles.append(broadcast_async_(payload, rank, f"{self._name}.rows.{rank}.{padded}"))
+
+    def finish(self) -> Tensor | None:
+        """Waits for the rows, and puts the gradient together; None if no rank has one."""
+        first_error: Exception | None = None
+        for handle in self._handles:  # all of them: the core uses their memory until they are done
+            try:
+                synchronize(handle)
+            except Exception as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+        if len(self._payloads) < self._size:
+            return None  # send_payload has raised
+        dims = {int(dim) for _, dim in self._header.tolist() if dim}
+        if len(dims) > 1:
+            raise InvalidArgumentError(
+                f"'{self._name}': the ranks' sparse gradients have {sorted(dims)} sparse dimensions; they must be alike"
+            )
+        if not dims:
+            return None
+        indices, values = zip(*(self._read(rank, next(iter(dims))) for rank in range(self._size)), strict=True)
+        gathered = torch.sparse_coo_tensor(
+            torch.cat(indices, dim=1), torch.cat(values), self._shape, check_invariants=False
+        )
+        # In the order of ranks, so that all ranks get the same bits.
+        gradient = gathered.coalesce().to(self._like.device)
+        if self._divisor != 1:
+            gradient._values().mul_(1 / self._divisor)
+        return gradient
+
+    def _row_shape(self, sparse_dim: int) -> torch.Size:
+        return self._shape[sparse_dim:]
+
+    def _payload_bytes(self, rank: int) -> int:
+        rows, sparse_dim = self._header[rank].tolist()
+        return int(rows * (8 * sparse_dim + self._row_shape(sparse_dim).numel() * self._like.element_size()))
+
+    def _fill(self, payload: Tensor) -> None:
+        assert self._rows is not None
+        indices = self._rows.indices().contiguous().view(-1).view(torch.uint8)
+        values = self._rows.values().contiguous().view(-1).view(torch.uint8)
+        payload[: indices.numel()] = indices
+        payload[indices.numel() : indices.numel() + values.numel()] = values
+
+    def _read(self, rank: int, sparse_dim: int) -> tuple[Tensor, Tensor]:
+        rows, payload = int(self._header[rank, 0]), self._payloads[rank]
+        shape = self._row_shape(sparse_dim)
+        index_bytes = 8 * sparse_dim * rows
+        value_bytes = rows * shape.numel() * self._like.element_size()
+        indices = payload[:index_bytes].view(torch.int64).view(sparse_dim, rows)
+        values = payload[index_bytes : index_bytes + value_bytes].view(self._like.dtype).view(rows, *shape)
+        return indices, values
+
+
+def densify(parameters: Sequence[Tensor]) -> None:
+    """Makes sparse gradients of `parameters` dense."""
+    for parameter in parameters:
+        grad = parameter.grad
+        if grad is not None and grad.is_sparse:
+            parameter.grad = grad.to_dense()
