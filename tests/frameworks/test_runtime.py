@@ -52,6 +52,22 @@ def test_init_after_shutdown_starts_anew(tmp_path: Path) -> None:
     run("bps.init(); bps.shutdown(); bps.init(); assert bps.is_initialized() and bps.rank() == 0", tmp_path)
 
 
+def test_a_rank_may_be_early_for_the_next_job(tmp_path: Path) -> None:
+    # It finds the scheduler of the last one, at any point of its end.
+    run(
+        """
+import random, time
+for _ in range(150):
+    bps.init()
+    bps.barrier()
+    time.sleep(random.random() * 0.005)
+    bps.shutdown()
+""",
+        tmp_path,
+        ranks=2,
+    )
+
+
 def test_the_environment_counts_at_init_only(tmp_path: Path) -> None:
     run(
         "import os; bps.init(); os.environ['BYTEPS_PARTITION_BYTES'] = 'x'; bps.suspend(); bps.resume(1, 0, 0)",

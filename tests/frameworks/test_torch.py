@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+
 import pytest
 from support.cases import Outcome, names_of, run_cases
 
@@ -9,34 +13,55 @@ pytest.importorskip("torch")
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
 
-from frameworks import torch_ops_cases, torch_training_cases  # noqa: E402
+from frameworks import (  # noqa: E402
+    torch_backward_end_cases,
+    torch_bucket_cases,
+    torch_ops_cases,
+    torch_optimizer_cases,
+    torch_sparse_cases,
+    torch_training_cases,
+)
+
+RANKS = {
+    torch_ops_cases: [1, 2],
+    torch_training_cases: [1, 2, 4],
+    torch_backward_end_cases: [1, 2, 4],
+    torch_bucket_cases: [1, 2, 4],
+    torch_sparse_cases: [1, 2, 4],
+    torch_optimizer_cases: [1, 2, 4],
+}
+JOBS = [(module, ranks) for module in RANKS for ranks in RANKS[module]]
 
 
-def outcome_of(module: object, ranks: list[int]) -> object:
-    @pytest.fixture(scope="module", params=ranks, ids=lambda ranks: f"{ranks}-ranks")
-    def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-        return run_cases(module.__name__, request.param, tmp_path_factory.mktemp("job"))
+def id_of(module: ModuleType, ranks: int) -> str:
+    return f"{module.__name__.removeprefix('frameworks.torch_').removesuffix('_cases')}-{ranks}-ranks"
+
+
+@pytest.fixture(scope="module")
+def outcome_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ModuleType, int], Outcome]:
+    """Runs each job once, when the first test asks for it."""
+
+    @cache
+    def outcome(module: ModuleType, ranks: int) -> Outcome:
+        return run_cases(module.__name__, ranks, tmp_path_factory.mktemp("job"))
 
     return outcome
 
 
-ops = outcome_of(torch_ops_cases, [1, 2])
-training = outcome_of(torch_training_cases, [1, 2, 4])
+@pytest.mark.parametrize(
+    ("module", "ranks", "case"),
+    [
+        pytest.param(module, ranks, case, id=f"{id_of(module, ranks)}-{case}")
+        for module, ranks in JOBS
+        for case in names_of(module)
+    ],
+)
+def test_case(outcome_of: Callable[[ModuleType, int], Outcome], module: ModuleType, ranks: int, case: str) -> None:
+    outcome_of(module, ranks).check(case)
 
 
-@pytest.mark.parametrize("case", names_of(torch_ops_cases))
-def test_ops(ops: Outcome, case: str) -> None:
-    ops.check(case)
-
-
-@pytest.mark.parametrize("case", names_of(torch_training_cases))
-def test_training(training: Outcome, case: str) -> None:
-    training.check(case)
-
-
-def test_every_rank_exits_well_after_ops(ops: Outcome) -> None:
-    ops.check_exit()
-
-
-def test_every_rank_exits_well_after_training(training: Outcome) -> None:
-    training.check_exit()
+@pytest.mark.parametrize(("module", "ranks"), [pytest.param(*job, id=id_of(*job)) for job in JOBS])
+def test_every_rank_exits_well(
+    outcome_of: Callable[[ModuleType, int], Outcome], module: ModuleType, ranks: int
+) -> None:
+    outcome_of(module, ranks).check_exit()

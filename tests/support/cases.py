@@ -50,7 +50,9 @@ class Outcome:
 
 def run_cases(module: str, ranks: int, folder: Path, adapter: str = "", deadline_s: float = 240) -> Outcome:
     """Runs all cases of `module` in one job of so many ranks."""
-    finished = run_job([Path(__file__), module, folder, *filter(None, [adapter])], ranks, folder, deadline_s=deadline_s)
+    command = [Path(__file__), module, folder, *filter(None, [adapter])]
+    uses_torch = "torch" in module or adapter == "torch"
+    finished = run_job(command, ranks, folder, deadline_s=deadline_s, uses_torch=uses_torch)
     paths = [_results_path(folder, rank) for rank in range(ranks)]
     return Outcome(finished, [json.loads(path.read_text()) if path.exists() else None for path in paths])
 

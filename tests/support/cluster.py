@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.job import job_environment
+from support.job import Process, job_environment
+from support.torch_process import TorchProcess
 
 RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
 RAISED = 3  # exit code of a rank program whose plan ended with an exception of byteps
@@ -32,13 +33,21 @@ class Raised:
 class Member:
     """One process of a job: "rank 1", "server 0" or "scheduler"."""
 
-    def __init__(self, name: str, command: list[str | Path], env: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, name: str, command: list[str | Path], env: Mapping[str, str], folder: Path, nursery: int | None = None
+    ) -> None:
         self.name = name
         self._log = folder / f"{name.replace(' ', '')}.log"
+        self.process: Process
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, env=dict(env), cwd=folder, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
-            )
+            if nursery is None:
+                self.process = subprocess.Popen(
+                    command, env=dict(env), cwd=folder, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
+                )
+            else:
+                self.process = TorchProcess(
+                    command[1:], env, log.fileno(), folder=folder, has_stdin=True, nursery=nursery
+                )
         self.pid = self.process.pid
 
     @property
@@ -149,10 +158,21 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         program: Path = RANK_PROGRAM,
         before: Sequence[str | Path] = (),
+        uses_torch: bool = False,
     ) -> Member:
-        """Starts `program` with `plan`; `before` is a command that runs the command behind it and keeps the pid."""
+        """Starts `program` with `plan`.
+
+        Args:
+            rank: its number.
+            plan: arguments of the program.
+            env: added to the job's.
+            program: a script.
+            before: a command that runs the command behind it and keeps the pid.
+            uses_torch: start it as TorchProcess; without `before`.
+        """
         own = {"DMLC_WORKER_ID": str(rank), "BYTEPS_LOCAL_RANK": "0"}
-        return self._start(f"rank {rank}", [program, *plan], own | dict(env or {}), before)
+        nursery = rank % 2 if uses_torch else None
+        return self._start(f"rank {rank}", [program, *plan], own | dict(env or {}), before, nursery)
 
     def start_server(self, number: int = 0) -> Member:
         return self._start(f"server {number}", ["-m", "byteps.server"], {"DMLC_ROLE": "server"})
@@ -167,9 +187,15 @@ class Cluster:
         return "\n".join(member.describe() for member in self.members.values())
 
     def _start(
-        self, name: str, arguments: list[str | Path], own: Mapping[str, str], before: Sequence[str | Path] = ()
+        self,
+        name: str,
+        arguments: list[str | Path],
+        own: Mapping[str, str],
+        before: Sequence[str | Path] = (),
+        nursery: int | None = None,
     ) -> Member:
-        self.members[name] = Member(name, [*before, sys.executable, *arguments], self.env | own, self._folder)
+        command = [*before, sys.executable, *arguments]
+        self.members[name] = Member(name, command, self.env | own, self._folder, nursery)
         return self.members[name]
 
 

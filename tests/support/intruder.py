@@ -20,7 +20,7 @@ CLUSTER = 2  # level
 
 _GREETING = b"BPS\x01"
 _MAGIC = b"BPF\x01"
-_VERSION = 2
+_VERSION = 3
 _PATIENCE_S = 20
 
 
@@ -72,11 +72,11 @@ def join(rank: int, workers: int, servers: int) -> bytes:
 
 
 def receive_epoch(connection: socket.socket) -> int:
-    """What a node that has joined is sent first has it: the roster, or what begins a measurement of network cards."""
-    prefix = _receive(connection, 16)
-    head_bytes, payload_bytes = struct.unpack("<4xH2xQ", prefix)
-    assert _receive(connection, head_bytes)[1] in (ROSTER, PROBE_SETUP)
-    return int(struct.unpack_from("<I", _receive(connection, payload_bytes))[0])
+    """What follows the answer to a Join has it: the roster, or what begins a measurement of network cards."""
+    assert _receive_control(connection)[0] == HEARTBEAT
+    kind, fields = _receive_control(connection)
+    assert kind in (ROSTER, PROBE_SETUP)
+    return int(struct.unpack_from("<I", fields)[0])
 
 
 def every_message(epoch: int, rank: int) -> list[bytes]:
@@ -89,7 +89,7 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         data(PROBE, epoch=epoch, rank=rank, payload=b"\0" * 64),
         data(RESULT, epoch=epoch, rank=rank, tensor=1, round_=1, payload=b"\0" * 64),
         join(rank, 2, 1),
-        control(DECLARE, text("layer0") + struct.pack("<BQB", FLOAT32, 400, 0)),
+        control(DECLARE, text("layer0") + struct.pack("<BQBBB", FLOAT32, 400, 0, 0, 0)),
         control(PLACED, text("layer0") + struct.pack("<IQBIHH", 1, 1 << 20, 0, 1, 2, 0)),
         control(REFUSED, text("layer0") + struct.pack("<I", 1) + failure),
         *(control(kind, struct.pack("<I", 1)) for kind in (BARRIER, LEFT)),
@@ -139,6 +139,12 @@ class Mutator:
             case 5:
                 other = pick.choice(self.valid)
                 mutated[at:] = other[min(at, len(other) - 1) :]
+
+
+def _receive_control(connection: socket.socket) -> tuple[int, bytes]:
+    head_bytes, payload_bytes = struct.unpack("<4xH2xQ", _receive(connection, 16))
+    kind = _receive(connection, head_bytes)[1]
+    return kind, _receive(connection, payload_bytes)
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:

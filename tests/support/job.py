@@ -13,8 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.torch_process import TorchProcess
+
 ROOT = Path(__file__).resolve().parents[2]
 _LAUNCHERS = ("BYTEPS_", "DMLC_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
+
+
+Process = subprocess.Popen[bytes] | TorchProcess
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Finished:
 class Job:
     """The processes of one job. Their output goes to files in `folder`."""
 
-    def __init__(self, processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
+    def __init__(self, processes: Sequence[Process], folder: Path) -> None:
         self.processes = processes
         self._folder = folder
 
@@ -42,7 +47,7 @@ class Job:
             except subprocess.TimeoutExpired:
                 outputs = "\n".join(f"--- rank {r}:\n{self.output(r)}" for r in range(len(self.processes)))
                 raise AssertionError(f"rank {rank} still runs after {deadline_s} s\n{outputs}") from None
-        return [Finished(rank, p.returncode, self.output(rank)) for rank, p in enumerate(self.processes)]
+        return [Finished(rank, p.wait(), self.output(rank)) for rank, p in enumerate(self.processes)]
 
     def output(self, rank: int) -> str:
         """What the rank has written so far."""
@@ -55,7 +60,14 @@ class Job:
 
 
 @contextmanager
-def job(command: Sequence[str | Path], ranks: int, folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Job]:
+def job(
+    command: Sequence[str | Path],
+    ranks: int,
+    folder: Path,
+    env: Mapping[str, str] | None = None,
+    *,
+    uses_torch: bool = False,
+) -> Iterator[Job]:
     """Starts `python *command` once for each rank; kills what is left of it on the way out.
 
     Args:
@@ -63,26 +75,18 @@ def job(command: Sequence[str | Path], ranks: int, folder: Path, env: Mapping[st
         ranks: how many; with 1, byteps needs no other process.
         folder: for the outputs.
         env: added to the environment, which holds no settings but those of this job.
+        uses_torch: start the ranks as TorchProcess.
     """
     listener = socket.create_server(("127.0.0.1", 0))  # held until rank 0 has it: nobody else can take the port
     shared = job_environment(listener.getsockname()[1], ranks) | dict(env or {})
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Process] = []
     try:
         for rank in range(ranks):
             own = {"BYTEPS_LOCAL_RANK": str(rank)}
             if rank == 0 and ranks > 1:
                 own["BYTEPS_SCHEDULER_FD"] = str(listener.fileno())
-            with output_path(folder, rank).open("wb") as output:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, *command],
-                        env=shared | own,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        pass_fds=(listener.fileno(),) if rank == 0 else (),
-                    )
-                )
+            files = [listener.fileno()] if rank == 0 else []
+            processes.append(start(command, shared | own, folder, rank, files, uses_torch=uses_torch))
         listener.close()
         yield Job(processes, folder)
     finally:
@@ -96,10 +100,35 @@ def run_job(
     folder: Path,
     env: Mapping[str, str] | None = None,
     deadline_s: float = 60,
+    *,
+    uses_torch: bool = False,
 ) -> list[Finished]:
     """`job`, until all its processes have ended."""
-    with job(command, ranks, folder, env) as running:
+    with job(command, ranks, folder, env, uses_torch=uses_torch) as running:
         return running.wait(deadline_s)
+
+
+def start(
+    command: Sequence[str | Path],
+    env: Mapping[str, str],
+    folder: Path,
+    rank: int,
+    files: Sequence[int] = (),
+    *,
+    uses_torch: bool,
+) -> Process:
+    """A process whose output goes to the rank's file in `folder`, and that finds `files` under the same numbers."""
+    with output_path(folder, rank).open("wb") as output:
+        if uses_torch:
+            return TorchProcess(command, env, output.fileno(), files=files, nursery=rank % 2)
+        return subprocess.Popen(
+            [sys.executable, *command],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=files,
+        )
 
 
 def job_environment(port: int, ranks: int) -> dict[str, str]:

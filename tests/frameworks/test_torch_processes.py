@@ -1,0 +1,50 @@
+"""Ranks that train with DistributedOptimizer, seen from outside: one dies; nothing leaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.job import Finished, run_job
+
+pytest.importorskip("torch")
+
+from frameworks.torch_rank import MODES, RAISED
+
+PROGRAM = Path(__file__).with_name("torch_rank.py")
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def held(finished: Finished) -> list[tuple[int, ...]]:
+    """(objects, file descriptors, KiB), each time the rank has told."""
+    assert finished.returncode == 0, finished.output
+    lines = [line.split() for line in finished.output.splitlines() if line.startswith("held ")]
+    return [tuple(map(int, line[1:])) for line in lines]
+
+
+@pytest.mark.parametrize("moment", ["backward", "forward"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_rank_that_dies_ends_the_others(mode: str, moment: str, tmp_path: Path) -> None:
+    *survivors, victim = run_job([PROGRAM, "die", mode, moment], 3, tmp_path, deadline_s=90, uses_torch=True)
+    assert victim.returncode not in (0, RAISED), victim.output
+    for survivor in survivors:
+        assert survivor.returncode == RAISED, survivor.output
+        assert "raised PeerLostError" in survivor.output and "rank 2" in survivor.output, survivor.output
+
+
+@pytest.mark.parametrize("mode", ["step", "groups", "sparse", "checked", "asynchronous"])
+def test_two_thousand_steps_hold_no_more_than_five_hundred(mode: str, tmp_path: Path) -> None:
+    for finished in run_job([PROGRAM, "train", "2000", mode], 2, tmp_path, deadline_s=240, uses_torch=True):
+        (objects, descriptors, kib), (objects_later, descriptors_later, kib_later) = held(finished)
+        assert objects_later <= objects + 200, finished.output  # 1,500 steps: a leak has a multiple of that
+        assert descriptors_later <= descriptors, finished.output
+        assert kib_later <= kib + 8192, finished.output  # allocators and tracemalloc itself move a little
+
+
+def test_a_hundred_jobs_one_after_the_other_hold_no_more_than_twenty_five(tmp_path: Path) -> None:
+    for finished in run_job([PROGRAM, "cycles", "100"], 2, tmp_path, deadline_s=240, uses_torch=True):
+        (objects, descriptors, kib), (objects_later, descriptors_later, kib_later) = held(finished)
+        assert objects_later <= objects + 200, finished.output
+        assert descriptors_later <= descriptors, finished.output
+        assert kib_later <= kib + 16384, finished.output

@@ -1,0 +1,517 @@
+"""Collectives of the backend byteps, beside torch's gloo or what they are by definition."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+import threading
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from frameworks.process_group import start_process_group
+from support.expect import expect_error
+from support.processes import open_files, thread_names
+
+import byteps.torch as bps
+from byteps.errors import InvalidArgumentError, NotInitializedError, TimeoutError
+from byteps.torch.c10d.sizes import MAX_EXACT
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+OPS = (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT)
+
+
+def of_rank(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 + rank)
+    return torch.randint(1, 4, shape, generator=generator).to(dtype)
+
+
+def mine(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return of_rank(dist.get_rank(), *shape, dtype=dtype)
+
+
+def all_ranks(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [of_rank(rank, *shape, dtype=dtype) for rank in range(dist.get_world_size())]
+
+
+def summed(*shape: int) -> torch.Tensor:
+    return torch.stack(all_ranks(*shape)).sum(0)
+
+
+def gloo_group() -> dist.ProcessGroup:
+    return dist.new_group(backend="gloo")
+
+
+def case_the_backend_is_there() -> None:
+    assert dist.is_backend_available("byteps")
+    start_process_group()
+    assert dist.get_backend() == "byteps" and dist.group.WORLD.name() == "byteps"
+    assert (dist.get_rank(), dist.get_world_size()) == (bps.rank(), bps.size())
+    assert bps.push_pull(torch.ones(3), False, "beside")[0] == bps.size()  # the same job serves both
+
+
+def case_all_reduce_like_gloo() -> None:
+    gloo = gloo_group()
+    for dtype in (*FLOATS, *INTEGERS):
+        for op in OPS:
+            ours, theirs = mine(5, 3, dtype=dtype), mine(5, 3, dtype=dtype)
+            dist.all_reduce(ours, op)
+            dist.all_reduce(theirs, op, group=gloo)
+            assert torch.equal(ours, theirs), (dtype, op)
+    dist.destroy_process_group(gloo)
+
+
+def case_all_reduce_average() -> None:
+    for dtype in FLOATS:
+        tensor = mine(7, dtype=dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        expected = torch.stack(all_ranks(7)).mean(0)
+        assert torch.allclose(tensor.float(), expected, rtol=1e-2 if dtype.itemsize == 2 else 1e-6), dtype
+
+
+def case_all_reduce_of_odd_tensors() -> None:
+    expected = summed(4, 6)
+    for lay_out in (
+        lambda t: t,
+        lambda t: t.T.contiguous().T,
+        lambda t: torch.stack((t, t), dim=-1)[..., 0],
+        lambda t: torch.cat((t, t))[4:],
+    ):
+        tensor = lay_out(mine(4, 6))
+        strides = tensor.stride()
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, expected) and tensor.stride() == strides
+    empty = torch.empty(0)
+    dist.all_reduce(empty)
+    scalar = torch.tensor(1.0)
+    dist.all_reduce(scalar)
+    assert scalar == dist.get_world_size()
+    complex_tensor = torch.complex(mine(3), mine(3) * 2)
+    dist.all_reduce(complex_tensor)
+    assert torch.equal(complex_tensor, torch.complex(summed(3), summed(3) * 2))
+
+
+def case_all_reduce_keeps_autograd() -> None:
+    parameter = torch.nn.Parameter(mine(3))
+    dist.all_reduce(parameter.data)
+    with torch.no_grad():
+        dist.all_reduce(parameter)
+    assert parameter.is_leaf and parameter.requires_grad
+    assert torch.equal(parameter.detach(), summed(3) * dist.get_world_size())
+
+
+def case_what_the_core_cannot_reduce_goes_to_gloo() -> None:
+    bits = mine(4, dtype=torch.int32)
+    dist.all_reduce(bits, dist.ReduceOp.BOR)
+    expected = all_ranks(4, dtype=torch.int32)[0]
+    for other in all_ranks(4, dtype=torch.int32)[1:]:
+        expected = expected | other
+    assert torch.equal(bits, expected)
+    sparse = torch.sparse_coo_tensor([[dist.get_rank()]], [1.0], (dist.get_world_size(),))
+    dist.all_reduce(sparse)
+    assert torch.equal(sparse.to_dense(), torch.ones(dist.get_world_size()))
+
+
+def case_all_reduce_coalesced() -> None:
+    tensors = [mine(3), mine(2, 2), mine(1)]
+    with dist._coalescing_manager():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    assert all(torch.equal(tensor, summed(*tensor.shape)) for tensor in tensors)
+
+
+def case_broadcast_of_any_dtype() -> None:
+    for dtype in (*FLOATS, *INTEGERS, torch.bool, torch.complex64, torch.int16):
+        for make in (
+            lambda rank, dtype=dtype: of_rank(rank, 3, 2, dtype=dtype),
+            lambda rank, dtype=dtype: of_rank(rank, 2, 3, dtype=dtype).T,
+            lambda rank, dtype=dtype: of_rank(rank, dtype=dtype),
+        ):
+            for root in range(dist.get_world_size()):
+                dist.broadcast(tensor := make(dist.get_rank()), root)
+                assert torch.equal(tensor, make(root)), (dtype, root)
+
+
+def case_all_gather() -> None:
+    size = dist.get_world_size()
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64):
+        parts = [torch.zeros(2, 3, dtype=dtype) for _ in range(size)]
+        dist.all_gather(parts, mine(2, 3, dtype=dtype))
+        assert all(map(torch.equal, parts, all_ranks(2, 3, dtype=dtype)))
+        whole = torch.zeros(2 * size, 3, dtype=dtype)
+        dist.all_gather_single(whole, mine(2, 3, dtype=dtype))
+        assert torch.equal(whole, torch.cat(all_ranks(2, 3, dtype=dtype)))
+        stacked = torch.zeros(3, size, 2, dtype=dtype).movedim(1, 0).mT  # not contiguous
+        dist.all_gather_into_tensor(stacked, mine(2, 3, dtype=dtype))
+        assert torch.equal(stacked, torch.stack(all_ranks(2, 3, dtype=dtype)))
+
+
+def case_all_gather_in_place() -> None:
+    whole = torch.zeros(dist.get_world_size(), 5)
+    own = whole[dist.get_rank()]
+    own.copy_(mine(5))
+    dist.all_gather_into_tensor(whole, own)
+    assert torch.equal(whole, torch.stack(all_ranks(5)))
+
+
+def case_all_gather_of_unequal_parts() -> None:
+    parts = [torch.zeros(rank + 1) for rank in range(dist.get_world_size())]
+    dist.all_gather(parts, mine(dist.get_rank() + 1))
+    assert all(torch.equal(part, of_rank(rank, rank + 1)) for rank, part in enumerate(parts))
+
+
+def case_all_gather_coalesced() -> None:
+    size = dist.get_world_size()
+    wholes = [torch.zeros(size * n) for n in (1, 4)]
+    with dist._coalescing_manager():
+        for whole, n in zip(wholes, (1, 4), strict=True):
+            dist.all_gather_single(whole, mine(n))
+    assert all(torch.equal(whole, torch.cat(all_ranks(n))) for whole, n in zip(wholes, (1, 4), strict=True))
+    lists = [[torch.zeros(2), torch.zeros(3)] for _ in range(size)]
+    dist.all_gather_coalesced(lists, [mine(2), mine(3)])
+    assert all(torch.equal(a, of_rank(r, 2)) and torch.equal(b, of_rank(r, 3)) for r, (a, b) in enumerate(lists))
+
+
+def case_reduce_scatter() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    expected = summed(size, 3)[rank]
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        own = mine(size, 3, dtype=dtype)
+        output = torch.zeros(3, dtype=dtype)
+        dist.reduce_scatter(output, list(own))
+        assert torch.equal(output, expected.to(dtype))
+        dist.reduce_scatter_tensor(output.zero_(), own)
+        assert torch.equal(output, expected.to(dtype)) and torch.equal(own, mine(size, 3, dtype=dtype))
+    dist.reduce_scatter_single(output := torch.zeros(3), mine(size, 3), dist.ReduceOp.AVG)
+    assert torch.allclose(output, expected / size)
+    large = 10_000  # elements, each part a push_pull of its own
+    dist.reduce_scatter_single(output := torch.zeros(large), mine(size, large))
+    assert torch.equal(output, summed(size, large)[rank])
+    dist.reduce_scatter_single(torch.zeros(0), torch.zeros(0))
+    uneven = list(mine(sum(range(1, size + 1))).split(list(range(1, size + 1))))
+    dist.reduce_scatter(output := torch.zeros(rank + 1), uneven)
+    assert torch.equal(output, summed(sum(range(1, size + 1))).split(list(range(1, size + 1)))[rank])
+    outputs = [torch.zeros(3), torch.zeros(1)]
+    with dist._coalescing_manager():
+        dist.reduce_scatter_single(outputs[0], mine(size, 3))
+        dist.reduce_scatter_single(outputs[1], mine(size, 1))
+    assert torch.equal(outputs[0], expected) and torch.equal(outputs[1], summed(size, 1)[rank])
+
+
+def case_wrong_shapes_are_refused() -> None:
+    size = dist.get_world_size()
+    for call in (
+        lambda: dist.all_gather([torch.zeros(2)] * (size + 1), torch.zeros(2)),
+        lambda: dist.all_gather([torch.zeros(3)] * size, torch.zeros(2)),
+        lambda: dist.all_gather_single(torch.zeros(2 * size + 1), torch.zeros(2)),
+        lambda: dist.reduce_scatter(torch.zeros(2), [torch.zeros(2)] * (size + 1)),
+        lambda: dist.group.WORLD.reduce_scatter(torch.zeros(2), [torch.zeros(2, dtype=torch.int32)] * size),
+        lambda: dist.reduce_scatter_single(torch.zeros(2), torch.zeros(2 * size + 1)),
+    ):
+        with expect_error(InvalidArgumentError, "expected"):
+            call()
+
+
+def case_barrier_and_objects() -> None:
+    dist.barrier()
+    work = dist.barrier(async_op=True)
+    assert work.wait() and work.is_completed()
+    size = dist.get_world_size()
+    objects: list[object] = [None] * size
+    dist.all_gather_object(objects, {"rank": dist.get_rank(), "text": "x" * 1000 * dist.get_rank()})
+    assert [found["rank"] for found in objects] == list(range(size))
+    received = [{"of": dist.get_rank()}]
+    dist.broadcast_object_list(received, src=size - 1)
+    assert received == [{"of": size - 1}]
+    gathered = [None] * size if dist.get_rank() == 0 else None
+    dist.gather_object(dist.get_rank(), gathered, dst=0)
+    assert gathered in (None, list(range(size)))
+    scattered: list[object] = [None]
+    dist.scatter_object_list(scattered, [f"for {r}" for r in range(size)] if dist.get_rank() == 0 else None, src=0)
+    assert scattered == [f"for {dist.get_rank()}"]
+
+
+def case_the_rest_goes_to_gloo() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size > 1:
+        requests = [dist.isend(mine(3), (rank + 1) % size), dist.irecv(received := torch.zeros(3), (rank - 1) % size)]
+        for request in requests:
+            request.wait()
+        assert torch.equal(received, of_rank((rank - 1) % size, 3))
+    output = torch.zeros(size)
+    dist.all_to_all_single(output, torch.full((size,), float(rank)))
+    assert torch.equal(output, torch.arange(float(size)))
+    tensor = mine(3)
+    dist.reduce(tensor, dst=0)
+    assert rank > 0 or torch.equal(tensor, summed(3))
+    gathered = [torch.zeros(3) for _ in range(size)] if rank == 0 else None
+    dist.gather(mine(3), gathered, dst=0)
+    assert rank > 0 or all(map(torch.equal, gathered, all_ranks(3)))
+    part = torch.zeros(3)
+    dist.scatter(part, all_ranks(3) if rank == 0 else None, src=0)
+    assert torch.equal(part, mine(3))
+
+
+def case_short_forms() -> None:
+    group = dist.group.WORLD
+    tensor = mine(3)
+    group.allreduce(tensor).wait()
+    assert torch.equal(tensor, summed(3))
+    tensor = mine(3)
+    group.allreduce([tensor], dist.ReduceOp.MAX).wait()
+    assert torch.equal(tensor, torch.stack(all_ranks(3)).amax(0))
+    group.broadcast(tensor := mine(3), root=0).wait()
+    assert torch.equal(tensor, of_rank(0, 3))
+    parts = [torch.zeros(3) for _ in all_ranks(3)]
+    group.allgather(parts, mine(3)).wait()
+    assert all(map(torch.equal, parts, all_ranks(3)))
+    group.barrier().wait()
+
+
+def case_async_work() -> None:
+    tensors = [mine(4) for _ in range(200)]  # more of one kind than there are automatic names
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in reversed(works):
+        assert work.wait()
+        assert work.is_completed() and work.is_success() and work.exception() is None
+    assert all(torch.equal(tensor, summed(4)) for tensor in tensors)
+    assert works[0].result()[0] is tensors[0]
+
+
+def case_futures() -> None:
+    tensor = mine(4)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    doubled = future.then(lambda done: done.value()[0] * 2)
+    assert torch.equal(doubled.wait(), summed(4) * 2)
+    work = dist.all_reduce(mine(4), async_op=True)
+    work.wait()
+    assert torch.equal(work.get_future().wait()[0], summed(4)) and work.get_future().done()
+    called = threading.Event()
+    dist.all_reduce(mine(4), async_op=True).get_future().add_done_callback(lambda _: called.set())
+    assert called.wait(20)
+
+
+def case_a_copied_tensor_is_filled_without_wait() -> None:
+    """What gloo does: the result of an async collective lands whether somebody waits or not."""
+    tensor = mine(4, 6).T[::2]
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    future.wait()
+    assert torch.equal(tensor, summed(4, 6).T[::2])
+
+
+def case_wait_with_a_timeout() -> None:
+    if dist.get_world_size() == 1:
+        return
+    tensor = mine(3)
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        with expect_error(TimeoutError, "expected every rank of the group"):
+            work.wait(timedelta(milliseconds=50))
+        assert not work.is_completed()
+        bps.barrier()
+    else:
+        bps.barrier()
+        work = dist.all_reduce(tensor, async_op=True)
+    assert work.wait(timedelta(seconds=20)) and torch.equal(tensor, summed(3))
+
+
+def case_functional_collectives() -> None:
+    size = dist.get_world_size()
+
+    def others(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        copied = funcol.broadcast(tensor, size - 1, dist.group.WORLD)
+        exchanged = funcol.all_to_all_single(tensor, None, None, dist.group.WORLD)
+        return copied + 0, exchanged + 0
+
+    def functions(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        reduced = funcol.all_reduce(tensor, "sum", dist.group.WORLD)
+        gathered = funcol.all_gather_tensor(tensor, 0, dist.group.WORLD)
+        scattered = funcol.reduce_scatter_tensor(gathered, "sum", 0, dist.group.WORLD)
+        return reduced + 0, gathered + 0, scattered + 0
+
+    for run in (others, torch.compile(others, backend="aot_eager", fullgraph=True)):
+        copied, exchanged = run(mine(size, 2))
+        assert torch.equal(copied, of_rank(size - 1, size, 2))
+        assert torch.equal(exchanged, torch.stack([part[dist.get_rank()] for part in all_ranks(size, 2)]))
+    for run in (functions, torch.compile(functions, backend="aot_eager", fullgraph=True)):
+        reduced, gathered, scattered = run(mine(4, 2))
+        assert torch.equal(reduced, summed(4, 2))
+        assert torch.equal(gathered, torch.cat(all_ranks(4, 2)))
+        assert torch.equal(scattered, mine(4, 2) * size)
+
+
+def case_subgroups() -> None:
+    """Overlapping ones, in an order of ranks of their own, each with its own sums at the same time."""
+    size = dist.get_world_size()
+    if size < 2:
+        return
+    pairs = [[first, (first + 1) % size] for first in range(size)] if size > 2 else [[0, 1]]
+    groups = [dist.new_group(sorted(pair)) for pair in pairs]
+    works = []
+    for pair, group in zip(pairs, groups, strict=True):
+        if dist.get_rank() in pair:
+            tensor = mine(3)
+            works.append((dist.all_reduce(tensor, group=group, async_op=True), tensor, pair))
+    for work, tensor, pair in works:
+        work.wait()
+        assert torch.equal(tensor, sum(of_rank(rank, 3) for rank in pair))
+    for pair, group in zip(pairs, groups, strict=True):
+        if dist.get_rank() in pair:
+            root = max(pair)
+            dist.broadcast(tensor := mine(2), src=root, group=group)
+            assert torch.equal(tensor, of_rank(root, 2))
+            dist.barrier(group)
+            dist.destroy_process_group(group)
+
+
+def case_groups_use_gloo_at_the_same_time() -> None:
+    """Each has connections of its own."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    groups = [dist.group.WORLD, dist.new_group(), dist.new_group()]
+    tensors = [mine(4, dtype=torch.int32) << number for number in range(len(groups))]
+    works = [
+        dist.all_reduce(t, dist.ReduceOp.BOR, group=g, async_op=True) for g, t in zip(groups, tensors, strict=True)
+    ]
+    for work in reversed(works):
+        work.wait()
+    assert all(torch.equal(tensor, tensors[0] << number) for number, tensor in enumerate(tensors))
+    for group in groups[1:]:
+        output = torch.zeros(size)
+        dist.all_to_all_single(output, torch.full((size,), float(rank)), group=group)
+        assert torch.equal(output, torch.arange(float(size)))
+        dist.destroy_process_group(group)
+
+
+def case_sizes_that_never_come_again() -> None:
+    """From some number of sizes on, push_pulls are longer than what they carry."""
+    largest = MAX_EXACT + 50
+    for number in range(1, largest):
+        reduced = mine(number)
+        dist.all_reduce(reduced)
+        dist.broadcast(copied := mine(number), dist.get_world_size() - 1)
+        assert torch.equal(reduced, summed(number))
+        assert torch.equal(copied, of_rank(dist.get_world_size() - 1, number))
+    for odd in (mine(largest, 3).T, mine(largest + 1)[1:], torch.empty(0), mine(1000).half()):
+        tensor = odd.clone(memory_format=torch.preserve_format)
+        dist.all_reduce(tensor)
+        expected = odd.float().clone()
+        dist.all_reduce(expected, group=dist.group.WORLD)
+        assert torch.equal(tensor.float(), expected)
+    parts = [torch.zeros(largest + rank) for rank in range(dist.get_world_size())]
+    dist.all_gather(parts, mine(largest + dist.get_rank()))
+    assert all(torch.equal(part, of_rank(rank, largest + rank)) for rank, part in enumerate(parts))
+
+
+def case_group_of_all_ranks_shares_the_job() -> None:
+    threads = _bps_threads()
+    group, other = dist.new_group(), dist.new_group()
+    works = [dist.all_reduce(tensor, group=g, async_op=True) for g in (group, other) for tensor in (mine(3), mine(3))]
+    for work in works:
+        work.wait()
+    assert all(torch.equal(work.result()[0], summed(3)) for work in works)
+    assert _bps_threads() == threads
+    prefixes = {group._channel.prefix, other._channel.prefix, dist.group.WORLD._channel.prefix}
+    assert len(prefixes) == 3
+    dist.destroy_process_group(group)
+    again = dist.new_group()
+    assert again._channel.prefix in prefixes  # names are used again
+    dist.all_reduce(tensor := mine(3), group=again)
+    assert torch.equal(tensor, summed(3))
+    dist.destroy_process_group(again)
+    dist.destroy_process_group(other)
+
+
+def case_group_of_one_rank() -> None:
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    group = groups[dist.get_rank()]
+    dist.all_reduce(tensor := mine(3), dist.ReduceOp.AVG, group=group)
+    assert torch.equal(tensor, mine(3))
+    dist.all_gather_into_tensor(whole := torch.zeros(3), mine(3), group=group)
+    assert torch.equal(whole, mine(3))
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    assert torch.equal(work.get_future().wait()[0], mine(3))
+    dist.destroy_process_group(group)
+
+
+def case_many_groups_come_and_go() -> None:
+    size = dist.get_world_size()
+    if size < 3:
+        return
+    some = list(range(size - 1))
+
+    def cycle(count: int) -> None:
+        groups = [dist.new_group(some) for _ in range(count)]
+        if dist.get_rank() in some:
+            for group in groups:
+                dist.all_reduce(tensor := mine(3), group=group)
+                assert torch.equal(tensor, sum(of_rank(rank, 3) for rank in some))
+            for group in groups:
+                dist.destroy_process_group(group)
+
+    cycle(2)
+    gc.collect()
+    before = _threads_and_files()
+    cycle(32)
+    gc.collect()
+    dist.barrier()
+    after = _threads_and_files()
+    assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
+
+
+def case_a_destroyed_group_says_so() -> None:
+    group = dist.new_group()
+    dist.destroy_process_group(group)
+    with expect_error(NotInitializedError, "destroy_process_group"):
+        group.allreduce([torch.ones(1)])
+
+
+def case_other_backends_beside() -> None:
+    gloo = gloo_group()
+    dist.all_reduce(tensor := mine(3), group=gloo)
+    assert torch.equal(tensor, summed(3))
+    dist.destroy_process_group(gloo)
+
+
+def case_destroy_and_start_again() -> None:
+    dist.barrier()
+    dist.destroy_process_group()
+    assert bps.push_pull(torch.ones(3), False, "beside")[0] == bps.size()  # the job was not the group's
+    dist.init_process_group(
+        "cpu:byteps,cuda:byteps",
+        init_method=f"file://{_file('again')}",
+        rank=bps.rank(),
+        world_size=bps.size(),
+    )
+    dist.all_reduce(tensor := mine(3))
+    assert torch.equal(tensor, summed(3))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def case_ranks_must_agree_with_init() -> None:
+    if bps.size() == 1:
+        return
+    with expect_error(InvalidArgumentError, "byteps.init() made this process rank", "expected", "call init_process"):
+        dist.init_process_group(
+            "byteps",
+            init_method=f"file://{_file('disagree')}",
+            rank=bps.size() - 1 - bps.rank(),
+            world_size=bps.size(),
+            timeout=timedelta(seconds=20),
+        )
+
+
+def _file(name: str) -> str:
+    return f"{tempfile.gettempdir()}/{os.environ['BYTEPS_JOB_ID']}.{name}"
+
+
+def _bps_threads() -> int:
+    return sum(name.startswith("bps-") for name in thread_names(os.getpid()))
+
+
+def _threads_and_files() -> tuple[int, int]:
+    files = [path for path in open_files(os.getpid()) if "socket" in path or "memfd" in path or "eventpoll" in path]
+    return len(thread_names(os.getpid())), len(files)

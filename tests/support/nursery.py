@@ -1,0 +1,89 @@
+"""Starts Python programs by fork from a process that has imported PyTorch, which takes longer than most tests.
+
+    python nursery.py FD
+
+Each message on the socket FD is one program: JSON, with the files that it gets as descriptors. The answer is its pid.
+`support.torch_process` is the other end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import runpy
+import socket
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import torch._dynamo
+import torch.distributed.fsdp  # noqa: F401
+
+MESSAGE_BYTES = 1 << 17
+HIGH_FD = 500  # beyond all that a program is told to find
+
+
+def main() -> list[str] | None:
+    """Serves; returns once in each program, with its command, and None when nobody asks any more."""
+    threads = sum(1 for _ in Path("/proc/self/task").iterdir())
+    assert threads == 1, f"{threads} threads: a fork would lose all but one"
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        message, files, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 16)
+        if not message:
+            return None
+        program: dict[str, Any] = json.loads(message)
+        told, tells = os.pipe()
+        between = os.fork()
+        if between == 0:
+            pid = os.fork()
+            if pid != 0:
+                os.write(tells, str(pid).encode())
+                os._exit(0)  # who asked becomes the parent: see torch_process
+            connection.close()
+            os.close(told)
+            os.close(tells)
+            become(program, files)
+            return list(program["command"])
+        os.waitpid(between, 0)
+        connection.send(os.read(told, 32))
+        for fd in (told, tells, *files):
+            os.close(fd)
+
+
+def become(program: dict[str, Any], files: list[int]) -> None:
+    """Gives this process the environment, the folder and the open files of the program."""
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD) for fd in files]
+    for fd in files:
+        os.close(fd)
+    for fd, place in zip(high, program["places"], strict=True):
+        os.dup2(fd, place)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(program["env"])
+    os.chdir(program["folder"])
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
+
+
+def run(command: list[str]) -> None:
+    """As `python *command`."""
+    what, *arguments = command
+    if what == "-m":
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        return
+    source, file = (arguments.pop(0), "<string>") if what == "-c" else (Path(what).read_bytes(), what)
+    sys.argv = [what, *arguments]
+    sys.path[0] = "" if what == "-c" else str(Path(what).parent)
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    module.__dict__.update(__file__=file, __builtins__=__builtins__)
+    exec(compile(source, file, "exec"), module.__dict__)
+
+
+if __name__ == "__main__":
+    _command = main()
+    if _command is not None:
+        run(_command)  # outside of all, so that an exception ends the program as it would end any other
