@@ -55,6 +55,32 @@ def gloo(place: Place, name: str = "gloo") -> Contender:
     return Contender(name, spawn)
 
 
+def training(place: Place, method: str, name: str, settings: Mapping[str, str] | None = None) -> Contender:
+    """Ranks that train, as train_rank.py does by `method`; byteps has its servers where the place has some."""
+
+    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+        ours = place.byteps_environments(settings or {})
+        rendezvous = {
+            "GLOO_SOCKET_IFNAME": place.interface,
+            "BENCH_STORE": f"tcp://{place.address(0)}:{next(_gloo_ports)}",
+            "BENCH_SIZE": str(place.ranks),
+        }
+        command = [sys.executable, "-m", "benchmarks.peers.train_rank", method]
+        shared = base_environment() | extra | rendezvous
+        processes = [
+            popen(place, rank, command, ours[rank] | shared | {"BENCH_RANK": str(rank)}, output)
+            for rank in range(place.ranks)
+        ]
+        if method != "ddp-gloo":
+            processes += [
+                popen(place, index, [sys.executable, "-m", "byteps.server"], ours[index] | base_environment(), output)
+                for index in range(place.ranks, len(ours))
+            ]
+        return Started(processes, place.ranks, processes[place.ranks :])
+
+    return Contender(name, spawn)
+
+
 _RING = {"coll_tuned_use_dynamic_rules": "1", "coll_tuned_allreduce_algorithm": "4"}
 _TCP = {"btl": "tcp,self", "pml": "ob1"}
 
