@@ -120,7 +120,7 @@ TEST(ScaleJob, GainsAsInThePaperAt256Gpus) {
       return run({.sites = equal_sites(32, expected.servers),
                   .placement = {.kind = kind},
                   .model = model,
-                  .partition_bytes = 256 << 10})
+                  .partition_bytes = 512 << 10})
           .step_s;
     };
     const double ours = step_s(Kind::kAuto);
