@@ -84,14 +84,13 @@ Result<Landing> Child::on_head(transport::Connection&, const Arrival& arrival) {
   }
   const auto verdict = admit(*head, arrival.payload_bytes);
   if (!verdict) return verdict.status();
-  verdict_ = *verdict;
-  if (verdict_ == Aggregator::Verdict::kRepeat) return Landing::discard();
+  if (*verdict == Aggregator::Verdict::kRepeat) return Landing::discard();
   if (head->type == DataType::kFailed) {
     if (arrival.payload_bytes > protocol::kMaxTextBytes) return data_loss("a failure's text is too long");
     failure_text_.resize(arrival.payload_bytes);
     return Landing::into(std::as_writable_bytes(std::span(failure_text_)));
   }
-  if (verdict_ == Aggregator::Verdict::kRefuse) return Landing::discard();
+  if (*verdict == Aggregator::Verdict::kRefuse) return Landing::discard();
   if (!arrival.lent.empty()) return Landing::borrow();
   landing_ = shard_.pool_.acquire(arrival.payload_bytes);
   return Landing::into(landing_.bytes());
@@ -134,11 +133,10 @@ Status Child::on_hello(const DataHead& head) {
 }
 
 Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes payload) {
-  if (!verdict_) {  // a frame without payload has no on_head
-    const auto verdict = admit(head, 0);
-    if (!verdict) return verdict.status();
-    verdict_ = *verdict;
-  }
+  // Asked again, because another connection may have brought the same since the head came. What was to be refused then
+  // still is.
+  const auto verdict = admit(head, arrival.payload_bytes);
+  if (!verdict) return verdict.status();
   if (!arrival.reply_space.empty() && arrival.reply_space.size() != head.bytes) {
     return data_loss("contribution: expected room for an answer of " + std::to_string(head.bytes) +
                      " bytes, got " + std::to_string(arrival.reply_space.size()));
@@ -149,7 +147,7 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
                             .loan = arrival.loan,
                             .from = this};
   landing_ = {};
-  if (std::exchange(verdict_, std::nullopt) == Aggregator::Verdict::kRepeat) {
+  if (*verdict == Aggregator::Verdict::kRepeat) {
     give_back(arrival.loan);
   } else {
     collector_->contribute(child_, head, std::move(contribution));
@@ -159,13 +157,11 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
 
 Status Child::on_failed(const DataHead& head, const Arrival& arrival) {
   give_back(arrival.loan);  // the text has landed
-  if (!verdict_) {
-    const auto verdict = admit(head, 0);
-    if (!verdict) return verdict.status();
-    verdict_ = *verdict;
-  }
-  if (std::exchange(verdict_, std::nullopt) != Aggregator::Verdict::kRepeat) {
-    collector_->contribute_failure(child_, head, Status(head.code, std::exchange(failure_text_, {})));
+  std::string text = std::exchange(failure_text_, {});
+  const auto verdict = admit(head, arrival.payload_bytes);  // as in on_push_pull
+  if (!verdict) return verdict.status();
+  if (*verdict != Aggregator::Verdict::kRepeat) {
+    collector_->contribute_failure(child_, head, Status(head.code, std::move(text)));
   }
   return Status::ok();
 }

@@ -70,7 +70,6 @@ class Child final : public transport::Receiver {
 
   bool left_ = false;
   // Between on_head and on_frame of one frame.
-  std::optional<protocol::Aggregator::Verdict> verdict_;
   BufferPool::Buffer landing_;
   std::string failure_text_;
 };

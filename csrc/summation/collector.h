@@ -60,7 +60,7 @@ class Collector {
   // The child's end lacks memory to lend: contributions of it that have to wait are copied, so that it gets its own
   // back. Returns at once; what completes within a short while is not copied.
   void relieve(Child& connection);
-  // Sets no timer any more.
+  // Cancels those that are set.
   void stop_timers();
 
  protected:
