@@ -100,9 +100,9 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
 }
 
 // May be called from inside a callback of the channel, which is destroyed after that.
-void Client::connect_again() {
-  if (refusal_.is_ok()) first_refusal_us_ = now_us();
-  refusal_ = deadline_exceeded("it is still that of a job that this process has left");
+void Client::connect_again(const Status& why) {
+  first_refusal_us_ = now_us();  // it was no stranger just now
+  refusal_ = why;
   if (channel_) {
     channel_->close();
     loop_.post([doomed = std::move(channel_)] {});
@@ -189,8 +189,8 @@ void Client::carry_out(const MembershipActions& actions) {
       events_.on_node_left(left->node);
     } else if (const auto* finished = std::get_if<protocol::JobFinished>(&action)) {
       events_.on_finished(finished->text);
-    } else if (std::holds_alternative<protocol::TryAgain>(action)) {
-      connect_again();
+    } else if (const auto* again = std::get_if<protocol::TryAgain>(&action)) {
+      connect_again(again->why);
     }
   }
   timer_.update();

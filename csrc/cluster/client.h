@@ -59,7 +59,7 @@ class Client final : public ControlEvents {
  private:
   void try_connect(size_t attempt);
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection, size_t attempt);
-  void connect_again();
+  void connect_again(const Status& why);
   void fail_to_connect(const Status& why);
   void hang_up();
   void carry_out(const protocol::MembershipActions& actions);

@@ -73,23 +73,27 @@ Status Membership::on_left(const Left& left, MembershipActions& actions) {
 }
 
 void Membership::finish(const std::string& text, TimeUs now, MembershipActions& actions) {
-  if (!started()) return try_again(actions);
+  if (!started()) {
+    return try_again(deadline_exceeded("it is still that of a job that this process has left"), actions);
+  }
   finished_ = true;
   const bool is_worker = roster_->nodes[roster_->self].role == Role::kWorker;
   if (is_worker && !leaving_) finish_deadline_us_ = now + timeout_us_;
   actions.emplace_back(JobFinished{text});
 }
 
-void Membership::try_again(MembershipActions& actions) {
+void Membership::try_again(Status why, MembershipActions& actions) {
   connected_ = false;
-  actions.emplace_back(TryAgain{});
+  actions.emplace_back(TryAgain{std::move(why)});
 }
 
 void Membership::on_scheduler_closed(const Status& why, MembershipActions& actions) {
   if (ended()) return;
   if (!connected_) return fail(why.with_context("cannot join the job: " + name_scheduler()), actions);
   // Each Join is answered, unless it comes when the scheduler of an earlier job hangs up.
-  if (!answered_) return try_again(actions);
+  if (!answered_) {
+    return try_again(unavailable("it hung up without an answer: " + why.message()), actions);
+  }
   fail(unavailable("lost the connection to the " + name_scheduler() + ": " + why.message()), actions);
 }
 

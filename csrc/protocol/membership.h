@@ -35,8 +35,11 @@ struct NodeLeft {
 struct JobFinished {
   std::string text;
 };
-// The scheduler is that of a job which is over: close the connection, if it still is there, and connect again, soon.
-struct TryAgain {};
+// The scheduler seems to be that of a job which is over: close the connection, if it still is there, and connect again,
+// soon. `why` is what went wrong if that never leads to an answer.
+struct TryAgain {
+  Status why;
+};
 using MembershipAction = std::variant<SendControl, JobStarted, JobFailed, NodeLeft, JobFinished, TryAgain>;
 using MembershipActions = std::vector<MembershipAction>;
 
@@ -79,7 +82,7 @@ class Membership {
   // What a message may add: the first one whose fate is open. Empty if there is none.
   std::string name_suspect() const;
   void fail(Status why, MembershipActions& actions);
-  void try_again(MembershipActions& actions);
+  void try_again(Status why, MembershipActions& actions);
   Status on_roster(const Roster& roster, TimeUs now, MembershipActions& actions);
   Status on_left(const Left& left, MembershipActions& actions);
   void finish(const std::string& text, TimeUs now, MembershipActions& actions);

@@ -71,7 +71,10 @@ class MembershipTest : public testing::Test {
       if (const auto* left = std::get_if<NodeLeft>(&action))
         said_ += "left " + std::to_string(left->node) + " ";
       if (std::holds_alternative<JobFinished>(action)) said_ += "finished ";
-      if (std::holds_alternative<TryAgain>(action)) said_ += "again ";
+      if (const auto* again = std::get_if<TryAgain>(&action)) {
+        said_ += "again ";
+        why_again_ = again->why.message();
+      }
     }
   }
   void expect_failure(StatusCode code, const std::string& message) {
@@ -83,6 +86,7 @@ class MembershipTest : public testing::Test {
 
   Membership membership_{"scheduler at 10.0.0.1:9000", false, kStartUs, kTimeoutUs};
   std::string said_;
+  std::string why_again_;
 };
 
 TEST_F(MembershipTest, JoinsAndStarts) {
@@ -159,6 +163,7 @@ TEST_F(MembershipTest, ASchedulerThatHangsUpWithoutAnAnswerIsThatOfAnEarlierJob)
   connect();
   close();
   EXPECT_EQ(said_, "again ");
+  EXPECT_EQ(why_again_, "it hung up without an answer: end of file");
   connect();
   ASSERT_TRUE(receive(Heartbeat{}).is_ok());
   close();
@@ -275,6 +280,7 @@ TEST_F(MembershipTest, SchedulerOfAnEarlierJobIsNotTheOneToJoin) {
   connect();
   ASSERT_TRUE(receive(Finished{"this job is over"}).is_ok());
   EXPECT_EQ(said_, "again ");
+  EXPECT_EQ(why_again_, "it is still that of a job that this process has left");
   EXPECT_TRUE(membership_.failure().is_ok());
   connect();
   EXPECT_EQ(said_, "join ");
