@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <random>
 #include <utility>
@@ -26,6 +27,8 @@ log::Level level_from(const std::string& name) {
   if (name == "info") return log::Level::kInfo;
   return name == "debug" ? log::Level::kDebug : log::Level::kWarning;
 }
+
+std::atomic<bool> log_is_named = false;
 
 std::string log_prefix(const NodeConfig& config, int rank) {
   if (config.role == "worker") return rank < 0 ? "r?" : "r" + std::to_string(rank);
@@ -54,14 +57,22 @@ Status wait_for(EventFlag& flag, TimeUs deadline_us, const KeepWaiting& keep_wai
 
 }  // namespace
 
-Node::Node(NodeConfig config) : config_(std::move(config)) {}
+Node::Node(NodeConfig config) : config_(std::move(config)), names_log_(!log_is_named.exchange(true)) {
+  name_log(config_.rank);
+}
 
-Node::~Node() { shutdown(); }
+Node::~Node() {
+  shutdown();
+  if (names_log_) log_is_named = false;
+}
+
+void Node::name_log(int rank) const {
+  if (names_log_) log::set_prefix(log_prefix(config_, rank));
+}
 
 Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepWaiting& keep_waiting) {
   BPS_RETURN_IF_ERROR(validate(config));
   log::set_level(level_from(config.log_level));
-  log::set_prefix(log_prefix(config, config.rank));
   std::unique_ptr<Node> node(new Node(config));
   node->start_deadline_us_ = now_us() + seconds_to_us(config.start_timeout_s);
   node->routes_ = std::make_unique<Routes>(config);
@@ -190,7 +201,7 @@ void Node::on_probe_start(const protocol::ProbeStart& start) {
 void Node::on_started(const protocol::Roster& roster) {
   roster_ = roster;
   self_ = roster.nodes[roster.self];
-  log::set_prefix(log_prefix(config_, self_.rank));
+  name_log(self_.rank);
   if (nic_probe_) nic_probe_->stop();
   const protocol::Tree tree(roster.nodes, roster.num_workers);
   std::vector<double> shares;
@@ -439,7 +450,10 @@ void Node::shutdown() {
   }
   const auto deadline_us = [this] { return now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
   if (worker_) worker_->leave(deadline_us());
-  if (uplink_) uplink_->lanes().leave(unavailable(self_.describe() + " has left the job"), deadline_us());
+  if (uplink_) {
+    worker::Lanes::leave({&uplink_->lanes()}, unavailable(self_.describe() + " has left the job"),
+                         deadline_us());
+  }
   if (service_) service_->leave(deadline_us());
   if (client_) client_->leave(deadline_us());
   const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";

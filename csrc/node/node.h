@@ -89,6 +89,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   };
 
   explicit Node(NodeConfig config);
+  void name_log(int rank) const;
   Status start_loops();
   Status start_scheduler();
   Status start_service_and_join();
@@ -105,6 +106,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   Status usable() const;
 
   const NodeConfig config_;
+  const bool names_log_;  // the first node of its process does, and nodes beside it do not
   TimeUs start_deadline_us_ = 0;
   std::string ip_;  // that others reach this node at
   Metrics metrics_;

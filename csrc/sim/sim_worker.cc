@@ -123,9 +123,13 @@ void SimWorker::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
   const Status why = failed_precondition("byteps was shut down");
   table_.fail(why, actions_);
   carry_out();
-  lanes_.leave(why, deadline_us, [this, why, deadline_us, done = std::move(done)]() mutable {
-    lanes_to_keepers_.leave(why, deadline_us, std::move(done));
-  });
+  const auto waiting_for = std::make_shared<size_t>(2);
+  const auto all_done = std::make_shared<UniqueFunction<void()>>(std::move(done));
+  for (SimLanes* const lanes : {&lanes_, &lanes_to_keepers_}) {
+    lanes->leave(why, deadline_us, [waiting_for, all_done] {
+      if (--*waiting_for == 0) (*all_done)();
+    });
+  }
 }
 
 }  // namespace byteps::sim

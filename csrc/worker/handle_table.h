@@ -36,7 +36,7 @@ class HandleTable {
   Status wait(protocol::Handle handle, TimeUs deadline_us, bool& interrupted);
 
   // For who reacts to many handles on one thread. `next_done` blocks until a handle that was given to `announce` is
-  // done, and gives each of them once, in the order of completion; nothing after `close`. kInvalidArgument as `poll`.
+  // done, and gives each of them once, in the order of completion; after `close` those that are left, then nothing. kInvalidArgument as `poll`.
   Status announce(protocol::Handle handle);
   std::optional<protocol::Handle> next_done();
   void close();

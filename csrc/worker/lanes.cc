@@ -23,7 +23,7 @@ void Lanes::fail(const Status& why) {
   for_each([&why](Lane& lane) { lane.loop->post([link = lane.link.get(), why] { link->fail(why); }); });
 }
 
-void Lanes::leave(const Status& why, TimeUs deadline_us) {
+void Lanes::leave(std::initializer_list<Lanes*> all, const Status& why, TimeUs deadline_us) {
   struct Pending {
     std::atomic<size_t> lanes{1};
     EventFlag none_left;
@@ -32,11 +32,13 @@ void Lanes::leave(const Status& why, TimeUs deadline_us) {
   const auto done = [pending] {
     if (pending->lanes.fetch_sub(1) == 1) pending->none_left.set();
   };
-  for_each([&](Lane& lane) {
-    pending->lanes.fetch_add(1);
-    lane.loop->post(
-        [link = lane.link.get(), why, deadline_us, done] { link->leave(why, deadline_us, done); });
-  });
+  for (Lanes* const lanes : all) {
+    lanes->for_each([&](Lane& lane) {
+      pending->lanes.fetch_add(1);
+      lane.loop->post(
+          [link = lane.link.get(), why, deadline_us, done] { link->leave(why, deadline_us, done); });
+    });
+  }
   done();
   while (pending->none_left.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
   }

@@ -3,6 +3,7 @@
 // A lane is a link and the loop it lives on. Any thread may call; the work is posted to the lanes' loops.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -32,7 +33,7 @@ class Lanes {
   void peer_left(uint32_t service);
   void fail(const Status& why);
   // Blocks until all links have left, at most until `deadline_us`.
-  void leave(const Status& why, TimeUs deadline_us);
+  static void leave(std::initializer_list<Lanes*> all, const Status& why, TimeUs deadline_us);
 
  private:
   template <typename F>

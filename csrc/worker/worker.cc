@@ -170,8 +170,7 @@ void Worker::leave(TimeUs deadline_us) {
     work = take_work();
   }
   do_work(std::move(work));
-  lanes_.leave(why, deadline_us);
-  lanes_to_keepers_.leave(why, deadline_us);
+  Lanes::leave({&lanes_, &lanes_to_keepers_}, why, deadline_us);
 }
 
 }  // namespace byteps::worker

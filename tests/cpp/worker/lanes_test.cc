@@ -190,16 +190,16 @@ TEST_F(LanesTest, LeavingReturnsWhenAllServicesHaveAnswered) {
   enqueue(lanes_.at(0, 0), 1);
   enqueue(lanes_.at(0, 1), 2);
   enqueue(lanes_.at(1, 0), 3);
-  lanes_.leave(failed_precondition("shut down"), kNever);
+  Lanes::leave({&lanes_}, failed_precondition("shut down"), kNever);
   const Settled settled = settled_.get();
   ASSERT_EQ(settled.status.size(), 3u);
   for (const uint64_t handle : {1, 2, 3}) EXPECT_EQ(settled.status.at(handle).message(), "shut down");
 }
 
 TEST_F(LanesTest, LeavingNobodyReturnsAtOnce) {
-  lanes_.leave(failed_precondition("shut down"), kNever);
+  Lanes::leave({&lanes_}, failed_precondition("shut down"), kNever);
   add_service(0);
-  lanes_.leave(failed_precondition("shut down"), kNever);
+  Lanes::leave({&lanes_}, failed_precondition("shut down"), kNever);
 }
 
 TEST_F(LanesTest, StoppedServicesAreWaitedForUntilTheDeadlineOnly) {
@@ -208,7 +208,7 @@ TEST_F(LanesTest, StoppedServicesAreWaitedForUntilTheDeadlineOnly) {
   enqueue(lanes_.at(0, 1), 2);
   const transport::StoppedLoop stopped(*services_loop_);
   const TimeUs deadline_us = now_us() + 100'000;
-  lanes_.leave(failed_precondition("shut down"), deadline_us);
+  Lanes::leave({&lanes_}, failed_precondition("shut down"), deadline_us);
   EXPECT_GE(now_us(), deadline_us);
   ASSERT_TRUE(wait_for(2)) << "their links close then, and report to nobody";
   EXPECT_EQ(settled_.get().status.at(2).message(), "shut down");
