@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
@@ -115,7 +116,7 @@ class Handle:
         """Has `callback` called once the push_pull is done, well or not, when `synchronize` would not wait.
 
         From a thread of the job, in the order of completion; at once, here, if it is done already. An exception that it
-        raises is printed.
+        raises is printed. It must not join or leave a job: whoever leaves one waits for this thread.
         """
         in_flight = self._in_flight
         if in_flight is None or not in_flight.announce(self, callback):
@@ -137,10 +138,13 @@ class Callbacks:
         self._lock = threading.Lock()
         self._waiting: dict[int, list[Callable[[], object]]] = {}
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def add(self, number: int, callback: Callable[[], object]) -> bool:
-        """Has `callback` called when the node's handle `number` is done. False: another thread has waited for it."""
+        """Has `callback` called when the node's handle `number` is done. False: it is already, or never will be."""
         with self._lock:
+            if self._closed:
+                return False
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="byteps-callbacks", daemon=True)
                 self._thread.start()
@@ -167,6 +171,8 @@ class Callbacks:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        with self._lock:
+            self._closed = True
         for number in list(self._waiting):
             self._call(number)
 
@@ -267,16 +273,25 @@ class InFlight:
 
         An interrupt (Ctrl-C) or a timeout leaves the handle in flight, because the node still uses its memory.
         """
-        with handle._lock:
-            self._settle(handle, timeout_s)
+        started = time.monotonic()
+        if not handle._lock.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0)):
+            raise TimeoutError(f"push_pull of '{handle.name}' is not done after {timeout_s} s")
+        try:
+            left_s = None if timeout_s is None else max(timeout_s - (time.monotonic() - started), 0)
+            self._settle(handle, left_s)
+        finally:
+            handle._lock.release()
 
     def close(self) -> None:
         """After the node's shutdown: nothing is in flight any more, and nobody will hear of it."""
         for handle in list(self._handles.values()):
-            handle._error = NotInitializedError(
-                f"push_pull of '{handle.name}' was in flight at byteps.shutdown(): synchronize handles before it"
-            )
-            self._let_go(handle)
+            with handle._lock:  # a thread that waits is about to hear of the shutdown by itself
+                if handle._in_flight is None:
+                    continue
+                handle._error = NotInitializedError(
+                    f"push_pull of '{handle.name}' was in flight at byteps.shutdown(): synchronize handles before it"
+                )
+                self._let_go(handle)
         self._callbacks.close()
 
     def _settle(self, handle: Handle, timeout_s: float | None = None) -> None:

@@ -40,7 +40,7 @@ class LocalNode:
 
     def __init__(self) -> None:
         self._metrics = dict.fromkeys(METRICS, 0.0)
-        self._kept: dict[str, ctypes.Array[ctypes.c_char]] = {}
+        self._kept: dict[str, tuple[int, ctypes.Array[ctypes.c_char]]] = {}  # data type and value
 
     def declare(self, name: str, dtype: int, nbytes: int) -> None:
         """Nothing to place."""
@@ -67,12 +67,17 @@ class LocalNode:
 
     def _keep(self, name: str, input_ptr: int, nbytes: int, dtype: int, op: int) -> int:
         """Where the tensor's value is, with the input in it."""
-        kept = self._kept.get(name)
-        if kept is None and op == ACCUMULATE:
-            raise InvalidArgumentError(f"accumulate of '{name}' before it was seeded")
-        if kept is None:
-            kept = self._kept[name] = ctypes.create_string_buffer(nbytes)
-            ctypes.memmove(kept, input_ptr, nbytes)
+        if name not in self._kept:
+            if op == ACCUMULATE:
+                raise InvalidArgumentError(f"accumulate of '{name}' before it was seeded")
+            self._kept[name] = (dtype, ctypes.create_string_buffer(nbytes))
+            ctypes.memmove(self._kept[name][1], input_ptr, nbytes)
+        kept_dtype, kept = self._kept[name]
+        if (kept_dtype, len(kept)) != (dtype, nbytes):
+            raise InvalidArgumentError(
+                f"'{name}' is kept as {len(kept)} bytes of data type {kept_dtype}: expected the same, got {nbytes} "
+                f"bytes of data type {dtype}"
+            )
         address = ctypes.addressof(kept)
         if op == ACCUMULATE:
             _core.reduce_n(address, [address, input_ptr], nbytes // _ITEM_BYTES[dtype], dtype, SUM)

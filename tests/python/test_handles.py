@@ -269,6 +269,53 @@ def test_callbacks_that_were_not_called_are_at_shutdown(in_flight: InFlight, nod
     assert calls == ["a"]
 
 
+def test_shutdown_while_a_thread_waits(in_flight: InFlight, node: ScriptedNode) -> None:
+    handle, raised = start(in_flight, "a"), []
+    entered, shut_down = threading.Event(), threading.Event()
+
+    def wait_until_shutdown(number: int, timeout_s: float | None = None) -> None:
+        entered.set()
+        assert shut_down.wait(10)
+        raise NotInitializedError("byteps was shut down")
+
+    def wait() -> None:
+        raised.append(handle.wait())
+
+    with mock.patch.object(node, "wait", wait_until_shutdown):
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        assert entered.wait(10)
+        closer = threading.Thread(target=in_flight.close)
+        closer.start()
+        shut_down.set()
+        for thread in (waiter, closer):
+            thread.join(10)
+            assert not thread.is_alive()
+    assert [str(error) for error in raised] == ["byteps was shut down"]
+    calls: list[str] = []
+    handle.add_done_callback(lambda: calls.append("late"))
+    assert calls == ["late"]
+
+
+def test_a_wait_beside_another_has_its_own_timeout(in_flight: InFlight, node: ScriptedNode) -> None:
+    handle = start(in_flight, "a")
+    entered, release = threading.Event(), threading.Event()
+
+    def slow_wait(number: int, timeout_s: float | None = None) -> None:
+        entered.set()
+        assert release.wait(10)
+
+    with mock.patch.object(node, "wait", slow_wait):
+        waiter = threading.Thread(target=handle.wait)
+        waiter.start()
+        assert entered.wait(10)
+        with pytest.raises(TimeoutError, match="'a' is not done after 0.01 s"):
+            handle.wait(0.01)
+        release.set()
+        waiter.join(10)
+    assert handle.wait(0.01) is None
+
+
 def test_two_threads_may_settle_one_handle(in_flight: InFlight, node: ScriptedNode) -> None:
     entered, release = threading.Event(), threading.Event()
 

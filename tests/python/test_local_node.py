@@ -31,6 +31,15 @@ def test_values_add_up_to_what_was_seeded_first(dtype: str) -> None:
     assert (push_pull(node, "sum", ones) == ones).all(), "what is not kept has nothing to do with it"
 
 
+@pytest.mark.parametrize("other", [np.ones(4, "float32"), np.ones(3, "int32")], ids=["size", "data type"])
+def test_what_is_kept_stays_of_its_kind(other: np.ndarray) -> None:
+    node = LocalNode()
+    push_pull(node, "seed", np.ones(3, "float32"))
+    for op in ("seed", "accumulate"):
+        with pytest.raises(InvalidArgumentError, match="'w' is kept as 12 bytes"):
+            push_pull(node, op, other)
+
+
 def test_there_is_nothing_to_add_to_before_the_seed() -> None:
     with pytest.raises(InvalidArgumentError, match="'w' before it was seeded"):
         push_pull(LocalNode(), "accumulate", np.ones(3))
