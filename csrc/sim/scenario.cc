@@ -298,7 +298,7 @@ std::string describe(const Scenario& scenario) {
        << scenario.rounds << " phases, scheduler "
        << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate") << "; " << text_of(fault.kind);
   if (of_process) text << ": process " << fault.process;
-  if (fault.kind >= FaultKind::kSkips) text << ", " << scenario.tensors[fault.tensor].name;
+  if (concerns_one_tensor(fault.kind)) text << ", " << scenario.tensors[fault.tensor].name;
   if (timed) text << " at " << fault.at_us / 1000 << " ms";
   if (fault.kind == FaultKind::kStopped) {
     fault.duration_us == kNever ? text << " for ever" : text << " for " << fault.duration_us / 1000 << " ms";

@@ -58,12 +58,16 @@ enum class FaultKind : uint8_t {
   kOtherSize,
   kOtherOp,
 };
+// With which every push_pull ends well.
+constexpr bool is_harmless(FaultKind kind) { return kind <= FaultKind::kRepeats; }
+// Which fails that tensor only, on all ranks.
+constexpr bool concerns_one_tensor(FaultKind kind) { return kind >= FaultKind::kSkips; }
 
 // Processes in this order: workers, servers, and the scheduler if it has one of its own.
 struct Fault {
   FaultKind kind = FaultKind::kNone;
   size_t process = 0;
-  size_t tensor = 0;       // kSkips, kOther…
+  size_t tensor = 0;       // if it concerns_one_tensor
   TimeUs at_us = 0;        // kKilled, kStopped, kConnectionCut
   TimeUs duration_us = 0;  // kStopped; kNever
 };

@@ -145,7 +145,7 @@ void SimUser::on_handle_done(Handle handle, const Status& status) {
 void SimUser::check_result(const InFlight& op) {
   const TensorPlan& tensor = plan_.tensors[op.tensor];
   if (is_kept(tensor.op)) {
-    const bool nothing_fails = world_.scenario.fault.kind <= FaultKind::kRepeats;
+    const bool nothing_fails = is_harmless(world_.scenario.fault.kind);
     const std::string wrong =
         expectations_.kept.check(op.tensor, session_->rank(), op.output.read(), op.is_pull && nothing_fails);
     if (!wrong.empty())
