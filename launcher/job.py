@@ -128,10 +128,11 @@ def _own_job(options: Options, env: dict[str, str]) -> Job:
         "DMLC_PS_ROOT_URI": host,
         "DMLC_PS_ROOT_PORT": str(scheduler.getsockname()[1] if scheduler is not None else port),
         "BYTEPS_HOST_SCHEDULER": "1",
+        "MASTER_ADDR": host,  # of torch's store
+        "MASTER_PORT": str(port + 1 if nnodes > 1 else _free_port(host)),
     }
     for name in ("BYTEPS_GLOBAL_RANK", "BYTEPS_SCHEDULER_FD"):  # of a job that this one is started from
         env.pop(name, None)
-    env = {"MASTER_ADDR": host, "MASTER_PORT": str(port + 1 if nnodes > 1 else _free_port(host))} | env
     if not env.get("BYTEPS_SECRET") and not env.get("BYTEPS_SECRET_FILE"):
         env["BYTEPS_SECRET"] = secrets.token_hex(32)
     if not env.get("BYTEPS_JOB_ID"):
@@ -153,6 +154,8 @@ def _check_several_machines(options: Options, env: Environ) -> None:
         raise InvalidArgumentError(
             f"--nnodes {options.nnodes} needs the same job on every machine: expected {', '.join(missing)}"
         )
+    if options.master_port == 65535:
+        raise InvalidArgumentError("--master-port 65535: expected at most 65534, because torch's store has the next one")
 
 
 def _free_port(host: str) -> int:
