@@ -1,5 +1,7 @@
 #include "base/check.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -10,7 +12,7 @@ CheckFailure::CheckFailure(const char* file, int line, const char* condition) {
 }
 
 CheckFailure::~CheckFailure() {
-  std::fprintf(stderr, "%s\n", text_.str().c_str());
+  std::fprintf(stderr, "pid %d: %s\n", static_cast<int>(getpid()), text_.str().c_str());
   std::abort();
 }
 
