@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/event_flag.h"
 #include "support/job.h"
 
 namespace byteps::node {
@@ -104,13 +106,18 @@ TEST_P(KeptTest, ABoundHoldsWhoIsTooFarAhead) {
   Job job(options());
   ASSERT_TRUE(job.all_started());
   std::vector<std::atomic<int>> begun(static_cast<size_t>(GetParam().workers));
+  EventFlag rank_0_is_ahead;  // as far as it may be
   job.on_all([&](int rank, Node& node) {
     std::vector<double> values(1000);
+    if (rank > 0) {
+      ASSERT_EQ(rank_0_is_ahead.wait(now_us() + 60'000'000), EventFlag::Wake::kSet);
+    }
     for (int round = 1; round <= 200; ++round) {
       begun[static_cast<size_t>(rank)] = round;
       values.assign(1000, 1);
       ASSERT_TRUE(keep(node, round == 1 ? ReduceOp::kSeed : ReduceOp::kAccumulate, values, kStaleness));
       for (const auto& other : begun) ASSERT_GE(other + kStaleness, round);
+      if (rank == 0 && round == kStaleness) rank_0_is_ahead.set();
     }
   });
 }

@@ -88,6 +88,11 @@ Placed random_placed(Random& random) {
   return placed;
 }
 
+Upkeep random_upkeep(Random& random) {
+  if (random.below(2) == 0) return {};
+  return {true, static_cast<uint8_t>(random.below(256))};
+}
+
 // One message of each type, in the order of Control.
 std::vector<Control> random_controls(Random& random) {
   return {
@@ -96,7 +101,7 @@ std::vector<Control> random_controls(Random& random) {
       Declare{.name = random.text(kMaxNameBytes),
               .dtype = random.dtype(),
               .bytes = random.below(kMaxTensorBytes + 1),
-              .upkeep = {true, static_cast<uint8_t>(random.below(256))}},
+              .upkeep = random_upkeep(random)},
       random_placed(random),
       Refused{random.text(kMaxNameBytes), random.u32(), random.failure(), random.text(kMaxTextBytes)},
       Barrier{1 + random.u32() / 2},
@@ -229,6 +234,11 @@ TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}});
   EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({3, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9}));
+}
+
+TEST(ControlMessage, WhatIsNotKeptHasNoStaleness) {
+  const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {false, 9}});
+  EXPECT_FALSE(decode_control(encoded.head, encoded.payload));
 }
 
 TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
