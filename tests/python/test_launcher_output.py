@@ -16,15 +16,17 @@ class Screen:
     """A console whose output can be read back."""
 
     def __init__(self, reader: int, writer: int) -> None:
-        os.set_blocking(reader, False)
         self._reader = reader
+        self._writer = writer
         self.console = Console(writer, writer)
 
     def text(self) -> str:
-        try:
-            return os.read(self._reader, 1 << 20).decode().replace("\r\n", "\n")
-        except BlockingIOError:
-            return ""
+        """What was written since the last call."""
+        os.write(self._writer, b"\0")  # a terminal hands on what was written when it gets to it
+        text = b""
+        while not text.endswith(b"\0"):
+            text += os.read(self._reader, 1 << 20)
+        return text[:-1].decode().replace("\r\n", "\n")
 
 
 @pytest.fixture
