@@ -211,7 +211,7 @@ void ClusterUnderTest::check_names() {
       if (outcome.status) continue;
       if (every) check_named(i, outcome.what, outcome.status);
       const bool of_one_tensor = concerns_one_tensor(scenario_.fault.kind);
-      if (outcome.is_barrier || (of_one_tensor && outcome.tensor != scenario_.fault.tensor)) continue;
+      if (of_one_tensor && (outcome.is_barrier || outcome.tensor != scenario_.fault.tensor)) continue;
       if (first == nullptr || outcome.done_us < first->done_us)
         std::tie(first, first_process) = std::pair(&outcome, i);
     }

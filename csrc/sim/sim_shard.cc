@@ -9,6 +9,7 @@ SimShard::SimShard(World& world, VirtualProcess& process, protocol::Outbox& outb
     : world_(world), process_(process), outbox_(outbox), events_(events) {}
 
 void SimShard::adopt(Endpoint& endpoint) {
+  if (leaving_) return endpoint.close();
   children_.push_back(std::make_unique<SimChild>(world_, process_, *this, outbox_, endpoint));
   if (cluster_) children_.back()->start();
 }
@@ -20,7 +21,7 @@ void SimShard::start(const Position& position) {
   const SimCollector::Environment environment{world_, process_, epoch_, num_workers};
   TimeUs patience_us = world_.scenario.op_timeout_us;
   const auto limits = [&patience_us] {
-    return protocol::AggregationLimits{.stall_warning_us = patience_us / 3, .op_timeout_us = patience_us};
+    return protocol::WaitLimits{.stall_warning_us = patience_us / 3, .op_timeout_us = patience_us};
   };
   store_ = std::make_unique<SimStore>(environment, protocol::each_rank(describe_rank_), limits());
   if (!position.ranks.describe.empty()) {
