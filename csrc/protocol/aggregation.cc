@@ -1,7 +1,6 @@
 #include "protocol/aggregation.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -24,8 +23,8 @@ bool agree(const DataHead& a, const DataHead& b) {
 
 }  // namespace
 
-Aggregator::Aggregator(Children children, AggregationLimits limits)
-    : children_(std::move(children)), limits_(limits), gone_(num_children()) {}
+Aggregator::Aggregator(Children children, WaitLimits limits)
+    : children_(std::move(children)), gathering_(limits), gone_(num_children()) {}
 
 Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t child,
                                               uint64_t payload_bytes) const {
@@ -91,7 +90,6 @@ Aggregator::KeyState& Aggregator::state_of(const Key& key) {
   if (is_new) {
     state.key = key;
     state.last_round.resize(num_children());
-    state.place = idle_.insert(idle_.end(), &state);
   }
   return state;
 }
@@ -116,8 +114,7 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
     state.first = head;
     state.first.plan = {};
     state.first_child = child;
-    state.started_us = now;
-    gathering_.splice(gathering_.end(), idle_, state.place);
+    state.place = gathering_.add(&state, now);
   }
   BPS_CHECK(head.round == state.first.round) << "round " << head.round << " during " << state.first.round;
   ++state.arrived_count;
@@ -155,10 +152,8 @@ void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, co
 }
 
 void Aggregator::end_round(KeyState& state) {
-  auto& list = state.warned ? overdue_ : gathering_;
-  idle_.splice(idle_.end(), list, state.place);
+  gathering_.remove(state.place);
   state.arrived_count = 0;
-  state.warned = false;
 }
 
 void Aggregator::fail_round(KeyState& state, const Status& why, AggregationActions& actions) {
@@ -174,12 +169,10 @@ void Aggregator::fail_round(KeyState& state, const Status& why, AggregationActio
 
 template <typename Predicate>
 void Aggregator::fail_rounds_if(Predicate predicate, const Status& why, AggregationActions& actions) {
-  for (auto* list : {&overdue_, &gathering_}) {
-    for (auto next = list->begin(); next != list->end();) {
-      KeyState& state = **next++;  // failing takes it out of the list
-      if (predicate(state)) fail_round(state, why, actions);
-    }
-  }
+  gathering_.for_each([&](auto place) {
+    KeyState& state = *place->what;
+    if (predicate(state)) fail_round(state, why, actions);  // which removes it
+  });
 }
 
 void Aggregator::on_child_gone(uint32_t child, const Status& why, AggregationActions& actions) {
@@ -205,52 +198,27 @@ void Aggregator::fail_all(const Status& why, AggregationActions& actions) {
 }
 
 void Aggregator::on_tick(TimeUs now, AggregationActions& actions) {
-  for (auto* list : {&overdue_, &gathering_}) {
-    while (!list->empty() && later(list->front()->started_us, limits_.op_timeout_us) <= now) {
-      KeyState& state = *list->front();
-      fail_round(state,
-                 deadline_exceeded("round " + std::to_string(state.first.round) + " has waited " +
-                                   seconds(now - state.started_us) + " for " + missing(state)),
-                 actions);
-    }
-  }
-  warn(now, actions);
+  gathering_.for_each_timed_out(now, [&](auto place) {
+    KeyState& state = *place->what;
+    const std::string round = "round " + std::to_string(state.first.round);
+    fail_round(state, deadline_exceeded(round + describe_wait(*place, now)), actions);
+  });
+  gathering_.warn(now, [&](const auto& oldest, size_t count) {
+    const DataHead& first = oldest.what->first;
+    std::string text =
+        "round " + std::to_string(first.round) + " of " + describe(first.key) + describe_wait(oldest, now);
+    if (count > 1) text += "; so have " + std::to_string(count - 1) + " more partitions";
+    actions.push_back(Stalled{std::move(text)});
+  });
 }
 
-// One line for all that became overdue: usually one slow rank holds up every tensor.
-void Aggregator::warn(TimeUs now, AggregationActions& actions) {
-  size_t count = 0;
-  while (!gathering_.empty() && later(gathering_.front()->started_us, limits_.stall_warning_us) <= now) {
-    KeyState& state = *gathering_.front();
-    state.warned = true;
-    overdue_.splice(overdue_.end(), gathering_, state.place);
-    ++count;
-  }
-  if (count == 0) return;
-  const KeyState& oldest = **std::prev(overdue_.end(), static_cast<ptrdiff_t>(count));
-  std::string text = "round " + std::to_string(oldest.first.round) + " of " + describe(oldest.key) +
-                     " has waited " + seconds(now - oldest.started_us) + " for " + missing(oldest);
-  if (count > 1) text += "; so have " + std::to_string(count - 1) + " more partitions";
-  actions.push_back(Stalled{std::move(text)});
-}
-
-std::string Aggregator::missing(const KeyState& state) const {
-  std::vector<std::string> names;
+// " has waited 30 s for rank 1 (host a, pid 7)".
+std::string Aggregator::describe_wait(const WaitingList<KeyState*>::Wait& wait, TimeUs now) const {
+  std::vector<std::string> missing;
   for (uint32_t child = 0; child < num_children(); ++child) {
-    if (state.last_round[child] != state.first.round) names.push_back(children_.describe[child]);
+    if (wait.what->last_round[child] != wait.what->first.round) missing.push_back(children_.describe[child]);
   }
-  return enumerate(names);
+  return " has waited " + seconds(now - wait.started_us) + " for " + enumerate(missing);
 }
-
-TimeUs Aggregator::next_tick_us() const {
-  TimeUs next = kNever;
-  if (!gathering_.empty()) {
-    next = later(gathering_.front()->started_us, std::min(limits_.stall_warning_us, limits_.op_timeout_us));
-  }
-  if (!overdue_.empty()) next = std::min(next, later(overdue_.front()->started_us, limits_.op_timeout_us));
-  return next;
-}
-
-size_t Aggregator::gathering() const { return gathering_.size() + overdue_.size(); }
 
 }  // namespace byteps::protocol

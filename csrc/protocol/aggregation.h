@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -17,6 +16,7 @@
 #include "base/status.h"
 #include "protocol/message.h"
 #include "protocol/tree.h"
+#include "protocol/waiting_list.h"
 
 namespace byteps::protocol {
 
@@ -39,14 +39,9 @@ struct Stalled {
 using AggregationAction = std::variant<Complete, Fail, Stalled>;
 using AggregationActions = std::vector<AggregationAction>;
 
-struct AggregationLimits {
-  TimeUs stall_warning_us;  // a round that waits so long is warned of, once; kNever: not
-  TimeUs op_timeout_us;     // a round that waits so long fails; kNever: not
-};
-
 class Aggregator {
  public:
-  Aggregator(Children children, AggregationLimits limits);
+  Aggregator(Children children, WaitLimits limits);
   Aggregator(const Aggregator&) = delete;
   Aggregator& operator=(const Aggregator&) = delete;
 
@@ -81,10 +76,10 @@ class Aggregator {
   // Warns of and fails rounds that have waited too long.
   void on_tick(TimeUs now, AggregationActions& actions);
   // When on_tick has something to do next; kNever if nothing waits.
-  TimeUs next_tick_us() const;
+  TimeUs next_tick_us() const { return gathering_.next_us(); }
 
   // Rounds that wait for contributions.
-  size_t gathering() const;
+  size_t gathering() const { return gathering_.size(); }
 
   uint32_t num_children() const { return static_cast<uint32_t>(children_.describe.size()); }
   // -1: `rank` is not below this service.
@@ -100,12 +95,10 @@ class Aggregator {
     uint32_t arrived_count = 0;  // 0: no round gathers
     DataHead first;              // of the first contribution
     uint32_t first_child = 0;
-    TimeUs started_us = 0;
-    bool warned = false;
     // Later contributions to rounds up to this one get `failure`.
     uint32_t failed_round = 0;
     Status failure;
-    std::list<KeyState*>::iterator place;  // in one of the three lists
+    WaitingList<KeyState*>::Place place;  // of the round that gathers
   };
 
   KeyState& state_of(const Key& key);
@@ -115,17 +108,12 @@ class Aggregator {
   void fail_round(KeyState& state, const Status& why, AggregationActions& actions);
   template <typename Predicate>
   void fail_rounds_if(Predicate predicate, const Status& why, AggregationActions& actions);
-  void warn(TimeUs now, AggregationActions& actions);
-  std::string missing(const KeyState& state) const;
+  std::string describe_wait(const WaitingList<KeyState*>::Wait& wait, TimeUs now) const;
 
   Children children_;
-  AggregationLimits limits_;
-  std::unordered_map<Key, KeyState, KeyHash> keys_;  // never erased from: the lists point into it
-  // Every key is in one of these. Gathering ones are in the order of their start, so the first is due first.
-  std::list<KeyState*> idle_;
-  std::list<KeyState*> gathering_;
-  std::list<KeyState*> overdue_;  // gathering, and warned of
-  std::vector<Status> gone_;      // by child; ok: present
+  std::unordered_map<Key, KeyState, KeyHash> keys_;  // never erased from: the list points into it
+  WaitingList<KeyState*> gathering_;
+  std::vector<Status> gone_;  // by child; ok: present
   std::vector<uint32_t> gone_children_;
   std::unordered_map<uint32_t, Status> failed_tensors_;
   Status failed_;

@@ -1,7 +1,6 @@
 #include "protocol/keeper.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -24,8 +23,8 @@ bool agree(const DataHead& a, const DataHead& b) {
 
 }  // namespace
 
-Keeper::Keeper(Children ranks, AggregationLimits limits)
-    : ranks_(std::move(ranks)), limits_(limits), gone_(num_ranks()) {}
+Keeper::Keeper(Children ranks, WaitLimits limits)
+    : ranks_(std::move(ranks)), waiting_(limits), gone_(num_ranks()) {}
 
 Result<Keeper::Verdict> Keeper::admit(const DataHead& head, uint64_t payload_bytes) const {
   BPS_RETURN_IF_ERROR(check_head(head, payload_bytes));
@@ -99,14 +98,15 @@ void Keeper::on_contribution(const DataHead& head, TimeUs now, KeeperActions& ac
     why = state.failure =
         invalid_argument(ranks_.describe[state.first.rank] + " asks for " + describe_request(state.first) +
                          ", " + ranks_.describe[head.rank] + " for " + describe_request(head));
-    fail_waits([&](const Wait& wait) { return wait.state == &state ? state.failure : Status::ok(); },
-               actions);
+    fail_waits(
+        [&](const Contribution& waiting) { return waiting.state == &state ? state.failure : Status::ok(); },
+        actions);
   }
   bool concerns_others = gone_[head.rank].is_ok() && advance(state, head.rank);
   if (!why) {
     actions.push_back(Fail{head, {head.rank}, why, false});
   } else {
-    state.waits[head.rank] = waiting_.insert(waiting_.end(), Wait{&state, head, now});
+    state.waits[head.rank] = waiting_.add({&state, head}, now);
     if (!state.has_value && head.op == ReduceOp::kSeed && head.root == head.rank) {
       state.has_value = concerns_others = true;
       actions.push_back(Keep{head});
@@ -136,30 +136,30 @@ bool Keeper::may_answer(const KeyState& state, const DataHead& head) {
 
 void Keeper::answer_ready(KeyState& state, KeeperActions& actions) {
   Answer answer{state.first.key, {}};
-  for (const Waits::iterator wait : state.waits) {
-    if (wait != none_ && may_answer(state, wait->head)) answer.heads.push_back(end_wait(wait));
+  for (const Waits::Place place : state.waits) {
+    if (place != none_ && may_answer(state, place->what.head)) answer.heads.push_back(end_wait(place));
   }
   if (!answer.heads.empty()) actions.emplace_back(std::move(answer));
 }
 
-DataHead Keeper::end_wait(Waits::iterator wait) {
-  const DataHead head = wait->head;
-  wait->state->waits[head.rank] = none_;
-  (wait->warned ? overdue_ : waiting_).erase(wait);
+DataHead Keeper::end_wait(Waits::Place place) {
+  const DataHead head = place->what.head;
+  place->what.state->waits[head.rank] = none_;
+  waiting_.remove(place);
   return head;
+}
+
+void Keeper::fail(Waits::Place place, const Status& why, KeeperActions& actions) {
+  const DataHead head = end_wait(place);
+  actions.push_back(Fail{head, {head.rank}, why, false});
 }
 
 template <typename Why>
 void Keeper::fail_waits(Why why, KeeperActions& actions) {
-  for (Waits* list : {&overdue_, &waiting_}) {
-    for (auto next = list->begin(); next != list->end();) {
-      const auto wait = next++;  // failing takes it out of the list
-      const Status reason = why(*wait);
-      if (reason) continue;
-      const DataHead head = end_wait(wait);
-      actions.push_back(Fail{head, {head.rank}, reason, false});
-    }
-  }
+  waiting_.for_each([&](Waits::Place place) {
+    const Status reason = why(place->what);
+    if (!reason) fail(place, reason, actions);
+  });
 }
 
 void Keeper::on_rank_gone(uint32_t rank, const Status& why, KeeperActions& actions) {
@@ -168,8 +168,8 @@ void Keeper::on_rank_gone(uint32_t rank, const Status& why, KeeperActions& actio
   gone_[rank] = why;
   gone_ranks_.push_back(rank);
   fail_waits(
-      [&](const Wait& wait) {
-        const bool needs_it = wait.head.rank != rank && lacks(wait.state, wait.head, rank);
+      [&](const Contribution& waiting) {
+        const bool needs_it = waiting.head.rank != rank && lacks(waiting.state, waiting.head, rank);
         return needs_it ? why : Status::ok();
       },
       actions);
@@ -178,58 +178,36 @@ void Keeper::on_rank_gone(uint32_t rank, const Status& why, KeeperActions& actio
 void Keeper::fail_tensor(uint32_t tensor, const Status& why, KeeperActions& actions) {
   BPS_CHECK(!why.is_ok()) << "a tensor fails for a reason";
   if (!failed_tensors_.try_emplace(tensor, why).second) return;
-  fail_waits([&](const Wait& wait) { return wait.head.key.tensor == tensor ? why : Status::ok(); }, actions);
+  fail_waits(
+      [&](const Contribution& waiting) { return waiting.head.key.tensor == tensor ? why : Status::ok(); },
+      actions);
 }
 
 void Keeper::fail_all(const Status& why, KeeperActions& actions) {
   BPS_CHECK(!why.is_ok()) << "a job ends for a reason";
   if (!failed_) return;
   failed_ = why;
-  fail_waits([&](const Wait&) { return why; }, actions);
+  fail_waits([&](const Contribution&) { return why; }, actions);
 }
 
 void Keeper::on_tick(TimeUs now, KeeperActions& actions) {
-  fail_waits(
-      [&](const Wait& wait) {
-        const bool is_late = later(wait.started_us, limits_.op_timeout_us) <= now;
-        return is_late ? deadline_exceeded(describe(wait, now)) : Status::ok();
-      },
-      actions);
-  warn(now, actions);
+  waiting_.for_each_timed_out(
+      now, [&](auto place) { fail(place, deadline_exceeded(describe(*place, now)), actions); });
+  waiting_.warn(now, [&](const auto& oldest, size_t count) {
+    std::string text = protocol::describe(oldest.what.head.key) + ": " + describe(oldest, now);
+    if (count > 1) text += "; so have " + std::to_string(count - 1) + " more contributions";
+    actions.push_back(Stalled{std::move(text)});
+  });
 }
 
-// One line for all that became overdue: usually one slow rank holds up every tensor.
-void Keeper::warn(TimeUs now, KeeperActions& actions) {
-  size_t count = 0;
-  while (!waiting_.empty() && later(waiting_.front().started_us, limits_.stall_warning_us) <= now) {
-    waiting_.front().warned = true;
-    overdue_.splice(overdue_.end(), waiting_, waiting_.begin());
-    ++count;
-  }
-  if (count == 0) return;
-  const Wait& oldest = *std::prev(overdue_.end(), static_cast<ptrdiff_t>(count));
-  std::string text = protocol::describe(oldest.head.key) + ": " + describe(oldest, now);
-  if (count > 1) text += "; so have " + std::to_string(count - 1) + " more contributions";
-  actions.push_back(Stalled{std::move(text)});
-}
-
-std::string Keeper::describe(const Wait& wait, TimeUs now) const {
+std::string Keeper::describe(const Waits::Wait& wait, TimeUs now) const {
+  const auto& [state, head] = wait.what;
   std::vector<std::string> missing;
   for (uint32_t rank = 0; rank < num_ranks(); ++rank) {
-    if (lacks(wait.state, wait.head, rank)) missing.push_back(ranks_.describe[rank]);
+    if (lacks(state, head, rank)) missing.push_back(ranks_.describe[rank]);
   }
-  return "round " + std::to_string(wait.head.round) + " of " + ranks_.describe[wait.head.rank] +
-         " has waited " + seconds(now - wait.started_us) + " for " + enumerate(missing);
-}
-
-TimeUs Keeper::next_tick_us() const {
-  TimeUs next = kNever;
-  if (!waiting_.empty()) {
-    const TimeUs limit_us = std::min(limits_.stall_warning_us, limits_.op_timeout_us);
-    next = later(waiting_.front().started_us, limit_us);
-  }
-  if (!overdue_.empty()) next = std::min(next, later(overdue_.front().started_us, limits_.op_timeout_us));
-  return next;
+  return "round " + std::to_string(head.round) + " of " + ranks_.describe[head.rank] + " has waited " +
+         seconds(now - wait.started_us) + " for " + enumerate(missing);
 }
 
 }  // namespace byteps::protocol

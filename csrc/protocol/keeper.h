@@ -10,7 +10,7 @@
 // (others of the root change nothing); nobody is answered before. So a rank that comes late seeds, too, and gets
 // what there is by then, and the others are at most s rounds ahead of it.
 //
-// Waiting for a rank has the limits of every push_pull (AggregationLimits), counted from the contribution that waits.
+// Waiting for a rank has the limits of every push_pull (WaitLimits), counted from the contribution that waits.
 // It waits for one round of the slowest ranks at most, however far it is ahead, because it sent its last one within the
 // bound: so it fails only if a rank that is needed has not contributed for so long, whatever its own lead.
 //
@@ -20,7 +20,6 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -31,6 +30,7 @@
 #include "protocol/aggregation.h"
 #include "protocol/message.h"
 #include "protocol/tree.h"
+#include "protocol/waiting_list.h"
 
 namespace byteps::protocol {
 
@@ -51,7 +51,7 @@ class Keeper {
   using Verdict = Aggregator::Verdict;
 
   // `ranks`: of each_rank (protocol/tree.h).
-  Keeper(Children ranks, AggregationLimits limits);
+  Keeper(Children ranks, WaitLimits limits);
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
@@ -71,29 +71,26 @@ class Keeper {
   void fail_tensor(uint32_t tensor, const Status& why, KeeperActions& actions);
   void fail_all(const Status& why, KeeperActions& actions);
   void on_tick(TimeUs now, KeeperActions& actions);
-  TimeUs next_tick_us() const;
+  TimeUs next_tick_us() const { return waiting_.next_us(); }
 
   // Contributions that are not answered.
-  size_t waiting() const { return waiting_.size() + overdue_.size(); }
+  size_t waiting() const { return waiting_.size(); }
   uint32_t num_ranks() const { return static_cast<uint32_t>(ranks_.describe.size()); }
 
  private:
   struct KeyState;
-  // A contribution that is not answered.
-  struct Wait {
-    KeyState* state;
+  struct Contribution {
+    KeyState* state = nullptr;
     DataHead head;
-    TimeUs started_us;
-    bool warned = false;
   };
-  using Waits = std::list<Wait>;
+  using Waits = WaitingList<Contribution>;
   struct KeyState {
     DataHead first;  // what the others have to agree with
     bool has_value = false;
-    std::vector<uint32_t> last_round;    // by rank
-    std::vector<Waits::iterator> waits;  // by rank; none_: answered
-    uint32_t slowest_round = 0;          // the least of last_round
-    uint32_t slowest_count = 0;          // of ranks that are no further
+    std::vector<uint32_t> last_round;  // by rank
+    std::vector<Waits::Place> waits;   // by rank; none(): answered
+    uint32_t slowest_round = 0;        // the least of last_round
+    uint32_t slowest_count = 0;        // of ranks that are no further
     Status failure;
   };
 
@@ -107,21 +104,17 @@ class Keeper {
   static bool advance(KeyState& state, uint32_t rank);
   static bool may_answer(const KeyState& state, const DataHead& head);
   void answer_ready(KeyState& state, KeeperActions& actions);
-  DataHead end_wait(Waits::iterator wait);
+  DataHead end_wait(Waits::Place place);
+  void fail(Waits::Place place, const Status& why, KeeperActions& actions);
   // Those for which `why` gives a reason.
   template <typename Why>
   void fail_waits(Why why, KeeperActions& actions);
-  void warn(TimeUs now, KeeperActions& actions);
-  std::string describe(const Wait& wait, TimeUs now) const;
+  std::string describe(const Waits::Wait& wait, TimeUs now) const;
 
   Children ranks_;
-  AggregationLimits limits_;
   std::unordered_map<Key, KeyState, KeyHash> keys_;  // never erased from: waits point into it
-  // In the order of their start, so the first is due first.
-  Waits waiting_;
-  Waits overdue_;  // and warned of
-  Waits nothing_;  // always empty
-  const Waits::iterator none_ = nothing_.end();
+  Waits waiting_;                                    // not answered
+  const Waits::Place none_ = waiting_.none();
   std::vector<Status> gone_;  // by rank; ok: present
   std::vector<uint32_t> gone_ranks_;
   std::unordered_map<uint32_t, Status> failed_tensors_;

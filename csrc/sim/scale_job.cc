@@ -105,8 +105,7 @@ ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
   const auto num_sites = static_cast<uint32_t>(options.sites.size());
   for (uint32_t i = 0; i < num_machines_; ++i) workers_.emplace_back(i, tree_);
   for (uint32_t i = 0; i < num_sites; ++i) {
-    services_.push_back(
-        std::make_unique<Aggregator>(tree_.machines(), protocol::AggregationLimits{kNever, kNever}));
+    services_.push_back(std::make_unique<Aggregator>(tree_.machines(), protocol::WaitLimits{kNever, kNever}));
   }
   summed_s_.resize(num_machines_, std::vector<double>(layers.size()));
 }

@@ -15,7 +15,7 @@ using protocol::DataType;
 using protocol::Fail;
 using protocol::Keep;
 
-SimStore::SimStore(Environment environment, protocol::Children ranks, protocol::AggregationLimits limits)
+SimStore::SimStore(Environment environment, protocol::Children ranks, protocol::WaitLimits limits)
     : SimCollector(environment), keeper_(std::move(ranks), limits) {}
 
 int32_t SimStore::child_of_rank(uint32_t rank) const {

@@ -10,7 +10,7 @@ namespace byteps::sim {
 
 class SimStore final : public SimCollector {
  public:
-  SimStore(Environment environment, protocol::Children ranks, protocol::AggregationLimits limits);
+  SimStore(Environment environment, protocol::Children ranks, protocol::WaitLimits limits);
 
   int32_t child_of_rank(uint32_t rank) const override;
   Result<Verdict> admit(const protocol::DataHead& head, uint32_t child,

@@ -14,7 +14,7 @@ using protocol::DataHead;
 using protocol::DataType;
 using protocol::Fail;
 
-SimTier::SimTier(Environment environment, protocol::Children children, protocol::AggregationLimits limits,
+SimTier::SimTier(Environment environment, protocol::Children children, protocol::WaitLimits limits,
                  Uplink* uplink, uint32_t num_final_tops)
     : SimCollector(environment),
       aggregator_(std::move(children), limits),

@@ -20,8 +20,8 @@ class Uplink {
 
 class SimTier final : public SimCollector {
  public:
-  SimTier(Environment environment, protocol::Children children, protocol::AggregationLimits limits,
-          Uplink* uplink, uint32_t num_final_tops);
+  SimTier(Environment environment, protocol::Children children, protocol::WaitLimits limits, Uplink* uplink,
+          uint32_t num_final_tops);
 
   int32_t child_of_rank(uint32_t rank) const override { return aggregator_.child_of_rank(rank); }
   Result<Verdict> admit(const protocol::DataHead& head, uint32_t child,

@@ -39,7 +39,7 @@ struct Position {
   // Of the machine's tier, as of Tier.
   Uplink* uplink = nullptr;
   uint32_t num_final_tops = 0;
-  protocol::AggregationLimits limits;
+  protocol::WaitLimits limits;
 };
 
 class Shard {

@@ -16,7 +16,7 @@ using protocol::DataType;
 using protocol::Fail;
 using protocol::Keep;
 
-Store::Store(Environment environment, protocol::Children ranks, protocol::AggregationLimits limits)
+Store::Store(Environment environment, protocol::Children ranks, protocol::WaitLimits limits)
     : Collector(environment), keeper_(std::move(ranks), limits) {}
 
 int32_t Store::child_of_rank(uint32_t rank) const {

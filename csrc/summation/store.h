@@ -17,7 +17,7 @@ namespace byteps::summation {
 class Store final : public Collector {
  public:
   // `ranks`: of protocol::each_rank.
-  Store(Environment environment, protocol::Children ranks, protocol::AggregationLimits limits);
+  Store(Environment environment, protocol::Children ranks, protocol::WaitLimits limits);
 
   int32_t child_of_rank(uint32_t rank) const override;
   Result<Verdict> admit(const protocol::DataHead& head, uint32_t child,

@@ -13,8 +13,8 @@ using protocol::DataHead;
 using protocol::DataType;
 using protocol::Fail;
 
-Tier::Tier(Environment environment, protocol::Children children, protocol::AggregationLimits limits,
-           Uplink* uplink, uint32_t num_final_tops)
+Tier::Tier(Environment environment, protocol::Children children, protocol::WaitLimits limits, Uplink* uplink,
+           uint32_t num_final_tops)
     : Collector(environment),
       aggregator_(std::move(children), limits),
       uplink_(uplink),

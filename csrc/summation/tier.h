@@ -15,8 +15,8 @@ namespace byteps::summation {
 class Tier final : public Collector {
  public:
   // Sums go up through `uplink` (null: never) but for those whose top is a node below `num_final_tops`: they end here.
-  Tier(Environment environment, protocol::Children children, protocol::AggregationLimits limits,
-       Uplink* uplink, uint32_t num_final_tops);
+  Tier(Environment environment, protocol::Children children, protocol::WaitLimits limits, Uplink* uplink,
+       uint32_t num_final_tops);
 
   int32_t child_of_rank(uint32_t rank) const override { return aggregator_.child_of_rank(rank); }
   Result<Verdict> admit(const protocol::DataHead& head, uint32_t child,
