@@ -55,8 +55,9 @@ def check_launcher(command: list[str]) -> None:
     assert finished.returncode == 0 and finished.stdout.count("all is well") == 2, finished.stdout
 
 
-def test_the_job_of_the_environment(tmp_path: Path) -> None:
-    check_all_well(run_job([PROGRAM, "everything", tmp_path / "store"], 2, tmp_path, uses_torch=True))
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_job_of_the_environment(ranks: int, tmp_path: Path) -> None:
+    check_all_well(run_job([PROGRAM, "everything", tmp_path / "store"], ranks, tmp_path, uses_torch=True))
 
 
 def test_the_job_of_the_store(tmp_path: Path) -> None:

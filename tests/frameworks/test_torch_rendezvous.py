@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -101,6 +102,24 @@ def test_all_who_came_hear_who_did_not() -> None:
         for join in joins:
             with pytest.raises(TimeoutError, match=r"ranks 11, 13 did not come to process group 'some' of 4 ranks"):
                 join.result(timeout=10)
+
+
+def test_who_gives_up_before_rank_0_names_the_missing_too() -> None:
+    store = HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        early = pool.submit(join_group, place_of(store, 1, 3, 1.0), nothing_wrong)
+        time.sleep(0.5)
+        late = pool.submit(join_group, place_of(store, 0, 3, 1.0), nothing_wrong)
+        for join in (early, late):
+            with pytest.raises(TimeoutError, match=r"^rank 12 did not come to process group 'some' of 3 ranks"):
+                join.result(timeout=10)
+
+
+def test_a_rank_0_that_comes_and_does_not_answer() -> None:
+    store = HashStore()
+    store.set("byteps/here/1/0", "")
+    with pytest.raises(TimeoutError, match=r"all 2 ranks came .* rank 10 has not answered within 0\.2 s"):
+        join_group(place_of(store, 1, 2, 0.2), nothing_wrong)
 
 
 def test_waiting_ends_when_it_is_in_vain() -> None:
