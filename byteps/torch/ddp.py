@@ -138,11 +138,16 @@ class DistributedDataParallel(nn.Module):
             exchange.paused = before
 
     def synchronize(self) -> None:
-        """Averages the gradients as they are. Backward does it; needed only on a rank that had no backward pass."""
+        """Averages the gradients as they are. Backward does it; needed only on a rank that had no backward pass.
+
+        On a rank that had no forward pass either it stands for one of each.
+        """
         exchange = self._joined()
         if exchange.ended_early:  # others cannot tell, and call this
             exchange.ended_early = False
             return
+        if self.training and self._round_of_forward != exchange.completed:
+            self._synchronize_buffers(exchange)
         exchange.begin_step()
         exchange.synchronize()
 
@@ -169,6 +174,7 @@ class DistributedDataParallel(nn.Module):
         exchange.add(list(named.values()), list(named))
         broadcast_parameters([*named.items(), *self.module.named_buffers()], 0, self._prefix)
         _complete_before_steps(exchange)
+        self._round_of_forward = -1
         self._exchange = exchange
         return exchange
 
@@ -182,7 +188,11 @@ class DistributedDataParallel(nn.Module):
         elif exchange.has_begun:  # and never ended: an exception
             exchange.abandon()
         exchange.hook_unfrozen()
+        self._synchronize_buffers(exchange)
+
+    def _synchronize_buffers(self, exchange: Exchange) -> None:
         if self.broadcast_buffers and not exchange.paused:
+            self._round_of_forward = exchange.completed
             broadcast_buffers_of(self.module, self._prefix)
 
     @eager

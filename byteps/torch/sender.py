@@ -50,6 +50,7 @@ class Sender:
         """
         self._job = current_job()  # an error now rather than in the first backward pass
         self.synchronized = False  # .grad is that of all ranks
+        self.completed = 0  # rounds
         self.paused = False  # gradients that come stay here, and are not counted
         self._names = names
         self._positions = {parameter: position for position, parameter in enumerate(names)}
@@ -96,6 +97,7 @@ class Sender:
         for parameter in unused:
             parameter.grad = None
         self._begin_round()
+        self.completed += 1
         self.synchronized = True
         if errors:
             raise errors[0]

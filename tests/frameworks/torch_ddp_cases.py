@@ -195,12 +195,18 @@ def case_unused_parameters() -> None:
 
 def case_a_rank_without_backward_pass() -> None:
     torch.manual_seed(1)
-    model = bps.DistributedDataParallel(nn.Linear(2, 1))
-    if bps.rank() == 0:
-        model(torch.ones(1, 2)).sum().backward()
-    else:
-        model.synchronize()
-    assert torch.allclose(model.weight.grad, torch.full((1, 2), 1 / bps.size()))
+    for layers in ([nn.Linear(2, 1)], [nn.BatchNorm1d(2), nn.Linear(2, 1)]):  # the others broadcast buffers, or not
+        model = bps.DistributedDataParallel(nn.Sequential(*layers))
+        alone = copy.deepcopy(model.module)
+        x = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+        alone(x)[0].backward()
+        for _ in range(2):
+            model.zero_grad()
+            if bps.rank() == 0:
+                model(x)[0].backward()
+            else:
+                model.synchronize()
+            assert torch.allclose(model.module[-1].weight.grad, alone[-1].weight.grad / bps.size())
 
 
 def case_frozen_and_late_unfrozen_parameters() -> None:
