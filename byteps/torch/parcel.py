@@ -153,6 +153,8 @@ class Single(Parcel):
             and grad.dtype is self.quick_dtype
             and type(grad) is Tensor
             and grad.layout is torch.strided
+            and grad.is_cpu
+            and grad.nbytes == self.nbytes
             and grad.is_contiguous()
             and not grad.is_neg()
         ):

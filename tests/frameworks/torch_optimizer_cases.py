@@ -212,6 +212,19 @@ def case_a_model_cast_after_wrapping() -> None:
                 optimizer.step()
 
 
+def case_a_parameter_that_shrinks_after_wrapping() -> None:
+    if bps.size() == 1:
+        return  # nothing is sent
+    parameter = nn.Parameter(torch.ones(2000))
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), sync="step")
+    for _ in range(2):
+        parameter.sum().backward()
+        optimizer.step()
+    parameter.data, parameter.grad = torch.ones(1000), None
+    with expect_error(InvalidArgumentError, "declared with 2000 elements", "now used with 1000"):
+        parameter.sum().backward()
+
+
 def case_nan_check() -> None:
     last = bps.size() - 1
     for options in ({}, {"groups": 1}, {"sync": "step"}):
