@@ -84,6 +84,8 @@ class Exchange(Sender):
     def abandon(self) -> None:
         """Drops what a backward pass that failed, on all ranks alike, has sent. Its gradients are of no use."""
         self._wait([])
+        if self._nan_check is not None:
+            self._nan_check.forget()
         self._begin_round()
 
     def watch_backward(self) -> None:

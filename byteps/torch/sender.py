@@ -99,10 +99,13 @@ class Sender:
         self._begin_round()
         self.completed += 1
         self.synchronized = True
+        if self._nan_check is not None:
+            try:
+                self._nan_check.report()  # even after an error, which may be this rank's alone
+            except Exception as error:
+                errors.append(error)
         if errors:
             raise errors[0]
-        if self._nan_check is not None:
-            self._nan_check.report()
 
     def hook_unfrozen(self) -> None:
         """Has backward tell of the gradients of parameters that were frozen before."""

@@ -522,6 +522,19 @@ def case_nan_check() -> None:
     model(torch.ones(1, 6)).sum().backward()
 
 
+def case_nan_check_forgets_a_backward_pass_that_fails() -> None:
+    def fail(_: torch.Tensor) -> None:
+        raise ValueError("out of luck")
+
+    model = bps.DistributedDataParallel(mlp(), bucket_cap_mb=1e-6, nan_check=True)
+    hook = model.module[0].weight.register_hook(fail)
+    with expect_error(ValueError, "out of luck"):
+        (model(torch.ones(1, 6)).sum() * torch.nan).backward()
+    hook.remove()
+    model.zero_grad()
+    model(torch.ones(1, 6)).sum().backward()
+
+
 def case_gradients_that_are_kept_over_steps() -> None:
     """zero_grad lets them go; what has them still, has them unchanged unless gradient_as_bucket_view is asked for."""
     for views in (False, True):

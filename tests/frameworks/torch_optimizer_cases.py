@@ -244,6 +244,22 @@ def case_nan_check() -> None:
         optimizer.step()
 
 
+def case_nan_check_of_a_round_that_failed_on_one_rank() -> None:
+    if bps.size() == 1:
+        return  # nothing is in flight
+    model = mlp()
+    optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters(), nan_check=True, sync="step")
+    for _ in range(2):
+        forward_backward(model, *data(0))
+        if bps.rank() == 0:
+            model[0].weight.grad.add_(1)
+            with expect_error(InvalidArgumentError, "changed while it was in flight"):
+                optimizer.step()
+        else:
+            optimizer.step()
+        optimizer.zero_grad()
+
+
 def case_parameters_that_no_rank_uses_are_left_alone() -> None:
     for options in ({}, {"groups": 1}, {"sync": "step"}, {"sync": "step", "bucket_bytes": 1 << 20}):
         model = nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1)])
