@@ -596,7 +596,7 @@ def case_wrong_arguments() -> None:
         (InvalidArgumentError, sgd(model), {"backward_passes_per_step": 0}, "backward_passes_per_step is 0"),
         (InvalidArgumentError, sgd(model), {"bucket_cap_mb": -1}, "bucket_cap_mb is -1"),
         (InvalidArgumentError, sgd(model), {"named_parameters": [("a", p) for p in model.parameters()]}, "twice"),
-        (InvalidArgumentError, plain(model, sgd(model)), {}, "distributed one already"),
+        (InvalidArgumentError, plain(model, sgd(model)), {}, "distributed one already, or has a CrossBarrier"),
     ):
         with expect_error(error, part):
             crossed(model, optimizer, **options)
@@ -611,6 +611,37 @@ def case_wrong_arguments() -> None:
         other = nn.Linear(2 + bps.rank(), 2)
         with expect_error(InvalidArgumentError, "CrossBarrier", "differ"):
             crossed(other, sgd(other))
+
+
+def case_a_step_that_raises_is_not_the_last() -> None:
+    class Moody(torch.optim.SGD):
+        fails = False
+
+        def step(self, closure: object = None) -> None:
+            if self.fails:
+                self.fails = False
+                raise ValueError("out of luck")
+            super().step()
+
+    def make(model: nn.Module) -> Optimizer:
+        sgd(model)  # from now on the step of the base class has hooks, too
+        return Moody(model.parameters(), lr=0.1, momentum=0.9)
+
+    def loop(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> Tensor:
+        optimizer.flush()  # what is left of the step before does not raise
+        optimizer.fails = True
+        with expect_error(ValueError, "out of luck"):
+            optimizer.step()
+        assert [len(group["params"]) for group in optimizer.param_groups] == [6]
+        return plain_loop(model, optimizer, x, y)
+
+    torch.manual_seed(1)
+    model = mlp()
+    optimizer = crossed(model, make(model), per_parameter=True)
+    x, y = data(0)
+    losses = [plain_loop(model, optimizer, x, y).item()]
+    losses += [loop(model, optimizer, x, y).item() for _ in range(STEPS)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.9 * losses[0], losses
 
 
 def case_what_it_cannot_be_combined_with() -> None:

@@ -109,6 +109,18 @@ def case_gradients_touched_while_in_flight() -> None:
     assert_equal_on_all_ranks_after_broadcast(model, optimizer)
 
 
+def case_an_optimizer_that_is_another_tools() -> None:
+    for wrap in (
+        lambda model, optimizer: bps.DistributedOptimizer(optimizer),
+        lambda model, optimizer: bps.DistributedOptimizer(optimizer, asynchronous=True),
+        bps.CrossBarrier,
+    ):
+        model = mlp()
+        optimizer = wrap(model, sgd(model))
+        with expect_error(InvalidArgumentError, "distributed one already, or has a CrossBarrier"):
+            bps.DistributedOptimizer(optimizer)
+
+
 def case_wrong_arguments() -> None:
     model = mlp()
     for options, part in (
