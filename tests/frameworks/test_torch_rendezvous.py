@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from byteps import runtime  # noqa: E402
 from byteps.errors import InvalidArgumentError, PeerLostError, TimeoutError  # noqa: E402
 from byteps.ops import Buffer, ReduceOp, push_pull_buffer, synchronize  # noqa: E402
 from byteps.runtime import Job  # noqa: E402
+from byteps.torch.c10d import group  # noqa: E402
 from byteps.torch.c10d.address import listen, reachable_host  # noqa: E402
 from byteps.torch.c10d.place import Place  # noqa: E402
 from byteps.torch.c10d.rendezvous import join_group  # noqa: E402
@@ -140,6 +143,24 @@ def test_one_rank_needs_nobody() -> None:
     assert sums([job]) == [1.0]
     runtime.leave(job)
     runtime.leave(job)  # may be repeated
+
+
+def test_a_group_whose_gloo_fails_leaves_no_job_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Place) -> None:
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr(group, "_inner_gloo", fail)
+    options = SimpleNamespace(
+        store=HashStore(),
+        group_rank=0,
+        group_size=1,
+        timeout=timedelta(seconds=20),
+        group_id="default",
+        global_ranks_in_group=[],
+    )
+    with pytest.raises(RuntimeError, match="no such device"):
+        group.create_group(options, None)
+    assert not runtime.is_initialized()
 
 
 def test_where_rank_0_is_reached(tmp_path: Path) -> None:
