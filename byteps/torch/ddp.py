@@ -202,7 +202,7 @@ class DistributedDataParallel(nn.Module):
         if exchange is not None and not exchange.paused and torch.is_grad_enabled():
             begin = eager(partial(_begin, weakref.ref(exchange)))
             for tensor in tree_leaves(output):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                if isinstance(tensor, Tensor) and tensor.grad_fn is not None:  # a leaf would keep it for ever
                     tensor.register_hook(begin)
 
 

@@ -373,6 +373,23 @@ def case_a_gradient_of_inputs_sends_nothing() -> None:
         assert gradient.any() and model.module[0].weight.grad is None
 
 
+def case_an_output_that_is_a_parameter_gets_no_hooks() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.ones(3))
+
+        def forward(self) -> torch.Tensor:
+            return self.table
+
+    model = bps.DistributedDataParallel(Table())
+    for _ in range(2):
+        model.zero_grad()
+        (model() * (bps.rank() + 1)).sum().backward()
+        assert torch.equal(model.table.grad, torch.full((3,), (bps.size() + 1) / 2))
+    assert not model.table._backward_hooks
+
+
 def case_it_is_transparent() -> None:
     module = mlp()
     module.note = "mine"
