@@ -17,10 +17,11 @@ from typing import Any, TypeVar, cast
 import torch
 
 from byteps.errors import InvalidArgumentError
-from byteps.ops import Handle, ReduceOp, accumulate_buffer, check_staleness, seed_buffer, synchronize
+from byteps.ops import Handle, ReduceOp, accumulate_buffer, check_staleness, seed_buffer
 from byteps.runtime import Job, current_job
 from byteps.torch.agreement import check_agreement
 from byteps.torch.eager import eager
+from byteps.torch.ops import synchronize_all
 from byteps.torch.reclass import Reclassed, Within, closure_of, reclass, within
 from byteps.torch.tensor import stage, wire_name
 
@@ -193,7 +194,7 @@ class _Weights:
         newcomers = [each for each in self._weights if each.base is None and each.parameter.requires_grad]
         handles = [self._seed(weight) for weight in newcomers]
         changed = False
-        for weight, base in zip(newcomers, _wait(handles), strict=True):
+        for weight, base in zip(newcomers, synchronize_all(handles), strict=True):
             weight.base = base
             if not torch.equal(base, weight.parameter):
                 changed = True
@@ -213,7 +214,7 @@ class _Weights:
         joined = [weight for weight in self._weights if weight.base is not None]
         try:
             handles = [self._push(weight) for weight in joined]  # all under way before the first is waited for
-            bases = _wait(handles)
+            bases = synchronize_all(handles)
         except BaseException:
             for weight in joined:
                 weight.base = None
@@ -228,7 +229,7 @@ class _Weights:
         node.barrier()  # every change of every rank has been answered
         joined = [weight for weight in self._weights if weight.base is not None]
         handles = [self._seed(weight) for weight in joined]
-        for weight, base in zip(joined, _wait(handles), strict=True):
+        for weight, base in zip(joined, synchronize_all(handles), strict=True):
             weight.base = base
             weight.parameter.copy_(base)
         node.barrier()  # nobody leaves, and takes along what others have not got yet
@@ -260,17 +261,3 @@ class _Weights:
 
         name = wire_name(weight.name, staged)
         return accumulate_buffer(staged.buffer, staged.buffer, name, self._staleness, weight.priority, finish)
-
-
-def _wait(handles: list[Handle]) -> list[Tensor]:
-    """The results; the first error if there is one, when none is in flight any more."""
-    results: list[Tensor] = []
-    first_error: Exception | None = None
-    for handle in handles:
-        try:
-            results.append(cast(Tensor, synchronize(handle)))
-        except Exception as error:
-            first_error = first_error or error
-    if first_error is not None:
-        raise first_error
-    return results

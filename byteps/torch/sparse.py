@@ -9,7 +9,7 @@ import torch
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import Handle, ReduceOp
 from byteps.runtime import current_job
-from byteps.torch.ops import broadcast_async_, start_push_pull, synchronize
+from byteps.torch.ops import broadcast_async_, start_push_pull, synchronize, synchronize_all
 
 __all__ = ["RowExchange", "densify"]
 
@@ -64,14 +64,7 @@ class RowExchange:
 
     def finish(self) -> Tensor | None:
         """Waits for the rows, and puts the gradient together; None if no rank has one."""
-        first_error: Exception | None = None
-        for handle in self._handles:  # all of them: the core uses their memory until they are done
-            try:
-                synchronize(handle)
-            except Exception as error:
-                first_error = first_error or error
-        if first_error is not None:
-            raise first_error
+        synchronize_all(self._handles)
         if len(self._payloads) < self._size:
             return None  # send_payload has raised
         dims = {int(dim) for _, dim in self._header.tolist() if dim}
