@@ -265,11 +265,10 @@ class Sender:
     def _wait(self, errors: list[Exception]) -> None:
         """Waits for all that is in flight, whatever happens: none may be left when the next round begins."""
         for parcel in self._in_flight:
-            if parcel.rows is not None:
-                try:
-                    parcel.rows.send_payload()
-                except Exception as error:
-                    errors.append(error)
+            try:
+                parcel.proceed()
+            except Exception as error:
+                errors.append(error)
         written: list[Tensor] = []
         while self._in_flight:
             parcel = self._in_flight[0]
