@@ -109,8 +109,9 @@ class Exchange(Sender):
             self._not_launched = sum(parcel.is_due(self._passes) for parcel in self._parcels)
             if self._options.sync == "backward":
                 self._warn(
-                    "compiled autograd does not tell the end of backward: optimizer.step() waits, and gradients must "
-                    "not be touched before it without optimizer.synchronize()"
+                    "compiled autograd does not tell the end of backward: gradients are those of all ranks when the "
+                    "last parameter has its own; where one gets none, optimizer.step() waits, and gradients must not "
+                    "be touched before it without optimizer.synchronize()"
                 )
         else:
             self._watch(backward, is_nested())

@@ -71,8 +71,9 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         backward_passes_per_step: how many backward passes add to a gradient before it is sent.
         op: what becomes of the ranks' gradients.
         sync: who waits for the gradients. "backward": the end of the last backward pass, so that clipping and
-            `GradScaler` find the gradients of all ranks. "step": `step`, or `optimizer.synchronize()` where gradients
-            are read or changed before it. "auto": as "backward", but where compiled autograd hides its end, as "step".
+            `GradScaler` find the gradients of all ranks. Compiled autograd hides that end: there the last gradient
+            waits, or `step` if a parameter got none, and a warning says so. "auto": as "backward", without the warning.
+            "step": `step`, or `optimizer.synchronize()` where gradients are read or changed before it.
         groups: how many groups of about the same size to send the gradients in, or lists of parameters that travel
             together. For models with many small parameters.
         num_groups: Horovod's older name for a number of groups.

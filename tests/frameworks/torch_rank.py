@@ -1,8 +1,8 @@
 """A rank that trains with DistributedOptimizer, for tests that look at it from outside.
 
-python torch_rank.py train STEPS MODE      prints "steps done", "fds N", "rss KIB" and counts of objects now and then
-python torch_rank.py die MODE MOMENT       rank 1 ends itself in the middle; the others print what they raise
-python torch_rank.py cycles COUNT          init, some steps, shutdown, so many times
+python torch_rank.py train STEPS MODE      prints "held OBJECTS DESCRIPTORS KIB" a quarter of the way and at the end
+python torch_rank.py die MODE MOMENT       the last rank ends itself in the middle; the others print what they raise
+python torch_rank.py cycles COUNT          init, some steps, shutdown, so many times; prints as train does
 """
 
 from __future__ import annotations
