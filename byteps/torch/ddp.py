@@ -19,7 +19,7 @@ from byteps.errors import InvalidArgumentError
 from byteps.torch.asynchronous import warn_if_asynchronous
 from byteps.torch.backward_end import current_backward
 from byteps.torch.broadcast import broadcast_parameters
-from byteps.torch.buffers import broadcast_buffers as broadcast_buffers_of
+from byteps.torch.buffers import broadcast_buffers
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.eager import eager
 from byteps.torch.exchange import Exchange
@@ -193,7 +193,7 @@ class DistributedDataParallel(nn.Module):
     def _synchronize_buffers(self, exchange: Exchange) -> None:
         if self.broadcast_buffers and not exchange.paused:
             self._round_of_forward = exchange.completed
-            broadcast_buffers_of(self.module, self._prefix)
+            broadcast_buffers(self.module, self._prefix)
 
     @eager
     def _watch(self, output: Any) -> None:

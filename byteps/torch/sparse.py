@@ -35,7 +35,6 @@ class RowExchange:
         self._name = name
         self._rank, self._size = job.rank, job.size
         self._divisor = job.size if op is ReduceOp.Average else 1
-        self._priority = priority
         self._like = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
         self._shape = parameter.shape
         self._rows = None if grad is None else grad.detach().coalesce()

@@ -409,9 +409,6 @@ def case_clipping_and_scaler_after_synchronize() -> None:
         assert_same_bits(loop=loop)
         assert_same_bits(loop=loop, make_optimizer=OPTIMIZERS["adamw fused"])
 
-    def sometimes(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> Tensor:
-        return (clip if x[0, 0] > 0 or scaled_by_rank(x) else plain_loop)(model, optimizer, x, y)
-
     def scaled_by_rank(x: Tensor) -> bool:
         return bool(bps.push_pull(x[0, 0], name="decision") > 0)
 

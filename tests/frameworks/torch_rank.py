@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-import tracemalloc
 from pathlib import Path
 
 import torch
@@ -75,10 +74,8 @@ def train(steps: int, mode: str) -> None:
     for number in range(1, steps + 1):
         trainer.step()
         if number == steps // 4:
-            tracemalloc.start()
             say("held", *held())
     say("held", *held())
-    say("python KIB", tracemalloc.get_traced_memory()[0] // 1024)
     bps.shutdown()
 
 
