@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.cases import Outcome, names_of, run_cases
-from support.cluster import RAISED, Cluster
+from support.cluster import RAISED, Cluster, wait_until
 
 pytest.importorskip("torch")
 
@@ -62,9 +62,8 @@ def weights_of(output: str) -> list[str]:
 @pytest.mark.parametrize("staleness", ["0", "2", "inf"])
 def test_steps_of_all_ranks_add_up(tmp_path: Path, servers: int, staleness: str) -> None:
     with asynchronous_job(tmp_path, 2 * [["step*20", "settle"]], staleness, servers) as cluster:
-        settled = {
-            weights_of(cluster[f"rank {rank}"].output)[-1] for rank in (0, 1) if not cluster[f"rank {rank}"].end()
-        }
+        assert [cluster[f"rank {rank}"].end() for rank in (0, 1)] == [0, 0], cluster.describe()
+        settled = {weights_of(cluster[f"rank {rank}"].output)[-1] for rank in (0, 1)}
         # Without a bound, who comes late makes no update in its first step.
         assert settled <= {"40"} if staleness == "0" else settled <= {"39", "40"}, cluster.describe()
         assert len(settled) == 1, cluster.describe()
@@ -101,10 +100,12 @@ def test_weights_are_kept_anywhere(tmp_path: Path, placement: str, servers: int,
 @pytest.mark.parametrize("servers", [0, 1])
 def test_a_rank_is_no_further_ahead_than_the_staleness_says(tmp_path: Path, servers: int) -> None:
     plans = [["step*20", "settle"], ["step", "pause", "step*19", "settle"]]
-    with asynchronous_job(tmp_path, plans, "2", servers) as cluster:
+    with asynchronous_job(tmp_path, plans, "2", servers, env={"BYTEPS_STALL_WARNING_S": "1"}) as cluster:
         fast, slow = cluster["rank 0"], cluster["rank 1"]
         slow.wait_for("did step\n")
         fast.wait_for("step 3: ")  # two more than the slow one: as far as it may go
+        said_to_wait = "round 5 of rank 0"  # with the fourth step: the first round has brought the weights
+        wait_until(lambda: any(said_to_wait in member.output for member in cluster.members.values()), cluster.describe)
         assert "step 4: " not in fast.output
         slow.resume_plan()
         assert fast.end() == slow.end() == 0, cluster.describe()

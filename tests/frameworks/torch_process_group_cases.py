@@ -394,12 +394,15 @@ def case_sizes_that_never_come_again() -> None:
         dist.broadcast(copied := mine(number), dist.get_world_size() - 1)
         assert torch.equal(reduced, summed(number))
         assert torch.equal(copied, of_rank(dist.get_world_size() - 1, number))
-    for odd in (mine(largest, 3).T, mine(largest + 1)[1:], torch.empty(0), mine(1000).half()):
-        tensor = odd.clone(memory_format=torch.preserve_format)
+    for make in (
+        lambda rank: of_rank(rank, largest, 3).T,
+        lambda rank: of_rank(rank, largest + 1)[1:],
+        lambda rank: torch.empty(0),
+        lambda rank: of_rank(rank, 1000).half(),
+    ):
+        tensor = make(dist.get_rank())
         dist.all_reduce(tensor)
-        expected = odd.float().clone()
-        dist.all_reduce(expected, group=dist.group.WORLD)
-        assert torch.equal(tensor.float(), expected)
+        assert torch.equal(tensor, sum(make(rank) for rank in range(dist.get_world_size())))
     parts = [torch.zeros(largest + rank) for rank in range(dist.get_world_size())]
     dist.all_gather(parts, mine(largest + dist.get_rank()))
     assert all(torch.equal(part, of_rank(rank, largest + rank)) for rank, part in enumerate(parts))
