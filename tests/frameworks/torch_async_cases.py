@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from unittest import TestCase, mock
 
 import torch
-from frameworks.torch_training_cases import assert_same_training, data, forward_backward, mlp, my_share, sgd
+from frameworks.torch_training import assert_same_training, data, forward_backward, mlp, my_share, sgd
 from support.expect import expect_error
 from torch import nn
 

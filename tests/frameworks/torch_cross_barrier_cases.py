@@ -9,8 +9,7 @@ import weakref
 from collections.abc import Callable
 
 import torch
-from frameworks.torch_ddp_cases import Words
-from frameworks.torch_training_cases import data, mlp, my_share
+from frameworks.torch_training import Words, data, mlp, my_share
 from support.expect import expect_error
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR, StepLR

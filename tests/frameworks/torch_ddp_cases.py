@@ -13,8 +13,19 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from frameworks.torch_backward_end_cases import Nested
-from frameworks.torch_training_cases import STEPS, Checkpointed, data, mlp, my_share, sgd, small
+from frameworks.torch_training import (
+    STEPS,
+    Checkpointed,
+    Nested,
+    Tied,
+    Words,
+    assert_close,
+    data,
+    mlp,
+    my_share,
+    sgd,
+    small,
+)
 from support.expect import expect_error
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -64,12 +75,6 @@ def trained_alone(
     for number in range(STEPS):
         loop(model, optimizer, *data(number, shape))
     return model
-
-
-def assert_close(expected: nn.Module, got: nn.Module, tolerance: float = 1e-6) -> None:
-    for (name, one), other in zip(expected.named_parameters(), got.parameters(), strict=True):
-        difference = (one - other).abs().max().item()
-        assert difference <= tolerance, f"{name} differs by {difference}"
 
 
 def assert_same_training(
@@ -224,16 +229,6 @@ def case_frozen_and_late_unfrozen_parameters() -> None:
 
 
 def case_shared_parameters_and_checkpointing() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(6, 6)
-            self.again = self.inner
-            self.head = nn.Linear(6, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.again(torch.tanh(self.inner(x))))
-
     class Reentrant(nn.Module):
         """A backward pass within the backward pass, which ends long before."""
 
@@ -474,20 +469,6 @@ class Lookup(nn.Module):
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
         return nn.functional.embedding(indices, self.table, sparse=True) * self.other
-
-
-class Words(nn.Module):
-    """Of data: a table with sparse gradients, one that only even ranks use, and a dense rest."""
-
-    def __init__(self, sparse: bool = True) -> None:
-        super().__init__()
-        self.table, self.other = nn.Embedding(40, 3, sparse=sparse), nn.EmbeddingBag(40, 3, sparse=sparse, mode="sum")
-        self.head = nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor, own: bool = True) -> torch.Tensor:
-        words = (x[:, 0].abs() * 13).long().clamp(max=39)
-        x = torch.tanh(self.table(words))
-        return self.head(x + self.other(words[:, None]) if own else x)
 
 
 class WordsOfEvenRanks(Words):
