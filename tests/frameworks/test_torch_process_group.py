@@ -13,7 +13,11 @@ pytest.importorskip("torch")
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
 
-from frameworks import torch_process_group_cases, torch_process_group_training_cases  # noqa: E402
+from frameworks import (  # noqa: E402
+    torch_process_group_cases,
+    torch_process_group_groups_cases,
+    torch_process_group_training_cases,
+)
 from frameworks.process_group_runs import check_all_well, run_in_store, run_launcher  # noqa: E402
 
 PROGRAM = Path(__file__).parent / "process_group_program.py"
@@ -22,6 +26,11 @@ PROGRAM = Path(__file__).parent / "process_group_program.py"
 @pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks}-ranks")
 def collectives(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return run_cases(torch_process_group_cases.__name__, request.param, tmp_path_factory.mktemp("job"))
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks}-ranks")
+def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return run_cases(torch_process_group_groups_cases.__name__, request.param, tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks}-ranks")
@@ -36,6 +45,15 @@ def test_collectives(collectives: Outcome, case: str) -> None:
 
 def test_every_rank_exits_well_after_collectives(collectives: Outcome) -> None:
     collectives.check_exit()
+
+
+@pytest.mark.parametrize("case", names_of(torch_process_group_groups_cases))
+def test_groups(groups: Outcome, case: str) -> None:
+    groups.check(case)
+
+
+def test_every_rank_exits_well_after_groups(groups: Outcome) -> None:
+    groups.check_exit()
 
 
 @pytest.mark.parametrize("case", names_of(torch_process_group_training_cases))
