@@ -88,12 +88,12 @@ def held() -> tuple[int, int, int]:
 def die(mode: str, moment: str) -> None:
     bps.init()
     trainer = Trainer(mode)
-    for _ in range(3):
-        trainer.step()
     victim = bps.rank() == bps.size() - 1
-    if victim and moment == "backward":
-        trainer.model.body[2].register_full_backward_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     try:
+        for _ in range(3):  # others may still be in the last of them when the victim dies
+            trainer.step()
+        if victim and moment == "backward":
+            trainer.model.body[2].register_full_backward_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         while True:
             if victim and moment == "forward":
                 os._exit(1)
