@@ -17,13 +17,15 @@ from typing import Any, TypeVar, cast
 import torch
 
 from byteps.errors import InvalidArgumentError
-from byteps.ops import Handle, ReduceOp, accumulate_buffer, check_staleness, seed_buffer, synchronize
+from byteps.ops import Handle, ReduceOp, accumulate_buffer, check_staleness, seed_buffer
 from byteps.runtime import Job, current_job
 from byteps.torch.agreement import check_agreement
 from byteps.torch.eager import eager
+from byteps.torch.ops import synchronize_all
+from byteps.torch.reclass import Reclassed, Within, closure_of, reclass, within
 from byteps.torch.tensor import stage, wire_name
 
-__all__ = ["Asynchronous", "choose_staleness", "make_asynchronous", "warn_if_asynchronous"]
+__all__ = ["choose_staleness", "make_asynchronous", "warn_if_asynchronous"]
 
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
 Tensor = torch.Tensor
@@ -81,19 +83,17 @@ def make_asynchronous(
         weights.add_group(group["params"], index)
     arguments = f"asynchronous training with staleness={staleness}, op={op.name}"
     check_agreement("DistributedOptimizer", [arguments, *sorted(weights.describe())], f"{prefix}agreement")
-    plain = type(optimizer)
-    optimizer.__class__ = type(plain.__name__, (Asynchronous, plain), {"__module__": plain.__module__, "plain": plain})
-    cast("Asynchronous", optimizer)._weights = weights
+    reclass(optimizer, _Asynchronous)
+    cast("_Asynchronous", optimizer)._weights = weights
     # Hooks, not an override of step: see DistributedOptimizer.
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
     return optimizer
 
 
-class Asynchronous(torch.optim.Optimizer):
+class _Asynchronous(Reclassed, torch.optim.Optimizer):
     """What is added to the optimizer's class."""
 
-    plain: type[torch.optim.Optimizer]
     _weights: _Weights
 
     def settle(self) -> None:
@@ -120,28 +120,24 @@ class Asynchronous(torch.optim.Optimizer):
         super().add_param_group(param_group)
         self._weights.add_group(self.param_groups[-1]["params"], len(self.param_groups) - 1)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _new, (self.plain,), self.__getstate__()
-
-
-def _new(plain: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    return plain.__new__(plain)
-
 
 @eager
-def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    changed = cast("Asynchronous", optimizer)._weights.join()
-    if changed and closure is None:  # a closure computes the gradients after this
+def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(optimizer, Within):
+        return None
+    changed = cast("_Asynchronous", optimizer)._weights.join()
+    if changed and closure_of(args, kwargs) is None:  # a closure computes the gradients after this
         log.info("the weights have moved on since this rank got them: it makes no update in its first step")
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
+    return (within(optimizer, optimizer.param_groups), *args[1:]), kwargs
 
 
 @eager
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    cast("Asynchronous", optimizer)._weights.exchange()
+    if not isinstance(optimizer, Within):
+        cast("_Asynchronous", optimizer)._weights.exchange()
 
 
 class _Weight:
@@ -198,7 +194,7 @@ class _Weights:
         newcomers = [each for each in self._weights if each.base is None and each.parameter.requires_grad]
         handles = [self._seed(weight) for weight in newcomers]
         changed = False
-        for weight, base in zip(newcomers, _wait(handles), strict=True):
+        for weight, base in zip(newcomers, synchronize_all(handles), strict=True):
             weight.base = base
             if not torch.equal(base, weight.parameter):
                 changed = True
@@ -218,7 +214,7 @@ class _Weights:
         joined = [weight for weight in self._weights if weight.base is not None]
         try:
             handles = [self._push(weight) for weight in joined]  # all under way before the first is waited for
-            bases = _wait(handles)
+            bases = synchronize_all(handles)
         except BaseException:
             for weight in joined:
                 weight.base = None
@@ -233,7 +229,7 @@ class _Weights:
         node.barrier()  # every change of every rank has been answered
         joined = [weight for weight in self._weights if weight.base is not None]
         handles = [self._seed(weight) for weight in joined]
-        for weight, base in zip(joined, _wait(handles), strict=True):
+        for weight, base in zip(joined, synchronize_all(handles), strict=True):
             weight.base = base
             weight.parameter.copy_(base)
         node.barrier()  # nobody leaves, and takes along what others have not got yet
@@ -265,17 +261,3 @@ class _Weights:
 
         name = wire_name(weight.name, staged)
         return accumulate_buffer(staged.buffer, staged.buffer, name, self._staleness, weight.priority, finish)
-
-
-def _wait(handles: list[Handle]) -> list[Tensor]:
-    """The results; the first error if there is one, when none is in flight any more."""
-    results: list[Tensor] = []
-    first_error: Exception | None = None
-    for handle in handles:
-        try:
-            results.append(cast(Tensor, synchronize(handle)))
-        except Exception as error:
-            first_error = first_error or error
-    if first_error is not None:
-        raise first_error
-    return results

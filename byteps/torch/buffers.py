@@ -14,25 +14,24 @@ Tensor = torch.Tensor
 
 
 @torch.no_grad()
-def broadcast_buffers(module: nn.Module, prefix: str, root_rank: int = 0) -> None:
-    """Replaces all buffers by those of rank `root_rank`, in one message. Blocks.
+def broadcast_buffers(module: nn.Module, prefix: str) -> None:
+    """Replaces all buffers by those of rank 0, in one message. Blocks.
 
     Args:
         module: with the same buffers on all ranks.
         prefix: of the message's name.
-        root_rank: whose buffers.
     """
     # Wide types first, so that every buffer's bytes are aligned.
     buffers = sorted((buffer for buffer in module.buffers() if buffer.numel()), key=lambda b: -b.element_size())
     if not buffers or size() == 1:
         return
     nbytes = sum(buffer.nbytes for buffer in buffers)
-    if rank() == root_rank:
+    if rank() == 0:
         message = torch.cat([buffer.detach().cpu().reshape(-1).view(torch.uint8) for buffer in buffers])
     else:
         message = torch.empty(nbytes, dtype=torch.uint8)
-    broadcast_(message, root_rank, f"{prefix}buffers.{nbytes}")
-    if rank() == root_rank:
+    broadcast_(message, 0, f"{prefix}buffers.{nbytes}")
+    if rank() == 0:
         return
     for buffer, part in zip(buffers, message.split([buffer.nbytes for buffer in buffers]), strict=True):
         buffer.copy_(part.view(buffer.dtype).view(buffer.shape))

@@ -18,6 +18,7 @@ from byteps.torch.eager import eager
 from byteps.torch.gates import Gates
 from byteps.torch.lazy_step import LazyStep
 from byteps.torch.options import Options, Owner, bytes_of_megabytes, check_passes
+from byteps.torch.reclass import Reclassed, Within, closure_of, reclass, within
 
 __all__ = ["CrossBarrier"]
 
@@ -100,28 +101,25 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
     lazy.add(*_new_ones(names, optimizer, lazy))
     gates = Gates(model, lazy)
 
-    _reclass(optimizer, _CrossBarrier)
+    reclass(optimizer, _CrossBarrier)
     wrapped = cast("_CrossBarrier", optimizer)
     wrapped._lazy, wrapped._gates, wrapped._names, wrapped._steps_left = lazy, gates, names, num_steps
     # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into
     # the instance, where it would win.
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
-    _reclass(model, _Gated)
+    reclass(model, _Gated)
     cast("_Gated", model)._gates, cast("_Gated", model)._lazy = gates, lazy
     return optimizer
 
 
-class _CrossBarrier(torch.optim.Optimizer):
+class _CrossBarrier(Reclassed, torch.optim.Optimizer):
     """What CrossBarrier adds to the optimizer's class."""
 
-    plain: type[torch.optim.Optimizer]
     _lazy: LazyStep
     _gates: Gates
     _names: dict[Tensor, str]
     _steps_left: int
-    _own_groups: list[dict[str, Any]] | None = None  # while step() runs without parameters
-    _nested = 0  # steps within that
 
     def flush(self) -> None:
         """Waits until the last step is complete, for all parameters."""
@@ -157,15 +155,14 @@ class _CrossBarrier(torch.optim.Optimizer):
         for parameter in new[0]:
             self._gates.add_to_root(parameter)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         self.flush()
-        return _new, (self.plain,), self.__getstate__()
+        return super().__getstate__()
 
 
-class _Gated(nn.Module):
+class _Gated(Reclassed, nn.Module):
     """What CrossBarrier adds to the model's class."""
 
-    plain: type[nn.Module]
     _gates: Gates
     _lazy: LazyStep
 
@@ -188,10 +185,9 @@ class _Gated(nn.Module):
             elif parameter.grad is not None:
                 parameter.grad.detach_().zero_()
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         self._lazy.flush()
-        state = {key: value for key, value in self.__dict__.items() if key not in ("_gates", "_lazy")}
-        return _new, (self.plain,), state
+        return {key: value for key, value in self.__dict__.items() if key not in ("_gates", "_lazy")}
 
     @eager
     def _flush(self) -> None:
@@ -202,26 +198,12 @@ class _Gated(nn.Module):
         return (parameter for _, parameter in super().named_parameters())
 
 
-def _new(plain: Any) -> Any:
-    return plain.__new__(plain)
-
-
-def _reclass(instance: Any, addition: type[Any]) -> None:
-    plain = type(instance)
-    members = {"__module__": plain.__module__, "__doc__": plain.__doc__, "plain": plain}
-    instance.__class__ = type(plain.__name__, (addition, plain), members)
-
-
 @eager
-def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     wrapped = cast("_CrossBarrier", optimizer)
-    if wrapped._lazy.applying:  # the class's step calls that of its base class
-        return
-    if wrapped._own_groups is not None:
-        wrapped._nested += 1
-        return
-    closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    if closure is not None:
+    if isinstance(wrapped, Within) or wrapped._lazy.applying:  # the class's step calls that of its base class
+        return None
+    if closure_of(args, kwargs) is not None:
         raise InvalidArgumentError(
             "CrossBarrier: step(closure) needs the gradients at once: call backward before step, or use "
             "DistributedOptimizer"
@@ -232,22 +214,17 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
             "CrossBarrier: GradScaler looks for infinities in gradients that are in flight: call "
             "optimizer.synchronize() before scaler.step(), or use DistributedOptimizer"
         )
-    if not wrapped._lazy.begin():
-        return
-    wrapped._own_groups = optimizer.param_groups
-    optimizer.param_groups = [{**group, "params": []} for group in optimizer.param_groups]  # nothing to do as yet
+    groups = optimizer.param_groups
+    if wrapped._lazy.begin():
+        groups = [{**group, "params": []} for group in groups]  # nothing to do as yet
+    return (within(optimizer, groups), *args[1:]), kwargs
 
 
 @eager
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     wrapped = cast("_CrossBarrier", optimizer)
-    if wrapped._lazy.applying:
+    if isinstance(wrapped, Within) or wrapped._lazy.applying:
         return
-    if wrapped._nested:
-        wrapped._nested -= 1
-        return
-    if wrapped._own_groups is not None:
-        optimizer.param_groups, wrapped._own_groups = wrapped._own_groups, None
     wrapped._lazy.synchronized = False
     wrapped._steps_left -= 1
     if wrapped._steps_left <= 0:
@@ -265,8 +242,10 @@ def _new_ones(
 
 def _check(model: nn.Module, optimizer: torch.optim.Optimizer, per_parameter: bool, passes: int) -> None:
     plain = type(optimizer)
-    if hasattr(plain, "plain"):
-        raise InvalidArgumentError("CrossBarrier: this optimizer is a distributed one already")
+    if isinstance(optimizer, Reclassed):
+        raise InvalidArgumentError(
+            "CrossBarrier: this optimizer is a distributed one already, or has a CrossBarrier: use one of them"
+        )
     if isinstance(model, DistributedDataParallel | nn.parallel.DistributedDataParallel):
         raise InvalidArgumentError("CrossBarrier: the model averages its gradients itself: pass model.module")
     if isinstance(model, _Gated):

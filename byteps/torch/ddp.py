@@ -19,7 +19,7 @@ from byteps.errors import InvalidArgumentError
 from byteps.torch.asynchronous import warn_if_asynchronous
 from byteps.torch.backward_end import current_backward
 from byteps.torch.broadcast import broadcast_parameters
-from byteps.torch.buffers import broadcast_buffers as broadcast_buffers_of
+from byteps.torch.buffers import broadcast_buffers
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.eager import eager
 from byteps.torch.exchange import Exchange
@@ -138,11 +138,16 @@ class DistributedDataParallel(nn.Module):
             exchange.paused = before
 
     def synchronize(self) -> None:
-        """Averages the gradients as they are. Backward does it; needed only on a rank that had no backward pass."""
+        """Averages the gradients as they are. Backward does it; needed only on a rank that had no backward pass.
+
+        On a rank that had no forward pass either it stands for one of each.
+        """
         exchange = self._joined()
         if exchange.ended_early:  # others cannot tell, and call this
             exchange.ended_early = False
             return
+        if self.training and self._round_of_forward != exchange.completed:
+            self._synchronize_buffers(exchange)
         exchange.begin_step()
         exchange.synchronize()
 
@@ -169,6 +174,7 @@ class DistributedDataParallel(nn.Module):
         exchange.add(list(named.values()), list(named))
         broadcast_parameters([*named.items(), *self.module.named_buffers()], 0, self._prefix)
         _complete_before_steps(exchange)
+        self._round_of_forward = -1
         self._exchange = exchange
         return exchange
 
@@ -182,8 +188,12 @@ class DistributedDataParallel(nn.Module):
         elif exchange.has_begun:  # and never ended: an exception
             exchange.abandon()
         exchange.hook_unfrozen()
+        self._synchronize_buffers(exchange)
+
+    def _synchronize_buffers(self, exchange: Exchange) -> None:
         if self.broadcast_buffers and not exchange.paused:
-            broadcast_buffers_of(self.module, self._prefix)
+            self._round_of_forward = exchange.completed
+            broadcast_buffers(self.module, self._prefix)
 
     @eager
     def _watch(self, output: Any) -> None:
@@ -192,7 +202,7 @@ class DistributedDataParallel(nn.Module):
         if exchange is not None and not exchange.paused and torch.is_grad_enabled():
             begin = eager(partial(_begin, weakref.ref(exchange)))
             for tensor in tree_leaves(output):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                if isinstance(tensor, Tensor) and tensor.grad_fn is not None:  # a leaf would keep it for ever
                     tensor.register_hook(begin)
 
 

@@ -84,6 +84,8 @@ class Exchange(Sender):
     def abandon(self) -> None:
         """Drops what a backward pass that failed, on all ranks alike, has sent. Its gradients are of no use."""
         self._wait([])
+        if self._nan_check is not None:
+            self._nan_check.forget()
         self._begin_round()
 
     def watch_backward(self) -> None:
@@ -107,8 +109,9 @@ class Exchange(Sender):
             self._not_launched = sum(parcel.is_due(self._passes) for parcel in self._parcels)
             if self._options.sync == "backward":
                 self._warn(
-                    "compiled autograd does not tell the end of backward: optimizer.step() waits, and gradients must "
-                    "not be touched before it without optimizer.synchronize()"
+                    "compiled autograd does not tell the end of backward: gradients are those of all ranks when the "
+                    "last parameter has its own; where one gets none, optimizer.step() waits, and gradients must not "
+                    "be touched before it without optimizer.synchronize()"
                 )
         else:
             self._watch(backward, is_nested())

@@ -32,6 +32,10 @@ class NanCheck:
             if not values.isfinite().all():
                 self._suspects.append(gradient.name)
 
+    def forget(self) -> None:
+        """What was sent is dropped, on all ranks alike."""
+        self._suspects.clear()
+
     def report(self) -> None:
         """On all ranks at once, when all gradients are sent.
 

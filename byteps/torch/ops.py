@@ -13,7 +13,7 @@ Arguments that the functions share:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -47,6 +47,7 @@ __all__ = [
     "push_pull_async_inplace",
     "push_pull_inplace",
     "synchronize",
+    "synchronize_all",
 ]
 
 Tensor = torch.Tensor
@@ -257,12 +258,17 @@ def poll(handle: Handle | GroupHandle) -> bool:
 @eager
 def synchronize(handle: Handle | GroupHandle) -> Any:
     """Waits for what an _async function started and returns its result; frees the handle."""
-    if not isinstance(handle, GroupHandle):
-        return synchronize_one(handle)
-    results, errors = [], []
-    for one in handle.handles:  # all of them, so that none stays in flight when one fails
+    return synchronize_all(handle.handles) if isinstance(handle, GroupHandle) else synchronize_one(handle)
+
+
+@eager
+def synchronize_all(handles: Iterable[Handle]) -> list[Any]:
+    """The results; the first error if there is one, when none is in flight any more."""
+    results: list[Any] = []
+    errors: list[Exception] = []
+    for handle in handles:
         try:
-            results.append(synchronize_one(one))
+            results.append(synchronize_one(handle))
         except Exception as error:
             errors.append(error)
     if errors:

@@ -11,12 +11,13 @@ import torch
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import ReduceOp
-from byteps.torch.asynchronous import Asynchronous, choose_staleness, make_asynchronous
+from byteps.torch.asynchronous import choose_staleness, make_asynchronous
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.eager import eager
 from byteps.torch.exchange import Exchange
 from byteps.torch.ops import push_pull
 from byteps.torch.options import Groups, Options, Owner, check_passes
+from byteps.torch.reclass import Reclassed, closure_of, reclass
 
 __all__ = ["DistributedOptimizer"]
 
@@ -70,8 +71,9 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         backward_passes_per_step: how many backward passes add to a gradient before it is sent.
         op: what becomes of the ranks' gradients.
         sync: who waits for the gradients. "backward": the end of the last backward pass, so that clipping and
-            `GradScaler` find the gradients of all ranks. "step": `step`, or `optimizer.synchronize()` where gradients
-            are read or changed before it. "auto": as "backward", but where compiled autograd hides its end, as "step".
+            `GradScaler` find the gradients of all ranks. Compiled autograd hides that end: there the last gradient
+            waits, or `step` if a parameter got none, and a warning says so. "auto": as "backward", without the warning.
+            "step": `step`, or `optimizer.synchronize()` where gradients are read or changed before it.
         groups: how many groups of about the same size to send the gradients in, or lists of parameters that travel
             together. For models with many small parameters.
         num_groups: Horovod's older name for a number of groups.
@@ -116,8 +118,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         return make_asynchronous(optimizer, names, prefix, op, bound)
     exchange = Exchange(names, prefix, backward_passes_per_step, options)
     exchange.add(*_with_places(enumerate(optimizer.param_groups)))
-    plain = type(optimizer)
-    optimizer.__class__ = type(plain.__name__, (_Distributed, plain), {"__module__": plain.__module__, "plain": plain})
+    reclass(optimizer, _Distributed)
     cast("_Distributed", optimizer)._exchange = exchange
     # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into
     # the instance, where it would win.
@@ -126,10 +127,9 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     return optimizer
 
 
-class _Distributed(torch.optim.Optimizer):
+class _Distributed(Reclassed, torch.optim.Optimizer):
     """What DistributedOptimizer adds to the optimizer's class."""
 
-    plain: type[torch.optim.Optimizer]
     _exchange: Exchange
     _skips = False  # step must not synchronize
 
@@ -166,13 +166,6 @@ class _Distributed(torch.optim.Optimizer):
         super().add_param_group(param_group)
         self._exchange.add(*_with_places([(len(self.param_groups) - 1, self.param_groups[-1])]))
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _new, (self.plain,), self.__getstate__()
-
-
-def _new(plain: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    return plain.__new__(plain)
-
 
 @eager
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -180,7 +173,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
     if cast("_Distributed", optimizer)._skips:
         exchange.check_idle("step() within skip_synchronize()")
         return None
-    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    closure = closure_of(args, kwargs)
     if closure is None:
         exchange.synchronize()
         return None
@@ -207,8 +200,10 @@ def _synchronized(closure: Closure, exchange: Exchange) -> Closure:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    if isinstance(optimizer, _Distributed | Asynchronous):
-        raise InvalidArgumentError("DistributedOptimizer: this optimizer is a distributed one already")
+    if isinstance(optimizer, Reclassed):
+        raise InvalidArgumentError(
+            "DistributedOptimizer: this optimizer is a distributed one already, or has a CrossBarrier: use one of them"
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UnsupportedError(
             "DistributedOptimizer: LBFGS evaluates its closure as often as its line search likes, and a rank whose "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import cast
 
@@ -33,10 +34,10 @@ class Gradient:
         self.left = passes  # backward passes until it is sent
 
 
-class Parcel:
+class Parcel(ABC):
     """Gradients that travel together. From `send` to `finish` the core uses their memory."""
 
-    __slots__ = ("gradients", "handle", "missing", "options", "parameters", "priority", "reduced", "rows", "sent")
+    __slots__ = ("gradients", "handle", "missing", "options", "parameters", "priority", "reduced", "sent")
 
     def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Gradient], options: Options) -> None:
         self.parameters = parameters
@@ -44,7 +45,6 @@ class Parcel:
         self.options = options
         self.priority = 0  # of its push_pull; larger goes first
         self.handle: Handle | None = None  # in flight
-        self.rows: RowExchange | None = None  # if it is a sparse gradient that is in flight
         self.missing = 0  # gradients that backward has yet to give
         self.sent = False  # since the last synchronize
         self.reduced = False  # since the last step or zero_grad
@@ -66,29 +66,33 @@ class Parcel:
             return False
         return any(parameter.requires_grad for parameter in self.parameters)
 
+    @abstractmethod
     def may_go(self) -> bool:
         """Whether it can be sent during backward: nothing more will come."""
-        raise NotImplementedError
 
-    def learn(self, presence: Presence) -> None:
+    def learn(self, presence: Presence) -> None:  # noqa: B027  (of no interest to most)
         """What the ranks together have of its gradients."""
 
+    @abstractmethod
     def send(self, in_flight: InFlight) -> None:
         """Starts the push_pull. A gradient that is not there is zeros."""
-        raise NotImplementedError
 
+    def proceed(self) -> None:  # noqa: B027  (most are on their way as a whole)
+        """Before `finish`: starts what could not be sent before the other ranks had answered. May wait for them."""
+
+    @abstractmethod
     def is_in_place(self) -> bool:
         """Whether each .grad is still the tensor that is in flight."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_unwritten(self) -> bool:
         """Whether the program has left the memory alone that is in flight."""
-        raise NotImplementedError
 
     def is_done(self) -> bool:
         """Whether `receive` would not wait."""
         return self.handle is None or self.handle.poll()
 
+    @abstractmethod
     def receive(self, written: list[Tensor]) -> Sequence[Tensor | None]:
         """Waits until the memory that was sent has the gradients of all ranks. Leaves .grad alone.
 
@@ -102,7 +106,6 @@ class Parcel:
             InvalidArgumentError: the memory was changed while it was in flight.
             BytePSError: what the push_pull failed of.
         """
-        raise NotImplementedError
 
     def finish(self, written: list[Tensor]) -> None:
         """As `receive`, where each .grad must be what was sent, and is the gradient of all ranks then."""
@@ -113,13 +116,13 @@ class Parcel:
 
     def release(self) -> None:
         """After `receive`, which does it itself unless it raises."""
-        self.handle = self.rows = None
+        self.handle = None
 
 
 class Single(Parcel):
     """The gradient of one parameter, sent from where it is."""
 
-    __slots__ = ("bound_dtype", "code", "ctx", "grad", "is_sparse", "nbytes", "op", "quick_dtype", "version")
+    __slots__ = ("bound_dtype", "code", "ctx", "grad", "is_sparse", "nbytes", "op", "quick_dtype", "rows", "version")
 
     def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Gradient], options: Options) -> None:
         super().__init__(parameters, gradients, options)
@@ -129,6 +132,7 @@ class Single(Parcel):
         self.code = self.nbytes = 0
         self.op = options.op.value
         self.grad: Tensor | None = None  # the parameter's .grad when it was sent
+        self.rows: RowExchange | None = None  # if it is a sparse gradient that is in flight
         self.version = 0
         self.ctx: object = None  # what the compression wants back
 
@@ -153,6 +157,8 @@ class Single(Parcel):
             and grad.dtype is self.quick_dtype
             and type(grad) is Tensor
             and grad.layout is torch.strided
+            and grad.is_cpu
+            and grad.nbytes == self.nbytes
             and grad.is_contiguous()
             and not grad.is_neg()
         ):
@@ -166,6 +172,10 @@ class Single(Parcel):
             grad = self._send_dense(grad)
         self.grad = grad
         self.version = 0 if grad is None else grad._version
+
+    def proceed(self) -> None:
+        if self.rows is not None:
+            self.rows.send_payload()
 
     def is_in_place(self) -> bool:
         return self.parameters[0].grad is self.grad

@@ -50,6 +50,7 @@ class Sender:
         """
         self._job = current_job()  # an error now rather than in the first backward pass
         self.synchronized = False  # .grad is that of all ranks
+        self.completed = 0  # rounds
         self.paused = False  # gradients that come stay here, and are not counted
         self._names = names
         self._positions = {parameter: position for position, parameter in enumerate(names)}
@@ -96,11 +97,15 @@ class Sender:
         for parameter in unused:
             parameter.grad = None
         self._begin_round()
+        self.completed += 1
         self.synchronized = True
+        if self._nan_check is not None:
+            try:
+                self._nan_check.report()  # even after an error, which may be this rank's alone
+            except Exception as error:
+                errors.append(error)
         if errors:
             raise errors[0]
-        if self._nan_check is not None:
-            self._nan_check.report()
 
     def hook_unfrozen(self) -> None:
         """Has backward tell of the gradients of parameters that were frozen before."""
@@ -260,11 +265,10 @@ class Sender:
     def _wait(self, errors: list[Exception]) -> None:
         """Waits for all that is in flight, whatever happens: none may be left when the next round begins."""
         for parcel in self._in_flight:
-            if parcel.rows is not None:
-                try:
-                    parcel.rows.send_payload()
-                except Exception as error:
-                    errors.append(error)
+            try:
+                parcel.proceed()
+            except Exception as error:
+                errors.append(error)
         written: list[Tensor] = []
         while self._in_flight:
             parcel = self._in_flight[0]

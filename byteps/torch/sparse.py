@@ -9,7 +9,7 @@ import torch
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import Handle, ReduceOp
 from byteps.runtime import current_job
-from byteps.torch.ops import broadcast_async_, start_push_pull, synchronize
+from byteps.torch.ops import broadcast_async_, start_push_pull, synchronize, synchronize_all
 
 __all__ = ["RowExchange", "densify"]
 
@@ -35,7 +35,6 @@ class RowExchange:
         self._name = name
         self._rank, self._size = job.rank, job.size
         self._divisor = job.size if op is ReduceOp.Average else 1
-        self._priority = priority
         self._like = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
         self._shape = parameter.shape
         self._rows = None if grad is None else grad.detach().coalesce()
@@ -64,14 +63,7 @@ class RowExchange:
 
     def finish(self) -> Tensor | None:
         """Waits for the rows, and puts the gradient together; None if no rank has one."""
-        first_error: Exception | None = None
-        for handle in self._handles:  # all of them: the core uses their memory until they are done
-            try:
-                synchronize(handle)
-            except Exception as error:
-                first_error = first_error or error
-        if first_error is not None:
-            raise first_error
+        synchronize_all(self._handles)
         if len(self._payloads) < self._size:
             return None  # send_payload has raised
         dims = {int(dim) for _, dim in self._header.tolist() if dim}

@@ -1,4 +1,4 @@
-"""The default process group of test jobs: backend byteps, on the job that the cases' runner has joined."""
+"""The default process group of test jobs, on the job that the cases' runner has joined; values for its ranks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 import byteps.torch as bps
@@ -23,3 +24,24 @@ def start_process_group(backend: str = "byteps") -> None:
             world_size=bps.size(),
             timeout=timedelta(seconds=60),
         )
+
+
+def gloo_group() -> dist.ProcessGroup:
+    return dist.new_group(backend="gloo")
+
+
+def of_rank(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 + rank)
+    return torch.randint(1, 4, shape, generator=generator).to(dtype)
+
+
+def mine(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return of_rank(dist.get_rank(), *shape, dtype=dtype)
+
+
+def all_ranks(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [of_rank(rank, *shape, dtype=dtype) for rank in range(dist.get_world_size())]
+
+
+def summed(*shape: int) -> torch.Tensor:
+    return torch.stack(all_ranks(*shape)).sum(0)

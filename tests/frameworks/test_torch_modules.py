@@ -14,18 +14,28 @@ pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all i
 
 from frameworks import (  # noqa: E402
     torch_cross_barrier_cases,
+    torch_cross_barrier_model_cases,
+    torch_cross_barrier_rule_cases,
     torch_ddp_cases,
+    torch_ddp_hook_cases,
+    torch_ddp_module_cases,
+    torch_ddp_partial_cases,
     torch_library_cases,
     torch_recipes_cases,
 )
 
 MODULES = {
     "ddp": torch_ddp_cases,
+    "ddp_partial": torch_ddp_partial_cases,
+    "ddp_module": torch_ddp_module_cases,
+    "ddp_hook": torch_ddp_hook_cases,
     "cross_barrier": torch_cross_barrier_cases,
+    "cross_barrier_model": torch_cross_barrier_model_cases,
+    "cross_barrier_rule": torch_cross_barrier_rule_cases,
     "library": torch_library_cases,
     "recipes": torch_recipes_cases,
 }
-RANKS = {"ddp": (1, 2, 4), "cross_barrier": (1, 2, 4), "library": (1, 2), "recipes": (1, 2, 4)}
+RANKS = dict.fromkeys(MODULES, (1, 2, 4)) | {"library": (1, 2)}
 JOBS = [(name, ranks) for name, counts in RANKS.items() for ranks in counts]
 CASES = [(name, ranks, case) for name, ranks in JOBS for case in names_of(MODULES[name])]
 LOST_RANK = Path(__file__).with_name("torch_lost_rank.py")

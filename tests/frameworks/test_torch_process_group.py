@@ -13,7 +13,11 @@ pytest.importorskip("torch")
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
 
-from frameworks import torch_process_group_cases, torch_process_group_training_cases  # noqa: E402
+from frameworks import (  # noqa: E402
+    torch_process_group_cases,
+    torch_process_group_groups_cases,
+    torch_process_group_training_cases,
+)
 from frameworks.process_group_runs import check_all_well, run_in_store, run_launcher  # noqa: E402
 
 PROGRAM = Path(__file__).parent / "process_group_program.py"
@@ -22,6 +26,11 @@ PROGRAM = Path(__file__).parent / "process_group_program.py"
 @pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks}-ranks")
 def collectives(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return run_cases(torch_process_group_cases.__name__, request.param, tmp_path_factory.mktemp("job"))
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks}-ranks")
+def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return run_cases(torch_process_group_groups_cases.__name__, request.param, tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks}-ranks")
@@ -36,6 +45,15 @@ def test_collectives(collectives: Outcome, case: str) -> None:
 
 def test_every_rank_exits_well_after_collectives(collectives: Outcome) -> None:
     collectives.check_exit()
+
+
+@pytest.mark.parametrize("case", names_of(torch_process_group_groups_cases))
+def test_groups(groups: Outcome, case: str) -> None:
+    groups.check(case)
+
+
+def test_every_rank_exits_well_after_groups(groups: Outcome) -> None:
+    groups.check_exit()
 
 
 @pytest.mark.parametrize("case", names_of(torch_process_group_training_cases))
@@ -55,8 +73,9 @@ def check_launcher(command: list[str]) -> None:
     assert finished.returncode == 0 and finished.stdout.count("all is well") == 2, finished.stdout
 
 
-def test_the_job_of_the_environment(tmp_path: Path) -> None:
-    check_all_well(run_job([PROGRAM, "everything", tmp_path / "store"], 2, tmp_path, uses_torch=True))
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_job_of_the_environment(ranks: int, tmp_path: Path) -> None:
+    check_all_well(run_job([PROGRAM, "everything", tmp_path / "store"], ranks, tmp_path, uses_torch=True))
 
 
 def test_the_job_of_the_store(tmp_path: Path) -> None:

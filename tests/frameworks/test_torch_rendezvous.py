@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from byteps import runtime  # noqa: E402
 from byteps.errors import InvalidArgumentError, PeerLostError, TimeoutError  # noqa: E402
 from byteps.ops import Buffer, ReduceOp, push_pull_buffer, synchronize  # noqa: E402
 from byteps.runtime import Job  # noqa: E402
+from byteps.torch.c10d import group  # noqa: E402
 from byteps.torch.c10d.address import listen, reachable_host  # noqa: E402
 from byteps.torch.c10d.place import Place  # noqa: E402
 from byteps.torch.c10d.rendezvous import join_group  # noqa: E402
@@ -103,6 +107,24 @@ def test_all_who_came_hear_who_did_not() -> None:
                 join.result(timeout=10)
 
 
+def test_who_gives_up_before_rank_0_names_the_missing_too() -> None:
+    store = HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        early = pool.submit(join_group, place_of(store, 1, 3, 1.0), nothing_wrong)
+        time.sleep(0.5)
+        late = pool.submit(join_group, place_of(store, 0, 3, 1.0), nothing_wrong)
+        for join in (early, late):
+            with pytest.raises(TimeoutError, match=r"^rank 12 did not come to process group 'some' of 3 ranks"):
+                join.result(timeout=10)
+
+
+def test_a_rank_0_that_comes_and_does_not_answer() -> None:
+    store = HashStore()
+    store.set("byteps/here/1/0", "")
+    with pytest.raises(TimeoutError, match=r"all 2 ranks came .* rank 10 has not answered within 0\.2 s"):
+        join_group(place_of(store, 1, 2, 0.2), nothing_wrong)
+
+
 def test_waiting_ends_when_it_is_in_vain() -> None:
     def watch() -> None:
         raise PeerLostError("rank 11 is lost")
@@ -121,6 +143,24 @@ def test_one_rank_needs_nobody() -> None:
     assert sums([job]) == [1.0]
     runtime.leave(job)
     runtime.leave(job)  # may be repeated
+
+
+def test_a_group_whose_gloo_fails_leaves_no_job_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Place) -> None:
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr(group, "_inner_gloo", fail)
+    options = SimpleNamespace(
+        store=HashStore(),
+        group_rank=0,
+        group_size=1,
+        timeout=timedelta(seconds=20),
+        group_id="default",
+        global_ranks_in_group=[],
+    )
+    with pytest.raises(RuntimeError, match="no such device"):
+        group.create_group(options, None)
+    assert not runtime.is_initialized()
 
 
 def test_where_rank_0_is_reached(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from unittest import TestCase, mock
 
 import torch
-from frameworks.torch_training_cases import assert_same_training, data, forward_backward, mlp, my_share, sgd
+from frameworks.torch_training import assert_same_training, data, forward_backward, mlp, my_share, sgd
 from support.expect import expect_error
 from torch import nn
 
@@ -133,6 +133,19 @@ def case_every_step_of_every_rank_counts_once() -> None:
         total = weight[0].item()
         assert 30 * bps.size() - late <= total <= 30 * bps.size(), f"{total} with staleness {staleness}"
         assert not differs_between_ranks(weight)
+
+
+def case_a_step_within_a_step_is_none_of_its_own() -> None:
+    class Derived(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:
+            super().step()
+
+    weight, _ = counter()  # from now on the step of the base class has hooks, too
+    optimizer = bps.DistributedOptimizer(Derived([weight], lr=1.0), asynchronous=True, staleness=0)
+    for _ in range(2):
+        before = bps.metrics()["push_pulls"]
+        count(weight, optimizer)
+    assert bps.metrics()["push_pulls"] - before == int(bps.size() > 1)
 
 
 def case_average_counts_a_part_of_each_step() -> None:

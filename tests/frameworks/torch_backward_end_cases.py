@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 from frameworks.torch_training import (
+    Nested,
     Optimizer,
     assert_equal_on_all_ranks,
     assert_same_training,
@@ -194,19 +195,6 @@ def case_backward_in_another_thread() -> None:
         optimizer.step()
 
     assert_same_training(step=step)
-
-
-class Nested(nn.Module):
-    """Reentrant checkpoints: of one body twice, and of all of the rest."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.tail = mlp(), nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.clone().requires_grad_()
-        twice = checkpoint(self.body, x, use_reentrant=True) + checkpoint(self.body, x + 1, use_reentrant=True)
-        return self.tail(twice)
 
 
 def case_reentrant_checkpointing_of_one_module_twice() -> None:

@@ -109,6 +109,18 @@ def case_gradients_touched_while_in_flight() -> None:
     assert_equal_on_all_ranks_after_broadcast(model, optimizer)
 
 
+def case_an_optimizer_that_is_another_tools() -> None:
+    for wrap in (
+        lambda model, optimizer: bps.DistributedOptimizer(optimizer),
+        lambda model, optimizer: bps.DistributedOptimizer(optimizer, asynchronous=True),
+        bps.CrossBarrier,
+    ):
+        model = mlp()
+        optimizer = wrap(model, sgd(model))
+        with expect_error(InvalidArgumentError, "distributed one already, or has a CrossBarrier"):
+            bps.DistributedOptimizer(optimizer)
+
+
 def case_wrong_arguments() -> None:
     model = mlp()
     for options, part in (
@@ -167,8 +179,9 @@ def case_a_copied_model_is_on_its_own() -> None:
     model = mlp()
     optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters())
     clone, clones_optimizer = copy.deepcopy((model, optimizer))
-    forward_backward(clone, *data(0))  # sends nothing: the others may not do it
-    clones_optimizer.step()
+    if bps.rank() == 0:  # it sends nothing: the others do not do it
+        forward_backward(clone, *data(0))
+        clones_optimizer.step()
     optimizer.zero_grad()
 
 
@@ -212,6 +225,19 @@ def case_a_model_cast_after_wrapping() -> None:
                 optimizer.step()
 
 
+def case_a_parameter_that_shrinks_after_wrapping() -> None:
+    if bps.size() == 1:
+        return  # nothing is sent
+    parameter = nn.Parameter(torch.ones(2000))
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), sync="step")
+    for _ in range(2):
+        parameter.sum().backward()
+        optimizer.step()
+    parameter.data, parameter.grad = torch.ones(1000), None
+    with expect_error(InvalidArgumentError, "declared with 2000 elements", "now used with 1000"):
+        parameter.sum().backward()
+
+
 def case_nan_check() -> None:
     last = bps.size() - 1
     for options in ({}, {"groups": 1}, {"sync": "step"}):
@@ -229,6 +255,22 @@ def case_nan_check() -> None:
         optimizer.zero_grad()
         forward_backward(model, x, y)
         optimizer.step()
+
+
+def case_nan_check_of_a_round_that_failed_on_one_rank() -> None:
+    if bps.size() == 1:
+        return  # nothing is in flight
+    model = mlp()
+    optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters(), nan_check=True, sync="step")
+    for _ in range(2):
+        forward_backward(model, *data(0))
+        if bps.rank() == 0:
+            model[0].weight.grad.add_(1)
+            with expect_error(InvalidArgumentError, "changed while it was in flight"):
+                optimizer.step()
+        else:
+            optimizer.step()
+        optimizer.zero_grad()
 
 
 def case_parameters_that_no_rank_uses_are_left_alone() -> None:

@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import tempfile
 import threading
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from frameworks.process_group import start_process_group
+from frameworks.process_group import all_ranks, gloo_group, mine, of_rank, start_process_group, summed
 from support.expect import expect_error
-from support.processes import open_files, thread_names
 
 import byteps.torch as bps
-from byteps.errors import InvalidArgumentError, NotInitializedError, TimeoutError
+from byteps.errors import InvalidArgumentError, TimeoutError
 from byteps.torch.c10d.sizes import MAX_EXACT
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 OPS = (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT)
-
-
-def of_rank(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(100 + rank)
-    return torch.randint(1, 4, shape, generator=generator).to(dtype)
-
-
-def mine(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return of_rank(dist.get_rank(), *shape, dtype=dtype)
-
-
-def all_ranks(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    return [of_rank(rank, *shape, dtype=dtype) for rank in range(dist.get_world_size())]
-
-
-def summed(*shape: int) -> torch.Tensor:
-    return torch.stack(all_ranks(*shape)).sum(0)
-
-
-def gloo_group() -> dist.ProcessGroup:
-    return dist.new_group(backend="gloo")
 
 
 def case_the_backend_is_there() -> None:
@@ -343,48 +318,6 @@ def case_functional_collectives() -> None:
         assert torch.equal(scattered, mine(4, 2) * size)
 
 
-def case_subgroups() -> None:
-    """Overlapping ones, in an order of ranks of their own, each with its own sums at the same time."""
-    size = dist.get_world_size()
-    if size < 2:
-        return
-    pairs = [[first, (first + 1) % size] for first in range(size)] if size > 2 else [[0, 1]]
-    groups = [dist.new_group(sorted(pair)) for pair in pairs]
-    works = []
-    for pair, group in zip(pairs, groups, strict=True):
-        if dist.get_rank() in pair:
-            tensor = mine(3)
-            works.append((dist.all_reduce(tensor, group=group, async_op=True), tensor, pair))
-    for work, tensor, pair in works:
-        work.wait()
-        assert torch.equal(tensor, sum(of_rank(rank, 3) for rank in pair))
-    for pair, group in zip(pairs, groups, strict=True):
-        if dist.get_rank() in pair:
-            root = max(pair)
-            dist.broadcast(tensor := mine(2), src=root, group=group)
-            assert torch.equal(tensor, of_rank(root, 2))
-            dist.barrier(group)
-            dist.destroy_process_group(group)
-
-
-def case_groups_use_gloo_at_the_same_time() -> None:
-    """Each has connections of its own."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    groups = [dist.group.WORLD, dist.new_group(), dist.new_group()]
-    tensors = [mine(4, dtype=torch.int32) << number for number in range(len(groups))]
-    works = [
-        dist.all_reduce(t, dist.ReduceOp.BOR, group=g, async_op=True) for g, t in zip(groups, tensors, strict=True)
-    ]
-    for work in reversed(works):
-        work.wait()
-    assert all(torch.equal(tensor, tensors[0] << number) for number, tensor in enumerate(tensors))
-    for group in groups[1:]:
-        output = torch.zeros(size)
-        dist.all_to_all_single(output, torch.full((size,), float(rank)), group=group)
-        assert torch.equal(output, torch.arange(float(size)))
-        dist.destroy_process_group(group)
-
-
 def case_sizes_that_never_come_again() -> None:
     """From some number of sizes on, push_pulls are longer than what they carry."""
     largest = MAX_EXACT + 50
@@ -394,124 +327,15 @@ def case_sizes_that_never_come_again() -> None:
         dist.broadcast(copied := mine(number), dist.get_world_size() - 1)
         assert torch.equal(reduced, summed(number))
         assert torch.equal(copied, of_rank(dist.get_world_size() - 1, number))
-    for odd in (mine(largest, 3).T, mine(largest + 1)[1:], torch.empty(0), mine(1000).half()):
-        tensor = odd.clone(memory_format=torch.preserve_format)
+    for make in (
+        lambda rank: of_rank(rank, largest, 3).T,
+        lambda rank: of_rank(rank, largest + 1)[1:],
+        lambda rank: torch.empty(0),
+        lambda rank: of_rank(rank, 1000).half(),
+    ):
+        tensor = make(dist.get_rank())
         dist.all_reduce(tensor)
-        expected = odd.float().clone()
-        dist.all_reduce(expected, group=dist.group.WORLD)
-        assert torch.equal(tensor.float(), expected)
+        assert torch.equal(tensor, sum(make(rank) for rank in range(dist.get_world_size())))
     parts = [torch.zeros(largest + rank) for rank in range(dist.get_world_size())]
     dist.all_gather(parts, mine(largest + dist.get_rank()))
     assert all(torch.equal(part, of_rank(rank, largest + rank)) for rank, part in enumerate(parts))
-
-
-def case_group_of_all_ranks_shares_the_job() -> None:
-    threads = _bps_threads()
-    group, other = dist.new_group(), dist.new_group()
-    works = [dist.all_reduce(tensor, group=g, async_op=True) for g in (group, other) for tensor in (mine(3), mine(3))]
-    for work in works:
-        work.wait()
-    assert all(torch.equal(work.result()[0], summed(3)) for work in works)
-    assert _bps_threads() == threads
-    prefixes = {group._channel.prefix, other._channel.prefix, dist.group.WORLD._channel.prefix}
-    assert len(prefixes) == 3
-    dist.destroy_process_group(group)
-    again = dist.new_group()
-    assert again._channel.prefix in prefixes  # names are used again
-    dist.all_reduce(tensor := mine(3), group=again)
-    assert torch.equal(tensor, summed(3))
-    dist.destroy_process_group(again)
-    dist.destroy_process_group(other)
-
-
-def case_group_of_one_rank() -> None:
-    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
-    group = groups[dist.get_rank()]
-    dist.all_reduce(tensor := mine(3), dist.ReduceOp.AVG, group=group)
-    assert torch.equal(tensor, mine(3))
-    dist.all_gather_into_tensor(whole := torch.zeros(3), mine(3), group=group)
-    assert torch.equal(whole, mine(3))
-    work = dist.all_reduce(tensor, group=group, async_op=True)
-    assert torch.equal(work.get_future().wait()[0], mine(3))
-    dist.destroy_process_group(group)
-
-
-def case_many_groups_come_and_go() -> None:
-    size = dist.get_world_size()
-    if size < 3:
-        return
-    some = list(range(size - 1))
-
-    def cycle(count: int) -> None:
-        groups = [dist.new_group(some) for _ in range(count)]
-        if dist.get_rank() in some:
-            for group in groups:
-                dist.all_reduce(tensor := mine(3), group=group)
-                assert torch.equal(tensor, sum(of_rank(rank, 3) for rank in some))
-            for group in groups:
-                dist.destroy_process_group(group)
-
-    cycle(2)
-    gc.collect()
-    before = _threads_and_files()
-    cycle(32)
-    gc.collect()
-    dist.barrier()
-    after = _threads_and_files()
-    assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
-
-
-def case_a_destroyed_group_says_so() -> None:
-    group = dist.new_group()
-    dist.destroy_process_group(group)
-    with expect_error(NotInitializedError, "destroy_process_group"):
-        group.allreduce([torch.ones(1)])
-
-
-def case_other_backends_beside() -> None:
-    gloo = gloo_group()
-    dist.all_reduce(tensor := mine(3), group=gloo)
-    assert torch.equal(tensor, summed(3))
-    dist.destroy_process_group(gloo)
-
-
-def case_destroy_and_start_again() -> None:
-    dist.barrier()
-    dist.destroy_process_group()
-    assert bps.push_pull(torch.ones(3), False, "beside")[0] == bps.size()  # the job was not the group's
-    dist.init_process_group(
-        "cpu:byteps,cuda:byteps",
-        init_method=f"file://{_file('again')}",
-        rank=bps.rank(),
-        world_size=bps.size(),
-    )
-    dist.all_reduce(tensor := mine(3))
-    assert torch.equal(tensor, summed(3))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def case_ranks_must_agree_with_init() -> None:
-    if bps.size() == 1:
-        return
-    with expect_error(InvalidArgumentError, "byteps.init() made this process rank", "expected", "call init_process"):
-        dist.init_process_group(
-            "byteps",
-            init_method=f"file://{_file('disagree')}",
-            rank=bps.size() - 1 - bps.rank(),
-            world_size=bps.size(),
-            timeout=timedelta(seconds=20),
-        )
-
-
-def _file(name: str) -> str:
-    return f"{tempfile.gettempdir()}/{os.environ['BYTEPS_JOB_ID']}.{name}"
-
-
-def _bps_threads() -> int:
-    return sum(name.startswith("bps-") for name in thread_names(os.getpid()))
-
-
-def _threads_and_files() -> tuple[int, int]:
-    files = [path for path in open_files(os.getpid()) if "socket" in path or "memfd" in path or "eventpoll" in path]
-    return len(thread_names(os.getpid())), len(files)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import byteps.torch as bps
 
@@ -21,6 +22,54 @@ def mlp() -> nn.Module:
 
 def small() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+        self.again = self.inner
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.again(torch.tanh(self.inner(x))))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, use_reentrant: bool) -> None:
+        super().__init__()
+        self.body, self.head, self.use_reentrant = mlp(), nn.Linear(3, 3), use_reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        once = checkpoint(self.body, x.clone().requires_grad_(), use_reentrant=self.use_reentrant)
+        return self.head(once) + checkpoint(self.body, x + 1, use_reentrant=self.use_reentrant)
+
+
+class Nested(nn.Module):
+    """Reentrant checkpoints: of one body twice, and of all of the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.tail = mlp(), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        twice = checkpoint(self.body, x, use_reentrant=True) + checkpoint(self.body, x + 1, use_reentrant=True)
+        return self.tail(twice)
+
+
+class Words(nn.Module):
+    """Of data: a table with sparse gradients, one that only even ranks use, and a dense rest."""
+
+    def __init__(self, sparse: bool = True) -> None:
+        super().__init__()
+        self.table, self.other = nn.Embedding(40, 3, sparse=sparse), nn.EmbeddingBag(40, 3, sparse=sparse, mode="sum")
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, own: bool = True) -> torch.Tensor:
+        words = (x[:, 0].abs() * 13).long().clamp(max=39)
+        x = torch.tanh(self.table(words))
+        return self.head(x + self.other(words[:, None]) if own else x)
 
 
 def sgd(model: nn.Module) -> Optimizer:
@@ -67,6 +116,12 @@ def trained(
     return model
 
 
+def assert_close(expected: nn.Module, got: nn.Module, tolerance: float = 1e-6) -> None:
+    for (name, one), other in zip(expected.named_parameters(), got.parameters(), strict=True):
+        difference = (one - other).abs().max().item()
+        assert difference <= tolerance, f"{name} differs by {difference}"
+
+
 def assert_same_training(
     make_model: Callable[[], nn.Module] = mlp,
     make_optimizer: Callable[[nn.Module], Optimizer] = sgd,
@@ -77,9 +132,7 @@ def assert_same_training(
 ) -> None:
     alone = trained(make_model, make_optimizer, step, shape, distributed=False)
     together = trained(make_model, make_optimizer, step, shape, distributed=True, **options)
-    for (name, expected), got in zip(alone.named_parameters(), together.parameters(), strict=True):
-        difference = (expected - got).abs().max().item()
-        assert difference <= tolerance, f"{name} differs by {difference}"
+    assert_close(alone, together, tolerance)
     untrained = trained(make_model, make_optimizer, lambda *_: None, shape, distributed=False)
     assert any((a - b).abs().max() > 1e-3 for a, b in zip(alone.parameters(), untrained.parameters(), strict=True))
 

@@ -12,7 +12,9 @@ from contextlib import nullcontext
 import torch
 from frameworks.torch_training import (
     STEPS,
+    Checkpointed,
     Optimizer,
+    Tied,
     assert_equal_on_all_ranks,
     assert_same_training,
     data,
@@ -25,7 +27,6 @@ from frameworks.torch_training import (
 )
 from support.expect import expect_error
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import byteps.torch as bps
 
@@ -129,16 +130,6 @@ def case_channels_last() -> None:
 
 
 def case_shared_parameters() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(6, 6)
-            self.again = self.inner
-            self.head = nn.Linear(6, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.again(torch.tanh(self.inner(x))))
-
     assert_same_training(Tied)
 
 
@@ -240,16 +231,6 @@ def case_gradients_of_another_layout_than_the_parameter() -> None:
     parameter.grad = gradient.t().contiguous().t() if bps.rank() == 0 else gradient.clone()
     optimizer.step()
     assert torch.equal(parameter.detach(), -gradient)
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, use_reentrant: bool) -> None:
-        super().__init__()
-        self.body, self.head, self.use_reentrant = mlp(), nn.Linear(3, 3), use_reentrant
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        once = checkpoint(self.body, x.clone().requires_grad_(), use_reentrant=self.use_reentrant)
-        return self.head(once) + checkpoint(self.body, x + 1, use_reentrant=self.use_reentrant)
 
 
 def case_checkpointing() -> None:

@@ -100,6 +100,12 @@ class Member:
         _, at_s, kind, message = lines[0].split(" ", 3)
         return Raised(float(at_s), kind, message)
 
+    def check_raised(self, kind: str, *parts: str, deadline_s: float = PATIENCE_S) -> None:
+        """Its plan must end with an exception of this kind, whose message contains all `parts`."""
+        assert self.end(deadline_s) == RAISED, self.describe()
+        raised = self.raised()
+        assert raised.kind == kind and all(part in raised.message for part in parts), self.describe()
+
     def describe(self) -> str:
         return f"{self.name} (pid {self.pid}, exit code {self.process.poll()}):\n{self.output[-2000:]}"
 

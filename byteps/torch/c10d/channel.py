@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from weakref import WeakKeyDictionary
 
 from byteps import runtime
@@ -18,28 +19,28 @@ _PREFIX = "c10d"
 _lock = threading.Lock()  # of all _Names
 
 
-class Channel:
+class Channel(ABC):
     """What a group needs of its job. For use by one thread at a time, as all of a group is."""
 
     prefix: str  # of the names of push_pulls
     sizes: Sizes  # of what has these names
 
     @property
+    @abstractmethod
     def job(self) -> Job:
         """The job of exactly the group's ranks, numbered as in the group.
 
         Raises:
             BytePSError: it cannot be joined, or the group was destroyed.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def explain(self, error: BytePSError) -> BytePSError:
         """An error of the job, with what the job does not know."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Leaves what was joined for the group alone. May be repeated."""
-        raise NotImplementedError
 
 
 class _Names:

@@ -94,7 +94,11 @@ class BytePSGroup(_ProcessGroup):  # type: ignore[misc]
         self._rank = place.rank
         self._size = place.size
         self._limit_s = place.timeout_s + _GRACE_S
-        self._gloo = _inner_gloo(place)
+        try:
+            self._gloo = _inner_gloo(place)
+        except BaseException:
+            channel.close()
+            raise
         custom = ProcessGroup.BackendType.CUSTOM
         self._set_default_backend(custom)
         for device in ("cpu", "cuda"):

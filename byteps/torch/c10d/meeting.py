@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -29,21 +29,24 @@ def meet(place: Place, limit_s: float, invite: Callable[[], Any], watch: Callabl
         watch: called about every second while others are waited for; raises if that is in vain.
 
     Raises:
-        TimeoutError: somebody did not come, on all ranks that did.
+        TimeoutError: somebody did not come, on all ranks that did; or rank 0 did, and says nothing.
         BytePSError: what `invite` or `watch` raises on rank 0, on all ranks.
     """
     store = place.store
     # A store may outlive groups (torchrun's does): what an earlier meeting has left there is not read.
     number = store.add(f"byteps/meetings/{place.rank}", 1)
-    answer, seats = f"byteps/answer/{number}", {f"byteps/here/{number}/{rank}": rank for rank in range(1, place.size)}
+    answer, seats = f"byteps/answer/{number}", [f"byteps/here/{number}/{rank}" for rank in range(place.size)]
+    store.set(seats[place.rank], "")
     if place.rank > 0:
-        store.set(f"byteps/here/{number}/{place.rank}", "")
-        said = json.loads(_wait(place, {answer: 0}, limit_s, watch))
+        if not _wait(place, [answer], limit_s, watch):
+            raise _late(place, seats, limit_s)
+        said = json.loads(store.get(answer))
         if "error" in said:
             raise getattr(errors, said["error"])(said["text"])
         return said["invitation"]
     try:
-        _wait(place, seats, limit_s, watch)
+        if not _wait(place, seats, limit_s, watch):
+            raise _late(place, seats, limit_s)
         said = {"invitation": invite()}
     except BytePSError as error:
         store.set(answer, json.dumps({"error": type(error).__name__, "text": str(error)}))
@@ -52,23 +55,34 @@ def meet(place: Place, limit_s: float, invite: Callable[[], Any], watch: Callabl
     return said["invitation"]
 
 
-def _wait(place: Place, keys: Mapping[str, int], limit_s: float, watch: Callable[[], None]) -> bytes:
-    """The value of the last of some keys, once each of them was set by the rank that it belongs to."""
+def _wait(place: Place, keys: list[str], limit_s: float, watch: Callable[[], None]) -> bool:
+    """Whether all keys are set, in time."""
     deadline = time.monotonic() + limit_s
     while True:
         left_s = deadline - time.monotonic()
         try:
-            place.store.wait(list(keys), timedelta(seconds=max(0.001, min(_POLL_S, left_s))))
-            return bytes(place.store.get(list(keys)[-1]))
+            place.store.wait(keys, timedelta(seconds=max(0.001, min(_POLL_S, left_s))))
+            return True
         except DistNetworkError as error:
             raise PeerLostError(f"the store of process group '{place.name}' cannot be reached: {error}") from error
         except RuntimeError:  # not yet
             watch()
         if left_s <= 0:
-            ranks = [place.global_ranks[rank] for key, rank in keys.items() if not place.store.check([key])]
-            raise TimeoutError(
-                f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} did not come to process group "
-                f"'{place.name}' of {place.size} ranks within {limit_s:g} s: expected all of them to call "
-                "init_process_group, and the first collective of a group of some ranks; BYTEPS_START_TIMEOUT_S and the "
-                "group's timeout limit it"
-            )
+            return False
+
+
+def _late(place: Place, seats: list[str], limit_s: float) -> TimeoutError:
+    """What a rank says that has waited in vain."""
+    missing = [known for known, seat in zip(place.global_ranks, seats, strict=True) if not place.store.check([seat])]
+    if not missing:
+        return TimeoutError(
+            f"all {place.size} ranks came to process group '{place.name}', and rank {place.global_ranks[0]} has not "
+            f"answered within {limit_s:g} s: expected it to say where its job is; BYTEPS_START_TIMEOUT_S and the "
+            "group's timeout limit it"
+        )
+    return TimeoutError(
+        f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))} did not come to process group "
+        f"'{place.name}' of {place.size} ranks within {limit_s:g} s: expected all of them to call "
+        "init_process_group, and the first collective of a group of some ranks; BYTEPS_START_TIMEOUT_S and the "
+        "group's timeout limit it"
+    )
