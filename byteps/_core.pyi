@@ -107,8 +107,10 @@ class Node:
         """Makes `next_done` give this handle once it is done. It still has to be waited for."""
 
     def next_done(self) -> int | None:
-        """Blocks until an announced handle is done, and gives each of them once; after `shutdown` those that
-        are left, then None."""
+        """Blocks until an announced handle is done, and gives each of them once.
+
+        After `shutdown` those that are left, then None.
+        """
 
     def barrier(self) -> None:
         """Blocks until every worker has called it."""

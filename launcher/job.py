@@ -155,7 +155,9 @@ def _check_several_machines(options: Options, env: Environ) -> None:
             f"--nnodes {options.nnodes} needs the same job on every machine: expected {', '.join(missing)}"
         )
     if options.master_port == 65535:
-        raise InvalidArgumentError("--master-port 65535: expected at most 65534, because torch's store has the next one")
+        raise InvalidArgumentError(
+            "--master-port 65535: expected at most 65534, because torch's store has the next one"
+        )
 
 
 def _free_port(host: str) -> int:

@@ -309,7 +309,7 @@ def test_a_wait_beside_another_has_its_own_timeout(in_flight: InFlight, node: Sc
         waiter = threading.Thread(target=handle.wait)
         waiter.start()
         assert entered.wait(10)
-        with pytest.raises(TimeoutError, match="'a' is not done after 0.01 s"):
+        with pytest.raises(TimeoutError, match="'a' is not done"):
             handle.wait(0.01)
         release.set()
         waiter.join(10)
