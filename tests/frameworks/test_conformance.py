@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import pytest
 from frameworks import conformance
-from support.cases import Outcome, names_of, run_cases
+from support.case_jobs import CaseJob, each_case, each_job, outcome_of
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
 
 JOBS = [
-    ("numpy", 1),
-    ("numpy", 2),
-    ("numpy", 4),
-    ("torch", 1),
-    ("torch", 2),
-]  # adapter, which is a package too, and ranks
+    CaseJob(conformance, ranks, adapter)
+    for adapter, counts in {"numpy": (1, 2, 4), "torch": (1, 2)}.items()
+    for ranks in counts
+]
 
 
-@pytest.fixture(scope="module", params=JOBS, ids=lambda job: f"{job[0]}-{job[1]}")
-def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    adapter, ranks = request.param
-    pytest.importorskip(adapter)
-    return run_cases("frameworks.conformance", ranks, tmp_path_factory.mktemp(adapter), adapter)
+@each_case(JOBS)
+def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    pytest.importorskip(job.adapter)  # the package has the adapter's name
+    outcome_of(job, tmp_path_factory).check(case)
 
 
-@pytest.mark.parametrize("case", names_of(conformance))
-def test_case(outcome: Outcome, case: str) -> None:
-    outcome.check(case)
-
-
-def test_every_rank_exits_well(outcome: Outcome) -> None:
-    outcome.check_exit()
+@each_job(JOBS)
+def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
+    pytest.importorskip(job.adapter)
+    outcome_of(job, tmp_path_factory).check_exit()

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.cases import Outcome, names_of, run_cases
+from support.case_jobs import CaseJob, each_case, each_job, jobs_of, outcome_of
 from support.cluster import Cluster, wait_until
 
 pytest.importorskip("torch")
@@ -21,18 +21,17 @@ from byteps.torch import asynchronous  # noqa: E402
 PROGRAM = Path(__file__).with_name("async_rank_program.py")
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks}-ranks")
-def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run_cases(torch_async_cases.__name__, request.param, tmp_path_factory.mktemp("job"))
+JOBS = jobs_of({torch_async_cases: [1, 2, 4]})
 
 
-@pytest.mark.parametrize("case", names_of(torch_async_cases))
-def test_cases(outcome: Outcome, case: str) -> None:
-    outcome.check(case)
+@each_case(JOBS)
+def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check(case)
 
 
-def test_every_rank_exits_well(outcome: Outcome) -> None:
-    outcome.check_exit()
+@each_job(JOBS)
+def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check_exit()
 
 
 def asynchronous_job(

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.cases import Outcome, names_of, run_cases
+from support.case_jobs import CaseJob, each_case, each_job, jobs_of, outcome_of
 from support.job import run_job
 
 pytest.importorskip("torch")
@@ -23,46 +23,23 @@ from frameworks.process_group_runs import check_all_well, run_in_store, run_laun
 PROGRAM = Path(__file__).parent / "process_group_program.py"
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks}-ranks")
-def collectives(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run_cases(torch_process_group_cases.__name__, request.param, tmp_path_factory.mktemp("job"))
+JOBS = jobs_of(
+    {
+        torch_process_group_cases: [1, 2, 4],
+        torch_process_group_groups_cases: [1, 2, 4],
+        torch_process_group_training_cases: [2, 4],
+    }
+)
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda ranks: f"{ranks}-ranks")
-def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run_cases(torch_process_group_groups_cases.__name__, request.param, tmp_path_factory.mktemp("job"))
+@each_case(JOBS)
+def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check(case)
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks}-ranks")
-def training(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run_cases(torch_process_group_training_cases.__name__, request.param, tmp_path_factory.mktemp("job"))
-
-
-@pytest.mark.parametrize("case", names_of(torch_process_group_cases))
-def test_collectives(collectives: Outcome, case: str) -> None:
-    collectives.check(case)
-
-
-def test_every_rank_exits_well_after_collectives(collectives: Outcome) -> None:
-    collectives.check_exit()
-
-
-@pytest.mark.parametrize("case", names_of(torch_process_group_groups_cases))
-def test_groups(groups: Outcome, case: str) -> None:
-    groups.check(case)
-
-
-def test_every_rank_exits_well_after_groups(groups: Outcome) -> None:
-    groups.check_exit()
-
-
-@pytest.mark.parametrize("case", names_of(torch_process_group_training_cases))
-def test_training(training: Outcome, case: str) -> None:
-    training.check(case)
-
-
-def test_every_rank_exits_well_after_training(training: Outcome) -> None:
-    training.check_exit()
+@each_job(JOBS)
+def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check_exit()
 
 
 # --- who says which job it is

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 from integration import disagreement_cases
-from support.cases import Outcome, names_of, run_cases
+from support.case_jobs import CaseJob, each_case, each_job, jobs_of, outcome_of
+
+JOBS = jobs_of({disagreement_cases: [2]})
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run_cases("integration.disagreement_cases", 2, tmp_path_factory.mktemp("disagreement"))
+@each_case(JOBS)
+def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check(case)
 
 
-@pytest.mark.parametrize("case", names_of(disagreement_cases))
-def test_case(case: str, outcome: Outcome) -> None:
-    outcome.check(case)
-
-
-def test_the_job_ends_well(outcome: Outcome) -> None:
-    outcome.check_exit()
+@each_job(JOBS)
+def test_the_job_ends_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check_exit()

@@ -1,0 +1,62 @@
+"""Jobs of cases (support/cases.py) as the tests of a module: a job runs once, when the first of them asks for it.
+
+JOBS = jobs_of({ops_cases: (1, 2)})
+
+@each_case(JOBS)
+def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check(case)
+
+@each_job(JOBS)
+def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check_exit()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+from support.cases import Outcome, names_of, run_cases
+
+_outcomes: dict[CaseJob, Outcome | AssertionError] = {}
+
+
+@dataclass(frozen=True)
+class CaseJob:
+    """The cases of a module, run by so many ranks."""
+
+    module: ModuleType
+    ranks: int
+    adapter: str = ""  # that the cases get as their argument
+
+    @property
+    def id(self) -> str:
+        name = self.adapter or self.module.__name__.rpartition(".")[2].removesuffix("_cases")
+        return f"{name}-{self.ranks}-ranks"
+
+
+def jobs_of(ranks: Mapping[ModuleType, Sequence[int]]) -> list[CaseJob]:
+    return [CaseJob(module, count) for module, counts in ranks.items() for count in counts]
+
+
+def each_case(jobs: Sequence[CaseJob]) -> pytest.MarkDecorator:
+    pairs = [(job, case) for job in jobs for case in names_of(job.module)]
+    return pytest.mark.parametrize(("job", "case"), pairs, ids=[f"{job.id}-{case}" for job, case in pairs])
+
+
+def each_job(jobs: Sequence[CaseJob]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("job", jobs, ids=[job.id for job in jobs])
+
+
+def outcome_of(job: CaseJob, folders: pytest.TempPathFactory) -> Outcome:
+    if job not in _outcomes:
+        try:
+            _outcomes[job] = run_cases(job.module.__name__, job.ranks, folders.mktemp("job"), job.adapter)
+        except AssertionError as error:  # it hangs: once is enough
+            _outcomes[job] = error
+    outcome = _outcomes[job]
+    if isinstance(outcome, AssertionError):
+        raise outcome
+    return outcome
