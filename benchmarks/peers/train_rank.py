@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.nn import functional
 
 from benchmarks.harness.rank import serve
@@ -57,9 +58,9 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callabl
 
 
 class TorchDdp:
-    """torch's DistributedDataParallel over one of torch.distributed's backends."""
+    """torch's DistributedDataParallel over one of torch.distributed's backends; `sends` no gradients, or does."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, *, sends: bool = True) -> None:
         import torch.distributed as dist
 
         if backend == "byteps":
@@ -68,11 +69,21 @@ class TorchDdp:
         dist.init_process_group(backend, init_method=os.environ["BENCH_STORE"], rank=self.rank, world_size=size)
         self.leave = dist.destroy_process_group
         self.finish: Callable[[], None] = lambda: None
+        self._sends = sends
 
     def prepare(self, model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> TrainingStep:
         wrapped = nn.parallel.DistributedDataParallel(model)
         optimizer = make_optimizer(model)
-        return lambda: plain_step(wrapped, optimizer, loss)
+        if self._sends:
+            return lambda: plain_step(wrapped, optimizer, loss)
+        wrapped.register_comm_hook(None, noop_hook)
+        return lambda: self._step_and_meet(wrapped, optimizer, loss)
+
+    def _step_and_meet(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[nn.Module], torch.Tensor]
+    ) -> None:
+        plain_step(model, optimizer, loss)
+        torch.distributed.barrier()
 
 
 class Ours:
@@ -113,6 +124,7 @@ class Ours:
 
 METHODS: Mapping[str, Callable[[], TorchDdp | Ours]] = {
     "ddp-gloo": lambda: TorchDdp("gloo"),
+    "ddp-nothing": lambda: TorchDdp("gloo", sends=False),  # its own work: gradients into buckets and back
     "ddp-byteps": lambda: TorchDdp("byteps"),
     "optimizer": lambda: Ours("optimizer"),
     "optimizer-buckets": lambda: Ours("optimizer-buckets"),
