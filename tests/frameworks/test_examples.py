@@ -76,10 +76,11 @@ def test_images_are_learned_the_same_in_every_mode(accuracy_of_one_rank: float, 
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("program", ["gpt2_trainer.py", "gpt2_accelerate.py"])
+@pytest.mark.parametrize("program", ["gpt2_trainer.py", "gpt2_accelerate.py", "gpt2_lightning.py"])
 def test_gpt2_trains_the_same_on_any_number_of_ranks(program: str) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
+    pytest.importorskip("lightning")
     bits = []
     for ranks in (1, 2):
         output = torchrun(ranks, EXAMPLES / program, "--steps", "30", "--layers", "2", "--width", "64")
