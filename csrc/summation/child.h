@@ -24,6 +24,9 @@ class Child final : public transport::Receiver {
   // Whether a hello of the same words has come on this connection.
   bool is(const protocol::DataHead& hello) const;
   bool has_left() const { return left_; }
+  // Whom it speaks to, and as which of its children; null until its hello.
+  Collector* collector() const { return collector_; }
+  uint32_t number() const { return child_; }
 
   // An answer. `keep` owns the payload's memory until it is written; null: it is a loan's.
   void send(const protocol::DataHead& head, const transport::Payload& payload,
@@ -66,7 +69,7 @@ class Child final : public transport::Receiver {
   uint16_t lane_ = 0;
   Collector* collector_ = nullptr;
   protocol::Pacer pacer_{0};
-  uint32_t child_ = 0;  // number of the child there that `rank_` speaks for
+  uint32_t child_ = 0;  // its number there
 
   bool left_ = false;
   // Between on_head and on_frame of one frame.

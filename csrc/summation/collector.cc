@@ -59,7 +59,7 @@ void Collector::own(Contribution& contribution) {
 
 void Collector::forget(const Child& connection) {
   std::erase(starving_, &connection);
-  for_each_slot([this, &connection](Contribution& contribution) {
+  for_each_slot_of(connection.number(), [this, &connection](Contribution& contribution) {
     if (contribution.from != &connection) return;
     own(contribution);
     contribution.from = nullptr;
@@ -78,7 +78,7 @@ void Collector::relieve(Child& connection) {
 
 void Collector::give_loans_back() {
   for (Child* child : std::exchange(starving_, {})) {
-    for_each_slot([this, child](Contribution& contribution) {
+    for_each_slot_of(child->number(), [this, child](Contribution& contribution) {
       if (contribution.from != child || contribution.loan == transport::kNoLoan) return;
       own(contribution);
       child->give_back(std::exchange(contribution.loan, transport::kNoLoan));

@@ -68,8 +68,8 @@ class Collector {
 
   explicit Collector(Environment environment) : environment_(environment) {}
 
-  // All slots, those without a contribution as well.
-  virtual void for_each_slot(const std::function<void(Contribution&)>& f) = 0;
+  // Of one child, for all keys; those without a contribution as well.
+  virtual void for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) = 0;
   virtual TimeUs next_tick_us() const = 0;
   virtual void on_tick() = 0;
 

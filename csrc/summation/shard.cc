@@ -75,7 +75,7 @@ void Shard::on_goodbye(Child& child) {
 
 // Its memory goes away with it; its contributions still count in rounds that others complete.
 void Shard::forget(const Child& child) {
-  for_each_collector([&child](Collector& collector) { collector.forget(child); });
+  if (Collector* const collector = child.collector()) collector->forget(child);
 }
 
 void Shard::rank_left(uint32_t rank) {

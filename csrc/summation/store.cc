@@ -56,9 +56,9 @@ void Store::fail(const Status& why) {
   carry_out();
 }
 
-void Store::for_each_slot(const std::function<void(Contribution&)>& f) {
+void Store::for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) {
   for (auto& [key, kept] : kept_) {
-    for (Contribution& contribution : kept.slots) f(contribution);
+    if (child < kept.slots.size()) f(kept.slots[child]);
   }
 }
 

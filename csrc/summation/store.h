@@ -35,7 +35,7 @@ class Store final : public Collector {
     std::shared_ptr<BufferPool::Buffer> value;  // null: none yet; shared with answers on their way
   };
 
-  void for_each_slot(const std::function<void(Contribution&)>& f) override;
+  void for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) override;
   TimeUs next_tick_us() const override { return keeper_.next_tick_us(); }
   void on_tick() override;
 

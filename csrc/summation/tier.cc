@@ -27,9 +27,9 @@ Result<Tier::Verdict> Tier::admit(const DataHead& head, uint32_t child, uint64_t
   return aggregator_.admit(head, child, payload_bytes);
 }
 
-void Tier::for_each_slot(const std::function<void(Contribution&)>& f) {
+void Tier::for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) {
   for (auto& [key, round] : rounds_) {
-    for (Contribution& contribution : round.slots) f(contribution);
+    if (child < round.slots.size()) f(round.slots[child]);
   }
 }
 

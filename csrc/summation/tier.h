@@ -37,7 +37,7 @@ class Tier final : public Collector {
   };
 
   bool goes_up(uint32_t top) const { return uplink_ != nullptr && top >= num_final_tops_; }
-  void for_each_slot(const std::function<void(Contribution&)>& f) override;
+  void for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) override;
   TimeUs next_tick_us() const override { return aggregator_.next_tick_us(); }
   void on_tick() override;
 
