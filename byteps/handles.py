@@ -273,12 +273,15 @@ class InFlight:
 
         An interrupt (Ctrl-C) or a timeout leaves the handle in flight, because the node still uses its memory.
         """
-        started = time.monotonic()
-        if not handle._lock.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0)):
+        if timeout_s is None:
+            with handle._lock:
+                self._settle(handle)
+            return
+        deadline_s = time.monotonic() + timeout_s
+        if not handle._lock.acquire(timeout=max(timeout_s, 0)):  # another thread waits
             raise TimeoutError(f"push_pull of '{handle.name}' is not done after {timeout_s} s")
         try:
-            left_s = None if timeout_s is None else max(timeout_s - (time.monotonic() - started), 0)
-            self._settle(handle, left_s)
+            self._settle(handle, max(deadline_s - time.monotonic(), 0))
         finally:
             handle._lock.release()
 

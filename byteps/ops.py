@@ -151,6 +151,7 @@ def seed_buffer(buffer: Buffer, name: str, staleness: float, priority: int, fini
         priority: larger ones go first.
         finish: as in `push_pull_buffer`.
     """
+    check_staleness(staleness)
     return _start(buffer, buffer, name, SEED, 0, priority, finish, current_job(), staleness)
 
 
@@ -162,6 +163,7 @@ def accumulate_buffer(
     The answer has this rank's contributions in it, and those of all ranks up to `staleness` rounds before. A
     contribution that fails is not in the value. See `seed_buffer`, which comes first, and `push_pull_buffer`.
     """
+    check_staleness(staleness)
     return _start(source, target, name, ACCUMULATE, 0, priority, finish, current_job(), staleness)
 
 
@@ -196,7 +198,6 @@ def _start(
     job: Job,
     staleness: float = 0,
 ) -> Handle:
-    check_staleness(staleness)
     if name is None:
         name = job.in_flight.automatic_name(f"{target.dtype}.{target.nbytes}.{op}")
     elif not isinstance(name, str):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -23,7 +23,7 @@ from byteps.torch.agreement import check_agreement
 from byteps.torch.eager import eager
 from byteps.torch.ops import synchronize_all
 from byteps.torch.reclass import Reclassed, Within, closure_of, reclass, within
-from byteps.torch.tensor import stage, wire_name
+from byteps.torch.tensor import Staged, stage, wire_name
 
 __all__ = ["choose_staleness", "make_asynchronous", "warn_if_asynchronous"]
 
@@ -237,14 +237,8 @@ class _Weights:
     def _seed(self, weight: _Weight) -> Handle:
         base = weight.parameter.detach().clone()
         staged = stage(base)
-
-        def finish() -> Tensor:
-            if staged.copied:
-                staged.copy_back(base)
-            return base
-
         name = wire_name(weight.name, staged)
-        return seed_buffer(staged.buffer, name, self._staleness, weight.priority, finish)
+        return seed_buffer(staged.buffer, name, self._staleness, weight.priority, _landing(staged, base))
 
     def _push(self, weight: _Weight) -> Handle:
         base = weight.base
@@ -253,11 +247,15 @@ class _Weights:
         if self._scaled:
             change.div_(current_job().size)
         staged = stage(change)
-
-        def finish() -> Tensor:
-            if staged.copied:
-                staged.copy_back(change)
-            return change
-
-        name = wire_name(weight.name, staged)
+        name, finish = wire_name(weight.name, staged), _landing(staged, change)
         return accumulate_buffer(staged.buffer, staged.buffer, name, self._staleness, weight.priority, finish)
+
+
+def _landing(staged: Staged, tensor: Tensor) -> Callable[[], Tensor]:
+    """What gives the result of a push_pull of `staged`, which is of `tensor`."""
+
+    def finish() -> Tensor:
+        staged.copy_back(tensor)
+        return tensor
+
+    return finish

@@ -239,8 +239,7 @@ def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None) ->
     staged = stage(tensor, any_dtype=True, row_major=True)
 
     def finish() -> Tensor:
-        if staged.copied:
-            staged.copy_back(tensor)
+        staged.copy_back(tensor)
         torch.autograd.graph.increment_version(tensor)
         return tensor
 
@@ -304,7 +303,7 @@ def start_push_pull(tensor: Tensor, op: ReduceOp, name: str | None, priority: in
         output = torch.empty_like(tensor, requires_grad=False)
 
     def finish() -> Tensor:
-        if target.copied and output is not target.memory:
+        if output is not target.memory:
             target.copy_back(output)
         if in_place:
             torch.autograd.graph.increment_version(output)

@@ -48,8 +48,9 @@ class Staged:
         return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[memory.dtype], memory)
 
     def copy_back(self, tensor: torch.Tensor) -> None:
-        """Writes the memory of a host copy into the tensor that it was copied from."""
-        tensor.detach().copy_(self.memory.view(tensor.dtype).view(tensor.shape))
+        """Writes the memory of a host copy into the tensor that it was copied from; else it is there already."""
+        if self.copied:
+            tensor.detach().copy_(self.memory.view(tensor.dtype).view(tensor.shape))
 
 
 def stage(tensor: torch.Tensor, *, any_dtype: bool = False, row_major: bool = False) -> Staged:
