@@ -12,11 +12,12 @@ from byteps.errors import InvalidArgumentError
 from byteps.numpy import broadcast_arrays
 from byteps.ops import check_root
 from byteps.tensorflow.ops import broadcast
-from byteps.tensorflow.tensor import variable_names
+from byteps.tensorflow.tensor import as_written, variable_names
 
 __all__ = ["BroadcastGlobalVariablesHook", "broadcast_global_variables", "broadcast_variables"]
 
 
+@as_written
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
     """Replaces the values of `variables` by those of rank `root_rank`, all at once.
 

@@ -17,7 +17,7 @@ from byteps.runtime import Job, current_job
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.native import push_pull_node
 from byteps.tensorflow.ops import reduce_slices
-from byteps.tensorflow.tensor import core_errors, dense
+from byteps.tensorflow.tensor import as_written, core_errors, dense
 
 __all__ = ["Options", "exchange_gradients"]
 
@@ -46,6 +46,7 @@ class Options:
             raise InvalidArgumentError(f"compression is {self.compression!r}: expected one of byteps's Compression")
 
 
+@as_written
 def exchange_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
     """The gradients of all ranks, reduced; eagerly, or as nodes of the graph that is being traced.
 
@@ -78,7 +79,7 @@ def _exchange_all(gradients: Sequence[Any], names: Sequence[str], options: Optio
 
 @functools.lru_cache(maxsize=64)
 def _exchanger(names: tuple[str, ...], options: Options) -> Callable[[list[Any]], list[Any]]:
-    return tf.function(lambda gradients: _exchange_all(gradients, names, options))
+    return tf.function(lambda gradients: _exchange_all(gradients, names, options), autograph=False)
 
 
 def _exchange(gradient: Any, name: str, priority: int, options: Options) -> Any:

@@ -73,6 +73,7 @@ def push_pull_node(
     Returns:
         The result, in the memory of `tensor` if nobody else needs it.
     """
+    _check_not_compiled(name)
     node = _ops.byteps_collective if stateful else _ops.byteps_push_pull
     return node(tensor, tensor_name=name, reduce_op=op, root_rank=root_rank, priority=priority, named_dims=named_dims)
 
@@ -82,6 +83,24 @@ def broadcast_node(tensor: tf.Tensor, root_rank: int, name: str, *, named_dims: 
     return push_pull_node(
         tensor, name, _core.OP_CODES["broadcast"], 0, root_rank=root_rank, named_dims=named_dims, stateful=True
     )
+
+
+def _check_not_compiled(name: str) -> None:
+    """TensorFlow would raise as well, but say nothing that helps."""
+    if not tf.executing_eagerly() and _in_xla_context(tf.compat.v1.get_default_graph()):
+        raise UnsupportedError(
+            f"push_pull of '{name}' in a function with jit_compile=True: XLA cannot wait for other ranks. Compile what "
+            "computes the gradients, and call push_pull (or the optimizer) in a function around it without jit_compile"
+        )
+
+
+def _in_xla_context(graph: Any) -> bool:
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        if context is not None and context.IsXLAContext():
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def keep(tensor: tf.Tensor) -> None:

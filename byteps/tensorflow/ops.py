@@ -27,13 +27,14 @@ from byteps.runtime import current_job
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.gather import gather_rows
 from byteps.tensorflow.native import broadcast_node, keep, push_pull_node
-from byteps.tensorflow.tensor import automatic_name, core_errors, dense
+from byteps.tensorflow.tensor import as_written, automatic_name, core_errors, dense
 
 __all__ = ["allgather", "allreduce", "broadcast", "grouped_allreduce", "grouped_push_pull", "push_pull"]
 
 AnyCompressor = type[Compressor]
 
 
+@as_written
 def push_pull(
     tensor: Any,
     scope: str = "",
@@ -66,6 +67,7 @@ def push_pull(
     return compression.decompress(reduced, ctx)
 
 
+@as_written
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -82,6 +84,7 @@ def allreduce(
     return _scaled(reduced, postscale_factor)
 
 
+@as_written
 def grouped_push_pull(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -99,6 +102,7 @@ def grouped_push_pull(
     ]
 
 
+@as_written
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -112,6 +116,7 @@ def grouped_allreduce(
     return grouped_push_pull(tensors, average, name, compression, op)
 
 
+@as_written
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
     """Rank `root_rank`'s tensor. Of any numeric dtype, and bool.
 
@@ -132,6 +137,7 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> tf.Tensor
         )
 
 
+@as_written
 def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     """The tensors of all ranks, one after the other along the first dimension, in which they may differ.
 

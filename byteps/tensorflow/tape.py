@@ -11,7 +11,7 @@ from byteps.ops import Average, ReduceOp
 from byteps.runtime import current_job
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.exchange import Options, exchange_gradients
-from byteps.tensorflow.tensor import variable_names
+from byteps.tensorflow.tensor import as_written, variable_names
 
 __all__ = ["DistributedGradientTape"]
 
@@ -21,6 +21,7 @@ class _Distributed:
 
     _byteps_options: Options
 
+    @as_written
     def gradient(
         self,
         target: Any,
@@ -36,6 +37,7 @@ class _Distributed:
         return tf.nest.pack_sequence_as(own, reduced)
 
 
+@as_written
 def DistributedGradientTape(  # noqa: N802  (the name that BytePS and Horovod gave it)
     gradtape: tf.GradientTape,
     device_dense: str = "",

@@ -7,7 +7,7 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
@@ -15,9 +15,17 @@ from byteps import errors
 from byteps.errors import BytePSError, InvalidArgumentError, UnsupportedError
 from byteps.runtime import current_job
 
-__all__ = ["DTYPES", "automatic_name", "core_errors", "dense", "variable_names"]
+__all__ = ["DTYPES", "as_written", "automatic_name", "core_errors", "dense", "variable_names"]
 
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.uint8, tf.int32, tf.int64)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def as_written(function: F) -> F:
+    """Keeps AutoGraph from rewriting a function of this package that is called in a tf.function."""
+    return cast(F, tf.autograph.experimental.do_not_convert(function))
+
 
 _ADVICE = {
     tf.bool: "convert it with tf.cast(tensor, tf.uint8)",
@@ -74,8 +82,8 @@ def automatic_name(tensor: tf.Tensor, operation: str, *, rows_differ: bool = Fal
     if tf.executing_eagerly():
         return current_job().in_flight.automatic_name(f"{kind}.{operation}")
     graph = tensor.graph
-    while (outer := getattr(graph, "outer_graph", None)) is not None and hasattr(outer, "outer_graph"):
-        graph = outer
+    while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # an outer function, not what calls it
+        graph = graph.outer_graph
     counter = _graph_counters.setdefault(graph, Counter())
     counter[operation] += 1
     return f"byteps.graph.{getattr(graph, 'name', '')}.{operation}.{counter[operation]}.{kind}"
@@ -127,8 +135,3 @@ def core_errors() -> Iterator[None]:
             raise
         message = re.sub(r"^\{\{function_node .*?\}\} | \[Op:Byteps\w+\].*$", "", error.message)
         raise kind(message) from None
-
-
-def eagerly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` under `core_errors`."""
-    return core_errors()(function)
