@@ -17,6 +17,7 @@ struct Membership {
 
 class Slot {
  public:
+  explicit Slot(const Slot* before) : before_(before) {}
   void set(Membership membership) {
     {
       MutexLock lock(mutex_);
@@ -30,12 +31,13 @@ class Slot {
   }
 
  private:
+  [[maybe_unused]] const Slot* const before_;  // abandoned, for leak checkers
   Mutex mutex_;
   Membership membership_ BPS_GUARDED_BY(mutex_);
 };
 
 // Never destroyed: threads of a framework may still come when the process ends.
-std::atomic<Slot*> current_slot = new Slot;
+std::atomic<Slot*> current_slot = new Slot(nullptr);
 
 Result<protocol::PushPull> parse(const BpsPushPull& request) {
   auto dtype = dtype_from(request.dtype);
@@ -98,7 +100,7 @@ void leave_job(std::string why) {
 }
 
 void abandon_job(std::string why) {
-  current_slot = new Slot;
+  current_slot = new Slot(current_slot);
   leave_job(std::move(why));
 }
 

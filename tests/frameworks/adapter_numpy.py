@@ -7,9 +7,11 @@ import numpy as np
 import byteps as bps
 from byteps import broadcast, poll, push_pull, push_pull_async, synchronize
 
+HAS_HANDLES = True
 DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64")
 __all__ = [
     "DTYPES",
+    "HAS_HANDLES",
     "bps",
     "broadcast",
     "from_numpy",

@@ -8,9 +8,11 @@ import torch
 import byteps.torch as bps
 from byteps.torch import broadcast, poll, push_pull, push_pull_async, synchronize
 
+HAS_HANDLES = True
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 __all__ = [
     "DTYPES",
+    "HAS_HANDLES",
     "bps",
     "broadcast",
     "from_numpy",

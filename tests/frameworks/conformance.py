@@ -1,4 +1,8 @@
-"""What every adapter must do, whatever the framework. Each case gets an adapter module (adapter_*.py)."""
+"""What every adapter must do, whatever the framework. Each case gets an adapter module (adapter_*.py).
+
+Where an adapter has no handles (`HAS_HANDLES`), because its framework's operators are asynchronous as they are, its
+`push_pull_async` is a thread that waits; cases of handles themselves have nothing to check there.
+"""
 
 from __future__ import annotations
 
@@ -84,12 +88,16 @@ def case_ranks_may_start_and_synchronize_in_different_orders(a: ModuleType) -> N
 
 
 def case_unnamed_tensors_meet_in_the_order_of_calls(a: ModuleType) -> None:
+    if not a.HAS_HANDLES:
+        return
     handles = [a.push_pull_async(mine(a, (4,), seed=i), op=Sum) for i in range(200)]
     for i, handle in enumerate(handles):
         assert_equal(a, a.synchronize(handle), of_all((4,), seed=i).sum(0))
 
 
 def case_poll_becomes_true(a: ModuleType) -> None:
+    if not a.HAS_HANDLES:
+        return
     a.bps.barrier()
     handle = a.push_pull_async(mine(a, (4,)), name="poll")
     a.bps.barrier()
@@ -99,6 +107,8 @@ def case_poll_becomes_true(a: ModuleType) -> None:
 
 
 def case_a_handle_can_be_synchronized_once(a: ModuleType) -> None:
+    if not a.HAS_HANDLES:
+        return
     handle = a.push_pull_async(mine(a, (4,)), name="once")
     a.synchronize(handle)
     with expect_error(InvalidArgumentError, "'once' was synchronized before"):
@@ -110,13 +120,15 @@ def case_a_handle_can_be_synchronized_once(a: ModuleType) -> None:
 
 
 def case_dropped_handles_do_no_harm(a: ModuleType) -> None:
+    if not a.HAS_HANDLES:
+        return
     for i in range(600):  # more than there are before finished ones are swept
         a.push_pull_async(mine(a, (1000,)), name=f"dropped.{i}")
     assert_equal(a, a.push_pull(mine(a, (4,)), name="after.dropped", op=Sum), of_all((4,)).sum(0))
 
 
 def case_a_name_is_in_flight_once(a: ModuleType) -> None:
-    if size() == 1:
+    if size() == 1 or not a.HAS_HANDLES:
         return  # nothing is ever in flight
     if rank() == 0:
         handle = a.push_pull_async(mine(a, (4,)), name="twice", op=Sum)

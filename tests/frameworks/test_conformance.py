@@ -10,7 +10,7 @@ pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all i
 
 JOBS = [
     CaseJob(conformance, ranks, adapter)
-    for adapter, counts in {"numpy": (1, 2, 4), "torch": (1, 2)}.items()
+    for adapter, counts in {"numpy": (1, 2, 4), "torch": (1, 2), "tensorflow": (1, 2)}.items()
     for ranks in counts
 ]
 

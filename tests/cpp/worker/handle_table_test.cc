@@ -51,6 +51,32 @@ TEST(HandleTableTest, BusyTimeCountsOverlappingHandlesOnce) {
   EXPECT_GE(metrics.push_pull_us.load(), 10'000u);
 }
 
+TEST(HandleTableTest, ACallbackTakesThePlaceOfWaiting) {
+  Metrics metrics;
+  HandleTable table(metrics);
+  std::string message;
+  const protocol::Handle handle = table.open(100, [&](const Status& status) { message = status.message(); });
+  EXPECT_FALSE(*table.poll(handle));
+  table.finish(handle, unavailable("rank 1 is gone"));
+  EXPECT_EQ(table.poll(handle).status().code(), StatusCode::kInvalidArgument);  // nobody has to free it
+  table.close();
+  EXPECT_EQ(message, "rank 1 is gone");
+  EXPECT_EQ(metrics.push_pulls.load(), 1u);
+  EXPECT_EQ(metrics.push_pull_bytes.load(), 0u);
+}
+
+TEST(HandleTableTest, ACancelledHandleGivesItsCallbackBack) {
+  Metrics metrics;
+  HandleTable table(metrics);
+  int called = 0;
+  OnDone on_done = table.cancel(table.open(1, [&](const Status&) { ++called; }));
+  table.close();
+  EXPECT_EQ(called, 0);
+  on_done(Status::ok());
+  EXPECT_EQ(called, 1);
+  EXPECT_FALSE(table.cancel(table.open(1)));
+}
+
 TEST(HandleTableTest, ACancelledHandleWasNeverThere) {
   Metrics metrics;
   HandleTable table(metrics);
