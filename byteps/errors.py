@@ -22,6 +22,8 @@ __all__ = [
 class BytePSError(Exception):
     """Base of all of them."""
 
+    __init__ = Exception.__init__  # TensorFlow's AutoGraph replaces exceptions that it cannot see how to make
+
 
 class InvalidArgumentError(BytePSError, ValueError):
     """A shape, dtype, name, setting or argument that cannot be used."""

@@ -21,7 +21,8 @@ __all__ = ["BroadcastGlobalVariablesHook", "broadcast_global_variables", "broadc
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
     """Replaces the values of `variables` by those of rank `root_rank`, all at once.
 
-    Eagerly it waits, and compares what the ranks have first. In a graph of tf.compat.v1 it returns the operation.
+    Eagerly it waits, and compares what the ranks have first. In a graph of tf.compat.v1 it returns the operation; in a
+    tf.function, whose calls do it, nothing.
 
     Args:
         variables: of TensorFlow or Keras, such as `model.variables`, and of any dtype with a fixed size; the same on
@@ -45,7 +46,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
             variable.assign(broadcast(tf.convert_to_tensor(variable), root_rank, name))
             for variable, name in zip(variables, names, strict=True)
         ]
-        return tf.group(*assignments)
+        return None if tf.inside_function() else tf.group(*assignments)
     lines = [f"'{name}' of {v.dtype} {v.shape}" for name, v in zip(names, variables, strict=True)]
     check_agreement("broadcast_variables", lines, "byteps.broadcast_variables.agreement")
     values = broadcast_arrays([variable.numpy() for variable in variables], root_rank, names)

@@ -96,6 +96,8 @@ def _exchange(gradient: Any, name: str, priority: int, options: Options) -> Any:
         gradient = tf.convert_to_tensor(gradient)
     gradient = dense(gradient, f"gradient '{name}'")
     compressed, ctx = options.compression.compress(gradient)
+    if compressed.dtype != gradient.dtype:
+        name = f"{name}.{compressed.dtype.name}"
     return options.compression.decompress(push_pull_node(compressed, name, options.op.value, priority), ctx)
 
 

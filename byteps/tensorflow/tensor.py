@@ -93,11 +93,17 @@ _known_variables: defaultdict[str, list[weakref.ref[Any]]] = defaultdict(list)
 
 
 def variable_names(variables: Sequence[Any], prefix: str) -> list[str]:
-    """Names of variables of TensorFlow or Keras: a Keras variable's path, another's name.
+    """Names of variables of TensorFlow or Keras: a Keras variable's path, another's name; and the shape.
 
-    Names need not be different: the second variable of a name that this process asks for gets `#1`, and so on.
+    The second variable of a name that this process asks for gets `#1`, and so on. A variable that is gone leaves its
+    name to the next one, so that a program that makes many models does not need more names.
     """
-    return [prefix + _distinct(re.sub(r":0$", "", getattr(v, "path", None) or v.name), v) for v in variables]
+    return [prefix + _distinct(_plain_name(variable), variable) for variable in variables]
+
+
+def _plain_name(variable: Any) -> str:
+    name = getattr(variable, "path", None) or re.sub(r":0$", "", variable.name)
+    return f"{name}.{'x'.join(map(str, variable.shape))}"
 
 
 def _distinct(name: str, variable: Any) -> str:
@@ -105,7 +111,6 @@ def _distinct(name: str, variable: Any) -> str:
     for number, reference in enumerate(known):
         if reference() is variable:
             return f"{name}#{number}" if number else name
-    # A model that is gone leaves its place to the next one, so that a program that makes many does not need more names.
     place = next((number for number, reference in enumerate(known) if reference() is None), len(known))
     known[place : place + 1] = [weakref.ref(variable)]
     return f"{name}#{place}" if place else name

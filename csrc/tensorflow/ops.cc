@@ -34,8 +34,8 @@ void register_op(const char* name, bool is_stateful) {
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, &same_shape);
   if (is_stateful) TF_OpDefinitionBuilderSetIsStateful(op, true);
   TF_RegisterOpDefinition(op, status.get());
-  register_kernel(name, "CPU");
-  register_kernel(name, "GPU");
+  register_kernel(name, Device::kCpu);
+  register_kernel(name, Device::kGpu);
 }
 
 void register_keep(const char* name) {

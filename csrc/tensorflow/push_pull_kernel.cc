@@ -155,12 +155,16 @@ void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCa
 
 }  // namespace
 
-void register_kernel(const char* op_name, const char* device) {
+void register_kernel(const char* op_name, Device device) {
   ScopedStatus status;
-  TF_KernelBuilder* builder = TF_NewAsyncKernelBuilder(op_name, device, &create, &compute, &destroy);
-  // On a GPU, TensorFlow copies to and from the host.
-  TF_KernelBuilder_HostMemory(builder, "tensor");
-  TF_KernelBuilder_HostMemory(builder, "reduced");
+  const bool is_cpu = device == Device::kCpu;
+  TF_KernelBuilder* builder =
+      TF_NewAsyncKernelBuilder(op_name, is_cpu ? "CPU" : "GPU", &create, &compute, &destroy);
+  if (!is_cpu) {
+    // TensorFlow copies to and from the host. Asked for on a CPU, it would keep outputs out of inputs' memory.
+    TF_KernelBuilder_HostMemory(builder, "tensor");
+    TF_KernelBuilder_HostMemory(builder, "reduced");
+  }
   TF_RegisterKernelBuilder(op_name, builder, status.get());
 }
 

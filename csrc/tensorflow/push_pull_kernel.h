@@ -6,9 +6,11 @@
 
 namespace byteps::tensorflow {
 
+enum class Device { kCpu, kGpu };
+
 // Of operators with the attributes T, tensor_name, reduce_op, root_rank, priority and named_dims (ops.cc), one input
 // and one output. Any thread runs them.
-void register_kernel(const char* op_name, const char* device);
+void register_kernel(const char* op_name, Device device);
 
 // Before the first kernel runs.
 void set_core(const BpsCApi* core);

@@ -1,0 +1,206 @@
+"""DistributedGradientTape: ranks on shares of a batch learn what one process learns on all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from frameworks.tensorflow_training import (
+    STEPS,
+    Batch,
+    Model,
+    alone,
+    assert_trains_as_one_process,
+    data,
+    share,
+    weights,
+)
+from support.expect import expect_error
+
+import byteps.tensorflow as bps
+from byteps import rank, size
+from byteps.errors import InvalidArgumentError, UnsupportedError
+
+Part = Callable[[Batch], Batch]
+Apply = Callable[[list[Any], list[tf.Variable]], None]
+
+
+def tape_of(part: Part, **options: Any) -> tf.GradientTape:
+    tape = tf.GradientTape()
+    return tape if part is alone else bps.DistributedGradientTape(tape, **options)
+
+
+def sgd(gradients: list[Any], variables: list[tf.Variable]) -> None:
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if gradient is not None:
+            variable.assign_sub(0.5 * tf.convert_to_tensor(gradient))
+
+
+def training(apply_of: Callable[[Model], Apply], *, in_function: bool, **options: Any) -> Callable[[Model, Part], None]:
+    def train(model: Model, part: Part) -> None:
+        apply = apply_of(model)
+
+        def step(*batch: tf.Tensor) -> None:
+            with tape_of(part, **options) as tape:
+                loss = model.loss(batch)
+            variables = model.variables_in_order
+            apply(tape.gradient(loss, variables), variables)
+
+        run = tf.function(step) if in_function else step
+        for number in range(STEPS):
+            run(*part(data(number)))
+
+    return train
+
+
+def with_keras(make: Callable[[], Any]) -> Callable[[Model], Apply]:
+    def apply_of(model: Model) -> Apply:
+        optimizer = make()
+        used = [variable for variable in model.variables_in_order if variable is not model.unused]
+        optimizer.build(used)
+
+        def apply(gradients: list[Any], variables: list[tf.Variable]) -> None:
+            pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+            optimizer.apply_gradients(pairs)
+
+        return apply
+
+    return apply_of
+
+
+def case_plain_steps_in_a_function() -> None:
+    assert_trains_as_one_process(training(lambda model: sgd, in_function=True))
+
+
+def case_plain_steps_eagerly() -> None:
+    assert_trains_as_one_process(training(lambda model: sgd, in_function=False))
+
+
+def case_slices_made_dense() -> None:
+    assert_trains_as_one_process(training(lambda model: sgd, in_function=True, sparse_as_dense=True))
+
+
+def case_optimizers_of_keras() -> None:
+    import keras
+
+    for make in (lambda: keras.optimizers.SGD(0.3, momentum=0.9), lambda: keras.optimizers.Adam(0.02)):
+        for in_function in (True, False):
+            assert_trains_as_one_process(training(with_keras(make), in_function=in_function))
+
+
+def case_compressed_gradients() -> None:
+    for compression, tolerance in ((bps.Compression.fp16, 2e-3), (bps.Compression.bf16, 2e-2)):
+        assert_trains_as_one_process(
+            training(lambda model: sgd, in_function=True, compression=compression), tolerance=tolerance
+        )
+
+
+def case_the_sum_of_gradients() -> None:
+    def apply_of(model: Model) -> Apply:
+        def apply(gradients: list[Any], variables: list[tf.Variable]) -> None:
+            scale = 1.0 if alone_now else 1.0 / size()
+            sgd([None if g is None else scale * tf.convert_to_tensor(g) for g in gradients], variables)
+
+        return apply
+
+    alone_now = False
+    train = training(apply_of, in_function=False, op=bps.Sum)
+    model = Model()
+    train(model, share)
+    alone_now = True
+    whole = Model()
+    train(whole, alone)
+    for mine, theirs in zip(weights(model), weights(whole), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+
+
+def case_inner_functions_of_xla() -> None:
+    """What computes gradients may be compiled, what exchanges them not."""
+
+    def train(model: Model, part: Part) -> None:
+        variables = [model.kernel, model.bias, model.head]
+
+        @tf.function(jit_compile=True)
+        def gradients(x: tf.Tensor, wanted: tf.Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                y = tf.tanh(x @ model.kernel + model.bias) @ model.head
+                loss = tf.reduce_mean(tf.square(y - wanted))
+            return tape.gradient(loss, variables)
+
+        @tf.function
+        def step(words: tf.Tensor, numbers: tf.Tensor, wanted: tf.Tensor) -> None:
+            x = tf.concat([tf.reduce_mean(tf.gather(model.embedding, words), axis=1), numbers], axis=1)
+            own = gradients(x, wanted)
+            if part is share:
+                own = [bps.push_pull(g, name=f"xla.{i}") for i, g in enumerate(own)]
+            sgd(own, variables)
+
+        for number in range(STEPS):
+            step(*part(data(number)))
+
+    assert_trains_as_one_process(train)
+
+
+def case_sources_of_any_structure_and_a_persistent_tape() -> None:
+    model = Model()
+    batch = share(data(0))
+    with bps.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+        loss = model.loss(batch)
+    nested = tape.gradient(loss, {"a": model.kernel, "b": [model.bias, model.unused]})
+    single = tape.gradient(loss, model.kernel)
+    with tf.GradientTape() as plain:
+        loss = model.loss(data(0))
+    expected = plain.gradient(loss, [model.kernel, model.bias])
+    np.testing.assert_allclose(nested["a"], expected[0], atol=1e-6)
+    np.testing.assert_allclose(nested["b"][0], expected[1], atol=1e-6)
+    np.testing.assert_allclose(single, expected[0], atol=1e-6)
+    assert nested["b"][1] is None
+
+
+def case_priorities_follow_the_order_of_variables() -> None:
+    variables = [tf.Variable([1.0]) for _ in range(5)]
+
+    @tf.function
+    def step() -> Any:
+        with bps.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.add_n([v * v for v in variables])
+        return tape.gradient(loss, variables)
+
+    graph = step.get_concrete_function().graph
+    nodes = [node for node in graph.get_operations() if node.type == "BytepsPushPull"]
+    assert [node.get_attr("priority") for node in nodes] == [0, -1, -2, -3, -4]
+    assert len({node.get_attr("tensor_name") for node in nodes}) == 5
+
+
+def case_ranks_whose_gradients_differ() -> None:
+    if size() == 1:
+        return
+    a, b = tf.Variable([1.0], name="a"), tf.Variable([2.0], name="b")
+    with bps.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = a * a if rank() == 0 else a * b
+    with expect_error(InvalidArgumentError, "the ranks differ", "'Gradient.b.1' without a gradient", f"rank {size() - 1} has"):
+        tape.gradient(loss, [a, b])
+
+
+def case_ranks_whose_slices_differ_in_kind() -> None:
+    if size() == 1:
+        return
+    table = tf.Variable(tf.ones([4, 2]), name="table")
+    with bps.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = tf.reduce_sum(tf.gather(table, [0, 1]) if rank() == 0 else table)
+    with expect_error(InvalidArgumentError, "tf.IndexedSlices of float32", "a tensor of float32"):
+        tape.gradient(loss, [table])
+
+
+def case_wrong_tapes_and_options() -> None:
+    with expect_error(InvalidArgumentError, "expected a tf.GradientTape, got object"):
+        bps.DistributedGradientTape(object())
+    tape = bps.DistributedGradientTape(tf.GradientTape())
+    with expect_error(UnsupportedError, "distributed already"):
+        bps.DistributedGradientTape(tape)
+    with expect_error(InvalidArgumentError, "op is 'mean'"):
+        bps.DistributedGradientTape(tf.GradientTape(), op="mean")
+    with expect_error(InvalidArgumentError, "compression is 'fp16'"):
+        bps.DistributedGradientTape(tf.GradientTape(), compression="fp16")

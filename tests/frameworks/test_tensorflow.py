@@ -1,0 +1,31 @@
+"""byteps.tensorflow in real jobs. What is checked is in the modules of cases; every case runs on all ranks at once."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from support.case_jobs import CaseJob, each_case, each_job, outcome_of
+
+if importlib.util.find_spec("tensorflow") is None:
+    pytest.skip("TensorFlow is not installed", allow_module_level=True)
+
+pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
+
+# Their modules import TensorFlow, which would take this process seconds: only the ranks do, and so do these tests' names.
+JOBS = named_jobs(
+    {
+        "tensorflow_ops_cases": [1, 2],
+        "tensorflow_training_cases": [1, 2, 4],
+    }
+)
+
+
+@each_case(JOBS)
+def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check(case)
+
+
+@each_job(JOBS)
+def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check_exit()
