@@ -180,7 +180,9 @@ def case_ranks_whose_gradients_differ() -> None:
     a, b = tf.Variable([1.0], name="a"), tf.Variable([2.0], name="b")
     with bps.DistributedGradientTape(tf.GradientTape()) as tape:
         loss = a * a if rank() == 0 else a * b
-    with expect_error(InvalidArgumentError, "the ranks differ", "'Gradient.b.1' without a gradient", f"rank {size() - 1} has"):
+    with expect_error(
+        InvalidArgumentError, "the ranks differ", "'Gradient.b.1' without a gradient", f"rank {size() - 1} has"
+    ):
         tape.gradient(loss, [a, b])
 
 

@@ -9,7 +9,7 @@ from support.case_jobs import CaseJob, each_case, each_job, outcome_of
 pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
 
 JOBS = [
-    CaseJob(conformance, ranks, adapter)
+    CaseJob(conformance.__name__, ranks, adapter)
     for adapter, counts in {"numpy": (1, 2, 4), "torch": (1, 2), "tensorflow": (1, 2)}.items()
     for ranks in counts
 ]

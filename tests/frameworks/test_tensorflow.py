@@ -1,22 +1,24 @@
-"""byteps.tensorflow in real jobs. What is checked is in the modules of cases; every case runs on all ranks at once."""
+"""byteps.tensorflow in real jobs. What is checked is in the modules of cases; every case runs on all ranks at once.
+
+They are named and not imported here: TensorFlow would take this process seconds, and only the ranks need it.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 
 import pytest
-from support.case_jobs import CaseJob, each_case, each_job, outcome_of
+from support.case_jobs import CaseJob, each_case, each_job, jobs_of, outcome_of
 
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip("TensorFlow is not installed", allow_module_level=True)
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
 
-# Their modules import TensorFlow, which would take this process seconds: only the ranks do, and so do these tests' names.
-JOBS = named_jobs(
+JOBS = jobs_of(
     {
-        "tensorflow_ops_cases": [1, 2],
-        "tensorflow_training_cases": [1, 2, 4],
+        "frameworks.tensorflow_ops_cases": [1, 2],
+        "frameworks.tensorflow_training_cases": [1, 2, 4],
     }
 )
 

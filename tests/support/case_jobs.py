@@ -27,18 +27,20 @@ _outcomes: dict[CaseJob, Outcome | AssertionError] = {}
 class CaseJob:
     """The cases of a module, run by so many ranks."""
 
-    module: ModuleType
+    module: str  # its dotted name
     ranks: int
     adapter: str = ""  # that the cases get as their argument
 
     @property
     def id(self) -> str:
-        name = self.adapter or self.module.__name__.rpartition(".")[2].removesuffix("_cases")
+        name = self.adapter or self.module.rpartition(".")[2].removesuffix("_cases")
         return f"{name}-{self.ranks}-ranks"
 
 
-def jobs_of(ranks: Mapping[ModuleType, Sequence[int]]) -> list[CaseJob]:
-    return [CaseJob(module, count) for module, counts in ranks.items() for count in counts]
+def jobs_of(ranks: Mapping[ModuleType | str, Sequence[int]]) -> list[CaseJob]:
+    """Args: modules, or their dotted names if this process should not import them; each with its numbers of ranks."""
+    names = {module if isinstance(module, str) else module.__name__: counts for module, counts in ranks.items()}
+    return [CaseJob(name, count) for name, counts in names.items() for count in counts]
 
 
 def each_case(jobs: Sequence[CaseJob]) -> pytest.MarkDecorator:
@@ -53,7 +55,7 @@ def each_job(jobs: Sequence[CaseJob]) -> pytest.MarkDecorator:
 def outcome_of(job: CaseJob, folders: pytest.TempPathFactory) -> Outcome:
     if job not in _outcomes:
         try:
-            _outcomes[job] = run_cases(job.module.__name__, job.ranks, folders.mktemp("job"), job.adapter)
+            _outcomes[job] = run_cases(job.module, job.ranks, folders.mktemp("job"), job.adapter)
         except AssertionError as error:  # it hangs: once is enough
             _outcomes[job] = error
     outcome = _outcomes[job]
