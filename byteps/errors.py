@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from typing import TYPE_CHECKING
 
 __all__ = [
     "AbortedError",
@@ -22,7 +23,8 @@ __all__ = [
 class BytePSError(Exception):
     """Base of all of them."""
 
-    __init__ = Exception.__init__  # TensorFlow's AutoGraph replaces exceptions that it cannot see how to make
+    if not TYPE_CHECKING:  # to which this would be a function of any type
+        __init__ = Exception.__init__  # TensorFlow's AutoGraph replaces exceptions that it cannot see how to make
 
 
 class InvalidArgumentError(BytePSError, ValueError):

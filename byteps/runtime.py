@@ -10,6 +10,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Mapping
+from typing import cast
 
 from byteps import _core
 from byteps.config import Config, process_environment
@@ -57,7 +58,7 @@ class Job:
         if isinstance(self.node, LocalNode):
             self.node.offer_to_c()
         else:
-            _core.enter_c_job(self.node)
+            _core.enter_c_job(cast(_core.Node, self.node))
 
     def leave(self) -> None:
         """Handles that were not synchronized fail."""

@@ -60,7 +60,13 @@ echo "Installing Python packages into .venv (PyTorch is large)"
 pip_install torch  # first, in the pinned release, so that nothing below pulls another one
 pip_install setuptools pybind11 cmake ninja  # pyproject.toml's build-system.requires
 extras=torch,examples
-[ "$goal" != test ] || extras+=,test,dev
-[ "$goal" != bench ] || extras+=,bench
+[ "$goal" != test ] || extras+=,tensorflow,test,dev
+[ "$goal" != bench ] || extras+=,tensorflow,bench
 echo "Building byteps (CMake, build/release)"
 PATH="$PWD/.venv/bin:$PATH" pip_install --no-build-isolation --editable ".[$extras]"
+
+if [ "$goal" = test ]; then
+  echo "Installing the oldest TensorFlow that the tests know into .venv/oldest-tensorflow"
+  [ -x .venv/oldest-tensorflow/bin/pip ] || python3 -m venv .venv/oldest-tensorflow
+  .venv/oldest-tensorflow/bin/pip install -qq --disable-pip-version-check -r tools/oldest_tensorflow.txt
+fi

@@ -79,7 +79,10 @@ def _exchange_all(gradients: Sequence[Any], names: Sequence[str], options: Optio
 
 @functools.lru_cache(maxsize=64)
 def _exchanger(names: tuple[str, ...], options: Options) -> Callable[[list[Any]], list[Any]]:
-    return tf.function(lambda gradients: _exchange_all(gradients, names, options), autograph=False)
+    function: Callable[[list[Any]], list[Any]] = tf.function(
+        lambda gradients: _exchange_all(gradients, names, options), autograph=False
+    )
+    return function
 
 
 def _exchange(gradient: Any, name: str, priority: int, options: Options) -> Any:

@@ -13,8 +13,10 @@ def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFa
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -30,11 +32,13 @@ class CaseJob:
     module: str  # its dotted name
     ranks: int
     adapter: str = ""  # that the cases get as their argument
+    python: Path = Path(sys.executable)
 
     @property
     def id(self) -> str:
         name = self.adapter or self.module.rpartition(".")[2].removesuffix("_cases")
-        return f"{name}-{self.ranks}-ranks"
+        other = "" if self.python == Path(sys.executable) else f"-{self.python.parents[1].name}"
+        return f"{name}-{self.ranks}-ranks{other}"
 
 
 def jobs_of(ranks: Mapping[ModuleType | str, Sequence[int]]) -> list[CaseJob]:
@@ -55,7 +59,7 @@ def each_job(jobs: Sequence[CaseJob]) -> pytest.MarkDecorator:
 def outcome_of(job: CaseJob, folders: pytest.TempPathFactory) -> Outcome:
     if job not in _outcomes:
         try:
-            _outcomes[job] = run_cases(job.module, job.ranks, folders.mktemp("job"), job.adapter)
+            _outcomes[job] = run_cases(job.module, job.ranks, folders.mktemp("job"), job.adapter, python=job.python)
         except AssertionError as error:  # it hangs: once is enough
             _outcomes[job] = error
     outcome = _outcomes[job]

@@ -67,6 +67,7 @@ def job(
     env: Mapping[str, str] | None = None,
     *,
     uses_torch: bool = False,
+    python: str | Path = sys.executable,
 ) -> Iterator[Job]:
     """Starts `python *command` once for each rank; kills what is left of it on the way out.
 
@@ -76,6 +77,7 @@ def job(
         folder: for the outputs.
         env: added to the environment, which holds no settings but those of this job.
         uses_torch: start the ranks as TorchProcess.
+        python: the interpreter; of no effect with `uses_torch`.
     """
     listener = socket.create_server(("127.0.0.1", 0))  # held until rank 0 has it: nobody else can take the port
     shared = job_environment(listener.getsockname()[1], ranks) | dict(env or {})
@@ -86,7 +88,7 @@ def job(
             if rank == 0 and ranks > 1:
                 own["BYTEPS_SCHEDULER_FD"] = str(listener.fileno())
             files = [listener.fileno()] if rank == 0 else []
-            processes.append(start(command, shared | own, folder, rank, files, uses_torch=uses_torch))
+            processes.append(start(command, shared | own, folder, rank, files, uses_torch=uses_torch, python=python))
         listener.close()
         yield Job(processes, folder)
     finally:
@@ -102,9 +104,10 @@ def run_job(
     deadline_s: float = 60,
     *,
     uses_torch: bool = False,
+    python: str | Path = sys.executable,
 ) -> list[Finished]:
     """`job`, until all its processes have ended."""
-    with job(command, ranks, folder, env, uses_torch=uses_torch) as running:
+    with job(command, ranks, folder, env, uses_torch=uses_torch, python=python) as running:
         return running.wait(deadline_s)
 
 
@@ -116,13 +119,14 @@ def start(
     files: Sequence[int] = (),
     *,
     uses_torch: bool,
+    python: str | Path = sys.executable,
 ) -> Process:
     """A process whose output goes to the rank's file in `folder`, and that finds `files` under the same numbers."""
     with output_path(folder, rank).open("wb") as output:
         if uses_torch:
             return TorchProcess(command, env, output.fileno(), files=files, nursery=rank % 2)
         return subprocess.Popen(
-            [sys.executable, *command],
+            [python, *command],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=output,
