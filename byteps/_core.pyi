@@ -132,6 +132,32 @@ class Node:
     def shutdown(self) -> None:
         """Leaves the job. Outstanding handles fail. Idempotent."""
 
+# --- For adapters with a library of their own (csrc/c_api/): the address of the table of C functions, and the job of
+# this process that they speak for.
+
+C_API: int
+
+@final
+class AloneMetrics:
+    """What came through the C functions while this rank was alone in its job."""
+
+    @property
+    def push_pulls(self) -> int: ...
+    @property
+    def push_pull_bytes(self) -> int: ...
+
+def enter_c_job(node: Node) -> None:
+    """The C functions speak for `node`, until another of these functions is called."""
+
+def enter_c_job_alone() -> AloneMetrics:
+    """The C functions speak for a rank that is alone: every push_pull is its own result."""
+
+def leave_c_job(why: str) -> None:
+    """The C functions fail with `why`, as NotInitializedError."""
+
+def abandon_c_job(why: str) -> None:
+    """`leave_c_job` in a forked child."""
+
 def viable_transports() -> dict[str, str]:
     """Transport -> "" if this machine can use it, else the reason."""
 

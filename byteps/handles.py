@@ -54,15 +54,12 @@ class Handle:
     Dropping it is safe: the job keeps the tensors alive for as long as the core uses their memory.
     """
 
-    __slots__ = ("_error", "_finish", "_in_flight", "_keepalive", "_lock", "_nbytes", "_number", "name")
+    __slots__ = ("_error", "_finish", "_in_flight", "_keepalive", "_lock", "_number", "name")
 
-    def __init__(
-        self, in_flight: InFlight | None, name: str, nbytes: int, keepalive: object, finish: Callable[[], object]
-    ) -> None:
+    def __init__(self, in_flight: InFlight | None, name: str, keepalive: object, finish: Callable[[], object]) -> None:
         self.name = name
         self._lock = threading.Lock()  # held by the thread that waits, so that no other frees the core's handle
         self._in_flight = in_flight  # None: the core is done with the memory
-        self._nbytes = nbytes
         self._number = -1
         self._keepalive = keepalive
         self._finish: Callable[[], object] | None = finish
@@ -71,7 +68,7 @@ class Handle:
     @classmethod
     def completed(cls, name: str, finish: Callable[[], object]) -> Handle:
         """A handle of something that needed no communication."""
-        return cls(None, name, 0, None, finish)
+        return cls(None, name, None, finish)
 
     def __repr__(self) -> str:
         state = "synchronized" if self._finish is None else "done" if self._in_flight is None else "in flight"
@@ -195,7 +192,7 @@ class InFlight:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.speed = SpeedMeter()
+        self.speed = SpeedMeter(lambda: node.metrics()["push_pull_bytes"])
         self._handles: dict[str, Handle] = {}
         self._next_sweep = FIRST_SWEEP
         self._automatic: Counter[str] = Counter()
@@ -245,7 +242,7 @@ class InFlight:
             self._settle_if_done(busy)
         if len(self._handles) >= self._next_sweep:
             self._sweep()
-        handle = Handle(self, name, nbytes, keepalive, finish)
+        handle = Handle(self, name, keepalive, finish)
         # Before the core learns of the memory, so that nothing can free it in between.
         if self._handles.setdefault(name, handle) is not handle:
             raise InvalidArgumentError(
@@ -307,7 +304,7 @@ class InFlight:
                 raise  # of the wait, not of the push_pull
             handle._error = error.with_traceback(None)  # whose frames refer to the handle
         self._let_go(handle)
-        self.speed.add(handle._nbytes)
+        self.speed.tick()
 
     def _is_open(self, number: int) -> bool:
         """Whether the node still has the handle: a wait that ended with the push_pull's own error freed it."""

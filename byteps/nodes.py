@@ -9,7 +9,7 @@ from typing import NoReturn
 from byteps import _core
 from byteps.errors import InvalidArgumentError, NotInitializedError
 
-__all__ = ["ForkedNode", "LocalNode"]
+__all__ = ["ForkedNode", "LocalNode", "forked_from"]
 
 SUM, SEED, ACCUMULATE = (_core.OP_CODES[op] for op in ("sum", "seed", "accumulate"))
 _ITEM_BYTES = {code: int(re.sub("[a-z]", "", name)) // 8 for name, code in _core.DTYPE_CODES.items()}
@@ -41,6 +41,11 @@ class LocalNode:
     def __init__(self) -> None:
         self._metrics = dict.fromkeys(METRICS, 0.0)
         self._kept: dict[str, tuple[int, ctypes.Array[ctypes.c_char]]] = {}  # data type and value
+        self._from_c: _core.AloneMetrics | None = None
+
+    def offer_to_c(self) -> None:
+        """From now on the C functions of the core (csrc/c_api/) speak for this rank; its metrics count that, too."""
+        self._from_c = _core.enter_c_job_alone()
 
     def declare(self, name: str, dtype: int, nbytes: int) -> None:
         """Nothing to place."""
@@ -102,7 +107,11 @@ class LocalNode:
         return ""
 
     def metrics(self) -> dict[str, float]:
-        return dict(self._metrics)
+        metrics = dict(self._metrics)
+        if self._from_c is not None:
+            metrics["push_pulls"] += self._from_c.push_pulls
+            metrics["push_pull_bytes"] += self._from_c.push_pull_bytes
+        return metrics
 
     def shutdown(self) -> None:
         """Nothing to leave."""
@@ -115,7 +124,12 @@ class ForkedNode:
         self._rank = rank
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise NotInitializedError(
-            f"this process was forked from rank {self._rank} after byteps.init(): a forked child can ask for rank and "
-            "size, but cannot communicate. Communicate in the parent, or start the child with the 'spawn' method"
-        )
+        raise NotInitializedError(forked_from(self._rank))
+
+
+def forked_from(rank: int) -> str:
+    """Why a process forked from that rank cannot communicate."""
+    return (
+        f"this process was forked from rank {rank} after byteps.init(): a forked child can ask for rank and size, but "
+        "cannot communicate. Communicate in the parent, or start the child with the 'spawn' method"
+    )

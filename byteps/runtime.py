@@ -15,7 +15,7 @@ from byteps import _core
 from byteps.config import Config, process_environment
 from byteps.errors import InvalidArgumentError, NotInitializedError
 from byteps.handles import InFlight, Node
-from byteps.nodes import ForkedNode, LocalNode
+from byteps.nodes import ForkedNode, LocalNode, forked_from
 
 __all__ = [
     "barrier",
@@ -52,6 +52,13 @@ class Job:
         self.forked = False
         self.in_flight = InFlight(node)
 
+    def offer_to_c(self) -> None:
+        """From now on the C functions of the core (csrc/c_api/) speak for this job."""
+        if isinstance(self.node, LocalNode):
+            self.node.offer_to_c()
+        else:
+            _core.enter_c_job(self.node)
+
     def leave(self) -> None:
         """Handles that were not synchronized fail."""
         self.node.shutdown()
@@ -78,6 +85,7 @@ class _Process:
 
     def join(self, environ: Mapping[str, str]) -> None:
         self.job = Job(environ)
+        self.job.offer_to_c()
         self.suspended = None
         self.register_at_exit()
 
@@ -96,7 +104,12 @@ class _Process:
         self.suspended = None
         if self.job is not None and not self.job.forked:
             job, self.job, self.past = self.job, None, past
+            _core.leave_c_job(self.absence())
             job.leave()
+
+    def absence(self) -> str:
+        """What to tell who needs a job while there is none."""
+        return f"byteps is not initialized{self.past}: call byteps.init() first"
 
     def check_not_forked(self) -> None:
         if self.job is not None and self.job.forked:
@@ -109,6 +122,8 @@ class _Process:
         for job in {self.job, *self.beside}:
             if job is not None and not job.forked:
                 job.disown()
+        if self.job is not None:
+            _core.abandon_c_job(forked_from(self.job.rank))
 
 
 _process = _Process()
@@ -122,7 +137,7 @@ def current_job() -> Job:
     """
     job = _process.job
     if job is None:
-        raise NotInitializedError(f"byteps is not initialized{_process.past}: call byteps.init() first")
+        raise NotInitializedError(_process.absence())
     return job
 
 

@@ -16,22 +16,25 @@ NO_SAMPLE = (0, -5.0)  # BytePS's answer when there is none
 class SpeedMeter:
     """Samples the rate of completed tensor bytes, one sample per `INTERVAL_S` or more, of which it keeps the newest."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, total_bytes: Callable[[], float], clock: Callable[[], float] = time.time) -> None:
+        """Args: `total_bytes` says how many have been completed so far; it is asked once for each sample."""
+        self._total_bytes = total_bytes
         self._clock = clock
         self._samples: deque[tuple[int, float]] = deque(maxlen=MAX_SAMPLES)
         self._interval_start = clock()
-        self._bytes = 0
+        self._bytes_at_start = 0.0
 
-    def add(self, nbytes: int) -> None:
-        """Counts `nbytes` as completed now."""
-        self._bytes += nbytes
+    def tick(self) -> None:
+        """Takes a sample if it is time. To be called now and then, such as when something is done."""
         now = self._clock()
         elapsed = now - self._interval_start
         if elapsed >= INTERVAL_S:
-            self._samples.append((int(now * 1000), self._bytes / 1e6 / elapsed))
+            total = self._total_bytes()
+            self._samples.append((int(now * 1000), (total - self._bytes_at_start) / 1e6 / elapsed))
             self._interval_start = now
-            self._bytes = 0
+            self._bytes_at_start = total
 
     def pop_oldest(self) -> tuple[int, float]:
         """(milliseconds since the epoch, MB/s) of the oldest sample, which is forgotten; (0, -5.0) if there is none."""
+        self.tick()
         return self._samples.popleft() if self._samples else NO_SAMPLE

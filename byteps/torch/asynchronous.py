@@ -16,10 +16,10 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError
 from byteps.ops import Handle, ReduceOp, accumulate_buffer, check_staleness, seed_buffer
 from byteps.runtime import Job, current_job
-from byteps.torch.agreement import check_agreement
 from byteps.torch.eager import eager
 from byteps.torch.ops import synchronize_all
 from byteps.torch.reclass import Reclassed, Within, closure_of, reclass, within

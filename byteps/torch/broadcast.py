@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError
 from byteps.objects import broadcast_object
 from byteps.ops import check_root
 from byteps.runtime import rank, size
-from byteps.torch.agreement import check_agreement
 from byteps.torch.ops import GroupHandle, broadcast_async_, synchronize
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]

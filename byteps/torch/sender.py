@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import torch
 
+from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError
 from byteps.runtime import current_job
-from byteps.torch.agreement import check_agreement
 from byteps.torch.backward_end import current_backward
 from byteps.torch.bucket import Bucket
 from byteps.torch.eager import eager, frame_callback, untraced

@@ -25,8 +25,8 @@ void run_without_gil(F&& f) {
   throw_if_failed(status);
 }
 
-std::unique_ptr<Node> create(const NodeConfig& config) {
-  std::unique_ptr<Node> node;
+std::shared_ptr<Node> create(const NodeConfig& config) {
+  std::shared_ptr<Node> node;
   run_without_gil([&] {
     auto result = Node::create(config, keep_waiting_unless_signalled());
     if (result) node = std::move(*result);
@@ -92,7 +92,7 @@ py::dict metrics(const Node& node) {
 
 void bind_node(py::module_& module) {
   using py::arg;
-  py::class_<Node>(module, "Node", py::is_final())
+  py::class_<Node, std::shared_ptr<Node>>(module, "Node", py::is_final())
       .def(py::init(&create), arg("config"))
       .def_property_readonly("rank", &Node::rank)
       .def_property_readonly("size", &Node::size)

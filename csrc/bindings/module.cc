@@ -6,4 +6,5 @@ PYBIND11_MODULE(_core, module) {
   byteps::bindings::bind_node(module);
   byteps::bindings::bind_machine(module);
   byteps::bindings::bind_plan(module);
+  byteps::bindings::bind_c_api(module);
 }

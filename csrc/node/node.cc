@@ -384,6 +384,13 @@ Result<protocol::Handle> Node::push_pull(const protocol::PushPull& request, cons
   return worker_->push_pull(request, input, output);
 }
 
+void Node::push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
+                     worker::OnDone on_done) {
+  const Status status = usable();
+  if (!status) return on_done(status);
+  worker_->push_pull(request, input, output, std::move(on_done));
+}
+
 Result<bool> Node::poll(protocol::Handle handle) {
   if (!worker_) return failed_precondition("only a worker has handles");
   return worker_->handles().poll(handle);

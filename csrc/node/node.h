@@ -50,10 +50,13 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   int local_rank() const { return self_.local_rank; }
   int local_size() const { return self_.local_size; }
 
-  // Errors of the next four: of Worker, and kFailedPrecondition for a role other than worker or after shutdown.
+  // Errors of the next five: of Worker, and kFailedPrecondition for a role other than worker or after shutdown.
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
   Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
                                      std::byte* output);
+  // Worker's: all errors go to `on_done`.
+  void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
+                 worker::OnDone on_done);
   Result<bool> poll(protocol::Handle handle);
   Status wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting);
   // worker::HandleTable's. `next_done` is for one thread at most, and ends with the shutdown.

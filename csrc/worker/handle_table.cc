@@ -6,8 +6,9 @@ namespace byteps::worker {
 
 using protocol::Handle;
 
-Handle HandleTable::open(uint64_t bytes) {
+Handle HandleTable::open(uint64_t bytes, OnDone on_done) {
   auto entry = std::make_shared<Entry>();
+  entry->on_done = std::move(on_done);
   entry->started_us = now_us();
   entry->bytes = bytes;
   MutexLock lock(mutex_);
@@ -16,10 +17,13 @@ Handle HandleTable::open(uint64_t bytes) {
   return next_++;
 }
 
-void HandleTable::cancel(Handle handle) {
+OnDone HandleTable::cancel(Handle handle) {
   MutexLock lock(mutex_);
-  entries_.erase(handle);
+  const auto found = entries_.find(handle);
+  OnDone on_done = std::move(found->second->on_done);
+  entries_.erase(found);
   --unfinished_;
+  return on_done;
 }
 
 void HandleTable::finish(Handle handle, Status status) {
@@ -32,6 +36,11 @@ void HandleTable::finish(Handle handle, Status status) {
   {
     MutexLock lock(mutex_);
     if (--unfinished_ == 0) add(metrics_.busy_us, static_cast<uint64_t>(now - busy_since_us_));
+    if (entry->on_done) entries_.erase(handle);
+  }
+  if (entry->on_done) {
+    completions_.post(std::move(entry->on_done), std::move(status));
+    return;
   }
   entry->status = std::move(status);
   entry->done.set();
@@ -62,9 +71,12 @@ std::optional<Handle> HandleTable::next_done() {
 }
 
 void HandleTable::close() {
-  MutexLock lock(mutex_);
-  closed_ = true;
-  more_done_.notify_all();
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    more_done_.notify_all();
+  }
+  completions_.close();
 }
 
 void HandleTable::put_done(Handle handle) {

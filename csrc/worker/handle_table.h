@@ -1,6 +1,6 @@
 // The push_pulls that callers wait for: handle -> done, and with what.
 //
-// Any thread. A handle lives from open() until its wait() has returned; nothing in here polls.
+// Any thread. A handle lives from open() until its wait() has returned, or its callback is called; nothing in here polls.
 #pragma once
 
 #include <condition_variable>
@@ -15,6 +15,7 @@
 #include "base/metrics.h"
 #include "base/status.h"
 #include "protocol/push_pull_table.h"
+#include "worker/completions.h"
 
 namespace byteps::worker {
 
@@ -22,10 +23,10 @@ class HandleTable {
  public:
   explicit HandleTable(Metrics& metrics) : metrics_(metrics) {}
 
-  // A new handle for a push_pull of `bytes`.
-  protocol::Handle open(uint64_t bytes);
-  // Forgets a handle that was never started.
-  void cancel(protocol::Handle handle);
+  // A new handle for a push_pull of `bytes`. With `on_done` it is not for wait(): that is called, once, instead.
+  protocol::Handle open(uint64_t bytes, OnDone on_done = {});
+  // Forgets a handle that was never started; gives its callback back.
+  OnDone cancel(protocol::Handle handle);
   // Once for each handle.
   void finish(protocol::Handle handle, Status status);
 
@@ -39,6 +40,7 @@ class HandleTable {
   // done, and gives each of them once, in the order of completion; after `close` those that are left, then nothing. kInvalidArgument as `poll`.
   Status announce(protocol::Handle handle);
   std::optional<protocol::Handle> next_done();
+  // When all are finished. Returns when all callbacks have been called.
   void close();
 
  private:
@@ -47,6 +49,7 @@ class HandleTable {
     bool announced = false;  // under the table's lock
     bool finished = false;   // likewise
     Status status;           // before `done` is set: of the finishing thread only; afterwards constant
+    OnDone on_done;          // constant until finished
     TimeUs started_us;
     uint64_t bytes;
   };
@@ -62,6 +65,7 @@ class HandleTable {
   std::deque<protocol::Handle> done_ BPS_GUARDED_BY(mutex_);  // announced and not given yet
   bool closed_ BPS_GUARDED_BY(mutex_) = false;
   std::condition_variable_any more_done_;
+  Completions completions_;
 };
 
 }  // namespace byteps::worker

@@ -38,19 +38,31 @@ Status Worker::declare(const std::string& name, DType dtype, uint64_t bytes) {
 Result<Handle> Worker::push_pull(const protocol::PushPull& request, const std::byte* input,
                                  std::byte* output) {
   const Handle handle = handles_.open(request.bytes);
+  const Status status = start(handle, request, {input, output});
+  if (status) return handle;
+  handles_.cancel(handle);
+  return status;
+}
+
+void Worker::push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
+                       OnDone on_done) {
+  const Handle handle = handles_.open(request.bytes, std::move(on_done));
+  const Status status = start(handle, request, {input, output});
+  if (!status) handles_.cancel(handle)(status);
+}
+
+Status Worker::start(Handle handle, const protocol::PushPull& request, Memory memory) {
   Status status;
   Work work;
   {
     MutexLock lock(mutex_);
-    memory_[handle] = {input, output};
+    memory_[handle] = memory;
     if (tuner_) tune(request);
     status = table_.start(handle, request, actions_);
     if (!status) memory_.erase(handle);
     work = take_work();
   }
   do_work(std::move(work));
-  if (status) return handle;
-  handles_.cancel(handle);
   return status;
 }
 

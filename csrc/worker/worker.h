@@ -52,6 +52,10 @@ class Worker final : public LinkEvents {
   // handle is done. Does not block. Errors: protocol::PushPullTable::start.
   Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
                                      std::byte* output);
+  // Without a handle: `on_done` is called when it is done, on a thread for that; errors of the start come there, too,
+  // at once.
+  void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
+                 OnDone on_done);
   HandleTable& handles() { return handles_; }
 
   // The scheduler's answers.
@@ -79,6 +83,8 @@ class Worker final : public LinkEvents {
     std::unordered_map<Lane*, std::vector<Outgoing>> partitions;
     std::vector<std::pair<protocol::Handle, Status>> finished;
   };
+  Status start(protocol::Handle handle, const protocol::PushPull& request, Memory memory)
+      BPS_EXCLUDES(mutex_);
   Work take_work() BPS_REQUIRES(mutex_);
   void do_work(Work work) BPS_EXCLUDES(mutex_);
   void change_plan(const protocol::Plan& plan);

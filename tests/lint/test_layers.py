@@ -25,7 +25,9 @@ LAYERS: dict[str, set[str]] = {
     "node": {"base", "kernels", "codec", "device", "transport", "protocol", "cluster", "summation", "worker"},
     "sim": {"base", "protocol"},
 }
-LAYERS["bindings"] = {*LAYERS["node"], "node", "sim"}
+LAYERS["c_api"] = {*LAYERS["node"], "node"}
+LAYERS["bindings"] = {*LAYERS["c_api"], "c_api", "sim"}
+LAYERS["tensorflow"] = {"c_api"}  # a library of its own, and of that folder only c_api.h
 
 ADAPTERS = ("torch", "tensorflow", "keras", "mxnet")
 FRAMEWORKS = {*ADAPTERS, "jax"}

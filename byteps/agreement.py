@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 from collections.abc import Sequence
 from itertools import zip_longest
 
-import torch
-
 from byteps.errors import InvalidArgumentError
 from byteps.objects import broadcast_object
-from byteps.ops import ReduceOp
+from byteps.ops import Buffer, ReduceOp, push_pull_buffer, synchronize
 from byteps.runtime import current_job
-from byteps.torch.ops import push_pull_inplace
 
 __all__ = ["check_agreement"]
 
@@ -32,17 +30,22 @@ def check_agreement(caller: str, mine: Sequence[str], name: str) -> None:
     if job.size == 1:
         return
     digest = int.from_bytes(hashlib.sha256("\n".join(mine).encode()).digest()[:7], "big")
-    bounds = torch.tensor([digest, -digest])
-    push_pull_inplace(bounds, name=f"{name}.digest", op=ReduceOp.Max)
-    if bounds[0] == -bounds[1]:
+    highest, lowest = _maxima([digest, -digest], f"{name}.digest")
+    if highest == -lowest:
         return
     reference = broadcast_object(list(mine), 0, f"{name}.lines")
-    other = torch.tensor([0 if list(mine) == reference else job.rank])
-    push_pull_inplace(other, name=f"{name}.other", op=ReduceOp.Max)
-    rank = int(other)
+    (rank,) = _maxima([0 if list(mine) == reference else job.rank], f"{name}.other")
     theirs = broadcast_object(list(mine), rank, f"{name}.lines")
     here, there = next(pair for pair in zip_longest(reference, theirs) if pair[0] != pair[1])
     raise InvalidArgumentError(
         f"{caller}: the ranks differ: rank 0 has {here or 'nothing more'}; rank {rank} has {there or 'nothing more'}. "
         "All ranks must make the same calls in the same order, with the same parameters and arguments"
     )
+
+
+def _maxima(numbers: list[int], name: str) -> list[int]:
+    """Of each number the largest that a rank has."""
+    memory = (ctypes.c_int64 * len(numbers))(*numbers)
+    buffer = Buffer(ctypes.addressof(memory), ctypes.sizeof(memory), "int64", memory)
+    synchronize(push_pull_buffer(buffer, buffer, name, ReduceOp.Max, 0, finish=lambda: None))
+    return list(memory)

@@ -1,0 +1,83 @@
+"""Making the ranks' variables equal before training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from byteps.agreement import check_agreement
+from byteps.errors import InvalidArgumentError
+from byteps.numpy import broadcast_arrays
+from byteps.ops import check_root
+from byteps.tensorflow.ops import broadcast
+from byteps.tensorflow.tensor import as_written, variable_names
+
+__all__ = ["BroadcastGlobalVariablesHook", "broadcast_global_variables", "broadcast_variables"]
+
+
+@as_written
+def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
+    """Replaces the values of `variables` by those of rank `root_rank`, all at once.
+
+    Eagerly it waits, and compares what the ranks have first. In a graph of tf.compat.v1 it returns the operation.
+
+    Args:
+        variables: of TensorFlow or Keras, such as `model.variables`, and of any dtype with a fixed size; the same on
+            all ranks.
+        root_rank: whose values.
+
+    Raises:
+        InvalidArgumentError: something among them is not a variable. On all ranks: their variables differ.
+    """
+    check_root(root_rank)
+    variables = list(variables)
+    for variable in variables:
+        if not hasattr(variable, "assign"):
+            raise InvalidArgumentError(
+                f"broadcast_variables: expected variables, got {type(variable).__name__}; broadcast_object takes "
+                "everything else"
+            )
+    names = variable_names(variables, "Variable.")
+    if not tf.executing_eagerly():
+        assignments = [
+            variable.assign(broadcast(tf.convert_to_tensor(variable), root_rank, name))
+            for variable, name in zip(variables, names, strict=True)
+        ]
+        return tf.group(*assignments)
+    lines = [f"'{name}' of {v.dtype} {v.shape}" for name, v in zip(names, variables, strict=True)]
+    check_agreement("broadcast_variables", lines, "byteps.broadcast_variables.agreement")
+    values = broadcast_arrays([variable.numpy() for variable in variables], root_rank, names)
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return None
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """`broadcast_variables` of all global variables of a tf.compat.v1 graph; returns the operation."""
+    if tf.executing_eagerly():
+        raise InvalidArgumentError(
+            "broadcast_global_variables: there are no global variables without a tf.compat.v1 graph: call "
+            "broadcast_variables(model.variables, root_rank)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Makes the ranks' variables equal once the session of tf.compat.v1.train.MonitoredTrainingSession exists."""
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        """Args: whose values; `device` is accepted for scripts of BytePS and Horovod, unused."""
+        super().__init__()
+        self._root_rank = root_rank
+        self._operation: Any = None
+
+    def begin(self) -> None:
+        """Adds the operation to the graph. Called by the session."""
+        if self._operation is None or self._operation.graph is not tf.compat.v1.get_default_graph():
+            self._operation = broadcast_global_variables(self._root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Runs it. Called by the session."""
+        session.run(self._operation)

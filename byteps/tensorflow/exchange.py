@@ -1,0 +1,117 @@
+"""Gradients of many variables, on their way to the other ranks and back."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from byteps.agreement import check_agreement
+from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.ops import ReduceOp
+from byteps.runtime import Job, current_job
+from byteps.tensorflow.compression import Compression, Compressor
+from byteps.tensorflow.native import push_pull_node
+from byteps.tensorflow.ops import reduce_slices
+from byteps.tensorflow.tensor import as_written, core_errors, dense
+
+__all__ = ["Options", "exchange_gradients"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What becomes of gradients; checked when made.
+
+    Args:
+        compression: for the way over the network; not of tf.IndexedSlices.
+        op: what becomes of the ranks' gradients.
+        sparse_as_dense: make tf.IndexedSlices dense. Otherwise every rank gets the rows of all ranks.
+
+    Raises:
+        InvalidArgumentError: no ReduceOp, no compressor.
+    """
+
+    compression: type[Compressor] = Compression.none
+    op: ReduceOp = ReduceOp.Average
+    sparse_as_dense: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.op, ReduceOp):
+            raise InvalidArgumentError(f"op is {self.op!r}: expected Average, Sum, Min, Max or Product of this package")
+        if not callable(getattr(self.compression, "compress", None)):
+            raise InvalidArgumentError(f"compression is {self.compression!r}: expected one of byteps's Compression")
+
+
+@as_written
+def exchange_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+    """The gradients of all ranks, reduced; eagerly, or as nodes of the graph that is being traced.
+
+    All of them go at once, and nobody waits for one but who uses it. The first ones have the highest priority: they
+    belong to the layers that the next forward pass begins with.
+
+    Args:
+        gradients: tensors, tf.IndexedSlices or None, which stays None and must be None on all ranks.
+        names: of the gradients, the same on all ranks.
+        options: what becomes of them.
+
+    Raises:
+        InvalidArgumentError: on all ranks, the first time that this rank has such a list: theirs differ in names,
+            dtypes, shapes, or which are None.
+    """
+    _check_alike(gradients, names, options)
+    if not tf.executing_eagerly():
+        return _exchange_all(gradients, names, options)
+    # A function of its own, in which they do not wait for each other.
+    with core_errors():
+        return _exchanger(tuple(names), options)(list(gradients))
+
+
+def _exchange_all(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+    return [
+        _exchange(gradient, name, -place, options)
+        for place, (gradient, name) in enumerate(zip(gradients, names, strict=True))
+    ]
+
+
+@functools.lru_cache(maxsize=64)
+def _exchanger(names: tuple[str, ...], options: Options) -> Callable[[list[Any]], list[Any]]:
+    return tf.function(lambda gradients: _exchange_all(gradients, names, options), autograph=False)
+
+
+def _exchange(gradient: Any, name: str, priority: int, options: Options) -> Any:
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        if not options.sparse_as_dense:
+            if options.op not in (ReduceOp.Average, ReduceOp.Sum):
+                raise UnsupportedError(
+                    f"'{name}' is tf.IndexedSlices, and op is {options.op.name}: use Average or Sum, or "
+                    "sparse_as_dense=True"
+                )
+            return reduce_slices(gradient, options.op, name, priority)
+        gradient = tf.convert_to_tensor(gradient)
+    gradient = dense(gradient, f"gradient '{name}'")
+    compressed, ctx = options.compression.compress(gradient)
+    return options.compression.decompress(push_pull_node(compressed, name, options.op.value, priority), ctx)
+
+
+_checked: weakref.WeakKeyDictionary[Job, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()
+
+
+def _check_alike(gradients: Sequence[Any], names: Sequence[str], options: Options) -> None:
+    lines = (repr(options), *(_line(gradient, name) for gradient, name in zip(gradients, names, strict=True)))
+    checked = _checked.setdefault(current_job(), set())
+    if lines not in checked:
+        check_agreement("gradients", lines, "byteps.gradients.agreement")
+        checked.add(lines)
+
+
+def _line(gradient: Any, name: str) -> str:
+    if gradient is None:
+        return f"'{name}' without a gradient"
+    kind = "tf.IndexedSlices" if isinstance(gradient, tf.IndexedSlices) else "tensor"
+    return f"'{name}', a {kind} of {gradient.dtype.name} {gradient.shape}"

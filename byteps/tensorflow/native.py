@@ -1,0 +1,109 @@
+"""The operators of this adapter (csrc/tensorflow/), loaded into the TensorFlow of this process."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from byteps import _core
+from byteps.errors import UnsupportedError
+
+__all__ = ["broadcast_node", "keep", "push_pull_node"]
+
+_PATH = Path(__file__).with_name("_ops.so")
+
+
+def _load() -> Any:
+    """The module of functions that TensorFlow makes of the library.
+
+    Raises:
+        UnsupportedError: the library is not there, or of another TensorFlow API or byteps.
+    """
+    if not _PATH.exists():
+        raise UnsupportedError(f"{_PATH} is missing: this byteps was built without it; `pip install byteps` again")
+    _make_tensorflow_visible()
+    try:
+        ops = tf.load_op_library(str(_PATH))
+    except tf.errors.OpError as error:
+        raise UnsupportedError(
+            f"TensorFlow {tf.__version__} cannot load the operators of byteps, which need the C API of 2.15 or newer: "
+            f"{error.message}"
+        ) from None
+    expected = ctypes.CDLL(str(_PATH)).bps_tensorflow_set_core(ctypes.c_void_p(_core.C_API))
+    if expected != 0:
+        raise UnsupportedError(f"{_PATH} is of another byteps: it needs version {expected} of the core's C API")
+    return ops
+
+
+def _make_tensorflow_visible() -> None:
+    """Some releases load themselves so that the C API cannot be found by others."""
+    if not hasattr(ctypes.CDLL(None), "TF_NewAsyncKernelBuilder"):
+        for library in sorted(Path(tf.sysconfig.get_lib()).glob("libtensorflow_framework.so*")):
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+_ops = _load()
+
+
+def push_pull_node(
+    tensor: tf.Tensor,
+    name: str,
+    op: int,
+    priority: int,
+    *,
+    root_rank: int = 0,
+    named_dims: int = 0,
+    stateful: bool = False,
+) -> tf.Tensor:
+    """Reduces `tensor` over the ranks: in a graph, a node that no thread waits in; eagerly, waits.
+
+    Args:
+        tensor: of any shape, and a dtype that the core knows.
+        name: the same on all ranks.
+        op: the core's code.
+        priority: larger ones go first.
+        root_rank: if `op` is broadcast.
+        named_dims: so many of the tensor's dimensions, from the front, are part of its name; -1: all. For tensors whose
+            shape changes from call to call, on all ranks alike.
+        stateful: the node runs whenever its function does, and in the program's order with other such nodes.
+
+    Returns:
+        The result, in the memory of `tensor` if nobody else needs it.
+    """
+    _check_not_compiled(name)
+    node = _ops.byteps_collective if stateful else _ops.byteps_push_pull
+    return node(tensor, tensor_name=name, reduce_op=op, root_rank=root_rank, priority=priority, named_dims=named_dims)
+
+
+def broadcast_node(tensor: tf.Tensor, root_rank: int, name: str, *, named_dims: int = 0) -> tf.Tensor:
+    """Rank `root_rank`'s tensor, by a stateful node. See `push_pull_node`."""
+    return push_pull_node(
+        tensor, name, _core.OP_CODES["broadcast"], 0, root_rank=root_rank, named_dims=named_dims, stateful=True
+    )
+
+
+def _check_not_compiled(name: str) -> None:
+    """TensorFlow would raise as well, but say nothing that helps."""
+    if not tf.executing_eagerly() and _in_xla_context(tf.compat.v1.get_default_graph()):
+        raise UnsupportedError(
+            f"push_pull of '{name}' in a function with jit_compile=True: XLA cannot wait for other ranks. Compile what "
+            "computes the gradients, and call push_pull (or the optimizer) in a function around it without jit_compile"
+        )
+
+
+def _in_xla_context(graph: Any) -> bool:
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        if context is not None and context.IsXLAContext():
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def keep(tensor: tf.Tensor) -> None:
+    """Makes a function compute `tensor` even if nobody uses it."""
+    if not tf.executing_eagerly():
+        _ops.byteps_keep(tensor)

@@ -1,0 +1,91 @@
+"""DistributedGradientTape: gradients of all ranks, from tf.GradientTape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.ops import Average, ReduceOp
+from byteps.runtime import current_job
+from byteps.tensorflow.compression import Compression, Compressor
+from byteps.tensorflow.exchange import Options, exchange_gradients
+from byteps.tensorflow.tensor import as_written, variable_names
+
+__all__ = ["DistributedGradientTape"]
+
+
+class _Distributed:
+    """Comes before the class of a tape."""
+
+    _byteps_options: Options
+
+    @as_written
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """tf.GradientTape.gradient, and the ranks' gradients reduced."""
+        own = super().gradient(target, sources, output_gradients, unconnected_gradients)  # type: ignore[misc]
+        flat = tf.nest.flatten(own)
+        names = variable_names(tf.nest.flatten(sources), "Gradient.")
+        reduced = exchange_gradients(flat, names, self._byteps_options)
+        return tf.nest.pack_sequence_as(own, reduced)
+
+
+@as_written
+def DistributedGradientTape(  # noqa: N802  (the name that BytePS and Horovod gave it)
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: object = None,
+) -> tf.GradientTape:
+    """Makes `gradtape.gradient` return the average of all ranks' gradients, and returns the tape.
+
+        with bps.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = ...
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    It is the same object. All ranks ask for the gradients of the same variables. Gradients travel under the names of
+    their variables: a Keras variable's path, another one's name.
+
+    Args:
+        gradtape: recording or not, persistent or not.
+        compression: one of `Compression`, for the way over the network.
+        sparse_as_dense: make tf.IndexedSlices (of embeddings) dense. Otherwise every rank gets the rows of all ranks.
+        op: what becomes of the ranks' gradients.
+        device_dense: accepted for scripts of BytePS and Horovod, as all below.
+        device_sparse: unused.
+        gradient_predivide_factor: sums of half precision are made in float32, so nothing is left for it to improve.
+        num_groups: gradients travel without being copied together.
+        groups: likewise.
+
+    Raises:
+        InvalidArgumentError: no tape, or arguments that make no sense.
+        UnsupportedError: a tape that is distributed already.
+        NotInitializedError: before `init`.
+    """
+    current_job()
+    if not isinstance(gradtape, tf.GradientTape):
+        raise InvalidArgumentError(
+            f"DistributedGradientTape: expected a tf.GradientTape, got {type(gradtape).__name__}"
+        )
+    if isinstance(gradtape, _Distributed):
+        raise UnsupportedError("DistributedGradientTape: the tape is distributed already")
+    options = Options(compression, op, sparse_as_dense)
+    gradtape.__class__ = _distributed_class(type(gradtape))
+    gradtape._byteps_options = options
+    return gradtape
+
+
+def _distributed_class(plain: type[Any]) -> type[Any]:
+    return type(plain.__name__, (_Distributed, plain), {"__module__": plain.__module__, "__doc__": plain.__doc__})

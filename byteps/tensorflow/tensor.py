@@ -1,0 +1,137 @@
+"""Tensors of TensorFlow as the core needs them, and the names that they go by."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+import tensorflow as tf
+
+from byteps import errors
+from byteps.errors import BytePSError, InvalidArgumentError, UnsupportedError
+from byteps.runtime import current_job
+
+__all__ = ["DTYPES", "as_written", "automatic_name", "core_errors", "dense", "variable_names"]
+
+DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.uint8, tf.int32, tf.int64)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def as_written(function: F) -> F:
+    """Keeps AutoGraph from rewriting a function of this package that is called in a tf.function."""
+    return cast(F, tf.autograph.experimental.do_not_convert(function))
+
+
+_ADVICE = {
+    tf.bool: "convert it with tf.cast(tensor, tf.uint8)",
+    tf.complex64: "pass tf.math.real(tensor) and tf.math.imag(tensor)",
+    tf.complex128: "pass tf.math.real(tensor) and tf.math.imag(tensor)",
+    tf.string: "broadcast_object takes strings",
+}
+
+
+def dense(value: Any, what: str) -> tf.Tensor:
+    """`value` as a tensor of a dtype that the core can reduce.
+
+    Args:
+        value: a tensor, a variable, or what TensorFlow makes a tensor of.
+        what: begins the message of an error.
+
+    Raises:
+        UnsupportedError: a tensor without plain memory: sparse, ragged, symbolic.
+        InvalidArgumentError: no tensor, or of another dtype.
+    """
+    if isinstance(value, tf.SparseTensor):
+        raise UnsupportedError(f"{what}: a SparseTensor is not supported: pass tf.sparse.to_dense(tensor)")
+    if isinstance(value, tf.RaggedTensor):
+        raise UnsupportedError(f"{what}: a RaggedTensor is not supported: pass tensor.to_tensor(), or its flat_values")
+    if type(value).__name__ == "KerasTensor":
+        raise UnsupportedError(
+            f"{what}: a symbolic Keras tensor has no value yet: call this in a layer's call(), or in a Lambda layer"
+        )
+    try:
+        tensor = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"{what}: expected a tensor, got {type(value).__name__}: {error}") from None
+    if tensor.dtype not in DTYPES:
+        advice = _ADVICE.get(tensor.dtype, "convert it with tf.cast()")
+        raise InvalidArgumentError(
+            f"{what}: dtype {tensor.dtype.name} is not supported: expected "
+            f"{', '.join(dtype.name for dtype in DTYPES)}; {advice}"
+        )
+    return tensor
+
+
+_graph_counters: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
+
+
+def automatic_name(tensor: tf.Tensor, operation: str, *, rows_differ: bool = False) -> str:
+    """A name for a tensor that its caller gave none: the same on all ranks whose programs make the same calls.
+
+    Eagerly it is one of a bounded cycle. In a graph it is the place among those without a name that the outermost
+    function has, so that neither what else a rank has traced nor how often changes it. With `rows_differ` the first
+    dimension may be another one on each rank.
+    """
+    shape = tensor.shape[1:] if rows_differ else tensor.shape
+    kind = f"{tensor.dtype.name}.{'x'.join('?' if dim is None else str(dim) for dim in shape)}"
+    if tf.executing_eagerly():
+        return current_job().in_flight.automatic_name(f"{kind}.{operation}")
+    graph = tensor.graph
+    while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # an outer function, not what calls it
+        graph = graph.outer_graph
+    counter = _graph_counters.setdefault(graph, Counter())
+    counter[operation] += 1
+    return f"byteps.graph.{getattr(graph, 'name', '')}.{operation}.{counter[operation]}.{kind}"
+
+
+_known_variables: defaultdict[str, list[weakref.ref[Any]]] = defaultdict(list)
+
+
+def variable_names(variables: Sequence[Any], prefix: str) -> list[str]:
+    """Names of variables of TensorFlow or Keras: a Keras variable's path, another's name.
+
+    Names need not be different: the second variable of a name that this process asks for gets `#1`, and so on.
+    """
+    return [prefix + _distinct(re.sub(r":0$", "", getattr(v, "path", None) or v.name), v) for v in variables]
+
+
+def _distinct(name: str, variable: Any) -> str:
+    known = _known_variables[name]
+    for number, reference in enumerate(known):
+        if reference() is variable:
+            return f"{name}#{number}" if number else name
+    # A model that is gone leaves its place to the next one, so that a program that makes many does not need more names.
+    place = next((number for number, reference in enumerate(known) if reference() is None), len(known))
+    known[place : place + 1] = [weakref.ref(variable)]
+    return f"{name}#{place}" if place else name
+
+
+_EXCEPTIONS: dict[type[tf.errors.OpError], type[BytePSError]] = {
+    tf.errors.InvalidArgumentError: errors.InvalidArgumentError,
+    tf.errors.FailedPreconditionError: errors.NotInitializedError,
+    tf.errors.DeadlineExceededError: errors.TimeoutError,
+    tf.errors.UnavailableError: errors.PeerLostError,
+    tf.errors.AbortedError: errors.AbortedError,
+    tf.errors.DataLossError: errors.DataLossError,
+    tf.errors.PermissionDeniedError: errors.AuthenticationError,
+    tf.errors.UnimplementedError: errors.UnsupportedError,
+    tf.errors.InternalError: errors.InternalError,
+}
+
+
+@contextmanager
+def core_errors() -> Iterator[None]:
+    """Turns what an operator of byteps raises eagerly into the exception of byteps.errors that it stands for."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        kind = _EXCEPTIONS.get(type(error))
+        if kind is None or not tf.executing_eagerly():
+            raise
+        message = re.sub(r"^\{\{function_node .*?\}\} | \[Op:Byteps\w+\].*$", "", error.message)
+        raise kind(message) from None

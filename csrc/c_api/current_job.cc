@@ -1,0 +1,105 @@
+#include "c_api/current_job.h"
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "base/annotations.h"
+
+namespace byteps::c_api {
+namespace {
+
+struct Membership {
+  std::shared_ptr<node::Node> node;     // of several ranks
+  std::shared_ptr<AloneMetrics> alone;  // of one
+  std::string absence = "byteps is not initialized: call byteps.init() first";
+};
+
+class Slot {
+ public:
+  void set(Membership membership) {
+    {
+      MutexLock lock(mutex_);
+      std::swap(membership_, membership);
+    }
+    // The last reference to a node goes here, without the lock.
+  }
+  Membership get() {
+    MutexLock lock(mutex_);
+    return membership_;
+  }
+
+ private:
+  Mutex mutex_;
+  Membership membership_ BPS_GUARDED_BY(mutex_);
+};
+
+// Never destroyed: threads of a framework may still come when the process ends.
+std::atomic<Slot*> current_slot = new Slot;
+
+Result<protocol::PushPull> parse(const BpsPushPull& request) {
+  auto dtype = dtype_from(request.dtype);
+  if (!dtype) return dtype.status();
+  auto op = reduce_op_from(request.op);
+  if (!op) return op.status();
+  if (is_kept(*op)) return invalid_argument("seed and accumulate are not for the C functions");
+  return protocol::PushPull{.name = std::string(request.name, request.name_bytes),
+                            .dtype = *dtype,
+                            .bytes = request.bytes,
+                            .op = *op,
+                            .root = request.root,
+                            .priority = request.priority,
+                            .staleness = 0};
+}
+
+// Of one rank: its own part is the result.
+void copy(const BpsPushPull& request, AloneMetrics& metrics) {
+  if (request.input != request.output) std::memcpy(request.output, request.input, request.bytes);
+  add(metrics.push_pulls, 1);
+  add(metrics.push_pull_bytes, request.bytes);
+}
+
+void push_pull(const BpsPushPull* request) {
+  const auto done = [on_done = request->on_done, context = request->context](const Status& status) {
+    on_done(context, static_cast<int>(status.code()), status.message().c_str());
+  };
+  const Membership membership = current_slot.load()->get();
+  if (!membership.node && !membership.alone) return done(failed_precondition(membership.absence));
+  auto parsed = parse(*request);
+  if (!parsed) return done(parsed.status());
+  if (membership.alone) {
+    copy(*request, *membership.alone);
+    return done(Status::ok());
+  }
+  if (request->bytes == 0) return done(Status::ok());  // there is nothing to wait for
+  membership.node->push_pull(*parsed, static_cast<const std::byte*>(request->input),
+                             static_cast<std::byte*>(request->output), done);
+}
+
+}  // namespace
+
+const BpsCApi& table() {
+  static constexpr BpsCApi kTable{.version = BPS_C_API_VERSION, .push_pull = &push_pull};
+  return kTable;
+}
+
+void enter_job(std::shared_ptr<node::Node> node) {
+  current_slot.load()->set({.node = std::move(node), .alone = nullptr, .absence = {}});
+}
+
+std::shared_ptr<const AloneMetrics> enter_job_alone() {
+  auto alone = std::make_shared<AloneMetrics>();
+  current_slot.load()->set({.node = nullptr, .alone = alone, .absence = {}});
+  return alone;
+}
+
+void leave_job(std::string why) {
+  current_slot.load()->set({.node = nullptr, .alone = nullptr, .absence = std::move(why)});
+}
+
+void abandon_job(std::string why) {
+  current_slot = new Slot;
+  leave_job(std::move(why));
+}
+
+}  // namespace byteps::c_api

@@ -1,0 +1,70 @@
+// The operators, which TensorFlow registers when it loads this library:
+//
+//   BytepsPushPull   stateless: TensorFlow runs it as soon as its input is there, in any order with others. It also
+//                    leaves it out where nobody uses its result, and runs it only once if its input is a constant.
+//   BytepsCollective the same, and stateful: each call in a program happens, in the program's order.
+//   BytepsKeep       stateful, and does nothing: so that what it gets is not left out.
+//
+// byteps/tensorflow/native.py loads it, and gives it the core.
+#include "c_api/c_api.h"
+#include "tensorflow/push_pull_kernel.h"
+#include "tensorflow/status.h"
+
+namespace byteps::tensorflow {
+namespace {
+
+void same_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeHandle* shape = TF_NewShapeHandle();
+  TF_ShapeInferenceContextGetInput(context, 0, shape, status);
+  if (TF_GetCode(status) == TF_OK) TF_ShapeInferenceContextSetOutput(context, 0, shape, status);
+  TF_DeleteShapeHandle(shape);
+}
+
+void register_op(const char* name, bool is_stateful) {
+  ScopedStatus status;
+  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
+  TF_OpDefinitionBuilderAddAttr(op, "T: {half, bfloat16, float, double, int8, uint8, int32, int64}");
+  TF_OpDefinitionBuilderAddAttr(op, "tensor_name: string");
+  TF_OpDefinitionBuilderAddAttr(op, "reduce_op: int");
+  TF_OpDefinitionBuilderAddAttr(op, "root_rank: int = 0");
+  TF_OpDefinitionBuilderAddAttr(op, "priority: int = 0");
+  TF_OpDefinitionBuilderAddAttr(op, "named_dims: int = 0");
+  TF_OpDefinitionBuilderAddInput(op, "tensor: T");
+  TF_OpDefinitionBuilderAddOutput(op, "reduced: T");
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, &same_shape);
+  if (is_stateful) TF_OpDefinitionBuilderSetIsStateful(op, true);
+  TF_RegisterOpDefinition(op, status.get());
+  register_kernel(name, "CPU");
+  register_kernel(name, "GPU");
+}
+
+void register_keep(const char* name) {
+  ScopedStatus status;
+  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
+  TF_OpDefinitionBuilderAddAttr(op, "T: type");
+  TF_OpDefinitionBuilderAddInput(op, "tensor: T");
+  TF_OpDefinitionBuilderSetIsStateful(op, true);
+  TF_RegisterOpDefinition(op, status.get());
+  for (const char* device : {"CPU", "GPU"}) {
+    TF_KernelBuilder* builder =
+        TF_NewKernelBuilder(name, device, nullptr, [](void*, TF_OpKernelContext*) {}, nullptr);
+    TF_RegisterKernelBuilder(name, builder, status.get());
+  }
+}
+
+[[maybe_unused]] const bool registered = [] {
+  register_op("BytepsPushPull", false);
+  register_op("BytepsCollective", true);
+  register_keep("BytepsKeep");
+  return true;
+}();
+
+}  // namespace
+}  // namespace byteps::tensorflow
+
+// 0, or the version of the table that this library understands.
+extern "C" __attribute__((visibility("default"))) uint32_t bps_tensorflow_set_core(const BpsCApi* core) {
+  if (core->version != BPS_C_API_VERSION) return BPS_C_API_VERSION;
+  byteps::tensorflow::set_core(core);
+  return 0;
+}

@@ -1,0 +1,169 @@
+#include "tensorflow/push_pull_kernel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/status.h"
+
+namespace byteps::tensorflow {
+namespace {
+
+std::atomic<const BpsCApi*> core_table = nullptr;
+
+struct Kernel {
+  std::string name;
+  uint8_t dtype;
+  uint8_t op;
+  uint32_t root;
+  int32_t priority;
+  int64_t named_dims;  // so many dimensions from the front, or all of them (-1), are part of the name
+};
+
+// One execution, from compute() to on_done().
+struct Execution {
+  TF_OpKernelContext* context;
+  std::function<void()> done;
+};
+
+// The core's code (docs/wire-format.md); the operator's definition allows no other type.
+uint8_t dtype_code(TF_DataType type) {
+  switch (type) {
+    case TF_HALF: return 1;
+    case TF_BFLOAT16: return 2;
+    case TF_FLOAT: return 3;
+    case TF_DOUBLE: return 4;
+    case TF_INT8: return 5;
+    case TF_UINT8: return 6;
+    case TF_INT32: return 7;
+    case TF_INT64: return 8;
+  }
+  return 0;
+}
+
+std::string string_attr(TF_OpKernelConstruction* construction, const char* attr, TF_Status* status) {
+  int32_t unused = 0;
+  int32_t length = 0;
+  TF_OpKernelConstruction_GetAttrSize(construction, attr, &unused, &length, status);
+  if (TF_GetCode(status) != TF_OK) return {};
+  std::string value(static_cast<size_t>(length), '\0');
+  TF_OpKernelConstruction_GetAttrString(construction, attr, value.data(), value.size(), status);
+  return value;
+}
+
+// nullptr, and the construction's failure, if an attribute is not there.
+void* create(TF_OpKernelConstruction* construction) {
+  ScopedStatus status;
+  TF_DataType type{};
+  int64_t op = 0;
+  int64_t root = 0;
+  int64_t priority = 0;
+  int64_t named_dims = 0;
+  std::string name = string_attr(construction, "tensor_name", status.get());
+  if (status.is_ok()) TF_OpKernelConstruction_GetAttrType(construction, "T", &type, status.get());
+  if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "reduce_op", &op, status.get());
+  if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "root_rank", &root, status.get());
+  if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "priority", &priority, status.get());
+  if (status.is_ok())
+    TF_OpKernelConstruction_GetAttrInt64(construction, "named_dims", &named_dims, status.get());
+  if (!status.is_ok()) {
+    TF_OpKernelConstruction_Failure(construction, status.get());
+    return nullptr;
+  }
+  return new Kernel{.name = std::move(name),
+                    .dtype = dtype_code(type),
+                    .op = static_cast<uint8_t>(op),
+                    .root = static_cast<uint32_t>(root),
+                    .priority = static_cast<int32_t>(priority),
+                    .named_dims = named_dims};
+}
+
+void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
+
+void on_done(void* argument, int code, const char* message) {
+  const std::unique_ptr<Execution> execution(static_cast<Execution*>(argument));
+  if (code != 0) {
+    ScopedStatus status;
+    TF_SetStatus(status.get(), tf_code(code), message);
+    TF_OpKernelContext_Failure(execution->context, status.get());
+  }
+  execution->done();
+}
+
+// TensorFlow keeps the input alive until done(), and the output anyway.
+struct Memory {
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t bytes = 0;
+  std::vector<int64_t> dims;
+};
+
+Memory memory_of(TF_OpKernelContext* context, TF_Status* status) {
+  TF_Tensor* input = nullptr;
+  TF_GetInput(context, 0, &input, status);
+  if (TF_GetCode(status) != TF_OK) return {};
+  Memory memory{
+      .input = TF_TensorData(input), .output = nullptr, .bytes = TF_TensorByteSize(input), .dims = {}};
+  for (int i = 0; i < TF_NumDims(input); ++i) memory.dims.push_back(TF_Dim(input, i));
+  TF_DeleteTensor(input);  // a second reference to it would keep TensorFlow from letting us overwrite it
+  const int candidate = 0;
+  int forwarded = -1;
+  TF_Tensor* output =
+      TF_ForwardInputOrAllocateOutput(context, &candidate, 1, 0, memory.dims.data(),
+                                      static_cast<int>(memory.dims.size()), &forwarded, status);
+  if (TF_GetCode(status) != TF_OK) return {};
+  memory.output = TF_TensorData(output);
+  TF_DeleteTensor(output);
+  return memory;
+}
+
+// ".4x3", or nothing.
+std::string suffix(const Kernel& kernel, const std::vector<int64_t>& dims) {
+  const size_t count = std::min(dims.size(), static_cast<size_t>(kernel.named_dims));  // -1 is large
+  std::string text;
+  for (size_t i = 0; i < count; ++i) text += (i == 0 ? "." : "x") + std::to_string(dims[i]);
+  return text;
+}
+
+void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+  const auto& kernel = *static_cast<const Kernel*>(argument);
+  auto execution = std::make_unique<Execution>(Execution{context, std::move(*done)});
+  ScopedStatus status;
+  const Memory memory = memory_of(context, status.get());
+  if (!status.is_ok()) {
+    TF_OpKernelContext_Failure(context, status.get());
+    return execution->done();
+  }
+  const std::string name = kernel.name + suffix(kernel, memory.dims);
+  const BpsPushPull request{.name = name.data(),
+                            .name_bytes = name.size(),
+                            .bytes = memory.bytes,
+                            .input = memory.input,
+                            .output = memory.output,
+                            .dtype = kernel.dtype,
+                            .op = kernel.op,
+                            .root = kernel.root,
+                            .priority = kernel.priority,
+                            .on_done = &on_done,
+                            .context = execution.release()};
+  core_table.load()->push_pull(&request);
+}
+
+}  // namespace
+
+void register_kernel(const char* op_name, const char* device) {
+  ScopedStatus status;
+  TF_KernelBuilder* builder = TF_NewAsyncKernelBuilder(op_name, device, &create, &compute, &destroy);
+  // On a GPU, TensorFlow copies to and from the host.
+  TF_KernelBuilder_HostMemory(builder, "tensor");
+  TF_KernelBuilder_HostMemory(builder, "reduced");
+  TF_RegisterKernelBuilder(op_name, builder, status.get());
+}
+
+void set_core(const BpsCApi* core) { core_table = core; }
+
+}  // namespace byteps::tensorflow
