@@ -40,6 +40,7 @@ SMALL_BATCH = 8
 # Width and layers of transformers, from 1 to 79 MB of gradients. One image of 64 patches a step: few, so that
 # communication matters.
 SWEEP = ((64, 2), (128, 4), (256, 4), (512, 6))
+MANY_MEGABYTES = 30  # then steps are long, and a turn has fewer of them
 MLP_ON_ONE_MACHINE = {"kind": "mlp", "width": 1024, "layers": 4}
 
 
@@ -70,8 +71,9 @@ def megabytes(model: Mapping[str, Any]) -> float:
 
 
 def on_one_machine(name: str, model: Mapping[str, Any], batch: int) -> Case:
+    calls = 20 if megabytes(model) < MANY_MEGABYTES else 6
     with Lab([1000]) as lab:
-        figures = _steps(OnOneHost(lab, 2), METHODS, model, batch, calls=20, turns=7, deadline_s=200)
+        figures = _steps(OnOneHost(lab, 2), METHODS, model, batch, calls=calls, turns=7, deadline_s=200)
     case = Case(name, None, "", figures)
     peer = _fastest(case, PEERS)
     of_peer = _overhead_s(case, peer, NOTHING if peer == PEER else NOTHING_LOOP)

@@ -70,14 +70,15 @@ def training(place: Place, method: str, name: str, settings: Mapping[str, str] |
 
 def keras_training(place: Place, method: str, name: str, settings: Mapping[str, str] | None = None) -> Contender:
     """Ranks that train, as keras_rank.py does by `method`; byteps has its servers where the place has some."""
-    workers = [f"{place.address(rank)}:{next(_grpc_ports)}" for rank in range(place.ranks)]
+    addresses = [place.address(rank) for rank in range(place.ranks)]
+    workers = [f"{address}:{next(_grpc_ports)}" for address in addresses]
     strategy = method.startswith("mwms")
 
     def environment(rank: int) -> dict[str, str]:
         if not strategy:
             return {}
         cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-        return {"TF_CONFIG": json.dumps(cluster), "no_grpc_proxy": ",".join(workers)}
+        return {"TF_CONFIG": json.dumps(cluster), "no_grpc_proxy": ",".join(addresses)}
 
     command = [sys.executable, "-m", "benchmarks.peers.keras_rank", method]
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "1", "KERAS_BACKEND": "tensorflow"}
