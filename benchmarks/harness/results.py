@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -107,6 +108,8 @@ def surroundings() -> dict[str, Any]:
             "congestion control": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
             "python": platform.python_version(),
             "torch": _version("torch"),
+            "tensorflow": _version("tensorflow", "tensorflow-cpu"),
+            "keras": _version("keras"),
             "OpenMPI": _output("mpirun", "--version").partition("\n")[0],
         },
     }
@@ -131,8 +134,9 @@ def _output(*command: str) -> str:
         return "unknown"
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+def _version(*packages: str) -> str:
+    """Of the first one that is installed: some are published under several names."""
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return "not installed"

@@ -1,3 +1,13 @@
 """One file per measure: NAME's module has TITLE, DEADLINE_S and run(recorder)."""
 
-MEASURES = ("lab", "unequal", "fast_lab", "one_machine", "latency", "overlap", "training", "system_calls")
+MEASURES = (
+    "lab",
+    "unequal",
+    "fast_lab",
+    "one_machine",
+    "latency",
+    "overlap",
+    "training",
+    "training_tensorflow",
+    "system_calls",
+)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.peers.places import OnHosts, Place, base_environment, popen
 
 _SUM_RANK = [sys.executable, "-m", "benchmarks.peers.sum_rank"]
 _gloo_ports = itertools.count(29400)
+_grpc_ports = itertools.count(28400)
 
 
 def byteps(
@@ -58,20 +60,48 @@ def gloo(place: Place, name: str = "gloo") -> Contender:
 def training(place: Place, method: str, name: str, settings: Mapping[str, str] | None = None) -> Contender:
     """Ranks that train, as train_rank.py does by `method`; byteps has its servers where the place has some."""
 
+    def environment(_: int) -> dict[str, str]:
+        return {"GLOO_SOCKET_IFNAME": place.interface, "BENCH_STORE": store}
+
+    store = f"tcp://{place.address(0)}:{next(_gloo_ports)}"
+    command = [sys.executable, "-m", "benchmarks.peers.train_rank", method]
+    return _training(place, command, name, environment, settings or {}, servers=method != "ddp-gloo")
+
+
+def keras_training(place: Place, method: str, name: str, settings: Mapping[str, str] | None = None) -> Contender:
+    """Ranks that train, as keras_rank.py does by `method`; byteps has its servers where the place has some."""
+    addresses = [place.address(rank) for rank in range(place.ranks)]
+    workers = [f"{address}:{next(_grpc_ports)}" for address in addresses]
+    strategy = method.startswith("mwms")
+
+    def environment(rank: int) -> dict[str, str]:
+        if not strategy:
+            return {}
+        cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        return {"TF_CONFIG": json.dumps(cluster), "no_grpc_proxy": ",".join(addresses)}
+
+    command = [sys.executable, "-m", "benchmarks.peers.keras_rank", method]
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "1", "KERAS_BACKEND": "tensorflow"}
+    return _training(place, command, name, environment, quiet | dict(settings or {}), servers=not strategy)
+
+
+def _training(
+    place: Place,
+    command: Sequence[str],
+    name: str,
+    environment: Callable[[int], Mapping[str, str]],
+    settings: Mapping[str, str],
+    *,
+    servers: bool,
+) -> Contender:
     def spawn(extra: Mapping[str, str], output: Any) -> Started:
-        ours = place.byteps_environments(settings or {})
-        rendezvous = {
-            "GLOO_SOCKET_IFNAME": place.interface,
-            "BENCH_STORE": f"tcp://{place.address(0)}:{next(_gloo_ports)}",
-            "BENCH_SIZE": str(place.ranks),
-        }
-        command = [sys.executable, "-m", "benchmarks.peers.train_rank", method]
-        shared = base_environment() | extra | rendezvous
+        ours = place.byteps_environments(settings)
+        shared = base_environment() | extra | {"BENCH_SIZE": str(place.ranks)}
         processes = [
-            popen(place, rank, command, ours[rank] | shared | {"BENCH_RANK": str(rank)}, output)
+            popen(place, rank, command, {**ours[rank], **shared, **environment(rank), "BENCH_RANK": str(rank)}, output)
             for rank in range(place.ranks)
         ]
-        if method != "ddp-gloo":
+        if servers:
             processes += [
                 popen(place, index, [sys.executable, "-m", "byteps.server"], ours[index] | base_environment(), output)
                 for index in range(place.ranks, len(ours))
