@@ -30,6 +30,8 @@ class CaseJob:
     module: ModuleType
     ranks: int
     adapter: str = ""  # that the cases get as their argument
+    env: tuple[tuple[str, str], ...] = ()  # added to the environment
+    deadline_s: float = 240
 
     @property
     def id(self) -> str:
@@ -37,8 +39,10 @@ class CaseJob:
         return f"{name}-{self.ranks}-ranks"
 
 
-def jobs_of(ranks: Mapping[ModuleType, Sequence[int]]) -> list[CaseJob]:
-    return [CaseJob(module, count) for module, counts in ranks.items() for count in counts]
+def jobs_of(ranks: Mapping[ModuleType, Sequence[int]], *, deadline_s: float = 240, **env: str) -> list[CaseJob]:
+    """A job for each module and number of ranks, with `env` added to their environment."""
+    settings = tuple(env.items())
+    return [CaseJob(module, count, "", settings, deadline_s) for module, counts in ranks.items() for count in counts]
 
 
 def each_case(jobs: Sequence[CaseJob]) -> pytest.MarkDecorator:
@@ -53,7 +57,9 @@ def each_job(jobs: Sequence[CaseJob]) -> pytest.MarkDecorator:
 def outcome_of(job: CaseJob, folders: pytest.TempPathFactory) -> Outcome:
     if job not in _outcomes:
         try:
-            _outcomes[job] = run_cases(job.module.__name__, job.ranks, folders.mktemp("job"), job.adapter)
+            _outcomes[job] = run_cases(
+                job.module.__name__, job.ranks, folders.mktemp("job"), job.adapter, job.deadline_s, dict(job.env)
+            )
         except AssertionError as error:  # it hangs: once is enough
             _outcomes[job] = error
     outcome = _outcomes[job]

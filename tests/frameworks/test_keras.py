@@ -1,0 +1,28 @@
+"""byteps.keras in real jobs. What is checked is in the modules of cases; every case runs on all ranks at once."""
+
+from __future__ import annotations
+
+import pytest
+from support.case_jobs import CaseJob, each_case, each_job, jobs_of, outcome_of
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.timeout(500)  # the first test of a job waits for all its cases
+
+from frameworks import keras_cases, keras_more_cases, keras_torch_cases  # noqa: E402
+
+JOBS = [
+    *jobs_of({keras_cases: [1, 2, 4], keras_more_cases: [1, 2]}, deadline_s=450, TF_CPP_MIN_LOG_LEVEL="2"),
+    *jobs_of({keras_torch_cases: [2]}, KERAS_BACKEND="torch"),
+]
+
+
+@each_case(JOBS)
+def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check(case)
+
+
+@each_job(JOBS)
+def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check_exit()
