@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 from support.case_jobs import CaseJob, each_case, each_job, jobs_of, outcome_of
 
+keras = pytest.importorskip("keras")
 pytest.importorskip("tensorflow")
 pytest.importorskip("torch")
 
 pytestmark = pytest.mark.timeout(500)  # the first test of a job waits for all its cases
 
 from frameworks import keras_cases, keras_more_cases, keras_torch_cases  # noqa: E402
+
+from byteps.errors import UnsupportedError  # noqa: E402
+from byteps.keras.backend import current_backend  # noqa: E402
 
 JOBS = [
     *jobs_of({keras_cases: [1, 2, 4], keras_more_cases: [1, 2]}, deadline_s=450, TF_CPP_MIN_LOG_LEVEL="2"),
@@ -26,3 +30,10 @@ def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory)
 @each_job(JOBS)
 def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
     outcome_of(job, tmp_path_factory).check_exit()
+
+
+@pytest.mark.parametrize(("backend", "advice"), [("jax", "byteps.numpy.push_pull"), ("numpy", "tensorflow or torch")])
+def test_other_backends_are_refused(monkeypatch: pytest.MonkeyPatch, backend: str, advice: str) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    with pytest.raises(UnsupportedError, match=advice):
+        current_backend()
