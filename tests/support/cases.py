@@ -23,11 +23,16 @@ from support.job import Finished, run_job
 
 
 def names_of(module: str) -> list[str]:
-    """The cases of a module, without importing it or its framework."""
+    """The cases of a module, those of modules that it imports by * included, without importing it or its framework."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None, module
-    definitions = [node for node in ast.parse(Path(spec.origin).read_text()).body if isinstance(node, ast.FunctionDef)]
-    return [node.name.removeprefix("case_") for node in definitions if node.name.startswith("case_")]
+    names: list[str] = []
+    for node in ast.parse(Path(spec.origin).read_text()).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("case_"):
+            names.append(node.name.removeprefix("case_"))
+        elif isinstance(node, ast.ImportFrom) and node.module and node.names[0].name == "*":
+            names += names_of(node.module)
+    return names
 
 
 @dataclass(frozen=True)
