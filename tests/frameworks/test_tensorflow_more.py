@@ -1,0 +1,24 @@
+"""Optimizers of tf.compat.v1 and tf.distribute in real jobs; every case runs on all ranks at once."""
+
+from __future__ import annotations
+
+import pytest
+from support.case_jobs import CaseJob, each_case, each_job, jobs_of, outcome_of
+
+pytest.importorskip("tensorflow")
+
+pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
+
+from frameworks import tensorflow_v1_cases  # noqa: E402
+
+JOBS = jobs_of({tensorflow_v1_cases: [1, 2, 4]})
+
+
+@each_case(JOBS)
+def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check(case)
+
+
+@each_job(JOBS)
+def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check_exit()
