@@ -169,8 +169,8 @@ def _check_keras(optimizer: Any) -> None:
         return
     if any(package in ("keras", "tf_keras") for package, _ in kinds):
         raise UnsupportedError(
-            f"DistributedOptimizer: {what} is an optimizer of Keras 2, and Keras 3 is needed: TensorFlow 2.16 and newer "
-            "have it unless TF_USE_LEGACY_KERAS is set; DistributedGradientTape works with any Keras"
+            f"DistributedOptimizer: {what} is an optimizer of Keras 2, and Keras 3 is needed: TensorFlow 2.16 and "
+            "newer have it unless TF_USE_LEGACY_KERAS is set; DistributedGradientTape works with any Keras"
         )
     raise InvalidArgumentError(
         f"DistributedOptimizer: expected an optimizer of tf.compat.v1.train or of Keras, got {what}"
