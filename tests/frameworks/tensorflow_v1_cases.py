@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +15,8 @@ from support.expect import expect_error
 
 import byteps.tensorflow as bps
 from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.runtime import current_job
+from byteps.tensorflow.distribute import MirroredStrategy
 
 v1 = tf.compat.v1
 
@@ -344,3 +348,17 @@ def case_ranks_that_differ() -> None:
     used = bps.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=3 if last else 2)
     with expect_error(InvalidArgumentError, "the ranks differ", "backward_passes_per_step=2"):
         used.compute_gradients(lambda: one, var_list=[one])
+
+
+def case_asynchronous_training() -> None:
+    job = current_job()
+    with mock.patch.object(job, "config", dataclasses.replace(job.config, asynchronous=True)):
+        for make in (bps.DistributedOptimizer, MirroredStrategy):
+            with expect_error(UnsupportedError, "BYTEPS_ENABLE_ASYNC", "PyTorch"):
+                make(v1.train.GradientDescentOptimizer(1.0))
+
+
+def case_optimizers_of_keras_2() -> None:
+    old = type("Optimizer", (), {"__module__": "tf_keras.src.optimizers.optimizer"})
+    with expect_error(UnsupportedError, "Keras 3 is needed", "DistributedGradientTape"):
+        bps.DistributedOptimizer(old())
