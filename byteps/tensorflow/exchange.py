@@ -60,7 +60,7 @@ def exchange_gradients(gradients: Sequence[Any], names: Sequence[str], options: 
 
     Raises:
         InvalidArgumentError: on all ranks, the first time that this rank has such a list: theirs differ in names,
-            dtypes, shapes, or which are None.
+            dtypes, or which are None or tf.IndexedSlices.
     """
     _check_alike(gradients, names, options)
     if not tf.executing_eagerly():
@@ -119,4 +119,4 @@ def _line(gradient: Any, name: str) -> str:
     if gradient is None:
         return f"'{name}' without a gradient"
     kind = "tf.IndexedSlices" if isinstance(gradient, tf.IndexedSlices) else "tensor"
-    return f"'{name}', a {kind} of {gradient.dtype.name} {gradient.shape}"
+    return f"'{name}', a {kind} of {gradient.dtype.name}"  # no shape: a function may know it in one trace only

@@ -75,7 +75,16 @@ def push_pull_node(
     """
     _check_not_compiled(name)
     node = _ops.byteps_collective if stateful else _ops.byteps_push_pull
-    return node(tensor, tensor_name=name, reduce_op=op, root_rank=root_rank, priority=priority, named_dims=named_dims)
+    anchors = [] if stateful or tf.executing_eagerly() else [_anchor()]
+    return node(
+        tensor,
+        anchors,
+        tensor_name=name,
+        reduce_op=op,
+        root_rank=root_rank,
+        priority=priority,
+        named_dims=named_dims,
+    )
 
 
 def broadcast_node(tensor: tf.Tensor, root_rank: int, name: str, *, named_dims: int = 0) -> tf.Tensor:
@@ -83,6 +92,19 @@ def broadcast_node(tensor: tf.Tensor, root_rank: int, name: str, *, named_dims: 
     return push_pull_node(
         tensor, name, _core.OP_CODES["broadcast"], 0, root_rank=root_rank, named_dims=named_dims, stateful=True
     )
+
+
+def _anchor() -> tf.Tensor:
+    """What keeps TensorFlow from taking the result for a constant, once for each graph.
+
+    A rank whose input is a constant, as a gradient can be, would take part in the first round only, and wrongly hope
+    that the others' inputs are constants too.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, "_byteps_anchor"):
+        with tf.control_dependencies(None):
+            graph._byteps_anchor = _ops.byteps_anchor()
+    return graph._byteps_anchor
 
 
 def _check_not_compiled(name: str) -> None:

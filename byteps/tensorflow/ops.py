@@ -224,25 +224,27 @@ def _what(operation: str, name: str | None) -> str:
 
 
 @tf.RegisterGradient("BytepsPushPull")
-def _push_pull_gradient(node: Any, gradient: tf.Tensor) -> tf.Tensor:
+def _push_pull_gradient(node: Any, gradient: tf.Tensor) -> list[tf.Tensor | None]:
     op, name = ReduceOp(node.get_attr("reduce_op")), node.get_attr("tensor_name").decode()
     if op not in (ReduceOp.Average, ReduceOp.Sum):
         raise UnsupportedError(f"push_pull of '{name}' with op={op.name} has no gradient: use Average or Sum")
     with core_errors():
-        return push_pull_node(
+        reduced = push_pull_node(
             gradient,
             f"{name}.gradient",
             op.value,
             node.get_attr("priority"),
             named_dims=node.get_attr("named_dims"),
         )
+    return [reduced] + [None] * node.get_attr("anchors")
 
 
 @tf.RegisterGradient("BytepsCollective")
-def _broadcast_gradient(node: Any, gradient: tf.Tensor) -> tf.Tensor:
+def _broadcast_gradient(node: Any, gradient: tf.Tensor) -> list[tf.Tensor | None]:
     name, root_rank = node.get_attr("tensor_name").decode(), node.get_attr("root_rank")
     with core_errors():
         total = push_pull_node(
             gradient, f"{name}.gradient", ReduceOp.Sum.value, 0, named_dims=node.get_attr("named_dims")
         )
-    return total if current_job().rank == root_rank else tf.zeros_like(total)
+    mine = total if current_job().rank == root_rank else tf.zeros_like(total)
+    return [mine] + [None] * node.get_attr("anchors")

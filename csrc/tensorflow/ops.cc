@@ -1,8 +1,10 @@
 // The operators, which TensorFlow registers when it loads this library:
 //
-//   BytepsPushPull   stateless: TensorFlow runs it as soon as its input is there, in any order with others. It also
-//                    leaves it out where nobody uses its result, and runs it only once if its input is a constant.
+//   BytepsPushPull   stateless: TensorFlow runs it as soon as its input is there, in any order with others; and leaves it
+//                    out where nobody uses its result. Where all its inputs are constants it would run it only once,
+//                    when it optimizes the graph: hence the anchor.
 //   BytepsCollective the same, and stateful: each call in a program happens, in the program's order.
+//   BytepsAnchor     stateful: a number that TensorFlow takes for another one in each call of a function.
 //   BytepsKeep       stateful, and does nothing: so that what it gets is not left out.
 //
 // byteps/tensorflow/native.py loads it, and gives it the core.
@@ -29,13 +31,41 @@ void register_op(const char* name, bool is_stateful) {
   TF_OpDefinitionBuilderAddAttr(op, "root_rank: int = 0");
   TF_OpDefinitionBuilderAddAttr(op, "priority: int = 0");
   TF_OpDefinitionBuilderAddAttr(op, "named_dims: int = 0");
+  TF_OpDefinitionBuilderAddAttr(op, "anchors: int >= 0");
   TF_OpDefinitionBuilderAddInput(op, "tensor: T");
+  TF_OpDefinitionBuilderAddInput(op, "anchor: anchors * int32");  // none where nothing is optimized
   TF_OpDefinitionBuilderAddOutput(op, "reduced: T");
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, &same_shape);
   if (is_stateful) TF_OpDefinitionBuilderSetIsStateful(op, true);
   TF_RegisterOpDefinition(op, status.get());
   register_kernel(name, Device::kCpu);
   register_kernel(name, Device::kGpu);
+}
+
+void set_zero(void*, TF_OpKernelContext* context) {
+  ScopedStatus status;
+  TF_Tensor* zero = TF_AllocateOutput(context, 0, TF_INT32, nullptr, 0, sizeof(int32_t), status.get());
+  if (!status.is_ok()) return TF_OpKernelContext_Failure(context, status.get());
+  *static_cast<int32_t*>(TF_TensorData(zero)) = 0;
+  TF_DeleteTensor(zero);
+}
+
+void register_anchor(const char* name) {
+  ScopedStatus status;
+  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
+  TF_OpDefinitionBuilderAddOutput(op, "anchor: int32");
+  TF_OpDefinitionBuilderSetIsStateful(op, true);
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, [](TF_ShapeInferenceContext* context, TF_Status* s) {
+    TF_ShapeHandle* scalar = TF_ShapeInferenceContextScalar(context);
+    TF_ShapeInferenceContextSetOutput(context, 0, scalar, s);
+    TF_DeleteShapeHandle(scalar);
+  });
+  TF_RegisterOpDefinition(op, status.get());
+  for (const char* device : {"CPU", "GPU"}) {
+    TF_KernelBuilder* builder = TF_NewKernelBuilder(name, device, nullptr, &set_zero, nullptr);
+    if (device[0] == 'G') TF_KernelBuilder_HostMemory(builder, "anchor");
+    TF_RegisterKernelBuilder(name, builder, status.get());
+  }
 }
 
 void register_keep(const char* name) {
@@ -55,6 +85,7 @@ void register_keep(const char* name) {
 [[maybe_unused]] const bool registered = [] {
   register_op("BytepsPushPull", false);
   register_op("BytepsCollective", true);
+  register_anchor("BytepsAnchor");
   register_keep("BytepsKeep");
   return true;
 }();

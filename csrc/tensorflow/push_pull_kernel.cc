@@ -163,6 +163,7 @@ void register_kernel(const char* op_name, Device device) {
   if (!is_cpu) {
     // TensorFlow copies to and from the host. Asked for on a CPU, it would keep outputs out of inputs' memory.
     TF_KernelBuilder_HostMemory(builder, "tensor");
+    TF_KernelBuilder_HostMemory(builder, "anchor");
     TF_KernelBuilder_HostMemory(builder, "reduced");
   }
   TF_RegisterKernelBuilder(op_name, builder, status.get());

@@ -8,8 +8,8 @@ namespace byteps::tensorflow {
 
 enum class Device { kCpu, kGpu };
 
-// Of operators with the attributes T, tensor_name, reduce_op, root_rank, priority and named_dims (ops.cc), one input
-// and one output. Any thread runs them.
+// Of operators with the attributes T, tensor_name, reduce_op, root_rank, priority and named_dims (ops.cc), one input,
+// anchors, and one output. Any thread runs them.
 void register_kernel(const char* op_name, Device device);
 
 // Before the first kernel runs.

@@ -69,6 +69,7 @@ void TF_OpDefinitionBuilderSetShapeInferenceFunction(TF_OpDefinitionBuilder*,
                                                      void (*)(TF_ShapeInferenceContext*, TF_Status*));
 TF_ShapeHandle* TF_NewShapeHandle();
 void TF_DeleteShapeHandle(TF_ShapeHandle*);
+TF_ShapeHandle* TF_ShapeInferenceContextScalar(TF_ShapeInferenceContext*);
 void TF_ShapeInferenceContextGetInput(TF_ShapeInferenceContext*, int index, TF_ShapeHandle*, TF_Status*);
 void TF_ShapeInferenceContextSetOutput(TF_ShapeInferenceContext*, int index, TF_ShapeHandle*, TF_Status*);
 
@@ -92,6 +93,8 @@ void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction*, const char* a
                                          TF_Status*);
 void TF_OpKernelContext_Failure(TF_OpKernelContext*, TF_Status*);
 void TF_GetInput(TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*);
+TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int index, TF_DataType, const int64_t* dims, int num_dims,
+                             size_t bytes, TF_Status*);
 TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext*, const int* candidates, int num_candidates,
                                            int output, const int64_t* dims, int num_dims, int* forwarded,
                                            TF_Status*);

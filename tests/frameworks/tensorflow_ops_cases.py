@@ -17,6 +17,7 @@ from support.expect import expect_error
 import byteps.tensorflow as bps
 from byteps import _core, rank, size
 from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.tensorflow.exchange import Options, exchange_gradients
 
 
 def total() -> int:
@@ -73,6 +74,19 @@ def case_broadcasts_and_gathers_of_constants_happen_in_every_call() -> None:
         assert_equal(function(), [size() - 1])
     gathered = 1 + size()  # numbers of rows, and each rank's rows
     assert push_pulls() - before == 5 * (1 + gathered)
+
+
+def case_a_push_pull_of_a_constant_happens_in_every_call() -> None:
+    """Or ranks for which it is one would be missed by those for which it is not."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def function(x: Any) -> Any:
+        mine = tf.ones(3) if rank() == 0 else x[:3]
+        return exchange_gradients([mine], ["constant on one rank"], Options(op=bps.Sum))
+
+    for _ in range(5):
+        (result,) = function(tf.ones(4))
+        assert_equal(result, np.full(3, size()))
 
 
 def case_broadcasts_keep_the_order_of_the_program() -> None:

@@ -33,6 +33,8 @@ class CaseJob:
     ranks: int
     adapter: str = ""  # that the cases get as their argument
     python: Path = Path(sys.executable)
+    env: tuple[tuple[str, str], ...] = ()  # added to the environment
+    deadline_s: float = 240
 
     @property
     def id(self) -> str:
@@ -41,10 +43,19 @@ class CaseJob:
         return f"{name}-{self.ranks}-ranks{other}"
 
 
-def jobs_of(ranks: Mapping[ModuleType | str, Sequence[int]]) -> list[CaseJob]:
-    """Args: modules, or their dotted names if this process should not import them; each with its numbers of ranks."""
+def jobs_of(ranks: Mapping[ModuleType | str, Sequence[int]], *, deadline_s: float = 240, **env: str) -> list[CaseJob]:
+    """A job for each module and number of ranks.
+
+    Args:
+        ranks: by module, or by its dotted name if this process should not import it.
+        deadline_s: of each job.
+        env: added to their environment.
+    """
     names = {module if isinstance(module, str) else module.__name__: counts for module, counts in ranks.items()}
-    return [CaseJob(name, count) for name, counts in names.items() for count in counts]
+    settings = tuple(env.items())
+    return [
+        CaseJob(name, count, env=settings, deadline_s=deadline_s) for name, counts in names.items() for count in counts
+    ]
 
 
 def each_case(jobs: Sequence[CaseJob]) -> pytest.MarkDecorator:
@@ -59,7 +70,15 @@ def each_job(jobs: Sequence[CaseJob]) -> pytest.MarkDecorator:
 def outcome_of(job: CaseJob, folders: pytest.TempPathFactory) -> Outcome:
     if job not in _outcomes:
         try:
-            _outcomes[job] = run_cases(job.module, job.ranks, folders.mktemp("job"), job.adapter, python=job.python)
+            _outcomes[job] = run_cases(
+                job.module,
+                job.ranks,
+                folders.mktemp("job"),
+                job.adapter,
+                job.deadline_s,
+                dict(job.env),
+                python=job.python,
+            )
         except AssertionError as error:  # it hangs: once is enough
             _outcomes[job] = error
     outcome = _outcomes[job]

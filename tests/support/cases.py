@@ -59,12 +59,14 @@ def run_cases(
     folder: Path,
     adapter: str = "",
     deadline_s: float = 240,
+    env: Mapping[str, str] | None = None,
+    *,
     python: str | Path = sys.executable,
 ) -> Outcome:
-    """Runs all cases of `module` in one job of so many ranks."""
+    """Runs all cases of `module` in one job of so many ranks, with `env` added to their environment."""
     command = [Path(__file__), module, folder, *filter(None, [adapter])]
     uses_torch = "torch" in module or adapter == "torch"
-    finished = run_job(command, ranks, folder, deadline_s=deadline_s, uses_torch=uses_torch, python=python)
+    finished = run_job(command, ranks, folder, env, deadline_s=deadline_s, uses_torch=uses_torch, python=python)
     paths = [_results_path(folder, rank) for rank in range(ranks)]
     return Outcome(finished, [json.loads(path.read_text()) if path.exists() else None for path in paths])
 

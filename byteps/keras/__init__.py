@@ -1,0 +1,55 @@
+"""byteps for Keras 3, under the names of BytePS and Horovod: docs/keras.md. Its backend may be tensorflow or torch."""
+
+from byteps.keras import callbacks
+from byteps.keras.broadcast import broadcast_global_variables
+from byteps.keras.compression import Compression
+from byteps.keras.optimizer import DistributedOptimizer
+from byteps.keras.saving import load_model
+from byteps.keras.values import allgather, allreduce, broadcast, push_pull
+from byteps.objects import broadcast_object
+from byteps.ops import Average, Max, Min, Product, ReduceOp, Sum
+from byteps.runtime import (
+    barrier,
+    get_pushpull_speed,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    metrics,
+    rank,
+    resume,
+    shutdown,
+    size,
+    suspend,
+)
+
+__all__ = [
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "callbacks",
+    "get_pushpull_speed",
+    "init",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "push_pull",
+    "rank",
+    "resume",
+    "shutdown",
+    "size",
+    "suspend",
+]

@@ -1,0 +1,15 @@
+"""Smaller forms of gradients for their way over the network, by name: each backend has its own compressors."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["Compression"]
+
+
+class Compression(Enum):
+    """The compressors to choose from."""
+
+    none = "none"
+    fp16 = "fp16"  # half precision: 11 significant bits, range up to 65504
+    bf16 = "bf16"  # bfloat16: 8 significant bits, the range of float32

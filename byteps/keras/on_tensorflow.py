@@ -1,0 +1,69 @@
+"""Gradients of Keras's TensorFlow backend. The only file of byteps.keras that imports byteps.tensorflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from byteps.errors import UnsupportedError
+from byteps.keras.backend import Options
+from byteps.keras.compression import Compression
+from byteps.ops import ReduceOp
+from byteps.tensorflow.compression import Compression as Compressors
+from byteps.tensorflow.exchange import Options as ExchangeOptions
+from byteps.tensorflow.exchange import exchange_gradients
+
+__all__ = ["all_true", "check_usable", "exchange", "is_eager", "is_sparse", "no_gradient"]
+
+
+def check_usable() -> None:
+    """Raises UnsupportedError inside what XLA compiles, and inside one of several replicas of this process."""
+    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise UnsupportedError(
+            "DistributedOptimizer: this training step is compiled by XLA, which cannot hold an operation that waits "
+            "for other ranks: call model.compile(..., jit_compile=False); in a loop of your own, put jit_compile=True "
+            "on a function that computes the gradients, and apply them outside of it"
+        )
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas != 1:
+        raise UnsupportedError(
+            f"DistributedOptimizer: under a tf.distribute strategy of {replicas} replicas each of them would send "
+            "under the same names: start one process for each device with bpslaunch"
+        )
+
+
+def is_eager() -> bool:
+    return bool(tf.executing_eagerly())
+
+
+def is_sparse(gradient: Any) -> bool:
+    return isinstance(gradient, tf.IndexedSlices)
+
+
+def no_gradient(variable: Any, sparse: bool, step: Any) -> Any:
+    """Zeros that depend on `step`: what is constant would be computed, and sent, when the graph is optimized."""
+    zero = tf.minimum(tf.cast(tf.convert_to_tensor(step), tf.int32), 0)
+    shape, dtype = list(variable.shape), tf.as_dtype(variable.dtype)
+    if not sparse:
+        return tf.fill(shape, tf.cast(zero, dtype))
+    rows = tf.fill([zero, *shape[1:]], tf.zeros((), dtype))
+    return tf.IndexedSlices(rows, tf.fill([zero], 0), tf.constant(shape, tf.int32))
+
+
+def exchange(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+    return list(exchange_gradients(gradients, names, _translated(options)))
+
+
+def all_true(flag: Any, name: str) -> Any:
+    (smallest,) = exchange_gradients([tf.cast(flag, tf.int32)], [name], ExchangeOptions(op=ReduceOp.Min))
+    return tf.cast(smallest, tf.bool)
+
+
+def _translated(options: Options) -> ExchangeOptions:
+    compression = options.compression
+    if isinstance(compression, Compression):
+        compression = getattr(Compressors, compression.name)
+    return ExchangeOptions(compression=compression, op=options.op, sparse_as_dense=options.sparse_as_dense)

@@ -1,0 +1,140 @@
+"""Trains a small convolutional network on real images by Keras's `fit`, on any number of ranks.
+
+    python examples/keras/fashion_mnist.py
+    bpslaunch --nproc-per-node 2 -- python examples/keras/fashion_mnist.py
+    KERAS_BACKEND=torch bpslaunch --nproc-per-node 2 -- python examples/keras/fashion_mnist.py
+
+The batch of one step is the same for any number of ranks, which share it out, so all train the same network. The exit
+code is 0 only if the ranks end with the same parameters, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import byteps.keras as bps
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from images import Images, load_images
+
+BATCH = 120  # images of all ranks in one step
+RATE = 2e-3
+
+
+def main() -> int:
+    options = parse_options()
+    bps.init()
+    if BATCH % bps.size() != 0:
+        sys.exit(f"{bps.size()} ranks cannot share a batch of {BATCH} images evenly")
+    data = load_images(options.digits)
+    keras.utils.set_random_seed(bps.rank())  # the callback gives all ranks the weights of rank 0
+    model = make_model(data)
+    optimizer = bps.DistributedOptimizer(keras.optimizers.Adam(RATE))
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    images, seconds = train(model, data, options)
+    accuracy = test_accuracy(model, data)
+    return report(model, accuracy, images, seconds)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Trains a small network on Fashion-MNIST.")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--limit", type=int, help="train on so many images only")
+    parser.add_argument("--digits", action="store_true", help="train on scikit-learn's digits: 1,797 images of 8 x 8")
+    parser.add_argument("--warmup-epochs", type=float, default=0, help="raise the learning rate slowly for so long")
+    return parser.parse_args()
+
+
+def make_model(data: Images) -> keras.Model:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((*data.train_images.shape[1:], 1)),
+            layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(128, "relu"),
+            layers.Dense(10, "softmax"),
+        ]
+    )
+
+
+class Share(keras.utils.PyDataset):
+    """This rank's part of every batch, in another order each epoch, which is the same on all ranks."""
+
+    def __init__(self, data: Images, count: int) -> None:
+        super().__init__()
+        self.data, self.count, self.epoch = data, count, 0
+        self.on_epoch_end()
+
+    def __len__(self) -> int:
+        return self.count // BATCH
+
+    def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        mine = np.split(self.order[step * BATCH : (step + 1) * BATCH], bps.size())[bps.rank()]
+        return self.data.train_images[mine][..., np.newaxis], self.data.train_labels[mine]
+
+    def on_epoch_end(self) -> None:
+        self.order = np.random.default_rng(self.epoch).permutation(self.count)
+        self.epoch += 1
+
+
+def train(model: keras.Model, data: Images, options: argparse.Namespace) -> tuple[int, float]:
+    """How many images all ranks have seen, and the seconds that it took."""
+    count = min(options.limit or len(data.train_labels), len(data.train_labels)) // BATCH * BATCH
+    share = Share(data, max(count, BATCH))
+    callbacks = [
+        bps.callbacks.BroadcastGlobalVariablesCallback(0),
+        bps.callbacks.MetricAverageCallback(),
+    ]
+    if options.warmup_epochs:
+        callbacks.append(
+            bps.callbacks.LearningRateWarmupCallback(RATE, options.warmup_epochs, verbose=int(bps.rank() == 0))
+        )
+    begin = time.perf_counter()
+    # shuffle=False: the order is Share's, and must be the same on all ranks
+    verbose = 2 if bps.rank() == 0 else 0
+    model.fit(share, epochs=options.epochs, callbacks=callbacks, shuffle=False, verbose=verbose)
+    return options.epochs * share.count, time.perf_counter() - begin
+
+
+def test_accuracy(model: keras.Model, data: Images) -> float:
+    """Every rank tests its share of the images."""
+    images, labels = (np.array_split(part, bps.size())[bps.rank()] for part in (data.test_images, data.test_labels))
+    guesses = model.predict(images[..., np.newaxis], batch_size=1000, verbose=0).argmax(1)
+    return bps.allreduce(int((guesses == labels).sum()), name="right answers", op=bps.Sum) / len(data.test_labels)
+
+
+def report(model: keras.Model, accuracy: float, images: int, seconds: float) -> int:
+    """Prints the results on rank 0; returns the exit code."""
+    metrics = bps.metrics()
+    moved_mb = (metrics["bytes_sent"] + metrics["bytes_received"]) / 1e6
+    push_pull_gb_s = metrics["push_pull_bytes"] / metrics["busy_us"] / 1e3 if metrics["busy_us"] else 0.0
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(w).tobytes() for w in model.get_weights())).digest()
+    rows = bps.allgather(np.array([[moved_mb, push_pull_gb_s, *digest]]))
+    digests = [bytes(map(int, row[2:])).hex() for row in rows]
+    same = len(set(digests)) == 1
+    say(f"test accuracy {accuracy:.4f}, {images / seconds:,.0f} images/s in {seconds:.1f} s")
+    say("rank   moved MB  push_pull GB/s  SHA-256 of the parameters")
+    for rank, (row, digest_of_rank) in enumerate(zip(rows, digests, strict=True)):
+        say(f"{rank:4} {row[0]:10.1f} {row[1]:15.3f}  {digest_of_rank}")
+    say("all ranks have the same parameters" if same else "ERROR: the ranks' parameters differ")
+    return 0 if same else 1
+
+
+def say(text: str) -> None:
+    if bps.rank() == 0:
+        print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
