@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import tensorflow as tf
@@ -83,8 +82,9 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         optimizer._byteps_passes = Passes(number, average_aggregated_gradients, options) if number > 1 else None
         return optimizer
     _check_keras(optimizer)
-    # The adapter of Keras stands on this one, which is why it is looked up only now.
-    return import_module("byteps.keras").DistributedOptimizer(
+    import byteps.keras as of_keras  # which stands on this package
+
+    return of_keras.DistributedOptimizer(
         optimizer,
         name=name,
         device_dense=device_dense,
