@@ -26,6 +26,7 @@ from byteps.tensorflow.ops import (
     grouped_push_pull,
     push_pull,
 )
+from byteps.tensorflow.optimizer import DistributedOptimizer
 from byteps.tensorflow.tape import DistributedGradientTape
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
+    "DistributedOptimizer",
     "Max",
     "Min",
     "Product",

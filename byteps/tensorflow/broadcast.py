@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.agreement import check_agreement
-from byteps.errors import InvalidArgumentError
+from byteps.errors import AbortedError, InvalidArgumentError
 from byteps.numpy import broadcast_arrays
 from byteps.ops import check_root
 from byteps.tensorflow.ops import broadcast
@@ -66,7 +66,11 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Makes the ranks' variables equal once the session of tf.compat.v1.train.MonitoredTrainingSession exists."""
+    """Makes the ranks' variables equal once the session of tf.compat.v1.train.MonitoredTrainingSession exists.
+
+    By then rank `root_rank` has restored its checkpoint; the others need none. Local variables stay as they are. Put it
+    before hooks that look at the global step, such as StopAtStepHook with `num_steps`.
+    """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         """Args: whose values; `device` is accepted for scripts of BytePS and Horovod, unused."""
@@ -80,5 +84,13 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
             self._operation = broadcast_global_variables(self._root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Runs it. Called by the session."""
-        session.run(self._operation)
+        """Runs it. Called by the session.
+
+        Raises:
+            AbortedError: the job has ended. Not TensorFlow's exception of that name, upon which such a session would
+                begin anew, again and again. A lost rank is tf.errors.InternalError.
+        """
+        try:
+            session.run(self._operation)
+        except tf.errors.AbortedError as error:
+            raise AbortedError(error.message) from error

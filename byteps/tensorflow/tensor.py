@@ -96,9 +96,13 @@ def variable_names(variables: Sequence[Any], prefix: str) -> list[str]:
     """Names of variables of TensorFlow or Keras: a Keras variable's path, another's name; and the shape.
 
     The second variable of a name that this process asks for gets `#1`, and so on. A variable that is gone leaves its
-    name to the next one, so that a program that makes many models does not need more names.
+    name to the next one, so that a program that makes many models does not need more names. In a graph of tf.compat.v1
+    names are different, and several graphs share them: when one is gone, each rank's garbage collection decides.
     """
-    return [prefix + _distinct(_plain_name(variable), variable) for variable in variables]
+    names = [_plain_name(variable) for variable in variables]
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        names = [_distinct(name, variable) for name, variable in zip(names, variables, strict=True)]
+    return [prefix + name for name in names]
 
 
 def _plain_name(variable: Any) -> str:

@@ -1,0 +1,166 @@
+"""MirroredStrategy: the devices of this process train together, and the processes by push_pull.
+
+Replicas are those of tf.distribute.MirroredStrategy: one for each device of this process. What they reduce together,
+above all gradients, is reduced over the processes as well; docs/tensorflow-distribute.md says what is and what is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from byteps.agreement import check_agreement
+from byteps.ops import Average, ReduceOp
+from byteps.runtime import current_job
+from byteps.tensorflow.compression import Compression, Compressor
+from byteps.tensorflow.exchange import Options, exchange_gradients
+from byteps.tensorflow.ops import broadcast
+from byteps.tensorflow.optimizer import check_synchronous
+from byteps.tensorflow.tensor import as_written, automatic_name
+
+__all__ = ["MirroredStrategy"]
+
+
+class MirroredStrategy(tf.distribute.MirroredStrategy):
+    """tf.distribute.MirroredStrategy over the devices of all processes of the job.
+
+        strategy = bps.distribute.MirroredStrategy()
+        with strategy.scope():
+            model = ...
+            model.compile(optimizer)  # a plain one
+        model.fit(my_part_of_the_data)
+
+    Every process feeds its own part of the data, and what TensorFlow says about batches, losses and
+    `num_replicas_in_sync` goes for one process. With equal batches everywhere the processes then train as one with a
+    batch of all of them.
+
+    What crosses processes: `batch_reduce_to` and what stands on it, `tf.distribute.ReplicaContext.all_reduce` and the
+    gradients of optimizers. All processes have to do it together. And the first values of variables, which become those
+    of rank 0. Everything else, such as `reduce`, `gather` and metrics, is of this process.
+
+    Args:
+        devices: as in the plain class.
+        cross_device_ops: between the devices of this process; by default tf.distribute.ReductionToOneDevice.
+        op: what becomes of the processes' results. Sum is what BytePS did.
+        compression: one of `Compression`, for the way over the network.
+        sparse_as_dense: make tf.IndexedSlices (of embeddings) dense. Otherwise every process gets the rows of all.
+
+    Raises:
+        InvalidArgumentError: arguments that make no sense. On all ranks: they or the numbers of replicas differ.
+        UnsupportedError: asynchronous training.
+        NotInitializedError: before `init`.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        cross_device_ops: Any = None,
+        *,
+        op: ReduceOp = Average,
+        compression: type[Compressor] = Compression.none,
+        sparse_as_dense: bool = False,
+    ) -> None:
+        check_synchronous("MirroredStrategy")
+        options = Options(compression, op, sparse_as_dense)
+        super().__init__(devices, cross_device_ops or tf.distribute.ReductionToOneDevice())
+        _extend(self.extended, options)
+        line = f"{self.num_replicas_in_sync} replicas, {options}"
+        check_agreement("MirroredStrategy", [line], "byteps.distribute.agreement")
+
+    @contextmanager
+    def scope(self) -> Iterator[Any]:
+        """As in the plain class; variables that are made in it begin with the values of rank 0."""
+        with super().scope() as context, tf.variable_creator_scope(_create_as_rank_0):
+            yield context
+
+
+def _extend(extended: Any, options: Options) -> None:
+    """Re-classes what does the work of a strategy."""
+    plain = type(extended)
+    extended.__class__ = type(plain.__name__, (_AcrossProcesses, plain), {"__module__": plain.__module__})
+    extended._byteps_options = options
+
+
+class _AcrossProcesses:
+    """Comes before the class of a strategy's `extended`."""
+
+    _byteps_options: Options
+
+    @as_written
+    def batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> list[Any]:
+        """As in the plain class, then over the processes. The first ones have the highest priority."""
+        pairs = list(value_destination_pairs)
+        results = super().batch_reduce_to(reduce_op, pairs, options)  # type: ignore[misc]
+        if current_job().size == 1:
+            return list(results)
+        mine = [_of_all_devices(result)[0] for result in results]
+        reduced = exchange_gradients(mine, _names(mine), self._byteps_options)
+        return [
+            self.broadcast_to(value, destination)  # type: ignore[attr-defined]
+            for value, (_, destination) in zip(reduced, pairs, strict=True)
+        ]
+
+    @as_written
+    def call_for_each_replica(self, fn: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As in the plain class; but Keras's LossScaleOptimizer learns whether all gradients of all ranks are finite.
+
+        It skips an update, and with it a `batch_reduce_to`, if they are not, which must not be some ranks' decision.
+        """
+        result = super().call_for_each_replica(fn, args, kwargs)  # type: ignore[misc]
+        owner = type(getattr(fn, "__self__", None)).__name__
+        if (owner, getattr(fn, "__name__", "")) != ("LossScaleOptimizer", "check_finite"):
+            return result
+        flags = [tf.cast(flag, tf.int32) for flag in _of_all_devices(result)]
+        (lowest,) = exchange_gradients([tf.reduce_min(flags)], ["byteps.replicas.finite"], Options(op=ReduceOp.Min))
+        return tf.cast(lowest, tf.bool)
+
+    def _use_merge_call(self) -> bool:
+        """Replicas always meet in `batch_reduce_to`; those that XLA compiles would go past it."""
+        return True
+
+
+def _of_all_devices(result: Any) -> Sequence[Any]:
+    return tuple(tf.distribute.get_strategy().experimental_local_results(result))
+
+
+def _names(values: Sequence[Any]) -> list[str]:
+    """The same on all ranks. Eagerly they return with each call, which blocks; in a graph each is another one."""
+    return [_name(value, place) for place, value in enumerate(values)]
+
+
+def _name(value: Any, place: int) -> str:
+    is_sparse = isinstance(value, tf.IndexedSlices)
+    tensor = value.values if is_sparse else value
+    if not tf.executing_eagerly():
+        return automatic_name(tensor, "replicas", rows_differ=is_sparse)
+    return f"byteps.replicas.{place}.{_kind(tensor, tensor.shape[1:] if is_sparse else tensor.shape)}"
+
+
+def _kind(tensor: tf.Tensor, shape: Any) -> str:
+    return f"{tensor.dtype.name}.{'?' if shape.rank is None else 'x'.join(map(str, shape))}"
+
+
+class _ValueOfRank0:
+    """The initial value of a variable, asked for by all ranks at once."""
+
+    def __init__(self, own: Any, dtype: Any, name: str) -> None:
+        self._own = own
+        self._dtype = dtype
+        self._name = name
+
+    def __call__(self) -> tf.Tensor:
+        own = self._own() if callable(self._own) else self._own
+        own = tf.convert_to_tensor(own, dtype=self._dtype)
+        if own.dtype == tf.string:
+            return own
+        return broadcast(own, 0, f"Variable.{self._name}.{_kind(own, own.shape)}")
+
+
+def _create_as_rank_0(next_creator: Any, **kwargs: Any) -> Any:
+    initial_value = kwargs.get("initial_value")
+    if current_job().size > 1 and not isinstance(initial_value, _ValueOfRank0):
+        kwargs["initial_value"] = _ValueOfRank0(initial_value, kwargs.get("dtype"), kwargs.get("name") or "Variable")
+    return next_creator(**kwargs)

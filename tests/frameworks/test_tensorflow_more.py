@@ -1,0 +1,28 @@
+"""Optimizers of tf.compat.v1 and tf.distribute in real jobs; every case runs on all ranks at once.
+
+Modules are named and not imported, as in test_tensorflow.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from support.case_jobs import CaseJob, each_case, each_job, jobs_of, outcome_of
+
+if importlib.util.find_spec("tensorflow") is None:
+    pytest.skip("TensorFlow is not installed", allow_module_level=True)
+
+pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
+
+JOBS = jobs_of({"frameworks.tensorflow_v1_cases": [1, 2, 4], "frameworks.tensorflow_distribute_cases": [1, 2]})
+
+
+@each_case(JOBS)
+def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check(case)
+
+
+@each_job(JOBS)
+def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outcome_of(job, tmp_path_factory).check_exit()
