@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Replaces the model's weights and its optimizer's state by those of one rank, once in each `fit`.
 
     That is before the first batch if all ranks' models are built, as those are that know the shape of their input. A
@@ -76,7 +76,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._snapshot = None
 
 
-class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class MetricAverageCallback(keras.callbacks.Callback):
     """Averages what `fit` logs at the end of an epoch, validation included, over the ranks.
 
     Put it before callbacks that read logs, such as ReduceLROnPlateau, EarlyStopping and ModelCheckpoint: they then do

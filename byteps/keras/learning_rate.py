@@ -13,7 +13,7 @@ from byteps.runtime import size
 __all__ = ["LearningRateScheduleCallback", "LearningRateWarmupCallback"]
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` until before `end_epoch`.
 
     Outside of them it leaves the rate alone, so that several of them can follow each other.

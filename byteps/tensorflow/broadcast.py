@@ -88,7 +88,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
 
         Raises:
             AbortedError: the job has ended. Not TensorFlow's exception of that name, upon which such a session would
-                begin anew, again and again. A lost rank is tf.errors.InternalError.
+                begin anew, again and again. A lost rank is tf.errors.UnknownError.
         """
         try:
             session.run(self._operation)

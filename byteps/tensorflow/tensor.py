@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -89,15 +89,16 @@ def automatic_name(tensor: tf.Tensor, operation: str, *, rows_differ: bool = Fal
     return f"byteps.graph.{getattr(graph, 'name', '')}.{operation}.{counter[operation]}.{kind}"
 
 
-_known_variables: defaultdict[str, list[weakref.ref[Any]]] = defaultdict(list)
+_named_variables: dict[int, tuple[weakref.ref[Any], str]] = {}  # by id
+_variables_so_far: Counter[str] = Counter()
 
 
 def variable_names(variables: Sequence[Any], prefix: str) -> list[str]:
     """Names of variables of TensorFlow or Keras: a Keras variable's path, another's name; and the shape.
 
-    The second variable of a name that this process asks for gets `#1`, and so on. A variable that is gone leaves its
-    name to the next one, so that a program that makes many models does not need more names. In a graph of tf.compat.v1
-    names are different, and several graphs share them: when one is gone, each rank's garbage collection decides.
+    The second variable of a name that this process asks for gets `#1`, and so on; a name does not come back when its
+    variable is gone, for each rank's garbage collection decides when that is. In a graph of tf.compat.v1 names are
+    different anyway.
     """
     names = [_plain_name(variable) for variable in variables]
     if tf.compat.v1.executing_eagerly_outside_functions():
@@ -111,20 +112,21 @@ def _plain_name(variable: Any) -> str:
 
 
 def _distinct(name: str, variable: Any) -> str:
-    known = _known_variables[name]
-    for number, reference in enumerate(known):
-        if reference() is variable:
-            return f"{name}#{number}" if number else name
-    place = next((number for number, reference in enumerate(known) if reference() is None), len(known))
-    known[place : place + 1] = [weakref.ref(variable)]
-    return f"{name}#{place}" if place else name
+    key = id(variable)
+    if key in _named_variables and _named_variables[key][0]() is variable:
+        return _named_variables[key][1]
+    number = _variables_so_far[name]
+    _variables_so_far[name] += 1
+    distinct = f"{name}#{number}" if number else name
+    _named_variables[key] = weakref.ref(variable, lambda _: _named_variables.pop(key, None)), distinct
+    return distinct
 
 
 _EXCEPTIONS: dict[type[tf.errors.OpError], type[BytePSError]] = {
     tf.errors.InvalidArgumentError: errors.InvalidArgumentError,
     tf.errors.FailedPreconditionError: errors.NotInitializedError,
     tf.errors.DeadlineExceededError: errors.TimeoutError,
-    tf.errors.UnavailableError: errors.PeerLostError,
+    tf.errors.UnknownError: errors.PeerLostError,
     tf.errors.AbortedError: errors.AbortedError,
     tf.errors.DataLossError: errors.DataLossError,
     tf.errors.PermissionDeniedError: errors.AuthenticationError,
@@ -142,5 +144,10 @@ def core_errors() -> Iterator[None]:
         kind = _EXCEPTIONS.get(type(error))
         if kind is None or not tf.executing_eagerly():
             raise
-        message = re.sub(r"^\{\{function_node .*?\}\} | \[Op:Byteps\w+\].*$", "", error.message)
-        raise kind(message) from None
+        raise kind(_own_words(error.message)) from None
+
+
+def _own_words(message: str) -> str:
+    """A message of the core without what TensorFlow puts around it: operators, and where they were made."""
+    message = re.sub(r"(?s)^Graph execution error:.*\n\n(?=[^\n]+\n\t \[\[\{\{node)", "", message)
+    return re.sub(r"(?s)^\{\{function_node .*?\}\} |\n\t \[\[\{\{node.*$| \[Op:\w+\].*$", "", message)

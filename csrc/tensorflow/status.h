@@ -19,14 +19,15 @@ class ScopedStatus {
   TF_Status* status_;
 };
 
-// `code` as in docs/wire-format.md.
+// `code` as in docs/wire-format.md. A lost process is TF_UNKNOWN: TensorFlow replaces TF_UNAVAILABLE by TF_INTERNAL, and takes
+// TF_ABORTED for a server that will be back.
 inline TF_Code tf_code(int code) {
   switch (code) {
     case 0: return TF_OK;
     case 1: return TF_INVALID_ARGUMENT;
     case 2: return TF_FAILED_PRECONDITION;
     case 3: return TF_DEADLINE_EXCEEDED;
-    case 4: return TF_UNAVAILABLE;
+    case 4: return TF_UNKNOWN;
     case 5: return TF_ABORTED;
     case 6: return TF_DATA_LOSS;
     case 7: return TF_PERMISSION_DENIED;

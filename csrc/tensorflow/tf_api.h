@@ -24,6 +24,7 @@ struct TF_ShapeInferenceContext;
 
 enum TF_Code : int {
   TF_OK = 0,
+  TF_UNKNOWN = 2,
   TF_INVALID_ARGUMENT = 3,
   TF_DEADLINE_EXCEEDED = 4,
   TF_PERMISSION_DENIED = 7,
@@ -31,7 +32,6 @@ enum TF_Code : int {
   TF_ABORTED = 10,
   TF_UNIMPLEMENTED = 12,
   TF_INTERNAL = 13,
-  TF_UNAVAILABLE = 14,
   TF_DATA_LOSS = 15,
 };
 

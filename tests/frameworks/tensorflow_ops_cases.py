@@ -192,7 +192,7 @@ def case_same_names_of_variables_are_told_apart() -> None:
     assert len(set(names)) == 3 and names[0].startswith("told.w")
     assert variable_names(variables[::-1], "told.") == names[::-1]
     del variables[1]
-    assert variable_names([tf.Variable([1.0], name="w")], "told.") == [names[1]]
+    assert variable_names([tf.Variable([1.0], name="w")], "told.")[0] not in names
 
 
 # --- Gradients

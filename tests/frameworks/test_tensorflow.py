@@ -54,4 +54,5 @@ def test_a_rank_that_dies_while_the_others_train(mode: str, tmp_path: Path) -> N
     assert finished[1].returncode == 9, finished[1].output
     for survivor in (finished[0], finished[2]):
         assert survivor.returncode == 3, survivor.output
+        assert f"\n{'PeerLostError' if mode == 'eager' else 'UnknownError'} " in survivor.output, survivor.output
         assert "rank 1 (host" in survivor.output, survivor.output
