@@ -1,6 +1,7 @@
 """byteps: sums gradients over the processes of a data-parallel training.
 
-This module works on NumPy arrays; `byteps.torch` is for PyTorch. Nothing is loaded before it is used.
+This module works on NumPy arrays; `byteps.torch`, `byteps.tensorflow` and `byteps.keras` are for those frameworks.
+Nothing is loaded before it is used.
 """
 
 from __future__ import annotations
