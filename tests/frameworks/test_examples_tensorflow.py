@@ -12,9 +12,10 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
 
 
-def keras_on_digits(ranks: int, folder: Path, *options: str, backend: str = "tensorflow") -> str:
+def on_digits(framework: str, ranks: int, folder: Path, *options: str, backend: str = "tensorflow") -> str:
     """What rank 0 says."""
-    command = [ROOT / "examples" / "keras" / "fashion_mnist.py", "--digits", "--epochs", "4", *options]
+    folder.mkdir(exist_ok=True)
+    command = [ROOT / "examples" / framework / "fashion_mnist.py", "--digits", "--epochs", "4", *options]
     env = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": backend}
     finished = run_job(command, ranks, folder, env, deadline_s=200)
     for process in finished:
@@ -27,23 +28,31 @@ def accuracy(output: str) -> float:
     return float(found)
 
 
+def check_two_ranks(output: str) -> None:
+    assert "2 ranks train on the digits of scikit-learn" in output
+    assert "all ranks have the same parameters" in output
+    assert len(re.findall(r"(?m)^ +\d+ .* [0-9a-f]{64}$", output)) == 2
+
+
 @pytest.mark.timeout(450)
 def test_keras_learns_images_the_same_on_any_number_of_ranks(tmp_path: Path) -> None:
-    outputs = []
-    for ranks in (1, 2):
-        folder = tmp_path / str(ranks)
-        folder.mkdir()
-        outputs.append(keras_on_digits(ranks, folder))
-    assert "2 ranks train on the digits of scikit-learn" in outputs[1]
-    assert "all ranks have the same parameters" in outputs[1]
-    assert len(re.findall(r"(?m)^ +\d+ .* [0-9a-f]{64}$", outputs[1])) == 2
-    assert accuracy(outputs[0]) > 0.7
-    assert accuracy(outputs[1]) == pytest.approx(accuracy(outputs[0]), abs=0.02)
+    alone, together = (on_digits("keras", ranks, tmp_path / str(ranks)) for ranks in (1, 2))
+    check_two_ranks(together)
+    assert accuracy(alone) > 0.7
+    assert accuracy(together) == pytest.approx(accuracy(alone), abs=0.02)
+
+
+@pytest.mark.timeout(450)
+def test_a_loop_of_ones_own_learns_images_the_same_on_any_number_of_ranks(tmp_path: Path) -> None:
+    alone, together = (on_digits("tensorflow", ranks, tmp_path / str(ranks)) for ranks in (1, 2))
+    check_two_ranks(together)
+    assert accuracy(alone) > 0.6
+    assert accuracy(together) == pytest.approx(accuracy(alone), abs=0.01)
 
 
 @pytest.mark.timeout(300)
 def test_keras_on_torch_learns_images_with_a_warmup(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    output = keras_on_digits(2, tmp_path, "--warmup-epochs", "2", backend="torch")
+    output = on_digits("keras", 2, tmp_path, "--warmup-epochs", "2", backend="torch")
     assert "all ranks have the same parameters" in output and "finished gradual learning rate warmup" in output
     assert accuracy(output) > 0.7
