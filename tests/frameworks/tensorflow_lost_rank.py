@@ -77,8 +77,9 @@ def eager() -> None:
 
 
 def fit() -> None:
-    import byteps.keras
     import keras
+
+    import byteps.keras
 
     class Layer(keras.layers.Layer):
         def call(self, x: Any) -> Any:
