@@ -10,7 +10,6 @@ code is 0 only if the ranks end with the same parameters, bit for bit.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import sys
 import time
@@ -24,6 +23,7 @@ import byteps.tensorflow as bps
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from images import Images, load_images
+from results import report, say
 
 BATCH = 120  # images of all ranks in one step
 
@@ -40,7 +40,8 @@ def main() -> int:
     model = make_model(data)
     images, seconds = train(model, data, options)
     accuracy = test_accuracy(model, data)
-    return report(model, accuracy, images, seconds)
+    parameters = b"".join(variable.numpy().tobytes() for variable in model.variables)
+    return report(accuracy, images, seconds, parameters)
 
 
 def parse_options() -> argparse.Namespace:
@@ -107,28 +108,6 @@ def test_accuracy(model: tf.keras.Model, data: Images) -> float:
     images, labels = (np.array_split(part, bps.size())[bps.rank()] for part in (data.test_images, data.test_labels))
     right = tf.constant((model.predict(images, batch_size=1000, verbose=0).argmax(1) == labels).sum())
     return int(bps.allreduce(right, name="right answers", op=bps.Sum)) / len(data.test_labels)
-
-
-def report(model: tf.keras.Model, accuracy: float, images: int, seconds: float) -> int:
-    """Prints the results on rank 0; returns the exit code."""
-    metrics = bps.metrics()
-    moved_mb = (metrics["bytes_sent"] + metrics["bytes_received"]) / 1e6
-    push_pull_gb_s = metrics["push_pull_bytes"] / metrics["busy_us"] / 1e3 if metrics["busy_us"] else 0.0
-    digest = hashlib.sha256(b"".join(variable.numpy().tobytes() for variable in model.variables)).digest()
-    rows = bps.allgather(np.array([[moved_mb, push_pull_gb_s, *digest]]), name="results").numpy()
-    digests = [bytes(map(int, row[2:])).hex() for row in rows]
-    same = len(set(digests)) == 1
-    say(f"test accuracy {accuracy:.4f}, {images / seconds:,.0f} images/s in {seconds:.1f} s")
-    say("rank   moved MB  push_pull GB/s  SHA-256 of the parameters")
-    for rank, (row, digest_of_rank) in enumerate(zip(rows, digests, strict=True)):
-        say(f"{rank:4} {row[0]:10.1f} {row[1]:15.3f}  {digest_of_rank}")
-    say("all ranks have the same parameters" if same else "ERROR: the ranks' parameters differ")
-    return 0 if same else 1
-
-
-def say(text: str) -> None:
-    if bps.rank() == 0:
-        print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,18 +13,14 @@ code is 0 only if the ranks end with the same parameters, bit for bit.
 from __future__ import annotations
 
 import argparse
-import gzip
-import hashlib
 import math
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from modes import Training, add_arguments, distribute
 from torch import nn
@@ -32,9 +28,11 @@ from torch.nn import functional
 
 import byteps.torch as bps
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from images import load_images
+from results import report, say
+
 BATCH = 120  # images of all ranks in one step
-ROOT = Path(__file__).resolve().parents[2]
-IMAGES = ROOT / ".data" / "fashion-mnist"
 
 
 class Data(NamedTuple):
@@ -66,7 +64,8 @@ def main() -> int:
     training = distribute(model, torch.optim.Adam(model.parameters(), lr=2e-3), options)
     totals = train(training, data, options.epochs)
     accuracy = test_accuracy(model, data)
-    return report(model, totals, accuracy)
+    parameters = b"".join(tensor.contiguous().numpy().tobytes() for tensor in model.state_dict().values())
+    return report(accuracy, totals.images, totals.seconds, parameters, totals.waiting_seconds)
 
 
 def parse_options() -> argparse.Namespace:
@@ -79,44 +78,10 @@ def parse_options() -> argparse.Namespace:
 
 
 def load_data(options: argparse.Namespace) -> Data:
-    """Fashion-MNIST if every machine has it or can get it; else the digits, which scikit-learn's wheel carries."""
-    if not options.digits and bps.local_rank() == 0 and not IMAGES.is_dir():
-        fetched = subprocess.run([ROOT / "tools" / "get_fashion_mnist.sh"], capture_output=True, text=True, check=False)
-        if fetched.returncode != 0:
-            print(f"Fashion-MNIST cannot be had: {fetched.stderr.strip()[-300:]}", flush=True)
-    bps.barrier()
-    here = torch.tensor(IMAGES.is_dir() and not options.digits, dtype=torch.int32)
-    everywhere = bool(bps.allreduce(here, name="images are here", op=bps.Min))
-    say(f"{bps.size()} ranks train on {'Fashion-MNIST' if everywhere else 'the digits of scikit-learn'}")
-    data = fashion_mnist() if everywhere else digits()
-    whole_steps = min(options.limit or len(data.train_labels), len(data.train_labels)) // BATCH
+    train_images, train_labels, test_images, test_labels = map(torch.from_numpy, load_images(options.digits))
+    whole_steps = min(options.limit or len(train_labels), len(train_labels)) // BATCH
     count = max(1, whole_steps) * BATCH
-    return data._replace(train_images=data.train_images[:count], train_labels=data.train_labels[:count])
-
-
-def fashion_mnist() -> Data:
-    def read(name: str, header_bytes: int) -> torch.Tensor:
-        content = gzip.decompress((IMAGES / f"{name}-ubyte.gz").read_bytes())
-        return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header_bytes).copy())
-
-    parts = [
-        part
-        for name in ("train", "t10k")
-        for part in (
-            read(f"{name}-images-idx3", 16).view(-1, 1, 28, 28).float() / 255,
-            read(f"{name}-labels-idx1", 8).long(),
-        )
-    ]
-    return Data(*parts)
-
-
-def digits() -> Data:
-    from sklearn.datasets import load_digits
-
-    loaded = load_digits()
-    images = torch.from_numpy(loaded.images).float().unsqueeze(1) / 16
-    labels = torch.from_numpy(loaded.target).long()
-    return Data(images[:1440], labels[:1440], images[1440:], labels[1440:])
+    return Data(train_images[:count].unsqueeze(1), train_labels[:count], test_images.unsqueeze(1), test_labels)
 
 
 def make_model(data: Data) -> nn.Module:
@@ -179,36 +144,6 @@ def test_accuracy(model: nn.Module, data: Data) -> float:
     images, labels = (part.tensor_split(bps.size())[bps.rank()] for part in (data.test_images, data.test_labels))
     right = sum((model(x).argmax(1) == y).sum() for x, y in zip(images.split(1000), labels.split(1000), strict=True))
     return float(bps.allreduce(torch.as_tensor(right), name="right answers", op=bps.Sum)) / len(data.test_labels)
-
-
-def report(model: nn.Module, totals: Totals, accuracy: float) -> int:
-    """Prints the results on rank 0; returns the exit code."""
-    metrics = bps.metrics()
-    moved_mb = (metrics["bytes_sent"] + metrics["bytes_received"]) / 1e6
-    push_pull_gb_s = metrics["push_pull_bytes"] / metrics["busy_us"] / 1e3 if metrics["busy_us"] else 0.0
-    waiting_percent = 100 * totals.waiting_seconds / totals.seconds
-    state = b"".join(tensor.contiguous().numpy().tobytes() for tensor in model.state_dict().values())
-    rows = of_all_ranks([moved_mb, push_pull_gb_s, waiting_percent, *hashlib.sha256(state).digest()])
-    digests = [bytes(map(int, row[3:])).hex() for row in rows]
-    same = len(set(digests)) == 1
-    say(f"test accuracy {accuracy:.4f}, {totals.images / totals.seconds:,.0f} images/s in {totals.seconds:.1f} s")
-    say("rank   moved MB  push_pull GB/s  waiting %  SHA-256 of the parameters")
-    for rank, (row, digest) in enumerate(zip(rows, digests, strict=True)):
-        waiting = "-" if math.isnan(row[2]) else f"{row[2]:.1f}"
-        say(f"{rank:4} {row[0]:10.1f} {row[1]:15.3f} {waiting:>10}  {digest}")
-    say("all ranks have the same parameters" if same else "ERROR: the ranks' parameters differ")
-    return 0 if same else 1
-
-
-def of_all_ranks(row: list[float]) -> list[list[float]]:
-    table = torch.zeros(bps.size(), len(row), dtype=torch.float64)
-    table[bps.rank()] = torch.tensor(row)
-    return bps.allreduce(table, name="table of results", op=bps.Sum).tolist()
-
-
-def say(text: str) -> None:
-    if bps.rank() == 0:
-        print(text, flush=True)
 
 
 if __name__ == "__main__":
