@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from byteps.errors import UnsupportedError
 from byteps.keras.backend import Options
@@ -15,13 +14,14 @@ from byteps.ops import ReduceOp
 from byteps.tensorflow.compression import Compression as Compressors
 from byteps.tensorflow.exchange import Options as ExchangeOptions
 from byteps.tensorflow.exchange import exchange_gradients
+from byteps.tensorflow.native import is_compiled_by_xla
 
 __all__ = ["all_true", "check_usable", "exchange", "is_eager", "is_sparse", "no_gradient"]
 
 
 def check_usable() -> None:
     """Raises UnsupportedError inside what XLA compiles, and inside one of several replicas of this process."""
-    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if is_compiled_by_xla():
         raise UnsupportedError(
             "DistributedOptimizer: this training step is compiled by XLA, which cannot hold an operation that waits "
             "for other ranks: call model.compile(..., jit_compile=False); in a loop of your own, put jit_compile=True "

@@ -11,7 +11,7 @@ import tensorflow as tf
 from byteps import _core
 from byteps.errors import UnsupportedError
 
-__all__ = ["broadcast_node", "keep", "push_pull_node"]
+__all__ = ["broadcast_node", "is_compiled_by_xla", "keep", "push_pull_node"]
 
 _PATH = Path(__file__).with_name("_ops.so")
 
@@ -109,14 +109,16 @@ def _anchor() -> tf.Tensor:
 
 def _check_not_compiled(name: str) -> None:
     """TensorFlow would raise as well, but say nothing that helps."""
-    if not tf.executing_eagerly() and _in_xla_context(tf.compat.v1.get_default_graph()):
+    if is_compiled_by_xla():
         raise UnsupportedError(
             f"push_pull of '{name}' in a function with jit_compile=True: XLA cannot wait for other ranks. Compile what "
             "computes the gradients, and call push_pull (or the optimizer) in a function around it without jit_compile"
         )
 
 
-def _in_xla_context(graph: Any) -> bool:
+def is_compiled_by_xla() -> bool:
+    """Whether the function that is being traced has jit_compile=True, or one around it."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while graph is not None:
         context = graph._get_control_flow_context()
         if context is not None and context.IsXLAContext():

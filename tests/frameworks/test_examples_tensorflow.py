@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from support.installed import skip_unless_installed
 from support.job import ROOT, run_job
 
-pytest.importorskip("tensorflow")
-pytest.importorskip("sklearn")
+skip_unless_installed("tensorflow", "sklearn")
 
 
 def on_digits(framework: str, ranks: int, folder: Path, *options: str, backend: str = "tensorflow") -> str:
@@ -52,7 +52,7 @@ def test_a_loop_of_ones_own_learns_images_the_same_on_any_number_of_ranks(tmp_pa
 
 @pytest.mark.timeout(300)
 def test_keras_on_torch_learns_images_with_a_warmup(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    skip_unless_installed("torch")
     output = on_digits("keras", 2, tmp_path, "--warmup-epochs", "2", backend="torch")
     assert "all ranks have the same parameters" in output and "finished gradual learning rate warmup" in output
     assert accuracy(output) > 0.7

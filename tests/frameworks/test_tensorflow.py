@@ -5,16 +5,15 @@ They are named and not imported here: TensorFlow would take this process seconds
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 from support.case_jobs import CaseJob, each_case, each_job, jobs_of, outcome_of
+from support.installed import skip_unless_installed
 from support.job import job as started_job
 
-if importlib.util.find_spec("tensorflow") is None:
-    pytest.skip("TensorFlow is not installed", allow_module_level=True)
+skip_unless_installed("tensorflow")
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
 

@@ -5,13 +5,11 @@ Modules are named and not imported, as in test_tensorflow.py.
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 from support.case_jobs import CaseJob, each_case, each_job, jobs_of, outcome_of
+from support.installed import skip_unless_installed
 
-if importlib.util.find_spec("tensorflow") is None:
-    pytest.skip("TensorFlow is not installed", allow_module_level=True)
+skip_unless_installed("tensorflow")
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
 
