@@ -41,10 +41,11 @@ import byteps.keras as bps
 from byteps.errors import UnsupportedError
 
 bps.init()
+optimizer = keras.optimizers.SGD()
 for backend in ("numpy", "jax"):
     keras.backend.backend = lambda: backend
     try:
-        bps.DistributedOptimizer(keras.optimizers.SGD())
+        bps.DistributedOptimizer(optimizer)
     except UnsupportedError as error:
         print(backend, error)
 """
