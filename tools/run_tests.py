@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
-COMMAND_LIMIT_S = 1800  # a last resort: single tests have limits of their own
+COMMAND_LIMIT_S = 3600  # a last resort: single tests have limits of their own
 PYTEST_JOBS = 2  # tests of several processes spend most of their time waiting for each other
 
 
