@@ -126,6 +126,9 @@ class Node:
         changed plan_changes times (BYTEPS_AUTOTUNE).
         """
 
+    def offer_to_c(self) -> None:
+        """From now on the C functions (`C_API`) speak for this node, until they are told otherwise."""
+
     def wait_until_done(self) -> None:
         """For servers and schedulers: blocks until all workers have left; raises if the job failed."""
 
@@ -145,9 +148,6 @@ class AloneMetrics:
     def push_pulls(self) -> int: ...
     @property
     def push_pull_bytes(self) -> int: ...
-
-def enter_c_job(node: Node) -> None:
-    """The C functions speak for `node`, until another of these functions is called."""
 
 def enter_c_job_alone() -> AloneMetrics:
     """The C functions speak for a rank that is alone: every push_pull is its own result."""

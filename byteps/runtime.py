@@ -10,7 +10,6 @@ import ctypes
 import os
 import threading
 from collections.abc import Mapping
-from typing import cast
 
 from byteps import _core
 from byteps.config import Config, process_environment
@@ -53,13 +52,6 @@ class Job:
         self.forked = False
         self.in_flight = InFlight(node)
 
-    def offer_to_c(self) -> None:
-        """From now on the C functions of the core (csrc/c_api/) speak for this job."""
-        if isinstance(self.node, LocalNode):
-            self.node.offer_to_c()
-        else:
-            _core.enter_c_job(cast(_core.Node, self.node))
-
     def leave(self) -> None:
         """Handles that were not synchronized fail."""
         self.node.shutdown()
@@ -86,7 +78,7 @@ class _Process:
 
     def join(self, environ: Mapping[str, str]) -> None:
         self.job = Job(environ)
-        self.job.offer_to_c()
+        self.job.node.offer_to_c()
         self.suspended = None
         self.register_at_exit()
 

@@ -13,9 +13,7 @@ void bind_c_api(py::module_& module) {
       .def_property_readonly("push_pulls", [](const AloneMetrics& m) { return m.push_pulls.load(); })
       .def_property_readonly("push_pull_bytes",
                              [](const AloneMetrics& m) { return m.push_pull_bytes.load(); });
-  module.def("enter_c_job", &c_api::enter_job, arg("node"));
-  module.def("enter_c_job_alone",
-             [] { return std::const_pointer_cast<AloneMetrics>(c_api::enter_job_alone()); });
+  module.def("enter_c_job_alone", &c_api::enter_job_alone);
   module.def("leave_c_job", &c_api::leave_job, arg("why"));
   module.def("abandon_c_job", &c_api::abandon_job, arg("why"));
 }

@@ -1,9 +1,12 @@
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "bindings/bindings.h"
 #include "bindings/status_to_python.h"
+#include "c_api/current_job.h"
 #include "node/node.h"
 
 namespace py = pybind11;
@@ -119,6 +122,7 @@ void bind_node(py::module_& module) {
            [](Node& node) { run_without_gil([&] { return node.barrier(keep_waiting_unless_signalled()); }); })
       .def("failure", [](const Node& node) { return node.failure().message(); })
       .def("metrics", &metrics)
+      .def("offer_to_c", [](std::shared_ptr<Node> node) { c_api::enter_job(std::move(node)); })
       .def("wait_until_done",
            [](Node& node) {
              run_without_gil([&] { return node.wait_until_done(keep_waiting_unless_signalled()); });

@@ -89,7 +89,7 @@ void enter_job(std::shared_ptr<node::Node> node) {
   current_slot.load()->set({.node = std::move(node), .alone = nullptr, .absence = {}});
 }
 
-std::shared_ptr<const AloneMetrics> enter_job_alone() {
+std::shared_ptr<AloneMetrics> enter_job_alone() {
   auto alone = std::make_shared<AloneMetrics>();
   current_slot.load()->set({.node = nullptr, .alone = alone, .absence = {}});
   return alone;

@@ -21,7 +21,7 @@ struct AloneMetrics {
 
 void enter_job(std::shared_ptr<node::Node> node);
 // The counters are the caller's to read, from zero.
-std::shared_ptr<const AloneMetrics> enter_job_alone();
+std::shared_ptr<AloneMetrics> enter_job_alone();
 // From now on push_pulls fail with kFailedPrecondition and `why`.
 void leave_job(std::string why);
 // leave_job in a forked child: touches nothing that a thread of the parent may have been using.

@@ -38,8 +38,7 @@ void register_op(const char* name, bool is_stateful) {
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, &same_shape);
   if (is_stateful) TF_OpDefinitionBuilderSetIsStateful(op, true);
   TF_RegisterOpDefinition(op, status.get());
-  register_kernel(name, Device::kCpu);
-  register_kernel(name, Device::kGpu);
+  for (const Device device : kDevices) register_kernel(name, device);
 }
 
 void set_zero(void*, TF_OpKernelContext* context) {
@@ -61,9 +60,9 @@ void register_anchor(const char* name) {
     TF_DeleteShapeHandle(scalar);
   });
   TF_RegisterOpDefinition(op, status.get());
-  for (const char* device : {"CPU", "GPU"}) {
-    TF_KernelBuilder* builder = TF_NewKernelBuilder(name, device, nullptr, &set_zero, nullptr);
-    if (device[0] == 'G') TF_KernelBuilder_HostMemory(builder, "anchor");
+  for (const Device device : kDevices) {
+    TF_KernelBuilder* builder = TF_NewKernelBuilder(name, name_of(device), nullptr, &set_zero, nullptr);
+    if (device == Device::kGpu) TF_KernelBuilder_HostMemory(builder, "anchor");
     TF_RegisterKernelBuilder(name, builder, status.get());
   }
 }
@@ -75,9 +74,9 @@ void register_keep(const char* name) {
   TF_OpDefinitionBuilderAddInput(op, "tensor: T");
   TF_OpDefinitionBuilderSetIsStateful(op, true);
   TF_RegisterOpDefinition(op, status.get());
-  for (const char* device : {"CPU", "GPU"}) {
+  for (const Device device : kDevices) {
     TF_KernelBuilder* builder =
-        TF_NewKernelBuilder(name, device, nullptr, [](void*, TF_OpKernelContext*) {}, nullptr);
+        TF_NewKernelBuilder(name, name_of(device), nullptr, [](void*, TF_OpKernelContext*) {}, nullptr);
     TF_RegisterKernelBuilder(name, builder, status.get());
   }
 }

@@ -121,12 +121,12 @@ Memory memory_of(TF_OpKernelContext* context, TF_Status* status) {
   return memory;
 }
 
-// ".4x3", or nothing.
-std::string suffix(const Kernel& kernel, const std::vector<int64_t>& dims) {
+// The kernel's name with ".4x3" behind it.
+std::string name_with_dims(const Kernel& kernel, const std::vector<int64_t>& dims) {
   const size_t count = std::min(dims.size(), static_cast<size_t>(kernel.named_dims));  // -1 is large
-  std::string text;
-  for (size_t i = 0; i < count; ++i) text += (i == 0 ? "." : "x") + std::to_string(dims[i]);
-  return text;
+  std::string name = kernel.name;
+  for (size_t i = 0; i < count; ++i) name += (i == 0 ? "." : "x") + std::to_string(dims[i]);
+  return name;
 }
 
 void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
@@ -138,7 +138,8 @@ void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCa
     TF_OpKernelContext_Failure(context, status.get());
     return execution->done();
   }
-  const std::string name = kernel.name + suffix(kernel, memory.dims);
+  const std::string own_name = kernel.named_dims == 0 ? "" : name_with_dims(kernel, memory.dims);
+  const std::string& name = kernel.named_dims == 0 ? kernel.name : own_name;
   const BpsPushPull request{.name = name.data(),
                             .name_bytes = name.size(),
                             .bytes = memory.bytes,
@@ -157,10 +158,8 @@ void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCa
 
 void register_kernel(const char* op_name, Device device) {
   ScopedStatus status;
-  const bool is_cpu = device == Device::kCpu;
-  TF_KernelBuilder* builder =
-      TF_NewAsyncKernelBuilder(op_name, is_cpu ? "CPU" : "GPU", &create, &compute, &destroy);
-  if (!is_cpu) {
+  TF_KernelBuilder* builder = TF_NewAsyncKernelBuilder(op_name, name_of(device), &create, &compute, &destroy);
+  if (device == Device::kGpu) {
     // TensorFlow copies to and from the host. Asked for on a CPU, it would keep outputs out of inputs' memory.
     TF_KernelBuilder_HostMemory(builder, "tensor");
     TF_KernelBuilder_HostMemory(builder, "anchor");

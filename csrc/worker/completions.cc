@@ -23,7 +23,7 @@ void Completions::close() {
     MutexLock lock(mutex_);
     closed_ = true;
     more_.notify_one();
-    thread.swap(thread_);
+    if (thread_.get_id() != std::this_thread::get_id()) thread.swap(thread_);
   }
   if (thread.joinable()) thread.join();
 }

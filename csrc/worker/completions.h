@@ -15,7 +15,7 @@
 
 namespace byteps::worker {
 
-// With what the push_pull came to. It may start push_pulls, and must not end the node's life.
+// With what the push_pull came to. It may start push_pulls, and must not destroy the node.
 using OnDone = UniqueFunction<void(const Status&)>;
 
 class Completions {
@@ -27,7 +27,8 @@ class Completions {
 
   // Calls in the order of posts. After close(): at once, here.
   void post(OnDone on_done, Status status) BPS_EXCLUDES(mutex_);
-  // Returns when all that was posted has been called. Idempotent; not from a callback.
+  // Returns when all that was posted has been called. Idempotent. From a callback it returns at once, and the thread ends
+  // when it has called the rest.
   void close() BPS_EXCLUDES(mutex_);
 
  private:

@@ -67,5 +67,20 @@ TEST(CompletionsTest, AfterTheEndTheCallerCalls) {
   EXPECT_EQ(thread, std::this_thread::get_id());
 }
 
+TEST(CompletionsTest, ACallbackMayEndIt) {
+  std::atomic<int> called = 0;
+  {
+    Completions completions;
+    completions.post(
+        [&](const Status&) {
+          completions.close();
+          completions.post([&](const Status&) { ++called; }, Status::ok());
+          ++called;
+        },
+        Status::ok());
+  }
+  EXPECT_EQ(called, 2);
+}
+
 }  // namespace
 }  // namespace byteps::worker

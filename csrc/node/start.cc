@@ -1,0 +1,236 @@
+// How a node comes to be: its loops, its scheduler and service, and what it builds once it knows the roster.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <utility>
+
+#include "base/log.h"
+#include "node/host.h"
+#include "node/node.h"
+#include "transport/inproc.h"
+
+namespace byteps::node {
+namespace {
+
+// More loops than this bring nothing that partitions on so few cores could use.
+constexpr int kMaxDefaultLoops = 4;
+
+// `speed_mbps` of the network card, 0: unknown.
+int loop_count(const NodeConfig& config, double speed_mbps) {
+  if (config.service_threads > 0) return config.service_threads;
+  const int sharing = config.role == "worker" ? std::max(1, config.local_size) : 1;
+  const int cores = std::clamp(usable_cores() / sharing, 1, kMaxDefaultLoops);
+  return speed_mbps > 0 ? std::min(cores, static_cast<int>(protocol::useful_shards(speed_mbps))) : cores;
+}
+
+}  // namespace
+
+Status Node::start_loops() {
+  int count = 0;
+  if (config_.role != "scheduler") {
+    auto ip = own_address(config_);
+    if (!ip) return ip.status();
+    ip_ = *ip;
+    count = loop_count(config_, nic_mbps(config_, ip_));
+  }
+  for (int i = 0; i < count; ++i) {
+    auto loop = transport::EventLoop::create("bps-data-" + std::to_string(i));
+    if (!loop) return loop.status();
+    data_loops_.push_back(std::move(*loop));
+    outboxes_.push_back(std::make_unique<protocol::Outbox>(static_cast<uint64_t>(config_.credit_bytes)));
+  }
+  auto loop = transport::EventLoop::create("bps-control");
+  if (!loop) return loop.status();
+  control_loop_ = std::move(*loop);
+  return Status::ok();
+}
+
+Status Node::start_scheduler() {
+  auto placement = protocol::placement_policy_from(config_.placement);
+  if (!placement) return placement.status();
+  scheduler_ = std::make_unique<cluster::Scheduler>(
+      *control_loop_,
+      protocol::SchedulerOptions{.num_workers = static_cast<uint32_t>(config_.num_workers),
+                                 .num_servers = static_cast<uint32_t>(config_.num_servers),
+                                 .start_timeout_us = seconds_to_us(config_.start_timeout_s),
+                                 .timeout_us = seconds_to_us(config_.timeout_s),
+                                 .op_timeout_us = seconds_to_us(config_.op_timeout_s),
+                                 .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
+                                 .placement = *placement,
+                                 .probe_nics = config_.nic_probe,
+                                 .fit_shards = config_.service_threads == 0,
+                                 .first_epoch = std::random_device{}()});
+  if (config_.scheduler_fd >= 0) {
+    BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), config_.scheduler_fd));
+  } else {
+    auto ip = scheduler_bind_address(config_);
+    if (!ip) return ip.status();
+    BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), *ip, config_.scheduler_ports));
+  }
+  BPS_LOG(kInfo) << "scheduler listens on " << scheduler_->address().to_string();
+  return Status::ok();
+}
+
+Status Node::start_service_and_join() {
+  std::vector<summation::Service::Place> places;
+  for (size_t i = 0; i < data_loops_.size(); ++i) {
+    places.push_back({data_loops_[i].get(), outboxes_[i].get()});
+  }
+  service_ = std::make_unique<summation::Service>(places, metrics_, *this);
+  auto addresses = service_->listen(routes_->tcp(), {ip_, 0});
+  if (!addresses) return addresses.status();
+  auto local_addresses = routes_->listen_locally(*service_);
+  if (!local_addresses) return local_addresses.status();
+  BPS_LOG(kInfo) << "address " << ip_ << ", summation service at " << addresses->front();
+
+  cluster::ClientOptions options{.scheduler_host = config_.scheduler_host,
+                                 .scheduler_ports = config_.scheduler_ports,
+                                 .hosted_by_rank_0 = config_.scheduler_by_rank_0,
+                                 .start_deadline_us = start_deadline_us_,
+                                 .timeout_us = seconds_to_us(config_.timeout_s)};
+  if (scheduler_) {  // the port may have been the kernel's or the launcher's choice
+    const std::string& bound = scheduler_->address().ip;
+    options.scheduler_host = bound == "0.0.0.0" ? "127.0.0.1" : bound == "::" ? "::1" : bound;
+    options.scheduler_ports = {scheduler_->address().port};
+  }
+  client_ = std::make_unique<cluster::Client>(*control_loop_, routes_->tcp(), std::move(options), *this);
+  client_->join(make_join(*addresses, *local_addresses));
+  return Status::ok();
+}
+
+protocol::Join Node::make_join(const std::vector<std::string>& addresses,
+                               const std::vector<std::string>& local_addresses) const {
+  const bool is_worker = config_.role == "worker";
+  return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
+                   .rank = is_worker ? config_.rank : -1,
+                   .local_rank = config_.local_rank,
+                   .local_size = config_.local_size,
+                   .pid = static_cast<uint64_t>(getpid()),
+                   .host = host_name(),
+                   .machine = config_.machine.empty() ? machine_id() : config_.machine,
+                   .nic_mbps = static_cast<uint32_t>(std::lround(nic_mbps(config_, ip_))),
+                   .addresses = addresses,
+                   .local_addresses = local_addresses},
+          .num_workers = static_cast<uint32_t>(config_.num_workers),
+          .num_servers = static_cast<uint32_t>(config_.num_servers)};
+}
+
+void Node::on_probe_setup(const protocol::ProbeSetup& setup) {
+  if (nic_probe_) return;
+  protocol::ProbeReady ready;
+  if (!transport::Address{ip_, 0}.is_loopback()) {  // behind which there is no card
+    std::vector<transport::EventLoop*> loops;
+    for (const auto& loop : data_loops_) loops.push_back(loop.get());
+    nic_probe_ = std::make_unique<NicProbe>(routes_->tcp(), *control_loop_, loops, setup.epoch);
+    auto addresses = nic_probe_->listen(ip_);
+    if (addresses) ready.addresses = std::move(*addresses);
+    if (!addresses) BPS_LOG(kWarning) << addresses.status().message();
+  }
+  client_->send(std::move(ready));
+}
+
+void Node::on_probe_start(const protocol::ProbeStart& start) {
+  if (!nic_probe_) return;
+  nic_probe_->measure(start, [this](protocol::ProbeDone done) { client_->send(done); });
+}
+
+void Node::on_started(const protocol::Roster& roster) {
+  roster_ = roster;
+  self_ = roster.nodes[roster.self];
+  name_log(self_.rank);
+  if (nic_probe_) nic_probe_->stop();
+  const protocol::Tree tree(roster.nodes, roster.num_workers);
+  std::vector<double> shares;
+  for (const uint32_t share : roster.shares_ppb) shares.push_back(share * 1e-9);
+  shares.resize(tree.num_sites());
+  pace_.emplace(tree, shares);
+  if (config_.role == "worker") build_worker(tree);
+  start_service(tree);
+  BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
+                 << roster.nodes.size() - roster.num_workers << " servers has started";
+  if (nic_probe_ && roster.self == 0) BPS_LOG(kInfo) << "network cards: " << describe_cards(roster.nodes);
+  started_.set();
+}
+
+void Node::start_service(const protocol::Tree& tree) {
+  summation::Position position{.epoch = roster_.epoch,
+                               .num_workers = roster_.num_workers,
+                               .describe_rank = {},
+                               .machines = tree.machines(),
+                               .ranks = {},
+                               .bytes_per_s = {},
+                               .uplink = uplink_.get(),
+                               .num_final_tops = tree.num_final_tops(),
+                               .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
+                                          .op_timeout_us = seconds_to_us(config_.op_timeout_s)}};
+  for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
+    position.describe_rank.push_back(roster_.nodes[rank].describe());
+    position.bytes_per_s.push_back(pace_->rate(rank, roster_.self, tree));
+  }
+  if (config_.role == "worker") {
+    const uint32_t machine = tree.machine_of(static_cast<uint32_t>(self_.rank));
+    if (tree.ranks_of(machine).size() > 1) position.ranks = tree.children_on(machine);
+  }
+  service_->start(position);
+}
+
+void Node::build_worker(const protocol::Tree& tree) {
+  const auto rank = static_cast<uint32_t>(self_.rank);
+  worker_ = std::make_unique<worker::Worker>(
+      worker::WorkerOptions{.rank = rank,
+                            .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),
+                            .autotune = config_.autotune},
+      tree, metrics_, *this);
+  const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
+  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
+              worker_->lanes(), *worker_);
+  build_lanes(tree, protocol::Level::kRanks, worker_->lanes_to_keepers(), *worker_);
+  if (!has_machine_level) return;
+  uplink_ = std::make_unique<NodeUplink>(
+      rank, [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
+  build_lanes(tree, protocol::Level::kCluster, uplink_->lanes(), *uplink_);
+}
+
+void Node::build_lanes(const protocol::Tree& tree, protocol::Level level, worker::Lanes& lanes,
+                       worker::LinkEvents& events) {
+  for (uint32_t service = 0; service < tree.num_nodes(); ++service) {
+    std::vector<worker::Lane> of_service;
+    const bool connects = tree.connects(roster_.self, service, level);
+    for (size_t shard = 0; connects && shard < roster_.nodes[service].addresses.size(); ++shard) {
+      of_service.push_back(make_lane(tree, service, shard, level, events));
+    }
+    lanes.add_service(std::move(of_service));
+  }
+}
+
+worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_t shard,
+                             protocol::Level level, worker::LinkEvents& events) {
+  const size_t place = shard % data_loops_.size();
+  transport::EventLoop& loop = *data_loops_[place];
+  worker::LinkOptions options{
+      .rank = roster_.self,
+      .epoch = roster_.epoch,
+      .level = level,
+      .service = service,
+      .service_text = roster_.nodes[service].describe(),
+      .bytes_per_s = level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0};
+  worker::Link::Connector connector;
+  if (service == roster_.self) {
+    // On the shard's own loop, so that what the shard borrows and what the link frees never meet on two threads.
+    connector = [this, &loop, shard](transport::ConnectCallback done) {
+      auto [link_end, shard_end] = transport::make_inproc_pair(loop, loop);
+      service_->shard(shard).adopt(std::move(shard_end));
+      done(std::move(link_end));
+    };
+  } else {
+    connector = [this, &loop, service, shard](transport::ConnectCallback done) {
+      routes_->connect(loop, self_, roster_.nodes[service], shard, std::move(done));
+    };
+  }
+  return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), *outboxes_[place],
+                                                metrics_, events)};
+}
+
+}  // namespace byteps::node
