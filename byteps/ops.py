@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from byteps import _core
-from byteps.errors import InvalidArgumentError
+from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.handles import Handle
 from byteps.runtime import Job, current_job
 
@@ -25,6 +25,7 @@ __all__ = [
     "broadcast_buffer",
     "check_root",
     "check_staleness",
+    "check_synchronous",
     "declare_buffer",
     "poll",
     "push_pull_buffer",
@@ -133,6 +134,15 @@ def check_staleness(staleness: float) -> None:
     if not is_whole and staleness != math.inf:
         raise InvalidArgumentError(
             f"staleness is {staleness!r}: expected a whole number from 0 to {MAX_STALENESS}, or math.inf"
+        )
+
+
+def check_synchronous(caller: str) -> None:
+    """Raises UnsupportedError if the environment asks for asynchronous training; for who does not offer it."""
+    if current_job().config.asynchronous:
+        raise UnsupportedError(
+            f"{caller}: BYTEPS_ENABLE_ASYNC=1 asks for asynchronous training, which byteps has for PyTorch only "
+            "(byteps.torch.DistributedOptimizer): unset it to train synchronously"
         )
 
 

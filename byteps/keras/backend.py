@@ -36,8 +36,8 @@ class Backend(Protocol):
     def is_sparse(self, gradient: Any) -> bool:
         """Whether it is rows of a table, and not a dense tensor."""
 
-    def no_gradient(self, variable: Any, sparse: bool, step: Any) -> Any:
-        """A gradient of zeros; of no rows if `sparse`. `step` is the optimizer's counter."""
+    def no_gradient(self, variable: Any, sparse: bool) -> Any:
+        """A gradient of zeros; of no rows if `sparse`."""
 
     def exchange(self, gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
         """The gradients reduced over all ranks; priority falls with the position. None of them is None."""

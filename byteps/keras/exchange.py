@@ -60,7 +60,7 @@ class GradientExchange:
         self._stand_ins = {}
         self._is_first = True
 
-    def complete(self, pairs: Pairs, step: Any) -> list[Any]:
+    def complete(self, pairs: Pairs) -> list[Any]:
         """The gradients, with zeros where this rank has none and another has one.
 
         Eagerly the ranks ask each other each time. A graph is traced once, and not equally often on all ranks, so for
@@ -68,7 +68,6 @@ class GradientExchange:
 
         Args:
             pairs: of gradients or None, and variables.
-            step: the optimizer's counter, a variable.
 
         Raises:
             InvalidArgumentError: on all ranks: a gradient is sparse on some and dense on others.
@@ -78,7 +77,7 @@ class GradientExchange:
             self._stand_ins = self._ask(pairs)
             self._is_first = False
         return [
-            self._backend.no_gradient(variable, self._stand_ins[id(variable)], step)
+            self._backend.no_gradient(variable, self._stand_ins[id(variable)])
             if gradient is None and id(variable) in self._stand_ins
             else gradient
             for gradient, variable in pairs

@@ -43,14 +43,11 @@ def is_sparse(gradient: Any) -> bool:
     return isinstance(gradient, tf.IndexedSlices)
 
 
-def no_gradient(variable: Any, sparse: bool, step: Any) -> Any:
-    """Zeros that depend on `step`: what is constant would be computed, and sent, when the graph is optimized."""
-    zero = tf.minimum(tf.cast(tf.convert_to_tensor(step), tf.int32), 0)
+def no_gradient(variable: Any, sparse: bool) -> Any:
     shape, dtype = list(variable.shape), tf.as_dtype(variable.dtype)
     if not sparse:
-        return tf.fill(shape, tf.cast(zero, dtype))
-    rows = tf.fill([zero, *shape[1:]], tf.zeros((), dtype))
-    return tf.IndexedSlices(rows, tf.fill([zero], 0), tf.constant(shape, tf.int32))
+        return tf.zeros(shape, dtype)
+    return tf.IndexedSlices(tf.zeros([0, *shape[1:]], dtype), tf.zeros([0], tf.int32), tf.constant(shape, tf.int32))
 
 
 def exchange(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:

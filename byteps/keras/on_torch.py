@@ -30,7 +30,7 @@ def is_sparse(gradient: Any) -> bool:
     return False  # `exchange` makes them dense: so do Keras's optimizers
 
 
-def no_gradient(variable: Any, sparse: bool, step: Any) -> Any:
+def no_gradient(variable: Any, sparse: bool) -> Any:
     return torch.zeros_like(variable.value)
 
 

@@ -14,8 +14,7 @@ from byteps.keras.backend import Options, current_backend
 from byteps.keras.compression import Compression
 from byteps.keras.exchange import GradientExchange
 from byteps.keras.teach import teach_keras
-from byteps.ops import ReduceOp
-from byteps.runtime import current_job
+from byteps.ops import ReduceOp, check_synchronous
 
 __all__ = ["DistributedOptimizer", "is_distributed"]
 
@@ -76,11 +75,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     _check_arguments(op, gradient_predivide_factor, backward_passes_per_step, groups, num_groups)
     if process_set is not None:
         raise UnsupportedError("DistributedOptimizer: process_set is not supported: all ranks of the job take part")
-    if current_job().config.asynchronous:
-        raise UnsupportedError(
-            "DistributedOptimizer: BYTEPS_ENABLE_ASYNC is set, and Keras's optimizers train synchronously only: unset "
-            "it"
-        )
+    check_synchronous("DistributedOptimizer")
     backend = current_backend()
     factor = 1.0
     if backward_passes_per_step > 1:
@@ -180,7 +175,7 @@ class _Distributed:
 
     def _completed(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """With what other ranks have and this one lacks; new values of variables, which are no gradients, exchanged."""
-        grads = self._exchange.complete(list(zip(gradients, variables, strict=True)), cast(Any, self)._iterations)
+        grads = self._exchange.complete(list(zip(gradients, variables, strict=True)))
         new_values = [g if _overwrites(v) else None for g, v in zip(grads, variables, strict=True)]
         if all(value is None for value in new_values):
             return grads

@@ -217,7 +217,10 @@ def case_frozen_layers() -> None:
     assert_same_training(frozen)
 
 
-def loop(model: Any, optimizer: Any, loss_of: Any, batches: tuple[Any, Any], compile_step: bool) -> None:
+WAYS = ("any batch", "this batch", "eagerly")  # of a step: what its graph knows of the batch's size
+
+
+def loop(model: Any, optimizer: Any, loss_of: Any, batches: tuple[Any, Any], way: str) -> None:
     """A training loop of one's own."""
 
     def step(x: Any, y: Any) -> None:
@@ -226,7 +229,7 @@ def loop(model: Any, optimizer: Any, loss_of: Any, batches: tuple[Any, Any], com
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
     as_in_fit = [tf.TensorSpec([None, *part.shape[2:]], part.dtype) for part in batches]
-    function = tf.function(step, as_in_fit) if compile_step else step
+    function = {"any batch": tf.function(step, as_in_fit), "this batch": tf.function(step), "eagerly": step}[way]
     for x, y in zip(*batches, strict=True):
         function(tf.constant(x), tf.constant(y))
 
@@ -240,21 +243,21 @@ def shares(batches: tuple[Any, Any]) -> Any:
     return [part[:, bps.rank() * k : (bps.rank() + 1) * k] for part in batches]
 
 
-def looped(make_model: Any, loss_of: Any, distributed: bool, compile_step: bool, batches: Any) -> list[np.ndarray]:
+def looped(make_model: Any, loss_of: Any, distributed: bool, way: str, batches: Any) -> list[np.ndarray]:
     if distributed:
         unlike_others()
     keras.utils.set_random_seed(0)
     model, optimizer = make_model(), sgd()
     if distributed:
         optimizer = bps.DistributedOptimizer(optimizer)
-    loop(model, optimizer, loss_of, shares(batches) if distributed else batches, compile_step)
+    loop(model, optimizer, loss_of, shares(batches) if distributed else batches, way)
     return model.get_weights()
 
 
 def case_own_loop() -> None:
-    alone = of_rank_0(lambda: looped(mlp, cross_entropy, False, True, data()))
-    for compile_step in (True, False):
-        assert_close(alone, looped(mlp, cross_entropy, True, compile_step, data()))
+    alone = of_rank_0(lambda: looped(mlp, cross_entropy, False, "any batch", data()))
+    for way in WAYS:
+        assert_close(alone, looped(mlp, cross_entropy, True, way, data()))
 
 
 class Branches(keras.Model):
@@ -287,27 +290,27 @@ def case_variables_without_gradient_on_some_ranks() -> None:
         logits = tf.concat([model.with_own(x[:count]), model(x[count:])], 0)
         return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True))
 
-    alone = of_rank_0(lambda: looped(Branches, of_all, False, True, data()))
-    for compile_step in (True, False):
-        assert_close(alone, looped(Branches, of_rank, True, compile_step, data()))
+    alone = of_rank_0(lambda: looped(Branches, of_all, False, "any batch", data()))
+    for way in WAYS:
+        assert_close(alone, looped(Branches, of_rank, True, way, data()))
 
 
 def case_variables_that_take_turns() -> None:
     """A variable that no rank has a gradient of is left alone, momentum and all, eagerly and in graphs."""
 
-    def run(distributed: bool, compile_step: bool) -> list[np.ndarray]:
+    def run(distributed: bool, way: str) -> list[np.ndarray]:
         keras.utils.set_random_seed(0)
         model, optimizer = Branches(), sgd()
         optimizer = bps.DistributedOptimizer(optimizer) if distributed else optimizer
         optimizer.build(model.trainable_variables)
         batches = shares(data()) if distributed else data()
         for part in (model, model.with_own, model):
-            loop(model, optimizer, lambda _, x, y, part=part: cross_entropy(part, x, y), batches, compile_step)
+            loop(model, optimizer, lambda _, x, y, part=part: cross_entropy(part, x, y), batches, way)
         return model.get_weights()
 
-    alone = of_rank_0(lambda: run(False, True))
-    for compile_step in (True, False):
-        assert_close(alone, run(True, compile_step))
+    alone = of_rank_0(lambda: run(False, "any batch"))
+    for way in WAYS:
+        assert_close(alone, run(True, way))
 
 
 def case_gradients_that_replace_variables() -> None:

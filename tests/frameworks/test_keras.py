@@ -21,7 +21,7 @@ JOBS = [
         deadline_s=450,
         TF_CPP_MIN_LOG_LEVEL="2",
     ),
-    *jobs_of({"frameworks.keras_torch_cases": [2]}, KERAS_BACKEND="torch"),
+    *jobs_of({"frameworks.keras_torch_cases": [2, 4]}, KERAS_BACKEND="torch"),
 ]
 
 
