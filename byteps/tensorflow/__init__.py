@@ -16,6 +16,7 @@ from byteps.runtime import (
     size,
     suspend,
 )
+from byteps.tensorflow import distribute
 from byteps.tensorflow.broadcast import BroadcastGlobalVariablesHook, broadcast_global_variables, broadcast_variables
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.ops import (
@@ -47,6 +48,7 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_variables",
+    "distribute",
     "get_pushpull_speed",
     "grouped_allreduce",
     "grouped_push_pull",

@@ -13,12 +13,11 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.agreement import check_agreement
-from byteps.ops import Average, ReduceOp
+from byteps.ops import Average, ReduceOp, check_synchronous
 from byteps.runtime import current_job
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.exchange import Options, exchange_gradients
 from byteps.tensorflow.ops import broadcast
-from byteps.tensorflow.optimizer import check_synchronous
 from byteps.tensorflow.tensor import as_written, automatic_name
 
 __all__ = ["MirroredStrategy"]

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.agreement import check_agreement
-from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.errors import InvalidArgumentError
 from byteps.ops import ReduceOp
 from byteps.runtime import Job, current_job
 from byteps.tensorflow.compression import Compression, Compressor
@@ -90,11 +90,6 @@ def _exchange(gradient: Any, name: str, priority: int, options: Options) -> Any:
         return None
     if isinstance(gradient, tf.IndexedSlices):
         if not options.sparse_as_dense:
-            if options.op not in (ReduceOp.Average, ReduceOp.Sum):
-                raise UnsupportedError(
-                    f"'{name}' is tf.IndexedSlices, and op is {options.op.name}: use Average or Sum, or "
-                    "sparse_as_dense=True"
-                )
             return reduce_slices(gradient, options.op, name, priority)
         gradient = tf.convert_to_tensor(gradient)
     gradient = dense(gradient, f"gradient '{name}'")

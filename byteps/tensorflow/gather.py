@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from byteps import _core
+from byteps.ops import BROADCAST, Sum
 from byteps.runtime import current_job
 from byteps.tensorflow.native import push_pull_node
 
 __all__ = ["gather_rows"]
 
 ROOMS = [0, *(1 << bits for bits in range(4, 63))]  # numbers of rows that are sent
-SUM, BROADCAST = _core.OP_CODES["sum"], _core.OP_CODES["broadcast"]
 
 
 def gather_rows(tensors: Sequence[tf.Tensor], name: str, priority: int, *, stateful: bool = False) -> list[tf.Tensor]:
@@ -33,7 +32,7 @@ def gather_rows(tensors: Sequence[tf.Tensor], name: str, priority: int, *, state
     counts = push_pull_node(
         tf.one_hot(job.rank, job.size, on_value=mine, off_value=tf.constant(0, tf.int64), dtype=tf.int64),
         f"{name}.rows",
-        SUM,
+        Sum.value,
         priority,
         stateful=stateful,
     )

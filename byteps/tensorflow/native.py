@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from byteps import _core
-from byteps.errors import UnsupportedError
+from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.ops import BROADCAST
 
 __all__ = ["broadcast_node", "is_compiled_by_xla", "keep", "push_pull_node"]
 
@@ -74,6 +75,8 @@ def push_pull_node(
         The result, in the memory of `tensor` if nobody else needs it.
     """
     _check_not_compiled(name)
+    if not -(2**31) <= priority < 2**31:
+        raise InvalidArgumentError(f"push_pull of '{name}': priority is {priority}: expected 32 bits")
     node = _ops.byteps_collective if stateful else _ops.byteps_push_pull
     anchors = [] if stateful or tf.executing_eagerly() else [_anchor()]
     return node(
@@ -89,9 +92,7 @@ def push_pull_node(
 
 def broadcast_node(tensor: tf.Tensor, root_rank: int, name: str, *, named_dims: int = 0) -> tf.Tensor:
     """Rank `root_rank`'s tensor, by a stateful node. See `push_pull_node`."""
-    return push_pull_node(
-        tensor, name, _core.OP_CODES["broadcast"], 0, root_rank=root_rank, named_dims=named_dims, stateful=True
-    )
+    return push_pull_node(tensor, name, BROADCAST, 0, root_rank=root_rank, named_dims=named_dims, stateful=True)
 
 
 def _anchor() -> tf.Tensor:

@@ -22,12 +22,12 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import ReduceOp, check_root, resolve_op
+from byteps.ops import BROADCAST, ReduceOp, check_root, resolve_op
 from byteps.runtime import current_job
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.gather import gather_rows
 from byteps.tensorflow.native import broadcast_node, keep, push_pull_node
-from byteps.tensorflow.tensor import as_written, automatic_name, core_errors, dense
+from byteps.tensorflow.tensor import DTYPES, as_written, automatic_name, core_errors, dense
 
 __all__ = ["allgather", "allreduce", "broadcast", "grouped_allreduce", "grouped_push_pull", "push_pull"]
 
@@ -118,23 +118,18 @@ def grouped_allreduce(
 
 @as_written
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
-    """Rank `root_rank`'s tensor. Of any numeric dtype, and bool.
+    """Rank `root_rank`'s tensor. Of any dtype with a fixed size.
 
     In a tf.function it happens whenever the function is called, in the program's order with the other broadcasts.
     Differentiable: the root gets the sum of the gradients, the others zeros.
     """
     check_root(root_rank)
-    tensor = tf.convert_to_tensor(tensor) if not isinstance(tensor, (tf.SparseTensor, tf.RaggedTensor)) else tensor
-    if isinstance(tensor, tf.Tensor) and (tensor.dtype == tf.bool or tensor.dtype.is_complex):
+    tensor = dense(tensor, _what("broadcast", name), any_dtype=True)
+    if tensor.dtype not in DTYPES:
         return _broadcast_bits(tensor, root_rank, name)
-    tensor = dense(tensor, _what("broadcast", name))
+    name = _named(name, tensor, f"broadcast.{root_rank}")
     with core_errors():
-        return broadcast_node(
-            tensor,
-            root_rank,
-            name or automatic_name(tensor, f"broadcast.{root_rank}"),
-            named_dims=_changing_dims(tensor),
-        )
+        return broadcast_node(tensor, root_rank, name, named_dims=_changing_dims(tensor))
 
 
 @as_written
@@ -147,45 +142,43 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
     tensor = dense(tensor, _what("allgather", name))
     if tensor.shape.rank == 0:
         raise InvalidArgumentError(f"{_what('allgather', name)}: a scalar has no first dimension: pass it in a list")
+    name = _named(name, tensor, "allgather", rows_differ=True)
     with core_errors():
-        (gathered,) = gather_rows(
-            [tensor], name or automatic_name(tensor, "allgather", rows_differ=True), 0, stateful=True
-        )
+        (gathered,) = gather_rows([tensor], name, 0, stateful=True)
     return gathered
 
 
 def _push_pull(tensor: tf.Tensor, op: ReduceOp, name: str | None, priority: int) -> tf.Tensor:
-    if name is not None and not isinstance(name, str):
-        raise InvalidArgumentError(f"name is {name!r}: expected a string")
+    name = _named(name, tensor, str(op.value))
     with core_errors():
-        reduced = push_pull_node(
-            tensor,
-            name or automatic_name(tensor, str(op.value)),
-            op.value,
-            priority,
-            named_dims=_changing_dims(tensor),
-        )
+        reduced = push_pull_node(tensor, name, op.value, priority, named_dims=_changing_dims(tensor))
     keep(reduced)
     return reduced
 
 
 def _push_pull_slices(slices: tf.IndexedSlices, op: ReduceOp, name: str | None, priority: int) -> tf.IndexedSlices:
-    if op not in (ReduceOp.Average, ReduceOp.Sum):
-        raise UnsupportedError(f"{_what('push_pull', name)}: tf.IndexedSlices cannot be reduced with {op.name}")
     values = dense(slices.values, _what("push_pull", name))
+    name = _named(name, values, "slices", rows_differ=True)
     with core_errors():
-        reduced = reduce_slices(
-            tf.IndexedSlices(values, slices.indices, slices.dense_shape),
-            op,
-            name or automatic_name(values, "slices", rows_differ=True),
-            priority,
-        )
+        reduced = reduce_slices(tf.IndexedSlices(values, slices.indices, slices.dense_shape), op, name, priority)
     keep(reduced.values)
     return reduced
 
 
 def reduce_slices(slices: tf.IndexedSlices, op: ReduceOp, name: str, priority: int) -> tf.IndexedSlices:
-    """The rows of all ranks, in the order of ranks; divided by their number if `op` is Average."""
+    """The rows of all ranks, in the order of ranks; divided by their number if `op` is Average.
+
+    Raises:
+        UnsupportedError: another `op`, which would need what no rank has; the average of whole numbers, which is not
+            that of their parts.
+    """
+    if op not in (ReduceOp.Average, ReduceOp.Sum):
+        raise UnsupportedError(
+            f"'{name}' is tf.IndexedSlices, and op is {op.name}: use Average or Sum, or make it dense "
+            "(sparse_as_dense=True)"
+        )
+    if op is ReduceOp.Average and slices.dtype.is_integer:
+        raise UnsupportedError(f"'{name}' is tf.IndexedSlices of {slices.dtype.name}: use op=Sum, or make it dense")
     indices, values = gather_rows([slices.indices, slices.values], name, priority)
     if op is ReduceOp.Average:
         values = values / tf.cast(current_job().size, values.dtype)
@@ -193,7 +186,7 @@ def reduce_slices(slices: tf.IndexedSlices, op: ReduceOp, name: str, priority: i
 
 
 def _broadcast_bits(tensor: tf.Tensor, root_rank: int, name: str | None) -> tf.Tensor:
-    """Of a dtype that the core does not know."""
+    """Of a dtype that the core does not know, and TensorFlow has bits of."""
     bits = tf.cast(tensor, tf.uint8) if tensor.dtype == tf.bool else tf.bitcast(tensor, tf.uint8)
     result = broadcast(bits, root_rank, name)
     return tf.cast(result, tf.bool) if tensor.dtype == tf.bool else tf.bitcast(result, tensor.dtype)
@@ -210,6 +203,8 @@ def _scaled(value: Any, factor: float) -> Any:
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(_scaled(value.values, factor), value.indices, value.dense_shape)
     tensor = tf.convert_to_tensor(value)
+    if not (tensor.dtype.is_floating or tensor.dtype.is_complex or float(factor).is_integer()):
+        raise InvalidArgumentError(f"a tensor of {tensor.dtype.name} cannot be scaled by {factor}: tf.cast it first")
     return tensor * tf.cast(factor, tensor.dtype)
 
 
@@ -219,32 +214,32 @@ def _either(average: bool | None, op: ReduceOp | None, what: str) -> ReduceOp:
     return resolve_op(average, op)
 
 
+def _named(name: str | None, tensor: tf.Tensor, operation: str, *, rows_differ: bool = False) -> str:
+    if name is not None and not isinstance(name, str):
+        raise InvalidArgumentError(f"name is {name!r}: expected a string")
+    return name or automatic_name(tensor, operation, rows_differ=rows_differ)
+
+
 def _what(operation: str, name: str | None) -> str:
     return operation if name is None else f"{operation} of '{name}'"
 
 
 @tf.RegisterGradient("BytepsPushPull")
-def _push_pull_gradient(node: Any, gradient: tf.Tensor) -> list[tf.Tensor | None]:
-    op, name = ReduceOp(node.get_attr("reduce_op")), node.get_attr("tensor_name").decode()
-    if op not in (ReduceOp.Average, ReduceOp.Sum):
-        raise UnsupportedError(f"push_pull of '{name}' with op={op.name} has no gradient: use Average or Sum")
+@tf.RegisterGradient("BytepsCollective")
+def _gradient(node: Any, gradient: tf.Tensor) -> list[tf.Tensor | None]:
+    """The ranks' gradients summed, or averaged as the tensors were; those of a broadcast go to the root alone."""
+    op, name = node.get_attr("reduce_op"), node.get_attr("tensor_name").decode()
+    is_broadcast = op == BROADCAST
+    if not is_broadcast and op not in (ReduceOp.Average.value, ReduceOp.Sum.value):
+        raise UnsupportedError(f"push_pull of '{name}' with op={ReduceOp(op).name} has no gradient: use Average or Sum")
     with core_errors():
         reduced = push_pull_node(
             gradient,
             f"{name}.gradient",
-            op.value,
+            ReduceOp.Sum.value if is_broadcast else op,
             node.get_attr("priority"),
             named_dims=node.get_attr("named_dims"),
         )
+    if is_broadcast and current_job().rank != node.get_attr("root_rank"):
+        reduced = tf.zeros_like(reduced)
     return [reduced] + [None] * node.get_attr("anchors")
-
-
-@tf.RegisterGradient("BytepsCollective")
-def _broadcast_gradient(node: Any, gradient: tf.Tensor) -> list[tf.Tensor | None]:
-    name, root_rank = node.get_attr("tensor_name").decode(), node.get_attr("root_rank")
-    with core_errors():
-        total = push_pull_node(
-            gradient, f"{name}.gradient", ReduceOp.Sum.value, 0, named_dims=node.get_attr("named_dims")
-        )
-    mine = total if current_job().rank == root_rank else tf.zeros_like(total)
-    return [mine] + [None] * node.get_attr("anchors")

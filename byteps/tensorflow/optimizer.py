@@ -7,14 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import Average, ReduceOp
-from byteps.runtime import current_job
+from byteps.ops import Average, ReduceOp, check_synchronous
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.exchange import Options, exchange_gradients
 from byteps.tensorflow.passes import Passes
 from byteps.tensorflow.tensor import as_written, variable_names
 
-__all__ = ["DistributedOptimizer", "check_synchronous"]
+__all__ = ["DistributedOptimizer"]
 
 GraphOptimizer = tf.compat.v1.train.Optimizer
 
@@ -96,15 +95,6 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         gradient_predivide_factor=gradient_predivide_factor,
         average_aggregated_gradients=average_aggregated_gradients,
     )
-
-
-def check_synchronous(caller: str) -> None:
-    """Raises UnsupportedError if the environment asks for asynchronous training."""
-    if current_job().config.asynchronous:
-        raise UnsupportedError(
-            f"{caller}: BYTEPS_ENABLE_ASYNC=1 asks for asynchronous training, which byteps has for PyTorch only "
-            "(byteps.torch.DistributedOptimizer): unset it to train synchronously"
-        )
 
 
 class _Distributed:

@@ -7,8 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import Average, ReduceOp
-from byteps.runtime import current_job
+from byteps.ops import Average, ReduceOp, check_synchronous
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.exchange import Options, exchange_gradients
 from byteps.tensorflow.tensor import as_written, variable_names
@@ -71,10 +70,10 @@ def DistributedGradientTape(  # noqa: N802  (the name that BytePS and Horovod ga
 
     Raises:
         InvalidArgumentError: no tape, or arguments that make no sense.
-        UnsupportedError: a tape that is distributed already.
+        UnsupportedError: a tape that is distributed already; asynchronous training.
         NotInitializedError: before `init`.
     """
-    current_job()
+    check_synchronous("DistributedGradientTape")
     if not isinstance(gradtape, tf.GradientTape):
         raise InvalidArgumentError(
             f"DistributedGradientTape: expected a tf.GradientTape, got {type(gradtape).__name__}"

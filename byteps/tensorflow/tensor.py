@@ -35,12 +35,13 @@ _ADVICE = {
 }
 
 
-def dense(value: Any, what: str) -> tf.Tensor:
+def dense(value: Any, what: str, *, any_dtype: bool = False) -> tf.Tensor:
     """`value` as a tensor of a dtype that the core can reduce.
 
     Args:
         value: a tensor, a variable, or what TensorFlow makes a tensor of.
         what: begins the message of an error.
+        any_dtype: bits will do, so any dtype of a fixed size.
 
     Raises:
         UnsupportedError: a tensor without plain memory: sparse, ragged, symbolic.
@@ -58,13 +59,17 @@ def dense(value: Any, what: str) -> tf.Tensor:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"{what}: expected a tensor, got {type(value).__name__}: {error}") from None
-    if tensor.dtype not in DTYPES:
+    if tensor.dtype not in DTYPES and not (any_dtype and _has_bits(tensor.dtype)):
         advice = _ADVICE.get(tensor.dtype, "convert it with tf.cast()")
         raise InvalidArgumentError(
             f"{what}: dtype {tensor.dtype.name} is not supported: expected "
             f"{', '.join(dtype.name for dtype in DTYPES)}; {advice}"
         )
     return tensor
+
+
+def _has_bits(dtype: tf.DType) -> bool:
+    return bool(dtype == tf.bool or dtype.is_integer or dtype.is_floating or dtype.is_complex)
 
 
 _graph_counters: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()

@@ -353,7 +353,7 @@ def case_ranks_that_differ() -> None:
 def case_asynchronous_training() -> None:
     job = current_job()
     with mock.patch.object(job, "config", dataclasses.replace(job.config, asynchronous=True)):
-        for make in (bps.DistributedOptimizer, MirroredStrategy):
+        for make in (bps.DistributedOptimizer, bps.DistributedGradientTape, MirroredStrategy):
             with expect_error(UnsupportedError, "BYTEPS_ENABLE_ASYNC", "PyTorch"):
                 make(v1.train.GradientDescentOptimizer(1.0))
 

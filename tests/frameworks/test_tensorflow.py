@@ -19,13 +19,13 @@ pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all i
 
 JOBS = jobs_of(
     {
-        "frameworks.tensorflow_ops_cases": [1, 2],
+        "frameworks.tensorflow_ops_cases": [1, 2, 4],
         "frameworks.tensorflow_training_cases": [1, 2, 4],
     }
 )
 # Of the oldest TensorFlow that the operators promise to work in, in an environment of its own (tools/bootstrap.sh).
 OLDEST = Path(sys.prefix, "oldest-tensorflow", "bin", "python")
-OLD_JOBS = [CaseJob(job.module, ranks, python=OLDEST) for job, ranks in ((JOBS[0], 1), (JOBS[2], 2))]
+OLD_JOBS = [CaseJob(job.module, ranks, python=OLDEST) for job, ranks in ((JOBS[0], 1), (JOBS[3], 2))]
 LOST_RANK = Path(__file__).with_name("tensorflow_lost_rank.py")
 
 
