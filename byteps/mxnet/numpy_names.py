@@ -4,6 +4,10 @@ MXNet reads names that numpy has removed since: some while it is imported, some 
 set in numpy during the import and taken away again after it, as other libraries ask numpy what it has. For later, the
 modules of MXNet see a numpy of their own: a copy of numpy's names (so what is replaced in the module `numpy` after
 the import is not seen by MXNet), and the removed ones. No name that numpy has is ever changed.
+
+What a newer numpy does otherwise with arrays stays its own affair: since 2.0 it refuses numbers that a dtype cannot
+hold (`mx.nd.array([300], dtype="uint8")`), and since 2.4 `float(array)` unless the array has no dimension (so
+`loss.asscalar()`, not `float(loss.asnumpy())`).
 """
 
 from __future__ import annotations
@@ -13,8 +17,7 @@ import importlib.util
 import platform
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -24,7 +27,7 @@ from byteps.errors import UnsupportedError
 
 __all__ = ["import_mxnet"]
 
-_NEWEST_NUMPY = "2.4"  # of the tested ones; a newer one is tried all the same
+_WORKING_NUMPY = "numpy>=1.23,<2.5"  # tested; a newer one is tried all the same
 
 
 def import_mxnet() -> ModuleType:
@@ -36,54 +39,56 @@ def import_mxnet() -> ModuleType:
         ImportError: MXNet or a package that it needs is not installed.
         UnsupportedError: MXNet cannot be imported with this numpy, or is another release than 1.9.
     """
-    if "mxnet" not in sys.modules:
-        if importlib.util.find_spec("mxnet") is None:
-            raise ModuleNotFoundError(f"byteps.mxnet needs MXNet 1.9.1. {_remedy()}", name="mxnet")
-        _import_with_removed_names()
-    mxnet = importlib.import_module("mxnet")
+    if sys.modules.get("mxnet") is not None:
+        return _of_the_right_release(sys.modules["mxnet"])
+    if importlib.util.find_spec("mxnet") is None:
+        raise ModuleNotFoundError(f"byteps.mxnet needs MXNet 1.9.1, which is not installed. {_remedy()}", name="mxnet")
+    removed = {name: value for name, value in _removed_names().items() if not _numpy_has(name)}
+    mxnet = _of_the_right_release(_import_with(removed))
+    if removed:
+        _give_mxnet_its_own_numpy(removed)
+    if int(np.__version__.split(".")[0]) >= 2:
+        _write_numbers_as_before()
+    if not hasattr(np.ndarray, "tostring"):
+        _call_tobytes()
+    return mxnet
+
+
+def _of_the_right_release(mxnet: ModuleType) -> ModuleType:
     release = str(getattr(mxnet, "__version__", "of unknown release"))
     if not release.startswith("1.9."):
         raise UnsupportedError(f"byteps.mxnet works with MXNet 1.9.1, but this is {_found(release)}. {_remedy()}")
     return mxnet
 
 
-def _import_with_removed_names() -> None:
-    # An import that failed before (that of the user, without the names) may have left parts of MXNet. They are whole:
-    # Python forgets the modules that fail. MXNet takes them up.
+def _import_with(removed: dict[str, Any]) -> ModuleType:
+    for name in _modules_of_mxnet():  # left by an import that failed, as the user's does without the names
+        del sys.modules[name]
+    vars(np).update(removed)
     try:
-        with _set_in_numpy(_removed_names()) as added:
-            importlib.import_module("mxnet")
+        return importlib.import_module("mxnet")
     except Exception as error:
         release = getattr(sys.modules.get("mxnet.libinfo"), "__version__", "of unknown release")
         message = f"{_found(release)} cannot be imported: {type(error).__name__}: {error}. {_remedy()}"
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("numpy"):
             raise ModuleNotFoundError(message, name=error.name) from error
         raise UnsupportedError(message) from error
-    if added:
-        _give_mxnet_its_own_numpy(added)
-    if int(np.__version__.split(".")[0]) >= 2:
-        _write_numbers_as_before()
+    finally:
+        for name in removed:
+            vars(np).pop(name, None)
 
 
-@contextmanager
-def _set_in_numpy(names: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Sets those of the names that numpy lacks, and takes them away at the end. Gives those."""
+def _numpy_has(name: str) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy 1.23 to 2.3 warn when a name that will go is looked up
-        missing = {name: value for name, value in names.items() if not hasattr(np, name)}
-    vars(np).update(missing)
-    try:
-        yield missing
-    finally:
-        for name in missing:
-            vars(np).pop(name, None)
+        return hasattr(np, name)
 
 
 def _give_mxnet_its_own_numpy(removed: dict[str, Any]) -> None:
     own = ModuleType("numpy", np.__doc__)
     vars(own).update(vars(np))  # with numpy's __getattr__, which imports submodules when they are asked for
     vars(own).update(removed)
-    for module in _modules_of_mxnet():
+    for module in _modules_of_mxnet().values():
         for name, value in list(vars(module).items()):
             if value is np:
                 setattr(module, name, own)
@@ -107,8 +112,17 @@ def _text(value: Any) -> str:
     return text
 
 
-def _modules_of_mxnet() -> list[ModuleType]:
-    return [module for name, module in sys.modules.items() if name == "mxnet" or name.startswith("mxnet.")]
+def _call_tobytes() -> None:
+    """In place of arrays' method `tostring`, which numpy 2.3 removed, where MXNet calls it."""
+    recordio = sys.modules["mxnet.recordio"]
+    for function in (recordio.pack, recordio.pack_img):
+        names = function.__code__.co_names
+        now = tuple("tobytes" if name == "tostring" else name for name in names)
+        function.__code__ = function.__code__.replace(co_names=now)
+
+
+def _modules_of_mxnet() -> dict[str, ModuleType]:
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "mxnet"}
 
 
 def _removed_names() -> dict[str, Any]:
@@ -128,18 +142,25 @@ def _removed_names() -> dict[str, Any]:
         "PZERO": 0.0,
         # Gone since numpy 2.0 (in1d and trapz: 2.4): functions by other names, which mxnet.numpy exports. They are
         # functions of their own, as MXNet says by function what it does with its own arrays.
-        "alltrue": lambda *args, **kwargs: np.all(*args, **kwargs),
+        "alltrue": _renamed_to("all"),
         "in1d": lambda *args, **kwargs: np.ravel(np.isin(*args, **kwargs)),
         "msort": lambda a: np.sort(a, axis=0),
-        "product": lambda *args, **kwargs: np.prod(*args, **kwargs),
-        "round_": lambda *args, **kwargs: np.round(*args, **kwargs),
-        "sometrue": lambda *args, **kwargs: np.any(*args, **kwargs),
-        "trapz": lambda *args, **kwargs: np.trapezoid(*args, **kwargs),
+        "product": _renamed_to("prod"),
+        "round_": _renamed_to("round"),
+        "sometrue": _renamed_to("any"),
+        "trapz": _renamed_to("trapezoid"),
         # Gone since numpy 1.20, but left as functions that raise, until 2.0. mxnet.numpy exports them all the same.
         **{name: _financial(name) for name in ("mirr", "npv", "pmt", "ppmt", "pv", "rate")},
         # Gone since numpy 2.0: a module. mxnet.numpy.pad asks it for the base of strings.
         "compat": SimpleNamespace(basestring=str),
     }
+
+
+def _renamed_to(name: str) -> Callable[..., Any]:
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        return getattr(np, name)(*args, **kwargs)
+
+    return renamed
 
 
 def _financial(name: str) -> Callable[..., Any]:
@@ -156,8 +177,8 @@ def _found(release: str) -> str:
 def _remedy() -> str:
     needs = "requests graphviz" + (" setuptools" if sys.version_info >= (3, 12) else "")  # for its module distutils
     return (
-        f"byteps.mxnet is tested with MXNet 1.9.1 and numpy 1.23 to {_NEWEST_NUMPY}. To install them:\n"
-        f'  pip install "numpy>=1.23,<={_NEWEST_NUMPY}.99" {needs}\n'
+        "To install a pair that works:\n"
+        f'  pip install "{_WORKING_NUMPY}" {needs}\n'
         "  pip install --no-deps mxnet==1.9.1\n"
-        "(--no-deps because MXNet asks for a numpy older than 2, which it does not need here.)"
+        "(--no-deps, as MXNet asks for a numpy older than 2, which it does not need with byteps.)"
     )
