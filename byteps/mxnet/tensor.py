@@ -79,7 +79,7 @@ def _dense_copy(array: NDArray, found: Description, what: str) -> NDArray:
 
 
 def _is_on_gpu(found: Description) -> bool:
-    return found.device_type == _GPU
+    return bool(found.device_type == _GPU)
 
 
 def _nothing() -> None:

@@ -309,6 +309,9 @@ def case_broadcast_parameters_that_differ() -> None:
         dtype = "float32" if rank() else "float64"
         with expect_error(InvalidArgumentError, "parameter 0: float64", "parameter 0: float32"):
             bps.broadcast_parameters({"a": nd.ones((2,), dtype=dtype)})
+        shape = (2, 3) if rank() else (3, 2)
+        with expect_error(InvalidArgumentError, "parameter 0: float32 [3, 2]", "parameter 0: float32 [2, 3]"):
+            bps.broadcast_parameters({"a": nd.ones(shape)})
 
 
 def case_the_data_loader_forks_while_push_pulls_are_on_their_way() -> None:
