@@ -212,11 +212,11 @@ def _creating(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_native(name: str) -> None:
-    """Raises InvalidArgumentError if MXNet's own store of that name does not exist, or would wait for its own servers."""
+    """Raises InvalidArgumentError if MXNet has no store of that name, or one that would wait for servers of its own."""
     if "dist" in name and is_initialized():
         raise InvalidArgumentError(
-            f"kvstore '{name}': MXNet's own distributed kvstores need processes of MXNet, which a job of byteps does not "
-            "have: use 'dist_byteps'"
+            f"kvstore '{name}': MXNet's own distributed kvstores need processes of MXNet, which a job of byteps does "
+            "not have: use 'dist_byteps'"
         )
     if not any(part in name for part in ("dist", *_LOCAL)):
         raise InvalidArgumentError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -24,7 +23,8 @@ JOBS = [
     for ranks in counts
 ]
 ASYNC_JOBS = [
-    CaseJob("frameworks.mxnet_async_cases", ranks, python=PYTHON, env=(("BYTEPS_ENABLE_ASYNC", "1"),)) for ranks in (1, 3)
+    CaseJob("frameworks.mxnet_async_cases", ranks, python=PYTHON, env=(("BYTEPS_ENABLE_ASYNC", "1"),))
+    for ranks in (1, 3)
 ]
 # The engine that has no threads: what is told to it is done when the call returns, and errors come from there.
 NAIVE_JOBS = [
