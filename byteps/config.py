@@ -218,7 +218,8 @@ class Config:
         False,
         "BYTEPS_ENABLE_ASYNC",
         parse=flag,
-        doc="DistributedOptimizer of byteps.torch trains asynchronously: the summation services keep the weights.",
+        doc="byteps.torch (DistributedOptimizer) and byteps.mxnet train asynchronously: the summation services keep "
+        "the weights.",
     )
     staleness: float = knob(
         math.inf,
