@@ -32,15 +32,16 @@ OptimizerT = TypeVar("OptimizerT", bound=mx.optimizer.Optimizer)
 log = logging.getLogger("byteps")
 
 
-def make_asynchronous(optimizer: OptimizerT, op: ReduceOp) -> OptimizerT:
+def make_asynchronous(optimizer: OptimizerT, exchange: Exchange) -> OptimizerT:
     """Makes `optimizer` keep its weights in the summation services, and returns it.
 
     Args:
         optimizer: of any class; the same object is returned.
-        op: Average: each rank's change counts 1 / size, as its gradient would; Sum: as a whole, as in BytePS.
+        exchange: its names and op. Average: each rank's change counts 1 / size, as its gradient would; Sum: as a whole,
+            as in BytePS.
     """
     reclass(optimizer, _Asynchronous)
-    cast("_Asynchronous", optimizer)._weights = _Weights(op)
+    cast("_Asynchronous", optimizer)._weights = _Weights(exchange)
     return optimizer
 
 
@@ -90,9 +91,9 @@ class _Asynchronous(Reclassed, mx.optimizer.Optimizer):
 class _Weights:
     """The weights of one optimizer, and their values as the services last gave them."""
 
-    def __init__(self, op: ReduceOp) -> None:
-        self._names = Exchange(op)
-        self._is_scaled = op is ReduceOp.Average
+    def __init__(self, exchange: Exchange) -> None:
+        self._prefix = exchange.prefix
+        self._is_scaled = exchange.op is ReduceOp.Average
         self._job = current_job()
         self._staleness = self._job.config.staleness
         self._weights: dict[int | str, NDArray] = {}
@@ -108,6 +109,11 @@ class _Weights:
             update()
         for index, weight in weights.items():
             base = self._bases[index]
+            if weight.context != base.context:
+                raise UnsupportedError(
+                    f"asynchronous training of parameter {index} on {base.context} and {weight.context}: give each "
+                    "rank one device, or use the kvstore 'dist_byteps'"
+                )
             change = weight - base
             if self._is_scaled:
                 change /= current_job().size
@@ -152,6 +158,6 @@ class _Weights:
     def _push(self, index: int | str, source: NDArray, target: NDArray, op: int) -> None:
         staleness = UNBOUNDED if self._staleness == math.inf else int(self._staleness)
         given, got = stage(source, "asynchronous training"), stage(target, "asynchronous training")
-        name = f"{self._names.prefix}weight.{index}"
+        name = f"{self._prefix}weight.{index}"
         push(given.array, got.array, got.nbytes, name, got.dtype, op, priority=priority_of(index), staleness=staleness)
         got.copy_back()

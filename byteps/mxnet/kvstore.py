@@ -50,6 +50,8 @@ class BytepsStore(KVStoreBase):
         self._exchange = Exchange(ReduceOp.Sum)
         self._values: dict[Key, NDArray] = {}  # of those who init, push and pull
         self._updater: mx.optimizer.Updater | None = None
+        self._weights: dict[Key, list[NDArray]] = {}  # that there are copies of: the first one has the value
+        self._exchange.check_agreement("kvstore 'dist_byteps'")
 
     @property
     def type(self) -> str:
@@ -76,6 +78,7 @@ class BytepsStore(KVStoreBase):
         if params.get("type") == "fp16":
             params = {"fp16": True}
         self._exchange.compression = compressor_of(params)
+        self._exchange.check_agreement("kvstore 'dist_byteps': set_gradient_compression")
 
     def barrier(self) -> None:
         """Blocks until all ranks have called it and computed what they had been told to."""
@@ -139,9 +142,16 @@ class BytepsStore(KVStoreBase):
         self._updater = mx.optimizer.get_updater(DistributedOptimizer(optimizer))
 
     def settle(self) -> None:
-        """`byteps.mxnet.asynchronous`: all ranks get the weights with every rank's changes in them. Blocks."""
+        """If training is asynchronous: blocks until all ranks have called it; then all have the same weights."""
         if self._updater is not None:
             self._updater.optimizer.settle()
+            for weights in self._weights.values():
+                copy_to_all(weights[0], weights)
+
+    def give_weights(self, key: Key, value: NDArray, weights: Sequence[NDArray]) -> None:
+        """Replaces a Module's parameter, which has `value` and this rank's devices' `weights`, by rank 0's."""
+        self._weights[key] = [*weights, value]
+        self.broadcast(key, value, out=self._weights[key])
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         with open(fname, "wb") as file:  # noqa: PTH123  (as MXNet opens what it is given)
@@ -159,6 +169,7 @@ class BytepsStore(KVStoreBase):
         return total
 
     def _update(self, key: Key, gradients: Sequence[NDArray], weights: Sequence[NDArray]) -> None:
+        self._weights.setdefault(key, list(weights))
         self._its_updater()(key, sum_of_devices(gradients), weights[0])
         copy_to_all(weights[0], weights)
 
@@ -192,21 +203,31 @@ def install() -> None:
     """
     for name in NAMES:
         KVStoreBase.kv_registry[name] = BytepsStore
+    mx.kvstore.create = mx.kvstore.base.create = _checking(mx.kvstore.create)
     for module in (mx.model, mx.gluon.trainer, mx.module.module):
         module._create_kvstore = _creating(module._create_kvstore)
     for module in (mx.model, mx.module.module):
         module._initialize_kvstore = _initializing(module._initialize_kvstore)
 
 
+def _checking(create: Callable[[str], Any]) -> Callable[[str], Any]:
+    @functools.wraps(create)
+    def create_checked(name: str = "local") -> Any:
+        if isinstance(name, str) and name.lower() not in KVStoreBase.kv_registry:
+            _check_native(name)
+        return create(name)
+
+    return create_checked
+
+
 def _creating(create: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(create)
     def create_kvstore(kvstore: Any, num_device: int, arg_params: Any) -> Any:
         if isinstance(kvstore, str):
-            name = kvstore.lower()
-            if name in NAMES:
-                kvstore = mx.kv.create(name)
-            elif name not in KVStoreBase.kv_registry:
-                _check_native(name)
+            if kvstore.lower() in NAMES:
+                kvstore = mx.kv.create(kvstore)
+            elif kvstore.lower() not in KVStoreBase.kv_registry:
+                _check_native(kvstore)
         return create(kvstore, num_device, arg_params)
 
     return create_kvstore
@@ -214,12 +235,12 @@ def _creating(create: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_native(name: str) -> None:
     """Raises InvalidArgumentError if MXNet has no store of that name, or one that would wait for servers of its own."""
-    if "dist" in name and is_initialized():
+    if "dist" in name.lower() and is_initialized():
         raise InvalidArgumentError(
             f"kvstore '{name}': MXNet's own distributed kvstores need processes of MXNet, which a job of byteps does "
             "not have: use 'dist_byteps'"
         )
-    if not any(part in name for part in ("dist", *_LOCAL)):
+    if not any(part in name.lower() for part in ("dist", *_LOCAL)):
         raise InvalidArgumentError(
             f"kvstore '{name}' is none that MXNet knows, and it would train without any: expected 'dist_byteps'; or "
             "'local', 'device' or another one of MXNet's"
@@ -235,6 +256,6 @@ def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
             initialize(kvstore, param_arrays, arg_params, param_names, update_on_kvstore)
             return
         for name, arrays in zip(param_names, param_arrays, strict=True):
-            kvstore.broadcast(name, arg_params[name], out=arrays)
+            kvstore.give_weights(name, arg_params[name], arrays)
 
     return initialize_kvstore

@@ -37,7 +37,9 @@ def DistributedOptimizer(  # noqa: N802  (BytePS's name)
         op: Average or Sum.
 
     Raises:
-        InvalidArgumentError: no optimizer, or a distributed one.
+        InvalidArgumentError: no optimizer, or a distributed one. On all ranks: they call this with other arguments, or
+            some of them train asynchronously.
+        UnsupportedError: compression of asynchronous training.
         NotInitializedError: before `init`.
     """
     if not isinstance(optimizer, mx.optimizer.Optimizer):
@@ -48,9 +50,10 @@ def DistributedOptimizer(  # noqa: N802  (BytePS's name)
         raise InvalidArgumentError("DistributedOptimizer: this optimizer is a distributed one already")
     if op not in (ReduceOp.Average, ReduceOp.Sum):
         raise InvalidArgumentError(f"DistributedOptimizer: op is {op!r}: expected Average or Sum")
-    if current_job().config.asynchronous:
-        return make_asynchronous(optimizer, op)
     exchange = Exchange(op, compression)
+    exchange.check_agreement("DistributedOptimizer")
+    if current_job().config.asynchronous:
+        return make_asynchronous(optimizer, exchange)
     reclass(optimizer, _Distributed)
     cast("_Distributed", optimizer)._exchange = exchange
     return optimizer
@@ -66,6 +69,9 @@ class _Distributed(Reclassed, mx.optimizer.Optimizer):
 
     _exchange: Exchange
     _is_reduced = False  # within an update whose gradients are those of all ranks
+
+    def settle(self) -> None:
+        """Does nothing: for scripts that train asynchronously as well."""
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """As in the plain class, by the gradients of all ranks. `index` and the others may be lists."""

@@ -8,7 +8,6 @@ from typing import Any
 import mxnet as mx
 from mxnet.gluon.parameter import Parameter
 
-from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.broadcast import broadcast_arrays, broadcast_parameter, check_parameters
 from byteps.mxnet.compression import Compression, Compressor
@@ -27,8 +26,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     `broadcast_parameters` is needed. Where backward adds gradients up (grad_req='add'), a step after several backward
     passes sends them once.
 
-    With BYTEPS_ENABLE_ASYNC=1 training is asynchronous: `byteps.mxnet.asynchronous`. Then call
-    `trainer.optimizer.settle()` before the parameters are evaluated or saved.
+    With BYTEPS_ENABLE_ASYNC=1 training is asynchronous: `byteps.mxnet.asynchronous`. Then call `settle` before the
+    parameters are evaluated or saved.
 
     Args:
         params: what `collect_params()` returns, a dict or a list; the same on all ranks, but for names.
@@ -39,7 +38,7 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     Raises:
         InvalidArgumentError: arguments that cannot be used. On all ranks: their parameters differ.
-        UnsupportedError: another compression.
+        UnsupportedError: another compression; weights in sparse rows.
         NotInitializedError: before `init`.
     """
 
@@ -58,19 +57,21 @@ class DistributedTrainer(mx.gluon.Trainer):
             raise InvalidArgumentError("DistributedTrainer: give it the plain optimizer, not a DistributedOptimizer")
         compression = compressor_of(compression_params)
         super().__init__(params, optimizer, dict(optimizer_params or {}) or None, kvstore=None)
+        if self._contains_sparse_weight:
+            raise UnsupportedError("DistributedTrainer: weights in sparse rows are not supported: use dense ones")
         self._root_rank = root_rank
         self._exchange = Exchange(ReduceOp.Average, compression)
         self._ignores_stale = False
         self._asynchronous = current_job().config.asynchronous
-        if self._asynchronous:
-            DistributedOptimizer(self._optimizer)
         in_order = list(params.values()) if hasattr(params, "values") else self._params  # gluon sorts them by name
         self._places = {parameter: place for place, parameter in enumerate(in_order)}
         requests = [f"parameter {n}: grad_req '{each.grad_req}'" for n, each in enumerate(self._params)]
-        check_agreement("DistributedTrainer", requests, f"{self._exchange.prefix}requests")
+        self._exchange.check_agreement("DistributedTrainer", requests)
         check_parameters("DistributedTrainer", self._params, self._exchange.prefix)
         for number, parameter in enumerate(self._params):
             broadcast_parameter(parameter, number, root_rank, self._exchange.prefix)
+        if self._asynchronous:
+            DistributedOptimizer(self._optimizer)
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """As in gluon.
@@ -86,6 +87,11 @@ class DistributedTrainer(mx.gluon.Trainer):
             super().step(batch_size, ignore_stale_grad)
         finally:
             self._ignores_stale = False
+
+    def settle(self) -> None:
+        """If training is asynchronous: blocks until all ranks have called it; then all have the same weights."""
+        if self._asynchronous:
+            self._optimizer.settle()
 
     def allreduce_grads(self, ignore_stale_grad: bool = False) -> None:
         """As in gluon; `ignore_stale_grad` as `update` will be told."""

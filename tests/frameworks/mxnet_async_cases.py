@@ -43,7 +43,7 @@ def regress(
 def case_distributed_trainer() -> None:
     net = regress(
         lambda net: bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.3}),
-        lambda trainer: trainer.optimizer.settle() if size() > 1 else None,
+        lambda trainer: trainer.settle(),
     )
     np.testing.assert_allclose(net.weight.data().asnumpy(), TARGET, atol=0.05)
 
@@ -85,6 +85,42 @@ def case_module_fit() -> None:
     weight = module._exec_group.param_arrays[0][0].asnumpy()
     assert_equal_on_all_ranks([weight])
     np.testing.assert_allclose(weight, TARGET, atol=0.05)
+    assert np.array_equal(module.get_params()[0]["plane_weight"].asnumpy(), weight)
+
+
+def on_two_devices(make_trainer: Callable[[gluon.Parameter], gluon.Trainer]) -> tuple[gluon.Parameter, gluon.Trainer]:
+    """After a step in which each device of each rank has a gradient of -1."""
+    devices = [mx.cpu(0), mx.cpu(1)]
+    weight = gluon.Parameter("weight", shape=(3,))
+    weight.initialize(mx.init.Zero(), ctx=devices)
+    trainer = make_trainer(weight)
+    with autograd.record():
+        losses = [-weight.data(device).sum() for device in devices]
+    autograd.backward(losses)
+    trainer.step(1)
+    return weight, trainer
+
+
+def case_several_devices_with_the_kvstore() -> None:
+    store = mx.kv.create("dist_byteps")
+    weight, _ = on_two_devices(lambda its: gluon.Trainer([its], "sgd", {"learning_rate": 1.0}, kvstore=store))
+    store.settle()
+    for data in weight.list_data():
+        np.testing.assert_allclose(data.asnumpy(), 2, rtol=1e-6)
+
+
+def case_several_devices_without_a_kvstore_are_refused() -> None:
+    if size() == 1:
+        return
+    with expect_error(UnsupportedError, "cpu(0) and cpu(1)", "'dist_byteps'"):
+        on_two_devices(lambda its: bps.DistributedTrainer([its], "sgd"))
+
+
+def case_compression_is_refused() -> None:
+    with expect_error(UnsupportedError, "no compression"):
+        bps.DistributedOptimizer(mx.optimizer.SGD(), compression=bps.Compression.fp16)
+    with expect_error(UnsupportedError, "no compression"):
+        mx.kv.create("dist_byteps").set_gradient_compression({"type": "fp16"})
 
 
 def case_a_rank_does_not_wait_for_the_slowest() -> None:

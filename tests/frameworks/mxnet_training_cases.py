@@ -294,6 +294,8 @@ def case_no_kvstore_goes_unnoticed() -> None:
     for name in ("bytes", "horovod", "dist_sync", "dist_async", "distbyteps"):
         with expect_error(InvalidArgumentError, f"'{name}'", "'dist_byteps'"):
             trainer(name)
+        with expect_error(InvalidArgumentError, f"'{name}'", "'dist_byteps'"):
+            mx.kv.create(name)
     for name in ("byteps", "BytePS", "dist_byteps"):
         assert trainer(name)._kvstore.type == "dist_sync_byteps"
     assert_equal_on_all_ranks(values_of(net))
@@ -315,8 +317,25 @@ def case_wrong_arguments() -> None:
         bps.DistributedTrainer(params, "sgd", compression_params={"compressor": "onebit"})
     with expect_error(InvalidArgumentError, "root_rank"):
         bps.DistributedTrainer(params, "sgd", root_rank=size())
+    rows = gluon.nn.Embedding(4, 2, sparse_grad=True)
+    rows.weight._stype = "row_sparse"
+    rows.initialize()
+    with expect_error(UnsupportedError, "sparse rows"):
+        bps.DistributedTrainer(rows.collect_params(), "sgd")
     with expect_error(ValueError, "list or dict"):  # as in gluon
         bps.DistributedTrainer(3, "sgd")
+
+
+def case_ranks_that_train_in_different_ways() -> None:
+    if size() == 1:
+        return
+    half = {"fp16": True} if rank() == 1 else None
+    net = gluon.nn.Dense(1, in_units=1)
+    net.initialize()
+    with expect_error(InvalidArgumentError, "DistributedTrainer", "rank 1", "FP16Compressor"):
+        bps.DistributedTrainer(net.collect_params(), "sgd", compression_params=half)
+    with expect_error(InvalidArgumentError, "DistributedOptimizer", "rank 1", "op=Sum"):
+        bps.DistributedOptimizer(mx.optimizer.SGD(), op=bps.Sum if rank() == 1 else bps.Average)
 
 
 def case_parameters_that_differ() -> None:
