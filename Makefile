@@ -24,7 +24,7 @@ lint: $(READY_TEST)  ## formatters, linters, types, the layer table
 
 build: $(READY_DEMO)  ## renew the native module that .venv imports
 	@[ -f build/release/build.ninja ] || tools/bootstrap.sh demo
-	cmake --build build/release --target _core tensorflow_ops
+	cmake --build build/release --target _core tensorflow_ops mxnet_engine
 
 format: $(READY_TEST)  ## rewrite all sources the way the linters want them
 	clang-format -i $(CXX_FILES)

@@ -35,7 +35,7 @@ class CMakeBuild(build_ext):
         }
         defines = [f"-D{name}={value}" for name, value in settings.items()]
         subprocess.check_call(["cmake", "-S", ROOT, "-B", build_dir, "-G", "Ninja", *defines])
-        subprocess.check_call(["cmake", "--build", build_dir, "--target", "_core", "tensorflow_ops"])
+        subprocess.check_call(["cmake", "--build", build_dir, "--target", "_core", "tensorflow_ops", "mxnet_engine"])
 
 
 setup(

@@ -39,7 +39,7 @@ BROADCAST = _core.OP_CODES["broadcast"]
 SEED = _core.OP_CODES["seed"]
 ACCUMULATE = _core.OP_CODES["accumulate"]
 MAX_STALENESS = 254
-_UNBOUNDED = 255  # as the core says it
+UNBOUNDED = 255  # as the core says it
 
 
 class ReduceOp(Enum):
@@ -225,7 +225,7 @@ def _start(
         priority,
         (source.owner, target.owner),
         finish,
-        _UNBOUNDED if staleness == math.inf else int(staleness),
+        UNBOUNDED if staleness == math.inf else int(staleness),
     )
 
 

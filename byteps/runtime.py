@@ -9,7 +9,7 @@ import atexit
 import ctypes
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from byteps import _core
 from byteps.config import Config, process_environment
@@ -74,6 +74,7 @@ class _Process:
         self.beside: set[Job] = set()  # of groups of ranks; see `join_beside`
         self.suspended: Job | None = None
         self.past = ""  # why there is no job, once there was one
+        self.before_leaving: list[Callable[[], object]] = []
         self.at_exit_registered = False
 
     def join(self, environ: Mapping[str, str]) -> None:
@@ -96,6 +97,8 @@ class _Process:
     def leave(self, past: str) -> None:
         self.suspended = None
         if self.job is not None and not self.job.forked:
+            for settle in self.before_leaving:
+                settle()
             job, self.job, self.past = self.job, None, past
             _core.leave_c_job(self.absence())
             job.leave()
@@ -132,6 +135,15 @@ def current_job() -> Job:
     if job is None:
         raise NotInitializedError(_process.absence())
     return job
+
+
+def call_before_leaving(settle: Callable[[], object]) -> None:
+    """Has `settle` called whenever this process is about to leave its job, at exit too. It must not raise.
+
+    For adapters whose framework runs behind the program: what the program has asked for is done before, as others wait
+    for it.
+    """
+    _process.before_leaving.append(settle)
 
 
 def join_as_process(environ: Mapping[str, str]) -> Job:

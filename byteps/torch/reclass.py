@@ -1,34 +1,18 @@
-"""Optimizers and modules that get more to do, and stay the objects that they are."""
+"""Optimizers and modules that get more to do (byteps/reclass.py), and steps within a step."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from byteps.reclass import Reclassed, reclass
+
 __all__ = ["Reclassed", "Within", "closure_of", "reclass", "within"]
-
-
-class Reclassed:
-    """Base of what is added to an object's class. Copies and pickles of the object are of its plain class."""
-
-    plain: type[Any]
-    _within: type[Any] | None = None
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        state = self.__getstate__()  # type: ignore[attr-defined]  # an optimizer's own; Python has one since 3.11
-        return _new, (self.plain,), state
 
 
 class Within:
     """What `within` returns."""
 
     __slots__ = ()
-
-
-def reclass(instance: Any, addition: type[Reclassed]) -> None:
-    """Puts `addition` before the class of `instance`."""
-    plain = type(instance)
-    members = {"__module__": plain.__module__, "__doc__": plain.__doc__, "plain": plain}
-    instance.__class__ = type(plain.__name__, (addition, plain), members)
 
 
 def within(optimizer: Any, param_groups: list[dict[str, Any]]) -> Any:
@@ -38,7 +22,7 @@ def within(optimizer: Any, param_groups: list[dict[str, Any]]) -> Any:
     base classes; and if the step raises nothing has to be put back.
     """
     kind = type(optimizer)
-    if kind._within is None:
+    if "_within" not in vars(kind):
         kind._within = type(
             kind.__name__, (Within, kind), {"__module__": kind.__module__, "__slots__": ["param_groups"]}
         )
@@ -51,7 +35,3 @@ def within(optimizer: Any, param_groups: list[dict[str, Any]]) -> Any:
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The closure among the arguments that a hook of step gets."""
     return args[1] if len(args) > 1 else kwargs.get("closure")
-
-
-def _new(plain: Any) -> Any:
-    return plain.__new__(plain)

@@ -1,4 +1,4 @@
-// The core as a table of C functions, for the other shared libraries of this package: csrc/tensorflow/.
+// The core as a table of C functions, for the other shared libraries of this package: csrc/tensorflow/ and csrc/mxnet/.
 //
 // Nothing links them: the table's address is a number that Python has (byteps._core.C_API) and hands on. What they ask
 // for concerns the job that the process is in at that moment; csrc/c_api/current_job.h says which that is.
@@ -10,7 +10,7 @@
 extern "C" {
 
 // Of the table and all structures in here. A library that finds another one must not touch the rest.
-#define BPS_C_API_VERSION 1
+#define BPS_C_API_VERSION 2
 
 // The codes of dtypes, operations and errors are those of docs/wire-format.md.
 struct BpsPushPull {
@@ -23,6 +23,7 @@ struct BpsPushPull {
   uint8_t op;
   uint32_t root;  // of a broadcast
   int32_t priority;
+  uint8_t staleness;  // of seed and accumulate, in rounds; 255: unbounded
   // Exactly once: on a thread of the core's; or within the call, if there is an error at once or nobody to wait for.
   // `code` is 0 if all went well. `message` is valid during the call. It must not leave the job.
   void (*on_done)(void* context, int code, const char* message);

@@ -44,14 +44,13 @@ Result<protocol::PushPull> parse(const BpsPushPull& request) {
   if (!dtype) return dtype.status();
   auto op = reduce_op_from(request.op);
   if (!op) return op.status();
-  if (is_kept(*op)) return invalid_argument("seed and accumulate are not for the C functions");
   return protocol::PushPull{.name = std::string(request.name, request.name_bytes),
                             .dtype = *dtype,
                             .bytes = request.bytes,
                             .op = *op,
                             .root = request.root,
                             .priority = request.priority,
-                            .staleness = 0};
+                            .staleness = request.staleness};
 }
 
 // Of one rank: its own part is the result.
@@ -70,6 +69,7 @@ void push_pull(const BpsPushPull* request) {
   auto parsed = parse(*request);
   if (!parsed) return done(parsed.status());
   if (membership.alone) {
+    if (is_kept(parsed->op)) return done(invalid_argument("seed and accumulate are not for a rank that is alone"));
     copy(*request, *membership.alone);
     return done(Status::ok());
   }

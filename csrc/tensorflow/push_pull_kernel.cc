@@ -149,6 +149,7 @@ void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCa
                             .op = kernel.op,
                             .root = kernel.root,
                             .priority = kernel.priority,
+                            .staleness = 0,
                             .on_done = &on_done,
                             .context = execution.release()};
   core_table.load()->push_pull(&request);

@@ -27,7 +27,7 @@ LAYERS: dict[str, set[str]] = {
 }
 LAYERS["c_api"] = {*LAYERS["node"], "node"}
 LAYERS["bindings"] = {*LAYERS["c_api"], "c_api", "sim"}
-LAYERS["tensorflow"] = {"c_api"}  # a library of its own, and of that folder only c_api.h
+LAYERS["tensorflow"] = LAYERS["mxnet"] = {"c_api"}  # libraries of their own, and of that folder only c_api.h
 
 ADAPTERS = ("torch", "tensorflow", "keras", "mxnet")
 FRAMEWORKS = {*ADAPTERS, "jax"}

@@ -1,0 +1,59 @@
+"""byteps for MXNet 1.9: `import byteps.mxnet as bps`, and `import mxnet` after it."""
+
+from byteps.mxnet import kvstore as _kvstore
+from byteps.mxnet.broadcast import broadcast_parameters
+from byteps.mxnet.compression import Compression
+from byteps.mxnet.ops import broadcast, broadcast_, byteps_declare_tensor, byteps_push_pull, push_pull
+from byteps.mxnet.optimizer import DistributedOptimizer
+from byteps.mxnet.settling import settle_before_leaving as _settle_before_leaving
+from byteps.mxnet.trainer import DistributedTrainer
+from byteps.objects import broadcast_object
+from byteps.ops import Average, Max, Min, Product, ReduceOp, Sum
+from byteps.runtime import (
+    barrier,
+    get_pushpull_speed,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    metrics,
+    rank,
+    resume,
+    shutdown,
+    size,
+    suspend,
+)
+
+__all__ = [
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "DistributedTrainer",
+    "Max",
+    "Min",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_object",
+    "broadcast_parameters",
+    "byteps_declare_tensor",
+    "byteps_push_pull",
+    "get_pushpull_speed",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "push_pull",
+    "rank",
+    "resume",
+    "shutdown",
+    "size",
+    "suspend",
+]
+
+_kvstore.install()
+_settle_before_leaving()

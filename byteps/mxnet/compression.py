@@ -1,0 +1,36 @@
+"""Smaller forms of an array for its way over the network."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import mxnet as mx
+import numpy as np
+
+from byteps import compression
+
+__all__ = ["Compression", "Compressor"]
+
+NDArray = mx.nd.NDArray
+Compressor: TypeAlias = compression.Compressor[NDArray]
+
+
+class FP16Compressor(compression.CastCompressor[NDArray]):
+    """Half precision: 11 significant bits, range up to 65504, so that large gradients become infinite."""
+
+    wire_dtype = np.float16
+
+    @classmethod
+    def is_wider(cls, tensor: NDArray) -> bool:
+        return tensor.dtype in (np.float32, np.float64)
+
+    @staticmethod
+    def cast(tensor: NDArray, dtype: Any) -> NDArray:
+        return tensor.astype(dtype)
+
+
+class Compression:
+    """The compressors to choose from."""
+
+    none = compression.NoneCompressor
+    fp16 = FP16Compressor

@@ -1,0 +1,228 @@
+"""The kvstore 'dist_byteps', for gluon's Trainer and for Module as they are.
+
+As in MXNet's own distributed kvstores the ranks' values are added up, not averaged: `Module` divides by the batch size
+of all ranks, and a `Trainer` is told a batch size by its user. The optimizer stays with the Trainer or Module, but for
+asynchronous training, in which the kvstore has it, as in MXNet.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import mxnet as mx
+import mxnet.gluon.trainer
+import mxnet.model
+import mxnet.module.module
+from mxnet.kvstore import KVStoreBase
+
+from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.mxnet.exchange import Exchange
+from byteps.mxnet.optimizer import DistributedOptimizer
+from byteps.mxnet.tensor import copy_to_all, sum_of_devices
+from byteps.mxnet.trainer import compressor_of
+from byteps.ops import ReduceOp
+from byteps.runtime import current_job
+
+__all__ = ["BytepsStore", "install"]
+
+NDArray = mx.nd.NDArray
+Key = int | str
+
+NAMES = ("dist_byteps", "byteps")  # the second one is the name in MXNet 2
+_NATIVE = ("local", "device", "nccl", "dist")  # how the names of MXNet's own begin
+
+
+class BytepsStore(KVStoreBase):  # type: ignore[misc]
+    """Sums of all ranks. All methods return at once: the arrays follow in the engine.
+
+    Keys are numbers or strings, the same on all ranks for arrays that belong together, or lists of keys with a list of
+    values for each. A value or `out` is an array, or a list with one for each of this rank's devices. All ranks must
+    make the same stores in the same order.
+    """
+
+    def __init__(self) -> None:
+        job = current_job()
+        self._is_asynchronous = job.config.asynchronous
+        self._rank, self._size = job.rank, job.size
+        self._exchange = Exchange(ReduceOp.Sum)
+        self._values: dict[Key, NDArray] = {}  # of those who init, push and pull
+        self._updater: mx.optimizer.Updater | None = None
+
+    @property
+    def type(self) -> str:
+        """Trainer and Module look for 'dist', '_sync' and 'async' in it."""
+        return "dist_async_byteps" if self._is_asynchronous else "dist_sync_byteps"
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def num_workers(self) -> int:
+        return self._size
+
+    def is_capable(self, capability: str) -> bool:
+        """Whether `set_optimizer` will do ('optimizer')."""
+        if capability.lower() != self.OPTIMIZER:
+            raise InvalidArgumentError(f"kvstore 'dist_byteps': capability {capability!r}: expected 'optimizer'")
+        return self._is_asynchronous
+
+    def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
+        """{'fp16': True} or {'type': 'fp16'} sends values in half precision."""
+        params = dict(compression_params)
+        if params.get("type") == "fp16":
+            params = {"fp16": True}
+        self._exchange.compression = compressor_of(params)
+
+    def barrier(self) -> None:
+        """Blocks until all ranks have called it and computed what they had been told to."""
+        mx.nd.waitall()
+        current_job().node.barrier()
+
+    _barrier = barrier  # as of MXNet's own
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Gives `out` rank 0's value."""
+        for each, values, outs in _by_key(key, value, out):
+            targets = _listed(outs)
+            copy_to_all(values if isinstance(values, NDArray) else values[0], targets)
+            self._exchange.broadcast(each, targets, 0)
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Gives `out`, by default `value`, the sum of all ranks' values.
+
+        With an optimizer the values are gradients, and `out` are the weights to update.
+        """
+        for each, values, outs in _by_key(key, value, value if out is None else out):
+            if self._updater is not None:
+                self._update(each, _listed(values), _listed(outs))
+                continue
+            total = self._sum(each, _listed(values), priority, in_place=out is None)
+            copy_to_all(total, _listed(outs))
+
+    def init(self, key: Any, value: Any) -> None:
+        """Keeps rank 0's value, for `push` and `pull`."""
+        for each, values, _ in _by_key(key, value, value):
+            self._values[each] = _listed(values)[0].copy()
+            self._exchange.broadcast(each, [self._values[each]], 0)
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Replaces what is kept by the sum of all ranks' values, or updates it by them if there is an optimizer."""
+        for each, values, _ in _by_key(key, value, value):
+            if self._updater is not None:
+                self._update(each, _listed(values), [self._kept(each)])
+            else:
+                self._values[each] = self._sum(each, _listed(values), priority, in_place=False)
+
+    def pull(self, key: Any, out: Any, priority: int = 0, ignore_sparse: bool = True) -> None:
+        """Gives `out` what is kept."""
+        for each, outs, _ in _by_key(key, out, out):
+            copy_to_all(self._kept(each), _listed(outs))
+
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
+        raise UnsupportedError("kvstore 'dist_byteps': weights in sparse rows are not supported: use dense ones")
+
+    def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
+        """For asynchronous training: from now on `pushpull` updates weights.
+
+        Raises:
+            InvalidArgumentError: training is synchronous.
+        """
+        if not self._is_asynchronous:
+            raise InvalidArgumentError(
+                "kvstore 'dist_byteps': the optimizer stays with the Trainer or Module in synchronous training: leave "
+                "update_on_kvstore out, or set BYTEPS_ENABLE_ASYNC=1"
+            )
+        self._updater = mx.optimizer.get_updater(DistributedOptimizer(optimizer))
+
+    def settle(self) -> None:
+        """`byteps.mxnet.asynchronous`: all ranks get the weights with every rank's changes in them. Blocks."""
+        if self._updater is not None:
+            self._updater.optimizer.settle()
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        with open(fname, "wb") as file:  # noqa: PTH123  (as MXNet opens what it is given)
+            file.write(self._its_updater().get_states(dump_optimizer))
+
+    def load_optimizer_states(self, fname: str) -> None:
+        with open(fname, "rb") as file:  # noqa: PTH123
+            self._its_updater().set_states(file.read())
+
+    def _sum(self, key: Key, values: Sequence[NDArray], priority: int, *, in_place: bool) -> NDArray:
+        total = sum_of_devices(values)
+        if total is values[0] and not in_place:
+            total = total.copy()
+        self._exchange.reduce(key, [total], priority)
+        return total
+
+    def _update(self, key: Key, gradients: Sequence[NDArray], weights: Sequence[NDArray]) -> None:
+        self._its_updater()(key, sum_of_devices(gradients), weights[0])
+        copy_to_all(weights[0], weights)
+
+    def _kept(self, key: Key) -> NDArray:
+        if key not in self._values:
+            raise InvalidArgumentError(f"kvstore 'dist_byteps': key {key!r} has no value: call init({key!r}, value)")
+        return self._values[key]
+
+    def _its_updater(self) -> mx.optimizer.Updater:
+        if self._updater is None:
+            raise InvalidArgumentError("kvstore 'dist_byteps': it has no optimizer, whose states the Trainer has")
+        return self._updater
+
+
+def _by_key(key: Any, value: Any, out: Any) -> Sequence[tuple[Key, Any, Any]]:
+    if isinstance(key, (list, tuple)):
+        return list(zip(key, value, out, strict=True))
+    return [(key, value, out)]
+
+
+def _listed(values: Any) -> Sequence[NDArray]:
+    return values if isinstance(values, (list, tuple)) else [values]
+
+
+def install() -> None:
+    """Has MXNet know the store by its names, and use it where it would not.
+
+    MXNet takes a name without 'dist' for a store of one machine, and makes none at all if there is one device: a
+    misspelt name trains every rank alone, without a word. And it expects a store that has no optimizer to have given
+    Modules their weights before.
+    """
+    for name in NAMES:
+        KVStoreBase.kv_registry[name] = BytepsStore
+    for module in (mx.model, mx.gluon.trainer, mx.module.module):
+        module._create_kvstore = _creating(module._create_kvstore)
+    for module in (mx.model, mx.module.module):
+        module._initialize_kvstore = _initializing(module._initialize_kvstore)
+
+
+def _creating(create: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(create)
+    def create_kvstore(kvstore: Any, num_device: int, arg_params: Any) -> Any:
+        if isinstance(kvstore, str):
+            name = kvstore.lower()
+            if name in NAMES:
+                kvstore = mx.kv.create(name)
+            elif name not in KVStoreBase.kv_registry and not name.startswith(_NATIVE):
+                raise InvalidArgumentError(
+                    f"kvstore '{kvstore}' is none that MXNet knows, which would train with no kvstore at all: expected "
+                    f"'dist_byteps', 'local', 'device' or another of MXNet's, or {', '.join(KVStoreBase.kv_registry)}"
+                )
+        return create(kvstore, num_device, arg_params)
+
+    return create_kvstore
+
+
+def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(initialize)
+    def initialize_kvstore(
+        kvstore: KVStoreBase, param_arrays: Any, arg_params: Any, param_names: Any, update_on_kvstore: bool
+    ) -> None:
+        if not isinstance(kvstore, BytepsStore):
+            initialize(kvstore, param_arrays, arg_params, param_names, update_on_kvstore)
+            return
+        for name, arrays in zip(param_names, param_arrays, strict=True):
+            kvstore.broadcast(name, arg_params[name], out=arrays)
+
+    return initialize_kvstore

@@ -1,0 +1,158 @@
+"""push_pulls as operations of MXNet's engine (csrc/mxnet/), and the exceptions that arrays carry if one fails."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+from mxnet.base import _LIB, MXNetError, check_call
+from mxnet.error import register
+
+from byteps import _core, errors
+from byteps.errors import BytePSError, UnsupportedError
+
+__all__ = ["Description", "describe", "push"]
+
+_PATH = Path(__file__).with_name("_engine.so")
+
+
+class Description(ctypes.Structure):
+    """An NDArray, in MXNet's codes."""
+
+    _fields_ = (
+        ("elements", ctypes.c_int64),
+        ("dtype", ctypes.c_int),
+        ("storage_type", ctypes.c_int),
+        ("device_type", ctypes.c_int),
+        ("device_id", ctypes.c_int),
+    )
+
+
+class _Lane(ctypes.Structure):
+    _fields_ = (("array", ctypes.c_void_p), ("failed", ctypes.c_uint8))
+
+
+class _PushPull(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_bytes", ctypes.c_size_t),
+        ("bytes", ctypes.c_uint64),
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("lane", ctypes.POINTER(_Lane)),
+        ("dtype", ctypes.c_uint8),
+        ("op", ctypes.c_uint8),
+        ("root", ctypes.c_uint32),
+        ("priority", ctypes.c_int32),
+        ("staleness", ctypes.c_uint8),
+    )
+
+
+def _load() -> ctypes.CDLL:
+    """The library, which knows the core and the engine.
+
+    Raises:
+        UnsupportedError: it is not there, or of another byteps; or this MXNet's engine is another one.
+    """
+    if not mx.__version__.startswith("1.9."):
+        raise UnsupportedError(
+            f"MXNet {mx.__version__}: byteps.mxnet needs the engine of 1.9, the last release: pip install mxnet==1.9.1"
+        )
+    if not _PATH.exists():
+        raise UnsupportedError(f"{_PATH} is missing: this byteps was built without it; `pip install byteps` again")
+    library = ctypes.CDLL(str(_PATH))
+    expected = library.bps_mxnet_set_core(ctypes.c_void_p(_core.C_API))
+    if expected != 0:
+        raise UnsupportedError(f"{_PATH} is of another byteps: it needs version {expected} of the core's C API")
+    if library.bps_mxnet_set_engine(ctypes.c_void_p(_LIB._handle)) != 0:
+        raise UnsupportedError(f"MXNet {mx.__version__}: {_LIB._name} lacks C functions of 1.9: install the wheel")
+    return library
+
+
+_library = _load()
+_describe, _push_pull = _library.bps_mxnet_describe, _library.bps_mxnet_push_pull
+
+
+def describe(array: mx.nd.NDArray) -> Description:
+    """What the array is, without waiting for it."""
+    description = Description()
+    check_call(_describe(array.handle, ctypes.byref(description)))
+    return description
+
+
+class _NamedLane:
+    """What goes by one name, which is a place in the engine: see csrc/mxnet/engine_operation.h."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name.encode()
+        self.lane = _Lane()
+        self.pointer = ctypes.pointer(self.lane)
+        self.renew()
+
+    def renew(self) -> None:
+        """Forgets an error, with which the engine would leave out what comes by this name from now on."""
+        self.lane.failed = 0
+        self.array = mx.nd.empty((1,), ctx=mx.cpu())
+        self.lane.array = self.array.handle
+
+
+_lanes: dict[str, _NamedLane] = {}
+
+
+def push(
+    source: mx.nd.NDArray,
+    target: mx.nd.NDArray,
+    nbytes: int,
+    name: str,
+    dtype: int,
+    op: int,
+    *,
+    root: int = 0,
+    priority: int = 0,
+    staleness: int = 0,
+) -> None:
+    """Has the engine reduce `source` over all ranks into `target`, which may be the same, once it is computed.
+
+    Args:
+        source: dense, on the CPU. What is done with it later waits.
+        target: of the same size.
+        nbytes: of each of them.
+        name: the same on all ranks. What goes by one name goes in the order of calls.
+        dtype: the core's code.
+        op: the core's code.
+        root: of a broadcast.
+        priority: larger ones go first. 32 bits.
+        staleness: of what is kept; 255: unbounded.
+    """
+    named = _lanes.get(name)
+    if named is None:
+        named = _lanes.setdefault(name, _NamedLane(name))
+    elif named.lane.failed:
+        named.renew()
+    request = _PushPull(
+        named.name,
+        len(named.name),
+        nbytes,
+        source.handle,
+        target.handle,
+        named.pointer,
+        dtype,
+        op,
+        root,
+        priority,
+        staleness,
+    )
+    check_call(_push_pull(ctypes.byref(request)))
+
+
+def _exception_of(kind: type[BytePSError]) -> Callable[[str], Exception]:
+    """Makes what MXNet raises for a message that begins with the name of `kind`: an exception of both families."""
+    both: Any = type(kind.__name__, (kind, MXNetError), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    return lambda message: both(message.partition(": ")[2])
+
+
+for _name in errors.__all__:
+    register(f"byteps.{_name}", _exception_of(getattr(errors, _name)))

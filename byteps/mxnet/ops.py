@@ -1,0 +1,121 @@
+"""push_pull and broadcast of MXNet's arrays, in its engine.
+
+All of them return at once. The arrays become what they are to be when the engine gets there: `wait_to_read`, `asnumpy`
+and whatever else reads an array waits for it, and raises if it failed.
+
+Arguments that the functions share:
+    tensor: an NDArray of the same shape and dtype on all ranks, on any device.
+    name: the same on all ranks for arrays that belong together. Without names all ranks must make their calls in the
+        same order.
+    priority: larger ones go first.
+    op: Average, Sum, Min, Max or Product; takes precedence over `is_average`.
+    compression: one of `Compression`, for the way over the network.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+
+from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.mxnet.compression import Compression, Compressor
+from byteps.mxnet.native import push
+from byteps.mxnet.tensor import Staged, stage
+from byteps.ops import BROADCAST, ReduceOp, check_root, resolve_op
+from byteps.runtime import current_job
+
+__all__ = ["broadcast", "broadcast_", "byteps_declare_tensor", "byteps_push_pull", "push_pull"]
+
+NDArray = mx.nd.NDArray
+
+
+def byteps_declare_tensor(name: str, **kwargs: Any) -> None:
+    """Accepted for BytePS's scripts: there is nothing to prepare for before an array comes by this name.
+
+    Raises:
+        UnsupportedError: parameters of a compressor are given.
+    """
+    _check_name(name)
+    if kwargs:
+        raise UnsupportedError(
+            f"byteps_declare_tensor('{name}'): {', '.join(kwargs)}: this version compresses by casting only: pass "
+            "compression=Compression.fp16 where the tensor is exchanged"
+        )
+
+
+def byteps_push_pull(
+    tensor: NDArray,
+    version: int = 0,
+    priority: int = 0,
+    name: str | None = None,
+    is_average: bool = True,
+    *,
+    op: ReduceOp | None = None,
+    compression: type[Compressor] = Compression.none,
+) -> None:
+    """Replaces `tensor` by the average (or what `op` says) of all ranks' tensors.
+
+    `is_average=False` means op=Sum. `version` is accepted for BytePS's scripts, and unused.
+    """
+    reduce_op = resolve_op(is_average, op)
+    staged = stage(tensor, f"push_pull of '{name}'" if name else "push_pull")
+    compressed, context = compression.compress(staged.array)
+    if compressed is staged.array:
+        _push_in_place(staged, reduce_op.value, name, priority)
+    else:
+        _push_in_place(stage(compressed, "push_pull"), reduce_op.value, name, priority)
+        compression.decompress(compressed, context).copyto(staged.array)
+    staged.copy_back()
+
+
+def push_pull(
+    tensor: NDArray,
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    *,
+    op: ReduceOp | None = None,
+    compression: type[Compressor] = Compression.none,
+) -> NDArray:
+    """`byteps_push_pull` into a new array."""
+    reduced = _copy_of(tensor, "push_pull")
+    byteps_push_pull(reduced, 0, priority, name, average is not False, op=op, compression=compression)
+    return reduced
+
+
+def broadcast_(tensor: NDArray, root_rank: int, name: str | None = None, priority: int = 0) -> None:
+    """Replaces `tensor` by rank `root_rank`'s. Of any dtype."""
+    check_root(root_rank)
+    staged = stage(tensor, f"broadcast of '{name}'" if name else "broadcast", any_dtype=True)
+    _push_in_place(staged, BROADCAST, name, priority, root_rank)
+    staged.copy_back()
+
+
+def broadcast(tensor: NDArray, root_rank: int, name: str | None = None, priority: int = 0) -> NDArray:
+    """Rank `root_rank`'s tensor, as a new array. Of any dtype."""
+    copy = _copy_of(tensor, "broadcast")
+    broadcast_(copy, root_rank, name, priority)
+    return copy
+
+
+def _push_in_place(staged: Staged, op: int, name: str | None, priority: int, root: int = 0) -> None:
+    job = current_job()
+    if name is None:
+        name = job.in_flight.automatic_name(f"{staged.dtype_name}.{staged.nbytes}.{op}")
+    _check_name(name)
+    if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
+        raise InvalidArgumentError(f"push_pull of '{name}': priority is {priority!r}: expected a number of 32 bits")
+    if staged.nbytes:
+        push(staged.array, staged.array, staged.nbytes, name, staged.dtype, op, root=root, priority=priority)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"name is {name!r}: expected a string")
+
+
+def _copy_of(tensor: NDArray, what: str) -> NDArray:
+    if not isinstance(tensor, NDArray):
+        raise InvalidArgumentError(f"{what}: expected an NDArray, got {type(tensor).__name__}")
+    return tensor.copy()

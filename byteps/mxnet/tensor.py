@@ -1,0 +1,105 @@
+"""Arrays of MXNet as the core needs them: dense, on the CPU, of a dtype that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import mxnet as mx
+
+from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.mxnet.native import Description, describe
+from byteps.ops import DTYPE_CODES
+
+__all__ = ["DTYPES", "Staged", "copy_to_all", "stage", "sum_of_devices"]
+
+NDArray = mx.nd.NDArray
+
+DTYPES = {  # by MXNet's code; the last ones are bits to us
+    **{0: "float32", 1: "float64", 2: "float16", 3: "uint8", 4: "int32", 5: "int8", 6: "int64", 12: "bfloat16"},
+    **{7: "bool", 8: "int16", 9: "uint16", 10: "uint32", 11: "uint64"},
+}
+_ITEM_BYTES = {
+    **{"float32": 4, "float64": 8, "float16": 2, "uint8": 1, "int32": 4, "int8": 1, "int64": 8, "bfloat16": 2},
+    **{"bool": 1, "int16": 2, "uint16": 2, "uint32": 4, "uint64": 8},
+}
+_DENSE, _ROW_SPARSE = 0, 1
+_GPU = 2
+
+
+class Staged(NamedTuple):
+    """An array, or a dense copy of it on the CPU."""
+
+    array: NDArray
+    nbytes: int
+    dtype: int  # the core's code
+    dtype_name: str
+    copy_back: Callable[[], None]  # puts what the array holds by then into the original
+
+
+def stage(array: NDArray, what: str, *, any_dtype: bool = False) -> Staged:
+    """The array as the core can take it, without waiting for it.
+
+    Args:
+        array: of any device; dense or row-sparse.
+        what: begins the message of an error.
+        any_dtype: bits will do.
+
+    Raises:
+        InvalidArgumentError: no array, or of a dtype that cannot be reduced.
+        UnsupportedError: compressed sparse rows.
+    """
+    if not isinstance(array, NDArray):
+        raise InvalidArgumentError(f"{what}: expected an NDArray, got {type(array).__name__}")
+    found = describe(array)
+    name = DTYPES[found.dtype]
+    if name not in DTYPE_CODES and not any_dtype:
+        raise InvalidArgumentError(
+            f"{what}: dtype {name} is not supported: expected {', '.join(DTYPE_CODES)}; convert it with astype()"
+        )
+    if found.storage_type == _DENSE and found.device_type != _GPU:
+        return Staged(array, *_extent(found, name), _nothing)
+    copy = _dense_copy(array, found, what)
+    if found.storage_type == _ROW_SPARSE:
+        return Staged(copy, *_extent(found, name), lambda: _copy_rows(copy, array))
+    return Staged(copy, *_extent(found, name), lambda: _copy(copy, array))
+
+
+def _extent(found: Description, name: str) -> tuple[int, int, str]:
+    """Bytes, the core's code and the dtype's name."""
+    nbytes = found.elements * _ITEM_BYTES[name]
+    return nbytes, DTYPE_CODES.get(name, DTYPE_CODES["uint8"]), name
+
+
+def _dense_copy(array: NDArray, found: Description, what: str) -> NDArray:
+    if found.storage_type not in (_DENSE, _ROW_SPARSE):
+        raise UnsupportedError(f"{what}: an array of storage type '{array.stype}': pass array.tostype('default')")
+    dense = array.tostype("default") if found.storage_type == _ROW_SPARSE else array
+    return dense.as_in_context(mx.cpu_pinned(found.device_id)) if found.device_type == _GPU else dense
+
+
+def _nothing() -> None:
+    pass
+
+
+def _copy(source: NDArray, target: NDArray) -> None:
+    source.copyto(target)
+
+
+def _copy_rows(source: NDArray, target: NDArray) -> None:
+    source.as_in_context(target.context).tostype("row_sparse").copyto(target)
+
+
+def sum_of_devices(arrays: Sequence[NDArray]) -> NDArray:
+    """What this rank's devices have together: the only array itself, or a new one where the first one is."""
+    if len(arrays) == 1:
+        return arrays[0]
+    context = arrays[0].context
+    return mx.nd.add_n(*[array.as_in_context(context) for array in arrays])
+
+
+def copy_to_all(source: NDArray, targets: Sequence[NDArray]) -> None:
+    """Gives all of this rank's devices what one has."""
+    for target in targets:
+        if target is not source:
+            source.copyto(target)

@@ -1,0 +1,182 @@
+#include "mxnet/engine_operation.h"
+
+#include <atomic>
+#include <memory>
+#include <semaphore>
+#include <string>
+
+namespace byteps::mxnet {
+namespace {
+
+const BpsCApi* core = nullptr;
+const Api* api = nullptr;
+// Whether this thread is in a push. An operation that runs then is of MXNet's NaiveEngine, which has no other thread, and
+// must be complete when it returns.
+thread_local bool is_pushing = false;
+
+class NDArray {
+ public:
+  NDArray() = default;
+  ~NDArray() {
+    if (handle_ != nullptr) api->free_array(handle_);
+  }
+  NDArray(const NDArray&) = delete;
+  NDArray& operator=(const NDArray&) = delete;
+
+  // Another reference to what `other` refers to.
+  bool refer_to(NDArrayHandle other) { return api->shallow_copy(other, &handle_) == 0; }
+  NDArrayHandle handle() const { return handle_; }
+  // Of an array that the running operation writes. nullptr: MXNet says why.
+  void* data() const {
+    if (api->to_default_layout != nullptr) api->to_default_layout(*static_cast<void**>(handle_));
+    void* data = nullptr;
+    return api->get_data(handle_, &data) == 0 ? data : nullptr;
+  }
+
+ private:
+  NDArrayHandle handle_ = nullptr;
+};
+
+// From the push to the end. The engine owns it, and deletes it after on_complete, or when it leaves the operation out.
+struct Operation {
+  std::string name;
+  BpsMxnetPushPull request;  // without what is used during the call only
+  NDArray input;             // none: as output
+  NDArray output;
+  OnComplete on_complete{};
+  bool went_well = false;
+
+  ~Operation() {
+    if (!went_well) set_failed();
+  }
+  void set_failed() const { std::atomic_ref(request.lane->failed).store(1); }
+};
+
+// The exception that Python raises: byteps/mxnet/native.py knows these names. `code` as in docs/wire-format.md.
+const char* exception_of(int code) {
+  switch (code) {
+    case 1: return "byteps.InvalidArgumentError";
+    case 2: return "byteps.NotInitializedError";
+    case 3: return "byteps.TimeoutError";
+    case 4: return "byteps.PeerLostError";
+    case 5: return "byteps.AbortedError";
+    case 6: return "byteps.DataLossError";
+    case 7: return "byteps.AuthenticationError";
+    case 8: return "byteps.UnsupportedError";
+    default: return "byteps.InternalError";
+  }
+}
+
+Error error_of(int code, const char* message) {
+  return Error(std::string(exception_of(code)) + ": " + message);
+}
+
+// The last that happens to the operation here.
+void complete(void* argument, int code, const char* message) {
+  auto& operation = *static_cast<Operation*>(argument);
+  operation.went_well = code == 0;
+  if (operation.went_well) return operation.on_complete();
+  operation.set_failed();  // before anybody learns of it, and tries again
+  const Error error = error_of(code, message);
+  operation.on_complete(&error);
+}
+
+// complete() for an engine that runs operations within the push: it loses errors, but for exceptions of the operation, which
+// the push returns.
+class Wait {
+ public:
+  static void on_done(void* context, int code, const char* message) {
+    auto& wait = *static_cast<Wait*>(context);
+    wait.code_ = code;
+    wait.message_ = message;
+    wait.done_.release();
+  }
+  void complete(Operation& operation) {
+    done_.acquire();
+    if (code_ != 0) throw error_of(code_, message_.c_str());
+    operation.went_well = true;
+    operation.on_complete();
+  }
+
+ private:
+  std::binary_semaphore done_{0};
+  int code_ = 0;
+  std::string message_;
+};
+
+void run(void* /*run_context*/, void* on_complete, void* argument) {
+  auto& operation = *static_cast<Operation*>(argument);
+  operation.on_complete = *static_cast<const OnComplete*>(on_complete);
+  void* const output = operation.output.data();
+  const void* const input = operation.input.handle() == nullptr ? output : operation.input.data();
+  if (output == nullptr || input == nullptr) return complete(argument, -1, api->last_error());
+  BpsPushPull push_pull{.name = operation.name.data(),
+                        .name_bytes = operation.name.size(),
+                        .bytes = operation.request.bytes,
+                        .input = input,
+                        .output = output,
+                        .dtype = operation.request.dtype,
+                        .op = operation.request.op,
+                        .root = operation.request.root,
+                        .priority = operation.request.priority,
+                        .staleness = operation.request.staleness,
+                        .on_done = &complete,
+                        .context = argument};
+  if (!is_pushing) return core->push_pull(&push_pull);
+  Wait wait;
+  push_pull.on_done = &Wait::on_done;
+  push_pull.context = &wait;
+  core->push_pull(&push_pull);
+  wait.complete(operation);
+}
+
+int push_pull(const BpsMxnetPushPull& request) {
+  auto operation = std::make_unique<Operation>();
+  operation->name.assign(request.name, request.name_bytes);
+  operation->request = request;
+  operation->went_well = true;  // nothing has gone wrong if it is not even pushed
+  if (!operation->output.refer_to(request.output)) return -1;
+  NDArrayHandle writes[] = {request.output, request.lane->array, request.input};
+  const int count = request.input == request.output ? 2 : 3;
+  if (count == 3 && !operation->input.refer_to(request.input)) return -1;
+  operation->went_well = false;
+  const auto deleter = [](void* argument) { delete static_cast<Operation*>(argument); };
+  is_pushing = true;
+  const int error =
+      api->engine_push_async(&run, operation.release(), deleter, &kCpu, nullptr, 0, writes, count,
+                             &kCpuPrioritized, request.priority, "BytepsPushPull", false);
+  is_pushing = false;
+  return error;
+}
+
+int describe(NDArrayHandle array, BpsMxnetArray& description) {
+  int num_dims = 0;
+  const int* dims = nullptr;
+  if (api->get_shape(array, &num_dims, &dims) != 0 || api->get_dtype(array, &description.dtype) != 0 ||
+      api->get_storage_type(array, &description.storage_type) != 0 ||
+      api->get_context(array, &description.device_type, &description.device_id) != 0)
+    return -1;
+  description.elements = num_dims < 0 ? 0 : 1;  // of unknown shape: none yet
+  for (int i = 0; i < num_dims; ++i) description.elements *= dims[i];
+  return 0;
+}
+
+}  // namespace
+}  // namespace byteps::mxnet
+
+uint32_t bps_mxnet_set_core(const BpsCApi* core) {
+  if (core->version != BPS_C_API_VERSION) return BPS_C_API_VERSION;
+  byteps::mxnet::core = core;
+  return 0;
+}
+
+int bps_mxnet_set_engine(void* library) {
+  byteps::mxnet::api = byteps::mxnet::Api::find(library);
+  return byteps::mxnet::api == nullptr ? -1 : 0;
+}
+
+int bps_mxnet_describe(void* array, BpsMxnetArray* description) {
+  return byteps::mxnet::describe(array, *description);
+}
+
+int bps_mxnet_push_pull(const BpsMxnetPushPull* request) { return byteps::mxnet::push_pull(*request); }

@@ -1,0 +1,53 @@
+// A push_pull as an operation of MXNet's dependency engine: it begins when the engine has computed its array, and what needs
+// the array afterwards waits for it in the engine, where no thread waits.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "c_api/c_api.h"
+#include "mxnet/mxnet_api.h"
+
+extern "C" {
+
+// What goes by one name, in the engine: an array that every operation of that name writes. So they go in the order of
+// the program, whatever arrays they are of, and a name is never in flight twice.
+struct BpsMxnetLane {
+  void* array;     // an NDArray whose memory nobody touches
+  uint8_t failed;  // set when an operation fails: then the engine leaves out those that follow on this array
+};
+
+struct BpsMxnetPushPull {
+  const char* name;  // [name_bytes], not terminated; used during the call only
+  size_t name_bytes;
+  uint64_t bytes;
+  void*
+      input;  // NDArrays of dense storage on the CPU, of `bytes` bytes; both may be the same. The handles may
+  void* output;        // be freed after the call.
+  BpsMxnetLane* lane;  // valid until the process ends
+  uint8_t dtype;       // as in BpsPushPull, from here on
+  uint8_t op;
+  uint32_t root;
+  int32_t priority;
+  uint8_t staleness;
+};
+
+// An NDArray, in MXNet's codes.
+struct BpsMxnetArray {
+  int64_t elements;
+  int dtype;
+  int storage_type;
+  int device_type;
+  int device_id;
+};
+
+// 0, or the version of the table that this library understands.
+__attribute__((visibility("default"))) uint32_t bps_mxnet_set_core(const BpsCApi* core);
+// `library` is MXNet's, as dlopen() returns it. -1: it lacks a function.
+__attribute__((visibility("default"))) int bps_mxnet_set_engine(void* library);
+// The next two after those above, on any thread; -1: MXGetLastError says why.
+__attribute__((visibility("default"))) int bps_mxnet_describe(void* array, BpsMxnetArray* description);
+// Does not wait, unless MXNet's NaiveEngine is at work. The input is written too: its layout may change.
+__attribute__((visibility("default"))) int bps_mxnet_push_pull(const BpsMxnetPushPull* request);
+
+}  // extern "C"
