@@ -18,7 +18,7 @@ DEADLINE_S = 900
 
 OURS = {"DistributedTrainer": "trainer", "Trainer, dist_byteps": "kvstore"}
 NOTHING = "no gradients sent"
-UPDATES = {"workers": "dist_sync-workers", "servers": "dist_sync-servers"}  # who updates the weights
+UPDATES = {"workers": "dist_sync-workers", "servers": "dist_sync-servers"}  # where weights are updated
 
 WEIGHTS_DIFFER = 1e-5  # at most, after the same steps of the same model by different methods
 
@@ -70,9 +70,9 @@ def in_the_lab(place: Place, model: Mapping[str, Any], bound_s: float | None) ->
 def _peers(place: Place, servers: Sequence[int]) -> list[Contender]:
     """dist_sync in all its ways: the fastest one is what ours is compared with."""
     return [
-        launch.mxnet_store(place, method, f"dist_sync, {number} server{'s'[: number - 1]}, {who} update", number)
+        launch.mxnet_store(place, method, f"dist_sync, k = {number}, in {where}", number)
         for number in servers
-        for who, method in UPDATES.items()
+        for where, method in UPDATES.items()
     ]
 
 
