@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import mxnet as mx
 import numpy as np
@@ -26,7 +26,7 @@ from byteps.runtime import Job, current_job
 
 __all__ = ["make_asynchronous"]
 
-NDArray = mx.nd.NDArray
+NDArray: TypeAlias = mx.nd.NDArray
 OptimizerT = TypeVar("OptimizerT", bound=mx.optimizer.Optimizer)
 
 log = logging.getLogger("byteps")

@@ -11,7 +11,7 @@ from byteps import compression
 
 __all__ = ["Compression", "Compressor"]
 
-NDArray = mx.nd.NDArray
+NDArray: TypeAlias = mx.nd.NDArray
 Compressor: TypeAlias = compression.Compressor[NDArray]
 
 
@@ -32,5 +32,5 @@ class FP16Compressor(compression.CastCompressor[NDArray]):
 class Compression:
     """The compressors to choose from."""
 
-    none = compression.NoneCompressor
+    none: type[Compressor] = compression.NoneCompressor
     fp16 = FP16Compressor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import mxnet as mx
 
@@ -14,7 +15,7 @@ from byteps.ops import ReduceOp
 
 __all__ = ["Exchange", "priority_of"]
 
-NDArray = mx.nd.NDArray
+NDArray: TypeAlias = mx.nd.NDArray
 
 _exchanges_so_far = itertools.count()
 

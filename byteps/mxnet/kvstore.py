@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import mxnet as mx
 import mxnet.gluon.trainer
@@ -27,14 +27,14 @@ from byteps.runtime import current_job
 
 __all__ = ["BytepsStore", "install"]
 
-NDArray = mx.nd.NDArray
-Key = int | str
+NDArray: TypeAlias = mx.nd.NDArray
+Key: TypeAlias = int | str
 
 NAMES = ("dist_byteps", "byteps")  # the second one is the name in MXNet 2
 _NATIVE = ("local", "device", "nccl", "dist")  # how the names of MXNet's own begin
 
 
-class BytepsStore(KVStoreBase):  # type: ignore[misc]
+class BytepsStore(KVStoreBase):
     """Sums of all ranks. All methods return at once: the arrays follow in the engine.
 
     Keys are numbers or strings, the same on all ranks for arrays that belong together, or lists of keys with a list of
@@ -87,7 +87,7 @@ class BytepsStore(KVStoreBase):  # type: ignore[misc]
         """Gives `out` rank 0's value."""
         for each, values, outs in _by_key(key, value, out):
             targets = _listed(outs)
-            copy_to_all(values if isinstance(values, NDArray) else values[0], targets)
+            copy_to_all(values if isinstance(values, mx.nd.NDArray) else values[0], targets)
             self._exchange.broadcast(each, targets, 0)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:

@@ -14,7 +14,7 @@ Arguments that the functions share:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import mxnet as mx
 
@@ -27,7 +27,7 @@ from byteps.runtime import current_job
 
 __all__ = ["broadcast", "broadcast_", "byteps_declare_tensor", "byteps_push_pull", "push_pull"]
 
-NDArray = mx.nd.NDArray
+NDArray: TypeAlias = mx.nd.NDArray
 
 
 def byteps_declare_tensor(name: str, **kwargs: Any) -> None:
@@ -116,6 +116,6 @@ def _check_name(name: object) -> None:
 
 
 def _copy_of(tensor: NDArray, what: str) -> NDArray:
-    if not isinstance(tensor, NDArray):
+    if not isinstance(tensor, mx.nd.NDArray):
         raise InvalidArgumentError(f"{what}: expected an NDArray, got {type(tensor).__name__}")
     return tensor.copy()

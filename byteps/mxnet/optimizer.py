@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import mxnet as mx
 
@@ -18,7 +18,7 @@ from byteps.runtime import current_job
 
 __all__ = ["DistributedOptimizer", "is_distributed"]
 
-NDArray = mx.nd.NDArray
+NDArray: TypeAlias = mx.nd.NDArray
 OptimizerT = TypeVar("OptimizerT", bound=mx.optimizer.Optimizer)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import mxnet as mx
 
@@ -13,7 +13,7 @@ from byteps.ops import DTYPE_CODES
 
 __all__ = ["DTYPES", "Staged", "copy_to_all", "stage", "sum_of_devices"]
 
-NDArray = mx.nd.NDArray
+NDArray: TypeAlias = mx.nd.NDArray
 
 DTYPES = {  # by MXNet's code; the last ones are bits to us
     **{0: "float32", 1: "float64", 2: "float16", 3: "uint8", 4: "int32", 5: "int8", 6: "int64", 12: "bfloat16"},
@@ -49,7 +49,7 @@ def stage(array: NDArray, what: str, *, any_dtype: bool = False) -> Staged:
         InvalidArgumentError: no array, or of a dtype that cannot be reduced.
         UnsupportedError: compressed sparse rows.
     """
-    if not isinstance(array, NDArray):
+    if not isinstance(array, mx.nd.NDArray):
         raise InvalidArgumentError(f"{what}: expected an NDArray, got {type(array).__name__}")
     found = describe(array)
     name = DTYPES[found.dtype]

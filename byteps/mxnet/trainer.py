@@ -44,6 +44,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         NotInitializedError: before `init`.
     """
 
+    _params_to_init: list[Parameter]
+
     def __init__(
         self,
         params: Any,

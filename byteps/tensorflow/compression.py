@@ -10,7 +10,7 @@ from byteps import compression
 
 __all__ = ["Compression", "Compressor"]
 
-Tensor = tf.Tensor
+Tensor: TypeAlias = tf.Tensor
 Compressor: TypeAlias = compression.Compressor[Tensor]
 
 
@@ -39,6 +39,6 @@ class BF16Compressor(_Cast):
 class Compression:
     """The compressors to choose from."""
 
-    none = compression.NoneCompressor
+    none: type[Compressor] = compression.NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor

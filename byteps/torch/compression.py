@@ -39,6 +39,6 @@ class BF16Compressor(_Cast):
 class Compression:
     """The compressors to choose from."""
 
-    none = compression.NoneCompressor
+    none: type[Compressor] = compression.NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor

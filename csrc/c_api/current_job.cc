@@ -69,7 +69,8 @@ void push_pull(const BpsPushPull* request) {
   auto parsed = parse(*request);
   if (!parsed) return done(parsed.status());
   if (membership.alone) {
-    if (is_kept(parsed->op)) return done(invalid_argument("seed and accumulate are not for a rank that is alone"));
+    if (is_kept(parsed->op))
+      return done(invalid_argument("seed and accumulate are not for a rank that is alone"));
     copy(*request, *membership.alone);
     return done(Status::ok());
   }
