@@ -2,7 +2,8 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-SETUP_INPUTS := tools/bootstrap.sh tools/constraints.txt tools/oldest_tensorflow.txt pyproject.toml setup.py
+SETUP_INPUTS := tools/bootstrap.sh tools/constraints.txt tools/oldest_tensorflow.txt tools/mxnet.txt \
+  pyproject.toml setup.py
 READY_DEMO := .venv/.ready-demo
 READY_TEST := .venv/.ready-test
 READY_BENCH := .venv/.ready-bench

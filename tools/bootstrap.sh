@@ -70,3 +70,13 @@ if [ "$goal" = test ]; then
   [ -x .venv/oldest-tensorflow/bin/pip ] || python3 -m venv .venv/oldest-tensorflow
   .venv/oldest-tensorflow/bin/pip install -qq --disable-pip-version-check -r tools/oldest_tensorflow.txt
 fi
+
+if [ "$goal" != demo ]; then
+  echo "Installing MXNet into .venv/mxnet"
+  [ -x .venv/mxnet/bin/pip ] || python3 -m venv .venv/mxnet
+  .venv/mxnet/bin/pip install -qq --disable-pip-version-check --no-deps -r tools/mxnet.txt
+fi
+if [ "$goal" = test ] && ! [ -d .venv/mxnet/numpy-1.23 ]; then  # another numpy, to be put first on PYTHONPATH
+  .venv/mxnet/bin/pip install -qq --disable-pip-version-check --no-deps --target .venv/mxnet/numpy-1.23 \
+    'numpy==1.23.5; python_version < "3.12"'
+fi

@@ -1,5 +1,9 @@
 """byteps for MXNet 1.9: `import byteps.mxnet as bps`, and `import mxnet` after it."""
 
+from byteps.mxnet.numpy_names import import_mxnet as _import_mxnet
+
+_import_mxnet()  # before any other module does
+
 from byteps.mxnet import kvstore as _kvstore
 from byteps.mxnet.broadcast import broadcast_parameters
 from byteps.mxnet.compression import Compression

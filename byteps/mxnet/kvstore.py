@@ -23,7 +23,7 @@ from byteps.mxnet.optimizer import DistributedOptimizer
 from byteps.mxnet.tensor import copy_to_all, sum_of_devices
 from byteps.mxnet.trainer import compressor_of
 from byteps.ops import ReduceOp
-from byteps.runtime import current_job
+from byteps.runtime import current_job, is_initialized
 
 __all__ = ["BytepsStore", "install"]
 
@@ -31,7 +31,7 @@ NDArray: TypeAlias = mx.nd.NDArray
 Key: TypeAlias = int | str
 
 NAMES = ("dist_byteps", "byteps")  # the second one is the name in MXNet 2
-_NATIVE = ("local", "device", "nccl", "dist")  # how the names of MXNet's own begin
+_LOCAL = ("local", "device", "nccl")  # in the names of MXNet's own of one machine
 
 
 class BytepsStore(KVStoreBase):
@@ -186,8 +186,8 @@ def install() -> None:
     """Has MXNet know the store by its names, and use it where it would not.
 
     MXNet takes a name without 'dist' for a store of one machine, and makes none at all if there is one device: a
-    misspelt name trains every rank alone, without a word. And it expects a store that has no optimizer to have given
-    Modules their weights before.
+    misspelt name trains every rank alone, without a word. With 'dist' it is a store of MXNet's own servers, which it
+    looks for for ever. And MXNet expects a store that has no optimizer to have given Modules their weights before.
     """
     for name in NAMES:
         KVStoreBase.kv_registry[name] = BytepsStore
@@ -204,14 +204,25 @@ def _creating(create: Callable[..., Any]) -> Callable[..., Any]:
             name = kvstore.lower()
             if name in NAMES:
                 kvstore = mx.kv.create(name)
-            elif name not in KVStoreBase.kv_registry and not name.startswith(_NATIVE):
-                raise InvalidArgumentError(
-                    f"kvstore '{kvstore}' is none that MXNet knows, which would train with no kvstore at all: expected "
-                    f"'dist_byteps', 'local', 'device' or another of MXNet's, or {', '.join(KVStoreBase.kv_registry)}"
-                )
+            elif name not in KVStoreBase.kv_registry:
+                _check_native(name)
         return create(kvstore, num_device, arg_params)
 
     return create_kvstore
+
+
+def _check_native(name: str) -> None:
+    """Raises InvalidArgumentError if MXNet's own store of that name does not exist, or would wait for its own servers."""
+    if "dist" in name and is_initialized():
+        raise InvalidArgumentError(
+            f"kvstore '{name}': MXNet's own distributed kvstores need processes of MXNet, which a job of byteps does not "
+            "have: use 'dist_byteps'"
+        )
+    if not any(part in name for part in ("dist", *_LOCAL)):
+        raise InvalidArgumentError(
+            f"kvstore '{name}' is none that MXNet knows, and it would train without any: expected 'dist_byteps'; or "
+            "'local', 'device' or another one of MXNet's"
+        )
 
 
 def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:

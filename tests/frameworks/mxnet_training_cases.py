@@ -1,0 +1,344 @@
+"""Training by several ranks comes to what training by one process comes to."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import byteps.mxnet as bps  # before mxnet
+import mxnet as mx
+import numpy as np
+from frameworks.mxnet_training import (
+    BATCH,
+    CLASSES,
+    HYBRID,
+    IMAGES,
+    LABELS,
+    assert_close,
+    assert_equal_on_all_ranks,
+    half_model,
+    loss_of,
+    model,
+    part_of_rank,
+    reference,
+    train,
+    values_of,
+)
+from mxnet import autograd, gluon, nd
+from support.expect import expect_error
+
+from byteps import rank, size
+from byteps.errors import InvalidArgumentError, UnsupportedError
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01},
+    "nag": {"learning_rate": 0.1, "momentum": 0.9},
+    "adam": {"learning_rate": 0.01},
+}
+
+
+def case_distributed_trainer() -> None:
+    for hybrid in HYBRID:
+        for optimizer, options in OPTIMIZERS.items():
+            values = train(
+                model(rank(), hybrid),
+                lambda net, name=optimizer, its=options: bps.DistributedTrainer(net.collect_params(), name, its),
+            )
+            assert_equal_on_all_ranks(values)
+            expected = reference(optimizer, options, lambda seed, flags=hybrid: model(seed, flags))
+            assert_close(values, expected, 1e-4 if optimizer == "adam" else 1e-5)
+
+
+def case_distributed_trainer_in_half_precision() -> None:
+    options = {"learning_rate": 0.1, "momentum": 0.9, "multi_precision": True}
+    net = half_model(rank())
+    values = train(net, lambda net: bps.DistributedTrainer(net.collect_params(), "sgd", options))
+    assert {value.dtype for value in values} == {np.dtype("float16")}
+    assert_equal_on_all_ranks(values)
+    assert_close(values, reference("sgd", options, half_model), 5e-3)
+
+
+def case_trainer_with_the_kvstore() -> None:
+    for flag in (None, False):
+        for optimizer, options in OPTIMIZERS.items():
+            values = train(
+                model(0),
+                lambda net, name=optimizer, its=options, flag=flag: gluon.Trainer(
+                    net.collect_params(), name, dict(its), kvstore="dist_byteps", update_on_kvstore=flag
+                ),
+                step_size=BATCH,
+            )
+            assert_equal_on_all_ranks(values)
+            assert_close(values, reference(optimizer, options), 1e-4 if optimizer == "adam" else 1e-5)
+
+
+def case_trainer_with_a_distributed_optimizer() -> None:
+    for optimizer, options in OPTIMIZERS.items():
+
+        def trainer(net: gluon.Block, name: str = optimizer, its: Any = options) -> gluon.Trainer:
+            bps.broadcast_parameters(net.collect_params())
+            distributed = bps.DistributedOptimizer(mx.optimizer.create(name, **its))
+            assert type(distributed).__name__.lower() == name
+            return gluon.Trainer(net.collect_params(), distributed, kvstore=None)
+
+        values = train(model(rank()), trainer)
+        assert_equal_on_all_ranks(values)
+        assert_close(values, reference(optimizer, options), 1e-4 if optimizer == "adam" else 1e-5)
+
+
+def case_multi_precision_of_every_optimizer_that_has_it() -> None:
+    for name in ("sgd", "nag", "adam", "lamb"):
+        options = {"learning_rate": 0.05, "multi_precision": True}
+
+        def trainer(net: gluon.Block, name: str = name, its: Any = options) -> gluon.Trainer:
+            bps.broadcast_parameters(net.collect_params())
+            distributed = bps.DistributedOptimizer(mx.optimizer.create(name, **its))
+            return gluon.Trainer(net.collect_params(), distributed, kvstore=None)
+
+        values = train(half_model(rank()), trainer)
+        assert_equal_on_all_ranks(values)
+        assert_close(values, reference(name, options, half_model), 5e-3 if name in ("sgd", "nag") else 5e-2)
+
+
+def case_gradients_that_add_up_over_several_passes() -> None:
+    def trainer(net: gluon.Block) -> gluon.Trainer:
+        net.collect_params().setattr("grad_req", "add")
+        return bps.DistributedTrainer(net.collect_params(), "sgd", OPTIMIZERS["sgd"])
+
+    values = train(model(rank()), trainer, passes=2)
+    assert_close(values, reference("sgd", OPTIMIZERS["sgd"]))
+
+
+def case_another_root_and_compression() -> None:
+    options = {"learning_rate": 0.1}
+    values = train(
+        model(0 if rank() == size() - 1 else rank() + 5),
+        lambda net: bps.DistributedTrainer(
+            net.collect_params(), "sgd", options, root_rank=size() - 1, compression_params={"fp16": True}
+        ),
+    )
+    assert_equal_on_all_ranks(values)
+    assert_close(values, reference("sgd", options), 1e-3)
+
+
+def case_several_devices_of_each_rank() -> None:
+    devices = [mx.cpu(0), mx.cpu(1)]
+    for kvstore in (None, "dist_byteps"):
+        net = model(rank() if kvstore is None else 0)
+        net.collect_params().reset_ctx(devices)
+        if kvstore is None:
+            trainer = bps.DistributedTrainer(net.collect_params(), "sgd", OPTIMIZERS["sgd"])
+        else:
+            trainer = gluon.Trainer(net.collect_params(), "sgd", dict(OPTIMIZERS["sgd"]), kvstore=kvstore)
+        for images, labels in zip(IMAGES, LABELS, strict=True):
+            x, y = part_of_rank(images), part_of_rank(labels)
+            with autograd.record():
+                losses = [
+                    loss_of(net(nd.array(xs, ctx=device)), nd.array(ys, ctx=device))
+                    for xs, ys, device in zip(np.split(x, 2), np.split(y, 2), devices, strict=True)
+                ]
+            autograd.backward(losses)
+            trainer.step(len(x) if kvstore is None else BATCH)
+        for parameter in net.collect_params().values():
+            assert np.array_equal(parameter.data(devices[0]).asnumpy(), parameter.data(devices[1]).asnumpy())
+        values = [parameter.data(devices[0]).asnumpy() for parameter in net.collect_params().values()]
+        assert_close(values, reference("sgd", OPTIMIZERS["sgd"]))
+
+
+def case_gradients_that_some_ranks_do_not_have() -> None:
+    """Layer 0 is everybody's, layer 1 that of rank 0 alone, and layer 2 nobody's."""
+    layers = [gluon.nn.Dense(1, in_units=1, use_bias=False, prefix=f"layer{number}_") for number in range(3)]
+    params: dict[str, Any] = {}
+    for layer in layers:
+        layer.initialize(mx.init.Constant(1))
+        params.update(layer.collect_params())
+    trainer = bps.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+    for step in range(3):
+        with autograd.record():
+            out = layers[0](nd.ones((1, 1)))
+            if rank() == 0:
+                out = out + layers[1](nd.ones((1, 1)))
+        out.backward()
+        trainer.step(1, ignore_stale_grad=True)
+        weights = [float(layer.weight.data().asscalar()) for layer in layers]
+        assert np.allclose(weights, [1 - (step + 1), 1 - (step + 1) / size(), 1])
+    with autograd.record():
+        out = layers[0](nd.ones((1, 1)))
+    out.backward()
+    with expect_error(UserWarning, "layer1_weight"):  # as in gluon
+        trainer.step(1)
+
+
+def case_gradients_are_clipped_between_exchange_and_update() -> None:
+    net = model(rank())
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    with autograd.record():
+        loss = loss_of(net(nd.array(part_of_rank(IMAGES[0]))), nd.array(part_of_rank(LABELS[0])))
+    loss.backward()
+    trainer.allreduce_grads()
+    gradients = [each.grad() for each in net.collect_params().values() if each.grad_req != "null"]
+    assert_equal_on_all_ranks([gradient.asnumpy() for gradient in gradients])
+    gluon.utils.clip_global_norm(gradients, 0.01)
+    trainer.update(len(part_of_rank(IMAGES[0])))
+    assert_equal_on_all_ranks(values_of(net))
+
+
+def case_states_of_a_trainer_are_those_of_a_plain_one() -> None:
+    net = model(0)
+    trainer = bps.DistributedTrainer(net.collect_params(), "adam")
+    with autograd.record():
+        loss = loss_of(net(nd.array(part_of_rank(IMAGES[0]))), nd.array(part_of_rank(LABELS[0])))
+    loss.backward()
+    trainer.step(BATCH)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "states"))
+        trainer.save_states(path)
+        plain = gluon.Trainer(net.collect_params(), "adam", kvstore=None)
+        plain.load_states(path)
+        trainer.load_states(path)
+    distributed = bps.DistributedOptimizer(mx.optimizer.create("adam", learning_rate=0.5))
+    copy = pickle.loads(pickle.dumps(distributed))
+    assert type(copy) is mx.optimizer.Adam
+    assert copy.learning_rate == 0.5
+
+
+def symbol() -> mx.sym.Symbol:
+    data = mx.sym.Variable("data")
+    hidden = mx.sym.Convolution(data, kernel=(3, 3), num_filter=8, name="conv")
+    hidden = mx.sym.Activation(hidden, act_type="relu")
+    return mx.sym.SoftmaxOutput(mx.sym.FullyConnected(hidden, num_hidden=CLASSES, name="dense"), name="softmax")
+
+
+def fit(kvstore: Any, optimizer: Any, *, seed: int, whole: bool = False, contexts: Any = None) -> list[np.ndarray]:
+    """The parameters after an epoch of Module.fit."""
+    images, labels = (IMAGES, LABELS) if whole else (map(part_of_rank, IMAGES), map(part_of_rank, LABELS))
+    images, labels = np.concatenate(list(images)), np.concatenate(list(labels))
+    mx.random.seed(seed)
+    module = mx.mod.Module(symbol(), context=contexts or mx.cpu())
+    module.fit(
+        mx.io.NDArrayIter(images, labels, len(images) // len(IMAGES)),
+        num_epoch=1,
+        kvstore=kvstore,
+        initializer=mx.init.Xavier(),
+        optimizer=optimizer,
+        optimizer_params=() if isinstance(optimizer, mx.optimizer.Optimizer) else OPTIMIZERS[optimizer],
+    )
+    return [array.asnumpy() for _, array in sorted(module.get_params()[0].items())]
+
+
+def case_module_fit() -> None:
+    for optimizer in OPTIMIZERS:
+        expected = fit(None, optimizer, seed=0, whole=True)
+        for kvstore in ("dist_byteps", mx.kv.create("dist_byteps")):
+            values = fit(kvstore, optimizer, seed=rank())
+            assert_equal_on_all_ranks(values)
+            assert_close(values, expected, 1e-4 if optimizer == "adam" else 1e-5)
+
+
+def case_module_fit_on_several_devices() -> None:
+    values = fit("dist_byteps", "sgd", seed=rank(), contexts=[mx.cpu(0), mx.cpu(1)])
+    assert_equal_on_all_ranks(values)
+    assert_close(values, fit(None, "sgd", seed=0, whole=True))
+
+
+def case_module_fit_with_a_distributed_optimizer() -> None:
+    options = {**OPTIMIZERS["sgd"], "rescale_grad": size() / BATCH}
+    values = fit(None, bps.DistributedOptimizer(mx.optimizer.SGD(**options)), seed=0)
+    assert_equal_on_all_ranks(values)
+    plain = mx.optimizer.SGD(**{**options, "rescale_grad": 1 / BATCH})
+    assert_close(values, fit(None, plain, seed=0, whole=True))
+
+
+def case_what_a_kvstore_keeps() -> None:
+    store = mx.kv.create("dist_byteps")
+    assert (store.rank, store.num_workers, store.type) == (rank(), size(), "dist_sync_byteps")
+    total = size() * (size() + 1) // 2
+    mine = nd.full((3,), rank() + 1)
+    out = nd.zeros((3,))
+    store.init("a", mine)
+    store.pull("a", out=out)
+    assert out.asnumpy().tolist() == [1, 1, 1]  # rank 0's
+    store.push("a", mine)
+    store.pull("a", out=out)
+    assert out.asnumpy().tolist() == [total] * 3
+    store.pushpull(["b", "c"], [mine, mine * 2], out=[out, mine])
+    assert out.asnumpy().tolist() == [total] * 3
+    assert mine.asnumpy().tolist() == [2 * total] * 3
+    store.set_gradient_compression({"type": "fp16"})
+    store.pushpull("d", mine)
+    assert mine.asnumpy().tolist() == [2 * total * size()] * 3
+    store.barrier()
+    with expect_error(InvalidArgumentError, "'e'", "init('e', value)"):
+        store.pull("e", out=out)
+    with expect_error(UnsupportedError, "'type'"):
+        store.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    with expect_error(InvalidArgumentError, "update_on_kvstore", "BYTEPS_ENABLE_ASYNC"):
+        store.set_optimizer(mx.optimizer.SGD())
+
+
+def case_no_kvstore_goes_unnoticed() -> None:
+    net = gluon.nn.Dense(1, in_units=1)
+    net.initialize()
+    loss_of(net(nd.ones((1, 1))), nd.ones((1,)))
+
+    def trainer(kvstore: str) -> gluon.Trainer:
+        trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore=kvstore)
+        with autograd.record():
+            out = net(nd.ones((1, 1)) * (rank() + 1))
+        out.backward()
+        trainer.step(size())
+        return trainer
+
+    for name in ("bytes", "horovod", "dist_sync", "dist_async", "distbyteps"):
+        with expect_error(InvalidArgumentError, f"'{name}'", "'dist_byteps'"):
+            trainer(name)
+    for name in ("byteps", "BytePS", "dist_byteps"):
+        assert trainer(name)._kvstore.type == "dist_sync_byteps"
+    assert_equal_on_all_ranks(values_of(net))
+    trainer("device")  # of this rank alone, as before
+
+
+def case_wrong_arguments() -> None:
+    net = model(0)
+    params = net.collect_params()
+    with expect_error(InvalidArgumentError, "DistributedTrainer", "plain optimizer"):
+        bps.DistributedTrainer(params, bps.DistributedOptimizer(mx.optimizer.SGD()))
+    with expect_error(InvalidArgumentError, "already"):
+        bps.DistributedOptimizer(bps.DistributedOptimizer(mx.optimizer.SGD()))
+    with expect_error(InvalidArgumentError, "'sgd'", "expected an Optimizer"):
+        bps.DistributedOptimizer("sgd")
+    with expect_error(InvalidArgumentError, "Average or Sum"):
+        bps.DistributedOptimizer(mx.optimizer.SGD(), op=bps.Max)
+    with expect_error(UnsupportedError, "'compressor'", "fp16"):
+        bps.DistributedTrainer(params, "sgd", compression_params={"compressor": "onebit"})
+    with expect_error(InvalidArgumentError, "root_rank"):
+        bps.DistributedTrainer(params, "sgd", root_rank=size())
+    with expect_error(ValueError, "list or dict"):  # as in gluon
+        bps.DistributedTrainer(3, "sgd")
+
+
+def case_parameters_that_differ() -> None:
+    if size() == 1:
+        return
+    net = gluon.nn.HybridSequential()
+    for _ in range(2 + (rank() == 1)):
+        net.add(gluon.nn.Dense(2, in_units=2))
+    net.initialize()
+    with expect_error(InvalidArgumentError, "DistributedTrainer", "rank 1", "parameter 4"):
+        bps.DistributedTrainer(net.collect_params(), "sgd")
+
+
+def case_two_trainers_with_parameters_of_the_same_numbers() -> None:
+    nets = [model(rank()), model(rank() + 1)]
+    trainers = [bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}) for net in nets]
+    for images, labels in zip(IMAGES, LABELS, strict=True):
+        for net, trainer in zip(nets, trainers, strict=True):
+            with autograd.record():
+                loss = loss_of(net(nd.array(part_of_rank(images))), nd.array(part_of_rank(labels)))
+            loss.backward()
+            trainer.step(len(part_of_rank(images)))
+    for net in nets:
+        assert_equal_on_all_ranks(values_of(net))
+    assert not np.array_equal(values_of(nets[0])[0], values_of(nets[1])[0])
