@@ -141,8 +141,8 @@ def check_synchronous(caller: str) -> None:
     """Raises UnsupportedError if the environment asks for asynchronous training; for who does not offer it."""
     if current_job().config.asynchronous:
         raise UnsupportedError(
-            f"{caller}: BYTEPS_ENABLE_ASYNC=1 asks for asynchronous training, which byteps has for PyTorch only "
-            "(byteps.torch.DistributedOptimizer): unset it to train synchronously"
+            f"{caller}: BYTEPS_ENABLE_ASYNC=1 asks for asynchronous training, which byteps has for PyTorch and MXNet "
+            "(their DistributedOptimizer): unset it to train synchronously"
         )
 
 

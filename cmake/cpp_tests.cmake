@@ -37,6 +37,10 @@ foreach(folder IN LISTS test_folders)
   set_tests_properties(${folder} PROPERTIES TIMEOUT ${LAST_RESORT_S})
 endforeach()
 
+# The test plays MXNet, whose functions are looked up in the program.
+target_link_libraries(mxnet_test PRIVATE mxnet_engine_objects)
+set_target_properties(mxnet_test PROPERTIES ENABLE_EXPORTS ON)
+
 # A few seeds, others than those of sim_test, with this build's sanitizers; tools/run_tests.py runs 10,000 in the release build.
 if(TARGET bps_sim)
   add_test(NAME simulator COMMAND bps_sim --from 201 --seeds 200)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -11,10 +11,14 @@ from mxnet.gluon.parameter import Parameter
 
 from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError
-from byteps.mxnet.exchange import Exchange
-from byteps.ops import ReduceOp, check_root
+from byteps.mxnet.exchange import any_rank
+from byteps.mxnet.ops import broadcast_
+from byteps.mxnet.tensor import copy_to_all
+from byteps.ops import check_root
 
-__all__ = ["broadcast_parameter", "broadcast_parameters"]
+__all__ = ["broadcast_arrays", "broadcast_parameter", "broadcast_parameters", "check_parameters"]
+
+PREFIX = "mxnet.broadcast."
 
 
 def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:
@@ -30,7 +34,7 @@ def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:
         root_rank: whose parameters.
 
     Raises:
-        InvalidArgumentError: something else is given. On all ranks: the numbers or dtypes of their parameters differ.
+        InvalidArgumentError: something else is given. On all ranks: their parameters differ.
     """
     check_root(root_rank)
     if not isinstance(params, Mapping) and not hasattr(params, "items"):
@@ -44,30 +48,51 @@ def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:
             raise InvalidArgumentError(
                 f"broadcast_parameters: '{name}' is {type(value).__name__}: expected an NDArray or a Parameter"
             )
-    lines = [f"parameter {number}: {np.dtype(value.dtype)}" for number, (_, value) in enumerate(named)]
-    exchange = Exchange(ReduceOp.Average)
-    check_agreement("broadcast_parameters", lines, f"{exchange.prefix}agreement")
-    for number, (_, value) in enumerate(named):
+    values = [value for _, value in named]
+    check_parameters("broadcast_parameters", values, PREFIX)
+    for number, value in enumerate(values):
         if isinstance(value, Parameter):
-            broadcast_parameter(value, number, exchange, root_rank)
+            broadcast_parameter(value, number, root_rank, PREFIX)
         else:
-            exchange.broadcast(number, [value], root_rank)
+            broadcast_arrays([value], number, root_rank, PREFIX)
 
 
-def broadcast_parameter(parameter: Parameter, number: int, exchange: Exchange, root_rank: int) -> None:
+def check_parameters(caller: str, values: Sequence[Any], prefix: str) -> None:
+    """Raises InvalidArgumentError on all ranks if their arrays or Parameters differ. Blocks until all have called it.
+
+    Shapes count where all ranks know them.
+    """
+    lines = [f"parameter {number}: {np.dtype(value.dtype)}" for number, value in enumerate(values)]
+    check_agreement(caller, lines, f"{prefix}dtypes")
+    unknown = any_rank([isinstance(value, Parameter) and value._data is None for value in values], f"{prefix}unknown")
+    lines = [
+        f"{line} {'?' if how else list(value.shape)}" for line, value, how in zip(lines, values, unknown, strict=True)
+    ]
+    check_agreement(caller, lines, f"{prefix}shapes")
+
+
+def broadcast_parameter(parameter: Parameter, number: int, root_rank: int, prefix: str) -> None:
     """Replaces a parameter of gluon by rank `root_rank`'s, now or as soon as it is initialized.
 
     Raises:
         InvalidArgumentError: nobody has called initialize().
     """
     if parameter._data is not None:
-        exchange.broadcast(number, parameter.list_data(), root_rank)
+        broadcast_arrays(parameter.list_data(), number, root_rank, prefix)
     elif parameter._deferred_init:
-        _call_after_init(parameter, lambda: exchange.broadcast(number, parameter.list_data(), root_rank))
+        _call_after_init(parameter, lambda: broadcast_arrays(parameter.list_data(), number, root_rank, prefix))
     else:
         raise InvalidArgumentError(
             f"broadcast_parameters: Parameter '{parameter.name}' has no value: call initialize() on the model first"
         )
+
+
+def broadcast_arrays(arrays: Sequence[mx.nd.NDArray], key: int | str, root_rank: int, prefix: str) -> None:
+    """Replaces the arrays, one for each of this rank's devices, by the first one of rank `root_rank`."""
+    array = arrays[0]
+    kind = f"{np.dtype(array.dtype)}.{'x'.join(map(str, array.shape))}"  # a name is bound to its first size
+    broadcast_(array, root_rank, f"{prefix}parameter.{key}.{kind}")
+    copy_to_all(array, arrays)
 
 
 def _call_after_init(parameter: Parameter, then: Callable[[], None]) -> None:

@@ -9,11 +9,11 @@ from typing import TypeAlias
 import mxnet as mx
 
 from byteps.mxnet.compression import Compression, Compressor
-from byteps.mxnet.ops import broadcast_, byteps_push_pull
+from byteps.mxnet.ops import byteps_push_pull
 from byteps.mxnet.tensor import copy_to_all, sum_of_devices
 from byteps.ops import ReduceOp
 
-__all__ = ["Exchange", "priority_of"]
+__all__ = ["Exchange", "any_rank", "priority_of"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
@@ -36,14 +36,12 @@ class Exchange:
         byteps_push_pull(gradient, 0, priority, name, op=self._op, compression=self.compression)
         copy_to_all(gradient, gradients)
 
-    def broadcast(self, key: int | str, arrays: Sequence[NDArray], root_rank: int) -> None:
-        """Replaces the arrays, one for each of this rank's devices, by the first one of rank `root_rank`."""
-        broadcast_(arrays[0], root_rank, f"{self.prefix}parameter.{key}")
-        copy_to_all(arrays[0], arrays)
 
-    def find_maximum(self, what: str, array: NDArray) -> None:
-        """Replaces each element by the largest that a rank has."""
-        byteps_push_pull(array, name=f"{self.prefix}{what}", op=ReduceOp.Max)
+def any_rank(flags: Sequence[bool], name: str) -> list[bool]:
+    """Which of the flags are set on some rank. Blocks until all ranks have called it, with as many flags."""
+    array = mx.nd.array(flags, dtype="uint8", ctx=mx.cpu())
+    byteps_push_pull(array, name=f"{name}.{len(flags)}", op=ReduceOp.Max)
+    return [bool(flag) for flag in array.asnumpy()]
 
 
 def priority_of(key: int | str) -> int:

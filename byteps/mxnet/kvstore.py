@@ -18,6 +18,7 @@ import mxnet.module.module
 from mxnet.kvstore import KVStoreBase
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.mxnet.broadcast import broadcast_arrays
 from byteps.mxnet.exchange import Exchange
 from byteps.mxnet.optimizer import DistributedOptimizer
 from byteps.mxnet.tensor import copy_to_all, sum_of_devices
@@ -88,7 +89,7 @@ class BytepsStore(KVStoreBase):
         for each, values, outs in _by_key(key, value, out):
             targets = _listed(outs)
             copy_to_all(values if isinstance(values, mx.nd.NDArray) else values[0], targets)
-            self._exchange.broadcast(each, targets, 0)
+            broadcast_arrays(targets, each, 0, self._exchange.prefix)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Gives `out`, by default `value`, the sum of all ranks' values.
@@ -106,7 +107,7 @@ class BytepsStore(KVStoreBase):
         """Keeps rank 0's value, for `push` and `pull`."""
         for each, values, _ in _by_key(key, value, value):
             self._values[each] = _listed(values)[0].copy()
-            self._exchange.broadcast(each, [self._values[each]], 0)
+            broadcast_arrays([self._values[each]], each, 0, self._exchange.prefix)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Replaces what is kept by the sum of all ranks' values, or updates it by them if there is an optimizer."""
@@ -212,11 +213,11 @@ def _creating(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_native(name: str) -> None:
-    """Raises InvalidArgumentError if MXNet's own store of that name does not exist, or would wait for its own servers."""
+    """Raises InvalidArgumentError if MXNet has no store of that name, or one that would wait for servers of its own."""
     if "dist" in name and is_initialized():
         raise InvalidArgumentError(
-            f"kvstore '{name}': MXNet's own distributed kvstores need processes of MXNet, which a job of byteps does not "
-            "have: use 'dist_byteps'"
+            f"kvstore '{name}': MXNet's own distributed kvstores need processes of MXNet, which a job of byteps does "
+            "not have: use 'dist_byteps'"
         )
     if not any(part in name for part in ("dist", *_LOCAL)):
         raise InvalidArgumentError(

@@ -57,7 +57,7 @@ def stage(array: NDArray, what: str, *, any_dtype: bool = False) -> Staged:
         raise InvalidArgumentError(
             f"{what}: dtype {name} is not supported: expected {', '.join(DTYPE_CODES)}; convert it with astype()"
         )
-    if found.storage_type == _DENSE and found.device_type != _GPU:
+    if found.storage_type == _DENSE and not _is_on_gpu(found):
         return Staged(array, *_extent(found, name), _nothing)
     copy = _dense_copy(array, found, what)
     if found.storage_type == _ROW_SPARSE:
@@ -75,7 +75,11 @@ def _dense_copy(array: NDArray, found: Description, what: str) -> NDArray:
     if found.storage_type not in (_DENSE, _ROW_SPARSE):
         raise UnsupportedError(f"{what}: an array of storage type '{array.stype}': pass array.tostype('default')")
     dense = array.tostype("default") if found.storage_type == _ROW_SPARSE else array
-    return dense.as_in_context(mx.cpu_pinned(found.device_id)) if found.device_type == _GPU else dense
+    return dense.copyto(mx.cpu_pinned(found.device_id)) if _is_on_gpu(found) else dense
+
+
+def _is_on_gpu(found: Description) -> bool:
+    return bool(found.device_type == _GPU)
 
 
 def _nothing() -> None:

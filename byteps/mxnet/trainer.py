@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import mxnet as mx
-import numpy as np
 from mxnet.gluon.parameter import Parameter
 
 from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.mxnet.broadcast import broadcast_parameter
+from byteps.mxnet.broadcast import broadcast_arrays, broadcast_parameter, check_parameters
 from byteps.mxnet.compression import Compression, Compressor
-from byteps.mxnet.exchange import Exchange
+from byteps.mxnet.exchange import Exchange, any_rank
 from byteps.mxnet.optimizer import DistributedOptimizer, is_distributed
 from byteps.ops import ReduceOp, check_root
 from byteps.runtime import current_job
@@ -65,10 +64,13 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._asynchronous = current_job().config.asynchronous
         if self._asynchronous:
             DistributedOptimizer(self._optimizer)
-        lines = [_describe(number, parameter) for number, parameter in enumerate(self._params)]
-        check_agreement("DistributedTrainer", lines, f"{self._exchange.prefix}agreement")
+        in_order = list(params.values()) if hasattr(params, "values") else self._params  # gluon sorts them by name
+        self._places = {parameter: place for place, parameter in enumerate(in_order)}
+        requests = [f"parameter {n}: grad_req '{each.grad_req}'" for n, each in enumerate(self._params)]
+        check_agreement("DistributedTrainer", requests, f"{self._exchange.prefix}requests")
+        check_parameters("DistributedTrainer", self._params, self._exchange.prefix)
         for number, parameter in enumerate(self._params):
-            broadcast_parameter(parameter, number, self._exchange, root_rank)
+            broadcast_parameter(parameter, number, root_rank, self._exchange.prefix)
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """As in gluon.
@@ -98,7 +100,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         for parameter in self._params_to_init:
             if parameter._data is not None:
                 number = self._param2idx[parameter.name]
-                self._exchange.broadcast(number, parameter.list_data(), self._root_rank)
+                broadcast_arrays(parameter.list_data(), number, self._root_rank, self._exchange.prefix)
         self._params_to_init = []
 
     def _allreduce_grads(self) -> None:
@@ -108,14 +110,14 @@ class DistributedTrainer(mx.gluon.Trainer):
         if self._ignores_stale:
             trained = self._fresh_anywhere(trained)
         for number in trained:
-            self._exchange.reduce(number, self._params[number].list_grad(), -number)
+            parameter = self._params[number]
+            self._exchange.reduce(number, parameter.list_grad(), -self._places[parameter])
 
     def _fresh_anywhere(self, trained: list[int]) -> list[int]:
         """Those of the parameters that some rank has a new gradient of. Where this rank has none, 0 is its part."""
         mine = {number: any(data._fresh_grad for data in self._params[number].list_data()) for number in trained}
-        fresh = mx.nd.array([mine[number] for number in trained], dtype="uint8", ctx=mx.cpu())
-        self._exchange.find_maximum("fresh", fresh)
-        numbers = [number for number, is_fresh in zip(trained, fresh.asnumpy(), strict=True) if is_fresh]
+        fresh = any_rank([mine[number] for number in trained], f"{self._exchange.prefix}fresh")
+        numbers = [number for number, is_fresh in zip(trained, fresh, strict=True) if is_fresh]
         for number in numbers:
             for data, gradient in zip(self._params[number].list_data(), self._params[number].list_grad(), strict=True):
                 if not data._fresh_grad:
@@ -138,7 +140,3 @@ def compressor_of(params: Mapping[str, Any] | None) -> type[Compressor]:
             "{'fp16': True}"
         )
     return Compression.fp16 if half else Compression.none
-
-
-def _describe(number: int, parameter: Parameter) -> str:
-    return f"parameter {number}: {np.dtype(parameter.dtype)}, grad_req '{parameter.grad_req}'"

@@ -20,7 +20,9 @@ STEPS = 40
 TARGET = np.array([[1.0, -2.0, 3.0]], dtype="float32")
 
 
-def regress(make_trainer: Callable[[gluon.Block], gluon.Trainer], settle: Callable[[gluon.Trainer], None]) -> gluon.Block:
+def regress(
+    make_trainer: Callable[[gluon.Block], gluon.Trainer], settle: Callable[[gluon.Trainer], None]
+) -> gluon.Block:
     """Fits a plane, at another pace on each rank."""
     net = gluon.nn.Dense(1, in_units=3, use_bias=False)
     net.initialize(mx.init.Constant(rank()))

@@ -26,7 +26,7 @@ class Bomb(autograd.Function):
     steps = 0
 
     def forward(self, x: nd.NDArray) -> nd.NDArray:
-        return x
+        return x.copy()
 
     def backward(self, gradient: nd.NDArray) -> nd.NDArray:
         Bomb.steps += 1

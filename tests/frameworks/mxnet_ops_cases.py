@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import random
 import threading
+from unittest import mock
 
 import byteps.mxnet as bps  # before mxnet
 import mxnet as mx
 import numpy as np
 from mxnet import nd
+from byteps.mxnet import tensor
 from mxnet.base import MXNetError
 from support.expect import expect_error
 
@@ -80,6 +82,33 @@ def case_sparse_rows() -> None:
     np.testing.assert_array_equal(rows.asnumpy(), expected)
     with expect_error(UnsupportedError, "'csr'", "tostype"):
         bps.byteps_push_pull(nd.array(dense).tostype("csr"), name="csr")
+
+
+def case_arrays_of_a_gpu_go_through_the_host() -> None:
+    """With a second CPU device for the GPU, which this machine lacks."""
+    gpu = mx.cpu(1)
+    copies = []
+
+    def pinned(device_id: int) -> mx.Context:
+        copies.append(device_id)
+        return mx.cpu(0)
+
+    on_gpu = mock.patch.object(tensor, "_is_on_gpu", lambda found: found.device_id == 1)
+    with on_gpu, mock.patch.object(mx, "cpu_pinned", pinned):
+        array = nd.full((5, 2), rank() + 1, ctx=gpu)
+        bps.byteps_push_pull(array, name="gpu", op=bps.Sum)
+        assert array.context == gpu
+        assert_all(array, sum_of_ranks())
+        bps.byteps_push_pull(array, name="gpu.half", compression=bps.Compression.fp16)
+        assert_all(array, sum_of_ranks())
+        rows = nd.full((3, 2), rank() + 1, ctx=gpu).tostype("row_sparse")
+        bps.byteps_push_pull(rows, name="gpu.rows", op=bps.Sum)
+        assert rows.context == gpu
+        assert_all(rows, sum_of_ranks())
+        flags = nd.array([rank() == 0, 0], dtype="bool", ctx=gpu)
+        bps.broadcast_(flags, 0, "gpu.flags")
+        assert flags.asnumpy().tolist() == [1, 0]
+    assert copies == [1] * 4
 
 
 def case_arrays_that_one_dnn_has_put_into_its_own_layout() -> None:
@@ -280,6 +309,9 @@ def case_broadcast_parameters_that_differ() -> None:
         dtype = "float32" if rank() else "float64"
         with expect_error(InvalidArgumentError, "parameter 0: float64", "parameter 0: float32"):
             bps.broadcast_parameters({"a": nd.ones((2,), dtype=dtype)})
+        shape = (2, 3) if rank() else (3, 2)
+        with expect_error(InvalidArgumentError, "parameter 0: float32 [3, 2]", "parameter 0: float32 [2, 3]"):
+            bps.broadcast_parameters({"a": nd.ones(shape)})
 
 
 def case_the_data_loader_forks_while_push_pulls_are_on_their_way() -> None:

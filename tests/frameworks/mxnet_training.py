@@ -119,4 +119,5 @@ def assert_close(got: list[np.ndarray], expected: list[np.ndarray], tolerance: f
 def assert_equal_on_all_ranks(values: list[np.ndarray]) -> None:
     for root in range(size()):
         theirs = bps.broadcast_object(values, root)
-        assert all(np.array_equal(one, other) for one, other in zip(values, theirs, strict=True)), f"rank {root} differs"
+        equal = [np.array_equal(one, other) for one, other in zip(values, theirs, strict=True)]
+        assert all(equal), f"rank {root} differs in {equal.index(False)}"

@@ -162,7 +162,7 @@ def case_gradients_that_some_ranks_do_not_have() -> None:
                 out = out + layers[1](nd.ones((1, 1)))
         out.backward()
         trainer.step(1, ignore_stale_grad=True)
-        weights = [float(layer.weight.data().asscalar()) for layer in layers]
+        weights = [layer.weight.data().asnumpy().item() for layer in layers]
         assert np.allclose(weights, [1 - (step + 1), 1 - (step + 1) / size(), 1])
     with autograd.record():
         out = layers[0](nd.ones((1, 1)))

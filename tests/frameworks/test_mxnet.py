@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -24,7 +23,8 @@ JOBS = [
     for ranks in counts
 ]
 ASYNC_JOBS = [
-    CaseJob("frameworks.mxnet_async_cases", ranks, python=PYTHON, env=(("BYTEPS_ENABLE_ASYNC", "1"),)) for ranks in (1, 3)
+    CaseJob("frameworks.mxnet_async_cases", ranks, python=PYTHON, env=(("BYTEPS_ENABLE_ASYNC", "1"),))
+    for ranks in (1, 3)
 ]
 # The engine that has no threads: what is told to it is done when the call returns, and errors come from there.
 NAIVE_JOBS = [
@@ -33,6 +33,7 @@ NAIVE_JOBS = [
 ]
 ALL_JOBS = [*JOBS, *ASYNC_JOBS, *NAIVE_JOBS]
 LOST_RANK = Path(__file__).with_name("mxnet_lost_rank.py")
+EARLY_END = Path(__file__).with_name("mxnet_early_end_program.py")
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +61,9 @@ def test_a_rank_that_dies_while_the_others_train(mode: str, tmp_path: Path) -> N
         assert survivor.returncode == 3, survivor.output
         assert "\nPeerLostError " in survivor.output, survivor.output
         assert "rank 1 (host" in survivor.output, survivor.output
+
+
+def test_a_program_may_end_before_its_arrays_are_computed(tmp_path: Path) -> None:
+    with started_job([EARLY_END], 2, tmp_path, python=PYTHON) as running:
+        finished = running.wait(deadline_s=60)
+    assert [each.returncode for each in finished] == [0, 0], [each.output for each in finished]

@@ -30,6 +30,7 @@ struct Call {
                .op = static_cast<uint8_t>(reduce_op),
                .root = 0,
                .priority = 0,
+               .staleness = 0,
                .on_done = &Call::on_done,
                .context = this};
   }

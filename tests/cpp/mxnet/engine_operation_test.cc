@@ -1,0 +1,272 @@
+#include "mxnet/engine_operation.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace byteps::mxnet {
+namespace {
+
+// What an NDArray is to the library: its first word points to its storage.
+struct FakeStorage {
+  std::array<float, 4> data{};
+  bool is_reordered = false;
+  bool has_data = true;
+};
+struct FakeArray {
+  FakeStorage* storage;
+};
+
+// MXNet's engine, whose operations run when the test says so, and the core, whose push_pulls do.
+struct Fake {
+  struct Pushed {
+    void (*run)(void*, void*, void*);
+    void* param;
+    void (*deleter)(void*);
+    std::vector<void*> writes;
+  };
+  std::optional<Pushed> pushed;
+  bool is_naive = false;
+  int arrays = 0;  // handles that were not freed
+  std::string last_error;
+
+  std::optional<BpsPushPull> asked;
+  std::string asked_name;
+  bool core_answers_at_once = false;
+
+  int completions = 0;
+  std::string error;
+  const BpsMxnetLane* lane = nullptr;
+  bool lane_had_failed = false;  // at completion
+};
+Fake* fake = nullptr;
+
+void on_complete(void* /*engine*/, void* param, const Error* error) {
+  auto& its = *static_cast<Fake*>(param);
+  ++its.completions;
+  its.error = error == nullptr ? "" : error->what();
+  its.lane_had_failed = its.lane != nullptr && its.lane->failed != 0;
+}
+
+void run_pushed() {
+  OnComplete completion{&on_complete, nullptr, fake};
+  fake->pushed->run(nullptr, &completion, fake->pushed->param);
+}
+
+void end_pushed() { fake->pushed->deleter(fake->pushed->param); }
+
+void core_push_pull(const BpsPushPull* request) {
+  fake->asked = *request;
+  fake->asked_name.assign(request->name, request->name_bytes);
+  if (fake->core_answers_at_once) request->on_done(request->context, 0, "");
+}
+
+constexpr BpsCApi kCore{.version = BPS_C_API_VERSION, .push_pull = &core_push_pull};
+
+class EngineOperationTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    fake = &fake_;
+    ASSERT_EQ(bps_mxnet_set_core(&kCore), 0u);
+    ASSERT_EQ(bps_mxnet_set_engine(dlopen(nullptr, RTLD_NOW)), 0);
+    fake_.lane = &lane_;
+    request_.lane = &lane_;
+  }
+  void TearDown() override { EXPECT_EQ(fake_.arrays, 0); }
+
+  void answer(int code, const char* message) { fake_.asked->on_done(fake_.asked->context, code, message); }
+
+  Fake fake_;
+  FakeStorage storage_;
+  FakeStorage input_storage_;
+  FakeArray array_{&storage_};
+  FakeArray input_{&input_storage_};
+  FakeArray lane_array_{nullptr};
+  BpsMxnetLane lane_{&lane_array_, 0};
+  BpsMxnetPushPull request_{.name = "weights",
+                            .name_bytes = 6,
+                            .bytes = 16,
+                            .input = &array_,
+                            .output = &array_,
+                            .lane = &lane_,
+                            .dtype = 3,
+                            .op = 1,
+                            .root = 2,
+                            .priority = -7,
+                            .staleness = 5};
+};
+
+TEST_F(EngineOperationTest, AsksTheCoreWhenTheEngineRunsIt) {
+  ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
+  EXPECT_FALSE(fake_.asked);
+  EXPECT_EQ(fake_.pushed->writes, (std::vector<void*>{&array_, &lane_array_}));
+  run_pushed();
+  EXPECT_TRUE(storage_.is_reordered);
+  EXPECT_EQ(fake_.asked_name, "weight");
+  EXPECT_EQ(fake_.asked->input, storage_.data.data());
+  EXPECT_EQ(fake_.asked->output, storage_.data.data());
+  EXPECT_EQ(fake_.asked->bytes, 16u);
+  EXPECT_EQ(fake_.asked->dtype, 3);
+  EXPECT_EQ(fake_.asked->op, 1);
+  EXPECT_EQ(fake_.asked->root, 2u);
+  EXPECT_EQ(fake_.asked->priority, -7);
+  EXPECT_EQ(fake_.asked->staleness, 5);
+  EXPECT_EQ(fake_.completions, 0);
+  std::thread([this] { answer(0, ""); }).join();
+  EXPECT_EQ(fake_.completions, 1);
+  EXPECT_EQ(fake_.error, "");
+  end_pushed();
+  EXPECT_EQ(lane_.failed, 0);
+}
+
+TEST_F(EngineOperationTest, AnInputOfItsOwnIsWrittenToo) {
+  request_.input = &input_;
+  ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
+  EXPECT_EQ(fake_.pushed->writes, (std::vector<void*>{&array_, &lane_array_, &input_}));
+  run_pushed();
+  EXPECT_TRUE(input_storage_.is_reordered);
+  EXPECT_EQ(fake_.asked->input, input_storage_.data.data());
+  EXPECT_EQ(fake_.asked->output, storage_.data.data());
+  answer(0, "");
+  end_pushed();
+}
+
+TEST_F(EngineOperationTest, AnErrorIsToldByTheNameOfItsExceptionAfterTheLaneHasFailed) {
+  constexpr std::array kNames{"InvalidArgument", "NotInitialized", "Timeout",     "PeerLost", "Aborted",
+                              "DataLoss",        "Authentication", "Unsupported", "Internal"};
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    lane_.failed = 0;
+    ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
+    run_pushed();
+    answer(static_cast<int>(i) + 1, "what happened");
+    EXPECT_EQ(fake_.error, "byteps." + std::string(kNames[i]) + "Error: what happened");
+    EXPECT_TRUE(fake_.lane_had_failed);
+    end_pushed();
+  }
+}
+
+TEST_F(EngineOperationTest, ALaneFailsWithWhatTheEngineLeavesOut) {
+  ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
+  end_pushed();
+  EXPECT_EQ(lane_.failed, 1);
+  EXPECT_FALSE(fake_.asked);
+}
+
+TEST_F(EngineOperationTest, AnArrayWithoutDataIsAnError) {
+  storage_.has_data = false;
+  ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
+  run_pushed();
+  EXPECT_FALSE(fake_.asked);
+  EXPECT_EQ(fake_.error, "byteps.InternalError: no data here");
+  end_pushed();
+}
+
+TEST_F(EngineOperationTest, AnOperationThatRunsWithinThePushIsCompleteAfterIt) {
+  fake_.is_naive = fake_.core_answers_at_once = true;
+  ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
+  EXPECT_EQ(fake_.completions, 1);
+  end_pushed();
+  EXPECT_EQ(lane_.failed, 0);
+}
+
+TEST_F(EngineOperationTest, AnOperationThatRunsWithinThePushWaitsForAnotherThread) {
+  static constexpr BpsCApi kSlow{
+      .version = BPS_C_API_VERSION, .push_pull = [](const BpsPushPull* request) {
+        std::thread([request = *request] { request.on_done(request.context, 4, "rank 1 is lost"); }).detach();
+      }};
+  ASSERT_EQ(bps_mxnet_set_core(&kSlow), 0u);
+  fake_.is_naive = true;
+  EXPECT_EQ(bps_mxnet_push_pull(&request_), -1);  // MXNet's functions return what an operation throws
+  EXPECT_EQ(fake_.last_error, "byteps.PeerLostError: rank 1 is lost");
+  EXPECT_EQ(fake_.completions, 0);
+  end_pushed();
+  EXPECT_EQ(lane_.failed, 1);
+}
+
+TEST_F(EngineOperationTest, ArraysAreDescribedWithoutWaiting) {
+  BpsMxnetArray description{};
+  ASSERT_EQ(bps_mxnet_describe(&array_, &description), 0);
+  EXPECT_EQ(description.elements, 12);
+  EXPECT_EQ(description.dtype, 6);
+  EXPECT_EQ(description.storage_type, 1);
+  EXPECT_EQ(description.device_type, 2);
+  EXPECT_EQ(description.device_id, 3);
+}
+
+TEST(Libraries, OthersAreRefused) {
+  constexpr BpsCApi kNewer{.version = BPS_C_API_VERSION + 1, .push_pull = &core_push_pull};
+  EXPECT_EQ(bps_mxnet_set_core(&kNewer), static_cast<uint32_t>(BPS_C_API_VERSION));
+  void* libm = dlopen("libm.so.6", RTLD_NOW);
+  ASSERT_NE(libm, nullptr);
+  EXPECT_EQ(bps_mxnet_set_engine(libm), -1);
+  dlclose(libm);
+}
+
+}  // namespace
+}  // namespace byteps::mxnet
+
+// MXNet's functions.
+#define FAKE_MXNET extern "C" __attribute__((visibility("default"), used))
+
+namespace {
+using byteps::mxnet::fake;
+using byteps::mxnet::FakeArray;
+using byteps::mxnet::FakeStorage;
+}  // namespace
+
+FAKE_MXNET int MXEnginePushAsyncND(void (*run)(void*, void*, void*), void* param, void (*deleter)(void*),
+                                   const void* /*context*/, void** /*reads*/, int num_reads, void** writes,
+                                   int num_writes, const int* property, int /*priority*/,
+                                   const char* /*name*/, bool /*wait*/) {
+  EXPECT_EQ(num_reads, 0);
+  EXPECT_EQ(*property, 3);
+  fake->pushed = {run, param, deleter, std::vector<void*>(writes, writes + num_writes)};
+  if (!fake->is_naive) return 0;
+  try {
+    byteps::mxnet::run_pushed();
+    return 0;
+  } catch (const std::runtime_error& error) {
+    fake->last_error = error.what();
+    return -1;
+  }
+}
+
+FAKE_MXNET int MXShallowCopyNDArray(void* array, void** copy) {
+  ++fake->arrays;
+  *copy = new FakeArray(*static_cast<FakeArray*>(array));
+  return 0;
+}
+
+FAKE_MXNET int MXNDArrayFree(void* array) {
+  --fake->arrays;
+  delete static_cast<FakeArray*>(array);
+  return 0;
+}
+
+FAKE_MXNET int MXNDArrayGetData(void* array, void** data) {
+  FakeStorage& storage = *static_cast<FakeArray*>(array)->storage;
+  fake->last_error = "no data here";
+  *data = storage.data.data();
+  return storage.has_data ? 0 : -1;
+}
+
+FAKE_MXNET int MXNDArrayGetShapeEx(void* /*array*/, int* num_dims, const int** dims) {
+  static constexpr std::array kDims{3, 4};
+  *num_dims = 2;
+  *dims = kDims.data();
+  return 0;
+}
+
+FAKE_MXNET int MXNDArrayGetDType(void* /*array*/, int* dtype) { return *dtype = 6, 0; }
+FAKE_MXNET int MXNDArrayGetStorageType(void* /*array*/, int* type) { return *type = 1, 0; }
+FAKE_MXNET int MXNDArrayGetContext(void* /*array*/, int* type, int* id) { return *type = 2, *id = 3, 0; }
+FAKE_MXNET const char* MXGetLastError() { return fake->last_error.c_str(); }
+FAKE_MXNET void _ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv(void* storage) {
+  static_cast<FakeStorage*>(storage)->is_reordered = true;
+}
