@@ -6,14 +6,14 @@
 
 with the Python that has MXNet, and this folder's parent on PYTHONPATH.
 
-Cost: from the push to the end, of one element: one after the other, each waited for; many at once, on arrays of their
-own; and a chain on one array. Beside them the same with an operation of MXNet's own in place (v += 0), and with the core
-without an engine. They take turns; medians.
+Cost: from the push to the end, of one element: one at a time, each waited for; a chain on one array; and many at once,
+on arrays of their own. Beside them the same with the core, without an engine, and with an operation of MXNet's own in
+place (v += 0). They take turns; medians.
 
 Timeline: a step of equal layers, whose gradients become ready one after the other, the last layer's first. Times are
-those at which MXNet's engine began and ended an operation, as MXNet's profiler has seen them. A letter is a layer; on its
-line, `.` is between the start of the step and its gradient, `=` is while it travels. Above it, what the engine computes:
-`f` forward, `b` backward.
+those at which MXNet's engine began and ended an operation, as MXNet's profiler has seen them. A letter is a layer; on
+its line, `.` is between the start of the step and its gradient, `=` is while it travels. The line above them is what
+the engine computes: `f` forward, `b` backward.
 """
 
 from __future__ import annotations

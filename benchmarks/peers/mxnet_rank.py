@@ -133,7 +133,7 @@ class Training:
     def __init__(self, library: Library, kind: str, settings: Mapping[str, Any], samples: int) -> None:
         self._library = library
         mx.random.seed(0)
-        np.random.seed(0)  # noqa: NPY002: MXNet's initializers draw from it
+        np.random.seed(0)  # of which MXNet's initializers draw
         self._net, shape, classes = MODELS[kind](**settings)
         self._net.initialize(mx.init.Xavier())
         self._loss = gluon.loss.SoftmaxCrossEntropyLoss()
