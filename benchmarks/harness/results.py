@@ -110,6 +110,7 @@ def surroundings() -> dict[str, Any]:
             "torch": _version("torch"),
             "tensorflow": _version("tensorflow", "tensorflow-cpu"),
             "keras": _version("keras"),
+            "mxnet": _version_of_mxnet(),
             "OpenMPI": _output("mpirun", "--version").partition("\n")[0],
         },
     }
@@ -132,6 +133,13 @@ def _output(*command: str) -> str:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def _version_of_mxnet() -> str:
+    """In an environment of its own."""
+    folders = map(str, (ROOT / ".venv" / "mxnet" / "lib").glob("python*/site-packages"))
+    found = {each.name: each.version for each in metadata.distributions(path=list(folders))}
+    return f"{found['mxnet']}, numpy {found['numpy']}" if "mxnet" in found else "not installed"
 
 
 def _version(*packages: str) -> str:

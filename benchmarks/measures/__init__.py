@@ -9,5 +9,6 @@ MEASURES = (
     "overlap",
     "training",
     "training_tensorflow",
+    "training_mxnet",
     "system_calls",
 )

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.contender import Contender, Started
-from benchmarks.peers.places import OnHosts, Place, base_environment, popen
+from benchmarks.peers.places import ROOT, OnHosts, Place, base_environment, popen
 
 _SUM_RANK = [sys.executable, "-m", "benchmarks.peers.sum_rank"]
 _gloo_ports = itertools.count(29400)
 _grpc_ports = itertools.count(28400)
+_ps_lite_ports = itertools.count(27400)
+_MXNET_PYTHON = ROOT / ".venv" / "mxnet" / "bin" / "python"  # tools/bootstrap.sh bench makes it
 
 
 def byteps(
@@ -83,6 +86,44 @@ def keras_training(place: Place, method: str, name: str, settings: Mapping[str, 
     command = [sys.executable, "-m", "benchmarks.peers.keras_rank", method]
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "1", "KERAS_BACKEND": "tensorflow"}
     return _training(place, command, name, environment, quiet | dict(settings or {}), servers=not strategy)
+
+
+def mxnet_training(place: Place, method: str, name: str, settings: Mapping[str, str] | None = None) -> Contender:
+    """Ranks that train, as mxnet_rank.py does by one of byteps's methods or `nothing`."""
+    return _training(place, _mxnet_rank(method), name, lambda _: {}, settings or {}, servers=True)
+
+
+def mxnet_store(
+    place: Place, method: str, name: str, servers: int, settings: Mapping[str, str] | None = None
+) -> Contender:
+    """Ranks that train, as mxnet_rank.py does by one of MXNet's own stores, with so many servers of its."""
+
+    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+        shared = {
+            **base_environment(),
+            **(settings or {}),
+            "DMLC_PS_ROOT_URI": place.address(0),
+            "DMLC_PS_ROOT_PORT": port,
+            "DMLC_NUM_WORKER": str(place.ranks),
+            "DMLC_NUM_SERVER": str(servers),
+            "BENCH_SIZE": str(place.ranks),
+        }
+
+        def start(role: str, index: int, own: Mapping[str, str]) -> subprocess.Popen[Any]:
+            member = {"DMLC_ROLE": role, "DMLC_NODE_HOST": place.address(index)}
+            return popen(place, index, _mxnet_rank(method), shared | member | own, output)
+
+        ranks = [start("worker", rank, {**extra, "BENCH_RANK": str(rank)}) for rank in range(place.ranks)]
+        others = [start("scheduler", 0, {})]
+        others += [start("server", place.ranks + index, {}) for index in range(servers)]
+        return Started(ranks + others, place.ranks, others)
+
+    port = str(next(_ps_lite_ports))
+    return Contender(name, spawn)
+
+
+def _mxnet_rank(method: str) -> list[str]:
+    return [str(_MXNET_PYTHON), "-m", "benchmarks.peers.mxnet_rank", method]
 
 
 def _training(

@@ -141,10 +141,11 @@ int push_pull(const BpsMxnetPushPull& request) {
   if (count == 3 && !operation->input.refer_to(request.input)) return -1;
   operation->went_well = false;
   const auto deleter = [](void* argument) { delete static_cast<Operation*>(argument); };
+  const std::string title = "BytepsPushPull " + operation->name;  // in MXNet's profiles
   is_pushing = true;
   const int error =
       api->engine_push_async(&run, operation.release(), deleter, &kCpu, nullptr, 0, writes, count,
-                             &kCpuPrioritized, request.priority, "BytepsPushPull", false);
+                             &kCpuPrioritized, request.priority, title.c_str(), false);
   is_pushing = false;
   return error;
 }
