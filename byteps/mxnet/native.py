@@ -67,7 +67,8 @@ def _load() -> ctypes.CDLL:
     expected = library.bps_mxnet_set_core(ctypes.c_void_p(_core.C_API))
     if expected != 0:
         raise UnsupportedError(f"{_PATH} is of another byteps: it needs version {expected} of the core's C API")
-    if library.bps_mxnet_set_engine(ctypes.c_void_p(_LIB._handle)) != 0:
+    array = mx.nd.empty((1,), ctx=mx.cpu())
+    if library.bps_mxnet_set_engine(ctypes.c_void_p(_LIB._handle), array.handle) != 0:
         raise UnsupportedError(f"MXNet {mx.__version__}: {_LIB._name} lacks C functions of 1.9: install the wheel")
     return library
 

@@ -4,15 +4,14 @@
 #include <memory>
 #include <semaphore>
 #include <string>
+#include <string_view>
 
 namespace byteps::mxnet {
 namespace {
 
 const BpsCApi* core = nullptr;
 const Api* api = nullptr;
-// Whether this thread is in a push. An operation that runs then is of MXNet's NaiveEngine, which has no other thread, and
-// must be complete when it returns.
-thread_local bool is_pushing = false;
+bool engine_is_naive = false;
 
 class NDArray {
  public:
@@ -39,12 +38,15 @@ class NDArray {
 
 // From the push to the end. The engine owns it, and deletes it after on_complete, or when it leaves the operation out.
 struct Operation {
-  std::string name;
+  std::string title;         // in MXNet's profiles
   BpsMxnetPushPull request;  // without what is used during the call only
   NDArray input;             // none: as output
   NDArray output;
   OnComplete on_complete{};
   bool went_well = false;
+
+  static constexpr std::string_view kTitle = "BytepsPushPull ";
+  std::string_view name() const { return std::string_view(title).substr(kTitle.size()); }
 
   ~Operation() {
     if (!went_well) set_failed();
@@ -81,8 +83,7 @@ void complete(void* argument, int code, const char* message) {
   operation.on_complete(&error);
 }
 
-// complete() for an engine that runs operations within the push: it loses errors, but for exceptions of the operation, which
-// the push returns.
+// complete() for NaiveEngine: it loses errors, but for exceptions of the operation, which the push returns.
 class Wait {
  public:
   static void on_done(void* context, int code, const char* message) {
@@ -110,8 +111,8 @@ void run(void* /*run_context*/, void* on_complete, void* argument) {
   void* const output = operation.output.data();
   const void* const input = operation.input.handle() == nullptr ? output : operation.input.data();
   if (output == nullptr || input == nullptr) return complete(argument, -1, api->last_error());
-  BpsPushPull push_pull{.name = operation.name.data(),
-                        .name_bytes = operation.name.size(),
+  BpsPushPull push_pull{.name = operation.name().data(),
+                        .name_bytes = operation.name().size(),
                         .bytes = operation.request.bytes,
                         .input = input,
                         .output = output,
@@ -122,7 +123,7 @@ void run(void* /*run_context*/, void* on_complete, void* argument) {
                         .staleness = operation.request.staleness,
                         .on_done = &complete,
                         .context = argument};
-  if (!is_pushing) return core->push_pull(&push_pull);
+  if (!engine_is_naive) return core->push_pull(&push_pull);
   Wait wait;
   push_pull.on_done = &Wait::on_done;
   push_pull.context = &wait;
@@ -132,7 +133,7 @@ void run(void* /*run_context*/, void* on_complete, void* argument) {
 
 int push_pull(const BpsMxnetPushPull& request) {
   auto operation = std::make_unique<Operation>();
-  operation->name.assign(request.name, request.name_bytes);
+  operation->title.append(Operation::kTitle).append(request.name, request.name_bytes);
   operation->request = request;
   operation->went_well = true;  // nothing has gone wrong if it is not even pushed
   if (!operation->output.refer_to(request.output)) return -1;
@@ -141,13 +142,23 @@ int push_pull(const BpsMxnetPushPull& request) {
   if (count == 3 && !operation->input.refer_to(request.input)) return -1;
   operation->went_well = false;
   const auto deleter = [](void* argument) { delete static_cast<Operation*>(argument); };
-  const std::string title = "BytepsPushPull " + operation->name;  // in MXNet's profiles
-  is_pushing = true;
-  const int error =
-      api->engine_push_async(&run, operation.release(), deleter, &kCpu, nullptr, 0, writes, count,
-                             &kCpuPrioritized, request.priority, title.c_str(), false);
-  is_pushing = false;
-  return error;
+  const char* title = operation->title.c_str();
+  return api->engine_push_async(&run, operation.release(), deleter, &kCpu, nullptr, 0, writes, count,
+                                &kReadyFirst, request.priority, title, false);
+}
+
+// Whether an operation on `array` has run on this thread when its push returns, though its kind is one that other engines
+// have threads for.
+bool runs_within_the_push(NDArrayHandle array) {
+  static thread_local bool has_run;
+  has_run = false;
+  const auto run = [](void*, void* on_complete, void*) {
+    has_run = true;
+    (*static_cast<const OnComplete*>(on_complete))();
+  };
+  api->engine_push_async(run, nullptr, nullptr, &kCpu, nullptr, 0, &array, 1, &kCpuPrioritized, 0,
+                         "BytepsProbe", false);
+  return has_run;
 }
 
 int describe(NDArrayHandle array, BpsMxnetArray& description) {
@@ -171,9 +182,12 @@ uint32_t bps_mxnet_set_core(const BpsCApi* core) {
   return 0;
 }
 
-int bps_mxnet_set_engine(void* library) {
-  byteps::mxnet::api = byteps::mxnet::Api::find(library);
-  return byteps::mxnet::api == nullptr ? -1 : 0;
+int bps_mxnet_set_engine(void* library, void* array) {
+  using namespace byteps::mxnet;
+  api = Api::find(library);
+  if (api == nullptr) return -1;
+  engine_is_naive = runs_within_the_push(array);
+  return 0;
 }
 
 int bps_mxnet_describe(void* array, BpsMxnetArray* description) {

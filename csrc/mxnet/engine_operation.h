@@ -43,8 +43,8 @@ struct BpsMxnetArray {
 
 // 0, or the version of the table that this library understands.
 __attribute__((visibility("default"))) uint32_t bps_mxnet_set_core(const BpsCApi* core);
-// `library` is MXNet's, as dlopen() returns it. -1: it lacks a function.
-__attribute__((visibility("default"))) int bps_mxnet_set_engine(void* library);
+// `library` is MXNet's, as dlopen() returns it; `array` is any NDArray. -1: it lacks a function.
+__attribute__((visibility("default"))) int bps_mxnet_set_engine(void* library, void* array);
 // The next two after those above, on any thread; -1: MXGetLastError says why.
 __attribute__((visibility("default"))) int bps_mxnet_describe(void* array, BpsMxnetArray* description);
 // Does not wait, unless MXNet's NaiveEngine is at work. The input is written too: its layout may change.

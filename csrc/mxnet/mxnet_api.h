@@ -37,7 +37,12 @@ struct Context {
 };
 constexpr Context kCpu{1, 0};
 
-// mxnet::FnProperty. Those of this kind have threads of their own, so that they do not wait behind a long computation.
+// mxnet::FnProperty: which thread runs an operation.
+//
+// kDeleteVar: the one that pushes, if all arrays are ready; else the next one of the CPU's that is free, before all other
+// operations that wait for it. So a gradient leaves when it is there, without another thread having to wake up.
+constexpr int kReadyFirst = 5;
+// kCPUPrioritized: one of a few threads of its own.
 constexpr int kCpuPrioritized = 3;
 
 struct Api {

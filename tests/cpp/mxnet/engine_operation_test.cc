@@ -23,7 +23,7 @@ struct FakeArray {
   FakeStorage* storage;
 };
 
-// MXNet's engine, whose operations run when the test says so, and the core, whose push_pulls do.
+// MXNet's engine, whose operations run when the test says so, and the core, which answers when it does.
 struct Fake {
   struct Pushed {
     void (*run)(void*, void*, void*);
@@ -74,12 +74,20 @@ class EngineOperationTest : public testing::Test {
   void SetUp() override {
     fake = &fake_;
     ASSERT_EQ(bps_mxnet_set_core(&kCore), 0u);
-    ASSERT_EQ(bps_mxnet_set_engine(dlopen(nullptr, RTLD_NOW)), 0);
+    set_engine();
     fake_.lane = &lane_;
     request_.lane = &lane_;
   }
   void TearDown() override { EXPECT_EQ(fake_.arrays, 0); }
 
+  void set_engine() {
+    ASSERT_EQ(bps_mxnet_set_engine(dlopen(nullptr, RTLD_NOW), &array_), 0);
+    fake_.completions = 0;  // of the operation that finds out what engine it is
+  }
+  void set_naive_engine() {
+    fake_.is_naive = true;
+    set_engine();
+  }
   void answer(int code, const char* message) { fake_.asked->on_done(fake_.asked->context, code, message); }
 
   Fake fake_;
@@ -167,21 +175,22 @@ TEST_F(EngineOperationTest, AnArrayWithoutDataIsAnError) {
   end_pushed();
 }
 
-TEST_F(EngineOperationTest, AnOperationThatRunsWithinThePushIsCompleteAfterIt) {
-  fake_.is_naive = fake_.core_answers_at_once = true;
+TEST_F(EngineOperationTest, ANaiveEngineIsDoneAfterThePush) {
+  set_naive_engine();
+  fake_.core_answers_at_once = true;
   ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
   EXPECT_EQ(fake_.completions, 1);
   end_pushed();
   EXPECT_EQ(lane_.failed, 0);
 }
 
-TEST_F(EngineOperationTest, AnOperationThatRunsWithinThePushWaitsForAnotherThread) {
+TEST_F(EngineOperationTest, ANaiveEngineWaitsForAnotherThread) {
   static constexpr BpsCApi kSlow{
       .version = BPS_C_API_VERSION, .push_pull = [](const BpsPushPull* request) {
         std::thread([request = *request] { request.on_done(request.context, 4, "rank 1 is lost"); }).detach();
       }};
   ASSERT_EQ(bps_mxnet_set_core(&kSlow), 0u);
-  fake_.is_naive = true;
+  set_naive_engine();
   EXPECT_EQ(bps_mxnet_push_pull(&request_), -1);  // MXNet's functions return what an operation throws
   EXPECT_EQ(fake_.last_error, "byteps.PeerLostError: rank 1 is lost");
   EXPECT_EQ(fake_.completions, 0);
@@ -204,7 +213,7 @@ TEST(Libraries, OthersAreRefused) {
   EXPECT_EQ(bps_mxnet_set_core(&kNewer), static_cast<uint32_t>(BPS_C_API_VERSION));
   void* libm = dlopen("libm.so.6", RTLD_NOW);
   ASSERT_NE(libm, nullptr);
-  EXPECT_EQ(bps_mxnet_set_engine(libm), -1);
+  EXPECT_EQ(bps_mxnet_set_engine(libm, nullptr), -1);
   dlclose(libm);
 }
 
@@ -222,11 +231,13 @@ using byteps::mxnet::FakeStorage;
 
 FAKE_MXNET int MXEnginePushAsyncND(void (*run)(void*, void*, void*), void* param, void (*deleter)(void*),
                                    const void* /*context*/, void** /*reads*/, int num_reads, void** writes,
-                                   int num_writes, const int* property, int /*priority*/,
-                                   const char* /*name*/, bool /*wait*/) {
+                                   int num_writes, const int* property, int /*priority*/, const char* name,
+                                   bool /*wait*/) {
   EXPECT_EQ(num_reads, 0);
-  EXPECT_EQ(*property, 3);
+  const bool is_probe = name == std::string("BytepsProbe");
+  EXPECT_EQ(*property, is_probe ? 3 : 5);
   fake->pushed = {run, param, deleter, std::vector<void*>(writes, writes + num_writes)};
+  if (is_probe && !fake->is_naive) std::thread(&byteps::mxnet::run_pushed).join();
   if (!fake->is_naive) return 0;
   try {
     byteps::mxnet::run_pushed();
