@@ -55,12 +55,8 @@ def _load() -> ctypes.CDLL:
     """The library, which knows the core and the engine.
 
     Raises:
-        UnsupportedError: it is not there, or of another byteps; or this MXNet's engine is another one.
+        UnsupportedError: it is not there, or of another byteps; or this MXNet lacks functions.
     """
-    if not mx.__version__.startswith("1.9."):
-        raise UnsupportedError(
-            f"MXNet {mx.__version__}: byteps.mxnet needs the engine of 1.9, the last release: pip install mxnet==1.9.1"
-        )
     if not _PATH.exists():
         raise UnsupportedError(f"{_PATH} is missing: this byteps was built without it; `pip install byteps` again")
     library = ctypes.CDLL(str(_PATH))
