@@ -161,6 +161,13 @@ bool runs_within_the_push(NDArrayHandle array) {
   return has_run;
 }
 
+int set_engine(void* library, NDArrayHandle array) {
+  api = Api::find(library);
+  if (api == nullptr) return -1;
+  engine_is_naive = runs_within_the_push(array);
+  return 0;
+}
+
 int describe(NDArrayHandle array, BpsMxnetArray& description) {
   int num_dims = 0;
   const int* dims = nullptr;
@@ -182,13 +189,7 @@ uint32_t bps_mxnet_set_core(const BpsCApi* core) {
   return 0;
 }
 
-int bps_mxnet_set_engine(void* library, void* array) {
-  using namespace byteps::mxnet;
-  api = Api::find(library);
-  if (api == nullptr) return -1;
-  engine_is_naive = runs_within_the_push(array);
-  return 0;
-}
+int bps_mxnet_set_engine(void* library, void* array) { return byteps::mxnet::set_engine(library, array); }
 
 int bps_mxnet_describe(void* array, BpsMxnetArray* description) {
   return byteps::mxnet::describe(array, *description);
