@@ -71,7 +71,7 @@ class Buffer(NamedTuple):
 def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
     """The operation that BytePS's `average` and the newer `op` ask for together; Average if neither says."""
     if op is None:
-        return ReduceOp.Sum if average is False else ReduceOp.Average
+        return ReduceOp.Average if average is None or average else ReduceOp.Sum
     if not isinstance(op, ReduceOp):
         raise InvalidArgumentError(f"op is {op!r}: expected Average, Sum, Min, Max or Product of this package")
     return op

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import logging
 import os
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
 from byteps import _core
 from byteps.config import Config, process_environment
@@ -31,6 +35,10 @@ __all__ = [
     "size",
     "suspend",
 ]
+
+T = TypeVar("T")
+
+log = logging.getLogger("byteps")
 
 
 class Job:
@@ -74,7 +82,7 @@ class _Process:
         self.beside: set[Job] = set()  # of groups of ranks; see `join_beside`
         self.suspended: Job | None = None
         self.past = ""  # why there is no job, once there was one
-        self.before_leaving: list[Callable[[], object]] = []
+        self.before_leaving: list[Callable[[], Exception | None]] = []
         self.at_exit_registered = False
 
     def join(self, environ: Mapping[str, str]) -> None:
@@ -92,16 +100,22 @@ class _Process:
     def at_exit(self) -> None:
         for job in list(self.beside):
             leave(job)
-        shutdown()
+        if hasattr(sys, "last_value"):  # it ends by an exception: the others are to learn of it soon
+            self.before_leaving.clear()
+        try:
+            shutdown()
+        except Exception as error:  # nobody has looked at what failed, nor will
+            log.error("leaving the job at the end of the program: %s: %s", type(error).__name__, error)
 
     def leave(self, past: str) -> None:
         self.suspended = None
         if self.job is not None and not self.job.forked:
-            for settle in self.before_leaving:
-                settle()
+            failures = [failure for settle in self.before_leaving if (failure := settle()) is not None]
             job, self.job, self.past = self.job, None, past
             _core.leave_c_job(self.absence())
             job.leave()
+            if failures:
+                raise failures[0]
 
     def absence(self) -> str:
         """What to tell who needs a job while there is none."""
@@ -137,13 +151,37 @@ def current_job() -> Job:
     return job
 
 
-def call_before_leaving(settle: Callable[[], object]) -> None:
-    """Has `settle` called whenever this process is about to leave its job, at exit too. It must not raise.
+def call_before_leaving(settle: Callable[[], Exception | None]) -> None:
+    """Has `settle` called whenever this process is about to leave the job of `init`.
 
     For adapters whose framework runs behind the program: what the program has asked for is done before, as others wait
-    for it.
+    for it. What `settle` returns is raised by `shutdown` or `suspend` when the job has been left, and logged at exit. A
+    process that ends by an exception leaves at once.
     """
     _process.before_leaving.append(settle)
+
+
+class PerJob(Generic[T]):
+    """Something that begins anew with each job of this process."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._of: tuple[weakref.ref[Job], T] | None = None
+
+    def get(self) -> T:
+        """That of the current job.
+
+        Raises:
+            NotInitializedError: there is none.
+        """
+        job = current_job()
+        if self._of is None or self._of[0]() is not job:
+            self._of = weakref.ref(job), self._make()
+        return self._of[1]
+
+    def forget(self) -> None:
+        """In a forked child, where a thread of the parent may have been using it."""
+        self._of = None
 
 
 def join_as_process(environ: Mapping[str, str]) -> Job:
@@ -206,17 +244,23 @@ def init(lazy: bool = True) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job; runs at exit too. Does nothing without a job. `init` may follow."""
+    """Leaves the job; runs at exit too. Does nothing without a job. `init` may follow.
+
+    Raises:
+        Exception: of a framework that runs behind the program, if what it still had to do failed. The job is left.
+    """
     with _process.lock:
         _process.leave(" any more: shutdown() was called")
 
 
 def suspend() -> None:
-    """Leaves the job until `resume`. Tensors keep their names, so nothing has to be declared again."""
+    """Leaves the job until `resume`; raises as `shutdown`. Tensors keep their names, nothing has to be declared."""
     with _process.lock:
         job = current_job()
-        _process.leave(" at the moment: suspend() was called, and resume() was not")
-        _process.suspended = job
+        try:
+            _process.leave(" at the moment: suspend() was called, and resume() was not")
+        finally:
+            _process.suspended = job
 
 
 def resume(num_workers: int, num_servers: int, global_rank: int, context: object = None) -> None:

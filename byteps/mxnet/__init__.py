@@ -5,11 +5,13 @@ from byteps.mxnet.numpy_names import import_mxnet as _import_mxnet
 _import_mxnet()  # before any other module does
 
 from byteps.mxnet import kvstore as _kvstore
+from byteps.mxnet import parameters as _parameters
+from byteps.mxnet import settling as _settling
+from byteps.mxnet import updates as _updates
 from byteps.mxnet.broadcast import broadcast_parameters
 from byteps.mxnet.compression import Compression
 from byteps.mxnet.ops import broadcast, broadcast_, byteps_declare_tensor, byteps_push_pull, push_pull
 from byteps.mxnet.optimizer import DistributedOptimizer
-from byteps.mxnet.settling import settle_before_leaving as _settle_before_leaving
 from byteps.mxnet.trainer import DistributedTrainer
 from byteps.objects import broadcast_object
 from byteps.ops import Average, Max, Min, Product, ReduceOp, Sum
@@ -60,4 +62,6 @@ __all__ = [
 ]
 
 _kvstore.install()
-_settle_before_leaving()
+_parameters.install()
+_settling.install()
+_updates.install()

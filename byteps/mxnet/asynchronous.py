@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import mxnet as mx
 import numpy as np
@@ -20,79 +20,53 @@ from byteps.errors import UnsupportedError
 from byteps.mxnet.exchange import Exchange, priority_of
 from byteps.mxnet.native import push
 from byteps.mxnet.tensor import stage
+from byteps.mxnet.updates import Extended, Update, extend
 from byteps.ops import ACCUMULATE, SEED, UNBOUNDED, ReduceOp
-from byteps.reclass import Reclassed, reclass
 from byteps.runtime import Job, current_job
 
 __all__ = ["make_asynchronous"]
 
 NDArray: TypeAlias = mx.nd.NDArray
-OptimizerT = TypeVar("OptimizerT", bound=mx.optimizer.Optimizer)
 
 log = logging.getLogger("byteps")
 
 
-def make_asynchronous(optimizer: OptimizerT, exchange: Exchange) -> OptimizerT:
-    """Makes `optimizer` keep its weights in the summation services, and returns it.
+def make_asynchronous(optimizer: mx.optimizer.Optimizer, exchange: Exchange) -> None:
+    """Makes `optimizer` keep its weights in the summation services.
 
     Args:
-        optimizer: of any class; the same object is returned.
+        optimizer: of any class.
         exchange: its names and op. Average: each rank's change counts 1 / size, as its gradient would; Sum: as a whole,
             as in BytePS.
     """
-    reclass(optimizer, _Asynchronous)
-    cast("_Asynchronous", optimizer)._weights = _Weights(exchange)
-    return optimizer
+    extend(optimizer, _Asynchronous, exchange, _Weights(exchange))
 
 
-class _Asynchronous(Reclassed, mx.optimizer.Optimizer):
-    """What is added to the optimizer's class."""
+class _Asynchronous(Extended):
+    """What is added to the optimizer's class: after an update the weights are what the services have."""
 
-    _weights: _Weights
-    _is_within = False  # an update, which may call the other method
+    extension: _Weights
 
     def settle(self) -> None:
         """Blocks until all ranks have called it; then all have the weights with every rank's changes in them.
 
         Before the weights are evaluated or saved, and at the end.
         """
-        self._weights.settle()
+        self.extension.settle()
 
-    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """As in the plain class; then `weight` is what the services have."""
-        self._exchanged(index, weight, lambda: super(_Asynchronous, self).update(index, weight, grad, state))
-
-    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """As in the plain class; then `weight` is what the services have.
-
-        Raises:
-            UnsupportedError: a weight of half precision, whose exact value is in the optimizer's state.
-        """
-        self._exchanged(
-            index, weight, lambda: super(_Asynchronous, self).update_multi_precision(index, weight, grad, state)
-        )
-
-    def _exchanged(self, index: Any, weight: Any, update: Callable[[], None]) -> None:
-        if self._is_within or current_job().size == 1:
-            return update()
-        several = isinstance(index, (list, tuple))
-        weights = dict(zip(index, weight, strict=True)) if several else {index: weight}
-        self._is_within = True
-        try:
-            self._weights.update(weights, update)
-        finally:
-            self._is_within = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        return {key: value for key, value in state.items() if key not in ("_weights", "_is_within")}
+    def around(self, updates: Sequence[Update], update: Callable[[], None]) -> None:
+        """Raises UnsupportedError for weights of half precision, or on a second device."""
+        if current_job().size == 1:
+            update()
+        else:
+            self.extension.update({key: weight for key, weight, _ in updates}, update)
 
 
 class _Weights:
     """The weights of one optimizer, and their values as the services last gave them."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self._prefix = exchange.prefix
+        self._exchange = exchange
         self._is_scaled = exchange.op is ReduceOp.Average
         self._job = current_job()
         self._staleness = self._job.config.staleness
@@ -158,6 +132,6 @@ class _Weights:
     def _push(self, index: int | str, source: NDArray, target: NDArray, op: int) -> None:
         staleness = UNBOUNDED if self._staleness == math.inf else int(self._staleness)
         given, got = stage(source, "asynchronous training"), stage(target, "asynchronous training")
-        name = f"{self._prefix}weight.{index}"
+        name = f"{self._exchange.prefix}weight.{index}"
         push(given.array, got.array, got.nbytes, name, got.dtype, op, priority=priority_of(index), staleness=staleness)
         got.copy_back()

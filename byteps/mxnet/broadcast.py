@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -13,6 +14,7 @@ from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError
 from byteps.mxnet.exchange import any_rank
 from byteps.mxnet.ops import broadcast_
+from byteps.mxnet.parameters import call_after_init
 from byteps.mxnet.tensor import copy_to_all
 from byteps.ops import check_root
 
@@ -80,7 +82,8 @@ def broadcast_parameter(parameter: Parameter, number: int, root_rank: int, prefi
     if parameter._data is not None:
         broadcast_arrays(parameter.list_data(), number, root_rank, prefix)
     elif parameter._deferred_init:
-        _call_after_init(parameter, lambda: broadcast_arrays(parameter.list_data(), number, root_rank, prefix))
+        its = weakref.proxy(parameter)
+        call_after_init(parameter, lambda: broadcast_arrays(its.list_data(), number, root_rank, prefix))
     else:
         raise InvalidArgumentError(
             f"broadcast_parameters: Parameter '{parameter.name}' has no value: call initialize() on the model first"
@@ -93,14 +96,3 @@ def broadcast_arrays(arrays: Sequence[mx.nd.NDArray], key: int | str, root_rank:
     kind = f"{np.dtype(array.dtype)}.{'x'.join(map(str, array.shape))}"  # a name is bound to its first size
     broadcast_(array, root_rank, f"{prefix}parameter.{key}.{kind}")
     copy_to_all(array, arrays)
-
-
-def _call_after_init(parameter: Parameter, then: Callable[[], None]) -> None:
-    """Once: gluon calls _init_impl when shapes become known, and when values are loaded from a file."""
-
-    def init_and_then(*args: Any, **kwargs: Any) -> None:
-        del parameter._init_impl  # the class has it still
-        parameter._init_impl(*args, **kwargs)
-        then()
-
-    parameter._init_impl = init_and_then

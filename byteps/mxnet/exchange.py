@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import mxnet as mx
 
 from byteps.agreement import check_agreement
-from byteps.errors import UnsupportedError
+from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.compression import Compression, Compressor
 from byteps.mxnet.ops import byteps_push_pull
-from byteps.mxnet.tensor import copy_to_all, sum_of_devices
+from byteps.mxnet.tensor import copy_to_all, dtype_of, sum_of_devices
 from byteps.ops import ReduceOp
-from byteps.runtime import current_job
+from byteps.runtime import PerJob, current_job
 
 __all__ = ["Exchange", "any_rank", "priority_of"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
-_exchanges_so_far = itertools.count()
+_numbers = PerJob(itertools.count)
 
 
 class Exchange:
-    """What one optimizer, trainer or kvstore exchanges. All ranks must make the same ones, in the same order."""
+    """What one optimizer, trainer or kvstore exchanges. All ranks must make the same ones, in the same order.
+
+    In another job, after `suspend` and `resume`, they are numbered anew, as they are used again.
+    """
 
     def __init__(self, op: ReduceOp, compression: type[Compressor] = Compression.none) -> None:
-        number = next(_exchanges_so_far)  # two models have parameters of the same numbers
-        self.prefix = f"mxnet.{number}." if number else "mxnet."
+        self._number = PerJob(lambda: next(_numbers.get()))
+        self._number.get()
         self.op = op
         self.compression = compression
+
+    @property
+    def prefix(self) -> str:
+        """Of the names of its arrays: two models have parameters of the same numbers."""
+        return f"mxnet.{self._number.get()}."
 
     def check_agreement(self, caller: str, lines: Sequence[str] = ()) -> None:
         """Raises an error on all ranks if they are about to do different things. Blocks until all have called it.
@@ -52,10 +62,29 @@ class Exchange:
                 f"{caller}: asynchronous training sends changes of weights as they are: no compression"
             )
 
+    def check_names(self, caller: str, names: Sequence[str], *, exactly: bool = False) -> None:
+        """Raises InvalidArgumentError on all ranks unless the parameters come in the same order. Blocks, as above.
+
+        Args:
+            caller: begins the message.
+            names: of the parameters, in the order of their keys.
+            exactly: the names are the keys. Else they may have other numbers on each rank, as gluon gives them to
+                blocks; but gluon sorts by name, and so `dense10` before `dense9`, where another rank has `dense0` and
+                `dense1`.
+        """
+        lines = names if exactly else _without_counts(names)
+        try:
+            check_agreement(caller, lines, f"{self.prefix}names")
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"{error}. If only the names differ, give the blocks the same ones on all ranks (prefix=), or use "
+                "DistributedTrainer"
+            ) from None
+
     def reduce(self, key: int | str, gradients: Sequence[NDArray], priority: int) -> None:
         """Replaces the gradients, one for each of this rank's devices, by what all devices of all ranks have."""
         gradient = sum_of_devices(gradients)
-        name = f"{self.prefix}gradient.{key}"
+        name = f"{self.prefix}gradient.{key}.{dtype_of(gradient)}"  # which `cast` may change
         byteps_push_pull(gradient, 0, priority, name, op=self.op, compression=self.compression)
         copy_to_all(gradient, gradients)
 
@@ -70,3 +99,20 @@ def any_rank(flags: Sequence[bool], name: str) -> list[bool]:
 def priority_of(key: int | str) -> int:
     """Of a parameter by its number: what the next forward pass needs first goes first."""
     return -key if isinstance(key, int) else 0
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def _without_counts(names: Sequence[str]) -> list[str]:
+    """The names with each number replaced by its place among those that come after the same text."""
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for name in names:
+        for match in _NUMBER.finditer(name):
+            numbers[_NUMBER.sub("#", name[: match.start()])].add(int(match[0]))
+    places = {text: {number: place for place, number in enumerate(sorted(them))} for text, them in numbers.items()}
+
+    def place_of(match: re.Match[str]) -> str:
+        return str(places[_NUMBER.sub("#", match.string[: match.start()])][int(match[0])])
+
+    return [_NUMBER.sub(place_of, name) for name in names]

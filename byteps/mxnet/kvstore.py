@@ -44,9 +44,7 @@ class BytepsStore(KVStoreBase):
     """
 
     def __init__(self) -> None:
-        job = current_job()
-        self._is_asynchronous = job.config.asynchronous
-        self._rank, self._size = job.rank, job.size
+        self._is_asynchronous = current_job().config.asynchronous
         self._exchange = Exchange(ReduceOp.Sum)
         self._values: dict[Key, NDArray] = {}  # of those who init, push and pull
         self._updater: mx.optimizer.Updater | None = None
@@ -60,11 +58,11 @@ class BytepsStore(KVStoreBase):
 
     @property
     def rank(self) -> int:
-        return self._rank
+        return current_job().rank
 
     @property
     def num_workers(self) -> int:
-        return self._size
+        return current_job().size
 
     def is_capable(self, capability: str) -> bool:
         """Whether `set_optimizer` will do ('optimizer')."""
@@ -148,6 +146,10 @@ class BytepsStore(KVStoreBase):
             for weights in self._weights.values():
                 copy_to_all(weights[0], weights)
 
+    def check_names(self, names: Sequence[str], *, exactly: bool) -> None:
+        """`Exchange.check_names`: of the parameters of the Trainer or Module that has made or got the store."""
+        self._exchange.check_names(f"kvstore '{NAMES[0]}'", names, exactly=exactly)
+
     def give_weights(self, key: Key, value: NDArray, weights: Sequence[NDArray]) -> None:
         """Replaces a Module's parameter, which has `value` and this rank's devices' `weights`, by rank 0's."""
         self._weights[key] = [*weights, value]
@@ -205,7 +207,7 @@ def install() -> None:
         KVStoreBase.kv_registry[name] = BytepsStore
     mx.kvstore.create = mx.kvstore.base.create = _checking(mx.kvstore.create)
     for module in (mx.model, mx.gluon.trainer, mx.module.module):
-        module._create_kvstore = _creating(module._create_kvstore)
+        module._create_kvstore = _creating(module._create_kvstore, keys_are_names=module is not mx.gluon.trainer)
     for module in (mx.model, mx.module.module):
         module._initialize_kvstore = _initializing(module._initialize_kvstore)
 
@@ -220,7 +222,7 @@ def _checking(create: Callable[[str], Any]) -> Callable[[str], Any]:
     return create_checked
 
 
-def _creating(create: Callable[..., Any]) -> Callable[..., Any]:
+def _creating(create: Callable[..., Any], *, keys_are_names: bool) -> Callable[..., Any]:
     @functools.wraps(create)
     def create_kvstore(kvstore: Any, num_device: int, arg_params: Any) -> Any:
         if isinstance(kvstore, str):
@@ -228,6 +230,8 @@ def _creating(create: Callable[..., Any]) -> Callable[..., Any]:
                 kvstore = mx.kv.create(kvstore)
             elif kvstore.lower() not in KVStoreBase.kv_registry:
                 _check_native(kvstore)
+        if isinstance(kvstore, BytepsStore):
+            kvstore.check_names(list(arg_params), exactly=keys_are_names)
         return create(kvstore, num_device, arg_params)
 
     return create_kvstore

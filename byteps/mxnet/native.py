@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from mxnet.base import _LIB, MXNetError, check_call
 from mxnet.error import register
 
 from byteps import _core, errors
-from byteps.errors import BytePSError, UnsupportedError
+from byteps.errors import AbortedError, BytePSError, UnsupportedError
+from byteps.runtime import PerJob
 
 __all__ = ["Description", "describe", "push"]
 
@@ -32,7 +35,12 @@ class Description(ctypes.Structure):
 
 
 class _Lane(ctypes.Structure):
-    _fields_ = (("array", ctypes.c_void_p), ("failed", ctypes.c_uint8))
+    _fields_ = (
+        ("array", ctypes.c_void_p),
+        ("underway", ctypes.c_uint32),
+        ("failed", ctypes.c_uint8),
+        ("left_out", ctypes.c_uint8),
+    )
 
 
 class _PushPull(ctypes.Structure):
@@ -87,16 +95,43 @@ class _NamedLane:
         self.name = name.encode()
         self.lane = _Lane()
         self.pointer = ctypes.pointer(self.lane)
-        self.renew()
-
-    def renew(self) -> None:
-        """Forgets an error, with which the engine would leave out what comes by this name from now on."""
-        self.lane.failed = 0
         self.array = mx.nd.empty((1,), ctx=mx.cpu())
         self.lane.array = self.array.handle
 
+    def recover(self) -> None:
+        """After an error: makes the next operation independent of it, if ranks still agree on how many there were.
 
-_lanes: dict[str, _NamedLane] = {}
+        Raises:
+            AbortedError: they need not.
+        """
+        name = self.name.decode()
+        if self.lane.left_out:
+            raise AbortedError(
+                f"push_pull of '{name}': after an error MXNet has left out an operation by this name, in which other "
+                "ranks may have taken part: end the program, or call suspend() and resume() on all ranks"
+            )
+        if self.lane.underway:
+            raise AbortedError(
+                f"push_pull of '{name}': another one by this name has failed, and more of them are behind it: call "
+                "mxnet.nd.waitall(), which raises what it failed of"
+            )
+        self.array = mx.nd.empty((1,), ctx=mx.cpu())  # the engine leaves out what follows on the old one
+        self.lane.array = self.array.handle
+        self.lane.failed = 0
+
+
+class _Lanes:
+    """Those of one job."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, _NamedLane] = {}
+        self.lock = threading.Lock()  # of recoveries, and of who pushes meanwhile
+        _all_lanes.append(self)
+
+
+_all_lanes: list[_Lanes] = []  # the engine may still have operations of a job that was left
+_lanes = PerJob(_Lanes)
+os.register_at_fork(after_in_child=_lanes.forget)
 
 
 def push(
@@ -123,12 +158,31 @@ def push(
         root: of a broadcast.
         priority: larger ones go first. 32 bits.
         staleness: of what is kept; 255: unbounded.
+
+    Raises:
+        AbortedError: others by this name have failed before, and it is not clear what became of them.
     """
-    named = _lanes.get(name)
-    if named is None:
-        named = _lanes.setdefault(name, _NamedLane(name))
-    elif named.lane.failed:
-        named.renew()
+    lanes = _lanes.get()
+    with lanes.lock:
+        named = lanes.by_name.get(name)
+        if named is None:
+            named = lanes.by_name[name] = _NamedLane(name)
+        elif named.lane.failed or named.lane.left_out:
+            named.recover()
+        _push(named, source, target, nbytes, dtype, op, root, priority, staleness)
+
+
+def _push(
+    named: _NamedLane,
+    source: mx.nd.NDArray,
+    target: mx.nd.NDArray,
+    nbytes: int,
+    dtype: int,
+    op: int,
+    root: int,
+    priority: int,
+    staleness: int,
+) -> None:
     request = _PushPull(
         named.name,
         len(named.name),

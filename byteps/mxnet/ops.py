@@ -14,6 +14,7 @@ Arguments that the functions share:
 
 from __future__ import annotations
 
+import operator
 from typing import Any, TypeAlias
 
 import mxnet as mx
@@ -80,7 +81,7 @@ def push_pull(
 ) -> NDArray:
     """`byteps_push_pull` into a new array."""
     reduced = _copy_of(tensor, "push_pull")
-    byteps_push_pull(reduced, 0, priority, name, average is not False, op=op, compression=compression)
+    byteps_push_pull(reduced, 0, priority, name, op=resolve_op(average, op), compression=compression)
     return reduced
 
 
@@ -104,8 +105,14 @@ def _push_in_place(staged: Staged, op: int, name: str | None, priority: int, roo
     if name is None:
         name = job.in_flight.automatic_name(f"{staged.dtype_name}.{staged.nbytes}.{op}")
     _check_name(name)
-    if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
-        raise InvalidArgumentError(f"push_pull of '{name}': priority is {priority!r}: expected a number of 32 bits")
+    try:
+        priority = operator.index(priority)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"push_pull of '{name}': priority is {priority!r}: expected a whole number"
+        ) from None
+    if not -(2**31) <= priority < 2**31:
+        raise InvalidArgumentError(f"push_pull of '{name}': priority is {priority}: expected 32 bits")
     if staged.nbytes:
         push(staged.array, staged.array, staged.nbytes, name, staged.dtype, op, root=root, priority=priority)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import mxnet as mx
 
@@ -12,13 +11,12 @@ from byteps.errors import InvalidArgumentError
 from byteps.mxnet.asynchronous import make_asynchronous
 from byteps.mxnet.compression import Compression, Compressor
 from byteps.mxnet.exchange import Exchange, priority_of
+from byteps.mxnet.updates import Extended, Update, extend
 from byteps.ops import ReduceOp
-from byteps.reclass import Reclassed, reclass
 from byteps.runtime import current_job
 
 __all__ = ["DistributedOptimizer", "is_distributed"]
 
-NDArray: TypeAlias = mx.nd.NDArray
 OptimizerT = TypeVar("OptimizerT", bound=mx.optimizer.Optimizer)
 
 
@@ -53,51 +51,21 @@ def DistributedOptimizer(  # noqa: N802  (BytePS's name)
     exchange = Exchange(op, compression)
     exchange.check_agreement("DistributedOptimizer")
     if current_job().config.asynchronous:
-        return make_asynchronous(optimizer, exchange)
-    reclass(optimizer, _Distributed)
-    cast("_Distributed", optimizer)._exchange = exchange
+        make_asynchronous(optimizer, exchange)
+    else:
+        extend(optimizer, _Distributed, exchange)
     return optimizer
 
 
 def is_distributed(optimizer: mx.optimizer.Optimizer) -> bool:
     """Whether it exchanges something with other ranks."""
-    return isinstance(optimizer, Reclassed)
+    return isinstance(optimizer, Extended)
 
 
-class _Distributed(Reclassed, mx.optimizer.Optimizer):
-    """What DistributedOptimizer adds to the optimizer's class."""
+class _Distributed(Extended):
+    """What DistributedOptimizer adds to the optimizer's class: updates are by the gradients of all ranks."""
 
-    _exchange: Exchange
-    _is_reduced = False  # within an update whose gradients are those of all ranks
-
-    def settle(self) -> None:
-        """Does nothing: for scripts that train asynchronously as well."""
-
-    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """As in the plain class, by the gradients of all ranks. `index` and the others may be lists."""
-        with self._reduced(index, grad):
-            super().update(index, weight, grad, state)
-
-    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """As in the plain class, by the gradients of all ranks, in the precision that they have."""
-        with self._reduced(index, grad):
-            super().update_multi_precision(index, weight, grad, state)
-
-    @contextmanager
-    def _reduced(self, index: Any, grad: Any) -> Iterator[None]:
-        """One of the methods above calls the other one, with gradients of another precision."""
-        if self._is_reduced:
-            yield
-            return
-        several = isinstance(index, (list, tuple))
-        for number, gradient in zip(index if several else [index], grad if several else [grad], strict=True):
-            self._exchange.reduce(number, [gradient], priority_of(number))
-        self._is_reduced = True
-        try:
-            yield
-        finally:
-            self._is_reduced = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        return {key: value for key, value in state.items() if key not in ("_exchange", "_is_reduced")}
+    def around(self, updates: Sequence[Update], update: Callable[[], None]) -> None:
+        for key, _, gradient in updates:
+            self.exchange.reduce(key, [gradient], priority_of(key))
+        update()

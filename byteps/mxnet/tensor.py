@@ -11,7 +11,7 @@ from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.native import Description, describe
 from byteps.ops import DTYPE_CODES
 
-__all__ = ["DTYPES", "Staged", "copy_to_all", "stage", "sum_of_devices"]
+__all__ = ["DTYPES", "Staged", "copy_to_all", "dtype_of", "stage", "sum_of_devices"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
@@ -51,6 +51,7 @@ def stage(array: NDArray, what: str, *, any_dtype: bool = False) -> Staged:
     """
     if not isinstance(array, mx.nd.NDArray):
         raise InvalidArgumentError(f"{what}: expected an NDArray, got {type(array).__name__}")
+    array = array.as_nd_ndarray()  # of mx.np: the same one, as MXNet's older functions take it
     found = describe(array)
     name = DTYPES[found.dtype]
     if name not in DTYPE_CODES and not any_dtype:
@@ -94,16 +95,21 @@ def _copy_rows(source: NDArray, target: NDArray) -> None:
     source.as_in_context(target.context).tostype("row_sparse").copyto(target)
 
 
+def dtype_of(array: NDArray) -> str:
+    """The name of its dtype."""
+    return DTYPES[describe(array).dtype]
+
+
 def sum_of_devices(arrays: Sequence[NDArray]) -> NDArray:
     """What this rank's devices have together: the only array itself, or a new one where the first one is."""
     if len(arrays) == 1:
         return arrays[0]
     context = arrays[0].context
-    return mx.nd.add_n(*[array.as_in_context(context) for array in arrays])
+    return mx.nd.add_n(*[array.as_nd_ndarray().as_in_context(context) for array in arrays])
 
 
 def copy_to_all(source: NDArray, targets: Sequence[NDArray]) -> None:
     """Gives all of this rank's devices what one has."""
     for target in targets:
         if target is not source:
-            source.copyto(target)
+            source.as_nd_ndarray().copyto(target.as_nd_ndarray())

@@ -63,13 +63,14 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._exchange = Exchange(ReduceOp.Average, compression)
         self._ignores_stale = False
         self._asynchronous = current_job().config.asynchronous
-        in_order = list(params.values()) if hasattr(params, "values") else self._params  # gluon sorts them by name
+        # Gluon sorts them by name, and so dense10 before dense9; on another rank they may be dense0 and dense1.
+        in_order = list(params.values()) if hasattr(params, "values") else self._params
         self._places = {parameter: place for place, parameter in enumerate(in_order)}
-        requests = [f"parameter {n}: grad_req '{each.grad_req}'" for n, each in enumerate(self._params)]
+        requests = [f"parameter {place}: grad_req '{each.grad_req}'" for each, place in self._places.items()]
         self._exchange.check_agreement("DistributedTrainer", requests)
-        check_parameters("DistributedTrainer", self._params, self._exchange.prefix)
-        for number, parameter in enumerate(self._params):
-            broadcast_parameter(parameter, number, root_rank, self._exchange.prefix)
+        check_parameters("DistributedTrainer", list(self._places), self._exchange.prefix)
+        for parameter, place in self._places.items():
+            broadcast_parameter(parameter, place, root_rank, self._exchange.prefix)
         if self._asynchronous:
             DistributedOptimizer(self._optimizer)
 
@@ -80,8 +81,12 @@ class DistributedTrainer(mx.gluon.Trainer):
             batch_size: of this rank.
             ignore_stale_grad: parameters that backward has not reached since the last step on any rank are left as they
                 are. Where it has on some ranks only, the others' gradients count as 0. Costs a small push_pull, and
-                waits for it.
+                waits for it. Not if training is asynchronous.
         """
+        if ignore_stale_grad and self._asynchronous:
+            raise UnsupportedError(
+                "DistributedTrainer: ignore_stale_grad=True in asynchronous training, in which ranks ask nobody"
+            )
         self._ignores_stale = ignore_stale_grad
         try:
             super().step(batch_size, ignore_stale_grad)
@@ -105,31 +110,31 @@ class DistributedTrainer(mx.gluon.Trainer):
         """Gluon calls it before the first step: one rank may have loaded a file into its parameters meanwhile."""
         for parameter in self._params_to_init:
             if parameter._data is not None:
-                number = self._param2idx[parameter.name]
-                broadcast_arrays(parameter.list_data(), number, self._root_rank, self._exchange.prefix)
+                place = self._places[parameter]
+                broadcast_arrays(parameter.list_data(), place, self._root_rank, self._exchange.prefix)
         self._params_to_init = []
 
     def _allreduce_grads(self) -> None:
         if self._asynchronous:
             return
-        trained = [number for number, parameter in enumerate(self._params) if parameter.grad_req != "null"]
+        trained = [parameter for parameter in self._places if parameter.grad_req != "null"]
         if self._ignores_stale:
             trained = self._fresh_anywhere(trained)
-        for number in trained:
-            parameter = self._params[number]
-            self._exchange.reduce(number, parameter.list_grad(), -self._places[parameter])
+        for parameter in trained:
+            place = self._places[parameter]
+            self._exchange.reduce(place, parameter.list_grad(), -place)
 
-    def _fresh_anywhere(self, trained: list[int]) -> list[int]:
+    def _fresh_anywhere(self, trained: list[Parameter]) -> list[Parameter]:
         """Those of the parameters that some rank has a new gradient of. Where this rank has none, 0 is its part."""
-        mine = {number: any(data._fresh_grad for data in self._params[number].list_data()) for number in trained}
-        fresh = any_rank([mine[number] for number in trained], f"{self._exchange.prefix}fresh")
-        numbers = [number for number, is_fresh in zip(trained, fresh, strict=True) if is_fresh]
-        for number in numbers:
-            for data, gradient in zip(self._params[number].list_data(), self._params[number].list_grad(), strict=True):
+        mine = [any(data._fresh_grad for data in parameter.list_data()) for parameter in trained]
+        fresh = any_rank(mine, f"{self._exchange.prefix}fresh")
+        chosen = [parameter for parameter, is_fresh in zip(trained, fresh, strict=True) if is_fresh]
+        for parameter in chosen:
+            for data, gradient in zip(parameter.list_data(), parameter.list_grad(), strict=True):
                 if not data._fresh_grad:
                     gradient[:] = 0
                     data._fresh_grad = True
-        return numbers
+        return chosen
 
 
 def compressor_of(params: Mapping[str, Any] | None) -> type[Compressor]:

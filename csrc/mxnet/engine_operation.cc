@@ -43,15 +43,15 @@ struct Operation {
   NDArray input;             // none: as output
   NDArray output;
   OnComplete on_complete{};
-  bool went_well = false;
+  bool has_run = false;
 
   static constexpr std::string_view kTitle = "BytepsPushPull ";
   std::string_view name() const { return std::string_view(title).substr(kTitle.size()); }
 
-  ~Operation() {
-    if (!went_well) set_failed();
-  }
-  void set_failed() const { std::atomic_ref(request.lane->failed).store(1); }
+  void push() const { ++std::atomic_ref(request.lane->underway); }
+  // Both before anybody can learn of it.
+  void fail() const { std::atomic_ref(request.lane->failed).store(1); }
+  void end() const { --std::atomic_ref(request.lane->underway); }
 };
 
 // The exception that Python raises: byteps/mxnet/native.py knows these names. `code` as in docs/wire-format.md.
@@ -76,9 +76,9 @@ Error error_of(int code, const char* message) {
 // The last that happens to the operation here.
 void complete(void* argument, int code, const char* message) {
   auto& operation = *static_cast<Operation*>(argument);
-  operation.went_well = code == 0;
-  if (operation.went_well) return operation.on_complete();
-  operation.set_failed();  // before anybody learns of it, and tries again
+  if (code != 0) operation.fail();
+  operation.end();
+  if (code == 0) return operation.on_complete();
   const Error error = error_of(code, message);
   operation.on_complete(&error);
 }
@@ -94,8 +94,9 @@ class Wait {
   }
   void complete(Operation& operation) {
     done_.acquire();
+    if (code_ != 0) operation.fail();
+    operation.end();
     if (code_ != 0) throw error_of(code_, message_.c_str());
-    operation.went_well = true;
     operation.on_complete();
   }
 
@@ -105,8 +106,17 @@ class Wait {
   std::string message_;
 };
 
+// The engine is done with an operation, or has left it out.
+void forget(void* argument) {
+  const std::unique_ptr<Operation> operation(static_cast<Operation*>(argument));
+  if (operation->has_run) return;
+  std::atomic_ref(operation->request.lane->left_out).store(1);
+  operation->end();
+}
+
 void run(void* /*run_context*/, void* on_complete, void* argument) {
   auto& operation = *static_cast<Operation*>(argument);
+  operation.has_run = true;
   operation.on_complete = *static_cast<const OnComplete*>(on_complete);
   void* const output = operation.output.data();
   const void* const input = operation.input.handle() == nullptr ? output : operation.input.data();
@@ -135,15 +145,13 @@ int push_pull(const BpsMxnetPushPull& request) {
   auto operation = std::make_unique<Operation>();
   operation->title.append(Operation::kTitle).append(request.name, request.name_bytes);
   operation->request = request;
-  operation->went_well = true;  // nothing has gone wrong if it is not even pushed
   if (!operation->output.refer_to(request.output)) return -1;
   NDArrayHandle writes[] = {request.output, request.lane->array, request.input};
   const int count = request.input == request.output ? 2 : 3;
   if (count == 3 && !operation->input.refer_to(request.input)) return -1;
-  operation->went_well = false;
-  const auto deleter = [](void* argument) { delete static_cast<Operation*>(argument); };
+  operation->push();
   const char* title = operation->title.c_str();
-  return api->engine_push_async(&run, operation.release(), deleter, &kCpu, nullptr, 0, writes, count,
+  return api->engine_push_async(&run, operation.release(), &forget, &kCpu, nullptr, 0, writes, count,
                                 &kReadyFirst, request.priority, title, false);
 }
 

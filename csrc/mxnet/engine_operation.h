@@ -11,10 +11,15 @@
 extern "C" {
 
 // What goes by one name, in the engine: an array that every operation of that name writes. So they go in the order of
-// the program, whatever arrays they are of, and a name is never in flight twice.
+// the program, whatever arrays they are of, and a name is never in flight twice. But where one fails, the engine leaves out
+// those that follow on this array, until somebody reads an array of the failed one.
 struct BpsMxnetLane {
-  void* array;     // an NDArray whose memory nobody touches
-  uint8_t failed;  // set when an operation fails: then the engine leaves out those that follow on this array
+  void* array;        // an NDArray whose memory nobody touches
+  uint32_t underway;  // operations that were pushed and have not ended
+  uint8_t
+      failed;  // one of them has failed: before the next one the lane needs another array, and no operation underway
+  uint8_t
+      left_out;  // one has been left out: this rank has taken part in fewer rounds of this name than others
 };
 
 struct BpsMxnetPushPull {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import byteps.mxnet as bps  # before mxnet
@@ -114,6 +116,38 @@ def case_several_devices_without_a_kvstore_are_refused() -> None:
         return
     with expect_error(UnsupportedError, "cpu(0) and cpu(1)", "'dist_byteps'"):
         on_two_devices(lambda its: bps.DistributedTrainer([its], "sgd"))
+
+
+def case_states_from_a_file() -> None:
+    store = mx.kv.create("dist_byteps")
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "states"))
+        for kvstore in (None, store):
+            net = gluon.nn.Dense(1, in_units=1)
+            net.initialize(mx.init.Constant(1))
+            if kvstore is None:
+                trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+            else:
+                trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=kvstore)
+            for step in range(4):
+                if step == 2:
+                    trainer.save_states(path)
+                    trainer.load_states(path)
+                with autograd.record():
+                    out = net(nd.ones((1, 1)) * (rank() + 1))
+                out.backward()
+                trainer.step(1)
+            trainer.settle() if kvstore is None else kvstore.settle()
+            assert_equal_on_all_ranks(values_of(net))
+            assert net.weight.data().asnumpy().item() < 0.8  # a rank that joins late makes no update at first
+
+
+def case_stale_gradients_are_refused() -> None:
+    net = gluon.nn.Dense(1, in_units=1)
+    net.initialize()
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd")
+    with expect_error(UnsupportedError, "ignore_stale_grad"):
+        trainer.step(1, ignore_stale_grad=True)
 
 
 def case_compression_is_refused() -> None:

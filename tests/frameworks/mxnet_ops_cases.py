@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import random
 import threading
 from unittest import mock
@@ -16,7 +18,7 @@ from mxnet.base import MXNetError
 from support.expect import expect_error
 
 from byteps import rank, size
-from byteps.errors import InvalidArgumentError, NotInitializedError, UnsupportedError
+from byteps.errors import AbortedError, InvalidArgumentError, NotInitializedError, UnsupportedError
 
 
 def mine(*shape: int, dtype: str = "float32") -> nd.NDArray:
@@ -179,19 +181,15 @@ def case_the_engine_orders_what_depends_on_each_other() -> None:
         np.testing.assert_allclose(array.asnumpy(), twin[rank()], rtol=1e-9)
 
 
-def case_a_push_pull_returns_before_its_array_is_computed() -> None:
-    big = nd.random.uniform(shape=(700, 700))
-    product = big
-    for _ in range(20):
-        product = nd.dot(product, big) / 350
-    lock = threading.Event()
-    bps.byteps_push_pull(product, name="later")
-    waiter = threading.Thread(target=lambda: (product.wait_to_read(), lock.set()))
-    waiter.start()
-    was_set = lock.is_set()
-    waiter.join()
-    assert not was_set
-    assert np.isfinite(product.asnumpy()).all()
+def case_a_push_pull_returns_before_the_others_make_theirs() -> None:
+    array = mine(5)
+    if rank() == 0:
+        bps.byteps_push_pull(array, name="later", op=bps.Sum)
+        bps.barrier()
+    else:
+        bps.barrier()
+        bps.byteps_push_pull(array, name="later", op=bps.Sum)
+    assert_all(array, sum_of_ranks())
 
 
 def case_pushes_from_several_threads() -> None:
@@ -240,6 +238,55 @@ def case_a_name_can_be_used_after_an_error() -> None:
                 wrong.wait_to_read()
         del wrong
         nd.waitall()
+
+
+def case_a_name_is_not_used_while_others_are_behind_an_error() -> None:
+    if size() == 1:
+        return
+    wrong, gate = nd.ones((3 + (rank() == 1),)), mine(3)
+    bps.byteps_push_pull(wrong, name="behind")
+    if rank() == 0:
+        bps.byteps_push_pull(gate, name="gate", op=bps.Sum)
+        behind = gate * 1  # not before the other ranks have made theirs
+        bps.byteps_push_pull(behind, name="behind")
+    with expect_error(InvalidArgumentError, "'behind'"):
+        wrong.wait_to_read()
+    if rank() == 0:
+        with expect_error(AbortedError, "'behind'", "waitall"):
+            bps.byteps_push_pull(mine(3), name="behind")
+    bps.barrier()
+    if rank() != 0:
+        bps.byteps_push_pull(gate, name="gate", op=bps.Sum)
+    assert_all(gate, sum_of_ranks())
+    for _ in range(2):
+        with contextlib.suppress(MXNetError):
+            nd.waitall()
+
+
+def case_arrays_of_numpy_style() -> None:
+    mx.npx.set_np()
+    try:
+        array = mx.np.full((2, 0), 1.0), mx.np.array(rank() + 1.0), mx.np.full((3,), rank() + 1.0)
+        for number, each in enumerate(array):
+            bps.byteps_push_pull(each, name=f"np.{number}", op=bps.Sum)
+        assert array[1].item() == sum_of_ranks()
+        assert array[2].tolist() == [sum_of_ranks()] * 3
+        reduced = bps.push_pull(array[2], name="np.new", compression=bps.Compression.fp16)
+        assert isinstance(reduced, mx.np.ndarray)
+        assert reduced.tolist() == [sum_of_ranks()] * 3
+    finally:
+        mx.npx.reset_np()
+
+
+def case_any_number_is_an_answer_to_is_average() -> None:
+    for answer in (0, np.bool_(False), False):
+        array = mine(3)
+        bps.byteps_push_pull(array, name="is_average", is_average=answer, priority=np.int64(3))
+        assert_all(array, sum_of_ranks())
+    for answer in (1, np.bool_(True)):
+        array = mine(3)
+        bps.byteps_push_pull(array, name="is_average", is_average=answer)
+        assert_all(array, sum_of_ranks() / size())
 
 
 def case_waitall_raises() -> None:
@@ -322,6 +369,32 @@ def case_the_data_loader_forks_while_push_pulls_are_on_their_way() -> None:
     total = sum(float(batch.sum().asscalar()) for batch in loader)
     assert total == 31 * 16
     assert_all(array, sum_of_ranks())
+
+
+def case_a_fork_after_an_error_goes_well() -> None:
+    """MXNet by itself would end the process."""
+    if size() == 1:
+        return
+    array = nd.ones((3 + (rank() == 1),))
+    bps.byteps_push_pull(array, name="fork")
+    child = os.fork()
+    if child == 0:
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    bps.barrier()
+    number = rank()
+    with expect_error(InvalidArgumentError, "'fork'"):
+        bps.suspend()
+    bps.resume(1, 0, number)
+
+
+def case_leaving_raises_what_nobody_has_waited_for() -> None:
+    if size() == 1:
+        return
+    bps.byteps_push_pull(nd.ones((3 + (rank() == 1),)), name="unseen")
+    with expect_error(InvalidArgumentError, "'unseen'"):
+        bps.shutdown()
+    bps.init()
 
 
 def case_last_no_job() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import tempfile
 from pathlib import Path
@@ -123,6 +124,27 @@ def case_another_root_and_compression() -> None:
     assert_close(values, reference("sgd", options), 1e-3)
 
 
+def case_several_devices_of_each_rank_with_arrays_of_numpy_style() -> None:
+    mx.npx.set_np()
+    try:
+        devices = [mx.cpu(0), mx.cpu(1)]
+        for kvstore in (None, "dist_byteps"):
+            weight = gluon.Parameter("weight", shape=(3,))
+            weight.initialize(mx.init.Zero(), ctx=devices)
+            if kvstore is None:
+                trainer = bps.DistributedTrainer([weight], "sgd", {"learning_rate": 1.0})
+            else:
+                trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 1.0}, kvstore=kvstore)
+            with autograd.record():
+                losses = [weight.data(device).sum() for device in devices]
+            autograd.backward(losses)
+            trainer.step(1 if kvstore is None else size())
+            for data in weight.list_data():
+                assert data.tolist() == [-2] * 3
+    finally:
+        mx.npx.reset_np()
+
+
 def case_several_devices_of_each_rank() -> None:
     devices = [mx.cpu(0), mx.cpu(1)]
     for kvstore in (None, "dist_byteps"):
@@ -186,22 +208,39 @@ def case_gradients_are_clipped_between_exchange_and_update() -> None:
 
 
 def case_states_of_a_trainer_are_those_of_a_plain_one() -> None:
-    net = model(0)
-    trainer = bps.DistributedTrainer(net.collect_params(), "adam")
-    with autograd.record():
-        loss = loss_of(net(nd.array(part_of_rank(IMAGES[0]))), nd.array(part_of_rank(LABELS[0])))
-    loss.backward()
-    trainer.step(BATCH)
+    """And a trainer that loads them goes on with all ranks."""
+
+    def plain(net: gluon.Block) -> gluon.Trainer:
+        return gluon.Trainer(net.collect_params(), "adam", kvstore=None)
+
+    def distributed_trainer(net: gluon.Block) -> gluon.Trainer:
+        return bps.DistributedTrainer(net.collect_params(), "adam")
+
+    def distributed_optimizer(net: gluon.Block) -> gluon.Trainer:
+        bps.broadcast_parameters(net.collect_params())
+        return gluon.Trainer(net.collect_params(), bps.DistributedOptimizer(mx.optimizer.Adam()), kvstore=None)
+
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "states"))
-        trainer.save_states(path)
-        plain = gluon.Trainer(net.collect_params(), "adam", kvstore=None)
-        plain.load_states(path)
-        trainer.load_states(path)
+        for make in (distributed_trainer, distributed_optimizer):
+            net = model(0)
+            trainer = make(net)
+            for step, (images, labels) in enumerate(zip(IMAGES, LABELS, strict=True)):
+                if step == 2:
+                    trainer.save_states(path)
+                    trainer = make(net)
+                    trainer.load_states(path)
+                with autograd.record():
+                    loss = loss_of(net(nd.array(part_of_rank(images))), nd.array(part_of_rank(labels)))
+                loss.backward()
+                trainer.step(len(part_of_rank(images)))
+            assert_equal_on_all_ranks(values_of(net))
+            assert_close(values_of(net), reference("adam", {}), 1e-4)
+            plain(net).load_states(path)
     distributed = bps.DistributedOptimizer(mx.optimizer.create("adam", learning_rate=0.5))
-    copy = pickle.loads(pickle.dumps(distributed))
-    assert type(copy) is mx.optimizer.Adam
-    assert copy.learning_rate == 0.5
+    plain_one = pickle.loads(pickle.dumps(distributed))
+    assert type(plain_one) is mx.optimizer.Adam
+    assert plain_one.learning_rate == 0.5
 
 
 def symbol() -> mx.sym.Symbol:
@@ -347,6 +386,85 @@ def case_parameters_that_differ() -> None:
     net.initialize()
     with expect_error(InvalidArgumentError, "DistributedTrainer", "rank 1", "parameter 4"):
         bps.DistributedTrainer(net.collect_params(), "sgd")
+
+
+def layers_by_other_names() -> dict[str, gluon.Parameter]:
+    """Of two layers of the same shape. Sorted by name they come in another order on each rank."""
+    params: dict[str, gluon.Parameter] = {}
+    for number in range(2):
+        layer = gluon.nn.Dense(1, in_units=1, use_bias=False, prefix=f"dense{number + 9 * (rank() == 1)}_")
+        layer.initialize(mx.init.Constant(number))
+        params.update(layer.collect_params())
+    return params
+
+
+def case_layers_that_gluon_numbers_otherwise_on_another_rank() -> None:
+    params = layers_by_other_names()
+    trainer = bps.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+    values = list(params.values())
+    with autograd.record():
+        out = values[0].data() * 1 + values[1].data() * 10
+    out.backward()
+    trainer.step(1)
+    assert [value.data().asnumpy().item() for value in values] == [-1, -9]
+    if size() == 1:
+        return
+    for make in (
+        lambda: gluon.Trainer(params, "sgd", kvstore="dist_byteps"),
+        lambda: gluon.Trainer(params, bps.DistributedOptimizer(mx.optimizer.SGD()), kvstore=None),
+    ):
+        with autograd.record():
+            out = values[0].data() * 1 + values[1].data() * 10
+        out.backward()
+        with expect_error(InvalidArgumentError, "the ranks differ", "prefix="):
+            make().step(1)
+
+
+def case_broadcast_parameters_before_a_trainer_where_one_rank_has_loaded_a_file() -> None:
+    net = model(rank())
+    if rank() == 0:
+        net(nd.array(IMAGES[0]))
+    bps.broadcast_parameters(net.collect_params())
+    values = train(net, lambda net: bps.DistributedTrainer(net.collect_params(), "sgd", OPTIMIZERS["sgd"]))
+    assert_equal_on_all_ranks(values)
+    assert_close(values, reference("sgd", OPTIMIZERS["sgd"]))
+
+
+def case_copies_of_a_model_whose_shapes_are_not_known_yet() -> None:
+    net = model(rank())
+    bps.DistributedTrainer(net.collect_params(), "sgd")
+    twin = copy.deepcopy(net)
+    twin(nd.array(IMAGES[0]))
+    net(nd.array(IMAGES[0]))
+    assert_equal_on_all_ranks(values_of(net))
+
+
+def case_a_model_that_is_cast_between_steps() -> None:
+    net = gluon.nn.Dense(2, in_units=2)
+    net.initialize(mx.init.Constant(rank()))
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd")
+    for dtype in ("float32", "float64"):
+        net.cast(dtype)
+        with autograd.record():
+            out = net(nd.ones((1, 2), dtype=dtype))
+        out.backward()
+        trainer.step(1)
+        assert_equal_on_all_ranks(values_of(net))
+
+
+def case_training_goes_on_in_another_job() -> None:
+    net = model(rank())
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd", OPTIMIZERS["sgd"])
+    for step, (images, labels) in enumerate(zip(IMAGES, LABELS, strict=True)):
+        if step == 2:
+            number = rank()
+            bps.suspend()
+            bps.resume(1, 0, number)
+        with autograd.record():
+            loss = loss_of(net(nd.array(part_of_rank(images))), nd.array(part_of_rank(labels)))
+        loss.backward()
+        trainer.step(len(part_of_rank(images)))
+    assert_close(values_of(net), reference("sgd", OPTIMIZERS["sgd"]))
 
 
 def case_two_trainers_with_parameters_of_the_same_numbers() -> None:

@@ -44,6 +44,7 @@ struct Fake {
   std::string error;
   const BpsMxnetLane* lane = nullptr;
   bool lane_had_failed = false;  // at completion
+  uint32_t lane_underway = 99;   // at completion
 };
 Fake* fake = nullptr;
 
@@ -51,7 +52,9 @@ void on_complete(void* /*engine*/, void* param, const Error* error) {
   auto& its = *static_cast<Fake*>(param);
   ++its.completions;
   its.error = error == nullptr ? "" : error->what();
-  its.lane_had_failed = its.lane != nullptr && its.lane->failed != 0;
+  if (its.lane == nullptr) return;
+  its.lane_had_failed = its.lane->failed != 0;
+  its.lane_underway = its.lane->underway;
 }
 
 void run_pushed() {
@@ -96,7 +99,7 @@ class EngineOperationTest : public testing::Test {
   FakeArray array_{&storage_};
   FakeArray input_{&input_storage_};
   FakeArray lane_array_{nullptr};
-  BpsMxnetLane lane_{&lane_array_, 0};
+  BpsMxnetLane lane_{&lane_array_, 0, 0, 0};
   BpsMxnetPushPull request_{.name = "weights",
                             .name_bytes = 6,
                             .bytes = 16,
@@ -126,11 +129,14 @@ TEST_F(EngineOperationTest, AsksTheCoreWhenTheEngineRunsIt) {
   EXPECT_EQ(fake_.asked->priority, -7);
   EXPECT_EQ(fake_.asked->staleness, 5);
   EXPECT_EQ(fake_.completions, 0);
+  EXPECT_EQ(lane_.underway, 1u);
   std::thread([this] { answer(0, ""); }).join();
   EXPECT_EQ(fake_.completions, 1);
   EXPECT_EQ(fake_.error, "");
+  EXPECT_EQ(fake_.lane_underway, 0u);
   end_pushed();
   EXPECT_EQ(lane_.failed, 0);
+  EXPECT_EQ(lane_.left_out, 0);
 }
 
 TEST_F(EngineOperationTest, AnInputOfItsOwnIsWrittenToo) {
@@ -155,14 +161,18 @@ TEST_F(EngineOperationTest, AnErrorIsToldByTheNameOfItsExceptionAfterTheLaneHasF
     answer(static_cast<int>(i) + 1, "what happened");
     EXPECT_EQ(fake_.error, "byteps." + std::string(kNames[i]) + "Error: what happened");
     EXPECT_TRUE(fake_.lane_had_failed);
+    EXPECT_EQ(fake_.lane_underway, 0u);
     end_pushed();
+    EXPECT_EQ(lane_.left_out, 0);
   }
 }
 
-TEST_F(EngineOperationTest, ALaneFailsWithWhatTheEngineLeavesOut) {
+TEST_F(EngineOperationTest, ALaneKnowsWhatTheEngineLeavesOut) {
   ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
+  EXPECT_EQ(lane_.underway, 1u);
   end_pushed();
-  EXPECT_EQ(lane_.failed, 1);
+  EXPECT_EQ(lane_.left_out, 1);
+  EXPECT_EQ(lane_.underway, 0u);
   EXPECT_FALSE(fake_.asked);
 }
 
