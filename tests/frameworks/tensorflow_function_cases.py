@@ -193,6 +193,7 @@ class Request(ctypes.Structure):
         ("op", ctypes.c_uint8),
         ("root", ctypes.c_uint32),
         ("priority", ctypes.c_int32),
+        ("staleness", ctypes.c_uint8),
         ("on_done", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)),
         ("context", ctypes.c_void_p),
     )
@@ -219,7 +220,7 @@ def watched_memory() -> Iterator[dict[str, bool]]:
         call.on_done(call.context, 0, b"")
 
     library = ctypes.CDLL(str(Path(bps.__file__).with_name("_ops.so")))
-    table = Table(1, PushPull(push_pull))
+    table = Table(ctypes.c_uint32.from_address(_core.C_API).value, PushPull(push_pull))
     assert library.bps_tensorflow_set_core(ctypes.byref(table)) == 0
     try:
         yield in_place
