@@ -57,9 +57,8 @@ class Extended(Reclassed, mx.optimizer.Optimizer):
         else:
             updates = [Update(index, weight, grad)]
         if not self._is_checked:
-            names = [
-                self.param_dict[number].name for number in sorted(self.param_dict)
-            ]  # if gluon's Trainer has set it
+            of_a_trainer = self.param_dict  # gluon's; else empty
+            names = [of_a_trainer[number].name for number in sorted(of_a_trainer)]
             self.exchange.check_names("DistributedOptimizer", names)
             self._is_checked = True
         self._is_within = True
@@ -97,5 +96,6 @@ def install() -> None:
         set_states(self, states)
         if isinstance(before, Extended) and not isinstance(self.optimizer, Extended):
             extend(self.optimizer, cast("type[Extended]", before.addition), before.exchange, before.extension)
+            self.optimizer._is_checked = before._is_checked
 
     mx.optimizer.Updater.set_states = set_states_and_extend
