@@ -91,15 +91,18 @@ def case_module_fit() -> None:
 
 
 def on_two_devices(make_trainer: Callable[[gluon.Parameter], gluon.Trainer]) -> tuple[gluon.Parameter, gluon.Trainer]:
-    """After a step in which each device of each rank has a gradient of -1."""
+    """After a step in which all ranks join, and one in which each device of each rank has a gradient of -1."""
     devices = [mx.cpu(0), mx.cpu(1)]
     weight = gluon.Parameter("weight", shape=(3,))
     weight.initialize(mx.init.Zero(), ctx=devices)
     trainer = make_trainer(weight)
-    with autograd.record():
-        losses = [-weight.data(device).sum() for device in devices]
-    autograd.backward(losses)
-    trainer.step(1)
+    for slope in (0, -1):
+        with autograd.record():
+            losses = [(slope * weight.data(device)).sum() for device in devices]
+        autograd.backward(losses)
+        trainer.step(1)
+        mx.nd.waitall()
+        bps.barrier()  # a rank that joins late makes no update at first
     return weight, trainer
 
 
