@@ -23,6 +23,8 @@ __all__ = [
     "Sum",
     "accumulate_buffer",
     "broadcast_buffer",
+    "check_name",
+    "check_priority",
     "check_root",
     "check_staleness",
     "check_synchronous",
@@ -31,6 +33,7 @@ __all__ = [
     "push_pull_buffer",
     "resolve_op",
     "seed_buffer",
+    "staleness_code",
     "synchronize",
 ]
 
@@ -39,7 +42,7 @@ BROADCAST = _core.OP_CODES["broadcast"]
 SEED = _core.OP_CODES["seed"]
 ACCUMULATE = _core.OP_CODES["accumulate"]
 MAX_STALENESS = 254
-UNBOUNDED = 255  # as the core says it
+_UNBOUNDED = 255  # as the core says it
 
 
 class ReduceOp(Enum):
@@ -137,6 +140,25 @@ def check_staleness(staleness: float) -> None:
         )
 
 
+def staleness_code(staleness: float) -> int:
+    """A number of rounds, or `math.inf`, as the core says it."""
+    return _UNBOUNDED if staleness == math.inf else int(staleness)
+
+
+def check_name(name: object) -> None:
+    """Raises InvalidArgumentError unless it is a string."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"name is {name!r}: expected a string")
+
+
+def check_priority(name: str, priority: int) -> None:
+    """Raises InvalidArgumentError unless it is a whole number that the core can take."""
+    if not hasattr(priority, "__index__") or not -(2**31) <= priority < 2**31:
+        raise InvalidArgumentError(
+            f"push_pull of '{name}': priority is {priority!r}: expected 32 bits of a whole number"
+        )
+
+
 def check_synchronous(caller: str) -> None:
     """Raises UnsupportedError if the environment asks for asynchronous training; for who does not offer it."""
     if current_job().config.asynchronous:
@@ -210,8 +232,7 @@ def _start(
 ) -> Handle:
     if name is None:
         name = job.in_flight.automatic_name(f"{target.dtype}.{target.nbytes}.{op}")
-    elif not isinstance(name, str):
-        raise InvalidArgumentError(f"name is {name!r}: expected a string")
+    check_name(name)
     if target.nbytes == 0:
         return Handle.completed(name, finish)
     return job.in_flight.start(
@@ -225,7 +246,7 @@ def _start(
         priority,
         (source.owner, target.owner),
         finish,
-        UNBOUNDED if staleness == math.inf else int(staleness),
+        staleness_code(staleness),
     )
 
 

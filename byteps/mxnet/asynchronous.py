@@ -9,7 +9,6 @@ reasons.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -21,8 +20,8 @@ from byteps.mxnet.exchange import Exchange, priority_of
 from byteps.mxnet.native import push
 from byteps.mxnet.tensor import stage
 from byteps.mxnet.updates import Extended, Update, extend
-from byteps.ops import ACCUMULATE, SEED, UNBOUNDED, ReduceOp
-from byteps.runtime import Job, current_job
+from byteps.ops import ACCUMULATE, SEED, ReduceOp, staleness_code
+from byteps.runtime import PerJob, current_job
 
 __all__ = ["make_asynchronous"]
 
@@ -63,19 +62,22 @@ class _Asynchronous(Extended):
 
 
 class _Weights:
-    """The weights of one optimizer, and their values as the services last gave them."""
+    """The weights of one optimizer, and their values as the services last gave them, which end with a job."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._is_scaled = exchange.op is ReduceOp.Average
-        self._job = current_job()
-        self._staleness = self._job.config.staleness
+        self._staleness = staleness_code(current_job().config.staleness)
         self._weights: dict[int | str, NDArray] = {}
-        self._bases: dict[int | str, NDArray] = {}
+        self._kept: PerJob[dict[int | str, NDArray]] = PerJob(dict)
+
+    @property
+    def _bases(self) -> dict[int | str, NDArray]:
+        """What the services had when this rank asked last, of the weights that it has joined in this job."""
+        return self._kept.get()
 
     def update(self, weights: dict[int | str, NDArray], update: Callable[[], None]) -> None:
         """Has `update` change the weights, and exchanges the changes."""
-        self._begin(current_job())
         joining = {index: weight for index, weight in weights.items() if index not in self._bases}
         if joining and self._join(joining):
             log.info("the weights have moved on since this rank got them: it makes no update in its first step")
@@ -106,11 +108,6 @@ class _Weights:
         mx.nd.waitall()
         job.node.barrier()  # nobody leaves, and takes along what others have not got yet
 
-    def _begin(self, job: Job) -> None:
-        if self._job is not job:  # another one, after suspend and resume: what was kept ended with the old one
-            self._job = job
-            self._bases.clear()
-
     def _join(self, weights: dict[int | str, NDArray]) -> bool:
         """Gets rank 0's weights, with all changes since. Whether they differ from what this rank has."""
         for index, weight in weights.items():
@@ -130,8 +127,16 @@ class _Weights:
         return changed
 
     def _push(self, index: int | str, source: NDArray, target: NDArray, op: int) -> None:
-        staleness = UNBOUNDED if self._staleness == math.inf else int(self._staleness)
         given, got = stage(source, "asynchronous training"), stage(target, "asynchronous training")
         name = f"{self._exchange.prefix}weight.{index}"
-        push(given.array, got.array, got.nbytes, name, got.dtype, op, priority=priority_of(index), staleness=staleness)
+        push(
+            given.array,
+            got.array,
+            got.nbytes,
+            name,
+            got.dtype,
+            op,
+            priority=priority_of(index),
+            staleness=self._staleness,
+        )
         got.copy_back()

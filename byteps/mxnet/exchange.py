@@ -13,8 +13,8 @@ import mxnet as mx
 from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.compression import Compression, Compressor
-from byteps.mxnet.ops import byteps_push_pull
-from byteps.mxnet.tensor import copy_to_all, dtype_of, sum_of_devices
+from byteps.mxnet.ops import byteps_push_pull, reduce_staged
+from byteps.mxnet.tensor import copy_to_all, stage, sum_of_devices
 from byteps.ops import ReduceOp
 from byteps.runtime import PerJob, current_job
 
@@ -84,8 +84,9 @@ class Exchange:
     def reduce(self, key: int | str, gradients: Sequence[NDArray], priority: int) -> None:
         """Replaces the gradients, one for each of this rank's devices, by what all devices of all ranks have."""
         gradient = sum_of_devices(gradients)
-        name = f"{self.prefix}gradient.{key}.{dtype_of(gradient)}"  # which `cast` may change
-        byteps_push_pull(gradient, 0, priority, name, op=self.op, compression=self.compression)
+        staged = stage(gradient, f"gradient {key}")
+        name = f"{self.prefix}gradient.{key}.{staged.dtype_name}"  # which `cast` may change
+        reduce_staged(staged, self.op, name, priority, self.compression)
         copy_to_all(gradient, gradients)
 
 

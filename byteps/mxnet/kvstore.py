@@ -148,7 +148,7 @@ class BytepsStore(KVStoreBase):
 
     def check_names(self, names: Sequence[str], *, exactly: bool) -> None:
         """`Exchange.check_names`: of the parameters of the Trainer or Module that has made or got the store."""
-        self._exchange.check_names(f"kvstore '{NAMES[0]}'", names, exactly=exactly)
+        self._exchange.check_names("kvstore 'dist_byteps'", names, exactly=exactly)
 
     def give_weights(self, key: Key, value: NDArray, weights: Sequence[NDArray]) -> None:
         """Replaces a Module's parameter, which has `value` and this rank's devices' `weights`, by rank 0's."""
@@ -215,8 +215,7 @@ def install() -> None:
 def _checking(create: Callable[[str], Any]) -> Callable[[str], Any]:
     @functools.wraps(create)
     def create_checked(name: str = "local") -> Any:
-        if isinstance(name, str) and name.lower() not in KVStoreBase.kv_registry:
-            _check_native(name)
+        _check_name(name)
         return create(name)
 
     return create_checked
@@ -226,10 +225,9 @@ def _creating(create: Callable[..., Any], *, keys_are_names: bool) -> Callable[.
     @functools.wraps(create)
     def create_kvstore(kvstore: Any, num_device: int, arg_params: Any) -> Any:
         if isinstance(kvstore, str):
+            _check_name(kvstore)
             if kvstore.lower() in NAMES:
                 kvstore = mx.kv.create(kvstore)
-            elif kvstore.lower() not in KVStoreBase.kv_registry:
-                _check_native(kvstore)
         if isinstance(kvstore, BytepsStore):
             kvstore.check_names(list(arg_params), exactly=keys_are_names)
         return create(kvstore, num_device, arg_params)
@@ -237,8 +235,10 @@ def _creating(create: Callable[..., Any], *, keys_are_names: bool) -> Callable[.
     return create_kvstore
 
 
-def _check_native(name: str) -> None:
-    """Raises InvalidArgumentError if MXNet has no store of that name, or one that would wait for servers of its own."""
+def _check_name(name: Any) -> None:
+    """Raises InvalidArgumentError if there is no store of that name, or one that would wait for servers of MXNet's."""
+    if not isinstance(name, str) or name.lower() in KVStoreBase.kv_registry:
+        return
     if "dist" in name.lower() and is_initialized():
         raise InvalidArgumentError(
             f"kvstore '{name}': MXNet's own distributed kvstores need processes of MXNet, which a job of byteps does "

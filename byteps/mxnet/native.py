@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import threading
 from collections.abc import Callable
@@ -95,8 +96,12 @@ class _NamedLane:
         self.name = name.encode()
         self.lane = _Lane()
         self.pointer = ctypes.pointer(self.lane)
-        self.array = mx.nd.empty((1,), ctx=mx.cpu())
-        self.lane.array = self.array.handle
+        self.arrays: list[mx.nd.NDArray] = []
+        self._renew()
+
+    def _renew(self) -> None:
+        self.arrays.append(mx.nd.empty((1,), ctx=mx.cpu()))  # another thread may be about to use the one before
+        self.lane.array = self.arrays[-1].handle
 
     def recover(self) -> None:
         """After an error: makes the next operation independent of it, if ranks still agree on how many there were.
@@ -115,8 +120,7 @@ class _NamedLane:
                 f"push_pull of '{name}': another one by this name has failed, and more of them are behind it: call "
                 "mxnet.nd.waitall(), which raises what it failed of"
             )
-        self.array = mx.nd.empty((1,), ctx=mx.cpu())  # the engine leaves out what follows on the old one
-        self.lane.array = self.array.handle
+        self._renew()  # the engine leaves out what follows on the old one
         self.lane.failed = 0
 
 
@@ -125,7 +129,7 @@ class _Lanes:
 
     def __init__(self) -> None:
         self.by_name: dict[str, _NamedLane] = {}
-        self.lock = threading.Lock()  # of recoveries, and of who pushes meanwhile
+        self.lock = threading.Lock()
         _all_lanes.append(self)
 
 
@@ -169,20 +173,6 @@ def push(
             named = lanes.by_name[name] = _NamedLane(name)
         elif named.lane.failed or named.lane.left_out:
             named.recover()
-        _push(named, source, target, nbytes, dtype, op, root, priority, staleness)
-
-
-def _push(
-    named: _NamedLane,
-    source: mx.nd.NDArray,
-    target: mx.nd.NDArray,
-    nbytes: int,
-    dtype: int,
-    op: int,
-    root: int,
-    priority: int,
-    staleness: int,
-) -> None:
     request = _PushPull(
         named.name,
         len(named.name),
@@ -193,7 +183,7 @@ def _push(
         dtype,
         op,
         root,
-        priority,
+        operator.index(priority),
         staleness,
     )
     check_call(_push_pull(ctypes.byref(request)))

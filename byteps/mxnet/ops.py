@@ -14,7 +14,6 @@ Arguments that the functions share:
 
 from __future__ import annotations
 
-import operator
 from typing import Any, TypeAlias
 
 import mxnet as mx
@@ -23,10 +22,10 @@ from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.compression import Compression, Compressor
 from byteps.mxnet.native import push
 from byteps.mxnet.tensor import Staged, stage
-from byteps.ops import BROADCAST, ReduceOp, check_root, resolve_op
+from byteps.ops import BROADCAST, ReduceOp, check_name, check_priority, check_root, resolve_op
 from byteps.runtime import current_job
 
-__all__ = ["broadcast", "broadcast_", "byteps_declare_tensor", "byteps_push_pull", "push_pull"]
+__all__ = ["broadcast", "broadcast_", "byteps_declare_tensor", "byteps_push_pull", "push_pull", "reduce_staged"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
@@ -37,7 +36,7 @@ def byteps_declare_tensor(name: str, **kwargs: Any) -> None:
     Raises:
         UnsupportedError: parameters of a compressor are given.
     """
-    _check_name(name)
+    check_name(name)
     if kwargs:
         raise UnsupportedError(
             f"byteps_declare_tensor('{name}'): {', '.join(kwargs)}: this version compresses by casting only: pass "
@@ -60,12 +59,20 @@ def byteps_push_pull(
     `is_average=False` means op=Sum. `version` is accepted for BytePS's scripts, and unused.
     """
     reduce_op = resolve_op(is_average, op)
-    staged = stage(tensor, f"push_pull of '{name}'" if name else "push_pull")
+    reduce_staged(
+        stage(tensor, f"push_pull of '{name}'" if name else "push_pull"), reduce_op, name, priority, compression
+    )
+
+
+def reduce_staged(
+    staged: Staged, op: ReduceOp, name: str | None, priority: int, compression: type[Compressor] = Compression.none
+) -> None:
+    """`byteps_push_pull` of an array that its caller has staged."""
     compressed, context = compression.compress(staged.array)
     if compressed is staged.array:
-        _push_in_place(staged, reduce_op.value, name, priority)
+        _push_in_place(staged, op.value, name, priority)
     else:
-        _push_in_place(stage(compressed, "push_pull"), reduce_op.value, name, priority)
+        _push_in_place(stage(compressed, "push_pull"), op.value, name, priority)
         compression.decompress(compressed, context).copyto(staged.array)
     staged.copy_back()
 
@@ -101,25 +108,12 @@ def broadcast(tensor: NDArray, root_rank: int, name: str | None = None, priority
 
 
 def _push_in_place(staged: Staged, op: int, name: str | None, priority: int, root: int = 0) -> None:
-    job = current_job()
     if name is None:
-        name = job.in_flight.automatic_name(f"{staged.dtype_name}.{staged.nbytes}.{op}")
-    _check_name(name)
-    try:
-        priority = operator.index(priority)
-    except TypeError:
-        raise InvalidArgumentError(
-            f"push_pull of '{name}': priority is {priority!r}: expected a whole number"
-        ) from None
-    if not -(2**31) <= priority < 2**31:
-        raise InvalidArgumentError(f"push_pull of '{name}': priority is {priority}: expected 32 bits")
+        name = current_job().in_flight.automatic_name(f"{staged.dtype_name}.{staged.nbytes}.{op}")
+    check_name(name)
+    check_priority(name, priority)
     if staged.nbytes:
         push(staged.array, staged.array, staged.nbytes, name, staged.dtype, op, root=root, priority=priority)
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise InvalidArgumentError(f"name is {name!r}: expected a string")
 
 
 def _copy_of(tensor: NDArray, what: str) -> NDArray:

@@ -13,6 +13,8 @@ __all__ = ["install"]
 
 log = logging.getLogger("byteps")
 
+_unseen: list[Exception] = []  # what failed when a fork waited
+
 
 def install() -> None:
     """From now on a process leaves its job when its engine has done what the program asked for: others wait for it.
@@ -21,9 +23,6 @@ def install() -> None:
     """
     call_before_leaving(_wait)
     os.register_at_fork(before=_wait_before_fork)
-
-
-_unseen: list[Exception] = []  # what failed when a fork waited
 
 
 def _wait() -> Exception | None:

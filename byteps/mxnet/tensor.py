@@ -11,17 +11,15 @@ from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.native import Description, describe
 from byteps.ops import DTYPE_CODES
 
-__all__ = ["DTYPES", "Staged", "copy_to_all", "dtype_of", "stage", "sum_of_devices"]
+__all__ = ["Staged", "copy_to_all", "stage", "sum_of_devices"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
-DTYPES = {  # by MXNet's code; the last ones are bits to us
-    **{0: "float32", 1: "float64", 2: "float16", 3: "uint8", 4: "int32", 5: "int8", 6: "int64", 12: "bfloat16"},
-    **{7: "bool", 8: "int16", 9: "uint16", 10: "uint32", 11: "uint64"},
-}
-_ITEM_BYTES = {
-    **{"float32": 4, "float64": 8, "float16": 2, "uint8": 1, "int32": 4, "int8": 1, "int64": 8, "bfloat16": 2},
-    **{"bool": 1, "int16": 2, "uint16": 2, "uint32": 4, "uint64": 8},
+# By MXNet's code: name, and bytes of an element. The last ones are bits to us.
+_DTYPES = {
+    **{0: ("float32", 4), 1: ("float64", 8), 2: ("float16", 2), 12: ("bfloat16", 2)},
+    **{3: ("uint8", 1), 4: ("int32", 4), 5: ("int8", 1), 6: ("int64", 8)},
+    **{7: ("bool", 1), 8: ("int16", 2), 9: ("uint16", 2), 10: ("uint32", 4), 11: ("uint64", 8)},
 }
 _DENSE, _ROW_SPARSE = 0, 1
 _GPU = 2
@@ -53,23 +51,16 @@ def stage(array: NDArray, what: str, *, any_dtype: bool = False) -> Staged:
         raise InvalidArgumentError(f"{what}: expected an NDArray, got {type(array).__name__}")
     array = array.as_nd_ndarray()  # of mx.np: the same one, as MXNet's older functions take it
     found = describe(array)
-    name = DTYPES[found.dtype]
+    name, item_bytes = _DTYPES[found.dtype]
     if name not in DTYPE_CODES and not any_dtype:
         raise InvalidArgumentError(
             f"{what}: dtype {name} is not supported: expected {', '.join(DTYPE_CODES)}; convert it with astype()"
         )
+    extent = found.elements * item_bytes, DTYPE_CODES.get(name, DTYPE_CODES["uint8"]), name
     if found.storage_type == _DENSE and not _is_on_gpu(found):
-        return Staged(array, *_extent(found, name), _nothing)
+        return Staged(array, *extent, _nothing)
     copy = _dense_copy(array, found, what)
-    if found.storage_type == _ROW_SPARSE:
-        return Staged(copy, *_extent(found, name), lambda: _copy_rows(copy, array))
-    return Staged(copy, *_extent(found, name), lambda: _copy(copy, array))
-
-
-def _extent(found: Description, name: str) -> tuple[int, int, str]:
-    """Bytes, the core's code and the dtype's name."""
-    nbytes = found.elements * _ITEM_BYTES[name]
-    return nbytes, DTYPE_CODES.get(name, DTYPE_CODES["uint8"]), name
+    return Staged(copy, *extent, lambda: (_copy_rows if found.storage_type == _ROW_SPARSE else _copy)(copy, array))
 
 
 def _dense_copy(array: NDArray, found: Description, what: str) -> NDArray:
@@ -93,11 +84,6 @@ def _copy(source: NDArray, target: NDArray) -> None:
 
 def _copy_rows(source: NDArray, target: NDArray) -> None:
     source.as_in_context(target.context).tostype("row_sparse").copyto(target)
-
-
-def dtype_of(array: NDArray) -> str:
-    """The name of its dtype."""
-    return DTYPES[describe(array).dtype]
 
 
 def sum_of_devices(arrays: Sequence[NDArray]) -> NDArray:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import mxnet as mx
@@ -87,11 +88,8 @@ class DistributedTrainer(mx.gluon.Trainer):
             raise UnsupportedError(
                 "DistributedTrainer: ignore_stale_grad=True in asynchronous training, in which ranks ask nobody"
             )
-        self._ignores_stale = ignore_stale_grad
-        try:
+        with self._ignoring_stale(ignore_stale_grad):
             super().step(batch_size, ignore_stale_grad)
-        finally:
-            self._ignores_stale = False
 
     def settle(self) -> None:
         """If training is asynchronous: blocks until all ranks have called it; then all have the same weights."""
@@ -100,9 +98,15 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     def allreduce_grads(self, ignore_stale_grad: bool = False) -> None:
         """As in gluon; `ignore_stale_grad` as `update` will be told."""
-        self._ignores_stale = ignore_stale_grad
-        try:
+        with self._ignoring_stale(ignore_stale_grad):
             super().allreduce_grads()
+
+    @contextmanager
+    def _ignoring_stale(self, ignores: bool) -> Iterator[None]:
+        """For `_allreduce_grads`, which gluon calls without saying it."""
+        self._ignores_stale = ignores
+        try:
+            yield
         finally:
             self._ignores_stale = False
 

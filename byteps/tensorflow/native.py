@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from byteps import _core
-from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import BROADCAST
+from byteps.errors import UnsupportedError
+from byteps.ops import BROADCAST, check_priority
 
 __all__ = ["broadcast_node", "is_compiled_by_xla", "keep", "push_pull_node"]
 
@@ -75,8 +75,7 @@ def push_pull_node(
         The result, in the memory of `tensor` if nobody else needs it.
     """
     _check_not_compiled(name)
-    if not -(2**31) <= priority < 2**31:
-        raise InvalidArgumentError(f"push_pull of '{name}': priority is {priority}: expected 32 bits")
+    check_priority(name, priority)
     node = _ops.byteps_collective if stateful else _ops.byteps_push_pull
     anchors = [] if stateful or tf.executing_eagerly() else [_anchor()]
     return node(

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import BROADCAST, ReduceOp, check_root, resolve_op
+from byteps.ops import BROADCAST, ReduceOp, check_name, check_root, resolve_op
 from byteps.runtime import current_job
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.gather import gather_rows
@@ -215,8 +215,8 @@ def _either(average: bool | None, op: ReduceOp | None, what: str) -> ReduceOp:
 
 
 def _named(name: str | None, tensor: tf.Tensor, operation: str, *, rows_differ: bool = False) -> str:
-    if name is not None and not isinstance(name, str):
-        raise InvalidArgumentError(f"name is {name!r}: expected a string")
+    if name is not None:
+        check_name(name)
     return name or automatic_name(tensor, operation, rows_differ=rows_differ)
 
 
