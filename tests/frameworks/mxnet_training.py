@@ -13,6 +13,11 @@ from mxnet import autograd, gluon
 from byteps import rank, size
 
 BATCH, STEPS, CLASSES = 16, 5, 10
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01},
+    "nag": {"learning_rate": 0.1, "momentum": 0.9},
+    "adam": {"learning_rate": 0.01},
+}
 HYBRID: dict[str, Mapping[str, bool] | None] = {
     "imperative": None,
     "hybrid": {},

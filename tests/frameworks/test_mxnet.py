@@ -19,6 +19,8 @@ JOBS = [
         (conformance.__name__, "mxnet", (1, 2, 4)),
         ("frameworks.mxnet_ops_cases", "", (1, 2, 4)),
         ("frameworks.mxnet_training_cases", "", (1, 2, 4)),
+        ("frameworks.mxnet_kvstore_cases", "", (1, 2, 4)),
+        ("frameworks.mxnet_failure_cases", "", (2, 4)),
     )
     for ranks in counts
 ]

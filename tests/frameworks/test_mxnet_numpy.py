@@ -5,16 +5,14 @@ MXNet and its numpys are in an environment of their own (tools/bootstrap.sh); th
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from support.case_jobs import CaseJob, outcome_of
 from support.cases import names_of
 from support.job import ROOT
 
@@ -24,36 +22,27 @@ CASES = "frameworks.mxnet_numpy_cases"
 CALL = "from byteps.mxnet.numpy_names import import_mxnet; import_mxnet()"  # as byteps/mxnet/__init__.py does
 
 
-def run(python: str | Path, *command: str | Path, first: Path | None = None) -> subprocess.CompletedProcess[str]:
+def python_path(first: Path | None) -> str:
     """With the folder `first` before all others that Python imports from."""
-    paths = [*filter(None, [first]), ROOT, ROOT / "tests"]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
+    return os.pathsep.join(map(str, [*filter(None, [first]), ROOT, ROOT / "tests"]))
+
+
+def run(python: str | Path, *command: str | Path, first: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": python_path(first), "OMP_NUM_THREADS": "1"}
     return subprocess.run([python, *command], env=env, capture_output=True, text=True, check=False, timeout=110)
 
 
-@functools.cache
-def results(numpy: Path | None, folder: Path) -> Mapping[str, str]:
-    done = run(MXNET, ROOT / "tests" / "frameworks" / "mxnet_numpy_cases.py", folder / "results", first=numpy)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, str] = json.loads((folder / "results").read_text())
-    return found
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("mxnet")
+def job_with(numpy: Path | None) -> CaseJob:
+    return CaseJob(CASES, 1, python=MXNET, env=(("PYTHONPATH", python_path(numpy)),))
 
 
 @pytest.mark.parametrize("case", names_of(CASES))
 @pytest.mark.parametrize("numpy", NUMPYS)
-def test_case(numpy: str, case: str, folder: Path) -> None:
+def test_case(numpy: str, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     for needed in filter(None, [MXNET, NUMPYS[numpy]]):
         if not needed.exists():
             pytest.skip(f"{needed} is missing: tools/bootstrap.sh test makes it (numpy 1.23 up to Python 3.11)")
-    inside = folder / numpy
-    inside.mkdir(exist_ok=True)
-    verdict = results(NUMPYS[numpy], inside)[case]
-    assert not verdict, verdict
+    outcome_of(job_with(NUMPYS[numpy]), tmp_path_factory).check(case)
 
 
 def test_import_after_one_that_failed() -> None:
