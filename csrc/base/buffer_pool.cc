@@ -1,14 +1,16 @@
 #include "base/buffer_pool.h"
 
+#include <algorithm>
 #include <bit>
-#include <new>
 #include <utility>
 
 namespace byteps {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-constexpr std::align_val_t kAlignment{kPageBytes};
+// A slab is as large as all before it together: few for those who need much, and no more than twice what is needed.
+constexpr size_t kFirstSlabBytes = size_t{1} << 20;
+constexpr size_t kLargestSlabBytes = size_t{64} << 20;
 
 }  // namespace
 
@@ -31,12 +33,6 @@ BufferPool::Buffer::~Buffer() {
   if (data_ != nullptr) pool_->release(data_, size_);
 }
 
-BufferPool::~BufferPool() {
-  for (auto& [bytes, list] : free_) {
-    for (std::byte* data : list) operator delete(data, kAlignment);
-  }
-}
-
 // Powers of two and three steps between them.
 size_t BufferPool::class_bytes(size_t size_bytes) {
   if (size_bytes <= kPageBytes) return kPageBytes;
@@ -49,13 +45,24 @@ BufferPool::Buffer BufferPool::acquire(size_t size_bytes) {
   std::vector<std::byte*>& list = free_[capacity];
   std::byte* data = nullptr;
   if (list.empty()) {
-    data = static_cast<std::byte*>(operator new(capacity, kAlignment));
+    data = cut(capacity);
     reserved_bytes_ += capacity;
   } else {
     data = list.back();
     list.pop_back();
   }
   return {this, data, size_bytes};
+}
+
+std::byte* BufferPool::cut(size_t bytes) {
+  if (uncut_.size() < bytes) {
+    const size_t slab_bytes = std::clamp(reserved_bytes_, kFirstSlabBytes, kLargestSlabBytes);
+    slabs_.push_back(std::make_unique<Slab>(std::max(bytes, slab_bytes)));
+    uncut_ = slabs_.back()->bytes();
+  }
+  std::byte* const data = uncut_.data();
+  uncut_ = uncut_.subspan(bytes);
+  return data;
 }
 
 void BufferPool::release(std::byte* data, size_t size_bytes) {

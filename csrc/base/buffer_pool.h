@@ -1,12 +1,15 @@
 // Memory for contributions that wait for their round: taken and given back without the allocator's system calls,
-// warm in cache and already faulted in when a round follows a round.
+// warm in cache and already faulted in when a round follows a round. It comes out of few slabs (slab.h), so that a
+// device to which it has to be made known hears of few pieces.
 #pragma once
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/slab.h"
 
 namespace byteps {
 
@@ -33,7 +36,6 @@ class BufferPool {
   };
 
   BufferPool() = default;
-  ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
@@ -45,8 +47,11 @@ class BufferPool {
 
  private:
   static size_t class_bytes(size_t size_bytes);
+  std::byte* cut(size_t bytes);
   void release(std::byte* data, size_t size_bytes);
 
+  std::vector<std::unique_ptr<Slab>> slabs_;
+  MutableBytes uncut_;                              // of the last slab
   std::map<size_t, std::vector<std::byte*>> free_;  // by class; last in, first out: the warmest first
   size_t reserved_bytes_ = 0;
 };

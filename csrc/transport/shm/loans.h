@@ -9,7 +9,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "transport/shm/reference.h"
-#include "transport/shm/slots.h"
+#include "transport/slots.h"
 
 namespace byteps::transport {
 

@@ -13,7 +13,7 @@
 
 #include "transport/shm/reference.h"
 #include "transport/shm/segment.h"
-#include "transport/shm/slots.h"
+#include "transport/slots.h"
 
 namespace byteps::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/shm/slots.h"
+#include "transport/slots.h"
 
 #include <algorithm>
 

@@ -1,0 +1,84 @@
+#include "base/slab.h"
+
+#include <sys/mman.h>
+
+#include <map>
+#include <new>
+
+#include "base/annotations.h"
+
+namespace byteps {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// All slabs of the process, by where they begin: memory is the process's, too.
+struct Registry {
+  Mutex mutex;
+  std::map<const std::byte*, Slab::Found> slabs BPS_GUARDED_BY(mutex);
+  std::map<uint64_t, const std::byte*> numbers BPS_GUARDED_BY(mutex);
+  uint64_t last_number BPS_GUARDED_BY(mutex) = 0;
+};
+
+Registry& registry() {
+  static Registry* const instance = new Registry;  // slabs may go after static objects
+  return *instance;
+}
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// Begins at a multiple of `alignment`: more is mapped, and the ends given back.
+MutableBytes map_aligned(size_t bytes, size_t alignment) {
+  const size_t mapped_bytes = bytes + alignment - kPageBytes;
+  void* const mapped =
+      mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  const auto begin = reinterpret_cast<uintptr_t>(mapped);
+  const uintptr_t aligned = round_up(begin, alignment);
+  if (aligned > begin) munmap(mapped, aligned - begin);
+  const uintptr_t end = begin + mapped_bytes;
+  if (end > aligned + bytes) munmap(reinterpret_cast<void*>(aligned + bytes), end - (aligned + bytes));
+  return {reinterpret_cast<std::byte*>(aligned), bytes};
+}
+
+}  // namespace
+
+Slab::Slab(size_t bytes) {
+  const bool is_huge = bytes >= kHugePageBytes;
+  bytes_ = map_aligned(round_up(bytes, kPageBytes), is_huge ? kHugePageBytes : kPageBytes);
+  if (is_huge) madvise(bytes_.data(), bytes_.size(), MADV_HUGEPAGE);  // advice: either way is right
+  Registry& all = registry();
+  MutexLock lock(all.mutex);
+  number_ = ++all.last_number;
+  all.slabs[bytes_.data()] = {number_, bytes_};
+  all.numbers[number_] = bytes_.data();
+}
+
+Slab::~Slab() {
+  {
+    Registry& all = registry();
+    MutexLock lock(all.mutex);
+    all.slabs.erase(bytes_.data());
+    all.numbers.erase(number_);
+  }
+  munmap(bytes_.data(), bytes_.size());
+}
+
+std::optional<Slab::Found> Slab::find(Bytes range) {
+  Registry& all = registry();
+  MutexLock lock(all.mutex);
+  auto after = all.slabs.upper_bound(range.data());
+  if (after == all.slabs.begin()) return std::nullopt;
+  const Found& found = std::prev(after)->second;
+  if (range.data() + range.size() > found.bytes.data() + found.bytes.size()) return std::nullopt;
+  return found;
+}
+
+bool Slab::exists(uint64_t number) {
+  Registry& all = registry();
+  MutexLock lock(all.mutex);
+  return all.numbers.contains(number);
+}
+
+}  // namespace byteps

@@ -1,0 +1,41 @@
+// Large pieces of memory that stay: what is cut into buffers, and may be made known to devices piece by piece.
+//
+// A slab has an identity. Whoever keeps something about memory (an RDMA registration) cannot tell by addresses whether it
+// is still the same memory, since what was freed and mapped again has the same addresses; by a slab's number it can.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "base/bytes.h"
+
+namespace byteps {
+
+class Slab {
+ public:
+  // Zeros, `bytes` rounded up to whole pages; of 2 MiB pages where the kernel has some and it is large enough for them.
+  // Throws std::bad_alloc like new.
+  explicit Slab(size_t bytes);
+  ~Slab();
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+
+  MutableBytes bytes() const { return bytes_; }
+
+  // A slab that is there now, and its number, which no other slab ever has.
+  struct Found {
+    uint64_t number;
+    MutableBytes bytes;
+  };
+  // The slab that all of `range` lies in; none: other memory, of which nobody says when it goes. Any thread.
+  static std::optional<Found> find(Bytes range);
+  // Whether the slab of this number is there. Any thread.
+  static bool exists(uint64_t number);
+
+ private:
+  MutableBytes bytes_;
+  uint64_t number_ = 0;
+};
+
+}  // namespace byteps

@@ -1,0 +1,75 @@
+#include "transport/rdma/arena.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace byteps::transport::rdma {
+namespace {
+
+// As large as all before together: few regions, and at most twice the memory that is needed.
+constexpr size_t kFirstSlabBytes = size_t{1} << 20;
+constexpr size_t kLargestSlabBytes = size_t{256} << 20;
+constexpr size_t kPageBytes = 4096;
+
+size_t whole_pages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+}  // namespace
+
+struct Arena::Piece::Part {
+  explicit Part(size_t bytes) : slab(bytes), slots(slab.bytes().size()) {}
+  Slab slab;
+  Slots slots;
+  Registrations::Lease lease;
+};
+
+Arena::Piece::Piece(Piece&& other) noexcept
+    : part_(std::exchange(other.part_, nullptr)), bytes_(std::exchange(other.bytes_, {})) {}
+
+Arena::Piece& Arena::Piece::operator=(Piece&& other) noexcept {
+  Piece old(std::move(*this));
+  part_ = std::exchange(other.part_, nullptr);
+  bytes_ = std::exchange(other.bytes_, {});
+  return *this;
+}
+
+Arena::Piece::~Piece() {
+  if (!part_) return;
+  part_->slots.put_back(static_cast<size_t>(bytes_.data() - part_->slab.bytes().data()),
+                        whole_pages(bytes_.size()));
+}
+
+MemoryKey Arena::Piece::key() const { return part_->lease.key(); }
+
+Arena::Arena(Registrations& registrations) : registrations_(registrations) {}
+Arena::~Arena() = default;
+
+Result<Arena::Piece> Arena::take(size_t bytes) {
+  const size_t slot_bytes = whole_pages(bytes);
+  for (Piece::Part& part : parts_) {
+    if (const auto offset = part.slots.take(slot_bytes))
+      return Piece(&part, part.slab.bytes().subspan(*offset, bytes));
+  }
+  const auto part = grow(slot_bytes);
+  if (!part) return part.status();
+  return Piece(*part, (*part)->slab.bytes().subspan(*(*part)->slots.take(slot_bytes), bytes));
+}
+
+Result<Arena::Piece::Part*> Arena::grow(size_t bytes) {
+  const size_t slab_bytes = std::max(bytes, std::clamp(total_bytes_, kFirstSlabBytes, kLargestSlabBytes));
+  try {
+    parts_.emplace_back(slab_bytes);
+  } catch (const std::bad_alloc&) {
+    return unavailable("RDMA: no memory for " + std::to_string(slab_bytes) + " bytes that others write to");
+  }
+  auto lease = registrations_.lease(parts_.back().slab.bytes(), Access::kRemoteWrite);
+  if (!lease) {
+    parts_.pop_back();
+    return lease.status();
+  }
+  parts_.back().lease = *lease;
+  total_bytes_ += slab_bytes;
+  return &parts_.back();
+}
+
+}  // namespace byteps::transport::rdma

@@ -1,0 +1,51 @@
+// Memory of this end that other ends write to: rings, and landings for payloads. Cut out of few slabs, each of which the
+// card knows as one region, however many connections there are.
+#pragma once
+
+#include <list>
+#include <memory>
+
+#include "base/slab.h"
+#include "transport/rdma/registrations.h"
+#include "transport/slots.h"
+
+namespace byteps::transport::rdma {
+
+// One thread; outlives its pieces.
+class Arena {
+ public:
+  // Owner of some memory of an arena; gives it back when destroyed.
+  class Piece {
+   public:
+    Piece() = default;
+    Piece(Piece&& other) noexcept;
+    Piece& operator=(Piece&& other) noexcept;
+    ~Piece();
+    // Begins at a page.
+    MutableBytes bytes() const { return bytes_; }
+    MemoryKey key() const;
+    explicit operator bool() const { return part_ != nullptr; }
+
+   private:
+    friend class Arena;
+    struct Part;
+    Piece(Part* part, MutableBytes bytes) : part_(part), bytes_(bytes) {}
+    Part* part_ = nullptr;
+    MutableBytes bytes_;
+  };
+
+  explicit Arena(Registrations& registrations);
+  ~Arena();
+
+  // `bytes`: at least 1. Not initialised. Errors: as of Registrations::lease; or no memory.
+  Result<Piece> take(size_t bytes);
+
+ private:
+  Result<Piece::Part*> grow(size_t bytes);
+
+  Registrations& registrations_;
+  std::list<Piece::Part> parts_;
+  size_t total_bytes_ = 0;
+};
+
+}  // namespace byteps::transport::rdma

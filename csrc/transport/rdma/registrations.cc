@@ -1,0 +1,89 @@
+#include "transport/rdma/registrations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/slab.h"
+
+namespace byteps::transport::rdma {
+namespace {
+
+constexpr uintptr_t kPageBytes = 4096;
+
+// A card knows whole pages.
+MutableBytes whole_pages(Bytes range) {
+  const auto begin = reinterpret_cast<uintptr_t>(range.data()) / kPageBytes * kPageBytes;
+  const uintptr_t end =
+      (reinterpret_cast<uintptr_t>(range.data()) + range.size() + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return {reinterpret_cast<std::byte*>(begin), end - begin};
+}
+
+bool contains(Bytes whole, Bytes part) {
+  return whole.data() <= part.data() && part.data() + part.size() <= whole.data() + whole.size();
+}
+
+}  // namespace
+
+Registrations::Registrations(Nic& nic, uint64_t max_idle_bytes)
+    : nic_(nic), max_idle_bytes_(max_idle_bytes) {}
+
+Result<Registrations::Lease> Registrations::lease(Bytes range, Access access) {
+  const auto slab = Slab::find(range);
+  const uint64_t number = slab ? slab->number : 0;
+  MutexLock lock(mutex_);
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    const bool serves = entry->slab == number && entry->access >= access && contains(entry->bytes, range);
+    auto region = serves ? entry->in_use.lock() : nullptr;
+    if (!region) continue;
+    entries_.splice(entries_.begin(), entries_, entry);
+    return Lease(std::move(region));
+  }
+  // Of slabs both is wanted sooner or later: results go out of what contributions came into.
+  return add({.slab = number,
+              .bytes = slab ? slab->bytes : whole_pages(range),
+              .access = slab ? Access::kRemoteWrite : access,
+              .in_use = {},
+              .kept = {}});
+}
+
+Result<Registrations::Lease> Registrations::add(Entry entry) {
+  drop_stale();
+  auto made = nic_.register_memory(entry.bytes, entry.access);
+  if (!made) return made.status();
+  ++made_;
+  std::shared_ptr<MemoryRegion> region = std::move(*made);
+  entry.in_use = region;
+  if (entry.slab != 0 || nic_.info().on_demand_paging) entry.kept = region;
+  entries_.push_front(std::move(entry));
+  drop_idle();
+  return Lease(std::move(region));
+}
+
+// What has ended with its last lease, and slabs that are gone.
+void Registrations::drop_stale() {
+  std::erase_if(entries_, [](const Entry& entry) {
+    return entry.in_use.expired() || (entry.slab != 0 && !Slab::exists(entry.slab));
+  });
+}
+
+void Registrations::drop_idle() {
+  uint64_t idle_bytes = 0;
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const bool is_idle = entry->kept && entry->kept.use_count() == 1;
+    if (is_idle) idle_bytes += entry->bytes.size();
+    entry = is_idle && idle_bytes > max_idle_bytes_ ? entries_.erase(entry) : std::next(entry);
+  }
+}
+
+RegistrationCounts Registrations::counts() const {
+  MutexLock lock(mutex_);
+  RegistrationCounts counts{.made = made_};
+  for (const Entry& entry : entries_) {
+    if (entry.in_use.expired()) continue;
+    ++counts.regions;
+    counts.bytes += entry.bytes.size();
+  }
+  return counts;
+}
+
+}  // namespace byteps::transport::rdma
