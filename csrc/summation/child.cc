@@ -19,7 +19,7 @@ bool Child::is(const DataHead& hello) const {
 
 void Child::send(const DataHead& head, const transport::Payload& payload,
                  std::shared_ptr<const BufferPool::Buffer> keep) {
-  if (!connection_->lends()) add(shard_.metrics_.bytes_sent, payload.data.size());
+  if (!connection_->is_local()) add(shard_.metrics_.bytes_sent, payload.data.size());
   enqueue(head, {protocol::encode(head), payload, std::move(keep)});
 }
 
@@ -33,7 +33,7 @@ void Child::send_failure(const DataHead& request, const Status& why, transport::
 
 void Child::enqueue(const DataHead& head, Answer answer) {
   // By reference nothing waits for a wire.
-  if (connection_->lends()) return hand_over(answer, [keep = answer.keep](const Status&) {});
+  if (connection_->is_local()) return hand_over(answer, [keep = answer.keep](const Status&) {});
   const uint64_t bytes = answer.payload.data.size();
   port_.push(
       head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
@@ -99,7 +99,7 @@ Result<Landing> Child::on_head(transport::Connection&, const Arrival& arrival) {
 Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes payload) {
   Result<DataHead> head = protocol::decode_data(arrival.head);
   if (!head) return head.status();
-  if (!connection_->lends()) add(shard_.metrics_.bytes_received, payload.size());
+  if (!connection_->is_local()) add(shard_.metrics_.bytes_received, payload.size());
   switch (head->type) {
     case DataType::kHello: return on_hello(*head);
     case DataType::kPushPull: return on_push_pull(*head, arrival, payload);

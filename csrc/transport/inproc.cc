@@ -128,7 +128,7 @@ class InprocConnection final : public Connection, public TurnHandler {
   void close() override { shut(aborted("inproc: closed by this end")); }
   EventLoop& loop() override { return *self_.loop; }
   const std::string& peer() const override { return peer_; }
-  bool lends() const override { return true; }
+  bool is_local() const override { return true; }
 
   void on_turn() override {
     turn_requested_ = false;

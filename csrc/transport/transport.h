@@ -32,12 +32,16 @@ inline constexpr Loan kNoLoan = 0;
 // the receiver took the loan (see Landing), until the receiver's own protocol says that it is done with it.
 struct Payload {
   Bytes data;
-  // Where the answer of the same size will be wanted, or empty. Transports that lend offer the receiver memory for
-  // it: this very memory (inproc), or memory that both share (shm). Others ignore it.
+  // Where the answer of the same size will be wanted, or empty. It stays valid until the answer has come or the loan is
+  // given back. Transports that lend offer the receiver memory for it: this very memory (inproc), or memory that both
+  // share (shm); or bring the answer there wherever the receiver has it (rdma). Others ignore it.
   MutableBytes reply_space;
   // A loan of the frame that this one answers, or kNoLoan. If `data` begins where that frame's Arrival::reply_space
   // did, it goes by reference: nothing is copied, and `data` may not be touched any more.
   Loan gives_back = kNoLoan;
+  // Frames of one place, any number but 0, follow each other: each is answered or given back before the next is sent.
+  // Transports that bring payloads into memory of the other end (rdma) use the same memory for all of them.
+  uint64_t place = 0;
 };
 
 // A frame whose head has come in. `head` is valid during the callback only; `lent` and `reply_space` of a frame
@@ -45,7 +49,9 @@ struct Payload {
 struct Arrival {
   Bytes head;
   size_t payload_bytes;
-  Bytes lent;                // the sender's own memory, or shared memory, by transports that lend; else empty
+  // Where the payload is already: the sender's own memory (inproc), memory that both share (shm), memory of this process
+  // that the transport has for it (rdma). Else empty.
+  Bytes lent;
   MutableBytes reply_space;  // by transports that lend, also for a frame without payload; else empty
   Loan loan = kNoLoan;  // to be given back exactly once, whatever became of the frame, unless closed before
 };
@@ -117,8 +123,8 @@ class Connection {
   virtual EventLoop& loop() = 0;
   // "tcp 10.0.0.2:9000" or "inproc", for messages.
   virtual const std::string& peer() const = 0;
-  // True if payloads are lent instead of copied (Arrival::lent).
-  virtual bool lends() const = 0;
+  // Both ends are on this machine: what is sent takes no time of a network card.
+  virtual bool is_local() const = 0;
 };
 
 class Listener {

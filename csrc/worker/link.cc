@@ -13,6 +13,13 @@ using transport::Arrival;
 using transport::Connection;
 using transport::Landing;
 
+namespace {
+
+// A key's partition is sent again only when it was answered.
+uint64_t place_of(const protocol::Key& key) { return (uint64_t{key.tensor} + 1) << 32 | key.partition; }
+
+}  // namespace
+
 Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics,
            LinkEvents& events)
     : options_(std::move(options)),
@@ -81,11 +88,12 @@ void Link::send(const Outgoing& outgoing) {
   head.epoch = options_.epoch;
   unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output};
   const uint64_t bytes = outgoing.input.size();
-  if (!connection_->lends()) {
+  if (!connection_->is_local()) {
     add(metrics_.bytes_sent, bytes);
     if (const auto rate = pacer_.on_send(bytes, now_us(), outbox_.burst())) connection_->pace(*rate);
   }
-  connection_->send(protocol::encode(head), {outgoing.input, outgoing.output},
+  connection_->send(protocol::encode(head),
+                    {.data = outgoing.input, .reply_space = outgoing.output, .place = place_of(head.key)},
                     [this, bytes](const Status& status) {
                       if (status) port_->sent(bytes);
                     });
@@ -131,7 +139,7 @@ Result<Landing> Link::on_head(Connection&, const Arrival& arrival) {
 Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payload) {
   Result<DataHead> head = protocol::decode_data(arrival.head);
   if (!head) return head.status();
-  if (!connection.lends()) add(metrics_.bytes_received, payload.size());
+  if (!connection.is_local()) add(metrics_.bytes_received, payload.size());
   switch (head->type) {
     case DataType::kResult: {
       Result<Unanswered*> waiting = find(*head);

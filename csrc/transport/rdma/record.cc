@@ -93,4 +93,6 @@ Result<Record> decode_record(Bytes in, uint64_t max_payload_bytes) {
   return record;
 }
 
+uint32_t consumed_of(Bytes in) { return get<uint32_t>(&in[4]); }
+
 }  // namespace byteps::transport::rdma

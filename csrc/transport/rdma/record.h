@@ -52,6 +52,9 @@ void encode_record(const Record& record, std::span<std::byte, kRecordBytes> out)
 // are within `in` and `max_payload_bytes`. Whether loans exist is not known here.
 Result<Record> decode_record(Bytes in, uint64_t max_payload_bytes);
 
+// What `consumed` is of the record that begins with `in`, at least kRecordBytes. It counts when the record comes.
+uint32_t consumed_of(Bytes in);
+
 // The immediate of a write: how many units the record has, or how many have been consumed.
 constexpr uint32_t kConsumedFlag = 0x80000000;
 

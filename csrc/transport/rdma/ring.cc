@@ -29,7 +29,7 @@ Status RingWriter::on_consumed(uint32_t total) {
   return Status::ok();
 }
 
-Result<uint32_t> RingReader::next(uint32_t units) {
+Result<RingReader::Place> RingReader::next(uint32_t units) {
   if (units == 0 || units > kRingUnits / 2) {
     return data_loss("RDMA: a record of " + std::to_string(units) + " units: expected 1 to " +
                      std::to_string(kRingUnits / 2));
@@ -38,7 +38,7 @@ Result<uint32_t> RingReader::next(uint32_t units) {
   const uint32_t position = (next_ + skip) % kRingUnits;
   read_ = (read_ + skip + units) & kCountMask;
   next_ = (position + units) % kRingUnits;
-  return position;
+  return Place{position, units, read_};
 }
 
 }  // namespace byteps::transport::rdma

@@ -40,10 +40,15 @@ class RingWriter {
 
 class RingReader {
  public:
-  // Where the record of so many units begins that has come. kDataLoss: no record has that size.
-  Result<uint32_t> next(uint32_t units);
-  // That record is not needed any more.
-  void consume() { consumed_ = read_; }
+  struct Place {
+    uint32_t position = 0;
+    uint32_t units = 0;
+    uint32_t total = 0;  // consumed when this record is, modulo the mask
+  };
+  // Where the record of so many units is that has come. kDataLoss: no record has that size.
+  Result<Place> next(uint32_t units);
+  // That record, and all before it, are not needed any more.
+  void consume(const Place& place) { consumed_ = place.total; }
   // In all, modulo the mask.
   uint32_t consumed() const { return consumed_; }
 

@@ -33,7 +33,7 @@ class ShmConnection final : public Connection, private Receiver {
   void close() override;
   EventLoop& loop() override { return stream_.loop(); }
   const std::string& peer() const override { return stream_.peer(); }
-  bool lends() const override { return true; }
+  bool is_local() const override { return true; }
 
  private:
   using OnSent = UniqueFunction<void(const Status&)>;

@@ -27,7 +27,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   void close() override;
   EventLoop& loop() override { return loop_; }
   const std::string& peer() const override { return peer_; }
-  bool lends() const override { return false; }
+  bool is_local() const override { return false; }
   bool open() const { return fd_.valid(); }
 
  private:

@@ -1,83 +1,12 @@
-// What every transport has to do, whatever carries the bytes.
+// What every transport has to do, whatever carries the bytes. What is tested: the ways of conformance.h that the program has.
+#include "transport/conformance.h"
+
 #include <algorithm>
 #include <atomic>
 #include <random>
 
-#include "transport/harness.h"
-
 namespace byteps::transport {
 namespace {
-
-struct Way {
-  const char* name;
-  bool two_loops;
-  const char* address;    // an IP address: tcp; "@": shm; null: inproc
-  size_t lend_bytes = 0;  // shm
-};
-
-class Conformance : public testing::TestWithParam<Way> {
- protected:
-  static constexpr int kA = 0;
-  static constexpr int kB = 1;
-
-  Conformance() {
-    loops_[kA] = make_loop();
-    if (GetParam().two_loops) loops_[kB] = make_loop();
-    if (GetParam().address) {
-      transport_ = is_shm() ? make_shm_transport({.stream = {.credentials = test_credentials()},
-                                                  .lend_bytes = GetParam().lend_bytes})
-                            : make_tcp_transport({.credentials = test_credentials()});
-      acceptor_ = std::make_unique<Acceptor>(*transport_, loop(kB), Address{GetParam().address, 0});
-    }
-    connect(ends_);
-  }
-  ~Conformance() override {
-    destroy(kA);
-    destroy(kB);
-  }
-
-  using Ends = std::array<std::unique_ptr<Connection>, 2>;
-  void connect(Ends& ends) {
-    if (!transport_) {
-      std::tie(ends[kA], ends[kB]) = make_inproc_pair(loop(kA), loop(kB));
-      return;
-    }
-    auto connected = connect_and_wait(*transport_, loop(kA), acceptor_->address(), soon_us());
-    ASSERT_TRUE(connected.is_ok()) << connected.status();
-    ends[kA] = std::move(*connected);
-    ends[kB] = acceptor_->take();
-    ASSERT_TRUE(ends[kB]);
-  }
-
-  bool is_shm() const { return GetParam().lend_bytes > 0; }
-  EventLoop& loop(int side) { return loops_[side] ? *loops_[side] : *loops_[kA]; }
-  Connection& end(int side) { return *ends_[side]; }
-  void start(int side) {
-    run_on(loop(side), [&] { end(side).start(&recorders_[side]); });
-  }
-  void start_both() {
-    start(kA);
-    start(kB);
-  }
-  void destroy(int side) {
-    run_on(loop(side), [&] { ends_[side].reset(); });
-  }
-  // `payload` has to live until on_sent.
-  void send(int side, std::string_view head, std::string_view payload = {}) {
-    run_on(loop(side), [&] { end(side).send(as_bytes(head), payload_of(payload), sent_.expect_one()); });
-  }
-  void expect_all_sent() {
-    for (const Status& status : sent_.all()) EXPECT_TRUE(status.is_ok()) << status;
-  }
-
-  // Outlive the connections, whose last callbacks they get.
-  SentLog sent_;
-  std::array<Recorder, 2> recorders_;
-  std::array<std::unique_ptr<EventLoop>, 2> loops_;
-  std::unique_ptr<Transport> transport_;
-  std::unique_ptr<Acceptor> acceptor_;
-  Ends ends_;
-};
 
 TEST_P(Conformance, FramesOfEverySizeArriveWholeAndInOrder) {
   start_both();
@@ -168,11 +97,11 @@ TEST_P(Conformance, LoansAreMemoryOfTheSenders) {
   std::optional<Arrival> asked;
   const void* landed_at = nullptr;
   std::string landed_as;
-  recorders_[kB].head = [&](Connection& connection, const Arrival& arrival) -> Result<Landing> {
+  recorders_[kB].head = [&](Connection&, const Arrival& arrival) -> Result<Landing> {
     asked = arrival;
     EXPECT_EQ(arrival.payload_bytes, payload.size());
-    EXPECT_EQ(connection.lends(), !arrival.lent.empty());
-    return connection.lends() ? Landing::borrow() : Landing::discard();
+    EXPECT_EQ(GetParam().lends, !arrival.lent.empty());
+    return arrival.lent.empty() ? Landing::discard() : Landing::borrow();
   };
   recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes landed) {
     landed_at = landed.data();
@@ -185,13 +114,13 @@ TEST_P(Conformance, LoansAreMemoryOfTheSenders) {
   expect_all_sent();
   run_on(loop(kB), [&] {
     EXPECT_EQ(landed_at, asked->lent.data());
-    EXPECT_EQ(asked->reply_space.size(), end(kB).lends() ? reply_space.size() : 0);
-    EXPECT_TRUE(landed_as == (end(kB).lends() ? payload : ""));
-    if (transport_) return;
+    EXPECT_EQ(asked->reply_space.size(), GetParam().shares_reply_space ? reply_space.size() : 0);
+    EXPECT_TRUE(landed_as == (GetParam().lends ? payload : ""));
+    if (transports_[kA]) return;
     EXPECT_EQ(landed_at, static_cast<const void*>(payload.data())) << "its own: nothing is copied";
     EXPECT_EQ(asked->reply_space.data(), reply_space.data());
   });
-  EXPECT_EQ(end(kB).lends(), transport_ == nullptr || is_shm());
+  EXPECT_EQ(end(kB).is_local(), GetParam().shares_reply_space);
 }
 
 // Requests that each wait for their answer: by reference where there is a reply space, and the long way elsewhere.
@@ -590,14 +519,6 @@ TEST_P(Conformance, ConnectionsMayBeDestroyedAfterTheirLoopHasStopped) {
   loops_[kA] = make_loop();
   loops_[kB] = make_loop();
 }
-
-INSTANTIATE_TEST_SUITE_P(
-    Transports, Conformance,
-    testing::Values(Way{"InprocOneLoop", false, nullptr}, Way{"InprocTwoLoops", true, nullptr},
-                    Way{"TcpIPv4", true, "127.0.0.1"}, Way{"TcpIPv4OneLoop", false, "127.0.0.1"},
-                    Way{"TcpIPv6", true, "::1"}, Way{"Shm", true, "@", 2 << 20},
-                    Way{"ShmOneLoop", false, "@", 2 << 20}, Way{"ShmLittleMemory", true, "@", 256 << 10}),
-    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace byteps::transport

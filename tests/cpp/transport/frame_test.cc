@@ -71,7 +71,7 @@ class NoConnection final : public Connection {
   void close() override {}
   EventLoop& loop() override { std::abort(); }
   const std::string& peer() const override { return peer_; }
-  bool lends() const override { return false; }
+  bool is_local() const override { return false; }
 
  private:
   const std::string peer_ = "test";

@@ -1,0 +1,336 @@
+#include "transport/rdma/connection.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+
+namespace byteps::transport::rdma {
+namespace {
+
+// Arrivals for every record that the other end can have under way, and for its words about what it has consumed.
+constexpr uint32_t kMaxArrivals = kRingUnits + 16;
+// Per turn: then other connections get theirs.
+constexpr int kPollsPerTurn = 16;
+constexpr size_t kCompletionsPerPoll = 32;
+// For the other end to read why it was refused.
+constexpr TimeUs kRefusalUs = 5'000'000;
+// Waits are counted as at most this, so that the mean soon follows when they get shorter.
+constexpr TimeUs kLongWaitUs = 1'000;
+
+Status closed_by_other(const std::string& peer) { return unavailable(peer + ": closed by the other end"); }
+
+}  // namespace
+
+RdmaConnection::RdmaConnection(std::unique_ptr<Connection> tcp, const ConnectionOptions& options)
+    : loop_(tcp->loop()),
+      options_(options),
+      tcp_(std::move(tcp)),
+      peer_("rdma" + tcp_->peer().substr(tcp_->peer().find(' '))),
+      usual_wait_us_(kLongWaitUs) {}
+
+RdmaConnection::~RdmaConnection() {
+  BPS_CHECK(!in_callback_) << "a connection is destroyed inside a callback of its own";
+  close();
+}
+
+// ---- introduction
+
+void RdmaConnection::introduce(std::shared_ptr<NicLoop> nic_loop, uint16_t rail, OnReady on_ready) {
+  side_ = Side::kConnecting;
+  on_ready_ = std::move(on_ready);
+  if (const Status status = prepare(std::move(nic_loop)); !status) {
+    error_ = status;
+    loop_.post([on_ready = std::exchange(on_ready_, nullptr), status]() mutable { on_ready(status); });
+    return;
+  }
+  tcp_->start(this);
+  tcp_->send(as_bytes(encode_offer(offer(rail))), {}, nullptr);
+}
+
+void RdmaConnection::await_introduction(ChooseRail choose, OnReady on_ready) {
+  choose_ = std::move(choose);
+  on_ready_ = std::move(on_ready);
+  tcp_->start(this);
+}
+
+Status RdmaConnection::prepare(std::shared_ptr<NicLoop> nic_loop) {
+  nic_loop_ = std::move(nic_loop);
+  nic_loop_->add(this);
+  auto memory = nic_loop_->arena().take(2 * kRingBytes);
+  if (!memory) return memory.status();
+  memory_ = std::move(*memory);
+  auto queue_pair = nic_loop_->make_queue_pair(
+      this,
+      {.max_writes = Outgoing::kMaxWrites, .max_arrivals = kMaxArrivals, .max_inline_bytes = kUnitBytes});
+  if (!queue_pair) return queue_pair.status();
+  queue_pair_ = std::move(*queue_pair);
+  BPS_RETURN_IF_ERROR(queue_pair_->post_arrivals(kMaxArrivals));
+  Rail& rail = nic_loop_->rail();
+  outgoing_.emplace(rail.registrations(), rail.nic().info().max_message_bytes,
+                    memory_.bytes().first(kRingBytes), memory_.key().local, peer_);
+  incoming_.emplace(*this, *outgoing_, nic_loop_->arena(), memory_.bytes().last(kRingBytes),
+                    options_.max_payload_bytes);
+  return Status::ok();
+}
+
+Offer RdmaConnection::offer(uint16_t rail) const {
+  const NicInfo& card = nic_loop_->rail().nic().info();
+  return {.rail = rail,
+          .is_ethernet = card.is_ethernet,
+          .queue_pair = queue_pair_->address(),
+          .ring_address = reinterpret_cast<uint64_t>(memory_.bytes().last(kRingBytes).data()),
+          .ring_key = memory_.key().remote,
+          .card = (card.to_string() + ", " + card.gid_text).substr(0, kMaxCardBytes)};
+}
+
+Status RdmaConnection::on_offer(const Offer& other) {
+  if (side_ == Side::kConnecting) {
+    BPS_RETURN_IF_ERROR(open(other));
+    return outgoing_->tell_consumed(0, true);
+  }
+  if (const Status status = accept(other); !status) {
+    tcp_->send(as_bytes(encode_refusal(status)), {}, nullptr);
+    tcp_->close_when_sent(now_us() + kRefusalUs);
+    error_ = status;
+    return Status::ok();
+  }
+  tcp_->send(as_bytes(encode_offer(offer(other.rail))), {}, nullptr);
+  return Status::ok();
+}
+
+Status RdmaConnection::accept(const Offer& other) {
+  if (!choose_) return data_loss("RDMA: a second offer");
+  auto nic_loop = std::exchange(choose_, nullptr)(other);
+  if (!nic_loop) return nic_loop.status();
+  BPS_RETURN_IF_ERROR(prepare(std::move(*nic_loop)));
+  return open(other);
+}
+
+Status RdmaConnection::open(const Offer& other) {
+  const NicInfo& card = nic_loop_->rail().nic().info();
+  if (other.is_ethernet != card.is_ethernet) {
+    return unavailable("RDMA: " + other.card + " and " + card.to_string() +
+                       " cannot reach each other: expected both to be Ethernet, or both InfiniBand");
+  }
+  peer_ += " (" + other.card + ")";
+  BPS_RETURN_IF_ERROR(queue_pair_->connect(other.queue_pair));
+  outgoing_->open(*queue_pair_, {other.ring_address, other.ring_key, kRingBytes});
+  request_turn();
+  return Status::ok();
+}
+
+// By RDMA: the way from the other end works, and at the connecting end both ways.
+Status RdmaConnection::on_first_word() {
+  introduced_ = true;
+  if (side_ == Side::kAccepting) BPS_RETURN_IF_ERROR(outgoing_->tell_consumed(0, true));
+  if (on_ready_) std::exchange(on_ready_, nullptr)(Status::ok());
+  return Status::ok();
+}
+
+// ---- the TCP connection
+
+Result<Landing> RdmaConnection::on_head(Connection&, const Arrival&) {
+  return data_loss(peer_ + ": a payload where none is expected");
+}
+
+Status RdmaConnection::on_frame(Connection&, const Arrival& arrival, Bytes) {
+  if (has_met_) return data_loss(peer_ + ": a frame after the introduction");
+  has_met_ = true;
+  const auto other = decode_offer(arrival.head);
+  if (!other) return other.status().with_context(peer_);
+  return on_offer(*other).with_context(peer_);
+}
+
+void RdmaConnection::on_closed(Connection&, const Status& why) {
+  if (on_ready_) return end(error_.is_ok() ? why : error_);
+  tcp_ended_ = true;  // what the other end wrote before it went is still to be read
+  request_turn();
+}
+
+// ---- Connection
+
+void RdmaConnection::start(Receiver* receiver) {
+  BPS_CHECK(!receiver_) << "start() is for once";
+  receiver_ = receiver;
+  if (incoming_) incoming_->start(receiver);
+  if (!closed_ || unreported_) request_turn();
+}
+
+void RdmaConnection::send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) {
+  if (error_.is_ok() && !closing_) {
+    Target answer_to;
+    if (payload.gives_back != kNoLoan) answer_to = incoming_->give_back(payload.gives_back);
+    outgoing_->send(head, payload, answer_to, std::move(on_sent));
+    request_turn();  // what is sent in one pass is posted together
+  } else if (on_sent) {
+    Status why = error_.is_ok() ? aborted(peer_ + ": closing") : error_;
+    loop_.post([on_sent = std::move(on_sent), why = std::move(why)]() mutable { on_sent(why); });
+  }
+}
+
+void RdmaConnection::give_back(Loan loan) {
+  if (loan == kNoLoan || !error_.is_ok()) return;
+  incoming_->give_back(loan);
+  outgoing_->send_control({.type = RecordType::kGiveBack, .gives_back = loan});
+  request_turn();
+}
+
+void RdmaConnection::close_when_sent(TimeUs deadline_us) {
+  if (closed_ || closing_) return;
+  closing_ = true;
+  outgoing_->send_end();
+  deadline_ = loop_.run_at(deadline_us, [this] { end(Status::ok()); });
+  request_turn();
+}
+
+void RdmaConnection::close() {
+  shut(aborted(peer_ + ": closed by this end"), false);
+  unreported_.reset();
+  loop_.cancel_turn(this);
+}
+
+// ---- work
+
+void RdmaConnection::on_completions() {
+  armed_ = false;
+  request_turn();
+}
+
+void RdmaConnection::on_nic_gone(const Status& why) {
+  if (!closed_) end(why.with_context(peer_));
+}
+
+void RdmaConnection::on_turn() {
+  turn_requested_ = false;
+  if (unreported_ && receiver_) return report(*std::exchange(unreported_, std::nullopt));
+  if (closed_) return;
+  const bool nested = std::exchange(in_callback_, true);
+  const Status status = work();
+  if (!closed_) status ? end_if_over() : end(status);
+  in_callback_ = nested;
+}
+
+// Until there is nothing to do, or others shall have a turn.
+Status RdmaConnection::work() {
+  for (int i = 0; i < kPollsPerTurn; ++i) {
+    const auto count = poll();
+    if (!count) return count.status();
+    if (closed_) return Status::ok();
+    BPS_RETURN_IF_ERROR(incoming_->process());
+    if (closed_) return Status::ok();
+    if (!queue_pair_) return Status::ok();
+    BPS_RETURN_IF_ERROR(post_arrivals());
+    BPS_RETURN_IF_ERROR(outgoing_->pump(incoming_->consumed()));
+    if (closed_) return Status::ok();
+    BPS_RETURN_IF_ERROR(outgoing_->tell_consumed(incoming_->consumed()));
+    if (*count > 0) continue;
+    if (should_spin()) {
+      request_turn();
+      return Status::ok();
+    }
+    if (armed_) return Status::ok();
+    BPS_RETURN_IF_ERROR(queue_pair_->arm().with_context(peer_));
+    armed_ = true;  // and look once more for what came before
+  }
+  request_turn();
+  return Status::ok();
+}
+
+Result<size_t> RdmaConnection::poll() {
+  if (!queue_pair_) return size_t{0};
+  std::array<Completion, kCompletionsPerPoll> completions;
+  const auto count = queue_pair_->poll(completions);
+  if (!count) return count.status().with_context(peer_);
+  for (size_t i = 0; i < *count && !closed_; ++i) BPS_RETURN_IF_ERROR(on_completion(completions[i]));
+  if (*count > 0 && idle_since_us_ > 0) {
+    const TimeUs waited_us = std::min(now_us() - std::exchange(idle_since_us_, 0), kLongWaitUs);
+    usual_wait_us_ += (waited_us - usual_wait_us_) / 8;
+  }
+  return *count;
+}
+
+Status RdmaConnection::on_completion(const Completion& completion) {
+  if (!completion.ok()) {
+    BPS_RETURN_IF_ERROR(nic_loop_->rail().state().with_context(peer_));
+    return unavailable(peer_ + ": RDMA failed: " + queue_pair_->describe(completion.status));
+  }
+  if (completion.kind == Completion::Kind::kWritten) {
+    outgoing_->on_written(completion.id);
+    return Status::ok();
+  }
+  ++arrivals_owed_;
+  if (!(completion.immediate & kConsumedFlag)) return incoming_->on_record(completion.immediate);
+  if (!introduced_) return on_first_word();
+  return outgoing_->on_consumed(completion.immediate & kCountMask).with_context(peer_);
+}
+
+Status RdmaConnection::post_arrivals() {
+  if (arrivals_owed_ == 0) return Status::ok();
+  return queue_pair_->post_arrivals(std::exchange(arrivals_owed_, 0)).with_context(peer_);
+}
+
+// Sleeping and waking up takes longer than a short wait; looking all the time takes a core from others.
+bool RdmaConnection::should_spin() {
+  const TimeUs now = now_us();
+  if (idle_since_us_ == 0) idle_since_us_ = now;
+  return usual_wait_us_ <= options_.spin_us && now - idle_since_us_ < options_.spin_us && !tcp_ended_;
+}
+
+void RdmaConnection::request_turn() {
+  if (closed_ && !unreported_) return;
+  if (std::exchange(turn_requested_, true)) return;
+  loop_.request_turn(this);
+}
+
+// ---- the end
+
+void RdmaConnection::end_if_over() {
+  const bool has_said_all = closing_ && outgoing_->ended();
+  if (incoming_->ended() && !has_said_all) return end(closed_by_other(peer_));
+  const bool both_have = incoming_->ended() && outgoing_->all_written();
+  if (!both_have && (!tcp_ended_ || turn_requested_)) return;
+  if (has_said_all) {
+    shut(aborted(peer_ + ": closed"), true);
+    return report(Status::ok());
+  }
+  if (receiver_) return end(closed_by_other(peer_));
+  if (!queue_pair_) return;  // what came before start() waits for it
+  error_ = closed_by_other(peer_);
+  queue_pair_.reset();
+  outgoing_->fail(error_);
+}
+
+// Closes and reports it.
+void RdmaConnection::end(const Status& why) {
+  shut(why ? aborted(peer_ + ": closed before this was sent") : why, false);
+  report(why);
+}
+
+void RdmaConnection::report(const Status& why) {
+  const bool nested = std::exchange(in_callback_, true);
+  if (on_ready_) {
+    std::exchange(on_ready_, nullptr)(why);
+  } else if (receiver_) {
+    receiver_->on_closed(*this, why);
+  } else {
+    unreported_ = why;
+  }
+  in_callback_ = nested;
+}
+
+void RdmaConnection::shut(const Status& why, bool written_is_sent) {
+  if (std::exchange(closed_, true)) return;
+  loop_.cancel_turn(this);
+  turn_requested_ = false;
+  loop_.cancel(deadline_);
+  error_ = why;
+  if (incoming_) incoming_->stop();
+  queue_pair_.reset();  // from here on the card touches nothing of this connection's
+  if (nic_loop_) nic_loop_->remove(this);
+  tcp_->close();
+  if (outgoing_) outgoing_->fail(why, written_is_sent);
+}
+
+}  // namespace byteps::transport::rdma

@@ -1,0 +1,113 @@
+// A connection that moves frames by RDMA. Contract: transport.h; what goes where: outgoing.h, incoming.h.
+//
+// It begins on a TCP connection that has proved the job's secret: both ends tell each other about their queue pairs
+// (bootstrap.h), and each sends a first word by RDMA, so that a path that does not work is found here. The TCP connection
+// stays for as long as the other one: its end is how a process learns at once that the other has died.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "transport/authenticate.h"
+#include "transport/rdma/bootstrap.h"
+#include "transport/rdma/incoming.h"
+#include "transport/rdma/outgoing.h"
+#include "transport/rdma/rail.h"
+#include "transport/transport.h"
+
+namespace byteps::transport::rdma {
+
+struct ConnectionOptions {
+  uint64_t max_payload_bytes = uint64_t{1} << 30;
+  // How long to look for completions before sleeping, at most, and only where they have been coming faster than that.
+  TimeUs spin_us = 0;
+};
+
+class RdmaConnection final : public Connection, private Receiver, private TurnHandler, private NicClient {
+ public:
+  // Which of this end's cards meets an offer.
+  using ChooseRail = UniqueFunction<Result<std::shared_ptr<NicLoop>>(const Offer&)>;
+  // Once, on the loop: it can be used, or why not. It may be destroyed only after this call has returned.
+  using OnReady = UniqueFunction<void(const Status&)>;
+
+  RdmaConnection(std::unique_ptr<Connection> tcp, const ConnectionOptions& options);
+  ~RdmaConnection() override;
+
+  // One of these two, once.
+  void introduce(std::shared_ptr<NicLoop> nic_loop, uint16_t rail, OnReady on_ready);
+  void await_introduction(ChooseRail choose, OnReady on_ready);
+
+  void start(Receiver* receiver) override;
+  void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
+  void give_back(Loan loan) override;
+  void close_when_sent(TimeUs deadline_us) override;
+  void close() override;
+  EventLoop& loop() override { return loop_; }
+  const std::string& peer() const override { return peer_; }
+  bool is_local() const override { return false; }
+
+  // For tests, which break it. Null once closed.
+  QueuePair* queue_pair() const { return queue_pair_.get(); }
+
+ private:
+  // Of the TCP connection.
+  Result<Landing> on_head(Connection& tcp, const Arrival& arrival) override;
+  Status on_frame(Connection& tcp, const Arrival& arrival, Bytes payload) override;
+  void on_closed(Connection& tcp, const Status& why) override;
+  // Of the card.
+  void on_completions() override;
+  void on_nic_gone(const Status& why) override;
+  void on_turn() override;
+
+  Status prepare(std::shared_ptr<NicLoop> nic_loop);
+  Offer offer(uint16_t rail) const;
+  Status on_offer(const Offer& other);
+  Status accept(const Offer& other);
+  Status open(const Offer& other);
+  Status on_first_word();
+
+  Status work();
+  Result<size_t> poll();
+  Status on_completion(const Completion& completion);
+  Status post_arrivals();
+  bool should_spin();
+  void request_turn();
+  void end_if_over();
+  void end(const Status& why);
+  void report(const Status& why);
+  void shut(const Status& why, bool written_is_sent);
+
+  EventLoop& loop_;
+  const ConnectionOptions options_;
+  std::unique_ptr<Connection> tcp_;
+  std::string peer_;
+  Side side_ = Side::kAccepting;
+  ChooseRail choose_;  // of the accepting end, until the offer comes
+  OnReady on_ready_;
+
+  std::shared_ptr<NicLoop> nic_loop_;
+  Arena::Piece memory_;  // staging, then inbox
+  std::unique_ptr<QueuePair> queue_pair_;
+  std::optional<Outgoing> outgoing_;
+  std::optional<Incoming> incoming_;
+
+  Receiver* receiver_ = nullptr;
+  Status error_;                      // why nothing can be sent any more
+  std::optional<Status> unreported_;  // ended before start()
+  uint32_t arrivals_owed_ = 0;
+  bool has_met_ = false;     // the other end's offer or refusal has come
+  bool introduced_ = false;  // and its first word by RDMA
+  bool tcp_ended_ = false;   // the other end is gone
+  bool closing_ = false;     // close_when_sent() was called
+  bool closed_ = false;
+  bool armed_ = false;
+  bool turn_requested_ = false;
+  bool in_callback_ = false;
+  EventLoop::TimerId deadline_ = 0;
+  // Spinning.
+  TimeUs idle_since_us_ = 0;
+  TimeUs usual_wait_us_;
+};
+
+}  // namespace byteps::transport::rdma

@@ -1,0 +1,319 @@
+#include "transport/rdma/outgoing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace byteps::transport::rdma {
+namespace {
+
+// Completions cost time; this often is enough to know what room there is.
+constexpr uint32_t kWritesPerCompletion = 32;
+// What the other end has not been told to be consumed, at most: then it has room for the largest record left.
+constexpr uint32_t kUntoldUnits = kRingUnits / 4;
+static_assert(kUntoldUnits + 2 * units_of(kMaxRecordBytes) <= kRingUnits);
+
+bool goes_through_ring(const Payload& payload) { return payload.data.size() <= kEagerBytes; }
+
+}  // namespace
+
+Outgoing::Outgoing(Registrations& registrations, uint64_t max_message_bytes, MutableBytes staging,
+                   uint32_t staging_key, std::string peer)
+    : registrations_(registrations),
+      max_message_bytes_(max_message_bytes),
+      staging_(staging),
+      staging_key_(staging_key),
+      peer_(std::move(peer)) {}
+
+void Outgoing::open(QueuePair& queue_pair, const Target& ring) {
+  queue_pair_ = &queue_pair;
+  remote_ring_ = ring;
+}
+
+void Outgoing::send(Bytes head, const Payload& payload, const Target& answer_to, OnSent on_sent) {
+  BPS_CHECK(head.size() <= kMaxHeadBytes) << "a head of " << head.size() << " bytes";
+  Frame& frame = frames_.emplace_back();
+  if (!head.empty()) std::memcpy(frame.head.data(), head.data(), head.size());
+  frame.head_bytes = head.size();
+  frame.payload = payload;
+  frame.on_sent = std::move(on_sent);
+  if (goes_through_ring(payload)) {
+    frame.inlined = true;
+  } else if (payload.gives_back != kNoLoan && answer_to.bytes >= payload.data.size()) {
+    frame.answer_to = answer_to;
+  } else {
+    frame.landing = reserve(payload.place, payload.data.size());
+  }
+}
+
+void Outgoing::send_end() { frames_.emplace_back().is_end = true; }
+
+Loan Outgoing::next_loan() {
+  do {
+    ++last_loan_;
+  } while (last_loan_ == kNoLoan || landings_.contains(last_loan_) || lent_.contains(last_loan_));
+  return last_loan_;
+}
+
+Loan Outgoing::reserve(uint64_t place, uint64_t bytes) {
+  if (place != 0) {
+    const auto known = places_.find(place);
+    if (known != places_.end()) {
+      Landing& landing = landings_.at(known->second);
+      if (landing.busy) {
+        place = 0;  // against the rule; it gets memory of its own
+      } else if (landing.capacity_bytes >= bytes) {
+        landing.busy = true;
+        return known->second;
+      } else {
+        release(known->second);
+      }
+    }
+  }
+  const Loan loan = next_loan();
+  landings_[loan] = {.capacity_bytes = bytes, .place = place, .busy = true, .answered = false, .target = {}};
+  if (place != 0) places_[place] = loan;
+  controls_.push_back({.type = RecordType::kReserve, .loan = loan, .payload_bytes = bytes});
+  return loan;
+}
+
+// The other end drops the landing, which holds nothing.
+void Outgoing::release(Loan loan) {
+  const auto landing = landings_.find(loan);
+  if (landing->second.place != 0) places_.erase(landing->second.place);
+  if (landing->second.target.address != 0) controls_.push_back({.type = RecordType::kRelease, .loan = loan});
+  landings_.erase(landing);
+}
+
+Status Outgoing::on_reserved(const Record& reserved) {
+  const auto landing = landings_.find(reserved.loan);
+  if (landing == landings_.end() || landing->second.answered) {
+    return data_loss(peer_ + ": memory for " + std::to_string(reserved.loan) + ", which was not asked for");
+  }
+  landing->second.answered = true;
+  landing->second.target = {reserved.address, reserved.key, landing->second.capacity_bytes};
+  return Status::ok();
+}
+
+Result<MutableBytes> Outgoing::reply_space(Loan loan, uint64_t bytes) const {
+  const auto lent = lent_.find(loan);
+  if (lent == lent_.end() || bytes > lent->second.reply_space.size() || !lent->second.lease) {
+    return data_loss(peer_ + ": an answer of " + std::to_string(bytes) + " bytes in loan " +
+                     std::to_string(loan) + ", which has no such room");
+  }
+  return lent->second.reply_space.first(bytes);
+}
+
+Status Outgoing::take_back(Loan loan) {
+  if (lent_.erase(loan) == 0) {
+    return data_loss(peer_ + ": loan " + std::to_string(loan) + " was given back, but is not out");
+  }
+  const auto landing = landings_.find(loan);
+  if (landing == landings_.end()) return Status::ok();
+  landing->second.busy = false;
+  if (landing->second.place == 0) release(loan);
+  return Status::ok();
+}
+
+Status Outgoing::pump(uint32_t consumed) {
+  if (!queue_pair_) return Status::ok();
+  consumed_ = consumed;
+  while (!controls_.empty() && post_control(controls_.front())) controls_.pop_front();
+  while (controls_.empty() && !frames_.empty() && post_frame(frames_.front())) {
+    finish(frames_.front());
+    frames_.pop_front();
+  }
+  BPS_RETURN_IF_ERROR(flush());
+  for (OnSent& on_sent : std::exchange(sent_, {})) on_sent(Status::ok());
+  return Status::ok();
+}
+
+Status Outgoing::tell_consumed(uint32_t consumed, bool in_any_case) {
+  const bool is_due = ((consumed - told_) & kCountMask) >= kUntoldUnits;
+  if ((!is_due && !in_any_case) || !queue_pair_ || !has_room_for_write()) return Status::ok();
+  told_ = consumed;
+  add_write({.to_address = remote_ring_.address,
+             .to_key = remote_ring_.key,
+             .immediate = kConsumedFlag | consumed});
+  return flush();
+}
+
+bool Outgoing::post_control(const Record& record) { return post_record(record, {}, {}, false); }
+
+bool Outgoing::post_frame(Frame& frame) {
+  if (frame.is_end) {
+    ended_ = post_record({.type = RecordType::kEnd}, {}, {}, true);
+    return ended_;
+  }
+  if (is_waiting_for_landing(frame)) return false;
+  if (!frame.begun) begin(frame);
+  return frame.inlined ? post_pieces(frame) : post_payload(frame);
+}
+
+bool Outgoing::is_waiting_for_landing(Frame& frame) {
+  if (frame.landing == kNoLoan) return false;
+  const Landing& landing = landings_.at(frame.landing);
+  if (!landing.answered) return true;
+  if (landing.target.address == 0) {  // the other end has no memory for it
+    release(std::exchange(frame.landing, kNoLoan));
+    frame.inlined = true;
+  }
+  return false;
+}
+
+Target Outgoing::target_of(const Frame& frame) const {
+  return frame.landing == kNoLoan ? frame.answer_to : landings_.at(frame.landing).target;
+}
+
+// What the frame's record says, and which memory the card has to know for it.
+void Outgoing::begin(Frame& frame) {
+  frame.begun = true;
+  if (!frame.inlined) {
+    auto lease = registrations_.lease(frame.payload.data, Access::kLocal);
+    if (lease) {
+      frame.data_lease = std::move(*lease);
+    } else {
+      if (!std::exchange(warned_, true)) {
+        BPS_LOG(kWarning) << peer_ << ": payloads are copied: " << lease.status().message();
+      }
+      if (frame.landing != kNoLoan) release(std::exchange(frame.landing, kNoLoan));
+      frame.inlined = true;
+    }
+  }
+  frame.loan = frame.landing;
+  lend_reply_space(frame);
+  Record& record = frame.record;
+  record.type = frame.inlined              ? RecordType::kFrame
+                : frame.landing == kNoLoan ? RecordType::kAnswered
+                                           : RecordType::kPlaced;
+  record.head_bytes = static_cast<uint16_t>(frame.head_bytes);
+  record.loan = frame.loan;
+  record.gives_back = frame.payload.gives_back;
+  record.payload_bytes = frame.payload.data.size();
+}
+
+// So that the answer can be written to where it is wanted. One that is small or cannot comes another way.
+void Outgoing::lend_reply_space(Frame& frame) {
+  const MutableBytes reply_space = frame.payload.reply_space;
+  Registrations::Lease lease;
+  if (reply_space.size() > kEagerBytes &&
+      !(frame.payload.gives_back != kNoLoan && frame.landing == kNoLoan)) {
+    if (auto leased = registrations_.lease(reply_space, Access::kRemoteWrite)) lease = std::move(*leased);
+  }
+  if (lease) {
+    if (frame.loan == kNoLoan) frame.loan = next_loan();
+    frame.record.address = reinterpret_cast<uint64_t>(reply_space.data());
+    frame.record.key = lease.key().remote;
+    frame.record.reply_bytes = reply_space.size();
+  }
+  if (frame.loan != kNoLoan) lent_[frame.loan] = {reply_space, std::move(lease)};
+}
+
+// The payload from where it is, in as many writes as the card needs, then the record.
+bool Outgoing::post_payload(Frame& frame) {
+  const Target target = target_of(frame);
+  const Bytes data = frame.payload.data;
+  while (frame.moved_bytes < data.size()) {
+    if (!has_room_for_write()) return false;
+    const size_t bytes = std::min<uint64_t>(data.size() - frame.moved_bytes, max_message_bytes_);
+    add_write({.data = data.subspan(frame.moved_bytes, bytes),
+               .local_key = frame.data_lease.key().local,
+               .to_address = target.address + frame.moved_bytes,
+               .to_key = target.key});
+    frame.moved_bytes += bytes;
+  }
+  return post_record(frame.record, Bytes(frame.head).first(frame.head_bytes), {}, true);
+}
+
+bool Outgoing::post_pieces(Frame& frame) {
+  const Bytes data = frame.payload.data;
+  do {
+    const Bytes piece =
+        data.subspan(frame.moved_bytes, std::min(data.size() - frame.moved_bytes, kEagerBytes));
+    const bool is_first = frame.moved_bytes == 0;
+    Record record = is_first ? frame.record : Record{.type = RecordType::kMore};
+    record.inline_bytes = static_cast<uint32_t>(piece.size());
+    const Bytes head = is_first ? Bytes(frame.head).first(frame.head_bytes) : Bytes();
+    if (!post_record(record, head, piece, false)) return false;
+    frame.moved_bytes += piece.size();
+  } while (frame.moved_bytes < data.size());
+  return true;
+}
+
+// `payload` is copied. False: no room now.
+bool Outgoing::post_record(Record record, Bytes head, Bytes payload, bool completes) {
+  if (!has_room_for_write()) return false;
+  const size_t bytes = kRecordBytes + head.size() + payload.size();
+  const uint32_t units = units_of(bytes);
+  const std::optional<uint32_t> position = ring_.place(units);
+  if (!position) return false;
+  const size_t offset = *position * kUnitBytes;
+  const MutableBytes at = staging_.subspan(offset, bytes);
+  record.consumed = told_ = consumed_;
+  encode_record(record, at.first<kRecordBytes>());
+  if (!head.empty()) std::memcpy(at.data() + kRecordBytes, head.data(), head.size());
+  if (!payload.empty()) std::memcpy(at.data() + kRecordBytes + head.size(), payload.data(), payload.size());
+  const bool is_inline = bytes <= queue_pair_->max_inline_bytes();
+  add_write({.data = at,
+             .local_key = is_inline ? 0 : staging_key_,
+             .to_address = remote_ring_.address + offset,
+             .to_key = remote_ring_.key,
+             .immediate = units,
+             .completes = completes});
+  return true;
+}
+
+void Outgoing::add_write(Write write) {
+  ++unfinished_writes_;
+  write.id = ++last_id_;
+  if (++unmarked_writes_ >= kWritesPerCompletion) write.completes = true;
+  if (write.completes) posted_.push_back({write.id, std::exchange(unmarked_writes_, 0), {}, {}});
+  batch_.push_back(write);
+}
+
+// All of the frame is posted or in the batch.
+void Outgoing::finish(Frame& frame) {
+  if (frame.data_lease) {
+    posted_.back().data_lease = std::move(frame.data_lease);  // its record was the last one
+    posted_.back().on_sent = std::move(frame.on_sent);
+  } else if (frame.on_sent) {
+    sent_.push_back(std::move(frame.on_sent));
+  }
+}
+
+Status Outgoing::flush() {
+  if (batch_.empty()) return Status::ok();
+  const Status status = queue_pair_->post(batch_);
+  batch_.clear();
+  return status.with_context(peer_);
+}
+
+void Outgoing::on_written(uint64_t id) {
+  std::vector<OnSent> sent;
+  while (!posted_.empty() && posted_.front().id <= id) {
+    unfinished_writes_ -= posted_.front().writes;
+    if (posted_.front().on_sent) sent.push_back(std::move(posted_.front().on_sent));
+    posted_.pop_front();
+  }
+  for (OnSent& on_sent : sent) on_sent(Status::ok());
+}
+
+void Outgoing::fail(const Status& why, bool written_is_sent) {
+  queue_pair_ = nullptr;
+  controls_.clear();
+  landings_.clear();
+  places_.clear();
+  lent_.clear();
+  for (OnSent& on_sent : std::exchange(sent_, {})) on_sent(Status::ok());
+  for (Posted& posted : std::exchange(posted_, {})) {
+    if (posted.on_sent) posted.on_sent(written_is_sent ? Status::ok() : why);
+  }
+  for (Frame& frame : std::exchange(frames_, {})) {
+    if (frame.on_sent) frame.on_sent(why);
+  }
+}
+
+}  // namespace byteps::transport::rdma

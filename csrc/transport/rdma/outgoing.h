@@ -1,0 +1,157 @@
+// What one end of an RDMA connection sends: frames in order, and in between what both ends agree on memory with.
+//
+// A frame of few bytes goes through the ring (ring.h). A larger payload is written straight from where it is to where it
+// shall be: into the reply space of the frame that it answers, or else into a landing at the other end, which is asked for
+// as soon as the frame is queued, and kept for all frames of the same place (Payload::place). Where memory cannot be made
+// known to the card the payload goes through the ring, too, in pieces.
+//
+// Flow control: nothing is written that the other end has no room for. It has posted an arrival for each unit of the
+// ring, so that no card ever finds its receiver not ready.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/rdma/nic.h"
+#include "transport/rdma/record.h"
+#include "transport/rdma/registrations.h"
+#include "transport/rdma/ring.h"
+
+namespace byteps::transport::rdma {
+
+// Memory of the other end. `bytes` 0: none.
+struct Target {
+  uint64_t address = 0;
+  uint32_t key = 0;
+  uint64_t bytes = 0;
+};
+
+// On the connection's loop. Calls on_sent from pump(), on_written() and fail() only.
+class Outgoing {
+ public:
+  using OnSent = UniqueFunction<void(const Status&)>;
+
+  // Writes posted and not completed.
+  static constexpr uint32_t kMaxWrites = 256;
+
+  // `staging`: kRingBytes under `staging_key`. `peer`: for messages.
+  Outgoing(Registrations& registrations, uint64_t max_message_bytes, MutableBytes staging,
+           uint32_t staging_key, std::string peer);
+
+  // The queue pair is connected; `ring`: at the other end. Before that nothing is posted.
+  void open(QueuePair& queue_pair, const Target& ring);
+
+  // `answer_to`: where the frame that this one answers wants its answer, or none.
+  void send(Bytes head, const Payload& payload, const Target& answer_to, OnSent on_sent);
+  // No frame follows.
+  void send_end();
+  // The end was posted; all frames before it were.
+  bool ended() const { return ended_; }
+  // Nothing is under way.
+  bool all_written() const { return posted_.empty(); }
+  // Goes before frames that wait.
+  void send_control(const Record& record) { controls_.push_back(record); }
+
+  // What has come from the other end. kDataLoss: it makes no sense.
+  Status on_consumed(uint32_t total) { return ring_.on_consumed(total); }
+  Status on_reserved(const Record& reserved);
+  Result<MutableBytes> reply_space(Loan loan, uint64_t bytes) const;
+  Status take_back(Loan loan);
+
+  // Posts what can go now. `consumed`: RingReader's, for the other end to know.
+  Status pump(uint32_t consumed);
+  // Tells the other end what was consumed, without a record, if it will want to know.
+  Status tell_consumed(uint32_t consumed, bool in_any_case = false);
+  // Writes up to that of this id are done.
+  void on_written(uint64_t id);
+  // Everything that is not done ends with `why`; what has been written, if `written_is_sent`, with ok.
+  void fail(const Status& why, bool written_is_sent = false);
+
+ private:
+  struct Frame {
+    std::array<std::byte, kMaxHeadBytes> head;
+    size_t head_bytes = 0;
+    Payload payload;
+    OnSent on_sent;
+    Target answer_to;
+    Loan landing = kNoLoan;  // where the payload goes, if not to `answer_to`
+    bool is_end = false;
+    bool inlined = false;             // decided: through the ring
+    uint64_t moved_bytes = 0;         // of the payload, posted already
+    Registrations::Lease data_lease;  // of a payload that is written from where it is
+    Loan loan = kNoLoan;              // under which the reply space is lent
+    Record record;                    // once begun
+    bool begun = false;
+  };
+  // Memory at the other end that is this one's.
+  struct Landing {
+    uint64_t capacity_bytes = 0;
+    uint64_t place = 0;  // 0: for one frame
+    bool busy = true;
+    bool answered = false;
+    Target target;
+  };
+  // What the other end may write its answer to.
+  struct Lent {
+    MutableBytes reply_space;
+    Registrations::Lease lease;
+  };
+  // What ends with a completion.
+  struct Posted {
+    uint64_t id;
+    uint32_t writes;
+    Registrations::Lease data_lease;
+    OnSent on_sent;
+  };
+
+  Loan next_loan();
+  Loan reserve(uint64_t place, uint64_t bytes);
+  void release(Loan landing);
+  bool is_waiting_for_landing(Frame& frame);
+  Target target_of(const Frame& frame) const;
+  void begin(Frame& frame);
+  void lend_reply_space(Frame& frame);
+  // False: no room now.
+  bool post_control(const Record& record);
+  bool post_frame(Frame& frame);
+  bool post_payload(Frame& frame);
+  bool post_pieces(Frame& frame);
+  bool post_record(Record record, Bytes head, Bytes payload, bool completes);
+  bool has_room_for_write() const { return unfinished_writes_ < kMaxWrites; }
+  void add_write(Write write);
+  void finish(Frame& frame);
+  Status flush();
+
+  Registrations& registrations_;
+  const uint64_t max_message_bytes_;
+  const MutableBytes staging_;
+  const uint32_t staging_key_;
+  const std::string peer_;
+  QueuePair* queue_pair_ = nullptr;
+  Target remote_ring_;
+  RingWriter ring_;
+  uint32_t consumed_ = 0;  // of the other direction, as of this pump
+  uint32_t told_ = 0;      // of it, that the other end knows
+
+  std::deque<Record> controls_;
+  std::deque<Frame> frames_;
+  bool ended_ = false;
+  Loan last_loan_ = kNoLoan;
+  std::unordered_map<Loan, Landing> landings_;
+  std::unordered_map<uint64_t, Loan> places_;
+  std::unordered_map<Loan, Lent> lent_;
+
+  std::vector<Write> batch_;
+  std::vector<OnSent> sent_;  // to be called at the end of this pump
+  std::deque<Posted> posted_;
+  uint64_t last_id_ = 0;
+  uint32_t unfinished_writes_ = 0;
+  uint32_t unmarked_writes_ = 0;  // since the last one that completes
+  bool warned_ = false;
+};
+
+}  // namespace byteps::transport::rdma

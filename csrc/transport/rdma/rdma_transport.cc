@@ -1,0 +1,201 @@
+#include "transport/rdma/rdma_transport.h"
+
+#include <atomic>
+#include <map>
+#include <utility>
+
+#include "base/annotations.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace byteps::transport {
+namespace {
+
+using rdma::NicLoop;
+using rdma::Offer;
+using rdma::Rail;
+using rdma::RdmaConnection;
+
+// The cards of a process, and their parts on its loops as long as something uses them.
+class Rails {
+ public:
+  explicit Rails(std::vector<std::unique_ptr<rdma::Nic>> nics) {
+    for (auto& nic : nics) rails_.push_back(std::make_shared<Rail>(std::move(nic)));
+  }
+  size_t size() const { return rails_.size(); }
+  Rail& rail(size_t index) const { return *rails_[index]; }
+  // One after the other; those that are gone are passed over.
+  Result<std::shared_ptr<NicLoop>> next(EventLoop& loop, uint16_t& rail);
+  Result<std::shared_ptr<NicLoop>> at(EventLoop& loop, size_t rail);
+
+ private:
+  std::vector<std::shared_ptr<Rail>> rails_;
+  std::atomic<size_t> turn_{0};
+  Mutex mutex_;
+  std::map<std::pair<EventLoop*, Rail*>, std::weak_ptr<NicLoop>> loops_ BPS_GUARDED_BY(mutex_);
+};
+
+Result<std::shared_ptr<NicLoop>> Rails::next(EventLoop& loop, uint16_t& rail) {
+  Result<std::shared_ptr<NicLoop>> found = unavailable("RDMA: no device");
+  for (size_t tries = 0; tries < rails_.size() && !found; ++tries) {
+    rail = static_cast<uint16_t>(turn_.fetch_add(1) % rails_.size());
+    found = at(loop, rail);
+  }
+  return found;
+}
+
+Result<std::shared_ptr<NicLoop>> Rails::at(EventLoop& loop, size_t rail) {
+  MutexLock lock(mutex_);
+  std::weak_ptr<NicLoop>& known = loops_[{&loop, rails_[rail].get()}];
+  if (auto held = known.lock(); held && rails_[rail]->state()) return held;
+  auto made = NicLoop::create(loop, rails_[rail]);
+  if (made) known = *made;
+  return made;
+}
+
+// One connection from its TCP connection until it may be used. Owned by the timer of its deadline.
+class Meeting : public std::enable_shared_from_this<Meeting> {
+ public:
+  using OnDone = UniqueFunction<void(Result<std::unique_ptr<Connection>>)>;
+  Meeting(std::unique_ptr<Connection> tcp, const rdma::ConnectionOptions& options, OnDone on_done)
+      : loop_(tcp->loop()),
+        connection_(std::make_unique<RdmaConnection>(std::move(tcp), options)),
+        on_done_(std::move(on_done)) {}
+
+  RdmaConnection& begin(TimeUs deadline_us) {
+    deadline_ = loop_.run_at(deadline_us, [self = shared_from_this()] {
+      self->finish(unavailable(
+          self->connection_->peer() +
+          ": no answer by RDMA, though there is one by TCP: check that the two network cards reach "
+          "each other: the same network, GIDs of the same kind (BYTEPS_RDMA_GID_INDEX), UDP port "
+          "4791 not filtered (RoCE v2)"));
+    });
+    return *connection_;
+  }
+  RdmaConnection::OnReady on_ready() {
+    return [this](const Status& status) {
+      status ? finish(std::unique_ptr<Connection>(std::move(connection_))) : finish(status);
+    };
+  }
+
+ private:
+  // The connection may be calling, and this object goes with its timer: both end later.
+  void finish(Result<std::unique_ptr<Connection>> result) {
+    loop_.post([self = shared_from_this()] {});
+    OnDone on_done = std::exchange(on_done_, nullptr);
+    loop_.cancel(deadline_);
+    on_done(std::move(result));
+  }
+
+  EventLoop& loop_;
+  std::unique_ptr<RdmaConnection> connection_;
+  OnDone on_done_;
+  EventLoop::TimerId deadline_ = 0;
+};
+
+class RdmaListener final : public Listener {
+ public:
+  RdmaListener(std::unique_ptr<Listener> tcp, std::vector<std::shared_ptr<NicLoop>> held)
+      : tcp_(std::move(tcp)), held_(std::move(held)) {}
+  const Address& address() const override { return tcp_->address(); }
+
+ private:
+  const std::unique_ptr<Listener> tcp_;
+  const std::vector<std::shared_ptr<NicLoop>> held_;  // so that what cards know is kept between connections
+};
+
+class RdmaTransport final : public Transport {
+ public:
+  RdmaTransport(RdmaOptions options, Result<std::vector<std::unique_ptr<rdma::Nic>>> nics)
+      : options_(std::move(options)), tcp_(make_tcp_transport(options_.stream)), viable_(nics.status()) {
+    rails_ = std::make_shared<Rails>(nics ? std::move(*nics) : std::vector<std::unique_ptr<rdma::Nic>>());
+  }
+
+  const char* name() const override { return "rdma"; }
+  Status viable() const override { return viable_; }
+  Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
+                                           AcceptCallback on_accept) override;
+  void connect(EventLoop& loop, const Address& address, TimeUs deadline_us, ConnectCallback on_done) override;
+  const Rails& rails() const { return *rails_; }
+
+ private:
+  rdma::ConnectionOptions connection_options() const {
+    return {.max_payload_bytes = options_.stream.max_payload_bytes, .spin_us = options_.spin_us};
+  }
+
+  const RdmaOptions options_;
+  const std::unique_ptr<Transport> tcp_;
+  const Status viable_;
+  std::shared_ptr<Rails> rails_;
+};
+
+Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const Address& address,
+                                                        AcceptCallback on_accept) {
+  BPS_RETURN_IF_ERROR(viable_);
+  auto accepted = std::make_shared<AcceptCallback>(std::move(on_accept));
+  const TimeUs timeout_us = options_.introduction_timeout_us;
+  const auto meet = [&loop, rails = rails_, options = connection_options(), timeout_us,
+                     accepted](std::unique_ptr<Connection> tcp) {
+    const auto done = [accepted, peer = tcp->peer()](Result<std::unique_ptr<Connection>> connection) {
+      if (connection) return (*accepted)(std::move(*connection));
+      BPS_LOG(kWarning) << "RDMA: dropped " << peer << ": " << connection.status().message();
+    };
+    const auto meeting = std::make_shared<Meeting>(std::move(tcp), options, done);
+    meeting->begin(now_us() + timeout_us)
+        .await_introduction(
+            [&loop, rails](const Offer& offer) { return rails->at(loop, offer.rail % rails->size()); },
+            meeting->on_ready());
+  };
+  std::vector<std::shared_ptr<NicLoop>> held;
+  const auto hold = [&] {
+    for (size_t rail = 0; rail < rails_->size(); ++rail) {
+      if (auto nic_loop = rails_->at(loop, rail)) held.push_back(std::move(*nic_loop));
+    }
+  };
+  loop.in_loop() ? hold() : static_cast<void>(loop.run_and_wait(hold));
+  auto listener = tcp_->listen(loop, address, meet);
+  if (!listener) return listener.status().with_context("rdma");
+  return std::unique_ptr<Listener>(std::make_unique<RdmaListener>(std::move(*listener), std::move(held)));
+}
+
+void RdmaTransport::connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+                            ConnectCallback on_done) {
+  if (!viable_) {
+    loop.post([on_done = std::move(on_done), why = viable_]() mutable { on_done(why); });
+    return;
+  }
+  tcp_->connect(
+      loop, address, deadline_us,
+      [&loop, rails = rails_, options = connection_options(), timeout_us = options_.introduction_timeout_us,
+       on_done = std::move(on_done)](Result<std::unique_ptr<Connection>> tcp) mutable {
+        if (!tcp) return on_done(tcp.status());
+        uint16_t rail = 0;
+        auto nic_loop = rails->next(loop, rail);
+        if (!nic_loop) return on_done(nic_loop.status());
+        const auto meeting = std::make_shared<Meeting>(std::move(*tcp), options, std::move(on_done));
+        meeting->begin(now_us() + timeout_us).introduce(std::move(*nic_loop), rail, meeting->on_ready());
+      });
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_rdma_transport(RdmaOptions options,
+                                               Result<std::vector<std::unique_ptr<rdma::Nic>>> nics) {
+  return std::make_unique<RdmaTransport>(std::move(options), std::move(nics));
+}
+
+rdma::RegistrationCounts registration_counts(const Transport& rdma) {
+  const auto* transport = dynamic_cast<const RdmaTransport*>(&rdma);
+  BPS_CHECK(transport) << "not the RDMA transport: " << rdma.name();
+  rdma::RegistrationCounts sum;
+  for (size_t rail = 0; rail < transport->rails().size(); ++rail) {
+    const rdma::RegistrationCounts counts = transport->rails().rail(rail).registrations().counts();
+    sum.made += counts.made;
+    sum.regions += counts.regions;
+    sum.bytes += counts.bytes;
+  }
+  return sum;
+}
+
+}  // namespace byteps::transport

@@ -1,0 +1,83 @@
+// The fixture of the tests that every transport has to pass (conformance_test.cc). A program that has some ways to bring
+// bytes from one end to the other instantiates the suite with them.
+#pragma once
+
+#include "transport/harness.h"
+
+namespace byteps::transport {
+
+// One way to bring bytes from one end to the other.
+struct Way {
+  const char* name;
+  bool two_loops;
+  const char* address = nullptr;  // to listen at; null: inproc
+  // Of the end that connects (kA) or listens (kB); what both share may be kept in `context`.
+  std::function<std::unique_ptr<Transport>(int side, std::shared_ptr<void>& context)> make = {};
+  bool lends = false;               // payloads come in memory that the transport has (Arrival::lent)
+  bool shares_reply_space = false;  // Arrival::reply_space
+};
+
+class Conformance : public testing::TestWithParam<Way> {
+ public:
+  static constexpr int kA = 0;
+  static constexpr int kB = 1;
+
+ protected:
+  Conformance() {
+    loops_[kA] = make_loop();
+    if (GetParam().two_loops) loops_[kB] = make_loop();
+    if (GetParam().address) {
+      for (int side : {kA, kB}) transports_[side] = GetParam().make(side, context_);
+      acceptor_ = std::make_unique<Acceptor>(*transports_[kB], loop(kB), Address{GetParam().address, 0});
+    }
+    connect(ends_);
+  }
+  ~Conformance() override {
+    destroy(kA);
+    destroy(kB);
+  }
+
+  using Ends = std::array<std::unique_ptr<Connection>, 2>;
+  void connect(Ends& ends) {
+    if (!transports_[kA]) {
+      std::tie(ends[kA], ends[kB]) = make_inproc_pair(loop(kA), loop(kB));
+      return;
+    }
+    auto connected = connect_and_wait(*transports_[kA], loop(kA), acceptor_->address(), soon_us());
+    ASSERT_TRUE(connected.is_ok()) << connected.status();
+    ends[kA] = std::move(*connected);
+    ends[kB] = acceptor_->take();
+    ASSERT_TRUE(ends[kB]);
+  }
+
+  EventLoop& loop(int side) { return loops_[side] ? *loops_[side] : *loops_[kA]; }
+  Connection& end(int side) { return *ends_[side]; }
+  void start(int side) {
+    run_on(loop(side), [&] { end(side).start(&recorders_[side]); });
+  }
+  void start_both() {
+    start(kA);
+    start(kB);
+  }
+  void destroy(int side) {
+    run_on(loop(side), [&] { ends_[side].reset(); });
+  }
+  // `payload` has to live until on_sent.
+  void send(int side, std::string_view head, std::string_view payload = {}) {
+    run_on(loop(side), [&] { end(side).send(as_bytes(head), payload_of(payload), sent_.expect_one()); });
+  }
+  void expect_all_sent() {
+    for (const Status& status : sent_.all()) EXPECT_TRUE(status.is_ok()) << status;
+  }
+
+  // Outlive the connections, whose last callbacks they get.
+  SentLog sent_;
+  std::array<Recorder, 2> recorders_;
+  std::array<std::unique_ptr<EventLoop>, 2> loops_;
+  std::shared_ptr<void> context_;
+  std::array<std::unique_ptr<Transport>, 2> transports_;
+  std::unique_ptr<Acceptor> acceptor_;
+  Ends ends_;
+};
+
+}  // namespace byteps::transport

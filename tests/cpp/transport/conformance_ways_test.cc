@@ -1,0 +1,58 @@
+// The ways to bring bytes that work on any machine; RDMA with cards that are played (support/fake_nic.h).
+#include "support/fake_nic.h"
+#include "transport/conformance.h"
+#include "transport/rdma/rdma_transport.h"
+
+namespace byteps::transport {
+namespace {
+
+Way inproc(const char* name, bool two_loops) {
+  return {.name = name, .two_loops = two_loops, .lends = true, .shares_reply_space = true};
+}
+
+Way tcp(const char* name, bool two_loops, const char* address) {
+  return {.name = name, .two_loops = two_loops, .address = address, .make = [](int, std::shared_ptr<void>&) {
+            return make_tcp_transport({.credentials = test_credentials()});
+          }};
+}
+
+Way shm(const char* name, bool two_loops, size_t lend_bytes) {
+  return {.name = name,
+          .two_loops = two_loops,
+          .address = "@",
+          .make =
+              [lend_bytes](int, std::shared_ptr<void>&) {
+                return make_shm_transport(
+                    {.stream = {.credentials = test_credentials()}, .lend_bytes = lend_bytes});
+              },
+          .lends = true,
+          .shares_reply_space = true};
+}
+
+Way rdma(const char* name, bool two_loops, const rdma::FakeNicOptions& nic, TimeUs spin_us = 0) {
+  return {.name = name,
+          .two_loops = two_loops,
+          .address = "127.0.0.1",
+          .make =
+              [nic, spin_us](int, std::shared_ptr<void>& context) {
+                if (!context) context = std::make_shared<rdma::FakeFabric>();
+                std::vector<std::unique_ptr<rdma::Nic>> nics;
+                nics.push_back(static_cast<rdma::FakeFabric*>(context.get())->make_nic(nic));
+                return make_rdma_transport(
+                    {.stream = {.credentials = test_credentials()}, .spin_us = spin_us}, std::move(nics));
+              },
+          .lends = true};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Transports, Conformance,
+    testing::Values(inproc("InprocOneLoop", false), inproc("InprocTwoLoops", true),
+                    tcp("TcpIPv4", true, "127.0.0.1"), tcp("TcpIPv4OneLoop", false, "127.0.0.1"),
+                    tcp("TcpIPv6", true, "::1"), shm("Shm", true, 2 << 20), shm("ShmOneLoop", false, 2 << 20),
+                    shm("ShmLittleMemory", true, 256 << 10), rdma("Rdma", true, {}),
+                    rdma("RdmaOneLoop", false, {}), rdma("RdmaSpinning", true, {}, 200),
+                    rdma("RdmaShortMessages", true, {.max_message_bytes = 10'000, .max_inline_bytes = 0})),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace byteps::transport
