@@ -47,6 +47,8 @@ _WEIGHTS = word(
 )
 _NODE_FIELDS = (
     *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "shm", "interface"),
+    *("transport", "rdma_devices", "rdma_gid_index", "rdma_traffic_class", "rdma_service_level", "rdma_timeout"),
+    "rdma_spin_us",
     *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
     *("credit_bytes", "autotune", "service_threads", "placement", "nic_mbps", "nic_probe", "log_level"),
 )  # those with the same name and type in _core.NodeConfig
@@ -110,6 +112,56 @@ class Config:
         "BYTEPS_SHM",
         parse=flag,
         doc="Ranks of one machine exchange tensors through shared memory where they can; else through TCP.",
+    )
+    transport: str = knob(
+        "auto",
+        "BYTEPS_TRANSPORT",
+        parse=choice("auto", "tcp", "rdma"),
+        doc="What carries tensors between machines: rdma: InfiniBand or RoCE, or an error; auto: that where it works, "
+        "else tcp.",
+    )
+    rdma_devices: str = knob(
+        "",
+        "BYTEPS_RDMA_DEVICES",
+        parse=word(
+            r"[A-Za-z0-9_.-]{1,64}(:[0-9]{1,3})?(,[A-Za-z0-9_.-]{1,64}(:[0-9]{1,3})?)*",
+            "devices, such as mlx5_0,mlx5_1:2",
+        ),
+        doc="RDMA devices, and ports of theirs, in the order in which all machines use them; else the fastest ones near "
+        "this process's cores.",
+    )
+    rdma_gid_index: int = knob(
+        -1,
+        "BYTEPS_RDMA_GID_INDEX",
+        parse=integer(-1, 65535),
+        doc="Which entry of a RoCE port's table of GIDs is used; -1: that of this process's address, RoCE v2 before v1.",
+    )
+    rdma_traffic_class: int = knob(
+        0,
+        "BYTEPS_RDMA_TRAFFIC_CLASS",
+        parse=integer(0, 255),
+        doc="Traffic class of RDMA packets: with RoCE v2 the IP header's, whose upper six bits are the DSCP.",
+    )
+    rdma_service_level: int = knob(
+        0,
+        "BYTEPS_RDMA_SERVICE_LEVEL",
+        parse=integer(0, 15),
+        doc="Service level of RDMA packets: with RoCE in a VLAN its priority.",
+    )
+    rdma_timeout: int = knob(
+        18,
+        "BYTEPS_RDMA_TIMEOUT",
+        parse=integer(1, 31),
+        doc="N: an RDMA packet without an answer is sent again after 4.096 us x 2^N, seven times; cards may take up to four "
+        "times as long.",
+    )
+    rdma_spin_us: int = knob(
+        20,
+        "BYTEPS_RDMA_SPIN_US",
+        parse=integer(0, 1_000_000),
+        unit="us",
+        doc="A thread whose RDMA completions have been coming faster than this looks for the next one for so long before it "
+        "sleeps; 0: never. Not where it has one core only.",
     )
     interface: str = knob(
         "",

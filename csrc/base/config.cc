@@ -61,6 +61,12 @@ Status validate(const NodeConfig& config) {
   if (!config.placement.starts_with("weights:"))  // whoever uses them reads the numbers
     faults.expect_one_of("placement", config.placement, {"auto", "allreduce", "ps", "weights:..."});
   faults.expect_range("nic_mbps", config.nic_mbps, 0.0, 1e9);
+  faults.expect_one_of("transport", config.transport, {"auto", "tcp", "rdma"});
+  faults.expect_range("rdma_gid_index", config.rdma_gid_index, -1, 65535);
+  faults.expect_range("rdma_traffic_class", config.rdma_traffic_class, 0, 255);
+  faults.expect_range("rdma_service_level", config.rdma_service_level, 0, 15);
+  faults.expect_range("rdma_timeout", config.rdma_timeout, 1, 31);
+  faults.expect_range("rdma_spin_us", config.rdma_spin_us, 0, 1'000'000);
   faults.expect_one_of("log_level", config.log_level, {"error", "warning", "info", "debug"});
   return faults.status();
 }

@@ -21,10 +21,17 @@ struct NodeConfig {
   bool scheduler_by_rank_0 = false;  // some worker (rank 0) does: for messages
   std::string scheduler_host = "127.0.0.1";
   std::vector<int>
-      scheduler_ports;    // the scheduler takes the first free one; nodes look for it in this order
-  int scheduler_fd = -1;  // listening socket handed over by a launcher
-  std::string machine;    // processes of equal ones sum on their machine first; empty: found out
-  bool shm = true;        // shared memory between ranks of one machine, where it works
+      scheduler_ports;             // the scheduler takes the first free one; nodes look for it in this order
+  int scheduler_fd = -1;           // listening socket handed over by a launcher
+  std::string machine;             // processes of equal ones sum on their machine first; empty: found out
+  bool shm = true;                 // shared memory between ranks of one machine, where it works
+  std::string transport = "auto";  // between machines: "tcp", "rdma", "auto": RDMA where it works, else TCP
+  std::string rdma_devices;        // "mlx5_0:1,mlx5_1": those to use; empty: chosen (transport/rdma/rails.h)
+  int rdma_gid_index = -1;         // of the GID table; -1: chosen (transport/rdma/gid.h)
+  int rdma_traffic_class = 0;
+  int rdma_service_level = 0;
+  int rdma_timeout = 18;  // packets are sent again after 4.096 us * 2^rdma_timeout
+  int rdma_spin_us = 20;  // how long to look for completions before sleeping, at most
   std::string interface;  // whose address is handed out; empty: by the route to the scheduler
   std::string node_host;  // address that is handed out; goes before `interface`
   std::string secret;     // empty: loopback only

@@ -105,7 +105,7 @@ template <typename T, typename U>
 concept Either = std::same_as<std::remove_const_t<T>, U>;  // const when it is written
 
 constexpr size_t kLeastNodeBytes =
-    1 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + 2 * sizeof(uint32_t);
+    1 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + 3 * sizeof(uint32_t);
 constexpr uint32_t kPartsPerBillion = 1'000'000'000;
 constexpr int32_t kMaxNumber = kMaxNodes - 1;  // of a node or rank
 
@@ -127,6 +127,7 @@ void fields(Codec& codec, M& m) {
   codec.number("network speed", m.nic_mbps);
   address_list(codec, m.addresses);
   address_list(codec, m.local_addresses);
+  address_list(codec, m.rdma_addresses);
 }
 
 template <typename Codec, Either<Join> M>

@@ -143,6 +143,8 @@ struct NodeInfo {
   std::vector<std::string> addresses;  // of the service's shards, "ip:port", in order
   // Of the same shards for processes of the same machine; empty: none.
   std::vector<std::string> local_addresses;
+  // Of the same shards by RDMA, "ip:port"; empty: not by RDMA.
+  std::vector<std::string> rdma_addresses;
   bool operator==(const NodeInfo&) const = default;
 
   // "rank 3 (host node7, pid 1234)", "server 0 (host …)".

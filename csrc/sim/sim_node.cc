@@ -60,7 +60,8 @@ protocol::Join SimNode::make_join() const {
                           .host = "host" + std::to_string(scenario.machines[index_]),
                           .machine = "machine" + std::to_string(scenario.machines[index_]),
                           .addresses = {},
-                          .local_addresses = {}};
+                          .local_addresses = {},
+                          .rdma_addresses = {}};
   for (size_t i = 0; i < shards_.size(); ++i) info.addresses.push_back(address_of_shard(i));
   const bool knows_size = is_worker() || scenario.sizes_are_given;
   return {std::move(info), knows_size ? scenario.num_workers : 0, knows_size ? scenario.num_servers : 0};

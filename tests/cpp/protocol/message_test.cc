@@ -61,6 +61,8 @@ NodeInfo random_node(Random& random, Role role, int32_t rank) {
   for (std::string& address : node.addresses) address = random.text(kMaxHostBytes);
   node.local_addresses.resize(random.below(4));
   for (std::string& address : node.local_addresses) address = random.text(kMaxHostBytes);
+  node.rdma_addresses.resize(random.below(4));
+  for (std::string& address : node.rdma_addresses) address = random.text(kMaxHostBytes);
   node.nic_mbps = random.u32();
   return node;
 }
