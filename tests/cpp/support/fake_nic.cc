@@ -3,8 +3,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <atomic>
-#include <bit>
 #include <cerrno>
 
 #include "support/fake_queue_pair.h"

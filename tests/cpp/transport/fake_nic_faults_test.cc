@@ -1,7 +1,9 @@
 // The faults that tests can inject into cards without hardware, and their limits.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <thread>
 

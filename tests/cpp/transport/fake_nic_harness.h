@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -76,6 +77,14 @@ struct Ends {
   explicit Ends(FakeNicOptions nic_options = {}) : a(fabric, nic_options), b(fabric, nic_options) {
     connect(a, b);
     a.fill(7);
+  }
+  // Each look is at what the wire has done by then, whatever else it still has to do.
+  bool wait_until(const std::function<bool(const FakeFabricStatistics&)>& is_true) {
+    const TimeUs deadline_us = soon_us();
+    while (!is_true(fabric.statistics())) {
+      if (now_us() > deadline_us) return false;
+    }
+    return true;
   }
   FakeFabric fabric;
   Side a;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <thread>
 
 #include "transport/fake_nic_harness.h"
 
@@ -51,7 +50,12 @@ TEST(FakeNic, ReadsOnlyWhatIsRegisteredWithItsKey) {
   EXPECT_EQ(attempt([](Ends&, Write& w) { w.data = {w.data.data() - 1, 7}; }), kLocalProtectionError);
   EXPECT_EQ(attempt([](Ends& e, Write& w) { w.local_key = e.a.region->key().remote; }),
             kLocalProtectionError);
-  EXPECT_EQ(attempt([](Ends& e, Write& w) { w.local_key = e.b.region->key().local; }), kLocalProtectionError);
+  EXPECT_EQ(attempt([](Ends& e, Write& w) {
+              w.data = Bytes(e.b.memory).first(100);
+              w.local_key = e.b.region->key().local;
+            }),
+            kLocalProtectionError)
+      << "registered at another card";
   EXPECT_EQ(attempt([](Ends&, Write& w) { w.local_key = 0; }), kLocalProtectionError) << "too long to inline";
   EXPECT_EQ(attempt([](Ends& e, Write&) { e.a.region.reset(); }), kLocalProtectionError);
 }
@@ -75,7 +79,12 @@ TEST(FakeNic, WritesOnlyWhereItMayAndFailsBothEndsOtherwise) {
   EXPECT_EQ(attempt([](Ends&, Write& w) { w.to_address += 65437; }), kRemoteAccessError);
   EXPECT_EQ(attempt([](Ends&, Write& w) { w.to_address -= 1; }), kRemoteAccessError);
   EXPECT_EQ(attempt([](Ends& e, Write& w) { w.to_key = e.b.region->key().local; }), kRemoteAccessError);
-  EXPECT_EQ(attempt([](Ends& e, Write& w) { w.to_key = e.a.region->key().remote; }), kRemoteAccessError);
+  EXPECT_EQ(attempt([](Ends& e, Write& w) {
+              w.to_address = reinterpret_cast<uintptr_t>(e.a.memory.data());
+              w.to_key = e.a.region->key().remote;
+            }),
+            kRemoteAccessError)
+      << "registered at another card";
   EXPECT_EQ(attempt([](Ends& e, Write&) { e.b.region.reset(); }), kRemoteAccessError);
   EXPECT_EQ(attempt([&](Ends& e, Write& w) {
               e.b.region = std::move(*e.b.nic->register_memory(e.b.memory, Access::kLocal));
@@ -110,7 +119,7 @@ TEST(FakeNic, CountsAndHoldsWhatNoArrivalWasPostedFor) {
   Write write = a.write(b, 10);
   write.immediate = 5;
   ASSERT_TRUE(a.post(write));
-  while (fabric.statistics().receiver_not_ready == 0) std::this_thread::yield();
+  ASSERT_TRUE(ends.wait_until([](const auto& counts) { return counts.receiver_not_ready > 0; }));
   EXPECT_FALSE(a.poll());
   ASSERT_TRUE(b.pair->post_arrivals(1));
   EXPECT_EQ(b.next().immediate, 5u);
@@ -127,7 +136,7 @@ TEST(FakeNic, TakesNoMoreThanWasAskedForUntilCompletionsAreSeen) {
   for (Write& write : writes) write.completes = false;
   ASSERT_TRUE(a.pair->post(writes));
   ASSERT_TRUE(a.post(a.write(b, 1, 16)));
-  while (fabric.statistics().writes < 16) std::this_thread::yield();
+  ASSERT_TRUE(ends.wait_until([](const auto& counts) { return counts.writes == 16; }));
   EXPECT_FALSE(a.post(a.write(b, 1))) << "done, but nobody has seen it";
   EXPECT_EQ(a.next().id, 16u);
   EXPECT_TRUE(a.pair->post(writes));
@@ -137,11 +146,11 @@ TEST(FakeNic, TakesNoMoreThanWasAskedForUntilCompletionsAreSeen) {
 
 TEST(FakeNic, ChannelTellsOncePerArmOfWhatComesAfterIt) {
   Ends ends;
-  auto& [fabric, a, b] = ends;
+  Side& a = ends.a;
   auto complete_one = [&, done = uint64_t{0}]() mutable {
-    ASSERT_TRUE(a.post(a.write(b, 1)));
+    ASSERT_TRUE(a.post(a.write(ends.b, 1)));
     ++done;
-    while (fabric.statistics().writes < done) std::this_thread::yield();
+    ASSERT_TRUE(ends.wait_until([&](const auto& counts) { return counts.writes == done; }));
   };
   complete_one();
   EXPECT_FALSE(is_readable(a.channel->fd())) << "not armed";
