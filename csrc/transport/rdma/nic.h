@@ -78,7 +78,7 @@ struct Write {
   uint32_t local_key = 0;  // of `data`
   uint64_t to_address = 0;
   uint32_t to_key = 0;
-  std::optional<uint32_t> immediate;
+  std::optional<uint32_t> immediate{};
   bool completes = false;  // a Completion is wanted; one that fails completes in any case
 };
 
