@@ -1,0 +1,348 @@
+// What libibverbs is asked for, and what becomes of its answers: with functions in its place. Whether it does what it is
+// asked for is in rdma_device/, on devices.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <deque>
+
+#include "base/unique_fd.h"
+#include "transport/rdma/gid.h"
+#include "transport/rdma/verbs_memory.h"
+#include "transport/rdma/verbs_queue_pair.h"
+
+namespace byteps::transport::rdma {
+namespace {
+
+// What was asked for, and what is to be answered.
+struct Script {
+  std::deque<abi::AsyncEvent> events;
+  int error_after_events = EAGAIN;
+  int acknowledged = 0;
+  uint32_t most_inline = 1024;
+  std::vector<std::pair<abi::QpAttr, int>> modified;
+  std::vector<abi::SendWr> posted;
+  uint32_t posted_arrivals = 0;
+  std::deque<abi::Wc> completions;
+  int poll_error = 0;
+  unsigned access = 0;
+  abi::Context context{};
+  abi::CompletionChannel channel{};
+  abi::Cq cq{};
+  abi::QueuePair qp{};
+  abi::Mr mr{};
+};
+Script* script = nullptr;
+
+template <typename T>
+int done(T*) {
+  return 0;
+}
+
+abi::QueuePair* create_qp(abi::Pd*, abi::QpInitAttr* attr) {
+  if (attr->capacity.max_inline_bytes > script->most_inline) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  return &script->qp;
+}
+
+int post_send(abi::QueuePair*, abi::SendWr* first, abi::SendWr**) {
+  for (; first; first = first->next) script->posted.push_back(*first);
+  return 0;
+}
+
+int post_receive(abi::QueuePair*, abi::ReceiveWr* first, abi::ReceiveWr**) {
+  for (; first; first = first->next) ++script->posted_arrivals;
+  return 0;
+}
+
+int poll_cq(abi::Cq*, int most, abi::Wc* into) {
+  if (script->poll_error != 0) return script->poll_error;
+  int count = 0;
+  for (; count < most && !script->completions.empty(); ++count) {
+    into[count] = script->completions.front();
+    script->completions.pop_front();
+  }
+  return count;
+}
+
+int get_async_event(abi::Context*, abi::AsyncEvent* into) {
+  if (script->events.empty()) {
+    errno = script->error_after_events;
+    return -1;
+  }
+  *into = script->events.front();
+  script->events.pop_front();
+  return 0;
+}
+
+VerbsLibrary make_library() {
+  VerbsLibrary verbs{};
+  verbs.get_async_event = get_async_event;
+  verbs.ack_async_event = [](abi::AsyncEvent*) { ++script->acknowledged; };
+  verbs.reg_mr = [](abi::Pd*, void*, size_t, int access) {
+    script->access = static_cast<unsigned>(access);
+    return &script->mr;
+  };
+  verbs.reg_mr_iova2 = [](abi::Pd*, void*, size_t, uint64_t, unsigned access) {
+    script->access = access;
+    return &script->mr;
+  };
+  verbs.dereg_mr = done;
+  verbs.create_comp_channel = [](abi::Context*) { return &script->channel; };
+  verbs.destroy_comp_channel = done;
+  verbs.create_cq = [](abi::Context*, int, void*, abi::CompletionChannel*, int) { return &script->cq; };
+  verbs.destroy_cq = done;
+  verbs.create_qp = create_qp;
+  verbs.modify_qp = [](abi::QueuePair*, abi::QpAttr* attr, int mask) {
+    script->modified.emplace_back(*attr, mask);
+    return 0;
+  };
+  verbs.destroy_qp = done;
+  return verbs;
+}
+
+class VerbsCalls : public ::testing::Test {
+ protected:
+  VerbsCalls() {
+    script = &script_;
+    script_.context.ops.post_send = post_send;
+    script_.context.ops.post_receive = post_receive;
+    script_.context.ops.poll_cq = poll_cq;
+    script_.channel.fd = channel_fd_.get();
+    script_.cq.context = script_.qp.context = &script_.context;
+    script_.qp.number = 0x123456;
+    device_.attr.max_qp_wr = 1000;
+    device_.attr.max_cqe = 1500;
+    info_.max_message_bytes = 1 << 20;
+    info_.mtu_bytes = 4096;
+    info_.gid_index = 3;
+    info_.lid = 17;
+    info_.gid = parse_gid("fe80::7").value();
+  }
+
+  std::unique_ptr<QueuePair> make(const VerbsOptions& options = {}, const QueuePairOptions& queues = {}) {
+    if (!channel_) channel_ = std::move(*VerbsChannel::make(device_));
+    auto made =
+        VerbsQueuePair::make(device_, info_, options, static_cast<VerbsChannel&>(*channel_), nullptr, queues);
+    EXPECT_TRUE(made) << made.status();
+    return std::move(*made);
+  }
+  const abi::QpAttr& to_receive() const { return script_.modified.at(1).first; }
+  const abi::QpAttr& to_send() const { return script_.modified.at(2).first; }
+  void expect_events(std::deque<abi::AsyncEvent> events, std::vector<NicEvent> expected) {
+    const auto count = static_cast<int>(events.size());
+    script_.events = std::move(events);
+    script_.acknowledged = 0;
+    for (const NicEvent each : expected) EXPECT_EQ(next_event_of(device_, 2), each);
+    EXPECT_EQ(script_.acknowledged, count);
+  }
+
+  Script script_;
+  const UniqueFd channel_fd_{::eventfd(0, EFD_CLOEXEC)};
+  VerbsLibrary verbs_ = make_library();
+  VerbsDevice device_{verbs_, "fake0", {}, {&script_.context, done}, {nullptr, done}};
+  NicInfo info_;
+  const QueuePairAddress other_{.number = 0xabcdef,
+                                .packet_sequence = 0x345678,
+                                .lid = 9,
+                                .gid = parse_gid("::ffff:10.0.0.9").value(),
+                                .mtu_bytes = 2048};
+  std::unique_ptr<CompletionChannel> channel_;
+};
+
+abi::AsyncEvent event(int32_t type, int port) {
+  abi::AsyncEvent event{};
+  event.type = type;
+  event.element.port = port;
+  return event;
+}
+
+abi::Wc completion(uint64_t id, int32_t status, int32_t opcode, uint32_t immediate) {
+  abi::Wc wc{};
+  wc.id = id;
+  wc.status = status;
+  wc.opcode = opcode;
+  wc.immediate = htonl(immediate);
+  return wc;
+}
+
+TEST_F(VerbsCalls, EventsOfThisPortAreToldAndAllAreAcknowledged) {
+  constexpr int32_t kQpFatal = 1;
+  expect_events({event(abi::kEventPortError, 1), event(kQpFatal, 2), event(abi::kEventPortError, 2),
+                 event(abi::kEventPortActive, 1), event(abi::kEventPortActive, 2)},
+                {NicEvent::kPortDown, NicEvent::kPortUp, NicEvent::kNone});
+}
+
+TEST_F(VerbsCalls, ADeviceThatCannotGoOnIsGone) {
+  expect_events({event(abi::kEventDeviceFatal, 0)}, {NicEvent::kGone, NicEvent::kNone});
+  expect_events({event(abi::kEventCqError, 0)}, {NicEvent::kGone, NicEvent::kNone});
+  script_.error_after_events = EIO;
+  expect_events({}, {NicEvent::kGone, NicEvent::kGone});
+}
+
+TEST_F(VerbsCalls, AQueuePairIsConnectedToTheOtherAddress) {
+  const auto queue_pair =
+      make({.traffic_class = 106, .service_level = 3, .pkey_index = 1, .timeout = 17, .retries = 5});
+  EXPECT_EQ(queue_pair->address().number, 0x123456u);
+  EXPECT_EQ(queue_pair->address().lid, 17);
+  EXPECT_EQ(queue_pair->address().gid, info_.gid);
+  ASSERT_TRUE(queue_pair->connect(other_));
+  ASSERT_EQ(script_.modified.size(), 3u);
+  EXPECT_EQ(script_.modified[0].first.state, abi::kQpInit);
+  EXPECT_EQ(script_.modified[0].first.pkey_index, 1);
+  EXPECT_EQ(to_receive().state, abi::kQpReadyToReceive);
+  EXPECT_EQ(to_receive().dest_number, 0xabcdefu);
+  EXPECT_EQ(to_receive().receive_psn, 0x345678u);
+  EXPECT_EQ(to_receive().path_mtu, abi::kMtu2048);
+  const abi::AddressVector& to = to_receive().address_vector;
+  EXPECT_EQ(to.lid, 9);
+  EXPECT_EQ(to.is_global, 1);
+  EXPECT_TRUE(std::ranges::equal(to.global.destination, other_.gid));
+  EXPECT_EQ(to.global.source_index, 3);
+  EXPECT_EQ(to.global.traffic_class, 106);
+  EXPECT_GT(to.global.hop_limit, 1) << "RoCE v2 is routed";
+  EXPECT_EQ(to.service_level, 3);
+  EXPECT_EQ(to_send().state, abi::kQpReadyToSend);
+  EXPECT_EQ(to_send().send_psn, queue_pair->address().packet_sequence);
+  EXPECT_EQ(to_send().timeout, 17);
+  EXPECT_EQ(to_send().retry_count, 5);
+}
+
+TEST_F(VerbsCalls, AnEndWithoutAGidIsReachedByItsLid) {
+  QueuePairAddress other = other_;
+  other.gid = {};
+  ASSERT_TRUE(make()->connect(other));
+  EXPECT_EQ(to_receive().address_vector.is_global, 0);
+  EXPECT_EQ(to_receive().address_vector.lid, 9);
+}
+
+TEST_F(VerbsCalls, TheSmallerPacketCounts) {
+  info_.mtu_bytes = 1024;
+  ASSERT_TRUE(make()->connect(other_));
+  EXPECT_EQ(to_receive().path_mtu, abi::kMtu1024);
+}
+
+TEST_F(VerbsCalls, AnEndThatIsNotReadyIsTriedWithoutEndOnlyIfPagesComeOnDemand) {
+  const struct {
+    int wanted;
+    bool on_demand;
+    int retries;
+  } cases[] = {{-1, false, 6}, {-1, true, 7}, {3, false, 3}, {3, true, 3}, {0, true, 0}};
+  for (const auto& each : cases) {
+    script_.modified.clear();
+    info_.on_demand_paging = each.on_demand;
+    ASSERT_TRUE(make({.not_ready_retries = each.wanted})->connect(other_));
+    EXPECT_EQ(to_send().rnr_retry, each.retries) << each.wanted << each.on_demand;
+  }
+}
+
+TEST_F(VerbsCalls, LessIsTakenInlineUntilTheDeviceAgrees) {
+  script_.most_inline = 60;
+  EXPECT_EQ(make({}, {.max_inline_bytes = 220})->max_inline_bytes(), 55u);
+  EXPECT_EQ(make({}, {.max_inline_bytes = 60})->max_inline_bytes(), 60u);
+}
+
+TEST_F(VerbsCalls, QueuesAreWithinWhatTheDeviceHolds) {
+  const auto refused = [this](const QueuePairOptions& queues) {
+    channel_ = std::move(*VerbsChannel::make(device_));
+    const auto made =
+        VerbsQueuePair::make(device_, info_, {}, static_cast<VerbsChannel&>(*channel_), nullptr, queues);
+    return !made && made.status().code() == StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused({.max_writes = 1001, .max_arrivals = 1}));
+  EXPECT_TRUE(refused({.max_writes = 1, .max_arrivals = 1001}));
+  EXPECT_TRUE(refused({.max_writes = 800, .max_arrivals = 800}));
+  EXPECT_TRUE(refused({.max_writes = UINT32_MAX, .max_arrivals = UINT32_MAX}));
+  EXPECT_FALSE(refused({.max_writes = 1000, .max_arrivals = 500}));
+}
+
+TEST_F(VerbsCalls, WritesArePostedInOrderAsTheyAre) {
+  const auto queue_pair = make({}, {.max_inline_bytes = 64});
+  std::vector<std::byte> data(100);
+  std::vector<Write> writes(70,
+                            Write{.id = 0, .data = data, .local_key = 5, .to_address = 1000, .to_key = 6});
+  for (size_t i = 0; i < writes.size(); ++i) writes[i].id = i;
+  writes[68] = {.id = 68, .data = std::span(data).first(64), .immediate = 0x01020304};
+  writes[69] = {.id = 69, .data = {}, .immediate = 7, .completes = true};
+  ASSERT_TRUE(queue_pair->post(writes));
+  ASSERT_EQ(script_.posted.size(), 70u);
+  for (size_t i = 0; i < 70; ++i) EXPECT_EQ(script_.posted[i].id, i);
+  EXPECT_EQ(script_.posted[0].opcode, abi::kWrRdmaWrite);
+  EXPECT_EQ(script_.posted[0].flags, 0u);
+  EXPECT_EQ(script_.posted[0].sge_count, 1);
+  EXPECT_EQ(script_.posted[0].rdma.remote_address, 1000u);
+  EXPECT_EQ(script_.posted[0].rdma.remote_key, 6u);
+  EXPECT_EQ(script_.posted[68].opcode, abi::kWrRdmaWriteWithImmediate);
+  EXPECT_EQ(script_.posted[68].flags, uint32_t{abi::kSendInline});
+  EXPECT_EQ(script_.posted[68].immediate, htonl(0x01020304));
+  EXPECT_EQ(script_.posted[69].flags, uint32_t{abi::kSendSignaled});
+  EXPECT_EQ(script_.posted[69].sge_count, 0);
+}
+
+TEST_F(VerbsCalls, WritesThatCannotBeAreRefusedBeforeAnyIsPosted) {
+  const auto queue_pair = make({}, {.max_inline_bytes = 64});
+  std::vector<std::byte> data((1 << 20) + 1);
+  const Write good{.data = std::span(data).first(9), .local_key = 5};
+  const Write too_large{.data = data, .local_key = 5};
+  const Write without_key{.data = std::span(data).first(65)};
+  for (const Write& bad : {too_large, without_key}) {
+    EXPECT_EQ(queue_pair->post({{good, bad}}).code(), StatusCode::kInternal);
+  }
+  EXPECT_TRUE(script_.posted.empty());
+}
+
+TEST_F(VerbsCalls, ArrivalsArePostedInBatches) {
+  const auto queue_pair = make();
+  for (const uint32_t count : {0u, 1u, 32u, 33u, 100u}) {
+    script_.posted_arrivals = 0;
+    ASSERT_TRUE(queue_pair->post_arrivals(count));
+    EXPECT_EQ(script_.posted_arrivals, count);
+  }
+}
+
+TEST_F(VerbsCalls, CompletionsAreUnderstood) {
+  const auto queue_pair = make();
+  for (uint64_t i = 0; i < 40; ++i) script_.completions.push_back(completion(i, 0, 1, 0));
+  script_.completions.push_back(completion(0, 0, abi::kWcReceiveRdmaWithImmediate, 99));
+  script_.completions.push_back(completion(5, 12, 77, 0));
+  std::vector<Completion> got(100);
+  const auto count = queue_pair->poll(got);
+  ASSERT_TRUE(count);
+  ASSERT_EQ(*count, 42u);
+  for (uint64_t i = 0; i < 40; ++i) EXPECT_EQ(got[i].id, i);
+  EXPECT_EQ(got[39].kind, Completion::Kind::kWritten);
+  EXPECT_EQ(got[40].kind, Completion::Kind::kArrived);
+  EXPECT_EQ(got[40].immediate, 99u);
+  EXPECT_EQ(got[41].status, 12);
+  EXPECT_EQ(got[41].id, 5u);
+  script_.poll_error = -1;
+  EXPECT_EQ(queue_pair->poll(got).status().code(), StatusCode::kUnavailable);
+}
+
+TEST_F(VerbsCalls, MemoryIsRegisteredForNoMoreThanIsAsked) {
+  std::vector<std::byte> memory(64);
+  ASSERT_TRUE(register_memory(device_, memory, Access::kLocal, {.relaxed_ordering = false}));
+  EXPECT_EQ(script_.access, 0u);
+  ASSERT_TRUE(register_memory(device_, memory, Access::kRemoteWrite, {.relaxed_ordering = false}));
+  EXPECT_EQ(script_.access, unsigned{abi::kAccessLocalWrite | abi::kAccessRemoteWrite});
+  ASSERT_TRUE(
+      register_memory(device_, memory, Access::kLocal, {.relaxed_ordering = true, .on_demand_paging = true}));
+  EXPECT_EQ(script_.access, unsigned{abi::kAccessRelaxedOrdering | abi::kAccessOnDemand});
+}
+
+TEST_F(VerbsCalls, AnOldLibraryIsAskedForNothingItDoesNotKnow) {
+  verbs_.reg_mr_iova2 = nullptr;
+  std::vector<std::byte> memory(64);
+  ASSERT_TRUE(register_memory(device_, memory, Access::kLocal, {.relaxed_ordering = true}));
+  EXPECT_EQ(script_.access, 0u);
+  const auto region = register_dmabuf(device_, 0, 0, 4096, 0, Access::kLocal, {});
+  ASSERT_FALSE(region);
+  EXPECT_EQ(region.status().code(), StatusCode::kUnimplemented);
+  EXPECT_NE(region.status().message().find("rdma-core 34"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace byteps::transport::rdma
