@@ -29,6 +29,13 @@ class NodeConfig:
     scheduler_fd: int  # listening socket handed over by a launcher, or -1
     machine: str  # processes of equal ones sum on their machine first, or "" to find out
     shm: bool  # shared memory between ranks of one machine, where it works
+    transport: str  # "auto", "tcp", "rdma"
+    rdma_devices: str  # "mlx5_0:1,mlx5_1", or "": chosen
+    rdma_gid_index: int  # -1: chosen
+    rdma_traffic_class: int
+    rdma_service_level: int
+    rdma_timeout: int  # packets are sent again after 4.096 us * 2**rdma_timeout
+    rdma_spin_us: int
     interface: str  # name of the interface whose address is handed out, or ""
     node_host: str  # address that is handed out, or ""
     secret: bytes  # empty: loopback only

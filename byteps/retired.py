@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _DEVICE = "for GPUs; tensors pass through the host in this version"
-_TRANSPORT = "this version's transport is TCP, with nothing to choose"
+_TRANSPORT = "connections have nothing to choose there: see BYTEPS_TRANSPORT and BYTEPS_RDMA_*"
 _TRACE = "this version writes no timeline"
 _COMPRESSION = "this version compresses by casting only (Compression.fp16, Compression.bf16)"
 _HASHING = "the scheduler places tensors by bytes, not by a hash"
@@ -58,7 +58,7 @@ RETIRED: dict[str, str] = {
     "BYTEPS_VISIBLE_CPU_CORES": _BINDING,
     "BYTEPS_ZMQ_MAX_SOCKET": _TRANSPORT,
     "BYTEPS_ZMQ_NTHREADS": _TRANSPORT,
-    "DMLC_ENABLE_RDMA": _TRANSPORT,
+    "DMLC_ENABLE_RDMA": "RDMA is used by itself where it works: see BYTEPS_TRANSPORT",
     "DMLC_ENABLE_UCX": _TRANSPORT,
     "DMLC_GROUP_SIZE": "one process has one rank",
     "DMLC_LOCAL": _TRANSPORT,

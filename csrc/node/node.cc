@@ -60,6 +60,7 @@ Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepW
   node->start_deadline_us_ = now_us() + seconds_to_us(config.start_timeout_s);
   node->routes_ = std::make_unique<Routes>(config);
   BPS_RETURN_IF_ERROR(node->start_loops());
+  if (config.role != "scheduler") BPS_RETURN_IF_ERROR(node->routes_->open_rdma(config, node->ip_));
   if (config.role == "scheduler" || config.host_scheduler) BPS_RETURN_IF_ERROR(node->start_scheduler());
   if (config.role == "scheduler") return node;
   BPS_RETURN_IF_ERROR(node->start_service_and_join());

@@ -98,7 +98,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   Status start_service_and_join();
   Status wait_for_start(const KeepWaiting& keep_waiting);
   protocol::Join make_join(const std::vector<std::string>& addresses,
-                           const std::vector<std::string>& local_addresses) const;
+                           const std::vector<std::string>& local_addresses,
+                           const std::vector<std::string>& rdma_addresses) const;
   void start_service(const protocol::Tree& tree);
   void build_worker(const protocol::Tree& tree);
   // To all services that this node may contribute to at `level`.

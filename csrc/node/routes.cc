@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
+#include "node/rdma.h"
 #include "protocol/plan.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
@@ -36,28 +36,66 @@ Result<std::unique_ptr<transport::Transport>> make_shm(const NodeConfig& config)
 
 Routes::Routes(const NodeConfig& config)
     : wants_shm_(config.shm),
+      demands_rdma_(config.transport == "rdma"),
       timeout_us_(seconds_to_us(config.timeout_s)),
       tcp_(make_tcp(config)),
-      shm_(make_shm(config)) {}
+      shm_(make_shm(config)),
+      rdma_(unimplemented("not opened")) {}
+
+Status Routes::open_rdma(const NodeConfig& config, const std::string& ip) {
+  rdma_ = make_rdma(config, ip);
+  if (rdma_) return Status::ok();
+  if (demands_rdma_) return rdma_.status().with_context("BYTEPS_TRANSPORT is rdma");
+  if (rdma_.status().code() == StatusCode::kUnimplemented) {
+    BPS_LOG(kInfo) << "no RDMA: " << rdma_.status().message();
+  } else {
+    BPS_LOG(kWarning) << "no RDMA, TCP instead: " << rdma_.status().message();
+  }
+  return Status::ok();
+}
 
 Result<std::vector<std::string>> Routes::listen_locally(summation::Service& service) {
   if (!shm_) return std::vector<std::string>{};
   return service.listen(**shm_, {"@", 0});
 }
 
+Result<std::vector<std::string>> Routes::listen_by_rdma(summation::Service& service, const std::string& ip) {
+  if (!rdma_) return std::vector<std::string>{};
+  return service.listen(**rdma_, {ip, 0});
+}
+
+// On one machine a network card has no part in anything: it would take twice the payload's time for nothing.
 void Routes::connect(transport::EventLoop& loop, const protocol::NodeInfo& self,
                      const protocol::NodeInfo& node, size_t shard, transport::ConnectCallback done) {
-  const bool is_together = node.role == protocol::Role::kWorker && node.machine == self.machine;
-  if (!is_together) return connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
-  if (const Status may = may_share_memory(node, shard); !may) {
-    tell_detour(node, may);
-    return connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+  const bool is_near = node.machine == self.machine;
+  if (is_near && node.role == protocol::Role::kWorker) {
+    const auto level = wants_shm_ ? log::Level::kWarning : log::Level::kInfo;  // as asked for
+    const Way shm{"shared memory", shm_, node.local_addresses, level, false};
+    connect_or_detour(loop, shm, node, shard, std::move(done));
+  } else if (is_near || (!rdma_ && node.rdma_addresses.empty())) {
+    connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+  } else {
+    // Whoever has none has said so.
+    const auto level = rdma_ ? log::Level::kWarning : log::Level::kInfo;
+    const Way rdma{"RDMA", rdma_, node.rdma_addresses, level, demands_rdma_};
+    connect_or_detour(loop, rdma, node, shard, std::move(done));
   }
-  connect_to(**shm_, loop, node.local_addresses[shard],
-             [this, &loop, &node, shard, done = std::move(done)](auto connection) mutable {
-               if (connection) return done(std::move(connection));
-               tell_detour(node, connection.status());
-               connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+}
+
+void Routes::connect_or_detour(transport::EventLoop& loop, const Way& way, const protocol::NodeInfo& node,
+                               size_t shard, transport::ConnectCallback done) {
+  const auto detour = [this, &loop, way, &node, shard](const Status& why, transport::ConnectCallback& then) {
+    if (way.demanded) return then(why);
+    tell_detour(way, node, why);
+    connect_to(*tcp_, loop, node.addresses[shard], std::move(then));
+  };
+  if (!way.transport) return detour(way.transport.status(), done);
+  if (shard >= way.addresses.size()) {
+    return detour(unimplemented(node.describe() + " offers none; its own log may say why"), done);
+  }
+  connect_to(**way.transport, loop, way.addresses[shard],
+             [detour, done = std::move(done)](auto connection) mutable {
+               connection ? done(std::move(connection)) : detour(connection.status(), done);
              });
 }
 
@@ -68,22 +106,17 @@ void Routes::connect_to(transport::Transport& transport, transport::EventLoop& l
   transport.connect(loop, *parsed, now_us() + timeout_us_, std::move(done));
 }
 
-Status Routes::may_share_memory(const protocol::NodeInfo& node, size_t shard) const {
-  if (!shm_) return shm_.status();
-  if (shard < node.local_addresses.size()) return Status::ok();
-  return unimplemented("it offers none; its own log may say why");
-}
-
-void Routes::tell_detour(const protocol::NodeInfo& node, const Status& why) {
+void Routes::tell_detour(const Way& way, const protocol::NodeInfo& node, const Status& why) {
   {
     MutexLock lock(mutex_);
-    if (!detours_.insert(node.rank).second) return;
+    if (!detours_.insert(node.describe()).second) return;
   }
-  const std::string text = "no shared memory with " + node.describe() + ", TCP instead: " + why.message();
-  if (wants_shm_) {
+  const std::string text =
+      std::string("no ") + way.name + " with " + node.describe() + ", TCP instead: " + why.message();
+  if (way.level == log::Level::kWarning) {
     BPS_LOG(kWarning) << text;
   } else {
-    BPS_LOG(kInfo) << text;  // as asked for
+    BPS_LOG(kInfo) << text;
   }
 }
 

@@ -1,4 +1,5 @@
-// How a node reaches the services of others: through shared memory those of its own machine, else by TCP.
+// How a node reaches the services of others: through shared memory those of its own machine; those of others by RDMA
+// where both ends have it; else by TCP.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include "base/annotations.h"
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "protocol/message.h"
 #include "summation/service.h"
@@ -22,27 +24,45 @@ class Routes {
   explicit Routes(const NodeConfig& config);
 
   transport::Transport& tcp() { return *tcp_; }
+  // Before the next two, once: RDMA, for a process that hands out `ip`. An error only where it is demanded
+  // (BYTEPS_TRANSPORT=rdma); else the log says why there is none.
+  Status open_rdma(const NodeConfig& config, const std::string& ip);
   // What `service` can be reached at through shared memory; none: not to be used by this process.
   Result<std::vector<std::string>> listen_locally(summation::Service& service);
+  // The same by RDMA.
+  Result<std::vector<std::string>> listen_by_rdma(summation::Service& service, const std::string& ip);
 
-  // To a shard of the service of `node`, which outlives the call's answer. Where the ranks of one machine cannot
-  // share memory it is by TCP, and the log says why, once for each of them.
+  // To a shard of the service of `node`, which outlives the call's answer. What is not by the best way for the two is by
+  // TCP, unless RDMA is demanded, and the log says why, once for each of them.
   void connect(transport::EventLoop& loop, const protocol::NodeInfo& self, const protocol::NodeInfo& node,
                size_t shard, transport::ConnectCallback done);
 
  private:
+  // A better one than TCP.
+  struct Way {
+    const char* name;  // for messages
+    const Result<std::unique_ptr<transport::Transport>>& transport;
+    const std::vector<std::string>& addresses;  // of the other node's shards
+    log::Level level;                           // of what is said when it cannot be gone
+    bool demanded;
+  };
+
   void connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,
                   transport::ConnectCallback done) const;
-  // Why not through shared memory to that shard; ok: it may be tried.
-  Status may_share_memory(const protocol::NodeInfo& node, size_t shard) const;
-  void tell_detour(const protocol::NodeInfo& node, const Status& why);
+  // By `transport`, or else, if `why_not` or an attempt forbids that, by TCP.
+  void connect_or_detour(transport::EventLoop& loop, const Way& way, const protocol::NodeInfo& node,
+                         size_t shard, transport::ConnectCallback done);
+  void tell_detour(const Way& way, const protocol::NodeInfo& node, const Status& why);
 
   const bool wants_shm_;
+  const bool demands_rdma_;
   const TimeUs timeout_us_;
   const std::unique_ptr<transport::Transport> tcp_;
-  const Result<std::unique_ptr<transport::Transport>> shm_;  // an error: not to be used, and why
+  // An error: not to be used, and why.
+  const Result<std::unique_ptr<transport::Transport>> shm_;
+  Result<std::unique_ptr<transport::Transport>> rdma_;
   Mutex mutex_;
-  std::set<int32_t> detours_ BPS_GUARDED_BY(mutex_);  // ranks of this machine that are reached by TCP
+  std::set<std::string> detours_ BPS_GUARDED_BY(mutex_);  // nodes that are reached by TCP instead
 };
 
 }  // namespace byteps::node

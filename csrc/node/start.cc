@@ -83,6 +83,8 @@ Status Node::start_service_and_join() {
   if (!addresses) return addresses.status();
   auto local_addresses = routes_->listen_locally(*service_);
   if (!local_addresses) return local_addresses.status();
+  auto rdma_addresses = routes_->listen_by_rdma(*service_, ip_);
+  if (!rdma_addresses) return rdma_addresses.status();
   BPS_LOG(kInfo) << "address " << ip_ << ", summation service at " << addresses->front();
 
   cluster::ClientOptions options{.scheduler_host = config_.scheduler_host,
@@ -96,12 +98,13 @@ Status Node::start_service_and_join() {
     options.scheduler_ports = {scheduler_->address().port};
   }
   client_ = std::make_unique<cluster::Client>(*control_loop_, routes_->tcp(), std::move(options), *this);
-  client_->join(make_join(*addresses, *local_addresses));
+  client_->join(make_join(*addresses, *local_addresses, *rdma_addresses));
   return Status::ok();
 }
 
 protocol::Join Node::make_join(const std::vector<std::string>& addresses,
-                               const std::vector<std::string>& local_addresses) const {
+                               const std::vector<std::string>& local_addresses,
+                               const std::vector<std::string>& rdma_addresses) const {
   const bool is_worker = config_.role == "worker";
   return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
                    .rank = is_worker ? config_.rank : -1,
@@ -112,7 +115,8 @@ protocol::Join Node::make_join(const std::vector<std::string>& addresses,
                    .machine = config_.machine.empty() ? machine_id() : config_.machine,
                    .nic_mbps = static_cast<uint32_t>(std::lround(nic_mbps(config_, ip_))),
                    .addresses = addresses,
-                   .local_addresses = local_addresses},
+                   .local_addresses = local_addresses,
+                   .rdma_addresses = rdma_addresses},
           .num_workers = static_cast<uint32_t>(config_.num_workers),
           .num_servers = static_cast<uint32_t>(config_.num_servers)};
 }
