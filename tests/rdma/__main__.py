@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import guest
+from .command import Command, topologies
 from .image import ImageError
 from .machine import MACHINE_FAILED, Machine, MachineError, boot
 
@@ -29,7 +29,7 @@ def main() -> int:
     machine = Machine(shares, options.cpus, options.memory, options.topology)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        ending = boot(machine, guest.Command(options.command), options.timeout, pass_on)
+        ending = boot(machine, Command(options.command), options.timeout, pass_on)
     except (ImageError, MachineError, OSError) as error:
         print(f"rdma-vm: {error}", file=sys.stderr)
         return MACHINE_FAILED
@@ -47,7 +47,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--share", type=existing_folder, action="append", default=[], help="a folder it may write to")
     parser.add_argument("--cpus", type=int, default=1, help="of the guest (1)")
     parser.add_argument("--memory", type=int, default=1024, help="MiB, of the guest (1024)")
-    parser.add_argument("--topology", choices=guest.topologies(), default="pair", help="its devices (pair)")
+    parser.add_argument("--topology", choices=topologies(), default="pair", help="its devices (pair)")
     parser.add_argument("command", nargs="+", help="and its arguments, after --")
     return parser.parse_args()
 

@@ -2,8 +2,8 @@
 
 Debian's kernel under an emulator (no KVM), with Soft-RoCE devices. The guest has the host's files, read-only, so what
 was built here runs there, with this process's environment and folder. /tmp can be written to, but what is written there
-is gone afterwards; the folders in `shares` are the host's own. A guest boots in about 4 s; its processors are many times
-slower than the host's. With more than one of them Soft-RoCE's packets overtake each other.
+is gone afterwards; the folders in `shares` are the host's own. A guest boots in about 4 s; its processors are many
+times slower than the host's. With more than one of them Soft-RoCE's packets overtake each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import guest, image, qemu
+from . import image, qemu
+from .command import Command, guest_archive
 
 TIMED_OUT = 124
 MACHINE_FAILED = 125
@@ -39,7 +40,7 @@ class Machine:
     shares: Sequence[Path] = ()  # folders of the host that the guest may write to, under the same paths
     cpus: int = 1
     memory_mib: int = 1024  # with what is written to /tmp and /dev/shm
-    topology: str = "pair"  # of guest.topologies()
+    topology: str = "pair"  # of command.topologies()
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def run_in_vm(
         image.ImageError: it could not be prepared.
     """
     machine = Machine([share.resolve() for share in shares], cpus, memory_mib, topology)
-    what = guest.Command(command, {**os.environ, **(env or {})}, (folder or Path.cwd()).resolve())
+    what = Command(command, {**os.environ, **(env or {})}, (folder or Path.cwd()).resolve())
     image.prepared()
     with image.locked(image.FOLDER / "machine.lock"):
         for _ in range(_BOOTS):  # never again what has begun
@@ -103,7 +104,7 @@ def run_in_vm(
     return Completed(ending.status, stdout, stderr + ending.complaint)
 
 
-def boot(machine: Machine, command: guest.Command, timeout_s: float, output: Callable[[str, bytes], None]) -> Ending:
+def boot(machine: Machine, command: Command, timeout_s: float, output: Callable[[str, bytes], None]) -> Ending:
     """Boots the machine and runs the command.
 
     Args:
@@ -116,7 +117,7 @@ def boot(machine: Machine, command: guest.Command, timeout_s: float, output: Cal
         if not shutil.which(program):
             raise MachineError(f"{program} is missing: tools/bootstrap.sh test installs it")
     files = image.prepared()
-    initramfs = files.initramfs.read_bytes() + guest.archive(command, machine.shares, machine.topology)
+    initramfs = files.initramfs.read_bytes() + guest_archive(command, machine.shares, machine.topology)
     hardware = qemu.Hardware(files.kernel, initramfs, machine.shares, machine.cpus, machine.memory_mib)
     with qemu.started(hardware) as ports:
         conversation = _Conversation(ports, output)

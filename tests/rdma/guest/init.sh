@@ -1,6 +1,6 @@
 #!/bin/sh
 # Process 1 of the guest, run by busybox: finds the host's files, makes the devices, runs the command, and tells the host
-# how that went. In /job, from guest.py: shares, topology.sh, command.sh.
+# how that went. In /job, from command.py: shares, topology.sh, command.sh.
 export PATH=/bin
 /bin/busybox mkdir -p /proc /sys /dev /host
 /bin/busybox mount -t proc proc /proc

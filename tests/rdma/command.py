@@ -24,7 +24,7 @@ class Command:
     folder: Path = field(default_factory=Path.cwd)
 
 
-def archive(command: Command, shares: Sequence[Path], topology: str) -> bytes:
+def guest_archive(command: Command, shares: Sequence[Path], topology: str) -> bytes:
     """Linux unpacks it over the image's."""
     return cpio.archive(
         {
