@@ -119,8 +119,8 @@ def boot(machine: Machine, command: Command, timeout_s: float, output: Callable[
     files = image.prepared()
     initramfs = files.initramfs.read_bytes() + guest_archive(command, machine.shares, machine.topology)
     hardware = qemu.Hardware(files.kernel, initramfs, machine.shares, machine.cpus, machine.memory_mib)
-    with qemu.started(hardware) as ports:
-        conversation = _Conversation(ports, output)
+    with qemu.started(hardware) as ports, selectors.DefaultSelector() as selector:
+        conversation = _Conversation(selector, ports, output)
         conversation.follow(BOOT_LIMIT_S, lambda: conversation.is_up)
         if conversation.is_up:
             conversation.follow(timeout_s, lambda: conversation.status is not None)
@@ -135,7 +135,7 @@ def _ending(conversation: _Conversation, timeout_s: float) -> Ending:
         return Ending(conversation.status, "", is_up)
     if is_up and conversation.goes_on:
         return Ending(TIMED_OUT, f"\nrdma-vm: the command still ran after {timeout_s:g} s\n", is_up)
-    said = bytes(conversation.log[-_LOG_BYTES:]).decode(errors="replace").strip() or "nothing"
+    said = bytes(conversation.log).decode(errors="replace").strip() or "nothing"
     what = f"not up after {BOOT_LIMIT_S:g} s" if conversation.goes_on else "ended by itself"
     when = "while the command ran" if is_up else "before the command"
     why = conversation.failure or "no reason given"
@@ -146,14 +146,19 @@ def _ending(conversation: _Conversation, timeout_s: float) -> Ending:
 class _Conversation:
     """What the guest and its emulator say."""
 
-    def __init__(self, ports: Mapping[str, socket.socket], output: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        ports: Mapping[str, socket.socket],
+        output: Callable[[str, bytes], None],
+    ) -> None:
         self.is_up = False
         self.status: int | None = None  # of the command, when it has ended
         self.failure = ""  # what the guest's init program could not do
-        self.log = bytearray()
+        self.log = bytearray()  # its end
         self._output = output
         self._control = b""
-        self._selector = selectors.DefaultSelector()
+        self._selector = selector
         for name, port in ports.items():
             self._selector.register(port, selectors.EVENT_READ, name)
 
@@ -182,6 +187,7 @@ class _Conversation:
             self._selector.unregister(port)
         elif name == qemu.LOG:
             self.log += data
+            del self.log[:-_LOG_BYTES]
         elif name == "control":
             *lines, self._control = (self._control + data).split(b"\n")
             for line in lines:
