@@ -52,7 +52,7 @@ def why_impossible() -> str | None:
 def prepared() -> Image:
     """Returns the image, which it makes first unless that has been done. Root is not needed.
 
-    Two processes do not make it at the same time. It takes about 10 s and 80 MB of downloads.
+    Two processes do not make it at the same time. It takes about 10 s and 70 MB of downloads.
 
     Raises:
         ImageError: with what failed.
