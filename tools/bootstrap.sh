@@ -23,6 +23,7 @@ debian_packages() {
   fi
   if [ "$goal" = test ]; then
     printf '%s\n' libgtest-dev libbenchmark-dev clang openmpi-bin iproute2
+    printf '%s\n' qemu-system-x86 rdma-core ibverbs-providers libibverbs-dev ibverbs-utils perftest python3-pyverbs
   fi
   if [ "$goal" = bench ]; then
     printf '%s\n' libgtest-dev libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 iperf3 strace

@@ -1,0 +1,1 @@
+# No RDMA devices, and no network but lo.
