@@ -1,0 +1,104 @@
+// Two RDMA devices of this machine that reach each other, each with a queue pair. Without two of them a test is skipped.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "transport/rdma/port_report.h"
+#include "transport/rdma/verbs_nic.h"
+
+namespace byteps::transport::rdma {
+
+constexpr uint64_t kWriteId = 41;
+constexpr size_t kMemoryBytes = 8 << 20;
+
+// Memory and a queue pair on one of the devices.
+struct End {
+  std::vector<std::byte> in = std::vector<std::byte>(kMemoryBytes);
+  std::vector<std::byte> out = std::vector<std::byte>(kMemoryBytes);
+  std::unique_ptr<Nic> nic;
+  std::unique_ptr<MemoryRegion> in_region;
+  std::unique_ptr<MemoryRegion> out_region;
+  std::unique_ptr<CompletionChannel> channel;
+  std::unique_ptr<QueuePair> queue_pair;
+
+  // The first bytes of `out` to the first of the other's `in`.
+  Write write(size_t bytes, const End& to, uint32_t immediate) const {
+    return {.id = kWriteId,
+            .data = std::span(out).first(bytes),
+            .local_key = out_region->key().local,
+            .to_address = reinterpret_cast<uint64_t>(to.in.data()),
+            .to_key = to.in_region->key().remote,
+            .immediate = immediate,
+            .completes = true};
+  }
+
+  // The next completion, waited for as an event loop does: armed, once more polled, told by the descriptor.
+  Completion wait() {
+    Completion next{.status = -1};
+    EXPECT_TRUE(queue_pair->arm());
+    for (;;) {
+      const auto count = queue_pair->poll({&next, 1});
+      EXPECT_TRUE(count) << count.status();
+      if (!count || *count == 1) return next;
+      pollfd readable{channel->fd(), POLLIN, 0};
+      EXPECT_EQ(::poll(&readable, 1, kPatienceMs), 1) << "no completion within a minute";
+      if (readable.revents == 0) return next;
+      EXPECT_EQ(channel->next(), this);
+      EXPECT_TRUE(queue_pair->arm());
+    }
+  }
+
+  static constexpr int kPatienceMs = 60'000;
+};
+
+class DevicePairTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (PortReport& report : report_ports()) {
+      if (report.usable()) ports_.push_back(std::move(report));
+    }
+    if (ports_.size() < 2) GTEST_SKIP() << "no two RDMA devices: " << ports_.size() << " usable";
+    // Emulated processors are slow: a shorter time would send again what is merely late.
+    make_ends({.timeout = 20});
+  }
+
+  void make_ends(const VerbsOptions& options) {
+    for (size_t i = 0; i < ends_.size(); ++i) {
+      ends_[i] = std::make_unique<End>();
+      make_end(*ends_[i], {.device = ports_[i].device, .port = ports_[i].port}, options);
+    }
+  }
+  void connect() {
+    ASSERT_TRUE(end(0).queue_pair->connect(end(1).queue_pair->address()));
+    ASSERT_TRUE(end(1).queue_pair->connect(end(0).queue_pair->address()));
+  }
+
+  const PortReport& port(size_t i) const { return ports_[i]; }
+  End& end(size_t i) { return *ends_[i]; }
+  Nic& nic(size_t i) { return *ends_[i]->nic; }
+
+ private:
+  template <typename T>
+  static void keep(Result<std::unique_ptr<T>> made, std::unique_ptr<T>* into) {
+    ASSERT_TRUE(made) << made.status();
+    *into = std::move(*made);
+  }
+  static void make_end(End& end, const PortChoice& choice, const VerbsOptions& options) {
+    keep(open_verbs_nic(choice, options), &end.nic);
+    keep(end.nic->register_memory(end.in, Access::kRemoteWrite), &end.in_region);
+    keep(end.nic->register_memory(end.out, Access::kLocal), &end.out_region);
+    keep(end.nic->make_channel(), &end.channel);
+    keep(end.nic->make_queue_pair(*end.channel, &end, {.max_inline_bytes = 128}), &end.queue_pair);
+  }
+
+  std::vector<PortReport> ports_;
+  std::array<std::unique_ptr<End>, 2> ends_;
+};
+
+}  // namespace byteps::transport::rdma
