@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 
 #include "base/unique_fd.h"
 
@@ -16,12 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first line; empty if there is none, as of entries of a table that are not in use.
-std::string read_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.pop_back();
+// The first line; empty if there is none, as of entries of a table that are not in use. No stream: there may be thousands.
+std::string read_line(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 256> text;
+  const ssize_t got = file.valid() ? ::read(file.get(), text.data(), text.size()) : 0;
+  std::string line(text.data(), static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  line.resize(std::min(line.find('\n'), line.size()));
+  while (line.ends_with(' ')) line.pop_back();
   return line;
 }
 
@@ -46,15 +48,15 @@ std::vector<int> numbers_in(const fs::path& folder) {
   return numbers;
 }
 
-std::vector<PortFacts::GidFacts> read_gids(const fs::path& port) {
+std::vector<PortFacts::GidFacts> read_gids(const std::string& port) {
   std::vector<PortFacts::GidFacts> gids;
-  for (const int index : numbers_in(port / "gids")) {
+  for (const int index : numbers_in(port + "/gids")) {
     const std::string name = std::to_string(index);
-    PortFacts::GidFacts facts{index, read_line(port / "gids" / name), "", ""};
+    PortFacts::GidFacts facts{index, read_line(port + "/gids/" + name), "", ""};
     // Tables have hundreds of entries, most of them of zeros.
     if (facts.gid.find_first_not_of("0:") == std::string::npos) continue;
-    facts.type = read_line(port / "gid_attrs" / "types" / name);
-    facts.interface = read_line(port / "gid_attrs" / "ndevs" / name);
+    facts.type = read_line(port + "/gid_attrs/types/" + name);
+    facts.interface = read_line(port + "/gid_attrs/ndevs/" + name);
     gids.push_back(std::move(facts));
   }
   return gids;
@@ -102,10 +104,12 @@ PortFacts read_port(const fs::path& device, int port) {
 
 }  // namespace
 
-std::vector<PortFacts> read_port_facts(const std::string& sys, const std::string& dev) {
+std::vector<PortFacts> read_port_facts(const std::string& sys, const std::string& dev,
+                                       const std::string& device) {
   std::vector<PortFacts> all;
   const fs::path devices = fs::path(sys) / "class" / "infiniband";
   for (const std::string& name : names_in(devices)) {
+    if (!device.empty() && name != device) continue;
     const std::string file = find_character_device(sys, dev, name);
     const int error = error_of_opening(file);
     for (const int port : numbers_in(devices / name / "ports")) {

@@ -29,8 +29,9 @@ struct PortFacts {
   int character_device_error = 0;  // the errno with which it refuses to be opened
 };
 
-// All ports, in the order of names. Cost: some hundred small files for each port. The folders are where sysfs and the
-// device files are: "/sys", "/dev".
-std::vector<PortFacts> read_port_facts(const std::string& sys, const std::string& dev);
+// The ports of `device`, or of all if that is empty, in the order of names. Cost: some hundred small files for each port.
+// The folders are where sysfs and the device files are: "/sys", "/dev".
+std::vector<PortFacts> read_port_facts(const std::string& sys, const std::string& dev,
+                                       const std::string& device = "");
 
 }  // namespace byteps::transport::rdma

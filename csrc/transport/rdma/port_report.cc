@@ -80,9 +80,10 @@ PortReport make_report(const PortFacts& facts) {
   return report;
 }
 
-std::vector<PortReport> report_ports() {
+std::vector<PortReport> report_ports(const std::string& device) {
   std::vector<PortReport> reports;
-  for (const PortFacts& facts : read_port_facts("/sys", "/dev")) reports.push_back(make_report(facts));
+  for (const PortFacts& facts : read_port_facts("/sys", "/dev", device))
+    reports.push_back(make_report(facts));
   return reports;
 }
 

@@ -31,7 +31,7 @@ struct PortReport {
 // Pure.
 PortReport make_report(const PortFacts& facts);
 
-// In the order of names. Costs what read_port_facts() does.
-std::vector<PortReport> report_ports();
+// Of `device`, or of all if that is empty, in the order of names. Costs what read_port_facts() does.
+std::vector<PortReport> report_ports(const std::string& device = "");
 
 }  // namespace byteps::transport::rdma

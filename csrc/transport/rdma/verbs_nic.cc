@@ -86,17 +86,21 @@ Status check_options(const VerbsOptions& options) {
   return check_range("retries of an end that is not ready", options.not_ready_retries, -1, 7);
 }
 
-Result<PortReport> find_port(const PortChoice& choice) {
+Status no_such_port(const PortChoice& choice) {
   std::string known;
-  for (PortReport& report : report_ports()) {
-    if (report.device == choice.device && report.port == choice.port) {
-      if (!report.usable()) return unavailable(report.why_not);
-      return std::move(report);
-    }
-    known += (known.empty() ? "" : ", ") + report.to_string();
+  for (const PortReport& report : report_ports()) known += (known.empty() ? "" : ", ") + report.to_string();
+  return invalid_argument("no RDMA device \"" + choice.device + "\" with a port " +
+                          std::to_string(choice.port) + ": this machine has " +
+                          (known.empty() ? "none" : known));
+}
+
+Result<PortReport> find_port(const PortChoice& choice) {
+  for (PortReport& report : report_ports(choice.device)) {
+    if (report.device != choice.device || report.port != choice.port) continue;
+    if (!report.usable()) return unavailable("RDMA: " + report.why_not);
+    return std::move(report);
   }
-  return invalid_argument("no RDMA device " + choice.device + " with a port " + std::to_string(choice.port) +
-                          ": this machine has " + (known.empty() ? "none" : known));
+  return no_such_port(choice);
 }
 
 Result<GidEntry> find_gid(const PortReport& port, const PortChoice& choice, const VerbsOptions& options) {

@@ -10,10 +10,10 @@
 namespace byteps::transport::rdma {
 
 struct PortChoice {
-  std::string device{};  // "mlx5_0"; the name of one that there is
+  std::string device;  // "mlx5_0"; the name of one that there is
   int port = 1;
-  std::string
-      ip;  // that others reach this machine by: its GID is preferred, then those of its interface; or empty
+  // That others reach this machine by: its GID is preferred, then those of its interface. Or empty.
+  std::string ip{};
 };
 
 // Cost: some milliseconds. kUnimplemented: no libibverbs. kInvalidArgument: no such device, port or GID, or an option out

@@ -59,10 +59,13 @@ struct End {
 
 class DevicePairTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  static void SetUpTestSuite() {
+    ports_.clear();
     for (PortReport& report : report_ports()) {
       if (report.usable()) ports_.push_back(std::move(report));
     }
+  }
+  void SetUp() override {
     if (ports_.size() < 2) GTEST_SKIP() << "no two RDMA devices: " << ports_.size() << " usable";
     // Emulated processors are slow: a shorter time would send again what is merely late.
     make_ends({.timeout = 20});
@@ -97,7 +100,7 @@ class DevicePairTest : public ::testing::Test {
     keep(end.nic->make_queue_pair(*end.channel, &end, {.max_inline_bytes = 128}), &end.queue_pair);
   }
 
-  std::vector<PortReport> ports_;
+  static inline std::vector<PortReport> ports_;
   std::array<std::unique_ptr<End>, 2> ends_;
 };
 

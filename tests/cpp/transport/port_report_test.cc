@@ -136,7 +136,9 @@ class PortFactsTest : public ::testing::Test {
     put(folder + "gid_attrs/types/10", "RoCE v2");
     put(folder + "gid_attrs/ndevs/10", "eth1");
   }
-  std::vector<PortFacts> read() const { return read_port_facts(root_ / "sys", root_ / "dev"); }
+  std::vector<PortFacts> read(const std::string& device = "") const {
+    return read_port_facts(root_ / "sys", root_ / "dev", device);
+  }
 
   fs::path root_;
 };
@@ -155,6 +157,8 @@ TEST_F(PortFactsTest, PortsComeInOrderWithWhatTheirFilesSay) {
   EXPECT_EQ(ports[2].device, "mlx5_1");
   EXPECT_EQ(ports[0].numa_node, "1");
   EXPECT_EQ(ports[2].numa_node, "");
+  EXPECT_EQ(read("mlx5_0").size(), 2u);
+  EXPECT_TRUE(read("mlx5").empty());
   ASSERT_EQ(ports[0].gids.size(), 2u);
   EXPECT_EQ(ports[0].gids[0].index, 2);
   EXPECT_EQ(ports[0].gids[0].type, "");

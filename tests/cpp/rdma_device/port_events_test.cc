@@ -1,0 +1,59 @@
+// What happens to a device as a whole: on a device made for it, over a pair of interfaces made for it, so that the others
+// stay as they are.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <cstdlib>
+
+#include "transport/rdma/verbs_nic.h"
+
+namespace byteps::transport::rdma {
+namespace {
+
+bool run(const std::string& command) {
+  return std::system(("PATH=$PATH:/sbin:/usr/sbin; { " + command + "; } >/dev/null 2>&1").c_str()) == 0;
+}
+
+class RdmaDeviceEvents : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!run("rdma link show")) GTEST_SKIP() << "no RDMA device";
+    const bool made =
+        run("ip link add bps0 type veth peer name bps1 && ip link set bps0 up && ip link set bps1 up && "
+            "ip address add 10.78.0.1/24 dev bps0 && rdma link add bpsrxe0 type rxe netdev bps0");
+    if (!made) GTEST_SKIP() << "no right, or no module, to make an RDMA device";
+  }
+  void TearDown() override { run("rdma link delete bpsrxe0; ip link delete bps0"); }
+
+  static bool wait_for(Nic& nic, NicEvent wanted) {
+    pollfd readable{nic.event_fd(), POLLIN, 0};
+    while (::poll(&readable, 1, 6'000) == 1) {
+      if (nic.next_event() == wanted) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(RdmaDeviceEvents, ACableThatIsPulledAndPutBackIsTold) {
+  auto nic = open_verbs_nic({.device = "bpsrxe0", .ip = "10.78.0.1"}, {});
+  ASSERT_TRUE(nic) << nic.status();
+  EXPECT_EQ((*nic)->info().gid_text.substr(0, 16), "::ffff:10.78.0.1");
+  ASSERT_TRUE(run("ip link set bps1 down"));
+  EXPECT_TRUE(wait_for(**nic, NicEvent::kPortDown));
+  const auto down = open_verbs_nic({.device = "bpsrxe0"}, {});
+  ASSERT_FALSE(down);
+  EXPECT_EQ(down.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(down.status().message().find("bpsrxe0 port 1 is DOWN"), std::string::npos) << down.status();
+  ASSERT_TRUE(run("ip link set bps1 up"));
+  EXPECT_TRUE(wait_for(**nic, NicEvent::kPortUp));
+}
+
+TEST_F(RdmaDeviceEvents, ADeviceThatIsRemovedIsTold) {
+  auto nic = open_verbs_nic({.device = "bpsrxe0"}, {});
+  ASSERT_TRUE(nic) << nic.status();
+  ASSERT_TRUE(run("rdma link delete bpsrxe0 &"));
+  EXPECT_TRUE(wait_for(**nic, NicEvent::kGone));
+}
+
+}  // namespace
+}  // namespace byteps::transport::rdma
