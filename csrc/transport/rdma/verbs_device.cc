@@ -31,7 +31,31 @@ class DeviceList {
   abi::Device** const list_;
 };
 
+NicEvent meaning_of(const abi::AsyncEvent& event, int port) {
+  const bool of_this_port = event.element.port == port;
+  switch (event.type) {
+    case abi::kEventDeviceFatal: return NicEvent::kGone;
+    case abi::kEventCqError: return NicEvent::kGone;  // no completion would come any more
+    case abi::kEventPortError: return of_this_port ? NicEvent::kPortDown : NicEvent::kNone;
+    case abi::kEventPortActive: return of_this_port ? NicEvent::kPortUp : NicEvent::kNone;
+    default: return NicEvent::kNone;  // of one queue pair: its completions tell
+  }
+}
+
 }  // namespace
+
+NicEvent next_event_of(const VerbsDevice& device, int port) {
+  for (;;) {
+    abi::AsyncEvent event{};
+    if (device.verbs.get_async_event(device.context.get(), &event) != 0) {
+      return errno == EAGAIN || errno == EINTR ? NicEvent::kNone : NicEvent::kGone;
+    }
+    const NicEvent meaning = meaning_of(event, port);
+    // At once: what is destroyed waits until all its events are acknowledged.
+    device.verbs.ack_async_event(&event);
+    if (meaning != NicEvent::kNone) return meaning;
+  }
+}
 
 std::string advice_on_locked_memory(int error_number, uint64_t limit_bytes) {
   if (error_number != ENOMEM && error_number != EAGAIN && error_number != EPERM) return "";

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "transport/rdma/nic.h"
 #include "transport/rdma/verbs_library.h"
 
 namespace byteps::transport::rdma {
@@ -25,6 +26,9 @@ struct VerbsDevice {
 
 // kUnavailable: no such device, or it cannot be opened.
 Result<std::unique_ptr<VerbsDevice>> open_verbs_device(const VerbsLibrary& verbs, const std::string& name);
+
+// Nic::next_event() of one of its ports. After kGone the descriptor stays readable, and it is kGone again.
+NicEvent next_event_of(const VerbsDevice& device, int port);
 
 // "<what>: <strerror>"; for what may be the limit of locked memory also what the limit is, and the remedy. kUnavailable.
 Status refusal(const std::string& what, int error_number);

@@ -1,8 +1,5 @@
 #include "transport/rdma/verbs_nic.h"
 
-#include <algorithm>
-#include <cerrno>
-
 #include "base/log.h"
 #include "transport/address.h"
 #include "transport/rdma/port_report.h"
@@ -35,40 +32,14 @@ class VerbsNic final : public Nic {
     return VerbsQueuePair::make(*device_, info_, options_, static_cast<VerbsChannel&>(channel), tag, options);
   }
   int event_fd() const override { return device_->context->async_fd; }
-  NicEvent next_event() override;
+  NicEvent next_event() override { return next_event_of(*device_, info_.port); }
 
  private:
-  NicEvent meaning_of(const abi::AsyncEvent& event) const;
-
   const std::unique_ptr<VerbsDevice> device_;
   const NicInfo info_;
   const VerbsOptions options_;
   const MemoryOptions memory_options_;
 };
-
-NicEvent VerbsNic::meaning_of(const abi::AsyncEvent& event) const {
-  const bool of_this_port = event.element.port == info_.port;
-  switch (event.type) {
-    case abi::kEventDeviceFatal: return NicEvent::kGone;
-    case abi::kEventCqError: return NicEvent::kGone;  // no completion would come any more
-    case abi::kEventPortError: return of_this_port ? NicEvent::kPortDown : NicEvent::kNone;
-    case abi::kEventPortActive: return of_this_port ? NicEvent::kPortUp : NicEvent::kNone;
-    default: return NicEvent::kNone;  // of one queue pair: its completions tell
-  }
-}
-
-NicEvent VerbsNic::next_event() {
-  for (;;) {
-    abi::AsyncEvent event{};
-    if (device_->verbs.get_async_event(device_->context.get(), &event) != 0) {
-      return errno == EAGAIN || errno == EINTR ? NicEvent::kNone : NicEvent::kGone;
-    }
-    const NicEvent meaning = meaning_of(event);
-    // At once: what is destroyed waits until all its events are acknowledged.
-    device_->verbs.ack_async_event(&event);
-    if (meaning != NicEvent::kNone) return meaning;
-  }
-}
 
 Status check_range(const char* what, int value, int least, int most) {
   if (value >= least && value <= most) return Status::ok();

@@ -1,5 +1,5 @@
-// What happens to a device as a whole: on a device made for it, over a pair of interfaces made for it, so that the others
-// stay as they are.
+// What happens to a port: on a device made for it, over a pair of interfaces made for it, so that the others stay as they
+// are. Soft-RoCE devices are never gone while they are open, so that is in transport/verbs_calls_test.cc.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -11,7 +11,7 @@ namespace byteps::transport::rdma {
 namespace {
 
 bool run(const std::string& command) {
-  return std::system(("PATH=$PATH:/sbin:/usr/sbin; { " + command + "; } >/dev/null 2>&1").c_str()) == 0;
+  return std::system(("PATH=$PATH:/sbin:/usr/sbin; { " + command + "\n} >/dev/null 2>&1").c_str()) == 0;
 }
 
 class RdmaDeviceEvents : public ::testing::Test {
@@ -27,7 +27,7 @@ class RdmaDeviceEvents : public ::testing::Test {
 
   static bool wait_for(Nic& nic, NicEvent wanted) {
     pollfd readable{nic.event_fd(), POLLIN, 0};
-    while (::poll(&readable, 1, 6'000) == 1) {
+    while (::poll(&readable, 1, 60'000) == 1) {
       if (nic.next_event() == wanted) return true;
     }
     return false;
@@ -46,13 +46,6 @@ TEST_F(RdmaDeviceEvents, ACableThatIsPulledAndPutBackIsTold) {
   EXPECT_NE(down.status().message().find("bpsrxe0 port 1 is DOWN"), std::string::npos) << down.status();
   ASSERT_TRUE(run("ip link set bps1 up"));
   EXPECT_TRUE(wait_for(**nic, NicEvent::kPortUp));
-}
-
-TEST_F(RdmaDeviceEvents, ADeviceThatIsRemovedIsTold) {
-  auto nic = open_verbs_nic({.device = "bpsrxe0"}, {});
-  ASSERT_TRUE(nic) << nic.status();
-  ASSERT_TRUE(run("rdma link delete bpsrxe0 &"));
-  EXPECT_TRUE(wait_for(**nic, NicEvent::kGone));
 }
 
 }  // namespace
