@@ -74,7 +74,8 @@ class DevicePairTest : public ::testing::Test {
   void make_ends(const VerbsOptions& options) {
     for (size_t i = 0; i < ends_.size(); ++i) {
       ends_[i] = std::make_unique<End>();
-      make_end(*ends_[i], {.device = ports_[i].device, .port = ports_[i].port}, options);
+      const PortChoice choice{.device = ports_[i].device, .port = ports_[i].port};
+      ASSERT_NO_FATAL_FAILURE(make_end(*ends_[i], choice, options));
     }
   }
   void connect() {
@@ -93,11 +94,12 @@ class DevicePairTest : public ::testing::Test {
     *into = std::move(*made);
   }
   static void make_end(End& end, const PortChoice& choice, const VerbsOptions& options) {
-    keep(open_verbs_nic(choice, options), &end.nic);
-    keep(end.nic->register_memory(end.in, Access::kRemoteWrite), &end.in_region);
-    keep(end.nic->register_memory(end.out, Access::kLocal), &end.out_region);
-    keep(end.nic->make_channel(), &end.channel);
-    keep(end.nic->make_queue_pair(*end.channel, &end, {.max_inline_bytes = 128}), &end.queue_pair);
+    ASSERT_NO_FATAL_FAILURE(keep(open_verbs_nic(choice, options), &end.nic));
+    ASSERT_NO_FATAL_FAILURE(keep(end.nic->register_memory(end.in, Access::kRemoteWrite), &end.in_region));
+    ASSERT_NO_FATAL_FAILURE(keep(end.nic->register_memory(end.out, Access::kLocal), &end.out_region));
+    ASSERT_NO_FATAL_FAILURE(keep(end.nic->make_channel(), &end.channel));
+    ASSERT_NO_FATAL_FAILURE(
+        keep(end.nic->make_queue_pair(*end.channel, &end, {.max_inline_bytes = 128}), &end.queue_pair));
   }
 
   static inline std::vector<PortReport> ports_;

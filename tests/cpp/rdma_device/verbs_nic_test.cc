@@ -66,7 +66,7 @@ TEST_F(RdmaDevice, AnUnknownDeviceIsAnsweredWithThoseThereAre) {
 }
 
 TEST_F(RdmaDevice, WritesWithAnImmediateArriveBothWays) {
-  connect();
+  ASSERT_NO_FATAL_FAILURE(connect());
   for (const int from : {0, 1}) {
     End& sender = end(from);
     End& receiver = end(1 - from);
@@ -87,7 +87,7 @@ TEST_F(RdmaDevice, WritesWithAnImmediateArriveBothWays) {
 }
 
 TEST_F(RdmaDevice, OneCompletionStandsForAllWritesBefore) {
-  connect();
+  ASSERT_NO_FATAL_FAILURE(connect());
   constexpr uint32_t kWrites = 100;  // more than one batch
   ASSERT_TRUE(end(1).queue_pair->post_arrivals(kWrites));
   std::vector<Write> writes(kWrites, end(0).write(16, end(1), 0));
@@ -108,7 +108,7 @@ TEST_F(RdmaDevice, OneCompletionStandsForAllWritesBefore) {
 }
 
 TEST_F(RdmaDevice, WhatHasNoBytesTellsItsImmediate) {
-  connect();
+  ASSERT_NO_FATAL_FAILURE(connect());
   ASSERT_TRUE(end(1).queue_pair->post_arrivals(1));
   ASSERT_TRUE(
       end(0).queue_pair->post({{Write{.id = kWriteId, .data = {}, .immediate = 7, .completes = true}}}));
@@ -117,7 +117,7 @@ TEST_F(RdmaDevice, WhatHasNoBytesTellsItsImmediate) {
 }
 
 TEST_F(RdmaDevice, LargeWritesArriveWhole) {
-  connect();
+  ASSERT_NO_FATAL_FAILURE(connect());
   const auto data = pattern(8 * kMiB, 5);
   std::ranges::copy(data, end(0).out.begin());
   ASSERT_TRUE(end(1).queue_pair->post_arrivals(1));
@@ -132,7 +132,7 @@ TEST_F(RdmaDevice, LargeWritesArriveWhole) {
 }
 
 TEST_F(RdmaDevice, InlineWritesNeedNoRegistrationAndAreCopiedAtOnce) {
-  connect();
+  ASSERT_NO_FATAL_FAILURE(connect());
   const uint32_t most = end(0).queue_pair->max_inline_bytes();
   ASSERT_GE(most, 64u);
   auto data = pattern(most, 3);
@@ -158,7 +158,7 @@ TEST_F(RdmaDevice, MoreThanAnyDeviceTakesInlineIsLowered) {
 }
 
 TEST_F(RdmaDevice, AWriteWithAWrongKeyFailsWithAReason) {
-  connect();
+  ASSERT_NO_FATAL_FAILURE(connect());
   Write write = end(0).write(64, end(1), 1);
   write.to_key ^= 0x5a5a;
   ASSERT_TRUE(end(1).queue_pair->post_arrivals(1));
@@ -170,8 +170,8 @@ TEST_F(RdmaDevice, AWriteWithAWrongKeyFailsWithAReason) {
 }
 
 TEST_F(RdmaDevice, WhatOneEndLetsFailFailsOnTheOther) {
-  make_ends({.timeout = 10, .retries = 1});
-  connect();
+  ASSERT_NO_FATAL_FAILURE(make_ends({.timeout = 10, .retries = 1}));
+  ASSERT_NO_FATAL_FAILURE(connect());
   ASSERT_TRUE(end(0).queue_pair->post_arrivals(1));
   end(0).queue_pair->fail();
   const Completion flushed = end(0).wait();
@@ -182,7 +182,7 @@ TEST_F(RdmaDevice, WhatOneEndLetsFailFailsOnTheOther) {
 }
 
 TEST_F(RdmaDevice, AnEndThatIsNobodyIsGivenUp) {
-  make_ends({.timeout = 10, .retries = 1});
+  ASSERT_NO_FATAL_FAILURE(make_ends({.timeout = 10, .retries = 1}));
   QueuePairAddress nobody = end(1).queue_pair->address();
   end(1).queue_pair.reset();
   ASSERT_TRUE(end(0).queue_pair->connect(nobody));
@@ -192,7 +192,7 @@ TEST_F(RdmaDevice, AnEndThatIsNobodyIsGivenUp) {
 }
 
 TEST_F(RdmaDevice, AnEndThatPostedNoArrivalIsAnErrorInBoundedTime) {
-  connect();
+  ASSERT_NO_FATAL_FAILURE(connect());
   ASSERT_TRUE(end(0).queue_pair->post({{end(0).write(64, end(1), 1)}}));
   const Completion failed = end(0).wait();
   EXPECT_EQ(end(0).queue_pair->describe(failed.status), "RNR retry counter exceeded (13)");
