@@ -20,7 +20,7 @@ constexpr size_t kSlotBytes = kMaxPeerEchoBytes;
 constexpr size_t kSmallBytes = 4096;
 constexpr size_t kRoundTrips = 32;
 constexpr size_t kLeastBulkFrames = 2 * kSlots;  // these are looked at as a whole
-constexpr TimeUs kBulkUs = 1'000'000;
+constexpr TimeUs kBulkUs = 300'000;
 
 void fill(MutableBytes memory) {
   std::minstd_rand random(1);  // looks like nothing else
