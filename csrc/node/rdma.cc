@@ -12,7 +12,13 @@
 namespace byteps::node {
 namespace {
 
-using namespace transport::rdma;  // NOLINT(google-build-using-namespace)
+using transport::rdma::Access;
+using transport::rdma::choose_rails;
+using transport::rdma::Nic;
+using transport::rdma::open_verbs_nic;
+using transport::rdma::PortReport;
+using transport::rdma::report_ports;
+using transport::rdma::VerbsOptions;
 
 // What the first connection of a process takes (arena.h).
 constexpr size_t kTrialBytes = size_t{1} << 20;
@@ -35,13 +41,14 @@ Status try_queue_pair(Nic& nic) {
 Status rdma_viable() {
   const std::vector<PortReport> ports = report_ports();
   if (ports.empty()) return unimplemented("this machine has no RDMA device");
-  const auto library = verbs_library();
+  const auto library = transport::rdma::verbs_library();
   return library ? choose_rails(ports, {}).status() : library.status();
 }
 
 Result<std::vector<PortReport>> choose_rdma_ports(const NodeConfig& config, const std::string& ip) {
-  return choose_rails(report_ports(),
-                      {.devices = config.rdma_devices, .ip = ip, .numa_node = numa_node_of_process()});
+  return choose_rails(
+      report_ports(),
+      {.devices = config.rdma_devices, .ip = ip, .numa_node = transport::rdma::numa_node_of_process()});
 }
 
 Result<RdmaCards> open_rdma_cards(const NodeConfig& config, const std::string& ip) {
