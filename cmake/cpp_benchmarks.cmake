@@ -7,3 +7,7 @@ foreach(source IN LISTS bench_sources)
   add_executable(${name} ${source})
   target_link_libraries(${name} PRIVATE byteps_core benchmark::benchmark_main)
 endforeach()
+
+# Two of these speak to each other; benchmarks/measures/rdma.py starts them.
+add_executable(rdma_pair benchmarks/rdma/rdma_pair.cc)
+target_link_libraries(rdma_pair PRIVATE byteps_core)

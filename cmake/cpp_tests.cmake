@@ -48,6 +48,9 @@ foreach(folder IN LISTS test_folders)
   set_tests_properties(${folder} PROPERTIES TIMEOUT ${LAST_RESORT_S})
 endforeach()
 
+# What every transport has to do, by what the devices carry.
+target_sources(rdma_device_test PRIVATE tests/cpp/transport/conformance_test.cc)
+
 # The test plays MXNet, whose functions are looked up in the program.
 target_link_libraries(mxnet_test PRIVATE mxnet_engine_objects)
 set_target_properties(mxnet_test PROPERTIES ENABLE_EXPORTS ON)

@@ -207,7 +207,9 @@ void RdmaConnection::on_turn() {
   if (unreported_ && receiver_) return report(*std::exchange(unreported_, std::nullopt));
   if (closed_) return;
   const bool nested = std::exchange(in_callback_, true);
+  working_ = true;
   const Status status = work();
+  working_ = false;
   if (!closed_) status ? end_if_over() : end(status);
   in_callback_ = nested;
 }
@@ -215,6 +217,7 @@ void RdmaConnection::on_turn() {
 // Until there is nothing to do, or others shall have a turn.
 Status RdmaConnection::work() {
   for (int i = 0; i < kPollsPerTurn; ++i) {
+    asked_again_ = false;
     const auto count = poll();
     if (!count) return count.status();
     if (closed_) return Status::ok();
@@ -225,15 +228,13 @@ Status RdmaConnection::work() {
     BPS_RETURN_IF_ERROR(outgoing_->pump(incoming_->consumed()));
     if (closed_) return Status::ok();
     BPS_RETURN_IF_ERROR(outgoing_->tell_consumed(incoming_->consumed()));
-    if (*count > 0) continue;
-    if (should_spin()) {
-      request_turn();
-      return Status::ok();
-    }
+    if (*count > 0 || asked_again_) continue;
+    if (should_spin()) break;
     if (armed_) return Status::ok();
     BPS_RETURN_IF_ERROR(queue_pair_->arm().with_context(peer_));
     armed_ = true;  // and look once more for what came before
   }
+  working_ = false;
   request_turn();
   return Status::ok();
 }
@@ -280,7 +281,8 @@ bool RdmaConnection::should_spin() {
 
 void RdmaConnection::request_turn() {
   if (closed_ && !unreported_) return;
-  if (std::exchange(turn_requested_, true)) return;
+  asked_again_ = true;
+  if (working_ || std::exchange(turn_requested_, true)) return;  // work() goes on by itself
   loop_.request_turn(this);
 }
 

@@ -103,6 +103,8 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   bool closed_ = false;
   bool armed_ = false;
   bool turn_requested_ = false;
+  bool working_ = false;
+  bool asked_again_ = false;  // since the last look at everything
   bool in_callback_ = false;
   EventLoop::TimerId deadline_ = 0;
   // Spinning.
