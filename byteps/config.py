@@ -161,8 +161,8 @@ class Config:
         "BYTEPS_RDMA_SPIN_US",
         parse=integer(0, 1_000_000),
         unit="us",
-        doc="A thread whose RDMA completions have been coming faster than this looks for the next one for so long before "
-        "it sleeps; 0: never. Not where it has one core only.",
+        doc="A thread whose RDMA completions have been coming faster than this looks for the next one for so long "
+        "before it sleeps; 0: never. Not where it has one core only.",
     )
     interface: str = knob(
         "",
