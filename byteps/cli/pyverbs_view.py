@@ -41,11 +41,13 @@ def examine(ports: list[_core.RdmaPort]) -> Iterator[Finding]:
                 yield _compare(name, context, [port for port in ports if port["device"] == name])
         except errors as error:
             yield Finding(_TOPIC, "note", f"{name}: {error}")
+        except AttributeError as error:  # of a release that has other names
+            yield Finding(_TOPIC, "note", f"{name}: not the pyverbs that is expected: {error}")
 
 
 def _compare(name: str, context: Any, ports: list[_core.RdmaPort]) -> Finding:
     seen = {
-        (entry.port_num, entry.gid_index, ipaddress.IPv6Address(entry.gid.gid), entry.gid_type)
+        (entry.port_num, entry.gid_index, ipaddress.IPv6Address(entry.gid_str()), entry.gid_type)
         for entry in context.query_gid_table(_MOST_GIDS)
     }
     told = {
