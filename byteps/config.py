@@ -127,14 +127,15 @@ class Config:
             r"[A-Za-z0-9_.-]{1,64}(:[0-9]{1,3})?(,[A-Za-z0-9_.-]{1,64}(:[0-9]{1,3})?)*",
             "devices, such as mlx5_0,mlx5_1:2",
         ),
-        doc="RDMA devices, and ports of theirs, in the order in which all machines use them; else the fastest ones near "
-        "this process's cores.",
+        doc="RDMA devices, and ports of theirs, in the order in which all machines use them; else the fastest ones "
+        "near this process's cores.",
     )
     rdma_gid_index: int = knob(
         -1,
         "BYTEPS_RDMA_GID_INDEX",
         parse=integer(-1, 65535),
-        doc="Which entry of a RoCE port's table of GIDs is used; -1: that of this process's address, RoCE v2 before v1.",
+        doc="Which entry of a RoCE port's table of GIDs is used; -1: that of this process's address, "
+        "RoCE v2 before v1.",
     )
     rdma_traffic_class: int = knob(
         0,
@@ -152,16 +153,16 @@ class Config:
         18,
         "BYTEPS_RDMA_TIMEOUT",
         parse=integer(1, 31),
-        doc="N: an RDMA packet without an answer is sent again after 4.096 us x 2^N, seven times; cards may take up to four "
-        "times as long.",
+        doc="N: an RDMA packet without an answer is sent again after 4.096 us x 2^N, seven times; cards may take up to "
+        "four times as long.",
     )
     rdma_spin_us: int = knob(
         20,
         "BYTEPS_RDMA_SPIN_US",
         parse=integer(0, 1_000_000),
         unit="us",
-        doc="A thread whose RDMA completions have been coming faster than this looks for the next one for so long before it "
-        "sleeps; 0: never. Not where it has one core only.",
+        doc="A thread whose RDMA completions have been coming faster than this looks for the next one for so long "
+        "before it sleeps; 0: never. Not where it has one core only.",
     )
     interface: str = knob(
         "",
