@@ -130,7 +130,8 @@ class Node:
         time from start to completion), busy_us (time with at least one push_pull in flight), bytes_sent,
         bytes_received (payload, over all connections of this process), sums, sum_bytes, sum_us (service).
         As they are now: partition_factor (times the size of partitions as configured) and credit_bytes, which have
-        changed plan_changes times (BYTEPS_AUTOTUNE).
+        changed plan_changes times (BYTEPS_AUTOTUNE). What RDMA cards know of this process's memory: rdma_regions and
+        rdma_bytes now, rdma_registrations since the start.
         """
 
     def offer_to_c(self) -> None:
@@ -164,6 +165,18 @@ def leave_c_job(why: str) -> None:
 
 def abandon_c_job(why: str) -> None:
     """`leave_c_job` in a forked child."""
+
+class Memory:
+    """Zeros that stay where they are until this object and all views of it are gone; `nbytes` rounded up to whole
+    pages. An RDMA card is told of it once, while of other memory it has to be told for every push_pull. Supports the
+    buffer protocol.
+
+    Raises:
+        MemoryError: there is not so much.
+    """
+
+    def __init__(self, nbytes: int) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def viable_transports() -> dict[str, str]:
     """Transport -> "" if this machine can use it, else the reason."""

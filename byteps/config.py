@@ -134,8 +134,8 @@ class Config:
         -1,
         "BYTEPS_RDMA_GID_INDEX",
         parse=integer(-1, 65535),
-        doc="Which entry of a RoCE port's table of GIDs is used; -1: that of this process's address, RoCE v2 before "
-        "v1.",
+        doc="Which entry of a RoCE port's table of GIDs is used; -1: that of this process's address, "
+        "RoCE v2 before v1.",
     )
     rdma_traffic_class: int = knob(
         0,

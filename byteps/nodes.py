@@ -26,6 +26,9 @@ METRICS = (
     "partition_factor",
     "credit_bytes",
     "plan_changes",
+    "rdma_registrations",
+    "rdma_regions",
+    "rdma_bytes",
 )
 
 

@@ -13,7 +13,7 @@ from byteps.handles import InFlight
 from byteps.torch.ops import start_push_pull
 from byteps.torch.options import Options
 from byteps.torch.parcel import Gradient, Parcel, changed_in_flight, check_dtype
-from byteps.torch.tensor import memory_order
+from byteps.torch.tensor import memory_order, memory_that_stays
 
 __all__ = ["Bucket"]
 
@@ -113,7 +113,9 @@ class Bucket(Parcel):
         if anew or self.buffer is None:
             first = self.parameters[0]
             size = sum(parameter.numel() for parameter in self.parameters)
-            self.buffer = torch.empty(size, dtype=first.dtype, device=first.device)
+            kept = self.options.keep_buckets and first.device.type == "cpu"
+            make = memory_that_stays if kept else torch.empty
+            self.buffer = make(size, dtype=first.dtype, device=first.device)
             self.views = [self.buffer.as_strided(*place) for place in self.layout]
             self.pointers = [view.data_ptr() for view in self.views]
         targets, sources = [], []

@@ -9,7 +9,7 @@ import torch
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import Buffer
 
-__all__ = ["DTYPE_NAMES", "Staged", "memory_order", "stage", "wire_name"]
+__all__ = ["DTYPE_NAMES", "Staged", "memory_order", "memory_that_stays", "stage", "wire_name"]
 
 DTYPE_NAMES = {
     torch.float16: "float16",
@@ -127,3 +127,15 @@ def _as_known_dtype(memory: torch.Tensor, any_dtype: bool) -> torch.Tensor:
     raise InvalidArgumentError(
         f"dtype {memory.dtype} is not supported: expected {', '.join(DTYPE_NAMES.values())}; {advice}"
     )
+
+
+def memory_that_stays(size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """`size` elements in memory that network cards need to be told of only once (`_core.Memory`); on the CPU.
+
+    Not initialised, and not to be resized.
+    """
+    if size == 0:
+        return torch.empty(0, dtype=dtype, device=device)
+    from byteps import _core
+
+    return torch.frombuffer(_core.Memory(size * dtype.itemsize), dtype=dtype, count=size)

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/slab.h"
 #include "bindings/bindings.h"
 #include "bindings/status_to_python.h"
 #include "kernels/cpu_features.h"
@@ -75,6 +76,13 @@ py::tuple network_interface(const std::string& address) {
 
 void bind_machine(py::module_& module) {
   using py::arg;
+  py::class_<Slab>(module, "Memory", py::is_final(), py::buffer_protocol())
+      .def(py::init<size_t>(), arg("nbytes"))
+      .def_buffer([](Slab& slab) {
+        const auto bytes = slab.bytes();
+        return py::buffer_info(reinterpret_cast<uint8_t*>(bytes.data()),
+                               static_cast<py::ssize_t>(bytes.size()));
+      });
   module.def("viable_transports", &viable_transports);
   module.def("isa_levels", &isa_levels);
   module.def("reduce_n", &reduce_n, arg("dst_ptr"), arg("src_ptrs"), arg("count"), arg("dtype"), arg("op"),

@@ -88,6 +88,10 @@ py::dict metrics(const Node& node) {
   result["partition_factor"] = protocol::cut_factor(static_cast<uint8_t>(metrics.cut.load()));
   result["credit_bytes"] = number(metrics.credit_bytes);
   result["plan_changes"] = number(metrics.plan_changes);
+  const auto rdma = node.rdma_counts();
+  result["rdma_registrations"] = static_cast<double>(rdma.made);
+  result["rdma_regions"] = static_cast<double>(rdma.regions);
+  result["rdma_bytes"] = static_cast<double>(rdma.bytes);
   return result;
 }
 

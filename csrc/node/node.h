@@ -65,6 +65,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // ok while the job is well.
   Status failure() const;
   const Metrics& metrics() const { return metrics_; }
+  transport::rdma::RegistrationCounts rdma_counts() const { return routes_->rdma_counts(); }
   // Server, scheduler: blocks until all workers have left in order (ok), or the job has failed (why).
   Status wait_until_done(const KeepWaiting& keep_waiting);
   // Leaves the job in order. Idempotent; one caller does it, others wait for it.

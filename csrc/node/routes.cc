@@ -5,6 +5,7 @@
 
 #include "node/rdma.h"
 #include "protocol/plan.h"
+#include "transport/rdma/rdma_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
@@ -62,6 +63,11 @@ Result<std::vector<std::string>> Routes::listen_locally(summation::Service& serv
 Result<std::vector<std::string>> Routes::listen_by_rdma(summation::Service& service, const std::string& ip) {
   if (!rdma_) return std::vector<std::string>{};
   return service.listen(**rdma_, {ip, 0});
+}
+
+transport::rdma::RegistrationCounts Routes::rdma_counts() const {
+  if (!rdma_) return {};
+  return transport::registration_counts(**rdma_);
 }
 
 // On one machine a network card has no part in anything: it would take twice the payload's time for nothing.

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "protocol/message.h"
 #include "summation/service.h"
+#include "transport/rdma/registrations.h"
 #include "transport/transport.h"
 
 namespace byteps::node {
@@ -31,6 +32,9 @@ class Routes {
   Result<std::vector<std::string>> listen_locally(summation::Service& service);
   // The same by RDMA.
   Result<std::vector<std::string>> listen_by_rdma(summation::Service& service, const std::string& ip);
+
+  // What network cards know of this process's memory.
+  transport::rdma::RegistrationCounts rdma_counts() const;
 
   // To a shard of the service of `node`, which outlives the call's answer. What is not by the best way for the two is by
   // TCP, unless RDMA is demanded, and the log says why, once for each of them.
