@@ -32,7 +32,8 @@ Status Incoming::on_record(uint32_t units) {
   if (unread_.size() >= kRingUnits)
     return data_loss(connection_.peer() + ": more records than it has room for");
   unread_.push_back(*place);
-  return outgoing_.on_consumed(consumed_of(inbox_.subspan(place->position * kUnitBytes)));
+  const uint32_t consumed = consumed_of(inbox_.subspan(place->position * kUnitBytes));
+  return outgoing_.on_consumed(consumed).with_context(connection_.peer());
 }
 
 Status Incoming::process() {

@@ -111,7 +111,7 @@ TEST_F(RdmaIntroductionTest, AListenerThatHasGoneGetsNoConnections) {
     run_on(loop(kA), [&] { caller->send(as_bytes(some_offer()), {}, {}); });
     ASSERT_TRUE(recorder.wait_for_frames(1)) << "the offer of the other end: they have met half-way";
     Watched<int> done;
-    transports_[kA]->connect(loop(kA), listener->address(), soon_us(),
+    transports_[kA]->connect(loop(kA), listener->address(), soon_us(0.1),
                              [&](auto) { done.update([](int& count) { ++count; }); });
     std::this_thread::sleep_for(std::chrono::microseconds(100 * i));
     run_on(loop(kB), [&] {
