@@ -92,6 +92,28 @@ TEST_F(RdmaFramesTest, WhatIsGivenBackAfterTheEndIsOfNoEffect) {
   run_on(loop(kB), [&] { end(kB).give_back(loans_.get().front()); });
 }
 
+// Nothing comes back that would have this end look at what waits once more.
+TEST_F(RdmaFramesTest, AFrameThatHasToBeCopiedAfterAllDoesNotHoldUpWhatFollows) {
+  set_up_and_connect();
+  start_both();
+  const std::string others_memory = pattern(8'000, 1);
+  Payload payload = payload_of(others_memory);
+  payload.place = 5;
+  for (size_t i = 0; i < 5; ++i) {
+    send(kA, "first", payload);
+    ASSERT_TRUE(recorders_[kB].wait_for_frames(3 * i + 1));
+    send(kB, "the loan was given back");
+    ASSERT_TRUE(recorders_[kA].wait_for_frames(i + 1));
+    card(kA).fail_next_registration(unavailable("not this time"));
+    run_on(loop(kA), [&] {
+      end(kA).send(as_bytes("second"), payload, sent_.expect_one());
+      end(kA).send(as_bytes("third"), {}, sent_.expect_one());
+    });
+    ASSERT_TRUE(recorders_[kB].wait_for_frames(3 * i + 3));
+  }
+  expect_all_sent();
+}
+
 // More than the ring holds, and more than may be posted at a time.
 TEST_F(RdmaFramesTest, ABacklogIsWrittenBeforeTheEnd) {
   set_up_and_connect();
@@ -142,12 +164,15 @@ TEST_F(RdmaFramesTest, AnswersThatCameBeforeStartAreDeliveredThoughTheOtherEndHa
     return Status::ok();
   };
   set_up_and_connect();
+  const uint64_t before = fabric_.statistics().immediates;
   start(kB);
   Payload question = part(0);
   question.reply_space = memory_.bytes().subspan(2 << 20, 30'000);
   question.place = 1;
   send(kA, "question", question);
   ASSERT_TRUE(recorders_[kB].wait_for_frames(1));
+  // A landing that is asked for and granted, the question; the answer, the last words, and the end.
+  ASSERT_TRUE(eventually([&] { return fabric_.statistics().immediates >= before + 6; }));
   expect_all_sent();
   destroy(kB);
   ASSERT_TRUE(no_queue_pair_is_left(kA)) << "it knows that the other end has gone";

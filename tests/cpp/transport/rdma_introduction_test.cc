@@ -80,7 +80,8 @@ TEST_F(RdmaIntroductionTest, WithoutCardsItSaysSo) {
 
 TEST_F(RdmaIntroductionTest, AnAddressInUseIsAnError) {
   set_up();
-  const auto again = transports_[kB]->listen(loop(kB), acceptor_->address(), [](auto) {});
+  const auto loop = make_loop();
+  const auto again = transports_[kB]->listen(*loop, acceptor_->address(), [](auto) {});
   EXPECT_EQ(again.status().code(), StatusCode::kUnavailable);
   expect_still_serving();
 }

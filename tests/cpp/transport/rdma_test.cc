@@ -158,20 +158,6 @@ TEST_F(RdmaRoundsTest, WithoutMemoryAtEitherEndEverythingArrives) {
   EXPECT_EQ(straight_, 0u);
 }
 
-// What waits behind it must not wait for something else to happen.
-TEST_F(RdmaRoundsTest, AFrameThatHasToBeCopiedAfterAllDoesNotHoldUpWhatFollows) {
-  std::vector<std::byte> memory(2 * kSpacingBytes);
-  tensors_in(memory, 2);
-  set_up_and_connect();
-  start_both();
-  for (int i = 0; i < 20; ++i) {
-    round(1);
-    card(kA).fail_next_registration(unavailable("not this time"));
-    card(kA).fail_next_registration(unavailable("nor this"));
-    round(2);
-  }
-}
-
 TEST_F(RdmaRoundsTest, FiftyConnectionsNeedFewRegions) {
   const Slab memory(32 * kSpacingBytes);
   tensors_in(memory.bytes(), 32);
