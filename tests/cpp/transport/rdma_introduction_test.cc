@@ -205,7 +205,7 @@ TEST_F(RdmaIntroductionTest, WhoBreaksTheRulesIsDropped) {
       },
       [&](Connection& c) {
         c.send(as_bytes(some_offer()), {}, {});
-        c.send(as_bytes("and more"), payload_of(std::string(10, 'x')), {});
+        c.send(as_bytes("and more"), payload_of("payload"), {});
       },
       [](Connection& c) { c.send(as_bytes(encode_refusal(unavailable("I will not"))), {}, {}); },
       [&](Connection& c) {
