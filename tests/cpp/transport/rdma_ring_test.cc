@@ -88,12 +88,10 @@ TEST(RdmaRingTest, IsFullWhenAllUnitsAreTakenAndNotBefore) {
 
 // 2^31 units in large records, some of which skip the end: through the wrap of the counts.
 TEST(RdmaRingTest, CountsWrap) {
-  Ring ring;
   uint64_t units = 0;
   const uint64_t wanted = uint64_t{kCountMask} + 1 + 5 * kRingUnits;
   uint32_t consumed_before = 0;
   bool wrapped = false;
-  // Written out, as millions of steps with bookkeeping of units would take long.
   RingWriter writer;
   RingReader reader;
   while (units < wanted) {
