@@ -221,9 +221,9 @@ void RdmaConnection::on_turn() {
 Status RdmaConnection::work() {
   for (int i = 0; i < kPollsPerTurn; ++i) {
     const auto count = poll();
-    if (!count) return count.status();
     if (closed_) return Status::ok();
-    BPS_RETURN_IF_ERROR(incoming_->process());
+    BPS_RETURN_IF_ERROR(incoming_->process());  // also what came before an error: it may say why
+    if (!count) return count.status();
     if (closed_) return Status::ok();
     if (!queue_pair_) return Status::ok();
     BPS_RETURN_IF_ERROR(post_arrivals());
@@ -257,7 +257,7 @@ Result<size_t> RdmaConnection::poll() {
 
 Status RdmaConnection::on_completion(const Completion& completion) {
   if (!completion.ok()) {
-    BPS_RETURN_IF_ERROR(nic_loop_->rail().state().with_context(peer_));
+    BPS_RETURN_IF_ERROR(nic_loop_->state().with_context(peer_));
     return unavailable(peer_ + ": RDMA failed: " + queue_pair_->describe(completion.status));
   }
   if (completion.kind == Completion::Kind::kWritten) {
@@ -304,7 +304,7 @@ void RdmaConnection::end_if_over() {
   if (!queue_pair_) return;  // what came before start() waits for it
   error_ = closed_by_other(peer_);
   queue_pair_.reset();
-  outgoing_->fail(error_);
+  outgoing_->stop(error_);
 }
 
 // Closes and reports it.
