@@ -10,5 +10,6 @@ MEASURES = (
     "training",
     "training_tensorflow",
     "training_mxnet",
+    "rdma",
     "system_calls",
 )

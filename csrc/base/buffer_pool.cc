@@ -55,6 +55,7 @@ BufferPool::Buffer BufferPool::acquire(size_t size_bytes) {
 }
 
 std::byte* BufferPool::cut(size_t bytes) {
+  bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;  // the next one begins at a page, too
   if (uncut_.size() < bytes) {
     const size_t slab_bytes = std::clamp(reserved_bytes_, kFirstSlabBytes, kLargestSlabBytes);
     slabs_.push_back(std::make_unique<Slab>(std::max(bytes, slab_bytes)));

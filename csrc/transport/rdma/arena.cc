@@ -56,7 +56,12 @@ Result<Arena::Piece> Arena::take(size_t bytes) {
 }
 
 Result<Arena::Piece::Part*> Arena::grow(size_t bytes) {
-  const size_t slab_bytes = std::max(bytes, std::clamp(total_bytes_, kFirstSlabBytes, kLargestSlabBytes));
+  const size_t usual_bytes = std::max(bytes, std::clamp(total_bytes_, kFirstSlabBytes, kLargestSlabBytes));
+  auto part = add(usual_bytes);
+  return part || usual_bytes == bytes ? part : add(bytes);  // the limit of locked memory may allow this still
+}
+
+Result<Arena::Piece::Part*> Arena::add(size_t slab_bytes) {
   try {
     parts_.emplace_back(slab_bytes);
   } catch (const std::bad_alloc&) {

@@ -42,6 +42,7 @@ class Arena {
 
  private:
   Result<Piece::Part*> grow(size_t bytes);
+  Result<Piece::Part*> add(size_t slab_bytes);
 
   Registrations& registrations_;
   std::list<Piece::Part> parts_;

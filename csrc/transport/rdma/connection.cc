@@ -9,8 +9,11 @@
 namespace byteps::transport::rdma {
 namespace {
 
-// Arrivals for every record that the other end can have under way, and for its words about what it has consumed.
-constexpr uint32_t kMaxArrivals = kRingUnits + 16;
+// Arrivals are posted again so many at a time.
+constexpr uint32_t kArrivalsPerPost = 16;
+// For every record that the other end can have under way, for its words about what it has consumed, and for those that
+// are still to be posted again.
+constexpr uint32_t kMaxArrivals = kRingUnits + 16 + kArrivalsPerPost;
 // Per turn: then other connections get theirs.
 constexpr int kPollsPerTurn = 16;
 constexpr size_t kCompletionsPerPoll = 32;
@@ -217,18 +220,18 @@ void RdmaConnection::on_turn() {
 // Until there is nothing to do, or others shall have a turn.
 Status RdmaConnection::work() {
   for (int i = 0; i < kPollsPerTurn; ++i) {
-    asked_again_ = false;
     const auto count = poll();
-    if (!count) return count.status();
     if (closed_) return Status::ok();
-    BPS_RETURN_IF_ERROR(incoming_->process());
+    BPS_RETURN_IF_ERROR(incoming_->process());  // also what came before an error: it may say why
+    if (!count) return count.status();
     if (closed_) return Status::ok();
     if (!queue_pair_) return Status::ok();
     BPS_RETURN_IF_ERROR(post_arrivals());
+    asked_again_ = false;
     BPS_RETURN_IF_ERROR(outgoing_->pump(incoming_->consumed()));
     if (closed_) return Status::ok();
     BPS_RETURN_IF_ERROR(outgoing_->tell_consumed(incoming_->consumed()));
-    if (*count > 0 || asked_again_) continue;
+    if (*count == kCompletionsPerPoll || asked_again_) continue;
     if (should_spin()) break;
     if (armed_) return Status::ok();
     BPS_RETURN_IF_ERROR(queue_pair_->arm().with_context(peer_));
@@ -254,7 +257,7 @@ Result<size_t> RdmaConnection::poll() {
 
 Status RdmaConnection::on_completion(const Completion& completion) {
   if (!completion.ok()) {
-    BPS_RETURN_IF_ERROR(nic_loop_->rail().state().with_context(peer_));
+    BPS_RETURN_IF_ERROR(nic_loop_->state().with_context(peer_));
     return unavailable(peer_ + ": RDMA failed: " + queue_pair_->describe(completion.status));
   }
   if (completion.kind == Completion::Kind::kWritten) {
@@ -268,7 +271,7 @@ Status RdmaConnection::on_completion(const Completion& completion) {
 }
 
 Status RdmaConnection::post_arrivals() {
-  if (arrivals_owed_ == 0) return Status::ok();
+  if (arrivals_owed_ < kArrivalsPerPost) return Status::ok();
   return queue_pair_->post_arrivals(std::exchange(arrivals_owed_, 0)).with_context(peer_);
 }
 
@@ -301,7 +304,7 @@ void RdmaConnection::end_if_over() {
   if (!queue_pair_) return;  // what came before start() waits for it
   error_ = closed_by_other(peer_);
   queue_pair_.reset();
-  outgoing_->fail(error_);
+  outgoing_->stop(error_);
 }
 
 // Closes and reports it.

@@ -32,7 +32,8 @@ Status Incoming::on_record(uint32_t units) {
   if (unread_.size() >= kRingUnits)
     return data_loss(connection_.peer() + ": more records than it has room for");
   unread_.push_back(*place);
-  return outgoing_.on_consumed(consumed_of(inbox_.subspan(place->position * kUnitBytes)));
+  const uint32_t consumed = consumed_of(inbox_.subspan(place->position * kUnitBytes));
+  return outgoing_.on_consumed(consumed).with_context(connection_.peer());
 }
 
 Status Incoming::process() {
@@ -57,6 +58,9 @@ bool Incoming::may_look_at(const Record& record) const {
 }
 
 Status Incoming::handle(const Record& record, Bytes head, Bytes payload) {
+  const bool is_frame = record.type == RecordType::kFrame || record.type == RecordType::kPlaced ||
+                        record.type == RecordType::kAnswered;
+  if (partial_ && is_frame) return data_loss(connection_.peer() + ": a frame inside another");
   switch (record.type) {
     case RecordType::kFrame: return on_frame(record, head, payload);
     case RecordType::kMore: return on_more(payload);
@@ -72,7 +76,6 @@ Status Incoming::handle(const Record& record, Bytes head, Bytes payload) {
 }
 
 Status Incoming::on_frame(const Record& record, Bytes head, Bytes payload) {
-  if (partial_) return data_loss(connection_.peer() + ": a frame inside another");
   const auto loan = lend(record);
   if (!loan) return loan.status();
   if (record.gives_back != kNoLoan) BPS_RETURN_IF_ERROR(outgoing_.take_back(record.gives_back));
@@ -158,7 +161,7 @@ Status Incoming::on_reserve(const Record& record) {
     answer.address = reinterpret_cast<uint64_t>(landing->bytes().data());
     answer.key = landing->key().remote;
     borrowed_[record.loan].landing = std::move(*landing);
-  } else {
+  } else if (!std::exchange(warned_, true)) {
     BPS_LOG(kWarning) << connection_.peer() << ": what it sends is copied: " << landing.status().message();
   }
   outgoing_.send_control(answer);

@@ -71,6 +71,7 @@ class Incoming {
   Receiver* receiver_ = nullptr;
   bool stopped_ = false;
   bool ended_ = false;
+  bool warned_ = false;
   RingReader ring_;
   std::deque<RingReader::Place> unread_;
   std::unordered_map<Loan, Borrowed> borrowed_;

@@ -121,14 +121,28 @@ Status Outgoing::take_back(Loan loan) {
 Status Outgoing::pump(uint32_t consumed) {
   if (!queue_pair_) return Status::ok();
   consumed_ = consumed;
-  while (!controls_.empty() && post_control(controls_.front())) controls_.pop_front();
-  while (controls_.empty() && !frames_.empty() && post_frame(frames_.front())) {
-    finish(frames_.front());
-    frames_.pop_front();
+  while (post_next()) {
   }
   BPS_RETURN_IF_ERROR(flush());
-  for (OnSent& on_sent : std::exchange(sent_, {})) on_sent(Status::ok());
+  while (!sent_.empty()) {  // until one closes, which tells the others
+    OnSent on_sent = std::move(sent_.front());
+    sent_.pop_front();
+    on_sent(Status::ok());
+  }
   return Status::ok();
+}
+
+// Controls first; a frame's beginning may cause some. False: nothing is left, or there is no room now.
+bool Outgoing::post_next() {
+  if (!controls_.empty()) {
+    if (!post_control(controls_.front())) return false;
+    controls_.pop_front();
+    return true;
+  }
+  if (frames_.empty() || !post_frame(frames_.front())) return false;
+  finish(frames_.front());
+  frames_.pop_front();
+  return true;
 }
 
 Status Outgoing::tell_consumed(uint32_t consumed, bool in_any_case) {
@@ -209,7 +223,7 @@ void Outgoing::lend_reply_space(Frame& frame) {
     frame.record.key = lease.key().remote;
     frame.record.reply_bytes = reply_space.size();
   }
-  if (frame.loan != kNoLoan) lent_[frame.loan] = {reply_space, std::move(lease)};
+  frame.reply_lease = std::move(lease);
 }
 
 // The payload from where it is, in as many writes as the card needs, then the record.
@@ -274,8 +288,9 @@ void Outgoing::add_write(Write write) {
   batch_.push_back(write);
 }
 
-// All of the frame is posted or in the batch.
+// All of the frame is posted or in the batch. Only now the other end can know its loan.
 void Outgoing::finish(Frame& frame) {
+  if (frame.loan != kNoLoan) lent_[frame.loan] = {frame.payload.reply_space, std::move(frame.reply_lease)};
   if (frame.data_lease) {
     posted_.back().data_lease = std::move(frame.data_lease);  // its record was the last one
     posted_.back().on_sent = std::move(frame.on_sent);
@@ -292,21 +307,24 @@ Status Outgoing::flush() {
 }
 
 void Outgoing::on_written(uint64_t id) {
-  std::vector<OnSent> sent;
   while (!posted_.empty() && posted_.front().id <= id) {
     unfinished_writes_ -= posted_.front().writes;
-    if (posted_.front().on_sent) sent.push_back(std::move(posted_.front().on_sent));
+    OnSent on_sent = std::move(posted_.front().on_sent);
     posted_.pop_front();
+    if (on_sent) on_sent(Status::ok());  // may close, which empties posted_
   }
-  for (OnSent& on_sent : sent) on_sent(Status::ok());
 }
 
 void Outgoing::fail(const Status& why, bool written_is_sent) {
-  queue_pair_ = nullptr;
-  controls_.clear();
   landings_.clear();
   places_.clear();
   lent_.clear();
+  stop(why, written_is_sent);
+}
+
+void Outgoing::stop(const Status& why, bool written_is_sent) {
+  queue_pair_ = nullptr;
+  controls_.clear();
   for (OnSent& on_sent : std::exchange(sent_, {})) on_sent(Status::ok());
   for (Posted& posted : std::exchange(posted_, {})) {
     if (posted.on_sent) posted.on_sent(written_is_sent ? Status::ok() : why);

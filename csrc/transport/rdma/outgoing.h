@@ -30,7 +30,7 @@ struct Target {
   uint64_t bytes = 0;
 };
 
-// On the connection's loop. Calls on_sent from pump(), on_written() and fail() only.
+// On the connection's loop. Calls on_sent from pump(), on_written(), stop() and fail() only.
 class Outgoing {
  public:
   using OnSent = UniqueFunction<void(const Status&)>;
@@ -68,7 +68,10 @@ class Outgoing {
   Status tell_consumed(uint32_t consumed, bool in_any_case = false);
   // Writes up to that of this id are done.
   void on_written(uint64_t id);
-  // Everything that is not done ends with `why`; what has been written, if `written_is_sent`, with ok.
+  // The queue pair is gone, but not what has come of it: answers to what was lent may still be read. Everything that is
+  // not done ends with `why`; what has been written, if `written_is_sent`, with ok.
+  void stop(const Status& why, bool written_is_sent = false);
+  // stop(), and nothing is lent any more.
   void fail(const Status& why, bool written_is_sent = false);
 
  private:
@@ -84,7 +87,8 @@ class Outgoing {
     uint64_t moved_bytes = 0;         // of the payload, posted already
     Registrations::Lease data_lease;  // of a payload that is written from where it is
     Loan loan = kNoLoan;              // under which the reply space is lent
-    Record record;                    // once begun
+    Registrations::Lease reply_lease;
+    Record record;  // once begun
     bool begun = false;
   };
   // Memory at the other end that is this one's.
@@ -116,6 +120,7 @@ class Outgoing {
   void begin(Frame& frame);
   void lend_reply_space(Frame& frame);
   // False: no room now.
+  bool post_next();
   bool post_control(const Record& record);
   bool post_frame(Frame& frame);
   bool post_payload(Frame& frame);
@@ -146,7 +151,7 @@ class Outgoing {
   std::unordered_map<Loan, Lent> lent_;
 
   std::vector<Write> batch_;
-  std::vector<OnSent> sent_;  // to be called at the end of this pump
+  std::deque<OnSent> sent_;  // to be called at the end of this pump
   std::deque<Posted> posted_;
   uint64_t last_id_ = 0;
   uint32_t unfinished_writes_ = 0;

@@ -27,6 +27,7 @@ void Rail::detach(NicLoop* loop) {
 }
 
 void Rail::read_events() {
+  MutexLock lock(events_mutex_);
   const std::string name = nic_->info().to_string();
   while (true) {
     switch (nic_->next_event()) {
@@ -43,18 +44,14 @@ void Rail::read_events() {
 
 void Rail::on_gone() {
   const Status why = unavailable("RDMA: the device " + nic_->info().device + " was removed or has failed");
-  std::vector<std::shared_ptr<NicLoop>> loops;
-  {
-    MutexLock lock(mutex_);
-    if (!state_) return;  // told already; the card says so again and again
-    state_ = why;
-    for (const auto& [raw, loop] : loops_) {
-      if (auto held = loop.lock()) loops.push_back(std::move(held));
-    }
-  }
-  for (std::shared_ptr<NicLoop>& loop : loops) {
-    EventLoop& thread = loop->loop();
-    thread.post([loop = std::move(loop), why] { loop->on_gone(why); });
+  MutexLock lock(
+      mutex_);  // one that is in loops_ still has its event loop, and goes on no other thread than that
+  if (!state_) return;  // told already; the card says so again and again
+  state_ = why;
+  for (const auto& [raw, weak] : loops_) {
+    raw->loop().post([weak = weak, why] {
+      if (const auto loop = weak.lock()) loop->on_gone(why);
+    });
   }
 }
 
@@ -94,6 +91,11 @@ Result<std::unique_ptr<QueuePair>> NicLoop::make_queue_pair(NicClient* client,
                                                             const QueuePairOptions& options) {
   BPS_RETURN_IF_ERROR(rail_->state());
   return rail_->nic().make_queue_pair(*channel_, client, options);
+}
+
+Status NicLoop::state() {
+  rail_->read_events();
+  return rail_->state();
 }
 
 void NicLoop::read_channel() {

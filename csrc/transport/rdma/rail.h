@@ -38,6 +38,7 @@ class Rail {
 
   const std::unique_ptr<Nic> nic_;
   Registrations registrations_;
+  Mutex events_mutex_;  // each loop watches the card
   mutable Mutex mutex_;
   Status state_ BPS_GUARDED_BY(mutex_);
   std::map<NicLoop*, std::weak_ptr<NicLoop>> loops_ BPS_GUARDED_BY(mutex_);
@@ -61,6 +62,8 @@ class NicLoop final {
 
   EventLoop& loop() { return loop_; }
   Rail& rail() { return *rail_; }
+  // The card's, as of now.
+  Status state();
   Arena& arena() { return arena_; }
   // With a client's queue pair, which has to go before remove().
   Result<std::unique_ptr<QueuePair>> make_queue_pair(NicClient* client, const QueuePairOptions& options);

@@ -74,18 +74,20 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
     return *connection_;
   }
   RdmaConnection::OnReady on_ready() {
-    return [this](const Status& status) {
-      status ? finish(std::unique_ptr<Connection>(std::move(connection_))) : finish(status);
-    };
+    return [this](const Status& status) { finish(status, status ? std::move(connection_) : nullptr); };
   }
 
  private:
-  // The connection may be calling, and this object goes with its timer: both end later.
-  void finish(Result<std::unique_ptr<Connection>> result) {
-    loop_.post([self = shared_from_this()] {});
-    OnDone on_done = std::exchange(on_done_, nullptr);
+  // Told later: the connection may be calling, and who hears of it may destroy it at once. The deadline and the end of the
+  // connection can come in the same pass of the loop.
+  void finish(const Status& status, std::unique_ptr<RdmaConnection> ready = nullptr) {
+    if (!on_done_) return;
+    loop_.post([self = shared_from_this(), on_done = std::exchange(on_done_, nullptr), status,
+                ready = std::move(ready)]() mutable {
+      if (!status) return on_done(status);
+      on_done(std::unique_ptr<Connection>(std::move(ready)));
+    });
     loop_.cancel(deadline_);
-    on_done(std::move(result));
   }
 
   EventLoop& loop_;
@@ -96,19 +98,23 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
 
 class RdmaListener final : public Listener {
  public:
-  RdmaListener(std::unique_ptr<Listener> tcp, std::vector<std::shared_ptr<NicLoop>> held)
-      : tcp_(std::move(tcp)), held_(std::move(held)) {}
+  RdmaListener(std::unique_ptr<Listener> tcp, std::vector<std::shared_ptr<NicLoop>> held,
+               std::shared_ptr<AcceptCallback> on_accept)
+      : tcp_(std::move(tcp)), held_(std::move(held)), on_accept_(std::move(on_accept)) {}
   const Address& address() const override { return tcp_->address(); }
 
  private:
   const std::unique_ptr<Listener> tcp_;
   const std::vector<std::shared_ptr<NicLoop>> held_;  // so that what cards know is kept between connections
+  const std::shared_ptr<AcceptCallback> on_accept_;   // not called after this object has gone
 };
 
 class RdmaTransport final : public Transport {
  public:
   RdmaTransport(RdmaOptions options, Result<std::vector<std::unique_ptr<rdma::Nic>>> nics)
-      : options_(std::move(options)), tcp_(make_tcp_transport(options_.stream)), viable_(nics.status()) {
+      : options_(std::move(options)),
+        tcp_(make_tcp_transport(options_.stream)),
+        viable_(nics && nics->empty() ? unavailable("RDMA: no device") : nics.status()) {
     rails_ = std::make_shared<Rails>(nics ? std::move(*nics) : std::vector<std::unique_ptr<rdma::Nic>>());
   }
 
@@ -136,8 +142,10 @@ Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const A
   auto accepted = std::make_shared<AcceptCallback>(std::move(on_accept));
   const TimeUs timeout_us = options_.introduction_timeout_us;
   const auto meet = [&loop, rails = rails_, options = connection_options(), timeout_us,
-                     accepted](std::unique_ptr<Connection> tcp) {
-    const auto done = [accepted, peer = tcp->peer()](Result<std::unique_ptr<Connection>> connection) {
+                     weak = std::weak_ptr(accepted)](std::unique_ptr<Connection> tcp) {
+    const auto done = [weak, peer = tcp->peer()](Result<std::unique_ptr<Connection>> connection) {
+      const auto accepted = weak.lock();
+      if (!accepted) return;  // the listener has gone
       if (connection) return (*accepted)(std::move(*connection));
       BPS_LOG(kWarning) << "RDMA: dropped " << peer << ": " << connection.status().message();
     };
@@ -147,6 +155,8 @@ Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const A
             [&loop, rails](const Offer& offer) { return rails->at(loop, offer.rail % rails->size()); },
             meeting->on_ready());
   };
+  auto listener = tcp_->listen(loop, address, meet);
+  if (!listener) return listener.status().with_context("rdma");
   std::vector<std::shared_ptr<NicLoop>> held;
   const auto hold = [&] {
     for (size_t rail = 0; rail < rails_->size(); ++rail) {
@@ -154,9 +164,8 @@ Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const A
     }
   };
   loop.in_loop() ? hold() : static_cast<void>(loop.run_and_wait(hold));
-  auto listener = tcp_->listen(loop, address, meet);
-  if (!listener) return listener.status().with_context("rdma");
-  return std::unique_ptr<Listener>(std::make_unique<RdmaListener>(std::move(*listener), std::move(held)));
+  return std::unique_ptr<Listener>(
+      std::make_unique<RdmaListener>(std::move(*listener), std::move(held), std::move(accepted)));
 }
 
 void RdmaTransport::connect(EventLoop& loop, const Address& address, TimeUs deadline_us,

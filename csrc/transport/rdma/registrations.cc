@@ -32,18 +32,26 @@ Result<Registrations::Lease> Registrations::lease(Bytes range, Access access) {
   const uint64_t number = slab ? slab->number : 0;
   MutexLock lock(mutex_);
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    const bool serves = entry->slab == number && entry->access >= access && contains(entry->bytes, range);
-    auto region = serves ? entry->in_use.lock() : nullptr;
+    auto region = serves(*entry, number, range, access) ? entry->in_use.lock() : nullptr;
     if (!region) continue;
     entries_.splice(entries_.begin(), entries_, entry);
     return Lease(std::move(region));
   }
   // Of slabs both is wanted sooner or later: results go out of what contributions came into.
   return add({.slab = number,
+              .range = range,
               .bytes = slab ? slab->bytes : whole_pages(range),
               .access = slab ? Access::kRemoteWrite : access,
               .in_use = {},
               .kept = {}});
+}
+
+// Other memory is certain to be there still only as far as somebody has had a lease of it all the time. Its neighbours on the
+// same pages may have gone and come since.
+bool Registrations::serves(const Entry& entry, uint64_t slab, Bytes range, Access access) const {
+  if (entry.slab != slab || entry.access < access) return false;
+  if (slab != 0 || nic_.info().on_demand_paging) return contains(entry.bytes, range);
+  return entry.range.data() == range.data() && entry.range.size() == range.size();
 }
 
 Result<Registrations::Lease> Registrations::add(Entry entry) {

@@ -47,6 +47,7 @@ class Registrations {
  private:
   struct Entry {
     uint64_t slab = 0;  // its number; 0: other memory
+    Bytes range;        // that was asked for
     MutableBytes bytes;
     Access access = Access::kLocal;
     std::weak_ptr<MemoryRegion> in_use;
@@ -54,6 +55,7 @@ class Registrations {
   };
   using Entries = std::list<Entry>;  // the last used one first
 
+  bool serves(const Entry& entry, uint64_t slab, Bytes range, Access access) const;
   Result<Lease> add(Entry entry) BPS_REQUIRES(mutex_);
   void drop_stale() BPS_REQUIRES(mutex_);
   void drop_idle() BPS_REQUIRES(mutex_);
