@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
+import socket
+import subprocess
 import sys
 import threading
 import types
@@ -19,6 +23,7 @@ from byteps.config import Config
 from byteps.errors import InvalidArgumentError, PeerLostError
 
 ADDRESS = "10.0.0.1"
+_LIMIT_S = 60.0
 GID = {"index": 3, "gid": "::ffff:10.0.0.1", "kind": "RoCE v2", "interface": "eth0"}
 
 
@@ -332,6 +337,19 @@ def test_waiting_for_peers_lets_other_threads_run() -> None:
     checking.start()
     assert "frames echoed" in listener.next(60.0)
     checking.join()
+
+
+def test_a_check_ends_with_ctrl_c() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(_LIMIT_S)
+        command = [sys.executable, "-m", "byteps.cli", "doctor", "--peer", f"127.0.0.1:{silent.getsockname()[1]}"]
+        environment = {"BYTEPS_TIMEOUT_S": str(10 * _LIMIT_S), "BYTEPS_TRANSPORT": "tcp"}
+        with subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.PIPE) as process:
+            connection, _ = silent.accept()
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=_LIMIT_S)
+        connection.close()
+    assert (process.returncode, err) == (130, b"")
 
 
 def test_the_report_has_a_line_for_each_transport() -> None:
