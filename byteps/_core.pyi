@@ -221,7 +221,7 @@ class RdmaTrial(TypedDict):
     interface: str
     on_demand_paging: bool
     why_no_connections: str  # "" if a queue pair can be made
-    why_no_memory: str  # "" if the card takes what a first connection needs
+    why_no_memory: str  # "" if the card takes as much as a connection needs at least
 
 class PeerSpeed(TypedDict):
     round_trip_us: float  # the median, of frames of 4 KiB

@@ -6,6 +6,7 @@
 #include "node/host.h"
 #include "transport/rdma/rails.h"
 #include "transport/rdma/rdma_transport.h"
+#include "transport/rdma/ring.h"
 #include "transport/rdma/verbs_library.h"
 #include "transport/rdma/verbs_nic.h"
 
@@ -20,8 +21,8 @@ using transport::rdma::PortReport;
 using transport::rdma::report_ports;
 using transport::rdma::VerbsOptions;
 
-// What the first connection of a process takes (arena.h).
-constexpr size_t kTrialBytes = size_t{1} << 20;
+// The least that a connection takes: both halves of its ring.
+constexpr size_t kTrialBytes = 2 * transport::rdma::kRingBytes;
 
 VerbsOptions verbs_options(const NodeConfig& config) {
   return {.gid_index = config.rdma_gid_index,

@@ -37,7 +37,7 @@ Result<std::unique_ptr<transport::Transport>> make_rdma(const NodeConfig& config
 struct RdmaTrial {
   transport::rdma::NicInfo info;
   Status connections;  // whether a queue pair can be made
-  Status memory;       // whether the card takes some
+  Status memory;       // whether the card takes as much as one needs
 };
 // Errors: of transport::rdma::open_verbs_nic.
 Result<RdmaTrial> try_rdma_port(const NodeConfig& config, const std::string& device, int port,
