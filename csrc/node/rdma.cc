@@ -11,21 +11,21 @@
 namespace byteps::node {
 namespace {
 
-using namespace transport::rdma;  // NOLINT(google-build-using-namespace)
+namespace rdma = transport::rdma;
 
-Result<std::vector<std::unique_ptr<Nic>>> open_nics(const NodeConfig& config, const std::string& ip) {
-  const std::vector<PortReport> ports = report_ports();
+Result<std::vector<std::unique_ptr<rdma::Nic>>> open_nics(const NodeConfig& config, const std::string& ip) {
+  const std::vector<rdma::PortReport> ports = rdma::report_ports();
   if (ports.empty() && config.transport == "auto") return unimplemented("this machine has no RDMA device");
-  const auto rails =
-      choose_rails(ports, {.devices = config.rdma_devices, .ip = ip, .numa_node = numa_node_of_process()});
+  const auto rails = rdma::choose_rails(
+      ports, {.devices = config.rdma_devices, .ip = ip, .numa_node = rdma::numa_node_of_process()});
   if (!rails) return rails.status();
-  const VerbsOptions options{.gid_index = config.rdma_gid_index,
-                             .traffic_class = config.rdma_traffic_class,
-                             .service_level = config.rdma_service_level,
-                             .timeout = config.rdma_timeout};
-  std::vector<std::unique_ptr<Nic>> nics;
-  for (const PortReport& rail : *rails) {
-    auto nic = open_verbs_nic({.device = rail.device, .port = rail.port, .ip = ip}, options);
+  const rdma::VerbsOptions options{.gid_index = config.rdma_gid_index,
+                                   .traffic_class = config.rdma_traffic_class,
+                                   .service_level = config.rdma_service_level,
+                                   .timeout = config.rdma_timeout};
+  std::vector<std::unique_ptr<rdma::Nic>> nics;
+  for (const rdma::PortReport& rail : *rails) {
+    auto nic = rdma::open_verbs_nic({.device = rail.device, .port = rail.port, .ip = ip}, options);
     if (!nic) return nic.status();
     nics.push_back(std::move(*nic));
   }
