@@ -23,7 +23,7 @@ bool goes_through_ring(const Payload& payload) { return payload.data.size() <= k
 Outgoing::Outgoing(Registrations& registrations, uint64_t max_message_bytes, MutableBytes staging,
                    uint32_t staging_key, std::string peer)
     : registrations_(registrations),
-      max_message_bytes_(max_message_bytes),
+      max_message_bytes_(std::max<uint64_t>(max_message_bytes, kEagerBytes)),
       staging_(staging),
       staging_key_(staging_key),
       peer_(std::move(peer)),
