@@ -55,7 +55,9 @@ TEST(SlabTest, WhoWatchesHearsOfThoseThatGo) {
   goes.reset();
   EXPECT_EQ(observer.gone, std::vector<uint64_t>{number});
   Slab::unwatch(&observer);
-  { Slab unseen(4096); }
+  {
+    Slab unseen(4096);
+  }
   EXPECT_EQ(observer.gone.size(), 1u);
 }
 
