@@ -4,6 +4,7 @@
 
 #include <map>
 #include <new>
+#include <set>
 
 #include "base/annotations.h"
 
@@ -17,7 +18,7 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 struct Registry {
   Mutex mutex;
   std::map<const std::byte*, Slab::Found> slabs BPS_GUARDED_BY(mutex);
-  std::map<uint64_t, const std::byte*> numbers BPS_GUARDED_BY(mutex);
+  std::set<SlabObserver*> observers BPS_GUARDED_BY(mutex);
   uint64_t last_number BPS_GUARDED_BY(mutex) = 0;
 };
 
@@ -52,7 +53,6 @@ Slab::Slab(size_t bytes) {
   MutexLock lock(all.mutex);
   number_ = ++all.last_number;
   all.slabs[bytes_.data()] = {number_, bytes_};
-  all.numbers[number_] = bytes_.data();
 }
 
 Slab::~Slab() {
@@ -60,7 +60,7 @@ Slab::~Slab() {
     Registry& all = registry();
     MutexLock lock(all.mutex);
     all.slabs.erase(bytes_.data());
-    all.numbers.erase(number_);
+    for (SlabObserver* observer : all.observers) observer->on_slab_gone(number_);
   }
   munmap(bytes_.data(), bytes_.size());
 }
@@ -75,10 +75,16 @@ std::optional<Slab::Found> Slab::find(Bytes range) {
   return found;
 }
 
-bool Slab::exists(uint64_t number) {
+void Slab::watch(SlabObserver* observer) {
   Registry& all = registry();
   MutexLock lock(all.mutex);
-  return all.numbers.contains(number);
+  all.observers.insert(observer);
+}
+
+void Slab::unwatch(SlabObserver* observer) {
+  Registry& all = registry();
+  MutexLock lock(all.mutex);
+  all.observers.erase(observer);
 }
 
 }  // namespace byteps

@@ -12,6 +12,16 @@
 
 namespace byteps {
 
+// Who keeps something about slabs.
+class SlabObserver {
+ public:
+  // Before its memory is unmapped, on the thread that does it. Does not ask for slabs in turn.
+  virtual void on_slab_gone(uint64_t number) = 0;
+
+ protected:
+  ~SlabObserver() = default;
+};
+
 class Slab {
  public:
   // Zeros, `bytes` rounded up to whole pages; of 2 MiB pages where the kernel has some and it is large enough for them.
@@ -30,8 +40,9 @@ class Slab {
   };
   // The slab that all of `range` lies in; none: other memory, of which nobody says when it goes. Any thread.
   static std::optional<Found> find(Bytes range);
-  // Whether the slab of this number is there. Any thread.
-  static bool exists(uint64_t number);
+  // From now on, until unwatch() has returned, the observer hears of every slab that goes. Any thread.
+  static void watch(SlabObserver* observer);
+  static void unwatch(SlabObserver* observer);
 
  private:
   MutableBytes bytes_;

@@ -9,16 +9,9 @@
 namespace byteps::transport::rdma {
 namespace {
 
-// Arrivals are posted again so many at a time.
-constexpr uint32_t kArrivalsPerPost = 16;
-// For every record that the other end can have under way, for its words about what it has consumed, and for those that
-// are still to be posted again.
-constexpr uint32_t kMaxArrivals = kRingUnits + 16 + kArrivalsPerPost;
 // Per turn: then other connections get theirs.
 constexpr int kPollsPerTurn = 16;
 constexpr size_t kCompletionsPerPoll = 32;
-// For the other end to read why it was refused.
-constexpr TimeUs kRefusalUs = 5'000'000;
 // Waits are counted as at most this, so that the mean soon follows when they get shorter.
 constexpr TimeUs kLongWaitUs = 1'000;
 
@@ -37,122 +30,6 @@ RdmaConnection::~RdmaConnection() {
   BPS_CHECK(!in_callback_) << "a connection is destroyed inside a callback of its own";
   close();
 }
-
-// ---- introduction
-
-void RdmaConnection::introduce(std::shared_ptr<NicLoop> nic_loop, uint16_t rail, OnReady on_ready) {
-  side_ = Side::kConnecting;
-  on_ready_ = std::move(on_ready);
-  if (const Status status = prepare(std::move(nic_loop)); !status) {
-    error_ = status;
-    loop_.post([on_ready = std::exchange(on_ready_, nullptr), status]() mutable { on_ready(status); });
-    return;
-  }
-  tcp_->start(this);
-  tcp_->send(as_bytes(encode_offer(offer(rail))), {}, nullptr);
-}
-
-void RdmaConnection::await_introduction(ChooseRail choose, OnReady on_ready) {
-  choose_ = std::move(choose);
-  on_ready_ = std::move(on_ready);
-  tcp_->start(this);
-}
-
-Status RdmaConnection::prepare(std::shared_ptr<NicLoop> nic_loop) {
-  nic_loop_ = std::move(nic_loop);
-  nic_loop_->add(this);
-  auto memory = nic_loop_->arena().take(2 * kRingBytes);
-  if (!memory) return memory.status();
-  memory_ = std::move(*memory);
-  auto queue_pair = nic_loop_->make_queue_pair(
-      this,
-      {.max_writes = Outgoing::kMaxWrites, .max_arrivals = kMaxArrivals, .max_inline_bytes = kUnitBytes});
-  if (!queue_pair) return queue_pair.status();
-  queue_pair_ = std::move(*queue_pair);
-  BPS_RETURN_IF_ERROR(queue_pair_->post_arrivals(kMaxArrivals));
-  Rail& rail = nic_loop_->rail();
-  outgoing_.emplace(rail.registrations(), rail.nic().info().max_message_bytes,
-                    memory_.bytes().first(kRingBytes), memory_.key().local, peer_);
-  incoming_.emplace(*this, *outgoing_, nic_loop_->arena(), memory_.bytes().last(kRingBytes),
-                    options_.max_payload_bytes);
-  return Status::ok();
-}
-
-Offer RdmaConnection::offer(uint16_t rail) const {
-  const NicInfo& card = nic_loop_->rail().nic().info();
-  return {.rail = rail,
-          .is_ethernet = card.is_ethernet,
-          .queue_pair = queue_pair_->address(),
-          .ring_address = reinterpret_cast<uint64_t>(memory_.bytes().last(kRingBytes).data()),
-          .ring_key = memory_.key().remote,
-          .card = (card.to_string() + ", " + card.gid_text).substr(0, kMaxCardBytes)};
-}
-
-Status RdmaConnection::on_offer(const Offer& other) {
-  if (side_ == Side::kConnecting) {
-    BPS_RETURN_IF_ERROR(open(other));
-    return outgoing_->tell_consumed(0, true);
-  }
-  if (const Status status = accept(other); !status) {
-    tcp_->send(as_bytes(encode_refusal(status)), {}, nullptr);
-    tcp_->close_when_sent(now_us() + kRefusalUs);
-    error_ = status;
-    return Status::ok();
-  }
-  tcp_->send(as_bytes(encode_offer(offer(other.rail))), {}, nullptr);
-  return Status::ok();
-}
-
-Status RdmaConnection::accept(const Offer& other) {
-  if (!choose_) return data_loss("RDMA: a second offer");
-  auto nic_loop = std::exchange(choose_, nullptr)(other);
-  if (!nic_loop) return nic_loop.status();
-  BPS_RETURN_IF_ERROR(prepare(std::move(*nic_loop)));
-  return open(other);
-}
-
-Status RdmaConnection::open(const Offer& other) {
-  const NicInfo& card = nic_loop_->rail().nic().info();
-  if (other.is_ethernet != card.is_ethernet) {
-    return unavailable("RDMA: " + other.card + " and " + card.to_string() +
-                       " cannot reach each other: expected both to be Ethernet, or both InfiniBand");
-  }
-  peer_ += " (" + other.card + ")";
-  BPS_RETURN_IF_ERROR(queue_pair_->connect(other.queue_pair));
-  outgoing_->open(*queue_pair_, {other.ring_address, other.ring_key, kRingBytes});
-  request_turn();
-  return Status::ok();
-}
-
-// By RDMA: the way from the other end works, and at the connecting end both ways.
-Status RdmaConnection::on_first_word() {
-  introduced_ = true;
-  if (side_ == Side::kAccepting) BPS_RETURN_IF_ERROR(outgoing_->tell_consumed(0, true));
-  if (on_ready_) std::exchange(on_ready_, nullptr)(Status::ok());
-  return Status::ok();
-}
-
-// ---- the TCP connection
-
-Result<Landing> RdmaConnection::on_head(Connection&, const Arrival&) {
-  return data_loss(peer_ + ": a payload where none is expected");
-}
-
-Status RdmaConnection::on_frame(Connection&, const Arrival& arrival, Bytes) {
-  if (has_met_) return data_loss(peer_ + ": a frame after the introduction");
-  has_met_ = true;
-  const auto other = decode_offer(arrival.head);
-  if (!other) return other.status().with_context(peer_);
-  return on_offer(*other).with_context(peer_);
-}
-
-void RdmaConnection::on_closed(Connection&, const Status& why) {
-  if (on_ready_) return end(error_.is_ok() ? why : error_);
-  tcp_ended_ = true;  // what the other end wrote before it went is still to be read
-  request_turn();
-}
-
-// ---- Connection
 
 void RdmaConnection::start(Receiver* receiver) {
   BPS_CHECK(!receiver_) << "start() is for once";

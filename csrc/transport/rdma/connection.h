@@ -51,6 +51,12 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   QueuePair* queue_pair() const { return queue_pair_.get(); }
 
  private:
+  // Arrivals are posted again so many at a time.
+  static constexpr uint32_t kArrivalsPerPost = 16;
+  // For every record that the other end can have under way, for its words about what it has consumed, and for those that
+  // are still to be posted again.
+  static constexpr uint32_t kMaxArrivals = kRingUnits + 16 + kArrivalsPerPost;
+
   // Of the TCP connection.
   Result<Landing> on_head(Connection& tcp, const Arrival& arrival) override;
   Status on_frame(Connection& tcp, const Arrival& arrival, Bytes payload) override;
@@ -60,6 +66,7 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   void on_nic_gone(const Status& why) override;
   void on_turn() override;
 
+  // introduction.cc
   Status prepare(std::shared_ptr<NicLoop> nic_loop);
   Offer offer(uint16_t rail) const;
   Status on_offer(const Offer& other);

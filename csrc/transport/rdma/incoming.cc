@@ -67,9 +67,9 @@ Status Incoming::handle(const Record& record, Bytes head, Bytes payload) {
     case RecordType::kPlaced: return on_placed(record, head);
     case RecordType::kAnswered: return on_answered(record, head);
     case RecordType::kReserve: return on_reserve(record);
-    case RecordType::kReserved: return outgoing_.on_reserved(record);
+    case RecordType::kReserved: return outgoing_.loans().on_reserved(record);
     case RecordType::kRelease: return on_release(record);
-    case RecordType::kGiveBack: return outgoing_.take_back(record.gives_back);
+    case RecordType::kGiveBack: return outgoing_.loans().take_back(record.gives_back);
     case RecordType::kEnd: ended_ = true; return Status::ok();
   }
   return internal("a record of no type");
@@ -78,7 +78,7 @@ Status Incoming::handle(const Record& record, Bytes head, Bytes payload) {
 Status Incoming::on_frame(const Record& record, Bytes head, Bytes payload) {
   const auto loan = lend(record);
   if (!loan) return loan.status();
-  if (record.gives_back != kNoLoan) BPS_RETURN_IF_ERROR(outgoing_.take_back(record.gives_back));
+  if (record.gives_back != kNoLoan) BPS_RETURN_IF_ERROR(outgoing_.loans().take_back(record.gives_back));
   const Arrival arrival{head, record.payload_bytes, {}, {}, *loan};
   if (arrival.payload_bytes == 0) return receiver_->on_frame(connection_, arrival, {});
   const Result<Landing> landing = receiver_->on_head(connection_, arrival);
@@ -132,16 +132,16 @@ Status Incoming::on_placed(const Record& record, Bytes head) {
   Borrowed& borrowed = found->second;
   borrowed.is_out = true;
   borrowed.reply = {record.address, record.key, record.reply_bytes};
-  if (record.gives_back != kNoLoan) BPS_RETURN_IF_ERROR(outgoing_.take_back(record.gives_back));
+  if (record.gives_back != kNoLoan) BPS_RETURN_IF_ERROR(outgoing_.loans().take_back(record.gives_back));
   return deliver_in_place(
       {head, record.payload_bytes, borrowed.landing.bytes().first(record.payload_bytes), {}, record.loan});
 }
 
 Status Incoming::on_answered(const Record& record, Bytes head) {
-  const auto answer = outgoing_.reply_space(record.gives_back, record.payload_bytes);
+  const auto answer = outgoing_.loans().reply_space(record.gives_back, record.payload_bytes);
   if (!answer) return answer.status();
   BPS_RETURN_IF_ERROR(
-      outgoing_.take_back(record.gives_back));  // before the receiver sends the next of that place
+      outgoing_.loans().take_back(record.gives_back));  // before the receiver sends the next of that place
   return deliver_in_place({head, answer->size(), *answer, {}, kNoLoan});
 }
 

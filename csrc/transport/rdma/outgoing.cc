@@ -23,10 +23,11 @@ bool goes_through_ring(const Payload& payload) { return payload.data.size() <= k
 Outgoing::Outgoing(Registrations& registrations, uint64_t max_message_bytes, MutableBytes staging,
                    uint32_t staging_key, std::string peer)
     : registrations_(registrations),
-      max_message_bytes_(max_message_bytes),
+      max_message_bytes_(std::max<uint64_t>(max_message_bytes, kEagerBytes)),
       staging_(staging),
       staging_key_(staging_key),
-      peer_(std::move(peer)) {}
+      peer_(std::move(peer)),
+      loans_(controls_, peer_) {}
 
 void Outgoing::open(QueuePair& queue_pair, const Target& ring) {
   queue_pair_ = &queue_pair;
@@ -45,78 +46,11 @@ void Outgoing::send(Bytes head, const Payload& payload, const Target& answer_to,
   } else if (payload.gives_back != kNoLoan && answer_to.bytes >= payload.data.size()) {
     frame.answer_to = answer_to;
   } else {
-    frame.landing = reserve(payload.place, payload.data.size());
+    frame.landing = loans_.reserve(payload.place, payload.data.size());
   }
 }
 
 void Outgoing::send_end() { frames_.emplace_back().is_end = true; }
-
-Loan Outgoing::next_loan() {
-  do {
-    ++last_loan_;
-  } while (last_loan_ == kNoLoan || landings_.contains(last_loan_) || lent_.contains(last_loan_));
-  return last_loan_;
-}
-
-Loan Outgoing::reserve(uint64_t place, uint64_t bytes) {
-  if (place != 0) {
-    const auto known = places_.find(place);
-    if (known != places_.end()) {
-      Landing& landing = landings_.at(known->second);
-      if (landing.busy) {
-        place = 0;  // against the rule; it gets memory of its own
-      } else if (landing.capacity_bytes >= bytes) {
-        landing.busy = true;
-        return known->second;
-      } else {
-        release(known->second);
-      }
-    }
-  }
-  const Loan loan = next_loan();
-  landings_[loan] = {.capacity_bytes = bytes, .place = place, .busy = true, .answered = false, .target = {}};
-  if (place != 0) places_[place] = loan;
-  controls_.push_back({.type = RecordType::kReserve, .loan = loan, .payload_bytes = bytes});
-  return loan;
-}
-
-// The other end drops the landing, which holds nothing.
-void Outgoing::release(Loan loan) {
-  const auto landing = landings_.find(loan);
-  if (landing->second.place != 0) places_.erase(landing->second.place);
-  if (landing->second.target.address != 0) controls_.push_back({.type = RecordType::kRelease, .loan = loan});
-  landings_.erase(landing);
-}
-
-Status Outgoing::on_reserved(const Record& reserved) {
-  const auto landing = landings_.find(reserved.loan);
-  if (landing == landings_.end() || landing->second.answered) {
-    return data_loss(peer_ + ": memory for " + std::to_string(reserved.loan) + ", which was not asked for");
-  }
-  landing->second.answered = true;
-  landing->second.target = {reserved.address, reserved.key, landing->second.capacity_bytes};
-  return Status::ok();
-}
-
-Result<MutableBytes> Outgoing::reply_space(Loan loan, uint64_t bytes) const {
-  const auto lent = lent_.find(loan);
-  if (lent == lent_.end() || bytes > lent->second.reply_space.size() || !lent->second.lease) {
-    return data_loss(peer_ + ": an answer of " + std::to_string(bytes) + " bytes in loan " +
-                     std::to_string(loan) + ", which has no such room");
-  }
-  return lent->second.reply_space.first(bytes);
-}
-
-Status Outgoing::take_back(Loan loan) {
-  if (lent_.erase(loan) == 0) {
-    return data_loss(peer_ + ": loan " + std::to_string(loan) + " was given back, but is not out");
-  }
-  const auto landing = landings_.find(loan);
-  if (landing == landings_.end()) return Status::ok();
-  landing->second.busy = false;
-  if (landing->second.place == 0) release(loan);
-  return Status::ok();
-}
 
 Status Outgoing::pump(uint32_t consumed) {
   if (!queue_pair_) return Status::ok();
@@ -169,22 +103,20 @@ bool Outgoing::post_frame(Frame& frame) {
 
 bool Outgoing::is_waiting_for_landing(Frame& frame) {
   if (frame.landing == kNoLoan) return false;
-  const Landing& landing = landings_.at(frame.landing);
-  if (!landing.answered) return true;
-  if (landing.target.address == 0) {  // the other end has no memory for it
-    release(std::exchange(frame.landing, kNoLoan));
-    frame.inlined = true;
-  }
+  if (!loans_.is_answered(frame.landing)) return true;
+  if (loans_.target(frame.landing).address == 0) go_through_ring(frame);  // there is no memory for it
   return false;
 }
 
-Target Outgoing::target_of(const Frame& frame) const {
-  return frame.landing == kNoLoan ? frame.answer_to : landings_.at(frame.landing).target;
+void Outgoing::go_through_ring(Frame& frame) {
+  if (frame.landing != kNoLoan) loans_.release(std::exchange(frame.landing, kNoLoan));
+  frame.inlined = true;
 }
 
 // What the frame's record says, and which memory the card has to know for it.
 void Outgoing::begin(Frame& frame) {
   frame.begun = true;
+  lend_reply_space(frame);  // first: where both are the same memory, the card knows it then
   if (!frame.inlined) {
     auto lease = registrations_.lease(frame.payload.data, Access::kLocal);
     if (lease) {
@@ -193,12 +125,11 @@ void Outgoing::begin(Frame& frame) {
       if (!std::exchange(warned_, true)) {
         BPS_LOG(kWarning) << peer_ << ": payloads are copied: " << lease.status().message();
       }
-      if (frame.landing != kNoLoan) release(std::exchange(frame.landing, kNoLoan));
-      frame.inlined = true;
+      go_through_ring(frame);
     }
   }
   frame.loan = frame.landing;
-  lend_reply_space(frame);
+  if (frame.loan == kNoLoan && frame.reply_lease) frame.loan = loans_.next();
   Record& record = frame.record;
   record.type = frame.inlined              ? RecordType::kFrame
                 : frame.landing == kNoLoan ? RecordType::kAnswered
@@ -209,26 +140,23 @@ void Outgoing::begin(Frame& frame) {
   record.payload_bytes = frame.payload.data.size();
 }
 
-// So that the answer can be written to where it is wanted. One that is small or cannot comes another way.
+// So that the answer can be written to where it is wanted. One that is small or cannot comes another way; what answers
+// in place is not answered itself.
 void Outgoing::lend_reply_space(Frame& frame) {
   const MutableBytes reply_space = frame.payload.reply_space;
-  Registrations::Lease lease;
-  if (reply_space.size() > kEagerBytes &&
-      !(frame.payload.gives_back != kNoLoan && frame.landing == kNoLoan)) {
-    if (auto leased = registrations_.lease(reply_space, Access::kRemoteWrite)) lease = std::move(*leased);
-  }
-  if (lease) {
-    if (frame.loan == kNoLoan) frame.loan = next_loan();
-    frame.record.address = reinterpret_cast<uint64_t>(reply_space.data());
-    frame.record.key = lease.key().remote;
-    frame.record.reply_bytes = reply_space.size();
-  }
-  frame.reply_lease = std::move(lease);
+  const bool is_answer = frame.payload.gives_back != kNoLoan && frame.landing == kNoLoan;
+  if (reply_space.size() <= kEagerBytes || is_answer) return;
+  auto lease = registrations_.lease(reply_space, Access::kRemoteWrite);
+  if (!lease) return;
+  frame.record.address = reinterpret_cast<uint64_t>(reply_space.data());
+  frame.record.key = lease->key().remote;
+  frame.record.reply_bytes = reply_space.size();
+  frame.reply_lease = std::move(*lease);
 }
 
 // The payload from where it is, in as many writes as the card needs, then the record.
 bool Outgoing::post_payload(Frame& frame) {
-  const Target target = target_of(frame);
+  const Target target = frame.landing == kNoLoan ? frame.answer_to : loans_.target(frame.landing);
   const Bytes data = frame.payload.data;
   while (frame.moved_bytes < data.size()) {
     if (!has_room_for_write()) return false;
@@ -290,7 +218,8 @@ void Outgoing::add_write(Write write) {
 
 // All of the frame is posted or in the batch. Only now the other end can know its loan.
 void Outgoing::finish(Frame& frame) {
-  if (frame.loan != kNoLoan) lent_[frame.loan] = {frame.payload.reply_space, std::move(frame.reply_lease)};
+  if (frame.loan != kNoLoan)
+    loans_.lend(frame.loan, {frame.payload.reply_space, std::move(frame.reply_lease)});
   if (frame.data_lease) {
     posted_.back().data_lease = std::move(frame.data_lease);  // its record was the last one
     posted_.back().on_sent = std::move(frame.on_sent);
@@ -316,9 +245,7 @@ void Outgoing::on_written(uint64_t id) {
 }
 
 void Outgoing::fail(const Status& why, bool written_is_sent) {
-  landings_.clear();
-  places_.clear();
-  lent_.clear();
+  loans_.clear();
   stop(why, written_is_sent);
 }
 

@@ -11,24 +11,16 @@
 
 #include <array>
 #include <deque>
-#include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "transport/rdma/loans.h"
 #include "transport/rdma/nic.h"
 #include "transport/rdma/record.h"
 #include "transport/rdma/registrations.h"
 #include "transport/rdma/ring.h"
 
 namespace byteps::transport::rdma {
-
-// Memory of the other end. `bytes` 0: none.
-struct Target {
-  uint64_t address = 0;
-  uint32_t key = 0;
-  uint64_t bytes = 0;
-};
 
 // On the connection's loop. Calls on_sent from pump(), on_written(), stop() and fail() only.
 class Outgoing {
@@ -58,9 +50,7 @@ class Outgoing {
 
   // What has come from the other end. kDataLoss: it makes no sense.
   Status on_consumed(uint32_t total) { return ring_.on_consumed(total); }
-  Status on_reserved(const Record& reserved);
-  Result<MutableBytes> reply_space(Loan loan, uint64_t bytes) const;
-  Status take_back(Loan loan);
+  Loans& loans() { return loans_; }
 
   // Posts what can go now. `consumed`: RingReader's, for the other end to know.
   Status pump(uint32_t consumed);
@@ -91,19 +81,6 @@ class Outgoing {
     Record record;  // once begun
     bool begun = false;
   };
-  // Memory at the other end that is this one's.
-  struct Landing {
-    uint64_t capacity_bytes = 0;
-    uint64_t place = 0;  // 0: for one frame
-    bool busy = true;
-    bool answered = false;
-    Target target;
-  };
-  // What the other end may write its answer to.
-  struct Lent {
-    MutableBytes reply_space;
-    Registrations::Lease lease;
-  };
   // What ends with a completion.
   struct Posted {
     uint64_t id;
@@ -112,11 +89,8 @@ class Outgoing {
     OnSent on_sent;
   };
 
-  Loan next_loan();
-  Loan reserve(uint64_t place, uint64_t bytes);
-  void release(Loan landing);
   bool is_waiting_for_landing(Frame& frame);
-  Target target_of(const Frame& frame) const;
+  void go_through_ring(Frame& frame);
   void begin(Frame& frame);
   void lend_reply_space(Frame& frame);
   // False: no room now.
@@ -145,10 +119,7 @@ class Outgoing {
   std::deque<Record> controls_;
   std::deque<Frame> frames_;
   bool ended_ = false;
-  Loan last_loan_ = kNoLoan;
-  std::unordered_map<Loan, Landing> landings_;
-  std::unordered_map<uint64_t, Loan> places_;
-  std::unordered_map<Loan, Lent> lent_;
+  Loans loans_;
 
   std::vector<Write> batch_;
   std::deque<OnSent> sent_;  // to be called at the end of this pump

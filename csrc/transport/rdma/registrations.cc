@@ -24,8 +24,11 @@ bool contains(Bytes whole, Bytes part) {
 
 }  // namespace
 
-Registrations::Registrations(Nic& nic, uint64_t max_idle_bytes)
-    : nic_(nic), max_idle_bytes_(max_idle_bytes) {}
+Registrations::Registrations(Nic& nic, uint64_t max_idle_bytes) : nic_(nic), max_idle_bytes_(max_idle_bytes) {
+  Slab::watch(this);
+}
+
+Registrations::~Registrations() { Slab::unwatch(this); }
 
 Result<Registrations::Lease> Registrations::lease(Bytes range, Access access) {
   const auto slab = Slab::find(range);
@@ -55,7 +58,7 @@ bool Registrations::serves(const Entry& entry, uint64_t slab, Bytes range, Acces
 }
 
 Result<Registrations::Lease> Registrations::add(Entry entry) {
-  drop_stale();
+  drop_ended();
   auto made = nic_.register_memory(entry.bytes, entry.access);
   if (!made) return made.status();
   ++made_;
@@ -67,11 +70,14 @@ Result<Registrations::Lease> Registrations::add(Entry entry) {
   return Lease(std::move(region));
 }
 
-// What has ended with its last lease, and slabs that are gone.
-void Registrations::drop_stale() {
-  std::erase_if(entries_, [](const Entry& entry) {
-    return entry.in_use.expired() || (entry.slab != 0 && !Slab::exists(entry.slab));
-  });
+// With their last lease.
+void Registrations::drop_ended() {
+  std::erase_if(entries_, [](const Entry& entry) { return entry.in_use.expired(); });
+}
+
+void Registrations::on_slab_gone(uint64_t number) {
+  MutexLock lock(mutex_);
+  std::erase_if(entries_, [number](const Entry& entry) { return entry.slab == number; });
 }
 
 void Registrations::drop_idle() {

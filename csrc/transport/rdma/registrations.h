@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "base/annotations.h"
+#include "base/slab.h"
 #include "transport/rdma/nic.h"
 
 namespace byteps::transport::rdma {
@@ -21,11 +22,12 @@ struct RegistrationCounts {
   uint64_t bytes = 0;    // now, in whole pages
 };
 
-// Any thread. The Nic outlives it and all leases.
-class Registrations {
+// Any thread. The Nic outlives it and all leases; a slab outlives the leases of what is in it.
+class Registrations final : private SlabObserver {
  public:
   // At most so many bytes are kept that no lease needs.
   explicit Registrations(Nic& nic, uint64_t max_idle_bytes = uint64_t{16} << 30);
+  ~Registrations();
 
   // The card knows the memory while this is there. Keys are the registration's.
   class Lease {
@@ -56,8 +58,9 @@ class Registrations {
   using Entries = std::list<Entry>;  // the last used one first
 
   bool serves(const Entry& entry, uint64_t slab, Bytes range, Access access) const;
+  void on_slab_gone(uint64_t number) override;
   Result<Lease> add(Entry entry) BPS_REQUIRES(mutex_);
-  void drop_stale() BPS_REQUIRES(mutex_);
+  void drop_ended() BPS_REQUIRES(mutex_);
   void drop_idle() BPS_REQUIRES(mutex_);
 
   Nic& nic_;

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <memory>
+#include <vector>
 
 namespace byteps {
 namespace {
@@ -27,7 +28,6 @@ TEST(SlabTest, IsFoundByWhatLiesInIt) {
   ASSERT_TRUE(whole);
   EXPECT_EQ(whole->bytes.data(), slab.bytes().data());
   EXPECT_EQ(Slab::find(slab.bytes().subspan(5000, 10))->number, whole->number);
-  EXPECT_TRUE(Slab::exists(whole->number));
   EXPECT_FALSE(Slab::find(Bytes(slab.bytes().data() + 100, slab.bytes().size())));  // goes beyond it
   std::byte other[16];
   EXPECT_FALSE(Slab::find(Bytes(other)));
@@ -39,9 +39,26 @@ TEST(SlabTest, AnotherOneAtTheSameAddressHasAnotherNumber) {
   const uint64_t number = Slab::find(slab->bytes())->number;
   slab.reset();
   EXPECT_FALSE(Slab::find(Bytes(address, 1)));
-  EXPECT_FALSE(Slab::exists(number));
   slab = std::make_unique<Slab>(1 << 20);
   EXPECT_NE(Slab::find(slab->bytes())->number, number);
+}
+
+TEST(SlabTest, WhoWatchesHearsOfThoseThatGo) {
+  struct Observer final : SlabObserver {
+    void on_slab_gone(uint64_t number) override { gone.push_back(number); }
+    std::vector<uint64_t> gone;
+  } observer;
+  Slab stays(4096);
+  auto goes = std::make_unique<Slab>(4096);
+  const uint64_t number = Slab::find(goes->bytes())->number;
+  Slab::watch(&observer);
+  goes.reset();
+  EXPECT_EQ(observer.gone, std::vector<uint64_t>{number});
+  Slab::unwatch(&observer);
+  {
+    Slab unseen(4096);
+  }
+  EXPECT_EQ(observer.gone.size(), 1u);
 }
 
 }  // namespace

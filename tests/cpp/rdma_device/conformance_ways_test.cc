@@ -39,8 +39,7 @@ Way rdma_way(const char* name, bool two_loops, TimeUs spin_us) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Conformance,
-                         testing::Values(rdma_way("Rdma", true, 0),
-                                         rdma_way("RdmaSpinning", true, 100)),
+                         testing::Values(rdma_way("Rdma", true, 0), rdma_way("RdmaSpinning", true, 100)),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
