@@ -133,7 +133,7 @@ class Config:
     rdma_gid_index: int = knob(
         -1,
         "BYTEPS_RDMA_GID_INDEX",
-        parse=integer(-1, 65535),
+        parse=integer(-1, 255),
         doc="Which entry of a RoCE port's table of GIDs is used; -1: that of this process's address, "
         "RoCE v2 before v1.",
     )

@@ -62,7 +62,7 @@ Status validate(const NodeConfig& config) {
     faults.expect_one_of("placement", config.placement, {"auto", "allreduce", "ps", "weights:..."});
   faults.expect_range("nic_mbps", config.nic_mbps, 0.0, 1e9);
   faults.expect_one_of("transport", config.transport, {"auto", "tcp", "rdma"});
-  faults.expect_range("rdma_gid_index", config.rdma_gid_index, -1, 65535);
+  faults.expect_range("rdma_gid_index", config.rdma_gid_index, -1, 255);
   faults.expect_range("rdma_traffic_class", config.rdma_traffic_class, 0, 255);
   faults.expect_range("rdma_service_level", config.rdma_service_level, 0, 15);
   faults.expect_range("rdma_timeout", config.rdma_timeout, 1, 31);

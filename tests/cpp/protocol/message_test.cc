@@ -174,7 +174,7 @@ TEST(DataMessage, RefusesWhatBreaksARule) {
     int value;
     const char* says;
   };
-  const Case cases[] = {{0, 2, "version 3, got 2"},
+  const Case cases[] = {{0, 2, "version 4, got 2"},
                         {1, 0, "type"},
                         {1, 7, "type"},
                         {2, 0, "dtype"},
