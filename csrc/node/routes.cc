@@ -91,13 +91,13 @@ void Routes::connect(transport::EventLoop& loop, const protocol::NodeInfo& self,
 void Routes::connect_or_detour(transport::EventLoop& loop, const Way& way, const protocol::NodeInfo& node,
                                size_t shard, transport::ConnectCallback done) {
   const auto detour = [this, &loop, way, &node, shard](const Status& why, transport::ConnectCallback& then) {
-    if (way.demanded) return then(why);
+    if (way.demanded) return then(why.with_context(std::string(way.name) + " with " + node.describe()));
     tell_detour(way, node, why);
     connect_to(*tcp_, loop, node.addresses[shard], std::move(then));
   };
   if (!way.transport) return detour(way.transport.status(), done);
   if (shard >= way.addresses.size()) {
-    return detour(unimplemented(node.describe() + " offers none; its own log may say why"), done);
+    return detour(unimplemented("it offers none; its own log may say why"), done);
   }
   connect_to(**way.transport, loop, way.addresses[shard],
              [detour, done = std::move(done)](auto connection) mutable {
