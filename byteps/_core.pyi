@@ -3,7 +3,7 @@
 Failures are raised as the exceptions of `byteps.errors`.
 """
 
-from typing import final
+from typing import TypedDict, final
 
 # Wire values (csrc/base/dtype.h).
 DTYPE_CODES: dict[str, int]  # "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"
@@ -192,6 +192,84 @@ def listen_address(interface: str, node_host: str, scheduler_host: str) -> str:
 
 def network_interface(address: str) -> tuple[str, float]:
     """The interface that carries `address` ("": none here), and its speed in Mbit/s (0: the kernel does not tell)."""
+
+# --- RDMA (csrc/transport/rdma/), for `byteps doctor`. The TypedDicts are plain dicts.
+
+class RdmaGid(TypedDict):
+    index: int
+    gid: str  # as an IPv6 address
+    kind: str  # "RoCE v1", "RoCE v2", "InfiniBand"
+    interface: str  # of RoCE: whose address it is, or ""
+
+class RdmaPort(TypedDict):
+    device: str
+    port: int
+    is_ethernet: bool  # RoCE; else InfiniBand
+    state: str  # "ACTIVE", "DOWN"
+    physical: str  # "LinkUp", "Disabled"
+    mbps: int  # 0: unknown
+    numa_node: int  # -1: unknown, or there is one only
+    lid: int
+    interface: str  # of RoCE, or ""
+    gids: list[RdmaGid]
+    why_not: str  # "" if it can be used, else the reason and the remedy
+
+class RdmaTrial(TypedDict):
+    gid: str  # "::ffff:10.0.0.2 (RoCE v2, index 1)"
+    gid_index: int
+    mtu_bytes: int  # of a packet's payload
+    interface: str
+    on_demand_paging: bool
+    why_no_connections: str  # "" if a queue pair can be made
+    why_no_memory: str  # "" if the card takes as much as a connection needs at least
+
+class PeerSpeed(TypedDict):
+    round_trip_us: float  # the median, of frames of 4 KiB
+    bytes_per_s: float  # of payload, each way at once, in frames of 1 MiB; by one connection
+
+class PeerRail(PeerSpeed):
+    own: str  # this machine's card
+    other: str  # address and card that answered
+    failure: str  # "" if it works, else at what step it failed and why
+
+class PeerReport(TypedDict):
+    host: str
+    tcp: PeerSpeed
+    why_no_rdma: str  # "": see `rails`
+    rdma_is_absent: bool  # `why_no_rdma` is no fault: there is no device, or nobody wants it
+    rails: list[PeerRail]  # one for each card of this machine
+
+def rdma_library() -> str:
+    """Why libibverbs cannot be used, or an empty text."""
+
+def rdma_ports() -> list[RdmaPort]:
+    """All RDMA ports of this machine, from sysfs."""
+
+def rdma_rails(config: NodeConfig, address: str) -> list[tuple[str, int]]:
+    """Devices and ports that a process uses that hands out `address`, in order; raises if there are none."""
+
+def try_rdma_port(config: NodeConfig, device: str, port: int, address: str) -> RdmaTrial:
+    """Opens it as a job does, and closes it; raises if it cannot be opened."""
+
+def check_peer(config: NodeConfig, address: str, peer: str) -> PeerReport:
+    """Whether the PeerListener at `peer` ("10.0.0.2:9000") can be reached by a process that hands out `address`.
+
+    Each step has `config.timeout_s`. Raises if the peer cannot be reached by TCP, or is no PeerListener.
+    """
+
+@final
+class PeerListener:
+    """Listens by TCP, and by RDMA where it works, and answers `check_peer` of other machines, on its own thread."""
+
+    def __init__(self, config: NodeConfig, address: str, port: int) -> None:
+        """`port` 0: any."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def why_no_rdma(self) -> str: ...
+    def next(self, timeout_s: float) -> str:
+        """Blocks until the next connection has ended, and says which; `byteps.errors.TimeoutError` if none has."""
 
 # --- Planning (csrc/protocol/placement.h, csrc/sim/scale_job.h). Speeds are those of network cards, in Mbit/s each way;
 # sites are the worker machines, then the servers.

@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BytePSError as error:
         print(f"byteps: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:  # `byteps env | head`
         sys.stderr.close()
         return 141

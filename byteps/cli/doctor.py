@@ -1,4 +1,7 @@
-"""`byteps doctor`: what this machine can do, and what is wrong with the settings. Exits with 1 if something is."""
+"""`byteps doctor`: what this machine can do, and what is wrong with the settings. Exits with 1 if something is.
+
+With --listen on one machine and --peer on another also whether they reach each other, by TCP and by RDMA.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ import platform
 import resource
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
+from byteps.cli import peer, rdma
+from byteps.cli.finding import Finding, State
 from byteps.cli.table import format_table
 from byteps.config import Config, process_environment
 from byteps.config_reader import Reader
@@ -23,28 +28,32 @@ _FEW_FILES = 1024  # a connection takes one, and a process has a few to every ot
 _FRAMEWORKS = ("numpy", "torch")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report."""
-
-    topic: str
-    state: Literal["ok", "note", "wrong"]
-    text: str
-
-
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("doctor", help="this machine's abilities, faults of the settings", description=__doc__)
     parser.add_argument("--json", action="store_true", help="for programs")
+    ends = parser.add_mutually_exclusive_group()
+    ends.add_argument("--listen", metavar="[HOST:]PORT", help="wait for the doctors of other machines")
+    ends.add_argument("--peer", metavar="HOST:PORT", help="check the way to a machine whose doctor listens there")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    findings = examine(process_environment())
+    environ = process_environment()
+    findings = examine(environ)
+    if arguments.peer and _is_usable(environ):
+        findings += peer.check(Config.parse(environ), arguments.peer)
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         print(format_table([(finding.topic, finding.state, finding.text) for finding in findings]))
-    return int(any(finding.state == "wrong" for finding in findings))
+    code = int(any(finding.state == "wrong" for finding in findings))
+    if arguments.listen and _is_usable(environ):
+        code |= peer.listen(Config.parse(environ), arguments.listen)
+    return code
+
+
+def _is_usable(environ: dict[str, str]) -> bool:
+    return not Reader(environ, Config.knobs()).faults
 
 
 def examine(environ: dict[str, str]) -> list[Finding]:
@@ -63,7 +72,7 @@ def _machine() -> Iterator[Finding]:
 
 def _limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    state: Literal["ok", "note"] = "note" if 0 <= soft < _FEW_FILES else "ok"
+    state: State = "note" if 0 <= soft < _FEW_FILES else "ok"
     advice = "" if state == "ok" else f": large jobs need more, such as ulimit -n {hard if hard > 0 else 65536}"
     yield Finding("open files", state, f"{soft if soft >= 0 else 'unlimited'}{advice}")
     try:
@@ -138,3 +147,4 @@ def _network(config: Config) -> Iterator[Finding]:
     else:
         advice = "counts as the mean of the others; BYTEPS_NIC_MBPS tells where machines differ"
         yield Finding("network card", "note", f"{interface}, speed unknown and not measured: {advice}")
+    yield from rdma.examine(config, address)

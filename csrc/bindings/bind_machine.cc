@@ -11,7 +11,9 @@
 #include "kernels/parallel.h"
 #include "kernels/sum.h"
 #include "node/host.h"
+#include "node/rdma.h"
 #include "transport/address.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace py = pybind11;
@@ -22,8 +24,11 @@ namespace {
 py::dict viable_transports() {
   py::dict result;
   const auto tcp = transport::make_tcp_transport({});
+  const auto shm = transport::make_shm_transport({});
   result["inproc"] = "";
+  result[shm->name()] = shm->viable().message();
   result[tcp->name()] = tcp->viable().message();
+  result["rdma"] = node::rdma_viable().message();
   return result;
 }
 

@@ -26,18 +26,6 @@ std::string log_prefix(const NodeConfig& config, int rank) {
   return config.role + (rank < 0 ? "" : " " + std::to_string(rank));
 }
 
-// Waits for `flag` through interruptions that `keep_waiting` shrugs off.
-Status wait_for(EventFlag& flag, TimeUs deadline_us, const KeepWaiting& keep_waiting) {
-  while (true) {
-    switch (flag.wait(deadline_us)) {
-      case EventFlag::Wake::kSet: return Status::ok();
-      case EventFlag::Wake::kTimeout: return deadline_exceeded("timed out");
-      case EventFlag::Wake::kInterrupted:
-        if (!keep_waiting()) return aborted("interrupted");
-    }
-  }
-}
-
 }  // namespace
 
 Node::Node(NodeConfig config) : config_(std::move(config)), names_log_(!log_is_named.exchange(true)) {

@@ -8,7 +8,6 @@
 // shards that are paired with it, and one control loop ("bps-control") for scheduler and client. Nothing else runs.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,6 +23,7 @@
 #include "node/nic_probe.h"
 #include "node/routes.h"
 #include "node/uplink.h"
+#include "node/waiting.h"
 #include "protocol/outbox.h"
 #include "protocol/pacing.h"
 #include "protocol/tree.h"
@@ -31,9 +31,6 @@
 #include "worker/worker.h"
 
 namespace byteps::node {
-
-// Called when a signal has interrupted a wait; false gives the wait up (with kAborted).
-using KeepWaiting = std::function<bool()>;
 
 class Node final : public cluster::ClientEvents, public summation::ShardEvents, public worker::WorkerEvents {
  public:

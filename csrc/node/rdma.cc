@@ -1,47 +1,94 @@
 #include "node/rdma.h"
 
 #include <utility>
-#include <vector>
 
+#include "base/slab.h"
 #include "node/host.h"
 #include "transport/rdma/rails.h"
 #include "transport/rdma/rdma_transport.h"
+#include "transport/rdma/ring.h"
+#include "transport/rdma/verbs_library.h"
 #include "transport/rdma/verbs_nic.h"
 
 namespace byteps::node {
 namespace {
 
-namespace rdma = transport::rdma;
+using transport::rdma::Access;
+using transport::rdma::choose_rails;
+using transport::rdma::Nic;
+using transport::rdma::open_verbs_nic;
+using transport::rdma::PortReport;
+using transport::rdma::report_ports;
+using transport::rdma::VerbsOptions;
 
-Result<std::vector<std::unique_ptr<rdma::Nic>>> open_nics(const NodeConfig& config, const std::string& ip) {
-  const std::vector<rdma::PortReport> ports = rdma::report_ports();
-  if (ports.empty() && config.transport == "auto") return unimplemented("this machine has no RDMA device");
-  const auto rails = rdma::choose_rails(
-      ports, {.devices = config.rdma_devices, .ip = ip, .numa_node = rdma::numa_node_of_process()});
-  if (!rails) return rails.status();
-  const rdma::VerbsOptions options{.gid_index = config.rdma_gid_index,
-                                   .traffic_class = config.rdma_traffic_class,
-                                   .service_level = config.rdma_service_level,
-                                   .timeout = config.rdma_timeout};
-  std::vector<std::unique_ptr<rdma::Nic>> nics;
-  for (const rdma::PortReport& rail : *rails) {
-    auto nic = rdma::open_verbs_nic({.device = rail.device, .port = rail.port, .ip = ip}, options);
-    if (!nic) return nic.status();
-    nics.push_back(std::move(*nic));
-  }
-  return nics;
+// The least that a connection takes: both halves of its ring.
+constexpr size_t kTrialBytes = 2 * transport::rdma::kRingBytes;
+
+VerbsOptions verbs_options(const NodeConfig& config) {
+  return {.gid_index = config.rdma_gid_index,
+          .traffic_class = config.rdma_traffic_class,
+          .service_level = config.rdma_service_level,
+          .timeout = config.rdma_timeout};
+}
+
+Status try_queue_pair(Nic& nic) {
+  const auto channel = nic.make_channel();
+  if (!channel) return channel.status();
+  return nic.make_queue_pair(**channel, nullptr, {}).status();
 }
 
 }  // namespace
 
-Result<std::unique_ptr<transport::Transport>> make_rdma(const NodeConfig& config, const std::string& ip) {
+Status rdma_viable() {
+  const std::vector<PortReport> ports = report_ports();
+  if (ports.empty()) return unimplemented("this machine has no RDMA device");
+  const auto library = transport::rdma::verbs_library();
+  return library ? choose_rails(ports, {}).status() : library.status();
+}
+
+Result<std::vector<PortReport>> choose_rdma_ports(const NodeConfig& config, const std::string& ip) {
+  return choose_rails(
+      report_ports(),
+      {.devices = config.rdma_devices, .ip = ip, .numa_node = transport::rdma::numa_node_of_process()});
+}
+
+Result<RdmaCards> open_rdma_cards(const NodeConfig& config, const std::string& ip) {
   if (config.transport == "tcp") return unimplemented("BYTEPS_TRANSPORT is tcp");
-  auto nics = open_nics(config, ip);
-  if (!nics) return nics.status();
+  if (config.transport == "auto" && report_ports().empty()) {
+    return unimplemented("this machine has no RDMA device");
+  }
+  const auto rails = choose_rdma_ports(config, ip);
+  if (!rails) return rails.status();
+  RdmaCards cards;
+  for (const PortReport& rail : *rails) {
+    auto nic = open_verbs_nic({.device = rail.device, .port = rail.port, .ip = ip}, verbs_options(config));
+    if (!nic) return nic.status();
+    cards.push_back(std::move(*nic));
+  }
+  return cards;
+}
+
+std::unique_ptr<transport::Transport> make_rdma(const NodeConfig& config, Result<RdmaCards> cards) {
   transport::RdmaOptions options;
   options.stream.credentials = {config.secret, config.job_id};
   options.spin_us = usable_cores() > 1 ? config.rdma_spin_us : 0;
-  return transport::make_rdma_transport(std::move(options), std::move(nics));
+  return transport::make_rdma_transport(std::move(options), std::move(cards));
+}
+
+Result<std::unique_ptr<transport::Transport>> make_rdma(const NodeConfig& config, const std::string& ip) {
+  auto cards = open_rdma_cards(config, ip);
+  if (!cards) return cards.status();
+  return make_rdma(config, std::move(cards));
+}
+
+Result<RdmaTrial> try_rdma_port(const NodeConfig& config, const std::string& device, int port,
+                                const std::string& ip) {
+  auto nic = open_verbs_nic({.device = device, .port = port, .ip = ip}, verbs_options(config));
+  if (!nic) return nic.status();
+  const Slab slab(kTrialBytes);
+  return RdmaTrial{.info = (*nic)->info(),
+                   .connections = try_queue_pair(**nic),
+                   .memory = (*nic)->register_memory(slab.bytes(), Access::kRemoteWrite).status()};
 }
 
 }  // namespace byteps::node

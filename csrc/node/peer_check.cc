@@ -1,0 +1,144 @@
+#include "node/peer_check.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "transport/tcp/tcp_transport.h"
+
+namespace byteps::node {
+namespace {
+
+using transport::Address;
+using transport::Connection;
+using transport::Transport;
+
+// What a loop hands to a thread that waits.
+template <typename T>
+struct Handover {
+  EventFlag done;
+  std::optional<Result<T>> result;
+
+  void put(Result<T> value) {
+    result.emplace(std::move(value));
+    done.set();
+  }
+};
+
+// Runs one step after the other; what is left of them ends with it, after the loop.
+class Steps {
+ public:
+  Steps(std::unique_ptr<transport::EventLoop> loop, TimeUs step_us, const KeepWaiting& keep_waiting)
+      : step_us_(step_us), keep_waiting_(keep_waiting), loop_(std::move(loop)) {}
+  ~Steps() { loop_->stop(); }
+
+  Result<PeerRun*> connect(Transport& transport, const Address& address);
+  Result<PeerRun::Outcome> run(PeerRun& run, bool asks_for_facts);
+
+ private:
+  template <typename T>
+  std::shared_ptr<Handover<T>> make_handover() {
+    auto handover = std::make_shared<Handover<T>>();
+    held_.push_back(handover);
+    return handover;
+  }
+  template <typename T>
+  Result<T> wait(Handover<T>& handover, const char* what) {
+    // Steps have deadlines of their own; this one is for a loop that is stuck.
+    const Status status = wait_for(handover.done, now_us() + 2 * step_us_, keep_waiting_);
+    if (!status) return status.with_context(what);
+    return std::move(*handover.result);
+  }
+
+  const TimeUs step_us_;
+  const KeepWaiting& keep_waiting_;
+  const std::unique_ptr<transport::EventLoop> loop_;
+  // After an interrupted wait a connection may still be put into one: it does not end before the loop has.
+  std::vector<std::shared_ptr<void>> held_;
+  std::vector<std::unique_ptr<PeerRun>> runs_;
+};
+
+Result<PeerRun*> Steps::connect(Transport& transport, const Address& address) {
+  const auto handover = make_handover<std::unique_ptr<Connection>>();
+  loop_->post([this, &transport, address, handover] {
+    transport.connect(*loop_, address, now_us() + step_us_,
+                      [handover](auto connection) { handover->put(std::move(connection)); });
+  });
+  auto connection = wait(*handover, "connecting");
+  if (!connection) return connection.status();
+  runs_.push_back(std::make_unique<PeerRun>(std::move(*connection)));
+  return runs_.back().get();
+}
+
+Result<PeerRun::Outcome> Steps::run(PeerRun& run, bool asks_for_facts) {
+  const auto handover = make_handover<PeerRun::Outcome>();
+  loop_->post([this, &run, asks_for_facts, handover] {
+    run.start(asks_for_facts, now_us() + step_us_,
+              [handover](auto outcome) { handover->put(std::move(outcome)); });
+  });
+  auto outcome = wait(*handover, "measuring");
+  loop_->post([&run] { run.close(); });
+  return outcome;
+}
+
+PeerRail check_rail(Steps& steps, Transport& rdma, const Address& address, std::string own) {
+  PeerRail rail{.own = std::move(own), .other = "", .status = {}, .speed = {}};
+  const auto run = steps.connect(rdma, address);
+  if (!run) {
+    rail.status = run.status().with_context("introduction");
+    return rail;
+  }
+  rail.other = (*run)->peer();
+  const auto outcome = steps.run(**run, false);
+  rail.status = outcome.status().with_context("frames");
+  if (outcome) rail.speed = outcome->speed;
+  return rail;
+}
+
+std::vector<std::string> names_of(const Result<RdmaCards>& cards) {
+  std::vector<std::string> names;
+  if (!cards) return names;
+  for (const auto& card : *cards) names.push_back(card->info().to_string() + ", " + card->info().gid_text);
+  return names;
+}
+
+Status why_not_tried(const Transport& rdma, const PeerFacts& facts) {
+  BPS_RETURN_IF_ERROR(rdma.viable());
+  if (!facts.rdma_address.empty()) return Status::ok();
+  const std::string why = facts.host + " has no RDMA: " + facts.why_no_rdma;
+  return facts.has_no_rdma_device ? unimplemented(why) : unavailable(why);
+}
+
+}  // namespace
+
+Result<PeerReport> check_peer(const NodeConfig& config, const Address& peer, Result<RdmaCards> cards,
+                              TimeUs step_us, const KeepWaiting& keep_waiting) {
+  transport::TcpOptions tcp_options;
+  tcp_options.credentials = {config.secret, config.job_id};
+  const auto tcp = transport::make_tcp_transport(std::move(tcp_options));
+  const std::vector<std::string> own_cards = names_of(cards);
+  const auto rdma = make_rdma(config, std::move(cards));
+  auto loop = transport::EventLoop::create("bps-doctor");
+  if (!loop) return loop.status();
+  Steps steps(std::move(*loop), step_us, keep_waiting);
+
+  const auto run = steps.connect(*tcp, peer);
+  if (!run) return run.status();
+  auto outcome = steps.run(**run, true);
+  if (!outcome) return outcome.status();
+  auto facts = decode_peer_facts(outcome->facts);
+  if (!facts) return facts.status().with_context((*run)->peer());
+  PeerReport report{
+      .facts = *facts, .tcp = outcome->speed, .rdma = why_not_tried(*rdma, *facts), .rails = {}};
+  if (!report.rdma) return report;
+  const auto address = transport::parse_address(facts->rdma_address);
+  if (!address) return address.status().with_context((*run)->peer());
+  // Connections take the cards in turn.
+  for (const std::string& own : own_cards) {
+    report.rails.push_back(check_rail(steps, *rdma, *address, own));
+    if (report.rails.back().status.code() == StatusCode::kAborted) return report.rails.back().status;
+  }
+  return report;
+}
+
+}  // namespace byteps::node

@@ -1,0 +1,140 @@
+#include "node/peer_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "node/peer_frames.h"
+
+namespace byteps::node {
+
+using transport::Arrival;
+using transport::Connection;
+using transport::Landing;
+
+namespace {
+
+constexpr size_t kSlots = 4;  // frames of 1 MiB under way
+constexpr size_t kSlotBytes = kMaxPeerEchoBytes;
+constexpr size_t kSmallBytes = 4096;
+constexpr size_t kRoundTrips = 32;
+constexpr size_t kLeastBulkFrames = 2 * kSlots;  // these are looked at as a whole
+constexpr TimeUs kBulkUs = 300'000;
+
+void fill(MutableBytes memory) {
+  std::minstd_rand random(1);  // looks like nothing else
+  for (std::byte& byte : memory) byte = static_cast<std::byte>(random() >> 8);
+}
+
+}  // namespace
+
+PeerRun::PeerRun(std::unique_ptr<Connection> connection)
+    : memory_(2 * kSlots * kSlotBytes), connection_(std::move(connection)) {
+  fill(memory_.bytes().first(kSlots * kSlotBytes));
+}
+
+void PeerRun::start(bool asks_for_facts, TimeUs deadline_us, Done done) {
+  done_ = std::move(done);
+  deadline_ = connection_->loop().run_at(deadline_us, [this] {
+    finish(deadline_exceeded(peer() + ": " + std::to_string(round_trips_us_.size()) + " small and " +
+                             std::to_string(bulk_frames_) +
+                             " large frames have come back, then nothing more"));
+  });
+  connection_->start(this);
+  if (asks_for_facts) {
+    connection_->send(as_bytes(kPeerAsk), {}, nullptr);
+  } else {
+    send(0, kSmallBytes);
+  }
+}
+
+MutableBytes PeerRun::out(size_t slot, size_t bytes) const {
+  return memory_.bytes().subspan(slot * kSlotBytes, bytes);
+}
+
+MutableBytes PeerRun::in(size_t slot, size_t bytes) const {
+  return memory_.bytes().subspan((kSlots + slot) * kSlotBytes, bytes);
+}
+
+void PeerRun::send(size_t slot, size_t bytes) {
+  const MutableBytes answer = in(slot, bytes);
+  const bool checks_all = bulk_frames_ < kLeastBulkFrames;
+  std::memset(answer.data(), 0, checks_all ? bytes : kSmallBytes);
+  under_way_.push_back({slot, bytes, now_us()});
+  connection_->send(as_bytes(kPeerEcho), {.data = out(slot, bytes), .reply_space = answer, .place = slot + 1},
+                    nullptr);
+}
+
+Result<Landing> PeerRun::on_head(Connection&, const Arrival& arrival) {
+  if (as_text(arrival.head) == kPeerTell && arrival.payload_bytes <= kMaxPeerFactsBytes) {
+    facts_.resize(arrival.payload_bytes);
+    return Landing::into(std::as_writable_bytes(std::span(facts_)));
+  }
+  if (as_text(arrival.head) == kPeerEcho && !under_way_.empty() &&
+      arrival.payload_bytes == under_way_.front().bytes) {
+    return Landing::into(in(under_way_.front().slot, arrival.payload_bytes));
+  }
+  return data_loss(peer() + ": expected the answer of a doctor of this version of byteps, got " +
+                   std::to_string(arrival.payload_bytes) + " bytes of something else");
+}
+
+Status PeerRun::on_frame(Connection& connection, const Arrival& arrival, Bytes payload) {
+  if (arrival.loan != transport::kNoLoan) connection.give_back(arrival.loan);
+  if (as_text(arrival.head) != kPeerTell) return on_echo(payload);
+  send(0, kSmallBytes);
+  return Status::ok();
+}
+
+Status PeerRun::check_echo(const Sent& sent, Bytes payload) const {
+  const size_t looked_at = bulk_frames_ < kLeastBulkFrames ? sent.bytes : kSmallBytes;
+  if (payload.size() == sent.bytes &&
+      std::memcmp(payload.data(), out(sent.slot, sent.bytes).data(), looked_at) == 0) {
+    return Status::ok();
+  }
+  return data_loss(peer() + ": what has come back is not what was sent: " + std::to_string(payload.size()) +
+                   " bytes, after " + std::to_string(round_trips_us_.size()) + " small and " +
+                   std::to_string(bulk_frames_) + " large frames");
+}
+
+Status PeerRun::on_echo(Bytes payload) {
+  if (under_way_.empty()) return data_loss(peer() + ": an answer to nothing");
+  const Sent sent = under_way_.front();
+  BPS_RETURN_IF_ERROR(check_echo(sent, payload));
+  under_way_.pop_front();
+  if (bulk_began_us_ > 0) {
+    on_bulk_echo(sent);
+    return Status::ok();
+  }
+  round_trips_us_.push_back(now_us() - sent.at_us);
+  if (round_trips_us_.size() < kRoundTrips) {
+    send(0, kSmallBytes);
+    return Status::ok();
+  }
+  bulk_began_us_ = now_us();
+  for (size_t slot = 0; slot < kSlots; ++slot) send(slot, kSlotBytes);
+  return Status::ok();
+}
+
+void PeerRun::on_bulk_echo(const Sent& sent) {
+  ++bulk_frames_;
+  const TimeUs took_us = std::max<TimeUs>(now_us() - bulk_began_us_, 1);
+  if (bulk_frames_ < kLeastBulkFrames || took_us < kBulkUs) return send(sent.slot, sent.bytes);
+  std::nth_element(round_trips_us_.begin(), round_trips_us_.begin() + kRoundTrips / 2, round_trips_us_.end());
+  const double bulk_bytes = static_cast<double>(bulk_frames_) * kSlotBytes;
+  finish(Outcome{facts_,
+                 {.round_trip_us = static_cast<double>(round_trips_us_[kRoundTrips / 2]),
+                  .bytes_per_s = bulk_bytes * 1e6 / static_cast<double>(took_us)}});
+}
+
+void PeerRun::on_closed(Connection&, const Status& why) {
+  finish(why ? unavailable(peer() + ": closed by the other end") : why);
+}
+
+void PeerRun::finish(Result<Outcome> outcome) {
+  if (!done_) return;
+  connection_->loop().cancel(std::exchange(deadline_, 0));
+  std::exchange(done_, nullptr)(std::move(outcome));
+}
+
+}  // namespace byteps::node
