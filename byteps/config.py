@@ -153,7 +153,7 @@ class Config:
         18,
         "BYTEPS_RDMA_TIMEOUT",
         parse=integer(1, 31),
-        doc="N: an RDMA packet without an answer is sent again after 4.096 us x 2^N, seven times; cards may take up to "
+        doc="N: an RDMA packet without an answer is sent again after 4.096 us x 2^N, six times; cards may take up to "
         "four times as long.",
     )
     rdma_spin_us: int = knob(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.job import Process, job_environment
-from support.torch_process import TorchProcess
+from support.torch_process import Nursery, TorchProcess
 
 RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
 RAISED = 3  # exit code of a rank program whose plan ended with an exception of byteps
@@ -34,7 +34,7 @@ class Member:
     """One process of a job: "rank 1", "server 0" or "scheduler"."""
 
     def __init__(
-        self, name: str, command: list[str | Path], env: Mapping[str, str], folder: Path, nursery: int | None = None
+        self, name: str, command: list[str | Path], env: Mapping[str, str], folder: Path, nursery: Nursery | None = None
     ) -> None:
         self.name = name
         self._log = folder / f"{name.replace(' ', '')}.log"
@@ -121,6 +121,7 @@ class Cluster:
         *,
         hosted: bool = False,
         env: Mapping[str, str] | None = None,
+        nursery: Nursery | None = None,
     ) -> None:
         """A job without processes.
 
@@ -130,9 +131,11 @@ class Cluster:
             servers: processes.
             hosted: rank 0 is the scheduler too; else it is a process of its own.
             env: added to the environment of all.
+            nursery: all start from it as TorchProcess.
         """
         self.members: dict[str, Member] = {}
         self._folder = folder
+        self._nursery = nursery
         # Bound and not listening: the system gives this port to nobody else, and the scheduler can listen there.
         self._port_holder = socket.socket()
         self._port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -177,7 +180,7 @@ class Cluster:
             uses_torch: start it as TorchProcess; without `before`.
         """
         own = {"DMLC_WORKER_ID": str(rank), "BYTEPS_LOCAL_RANK": "0"}
-        nursery = rank % 2 if uses_torch else None
+        nursery = Nursery(rank % 2) if uses_torch else None
         return self._start(f"rank {rank}", [program, *plan], own | dict(env or {}), before, nursery)
 
     def start_server(self, number: int = 0) -> Member:
@@ -198,9 +201,10 @@ class Cluster:
         arguments: list[str | Path],
         own: Mapping[str, str],
         before: Sequence[str | Path] = (),
-        nursery: int | None = None,
+        nursery: Nursery | None = None,
     ) -> Member:
         command = [*before, sys.executable, *arguments]
+        nursery = nursery or (None if before else self._nursery)
         self.members[name] = Member(name, command, self.env | own, self._folder, nursery)
         return self.members[name]
 

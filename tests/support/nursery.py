@@ -1,6 +1,6 @@
-"""Starts Python programs by fork from a process that has imported PyTorch, which takes longer than most tests.
+"""Starts Python programs by fork from a process that has imported what they use, if that takes longer than most tests.
 
-    python nursery.py FD
+    python nursery.py FD MODULE...
 
 Each message on the socket FD is one program: JSON, with the files that it gets as descriptors. The answer is its pid.
 `support.torch_process` is the other end.
@@ -9,6 +9,7 @@ Each message on the socket FD is one program: JSON, with the files that it gets 
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import os
 import runpy
@@ -18,15 +19,14 @@ import types
 from pathlib import Path
 from typing import Any
 
-import torch._dynamo
-import torch.distributed.fsdp  # noqa: F401
-
 MESSAGE_BYTES = 1 << 17
 HIGH_FD = 500  # beyond all that a program is told to find
 
 
 def main() -> list[str] | None:
     """Serves; returns once in each program, with its command, and None when nobody asks any more."""
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
     threads = sum(1 for _ in Path("/proc/self/task").iterdir())
     assert threads == 1, f"{threads} threads: a fork would lose all but one"
     connection = socket.socket(fileno=int(sys.argv[1]))

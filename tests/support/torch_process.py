@@ -1,4 +1,7 @@
-"""Python programs that use PyTorch, started without importing it anew: as subprocess.Popen, and many times as fast."""
+"""Python programs that use PyTorch or other modules that take long to import, started without importing them anew.
+
+As subprocess.Popen, and many times as fast.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.01
+
+
+@dataclass(frozen=True)
+class Nursery:
+    """What processes are forked from; the first one starts it."""
+
+    number: int = 0
+    imports: tuple[str, ...] = ("torch._dynamo", "torch.distributed.fsdp")  # which start no threads
 
 
 class TorchProcess:
@@ -36,7 +48,7 @@ class TorchProcess:
         folder: Path | None = None,
         files: Sequence[int] = (),
         has_stdin: bool = False,
-        nursery: int = 0,
+        nursery: Nursery = Nursery(),
     ) -> None:
         """Starts `python *command`.
 
@@ -47,7 +59,7 @@ class TorchProcess:
             folder: to run in; None: this process's.
             files: descriptors that it finds under the same numbers.
             has_stdin: `stdin` is a pipe to it; else it reads nothing.
-            nursery: those of the same number share a hash seed. Ranks of a job should not.
+            nursery: those of the same share a hash seed. Ranks of a job should not.
         """
         self.returncode: int | None = None
         self.stdin: IO[bytes] | None = None
@@ -93,7 +105,7 @@ class TorchProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _ask(nursery: int, python_path: str, request: bytes, files: list[int]) -> int:
+def _ask(nursery: Nursery, python_path: str, request: bytes, files: list[int]) -> int:
     """The pid of a new process."""
     connection = _nursery(nursery, python_path)
     # The process between the nursery and the new one has ended when the answer comes. Until then orphans are ours.
@@ -109,12 +121,12 @@ def _ask(nursery: int, python_path: str, request: bytes, files: list[int]) -> in
 
 
 @functools.cache
-def _nursery(_number: int, python_path: str) -> socket.socket:
+def _nursery(nursery: Nursery, python_path: str) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
     env.pop("PYTHONHASHSEED", None)
     process = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("nursery.py"), str(theirs.fileno())],
+        [sys.executable, Path(__file__).with_name("nursery.py"), str(theirs.fileno()), *nursery.imports],
         env=env,
         stdin=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <random>
 
+#include "transport/rdma/gid.h"
+
 namespace byteps::transport::rdma {
 namespace {
 
@@ -148,7 +150,14 @@ Status VerbsQueuePair::connect(const QueuePairAddress& other) {
     return data_loss(name() + ": the other end's packets carry " + std::to_string(other.mtu_bytes) +
                      " bytes: expected 256, 512, 1024, 2048 or 4096");
   }
-  BPS_RETURN_IF_ERROR(make_ready_to_receive(other, *path_mtu));
+  const Status ready = make_ready_to_receive(other, *path_mtu);
+  // Here the kernel looks for a way, and says no more of one that there is not than that it is invalid.
+  if (!ready && info_.is_ethernet) {
+    return unavailable(ready.message() + ": check that there is a way from " + to_text(info_.gid) + " to " +
+                       to_text(other.gid) +
+                       ": the same network, GIDs of the same kind (BYTEPS_RDMA_GID_INDEX)");
+  }
+  BPS_RETURN_IF_ERROR(ready);
   return make_ready_to_send();
 }
 

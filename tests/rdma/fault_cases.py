@@ -1,0 +1,115 @@
+"""In the guest: what becomes of a job by RDMA when something breaks while it sums."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from rdma.pair import PATIENCE_S, PairJob, ip, losing
+
+# Of a rank whose connection has failed: it waits so long for a better reason.
+QUICK = {"BYTEPS_TIMEOUT_S": "5"}
+# 0.27 s, six times: it gives up after some seconds. And packets of a busy guest are sent again for nothing, which does
+# no harm.
+IMPATIENT = QUICK | {"BYTEPS_RDMA_TIMEOUT": "16"}
+KILLED = ("ended without leaving", "lost its connection")
+
+
+def start(job: PairJob) -> None:
+    """All of them, up to where steps follow one another."""
+    job.start_all("init", "steps")
+    check_goes_on(job)
+
+
+def steps_of(job: PairJob) -> list[int]:
+    return [member.output.count("did step") for member in job.ranks()]
+
+
+def check_goes_on(job: PairJob) -> None:
+    """Every rank does two more steps at least, of which the second is begun after now. Ranks check the sums."""
+    for member, done in zip(job.ranks(), steps_of(job), strict=True):
+        member.wait_for("did step", done + 2)
+
+
+def check_all_raise(job: PairJob, *parts: str, but: str = "") -> None:
+    """Every rank raises PeerLostError with all parts, and every server ends, too."""
+    for member in job.members.values():
+        if member.name == but:
+            continue
+        if member.name.startswith("rank"):
+            member.check_raised("PeerLostError", *parts, deadline_s=PATIENCE_S)
+        else:
+            assert member.end(PATIENCE_S) == 1, job.describe()
+
+
+def check_kill(folder: Path, victim: str) -> None:
+    with PairJob(folder) as job:
+        start(job)
+        job[victim].kill()
+        killed_s = time.monotonic()
+        check_all_raise(job, f"{victim} (host ", f"pid {job[victim].pid})", but=victim)
+        waited_s = [member.raised().at_s - killed_s for member in job.ranks() if member.name != victim]
+        limit_s = float(job.env["BYTEPS_TIMEOUT_S"])
+        assert max(waited_s) < limit_s, f"not told, but found out by silence: {waited_s}"
+
+
+def case_a_killed_rank(folder: Path) -> None:
+    check_kill(folder, "rank 1")
+
+
+def case_a_killed_server(folder: Path) -> None:
+    check_kill(folder, "server 1")
+
+
+def case_packets_lost_for_seconds(folder: Path) -> None:
+    with PairJob(folder, env={"BYTEPS_RDMA_TIMEOUT": "18"}) as job:
+        start(job)
+        with losing():
+            before = steps_of(job)
+            time.sleep(3)
+            # What has come in time ends a step, and one may have ended that was not told of.
+            assert all(now <= then + 2 for now, then in zip(steps_of(job), before, strict=True)), job.describe()
+        check_goes_on(job)
+        assert not job.lines("raised"), job.describe()
+
+
+def case_packets_lost_for_ever(folder: Path) -> None:
+    with PairJob(folder, env=IMPATIENT) as job:
+        start(job)
+        with losing():
+            check_all_raise(job, "1 (host ", "lost its connection to")
+            print(*job.lines("retry counter"), sep="\n")
+
+
+def case_the_link_goes_down(folder: Path) -> None:
+    """For longer than the kernel keeps the way: Soft-RoCE gives up at once, and there is no other way than to end."""
+    with PairJob(folder, env=IMPATIENT) as job:
+        start(job)
+        ip("link", "set", "veth1", "down")
+        try:
+            check_all_raise(job, "1 (host ", "lost its connection to")
+            assert len(job.lines("rxe1 port 1 is down")) == 2, job.describe()  # of the two that use it
+        finally:
+            ip("link", "set", "veth1", "up")
+            ip("route", "replace", "10.77.0.2", "dev", "veth0", "src", "10.77.0.1", "table", "100")
+            ip("route", "replace", "10.77.0.1", "dev", "veth1", "src", "10.77.0.2", "table", "101")
+
+
+def case_the_device_is_removed(folder: Path) -> None:
+    """Soft-RoCE waits until nobody uses it any more: the job goes on, and with its end the device goes."""
+    with PairJob(folder) as job:
+        start(job)
+        removal = subprocess.Popen(["rdma", "link", "delete", "rxe1"])
+        try:
+            check_goes_on(job)
+            check_goes_on(job)
+            assert removal.poll() is None
+            for member in job.members.values():
+                member.kill()
+            assert removal.wait(PATIENCE_S) == 0
+            assert not Path("/sys/class/infiniband/rxe1").exists()
+        finally:
+            removal.kill()
+            removal.wait()
+    subprocess.run(["rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "veth1"], check=True, timeout=PATIENCE_S)

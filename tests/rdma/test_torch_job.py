@@ -1,0 +1,21 @@
+"""Training by RDMA in the virtual machine."""
+
+from __future__ import annotations
+
+import pytest
+from rdma import image
+from rdma.machine import TEST_LIMIT_S
+from rdma.vm_cases import VmCases
+
+IMPOSSIBLE = image.why_impossible()
+pytestmark = [
+    pytest.mark.skipif(IMPOSSIBLE is not None, reason=f"no virtual machine here: {IMPOSSIBLE}"),
+    pytest.mark.timeout(TEST_LIMIT_S),
+]
+
+CASES = VmCases("rdma.torch_cases", memory_mib=3000, limit_s=400.0)
+
+
+@CASES.each
+def test_case(case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    CASES.check(case, tmp_path_factory)
