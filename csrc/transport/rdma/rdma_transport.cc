@@ -147,7 +147,8 @@ Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const A
       const auto accepted = weak.lock();
       if (!accepted) return;  // the listener has gone
       if (connection) return (*accepted)(std::move(*connection));
-      BPS_LOG(kWarning) << "RDMA: dropped " << peer << ": " << connection.status().message();
+      // Whoever tried says more, and goes another way.
+      BPS_LOG(kInfo) << "RDMA: " << peer << " came to nothing: " << connection.status().message();
     };
     const auto meeting = std::make_shared<Meeting>(std::move(tcp), options, done);
     meeting->begin(now_us() + timeout_us)

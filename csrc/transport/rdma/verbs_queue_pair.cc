@@ -12,6 +12,8 @@
 namespace byteps::transport::rdma {
 namespace {
 
+constexpr int kRetryExceeded = 12;  // IBV_WC_RETRY_EXC_ERR
+
 constexpr size_t kBatch = 32;         // requests made on the stack at a time
 constexpr uint8_t kHopLimit = 64;     // of RoCE v2's IP packets
 constexpr uint8_t kMinRnrTimer = 12;  // 0.64 ms, until a sender tries again that found this end not ready
@@ -274,7 +276,10 @@ Status VerbsQueuePair::arm() {
 }
 
 std::string VerbsQueuePair::describe(int status) const {
-  return std::string(device_.verbs.wc_status_str(status)) + " (" + std::to_string(status) + ")";
+  const std::string text =
+      std::string(device_.verbs.wc_status_str(status)) + " (" + std::to_string(status) + ")";
+  if (status != kRetryExceeded) return text;
+  return text + ": the other machine, its card or the network between them does not answer";
 }
 
 void VerbsQueuePair::fail() {
