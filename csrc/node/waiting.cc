@@ -3,6 +3,8 @@
 namespace byteps::node {
 
 Status wait_for(EventFlag& flag, TimeUs deadline_us, const KeepWaiting& keep_waiting) {
+  // Also of a signal that came before this: it interrupts nothing any more.
+  if (!keep_waiting()) return aborted("interrupted");
   while (true) {
     switch (flag.wait(deadline_us)) {
       case EventFlag::Wake::kSet: return Status::ok();

@@ -61,7 +61,7 @@ def ran(share: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Comp
         "fails": shell("echo good; echo bad >&2; exit 7"),
         "is_killed": shell("kill -SEGV $$"),
         "tells": [sys.executable, "-c", "import os; print(os.getcwd(), os.environ['COLOUR'], os.getuid())"],
-        "writes_to_tree": shell(f"echo x >{ROOT}/written-by-guest"),
+        "writes_to_tree": shell("echo x >/usr/written-by-guest"),
         "writes_to_tmp": shell("echo x >/tmp/written-by-guest && cat /tmp/written-by-guest"),
         "writes_to_share": shell(f"mkdir {share}/new && cp {share}/given {share}/new/taken"),
         "devices": ["ibv_devinfo", "-v"],
@@ -85,7 +85,7 @@ def test_a_command_has_the_callers_environment_and_folder(ran: dict[str, Complet
 
 def test_files_are_written_to_shares_only(ran: dict[str, Completed], share: Path) -> None:
     assert "Read-only file system" in ran["writes_to_tree"].stderr
-    assert not (ROOT / "written-by-guest").exists()
+    assert not Path("/usr/written-by-guest").exists()
     assert ran["writes_to_tmp"] == Completed(0, "x\n", "")
     assert not Path("/tmp/written-by-guest").exists()
     assert ran["writes_to_share"].status == 0, ran["writes_to_share"].describe()

@@ -20,7 +20,7 @@ CLUSTER = 2  # level
 
 _GREETING = b"BPS\x01"
 _MAGIC = b"BPF\x01"
-_VERSION = 3
+_VERSION = 4
 _PATIENCE_S = 20
 
 
@@ -67,7 +67,7 @@ def text(value: str) -> bytes:
 
 def join(rank: int, workers: int, servers: int) -> bytes:
     node = struct.pack("<BiiiQ", 1, rank, 0, 1, os.getpid()) + text("intruder") + text("its machine")
-    addresses = struct.pack("<II", 1000, 1) + text("127.0.0.1:9") + struct.pack("<I", 0)  # speed, TCP, local ones
+    addresses = struct.pack("<II", 1000, 1) + text("127.0.0.1:9") + struct.pack("<II", 0, 0)  # speed, TCP, local, RDMA
     return control(JOIN, node + addresses + struct.pack("<II", workers, servers))
 
 

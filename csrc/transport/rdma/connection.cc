@@ -135,7 +135,9 @@ Result<size_t> RdmaConnection::poll() {
 Status RdmaConnection::on_completion(const Completion& completion) {
   if (!completion.ok()) {
     BPS_RETURN_IF_ERROR(nic_loop_->state().with_context(peer_));
-    return unavailable(peer_ + ": RDMA failed: " + queue_pair_->describe(completion.status));
+    const std::string reason = queue_pair_->describe(completion.status);
+    if (!introduced_) return unavailable(peer_ + ": " + kNoWayByRdma + " (" + reason + ")");
+    return unavailable(peer_ + ": RDMA failed: " + reason);
   }
   if (completion.kind == Completion::Kind::kWritten) {
     outgoing_->on_written(completion.id);

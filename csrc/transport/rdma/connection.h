@@ -18,6 +18,12 @@
 
 namespace byteps::transport::rdma {
 
+// What to say where TCP works and RDMA does not.
+inline constexpr const char* kNoWayByRdma =
+    "no answer by RDMA, though there is one by TCP: check that the two network cards reach each other: the "
+    "same network, "
+    "GIDs of the same kind (BYTEPS_RDMA_GID_INDEX), UDP port 4791 not filtered (RoCE v2)";
+
 struct ConnectionOptions {
   uint64_t max_payload_bytes = uint64_t{1} << 30;
   // How long to look for completions before sleeping, at most, and only where they have been coming faster than that.

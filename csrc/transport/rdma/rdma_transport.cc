@@ -65,11 +65,7 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
 
   RdmaConnection& begin(TimeUs deadline_us) {
     deadline_ = loop_.run_at(deadline_us, [self = shared_from_this()] {
-      self->finish(unavailable(
-          self->connection_->peer() +
-          ": no answer by RDMA, though there is one by TCP: check that the two network cards reach "
-          "each other: the same network, GIDs of the same kind (BYTEPS_RDMA_GID_INDEX), UDP port "
-          "4791 not filtered (RoCE v2)"));
+      self->finish(unavailable(self->connection_->peer() + ": " + rdma::kNoWayByRdma));
     });
     return *connection_;
   }

@@ -188,7 +188,8 @@ TEST_F(RdmaDevice, AnEndThatIsNobodyIsGivenUp) {
   ASSERT_TRUE(end(0).queue_pair->connect(nobody));
   ASSERT_TRUE(end(0).queue_pair->post({{end(0).write(64, end(1), 1)}}));
   const Completion failed = end(0).wait();
-  EXPECT_EQ(end(0).queue_pair->describe(failed.status), "transport retry counter exceeded (12)");
+  const std::string text = end(0).queue_pair->describe(failed.status);
+  EXPECT_TRUE(text.starts_with("transport retry counter exceeded (12): ")) << text;
 }
 
 TEST_F(RdmaDevice, AnEndThatPostedNoArrivalIsAnErrorInBoundedTime) {
