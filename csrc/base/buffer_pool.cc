@@ -4,10 +4,11 @@
 #include <bit>
 #include <utility>
 
+#include "base/numbers.h"
+
 namespace byteps {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
 // A slab is as large as all before it together: few for those who need much, and no more than twice what is needed.
 constexpr size_t kFirstSlabBytes = size_t{1} << 20;
 constexpr size_t kLargestSlabBytes = size_t{64} << 20;
@@ -55,7 +56,7 @@ BufferPool::Buffer BufferPool::acquire(size_t size_bytes) {
 }
 
 std::byte* BufferPool::cut(size_t bytes) {
-  bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;  // the next one begins at a page, too
+  bytes = round_up(bytes, kPageBytes);  // the next one begins at a page, too
   if (uncut_.size() < bytes) {
     const size_t slab_bytes = std::clamp(reserved_bytes_, kFirstSlabBytes, kLargestSlabBytes);
     slabs_.push_back(std::make_unique<Slab>(std::max(bytes, slab_bytes)));

@@ -7,11 +7,11 @@
 #include <set>
 
 #include "base/annotations.h"
+#include "base/numbers.h"
 
 namespace byteps {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 // All slabs of the process, by where they begin: memory is the process's, too.
@@ -26,8 +26,6 @@ Registry& registry() {
   static Registry* const instance = new Registry;  // slabs may go after static objects
   return *instance;
 }
-
-size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Begins at a multiple of `alignment`: more is mapped, and the ends given back.
 MutableBytes map_aligned(size_t bytes, size_t alignment) {

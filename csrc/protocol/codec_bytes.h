@@ -15,22 +15,10 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/numbers.h"
 #include "base/status.h"
 
 namespace byteps::protocol {
-
-template <std::integral T>
-void store_number(std::byte* to, T value) {
-  auto bits = static_cast<std::make_unsigned_t<T>>(value);
-  for (size_t i = 0; i < sizeof(T); ++i) to[i] = static_cast<std::byte>(uint64_t{bits} >> (8 * i));
-}
-
-template <std::integral T>
-T load_number(const std::byte* from) {
-  uint64_t bits = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) bits |= uint64_t{static_cast<uint8_t>(from[i])} << (8 * i);
-  return static_cast<T>(bits);
-}
 
 // The first `max_bytes` of `text`, or a few less where that would split a character of UTF-8.
 inline std::string_view cut_text(std::string_view text, size_t max_bytes) {

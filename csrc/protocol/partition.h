@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/numbers.h"
 #include "base/status.h"
 #include "protocol/placement.h"
 
 namespace byteps::protocol {
-
-inline constexpr uint64_t kPageBytes = 4096;
 
 // `bytes` in pieces of `partition_bytes` each, but for the last, which has the rest. Never zero pieces: a tensor
 // without elements has one empty partition.

@@ -3,16 +3,9 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/numbers.h"
 
 namespace byteps::transport {
-namespace {
-
-size_t round_up(size_t bytes) {
-  return (bytes + Slots::kAlignBytes - 1) / Slots::kAlignBytes * Slots::kAlignBytes;
-}
-
-}  // namespace
-
 Slots::Slots(size_t capacity_bytes) {
   const size_t usable_bytes = capacity_bytes / kAlignBytes * kAlignBytes;
   if (usable_bytes > 0) free_.push_back({0, usable_bytes});
@@ -20,7 +13,7 @@ Slots::Slots(size_t capacity_bytes) {
 
 std::optional<size_t> Slots::take(size_t bytes) {
   BPS_CHECK(bytes > 0) << "a slot of no bytes";
-  const size_t wanted = round_up(bytes);
+  const size_t wanted = round_up(bytes, kAlignBytes);
   const auto fits = [wanted](const Range& range) { return range.end - range.begin >= wanted; };
   const auto found = std::find_if(free_.begin(), free_.end(), fits);
   if (found == free_.end()) return std::nullopt;
@@ -31,7 +24,7 @@ std::optional<size_t> Slots::take(size_t bytes) {
 }
 
 void Slots::put_back(size_t offset, size_t bytes) {
-  Range range{offset, offset + round_up(bytes)};
+  Range range{offset, offset + round_up(bytes, kAlignBytes)};
   auto next = std::lower_bound(free_.begin(), free_.end(), offset,
                                [](const Range& each, size_t at) { return each.begin < at; });
   BPS_CHECK(next == free_.end() || range.end <= next->begin) << "put back twice: " << offset;

@@ -4,15 +4,14 @@
 #include <new>
 #include <utility>
 
+#include "base/numbers.h"
+
 namespace byteps::transport::rdma {
 namespace {
 
 // As large as all before together: few regions, and at most twice the memory that is needed.
 constexpr size_t kFirstSlabBytes = size_t{1} << 20;
 constexpr size_t kLargestSlabBytes = size_t{256} << 20;
-constexpr size_t kPageBytes = 4096;
-
-size_t whole_pages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 }  // namespace
 
@@ -36,7 +35,7 @@ Arena::Piece& Arena::Piece::operator=(Piece&& other) noexcept {
 Arena::Piece::~Piece() {
   if (!part_) return;
   part_->slots.put_back(static_cast<size_t>(bytes_.data() - part_->slab.bytes().data()),
-                        whole_pages(bytes_.size()));
+                        round_up(bytes_.size(), kPageBytes));
 }
 
 MemoryKey Arena::Piece::key() const { return part_->lease.key(); }
@@ -45,7 +44,7 @@ Arena::Arena(Registrations& registrations) : registrations_(registrations) {}
 Arena::~Arena() = default;
 
 Result<Arena::Piece> Arena::take(size_t bytes) {
-  const size_t slot_bytes = whole_pages(bytes);
+  const size_t slot_bytes = round_up(bytes, kPageBytes);
   for (Piece::Part& part : parts_) {
     if (const auto offset = part.slots.take(slot_bytes))
       return Piece(&part, part.slab.bytes().subspan(*offset, bytes));

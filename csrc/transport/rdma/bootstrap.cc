@@ -4,6 +4,8 @@
 #include <array>
 #include <cctype>
 
+#include "base/numbers.h"
+
 namespace byteps::transport::rdma {
 namespace {
 
@@ -17,8 +19,9 @@ class Writer {
  public:
   template <typename T>
   void number(T value) {
-    for (size_t i = 0; i < sizeof(T); ++i)
-      out_.push_back(static_cast<char>(static_cast<uint64_t>(value) >> 8 * i & 0xff));
+    std::array<std::byte, sizeof(T)> bytes;
+    store_number(bytes.data(), value);
+    out_.append(as_text(bytes));
   }
   void text(const std::string& text, size_t limit) { out_.append(text, 0, limit); }
   std::string take() { return std::move(out_); }
@@ -32,13 +35,11 @@ class Reader {
   explicit Reader(Bytes in) : in_(in) {}
   template <typename T>
   T number() {
-    T value = 0;
     if (in_.size() < sizeof(T)) {
       failed_ = true;
-      return value;
+      return 0;
     }
-    for (size_t i = sizeof(T); i > 0; --i)
-      value = static_cast<T>(static_cast<uint64_t>(value) << 8 | std::to_integer<uint8_t>(in_[i - 1]));
+    const T value = load_number<T>(in_.data());
     in_ = in_.subspan(sizeof(T));
     return value;
   }

@@ -2,24 +2,13 @@
 
 #include <string>
 
+#include "base/numbers.h"
 #include "transport/rdma/ring.h"
 
 namespace byteps::transport::rdma {
 namespace {
 
 static_assert(units_of(kMaxRecordBytes) <= kRingUnits / 2);
-
-template <typename T>
-void put(T value, std::byte* out) {
-  for (size_t i = 0; i < sizeof(T); ++i) out[i] = static_cast<std::byte>(value >> 8 * i & 0xff);
-}
-
-template <typename T>
-T get(const std::byte* in) {
-  T value = 0;
-  for (size_t i = sizeof(T); i > 0; --i) value = static_cast<T>(value << 8 | std::to_integer<T>(in[i - 1]));
-  return value;
-}
 
 // Whether the fields are those that a record of its type has.
 bool is_sound(const Record& record) {
@@ -50,31 +39,31 @@ bool is_sound(const Record& record) {
 }  // namespace
 
 void encode_record(const Record& record, std::span<std::byte, kRecordBytes> out) {
-  put(static_cast<uint16_t>(record.type), &out[0]);
-  put(record.head_bytes, &out[2]);
-  put(record.consumed, &out[4]);
-  put(record.loan, &out[8]);
-  put(record.gives_back, &out[12]);
-  put(record.payload_bytes, &out[16]);
-  put(record.inline_bytes, &out[24]);
-  put(record.key, &out[28]);
-  put(record.address, &out[32]);
-  put(record.reply_bytes, &out[40]);
+  store_number(&out[0], static_cast<uint16_t>(record.type));
+  store_number(&out[2], record.head_bytes);
+  store_number(&out[4], record.consumed);
+  store_number(&out[8], record.loan);
+  store_number(&out[12], record.gives_back);
+  store_number(&out[16], record.payload_bytes);
+  store_number(&out[24], record.inline_bytes);
+  store_number(&out[28], record.key);
+  store_number(&out[32], record.address);
+  store_number(&out[40], record.reply_bytes);
 }
 
 Result<Record> decode_record(Bytes in, uint64_t max_payload_bytes) {
   if (in.size() < kRecordBytes) return data_loss("RDMA: a record of " + std::to_string(in.size()) + " bytes");
-  const auto type = get<uint16_t>(&in[0]);
+  const auto type = load_number<uint16_t>(&in[0]);
   const Record record{.type = static_cast<RecordType>(type & 0xff),
-                      .head_bytes = get<uint16_t>(&in[2]),
-                      .consumed = get<uint32_t>(&in[4]),
-                      .loan = get<uint32_t>(&in[8]),
-                      .gives_back = get<uint32_t>(&in[12]),
-                      .payload_bytes = get<uint64_t>(&in[16]),
-                      .inline_bytes = get<uint32_t>(&in[24]),
-                      .address = get<uint64_t>(&in[32]),
-                      .key = get<uint32_t>(&in[28]),
-                      .reply_bytes = get<uint64_t>(&in[40])};
+                      .head_bytes = load_number<uint16_t>(&in[2]),
+                      .consumed = load_number<uint32_t>(&in[4]),
+                      .loan = load_number<uint32_t>(&in[8]),
+                      .gives_back = load_number<uint32_t>(&in[12]),
+                      .payload_bytes = load_number<uint64_t>(&in[16]),
+                      .inline_bytes = load_number<uint32_t>(&in[24]),
+                      .address = load_number<uint64_t>(&in[32]),
+                      .key = load_number<uint32_t>(&in[28]),
+                      .reply_bytes = load_number<uint64_t>(&in[40])};
   const auto wrong = [&](const char* what) {
     return data_loss(std::string("RDMA: no record: ") + what + ": type " + std::to_string(type) + ", head " +
                      std::to_string(record.head_bytes) + ", payload " + std::to_string(record.inline_bytes) +
@@ -93,6 +82,6 @@ Result<Record> decode_record(Bytes in, uint64_t max_payload_bytes) {
   return record;
 }
 
-uint32_t consumed_of(Bytes in) { return get<uint32_t>(&in[4]); }
+uint32_t consumed_of(Bytes in) { return load_number<uint32_t>(&in[4]); }
 
 }  // namespace byteps::transport::rdma

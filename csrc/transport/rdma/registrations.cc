@@ -3,18 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/numbers.h"
+
 #include "base/slab.h"
 
 namespace byteps::transport::rdma {
 namespace {
 
-constexpr uintptr_t kPageBytes = 4096;
-
 // A card knows whole pages.
 MutableBytes whole_pages(Bytes range) {
-  const auto begin = reinterpret_cast<uintptr_t>(range.data()) / kPageBytes * kPageBytes;
-  const uintptr_t end =
-      (reinterpret_cast<uintptr_t>(range.data()) + range.size() + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(range.data()) / kPageBytes * kPageBytes;
+  const uintptr_t end = round_up(reinterpret_cast<uintptr_t>(range.data()) + range.size(), kPageBytes);
   return {reinterpret_cast<std::byte*>(begin), end - begin};
 }
 

@@ -144,7 +144,7 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.top = 0x0362;
   head.lane = 0x0173;
   head.bytes = 0x0000'0061'6263'6468;
-  const auto expected = bytes_of({3,    2,    4,    6,    0,    1,    0x97, 0,                             //
+  const auto expected = bytes_of({4,    2,    4,    6,    0,    1,    0x97, 0,                             //
                                   4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x02, 0x00,  //
                                   0x34, 0x33, 0x32, 0x31, 0x42, 0x01, 0,    0,    0xFE, 0xFF, 0xFF, 0xFF,  //
                                   0x51, 0x02, 0,    0,    0x62, 0x03, 0x73, 0x01,                          //
@@ -234,7 +234,7 @@ TEST(DataMessage, AnyBytesAreRefusedOrRoundTrip) {
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({3, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({4, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9}));
 }
 
