@@ -10,6 +10,9 @@ namespace {
 
 uint64_t divide_up(uint64_t value, uint64_t divisor) { return (value + divisor - 1) / divisor; }
 
+// At least one, even for a tensor without elements.
+uint64_t whole_pages(uint64_t bytes) { return std::max<uint64_t>(kPageBytes, round_up(bytes, kPageBytes)); }
+
 }  // namespace
 
 uint32_t Partitioning::count() const {
@@ -40,14 +43,14 @@ std::string describe_elements(uint64_t bytes, DType dtype) {
 
 Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t wanted_bytes) {
   BPS_RETURN_IF_ERROR(check_tensor_bytes(bytes, dtype));
-  uint64_t most_bytes = round_up(std::min(wanted_bytes, kMaxTensorBytes), kPageBytes);
+  uint64_t most_bytes = whole_pages(std::min(wanted_bytes, kMaxTensorBytes));
   uint64_t count = std::max<uint64_t>(1, divide_up(bytes, most_bytes));
   if (count > kMaxPartitions) {
     return invalid_argument("partitions of " + std::to_string(most_bytes) + " bytes: expected at most " +
                             std::to_string(kMaxPartitions) + ", got " + std::to_string(count) +
                             "; make partitions larger");
   }
-  return Partitioning{bytes, round_up(divide_up(bytes, count), kPageBytes)};
+  return Partitioning{bytes, whole_pages(divide_up(bytes, count))};
 }
 
 namespace {
