@@ -90,7 +90,15 @@ void RdmaConnection::on_turn() {
   working_ = true;
   const Status status = work();
   working_ = false;
-  if (!closed_) status ? end_if_over() : end(status);
+  if (!closed_) {
+    // Whoever has read that this is the end may be gone before what was written after it.
+    if (status)
+      end_if_over();
+    else if (outgoing_->end_is_written())
+      end_as_asked();
+    else
+      end(status);
+  }
   in_callback_ = nested;
 }
 
@@ -175,15 +183,18 @@ void RdmaConnection::end_if_over() {
   if (incoming_->ended() && !has_said_all) return end(closed_by_other(peer_));
   const bool both_have = incoming_->ended() && outgoing_->all_written();
   if (!both_have && (!tcp_ended_ || turn_requested_)) return;
-  if (has_said_all) {
-    shut(aborted(peer_ + ": closed"), true);
-    return report(Status::ok());
-  }
+  if (has_said_all) return end_as_asked();
   if (receiver_) return end(closed_by_other(peer_));
   if (!queue_pair_) return;  // what came before start() waits for it
   error_ = closed_by_other(peer_);
   queue_pair_.reset();
   outgoing_->stop(error_);
+}
+
+// close_when_sent() has sent all.
+void RdmaConnection::end_as_asked() {
+  shut(aborted(peer_ + ": closed"), true);
+  report(Status::ok());
 }
 
 // Closes and reports it.

@@ -87,6 +87,7 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   bool should_spin();
   void request_turn();
   void end_if_over();
+  void end_as_asked();
   void end(const Status& why);
   void report(const Status& why);
   void shut(const Status& why, bool written_is_sent);

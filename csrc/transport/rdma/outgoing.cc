@@ -94,6 +94,7 @@ bool Outgoing::post_control(const Record& record) { return post_record(record, {
 bool Outgoing::post_frame(Frame& frame) {
   if (frame.is_end) {
     ended_ = post_record({.type = RecordType::kEnd}, {}, {}, true);
+    end_id_ = last_id_;
     return ended_;
   }
   if (is_waiting_for_landing(frame)) return false;

@@ -43,6 +43,8 @@ class Outgoing {
   void send_end();
   // The end was posted; all frames before it were.
   bool ended() const { return ended_; }
+  // It has arrived.
+  bool end_is_written() const { return ended_ && (posted_.empty() || posted_.front().id > end_id_); }
   // Nothing is under way.
   bool all_written() const { return posted_.empty(); }
   // Goes before frames that wait.
@@ -119,6 +121,7 @@ class Outgoing {
   std::deque<Record> controls_;
   std::deque<Frame> frames_;
   bool ended_ = false;
+  uint64_t end_id_ = 0;  // of the end's write, once posted
   Loans loans_;
 
   std::vector<Write> batch_;

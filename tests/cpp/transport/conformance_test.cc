@@ -201,7 +201,7 @@ TEST_P(Conformance, AReceiverMayAnswerFromItsCallbacks) {
   constexpr int kRounds = 500;
   const std::string payload = pattern(1000, 3);
   for (int side : {kA, kB}) {
-    recorders_[side].frame = [&, side](Connection& connection, const Arrival& arrival, Bytes) {
+    recorders_[side].frame = [&](Connection& connection, const Arrival& arrival, Bytes) {
       const int round = std::stoi(std::string(as_text(arrival.head)));
       if (round < kRounds) connection.send(as_bytes(std::to_string(round + 1)), payload_of(payload), {});
       return Status::ok();
@@ -366,7 +366,7 @@ TEST_P(Conformance, CloseWhenSentGetsThroughWhileTheOtherEndSends) {
   ASSERT_TRUE(recorders_[kA].wait_for_frames(1));
   EXPECT_EQ(recorders_[kA].seen.get().frames[0].head, "because");
   EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(recorders_[kB].why_closed().is_ok());
+  EXPECT_TRUE(recorders_[kB].why_closed().is_ok()) << recorders_[kB].why_closed();
   sent_.all();
 }
 
