@@ -1,6 +1,10 @@
 # Every command of the project. `make demo` and `make test` do all set-up themselves.
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# The compiler's results, where bootstrap.sh found ccache: what one run of `make test` compiles twice.
+export CCACHE_DIR ?= $(CURDIR)/build/ccache
+export CCACHE_DEPEND ?= true
+export CCACHE_NOHASHDIR ?= true
 
 SETUP_INPUTS := tools/bootstrap.sh tools/constraints.txt tools/oldest_tensorflow.txt tools/mxnet.txt \
   pyproject.toml setup.py

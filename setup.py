@@ -1,5 +1,10 @@
-"""Builds the native module byteps/_core with CMake. All metadata is in pyproject.toml."""
+"""Builds the native module byteps/_core with CMake. All metadata is in pyproject.toml.
 
+CMAKE_ARGS in the environment: more of CMake's arguments, such as "-DOPENSSL_ROOT_DIR=/opt/ssl".
+"""
+
+import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,6 +39,7 @@ class CMakeBuild(build_ext):
             "pybind11_DIR": pybind11.get_cmake_dir(),
         }
         defines = [f"-D{name}={value}" for name, value in settings.items()]
+        defines += shlex.split(os.environ.get("CMAKE_ARGS", ""))
         subprocess.check_call(["cmake", "-S", ROOT, "-B", build_dir, "-G", "Ninja", *defines])
         subprocess.check_call(["cmake", "--build", build_dir, "--target", "_core", "tensorflow_ops", "mxnet_engine"])
 

@@ -22,7 +22,7 @@ debian_packages() {
     echo python3-venv
   fi
   if [ "$goal" = test ]; then
-    printf '%s\n' libgtest-dev libbenchmark-dev clang openmpi-bin iproute2
+    printf '%s\n' libgtest-dev libbenchmark-dev clang libclang-rt-dev ccache openmpi-bin iproute2
     printf '%s\n' qemu-system-x86 rdma-core ibverbs-providers libibverbs-dev ibverbs-utils perftest python3-pyverbs
   fi
   if [ "$goal" = bench ]; then
@@ -64,6 +64,10 @@ extras=torch,examples
 [ "$goal" != test ] || extras+=,tensorflow,test,dev
 [ "$goal" != bench ] || extras+=,tensorflow,bench
 echo "Building byteps (CMake, build/release)"
+if [ "$goal" = test ]; then  # the wheel's test compiles the same sources in another place
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR="$PWD/csrc"
+  export CMAKE_ARGS=-DCMAKE_COMPILE_WARNING_AS_ERROR=ON
+fi
 PATH="$PWD/.venv/bin:$PATH" pip_install --no-build-isolation --editable ".[$extras]"
 
 if [ "$goal" = test ]; then

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
 COMMAND_LIMIT_S = 3600  # a last resort: single tests have limits of their own
 PYTEST_JOBS = 2  # tests of several processes spend most of their time waiting for each other
+CTEST_JOBS = 3  # so do those of several threads
 
 
 @dataclass
@@ -74,7 +75,7 @@ def run_cpp(preset: str) -> Outcome:
     cases_of = ROOT / "build" / preset / "test-results"  # cmake/cpp_tests.cmake
     programs = RESULTS / f"{preset}-programs.xml"  # JUnit by ctest, one case a program
     shutil.rmtree(cases_of, ignore_errors=True)
-    succeeds("ctest", "--preset", preset, "-j", "2", "--output-junit", programs)
+    succeeds("ctest", "--preset", preset, "-j", str(CTEST_JOBS), "--output-junit", programs)
     if not programs.exists():
         outcome.failures.append(f"ctest of preset {preset}")
         return outcome

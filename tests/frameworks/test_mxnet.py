@@ -17,9 +17,9 @@ JOBS = [
     CaseJob(module, ranks, adapter, PYTHON)
     for module, adapter, counts in (
         (conformance.__name__, "mxnet", (1, 2, 4)),
-        ("frameworks.mxnet_ops_cases", "", (1, 2, 4)),
-        ("frameworks.mxnet_training_cases", "", (1, 2, 4)),
-        ("frameworks.mxnet_kvstore_cases", "", (1, 2, 4)),
+        ("frameworks.mxnet_ops_cases", "", (1, 3)),
+        ("frameworks.mxnet_training_cases", "", (1, 4)),
+        ("frameworks.mxnet_kvstore_cases", "", (1, 4)),
         ("frameworks.mxnet_failure_cases", "", (2, 4)),
     )
     for ranks in counts

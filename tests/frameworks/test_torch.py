@@ -21,11 +21,11 @@ from frameworks import (  # noqa: E402
 JOBS = jobs_of(
     {
         torch_ops_cases: [1, 2],
-        torch_training_cases: [1, 2, 4],
-        torch_backward_end_cases: [1, 2, 4],
-        torch_bucket_cases: [1, 2, 4],
-        torch_sparse_cases: [1, 2, 4],
-        torch_optimizer_cases: [1, 2, 4],
+        torch_training_cases: [1, 3],
+        torch_backward_end_cases: [1, 3],
+        torch_bucket_cases: [1, 3],
+        torch_sparse_cases: [1, 4],
+        torch_optimizer_cases: [1, 3],
     }
 )
 

@@ -26,15 +26,15 @@ from frameworks import (  # noqa: E402
 
 JOBS = jobs_of(
     {
-        torch_ddp_cases: [1, 2, 4],
-        torch_ddp_partial_cases: [1, 2, 4],
-        torch_ddp_module_cases: [1, 2, 4],
-        torch_ddp_hook_cases: [1, 2, 4],
-        torch_cross_barrier_cases: [1, 2, 4],
-        torch_cross_barrier_model_cases: [1, 2, 4],
-        torch_cross_barrier_rule_cases: [1, 2, 4],
+        torch_ddp_cases: [1, 4],
+        torch_ddp_partial_cases: [1, 3],
+        torch_ddp_module_cases: [1, 3],
+        torch_ddp_hook_cases: [1, 3],
+        torch_cross_barrier_cases: [1, 3],
+        torch_cross_barrier_model_cases: [1, 3],
+        torch_cross_barrier_rule_cases: [1, 3],
         torch_library_cases: [1, 2],
-        torch_recipes_cases: [1, 2, 4],
+        torch_recipes_cases: [1, 3],
     }
 )
 LOST_RANK = Path(__file__).with_name("torch_lost_rank.py")

@@ -25,9 +25,9 @@ PROGRAM = Path(__file__).parent / "process_group_program.py"
 
 JOBS = jobs_of(
     {
-        torch_process_group_cases: [1, 2, 4],
-        torch_process_group_groups_cases: [1, 2, 4],
-        torch_process_group_training_cases: [2, 4],
+        torch_process_group_cases: [1, 3],
+        torch_process_group_groups_cases: [1, 4],
+        torch_process_group_training_cases: [4],
     }
 )
 

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 
-pytestmark = pytest.mark.timeout(600)  # every source is read once more
+pytestmark = pytest.mark.timeout(600)
 
 INCLUDES = [f"-I{CSRC}", f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}"]
 
@@ -63,5 +63,7 @@ def test_headers_without_a_source_are_self_contained() -> None:
     accept(alone, ["-Wno-pragma-once-outside-header", "-Wno-unused-const-variable"])
 
 
-def test_clang_accepts_the_sources_and_their_lock_annotations() -> None:
-    accept(sorted(CSRC.rglob("*.cc")), ["-Wthread-safety"])
+def test_clang_accepts_what_it_does_not_build() -> None:
+    """The preset asan-ubsan builds all else with it; there lock annotations are errors, too."""
+    folders = ("bindings", "tensorflow", "kernels/portable")
+    accept([source for folder in folders for source in sorted((CSRC / folder).glob("*.cc"))], ["-Wthread-safety"])

@@ -240,9 +240,9 @@ using byteps::mxnet::FakeStorage;
 }  // namespace
 
 FAKE_MXNET int MXEnginePushAsyncND(void (*run)(void*, void*, void*), void* param, void (*deleter)(void*),
-                                   const void* /*context*/, void** /*reads*/, int num_reads, void** writes,
-                                   int num_writes, const int* property, int /*priority*/, const char* name,
-                                   bool /*wait*/) {
+                                   const byteps::mxnet::Context* /*context*/, void** /*reads*/, int num_reads,
+                                   void** writes, int num_writes, const int* property, int /*priority*/,
+                                   const char* name, bool /*wait*/) {
   EXPECT_EQ(num_reads, 0);
   const bool is_probe = name == std::string("BytepsProbe");
   EXPECT_EQ(*property, is_probe ? 3 : 5);
