@@ -255,9 +255,14 @@ void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
   const auto due = std::find_if(suspicions_.begin(), suspicions_.end(),
                                 [now](const Suspicion& suspicion) { return now >= suspicion.deadline_us; });
   if (due == suspicions_.end()) return;
-  fail(unavailable(members_[due->reporter].node.describe() + " lost its connection to " +
-                   members_[due->node].node.describe() + ": " + due->text),
-       actions);
+  std::string what = members_[due->reporter].node.describe() + " lost its connection to " +
+                     members_[due->node].node.describe() + ": " + due->text;
+  // One end often knows no more than that the other one closed.
+  const auto counterpart = std::find_if(suspicions_.begin(), suspicions_.end(), [&](const Suspicion& other) {
+    return other.reporter == due->node && other.node == due->reporter;
+  });
+  if (counterpart != suspicions_.end()) what += "; at the other end: " + counterpart->text;
+  fail(unavailable(what), actions);
 }
 
 TimeUs SchedulerState::next_tick_us() const {

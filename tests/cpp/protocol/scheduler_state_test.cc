@@ -352,6 +352,19 @@ TEST_F(SchedulerStateTest, BrokenConnectionBetweenLivingNodesFailsTheJob) {
                 {0, 1, 2});
 }
 
+TEST_F(SchedulerStateTest, AVerdictHasWhatBothEndsSaw) {
+  start();
+  receive(0, Suspect{2, "closed by the other end"}, 5);
+  receive(1, Suspect{2, "of another connection"}, 6);
+  receive(2, Suspect{0, "the card gave up"}, 7);
+  for (PeerId peer : {0, 1, 2}) receive(peer, Heartbeat{}, kTimeoutUs);
+  tick(5 + kTimeoutUs);
+  expect_failed(
+      "rank 0 (host h, pid 100) lost its connection to server 0 (host h, pid 100): closed by the other end; "
+      "at the other end: the card gave up",
+      {0, 1, 2});
+}
+
 TEST_F(SchedulerStateTest, SchedulerThatLeavesPassesTheVerdictThatASuspicionWaitsFor) {
   start();
   receive(1, Suspect{2, "reset"}, 5);
