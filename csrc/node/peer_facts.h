@@ -10,8 +10,7 @@ namespace byteps::node {
 
 struct PeerFacts {
   std::string host;
-  std::string
-      rdma_address;  // of its RDMA listener, as transport::parse_address reads it; empty: it has none, because
+  std::string rdma_address;  // of its RDMA listener, for parse_address(); empty: it has none, because
   std::string why_no_rdma;
   bool has_no_rdma_device = false;  // or does not want to use it: nothing is wrong
 };

@@ -11,10 +11,9 @@ import importlib
 import json
 import sys
 import time
-import traceback
 from pathlib import Path
 
-from support.cases import names_of
+from support.cases import names_of, verdict_of
 
 
 def main() -> None:
@@ -23,19 +22,9 @@ def main() -> None:
     results: dict[str, str] = {}
     for name in sys.argv[3:] or names_of(module_name):
         begin_s = time.monotonic()
-        print(name, flush=True)  # tells where it got stuck
-        results[name] = verdict(getattr(module, f"case_{name}"), folder / name)
+        results[name] = verdict_of(getattr(module, f"case_{name}"), folder / name)
         print(f"  {time.monotonic() - begin_s:.1f} s", flush=True)
         (folder / f"{module_name}.json").write_text(json.dumps(results))
-
-
-def verdict(case: object, folder: Path) -> str:
-    assert callable(case)
-    try:
-        case(folder)
-    except Exception:
-        return traceback.format_exc()
-    return ""
 
 
 if __name__ == "__main__":

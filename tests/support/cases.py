@@ -80,7 +80,8 @@ def _results_path(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
 
 
-def _verdict(case: Callable[..., None], *arguments: object) -> str:
+def verdict_of(case: Callable[..., None], *arguments: object) -> str:
+    """Runs a case: its traceback, or "" if it passed."""
     print(case.__name__, flush=True)  # tells where a job got stuck
     try:
         case(*arguments)
@@ -95,7 +96,7 @@ def _main(module_name: str, folder: str, *adapters: str) -> None:
     arguments = [importlib.import_module(f"frameworks.adapter_{adapter}") for adapter in adapters]
     module = importlib.import_module(module_name)
     byteps.init()
-    results = {name: _verdict(getattr(module, f"case_{name}"), *arguments) for name in names_of(module_name)}
+    results = {name: verdict_of(getattr(module, f"case_{name}"), *arguments) for name in names_of(module_name)}
     _results_path(Path(folder), byteps.rank()).write_text(json.dumps(results))
     byteps.shutdown()
 
