@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rdma.pair import PATIENCE_S, PairJob, ip, losing
@@ -13,7 +14,7 @@ QUICK = {"BYTEPS_TIMEOUT_S": "5"}
 # 0.27 s, six times: it gives up after some seconds. And packets of a busy guest are sent again for nothing, which does
 # no harm.
 IMPATIENT = QUICK | {"BYTEPS_RDMA_TIMEOUT": "16"}
-KILLED = ("ended without leaving", "lost its connection")
+BEYOND_THE_WIRE = ("rank 1", "server 1")  # by rxe1
 
 
 def start(job: PairJob) -> None:
@@ -32,13 +33,15 @@ def check_goes_on(job: PairJob) -> None:
         member.wait_for("did step", done + 2)
 
 
-def check_all_raise(job: PairJob, *parts: str, but: str = "") -> None:
-    """Every rank raises PeerLostError with all parts, and every server ends, too."""
+def check_all_raise(job: PairJob, lost: Sequence[str], *parts: str, but: str = "") -> None:
+    """Every rank raises PeerLostError with all parts and one of those `lost`, and every server ends, too."""
+    pids = [f"pid {job[name].pid})" for name in lost]  # servers have numbers of their own, in the order they joined
     for member in job.members.values():
         if member.name == but:
             continue
         if member.name.startswith("rank"):
             member.check_raised("PeerLostError", *parts, deadline_s=PATIENCE_S)
+            assert any(pid in member.raised().message for pid in pids), member.describe()
         else:
             assert member.end(PATIENCE_S) == 1, job.describe()
 
@@ -48,7 +51,7 @@ def check_kill(folder: Path, victim: str) -> None:
         start(job)
         job[victim].kill()
         killed_s = time.monotonic()
-        check_all_raise(job, f"{victim} (host ", f"pid {job[victim].pid})", but=victim)
+        check_all_raise(job, [victim], but=victim)
         waited_s = [member.raised().at_s - killed_s for member in job.ranks() if member.name != victim]
         limit_s = float(job.env["BYTEPS_TIMEOUT_S"])
         assert max(waited_s) < limit_s, f"not told, but found out by silence: {waited_s}"
@@ -78,7 +81,7 @@ def case_packets_lost_for_ever(folder: Path) -> None:
     with PairJob(folder, env=IMPATIENT) as job:
         start(job)
         with losing():
-            check_all_raise(job, "1 (host ", "lost its connection to")
+            check_all_raise(job, BEYOND_THE_WIRE, "lost its connection to")
             print(*job.lines("retry counter"), sep="\n")
 
 
@@ -88,7 +91,7 @@ def case_the_link_goes_down(folder: Path) -> None:
         start(job)
         ip("link", "set", "veth1", "down")
         try:
-            check_all_raise(job, "1 (host ", "lost its connection to")
+            check_all_raise(job, BEYOND_THE_WIRE, "lost its connection to")
             assert len(job.lines("rxe1 port 1 is down")) == 2, job.describe()  # of the two that use it
         finally:
             ip("link", "set", "veth1", "up")
