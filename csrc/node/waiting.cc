@@ -1,23 +1,18 @@
 #include "node/waiting.h"
 
-#include <algorithm>
-
 namespace byteps::node {
-namespace {
-
-// A signal that comes between the question and the wait interrupts nothing.
-constexpr TimeUs kAskAgainUs = 500'000;
-
-}  // namespace
 
 Status wait_for(EventFlag& flag, TimeUs deadline_us, const KeepWaiting& keep_waiting) {
-  while (keep_waiting()) {
-    const TimeUs until_us = std::min(deadline_us, now_us() + kAskAgainUs);
-    const EventFlag::Wake wake = flag.wait(until_us);
-    if (wake == EventFlag::Wake::kSet) return Status::ok();
-    if (wake == EventFlag::Wake::kTimeout && until_us == deadline_us) return deadline_exceeded("timed out");
+  // Also of a signal that came before this: it interrupts nothing any more.
+  if (!keep_waiting()) return aborted("interrupted");
+  while (true) {
+    switch (flag.wait(deadline_us)) {
+      case EventFlag::Wake::kSet: return Status::ok();
+      case EventFlag::Wake::kTimeout: return deadline_exceeded("timed out");
+      case EventFlag::Wake::kInterrupted:
+        if (!keep_waiting()) return aborted("interrupted");
+    }
   }
-  return aborted("interrupted");
 }
 
 }  // namespace byteps::node

@@ -9,7 +9,7 @@
 
 namespace byteps::node {
 
-// Called before a wait, when a signal has interrupted it, and now and then; false gives the wait up (with kAborted).
+// Called when a signal has interrupted a wait; false gives the wait up (with kAborted).
 using KeepWaiting = std::function<bool()>;
 
 // Waits for `flag` through interruptions that `keep_waiting` shrugs off. kDeadlineExceeded, kAborted.
