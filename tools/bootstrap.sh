@@ -64,9 +64,9 @@ extras=torch,examples
 [ "$goal" != test ] || extras+=,tensorflow,test,dev
 [ "$goal" != bench ] || extras+=,tensorflow,bench
 echo "Building byteps (CMake, build/release)"
-if [ "$goal" = test ]; then  # the wheel's test compiles the same sources in another place
-  export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR="$PWD/csrc"
-  export CMAKE_ARGS=-DCMAKE_COMPILE_WARNING_AS_ERROR=ON
+if [ "$goal" = test ]; then  # tests/integration/test_wheel.py compiles the same sources in another place
+  export CCACHE_BASEDIR="$PWD/csrc"
+  export CMAKE_ARGS="-DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DCMAKE_CXX_COMPILER_LAUNCHER=$(command -v ccache)"
 fi
 PATH="$PWD/.venv/bin:$PATH" pip_install --no-build-isolation --editable ".[$extras]"
 

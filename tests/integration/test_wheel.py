@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# As bootstrap.sh compiles: minutes less where its results are found (Makefile).
-LAUNCHER = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {}
-AS_IN_BOOTSTRAP = {**LAUNCHER, "CMAKE_ARGS": "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON"}
+# As tools/bootstrap.sh has them: minutes less where its results are found (Makefile).
+CMAKE_ARGS = f"-DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DCMAKE_CXX_COMPILER_LAUNCHER={shutil.which('ccache') or ''}"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # cmake and ninja
-            **AS_IN_BOOTSTRAP,
+            "CMAKE_ARGS": CMAKE_ARGS,
             "CCACHE_BASEDIR": str(source / "csrc"),
         },
         capture_output=True,

@@ -93,9 +93,9 @@ bool Outgoing::post_control(const Record& record) { return post_record(record, {
 
 bool Outgoing::post_frame(Frame& frame) {
   if (frame.is_end) {
-    ended_ = post_record({.type = RecordType::kEnd}, {}, {}, true);
+    if (!post_record({.type = RecordType::kEnd}, {}, {}, true)) return false;
     end_id_ = last_id_;
-    return ended_;
+    return true;
   }
   if (is_waiting_for_landing(frame)) return false;
   if (!frame.begun) begin(frame);

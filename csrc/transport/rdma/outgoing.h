@@ -42,9 +42,9 @@ class Outgoing {
   // No frame follows.
   void send_end();
   // The end was posted; all frames before it were.
-  bool ended() const { return ended_; }
+  bool ended() const { return end_id_ > 0; }
   // It has arrived.
-  bool end_is_written() const { return ended_ && (posted_.empty() || posted_.front().id > end_id_); }
+  bool end_is_written() const { return ended() && (posted_.empty() || posted_.front().id > end_id_); }
   // Nothing is under way.
   bool all_written() const { return posted_.empty(); }
   // Goes before frames that wait.
@@ -120,8 +120,7 @@ class Outgoing {
 
   std::deque<Record> controls_;
   std::deque<Frame> frames_;
-  bool ended_ = false;
-  uint64_t end_id_ = 0;  // of the end's write, once posted
+  uint64_t end_id_ = 0;  // of the end's write; 0: not yet posted
   Loans loans_;
 
   std::vector<Write> batch_;
