@@ -71,6 +71,26 @@ TEST_F(RdmaFaultsTest, ABrokenQueuePairEndsBothEnds) {
   }
 }
 
+// Its own end is the last that a connection has to say; what comes after it may get lost.
+TEST_F(RdmaFaultsTest, AfterItsEndHasArrivedNothingIsAFailure) {
+  set_up_and_connect();
+  start(kB);  // not A: it would close at once
+  const uint64_t before = fabric_.statistics().immediates;
+  run_on(loop(kB), [&] { end(kB).close_when_sent(soon_us()); });
+  ASSERT_TRUE(eventually([&] { return fabric_.statistics().immediates > before; }));
+  break_queue_pair(kB);
+  EXPECT_TRUE(recorders_[kB].why_closed().is_ok()) << recorders_[kB].why_closed();
+}
+
+TEST_F(RdmaFaultsTest, UntilItsEndHasArrivedAFailureIsOne) {
+  set_up_and_connect();
+  start(kB);
+  fabric_.set_options({.delay_us = kNever});
+  run_on(loop(kB), [&] { end(kB).close_when_sent(soon_us()); });
+  break_queue_pair(kB);
+  EXPECT_EQ(recorders_[kB].why_closed().code(), StatusCode::kUnavailable) << recorders_[kB].why_closed();
+}
+
 TEST_F(RdmaFaultsTest, APeerThatGoesUnderLoadIsTold) {
   set_up_and_connect();
   start_both();
