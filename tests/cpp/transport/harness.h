@@ -97,11 +97,12 @@ struct Seen {
   bool after_close = false;  // a callback came after on_closed
 };
 
-// Keeps every frame, and no loan. Tests may replace what it does.
+// Keeps every frame, and no loan. Tests may replace what it does: a frame is seen when that has been done, so that who
+// waited for the last one finds nothing under way that refers to its variables.
 class Recorder : public Receiver {
  public:
   std::function<Result<Landing>(Connection&, const Arrival&)> head;  // default: into memory of its own
-  std::function<Status(Connection&, const Arrival&, Bytes)> frame;   // after it was recorded
+  std::function<Status(Connection&, const Arrival&, Bytes)> frame;   // default: nothing
   bool keeps_loans = false;                                          // `frame` gives them back
   Watched<Seen> seen;
 
@@ -129,12 +130,11 @@ class Recorder : public Receiver {
     return Landing::into(memory_);
   }
   Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) override {
-    seen.update([&](Seen& s) {
-      s.frames.push_back({std::string(as_text(arrival.head)), std::string(as_text(payload))});
-      s.after_close |= !s.closed.empty();
-    });
+    Received received{std::string(as_text(arrival.head)), std::string(as_text(payload))};
+    seen.update([](Seen& s) { s.after_close |= !s.closed.empty(); });
     Status status = frame ? frame(connection, arrival, payload) : Status::ok();
     if (!keeps_loans) connection.give_back(arrival.loan);
+    seen.update([&](Seen& s) { s.frames.push_back(std::move(received)); });
     return status;
   }
   void on_closed(Connection&, const Status& why) override {
