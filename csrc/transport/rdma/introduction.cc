@@ -110,18 +110,19 @@ Result<Landing> RdmaConnection::on_head(Connection&, const Arrival&) {
 
 Status RdmaConnection::on_frame(Connection&, const Arrival& arrival, Bytes) {
   if (has_met_) return data_loss(peer_ + ": a frame after the introduction");
-  has_met_ = true;
   const auto other = decode_offer(arrival.head);
-  const Status status = (other ? on_offer(*other) : other.status()).with_context(peer_);
-  if (!status) error_ = status;
-  return status;
+  if (!other) return other.status().with_context(peer_);
+  BPS_RETURN_IF_ERROR(on_offer(*other).with_context(peer_));
+  has_met_ = true;
+  return Status::ok();
 }
 
 void RdmaConnection::on_closed(Connection&, const Status& why) {
   if (on_ready_) {
     if (!error_.is_ok()) return end(error_);
-    // Whose patience with the cards ends first, closes.
-    return end(has_met_ ? unavailable(peer_ + ": " + kNoWayByRdma + " (" + why.message() + ")") : why);
+    const bool other_gave_up =
+        has_met_ && why.code() == StatusCode::kUnavailable;  // its patience may end first
+    return end(other_gave_up ? unavailable(peer_ + ": " + kNoWayByRdma + " (" + why.message() + ")") : why);
   }
   tcp_ended_ = true;  // what the other end wrote before it went is still to be read
   request_turn();
