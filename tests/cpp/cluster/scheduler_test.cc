@@ -1,4 +1,4 @@
-// A scheduler over TCP, against nodes that do as the test says. What it decides: protocol/scheduler_state_test.
+// A scheduler over TCP, against nodes that do as the test says. What it decides: protocol/scheduler_*_test.
 #include "cluster/scheduler.h"
 
 #include <gtest/gtest.h>

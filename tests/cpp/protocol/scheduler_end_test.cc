@@ -1,0 +1,169 @@
+// How a job ends: in order, by a fault, by a suspicion.
+#include "protocol/scheduler_harness.h"
+
+namespace byteps::protocol {
+namespace {
+
+TEST_F(SchedulerStateTest, JobFinishesWhenAllWorkersHaveLeft) {
+  start();
+  receive(0, Leave{});
+  close(0);
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+  receive(1, Leave{});
+  EXPECT_EQ(state_.phase(), Phase::kFinished);
+  EXPECT_EQ(first<Left>(), (Left{3, 1}));
+  EXPECT_EQ(receivers<Finished>(), (Peers{1, 2}));
+  close(1);
+  close(2);
+  EXPECT_EQ(state_.phase(), Phase::kFinished);
+  EXPECT_TRUE(state_.failure().is_ok());
+  EXPECT_EQ(state_.next_tick_us(), kNever);
+}
+
+TEST_F(SchedulerStateTest, ServerThatLeavesEarlyFailsTheJob) {
+  start();
+  receive(2, Leave{});
+  expect_failed("server 0 (host h, pid 100) left while workers still use it", {0, 1, 2});
+}
+
+TEST_F(SchedulerStateTest, SuspicionWaitsForTheSuspectsOwnFate) {
+  start();
+  receive(0, Suspect{2, "reset"}, 5);
+  receive(0, Suspect{2, "reset"}, 6);
+  tick(5);
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+  close(2, 10);
+  expect_failed("server 0 (host h, pid 100) ended without leaving: end of file", {0, 1});
+}
+
+TEST_F(SchedulerStateTest, BrokenConnectionBetweenLivingNodesFailsTheJob) {
+  start();
+  receive(0, Suspect{2, "reset"}, 5);
+  for (PeerId peer : {0, 1, 2}) receive(peer, Heartbeat{}, kTimeoutUs);
+  EXPECT_EQ(state_.next_tick_us(), 5 + kTimeoutUs);
+  tick(5 + kTimeoutUs);
+  expect_failed("rank 0 (host h, pid 100) lost its connection to server 0 (host h, pid 100): reset",
+                {0, 1, 2});
+}
+
+TEST_F(SchedulerStateTest, AVerdictHasWhatBothEndsSaw) {
+  start();
+  receive(0, Suspect{2, "closed by the other end"}, 5);
+  receive(1, Suspect{2, "of another connection"}, 6);
+  receive(2, Suspect{0, "the card gave up"}, 7);
+  for (PeerId peer : {0, 1, 2}) receive(peer, Heartbeat{}, kTimeoutUs);
+  tick(5 + kTimeoutUs);
+  expect_failed(
+      "rank 0 (host h, pid 100) lost its connection to server 0 (host h, pid 100): closed by the other end; "
+      "at the other end: the card gave up",
+      {0, 1, 2});
+}
+
+TEST_F(SchedulerStateTest, SchedulerThatLeavesPassesTheVerdictThatASuspicionWaitsFor) {
+  start();
+  receive(1, Suspect{2, "reset"}, 5);
+  receive(0, Leave{}, 6);
+  shutdown();
+  expect_failed("rank 1 (host h, pid 101) lost its connection to server 0 (host h, pid 100): reset",
+                {0, 1, 2});
+}
+
+TEST_F(SchedulerStateTest, SuspicionEndsWithALeaveOnEitherSide) {
+  for (const PeerId leaver : {0, 1}) {
+    SchedulerState fresh({.num_workers = 2,
+                          .start_timeout_us = kStartUs,
+                          .timeout_us = kTimeoutUs,
+                          .op_timeout_us = kOpUs,
+                          .partition_bytes = 4096},
+                         0);
+    SchedulerActions actions;
+    fresh.on_message(0, join_of(Role::kWorker, 0), 0, actions);
+    fresh.on_message(1, join_of(Role::kWorker, 1), 0, actions);
+    fresh.on_message(0, Suspect{1, "reset"}, 0, actions);
+    fresh.on_message(leaver, Leave{}, 0, actions);
+    if (leaver == 1) fresh.on_message(0, Suspect{1, "reset"}, 0, actions);
+    fresh.on_message(1 - leaver, Heartbeat{}, kTimeoutUs, actions);
+    fresh.on_tick(kTimeoutUs, actions);
+    EXPECT_EQ(fresh.phase(), Phase::kRunning) << fresh.failure();
+  }
+}
+
+TEST_F(SchedulerStateTest, MembersWhoBreakTheProtocolFailTheJob) {
+  struct Case {
+    PeerId peer;
+    Control message;
+    const char* says;
+  };
+  const Case cases[] = {
+      {0, Roster{}, "rank 0 (host h, pid 100) broke the protocol: sent a message that is not for it to send"},
+      {0, Placed{}, "not for it"},
+      {0, Lost{}, "not for it"},
+      {0, Finished{}, "not for it"},
+      {0, BarrierDone{}, "not for it"},
+      {2, Declare{}, "server 0 (host h, pid 100) broke the protocol"},
+      {2, Barrier{1}, "server 0 (host h, pid 100) broke the protocol"},
+      {1, Suspect{3, ""}, "suspects a node that does not exist"},
+      {1, Barrier{2}, "barrier 2 after barrier 0"},
+      {1, Join{}, "joined a second time"},
+  };
+  for (const Case& c : cases) {
+    state_ = SchedulerState({.num_workers = 2,
+                             .num_servers = 1,
+                             .start_timeout_us = kStartUs,
+                             .timeout_us = kTimeoutUs,
+                             .op_timeout_us = kOpUs,
+                             .partition_bytes = 4096},
+                            0);
+    start();
+    receive(c.peer, c.message);
+    EXPECT_EQ(state_.phase(), Phase::kFailed) << c.says;
+    EXPECT_EQ(state_.failure().code(), StatusCode::kDataLoss);
+    EXPECT_NE(state_.failure().message().find(c.says), std::string::npos) << state_.failure();
+    EXPECT_EQ(receivers<Lost>(), (Peers{0, 1, 2})) << "the culprit is told, too";
+    EXPECT_EQ(closed_, Peers{c.peer});
+  }
+}
+
+TEST_F(SchedulerStateTest, OrderlyEndOfTheSchedulerIsToldToAll) {
+  start();
+  shutdown();
+  EXPECT_EQ(state_.phase(), Phase::kFinished);
+  EXPECT_EQ(receivers<Finished>(), (Peers{0, 1, 2}));
+  EXPECT_EQ(first<Finished>().text, "rank 0 has left");
+  close(1);
+  shutdown();
+  EXPECT_TRUE(sent_.empty());
+  EXPECT_EQ(state_.phase(), Phase::kFinished);
+}
+
+TEST_F(SchedulerStateTest, WhoHasLeftAndComesBackIsForTheNextJob) {
+  start();
+  receive(1, Leave{});
+  receive(7, join_of(Role::kWorker, 1));
+  EXPECT_EQ(receivers<Finished>(), Peers{7});
+  EXPECT_EQ(closed_, Peers{7});
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+  receive(8, join_of(Role::kWorker, 0));
+  EXPECT_EQ(receivers<Lost>(), Peers{8}) << "rank 0 is there";
+  shutdown();
+  receive(9, join_of(Role::kWorker, 0));
+  EXPECT_EQ(receivers<Finished>(), Peers{9});
+}
+
+TEST_F(SchedulerStateTest, SchedulerThatEndsBeforeTheStartFailsTheJob) {
+  receive(0, join_of(Role::kWorker, 0));
+  shutdown();
+  EXPECT_EQ(state_.phase(), Phase::kFailed);
+  EXPECT_EQ(first<Lost>().text, "the job has not started: rank 0 has left");
+}
+
+TEST_F(SchedulerStateTest, ShutdownAfterAFailureChangesNothing) {
+  start();
+  close(1);
+  shutdown();
+  EXPECT_TRUE(sent_.empty());
+  EXPECT_EQ(state_.phase(), Phase::kFailed);
+}
+
+}  // namespace
+}  // namespace byteps::protocol
