@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
 #include <numeric>
 #include <thread>
 
 #include "rdma_device/device_pair.h"
+#include "transport/harness.h"
 
 namespace byteps::transport::rdma {
 namespace {
@@ -265,12 +265,6 @@ TEST_F(RdmaDevice, TheLimitOfLockedMemoryIsExplained) {
        {"registering 4096 KiB", "is 64 KiB", "ulimit -l unlimited", "LimitMEMLOCK", "memlock=-1"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status;
   }
-}
-
-size_t open_descriptors() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
 }
 
 TEST_F(RdmaDevice, OpeningAndClosingLeavesNothingBehind) {

@@ -504,6 +504,30 @@ TEST_P(Conformance, ManyConnectionsShareTheLoops) {
   }
 }
 
+TEST_P(Conformance, AThousandConnectionsLeaveNothingBehind) {
+  const std::string payload = pattern(20'000, 9);
+  size_t descriptors = 0;
+  size_t pinned = 0;
+  for (int i = 0; i <= 1000; ++i) {
+    Ends ends;
+    Recorder recorder;
+    ASSERT_NO_FATAL_FAILURE(connect(ends));
+    if (i % 20 == 0) {
+      run_on(loop(kB), [&] { ends[kB]->start(&recorder); });
+      run_on(loop(kA), [&] { ends[kA]->send({}, payload_of(payload), sent_.expect_one()); });
+      ASSERT_TRUE(recorder.wait_for_frames(1)) << i;
+      expect_all_sent();
+    }
+    for (const int side : {i % 2, 1 - i % 2}) run_on(loop(side), [&] { ends[side].reset(); });
+    if (i != 20) continue;
+    descriptors = open_descriptors();
+    pinned = pinned_bytes();
+  }
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors; }))
+      << open_descriptors() << " were " << descriptors;
+  EXPECT_TRUE(eventually([&] { return pinned_bytes() <= pinned; })) << pinned_bytes() << " were " << pinned;
+}
+
 TEST_P(Conformance, ConnectionsMayBeDestroyedAfterTheirLoopHasStopped) {
   start_both();
   const std::string payload = std::string(8 << 20, 'x');

@@ -7,11 +7,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/event_flag.h"
@@ -193,11 +196,35 @@ inline std::string pattern(size_t bytes, uint32_t seed) {
   return text;
 }
 
+inline TimeUs soon_us(double seconds = 15) { return now_us() + seconds_to_us(seconds); }
+
+// Waits until it is so; for what changes without a word.
+inline bool eventually(const std::function<bool()>& is_true) {
+  const TimeUs deadline_us = soon_us();
+  while (!is_true()) {
+    if (now_us() > deadline_us) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return true;
+}
+
+// Of this process.
+inline size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+// What cards have registered of this process's memory.
+inline size_t pinned_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmPin:")) return std::stoul(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
 inline Payload payload_of(std::string_view text) { return {as_bytes(text), {}}; }
 
 inline Credentials test_credentials() { return {"a secret of the test", "job 7"}; }
-
-inline TimeUs soon_us(double seconds = 15) { return now_us() + seconds_to_us(seconds); }
 
 // Connects to `address`, waits for the outcome.
 inline Result<std::unique_ptr<Connection>> connect_and_wait(Transport& transport, EventLoop& loop,

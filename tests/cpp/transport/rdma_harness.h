@@ -89,15 +89,6 @@ class RdmaTest : public testing::Test {
   void expect_all_sent() {
     for (const Status& status : sent_.all()) EXPECT_TRUE(status.is_ok()) << status;
   }
-  // Until it is so; what is looked at changes without a word.
-  bool eventually(const std::function<bool()>& is_true) {
-    const TimeUs deadline_us = soon_us();
-    while (!is_true()) {
-      if (now_us() > deadline_us) return false;
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-    return true;
-  }
   bool no_queue_pair_is_left(int side) {
     return eventually([&] { return card(side).statistics().live_queue_pairs == 0; });
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <filesystem>
 
 #include "base/slab.h"
 #include "transport/rdma_harness.h"
@@ -182,11 +181,7 @@ TEST_F(RdmaRoundsTest, AThousandConnectionsLeaveNothingBehind) {
   const Slab memory(2 * kSpacingBytes);
   tensors_in(memory.bytes(), 2);
   set_up();
-  const auto descriptors = [] {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                         std::filesystem::directory_iterator());
-  };
-  int64_t before = 0;
+  size_t before = 0;
   std::array<FakeNicStatistics, 2> cards_before;
   for (int i = 0; i <= 1000; ++i) {
     ASSERT_NO_FATAL_FAILURE(connect());
@@ -203,9 +198,10 @@ TEST_F(RdmaRoundsTest, AThousandConnectionsLeaveNothingBehind) {
       EXPECT_LE(card(side).statistics().live_regions, cards_before[side].live_regions);
       EXPECT_LE(card(side).statistics().live_bytes, cards_before[side].live_bytes);
     }
-    if (i == 20) before = descriptors();
+    if (i == 20) before = open_descriptors();
   }
-  EXPECT_TRUE(eventually([&] { return descriptors() <= before; })) << descriptors() << " were " << before;
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; }))
+      << open_descriptors() << " were " << before;
 }
 
 }  // namespace
