@@ -17,7 +17,7 @@ from support.torch_process import Nursery
 NUMPY = Nursery(imports=("numpy", "byteps._core", "byteps.numpy", "byteps.config"))
 HOSTS = ("10.77.0.1", "10.77.0.2")
 DEVICES = ("rxe0", "rxe1")
-PATIENCE_S = 60.0  # for a job of a few steps, on the guest's one slow processor
+PATIENCE_S = 120.0  # for a job of a few steps, on the guest's one slow processor, beside all else that is tested
 ROCE_PORT = 4791  # of UDP
 
 
@@ -41,7 +41,7 @@ class PairJob(Cluster):
             transport: BYTEPS_TRANSPORT of all.
             servers: processes.
             workers: ranks, of which number 0 is the scheduler, too.
-            nursery: what processes are forked from.
+            nursery: what ranks are forked from.
             env: added to the environment of all.
         """
         folder.mkdir(parents=True)
@@ -65,7 +65,9 @@ class PairJob(Cluster):
         env: Mapping[str, Mapping[str, str]] | None = None,
         before: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """Starts the servers, and `program` with `plan` on every rank.
+        """Starts `program` with `plan` on every rank, and the servers.
+
+        In this order: the first rank may take the guest a minute, which servers would have to wait for the job.
 
         Args:
             plan: arguments of the program.
@@ -73,12 +75,13 @@ class PairJob(Cluster):
             env: by the name of a member ("rank 1"): added to its environment.
             before: by the name of a member: a command that runs the command behind it and keeps the pid.
         """
-        for number in range(int(self.env["DMLC_NUM_SERVER"])):
-            own = {"DMLC_ROLE": "server"}
-            self._start_at(number, f"server {number}", ["-m", "byteps.server"], own, env, before)
+        NUMPY.start(self.env["PYTHONPATH"])
         for rank in range(int(self.env["DMLC_NUM_WORKER"])):
             own = {"DMLC_WORKER_ID": str(rank), "BYTEPS_LOCAL_RANK": "0"}
             self._start_at(rank, f"rank {rank}", [program, *plan], own, env, before)
+        for number in range(int(self.env["DMLC_NUM_SERVER"])):
+            own = {"DMLC_ROLE": "server"}
+            self._start_at(number, f"server {number}", ["-m", "byteps.server"], own, env, before)
 
     def ranks(self) -> list[Member]:
         return [member for name, member in self.members.items() if name.startswith("rank")]
@@ -111,7 +114,9 @@ class PairJob(Cluster):
             "DMLC_NODE_HOST": HOSTS[number % 2],
             "BYTEPS_RDMA_DEVICES": DEVICES[number % 2],
         }
-        self._start(name, arguments, {**place, **own, **(env or {}).get(name, {})}, (before or {}).get(name, ()))
+        command = (before or {}).get(name, ())
+        nursery = NUMPY if name.startswith("server") and not command else None  # for the end of PyTorch takes long, too
+        self._start(name, arguments, {**place, **own, **(env or {}).get(name, {})}, command, nursery)
 
 
 @dataclass(frozen=True)

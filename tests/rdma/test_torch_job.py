@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.timeout(TEST_LIMIT_S),
 ]
 
-CASES = VmCases("rdma.torch_cases", memory_mib=3000, limit_s=400.0)
+CASES = VmCases("rdma.torch_cases", memory_mib=3000, limit_s=600.0)
 
 
 @CASES.each

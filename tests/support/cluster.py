@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.job import Process, job_environment
+from support.processes import thread_states
 from support.torch_process import Nursery, TorchProcess
 
 RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
@@ -91,7 +92,10 @@ class Member:
         try:
             return self.process.wait(deadline_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"after {deadline_s:.1f} s still running: {self.describe()}") from None
+            threads = thread_states(self.pid)
+            raise AssertionError(
+                f"after {deadline_s:.1f} s still running: {self.describe()}\nits threads:\n{threads}"
+            ) from None
 
     def raised(self) -> Raised:
         """After its end: the exception that ended its plan."""

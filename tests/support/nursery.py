@@ -9,6 +9,7 @@ Each message on the socket FD is one program: JSON, with the files that it gets 
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -27,6 +28,7 @@ def main() -> list[str] | None:
     """Serves; returns once in each program, with its command, and None when nobody asks any more."""
     for module in sys.argv[2:]:
         importlib.import_module(module)
+    gc.freeze()  # a program's collector would touch all of it, and so copy it
     threads = sum(1 for _ in Path("/proc/self/task").iterdir())
     assert threads == 1, f"{threads} threads: a fork would lose all but one"
     connection = socket.socket(fileno=int(sys.argv[1]))

@@ -49,6 +49,16 @@ def thread_names(pid: int) -> list[str]:
     return names
 
 
+def thread_states(pid: int) -> str:
+    """What each of its threads is doing, for the message of a test: name, state, and where in the kernel (for root)."""
+    states = []
+    for task in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: int(task.name)):
+        with suppress(OSError):
+            states.append(f"{(task / 'comm').read_text().strip()}: {_status_field(task / 'status', 'State')}")
+            states.append((task / "stack").read_text().rstrip())
+    return "\n".join(states)
+
+
 def resident_bytes(pid: int) -> int:
     return _status_number(Path(f"/proc/{pid}/status"), "VmRSS") * 1024
 
@@ -63,8 +73,12 @@ def wake_ups(pid: int) -> int:
 
 
 def _status_number(path: Path, field: str) -> int:
+    return int(_status_field(path, field).split()[0])
+
+
+def _status_field(path: Path, field: str) -> str:
     for line in path.read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:
-            return int(value.split()[0])
+            return value.strip()
     raise KeyError(f"{path} has no {field}")

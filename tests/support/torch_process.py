@@ -31,6 +31,10 @@ class Nursery:
     number: int = 0
     imports: tuple[str, ...] = ("torch._dynamo", "torch.distributed.fsdp")  # which start no threads
 
+    def start(self, python_path: str) -> None:
+        """Lets it import while this process does something else: its first program has less to wait for then."""
+        _nursery(self, python_path)
+
 
 class TorchProcess:
     """A child of this process, with what tests use of subprocess.Popen.
