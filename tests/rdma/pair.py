@@ -114,9 +114,9 @@ class PairJob(Cluster):
             "DMLC_NODE_HOST": HOSTS[number % 2],
             "BYTEPS_RDMA_DEVICES": DEVICES[number % 2],
         }
-        command = (before or {}).get(name, ())
-        nursery = NUMPY if name.startswith("server") and not command else None  # for the end of PyTorch takes long, too
-        self._start(name, arguments, {**place, **own, **(env or {}).get(name, {})}, command, nursery)
+        nursery = NUMPY if name.startswith("server") else None  # what was imported has to be taken down again
+        settings = {**place, **own, **(env or {}).get(name, {})}
+        self._start(name, arguments, settings, (before or {}).get(name, ()), nursery)
 
 
 @dataclass(frozen=True)

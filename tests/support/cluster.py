@@ -181,7 +181,7 @@ class Cluster:
             env: added to the job's.
             program: a script.
             before: a command that runs the command behind it and keeps the pid.
-            uses_torch: start it as TorchProcess; without `before`.
+            uses_torch: start it as TorchProcess, unless there is a `before`.
         """
         own = {"DMLC_WORKER_ID": str(rank), "BYTEPS_LOCAL_RANK": "0"}
         nursery = Nursery(rank % 2) if uses_torch else None
@@ -208,7 +208,7 @@ class Cluster:
         nursery: Nursery | None = None,
     ) -> Member:
         command = [*before, sys.executable, *arguments]
-        nursery = nursery or (None if before else self._nursery)
+        nursery = None if before else nursery or self._nursery
         self.members[name] = Member(name, command, self.env | own, self._folder, nursery)
         return self.members[name]
 

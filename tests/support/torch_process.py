@@ -40,7 +40,8 @@ class TorchProcess:
     """A child of this process, with what tests use of subprocess.Popen.
 
     It differs from a process of its own in what is decided before the first line of a program: it shares the seed of
-    str hashes with others of its `nursery`, and OMP_NUM_THREADS is 1.
+    str hashes with others of its `nursery`, OMP_NUM_THREADS is 1, and its garbage collector leaves alone what the
+    nursery has imported.
     """
 
     def __init__(
