@@ -1,7 +1,7 @@
 # Every command of the project. `make demo` and `make test` do all set-up themselves.
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-# The compiler's results, where bootstrap.sh found ccache: what one run of `make test` compiles twice.
+# The compiler's results, where bootstrap.sh found ccache: what one run of `make test-all` compiles twice.
 export CCACHE_DIR ?= $(CURDIR)/build/ccache
 export CCACHE_DEPEND ?= true
 export CCACHE_NOHASHDIR ?= true
@@ -10,35 +10,39 @@ SETUP_INPUTS := tools/bootstrap.sh tools/constraints.txt tools/oldest_tensorflow
   pyproject.toml setup.py
 READY_DEMO := .venv/.ready-demo
 READY_TEST := .venv/.ready-test
+READY_TEST_ALL := .venv/.ready-test-all
 READY_BENCH := .venv/.ready-bench
 CXX_FILES = $(shell git ls-files '*.cc' '*.h')
 
-.PHONY: help demo test lint build format bench wheel clean
+.PHONY: help demo test test-all lint build format bench wheel clean
 
 help:  ## list these commands
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
 
 demo: build  ## train a small network on real images with two ranks and one server
 	bpslaunch --nproc-per-node 2 --servers 1 -- python examples/torch/fashion_mnist.py
 
-test: $(READY_TEST)  ## every test, C++ and Python, with sanitizers and linters; PARTS="release python" runs some
+test: $(READY_TEST)  ## the tests of the core promises: C++, the simulator, Python, PyTorch; at most 12 minutes
+	python tools/run_tests.py release simulator core
+
+test-all: $(READY_TEST_ALL)  ## every test: all frameworks, sanitizers, linters, virtual machines; PARTS="tsan python" runs some
 	python tools/run_tests.py $(PARTS)
 
-lint: $(READY_TEST)  ## formatters, linters, types, the layer table
+lint: $(READY_TEST_ALL)  ## formatters, linters, types, the layer table
 	pytest -q tests/lint
 
 build: $(READY_DEMO)  ## renew the native module that .venv imports
 	@[ -f build/release/build.ninja ] || tools/bootstrap.sh demo
 	cmake --build build/release --target _core tensorflow_ops mxnet_engine
 
-format: $(READY_TEST)  ## rewrite all sources the way the linters want them
+format: $(READY_TEST_ALL)  ## rewrite all sources the way the linters want them
 	clang-format -i $(CXX_FILES)
 	ruff check --fix --quiet .
 	ruff format --quiet .
 
 bench: $(READY_BENCH) build  ## speed beside bounds and peers; MEASURES="lab one_machine" runs some, MEASURES=cpp the C++ ones
 ifeq ($(MEASURES),cpp)
-	cmake --preset release
+	cmake --preset release -DBYTEPS_BUILD_BENCHMARKS=ON
 	cmake --build --preset release
 	for program in build/release/*_bench; do $$program || exit 1; done
 else
@@ -58,6 +62,10 @@ $(READY_DEMO): $(SETUP_INPUTS)
 $(READY_TEST): $(SETUP_INPUTS)
 	tools/bootstrap.sh test
 	@touch $@ $(READY_DEMO)
+
+$(READY_TEST_ALL): $(SETUP_INPUTS)
+	tools/bootstrap.sh test-all
+	@touch $@ $(READY_TEST) $(READY_DEMO)
 
 $(READY_BENCH): $(SETUP_INPUTS)
 	tools/bootstrap.sh bench

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # Prepares .venv, with byteps installed in it as an editable package:
-#   tools/bootstrap.sh demo    what `make demo` needs
-#   tools/bootstrap.sh test    that, the test tools and the linters
-#   tools/bootstrap.sh bench   what `make demo` needs, and the peers that `make bench` compares with
+#   tools/bootstrap.sh demo      what `make demo` needs
+#   tools/bootstrap.sh test      that, and the test tools
+#   tools/bootstrap.sh test-all  that, the linters, every framework, clang, qemu
+#   tools/bootstrap.sh bench     what `make demo` needs, and the peers that `make bench` compares with
 # Debian packages are installed when run as root; otherwise the missing ones are named and nothing is changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-goal=${1:?demo, test or bench}
+goal=${1:?demo, test, test-all or bench}
+case $goal in
+  demo | test | test-all | bench) ;;
+  *) echo "tools/bootstrap.sh: unknown goal '$goal': expected demo, test, test-all or bench" >&2; exit 2 ;;
+esac
 
 fail() {
   printf '%s\n' "$@" >&2
@@ -22,6 +27,9 @@ debian_packages() {
     echo python3-venv
   fi
   if [ "$goal" = test ]; then
+    echo libgtest-dev
+  fi
+  if [ "$goal" = test-all ]; then
     printf '%s\n' libgtest-dev libbenchmark-dev clang libclang-rt-dev ccache openmpi-bin iproute2
     printf '%s\n' qemu-system-x86 rdma-core ibverbs-providers libibverbs-dev ibverbs-utils perftest python3-pyverbs
   fi
@@ -61,27 +69,28 @@ echo "Installing Python packages into .venv (PyTorch is large)"
 pip_install torch  # first, in the pinned release, so that nothing below pulls another one
 pip_install setuptools pybind11 cmake ninja  # pyproject.toml's build-system.requires
 extras=torch,examples
-[ "$goal" != test ] || extras+=,tensorflow,test,dev
+[ "$goal" != test ] || extras+=,test
+[ "$goal" != test-all ] || extras+=,tensorflow,test,dev
 [ "$goal" != bench ] || extras+=,tensorflow,bench
 echo "Building byteps (CMake, build/release)"
-if [ "$goal" = test ]; then  # tests/integration/test_wheel.py compiles the same sources in another place
+if [ "$goal" = test-all ]; then  # tests/integration/test_wheel.py compiles the same sources in another place
   export CCACHE_BASEDIR="$PWD/csrc"
   export CMAKE_ARGS="-DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DCMAKE_CXX_COMPILER_LAUNCHER=$(command -v ccache)"
 fi
 PATH="$PWD/.venv/bin:$PATH" pip_install --no-build-isolation --editable ".[$extras]"
 
-if [ "$goal" = test ]; then
+if [ "$goal" = test-all ]; then
   echo "Installing the oldest TensorFlow that the tests know into .venv/oldest-tensorflow"
   [ -x .venv/oldest-tensorflow/bin/pip ] || python3 -m venv .venv/oldest-tensorflow
   .venv/oldest-tensorflow/bin/pip install -qq --disable-pip-version-check -r tools/oldest_tensorflow.txt
 fi
 
-if [ "$goal" != demo ]; then
+if [ "$goal" = test-all ] || [ "$goal" = bench ]; then
   echo "Installing MXNet into .venv/mxnet"
   [ -x .venv/mxnet/bin/pip ] || python3 -m venv .venv/mxnet
   .venv/mxnet/bin/pip install -qq --disable-pip-version-check --no-deps -r tools/mxnet.txt
 fi
-if [ "$goal" = test ] && ! [ -d .venv/mxnet/numpy-1.23 ]; then  # another numpy, to be put first on PYTHONPATH
+if [ "$goal" = test-all ] && ! [ -d .venv/mxnet/numpy-1.23 ]; then  # another numpy, to be put first on PYTHONPATH
   .venv/mxnet/bin/pip install -qq --disable-pip-version-check --no-deps --target .venv/mxnet/numpy-1.23 \
     'numpy==1.23.5; python_version < "3.12"'
 fi

@@ -1,6 +1,9 @@
 """Runs every test of the project, or the parts named as arguments, and counts them.
 
-    tools/run_tests.py [release] [simulator] [python] [asan-ubsan] [tsan]
+    tools/run_tests.py [release] [simulator] [core] [python] [benchmarks] [asan-ubsan] [tsan]
+
+"core" is the part of "python" that needs PyTorch at most, neither root nor other launchers, and few minutes.
+`make test` runs release, simulator and core. With no argument all parts but "core" run, as in `make test-all`.
 
 Ends with a table, the skipped tests with their reasons, and one line "N passed, N failed, N skipped". The exit code is
 0 only if nothing failed and every skip is one that tests/expected_skips.txt allows. Logs of the single test programs
@@ -47,6 +50,17 @@ class Outcome:
             elif case.get("status") != "notrun":
                 self.passed += 1
 
+    def add_pytest(self, succeeded: bool, *names: str) -> None:
+        """What runs of pytest wrote. One that failed without a test that did is a failure, too."""
+        for name in names:
+            junit = RESULTS / f"{name}.xml"
+            if junit.exists():
+                self.add_junit(junit)
+            else:
+                self.failures.append(f"pytest wrote no {junit.name}: see above")
+        if not succeeded and not self.failures:
+            self.failures.append("pytest: see above")
+
 
 def reason_of(skipped: ET.Element) -> str:
     """The words of the test; GoogleTest puts "file:line" on a line before them."""
@@ -63,8 +77,8 @@ def succeeds(*command: str | Path) -> bool:
         return False
 
 
-def build(preset: str) -> bool:
-    return succeeds("cmake", "--preset", preset) and succeeds("cmake", "--build", "--preset", preset)
+def build(preset: str, *settings: str) -> bool:
+    return succeeds("cmake", "--preset", preset, *settings) and succeeds("cmake", "--build", "--preset", preset)
 
 
 def run_cpp(preset: str) -> Outcome:
@@ -94,10 +108,49 @@ def run_cpp(preset: str) -> Outcome:
     return outcome
 
 
+def run_benchmarks() -> Outcome:
+    """Only compiles them: what they measure is nothing for a test."""
+    if build("release", "-DBYTEPS_BUILD_BENCHMARKS=ON"):
+        return Outcome(passed=1)
+    return Outcome(failures=["build of the C++ benchmarks: see above"])
+
+
 def run_simulator() -> Outcome:
     if build("release") and succeeds(ROOT / "build/release/bps_sim", "--seeds", "10000", "--jobs", "2"):
         return Outcome(passed=1)
     return Outcome(failures=["bps_sim or its build: see above"])
+
+
+def pytest(name: str, *arguments: str) -> list[str]:
+    """The command. Its JUnit file has this name."""
+    settings = ("-q", f"--junitxml={RESULTS / name}.xml", "--durations=15", "--durations-min=5")
+    return [sys.executable, "-m", "pytest", *settings, *arguments]
+
+
+# The promises of the README, in files that need neither TensorFlow nor MXNet, as little time as possible.
+CORE = (
+    "tests/python",
+    "tests/frameworks/test_conformance.py",
+    "tests/frameworks/test_runtime.py",
+    "tests/frameworks/test_torch.py",
+    "tests/frameworks/test_torch_modules.py",
+    "tests/frameworks/test_torch_process_group.py",
+    "tests/integration/test_disagreement.py",
+    "tests/integration/test_lost_processes.py",
+    "tests/integration/test_settings.py",
+    "tests/integration/test_strangers.py",
+)
+PYTEST_IN_PARALLEL = (f"--numprocesses={PYTEST_JOBS}", "--dist=loadfile")
+
+
+def run_core() -> Outcome:
+    outcome = Outcome()
+    if not build("release"):
+        outcome.failures.append("build of preset release")
+        return outcome
+    succeeded = succeeds(*pytest("core", *PYTEST_IN_PARALLEL, *CORE))
+    outcome.add_pytest(succeeded, "core")
+    return outcome
 
 
 def run_python() -> Outcome:
@@ -107,18 +160,12 @@ def run_python() -> Outcome:
         outcome.failures.append("build of preset release")
         return outcome
 
-    def pytest(name: str, *arguments: str) -> list[str]:
-        settings = ("-q", f"--junitxml={RESULTS / name}.xml", "--durations=15", "--durations-min=5")
-        return [sys.executable, "-m", "pytest", *settings, *arguments]
-
     # One virtual machine runs at a time, on one processor: beside all else, or it would be waited for in the end.
     in_machines = pytest("rdma", "tests/rdma")
     print("+", *in_machines, "(shown when it is done)", flush=True)
     log = RESULTS / "rdma.log"
     with log.open("w") as output, subprocess.Popen(in_machines, cwd=ROOT, stdout=output, stderr=output) as machines:
-        succeeded = succeeds(
-            *pytest("python", f"--numprocesses={PYTEST_JOBS}", "--dist=loadfile", "--ignore=tests/rdma", "tests")
-        )
+        succeeded = succeeds(*pytest("python", *PYTEST_IN_PARALLEL, "--ignore=tests/rdma", "tests"))
         try:
             succeeded &= machines.wait(COMMAND_LIMIT_S) == 0
         except subprocess.TimeoutExpired as error:
@@ -126,20 +173,16 @@ def run_python() -> Outcome:
             outcome.failures.append(str(error))
     print(log.read_text(), flush=True)
 
-    for junit in (RESULTS / "python.xml", RESULTS / "rdma.xml"):
-        if junit.exists():
-            outcome.add_junit(junit)
-        else:
-            outcome.failures.append(f"pytest wrote no {junit.name}: see above")
-    if not succeeded and not outcome.failures:
-        outcome.failures.append("pytest: see above")
+    outcome.add_pytest(succeeded, "python", "rdma")
     return outcome
 
 
 PARTS: dict[str, Callable[[], Outcome]] = {
     "release": lambda: run_cpp("release"),
     "simulator": run_simulator,
+    "core": run_core,
     "python": run_python,
+    "benchmarks": run_benchmarks,
     "asan-ubsan": lambda: run_cpp("asan-ubsan"),
     "tsan": lambda: run_cpp("tsan"),
 }
@@ -187,7 +230,7 @@ def main(names: list[str]) -> int:
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
     outcomes: dict[str, Outcome] = {}
-    for name in [part for part in PARTS if not names or part in names]:
+    for name in [part for part in PARTS if (part in names if names else part != "core")]:
         print(f"\n=== {name}", flush=True)
         started = time.monotonic()
         outcomes[name] = PARTS[name]()

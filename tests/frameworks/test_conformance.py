@@ -1,4 +1,4 @@
-"""The conformance suite, for every adapter, in jobs of 1, 2 and 4 ranks."""
+"""The conformance suite, for NumPy and PyTorch; test_tensorflow.py and test_mxnet.py run it for the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all i
 
 JOBS = [
     CaseJob(conformance.__name__, ranks, adapter)
-    for adapter, counts in {"numpy": (1, 2, 4), "torch": (1, 2), "tensorflow": (1, 2)}.items()
+    for adapter, counts in {"numpy": (1, 2, 4), "torch": (1, 2)}.items()
     for ranks in counts
 ]
 

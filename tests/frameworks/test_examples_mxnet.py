@@ -13,7 +13,7 @@ EXAMPLES = ROOT / "examples" / "mxnet"
 MXNET = Path(sys.prefix, "mxnet", "bin", "python")  # an environment of its own (tools/bootstrap.sh)
 
 if not MXNET.exists():
-    pytest.skip(f"{MXNET} is missing: tools/bootstrap.sh test makes it", allow_module_level=True)
+    pytest.skip(f"{MXNET} is missing: tools/bootstrap.sh test-all makes it", allow_module_level=True)
 
 
 def on_digits(program: str, ranks: int, folder: Path) -> str:

@@ -41,7 +41,7 @@ EARLY_END = Path(__file__).with_name("mxnet_early_end_program.py")
 @pytest.fixture(autouse=True)
 def environment() -> None:
     if not PYTHON.exists():
-        pytest.skip(f"{PYTHON} is missing: tools/bootstrap.sh test makes it")
+        pytest.skip(f"{PYTHON} is missing: tools/bootstrap.sh test-all makes it")
 
 
 @each_case(ALL_JOBS)

@@ -41,13 +41,13 @@ def job_with(numpy: Path | None) -> CaseJob:
 def test_case(numpy: str, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     for needed in filter(None, [MXNET, NUMPYS[numpy]]):
         if not needed.exists():
-            pytest.skip(f"{needed} is missing: tools/bootstrap.sh test makes it (numpy 1.23 up to Python 3.11)")
+            pytest.skip(f"{needed} is missing: tools/bootstrap.sh test-all makes it (numpy 1.23 up to Python 3.11)")
     outcome_of(job_with(NUMPYS[numpy]), tmp_path_factory).check(case)
 
 
 def test_import_after_one_that_failed() -> None:
     if not MXNET.exists():
-        pytest.skip(f"{MXNET} is missing: tools/bootstrap.sh test makes it")
+        pytest.skip(f"{MXNET} is missing: tools/bootstrap.sh test-all makes it")
     program = f"""
         try:
             import mxnet

@@ -15,6 +15,8 @@ from support.job import job as started_job
 
 skip_unless_installed("tensorflow")
 
+from frameworks import conformance  # noqa: E402
+
 pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
 
 JOBS = jobs_of(
@@ -23,18 +25,19 @@ JOBS = jobs_of(
         "frameworks.tensorflow_training_cases": [1, 3],
     }
 )
+CONFORMANCE_JOBS = [CaseJob(conformance.__name__, ranks, "tensorflow") for ranks in (1, 2)]
 # Of the oldest TensorFlow that the operators promise to work in, in an environment of its own (tools/bootstrap.sh).
 OLDEST = Path(sys.prefix, "oldest-tensorflow", "bin", "python")
 OLD_JOBS = [CaseJob(job.module, ranks, python=OLDEST) for job, ranks in ((JOBS[0], 1), (JOBS[3], 2))]
 LOST_RANK = Path(__file__).with_name("tensorflow_lost_rank.py")
 
 
-@each_case(JOBS)
+@each_case(JOBS + CONFORMANCE_JOBS)
 def test_case(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     outcome_of(job, tmp_path_factory).check(case)
 
 
-@each_job(JOBS)
+@each_job(JOBS + CONFORMANCE_JOBS)
 def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFactory) -> None:
     outcome_of(job, tmp_path_factory).check_exit()
 
@@ -42,7 +45,7 @@ def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFa
 @each_case(OLD_JOBS)
 def test_case_in_the_oldest_tensorflow(job: CaseJob, case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     if not OLDEST.exists():
-        pytest.skip(f"{OLDEST} is missing: tools/bootstrap.sh test makes it")
+        pytest.skip(f"{OLDEST} is missing: tools/bootstrap.sh test-all makes it")
     outcome_of(job, tmp_path_factory).check(case)
 
 

@@ -40,7 +40,7 @@ def check_syntax(path: Path, flags: list[str]) -> str:
 
 
 def accept(paths: list[Path], flags: list[str]) -> None:
-    assert shutil.which("clang++"), "clang++ is missing: tools/bootstrap.sh test installs it"
+    assert shutil.which("clang++"), "clang++ is missing: tools/bootstrap.sh test-all installs it"
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         if found := "".join(pool.map(lambda path: check_syntax(path, flags), paths)):
             pytest.fail(found, pytrace=False)

@@ -1,4 +1,4 @@
-"""Each linter and formatter is one test, so that `make test` counts them."""
+"""Each linter and formatter is one test, so that `make test-all` counts them."""
 
 from __future__ import annotations
 

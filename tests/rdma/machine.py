@@ -115,7 +115,7 @@ def boot(machine: Machine, command: Command, timeout_s: float, output: Callable[
     """
     for program in (qemu.PROGRAM, "setpriv"):
         if not shutil.which(program):
-            raise MachineError(f"{program} is missing: tools/bootstrap.sh test installs it")
+            raise MachineError(f"{program} is missing: tools/bootstrap.sh test-all installs it")
     files = image.prepared()
     initramfs = files.initramfs.read_bytes() + guest_archive(command, machine.shares, machine.topology)
     hardware = qemu.Hardware(files.kernel, initramfs, machine.shares, machine.cpus, machine.memory_mib)

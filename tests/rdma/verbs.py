@@ -16,7 +16,7 @@ class PyverbsError(Exception):
 def why_no_pyverbs() -> str | None:
     """Debian builds it for its own release of Python only; None: that is this one's, too."""
     if not _PACKAGE.is_dir():
-        raise PyverbsError(f"{_PACKAGE} is missing: tools/bootstrap.sh test installs python3-pyverbs")
+        raise PyverbsError(f"{_PACKAGE} is missing: tools/bootstrap.sh test-all installs python3-pyverbs")
     if (_PACKAGE / f"device{sysconfig.get_config_var('EXT_SUFFIX')}").exists():
         return None
     return f"Debian's pyverbs is not for Python {platform.python_version()}"
