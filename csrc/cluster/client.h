@@ -8,8 +8,8 @@
 
 #include "base/event_flag.h"
 #include "cluster/control_channel.h"
-#include "cluster/lazy_timer.h"
 #include "protocol/membership.h"
+#include "transport/lazy_timer.h"
 
 namespace byteps::cluster {
 
@@ -69,7 +69,7 @@ class Client final : public ControlEvents {
   const ClientOptions options_;
   ClientEvents& events_;
   protocol::Membership membership_;
-  LazyTimer timer_;
+  transport::LazyTimer timer_;
   std::vector<transport::Address> candidates_;
   Status refusal_;  // not ok: somebody answered there, but not for this job
   TimeUs first_refusal_us_ = 0;

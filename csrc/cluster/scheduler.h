@@ -7,8 +7,8 @@
 
 #include "base/event_flag.h"
 #include "cluster/control_channel.h"
-#include "cluster/lazy_timer.h"
 #include "protocol/scheduler_state.h"
+#include "transport/lazy_timer.h"
 
 namespace byteps::cluster {
 
@@ -42,7 +42,7 @@ class Scheduler final : public ControlEvents {
 
   transport::EventLoop& loop_;
   protocol::SchedulerState state_;
-  LazyTimer timer_;
+  transport::LazyTimer timer_;
   std::unique_ptr<transport::Listener> listener_;
   std::unordered_map<protocol::PeerId, std::unique_ptr<ControlChannel>> peers_;
   std::unordered_map<const ControlChannel*, protocol::PeerId> ids_;

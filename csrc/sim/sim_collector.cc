@@ -70,11 +70,12 @@ void SimCollector::give_loans_back() {
 
 void SimCollector::schedule_tick() {
   const TimeUs next_us = next_tick_us();
-  if (ticking_ || next_us == kNever || world().sabotage == Sabotage::kWithoutTicks) return;
-  ticking_ = true;
-  process().at(next_us, [this] {
-    ticking_ = false;
-    on_tick();
+  if (next_us >= tick_us_ || world().sabotage == Sabotage::kWithoutTicks) return;
+  tick_us_ = next_us;
+  process().at(next_us, [this, next_us] {
+    if (tick_us_ != next_us) return;  // an earlier one has replaced this one
+    tick_us_ = kNever;
+    if (next_tick_us() <= world().clock.now()) on_tick();
     schedule_tick();
   });
 }

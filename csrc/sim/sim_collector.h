@@ -72,7 +72,7 @@ class SimCollector {
   void own(Contribution& contribution);
   void give_loans_back();
 
-  bool ticking_ = false;
+  TimeUs tick_us_ = kNever;  // when the next one is set for
   std::vector<SimChild*> starving_;
   bool relief_is_due_ = false;
 };

@@ -86,21 +86,9 @@ void Collector::give_loans_back() {
   }
 }
 
-void Collector::schedule_tick() {
-  if (tick_timer_ != 0) return;
-  const TimeUs next_us = next_tick_us();
-  if (next_us == kNever) return;
-  tick_timer_ = environment_.loop.run_at(next_us, [this] {
-    tick_timer_ = 0;
-    on_tick();
-    schedule_tick();
-  });
-}
-
 void Collector::stop_timers() {
-  for (auto* timer : {&tick_timer_, &relief_timer_}) {
-    if (*timer != 0) environment_.loop.cancel(std::exchange(*timer, 0));
-  }
+  tick_.stop();
+  if (relief_timer_ != 0) environment_.loop.cancel(std::exchange(relief_timer_, 0));
 }
 
 }  // namespace byteps::summation

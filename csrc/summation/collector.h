@@ -13,6 +13,7 @@
 #include "base/metrics.h"
 #include "kernels/sum.h"
 #include "protocol/aggregation.h"
+#include "transport/lazy_timer.h"
 #include "transport/transport.h"
 
 namespace byteps::summation {
@@ -66,14 +67,17 @@ class Collector {
  protected:
   using Slots = std::vector<Contribution>;  // by child
 
-  explicit Collector(Environment environment) : environment_(environment) {}
+  explicit Collector(Environment environment)
+      : environment_(environment),
+        tick_(environment.loop, [this] { return next_tick_us(); }, [this] { on_tick(); }) {}
 
   // Of one child, for all keys; those without a contribution as well.
   virtual void for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) = 0;
   virtual TimeUs next_tick_us() const = 0;
   virtual void on_tick() = 0;
 
-  void schedule_tick();
+  // To be called after what may have made next_tick_us() earlier.
+  void schedule_tick() { tick_.update(); }
   void answer_failure(const protocol::DataHead& head, Contribution& slot, const Status& why);
   // The reduction of `sources`, [bytes] each, into all of `spaces`, in one pass. A space may be one of the sources.
   void reduce(const kernels::Reduction& reduction, std::vector<const void*> sources,
@@ -87,7 +91,7 @@ class Collector {
   void give_loans_back();
 
   std::vector<Child*> starving_;
-  transport::EventLoop::TimerId tick_timer_ = 0;
+  transport::LazyTimer tick_;
   transport::EventLoop::TimerId relief_timer_ = 0;
 };
 

@@ -106,7 +106,7 @@ class ShardFixture : public testing::Test, public ShardEvents {
   void start(Position position, Level level) {
     position.epoch = kEpoch;
     position.num_workers = static_cast<uint32_t>(position.describe_rank.size());
-    position.limits = {kNever, kNever};
+    if (position.limits.op_timeout_us == 0) position.limits = {kNever, kNever};
     on_loop([&] { shard_->start(position); });
     for (uint32_t rank = 0; rank < 2; ++rank) {
       peers_.push_back(connect(rank));

@@ -2,6 +2,7 @@
 #include "summation/shard.h"
 
 #include "summation/harness.h"
+#include "support/log_reader.h"
 
 namespace byteps::summation {
 namespace {
@@ -211,6 +212,29 @@ TEST_F(ShardTest, AFailureEndsTheWaitForAChildThatDoesNotRead) {
   on_loop([this] { shard_->fail(unavailable("rank 1 is dead")); });
   EXPECT_TRUE(left.is_set());
   on_loop([&] { stopped.reset(); });
+}
+
+class WarningShardTest : public ShardFixture {
+ protected:
+  WarningShardTest() {
+    start({.describe_rank = {"rank 0", "rank 1"},
+           .machines = {{"rank 0", "rank 1"}, {0, 1}},
+           .ranks = {},
+           .bytes_per_s = {},
+           .limits = {.stall_warning_us = 10'000, .op_timeout_us = 600'000'000}},
+          Level::kCluster);
+  }
+};
+
+TEST_F(WarningShardTest, AWarningDoesNotWaitForTheDeadlineOfAnEarlierRound) {
+  LogReader log;
+  on_loop([this] { peers_[0]->contribute(1, {1, 1, 1, 1}); });
+  ASSERT_TRUE(log.wait_for("for rank 1"));  // next, this round would fail
+  on_loop([this] {
+    peers_[1]->contribute(1, {2, 2, 2, 2});
+    peers_[0]->contribute(2, {3, 3, 3, 3});
+  });
+  EXPECT_TRUE(log.wait_for("for rank 1"));
 }
 
 // What goes up is kept, until the test answers it.

@@ -8,13 +8,13 @@
 
 #include "transport/event_loop.h"
 
-namespace byteps::cluster {
+namespace byteps::transport {
 
 // On the loop's thread. Destroyed on it, or after it has stopped.
 class LazyTimer {
  public:
   // `next_tick` gives the time wanted (kNever: none); `tick` runs when it has come.
-  LazyTimer(transport::EventLoop& loop, UniqueFunction<TimeUs()> next_tick, UniqueFunction<void()> tick)
+  LazyTimer(EventLoop& loop, UniqueFunction<TimeUs()> next_tick, UniqueFunction<void()> tick)
       : loop_(loop), next_tick_(std::move(next_tick)), tick_(std::move(tick)) {}
   ~LazyTimer() { stop(); }
 
@@ -38,11 +38,11 @@ class LazyTimer {
     update();
   }
 
-  transport::EventLoop& loop_;
+  EventLoop& loop_;
   UniqueFunction<TimeUs()> next_tick_;
   UniqueFunction<void()> tick_;
-  transport::EventLoop::TimerId timer_ = 0;
+  EventLoop::TimerId timer_ = 0;
   TimeUs armed_us_ = kNever;
 };
 
-}  // namespace byteps::cluster
+}  // namespace byteps::transport
