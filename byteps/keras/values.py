@@ -37,6 +37,7 @@ def push_pull(value: Any, name: str | None = None, average: bool = True, *, op: 
     if op is None:
         op = ReduceOp.Average if average else ReduceOp.Sum
     array = _array(value, "push_pull")
+    array = array.astype(np.uint8) if array.dtype == np.bool_ else array
     if isinstance(value, int | bool) and op is ReduceOp.Average:
         array = array.astype(np.float64)
     return _like(value, arrays.push_pull(array, name=name, op=op))
@@ -70,7 +71,10 @@ def allreduce(
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """Rank `root_rank`'s value; the others pass one of the same shape and dtype. Blocks. See `push_pull`."""
-    return _like(value, arrays.broadcast(_array(value, "broadcast"), root_rank, name))
+    array = _array(value, "broadcast")
+    is_bool = array.dtype == np.bool_
+    result = arrays.broadcast(array.astype(np.uint8) if is_bool else array, root_rank, name)
+    return _like(value, result.astype(np.bool_) if is_bool else result)
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
@@ -105,7 +109,7 @@ def _array(value: Any, caller: str) -> np.ndarray[Any, Any]:
         ) from None
     if array.dtype.kind in "OSU":
         raise InvalidArgumentError(f"{caller}: expected a number, an array or a tensor, got {value!r:.80}")
-    return array.astype(np.uint8) if array.dtype == bool else array
+    return array
 
 
 def _like(value: Any, array: np.ndarray[Any, Any]) -> Any:

@@ -14,14 +14,16 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from byteps.errors import InvalidArgumentError
+from byteps.runtime import is_initialized, size
 from byteps.torch.asynchronous import warn_if_asynchronous
 from byteps.torch.backward_end import current_backward
 from byteps.torch.broadcast import broadcast_parameters
 from byteps.torch.buffers import broadcast_buffers
 from byteps.torch.compression import Compression, Compressor
-from byteps.torch.eager import eager
+from byteps.torch.eager import eager, untraced
 from byteps.torch.exchange import Exchange
 from byteps.torch.options import Options, Owner, bytes_of_megabytes
 
@@ -46,10 +48,12 @@ class DistributedDataParallel(nn.Module):
     module's parameters take part may differ.
 
     Attributes of the wrapped module can be read through it; the module itself is `module`. Its state_dict has the
-    prefix "module.", and load_state_dict takes one without it too. Copies and pickles are independent instances.
+    prefix "module.", and load_state_dict takes one without it too. Copies and pickles are independent instances, which
+    join the job at their first forward pass in training; before, their parameters refuse gradients.
     """
 
     module: nn.Module
+    _guards: dict[Tensor, RemovableHandle]  # hooks of the parameters of a copy that has not joined the job
 
     def __init__(
         self,
@@ -113,6 +117,7 @@ class DistributedDataParallel(nn.Module):
             keep_buckets=gradient_as_bucket_view,
         )
         self._exchange: Exchange | None = None
+        self._guards = {}
         self.module = module
         self.register_load_state_dict_pre_hook(_add_missing_prefix)  # type: ignore[no-untyped-call]
         self._join()
@@ -160,7 +165,11 @@ class DistributedDataParallel(nn.Module):
             return getattr(self.module, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_exchange": None}  # a copy joins the job when it is first trained
+        return {**self.__dict__, "_exchange": None, "_guards": {}}  # a copy joins the job when it is first trained
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._guard()
 
     def _joined(self) -> Exchange:
         return self._exchange or self._join()
@@ -174,13 +183,24 @@ class DistributedDataParallel(nn.Module):
         exchange.add(list(named.values()), list(named))
         broadcast_parameters([*named.items(), *self.module.named_buffers()], 0, self._prefix)
         _complete_before_steps(exchange)
+        for guard in self._guards.values():
+            guard.remove()
+        self._guards.clear()
         self._round_of_forward = -1
         self._exchange = exchange
         return exchange
 
+    def _guard(self) -> None:
+        """Has gradients of a copy fail until it joins the job: in eval() it cannot, as some ranks may be without it."""
+        for parameter in self.module.parameters():
+            if parameter.requires_grad and parameter not in self._guards:
+                self._guards[parameter] = parameter.register_post_accumulate_grad_hook(untraced(_refuse))
+
     @eager
     def _before_forward(self) -> None:
         if current_backward() != -1 or not self.training:
+            if self._exchange is None:
+                self._guard()  # parameters may have been frozen before
             return  # checkpointing computes a forward pass once more
         exchange = self._joined()
         if exchange.waits_for_step:
@@ -204,6 +224,15 @@ class DistributedDataParallel(nn.Module):
             for tensor in tree_leaves(output):
                 if isinstance(tensor, Tensor) and tensor.grad_fn is not None:  # a leaf would keep it for ever
                     tensor.register_hook(begin)
+
+
+def _refuse(_: Tensor) -> None:
+    if is_initialized() and size() > 1:
+        raise InvalidArgumentError(
+            "DistributedDataParallel: a copy of a model got a gradient before it has joined the job, which would be "
+            "this rank's alone: on all ranks, call train() and make the copy's first forward pass before eval(), or "
+            "wrap what it has in it anew: DistributedDataParallel(model.module)"
+        )
 
 
 def _begin(exchange: weakref.ref[Exchange], _: Tensor) -> None:

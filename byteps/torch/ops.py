@@ -22,6 +22,7 @@ from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import Handle, ReduceOp, broadcast_buffer, declare_buffer, push_pull_buffer, resolve_op
 from byteps.ops import poll as poll_one
 from byteps.ops import synchronize as synchronize_one
+from byteps.runtime import rank
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.eager import eager
 from byteps.torch.tensor import stage, wire_name
@@ -140,9 +141,10 @@ def grouped_push_pull(
     *,
     op: ReduceOp | None = None,
 ) -> list[Tensor]:
-    """`push_pull` of several tensors at once, without its gradient. They are named `name`.0, `name`.1 and so on."""
+    """`push_pull` of several tensors at once. They are named `name`.0, `name`.1 and so on."""
+    _check_group(tensors)
     compressed, contexts = zip(*map(compression.compress, tensors), strict=True) if tensors else ((), ())
-    reduced = _results(grouped_push_pull_async(compressed, average, name, version, priority, op=op))
+    reduced = _reduced_group(compressed, resolve_op(average, op), name, priority)
     return [compression.decompress(tensor, ctx) for tensor, ctx in zip(reduced, contexts, strict=True)]
 
 
@@ -168,7 +170,7 @@ def grouped_push_pull_async(
     *,
     op: ReduceOp | None = None,
 ) -> GroupHandle:
-    """Starts `grouped_push_pull`; `synchronize` returns the list of new tensors."""
+    """Starts `grouped_push_pull`, without its gradient; `synchronize` returns the list of new tensors."""
     return _start_group(tensors, resolve_op(average, op), name, priority, in_place=False)
 
 
@@ -218,8 +220,11 @@ def allreduce_async_(
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
-    """Rank `root_rank`'s tensor, as a new tensor. Of any dtype; the others pass one of the same shape and dtype."""
-    return _result(broadcast_async(tensor, root_rank, name))
+    """Rank `root_rank`'s tensor, as a new tensor. Of any dtype; the others pass one of the same shape and dtype.
+
+    Differentiable: the root gets the sum of the ranks' gradients, the others zeros.
+    """
+    return _broadcast(tensor, root_rank, name)
 
 
 def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
@@ -228,7 +233,7 @@ def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None) -> Tenso
 
 
 def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None) -> Handle:
-    """Starts `broadcast`; `synchronize` returns the new tensor."""
+    """Starts `broadcast`, without its gradient; `synchronize` returns the new tensor."""
     copy = tensor.detach().clone(memory_format=torch.contiguous_format)
     return broadcast_async_(copy, root_rank, name)
 
@@ -324,17 +329,78 @@ class _PushPull(torch.autograd.Function):
     @staticmethod
     @eager
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        if ctx.op not in (ReduceOp.Average, ReduceOp.Sum):
-            raise UnsupportedError(
-                f"push_pull of '{ctx.name}' with op={ctx.op.name} has no gradient: use Average or Sum"
-            )
+        _check_differentiable(ctx.op, ctx.name)
         reduced = push_pull(grad, name=f"{ctx.name}.gradient", priority=ctx.priority, op=ctx.op)
         return reduced, None, None, None
 
 
-def _start_group(tensors: Tensors, op: ReduceOp, name: str | None, priority: int, *, in_place: bool) -> GroupHandle:
+class _GroupedPushPull(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, op: ReduceOp, name: str | None, priority: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        group = _start_group(tensors, op, name, priority, in_place=False)
+        ctx.op, ctx.names, ctx.priority = op, [handle.name for handle in group.handles], priority
+        return tuple(_results(group))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        _check_differentiable(ctx.op, ctx.names[0])
+        wanted = [place for place in range(len(grads)) if ctx.needs_input_grad[3 + place]]
+        reduced: list[Tensor | None] = [None] * len(grads)
+        names = [f"{ctx.names[place]}.gradient" for place in wanted]
+        results = _reduced_each([grads[place] for place in wanted], ctx.op, names, ctx.priority)
+        for place, result in zip(wanted, results, strict=True):
+            reduced[place] = result
+        return None, None, None, *reduced
+
+
+@eager
+def _reduced_group(tensors: Tensors, op: ReduceOp, name: str | None, priority: int) -> list[Tensor]:
+    return list(_GroupedPushPull.apply(op, name, priority, *tensors)) if tensors else []  # type: ignore[no-untyped-call]
+
+
+def _reduced_each(tensors: Tensors, op: ReduceOp, names: Sequence[str], priority: int) -> list[Tensor]:
+    """Differentiable again, one by one, if anybody asks."""
+    if torch.is_grad_enabled():
+        return [
+            push_pull(tensor, name=name, priority=priority, op=op) for tensor, name in zip(tensors, names, strict=True)
+        ]
+    handles = [
+        start_push_pull(tensor, op, name, priority, in_place=False) for tensor, name in zip(tensors, names, strict=True)
+    ]
+    return synchronize_all(handles)
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None) -> Tensor:
+        handle = broadcast_async(tensor, root_rank, name)
+        ctx.root_rank, ctx.name = root_rank, handle.name
+        return _result(handle)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        total = push_pull(grad, name=f"{ctx.name}.gradient", op=ReduceOp.Sum)
+        return total if rank() == ctx.root_rank else torch.zeros_like(total), None, None
+
+
+@eager
+def _broadcast(tensor: Tensor, root_rank: int, name: str | None) -> Tensor:
+    result: Tensor = _Broadcast.apply(tensor, root_rank, name)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _check_differentiable(op: ReduceOp, name: str) -> None:
+    if op not in (ReduceOp.Average, ReduceOp.Sum):
+        raise UnsupportedError(f"push_pull of '{name}' with op={op.name} has no gradient: use Average or Sum")
+
+
+def _check_group(tensors: Tensors) -> None:
     if isinstance(tensors, Tensor):
         raise InvalidArgumentError("grouped push_pull: expected a list of tensors, got one tensor")
+
+
+def _start_group(tensors: Tensors, op: ReduceOp, name: str | None, priority: int, *, in_place: bool) -> GroupHandle:
+    _check_group(tensors)
     names = [None if name is None else f"{name}.{index}" for index in range(len(tensors))]
     return GroupHandle(
         [

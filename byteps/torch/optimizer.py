@@ -17,7 +17,7 @@ from byteps.torch.eager import eager
 from byteps.torch.exchange import Exchange
 from byteps.torch.ops import push_pull
 from byteps.torch.options import Groups, Options, Owner, check_passes
-from byteps.torch.reclass import Reclassed, closure_of, reclass
+from byteps.torch.reclass import Reclassed, closure_of, is_step_within, reclass
 
 __all__ = ["DistributedOptimizer"]
 
@@ -169,6 +169,8 @@ class _Distributed(Reclassed, torch.optim.Optimizer):
 
 @eager
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if is_step_within(optimizer):
+        return None
     exchange = cast("_Distributed", optimizer)._exchange
     if cast("_Distributed", optimizer)._skips:
         exchange.check_idle("step() within skip_synchronize()")
@@ -185,7 +187,8 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
 
 @eager
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    cast("_Distributed", optimizer)._exchange.begin_step()
+    if not is_step_within(optimizer):
+        cast("_Distributed", optimizer)._exchange.begin_step()
 
 
 def _synchronized(closure: Closure, exchange: Exchange) -> Closure:

@@ -246,6 +246,13 @@ def case_values() -> None:
     assert bps.push_pull([1.0, 2.0 * mine], average=False).tolist() == [ranks, 2.0 * total]
     gathered = bps.allgather(np.full((mine, 2), mine))
     assert gathered[:, 0].tolist() == [r for r in range(1, ranks + 1) for _ in range(r)]
+    for kind in (bool, lambda flag: np.array([flag, False]), lambda flag: keras.ops.convert_to_tensor([flag, False])):
+        same = bps.broadcast(kind(bps.rank() == 0), 0)
+        assert type(same) is type(kind(True)), type(same)
+        array = keras.ops.convert_to_numpy(same)
+        assert array.dtype == bool and np.all(array == keras.ops.convert_to_numpy(kind(True)))
+    flags = bps.allgather(np.array([bps.rank() == 0]))
+    assert flags.dtype == bool and flags.tolist() == [True] + [False] * (ranks - 1)
     with expect_error(InvalidArgumentError, "allgather", "one dimension"):
         bps.allgather(3.0)
     if ranks > 1:

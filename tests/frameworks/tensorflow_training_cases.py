@@ -90,6 +90,24 @@ def case_optimizers_of_keras() -> None:
             assert_trains_as_one_process(training(with_keras(make), in_function=in_function))
 
 
+def case_a_loss_of_the_rows_of_all_ranks() -> None:
+    """Each sample against all others, as in contrastive learning: gradients go through allgather and broadcast."""
+
+    def train(model: Model, part: Part) -> None:
+        alone_now = part is alone
+        variables = [model.kernel, model.head]
+        for number in range(STEPS):
+            _, numbers, _ = part(data(number))
+            with tape_of(part) as tape:
+                kernel = model.kernel if alone_now else bps.broadcast(model.kernel, size() - 1, name="kernel")
+                mine = tf.tanh(numbers @ kernel[:4]) @ model.head
+                everyone = mine if alone_now else bps.allgather(mine, name="rows of all")
+                loss = tf.reduce_mean(tf.square(mine @ tf.transpose(everyone)))
+            sgd(tape.gradient(loss, variables), variables)
+
+    assert_trains_as_one_process(train)
+
+
 def case_compressed_gradients() -> None:
     for compression, tolerance in ((bps.Compression.fp16, 2e-3), (bps.Compression.bf16, 2e-2)):
         assert_trains_as_one_process(

@@ -114,6 +114,30 @@ def case_copies_and_pickles_train_too() -> None:
         assert not torch.equal(model.module[0].weight, original.module[0].weight)
 
 
+def case_a_copy_in_eval_does_not_train_alone() -> None:
+    """Neither through the model nor past it, also if parameters were frozen; what asks for no gradient may go on."""
+    original = bps.DistributedDataParallel(mlp())
+    original.module[0].weight.requires_grad_(False)
+    clone = copy.deepcopy(original).eval()
+    with torch.no_grad():
+        clone(torch.ones(1, 6))
+    x = torch.ones(2, 6, requires_grad=True)
+    assert torch.autograd.grad(clone(x).sum(), x)[0].any()
+    if bps.size() > 1:
+        for forward in (clone, clone.module):
+            with expect_error(InvalidArgumentError, "a copy of a model", "train()", "DistributedDataParallel(model"):
+                forward(x).sum().backward()
+        clone.module.requires_grad_(False)
+        clone.module[0].weight.requires_grad_(True)
+        with expect_error(InvalidArgumentError, "a copy of a model"):
+            clone(x).sum().backward()
+    clone.module.requires_grad_(True)
+    clone.train()(x).sum().backward()
+    clone.eval().zero_grad()
+    (clone(x).sum() * (bps.rank() + 1)).backward()
+    assert torch.equal(clone.module[4].bias.grad, torch.full((3,), (bps.size() + 1.0)))  # 2 samples, the mean
+
+
 def case_it_can_be_collected() -> None:
     model = bps.DistributedDataParallel(mlp())
     alive = [weakref.ref(model.module[0].weight), weakref.ref(model)]

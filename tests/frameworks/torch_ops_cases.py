@@ -102,6 +102,38 @@ def case_second_derivative_of_push_pull() -> None:
     assert torch.allclose(leaf.grad, 6 * bps.size() ** 2 * summed(3).double())
 
 
+def case_gradient_of_a_grouped_push_pull() -> None:
+    """Those of tensors that none is asked of stay away; gradients of gradients are there, too."""
+    for op, share in ((bps.Sum, bps.size()), (bps.Average, 1)):
+        leaves = [mine(3).requires_grad_(), mine(2, 2), mine(1).requires_grad_()]
+        reduced = bps.grouped_push_pull(leaves, name=f"grouped.gradient.{op.name}", op=op)
+        assert [r.requires_grad for r in reduced] == [True, True, True]
+        (reduced[0].sum() + 3 * reduced[1].sum()).backward()
+        assert torch.equal(leaves[0].grad, torch.full((3,), float(share))) and leaves[1].grad is None
+        assert torch.equal(leaves[2].grad, torch.zeros(1))
+    leaf = mine(3).requires_grad_()
+    with expect_error(UnsupportedError, "op=Max"):
+        bps.grouped_push_pull([leaf], name="grouped.max", op=bps.Max)[0].sum().backward()
+    (squares,) = bps.grouped_push_pull([leaf.double() ** 3], op=bps.Sum)
+    (gradient,) = torch.autograd.grad(squares.sum(), leaf, create_graph=True)
+    gradient.sum().backward()
+    assert torch.allclose(leaf.grad, 6 * bps.size() * mine(3))
+    assert bps.grouped_push_pull([]) == []
+
+
+def case_gradient_of_a_broadcast() -> None:
+    """The root's is the sum of all ranks': a model that all use, and that one has, learns as in one process."""
+    root = bps.size() - 1
+    leaf = mine(3, 2).requires_grad_()
+    copied = bps.broadcast(leaf, root, "gradient.broadcast")
+    assert torch.equal(copied, of_rank(root, 3, 2)) and copied.requires_grad
+    (copied * (bps.rank() + 1)).sum().backward()
+    total = bps.size() * (bps.size() + 1) / 2
+    assert torch.equal(leaf.grad, torch.full((3, 2), total if bps.rank() == root else 0.0))
+    assert not bps.broadcast(mine(3), root).requires_grad
+    assert not bps.synchronize(bps.broadcast_async(leaf, root)).requires_grad
+
+
 def case_in_place_is_seen_by_autograd() -> None:
     leaf = mine(3).requires_grad_()
     saved = leaf * 1

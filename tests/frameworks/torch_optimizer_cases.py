@@ -150,6 +150,38 @@ def case_a_closure() -> None:
         assert_same_training(step=step, sync=sync)
 
 
+class HalfByHalf(torch.optim.SGD):
+    """Its step is two steps of its base class, which call their hooks as well once there has been a plain SGD."""
+
+    def step(self, closure: Callable[[], torch.Tensor] | None = None) -> torch.Tensor | None:
+        loss = super().step(closure)
+        super().step()
+        return loss
+
+
+def case_a_step_made_of_steps_of_its_base_class() -> None:
+    torch.optim.SGD([torch.zeros(1)])
+    for with_closure in (False, True):
+        parameter = nn.Parameter(torch.zeros(2))
+        optimizer = bps.DistributedOptimizer(HalfByHalf([parameter], lr=0.5), [("p", parameter)], op=bps.Sum)
+
+        def closure(parameter: nn.Parameter = parameter, optimizer: Optimizer = optimizer) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = ((bps.rank() + 1) * parameter).sum()
+            loss.backward()
+            return loss + bps.rank()
+
+        total = bps.size() * (bps.size() + 1) / 2
+        for number in range(1, 3):
+            if with_closure:
+                mean = total * 2 * float(parameter[0].detach()) / bps.size() + (bps.size() - 1) / 2
+                assert abs(float(optimizer.step(closure)) - mean) < 1e-4
+            else:
+                closure()
+                optimizer.step()
+            assert torch.equal(parameter.data, torch.full((2,), -total * number)), parameter
+
+
 def case_lbfgs_is_refused() -> None:
     with expect_error(UnsupportedError, "line search", "another optimizer"):
         bps.DistributedOptimizer(torch.optim.LBFGS(mlp().parameters()))
