@@ -2,61 +2,69 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import keras
 
 from byteps.errors import InvalidArgumentError
+from byteps.keras.conventions import SCHEDULE, WARMUP, arguments_of
 from byteps.runtime import size
 
 __all__ = ["LearningRateScheduleCallback", "LearningRateWarmupCallback"]
 
 
+# Rates of optimizers before the first batch of the `fit` that runs now.
+_rates_before: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+
+
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` until before `end_epoch`.
 
-    Outside of them it leaves the rate alone, so that several of them can follow each other.
+    Outside of them it leaves the rate alone, so that several of them can follow each other. It is made with the
+    arguments of BytePS, or with those of Horovod, which begin with the rate:
+
+        LearningRateScheduleCallback(multiplier, start_epoch=0, end_epoch=None, staircase=True,
+                                     momentum_correction=True, steps_per_epoch=None, initial_lr=None)
+        LearningRateScheduleCallback(initial_lr, multiplier, start_epoch=0, ...)
+
+    Args:
+        multiplier: a number, or a function of the epoch.
+        start_epoch: the first epoch, from 0.
+        end_epoch: the first epoch that it leaves alone again; None: none.
+        staircase: the rate changes with epochs only; else with every batch, and `multiplier` gets fractions of epochs.
+        momentum_correction: scale the optimizer's momentum with the rate, which is a factor of it in SGD and RMSprop.
+            Without it, old gradients would keep the weight that they had at the old rate.
+        steps_per_epoch: if not staircase; None: as many as `fit` has.
+        initial_lr: what is multiplied; None: the rate that the optimizer has when `fit` begins.
+
+    Raises:
+        InvalidArgumentError: not a rate, or epochs that make no sense; numbers without names that mean one thing to
+            BytePS and another to Horovod.
     """
 
-    def __init__(
-        self,
-        initial_lr: float,
-        multiplier: float | Callable[[float], float],
-        start_epoch: float = 0,
-        end_epoch: float | None = None,
-        staircase: bool = True,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-    ) -> None:
-        """Makes it.
-
-        Args:
-            initial_lr: what is multiplied.
-            multiplier: a number, or a function of the epoch.
-            start_epoch: the first epoch, from 0.
-            end_epoch: the first epoch that it leaves alone again; None: none.
-            staircase: the rate changes with epochs only; else with every batch, and `multiplier` gets fractions of
-                epochs.
-            momentum_correction: scale the optimizer's momentum with the rate, which is a factor of it in SGD and
-                RMSprop. Without it, old gradients would keep the weight that they had at the old rate.
-            steps_per_epoch: if not staircase; None: as many as `fit` has.
-
-        Raises:
-            InvalidArgumentError: not a rate, or epochs that make no sense.
-        """
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        if not isinstance(initial_lr, int | float) or initial_lr < 0:
+        given = arguments_of(type(self).__name__, SCHEDULE, args, kwargs)
+        multiplier, start_epoch, end_epoch = given["multiplier"], given["start_epoch"], given["end_epoch"]
+        initial_lr = given["initial_lr"]
+        if initial_lr is not None and (not isinstance(initial_lr, Real) or float(initial_lr) < 0):
             raise InvalidArgumentError(f"{type(self).__name__}: initial_lr is {initial_lr!r}: expected a number")
+        if not callable(multiplier) and not isinstance(multiplier, Real):
+            raise InvalidArgumentError(
+                f"{type(self).__name__}: multiplier is {multiplier!r}: expected a number or a function of the epoch"
+            )
         if end_epoch is not None and end_epoch < start_epoch:
             raise InvalidArgumentError(f"{type(self).__name__}: end_epoch {end_epoch} is before {start_epoch}")
-        self.initial_lr = initial_lr
+        self.initial_lr = None if initial_lr is None else float(initial_lr)
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
-        self.staircase = staircase if callable(multiplier) else True
-        self.momentum_correction = momentum_correction
-        self.steps_per_epoch = steps_per_epoch
-        self.multiplier = multiplier if callable(multiplier) else lambda _: multiplier
+        self.staircase = given["staircase"] if callable(multiplier) else True
+        self.momentum_correction = given["momentum_correction"]
+        self.steps_per_epoch = given["steps_per_epoch"]
+        self.multiplier: Callable[[float], float] = multiplier if callable(multiplier) else lambda _: multiplier
         self.current_epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -75,11 +83,15 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             raise InvalidArgumentError(
                 f"{type(self).__name__}: how many steps an epoch has is not known before it ends: pass steps_per_epoch"
             )
+        _rates_before.pop(optimizer, None)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        optimizer = _inner(self.model.optimizer)
+        if optimizer not in _rates_before:  # by now a broadcast has given all ranks the same
+            _rates_before[optimizer] = _rate_of(optimizer)
         is_over = self.end_epoch is not None and self.current_epoch >= self.end_epoch
         if self.current_epoch < self.start_epoch or is_over:
             return
@@ -90,15 +102,15 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if logs is not None:
-            logs["lr"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            logs["lr"] = _rate_of(self.model.optimizer)
 
     def _steps(self) -> int:
         return int(self.steps_per_epoch or (self.params or {}).get("steps") or 0)
 
     def _set(self, factor: float) -> None:
         optimizer = _inner(self.model.optimizer)
-        old = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
-        new = self.initial_lr * factor
+        old = _rate_of(optimizer)
+        new = (_rates_before[optimizer] if self.initial_lr is None else self.initial_lr) * factor
         if new == old:
             return
         optimizer.learning_rate = new
@@ -111,47 +123,59 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate batch by batch from `initial_lr / size()`, what suits one rank, to `initial_lr`."""
+    """Raises the learning rate batch by batch from `initial_lr / size()`, what suits one rank, to `initial_lr`.
 
-    def __init__(
-        self,
-        initial_lr: float,
-        warmup_epochs: float = 5,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        """Makes it.
+    It is made with the arguments of BytePS, or with those of Horovod, which begin with the rate:
 
-        Args:
-            initial_lr: the rate for all ranks' batches together, usually `size()` times that of one rank.
-            warmup_epochs: how long it takes.
-            momentum_correction: see `LearningRateScheduleCallback`; so is steps_per_epoch.
-            steps_per_epoch: see `momentum_correction`.
-            verbose: 1 tells when it is done.
-        """
+        LearningRateWarmupCallback(warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0,
+                                   initial_lr=None)
+        LearningRateWarmupCallback(initial_lr, warmup_epochs=5, ...)
+
+    Args:
+        warmup_epochs: how long it takes.
+        momentum_correction: see `LearningRateScheduleCallback`; so is steps_per_epoch.
+        steps_per_epoch: see `momentum_correction`.
+        verbose: 1 tells when it is done.
+        initial_lr: the rate for all ranks' batches together, usually `size()` times that of one rank; None: the rate
+            that the optimizer has when `fit` begins.
+
+    Raises:
+        InvalidArgumentError: as the base class.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = arguments_of(type(self).__name__, WARMUP, args, kwargs)
+        if not isinstance(given["warmup_epochs"], Real) or given["warmup_epochs"] <= 0:
+            raise InvalidArgumentError(
+                f"{type(self).__name__}: warmup_epochs is {given['warmup_epochs']!r}: expected more than 0"
+            )
+        warmup_epochs = float(given["warmup_epochs"])
 
         def multiplier(epoch: float) -> float:
             progress = min(1.0, (epoch + 1 / self._steps()) / warmup_epochs)  # 1 in the last batch
             return (1 + progress * (size() - 1)) / size()
 
         super().__init__(
-            initial_lr,
-            multiplier,
-            end_epoch=warmup_epochs,
+            multiplier=multiplier,
+            initial_lr=given["initial_lr"],
+            end_epoch=given["warmup_epochs"],
             staircase=False,
-            momentum_correction=momentum_correction,
-            steps_per_epoch=steps_per_epoch,
+            momentum_correction=given["momentum_correction"],
+            steps_per_epoch=given["steps_per_epoch"],
         )
-        self.verbose = verbose
+        self.verbose = given["verbose"]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_end(epoch, logs)
         if self.verbose > 0 and self.end_epoch is not None and epoch == -(-self.end_epoch // 1) - 1:
-            rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            rate = _rate_of(self.model.optimizer)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 
 def _inner(optimizer: Any) -> Any:
     """The optimizer that has the learning rate and the momentum: not a LossScaleOptimizer."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _rate_of(optimizer: Any) -> float:
+    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))

@@ -196,6 +196,53 @@ def case_schedules() -> None:
     np.testing.assert_allclose(smooth, [0.2 * (1 + step / STEPS) for step in range(STEPS)], rtol=1e-6)
 
 
+def case_rates_by_the_arguments_of_byteps_and_of_horovod() -> None:
+    """BytePS's begin with the epochs or the multiplier, and the rate is the optimizer's; Horovod's with the rate."""
+    warmup, schedule = callbacks.LearningRateWarmupCallback, callbacks.LearningRateScheduleCallback
+    alone = lambda: keras.optimizers.SGD(0.3)  # noqa: E731
+    ranks = bps.size()
+    expected = {rate: [rate / ranks * (1 + (ranks - 1) * (k + 1) / STEPS) for k in range(STEPS)] for rate in (0.3, 0.4)}
+    for rate, callback in ((0.3, warmup(1, True)), (0.3, warmup(warmup_epochs=1)), (0.4, warmup(0.4, 1))):
+        np.testing.assert_allclose(rates_of(callback, 1, alone), expected[rate], rtol=1e-6)
+    rates = {
+        0.15: [schedule(0.5), schedule(lambda epoch: 0.5, 0), schedule(multiplier=0.5), schedule(0.5, 0, None, True)],
+        0.2: [schedule(0.4, 0.5), schedule(0.4, lambda epoch: 0.5), schedule(0.5, initial_lr=0.4)],
+    }
+    for rate, them in rates.items():
+        for callback in them:
+            np.testing.assert_allclose(rates_of(callback, 1, alone), [rate] * STEPS, rtol=1e-6)
+
+
+def case_arguments_that_could_be_of_either() -> None:
+    warmup, schedule = callbacks.LearningRateWarmupCallback, callbacks.LearningRateScheduleCallback
+    assert warmup(5).end_epoch == 5 and warmup(5).initial_lr is None
+    assert (warmup(0.8).end_epoch, warmup(0.8).initial_lr) == (5, 0.8)
+    assert (warmup(1, 5).end_epoch, warmup(1, 5).initial_lr) == (5, 1)
+    for args in ((1,), (5.0,), (1.6,)):
+        with expect_error(InvalidArgumentError, f"{args[0]} without names", "warmup_epochs= and initial_lr="):
+            warmup(*args)
+    for args in ((0.1, 30), (0.1, 2, 60), (1.0, 5, 30)):
+        with expect_error(InvalidArgumentError, "without names", "start_epoch="):
+            schedule(*args)
+    with expect_error(InvalidArgumentError, "unexpected keyword argument 'rate'"):
+        warmup(rate=3)
+    with expect_error(InvalidArgumentError, "warmup_epochs is 0"):
+        warmup(warmup_epochs=0)
+
+
+def case_several_schedules_begin_with_the_rate_of_the_optimizer() -> None:
+    """Which the first of them has changed when the second one's turn comes; and all ranks with that of the root."""
+    schedule = callbacks.LearningRateScheduleCallback
+    model, rates = compiled(mlp, lambda: keras.optimizers.SGD(0.4 + bps.rank()), distributed=True), Rates()
+    both = [schedule(0.5, end_epoch=1), schedule(0.25, start_epoch=1)]
+    fit(model, distributed=True, epochs=2, callbacks=[*both, rates])
+    np.testing.assert_allclose(rates.rates, [0.2] * STEPS + [0.1] * STEPS, rtol=1e-6)
+    model.optimizer.learning_rate = 0.8
+    rates.rates.clear()
+    fit(model, distributed=True, epochs=2, callbacks=[*both, rates])
+    np.testing.assert_allclose(rates.rates, [0.4] * STEPS + [0.2] * STEPS, rtol=1e-6)
+
+
 def case_momentum_correction() -> None:
     """The velocity is scaled with the rate: weights move as if it were kept without the rate in it."""
     for optimizer in (keras.optimizers.SGD(0.1, momentum=0.5), keras.optimizers.RMSprop(0.1, momentum=0.5)):
@@ -219,8 +266,10 @@ def case_schedules_that_cannot_be() -> None:
     model = compiled(mlp, lambda: keras.optimizers.SGD(rate), distributed=True)
     with expect_error(InvalidArgumentError, "ExponentialDecay", "with a number"):
         fit(model, distributed=True, callbacks=[schedule(0.1, 1.0)])
-    with expect_error(InvalidArgumentError, "initial_lr is None"):
-        schedule(None, 1.0)
+    with expect_error(InvalidArgumentError, "initial_lr is -1"):
+        schedule(-1, 1.0)
+    with expect_error(InvalidArgumentError, "multiplier is 'half'"):
+        schedule(multiplier="half")
     with expect_error(InvalidArgumentError, "end_epoch 1 is before 2"):
         schedule(0.1, 1.0, start_epoch=2, end_epoch=1)
     smooth = schedule(0.1, lambda epoch: epoch, staircase=False)
