@@ -117,7 +117,7 @@ def _is_epoch(value: Any) -> bool:
 
 def _is_rate(value: Any) -> bool:
     """A whole number above 1, as an int, is one of epochs."""
-    return value is None or (_is_number(value) and not (isinstance(value, Integral) and value > 1))
+    return value is None or (_is_number(value) and not (isinstance(value, Integral) and int(value) > 1))
 
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
