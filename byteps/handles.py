@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
@@ -50,12 +51,12 @@ class Node(Protocol):
 
 
 class Handle:
-    """One push_pull: pass it to `poll` and, once, to `synchronize`.
+    """One push_pull: pass it to `poll` and `synchronize`.
 
     Dropping it is safe: the job keeps the tensors alive for as long as the core uses their memory.
     """
 
-    __slots__ = ("_error", "_finish", "_in_flight", "_keepalive", "_lock", "_number", "name")
+    __slots__ = ("_error", "_finish", "_in_flight", "_keepalive", "_lock", "_number", "_result", "name")
 
     def __init__(self, in_flight: InFlight | None, name: str, keepalive: object, finish: Callable[[], object]) -> None:
         self.name = name
@@ -64,6 +65,7 @@ class Handle:
         self._number = -1
         self._keepalive = keepalive
         self._finish: Callable[[], object] | None = finish
+        self._result: object = None  # of `finish`, which is called once
         self._error: BytePSError | None = None
 
     @classmethod
@@ -77,25 +79,26 @@ class Handle:
 
     def poll(self) -> bool:
         """True if `synchronize` would not wait."""
-        self._check_unused()
         in_flight = self._in_flight
         return in_flight is None or in_flight.is_done(self)
 
     def synchronize(self) -> object:
-        """Waits until the push_pull is done; returns its result or raises what went wrong. Once only."""
-        self._check_unused()
+        """Waits until the push_pull is done; returns its result or raises what went wrong, each time the same.
+
+        The result is made by the first call, and is kept as long as the handle.
+        """
         in_flight = self._in_flight
         if in_flight is not None:
             in_flight.wait(self)
-        finish, self._finish = self._finish, None
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # which refers to this frame: no cycle may keep tensors and the node alive
-        assert finish is not None
-        return finish()
+        with self._lock:
+            if self._error is not None:
+                self._finish = None
+                # What is raised refers to frames, and no cycle may keep tensors and the node alive.
+                raise copy.copy(self._error)
+            if self._finish is not None:
+                self._result = self._finish()
+                self._finish = None
+            return self._result
 
     def wait(self, timeout_s: float | None = None) -> BytePSError | None:
         """Waits until the push_pull is done; returns what went wrong, or None. As often as one likes.
@@ -119,13 +122,6 @@ class Handle:
         in_flight = self._in_flight
         if in_flight is None or not in_flight.announce(self, callback):
             callback()
-
-    def _check_unused(self) -> None:
-        if self._finish is None:
-            raise InvalidArgumentError(
-                f"the handle of '{self.name}' was synchronized before: synchronize() frees it; keep the tensor that "
-                "it returned instead"
-            )
 
 
 class Callbacks:

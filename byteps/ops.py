@@ -210,10 +210,9 @@ def poll(handle: Handle) -> bool:
 
 
 def synchronize(handle: Handle) -> object:
-    """Waits for a push_pull or broadcast and returns its result; frees the handle.
+    """Waits for a push_pull or broadcast and returns its result, each time the same.
 
     Raises:
-        InvalidArgumentError: the handle was synchronized before.
         BytePSError: what the push_pull failed of.
     """
     return _checked(handle).synchronize()

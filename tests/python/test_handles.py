@@ -66,15 +66,24 @@ def start(in_flight: InFlight, name: str, keepalive: object = None) -> Handle:
     return in_flight.start(name, 0, 0, 4, 0, 0, 0, 0, keepalive, lambda: f"result of {name}")
 
 
-def test_synchronize_returns_the_result_once(in_flight: InFlight, node: ScriptedNode) -> None:
-    handle = start(in_flight, "a")
+def test_synchronize_makes_the_result_once_and_returns_it_every_time(node: ScriptedNode) -> None:
+    made: list[Tensor] = []
+    handle = InFlight(node).start("a", 0, 0, 4, 0, 0, 0, 0, None, lambda: made.append(Tensor()) or made[0])
     assert not handle.poll()
     node.outcomes[0] = None
-    assert handle.poll()
-    assert handle.synchronize() == "result of a"
-    for use in (handle.poll, handle.synchronize):
-        with pytest.raises(InvalidArgumentError, match="'a' was synchronized before"):
-            use()
+    for _ in range(2):
+        assert handle.poll()
+        assert handle.synchronize() is made[0]
+    assert node.waited_for == [0] and len(made) == 1
+
+
+def test_synchronize_raises_what_went_wrong_every_time(in_flight: InFlight, node: ScriptedNode) -> None:
+    handle = start(in_flight, "a")
+    node.outcomes[0] = PeerLostError("rank 1 is lost")
+    for _ in range(2):
+        with pytest.raises(PeerLostError, match="rank 1 is lost"):
+            handle.synchronize()
+        assert handle.poll()
     assert node.waited_for == [0]
 
 
