@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from byteps.ops import Average, Handle, Max, Min, Product, Sum, poll, synchronize
     from byteps.runtime import (
         barrier,
+        cross_rank,
+        cross_size,
         get_pushpull_speed,
         init,
+        is_homogeneous,
         is_initialized,
         local_rank,
         local_size,
@@ -37,8 +40,11 @@ _MODULE_OF = {
     **dict.fromkeys(
         (
             "barrier",
+            "cross_rank",
+            "cross_size",
             "get_pushpull_speed",
             "init",
+            "is_homogeneous",
             "is_initialized",
             "local_rank",
             "local_size",
@@ -64,8 +70,11 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_object",
+    "cross_rank",
+    "cross_size",
     "get_pushpull_speed",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",

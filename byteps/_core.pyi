@@ -73,6 +73,9 @@ class Node:
     @property
     def local_size(self) -> int: ...
     @property
+    def places(self) -> list[tuple[int, int]]:
+        """Of every worker, by rank: its local rank, and how many workers its machine has."""
+    @property
     def num_servers(self) -> int: ...
     def declare(self, name: str, dtype: int, nbytes: int) -> None:
         """Asks for the tensor's placement ahead of its first push_pull. Does not wait. Not for what is kept."""

@@ -12,7 +12,7 @@ from byteps.objects import broadcast_object
 from byteps.ops import Buffer, ReduceOp, push_pull_buffer, synchronize
 from byteps.runtime import current_job
 
-__all__ = ["check_agreement"]
+__all__ = ["are_alike", "check_agreement"]
 
 
 def check_agreement(caller: str, mine: Sequence[str], name: str) -> None:
@@ -26,13 +26,9 @@ def check_agreement(caller: str, mine: Sequence[str], name: str) -> None:
     Raises:
         InvalidArgumentError: on all ranks alike, naming two of them and the first lines that differ.
     """
+    if are_alike(mine, name):
+        return
     job = current_job()
-    if job.size == 1:
-        return
-    digest = int.from_bytes(hashlib.sha256("\n".join(mine).encode()).digest()[:7], "big")
-    highest, lowest = _maxima([digest, -digest], f"{name}.digest")
-    if highest == -lowest:
-        return
     reference = broadcast_object(list(mine), 0, f"{name}.lines")
     (rank,) = _maxima([0 if list(mine) == reference else job.rank], f"{name}.other")
     theirs = broadcast_object(list(mine), rank, f"{name}.lines")
@@ -41,6 +37,15 @@ def check_agreement(caller: str, mine: Sequence[str], name: str) -> None:
         f"{caller}: the ranks differ: rank 0 has {here or 'nothing more'}; rank {rank} has {there or 'nothing more'}. "
         "All ranks must make the same calls in the same order, with the same parameters and arguments"
     )
+
+
+def are_alike(mine: Sequence[str], name: str) -> bool:
+    """Whether all ranks have the same lines. Blocks until all have called it; see `check_agreement`."""
+    if current_job().size == 1:
+        return True
+    digest = int.from_bytes(hashlib.sha256("\n".join(mine).encode()).digest()[:7], "big")
+    highest, lowest = _maxima([digest, -digest], f"{name}.digest")
+    return highest == -lowest
 
 
 def _maxima(numbers: list[int], name: str) -> list[int]:

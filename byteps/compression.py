@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["CastCompressor", "Compressor", "NoneCompressor"]
+from byteps.errors import InvalidArgumentError
+
+__all__ = ["CastCompressor", "Compressor", "NoneCompressor", "compressor_name", "sends_as_is"]
 
 TensorT = TypeVar("TensorT")
 
 
 class Compressor(Protocol[TensorT]):
-    """Any class with these two static methods will do."""
+    """Any class with these two static methods will do, and any object with these two methods."""
 
     @staticmethod
     def compress(tensor: TensorT) -> tuple[TensorT, object]:
@@ -58,3 +60,21 @@ class CastCompressor(ABC, Generic[TensorT]):
     @abstractmethod
     def cast(tensor: TensorT, dtype: Any) -> TensorT:
         """The tensor in another dtype of its framework."""
+
+
+def compressor_name(compression: object) -> str:
+    """The same on all ranks, for what they compare.
+
+    Raises:
+        InvalidArgumentError: not a compressor.
+    """
+    if not all(callable(getattr(compression, method, None)) for method in ("compress", "decompress")):
+        raise InvalidArgumentError(
+            f"compression is {compression!r:.80}: expected one of Compression, or what has compress and decompress"
+        )
+    return compression.__name__ if isinstance(compression, type) else type(compression).__name__
+
+
+def sends_as_is(compression: object) -> bool:
+    """Whether it is Compression.none, or an instance of it."""
+    return compression is NoneCompressor or isinstance(compression, NoneCompressor)

@@ -216,10 +216,10 @@ class Config:
     partition_bytes: int = knob(
         0,
         "BYTEPS_PARTITION_BYTES",
-        parse=size_bytes(4096, 1 << 30),
+        parse=size_bytes(4096, 1 << 30, clips=True),
         unit="bytes",
-        doc="Tensors are cut into parts of at most so many bytes; 0: by their size, the number of machines and the "
-        "speed of the network. What the scheduler's process says counts.",
+        doc="Tensors are cut into parts of at most so many bytes, and of at most 1 GiB; 0: by their size, the number "
+        "of machines and the speed of the network. What the scheduler's process says counts.",
     )
     credit_bytes: int = knob(
         256 << 10,

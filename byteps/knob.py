@@ -75,10 +75,14 @@ def number(low: float, high: float) -> Parser[float]:
     return parse
 
 
-def size_bytes(low: int, high: int) -> Parser[int]:
+def size_bytes(low: int, high: int, *, clips: bool = False) -> Parser[int]:
+    """Args: `clips`: more than `high` means `high`."""
+
     def parse(text: str) -> int:
         match = re.fullmatch(r"([0-9]{1,18})\s*([KMG]?)(?:i?B)?", text, re.IGNORECASE)
         value = int(match[1]) * _UNITS[match[2].upper()] if match else -1
+        if clips:
+            value = min(value, high)
         if not low <= value <= high:
             raise ValueError(f"bytes from {low} to {high} (suffixes K, M, G count in 1024s)")
         return value

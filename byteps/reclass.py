@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Reclassed", "reclass"]
+__all__ = ["Reclassed", "reclass", "restore"]
 
 
 class Reclassed:
@@ -23,6 +23,11 @@ def reclass(instance: Any, addition: type[Reclassed]) -> None:
     plain = type(instance)
     members = {"__module__": plain.__module__, "__doc__": plain.__doc__, "plain": plain, "addition": addition}
     instance.__class__ = type(plain.__name__, (addition, plain), members)
+
+
+def restore(instance: Any) -> None:
+    """Takes back what `reclass` did."""
+    instance.__class__ = instance.plain
 
 
 def _new(plain: Any) -> Any:

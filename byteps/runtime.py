@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from byteps import _core
@@ -23,8 +23,11 @@ from byteps.nodes import ForkedNode, LocalNode, forked_from
 
 __all__ = [
     "barrier",
+    "cross_rank",
+    "cross_size",
     "get_pushpull_speed",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",
@@ -57,6 +60,7 @@ class Job:
         self.size = node.size
         self.local_rank = node.local_rank
         self.local_size = node.local_size
+        self.places = node.places
         self.forked = False
         self.in_flight = InFlight(node)
 
@@ -292,23 +296,52 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process's number, from 0 to `size` - 1. Known in forked children too (DataLoader's workers)."""
-    return current_job().rank
+    """This process's number, from 0 to `size` - 1.
+
+    Known in forked children too (DataLoader's workers), and between `suspend` and `resume`, as it was before; so are
+    the other numbers.
+    """
+    return _latest_job().rank
 
 
 def size() -> int:
     """How many processes train."""
-    return current_job().size
+    return _latest_job().size
 
 
 def local_rank() -> int:
     """This process's number among those of its machine."""
-    return current_job().local_rank
+    return _latest_job().local_rank
 
 
 def local_size() -> int:
     """How many processes train on this machine."""
-    return current_job().local_size
+    return _latest_job().local_size
+
+
+def cross_rank() -> int:
+    """This process's number among those with its `local_rank`, one for each machine that has so many."""
+    job = _latest_job()
+    return _with_local_rank(job.local_rank, job.places[: job.rank])
+
+
+def cross_size() -> int:
+    """How many machines have a process with this one's `local_rank`."""
+    job = _latest_job()
+    return _with_local_rank(job.local_rank, job.places)
+
+
+def is_homogeneous() -> bool:
+    """Whether all machines have equally many processes."""
+    return len({local_size for _, local_size in _latest_job().places}) == 1
+
+
+def _latest_job() -> Job:
+    return _process.job or _process.suspended or current_job()
+
+
+def _with_local_rank(local_rank: int, places: Sequence[tuple[int, int]]) -> int:
+    return sum(each == local_rank for each, _ in places)
 
 
 def barrier() -> None:

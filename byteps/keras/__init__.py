@@ -1,5 +1,17 @@
 """byteps for Keras 3, under the names of BytePS and Horovod: docs/keras.md. Its backend may be tensorflow or torch."""
 
+from byteps.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from byteps.keras import callbacks
 from byteps.keras.broadcast import broadcast_global_variables
 from byteps.keras.compression import Compression
@@ -10,8 +22,11 @@ from byteps.objects import broadcast_object
 from byteps.ops import Average, Max, Min, Product, ReduceOp, Sum
 from byteps.runtime import (
     barrier,
+    cross_rank,
+    cross_size,
     get_pushpull_speed,
     init,
+    is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
@@ -39,16 +54,29 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_object",
     "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "get_pushpull_speed",
+    "gloo_built",
+    "gloo_enabled",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "load_model",
     "local_rank",
     "local_size",
     "metrics",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "push_pull",
     "rank",
     "resume",
+    "rocm_built",
     "shutdown",
     "size",
     "suspend",

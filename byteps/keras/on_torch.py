@@ -10,8 +10,8 @@ import torch
 from byteps.keras.backend import Options
 from byteps.keras.compression import Compression
 from byteps.ops import ReduceOp
+from byteps.torch.compression import AnyCompressor
 from byteps.torch.compression import Compression as Compressors
-from byteps.torch.compression import Compressor
 from byteps.torch.eager import eager
 from byteps.torch.ops import push_pull, start_push_pull, synchronize_all
 
@@ -53,6 +53,6 @@ def all_true(flag: torch.Tensor, name: str) -> torch.Tensor:
     return push_pull(flag.to(torch.uint8), name=name, op=ReduceOp.Min).to(torch.bool)
 
 
-def _compressor(compression: Any) -> type[Compressor]:
+def _compressor(compression: Any) -> AnyCompressor:
     named = isinstance(compression, Compression)
-    return cast("type[Compressor]", getattr(Compressors, compression.name) if named else compression)
+    return cast("AnyCompressor", getattr(Compressors, compression.name) if named else compression)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import keras
 
+from byteps.compression import compressor_name
 from byteps.errors import InternalError, InvalidArgumentError, UnsupportedError
 from byteps.keras.backend import Options, current_backend
 from byteps.keras.compression import Compression
@@ -234,6 +235,4 @@ def _accumulate(optimizer: Any, passes: int) -> None:
 def _name_of(compression: Any) -> str:
     if isinstance(compression, Compression):
         return compression.name
-    if not (callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None))):
-        raise InvalidArgumentError(f"compression is {compression!r:.80}: expected one of byteps.keras.Compression")
-    return str(getattr(compression, "__name__", compression))
+    return compressor_name(compression)

@@ -4,6 +4,18 @@ from byteps.mxnet.numpy_names import import_mxnet as _import_mxnet
 
 _import_mxnet()  # before any other module does
 
+from byteps.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from byteps.mxnet import kvstore as _kvstore
 from byteps.mxnet import parameters as _parameters
 from byteps.mxnet import settling as _settling
@@ -17,8 +29,11 @@ from byteps.objects import broadcast_object
 from byteps.ops import Average, Max, Min, Product, ReduceOp, Sum
 from byteps.runtime import (
     barrier,
+    cross_rank,
+    cross_size,
     get_pushpull_speed,
     init,
+    is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
@@ -47,15 +62,28 @@ __all__ = [
     "broadcast_parameters",
     "byteps_declare_tensor",
     "byteps_push_pull",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "get_pushpull_speed",
+    "gloo_built",
+    "gloo_enabled",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",
     "metrics",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "push_pull",
     "rank",
     "resume",
+    "rocm_built",
     "shutdown",
     "size",
     "suspend",

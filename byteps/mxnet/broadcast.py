@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon.parameter import Parameter
 
-from byteps.agreement import check_agreement
+from byteps.agreement import are_alike, check_agreement
 from byteps.errors import InvalidArgumentError
 from byteps.mxnet.exchange import any_rank
 from byteps.mxnet.ops import broadcast_
@@ -18,7 +18,13 @@ from byteps.mxnet.parameters import call_after_init
 from byteps.mxnet.tensor import copy_to_all
 from byteps.ops import check_root
 
-__all__ = ["broadcast_arrays", "broadcast_parameter", "broadcast_parameters", "check_parameters"]
+__all__ = [
+    "broadcast_arrays",
+    "broadcast_parameter",
+    "broadcast_parameters",
+    "check_parameters",
+    "in_common_order",
+]
 
 PREFIX = "mxnet.broadcast."
 
@@ -30,9 +36,9 @@ def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:
     are replaced as soon as their first use initializes them, also if it has done so on other ranks already.
 
     Args:
-        params: arrays by name, as `Module.get_params()` has them; or what gluon's `collect_params()` returns. The same
-            number of them in the same order on all ranks; their names may differ, as gluon numbers the blocks of each
-            process.
+        params: arrays by name, as `Module.get_params()` has them; or what gluon's `collect_params()` returns. If all
+            ranks have the same names, those belong together; else the ranks have the same number of them in the same
+            order, as gluon numbers the blocks of each process.
         root_rank: whose parameters.
 
     Raises:
@@ -44,7 +50,7 @@ def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:
             f"broadcast_parameters: {type(params).__name__} given: expected a dict of NDArrays or what "
             "collect_params() returns"
         )
-    named = list(params.items())
+    named = in_common_order(params.items(), PREFIX)
     for name, value in named:
         if not isinstance(value, (mx.nd.NDArray, Parameter)):
             raise InvalidArgumentError(
@@ -57,6 +63,13 @@ def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:
             broadcast_parameter(value, number, root_rank, PREFIX)
         else:
             broadcast_arrays([value], number, root_rank, PREFIX)
+
+
+def in_common_order(named: Iterable[tuple[str, Any]], prefix: str) -> list[tuple[str, Any]]:
+    """Sorted by name if all ranks have the same names; else as they are. Blocks until all ranks have called it."""
+    named = list(named)
+    by_name = sorted(named, key=lambda item: str(item[0]))
+    return by_name if are_alike([str(name) for name, _ in by_name], f"{prefix}names") else named
 
 
 def check_parameters(caller: str, values: Sequence[Any], prefix: str) -> None:

@@ -8,11 +8,13 @@ import mxnet as mx
 import numpy as np
 
 from byteps import compression
+from byteps.compression import NoneCompressor
 
-__all__ = ["Compression", "Compressor"]
+__all__ = ["AnyCompressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 Compressor: TypeAlias = compression.Compressor[NDArray]
+AnyCompressor: TypeAlias = type[Compressor] | Compressor  # instances will do as well
 
 
 class FP16Compressor(compression.CastCompressor[NDArray]):
@@ -32,5 +34,5 @@ class FP16Compressor(compression.CastCompressor[NDArray]):
 class Compression:
     """The compressors to choose from."""
 
-    none: type[Compressor] = compression.NoneCompressor
+    none: type[Compressor] = NoneCompressor
     fp16 = FP16Compressor

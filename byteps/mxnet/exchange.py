@@ -11,8 +11,9 @@ from typing import TypeAlias
 import mxnet as mx
 
 from byteps.agreement import check_agreement
+from byteps.compression import compressor_name, sends_as_is
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.mxnet.compression import Compression, Compressor
+from byteps.mxnet.compression import AnyCompressor, Compression
 from byteps.mxnet.ops import byteps_push_pull, reduce_staged
 from byteps.mxnet.tensor import copy_to_all, stage, sum_of_devices
 from byteps.ops import ReduceOp
@@ -31,7 +32,7 @@ class Exchange:
     In another job, after `suspend` and `resume`, they are numbered anew, as they are used again.
     """
 
-    def __init__(self, op: ReduceOp, compression: type[Compressor] = Compression.none) -> None:
+    def __init__(self, op: ReduceOp, compression: AnyCompressor = Compression.none) -> None:
         self._number = PerJob(lambda: next(_numbers.get()))
         self._number.get()
         self.op = op
@@ -55,9 +56,9 @@ class Exchange:
         """
         config = current_job().config
         way = f"asynchronous training with staleness={config.staleness}" if config.asynchronous else "training in step"
-        options = f"{way}, op={self.op.name}, {self.compression.__name__}"
+        options = f"{way}, op={self.op.name}, {compressor_name(self.compression)}"
         check_agreement(caller, [options, *lines], f"{self.prefix}agreement")
-        if config.asynchronous and self.compression is not Compression.none:
+        if config.asynchronous and not sends_as_is(self.compression):
             raise UnsupportedError(
                 f"{caller}: asynchronous training sends changes of weights as they are: no compression"
             )

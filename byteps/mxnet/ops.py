@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 import mxnet as mx
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.mxnet.compression import Compression, Compressor
+from byteps.mxnet.compression import AnyCompressor, Compression
 from byteps.mxnet.native import push
 from byteps.mxnet.tensor import Staged, stage
 from byteps.ops import BROADCAST, ReduceOp, check_name, check_priority, check_root, resolve_op
-from byteps.runtime import current_job
+from byteps.runtime import current_job, init, local_rank, local_size, rank, resume, shutdown, size, suspend  # noqa: F401
 
 __all__ = ["broadcast", "broadcast_", "byteps_declare_tensor", "byteps_push_pull", "push_pull", "reduce_staged"]
 
@@ -52,7 +52,7 @@ def byteps_push_pull(
     is_average: bool = True,
     *,
     op: ReduceOp | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
 ) -> None:
     """Replaces `tensor` by the average (or what `op` says) of all ranks' tensors.
 
@@ -65,7 +65,7 @@ def byteps_push_pull(
 
 
 def reduce_staged(
-    staged: Staged, op: ReduceOp, name: str | None, priority: int, compression: type[Compressor] = Compression.none
+    staged: Staged, op: ReduceOp, name: str | None, priority: int, compression: AnyCompressor = Compression.none
 ) -> None:
     """`byteps_push_pull` of an array that its caller has staged."""
     compressed, context = compression.compress(staged.array)
@@ -84,7 +84,7 @@ def push_pull(
     priority: int = 0,
     *,
     op: ReduceOp | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
 ) -> NDArray:
     """`byteps_push_pull` into a new array."""
     reduced = _copy_of(tensor, "push_pull")

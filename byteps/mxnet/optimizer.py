@@ -9,7 +9,7 @@ import mxnet as mx
 
 from byteps.errors import InvalidArgumentError
 from byteps.mxnet.asynchronous import make_asynchronous
-from byteps.mxnet.compression import Compression, Compressor
+from byteps.mxnet.compression import AnyCompressor, Compression
 from byteps.mxnet.exchange import Exchange, priority_of
 from byteps.mxnet.updates import Extended, Update, extend
 from byteps.ops import ReduceOp
@@ -21,7 +21,7 @@ OptimizerT = TypeVar("OptimizerT", bound=mx.optimizer.Optimizer)
 
 
 def DistributedOptimizer(  # noqa: N802  (BytePS's name)
-    optimizer: OptimizerT, compression: type[Compressor] = Compression.none, op: ReduceOp = ReduceOp.Average
+    optimizer: OptimizerT, compression: AnyCompressor = Compression.none, op: ReduceOp = ReduceOp.Average
 ) -> OptimizerT:
     """Makes an optimizer average each gradient over all ranks before it updates by it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,14 +11,21 @@ import mxnet as mx
 from mxnet.gluon.parameter import Parameter
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.mxnet.broadcast import broadcast_arrays, broadcast_parameter, check_parameters
-from byteps.mxnet.compression import Compression, Compressor
+from byteps.mxnet.broadcast import broadcast_arrays, broadcast_parameter, check_parameters, in_common_order
+from byteps.mxnet.compression import AnyCompressor, Compression
 from byteps.mxnet.exchange import Exchange, any_rank
-from byteps.mxnet.optimizer import DistributedOptimizer, is_distributed
+from byteps.mxnet.optimizer import DistributedOptimizer
+from byteps.mxnet.updates import Extended, retract
 from byteps.ops import ReduceOp, check_root
 from byteps.runtime import current_job
 
 __all__ = ["DistributedTrainer", "compressor_of"]
+
+log = logging.getLogger("byteps")
+
+# BytePS's compression_params: what is to be done, and how, which means nothing without.
+_CHOICES = ("compressor", "ef", "momentum")
+_DETAILS = ("k", "normalize", "partition", "scaling", "seed")
 
 
 class DistributedTrainer(mx.gluon.Trainer):
@@ -32,10 +40,11 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     Args:
         params: what `collect_params()` returns, a dict or a list; the same on all ranks, but for names.
-        optimizer: name of an optimizer, or an Optimizer that is not distributed.
+        optimizer: name of an optimizer, or an Optimizer. One that is distributed becomes a plain one again.
         optimizer_params: for the optimizer, if its name is given.
         root_rank: whose parameters all ranks begin with.
-        compression_params: {'fp16': True} sends gradients in half precision.
+        compression_params: {'fp16': True} sends gradients in half precision. BytePS's other parameters are accepted as
+            long as they ask for nothing: without a 'compressor', 'ef' and 'momentum', or with '' for them.
 
     Raises:
         InvalidArgumentError: arguments that cannot be used. On all ranks: their parameters differ.
@@ -54,9 +63,10 @@ class DistributedTrainer(mx.gluon.Trainer):
         compression_params: Mapping[str, Any] | None = None,
     ) -> None:
         check_root(root_rank)
-        if isinstance(optimizer, mx.optimizer.Optimizer) and is_distributed(optimizer):
-            raise InvalidArgumentError("DistributedTrainer: give it the plain optimizer, not a DistributedOptimizer")
         compression = compressor_of(compression_params)
+        if isinstance(optimizer, Extended):
+            log.warning("DistributedTrainer averages gradients itself: the DistributedOptimizer is a plain one again")
+            retract(optimizer)
         super().__init__(params, optimizer, dict(optimizer_params or {}) or None, kvstore=None)
         if self._contains_sparse_weight:
             raise UnsupportedError("DistributedTrainer: weights in sparse rows are not supported: use dense ones")
@@ -65,7 +75,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._ignores_stale = False
         self._asynchronous = current_job().config.asynchronous
         # Gluon sorts them by name, and so dense10 before dense9; on another rank they may be dense0 and dense1.
-        in_order = list(params.values()) if hasattr(params, "values") else self._params
+        named = in_common_order(params.items(), self._exchange.prefix) if hasattr(params, "items") else None
+        in_order = self._params if named is None else [parameter for _, parameter in named]
         self._places = {parameter: place for place, parameter in enumerate(in_order)}
         requests = [f"parameter {place}: grad_req '{each.grad_req}'" for each, place in self._places.items()]
         self._exchange.check_agreement("DistributedTrainer", requests)
@@ -141,17 +152,23 @@ class DistributedTrainer(mx.gluon.Trainer):
         return chosen
 
 
-def compressor_of(params: Mapping[str, Any] | None) -> type[Compressor]:
+def compressor_of(params: Mapping[str, Any] | None) -> AnyCompressor:
     """The compressor that BytePS's `compression_params` ask for.
 
     Raises:
-        UnsupportedError: one that this version does not have.
+        InvalidArgumentError: parameters that BytePS does not have.
+        UnsupportedError: a compressor that this version does not have.
     """
     params = dict(params or {})
-    half = params.pop("fp16", False)
-    if params:
-        raise UnsupportedError(
-            f"compression_params: {', '.join(map(repr, params))}: this version compresses by casting only: "
-            "{'fp16': True}"
+    unknown = params.keys() - {"fp16", *_CHOICES, *_DETAILS}
+    if unknown:
+        raise InvalidArgumentError(
+            f"compression_params: {', '.join(map(repr, sorted(unknown)))}: expected some of fp16, "
+            f"{', '.join((*_CHOICES, *_DETAILS))}"
         )
-    return Compression.fp16 if half else Compression.none
+    chosen = {name: params[name] for name in _CHOICES if params.get(name)}
+    if chosen:
+        raise UnsupportedError(
+            f"compression_params: {chosen}: this version compresses by casting only: {{'fp16': True}}"
+        )
+    return Compression.fp16 if params.get("fp16") else Compression.none

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import mxnet as mx
 
 from byteps.mxnet.exchange import Exchange
-from byteps.reclass import Reclassed, reclass
+from byteps.reclass import Reclassed, reclass, restore
 
-__all__ = ["Extended", "Update", "extend", "install"]
+__all__ = ["Extended", "Update", "extend", "install", "retract"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
@@ -81,6 +81,13 @@ def extend(
     """Puts `addition` before the class of `optimizer`."""
     reclass(optimizer, addition)
     optimizer.exchange, optimizer.extension = exchange, extension
+
+
+def retract(optimizer: Extended) -> None:
+    """Takes back what `extend` did."""
+    restore(optimizer)
+    for name in ("exchange", "extension", *_FLAGS):
+        optimizer.__dict__.pop(name, None)
 
 
 def install() -> None:

@@ -18,7 +18,7 @@ __all__ = ["BroadcastGlobalVariablesHook", "broadcast_global_variables", "broadc
 
 
 @as_written
-def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
+def broadcast_variables(variables: Iterable[Any], root_rank: int, scope: str = "") -> Any:
     """Replaces the values of `variables` by those of rank `root_rank`, all at once.
 
     Eagerly it waits, and compares what the ranks have first. In a graph of tf.compat.v1 it returns the operation; in a
@@ -28,6 +28,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
         variables: of TensorFlow or Keras, such as `model.variables`, and of any dtype with a fixed size; the same on
             all ranks.
         root_rank: whose values.
+        scope: accepted for BytePS's scripts, unused.
 
     Raises:
         InvalidArgumentError: something among them is not a variable. On all ranks: their variables differ.
@@ -43,7 +44,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
     names = variable_names(variables, "Variable.")
     if not tf.executing_eagerly():
         assignments = [
-            variable.assign(broadcast(tf.convert_to_tensor(variable), root_rank, name))
+            variable.assign(broadcast(tf.convert_to_tensor(variable), root_rank, name=name))
             for variable, name in zip(variables, names, strict=True)
         ]
         return None if tf.inside_function() else tf.group(*assignments)

@@ -7,11 +7,13 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from byteps import compression
+from byteps.compression import NoneCompressor
 
-__all__ = ["Compression", "Compressor"]
+__all__ = ["AnyCompressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 Tensor: TypeAlias = tf.Tensor
 Compressor: TypeAlias = compression.Compressor[Tensor]
+AnyCompressor: TypeAlias = type[Compressor] | Compressor  # instances will do as well
 
 
 class _Cast(compression.CastCompressor[Tensor]):
@@ -39,6 +41,6 @@ class BF16Compressor(_Cast):
 class Compression:
     """The compressors to choose from."""
 
-    none: type[Compressor] = compression.NoneCompressor
+    none: type[Compressor] = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor

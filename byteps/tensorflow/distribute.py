@@ -15,7 +15,7 @@ import tensorflow as tf
 from byteps.agreement import check_agreement
 from byteps.ops import Average, ReduceOp, check_synchronous
 from byteps.runtime import current_job
-from byteps.tensorflow.compression import Compression, Compressor
+from byteps.tensorflow.compression import AnyCompressor, Compression
 from byteps.tensorflow.exchange import Options, exchange_gradients
 from byteps.tensorflow.ops import broadcast
 from byteps.tensorflow.tensor import as_written, automatic_name
@@ -59,7 +59,7 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
         cross_device_ops: Any = None,
         *,
         op: ReduceOp = Average,
-        compression: type[Compressor] = Compression.none,
+        compression: AnyCompressor = Compression.none,
         sparse_as_dense: bool = False,
     ) -> None:
         check_synchronous("MirroredStrategy")
@@ -155,7 +155,7 @@ class _ValueOfRank0:
         own = tf.convert_to_tensor(own, dtype=self._dtype)
         if own.dtype == tf.string:
             return own
-        return broadcast(own, 0, f"Variable.{self._name}.{_kind(own, own.shape)}")
+        return broadcast(own, 0, name=f"Variable.{self._name}.{_kind(own, own.shape)}")
 
 
 def _create_as_rank_0(next_creator: Any, **kwargs: Any) -> Any:

@@ -11,10 +11,11 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.agreement import check_agreement
+from byteps.compression import compressor_name
 from byteps.errors import InvalidArgumentError
 from byteps.ops import ReduceOp
 from byteps.runtime import Job, current_job
-from byteps.tensorflow.compression import Compression, Compressor
+from byteps.tensorflow.compression import AnyCompressor, Compression
 from byteps.tensorflow.native import push_pull_node
 from byteps.tensorflow.ops import reduce_slices
 from byteps.tensorflow.tensor import as_written, core_errors, dense
@@ -35,15 +36,19 @@ class Options:
         InvalidArgumentError: no ReduceOp, no compressor.
     """
 
-    compression: type[Compressor] = Compression.none
+    compression: AnyCompressor = Compression.none
     op: ReduceOp = ReduceOp.Average
     sparse_as_dense: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.op, ReduceOp):
             raise InvalidArgumentError(f"op is {self.op!r}: expected Average, Sum, Min, Max or Product of this package")
-        if not callable(getattr(self.compression, "compress", None)):
-            raise InvalidArgumentError(f"compression is {self.compression!r}: expected one of byteps's Compression")
+        compressor_name(self.compression)
+
+    def __repr__(self) -> str:
+        """What ranks compare."""
+        compressor = compressor_name(self.compression)
+        return f"op={self.op.name}, compression={compressor}, sparse_as_dense={self.sparse_as_dense}"
 
 
 @as_written

@@ -23,15 +23,24 @@ import tensorflow as tf
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import BROADCAST, ReduceOp, check_name, check_root, resolve_op
-from byteps.runtime import current_job
-from byteps.tensorflow.compression import Compression, Compressor
+from byteps.runtime import (  # noqa: F401  (where BytePS has them, too)
+    current_job,
+    get_pushpull_speed,
+    init,
+    local_rank,
+    local_size,
+    rank,
+    resume,
+    shutdown,
+    size,
+    suspend,
+)
+from byteps.tensorflow.compression import AnyCompressor, Compression
 from byteps.tensorflow.gather import gather_rows
 from byteps.tensorflow.native import broadcast_node, keep, push_pull_node
 from byteps.tensorflow.tensor import DTYPES, as_written, automatic_name, core_errors, dense
 
 __all__ = ["allgather", "allreduce", "broadcast", "grouped_allreduce", "grouped_push_pull", "push_pull"]
-
-AnyCompressor = type[Compressor]
 
 
 @as_written
@@ -117,11 +126,14 @@ def grouped_allreduce(
 
 
 @as_written
-def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
+def broadcast(
+    tensor: Any, root_rank: int, scope: str = "", name: str | None = None, is_variable: bool = True
+) -> tf.Tensor:
     """Rank `root_rank`'s tensor. Of any dtype with a fixed size.
 
     In a tf.function it happens whenever the function is called, in the program's order with the other broadcasts.
-    Differentiable: the root gets the sum of the gradients, the others zeros.
+    Differentiable: the root gets the sum of the gradients, the others zeros. The order of the arguments is BytePS's;
+    Horovod has `name` third. `is_variable` is accepted for BytePS's scripts, unused: no variable is changed.
     """
     check_root(root_rank)
     tensor = dense(tensor, _what("broadcast", name), any_dtype=True)
@@ -188,7 +200,7 @@ def reduce_slices(slices: tf.IndexedSlices, op: ReduceOp, name: str, priority: i
 def _broadcast_bits(tensor: tf.Tensor, root_rank: int, name: str | None) -> tf.Tensor:
     """Of a dtype that the core does not know, and TensorFlow has bits of."""
     bits = tf.cast(tensor, tf.uint8) if tensor.dtype == tf.bool else tf.bitcast(tensor, tf.uint8)
-    result = broadcast(bits, root_rank, name)
+    result = broadcast(bits, root_rank, name=name)
     return tf.cast(result, tf.bool) if tensor.dtype == tf.bool else tf.bitcast(result, tensor.dtype)
 
 

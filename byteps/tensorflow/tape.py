@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import Average, ReduceOp, check_synchronous
-from byteps.tensorflow.compression import Compression, Compressor
+from byteps.tensorflow.compression import AnyCompressor, Compression
 from byteps.tensorflow.exchange import Options, exchange_gradients
 from byteps.tensorflow.tensor import as_written, variable_names
 
@@ -41,7 +41,7 @@ def DistributedGradientTape(  # noqa: N802  (the name that BytePS and Horovod ga
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     sparse_as_dense: bool = False,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,

@@ -1,11 +1,26 @@
 """byteps for PyTorch, under the names of BytePS and Horovod. examples/torch/minimal.py shows the few calls it takes."""
 
+from byteps.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from byteps.objects import broadcast_object
 from byteps.ops import Average, Max, Min, Product, ReduceOp, Sum
 from byteps.runtime import (
     barrier,
+    cross_rank,
+    cross_size,
     get_pushpull_speed,
     init,
+    is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
@@ -18,6 +33,7 @@ from byteps.runtime import (
 )
 from byteps.torch import c10d
 from byteps.torch import library as _library  # noqa: F401  (registers the operator)
+from byteps.torch.allreduce import allreduce, allreduce_, allreduce_async, allreduce_async_
 from byteps.torch.broadcast import broadcast_optimizer_state, broadcast_parameters
 from byteps.torch.compression import Compression
 from byteps.torch.cross_barrier import CrossBarrier
@@ -26,10 +42,6 @@ from byteps.torch.ddp_hook import DDPHookState, ddp_hook
 from byteps.torch.lr_schedule import GradualWarmup
 from byteps.torch.metric_average import MetricAverage
 from byteps.torch.ops import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
     broadcast,
     broadcast_,
     broadcast_async,
@@ -78,18 +90,30 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "byteps_push_pull",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "ddp_hook",
     "declare",
     "get_pushpull_speed",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_push_pull",
     "grouped_push_pull_async",
     "grouped_push_pull_async_inplace",
     "grouped_push_pull_inplace",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",
     "metrics",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "poll",
     "push_pull",
     "push_pull_async",
@@ -97,6 +121,7 @@ __all__ = [
     "push_pull_inplace",
     "rank",
     "resume",
+    "rocm_built",
     "shutdown",
     "size",
     "suspend",

@@ -27,7 +27,8 @@ def broadcast_parameters(
     """Replaces the tensors by those of rank `root_rank`, in place; all at once. Blocks.
 
     Args:
-        params: `model.state_dict()`, `model.named_parameters()`, or a list of tensors. Of any dtype.
+        params: `model.state_dict()`, `model.named_parameters()`, or a list of tensors. Of any dtype. Those that have
+            names may come in another order on each rank.
         root_rank: whose tensors.
         prefix: of the names that the ranks know the tensors by.
 
@@ -43,12 +44,18 @@ def broadcast_parameters(
                 f"broadcast_parameters: '{name}' is {type(value).__name__}: expected a tensor; broadcast_object takes "
                 "everything else"
             )
-    lines = [f"'{name}' of {tensor.dtype} {list(tensor.shape)}" for name, tensor in named]
+    lines = sorted(f"'{name}' of {tensor.dtype} {list(tensor.shape)}" for name, tensor in named)
     check_agreement("broadcast_parameters", lines, f"{prefix}agreement")
     _broadcast_all(named, root_rank, prefix)
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, prefix: str = "Parameter.") -> None:
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    prefix: str | torch.nn.Module | None = "Parameter.",
+    *,
+    model: torch.nn.Module | None = None,
+) -> None:
     """Replaces the optimizer's state and options (learning rate and so on) by those of rank `root_rank`. Blocks.
 
     The state may exist on some ranks only, as when rank 0 has read a checkpoint: no step is made to create it. As in
@@ -57,9 +64,11 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     Args:
         optimizer: any optimizer, wrapped by DistributedOptimizer or not.
         root_rank: whose state.
-        prefix: of the names that the ranks know the state's tensors by.
+        prefix: of the names that the ranks know the state's tensors by. Horovod has `model` in this place.
+        model: accepted for Horovod's scripts, unused.
     """
     check_root(root_rank)
+    prefix = prefix if isinstance(prefix, str) else "Parameter."
     if size() == 1:
         return
     is_root = rank() == root_rank

@@ -10,17 +10,34 @@ import torch
 from torch import nn
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.runtime import size
+from byteps.runtime import init, local_rank, local_size, rank, shutdown, size
 from byteps.torch.asynchronous import warn_if_asynchronous
-from byteps.torch.compression import Compression, Compressor
+from byteps.torch.broadcast import broadcast_optimizer_state, broadcast_parameters
+from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.ddp import DistributedDataParallel
 from byteps.torch.eager import eager
 from byteps.torch.gates import Gates
 from byteps.torch.lazy_step import LazyStep
+from byteps.torch.ops import byteps_push_pull, poll, synchronize
 from byteps.torch.options import Options, Owner, bytes_of_megabytes, check_passes
 from byteps.torch.reclass import Reclassed, Within, closure_of, reclass, within
 
-__all__ = ["CrossBarrier"]
+# BytePS's scripts import this module in place of byteps.torch.
+__all__ = [
+    "Compression",
+    "CrossBarrier",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "byteps_push_pull",
+    "init",
+    "local_rank",
+    "local_size",
+    "poll",
+    "rank",
+    "shutdown",
+    "size",
+    "synchronize",
+]
 
 Tensor = torch.Tensor
 Named = tuple[str, Tensor]
@@ -41,7 +58,7 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
     model: nn.Module,
     optimizer: OptimizerT,
     named_parameters: Iterable[Named] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     backward_passes_per_step: int = 1,
     num_steps: int = 10**6,
     *,

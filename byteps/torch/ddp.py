@@ -22,7 +22,7 @@ from byteps.torch.asynchronous import warn_if_asynchronous
 from byteps.torch.backward_end import current_backward
 from byteps.torch.broadcast import broadcast_parameters
 from byteps.torch.buffers import broadcast_buffers
-from byteps.torch.compression import Compression, Compressor
+from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager, untraced
 from byteps.torch.exchange import Exchange
 from byteps.torch.options import Options, Owner, bytes_of_megabytes
@@ -60,7 +60,7 @@ class DistributedDataParallel(nn.Module):
         module: nn.Module,
         device_ids: Sequence[Any] | None = None,
         broadcast_buffers: bool = True,
-        compression: type[Compressor] = Compression.none,
+        compression: AnyCompressor = Compression.none,
         *,
         bucket_cap_mb: float = 1.0,
         find_unused_parameters: bool = False,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from byteps.errors import InvalidArgumentError
 from byteps.ops import Average, Handle
 from byteps.runtime import current_job
-from byteps.torch.compression import Compression, Compressor
+from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.ops import start_push_pull, synchronize
 
 __all__ = ["DDPHookState", "ddp_hook"]
@@ -28,7 +28,7 @@ class DDPHookState:
     """
 
     name: str = "ddp_hook"
-    compression: type[Compressor] = Compression.none
+    compression: AnyCompressor = Compression.none
 
 
 def ddp_hook(

@@ -22,16 +22,12 @@ from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import Handle, ReduceOp, broadcast_buffer, declare_buffer, push_pull_buffer, resolve_op
 from byteps.ops import poll as poll_one
 from byteps.ops import synchronize as synchronize_one
-from byteps.runtime import rank
-from byteps.torch.compression import Compression, Compressor
+from byteps.runtime import init, local_rank, local_size, rank, resume, shutdown, size, suspend  # noqa: F401
+from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager
 from byteps.torch.tensor import stage, wire_name
 
 __all__ = [
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
     "broadcast",
     "broadcast_",
     "broadcast_async",
@@ -53,7 +49,6 @@ __all__ = [
 
 Tensor = torch.Tensor
 Tensors = Sequence[Tensor]
-AnyCompressor = type[Compressor]
 
 
 class GroupHandle:
@@ -187,38 +182,6 @@ def grouped_push_pull_async_inplace(
     return _start_group(tensors, resolve_op(average, op), name, priority, in_place=True)
 
 
-def allreduce(
-    tensor: Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    compression: AnyCompressor = Compression.none,
-    op: ReduceOp | None = None,
-) -> Tensor:
-    """`push_pull` under Horovod's name and with its arguments."""
-    return push_pull(tensor, _either(average, op), name, compression=compression, op=op)
-
-
-def allreduce_(
-    tensor: Tensor, average: bool | None = None, name: str | None = None, op: ReduceOp | None = None
-) -> Tensor:
-    """`push_pull_inplace` under Horovod's name and with its arguments."""
-    return push_pull_inplace(tensor, _either(average, op), name, op=op)
-
-
-def allreduce_async(
-    tensor: Tensor, average: bool | None = None, name: str | None = None, op: ReduceOp | None = None
-) -> Handle:
-    """`push_pull_async` under Horovod's name and with its arguments."""
-    return push_pull_async(tensor, _either(average, op), name, op=op)
-
-
-def allreduce_async_(
-    tensor: Tensor, average: bool | None = None, name: str | None = None, op: ReduceOp | None = None
-) -> Handle:
-    """`push_pull_async_inplace` under Horovod's name and with its arguments."""
-    return push_pull_async_inplace(tensor, _either(average, op), name, op=op)
-
-
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
     """Rank `root_rank`'s tensor, as a new tensor. Of any dtype; the others pass one of the same shape and dtype.
 
@@ -261,7 +224,7 @@ def poll(handle: Handle | GroupHandle) -> bool:
 
 @eager
 def synchronize(handle: Handle | GroupHandle) -> Any:
-    """Waits for what an _async function started and returns its result; frees the handle."""
+    """Waits for what an _async function started and returns its result, each time the same."""
     return synchronize_all(handle.handles) if isinstance(handle, GroupHandle) else synchronize_one(handle)
 
 
@@ -293,8 +256,19 @@ def declare(name: str, tensor: Tensor | None = None) -> None:
 
 
 @eager
-def start_push_pull(tensor: Tensor, op: ReduceOp, name: str | None, priority: int, *, in_place: bool) -> Handle:
-    """Starts a push_pull of `tensor` into itself or into a new tensor, with as few copies as can be."""
+def start_push_pull(
+    tensor: Tensor, op: ReduceOp, name: str | None, priority: int, *, in_place: bool, scale: float = 1
+) -> Handle:
+    """Starts a push_pull of `tensor` into itself or into a new tensor, with as few copies as can be.
+
+    Args:
+        tensor: as said above; so are op, name and priority.
+        op: see `tensor`.
+        name: see `tensor`.
+        priority: see `tensor`.
+        in_place: into itself.
+        scale: what the result is multiplied by.
+    """
     # Without a name there is nothing that could carry the memory order to the other ranks.
     source = target = stage(tensor, row_major=name is None)
     if in_place:
@@ -310,6 +284,8 @@ def start_push_pull(tensor: Tensor, op: ReduceOp, name: str | None, priority: in
     def finish() -> Tensor:
         if output is not target.memory:
             target.copy_back(output)
+        if scale != 1:
+            output.detach().mul_(scale)
         if in_place:
             torch.autograd.graph.increment_version(output)
         return output
@@ -408,12 +384,6 @@ def _start_group(tensors: Tensors, op: ReduceOp, name: str | None, priority: int
             for tensor, tensor_name in zip(tensors, names, strict=True)
         ]
     )
-
-
-def _either(average: bool | None, op: ReduceOp | None) -> bool:
-    if average is not None and op is not None:
-        raise InvalidArgumentError("allreduce: give either average or op, not both")
-    return average is not False
 
 
 def _result(handle: Handle) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import ReduceOp
 from byteps.torch.asynchronous import choose_staleness, make_asynchronous
-from byteps.torch.compression import Compression, Compressor
+from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager
 from byteps.torch.exchange import Exchange
 from byteps.torch.ops import push_pull
@@ -39,7 +39,7 @@ _wrapped_so_far = count()
 def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave it)
     optimizer: OptimizerT,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompressor = Compression.none,
     backward_passes_per_step: int = 1,
     *,
     op: ReduceOp = ReduceOp.Average,

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from byteps.compression import sends_as_is
 from byteps.errors import InvalidArgumentError
 from byteps.ops import ReduceOp
-from byteps.torch.compression import Compression, Compressor
+from byteps.torch.compression import AnyCompressor, Compression
 
 __all__ = ["Groups", "Options", "Owner", "bytes_of_megabytes", "check_passes"]
 
@@ -33,7 +34,7 @@ class Options:
     """What the gradients of one owner have in common. DistributedOptimizer documents what is not said here."""
 
     owner: Owner
-    compression: type[Compressor] = Compression.none
+    compression: AnyCompressor = Compression.none
     op: ReduceOp = ReduceOp.Average
     sync: str = "auto"
     groups: Groups = None
@@ -59,7 +60,7 @@ class Options:
 
     def check_asynchronous(self) -> None:
         """Raises InvalidArgumentError for what asynchronous training cannot do."""
-        if self.compression is not Compression.none:
+        if not sends_as_is(self.compression):
             raise InvalidArgumentError(f"{self.owner.name}: asynchronous training takes no compression")
         if self.nan_check:
             raise InvalidArgumentError(

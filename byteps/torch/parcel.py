@@ -8,10 +8,10 @@ from typing import cast
 
 import torch
 
+from byteps.compression import sends_as_is
 from byteps.errors import InvalidArgumentError
 from byteps.handles import Handle, InFlight
 from byteps.ops import DTYPE_CODES
-from byteps.torch.compression import Compression
 from byteps.torch.ops import start_push_pull
 from byteps.torch.options import Options
 from byteps.torch.presence import Presence
@@ -229,7 +229,7 @@ class Single(Parcel):
         self.handle = start_push_pull(wire, self.options.op, self.name, self.priority, in_place=True)
         self.bound_dtype = grad.dtype
         self.is_sparse = False
-        if self.options.compression is Compression.none and parameter.is_contiguous() and grad.is_cpu and grad.numel():
+        if sends_as_is(self.options.compression) and parameter.is_contiguous() and grad.is_cpu and grad.numel():
             self.quick_dtype = grad.dtype
             self.code, self.nbytes = DTYPE_CODES[DTYPE_NAMES[grad.dtype]], grad.nbytes
         return grad

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from byteps.agreement import check_agreement
+from byteps.compression import compressor_name
 from byteps.errors import InvalidArgumentError
 from byteps.runtime import current_job
 from byteps.torch.backward_end import current_backward
@@ -136,9 +137,9 @@ class Sender:
             lines.append(" with ".join(described))
         options = self._options
         arguments = (
-            f"op={options.op.name}, backward_passes_per_step={self._passes}, compression={options.compression.__name__}"
-            f", sparse_as_dense={options.sparse_as_dense}, nan_check={options.nan_check}"
-            f", find_unused_parameters={options.find_unused_parameters}"
+            f"op={options.op.name}, backward_passes_per_step={self._passes}"
+            f", compression={compressor_name(options.compression)}, sparse_as_dense={options.sparse_as_dense}"
+            f", nan_check={options.nan_check}, find_unused_parameters={options.find_unused_parameters}"
         )
         # Ranks may know single parameters in other orders.
         check_agreement(options.owner.name, [arguments, *sorted(lines)], f"{self._prefix}agreement")

@@ -83,6 +83,14 @@ void Node::on_failed(const Status& why) {
   finished_.set();
 }
 
+std::vector<std::pair<int, int>> Node::places() const {
+  std::vector<std::pair<int, int>> places;
+  for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
+    places.emplace_back(roster_.nodes[rank].local_rank, roster_.nodes[rank].local_size);
+  }
+  return places;
+}
+
 void Node::on_node_left(uint32_t node) {
   if (node < roster_.num_workers) service_->rank_left(node);
   if (uplink_) uplink_->lanes().peer_left(node);

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/annotations.h"
@@ -46,6 +47,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   int num_servers() const { return static_cast<int>(roster_.nodes.size()) - size(); }
   int local_rank() const { return self_.local_rank; }
   int local_size() const { return self_.local_size; }
+  // Of every worker, by rank: its local_rank and local_size.
+  std::vector<std::pair<int, int>> places() const;
 
   // Errors of the next five: of Worker, and kFailedPrecondition for a role other than worker or after shutdown.
   Status declare(const std::string& name, DType dtype, uint64_t bytes);

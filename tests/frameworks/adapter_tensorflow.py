@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 import byteps.tensorflow as bps
-from byteps.tensorflow import broadcast
 from byteps.tensorflow import push_pull as _push_pull
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
@@ -31,6 +30,10 @@ _threads = ThreadPoolExecutor(32)
 
 def push_pull(tensor: tf.Tensor, average: bool | None = None, name: Any = None, op: Any = None) -> tf.Tensor:
     return _push_pull(tensor, average=average, name=name, op=op)
+
+
+def broadcast(tensor: tf.Tensor, root_rank: int, name: str) -> tf.Tensor:
+    return bps.broadcast(tensor, root_rank, name=name)
 
 
 def push_pull_async(tensor: tf.Tensor, name: str, op: Any = None) -> Future[tf.Tensor]:

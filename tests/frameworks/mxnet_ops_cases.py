@@ -11,7 +11,7 @@ import byteps.mxnet as bps  # before mxnet
 import mxnet as mx
 import numpy as np
 from mxnet import nd
-from byteps.mxnet import tensor
+from byteps.mxnet import ops, tensor
 from support.expect import expect_error
 
 from byteps import rank, size
@@ -275,6 +275,30 @@ def case_broadcast_parameters_of_gluon_with_shapes_that_are_not_known_yet() -> N
     assert_all(net[2].weight.data(), 1)
     net.initialize(mx.init.Constant(7), force_reinit=True)  # only once
     assert_all(net[2].weight.data(), 7)
+
+
+def case_the_job_and_compressors_as_in_byteps() -> None:
+    assert (ops.rank(), ops.size()) == (rank(), size())
+    ops.init()
+    array = mine(3)
+    bps.byteps_push_pull(array, 0, 0, "by an instance", False, compression=bps.Compression.fp16())
+    assert_all(array, sum_of_ranks())
+    bps.DistributedOptimizer(mx.optimizer.SGD(), bps.Compression.fp16())
+
+
+def case_broadcast_parameters_in_another_order_on_each_rank() -> None:
+    """Those that have the same names everywhere; of others the order counts, as gluon numbers blocks."""
+    names = ["a", "b", "c"]
+    if rank() % 2:
+        names.reverse()
+    arrays = {name: nd.full((2,), 10 * ord(name) + rank()) for name in names}
+    bps.broadcast_parameters(arrays)
+    for name, array in arrays.items():
+        assert_all(array, 10 * ord(name))
+    numbered = {f"dense{10 * rank() + place}": nd.full((2,), 10 * place + rank()) for place in range(2)}
+    bps.broadcast_parameters(numbered)
+    for place, array in enumerate(numbered.values()):
+        assert_all(array, 10 * place)
 
 
 def case_broadcast_parameters_that_differ() -> None:

@@ -223,11 +223,31 @@ def case_states_of_a_trainer_are_those_of_a_plain_one() -> None:
     assert plain_one.learning_rate == 0.5
 
 
+def case_as_scripts_of_byteps_call_it() -> None:
+    """Compression parameters that ask for nothing, and an optimizer that is distributed already."""
+    nothing = {"compressor": "", "ef": "", "momentum": "", "scaling": False, "k": 1, "fp16": False}
+    optimizer, twin = (bps.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.5)) for _ in range(2))
+    for number, (given, options) in enumerate(
+        (("sgd", {"learning_rate": 0.5}), (mx.optimizer.SGD(learning_rate=0.5), None), (optimizer, None), (twin, None))
+    ):
+        net = gluon.nn.Dense(1, in_units=1, use_bias=False)
+        net.initialize(mx.init.Constant(rank() + 1))
+        bps.byteps_declare_tensor("acc")
+        trainer = bps.DistributedTrainer(net.collect_params(), given, options, compression_params=nothing)
+        with autograd.record():
+            loss = net(nd.full((1, 1), rank()))
+        loss.backward()
+        trainer.step(1)
+        mean = sum(range(size())) / size()  # of the gradients, which are the inputs
+        assert net.weight.data().asscalar() == 1 - 0.5 * mean, number
+    assert type(optimizer) is mx.optimizer.SGD and "exchange" not in vars(optimizer)
+    twin.set_learning_rate(0.25)
+    assert trainer.learning_rate == 0.25
+
+
 def case_wrong_arguments() -> None:
     net = model(0)
     params = net.collect_params()
-    with expect_error(InvalidArgumentError, "DistributedTrainer", "plain optimizer"):
-        bps.DistributedTrainer(params, bps.DistributedOptimizer(mx.optimizer.SGD()))
     with expect_error(InvalidArgumentError, "already"):
         bps.DistributedOptimizer(bps.DistributedOptimizer(mx.optimizer.SGD()))
     with expect_error(InvalidArgumentError, "'sgd'", "expected an Optimizer"):
@@ -236,6 +256,8 @@ def case_wrong_arguments() -> None:
         bps.DistributedOptimizer(mx.optimizer.SGD(), op=bps.Max)
     with expect_error(UnsupportedError, "'compressor'", "fp16"):
         bps.DistributedTrainer(params, "sgd", compression_params={"compressor": "onebit"})
+    with expect_error(InvalidArgumentError, "'compresor'", "compressor, ef, momentum"):
+        bps.DistributedTrainer(params, "sgd", compression_params={"compresor": "onebit"})
     with expect_error(InvalidArgumentError, "root_rank"):
         bps.DistributedTrainer(params, "sgd", root_rank=size())
     rows = gluon.nn.Embedding(4, 2, sparse_grad=True)

@@ -12,6 +12,7 @@ from support.expect import expect_error
 import byteps.tensorflow as bps
 from byteps import rank, size
 from byteps.errors import InvalidArgumentError, NotInitializedError, UnsupportedError
+from byteps.tensorflow import ops
 
 # --- Gradients
 
@@ -47,6 +48,26 @@ def case_gradients_of_broadcast_and_allgather() -> None:
         tape.watch(y)
         z = bps.broadcast(y, 0, name="differentiable broadcast") * float(rank() + 1)
     assert_equal(tape.gradient(z, y), np.full(3, total() if rank() == 0 else 0))
+
+
+# --- As scripts of BytePS call it
+
+
+def case_arguments_of_byteps() -> None:
+    assert (ops.rank(), ops.size()) == (rank(), size())
+    ops.init()
+    mine = tf.fill([3], float(rank() + 1))
+    assert_equal(bps.broadcast(mine, 0, "a_scope"), np.ones(3))
+    assert_equal(bps.broadcast(tf.fill([2], rank()), size() - 1, "a_scope", None, False), np.full(2, size() - 1))
+    variables = [tf.Variable(tf.fill([2], float(rank() + place))) for place in range(2)]
+    bps.broadcast_variables(variables, 0, "a_scope/")
+    bps.broadcast_variables(variables, root_rank=0, scope="a_scope/")
+    for place, variable in enumerate(variables):
+        assert_equal(variable, np.full(2, place))
+    assert_equal(bps.push_pull(mine, "a_scope", False, "", "", bps.Compression.fp16()), np.full(3, total()))
+    with bps.DistributedGradientTape(tf.GradientTape(), "", "", bps.Compression.none(), False, bps.Sum) as tape:
+        loss = tf.reduce_sum(variables[1]) * float(rank() + 1)
+    assert_equal(tape.gradient(loss, [variables[1]])[0], np.full(2, total()))
 
 
 # --- Rows
@@ -202,7 +223,7 @@ def case_tensors_that_are_not_supported() -> None:
 def case_arguments_that_are_wrong() -> None:
     with expect_error(UnsupportedError, "enable_async"):
         bps.push_pull(tf.ones(1), enable_async=True)
-    for call in (bps.push_pull, bps.allgather, lambda x, name: bps.broadcast(x, 0, name)):
+    for call in (bps.push_pull, bps.allgather, lambda x, name: bps.broadcast(x, 0, name=name)):
         with expect_error(InvalidArgumentError, "name is 3: expected a string"):
             call(tf.ones(1), name=3)
     with expect_error(InvalidArgumentError, "'priority'", "expected 32 bits"):

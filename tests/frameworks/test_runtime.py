@@ -21,8 +21,9 @@ def test_use_before_init_and_after_shutdown_says_what_to_call(tmp_path: Path) ->
         """
 import numpy as np
 from byteps.errors import NotInitializedError
-uses = (bps.rank, bps.size, bps.local_rank, bps.local_size, bps.barrier, bps.metrics, bps.get_pushpull_speed,
-        bps.suspend, lambda: bps.push_pull(np.ones(1)), lambda: bps.broadcast_object(1))
+uses = (bps.rank, bps.size, bps.local_rank, bps.local_size, bps.cross_rank, bps.cross_size, bps.is_homogeneous,
+        bps.barrier, bps.metrics, bps.get_pushpull_speed, bps.suspend, lambda: bps.push_pull(np.ones(1)),
+        lambda: bps.broadcast_object(1))
 def all_fail():
     assert not bps.is_initialized()
     for use in uses:
@@ -41,7 +42,7 @@ all_fail()
     )
     before = "byteps is not initialized: call byteps.init() first"
     after = "byteps is not initialized any more: shutdown() was called: call byteps.init() first"
-    assert output.splitlines() == [before] * 10 + [after] * 10
+    assert output.splitlines() == [before] * 13 + [after] * 13
 
 
 def test_init_twice_and_shutdown_twice_do_nothing(tmp_path: Path) -> None:
@@ -91,7 +92,9 @@ bps.init()
 bps.push_pull(np.ones(3), name="a")
 fails(lambda: bps.resume(1, 0, 0)) or 1 / 0
 bps.suspend()
-fails(bps.rank) or 1 / 0
+fails(lambda: bps.push_pull(np.ones(3), name="a")) or 1 / 0
+assert not bps.is_initialized()
+assert (bps.rank(), bps.size(), bps.local_rank(), bps.local_size()) == (0, 1, 0, 1)  # as scripts of BytePS log them
 bps.resume(num_workers=1, num_servers=0, global_rank=0, context=None)
 assert bps.rank() == 0 and bps.size() == 1
 bps.push_pull(np.ones(3), name="a")

@@ -7,6 +7,7 @@ import gc
 import weakref
 
 import torch
+from frameworks.torch_compat_cases import *  # noqa: F403
 from support.expect import expect_error
 from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -24,6 +24,8 @@ byteps.init()
 total = byteps.push_pull(np.full(1000, byteps.rank() + 1, np.float32), average=False, name="x")
 size = byteps.size()
 assert np.all(total == size * (size + 1) / 2), total
+assert byteps.is_homogeneous() and byteps.cross_size() * byteps.local_size() == size
+assert byteps.cross_rank() * byteps.local_size() + byteps.local_rank() == byteps.rank()
 os.write(1, f"rank {byteps.rank()} of {size}\\n".encode())  # in one piece: some launchers let ranks share a stream
 byteps.shutdown()
 """

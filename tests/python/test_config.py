@@ -209,6 +209,11 @@ def test_small_credits_count_partitions(text: str, credit_bytes: int) -> None:
     assert config.credit_bytes == credit_bytes
 
 
+def test_partitions_that_nobody_could_want_are_the_largest_there_are() -> None:
+    """Scripts of BytePS say so that tensors are not to be cut."""
+    assert Config.parse({"BYTEPS_PARTITION_BYTES": "2147483647"}).partition_bytes == 1 << 30
+
+
 def test_secret_comes_from_a_private_file(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(f"{SECRET}\n")

@@ -1,0 +1,96 @@
+"""push_pull under Horovod's names and with its arguments.
+
+Arguments that the functions share beside those of `byteps.torch.ops`:
+    average: not together with `op`.
+    prescale_factor: every rank's tensor is multiplied by it before.
+    postscale_factor: the result is multiplied by it.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+
+from byteps.errors import InvalidArgumentError
+from byteps.ops import Handle, ReduceOp, resolve_op
+from byteps.torch.compression import AnyCompressor, Compression
+from byteps.torch.ops import push_pull, start_push_pull, synchronize
+
+__all__ = ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_"]
+
+Tensor = torch.Tensor
+
+
+def allreduce(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: AnyCompressor = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """`push_pull` under Horovod's name and with its arguments."""
+    before, after = _factor(tensor, prescale_factor), _factor(tensor, postscale_factor)
+    scaled = tensor if before == 1 else tensor * before
+    reduced = push_pull(scaled, _either(average, op), name, compression=compression, op=op)
+    return reduced if after == 1 else reduced * after
+
+
+def allreduce_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """`push_pull_inplace` under Horovod's name and with its arguments."""
+    return cast(Tensor, synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor)))
+
+
+def allreduce_async(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """`push_pull_async` under Horovod's name and with its arguments."""
+    before, after = _factor(tensor, prescale_factor), _factor(tensor, postscale_factor)
+    scaled = tensor if before == 1 else tensor.detach() * before
+    reduce_op = resolve_op(_either(average, op), op)
+    return start_push_pull(scaled, reduce_op, name, 0, in_place=scaled is not tensor, scale=after)
+
+
+def allreduce_async_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """`push_pull_async_inplace` under Horovod's name and with its arguments."""
+    before, after = _factor(tensor, prescale_factor), _factor(tensor, postscale_factor)
+    reduce_op = resolve_op(_either(average, op), op)
+    if before != 1:
+        tensor.detach().mul_(before)
+    return start_push_pull(tensor, reduce_op, name, 0, in_place=True, scale=after)
+
+
+def _factor(tensor: Tensor, factor: float) -> float:
+    """The factor, as a whole number for a tensor of whole numbers."""
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        return factor
+    if not float(factor).is_integer():
+        raise InvalidArgumentError(f"a tensor of {tensor.dtype} cannot be scaled by {factor}: convert it with .to()")
+    return int(factor)
+
+
+def _either(average: bool | None, op: ReduceOp | None) -> bool:
+    if average is not None and op is not None:
+        raise InvalidArgumentError("allreduce: give either average or op, not both")
+    return average is not False

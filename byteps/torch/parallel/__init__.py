@@ -1,0 +1,5 @@
+"""DistributedDataParallel where BytePS has it."""
+
+from byteps.torch.parallel.distributed import DistributedDataParallel
+
+__all__ = ["DistributedDataParallel"]
