@@ -22,6 +22,7 @@ from frameworks.keras_training import (
     state,
     unlike_others,
 )
+from frameworks.migration import check_page
 from support.expect import expect_error
 
 import byteps.keras as bps
@@ -323,6 +324,10 @@ def case_names_are_the_same_on_all_ranks() -> None:
     assert stable_names(model.weights) == expected
     twins = [keras.Variable(0.0, name="w"), keras.Variable(0.0, name="w"), keras.Variable(0.0, name="w_1")]
     assert stable_names(twins) == ["w", "w#2", "w.1"]
+
+
+def case_the_page_for_migration_is_true() -> None:
+    check_page("byteps.keras")
 
 
 def case_the_other_name_of_the_package() -> None:

@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 from byteps.mxnet import ops, tensor
+from frameworks.migration import check_page
 from support.expect import expect_error
 
 from byteps import rank, size
@@ -275,6 +276,10 @@ def case_broadcast_parameters_of_gluon_with_shapes_that_are_not_known_yet() -> N
     assert_all(net[2].weight.data(), 1)
     net.initialize(mx.init.Constant(7), force_reinit=True)  # only once
     assert_all(net[2].weight.data(), 7)
+
+
+def case_the_page_for_migration_is_true() -> None:
+    check_page("byteps.mxnet")
 
 
 def case_the_job_and_compressors_as_in_byteps() -> None:

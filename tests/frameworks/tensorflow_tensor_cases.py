@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from frameworks.migration import check_page
 from frameworks.tensorflow_expect import assert_equal, total
 from support.expect import expect_error
 
@@ -51,6 +52,10 @@ def case_gradients_of_broadcast_and_allgather() -> None:
 
 
 # --- As scripts of BytePS call it
+
+
+def case_the_page_for_migration_is_true() -> None:
+    check_page("byteps.tensorflow")
 
 
 def case_arguments_of_byteps() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from frameworks.migration import check_page
 from support.expect import expect_error
 
 import byteps.torch as bps
@@ -40,6 +41,11 @@ def train(net: torch.nn.Module, optimizer: Any) -> None:
 def assert_alike(tensors: Any, name: str) -> None:
     for place, tensor in enumerate(tensors):
         assert torch.equal(tensor, bps.broadcast(tensor, 0, f"{name}.{place}")), name
+
+
+def case_the_page_for_migration_is_true() -> None:
+    check_page("byteps.torch")
+    check_page("byteps.common")
 
 
 def case_common() -> None:
