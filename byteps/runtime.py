@@ -238,9 +238,15 @@ def init(lazy: bool = True) -> None:
             `init` and not of the first push_pull.
 
     Raises:
-        InvalidArgumentError: settings that cannot be used, all of them in one message.
+        InvalidArgumentError: settings that cannot be used, all of them in one message; ranks or a communicator given,
+            as for Horovod.
         TimeoutError: a process of the job did not start.
     """
+    if not isinstance(lazy, bool | int):
+        raise InvalidArgumentError(
+            f"init({lazy!r:.80}): expected no argument, as all processes of the job take part; groups of ranks are "
+            "made by torch.distributed.new_group, with the backend byteps"
+        )
     with _process.lock:
         _process.check_not_forked()
         if _process.job is None:

@@ -68,6 +68,11 @@ def broadcast_optimizer_state(
         model: accepted for Horovod's scripts, unused.
     """
     check_root(root_rank)
+    if not hasattr(optimizer, "load_state_dict") or not hasattr(optimizer, "param_groups"):
+        raise InvalidArgumentError(
+            f"broadcast_optimizer_state: expected an optimizer, got {type(optimizer).__name__}; broadcast_parameters "
+            "takes a model's state_dict()"
+        )
     prefix = prefix if isinstance(prefix, str) else "Parameter."
     if size() == 1:
         return
@@ -84,7 +89,8 @@ def broadcast_optimizer_state(
 def _named(params: Mapping[str, torch.Tensor] | Iterable[Named | torch.Tensor]) -> list[Named]:
     if isinstance(params, Mapping):
         return list(params.items())
-    if isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
+    is_model = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
+    if is_model or isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
         raise InvalidArgumentError(
             f"broadcast_parameters: {type(params).__name__} given: expected a state_dict, named_parameters() or a list"
         )

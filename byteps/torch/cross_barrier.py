@@ -259,6 +259,10 @@ def _new_ones(
 
 def _check(model: nn.Module, optimizer: torch.optim.Optimizer, per_parameter: bool, passes: int) -> None:
     plain = type(optimizer)
+    if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidArgumentError(
+            f"CrossBarrier: expected a model and its optimizer, got {type(model).__name__} and {plain.__name__}"
+        )
     if isinstance(optimizer, Reclassed):
         raise InvalidArgumentError(
             "CrossBarrier: this optimizer is a distributed one already, or has a CrossBarrier: use one of them"

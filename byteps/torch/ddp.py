@@ -98,6 +98,8 @@ class DistributedDataParallel(nn.Module):
             NotInitializedError: before `init`.
         """
         super().__init__()
+        if not isinstance(module, nn.Module):
+            raise InvalidArgumentError(f"DistributedDataParallel: expected a module, got {type(module).__name__}")
         if device_ids is not None and len(device_ids) != 1:
             raise InvalidArgumentError(
                 f"DistributedDataParallel: device_ids is {device_ids!r}: expected one device, or None; start one "

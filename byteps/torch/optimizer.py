@@ -203,6 +203,11 @@ def _synchronized(closure: Closure, exchange: Exchange) -> Closure:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidArgumentError(
+            f"DistributedOptimizer: expected an optimizer of torch, got {type(optimizer).__name__}: "
+            "DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
+        )
     if isinstance(optimizer, Reclassed):
         raise InvalidArgumentError(
             "DistributedOptimizer: this optimizer is a distributed one already, or has a CrossBarrier: use one of them"

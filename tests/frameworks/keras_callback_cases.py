@@ -328,6 +328,7 @@ def case_names_are_the_same_on_all_ranks() -> None:
 
 def case_the_page_for_migration_is_true() -> None:
     check_page("byteps.keras")
+    assert bps.Compression.fp16() is bps.Compression.fp16
 
 
 def case_the_other_name_of_the_package() -> None:

@@ -99,6 +99,23 @@ def case_positional_arguments() -> None:
     bps.broadcast_optimizer_state(optimizer, root_rank=0, model=net)
 
 
+def case_the_model_where_something_else_belongs() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with expect_error(InvalidArgumentError, "got Sequential", "named_parameters=model.named_parameters()"):
+        bps.DistributedOptimizer(net)
+    with expect_error(InvalidArgumentError, "Sequential given", "state_dict"):
+        bps.broadcast_parameters(net, root_rank=0)
+    with expect_error(InvalidArgumentError, "expected an optimizer, got Sequential"):
+        bps.broadcast_optimizer_state(net, root_rank=0)
+    with expect_error(InvalidArgumentError, "expected a model and its optimizer, got SGD and Sequential"):
+        bps.CrossBarrier(optimizer, net)
+    with expect_error(InvalidArgumentError, "expected a module, got SGD"):
+        bps.DistributedDataParallel(optimizer)
+    with expect_error(InvalidArgumentError, "init([0, 1])", "new_group"):
+        bps.init([0, 1])
+
+
 class Halving:
     """A compressor that is an object, and remembers."""
 
