@@ -21,6 +21,7 @@ log = logging.getLogger("byteps")
 # forever. It bounds how many unnamed tensors of one kind can be in flight.
 AUTOMATIC_NAMES = 64
 FIRST_SWEEP = 256
+SPARE_THREADS = 3  # for callbacks, beside those that are in one
 
 
 class Node(Protocol):
@@ -116,8 +117,9 @@ class Handle:
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Has `callback` called once the push_pull is done, well or not, when `synchronize` would not wait.
 
-        From a thread of the job, in the order of completion; at once, here, if it is done already. An exception that it
-        raises is printed. It must not join or leave a job: whoever leaves one waits for this thread.
+        From a thread of the job, or at once, here, if it is done already. Callbacks of several handles begin in the
+        order of completion, on several threads: one may wait for another. An exception that it raises is printed. It
+        must not leave the job: whoever does waits for this thread.
         """
         in_flight = self._in_flight
         if in_flight is None or not in_flight.announce(self, callback):
@@ -125,13 +127,19 @@ class Handle:
 
 
 class Callbacks:
-    """Calls back when handles of a node are done, from one thread of its own that starts with the first of them."""
+    """Calls back when handles of a node are done, from threads of its own, of which the first starts with the first.
+
+    One of them always listens, so that a callback may wait for what another one does.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._lock = threading.Lock()
         self._waiting: dict[int, list[Callable[[], object]]] = {}
-        self._thread: threading.Thread | None = None
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0  # threads that listen, or wait to do so
+        self._listens = threading.Lock()  # held by the one that does
+        self._ended = threading.Event()  # the node will tell of nothing more
         self._closed = False
 
     def add(self, number: int, callback: Callable[[], object]) -> bool:
@@ -139,9 +147,8 @@ class Callbacks:
         with self._lock:
             if self._closed:
                 return False
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="byteps-callbacks", daemon=True)
-                self._thread.start()
+            if not self._threads:
+                self._start_thread()
             self._waiting.setdefault(number, []).append(callback)
         try:
             self._node.announce(number)
@@ -161,18 +168,41 @@ class Callbacks:
         return False
 
     def close(self) -> None:
-        """After the node's shutdown, which ends the thread: calls what is left."""
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        """After the node's shutdown, which ends the threads: calls what is left."""
+        with self._lock:
+            threads = self._threads - {threading.current_thread()}
+        if threads:
+            self._ended.wait()
         with self._lock:
             self._closed = True
-        for number in list(self._waiting):
+        for number in list(self._waiting):  # a thread may be in a callback that waits for one of them
             self._call(number)
+        for thread in threads:
+            thread.join()
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name="byteps-callbacks", daemon=True)
+        self._threads.add(thread)
+        self._idle += 1
+        thread.start()
 
     def _run(self) -> None:
-        while (number := self._node.next_done()) is not None:
+        while True:
+            with self._listens:
+                number = None if self._ended.is_set() else self._node.next_done()
+                if number is None:
+                    self._ended.set()
+                    return
+            with self._lock:
+                self._idle -= 1
+                if self._idle == 0 and not self._closed:
+                    self._start_thread()
             self._call(number)
+            with self._lock:
+                if self._idle >= SPARE_THREADS:
+                    self._threads.discard(threading.current_thread())
+                    return
+                self._idle += 1
 
     def _call(self, number: int) -> None:
         with self._lock:
