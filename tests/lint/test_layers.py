@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -31,6 +33,7 @@ LAYERS["tensorflow"] = LAYERS["mxnet"] = {"c_api"}  # libraries of their own, an
 
 ADAPTERS = ("torch", "tensorflow", "keras", "mxnet")
 FRAMEWORKS = {*ADAPTERS, "jax"}
+TORCH_PLUGIN = "torch_plugin"  # of the adapter for PyTorch, which loads it before the adapter is imported
 # Files that may import another adapter: Keras runs on several frameworks, and TensorFlow has names for what is Keras's.
 MEETING_PLACES: dict[str, set[str]] = {
     "byteps/keras/on_tensorflow.py": {"byteps.tensorflow"},
@@ -130,11 +133,21 @@ def test_the_neutral_part_imports_no_framework_and_no_adapter() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in python_files()
-        if not any(adapter in path.relative_to(ROOT).parts for adapter in ADAPTERS)
+        if not any(part in path.relative_to(ROOT).parts for part in (*ADAPTERS, TORCH_PLUGIN))
         for name in imports_of(path)
         if any(name == word or name.startswith(f"{word}.") for word in forbidden)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_what_torch_loads_by_itself_imports_no_framework_and_no_adapter_at_once() -> None:
+    """`import torch` runs it: it is a door of the adapter, which does not open before somebody comes."""
+    program = (
+        "import sys, byteps.torch_plugin.hugging_face, byteps.torch_plugin.rendezvous;"
+        "print([name for name in sys.modules if name.startswith(('torch', 'byteps.'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert all(name.startswith("byteps.torch_plugin") for name in ast.literal_eval(done.stdout)), done.stdout
 
 
 def test_launcher_imports_only_the_configuration() -> None:
