@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from datetime import timedelta
 
@@ -98,6 +99,37 @@ def case_all_reduce_coalesced() -> None:
     assert all(torch.equal(tensor, summed(*tensor.shape)) for tensor in tensors)
 
 
+def case_tensors_that_share_memory() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    tensor = mine(5)
+    dist.all_reduce_coalesced([tensor, tensor])
+    assert torch.equal(tensor, summed(5))
+    whole = mine(6)
+    dist.all_reduce_coalesced([whole[:4], whole[2:]])
+    assert torch.equal(whole, summed(6))
+    parts = [torch.zeros(3) for _ in range(size)]
+    other = parts[(rank + 1) % size].copy_(mine(3))  # the place of another rank's part
+    dist.all_gather(parts, other)
+    assert all(map(torch.equal, parts, all_ranks(3)))
+    rows = mine(size, 20_000)
+    output = rows[(rank + 1) % size]
+    dist.reduce_scatter(output, list(rows))
+    assert torch.equal(output, summed(size, 20_000)[rank])
+
+
+def case_lists_of_several_tensors_are_refused() -> None:
+    group, size = dist.group.WORLD, dist.get_world_size()
+    for call in (
+        lambda: group.allreduce([torch.zeros(2), torch.zeros(2)]),
+        lambda: group.broadcast([torch.zeros(2), torch.zeros(2)]),
+        lambda: group.allgather([[torch.zeros(2)] * size] * 2, [torch.zeros(2)] * 2),
+        lambda: group.reduce_scatter([torch.zeros(2)] * 2, [[torch.zeros(2)] * size] * 2),
+        lambda: group.allreduce([]),
+    ):
+        with expect_error(InvalidArgumentError, "expected one; call"):
+            call()
+
+
 def case_broadcast_of_any_dtype() -> None:
     for dtype in (*FLOATS, *INTEGERS, torch.bool, torch.complex64, torch.int16):
         for make in (
@@ -176,6 +208,18 @@ def case_reduce_scatter() -> None:
     assert torch.equal(outputs[0], expected) and torch.equal(outputs[1], summed(size, 1)[rank])
 
 
+def case_reduce_scatter_of_what_goes_to_gloo() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    bits = [1 << rank for rank in range(size)]
+    for scatter, wrap in ((dist.reduce_scatter_single, torch.stack), (dist.reduce_scatter, list)):
+        output = torch.zeros(2, dtype=torch.int32)
+        scatter(output, wrap([torch.full((2,), bits[rank], dtype=torch.int32)] * size), dist.ReduceOp.BOR)
+        assert torch.equal(output, torch.full((2,), sum(bits), dtype=torch.int32))
+        waves = torch.zeros(2, dtype=torch.complex64)
+        scatter(waves, wrap([torch.full((2,), complex(part, rank)) for part in range(size)]))
+        assert torch.equal(waves, torch.full((2,), complex(size * rank, sum(range(size)))))
+
+
 def case_wrong_shapes_are_refused() -> None:
     size = dist.get_world_size()
     for call in (
@@ -230,6 +274,61 @@ def case_the_rest_goes_to_gloo() -> None:
     assert torch.equal(part, mine(3))
 
 
+def case_barrier_implies_wait() -> None:
+    """As in PyTorch's test of that name; also for what is copied back, for gloo's and without waiting oneself."""
+    group = dist.group.WORLD
+    for _ in range(20):
+        tensors = [mine(50_000) for _ in range(5)]
+        copied, bits = mine(100, 60), torch.full((5000,), 1 << dist.get_rank(), dtype=torch.int32)
+        for tensor in (*tensors, copied.T[::2]):
+            group.allreduce(tensor)
+        dist.all_reduce(bits, dist.ReduceOp.BOR, async_op=True)
+        dist.barrier()
+        assert all(torch.equal(tensor, summed(50_000)) for tensor in tensors)
+        assert torch.equal(copied.T[::2], summed(100, 60).T[::2])
+        assert (bits == (1 << dist.get_world_size()) - 1).all()
+    tensor = mine(50_000)
+    group.allreduce(tensor)
+    future = dist.barrier(async_op=True).get_future()
+    future.wait()
+    assert torch.equal(tensor, summed(50_000))
+
+
+def case_two_threads() -> None:
+    """Each of a group's collectives has its own place in the order, whoever calls it."""
+    size, errors = dist.get_world_size(), []
+
+    def reduce_ones() -> None:
+        try:
+            for _ in range(300):
+                dist.all_reduce(tensor := torch.ones(10))
+                assert (tensor == size).all(), tensor
+        except Exception as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=reduce_ones) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors, errors
+
+
+def case_all_to_all_again_and_again() -> None:
+    """With tensors that Python lets go while gloo's thread still works: who waits for whom, with which lock held?"""
+    size = dist.get_world_size()
+    for number in range(3000):
+        tensor = torch.full((size,), float(number))
+        output = torch.empty(size)
+        dist.all_to_all_single(output, tensor)
+    assert torch.equal(output, torch.full((size,), 2999.0))
+
+
 def case_short_forms() -> None:
     group = dist.group.WORLD
     tensor = mine(3)
@@ -264,9 +363,25 @@ def case_futures() -> None:
     work = dist.all_reduce(mine(4), async_op=True)
     work.wait()
     assert torch.equal(work.get_future().wait()[0], summed(4)) and work.get_future().done()
+    parts = [torch.zeros(4) for _ in all_ranks(4)]
+    assert dist.all_gather(parts, mine(4), async_op=True).get_future().wait() == parts  # as gloo's
     called = threading.Event()
     dist.all_reduce(mine(4), async_op=True).get_future().add_done_callback(lambda _: called.set())
     assert called.wait(20)
+
+
+def case_a_callback_waits_for_other_collectives() -> None:
+    """As PyTorch's PowerSGD hook does. Those of one are called in one after the other here, ten deep."""
+
+    def reduce_again(done: torch.futures.Future[list[torch.Tensor]]) -> int:
+        depth = int(done.value()[0][1])
+        if depth == 10:
+            return depth
+        tensor = torch.tensor([1.0, depth + 1.0])
+        return dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=True).get_future().then(reduce_again).wait()
+
+    start = dist.all_reduce(torch.tensor([1.0, 0.0]), dist.ReduceOp.AVG, async_op=True)
+    assert start.get_future().then(reduce_again).wait() == 10
 
 
 def case_a_copied_tensor_is_filled_without_wait() -> None:

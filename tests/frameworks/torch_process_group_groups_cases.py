@@ -108,6 +108,7 @@ def case_many_groups_come_and_go() -> None:
 
     cycle(2)
     gc.collect()
+    dist.barrier()
     before = _threads_and_files()
     cycle(32)
     gc.collect()
@@ -121,6 +122,36 @@ def case_a_destroyed_group_says_so() -> None:
     dist.destroy_process_group(group)
     with expect_error(NotInitializedError, "destroy_process_group"):
         group.allreduce([torch.ones(1)])
+
+
+def case_first_collectives_of_groups_in_any_order() -> None:
+    """Joining a group's job waits for its ranks, which are waiting for those of another group here."""
+    if dist.get_world_size() < 3:
+        return
+    groups = {members: dist.new_group(list(range(members))) for members in (2, 3)}
+    mine_in = [members for members in groups if dist.get_rank() < members]
+    tensors = {members: mine(3) for members in groups}
+    works = {
+        members: dist.all_reduce(tensors[members], group=groups[members], async_op=True)
+        for members in (mine_in if dist.get_rank() == 0 else reversed(mine_in))
+    }
+    for members in mine_in:
+        future = works[members].get_future()
+        works[members].wait()
+        assert future.wait()[0] is tensors[members]
+        assert torch.equal(tensors[members], sum(of_rank(rank, 3) for rank in range(members)))
+        dist.destroy_process_group(groups[members])
+
+
+def case_a_group_that_nobody_else_joins_can_be_destroyed() -> None:
+    if dist.get_world_size() < 3:
+        return
+    group = dist.new_group([0, 1])
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(mine(3), group=group, async_op=True)
+        dist.destroy_process_group(group)
+        with expect_error(NotInitializedError, "destroy_process_group"):
+            work.wait()
 
 
 def case_other_backends_beside() -> None:

@@ -15,6 +15,7 @@ import torch.distributed.checkpoint as dcp
 from frameworks.process_group import start_process_group
 from support.expect import expect_error
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -104,6 +105,22 @@ def assert_equal(together: nn.Module, alone: nn.Module, tolerance: float = EXACT
     for name, tensor in got.items():
         difference = (tensor.float() - expected[name].float()).abs().max().item()
         assert difference <= tolerance, (name, difference)
+
+
+def case_the_powersgd_hook() -> None:
+    """PyTorch's own, on both backends: its callbacks wait for collectives that they start."""
+    start_process_group()
+    models = []
+    for backend in ("byteps", "gloo"):
+        group = dist.new_group(backend=backend)
+        state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        model = DistributedDataParallel(mlp(), process_group=group)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        train(model, share)
+        train(model, share)
+        models.append(model)
+        dist.destroy_process_group(group)
+    assert_equal(*models, tolerance=1e-4)
 
 
 def case_a_wrong_reduction_would_be_seen() -> None:

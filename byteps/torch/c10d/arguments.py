@@ -16,8 +16,10 @@ from byteps.torch.tensor import DTYPE_NAMES
 __all__ = [
     "as_list",
     "as_lists",
+    "check_dtypes",
     "check_elements",
     "check_list",
+    "check_one",
     "check_parts",
     "core_op",
     "is_plain",
@@ -69,9 +71,17 @@ def as_lists(tensors: list[Tensors] | Tensors) -> list[Tensors]:
     return [tensors] if tensors and isinstance(tensors[0], Tensor) else tensors  # type: ignore[return-value]
 
 
-def check_list(what: str, role: str, tensors: Sequence[Tensor], size: int, dtype: torch.dtype) -> None:
-    if len(tensors) != size:
-        raise InvalidArgumentError(f"{what}: got {len(tensors)} {role}: expected one for each of the {size} ranks")
+def check_one(what: str, role: str, given: Sequence[object], instead: str) -> None:
+    if len(given) != 1:
+        raise InvalidArgumentError(f"{what}: got {len(given)} {role}: expected one; call {instead}")
+
+
+def check_list(what: str, role: str, given: Sequence[object], size: int) -> None:
+    if len(given) != size:
+        raise InvalidArgumentError(f"{what}: got {len(given)} {role}: expected one for each of the {size} ranks")
+
+
+def check_dtypes(what: str, role: str, tensors: Sequence[Tensor], dtype: torch.dtype) -> None:
     for rank, tensor in enumerate(tensors):
         if tensor.dtype != dtype:
             raise InvalidArgumentError(

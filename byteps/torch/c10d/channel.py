@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from byteps import runtime
 from byteps.errors import AbortedError, BytePSError, NotInitializedError
 from byteps.runtime import Job
+from byteps.torch.c10d.collective import Collective
+from byteps.torch.c10d.joining import Joining
 from byteps.torch.c10d.place import Place
 from byteps.torch.c10d.rendezvous import join_group, join_world
 from byteps.torch.c10d.sizes import Sizes
@@ -20,18 +25,19 @@ _lock = threading.Lock()  # of all _Names
 
 
 class Channel(ABC):
-    """What a group needs of its job. For use by one thread at a time, as all of a group is."""
+    """What a group needs of its job: the job of exactly its ranks, numbered as in the group. Any thread may call.
+
+    Collectives get their names one after the other, in the order of `submit`, which is to be the same on all ranks.
+    """
 
     prefix: str  # of the names of push_pulls
-    sizes: Sizes  # of what has these names
 
-    @property
     @abstractmethod
-    def job(self) -> Job:
-        """The job of exactly the group's ranks, numbered as in the group.
+    def submit(self, collective: Collective) -> None:
+        """Launches a collective, at once or when the job has been joined. Does not wait for other ranks to join.
 
         Raises:
-            BytePSError: it cannot be joined, or the group was destroyed.
+            BytePSError: the push_pulls cannot be started, or the group was destroyed.
         """
 
     @abstractmethod
@@ -83,24 +89,27 @@ class SharedChannel(Channel):
         self._job: Job | None = job
         self._joined = joined
         self._names = _Names.take(job)
-        self.prefix, self.sizes = self._names.prefix, self._names.sizes
+        self._lock = threading.Lock()
+        self.prefix = self._names.prefix
 
     @classmethod
     def of_world(cls, place: Place) -> SharedChannel:
         job, joined = join_world(place)
         return cls(job, joined=joined)
 
-    @property
-    def job(self) -> Job:
-        if self._job is None:
-            raise _destroyed()
-        return self._job
+    def submit(self, collective: Collective) -> None:
+        with self._lock:
+            if self._job is None:
+                raise _destroyed()
+            collective.launch(self._job, self.prefix, self._names.sizes)
+        collective.begin()
 
     def explain(self, error: BytePSError) -> BytePSError:
         return error
 
     def close(self) -> None:
-        job, self._job = self._job, None
+        with self._lock:
+            job, self._job = self._job, None
         if job is None:
             return
         self._names.free()
@@ -109,20 +118,31 @@ class SharedChannel(Channel):
 
 
 class OwnChannel(Channel):
-    """A job of the group's own, which its first collective joins: that waits for all ranks of the group."""
+    """A job of the group's own, which its first collective joins, on a thread of its own.
+
+    So the first collectives of several groups may be called in different orders on different ranks.
+    """
 
     prefix = _PREFIX
 
     def __init__(self, place: Place) -> None:
-        self.sizes = Sizes()
         self._place = place
+        self._sizes = Sizes()
         self._lock = threading.Lock()
         self._job: Job | None = None
+        self._joining: Joining | None = None
+        self._waiting: list[Collective] = []  # for the job
         self._closed = False
 
-    @property
-    def job(self) -> Job:
-        return self._job or self._join()
+    def submit(self, collective: Collective) -> None:
+        with self._lock:
+            if self._closed:
+                raise _destroyed()
+            if self._job is None:
+                self._wait_for_job(collective)
+                return
+            collective.launch(self._job, self.prefix, self._sizes)
+        collective.begin()
 
     def explain(self, error: BytePSError) -> BytePSError:
         """A rank that leaves this job may have done so because another is lost, which the job of all ranks can tell."""
@@ -134,28 +154,61 @@ class OwnChannel(Channel):
         with self._lock:
             self._closed = True
             job, self._job = self._job, None
+            joining = self._joining
+        if joining is not None:
+            joining.give_up()
         if job is not None:
             runtime.leave(job)
 
     def _join(self) -> Job:
+        store: Any = self._place.store  # others may use it while this thread waits in its clone
+        return join_group(replace(self._place, store=store.clone()), self._watch)
+
+    def _wait_for_job(self, collective: Collective) -> None:
+        self._waiting.append(collective)
+        if self._joining is None:
+            self._joining = Joining(self._join, self._joined, self._failed)
+            self._joining.start()
+
+    def _joined(self, job: Job) -> None:
         with self._lock:
-            if self._closed:
-                raise _destroyed()
-            if self._job is None:
-                self._job = join_group(self._place, _watch_own_job)
-            return self._job
+            self._joining = None
+            waiting, self._waiting = self._waiting, []
+            closed = self._closed
+            if not closed:
+                self._job = job
+                for collective in waiting:
+                    collective.launch(job, self.prefix, self._sizes)
+        for collective in waiting:
+            if closed:
+                collective.fail(_destroyed())
+            else:
+                with suppress(BytePSError):  # who waits for the collective gets it
+                    collective.begin()
+        if closed:
+            runtime.leave(job)
 
+    def _failed(self, error: Exception) -> None:
+        """The next collective tries again."""
+        with self._lock:
+            self._joining = None
+            waiting, self._waiting = self._waiting, []
+        for collective in waiting:
+            collective.fail(error)
 
-def _watch_own_job() -> None:
-    """Raises if the process's own job has failed: whoever is waited for may be the one that is lost."""
-    failure = _failure_of_own_job()
-    if failure:
-        raise AbortedError(failure)
+    def _watch(self) -> None:
+        """Raises if joining is in vain: whoever is waited for may be the one that is lost."""
+        failure = _failure_of_own_job()
+        if failure:
+            raise AbortedError(failure)
+        joining = self._joining
+        if joining is not None and joining.is_given_up:
+            raise _destroyed()
 
 
 def _failure_of_own_job() -> str:
     return runtime.current_job().node.failure() if runtime.is_initialized() else ""
 
 
-def _destroyed() -> Exception:
+def _destroyed() -> BytePSError:
     return NotInitializedError("a collective of a process group after destroy_process_group: create the group again")

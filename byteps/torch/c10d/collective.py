@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 
 from byteps.errors import BytePSError
 from byteps.handles import Handle
 from byteps.ops import Buffer, ReduceOp, broadcast_buffer, push_pull_buffer
-from byteps.torch.c10d.channel import Channel
-from byteps.torch.c10d.work import HandlesWork
+from byteps.runtime import Job
+from byteps.torch.c10d.progress import Awaited, Explain, Progress
+from byteps.torch.c10d.sizes import Sizes
+from byteps.torch.c10d.work import CollectiveWork
 from byteps.torch.tensor import stage
 
 __all__ = ["Collective"]
 
 Tensor = torch.Tensor
+Start = Callable[[Buffer, Buffer, str, Job], Handle]
+
+
+class _Part(NamedTuple):
+    """One push_pull to be."""
+
+    kind: str
+    source: Buffer
+    target: Buffer
+    start: Start
 
 
 class Collective:
-    """One collective: first the memory that takes part, then the push_pulls, then `start`.
+    """One collective: first the memory that takes part and the push_pulls, then `work`, then `launch` and `begin`.
 
     Tensors of other devices and with gaps take part as host copies.
     """
 
-    def __init__(self, channel: Channel) -> None:
-        self._job = channel.job
-        self._prefix = channel.prefix
-        self._sizes = channel.sizes
-        self._explain = channel.explain
-        self._handles: list[Handle] = []
-        self._paddings: list[tuple[Buffer, Buffer]] = []  # (target, longer memory in its place)
+    def __init__(self, explain: Explain) -> None:
+        self._explain = explain
+        self._parts: list[_Part] = []
+        self._copies: list[tuple[Buffer, Buffer]] = []  # (target, other memory in its place)
         self._landings: list[tuple[Tensor, Tensor]] = []  # (output, host copy)
+        self._handles: list[Handle] = []
+        self._failure: BytePSError | None = None
+        self.progress: Progress
 
     def source(self, tensor: Tensor) -> Buffer:
         """The elements of an input, which must not change before the collective is done."""
@@ -54,12 +69,10 @@ class Collective:
         return staged.buffer
 
     def reduce(self, source: Buffer, target: Buffer, op: ReduceOp) -> None:
-        self._add(
-            f"{target.dtype}.{op.name}",
-            source,
-            target,
-            lambda source, target, name: push_pull_buffer(source, target, name, op, 0, _nothing, self._job),
-        )
+        def start(source: Buffer, target: Buffer, name: str, job: Job) -> Handle:
+            return push_pull_buffer(source, target, name, op, 0, _nothing, job)
+
+        self._parts.append(_Part(f"{target.dtype}.{op.name}", source, target, start))
 
     def reduce_part(self, scratch: Tensor, first: int, output: Tensor, op: ReduceOp) -> None:
         """Reduces all of `scratch`, whose elements from `first` on become the output."""
@@ -68,36 +81,62 @@ class Collective:
         self.reduce(staged.buffer, staged.buffer, op)
 
     def broadcast(self, source: Buffer, target: Buffer, root: int) -> None:
-        self._add(
-            "bytes",
-            source._replace(dtype="uint8"),
-            target._replace(dtype="uint8"),
-            lambda source, target, name: broadcast_buffer(target, root, name, _nothing, source=source, job=self._job),
-        )
+        def start(source: Buffer, target: Buffer, name: str, job: Job) -> Handle:
+            return broadcast_buffer(target, root, name, _nothing, source=source, job=job)
 
-    def start(self, outputs: list[Tensor], limit_s: float) -> HandlesWork:
-        """The Work of what was asked for above."""
-        copy_back = self._copy_back if self._landings or self._paddings else None
-        return HandlesWork(self._handles, outputs, copy_back, self._devices(), limit_s, self._explain)
+        self._parts.append(_Part("bytes", source._replace(dtype="uint8"), target._replace(dtype="uint8"), start))
 
-    def _add(self, kind: str, source: Buffer, target: Buffer, start: Callable[[Buffer, Buffer, str], Handle]) -> None:
-        nbytes = self._sizes.padded(kind, target.nbytes)
-        if nbytes > target.nbytes:
-            source = self._pad(source, target, nbytes)
-            target = source
+    def work(self, outputs: Any, limit_s: Callable[[], float], earlier: Sequence[Awaited] = ()) -> CollectiveWork:
+        """The Work of what was asked for above. `earlier` as for `Progress`."""
+        self._keep_apart()
+        self.progress = Progress(self._explain, earlier)
+        return CollectiveWork(self.progress, outputs, self._devices(), limit_s)
+
+    def launch(self, job: Job, prefix: str, sizes: Sizes) -> None:
+        """Starts the push_pulls. The ranks of a group launch its collectives in the same order. `begin` comes next."""
         try:
-            name = self._job.in_flight.automatic_name(f"{self._prefix}.{kind}.{nbytes}")
-            self._handles.append(start(source, target, name))
+            for kind, given_source, given_target, start in self._parts:
+                source, target = self._padded(given_source, given_target, sizes.padded(kind, given_target.nbytes))
+                name = job.in_flight.automatic_name(f"{prefix}.{kind}.{target.nbytes}")
+                self._handles.append(start(source, target, name, job))
         except BytePSError as error:
-            raise self._explain(error) from None
+            self._failure = self._explain(error)
 
-    def _pad(self, source: Buffer, target: Buffer, nbytes: int) -> Buffer:
-        """Memory of that size in the place of both."""
+    def begin(self) -> None:
+        """Tells who waits for the collective what `launch` has come to. Calls back what belongs to others.
+
+        Raises:
+            BytePSError: the push_pulls could not be started.
+        """
+        if self._failure is not None:
+            self.progress.fail(self._failure)
+            raise self._failure
+        self._parts.clear()
+        self.progress.begin(self._handles, self._copy_back if self._copies or self._landings else None)
+
+    def fail(self, error: Exception) -> None:
+        """Instead of `launch` and `begin`."""
+        self.progress.fail(error)
+
+    def _keep_apart(self) -> None:
+        """Gives targets other memory if any of them overlaps what another push_pull reads or writes."""
+        if not _overlap(self._parts):
+            return
+        for number, part in enumerate(self._parts):
+            memory = torch.empty(part.target.nbytes, dtype=torch.uint8)
+            scratch = Buffer(memory.data_ptr(), part.target.nbytes, part.target.dtype, memory)
+            self._copies.append((part.target, scratch))
+            self._parts[number] = part._replace(target=scratch)
+
+    def _padded(self, source: Buffer, target: Buffer, nbytes: int) -> tuple[Buffer, Buffer]:
+        """Memory of that size in the place of both, if they are shorter."""
+        if nbytes == target.nbytes:
+            return source, target
         memory = torch.zeros(nbytes, dtype=torch.uint8)
         ctypes.memmove(memory.data_ptr(), source.ptr, source.nbytes)
         padded = Buffer(memory.data_ptr(), nbytes, target.dtype, memory)
-        self._paddings.append((target, padded))
-        return padded
+        self._copies.append((target, padded))
+        return padded, padded
 
     def _land(self, tensor: Tensor, memory: Tensor) -> None:
         if tensor.is_cuda:  # what the stream still has to do with the output must not come after the copy into it
@@ -108,12 +147,29 @@ class Collective:
         return {tensor.device for tensor, _ in self._landings if tensor.is_cuda}
 
     def _copy_back(self) -> None:
-        for target, padded in self._paddings:  # first: their targets may be host copies
-            ctypes.memmove(target.ptr, padded.ptr, target.nbytes)
-        for tensor, memory in self._landings:
-            tensor.detach().copy_(memory.view(tensor.dtype).view(tensor.shape))
+        for target, memory in reversed(self._copies):  # padding was put in the place of what keeps apart
+            ctypes.memmove(target.ptr, memory.ptr, target.nbytes)
+        for tensor, host_copy in self._landings:
+            tensor.detach().copy_(host_copy.view(tensor.dtype).view(tensor.shape))
         for device in self._devices():
             torch.cuda.current_stream(device).synchronize()  # other threads and streams read the output, too
+
+
+def _overlap(parts: Sequence[_Part]) -> bool:
+    """Whether a part's target shares memory with another part's source or target, or with some of its own source."""
+    targets = sorted(_range(part.target) for part in parts if part.target.nbytes)
+    if any(end > start for (_, end), (start, _) in pairwise(targets)):
+        return True
+    for part in parts:
+        start, end = _range(part.source)
+        first, behind = bisect_right(targets, start, key=lambda span: span[1]), bisect_left(targets, (end, 0))
+        if start < end and targets[first:behind] not in ([], [_range(part.target)] if part.target.ptr == start else []):
+            return True
+    return False
+
+
+def _range(buffer: Buffer) -> tuple[int, int]:
+    return buffer.ptr, buffer.ptr + buffer.nbytes
 
 
 def _buffer(tensor: Tensor) -> Buffer:

@@ -6,9 +6,10 @@ go to an inner group of torch's gloo.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import (
@@ -17,11 +18,8 @@ from torch._C._distributed_c10d import (
     AllreduceOptions,
     BarrierOptions,
     BroadcastOptions,
-    PrefixStore,
     ProcessGroup,
-    ProcessGroupGloo,
     ReduceScatterOptions,
-    Work,
 )
 
 from byteps import runtime
@@ -29,23 +27,26 @@ from byteps.ops import ReduceOp
 from byteps.torch.c10d.arguments import (
     as_list,
     as_lists,
+    check_dtypes,
     check_elements,
     check_list,
+    check_one,
     check_parts,
     core_op,
     is_plain,
     options_of,
 )
+from byteps.torch.c10d.by_gloo import ByGloo, GlooProgress, inner_gloo
 from byteps.torch.c10d.channel import Channel, OwnChannel, SharedChannel
 from byteps.torch.c10d.collective import Collective
 from byteps.torch.c10d.place import Place
+from byteps.torch.c10d.progress import Awaited, Progress
 from byteps.torch.eager import eager
 
 __all__ = ["BytePSGroup", "create_group"]
 
 Tensor = torch.Tensor
 Tensors = list[Tensor]
-_ProcessGroup: Any = ProcessGroup  # its methods have forms that one signature has to take all
 
 _SMALL_PART = 16 << 10  # bytes; below, a push_pull for each part of a reduce_scatter costs more than copying them
 _GRACE_S = 5.0  # the job's own verdict, which names the ranks that are missing, comes at the group's timeout
@@ -82,10 +83,10 @@ def _channel_of(place: Place, *, is_default: bool) -> Channel:
     return OwnChannel(place)
 
 
-class BytePSGroup(_ProcessGroup):  # type: ignore[misc]
+class BytePSGroup(ByGloo):
     """See torch.distributed.ProcessGroup for the methods; C++ (DDP, functional collectives) calls them as well.
 
-    The ranks of a group must make their calls in the same order.
+    The ranks of a group must make their calls in the same order, also those of several threads.
     """
 
     def __init__(self, channel: Channel, place: Place) -> None:
@@ -94,8 +95,9 @@ class BytePSGroup(_ProcessGroup):  # type: ignore[misc]
         self._rank = place.rank
         self._size = place.size
         self._limit_s = place.timeout_s + _GRACE_S
+        self._under_way: deque[Progress] = deque()  # what a barrier waits for
         try:
-            self._gloo = _inner_gloo(place)
+            self._gloo = inner_gloo(place)
         except BaseException:
             channel.close()
             raise
@@ -125,46 +127,50 @@ class BytePSGroup(_ProcessGroup):  # type: ignore[misc]
     # --- reductions
 
     @eager
-    def allreduce(self, tensors: Tensors | Tensor, opts: Any = None, *, op: Any = None, timeout: Any = None) -> Work:
+    def allreduce(self, tensors: Tensors | Tensor, opts: Any = None, *, op: Any = None, timeout: Any = None) -> Any:
         tensors = as_list(tensors)
+        check_one("allreduce", "tensors", tensors, "allreduce_coalesced")
         opts = options_of(AllreduceOptions, opts, timeout, reduceOp=op)
         reduce_op = core_op(opts.reduceOp, tensors)
         if reduce_op is None:
-            return self._gloo.allreduce(tensors, opts)
+            return self._ask_gloo().allreduce(tensors, opts)
         return self._reduce_in_place(tensors, reduce_op, opts)
 
     @eager
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         opts = opts or AllreduceCoalescedOptions()
         reduce_op = core_op(opts.reduceOp, tensors)
         if reduce_op is None:
-            return self._gloo.allreduce_coalesced(tensors, opts)
+            return self._ask_gloo().allreduce_coalesced(tensors, opts)
         return self._reduce_in_place(tensors, reduce_op, opts)
 
     @eager
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, *, op: Any = None, timeout: Any = None
-    ) -> Work:
+    ) -> Any:
         outputs, inputs = as_list(outputs), as_lists(inputs)
+        check_one("reduce_scatter", "outputs", outputs, "reduce_scatter_single_coalesced")
+        check_one("reduce_scatter", "lists of inputs", inputs, "reduce_scatter_single_coalesced")
         opts = options_of(ReduceScatterOptions, opts, timeout, reduceOp=op)
-        reduce_op = core_op(opts.reduceOp, [*outputs, *(tensor for parts in inputs for tensor in parts)])
+        reduce_op = core_op(opts.reduceOp, [*outputs, *inputs[0]])
         if reduce_op is None:
-            return self._gloo.reduce_scatter(outputs, inputs, opts)
+            return self._ask_gloo().reduce_scatter(outputs, inputs, opts)
         collective = self._collective()
-        for output, parts in zip(outputs, inputs, strict=True):
-            self._reduce_scatter(collective, output, parts, reduce_op)
+        self._reduce_scatter(collective, outputs[0], inputs[0], reduce_op)
         return self._start(collective, outputs, opts)
 
     @eager
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     @eager
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         opts = opts or ReduceScatterOptions()
         reduce_op = core_op(opts.reduceOp, [*outputs, *inputs])
         if reduce_op is None:
-            return _all_of([self._gloo.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
+            gloo = self._ask_gloo()
+            pairs = [self._flat(output, whole) for output, whole in zip(outputs, inputs, strict=True)]
+            return _all_of([gloo._reduce_scatter_base(output, whole, opts) for output, whole in pairs])
         collective = self._collective()
         for output, whole in zip(outputs, inputs, strict=True):
             check_parts("reduce_scatter", "input", whole, "output", output, self._size)
@@ -176,39 +182,44 @@ class BytePSGroup(_ProcessGroup):  # type: ignore[misc]
     @eager
     def broadcast(
         self, tensors: Tensors | Tensor, opts: Any = None, *, root: int | None = None, timeout: Any = None
-    ) -> Work:
+    ) -> Any:
         tensors = as_list(tensors)
+        check_one("broadcast", "tensors", tensors, "broadcast for each")
         opts = options_of(BroadcastOptions, opts, timeout, rootRank=root)
-        if not all(map(is_plain, tensors)):
-            return self._gloo.broadcast(tensors, opts)
+        if not is_plain(tensors[0]):
+            return self._ask_gloo().broadcast(tensors, opts)
         collective = self._collective()
-        for tensor in tensors:
-            memory = collective.in_place(tensor)
-            collective.broadcast(memory, memory, opts.rootRank)
+        memory = collective.in_place(tensors[0])
+        collective.broadcast(memory, memory, opts.rootRank)
         return self._start(collective, tensors, opts)
 
     @eager
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: Any = None) -> Work:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: Any = None) -> Any:
         outputs, inputs = as_lists(outputs), as_list(inputs)
+        check_one("allgather", "inputs", inputs, "allgather_coalesced")
+        check_one("allgather", "lists of outputs", outputs, "allgather_coalesced")
         opts = options_of(AllgatherOptions, opts, timeout)
-        if not all(map(is_plain, inputs)):
-            return self._gloo.allgather(outputs, inputs, opts)
+        if not is_plain(inputs[0]):
+            return self._ask_gloo().allgather(outputs, inputs, opts)
         collective = self._collective()
-        for parts, tensor in zip(outputs, inputs, strict=True):
-            self._gather(collective, parts, tensor)
-        return self._start(collective, outputs, opts)
+        self._gather(collective, outputs[0], inputs[0])
+        return self._start(collective, outputs[0], opts)
 
     @eager
-    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """`outputs` has a list for each rank, of its tensors."""
-        return self.allgather([list(parts) for parts in zip(*outputs, strict=True)], inputs, opts)
+        check_list("allgather_coalesced", "lists of outputs", outputs, self._size)
+        collective = self._collective()
+        for parts, tensor in zip(zip(*outputs, strict=True), inputs, strict=True):
+            self._gather(collective, parts, tensor)
+        return self._start(collective, outputs, opts or AllgatherOptions())
 
     @eager
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         return self.all_gather_single_coalesced([output], [input], opts)
 
     @eager
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         opts = opts or AllgatherOptions()
         collective = self._collective()
         for whole, tensor in zip(outputs, inputs, strict=True):
@@ -220,13 +231,18 @@ class BytePSGroup(_ProcessGroup):  # type: ignore[misc]
         return self._start(collective, outputs, opts)
 
     @eager
-    def barrier(self, opts: Any = None, *, timeout: Any = None) -> Work:
+    def barrier(self, opts: Any = None, *, timeout: Any = None) -> Any:
+        """Done when all ranks have called it, and what this one has called before is done."""
         opts = options_of(BarrierOptions, opts, timeout)
+        earlier: list[Awaited] = [*self._under_way]
+        if self._gloo_was_asked:  # on all ranks alike
+            self._gloo_was_asked = False
+            earlier.append(GlooProgress(self._gloo.barrier(opts)))
         collective = self._collective()
         token = torch.zeros(1, dtype=torch.uint8)
         memory = collective.in_place(token)
         collective.reduce(memory, memory, ReduceOp.Max)
-        return self._start(collective, [token], opts)
+        return self._start(collective, [token], opts, earlier)
 
     # Names that torch has given up, which C++ and scripts may still use.
     _allgather_base = all_gather_single
@@ -237,22 +253,37 @@ class BytePSGroup(_ProcessGroup):  # type: ignore[misc]
     # --- how
 
     def _collective(self) -> Collective:
-        return Collective(self._channel)
+        return Collective(self._channel.explain)
 
-    def _start(self, collective: Collective, outputs: Any, opts: Any) -> Work:
+    def _start(self, collective: Collective, outputs: Any, opts: Any, earlier: Sequence[Awaited] = ()) -> Any:
         given_s = opts.timeout.total_seconds()
-        return collective.start(outputs, given_s if given_s > 0 else self._limit_s)
+        work = collective.work(outputs, lambda: given_s if given_s > 0 else self._limit_s, earlier)
+        self._channel.submit(collective)
+        self._keep_in_mind(collective.progress)
+        return work
 
-    def _reduce_in_place(self, tensors: Tensors, op: ReduceOp, opts: Any) -> Work:
+    def _keep_in_mind(self, progress: Progress) -> None:
+        under_way = self._under_way
+        while under_way and under_way[0].poll():
+            under_way.popleft()
+        under_way.append(progress)
+
+    def _reduce_in_place(self, tensors: Tensors, op: ReduceOp, opts: Any) -> Any:
         collective = self._collective()
         for tensor in tensors:
             memory = collective.in_place(tensor)
             collective.reduce(memory, memory, op)
         return self._start(collective, tensors, opts)
 
+    def _flat(self, output: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+        """Gloo wants the parts to be rows."""
+        check_parts("reduce_scatter", "input", whole, "output", output, self._size)
+        return (output.view(-1), whole.reshape(-1)) if output.is_contiguous() else (output, whole)
+
     def _reduce_scatter(self, collective: Collective, output: Tensor, parts: Sequence[Tensor], op: ReduceOp) -> None:
         """Every rank gets every part's sum, and keeps its own."""
-        check_list("reduce_scatter", "inputs", parts, self._size, output.dtype)
+        check_list("reduce_scatter", "inputs", parts, self._size)
+        check_dtypes("reduce_scatter", "inputs", parts, output.dtype)
         check_elements("reduce_scatter", f"input {self._rank}", parts[self._rank], "its output", output)
         if self._size > 2 and max(part.nbytes for part in parts) <= _SMALL_PART:
             first = sum(part.numel() for part in parts[: self._rank])
@@ -263,27 +294,15 @@ class BytePSGroup(_ProcessGroup):  # type: ignore[misc]
             collective.reduce(collective.source(part), collective.target(target), op)
 
     def _gather(self, collective: Collective, parts: Sequence[Tensor], tensor: Tensor) -> None:
-        check_list("all_gather", "outputs", parts, self._size, tensor.dtype)
+        check_list("all_gather", "outputs", parts, self._size)
+        check_dtypes("all_gather", "outputs", parts, tensor.dtype)
         check_elements("all_gather", "the input", tensor, f"output {self._rank}", parts[self._rank])
         for root, part in enumerate(parts):
             target = collective.target(part)
             collective.broadcast(collective.source(tensor) if root == self._rank else target, target, root)
 
 
-def _inner_gloo(place: Place) -> ProcessGroup:
-    """A Backend, whose stub lacks what it has in common with a ProcessGroup."""
-    generation = place.store.add(f"byteps/gloo/{place.rank}", 1)  # see `meet`
-    store = PrefixStore(f"byteps/gloo{generation}", place.store)
-    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    # Lazy: it connects to a rank when it first sends to it. Such a device cannot be shared by groups, whose connections
-    # it would take for one another.
-    options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
-    options._timeout = timedelta(seconds=place.timeout_s)
-    gloo: Any = ProcessGroupGloo(store, place.rank, place.size, options)
-    return cast(ProcessGroup, gloo)
-
-
-def _all_of(works: list[Work]) -> Work:
+def _all_of(works: list[Any]) -> Any:
     """Gloo's works of one coalesced call, of which the last one is waited for last."""
     for work in works[:-1]:
         work.wait()

@@ -1,0 +1,97 @@
+"""What process groups have torch's gloo do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+from torch._C._distributed_c10d import AllToAllOptions, PrefixStore, ProcessGroup, ProcessGroupGloo
+
+from byteps.torch.c10d.arguments import options_of
+from byteps.torch.c10d.place import Place
+from byteps.torch.eager import eager
+
+__all__ = ["ByGloo", "GlooProgress", "inner_gloo"]
+
+Tensor = torch.Tensor
+Tensors = list[Tensor]
+_ProcessGroup: Any = ProcessGroup  # its methods have forms that one signature has to take all
+
+
+class GlooProgress:
+    """A collective of gloo's that one of the core's waits for: an `Awaited`."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+        self.error: Exception | None = None
+
+    def poll(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def is_completed(self) -> bool:
+        if self.poll() and self.error is None and not self._work.is_success():
+            self.wait(time.monotonic() + 1)
+        return self.poll()
+
+    def wait(self, deadline_s: float) -> None:
+        try:
+            self._work.wait(timedelta(seconds=max(0.001, deadline_s - time.monotonic())))
+        except RuntimeError as error:
+            self.error = error
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        self._work.get_future().add_done_callback(lambda _: callback())
+
+
+class ByGloo(_ProcessGroup):  # type: ignore[misc]
+    """Collectives that torch would pass on to `_gloo` by itself, but with the lock of Python's interpreter held.
+
+    Gloo's thread needs that lock to let go of tensors, and gloo's queue waits for that thread.
+    """
+
+    _gloo: Any
+    _gloo_was_asked = False  # for a collective, since the last barrier
+
+    def _ask_gloo(self) -> Any:
+        self._gloo_was_asked = True
+        return self._gloo
+
+    @eager
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: list[int],
+        input_split_sizes: list[int],
+        opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        opts = options_of(AllToAllOptions, opts, timeout)
+        return self._ask_gloo().alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
+
+    alltoall_base = all_to_all_single  # its name before
+
+    @eager
+    def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
+        return self._gloo.send(tensors, dst, tag)
+
+    @eager
+    def recv(self, tensors: Tensors, src: int, tag: int) -> Any:
+        return self._gloo.recv(tensors, src, tag)
+
+
+def inner_gloo(place: Place) -> ProcessGroup:
+    """A Backend, whose stub lacks what it has in common with a ProcessGroup."""
+    generation = place.store.add(f"byteps/gloo/{place.rank}", 1)  # see `meet`
+    store = PrefixStore(f"byteps/gloo{generation}", place.store)
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    # Lazy: it connects to a rank when it first sends to it. Such a device cannot be shared by groups, whose connections
+    # it would take for one another.
+    options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
+    options._timeout = timedelta(seconds=place.timeout_s)
+    gloo: Any = ProcessGroupGloo(store, place.rank, place.size, options)
+    return cast(ProcessGroup, gloo)

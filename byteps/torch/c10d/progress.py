@@ -1,0 +1,170 @@
+"""What is under way of one collective, from the call to the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from byteps.errors import BytePSError, TimeoutError
+from byteps.handles import Handle
+
+__all__ = ["Awaited", "Explain", "Progress"]
+
+Explain = Callable[[BytePSError], BytePSError]
+Callback = Callable[[], object]
+
+
+class Awaited(Protocol):
+    """Something that a collective may have to wait for. See `Progress`."""
+
+    error: Exception | None
+
+    def poll(self) -> bool: ...
+    def is_completed(self) -> bool: ...
+    def wait(self, deadline_s: float) -> None: ...
+    def add_done_callback(self, callback: Callback) -> None: ...
+
+
+class Progress:
+    """All methods may be called from any thread.
+
+    Whoever sees the last push_pull done first completes the collective: a thread that waits, or, if there is memory to
+    be copied back or somebody to be called, a thread of the job for callbacks.
+    """
+
+    def __init__(self, explain: Explain, earlier: Sequence[Awaited] = ()) -> None:
+        """Of a collective whose push_pulls have not begun.
+
+        Args:
+            explain: adds to an error what the job does not know.
+            earlier: collectives that must be complete before this one is.
+        """
+        self.completed = False
+        self.error: Exception | None = None
+        self._copy_back: Callback | None = None
+        self._explain = explain
+        self._earlier: Sequence[Awaited] = earlier
+        self._lock = threading.Lock()
+        self._begun = threading.Event()
+        self._handles: Sequence[Handle] = ()
+        self._callbacks: list[Callback] = []
+        self._watched = False  # the job's thread completes it, also if nobody ever waits
+
+    def begin(self, handles: Sequence[Handle], copy_back: Callback | None) -> None:
+        """Its push_pulls, and what fills the outputs from the host copies that they have filled, if there are any."""
+        with self._lock:
+            self._handles, self._copy_back = handles, copy_back
+            watched = self._watched = self._watched or copy_back is not None
+            self._begun.set()
+        if watched:
+            self._complete_when_done()
+
+    def fail(self, error: Exception) -> None:
+        """It ends before it has begun."""
+        with self._lock:
+            self.error = error
+            self._end()
+            self._begun.set()
+        self._call_back()
+
+    def poll(self) -> bool:
+        """Whether `wait` would return at once. Completes nothing."""
+        if self.completed:
+            return True
+        return (
+            self._copy_back is None
+            and self._begun.is_set()
+            and all(handle.poll() for handle in self._handles)
+            and all(progress.poll() for progress in self._earlier)
+        )
+
+    def is_completed(self) -> bool:
+        """As `poll`, but completes what can be."""
+        if not self.completed and self._is_done():
+            self._complete()
+        return self.completed
+
+    def wait(self, deadline_s: float) -> None:
+        """Blocks until it is complete, well or not, or raises TimeoutError."""
+        if self.completed:
+            return
+        if not self._begun.wait(max(0.0, deadline_s - time.monotonic())):
+            raise self._explain(
+                TimeoutError("waiting for a collective of a process group whose ranks have not all come to its job yet")
+            )
+        for handle in self._handles:
+            self._wait_for(handle, deadline_s)
+        for progress in self._earlier:
+            progress.wait(deadline_s)
+        self._complete()
+
+    def add_done_callback(self, callback: Callback) -> None:
+        """Has `callback` called when this is complete: from a thread of the job, or at once, here, if it is already."""
+        with self._lock:
+            completed, watched = self.completed, self._watched
+            if not completed:
+                self._callbacks.append(callback)
+                self._watched = True
+            begun = self._begun.is_set()
+        if completed:
+            callback()
+        elif begun and not watched:
+            self._complete_when_done()
+
+    def raise_error(self) -> None:
+        """Raises what it failed of, if it did."""
+        if self.error is not None:  # a copy: its frames refer to this object
+            raise type(self.error)(*self.error.args)
+
+    def _is_done(self) -> bool:
+        return (
+            self._begun.is_set()
+            and all(handle.poll() for handle in self._handles)
+            and all(progress.is_completed() for progress in self._earlier)
+        )
+
+    def _wait_for(self, handle: Handle, deadline_s: float) -> None:
+        try:
+            handle.wait(max(0.0, deadline_s - time.monotonic()))
+        except TimeoutError as error:
+            raise self._explain(
+                TimeoutError(f"waiting for '{handle.name}': {error}; expected every rank of the group to start it")
+            ) from None
+
+    def _complete_when_done(self) -> None:
+        parts: list[Handle | Awaited] = [*self._handles, *self._earlier]
+        for awaited in parts:
+            if not awaited.poll():
+                awaited.add_done_callback(self._complete_when_done)
+                return
+        self._complete()
+
+    def _complete(self) -> None:
+        """Once all that it consists of is done."""
+        with self._lock:
+            if self.completed:
+                return
+            errors = [error for error in (handle.wait() for handle in self._handles) if error is not None]
+            if errors:
+                self.error = self._explain(errors[0])
+            elif self._copy_back is not None:
+                try:
+                    self._copy_back()
+                except Exception as error:  # such as no memory left on the device
+                    self.error = error
+            for progress in self._earlier:
+                progress.is_completed()
+                self.error = self.error or progress.error
+            self._end()
+        self._call_back()
+
+    def _end(self) -> None:
+        self._handles, self._copy_back, self._earlier = (), None, ()
+        self.completed = True
+
+    def _call_back(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
