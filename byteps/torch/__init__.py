@@ -31,7 +31,6 @@ from byteps.runtime import (
     size,
     suspend,
 )
-from byteps.torch import c10d
 from byteps.torch import library as _library  # noqa: F401  (registers the operator)
 from byteps.torch.allreduce import allreduce, allreduce_, allreduce_async, allreduce_async_
 from byteps.torch.broadcast import broadcast_optimizer_state, broadcast_parameters
@@ -61,6 +60,7 @@ from byteps.torch.ops import (
 )
 from byteps.torch.optimizer import DistributedOptimizer
 from byteps.torch.sync_batch_norm import SyncBatchNorm
+from byteps.torch_plugin import register
 
 __all__ = [
     "Average",
@@ -128,4 +128,4 @@ __all__ = [
     "synchronize",
 ]
 
-c10d.register()
+register()

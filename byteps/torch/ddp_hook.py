@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from byteps.errors import InvalidArgumentError
-from byteps.ops import Average, Handle
+from byteps.ops import Average
 from byteps.runtime import current_job
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.ops import start_push_pull, synchronize
@@ -62,15 +62,16 @@ def ddp_hook(
     wire, context = state.compression.compress(memory)
     name = f"{state.name}.{bucket.index()}.{wire.dtype}.{wire.numel()}"  # DDP makes its buckets anew after a step
     handle = start_push_pull(wire, Average, name, 0, in_place=True)
-    done: torch.futures.Future[Handle] = torch.futures.Future()
+    # Of a future with devices PyTorch sees to it that streams wait for what its callbacks do on them.
+    done: torch.futures.Future[None] = torch.futures.Future(devices=[memory.device] if memory.is_cuda else [])
 
-    def finish(done: torch.futures.Future[Handle]) -> Tensor:
-        averaged = state.compression.decompress(synchronize(done.value()), context)
+    def finish(_: torch.futures.Future[None]) -> Tensor:
+        averaged = state.compression.decompress(synchronize(handle), context)
         if averaged is not memory:
             memory.copy_(averaged)
         return memory
 
     # An exception is the future's only if it comes out of a chained callback: set_exception hides it from DDP.
     result = done.then(finish)
-    handle.add_done_callback(lambda: done.set_result(handle))
+    handle.add_done_callback(lambda: done.set_result(None))
     return result

@@ -72,3 +72,31 @@ def test_wheel_works_without_a_framework(wheel: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert all(Path(line).is_relative_to(tmp_path) for line in done.stdout.splitlines()), done.stdout
+
+
+@pytest.mark.timeout(900)
+def test_wheel_makes_its_backend_known_to_pytorch(wheel: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    program = (
+        "import sys, torch; assert torch.distributed.is_backend_available('byteps');"
+        "assert 'byteps.torch' not in sys.modules and 'byteps._core' not in sys.modules;"
+        "print(sys.modules['byteps.torch_plugin'].__file__)"
+    )
+    # PyTorch's folder, without what is installed beside it as files of this clone.
+    import torch
+
+    (tmp_path / "sites").mkdir()
+    for path in Path(torch.__file__).parents[1].iterdir():
+        if "byteps" not in path.name and path.suffix != ".pth":
+            (tmp_path / "sites" / path.name).symlink_to(path)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{tmp_path}:{tmp_path / 'sites'}", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path), done.stdout

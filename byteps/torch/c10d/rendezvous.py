@@ -17,6 +17,7 @@ from byteps.config import Config, process_environment
 from byteps.errors import BytePSError, InvalidArgumentError
 from byteps.runtime import Job
 from byteps.torch.c10d.address import listen, reachable_host
+from byteps.torch.c10d.launched import claim
 from byteps.torch.c10d.meeting import meet
 from byteps.torch.c10d.place import Place
 
@@ -54,7 +55,7 @@ def join_world(place: Place) -> tuple[Job, bool]:
     if runtime.is_initialized():
         job = runtime.current_job()
         _check_same(job, place, "byteps.init() made this process", "call init_process_group before or without it")
-        return job, False
+        return job, claim(job)
     environ = process_environment()
     if place.size == 1 and not _describes_job(environ):
         return runtime.join_as_process(_alone(environ)), True

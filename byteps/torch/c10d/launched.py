@@ -1,0 +1,44 @@
+"""A torch Store for the ranks of byteps's job, where the launcher has told byteps of them and not PyTorch."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
+
+from byteps import runtime
+from byteps.config import process_environment
+from byteps.config_reader import LOOPBACK
+from byteps.objects import broadcast_object
+from byteps.runtime import Job
+
+__all__ = ["claim", "store_of_job"]
+
+_joined: list[Job] = []  # at most one: by `store_of_job`, for a process group that is about to be made
+
+
+def store_of_job(timeout: timedelta | None) -> tuple[Any, int, int]:
+    """A store that rank 0 has opened, rank and number of ranks. Joins the job that the environment describes."""
+    options: dict[str, Any] = {"wait_for_workers": False} | ({} if timeout is None else {"timeout": timeout})
+    if not runtime.is_initialized():
+        environ = dict(process_environment())
+        if timeout is not None:
+            environ.setdefault("BYTEPS_OP_TIMEOUT_S", str(timeout.total_seconds()))
+        _joined[:] = [runtime.join_as_process(environ)]
+    job = runtime.current_job()
+    host = job.config.scheduler_host or LOOPBACK  # on the machine of rank 0, and known to all
+    store = None
+    if job.rank == 0:
+        store = TCPStore(host, 0, is_master=True, **options)
+    port = broadcast_object(store.port if store is not None else 0, name="c10d.store")
+    if store is None:
+        store = TCPStore(host, port, is_master=False, **options)
+    return store, job.rank, job.size
+
+
+def claim(job: Job) -> bool:
+    """Whether the job was joined for the process group that asks, which then has to leave it."""
+    claimed = job in _joined
+    _joined.clear()
+    return claimed

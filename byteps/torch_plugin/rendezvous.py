@@ -1,0 +1,48 @@
+"""`init_process_group` under launchers whose variables PyTorch does not read: mpirun, mpiexec, srun; BytePS's by hand.
+
+PyTorch's rendezvous by environment is left as it is where its four variables are set, as torchrun and bpslaunch do.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+__all__ = ["teach"]
+
+Handler = Callable[..., Iterator[Any]]
+
+
+def teach() -> None:
+    """Has the scheme env:// ask byteps who started this process, if PyTorch's variables are not there."""
+    handlers = getattr(importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
+    if "env" in handlers:
+        handlers["env"] = _after(handlers["env"])
+
+
+def _after(by_torch: Handler) -> Handler:
+    def rendezvous(url: str, **options: Any) -> Iterator[Any]:
+        return by_torch(url, **options) if _is_for_torch(url) else _in_job(**options)
+
+    return rendezvous
+
+
+def _is_for_torch(url: str) -> bool:
+    from byteps.config import process_environment
+    from byteps.detect import detect
+
+    environ, given = process_environment(), parse_qs(urlparse(url).query)
+    needed = {"RANK": "rank", "WORLD_SIZE": "world_size", "MASTER_ADDR": "", "MASTER_PORT": ""}
+    if all(environ.get(name) or option in given for name, option in needed.items()):
+        return True
+    by_hand = any(environ.get(name) for name in ("DMLC_NUM_WORKER", "DMLC_PS_ROOT_URI", "BYTEPS_LOCAL_SIZE"))
+    return detect(environ, []) is None and not by_hand
+
+
+def _in_job(**options: Any) -> Iterator[Any]:
+    from byteps.torch.c10d.launched import store_of_job
+
+    yield store_of_job(options.get("timeout"))
+    raise RuntimeError("a process group of byteps's job is made once: call init_process_group again")
