@@ -219,7 +219,7 @@ class InFlight:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.speed = SpeedMeter(lambda: node.metrics()["push_pull_bytes"])
+        self.speed = _speed_meter(node)
         self._handles: dict[str, Handle] = {}
         self._next_sweep = FIRST_SWEEP
         self._automatic: Counter[str] = Counter()
@@ -309,6 +309,14 @@ class InFlight:
         finally:
             handle._lock.release()
 
+    def disown(self, node: Node) -> None:
+        """In a forked child: `node` refuses everything, and threads that held the locks of handles are not here."""
+        self.node = node
+        self.speed = _speed_meter(node)
+        for handle in self._handles.values():
+            handle._lock = threading.Lock()
+        self._callbacks = Callbacks(node)
+
     def close(self) -> None:
         """After the node's shutdown: nothing is in flight any more, and nobody will hear of it."""
         for handle in list(self._handles.values()):
@@ -360,3 +368,7 @@ class InFlight:
         del self._handles[handle.name]
         handle._keepalive = None
         handle._in_flight = None
+
+
+def _speed_meter(node: Node) -> SpeedMeter:
+    return SpeedMeter(lambda: node.metrics()["push_pull_bytes"])

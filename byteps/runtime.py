@@ -73,7 +73,7 @@ class Job:
         """In a forked child: the node belongs to the parent, so never run its destructor here."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.node))
         self.node = ForkedNode(self.rank)
-        self.in_flight = InFlight(self.node)
+        self.in_flight.disown(self.node)
         self.forked = True
 
 

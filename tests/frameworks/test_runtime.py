@@ -113,10 +113,13 @@ import numpy as np
 from byteps.errors import NotInitializedError
 bps.init()
 bps.push_pull(np.ones(3), name="a")
+mine, other = f"of {bps.rank()}", f"of {1 - bps.rank()}"
+pending = bps.push_pull_async(np.ones(3), False, mine)  # the other rank begins when its child is gone
 child = os.fork()
 if child == 0:
     assert bps.rank() == int(os.environ["BYTEPS_LOCAL_RANK"]) and not bps.is_initialized()
-    for use in (lambda: bps.push_pull(np.ones(3), name="a"), bps.barrier, bps.init):
+    for use in (lambda: bps.push_pull(np.ones(3), name="a"), bps.barrier, bps.init, lambda: bps.poll(pending),
+                lambda: bps.synchronize(pending)):
         try:
             use()
         except NotInitializedError as error:
@@ -126,6 +129,7 @@ if child == 0:
     bps.shutdown()  # must not be the parent's
     raise SystemExit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert bps.push_pull(np.ones(3), False, other)[0] == bps.synchronize(pending)[0] == bps.size()
 assert bps.push_pull(np.ones(3), False, name="a")[0] == bps.size()
 bps.barrier()
 """,
