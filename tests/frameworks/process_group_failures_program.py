@@ -119,16 +119,39 @@ def in_a_subgroup(store: str | None) -> None:
         sum_of_ranks(group)
 
 
-def one_rank_is_missing(store: str | None) -> None:
-    """The last rank does not take part in a collective; it stays until the others have given up."""
+def one_rank_is_missing(store: str) -> None:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    ready = dist.FileStore(f"{store}.ready", size)  # or the time would be up before the slower one has begun
+    ready.set(str(rank), "")
+    ready.wait([str(other) for other in range(size)], timedelta(seconds=60))
     start(store, timeout_s=3)
+    leave_out_the_last()
+
+
+def one_rank_is_missing_in_a_group_with_a_timeout(store: str | None) -> None:
+    """Of all ranks."""
+    start(store)
+    group = dist.new_group(timeout=timedelta(seconds=3))
+    sum_of_ranks(group)
+    leave_out_the_last(group)
+
+
+def one_rank_is_missing_after_a_new_timeout(store: str | None) -> None:
+    start(store)
+    sum_of_ranks()
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
+    leave_out_the_last()
+
+
+def leave_out_the_last(group: dist.ProcessGroup | None = None) -> None:
+    """The last rank does not take part in a collective; it stays until the others have given up."""
     store_of_group = dist.distributed_c10d._get_default_store()
     if is_last():
         store_of_group.set_timeout(timedelta(seconds=60))
         store_of_group.get("given up")
     else:
         try:
-            sum_of_ranks()
+            sum_of_ranks(group)
         finally:
             store_of_group.set("given up", "")
 

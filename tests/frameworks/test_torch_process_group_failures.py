@@ -48,7 +48,8 @@ def test_a_rank_that_dies_in_the_trainer_of_hugging_face_ends_torchrun() -> None
     assert "PeerLostError" in finished.stdout and "rank 1 (" in finished.stdout, finished.stdout
 
 
-def test_a_missing_rank_is_named_at_the_timeout_of_the_group(tmp_path: Path) -> None:
-    first, second = run_in_store([PROGRAM, "one_rank_is_missing"], 2, tmp_path)
-    assert first.returncode == 1 and second.returncode == 0
+@pytest.mark.parametrize("how", ["", "_in_a_group_with_a_timeout", "_after_a_new_timeout"])
+def test_a_missing_rank_is_named_at_the_timeout_of_the_group(tmp_path: Path, how: str) -> None:
+    first, second = run_in_store([PROGRAM, f"one_rank_is_missing{how}"], 2, tmp_path)
+    assert first.returncode == 1 and second.returncode == 0, first.output + second.output
     assert "TimeoutError" in first.output and "rank 1" in first.output, first.output

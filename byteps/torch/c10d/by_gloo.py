@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch._C._distributed_c10d import AllToAllOptions, PrefixStore, ProcessGroup, ProcessGroupGloo
+from torch._C._distributed_c10d import AllToAllOptions, ProcessGroup, ProcessGroupGloo, Store
 
 from byteps.torch.c10d.arguments import options_of
 from byteps.torch.c10d.place import Place
 from byteps.torch.eager import eager
 
-__all__ = ["ByGloo", "GlooProgress", "inner_gloo"]
+__all__ = ["ByGloo", "GlooProgress", "InnerGloo"]
 
 Tensor = torch.Tensor
 Tensors = list[Tensor]
@@ -84,14 +84,18 @@ class ByGloo(_ProcessGroup):  # type: ignore[misc]
         return self._gloo.recv(tensors, src, tag)
 
 
-def inner_gloo(place: Place) -> ProcessGroup:
-    """A Backend, whose stub lacks what it has in common with a ProcessGroup."""
-    generation = place.store.add(f"byteps/gloo/{place.rank}", 1)  # see `meet`
-    store = PrefixStore(f"byteps/gloo{generation}", place.store)
-    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    # Lazy: it connects to a rank when it first sends to it. Such a device cannot be shared by groups, whose connections
-    # it would take for one another.
-    options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
-    options._timeout = timedelta(seconds=place.timeout_s)
-    gloo: Any = ProcessGroupGloo(store, place.rank, place.size, options)
-    return cast(ProcessGroup, gloo)
+class InnerGloo(ProcessGroupGloo):
+    """What torch finds as the backend of a group's devices, and gives a new timeout (`_set_pg_timeout`)."""
+
+    def __init__(self, place: Place, store: Store, on_timeout: Callable[[timedelta], None]) -> None:
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        # Lazy: it connects to a rank when it first sends to it. Such a device cannot be shared by groups, whose
+        # connections it would take for one another.
+        options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
+        options._timeout = timedelta(seconds=place.timeout_s)
+        super().__init__(store, place.rank, place.size, options)
+        self._on_timeout = on_timeout
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        super()._set_default_timeout(timeout)
+        self._on_timeout(timeout)

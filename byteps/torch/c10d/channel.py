@@ -6,6 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -90,6 +91,7 @@ class SharedChannel(Channel):
         self._joined = joined
         self._names = _Names.take(job)
         self._lock = threading.Lock()
+        self._numbers = count(1)
         self.prefix = self._names.prefix
 
     @classmethod
@@ -101,6 +103,7 @@ class SharedChannel(Channel):
         with self._lock:
             if self._job is None:
                 raise _destroyed()
+            collective.number = next(self._numbers)
             collective.launch(self._job, self.prefix, self._names.sizes)
         collective.begin()
 
@@ -129,6 +132,7 @@ class OwnChannel(Channel):
         self._place = place
         self._sizes = Sizes()
         self._lock = threading.Lock()
+        self._numbers = count(1)
         self._job: Job | None = None
         self._joining: Joining | None = None
         self._waiting: list[Collective] = []  # for the job
@@ -138,6 +142,7 @@ class OwnChannel(Channel):
         with self._lock:
             if self._closed:
                 raise _destroyed()
+            collective.number = next(self._numbers)
             if self._job is None:
                 self._wait_for_job(collective)
                 return

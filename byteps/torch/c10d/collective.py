@@ -48,6 +48,7 @@ class Collective:
         self._handles: list[Handle] = []
         self._failure: BytePSError | None = None
         self.progress: Progress
+        self.number = 0  # in the order of the group's collectives, from 1
 
     def source(self, tensor: Tensor) -> Buffer:
         """The elements of an input, which must not change before the collective is done."""
@@ -86,11 +87,20 @@ class Collective:
 
         self._parts.append(_Part("bytes", source._replace(dtype="uint8"), target._replace(dtype="uint8"), start))
 
-    def work(self, outputs: Any, limit_s: Callable[[], float], earlier: Sequence[Awaited] = ()) -> CollectiveWork:
-        """The Work of what was asked for above. `earlier` as for `Progress`."""
+    def work(
+        self,
+        outputs: Any,
+        limit_s: Callable[[], float],
+        missing: Callable[[int], str],
+        earlier: Sequence[Awaited] = (),
+    ) -> CollectiveWork:
+        """The Work of what was asked for above. `earlier` as for `Progress`, the rest as for CollectiveWork.
+
+        `missing` gets the collective's number.
+        """
         self._keep_apart()
         self.progress = Progress(self._explain, earlier)
-        return CollectiveWork(self.progress, outputs, self._devices(), limit_s)
+        return CollectiveWork(self.progress, outputs, self._devices(), limit_s, lambda: missing(self.number))
 
     def launch(self, job: Job, prefix: str, sizes: Sizes) -> None:
         """Starts the push_pulls. The ranks of a group launch its collectives in the same order. `begin` comes next."""

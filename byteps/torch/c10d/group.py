@@ -18,9 +18,11 @@ from torch._C._distributed_c10d import (
     AllreduceOptions,
     BarrierOptions,
     BroadcastOptions,
+    PrefixStore,
     ProcessGroup,
     ReduceScatterOptions,
 )
+from torch.distributed.constants import default_pg_timeout
 
 from byteps import runtime
 from byteps.ops import ReduceOp
@@ -36,11 +38,12 @@ from byteps.torch.c10d.arguments import (
     is_plain,
     options_of,
 )
-from byteps.torch.c10d.by_gloo import ByGloo, GlooProgress, inner_gloo
+from byteps.torch.c10d.by_gloo import ByGloo, GlooProgress, InnerGloo
 from byteps.torch.c10d.channel import Channel, OwnChannel, SharedChannel
 from byteps.torch.c10d.collective import Collective
 from byteps.torch.c10d.place import Place
 from byteps.torch.c10d.progress import Awaited, Progress
+from byteps.torch.c10d.roll_call import who_is_missing
 from byteps.torch.eager import eager
 
 __all__ = ["BytePSGroup", "create_group"]
@@ -78,7 +81,9 @@ def _channel_of(place: Place, *, is_default: bool) -> Channel:
         return SharedChannel.of_world(place)
     if runtime.is_initialized():
         job = runtime.current_job()
-        if place.global_ranks == tuple(range(job.size)) and place.rank == job.rank:
+        of_all = place.global_ranks == tuple(range(job.size)) and place.rank == job.rank
+        # The limit of another timeout would be the job's. Torch's default is what nobody has asked for.
+        if of_all and place.timeout_s in (job.config.op_timeout_s, default_pg_timeout.total_seconds()):
             return SharedChannel(job, joined=False)
     return OwnChannel(place)
 
@@ -94,10 +99,14 @@ class BytePSGroup(ByGloo):
         self._channel = channel
         self._rank = place.rank
         self._size = place.size
+        self._place = place
+        # A store may outlive groups (torchrun's does): what an earlier group has left there is not read.
+        generation = place.store.add(f"byteps/groups/{place.rank}", 1)
+        self._store = PrefixStore(f"byteps/group{generation}", place.store)
         self._limit_s = place.timeout_s + _GRACE_S
         self._under_way: deque[Progress] = deque()  # what a barrier waits for
         try:
-            self._gloo = inner_gloo(place)
+            self._gloo = InnerGloo(place, self._store, self._set_limit)
         except BaseException:
             channel.close()
             raise
@@ -112,7 +121,7 @@ class BytePSGroup(ByGloo):
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._gloo.set_timeout(timeout)
-        self._limit_s = timeout.total_seconds() + _GRACE_S
+        self._set_limit(timeout)
 
     def shutdown(self) -> None:
         """Leaves the group's job in order."""
@@ -252,12 +261,19 @@ class BytePSGroup(ByGloo):
 
     # --- how
 
+    def _set_limit(self, timeout: timedelta) -> None:
+        """For what is waited for from now on: the job keeps its own limit."""
+        self._limit_s = timeout.total_seconds()
+
+    def _missing(self, number: int) -> str:
+        return who_is_missing(self._store, self._rank, self._place.global_ranks, number)
+
     def _collective(self) -> Collective:
         return Collective(self._channel.explain)
 
     def _start(self, collective: Collective, outputs: Any, opts: Any, earlier: Sequence[Awaited] = ()) -> Any:
         given_s = opts.timeout.total_seconds()
-        work = collective.work(outputs, lambda: given_s if given_s > 0 else self._limit_s, earlier)
+        work = collective.work(outputs, lambda: given_s if given_s > 0 else self._limit_s, self._missing, earlier)
         self._channel.submit(collective)
         self._keep_in_mind(collective.progress)
         return work

@@ -129,7 +129,7 @@ class _Host:
             "BYTEPS_JOB_ID": invitation.job_id,
             "BYTEPS_START_TIMEOUT_S": str(start_timeout_s),
         }
-        environ.setdefault("BYTEPS_OP_TIMEOUT_S", str(min(place.timeout_s, _MAX_SECONDS)))
+        environ["BYTEPS_OP_TIMEOUT_S"] = self._op_timeout_s()
         if invitation.secret:
             environ["BYTEPS_SECRET"] = invitation.secret
             environ.pop("BYTEPS_SECRET_FILE", None)
@@ -138,6 +138,13 @@ class _Host:
         if self._listener is not None:
             environ["BYTEPS_SCHEDULER_FD"] = str(self._listener.fileno())
         return environ
+
+    def _op_timeout_s(self) -> str:
+        """The environment's limit, if it has one, unless a group of some ranks was made with a shorter one."""
+        own, of_group = self._environ.get("BYTEPS_OP_TIMEOUT_S", ""), min(self._place.timeout_s, _MAX_SECONDS)
+        with suppress(ValueError):  # what cannot be parsed is an error of the job's
+            return own if own and (self._may_follow_environment or float(own) < of_group) else str(of_group)
+        return own
 
 
 def _nothing_to_watch() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch.distributed import Work
 from torch.futures import Future
 
+from byteps.errors import TimeoutError
 from byteps.torch.c10d.progress import Progress
 
 __all__ = ["CollectiveWork"]
@@ -23,7 +24,12 @@ class CollectiveWork(Work):
     """A collective under way. All methods may be called from any thread, as often as one likes."""
 
     def __init__(
-        self, progress: Progress, outputs: Any, devices: Collection[torch.device], limit_s: Callable[[], float]
+        self,
+        progress: Progress,
+        outputs: Any,
+        devices: Collection[torch.device],
+        limit_s: Callable[[], float],
+        missing: Callable[[], str],
     ) -> None:
         """See `Collective.start`.
 
@@ -32,12 +38,14 @@ class CollectiveWork(Work):
             outputs: the result, in the form that torch's future has.
             devices: of the outputs, but for the CPU.
             limit_s: says how long `wait` waits unless it is told.
+            missing: says who is waited for in vain after that.
         """
         super().__init__()
         self._progress = progress
         self._outputs = outputs
         self._devices = devices
         self._limit_s = limit_s
+        self._missing = missing
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
 
@@ -50,7 +58,12 @@ class CollectiveWork(Work):
         """
         if not self._progress.completed:
             given_s = timeout.total_seconds()
-            self._progress.wait(time.monotonic() + (given_s if given_s > 0 else self._limit_s()))
+            try:
+                self._progress.wait(time.monotonic() + (given_s if given_s > 0 else self._limit_s()))
+            except TimeoutError as error:
+                if given_s > 0:
+                    raise
+                raise TimeoutError(f"{error}; {self._missing()}") from None
         self._progress.raise_error()
         return True
 
