@@ -38,7 +38,8 @@ class NodeConfig:
     rdma_spin_us: int
     interface: str  # name of the interface whose address is handed out, or ""
     node_host: str  # address that is handed out, or ""
-    secret: bytes  # empty: loopback only
+    secret: bytes  # empty: no TCP
+    loopback_only: bool  # the secret is this user's own
     job_id: str
     start_timeout_s: float  # all nodes must have joined by then
     timeout_s: float  # a node that is silent for so long is lost

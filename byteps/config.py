@@ -29,6 +29,7 @@ from byteps.knob import (
     unbounded,
     word,
 )
+from byteps.secret_file import folders_of_user, secret_of_user
 
 if TYPE_CHECKING:
     from byteps import _core
@@ -172,9 +173,16 @@ class Config:
     )
     node_host: str = knob("", "DMLC_NODE_HOST", parse=_HOST, doc="Address that this process hands out.")
     secret: str = knob(
-        "", "BYTEPS_SECRET", parse=str, secret=True, doc="Proof of belonging to the job. Without one: loopback only."
+        "",
+        "BYTEPS_SECRET",
+        parse=str,
+        secret=True,
+        doc="Proof of belonging to the job. Without one, a job of one machine uses this user's own "
+        "([security](security.md)); one of several machines needs one.",
     )
-    secret_file: str = knob("", "BYTEPS_SECRET_FILE", parse=str, doc="File that holds the secret, private to its user.")
+    secret_file: str = knob(
+        "", "BYTEPS_SECRET_FILE", parse=str, doc="File that holds the secret, which no other user can read or change."
+    )
     job_id: str = knob(
         "byteps",
         "BYTEPS_JOB_ID",
@@ -296,6 +304,7 @@ class Config:
 
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # field -> where it came from
     warnings: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    secret_folders: tuple[str, ...] = field(default=(), repr=False, compare=False)  # of this user's own secret
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
@@ -316,7 +325,8 @@ class Config:
         reader = Reader(environ, cls.knobs())
         if reader.faults:
             raise InvalidArgumentError("settings that cannot be used:\n  " + "\n  ".join(reader.faults))
-        return cls(**reader.values, sources=reader.sources, warnings=tuple(reader.warnings))
+        folders = folders_of_user(environ)
+        return cls(**reader.values, sources=reader.sources, warnings=tuple(reader.warnings), secret_folders=folders)
 
     @classmethod
     def knobs(cls) -> dict[str, Knob]:
@@ -349,12 +359,16 @@ class Config:
     def to_node_config(self) -> _core.NodeConfig:
         """For one Node. It gets a copy of the scheduler's socket, as it closes it; the next Node needs one, too.
 
+        Without a secret it gets that of this user, which is made at the first use and good on this machine only.
+
         Raises:
-            InvalidArgumentError: the socket that bpslaunch opened is not there any more.
+            InvalidArgumentError: the socket that bpslaunch opened is not there any more; no secret can be had.
         """
         from byteps import _core
 
         node_fields = self.node_fields()
+        if not self.secret:
+            node_fields |= {"secret": self._secret_of_user(), "loopback_only": True}
         if node_fields["scheduler_fd"] >= 0:
             try:
                 node_fields["scheduler_fd"] = os.dup(self.scheduler_fd)
@@ -364,6 +378,12 @@ class Config:
                     "opened; does a program between bpslaunch and this one close it?"
                 ) from error
         return _core.NodeConfig(**node_fields)
+
+    def _secret_of_user(self) -> bytes:
+        try:
+            return secret_of_user(self.secret_folders).encode()
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from error
 
 
 def process_environment() -> dict[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ from typing import Any
 from byteps.detect import Detected, detect, job_id_of, ports_of
 from byteps.knob import Knob
 from byteps.retired import RETIRED
+from byteps.secret_file import MIN_SECRET_CHARS, read_secret_file
 
 LOOPBACK = "127.0.0.1"
 _DERIVED = "derived"
-_MIN_SECRET_CHARS = 16
-_MAX_SECRET_BYTES = 4096
 _MAX_PARTITIONS_OF_CREDIT = 1023  # a larger number of BYTEPS_SCHEDULING_CREDIT counts bytes
 _MAX_SIZE = 1 << 14
 _PARTITION_BYTES = 1 << 20  # the largest that is chosen where nobody sets it
@@ -98,7 +96,7 @@ class Reader:
             self.faults.append("BYTEPS_SECRET and BYTEPS_SECRET_FILE are both set: expected one of them")
             return
         try:
-            self._set("secret", _read_private_file(Path(path)), f"file {path}")
+            self._set("secret", read_secret_file(Path(path)), f"file {path}")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             self.faults.append(f"BYTEPS_SECRET_FILE={path!r}: {reason}")
@@ -210,8 +208,8 @@ class Reader:
 
     def _check_secret(self) -> None:
         secret, host = self.values["secret"], self.values["scheduler_host"]
-        if secret and len(secret) < _MIN_SECRET_CHARS:
-            self.faults.append(f"the secret has {len(secret)} characters: expected at least {_MIN_SECRET_CHARS}")
+        if secret and len(secret) < MIN_SECRET_CHARS:
+            self.faults.append(f"the secret has {len(secret)} characters: expected at least {MIN_SECRET_CHARS}")
         if not secret and not self.faults and self._is_remote(host):
             self.faults.append(
                 f"no secret, and the scheduler is on {host}: expected BYTEPS_SECRET_FILE, a private file with the same "
@@ -225,17 +223,3 @@ class Reader:
         except ValueError:
             several = self.values["role"] == "worker" and 0 < self.values["local_size"] < self.values["size"]
             return several and host != "localhost" and self.sources["scheduler_host"] != "environment DMLC_PS_ROOT_URI"
-
-
-def _read_private_file(path: Path) -> str:
-    """The text in a file that other users cannot read, without white space around it."""
-    info = path.stat()
-    if not stat.S_ISREG(info.st_mode):
-        raise ValueError("expected a file")
-    if info.st_mode & stat.S_IRWXO:
-        raise ValueError(f"other users can read or change it (mode {info.st_mode & 0o777:o}): expected chmod 600")
-    with path.open("rb") as file:
-        content = file.read(_MAX_SECRET_BYTES + 1)
-    if not content.strip() or len(content) > _MAX_SECRET_BYTES:
-        raise ValueError(f"expected text of {_MIN_SECRET_CHARS} to {_MAX_SECRET_BYTES} bytes")
-    return content.decode().strip()

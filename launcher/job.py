@@ -9,7 +9,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from byteps.config import Config
@@ -30,7 +30,7 @@ class Job:
     """This machine's part of a job."""
 
     config: Config  # of its first worker
-    env: Environ  # likewise
+    env: Environ = field(repr=False)  # likewise; has the secret
     servers: tuple[int, ...] = ()  # numbers of the servers that run here
     scheduler: socket.socket | None = None  # bound and listening, for worker 0
 

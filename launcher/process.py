@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -32,7 +32,7 @@ class Command:
 
     label: str  # "r0", "s1"
     argv: Sequence[str]
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)  # has the secret
     pass_fds: tuple[int, ...] = ()  # given away: closed here once the process has them
     cpus: Cpus | None = None
     is_server: bool = False  # leaves by itself when the workers have left

@@ -18,9 +18,9 @@ Written by `byteps env --markdown`; the table in `byteps/config.py` is the sourc
 `byteps env` shows the values in force and where they come from. An empty variable counts as not set.
 
 `bpslaunch` sets all that its processes need. Under `torchrun`, `mpirun`, `mpiexec` (MPICH, Intel MPI) and `srun`,
-nothing needs to be set on one machine; on several, `BYTEPS_SECRET_FILE`, and `MASTER_ADDR` (the host of rank 0) where
-the launcher does not tell it. MPICH's `mpiexec` gives a job no name: two such jobs at once on one machine need
-different `BYTEPS_JOB_ID`s.
+nothing needs to be set on one machine; on several, `BYTEPS_SECRET_FILE` ([security.md](security.md)), and
+`MASTER_ADDR` (the host of rank 0) where the launcher does not tell it. MPICH's `mpiexec` gives a job no name: two such
+jobs at once on one machine need different `BYTEPS_JOB_ID`s.
 """
 
 _RETIRED = """

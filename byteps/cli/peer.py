@@ -31,7 +31,7 @@ def listen(config: Config, where: str) -> int:
     from byteps import _core
 
     host, port = split(where, needs_host=False)
-    listener = _core.PeerListener(_node_config(config), _own_address(config, host), port)
+    listener = _core.PeerListener(config.to_node_config(), _own_address(config, host), port)
     print(f"listening: on another machine: byteps doctor --peer {listener.address}", flush=True)
     if listener.why_no_rdma:
         print(f"listening by TCP only: {listener.why_no_rdma}", flush=True)
@@ -63,7 +63,7 @@ def _check(config: Config, where: str, host: str, port: int) -> Iterator[Finding
     address = _resolve(host)
     text = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     own = _core.listen_address(config.interface, config.node_host, address)
-    report = _core.check_peer(_node_config(config), own, text)
+    report = _core.check_peer(config.to_node_config(), own, text)
     yield Finding(f"peer {where}", "ok", f"{report['host']} by TCP from {own}: {_describe(report['tcp'])}")
     topic = f"peer {where} by RDMA"
     if report["why_no_rdma"]:
@@ -79,12 +79,6 @@ def _check(config: Config, where: str, host: str, port: int) -> Iterator[Finding
 def _describe(speed: _core.PeerSpeed | _core.PeerRail) -> str:
     gbits = speed["bytes_per_s"] * 8 / 1e9
     return f"round trip {speed['round_trip_us']:.0f} us, about {gbits:.2g} Gbit/s each way by one connection"
-
-
-def _node_config(config: Config) -> _core.NodeConfig:
-    from byteps import _core
-
-    return _core.NodeConfig(**config.node_fields())
 
 
 def _own_address(config: Config, host: str) -> str:

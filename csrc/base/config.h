@@ -30,11 +30,12 @@ struct NodeConfig {
   int rdma_gid_index = -1;         // of the GID table; -1: chosen (transport/rdma/gid.h)
   int rdma_traffic_class = 0;
   int rdma_service_level = 0;
-  int rdma_timeout = 18;  // packets are sent again after 4.096 us * 2^rdma_timeout
-  int rdma_spin_us = 20;  // how long to look for completions before sleeping, at most
-  std::string interface;  // whose address is handed out; empty: by the route to the scheduler
-  std::string node_host;  // address that is handed out; goes before `interface`
-  std::string secret;     // empty: loopback only
+  int rdma_timeout = 18;       // packets are sent again after 4.096 us * 2^rdma_timeout
+  int rdma_spin_us = 20;       // how long to look for completions before sleeping, at most
+  std::string interface;       // whose address is handed out; empty: by the route to the scheduler
+  std::string node_host;       // address that is handed out; goes before `interface`
+  std::string secret;          // empty: no TCP
+  bool loopback_only = false;  // the secret is this user's own: other machines do not have it
   std::string job_id;
   double start_timeout_s = 300;       // all nodes must have joined by then
   double timeout_s = 30;              // a node that is silent for so long is lost

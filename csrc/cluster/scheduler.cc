@@ -46,11 +46,8 @@ Status Scheduler::listen(transport::Transport& tcp, const std::string& ip, const
     Status status;
     loop_.run_and_wait([&] {
       auto listener = tcp.listen(loop_, address, [this](auto connection) { accept(std::move(connection)); });
-      if (listener) {
-        listener_ = std::move(*listener);
-        timer_.update();
-      }
       status = listener.status();
+      if (listener) open(std::move(*listener));
     });
     if (status) return status;
     tried += (tried.empty() ? "" : ", ") + address.to_string();
@@ -64,13 +61,19 @@ Status Scheduler::listen(transport::Transport& tcp, int socket_fd) {
   loop_.run_and_wait([&] {
     auto listener = transport::listen_on_tcp_socket(
         tcp, loop_, socket_fd, [this](auto connection) { accept(std::move(connection)); });
-    if (listener) {
-      listener_ = std::move(*listener);
-      timer_.update();
-    }
     status = listener.status();
+    if (listener) open(std::move(*listener));
   });
   return status.with_context("scheduler cannot listen on the socket handed over by the launcher");
+}
+
+void Scheduler::open(std::unique_ptr<transport::Listener> listener) {
+  listener_ = std::move(listener);
+  listener_->tell_refused([this](const transport::Address& caller, const Status& why) {
+    state_.on_refused(caller.ip, why, now_us());
+    timer_.update();
+  });
+  timer_.update();
 }
 
 void Scheduler::accept(std::unique_ptr<transport::Connection> connection) {

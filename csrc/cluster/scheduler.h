@@ -35,6 +35,7 @@ class Scheduler final : public ControlEvents {
   void on_channel_closed(ControlChannel& channel, const Status& why) override;
 
  private:
+  void open(std::unique_ptr<transport::Listener> listener);
   void accept(std::unique_ptr<transport::Connection> connection);
   void carry_out(const protocol::SchedulerActions& actions);
   void check_ended();

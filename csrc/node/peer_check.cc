@@ -114,7 +114,7 @@ Status why_not_tried(const Transport& rdma, const PeerFacts& facts) {
 Result<PeerReport> check_peer(const NodeConfig& config, const Address& peer, Result<RdmaCards> cards,
                               TimeUs step_us, const KeepWaiting& keep_waiting) {
   transport::TcpOptions tcp_options;
-  tcp_options.credentials = {config.secret, config.job_id};
+  tcp_options.credentials = {config.secret, config.job_id, config.loopback_only};
   const auto tcp = transport::make_tcp_transport(std::move(tcp_options));
   const std::vector<std::string> own_cards = names_of(cards);
   const auto rdma = make_rdma(config, std::move(cards));

@@ -12,7 +12,7 @@ namespace {
 
 std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
   transport::TcpOptions options;
-  options.credentials = {config.secret, config.job_id};
+  options.credentials = {config.secret, config.job_id, config.loopback_only};
   return transport::make_tcp_transport(std::move(options));
 }
 

@@ -70,7 +70,8 @@ Result<RdmaCards> open_rdma_cards(const NodeConfig& config, const std::string& i
 
 std::unique_ptr<transport::Transport> make_rdma(const NodeConfig& config, Result<RdmaCards> cards) {
   transport::RdmaOptions options;
-  options.stream.credentials = {config.secret, config.job_id};
+  options.stream.credentials = {config.secret, config.job_id, config.loopback_only};
+  options.stream.handshake_timeout_s = config.timeout_s;
   options.spin_us = usable_cores() > 1 ? config.rdma_spin_us : 0;
   return transport::make_rdma_transport(std::move(options), std::move(cards));
 }

@@ -14,7 +14,8 @@ namespace {
 
 std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
   transport::TcpOptions options;
-  options.credentials = {config.secret, config.job_id};
+  options.credentials = {config.secret, config.job_id, config.loopback_only};
+  options.handshake_timeout_s = config.timeout_s;
   return transport::make_tcp_transport(std::move(options));
 }
 
@@ -23,7 +24,8 @@ Result<std::unique_ptr<transport::Transport>> make_shm(const NodeConfig& config)
   if (config.role != "worker") return unimplemented("for workers only");
   if (!config.shm) return unimplemented("BYTEPS_SHM is 0");
   transport::ShmOptions options;
-  options.stream.credentials = {config.secret, config.job_id};
+  options.stream.credentials = {config.secret, config.job_id, config.loopback_only};
+  options.stream.handshake_timeout_s = config.timeout_s;
   const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
   const size_t partition_bytes =
       config.autotune ? std::max<size_t>(configured_bytes, protocol::kMostCutBytes) : configured_bytes;

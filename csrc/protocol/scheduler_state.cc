@@ -50,6 +50,7 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
   }
   member_of_peer_[peer] = static_cast<uint32_t>(members_.size());
   members_.push_back({.peer = peer, .node = join.self, .last_heard_us = now});
+  if (refusal_deadline_us_ != kNever) refusal_deadline_us_ = now + options_.refusal_patience_us;
   actions.emplace_back(
       SendTo{peer, Heartbeat{}});  // else it would take a later end for that of an earlier job
   if (numbering_.complete()) measure_or_start(now, actions);
@@ -220,15 +221,30 @@ void SchedulerState::on_closed(PeerId peer, const Status& why, TimeUs /*now*/, S
   }
 }
 
-void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
-  if (phase_ == Phase::kJoining && now >= start_deadline_us_) {
-    std::vector<std::string> joined;
-    for (const Member& member : members_) joined.push_back(member.node.describe());
-    fail(deadline_exceeded("the job has not started within " + seconds(options_.start_timeout_us) + ": " +
-                           numbering_.missing() +
-                           " missing; joined: " + (joined.empty() ? "nobody" : enumerate(joined))),
-         actions);
+void SchedulerState::on_refused(const std::string& caller, const Status& why, TimeUs now) {
+  if (phase_ != Phase::kJoining) return;
+  refused_ = caller + " was refused: " + why.message();
+  if (options_.refusal_patience_us > 0 && refusal_deadline_us_ == kNever) {
+    refusal_deadline_us_ = now + options_.refusal_patience_us;
   }
+}
+
+TimeUs SchedulerState::join_deadline_us() const { return std::min(start_deadline_us_, refusal_deadline_us_); }
+
+void SchedulerState::fail_to_start(TimeUs now, SchedulerActions& actions) {
+  std::vector<std::string> joined;
+  for (const Member& member : members_) joined.push_back(member.node.describe());
+  const std::string missing = numbering_.missing() +
+                              " missing; joined: " + (joined.empty() ? "nobody" : enumerate(joined)) +
+                              (refused_.empty() ? "" : "; " + refused_);
+  if (now < start_deadline_us_) return fail(permission_denied("the job cannot start: " + missing), actions);
+  fail(deadline_exceeded("the job has not started within " + seconds(options_.start_timeout_us) + ": " +
+                         missing),
+       actions);
+}
+
+void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
+  if (phase_ == Phase::kJoining && now >= join_deadline_us()) fail_to_start(now, actions);
   if (phase_ == Phase::kMeasuring) {
     survey_->on_tick(now);
     go_on_measuring({}, actions);
@@ -266,7 +282,7 @@ void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
 }
 
 TimeUs SchedulerState::next_tick_us() const {
-  if (phase_ == Phase::kJoining) return start_deadline_us_;
+  if (phase_ == Phase::kJoining) return join_deadline_us();
   if (phase_ == Phase::kMeasuring) return survey_->next_tick_us();
   if (phase_ != Phase::kRunning) return kNever;
   TimeUs next = barriers_->next_tick_us();

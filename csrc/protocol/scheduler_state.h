@@ -40,7 +40,10 @@ using SchedulerActions = std::vector<SchedulerAction>;
 struct SchedulerOptions {
   uint32_t num_workers = 0;  // 0: as the first worker says
   uint32_t num_servers = 0;
-  TimeUs start_timeout_us = 0;   // all nodes must have joined so long after the start
+  TimeUs start_timeout_us = 0;  // all nodes must have joined so long after the start
+  // A job that still lacks nodes so long after a caller was refused, and after the last node came, ends: the caller
+  // will not come right by waiting. 0: callers with another secret are strangers, and change nothing.
+  TimeUs refusal_patience_us = 0;
   TimeUs timeout_us = 0;         // a node silent for so long is lost
   TimeUs op_timeout_us = 0;      // a barrier that lacks a rank for so long fails
   uint64_t partition_bytes = 0;  // 0: by PartitionRule
@@ -58,6 +61,9 @@ class SchedulerState {
   void on_message(PeerId peer, const Control& message, TimeUs now, SchedulerActions& actions);
   // The connection ended without ClosePeer. A node that has not left is lost.
   void on_closed(PeerId peer, const Status& why, TimeUs now, SchedulerActions& actions);
+  // A caller with another secret was turned away. While nodes are missing it is most likely one of them: see
+  // SchedulerOptions::refusal_patience_us.
+  void on_refused(const std::string& caller, const Status& why, TimeUs now);
   // Start deadline, silence, suspicions, barriers.
   void on_tick(TimeUs now, SchedulerActions& actions);
   TimeUs next_tick_us() const;
@@ -89,6 +95,8 @@ class SchedulerState {
   void on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions);
   bool has_left(const NodeInfo& node) const;
   void refuse(PeerId peer, const Status& why, SchedulerActions& actions);
+  TimeUs join_deadline_us() const;
+  void fail_to_start(TimeUs now, SchedulerActions& actions);
   void measure_or_start(TimeUs now, SchedulerActions& actions);
   void on_probe_answer(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
   // Carries out what the survey of network cards wants, and starts if it is over.
@@ -112,6 +120,8 @@ class SchedulerState {
 
   SchedulerOptions options_;
   TimeUs start_deadline_us_;
+  std::string refused_;  // the last caller that was, and why
+  TimeUs refusal_deadline_us_ = kNever;
   Phase phase_ = Phase::kJoining;
   Status failure_;
   uint32_t epoch_ = 0;

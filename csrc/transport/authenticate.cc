@@ -15,30 +15,36 @@ namespace byteps::transport {
 namespace {
 
 constexpr size_t kNonceBytes = 32;
-constexpr std::array<std::byte, 4> kProtocol{std::byte{'B'}, std::byte{'P'}, std::byte{'S'}, std::byte{1}};
+constexpr std::array<std::byte, 4> kProtocol{std::byte{'B'}, std::byte{'P'}, std::byte{'S'}, std::byte{2}};
 static_assert(kHelloBytes == kProtocol.size() + kNonceBytes);
+constexpr std::string_view kOtherSecretText = "byteps: refused: another secret.";
+static_assert(kOtherSecretText.size() == kVerdictBytes);
+
+constexpr std::string_view kOfSecret = "byteps secret";
+constexpr std::string_view kOfConnecting = "byteps connect";
+constexpr std::string_view kAcceptance = "byteps accept";
+constexpr std::string_view kOtherJob = "byteps other job";
 
 Bytes nonce_of(const Hello& hello) { return Bytes(hello).last(kNonceBytes); }
 
 void append(std::vector<std::byte>& text, Bytes part) { text.insert(text.end(), part.begin(), part.end()); }
 
-}  // namespace
-
-Proof compute_proof(Side side, const Credentials& credentials, const Hello& of_connecting,
-                    const Hello& of_accepting) {
-  std::vector<std::byte> text;
-  append(text, as_bytes(side == Side::kConnecting ? "byteps connect" : "byteps accept"));
-  append(text, as_bytes(credentials.job_id));
-  append(text, nonce_of(of_connecting));
-  append(text, nonce_of(of_accepting));
-  Proof proof;
-  const unsigned char* done =
-      HMAC(EVP_sha256(), credentials.secret.data(), static_cast<int>(credentials.secret.size()),
-           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-           reinterpret_cast<unsigned char*>(proof.data()), nullptr);
-  BPS_CHECK(done != nullptr) << "HMAC-SHA256 failed";
-  return proof;
+// In constant time.
+bool equal(Bytes one, Bytes other) {
+  return one.size() == other.size() && CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
 }
+
+std::string advice(const Credentials& credentials) {
+  return credentials.loopback_only
+             ? "no BYTEPS_SECRET_FILE is set, so each user has a secret of its own, in its home folder: is "
+               "it a "
+               "process of another user, with another HOME, or of a job that has a secret?"
+             : "check that BYTEPS_SECRET_FILE (or BYTEPS_SECRET) holds the same on every machine, or start "
+               "all with "
+               "bpslaunch";
+}
+
+}  // namespace
 
 Handshake::Handshake(Side side, const Credentials& credentials) : side_(side), credentials_(credentials) {
   std::copy(kProtocol.begin(), kProtocol.end(), hello_.begin());
@@ -47,30 +53,83 @@ Handshake::Handshake(Side side, const Credentials& credentials) : side_(side), c
   }
 }
 
+bool Handshake::is_hello(const Hello& other) {
+  return std::equal(kProtocol.begin(), kProtocol.end() - 1, other.begin());
+}
+
 Status Handshake::on_hello(const Hello& other) {
-  if (!std::equal(kProtocol.begin(), kProtocol.end() - 1, other.begin())) {
-    return data_loss("handshake: the other side does not speak byteps' protocol");
-  }
+  if (!is_hello(other)) return data_loss("handshake: the other side does not speak byteps' protocol");
   if (other[3] != kProtocol[3]) {
-    return data_loss("handshake: protocol version " + std::to_string(std::to_integer<int>(other[3])) +
-                     ", expected " + std::to_string(std::to_integer<int>(kProtocol[3])) +
+    return data_loss("handshake: the other side has protocol version " +
+                     std::to_string(std::to_integer<int>(other[3])) + ", expected " +
+                     std::to_string(std::to_integer<int>(kProtocol[3])) +
                      ": install the same release of byteps on every machine");
   }
   other_ = other;
   return Status::ok();
 }
 
-Proof Handshake::proof() const { return proof_of(side_); }
-
-Status Handshake::verify(const Proof& other) const {
-  const Proof expected = proof_of(side_ == Side::kConnecting ? Side::kAccepting : Side::kConnecting);
-  if (CRYPTO_memcmp(expected.data(), other.data(), kProofBytes) == 0) return Status::ok();
-  return permission_denied("handshake: the other side has another secret or belongs to another job");
+Claim Handshake::claim() const {
+  Claim claim;
+  const auto rest = std::ranges::copy(mac(kOfSecret), claim.begin()).out;
+  std::ranges::copy(mac(kOfConnecting, credentials_.job_id), rest);
+  return claim;
 }
 
-Proof Handshake::proof_of(Side side) const {
+Judgement Handshake::judge(const Claim& claim) const {
+  const Claim expected = this->claim();
+  constexpr size_t kHalf = kClaimBytes / 2;
+  if (!equal(Bytes(claim).first(kHalf), Bytes(expected).first(kHalf))) return Judgement::kOtherSecret;
+  return equal(claim, expected) ? Judgement::kAccepted : Judgement::kOtherJob;
+}
+
+Verdict Handshake::verdict(Judgement judgement) const {
+  switch (judgement) {
+    case Judgement::kAccepted: return mac(kAcceptance, credentials_.job_id);
+    case Judgement::kOtherJob: return mac(kOtherJob);
+    case Judgement::kOtherSecret: break;
+  }
+  Verdict text;
+  std::ranges::copy(as_bytes(kOtherSecretText), text.begin());
+  return text;
+}
+
+Status Handshake::check_verdict(const Verdict& verdict) const {
+  if (equal(verdict, this->verdict(Judgement::kAccepted))) return Status::ok();
+  if (equal(verdict, this->verdict(Judgement::kOtherJob))) {
+    return permission_denied(
+        "handshake: refused by the other side: it knows the secret, but has another job id than \"" +
+        credentials_.job_id + "\": check BYTEPS_JOB_ID, and that no other job has its port");
+  }
+  if (equal(verdict, this->verdict(Judgement::kOtherSecret))) {
+    return permission_denied("handshake: refused by the other side: it has another secret: " +
+                             advice(credentials_));
+  }
+  return permission_denied("handshake: the other side did not prove that it knows the secret: " +
+                           advice(credentials_));
+}
+
+Status Handshake::explain(Judgement judgement) const {
+  if (judgement == Judgement::kAccepted) return Status::ok();
+  if (judgement == Judgement::kOtherJob)
+    return permission_denied("it knows the secret, but has another job id");
+  return permission_denied("it has another secret: " + advice(credentials_));
+}
+
+Verdict Handshake::mac(std::string_view label, std::string_view job_id) const {
   const bool connecting = side_ == Side::kConnecting;
-  return compute_proof(side, credentials_, connecting ? hello_ : other_, connecting ? other_ : hello_);
+  std::vector<std::byte> text;
+  append(text, as_bytes(label));
+  append(text, as_bytes(job_id));
+  append(text, nonce_of(connecting ? hello_ : other_));
+  append(text, nonce_of(connecting ? other_ : hello_));
+  Verdict mac;
+  const unsigned char* done =
+      HMAC(EVP_sha256(), credentials_.secret.data(), static_cast<int>(credentials_.secret.size()),
+           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+           reinterpret_cast<unsigned char*>(mac.data()), nullptr);
+  BPS_CHECK(done != nullptr) << "HMAC-SHA256 failed";
+  return mac;
 }
 
 }  // namespace byteps::transport

@@ -129,8 +129,12 @@ class Connection {
 
 class Listener {
  public:
-  virtual ~Listener() = default;               // stops listening; not from inside its on_accept
+  virtual ~Listener() = default;               // stops listening; not from inside its callbacks
   virtual const Address& address() const = 0;  // with the port the kernel chose
+  // From now on `on_refused` is told of callers that speak this protocol and have another secret. Loop thread.
+  virtual void tell_refused(UniqueFunction<void(const Address& caller, const Status& why)> on_refused) {
+    static_cast<void>(on_refused);
+  }
 };
 
 using AcceptCallback = UniqueFunction<void(std::unique_ptr<Connection>)>;
@@ -145,9 +149,9 @@ class Transport {
   // Accepts on `loop`. `on_accept` gets connections that have proved the job's secret; others are dropped.
   virtual Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
                                                    AcceptCallback on_accept) = 0;
-  // Connects and authenticates on `loop`; tries again while the address refuses, until `deadline_us` (shm: does not,
-  // as nobody knows a name that is still to come).
-  // kUnavailable: nobody there by then; kPermissionDenied: the other side has another secret or job.
+  // Connects and authenticates on `loop`; tries again while the address refuses or who is there hangs up before it has
+  // judged this side's proof, until `deadline_us` (shm: does not, as nobody knows a name that is still to come).
+  // kUnavailable: nobody there by then; kPermissionDenied: the other side has said that it has another secret or job.
   virtual void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
                        ConnectCallback on_done) = 0;
 };

@@ -76,13 +76,14 @@ def test_groups_in_one_store_do_not_meet() -> None:
     store = HashStore()
     pairs = [join_all(PrefixStore(name, store), 2) for name in ("a", "b")]
     assert [sums(jobs) for jobs in pairs] == [[3.0, 3.0]] * 2
-    assert len({job.environ["BYTEPS_SECRET"] for jobs in pairs for job in jobs}) == 2
+    assert len({job.environ["BYTEPS_JOB_ID"] for jobs in pairs for job in jobs}) == 2
     for jobs in pairs:
         leave_all(jobs)
 
 
-def test_a_secret_of_the_environment_stays_out_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BYTEPS_SECRET", "known to all ranks already")
+@pytest.mark.parametrize("secret", ["known to all ranks already", ""])  # without one: that of the user
+def test_no_secret_that_the_ranks_have_goes_to_the_store(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BYTEPS_SECRET", secret)
     store = HashStore()
     jobs = join_all(store, 2)
     assert sums(jobs) == [3.0, 3.0]

@@ -159,6 +159,63 @@ def test_roles_of_byteps_started_by_hand(program: Path) -> None:
     expect_ranks(4, *workers, *others)
 
 
+# What is to be imported may be where only root can read.
+BECOME = """
+import os, numpy, byteps
+from byteps import _core
+byteps.init, byteps.push_pull
+os.setuid(int(os.environ["TEST_UID"]))
+"""
+TORCHRUN = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "0"}
+SRUN = {
+    **{"SLURM_JOB_ID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost"},
+    **{"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"},
+}
+BY_HAND = {
+    **{"DMLC_NUM_WORKER": "2", "BYTEPS_HOST_SCHEDULER": "1", "DMLC_PS_ROOT_URI": "127.0.0.1"},
+    "DMLC_PS_ROOT_PORT": "0",
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.parametrize(
+    ("job", "rank_names"),
+    [
+        (TORCHRUN, ("RANK", "LOCAL_RANK")),
+        (MPIRUN, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")),
+        (SRUN, ("SLURM_PROCID", "SLURM_LOCALID")),
+        (BY_HAND, ("DMLC_WORKER_ID",)),
+    ],
+)
+def test_another_user_of_the_machine_cannot_join(
+    job: Mapping[str, str], rank_names: Sequence[str], tmp_path: Path
+) -> None:
+    """Nor with all that the environment says, and as the first one to come."""
+    path = tmp_path / "program.py"
+    path.write_text(BECOME + PROGRAM)
+    number = str(free_port())
+    env = {name: number if text == "0" else text for name, text in job.items()}
+    others_home = Path("/tmp") / f"byteps-test-{secrets.token_hex(8)}"  # that the other user can reach
+
+    def start_rank(rank: int, uid: int, home: Path) -> subprocess.Popen[str]:
+        own = {"TEST_UID": str(uid), "XDG_STATE_HOME": str(home)} | dict.fromkeys(rank_names, str(rank))
+        return start([sys.executable, path], {**env, **own})
+
+    first = start_rank(0, 0, tmp_path / "state")
+    stranger = start_rank(1, 65534, others_home)
+    try:
+        assert first.stderr is not None
+        assert any("did not prove the job's secret: it has another secret" in line for line in first.stderr)
+        expect_ranks(2, first, start_rank(1, 0, tmp_path / "state"))
+    finally:
+        stranger.kill()
+        codes, out, _ = finish(stranger)
+        shutil.rmtree(others_home, ignore_errors=True)
+    assert codes in ([-signal.SIGKILL], [1])
+    assert out == ""
+
+
 def test_ten_jobs_at_once(program: Path) -> None:
     jobs = [start([*BPSLAUNCH, "--nproc-per-node", "2", program]) for _ in range(10)]
     codes, out, err = finish(*jobs)

@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,11 @@ from byteps.errors import InvalidArgumentError, PeerLostError
 ADDRESS = "10.0.0.1"
 _LIMIT_S = 60.0
 GID = {"index": 3, "gid": "::ffff:10.0.0.1", "kind": "RoCE v2", "interface": "eth0"}
+
+
+@pytest.fixture(autouse=True)
+def a_home_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("byteps.config.folders_of_user", lambda _: (str(tmp_path / "byteps"),))
 
 
 def port(device: str = "mlx5_0", **changes: Any) -> dict[str, Any]:
@@ -290,7 +296,7 @@ def test_a_way_without_rdma_is_wrong_unless_there_is_none_to_use(
 
 def test_two_doctors_talk_by_tcp() -> None:
     config = Config.parse({"BYTEPS_TRANSPORT": "tcp", "BYTEPS_TIMEOUT_S": "30"})
-    listener = _core.PeerListener(_core.NodeConfig(**config.node_fields()), "127.0.0.1", 0)
+    listener = _core.PeerListener(config.to_node_config(), "127.0.0.1", 0)
     assert listener.why_no_rdma == "BYTEPS_TRANSPORT is tcp"
     tcp, by_rdma = peer.check(config, listener.address)
     assert (tcp.state, by_rdma.state) == ("ok", "note")
@@ -332,7 +338,7 @@ def test_listening_where_rdma_is_demanded_and_is_not_there_is_an_error(
 
 def test_waiting_for_peers_lets_other_threads_run() -> None:
     config = Config.parse({"BYTEPS_TRANSPORT": "tcp", "BYTEPS_TIMEOUT_S": "30"})
-    listener = _core.PeerListener(_core.NodeConfig(**config.node_fields()), "127.0.0.1", 0)
+    listener = _core.PeerListener(config.to_node_config(), "127.0.0.1", 0)
     checking = threading.Thread(target=peer.check, args=(config, listener.address))
     checking.start()
     assert "frames echoed" in listener.next(60.0)

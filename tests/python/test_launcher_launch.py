@@ -66,6 +66,13 @@ def test_each_worker_has_its_place_and_only_rank_0_the_socket() -> None:
     assert environments["r0"]["OMP_NUM_THREADS"] == environments["r1"]["OMP_NUM_THREADS"]
 
 
+def test_what_is_printed_of_a_job_has_no_secret() -> None:
+    described, options = job("--nproc-per-node", "2", "x")
+    machine = Machine((frozenset({0}),), 1)
+    shown = repr(described) + repr(list(commands_of(described, options, machine)))
+    assert described.env["BYTEPS_SECRET"] not in shown
+
+
 def test_two_jobs_share_neither_secret_nor_name() -> None:
     first, second = (told(bpslaunch("--", sys.executable, "-c", TELL))["r0"] for _ in range(2))
     for name in ("BYTEPS_SECRET", "BYTEPS_JOB_ID"):

@@ -6,10 +6,14 @@ import hashlib
 import hmac
 import os
 import random
+import resource
+import selectors
 import socket
 import struct
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 HELLO, PUSH_PULL, RESULT, FAILED, GOODBYE, PROBE = 1, 2, 3, 4, 5, 6
 JOIN, ROSTER, DECLARE, PLACED, REFUSED, BARRIER, BARRIER_DONE = 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47
@@ -18,7 +22,7 @@ PROBE_SETUP, PROBE_READY, PROBE_START, PROBE_DONE = 0x4E, 0x4F, 0x50, 0x51
 FLOAT32, SUM = 3, 1
 CLUSTER = 2  # level
 
-_GREETING = b"BPS\x01"
+_GREETING = b"BPS\x02"
 _MAGIC = b"BPF\x01"
 _VERSION = 4
 _PATIENCE_S = 20
@@ -37,12 +41,71 @@ def connect_with_secret(port: int, secret: str, job_id: str) -> socket.socket:
     assert other.startswith(_GREETING), other
 
     def proof(label: str) -> bytes:
-        text = label.encode() + job_id.encode() + nonce + other[4:]
-        return hmac.digest(secret.encode(), text, hashlib.sha256)
+        return hmac.digest(secret.encode(), label.encode() + nonce + other[4:], hashlib.sha256)
 
-    connection.sendall(proof("byteps connect"))
-    assert hmac.compare_digest(_receive(connection, 32), proof("byteps accept"))
+    connection.sendall(proof("byteps secret") + proof("byteps connect" + job_id))
+    verdict = _receive(connection, 32)
+    if not hmac.compare_digest(verdict, proof("byteps accept" + job_id)):
+        connection.close()
+        raise ConnectionError("another job" if verdict == proof("byteps other job") else verdict.decode())
     return connection
+
+
+def greet(connection: socket.socket) -> None:
+    """What everybody can say, and no more."""
+    connection.sendall(_GREETING + os.urandom(32))
+
+
+class Crowd:
+    """So many strangers at each port while the block runs: each says what everybody can say, and calls again whenever
+    it is turned away.
+    """
+
+    def __init__(self, ports: Sequence[int], count: int) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 200 + 2 * count * len(ports))), hard))
+        self._selector = selectors.DefaultSelector()
+        self._over = threading.Event()
+        self._turned_away = 0
+        for port in ports:
+            for _ in range(count):
+                self._call(port)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Crowd:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        assert self._turned_away > 0  # or there was room for all of them
+
+    def _call(self, port: int) -> None:
+        stranger = socket.socket()
+        stranger.setblocking(False)
+        stranger.connect_ex(("127.0.0.1", port))
+        self._selector.register(stranger, selectors.EVENT_WRITE, port)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            for key, events in self._selector.select(0.1):
+                stranger = cast(socket.socket, key.fileobj)
+                try:
+                    if events & selectors.EVENT_WRITE:
+                        greet(stranger)
+                        self._selector.modify(stranger, selectors.EVENT_READ, key.data)
+                        continue
+                    if stranger.recv(100):
+                        continue
+                except OSError:
+                    pass
+                self._turned_away += 1
+                self._selector.unregister(stranger)
+                stranger.close()
+                self._call(key.data)
 
 
 def frame(head: bytes, payload: bytes = b"") -> bytes:

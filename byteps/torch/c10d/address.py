@@ -12,7 +12,7 @@ from byteps import _core
 from byteps.config_reader import LOOPBACK
 from byteps.errors import InvalidArgumentError
 
-__all__ = ["listen", "reachable_host"]
+__all__ = ["is_literal_loopback", "listen", "reachable_host"]
 
 _BACKLOG = 1024  # a whole group may connect at once
 
@@ -36,7 +36,7 @@ def listen(host: str) -> socket.socket:
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        if not _is_literal_loopback(host):  # this machine's own name may mean a loopback address here, and here only
+        if not is_literal_loopback(host):  # this machine's own name may mean a loopback address here, and here only
             address = ("::" if family == socket.AF_INET6 else "0.0.0.0", 0)
         return socket.create_server(address, family=family, backlog=_BACKLOG)
     except OSError as error:
@@ -52,7 +52,7 @@ def _host_of(store: Store) -> str:
     return store.host if isinstance(store, TCPStore) else ""
 
 
-def _is_literal_loopback(host: str) -> bool:
+def is_literal_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -9,14 +9,14 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from byteps import runtime
 from byteps.config import Config, process_environment
 from byteps.errors import BytePSError, InvalidArgumentError
 from byteps.runtime import Job
-from byteps.torch.c10d.address import listen, reachable_host
+from byteps.torch.c10d.address import is_literal_loopback, listen, reachable_host
 from byteps.torch.c10d.launched import claim
 from byteps.torch.c10d.meeting import meet
 from byteps.torch.c10d.place import Place
@@ -43,7 +43,7 @@ class _Invitation:
     job_id: str = ""
     host: str = ""
     port: int = 0
-    secret: str = ""  # empty: the one in your environment
+    secret: str = field(default="", repr=False)  # empty: the one in your environment, or this user's
 
 
 def join_world(place: Place) -> tuple[Job, bool]:
@@ -109,11 +109,13 @@ class _Host:
         host = reachable_host(self._place.store, self._environ)
         self._listener = listen(host)
         given = self._environ.get("BYTEPS_SECRET") or self._environ.get("BYTEPS_SECRET_FILE")
+        # On one machine all have their user's own secret, and other users can read what the store has.
+        secret = "" if given or is_literal_loopback(host) else secrets.token_hex(32)
         return _Invitation(
             job_id=f"torch-{secrets.token_hex(8)}",
             host=host,
             port=self._listener.getsockname()[1],
-            secret="" if given else secrets.token_hex(32),
+            secret=secret,
         )
 
     def _as_environ(self, invitation: _Invitation, start_timeout_s: float) -> Environ:

@@ -15,6 +15,8 @@ namespace {
 // Between attempts. Short at first: at the start of a job the other side is late by milliseconds.
 constexpr TimeUs kFirstPauseUs = 5'000;
 constexpr TimeUs kLongestPauseUs = 500'000;
+// Who hung up during the handshake is there, and perhaps had too many callers at once.
+constexpr TimeUs kHungUpPauseUs = 50'000;
 
 // Errors that trying again does not cure; all others may be a peer or a network that is not up yet.
 bool is_permanent(int error_number) {
@@ -120,9 +122,10 @@ void Connector::fail(const Status& why) {
 
 void Connector::retry(const Status& why) {
   last_failure_ = why;
+  const bool was_there = handshake_.has_value();
   drop_socket();
-  next_attempt_ = loop_.run_at(now_us() + pause_us_, [this] { attempt(); });
-  pause_us_ = std::min(2 * pause_us_, kLongestPauseUs);
+  next_attempt_ = loop_.run_at(now_us() + (was_there ? kHungUpPauseUs : pause_us_), [this] { attempt(); });
+  if (!was_there) pause_us_ = std::min(2 * pause_us_, kLongestPauseUs);
 }
 
 void Connector::drop_socket() {

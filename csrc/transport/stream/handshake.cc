@@ -49,9 +49,9 @@ Result<SocketHandshake::Progress> SocketHandshake::advance(int fd) {
     if (!progress || *progress == Progress::kNeedsBytes) return progress;
     BPS_RETURN_IF_ERROR(on_hello(fd));
   }
-  const auto progress = receive(fd, kProofBytes);
+  const auto progress = receive(fd, side_ == Side::kAccepting ? kClaimBytes : kVerdictBytes);
   if (!progress || *progress == Progress::kNeedsBytes) return progress;
-  BPS_RETURN_IF_ERROR(on_proof(fd));
+  BPS_RETURN_IF_ERROR(side_ == Side::kAccepting ? on_claim(fd) : on_verdict());
   return Progress::kDone;
 }
 
@@ -67,13 +67,7 @@ Result<SocketHandshake::Progress> SocketHandshake::receive(int fd, size_t bytes)
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return Progress::kNeedsBytes;
     if (got < 0) return from_errno("handshake: receive", errno);
-    if (got == 0 && heard_ && side_ == Side::kConnecting) {
-      // It has seen this side's proof and hung up without a word: that is how a wrong proof is answered.
-      return permission_denied(
-          "handshake: refused by the other side: it has another secret or another job id: check "
-          "that BYTEPS_SECRET_FILE is the same everywhere, or start all with bpslaunch");
-    }
-    if (got == 0) return unavailable("handshake: closed by the other side");
+    if (got == 0) return unavailable("handshake: closed by the other side before its end");
     received_bytes_ += static_cast<size_t>(got);
   }
   received_bytes_ = 0;
@@ -101,18 +95,28 @@ ssize_t SocketHandshake::receive_some(int fd, std::span<std::byte> into) {
 }
 
 Status SocketHandshake::on_hello(int fd) {
-  BPS_RETURN_IF_ERROR(handshake_.on_hello(received_));
+  Hello other;
+  std::copy_n(received_.begin(), kHelloBytes, other.begin());
+  // Another version is told this one.
+  if (side_ == Side::kAccepting && Handshake::is_hello(other)) BPS_RETURN_IF_ERROR(greet(fd));
+  BPS_RETURN_IF_ERROR(handshake_.on_hello(other));
   heard_ = true;
-  if (side_ == Side::kAccepting) return greet(fd);
-  return send_all(fd, handshake_.proof(), gift_fd_);
+  if (side_ == Side::kAccepting) return Status::ok();
+  return send_all(fd, handshake_.claim(), gift_fd_);
 }
 
-Status SocketHandshake::on_proof(int fd) {
-  Proof proof;
-  std::copy_n(received_.begin(), kProofBytes, proof.begin());
-  BPS_RETURN_IF_ERROR(handshake_.verify(proof));
-  if (side_ == Side::kAccepting) return send_all(fd, handshake_.proof());
-  return Status::ok();
+Status SocketHandshake::on_claim(int fd) {
+  const Judgement judgement = handshake_.judge(received_);
+  const Status sent = send_all(fd, handshake_.verdict(judgement));
+  if (judgement == Judgement::kAccepted) return sent;
+  refused_ = judgement;
+  return handshake_.explain(judgement);
+}
+
+Status SocketHandshake::on_verdict() {
+  Verdict verdict;
+  std::copy_n(received_.begin(), kVerdictBytes, verdict.begin());
+  return handshake_.check_verdict(verdict);
 }
 
 }  // namespace byteps::transport

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <string_view>
 
 #include "base/log.h"
 #include "transport/stream/socket.h"
@@ -13,9 +15,9 @@ namespace byteps::transport {
 namespace {
 
 constexpr int kAcceptsPerEvent = 64;
-// When all places are taken, a connection that said nothing for so long loses its own to the next one. Ours
-// send their hello together with TCP's own handshake.
-constexpr TimeUs kSilenceUs = 250'000;
+// When all places are taken, a connection that has had so long for its handshake loses its own to the next one, and may
+// call again: strangers that fill all places again and again delay ours by a few of these.
+constexpr TimeUs kTurnUs = 50'000;
 constexpr TimeUs kOutOfResourcesPauseUs = 100'000;
 constexpr TimeUs kWarningPeriodUs = 10'000'000;
 
@@ -45,18 +47,26 @@ class StreamListener::Stranger final : private FdHandler {
         loop().run_at(came_us_ + patience_us, [this] { drop(deadline_exceeded("silent for too long")); });
     return loop().watch(fd_.get(), EPOLLIN, this);
   }
-  void drop(const Status& why) { listener_.on_dropped(self_, peer_, why); }
-  bool heard() const { return handshake_.heard(); }
+  void drop(const Status& why) {
+    listener_.on_dropped(self_, peer_, why, handshake_.refused() == Judgement::kOtherSecret);
+  }
+  // Goes on with the handshake; false: it is over, and this object gone.
+  bool go_on() {
+    const auto progress = handshake_.advance(fd_.get());
+    if (progress && *progress == SocketHandshake::Progress::kNeedsBytes) return true;
+    if (progress) {
+      loop().unwatch(fd_.get());
+      listener_.on_proved(self_, std::move(fd_), peer_, handshake_.take_gift());
+    } else {
+      drop(progress.status());
+    }
+    return false;
+  }
   TimeUs came_us() const { return came_us_; }
+  const std::string& host() const { return peer_.ip; }
 
  private:
-  void on_ready(uint32_t) override {
-    const auto progress = handshake_.advance(fd_.get());
-    if (!progress) return drop(progress.status());
-    if (*progress == SocketHandshake::Progress::kNeedsBytes) return;
-    loop().unwatch(fd_.get());
-    listener_.on_proved(self_, std::move(fd_), peer_, handshake_.take_gift());
-  }
+  void on_ready(uint32_t) override { go_on(); }
   EventLoop& loop() { return listener_.loop_; }
 
   StreamListener& listener_;
@@ -113,19 +123,25 @@ void StreamListener::accept_one(int fd) {
 // False: no place is free, and resume() will be called when one may be.
 bool StreamListener::make_room() {
   if (static_cast<int>(strangers_.size()) < kind_->options().max_unproved_connections) return true;
-  const auto silent =
-      std::find_if(strangers_.begin(), strangers_.end(), [](const auto& each) { return !each->heard(); });
-  if (silent == strangers_.end()) {
-    pause_until(kNever);
+  const auto victim = oldest_of_busiest_host();
+  const TimeUs turn_ends_us = (*victim)->came_us() + kTurnUs;
+  if (now_us() < turn_ends_us) {
+    pause_until(turn_ends_us);
     return false;
   }
-  const TimeUs patience_ends_us = (*silent)->came_us() + kSilenceUs;
-  if (now_us() < patience_ends_us) {
-    pause_until(patience_ends_us);
-    return false;
-  }
-  (*silent)->drop(unavailable("silent while others wait"));
+  // Its words may have come while this loop was busy.
+  if ((*victim)->go_on()) (*victim)->drop(unavailable("slow while others wait"));
   return true;
+}
+
+// One host that fills all places then fills its own only.
+StreamListener::Strangers::iterator StreamListener::oldest_of_busiest_host() {
+  std::map<std::string_view, int> counts;
+  for (const auto& each : strangers_) ++counts[each->host()];
+  const auto busiest = std::max_element(counts.begin(), counts.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+  return std::find_if(strangers_.begin(), strangers_.end(),
+                      [&](const auto& each) { return each->host() == busiest->first; });
 }
 
 void StreamListener::pause_until(TimeUs at_us) {
@@ -153,11 +169,13 @@ void StreamListener::on_proved(Strangers::iterator who, UniqueFd fd, const Addre
   on_accept_(std::move(*connection));
 }
 
-void StreamListener::on_dropped(Strangers::iterator who, const Address& peer, const Status& why) {
+void StreamListener::on_dropped(Strangers::iterator who, const Address& peer, const Status& why,
+                                bool has_other_secret) {
   const std::unique_ptr<Stranger> caller = std::move(*who);
   strangers_.erase(who);
   warn("dropped " + peer.to_string() + ", which did not prove the job's secret: " + why.message());
   resume();
+  if (has_other_secret && on_refused_) on_refused_(peer, why);
 }
 
 // One line per period: who scans ports shall not fill the disk.

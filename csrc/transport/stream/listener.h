@@ -18,6 +18,9 @@ class StreamListener final : public Listener, private FdHandler {
   ~StreamListener() override;
   Status open();
   const Address& address() const override { return address_; }
+  void tell_refused(UniqueFunction<void(const Address&, const Status&)> on_refused) override {
+    on_refused_ = std::move(on_refused);
+  }
 
  private:
   // An accepted connection during its handshake.
@@ -27,10 +30,11 @@ class StreamListener final : public Listener, private FdHandler {
   void on_ready(uint32_t epoll_events) override;
   void accept_one(int fd);
   bool make_room();
+  Strangers::iterator oldest_of_busiest_host();
   void pause_until(TimeUs at_us);
   void resume();
   void on_proved(Strangers::iterator who, UniqueFd fd, const Address& peer, UniqueFd gift);
-  void on_dropped(Strangers::iterator who, const Address& peer, const Status& why);
+  void on_dropped(Strangers::iterator who, const Address& peer, const Status& why, bool has_other_secret);
   void warn(const std::string& what);
 
   EventLoop& loop_;
@@ -38,6 +42,7 @@ class StreamListener final : public Listener, private FdHandler {
   const UniqueFd fd_;
   const Address address_;
   AcceptCallback on_accept_;
+  UniqueFunction<void(const Address&, const Status&)> on_refused_;
   Strangers strangers_;  // oldest first
   bool watching_ = false;
   EventLoop::TimerId resume_timer_ = 0;

@@ -11,9 +11,9 @@ namespace byteps::transport {
 
 struct StreamOptions {
   Credentials credentials = {};
-  double handshake_timeout_s = 5.0;  // an accepted connection that has not proved itself by then is dropped
+  double handshake_timeout_s = 30.0;  // an accepted connection that has not proved itself by then is dropped
   size_t max_payload_bytes = 1ull << 30;  // a longer frame closes the connection before anything is allocated
-  int max_unproved_connections = 64;      // at a time; further ones wait in the kernel or replace silent ones
+  int max_unproved_connections = 128;  // at a time; further ones replace them, after a moment in the kernel
 };
 
 // One transport's part of connecting and accepting. Any thread; outlives the transport with connections under way.

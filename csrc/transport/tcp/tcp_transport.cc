@@ -45,10 +45,12 @@ class TcpTransport final : public Transport {
   const std::shared_ptr<const TcpKind> kind_;
 };
 
-// Anybody who can reach the address could take part in a job without a secret.
+// Anybody who can reach the address could take part in a job without a secret; on this machine all its users can.
 Status TcpTransport::check_allowed(const Address& address) const {
   if (address.is_unix()) return invalid_argument("tcp: " + address.to_string() + " is no IP address");
-  if (!kind_->options().credentials.secret.empty() || address.is_loopback()) return Status::ok();
+  const Credentials& credentials = kind_->options().credentials;
+  if (credentials.secret.empty()) return permission_denied("tcp: " + address.to_string() + ": no secret");
+  if (!credentials.loopback_only || address.is_loopback()) return Status::ok();
   return permission_denied("tcp: " + address.to_string() +
                            " is not a loopback address, and the job has no secret: set "
                            "BYTEPS_SECRET_FILE to the same file on every machine, or start with bpslaunch");

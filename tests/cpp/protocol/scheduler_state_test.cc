@@ -39,6 +39,44 @@ TEST_F(SchedulerStateTest, StartDeadlineSaysWhoIsMissingAndWhoIsThere) {
   EXPECT_EQ(state_.failure().code(), StatusCode::kDeadlineExceeded);
 }
 
+TEST_F(SchedulerStateTest, ARefusedCallerIsNamedAtTheDeadline) {
+  state_.on_refused("10.0.0.2", permission_denied("it has another secret"), 5);
+  EXPECT_EQ(state_.next_tick_us(), kStartUs);
+  tick(kStartUs);
+  EXPECT_EQ(
+      state_.failure().message(),
+      "the job has not started within 30 s: 2 workers and 1 server missing; joined: nobody; 10.0.0.2 was "
+      "refused: it has another secret");
+}
+
+TEST(SchedulerStateRefusals, EndAJobThatStaysIncomplete) {
+  SchedulerState state({.num_workers = 2, .start_timeout_us = kStartUs, .refusal_patience_us = 1000}, 0);
+  SchedulerActions actions;
+  state.on_refused("10.0.0.2", permission_denied("it has another secret"), 500);
+  state.on_refused("10.0.0.2", permission_denied("it has another secret"), 1400);
+  EXPECT_EQ(state.next_tick_us(), 1500);
+  state.on_message(1, join_of(Role::kWorker, 0), 1490, actions);  // others are only late
+  EXPECT_EQ(state.next_tick_us(), 2490);
+  state.on_tick(2489, actions);
+  EXPECT_EQ(state.phase(), Phase::kJoining);
+  state.on_tick(2490, actions);
+  EXPECT_EQ(state.failure().code(), StatusCode::kPermissionDenied);
+  EXPECT_EQ(
+      state.failure().message(),
+      "the job cannot start: rank 1 missing; joined: rank 0 (host h, pid 100); 10.0.0.2 was refused: it has "
+      "another secret");
+}
+
+TEST(SchedulerStateRefusals, AreNothingToAJobThatRuns) {
+  SchedulerState state({.num_workers = 1, .start_timeout_us = kStartUs, .refusal_patience_us = 1000}, 0);
+  SchedulerActions actions;
+  state.on_refused("10.0.0.2", permission_denied("it has another secret"), 500);
+  state.on_message(1, join_of(Role::kWorker, 0), 501, actions);
+  state.on_refused("10.0.0.2", permission_denied("it has another secret"), 502);
+  state.on_message(1, Heartbeat{}, 100'000, actions);
+  EXPECT_EQ(state.phase(), Phase::kRunning);
+}
+
 TEST_F(SchedulerStateTest, WhoDoesNotFitFailsTheJobAtOnce) {
   receive(0, join_of(Role::kWorker, 0, "a"));
   receive(1, join_of(Role::kWorker, 0, "b"));

@@ -1,7 +1,10 @@
 #include "transport/authenticate.h"
 
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 
+#include <algorithm>
 #include <string>
 
 namespace byteps::transport {
@@ -9,32 +12,16 @@ namespace {
 
 const Credentials kCredentials{"a secret", "job 7"};
 
-std::string hex(Bytes bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) {
-    for (const int digit : {std::to_integer<int>(byte >> 4), std::to_integer<int>(byte & std::byte{15})}) {
-      text += "0123456789abcdef"[digit];
-    }
-  }
-  return text;
+// As docs/wire-format.md has it.
+std::string mac(const std::string& secret, const std::string& text) {
+  std::string digest(32, '\0');
+  HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+       reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+       reinterpret_cast<unsigned char*>(digest.data()), nullptr);
+  return digest;
 }
 
-Hello hello_with_nonce_from(int first) {
-  Hello hello{std::byte{'B'}, std::byte{'P'}, std::byte{'S'}, std::byte{1}};
-  for (int i = 0; i < 32; ++i) hello[4 + i] = static_cast<std::byte>(first + i);
-  return hello;
-}
-
-// Computed with Python: hmac.new(b"a secret", b"byteps connect" + b"job 7" + bytes(range(32)) +
-// bytes(range(100, 132)), "sha256"), and the same with b"byteps accept".
-TEST(Authenticate, ProofsAreTheDocumentedHmac) {
-  const Hello connecting = hello_with_nonce_from(0);
-  const Hello accepting = hello_with_nonce_from(100);
-  EXPECT_EQ(hex(compute_proof(Side::kConnecting, kCredentials, connecting, accepting)),
-            "9c2c8ccb714ea067875a38a0b7184711a9bd31a6832f0d620d22bf0a899e08ac");
-  EXPECT_EQ(hex(compute_proof(Side::kAccepting, kCredentials, connecting, accepting)),
-            "bb4559cbaa4668f7e1da15685f598142c181ec1866f864051eb9c1f623a41875");
-}
+std::string text_of(Bytes bytes) { return std::string(as_text(bytes)); }
 
 struct Both {
   Both(const Credentials& of_connecting, const Credentials& of_accepting)
@@ -42,53 +29,100 @@ struct Both {
     EXPECT_TRUE(connecting.on_hello(accepting.hello()).is_ok());
     EXPECT_TRUE(accepting.on_hello(connecting.hello()).is_ok());
   }
+  Judgement judgement() const { return accepting.judge(connecting.claim()); }
+  Status outcome() const { return connecting.check_verdict(accepting.verdict(judgement())); }
+
   Handshake connecting;
   Handshake accepting;
 };
+
+TEST(Authenticate, ClaimsAndVerdictsAreTheDocumentedHmacs) {
+  const Both both(kCredentials, kCredentials);
+  const std::string nonces =
+      text_of(both.connecting.hello()).substr(4) + text_of(both.accepting.hello()).substr(4);
+  EXPECT_EQ(text_of(both.connecting.claim()),
+            mac("a secret", "byteps secret" + nonces) + mac("a secret", "byteps connectjob 7" + nonces));
+  const auto verdict = [&](Judgement judgement) { return text_of(both.accepting.verdict(judgement)); };
+  EXPECT_EQ(verdict(Judgement::kAccepted), mac("a secret", "byteps acceptjob 7" + nonces));
+  EXPECT_EQ(verdict(Judgement::kOtherJob), mac("a secret", "byteps other job" + nonces));
+  EXPECT_EQ(verdict(Judgement::kOtherSecret), "byteps: refused: another secret.");
+}
 
 TEST(Authenticate, SidesWithTheSameCredentialsAcceptEachOther) {
   for (const Credentials& credentials :
        {kCredentials, Credentials{"", "job"}, Credentials{std::string(1000, 'x'), ""}}) {
     const Both both(credentials, credentials);
-    EXPECT_TRUE(both.accepting.verify(both.connecting.proof()).is_ok());
-    EXPECT_TRUE(both.connecting.verify(both.accepting.proof()).is_ok());
+    EXPECT_EQ(both.judgement(), Judgement::kAccepted);
+    EXPECT_TRUE(both.outcome().is_ok()) << both.outcome();
   }
 }
 
-TEST(Authenticate, AnotherSecretOrJobIsRefusedByBothSides) {
-  for (const Credentials& other :
-       {Credentials{"b secret", "job 7"}, Credentials{"a secret", "job 8"}, Credentials{"", "job 7"},
-        Credentials{"a secret", ""}, Credentials{"a secret\0", "job 7"}}) {
-    if (other.secret == kCredentials.secret && other.job_id == kCredentials.job_id) continue;
+TEST(Authenticate, AnotherSecretIsRefusedAndNothingOfTheOwnOneIsTold) {
+  for (const Credentials& other : {Credentials{"b secret", "job 7"}, Credentials{"", "job 7"}}) {
     const Both both(kCredentials, other);
-    EXPECT_EQ(both.accepting.verify(both.connecting.proof()).code(), StatusCode::kPermissionDenied);
-    EXPECT_EQ(both.connecting.verify(both.accepting.proof()).code(), StatusCode::kPermissionDenied);
+    EXPECT_EQ(both.judgement(), Judgement::kOtherSecret);
+    EXPECT_EQ(both.accepting.explain(both.judgement()).code(), StatusCode::kPermissionDenied);
+    EXPECT_EQ(both.outcome().code(), StatusCode::kPermissionDenied);
+    EXPECT_NE(both.outcome().message().find("it has another secret"), std::string::npos) << both.outcome();
+    EXPECT_EQ(both.accepting.verdict(both.judgement()),
+              Both(kCredentials, kCredentials).accepting.verdict(both.judgement()));
+  }
+}
+
+TEST(Authenticate, AnotherJobIsToldFromAnotherSecret) {
+  for (const Credentials& other : {Credentials{"a secret", "job 8"}, Credentials{"a secret", ""}}) {
+    const Both both(kCredentials, other);
+    EXPECT_EQ(both.judgement(), Judgement::kOtherJob);
+    EXPECT_EQ(both.outcome().code(), StatusCode::kPermissionDenied);
+    EXPECT_NE(both.outcome().message().find("another job id than \"job 7\""), std::string::npos)
+        << both.outcome();
+  }
+}
+
+// A verdict of somebody who does not know the secret is none.
+TEST(Authenticate, AnInventedVerdictIsNoAcceptance) {
+  const Both both(kCredentials, kCredentials);
+  for (const Verdict& verdict :
+       {Verdict{}, Both(kCredentials, {"b", "job 7"}).accepting.verdict(Judgement::kAccepted)}) {
+    EXPECT_EQ(both.connecting.check_verdict(verdict).code(), StatusCode::kPermissionDenied);
   }
 }
 
 TEST(Authenticate, AReflectedProofIsRefused) {
   const Both both(kCredentials, kCredentials);
-  EXPECT_FALSE(both.accepting.verify(both.accepting.proof()).is_ok());
-  EXPECT_FALSE(both.connecting.verify(both.connecting.proof()).is_ok());
+  const Claim claim = both.connecting.claim();
+  for (const size_t from : {size_t{0}, kVerdictBytes}) {
+    Verdict half;
+    std::copy_n(claim.begin() + from, kVerdictBytes, half.begin());
+    EXPECT_FALSE(both.connecting.check_verdict(half).is_ok());
+  }
   // Also by who answers with the hello it was sent.
   Handshake mirrored(Side::kConnecting, kCredentials);
   ASSERT_TRUE(mirrored.on_hello(mirrored.hello()).is_ok());
-  EXPECT_FALSE(mirrored.verify(mirrored.proof()).is_ok());
+  Verdict half;
+  std::copy_n(mirrored.claim().begin() + kVerdictBytes, kVerdictBytes, half.begin());
+  EXPECT_FALSE(mirrored.check_verdict(half).is_ok());
 }
 
-TEST(Authenticate, AProofIsGoodForOneHandshake) {
+TEST(Authenticate, AClaimIsGoodForOneHandshake) {
   const Both first(kCredentials, kCredentials);
   const Both second(kCredentials, kCredentials);
   EXPECT_NE(first.connecting.hello(), second.connecting.hello());
-  EXPECT_FALSE(second.accepting.verify(first.connecting.proof()).is_ok());
+  EXPECT_EQ(second.accepting.judge(first.connecting.claim()), Judgement::kOtherSecret);
+  EXPECT_FALSE(second.connecting.check_verdict(first.accepting.verdict(Judgement::kAccepted)).is_ok());
 }
 
-TEST(Authenticate, EveryBitOfAProofCounts) {
+TEST(Authenticate, EveryBitOfAClaimAndOfAVerdictCounts) {
   const Both both(kCredentials, kCredentials);
-  for (size_t bit = 0; bit < 8 * kProofBytes; ++bit) {
-    Proof proof = both.connecting.proof();
-    proof[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-    EXPECT_FALSE(both.accepting.verify(proof).is_ok()) << bit;
+  for (size_t bit = 0; bit < 8 * kClaimBytes; ++bit) {
+    Claim claim = both.connecting.claim();
+    claim[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_NE(both.accepting.judge(claim), Judgement::kAccepted) << bit;
+  }
+  for (size_t bit = 0; bit < 8 * kVerdictBytes; ++bit) {
+    Verdict verdict = both.accepting.verdict(Judgement::kAccepted);
+    verdict[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_FALSE(both.connecting.check_verdict(verdict).is_ok()) << bit;
   }
 }
 
@@ -97,13 +131,14 @@ TEST(Authenticate, StrangersAndOtherVersionsAreToldApart) {
   Hello http{};
   const std::string_view request = "GET / HTTP/1.1\r\nHost: 127.0.0.1:9000\r\n";
   std::copy_n(as_bytes(request).begin(), http.size(), http.begin());
-  const Status stranger = handshake.on_hello(http);
-  EXPECT_EQ(stranger.code(), StatusCode::kDataLoss);
-  Hello newer = hello_with_nonce_from(0);
-  newer[3] = std::byte{2};
+  EXPECT_EQ(handshake.on_hello(http).code(), StatusCode::kDataLoss);
+  EXPECT_FALSE(Handshake::is_hello(http));
+  Hello newer = Handshake(Side::kConnecting, kCredentials).hello();
+  newer[3] = std::byte{3};
   const Status other_version = handshake.on_hello(newer);
+  EXPECT_TRUE(Handshake::is_hello(newer));
   EXPECT_EQ(other_version.code(), StatusCode::kDataLoss);
-  EXPECT_NE(other_version.message().find("version 2"), std::string::npos) << other_version;
+  EXPECT_NE(other_version.message().find("version 3, expected 2"), std::string::npos) << other_version;
 }
 
 }  // namespace

@@ -37,9 +37,9 @@ class RawLender {
   bool authenticate(int gift_fd, const Credentials& credentials = test_credentials()) {
     Handshake handshake(Side::kConnecting, credentials);
     Hello hello;
-    Proof proof;
+    Verdict verdict;
     if (!send(handshake.hello()) || !receive(hello) || !handshake.on_hello(hello)) return false;
-    return send(handshake.proof(), gift_fd) && receive(proof) && handshake.verify(proof).is_ok();
+    return send(handshake.claim(), gift_fd) && receive(verdict) && handshake.check_verdict(verdict).is_ok();
   }
   bool send(Bytes bytes, int gift_fd = -1) {
     iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
