@@ -64,7 +64,10 @@ std::string listen_address(const std::string& interface, const std::string& node
   config.interface = interface;
   config.node_host = node_host;
   config.scheduler_host = scheduler_host;
-  return value_or_throw(node::own_address(config));
+  std::vector<transport::Address> scheduler;
+  if (interface.empty() && node_host.empty())
+    scheduler = value_or_throw(transport::resolve(scheduler_host, 1));
+  return value_or_throw(node::own_address(config, scheduler));
 }
 
 py::tuple network_interface(const std::string& address) {

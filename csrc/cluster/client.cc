@@ -10,7 +10,10 @@ namespace {
 // With several candidate ports, how long one that does not answer is tried before the next.
 constexpr TimeUs kCandidatePatienceUs = 500'000;
 constexpr TimeUs kCandidatePauseUs = 50'000;
+// The scheduler of an earlier job, with another secret or job id, may still be there, and go soon.
 constexpr TimeUs kRefusalPatienceUs = 1'000'000;
+// With several candidates strangers may live at some of them, and this job's scheduler may be late.
+constexpr TimeUs kStrangersPatienceUs = 20'000'000;
 // The scheduler reports who is missing at the start deadline; a node waits a little longer for that report.
 constexpr TimeUs kReportUs = 3'000'000;
 
@@ -48,20 +51,14 @@ Client::~Client() {
 }
 
 void Client::join(protocol::Join join) {
-  // Resolved on the caller's thread: the resolver blocks.
-  Status unresolved;
-  for (const int port : options_.scheduler_ports) {
-    auto addresses = transport::resolve(options_.scheduler_host, static_cast<uint16_t>(port));
-    if (!addresses) {
-      unresolved = addresses.status();
-      break;
+  loop_.post([this, join = std::move(join)]() mutable {
+    for (const int port : options_.scheduler_ports) {
+      for (const transport::Address& address : options_.scheduler_addresses) {
+        candidates_.push_back({address.ip, static_cast<uint16_t>(port)});
+      }
     }
-    candidates_.insert(candidates_.end(), addresses->begin(), addresses->end());
-  }
-  loop_.post([this, join = std::move(join), unresolved]() mutable {
     join_ = std::move(join);
     timer_.update();
-    if (!unresolved) return fail_to_connect(unresolved);
     try_connect(0);
   });
 }
@@ -84,18 +81,22 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
     return carry_out(actions);
   }
   const TimeUs now = now_us();
+  const bool is_last = (attempt + 1) % candidates_.size() == 0;
   if (connection.status().code() == StatusCode::kPermissionDenied) {
     if (refusal_.is_ok()) first_refusal_us_ = now;
     refusal_ = connection.status();
+    last_refused_ = attempt;
+  } else if (candidates_.size() > 1 && is_last && last_refused_ + candidates_.size() <= attempt) {
+    refusal_ = Status::ok();  // nobody has refused this node for a whole round: whoever did is gone
   }
-  // A scheduler of an earlier job that hangs up as it ends looks like one that refuses.
-  const bool may_be_ending = !refusal_.is_ok() && now < first_refusal_us_ + kRefusalPatienceUs;
-  if ((candidates_.size() == 1 && !may_be_ending) || now >= options_.start_deadline_us) {
-    return fail_to_connect(refusal_.is_ok() ? connection.status() : refusal_);
+  const bool is_refused = !refusal_.is_ok();
+  const TimeUs patience_us = candidates_.size() == 1 ? kRefusalPatienceUs : kStrangersPatienceUs;
+  const bool goes_on = is_refused ? now < first_refusal_us_ + patience_us
+                                  : candidates_.size() > 1;  // one alone was waited for
+  if (!goes_on || now >= options_.start_deadline_us) {
+    return fail_to_connect(is_refused ? refusal_ : connection.status());
   }
-  // Another candidate may be the one: strangers may live at some of them.
-  const bool round_over = (attempt + 1) % candidates_.size() == 0;
-  if (!round_over) return try_connect(attempt + 1);
+  if (!is_last) return try_connect(attempt + 1);
   loop_.run_at(now_us() + kCandidatePauseUs, [this, attempt] { try_connect(attempt + 1); });
 }
 
@@ -103,6 +104,7 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
 void Client::connect_again(const Status& why) {
   first_refusal_us_ = now_us();  // it was no stranger just now
   refusal_ = why;
+  last_refused_ = 0;
   if (channel_) {
     channel_->close();
     loop_.post([doomed = std::move(channel_)] {});

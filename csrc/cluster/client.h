@@ -31,7 +31,8 @@ class ClientEvents {
 };
 
 struct ClientOptions {
-  std::string scheduler_host;        // name or address
+  std::string scheduler_host;                           // name or address, for messages
+  std::vector<transport::Address> scheduler_addresses;  // what that stands for; their ports do not count
   std::vector<int> scheduler_ports;  // looked at in this order, again and again until the deadline
   bool hosted_by_rank_0 = false;
   TimeUs start_deadline_us = 0;  // of the connection; the scheduler's report may come a little later
@@ -71,7 +72,8 @@ class Client final : public ControlEvents {
   protocol::Membership membership_;
   transport::LazyTimer timer_;
   std::vector<transport::Address> candidates_;
-  Status refusal_;  // not ok: somebody answered there, but not for this job
+  Status refusal_;           // not ok: somebody answered there, but not for this job
+  size_t last_refused_ = 0;  // attempt
   TimeUs first_refusal_us_ = 0;
   protocol::Join join_;
   std::unique_ptr<ControlChannel> channel_;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/log.h"
 #include "transport/address.h"
 
 namespace byteps::node {
@@ -20,6 +21,11 @@ using transport::Address;
 // Stands for "anywhere outside": an address that nobody has (RFC 5737); nothing is sent to it.
 const Address kOutside{"192.0.2.1", 9};
 
+// Between two look-ups of a name, and when the wait for it is worth a word.
+constexpr TimeUs kLookUpPauseUs = 1'000'000;
+constexpr TimeUs kFirstWordUs = 5'000'000;
+constexpr TimeUs kNextWordUs = 30'000'000;
+
 std::string link_target(const char* path) {
   std::array<char, 64> text{};
   const ssize_t length = readlink(path, text.data(), text.size());
@@ -29,12 +35,10 @@ std::string link_target(const char* path) {
 // "localhost", "127.0.0.1", "::1": meant as this machine only. A host's own name that resolves to 127.0.1.1 is not.
 bool means_loopback(const std::string& host) { return host == "localhost" || Address{host, 0}.is_loopback(); }
 
-// Where config.scheduler_host can be reached from outside, if the resolver knows.
-Result<std::vector<Address>> outside_addresses(const std::string& host) {
-  auto addresses = transport::resolve(host, 1);
-  if (!addresses) return addresses.status();
+// Those that can be reached from other machines.
+std::vector<Address> outside_addresses(const std::vector<Address>& addresses) {
   std::vector<Address> outside;
-  std::copy_if(addresses->begin(), addresses->end(), std::back_inserter(outside),
+  std::copy_if(addresses.begin(), addresses.end(), std::back_inserter(outside),
                [](const Address& address) { return !address.is_loopback(); });
   return outside;
 }
@@ -84,21 +88,36 @@ int usable_cores() {
   return std::max(1, CPU_COUNT(&cores));
 }
 
-Result<std::string> own_address(const NodeConfig& config) {
+Result<std::vector<Address>> await_scheduler_host(const NodeConfig& config, TimeUs deadline_us,
+                                                  const KeepWaiting& keep_waiting) {
+  const TimeUs started_us = now_us();
+  TimeUs next_word_us = started_us + kFirstWordUs;
+  while (true) {
+    auto addresses = transport::resolve(config.scheduler_host, 1);
+    const TimeUs now = now_us();
+    if (addresses || now >= deadline_us) return addresses;
+    if (now >= next_word_us) {
+      next_word_us = now + kNextWordUs;
+      BPS_LOG(kWarning) << "waiting for the scheduler's host since " << (now - started_us) / 1'000'000
+                        << " s: " << addresses.status().message() << "; it is looked up again for another "
+                        << (deadline_us - now) / 1'000'000 << " s";
+    }
+    EventFlag nobody_sets;
+    const Status waited = wait_for(nobody_sets, std::min(deadline_us, now + kLookUpPauseUs), keep_waiting);
+    if (waited.code() == StatusCode::kAborted) return waited;
+  }
+}
+
+Result<std::string> own_address(const NodeConfig& config, const std::vector<Address>& scheduler) {
   if (!config.node_host.empty()) {
     auto addresses = transport::resolve(config.node_host, 1);
     if (!addresses) return addresses.status().with_context("DMLC_NODE_HOST");
     return addresses->front().ip;
   }
   if (!config.interface.empty()) return transport::address_of_interface(config.interface);
-  if (means_loopback(config.scheduler_host)) {
-    auto addresses = transport::resolve(config.scheduler_host, 1);
-    if (!addresses) return addresses.status();
-    return addresses->front().ip;
-  }
-  auto outside = outside_addresses(config.scheduler_host);
-  if (!outside) return outside.status();
-  return transport::address_by_route(outside->empty() ? kOutside : outside->front());
+  if (means_loopback(config.scheduler_host)) return scheduler.front().ip;
+  const std::vector<Address> outside = outside_addresses(scheduler);
+  return transport::address_by_route(outside.empty() ? kOutside : outside.front());
 }
 
 double nic_mbps(const NodeConfig& config, const std::string& own_ip) {
@@ -119,11 +138,9 @@ double kernel_mbps(const std::string& interface, const std::string& net) {
   return !below.empty() && of_hardware && is_there(path / "bonding") ? told_mbps(path) : 0;
 }
 
-Result<std::string> scheduler_bind_address(const NodeConfig& config) {
-  if (means_loopback(config.scheduler_host)) return own_address(config);
-  auto outside = outside_addresses(config.scheduler_host);
-  if (!outside) return outside.status();
-  for (const Address& address : *outside) {
+Result<std::string> scheduler_bind_address(const NodeConfig& config, const std::vector<Address>& scheduler) {
+  if (means_loopback(config.scheduler_host)) return own_address(config, scheduler);
+  for (const Address& address : outside_addresses(scheduler)) {
     // The route to an address of our own starts at that same address.
     const auto source = transport::address_by_route(address);
     if (source && *source == address.ip) return address.ip;

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/status.h"
+#include "node/waiting.h"
+#include "transport/address.h"
 
 namespace byteps::node {
 
@@ -17,10 +21,15 @@ std::string machine_id();
 // Cores that this process may run on.
 int usable_cores();
 
+// What config.scheduler_host stands for. A name that means nothing yet is looked up again and again until
+// `deadline_us`, as records of hosts that start together come late; what is waited for is logged. kUnavailable, kAborted.
+Result<std::vector<transport::Address>> await_scheduler_host(const NodeConfig& config, TimeUs deadline_us,
+                                                             const KeepWaiting& keep_waiting);
+
 // The address that this process hands out: config.node_host, else that of config.interface, else the one this
-// machine uses to reach the scheduler. Never a loopback address that /etc/hosts gives to this machine's own name,
-// which other machines could not reach.
-Result<std::string> own_address(const NodeConfig& config);
+// machine uses to reach the scheduler, whose host stands for `scheduler`. Never a loopback address that /etc/hosts gives
+// to this machine's own name, which other machines could not reach.
+Result<std::string> own_address(const NodeConfig& config, const std::vector<transport::Address>& scheduler);
 
 // Speed of this process's network card per direction, in Mbit/s: config.nic_mbps, else what the kernel says of the
 // interface that carries `own_ip`. 0: unknown.
@@ -34,6 +43,7 @@ double kernel_mbps(const std::string& interface, const std::string& net = "/sys/
 
 // What a scheduler in this process listens on, so that config.scheduler_host reaches it: that address, or all
 // addresses ("0.0.0.0") where the name leads to an address this machine does not carry itself.
-Result<std::string> scheduler_bind_address(const NodeConfig& config);
+Result<std::string> scheduler_bind_address(const NodeConfig& config,
+                                           const std::vector<transport::Address>& scheduler);
 
 }  // namespace byteps::node

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "node/host.h"
 
 namespace byteps::node {
 namespace {
@@ -46,6 +47,9 @@ Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepW
   log::set_level(level_from(config.log_level));
   std::unique_ptr<Node> node(new Node(config));
   node->start_deadline_us_ = now_us() + seconds_to_us(config.start_timeout_s);
+  auto scheduler_hosts = await_scheduler_host(config, node->start_deadline_us_, keep_waiting);
+  if (!scheduler_hosts) return scheduler_hosts.status();
+  node->scheduler_hosts_ = std::move(*scheduler_hosts);
   node->routes_ = std::make_unique<Routes>(config);
   BPS_RETURN_IF_ERROR(node->start_loops());
   if (config.role != "scheduler") BPS_RETURN_IF_ERROR(node->routes_->open_rdma(config, node->ip_));

@@ -113,7 +113,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   const NodeConfig config_;
   const bool names_log_;  // the first node of its process does, and nodes beside it do not
   TimeUs start_deadline_us_ = 0;
-  std::string ip_;  // that others reach this node at
+  std::vector<transport::Address> scheduler_hosts_;  // what config_.scheduler_host stands for
+  std::string ip_;                                   // that others reach this node at
   Metrics metrics_;
   std::unique_ptr<Routes> routes_;
   std::vector<std::unique_ptr<transport::EventLoop>> data_loops_;

@@ -25,12 +25,22 @@ int loop_count(const NodeConfig& config, double speed_mbps) {
   return speed_mbps > 0 ? std::min(cores, static_cast<int>(protocol::useful_shards(speed_mbps))) : cores;
 }
 
+// How long a job that lacks nodes goes on after a caller with another secret. On the loopback of a machine such callers
+// are other users' jobs and other jobs' ranks, who look for their own schedulers, unless this one is where the user said.
+TimeUs refusal_patience_us(const NodeConfig& config, const std::vector<transport::Address>& hosts) {
+  constexpr TimeUs kPatienceUs = 10'000'000;
+  const bool is_local =
+      std::all_of(hosts.begin(), hosts.end(), [](const auto& each) { return each.is_loopback(); });
+  const bool is_told = config.scheduler_fd < 0 && config.scheduler_ports.size() == 1 && !config.loopback_only;
+  return !is_local || is_told ? kPatienceUs : 0;
+}
+
 }  // namespace
 
 Status Node::start_loops() {
   int count = 0;
   if (config_.role != "scheduler") {
-    auto ip = own_address(config_);
+    auto ip = own_address(config_, scheduler_hosts_);
     if (!ip) return ip.status();
     ip_ = *ip;
     count = loop_count(config_, nic_mbps(config_, ip_));
@@ -55,6 +65,7 @@ Status Node::start_scheduler() {
       protocol::SchedulerOptions{.num_workers = static_cast<uint32_t>(config_.num_workers),
                                  .num_servers = static_cast<uint32_t>(config_.num_servers),
                                  .start_timeout_us = seconds_to_us(config_.start_timeout_s),
+                                 .refusal_patience_us = refusal_patience_us(config_, scheduler_hosts_),
                                  .timeout_us = seconds_to_us(config_.timeout_s),
                                  .op_timeout_us = seconds_to_us(config_.op_timeout_s),
                                  .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
@@ -65,7 +76,7 @@ Status Node::start_scheduler() {
   if (config_.scheduler_fd >= 0) {
     BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), config_.scheduler_fd));
   } else {
-    auto ip = scheduler_bind_address(config_);
+    auto ip = scheduler_bind_address(config_, scheduler_hosts_);
     if (!ip) return ip.status();
     BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), *ip, config_.scheduler_ports));
   }
@@ -88,6 +99,7 @@ Status Node::start_service_and_join() {
   BPS_LOG(kInfo) << "address " << ip_ << ", summation service at " << addresses->front();
 
   cluster::ClientOptions options{.scheduler_host = config_.scheduler_host,
+                                 .scheduler_addresses = scheduler_hosts_,
                                  .scheduler_ports = config_.scheduler_ports,
                                  .hosted_by_rank_0 = config_.scheduler_by_rank_0,
                                  .start_deadline_us = start_deadline_us_,
@@ -95,6 +107,7 @@ Status Node::start_service_and_join() {
   if (scheduler_) {  // the port may have been the kernel's or the launcher's choice
     const std::string& bound = scheduler_->address().ip;
     options.scheduler_host = bound == "0.0.0.0" ? "127.0.0.1" : bound == "::" ? "::1" : bound;
+    options.scheduler_addresses = {{options.scheduler_host, 0}};
     options.scheduler_ports = {scheduler_->address().port};
   }
   client_ = std::make_unique<cluster::Client>(*control_loop_, routes_->tcp(), std::move(options), *this);

@@ -23,6 +23,24 @@ TEST(NicMbps, IsUnknownWhereTheKernelDoesNotTell) {
   EXPECT_EQ(nic_mbps({}, "192.0.2.1"), 0) << "no interface has this address";
 }
 
+NodeConfig config_of(const std::string& scheduler_host) {
+  NodeConfig config;
+  config.scheduler_host = scheduler_host;
+  return config;
+}
+
+TEST(SchedulerHost, IsAwaitedUntilTheDeadline) {
+  const auto found = await_scheduler_host(config_of("127.0.0.1"), 0, [] { return true; });
+  ASSERT_TRUE(found.is_ok()) << found.status();
+  EXPECT_EQ(found->front().ip, "127.0.0.1");
+  const TimeUs deadline_us = now_us() + 200'000;
+  const auto absent =
+      await_scheduler_host(config_of("no-such-host.invalid"), deadline_us, [] { return true; });
+  EXPECT_GE(now_us(), deadline_us);
+  EXPECT_EQ(absent.status().code(), StatusCode::kUnavailable) << absent.status();
+  EXPECT_NE(absent.status().message().find("no-such-host.invalid"), std::string::npos) << absent.status();
+}
+
 // A directory as /sys/class/net is.
 class KernelMbps : public testing::Test {
  protected:
