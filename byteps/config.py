@@ -247,7 +247,7 @@ class Config:
     service_threads: int = knob(
         0,
         "BYTEPS_SERVER_ENGINE_THREAD",
-        parse=integer(0, 256),
+        parse=integer(0, 64),
         unit="threads",
         doc="Threads of the summation service in this process; 0: chosen by the number of cores.",
     )

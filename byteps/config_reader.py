@@ -48,6 +48,7 @@ class Reader:
             self._settle_scheduler_of_worker(found)
         else:
             self._settle_server_or_scheduler()
+        self._check_number_of_processes()
         self._check_secret()
 
     def _read_table(self) -> None:
@@ -205,6 +206,13 @@ class Reader:
 
     def _wants_scheduler(self) -> bool:
         return bool(self.values["host_scheduler"] or self.values["force_distributed"])
+
+    def _check_number_of_processes(self) -> None:
+        size, servers = self.values["size"], self.values["num_servers"]
+        if size <= _MAX_SIZE < size + servers:
+            self.faults.append(
+                f"{size} workers and DMLC_NUM_SERVER={servers}: more than {_MAX_SIZE} processes together"
+            )
 
     def _check_secret(self) -> None:
         secret, host = self.values["secret"], self.values["scheduler_host"]

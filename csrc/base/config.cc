@@ -40,6 +40,8 @@ Status validate(const NodeConfig& config) {
   faults.expect_one_of("role", config.role, {"worker", "server", "scheduler"});
   faults.expect_range("num_workers", config.num_workers, is_worker ? 1 : 0, 16384);
   faults.expect_range("num_servers", config.num_servers, 0, 16384);
+  faults.expect_range("num_workers + num_servers", int64_t{config.num_workers} + config.num_servers,
+                      int64_t{0}, int64_t{16384});
   if (is_worker) {
     faults.expect_range("rank", config.rank, -1, config.num_workers - 1);
     faults.expect_range("local_rank", config.local_rank, -1,
@@ -57,7 +59,7 @@ Status validate(const NodeConfig& config) {
   if (config.partition_bytes != 0)
     faults.expect_range<int64_t>("partition_bytes", config.partition_bytes, 4096, 1 << 30);
   faults.expect_range<int64_t>("credit_bytes", config.credit_bytes, 1, int64_t{1} << 40);
-  faults.expect_range("service_threads", config.service_threads, 0, 256);
+  faults.expect_range("service_threads", config.service_threads, 0, 64);  // protocol::kMaxAddresses
   if (!config.placement.starts_with("weights:"))  // whoever uses them reads the numbers
     faults.expect_one_of("placement", config.placement, {"auto", "allreduce", "ps", "weights:..."});
   faults.expect_range("nic_mbps", config.nic_mbps, 0.0, 1e9);

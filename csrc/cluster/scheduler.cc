@@ -97,6 +97,7 @@ Status Scheduler::on_control(ControlChannel& channel, const protocol::Control& m
 
 void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
   const PeerId id = ids_.at(&channel);
+  if (why.code() == StatusCode::kDataLoss) tell_of_nonsense(channel, why);
   ids_.erase(&channel);
   const auto found = peers_.find(id);
   loop_.post([doomed = std::move(found->second)] {});  // it is calling us: destroyed after that
@@ -104,6 +105,16 @@ void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
   SchedulerActions actions;
   state_.on_closed(id, why, now_us(), actions);
   carry_out(actions);
+}
+
+// Who joins with another version is hung up on, and tries again and again: one line for each address.
+void Scheduler::tell_of_nonsense(const ControlChannel& channel, const Status& why) {
+  const std::string host = channel.peer().substr(0, channel.peer().rfind(':'));
+  constexpr size_t kMostHosts = 64;
+  if (nonsense_from_.size() >= kMostHosts || !nonsense_from_.insert(host).second) return;
+  BPS_LOG(kWarning) << "scheduler: " << channel.peer()
+                    << " knows the job's secret and sent what is no message: " << why.message()
+                    << ": is another version of byteps installed there?";
 }
 
 void Scheduler::carry_out(const SchedulerActions& actions) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -38,6 +40,7 @@ class Scheduler final : public ControlEvents {
   void open(std::unique_ptr<transport::Listener> listener);
   void accept(std::unique_ptr<transport::Connection> connection);
   void carry_out(const protocol::SchedulerActions& actions);
+  void tell_of_nonsense(const ControlChannel& channel, const Status& why);
   void check_ended();
   void set_ended();
 
@@ -48,6 +51,7 @@ class Scheduler final : public ControlEvents {
   std::unordered_map<protocol::PeerId, std::unique_ptr<ControlChannel>> peers_;
   std::unordered_map<const ControlChannel*, protocol::PeerId> ids_;
   protocol::PeerId next_peer_ = 1;
+  std::set<std::string> nonsense_from_;  // addresses
   bool shut_down_ = false;
   transport::EventLoop::TimerId patience_timer_ = 0;  // since the job has ended
   EventFlag ended_;  // the job has ended or shutdown() was called, and no connection is left, or patience is

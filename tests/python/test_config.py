@@ -77,6 +77,7 @@ def test_a_given_rank_replaces_the_derived_one() -> None:
         ("BYTEPS_JOB_ID", "a/../b", "letters, digits"),
         ("BYTEPS_STALENESS", "-1", "a whole number from 0 to 254, or inf"),
         ("BYTEPS_STALENESS", "nan", "a whole number from 0 to 254, or inf"),
+        ("BYTEPS_SERVER_ENGINE_THREAD", "65", "a whole number from 0 to 64"),
     ],
 )
 def test_a_bad_value_is_a_fault_that_names_variable_value_and_expectation(name: str, text: str, expected: str) -> None:
@@ -114,6 +115,7 @@ def test_all_faults_are_reported_at_once() -> None:
         ({"BYTEPS_SECRET": "short"}, "the secret has 5 characters"),
         ({"BYTEPS_SECRET": SECRET, "BYTEPS_SECRET_FILE": "/f"}, "BYTEPS_SECRET and BYTEPS_SECRET_FILE are both set"),
         ({"DMLC_ROLE": "server", "DMLC_NUM_SERVER": "0"}, "DMLC_ROLE=server with DMLC_NUM_SERVER=0"),
+        ({"DMLC_NUM_SERVER": "16380"}, "8 workers and DMLC_NUM_SERVER=16380: more than 16384 processes together"),
     ],
 )
 def test_contradictions_and_gaps_are_faults(change: dict[str, str], fault: str) -> None:

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cluster/harness.h"
+#include "support/log_reader.h"
 
 namespace byteps::cluster {
 namespace {
@@ -145,6 +146,27 @@ TEST_F(SchedulerTest, WhoSpeaksBeforeItHasJoinedIsCutOff) {
   stranger->send(protocol::Heartbeat{});
   EXPECT_EQ(stranger->why_closed().code(), StatusCode::kUnavailable);
   EXPECT_TRUE(stranger->heard.get().messages.empty());
+}
+
+TEST_F(SchedulerTest, WhoSpeaksAnotherVersionIsHungUpOnAndTheLogSaysSoOnce) {
+  listen();
+  const std::string address = scheduler_->address().to_string();
+  LogReader log;
+  for (int i = 0; i < 2; ++i) {
+    const auto loop = transport::make_loop();
+    auto connection = connect_and_wait(*tcp_, *loop, scheduler_->address(), soon_us());
+    ASSERT_TRUE(connection.is_ok()) << connection.status();
+    transport::Recorder recorder;
+    auto encoded = protocol::encode(Control(join_of(Role::kWorker, 0)));
+    encoded.head[0] = std::byte{99};
+    run_on(*loop, [&] {
+      (*connection)->start(&recorder);
+      (*connection)->send(encoded.head, {encoded.payload, {}}, {});
+    });
+    EXPECT_EQ(recorder.why_closed().code(), StatusCode::kUnavailable);
+    run_on(*loop, [&] { connection->reset(); });
+    EXPECT_EQ(log.wait_for("another version of byteps", now_us() + (i == 0 ? 20'000'000 : 0)), i == 0);
+  }
 }
 
 TEST_F(SchedulerTest, ShuttingDownTellsAllAndWaitsUntilTheyHaveClosed) {
