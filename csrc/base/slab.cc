@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <map>
-#include <new>
 #include <set>
 
 #include "base/annotations.h"
@@ -32,7 +31,7 @@ MutableBytes map_aligned(size_t bytes, size_t alignment) {
   const size_t mapped_bytes = bytes + alignment - kPageBytes;
   void* const mapped =
       mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  if (mapped == MAP_FAILED) throw OutOfMemory(bytes);
   const auto begin = reinterpret_cast<uintptr_t>(mapped);
   const uintptr_t aligned = round_up(begin, alignment);
   if (aligned > begin) munmap(mapped, aligned - begin);

@@ -6,11 +6,23 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <optional>
+#include <string>
 
 #include "base/bytes.h"
 
 namespace byteps {
+
+// So many bytes were wanted at once. Says so, unlike other std::bad_alloc.
+class OutOfMemory final : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(size_t bytes) : text_("no memory for " + std::to_string(bytes) + " bytes") {}
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
 
 // Who keeps something about slabs.
 class SlabObserver {
@@ -25,7 +37,7 @@ class SlabObserver {
 class Slab {
  public:
   // Zeros, `bytes` rounded up to whole pages; of 2 MiB pages where the kernel has some and it is large enough for them.
-  // Throws std::bad_alloc like new.
+  // Throws OutOfMemory.
   explicit Slab(size_t bytes);
   ~Slab();
   Slab(const Slab&) = delete;

@@ -1,5 +1,6 @@
 #include "base/status.h"
 
+#include <cerrno>
 #include <cstring>
 
 namespace byteps {
@@ -54,7 +55,13 @@ Status internal(std::string message) { return {StatusCode::kInternal, std::move(
 Status from_errno(std::string_view what, int error_number) {
   char buffer[128];
   const char* reason = strerror_r(error_number, buffer, sizeof buffer);
-  return unavailable(std::string(what) + ": " + reason + " (errno " + std::to_string(error_number) + ")");
+  const char* const advice =
+      error_number == EMFILE
+          ? ": this process may have no more files and connections open: raise the hard limit "
+            "(`ulimit -Hn`, LimitNOFILE of systemd, --ulimit nofile of docker)"
+          : "";
+  return unavailable(std::string(what) + ": " + reason + " (errno " + std::to_string(error_number) + ")" +
+                     advice);
 }
 
 std::ostream& operator<<(std::ostream& out, const Status& status) { return out << status.to_string(); }

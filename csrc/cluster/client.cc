@@ -148,6 +148,11 @@ void Client::leave(TimeUs deadline_us) {
   }
 }
 
+void Client::check_self() {
+  const Status status = events_.self_check();
+  if (!status && membership_.started()) suspect(membership_.roster().self, status);
+}
+
 // May be called from inside a callback of the channel, which is destroyed after that.
 void Client::hang_up() {
   timer_.stop();
@@ -183,6 +188,7 @@ void Client::carry_out(const MembershipActions& actions) {
   for (const protocol::MembershipAction& action : actions) {
     if (const auto* send = std::get_if<protocol::SendControl>(&action)) {
       if (channel_) channel_->send(send->message);
+      if (std::holds_alternative<protocol::Heartbeat>(send->message)) check_self();
     } else if (std::holds_alternative<protocol::JobStarted>(action)) {
       events_.on_started(membership_.roster());
     } else if (const auto* failed = std::get_if<protocol::JobFailed>(&action)) {

@@ -26,6 +26,8 @@ class ClientEvents {
   virtual void on_node_left(uint32_t node) = 0;
   // All workers have left, or the scheduler's process has.
   virtual void on_finished(const std::string& text) = 0;
+  // Asked with each heartbeat: why this node is of no use to the others though it is there, if it is not.
+  virtual Status self_check() { return Status::ok(); }
   // Placed, Refused, BarrierDone. An error closes the connection to the scheduler.
   virtual Status on_answer(const protocol::Control& message) = 0;
 };
@@ -62,6 +64,7 @@ class Client final : public ControlEvents {
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection, size_t attempt);
   void connect_again(const Status& why);
   void fail_to_connect(const Status& why);
+  void check_self();
   void hang_up();
   void carry_out(const protocol::MembershipActions& actions);
 

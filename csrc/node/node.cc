@@ -3,13 +3,15 @@
 #include <atomic>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "node/host.h"
 
 namespace byteps::node {
 namespace {
 
-// Each step of an orderly end waits at most so long for peers that do not answer.
+// Each step of an orderly end waits at most so long for peers that do not answer; data that they take slowly is given time
+// as long as it moves within the job's timeout.
 constexpr TimeUs kLeaveUs = 5'000'000;
 // Likewise after a failure: who does not answer then is most likely the one that failed.
 constexpr TimeUs kLeaveFailedUs = 1'000'000;
@@ -45,6 +47,7 @@ void Node::name_log(int rank) const {
 Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepWaiting& keep_waiting) {
   BPS_RETURN_IF_ERROR(validate(config));
   log::set_level(level_from(config.log_level));
+  raise_descriptor_limit();
   std::unique_ptr<Node> node(new Node(config));
   node->start_deadline_us_ = now_us() + seconds_to_us(config.start_timeout_s);
   auto scheduler_hosts = await_scheduler_host(config, node->start_deadline_us_, keep_waiting);
@@ -66,7 +69,7 @@ Status Node::wait_for_start(const KeepWaiting& keep_waiting) {
 }
 
 void Node::on_failed(const Status& why) {
-  std::map<uint32_t, std::shared_ptr<BarrierWait>> barriers;
+  std::deque<std::shared_ptr<BarrierWait>> barriers;
   {
     MutexLock lock(mutex_);
     if (!failure_.is_ok()) return;
@@ -79,7 +82,7 @@ void Node::on_failed(const Status& why) {
   service_->fail(why);
   if (uplink_) uplink_->lanes().fail(why);
   if (worker_) worker_->fail(why);
-  for (const auto& [sequence, barrier] : barriers) {
+  for (const auto& barrier : barriers) {
     barrier->status = why;
     barrier->done.set();
   }
@@ -119,20 +122,27 @@ Status Node::on_answer(const protocol::Control& message) {
   }
   const auto& done = std::get<protocol::BarrierDone>(message);
   std::shared_ptr<BarrierWait> barrier;
+  bool others_wait = false;
   {
     MutexLock lock(mutex_);
-    const auto found = barriers_.find(done.sequence);
-    if (found == barriers_.end())
+    if (barriers_.empty() || done.sequence != barrier_sequence_)
       return data_loss("answer to barrier " + std::to_string(done.sequence) + ", which nobody waits for");
-    barrier = std::move(found->second);
-    barriers_.erase(found);
+    barrier = std::move(barriers_.front());
+    barriers_.pop_front();
+    others_wait = !barriers_.empty();
   }
   barrier->status = Status(done.code, done.text);
   barrier->done.set();
+  if (others_wait) send_barrier();
   return Status::ok();
 }
 
 void Node::on_child_lost(uint32_t child, const Status& why) { client_->suspect(child, why); }
+
+void Node::on_out_of_memory(const Status& why) {
+  BPS_LOG(kError) << why.message();
+  if (started_.is_set() && !roster_.nodes.empty()) client_->suspect(roster_.self, why);
+}
 
 void Node::send_declare(protocol::Declare declare) { client_->send(std::move(declare)); }
 
@@ -196,16 +206,29 @@ std::optional<protocol::Handle> Node::next_done() {
 Status Node::barrier(const KeepWaiting& keep_waiting) {
   BPS_RETURN_IF_ERROR(usable());
   const auto barrier = std::make_shared<BarrierWait>();
-  uint32_t sequence = 0;
+  bool is_first = false;
   {
     MutexLock lock(mutex_);
     if (!failure_.is_ok()) return failure_;
+    is_first = barriers_.empty();
+    barriers_.push_back(barrier);
+  }
+  if (is_first) send_barrier();
+  const Status status = wait_for(barrier->done, kNever, keep_waiting);  // the scheduler has the deadline
+  if (status) return barrier->status;
+  MutexLock lock(mutex_);  // interrupted: what the scheduler does not know of has not been called
+  if (!barriers_.empty() && barriers_.front() != barrier) std::erase(barriers_, barrier);
+  return status;
+}
+
+// The scheduler takes one of a rank at a time.
+void Node::send_barrier() {
+  uint32_t sequence = 0;
+  {
+    MutexLock lock(mutex_);
     sequence = ++barrier_sequence_;
-    barriers_[sequence] = barrier;
   }
   client_->send(protocol::Barrier{sequence});
-  BPS_RETURN_IF_ERROR(wait_for(barrier->done, kNever, keep_waiting));  // the scheduler has the deadline
-  return barrier->status;
 }
 
 Status Node::failure() const {
@@ -234,12 +257,15 @@ void Node::shutdown() {
     return;
   }
   const auto deadline_us = [this] { return now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
-  if (worker_) worker_->leave(deadline_us());
+  const auto patience = [&] {
+    return Patience(deadline_us(), failure().is_ok() ? static_cast<TimeUs>(roster_.timeout_us) : 0);
+  };
+  if (worker_) worker_->leave(patience());
   if (uplink_) {
     worker::Lanes::leave({&uplink_->lanes()}, unavailable(self_.describe() + " has left the job"),
-                         deadline_us());
+                         patience());
   }
-  if (service_) service_->leave(deadline_us());
+  if (service_) service_->leave(patience());
   if (client_) client_->leave(deadline_us());
   const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";
   if (scheduler_) scheduler_->shutdown(host + " has left the job", deadline_us());

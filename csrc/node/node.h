@@ -8,7 +8,7 @@
 // shards that are paired with it, and one control loop ("bps-control") for scheduler and client. Nothing else runs.
 #pragma once
 
-#include <map>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +21,7 @@
 #include "base/metrics.h"
 #include "cluster/client.h"
 #include "cluster/scheduler.h"
+#include "node/loop_watch.h"
 #include "node/nic_probe.h"
 #include "node/routes.h"
 #include "node/uplink.h"
@@ -63,7 +64,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   Status announce(protocol::Handle handle);
   std::optional<protocol::Handle> next_done();
 
-  // Blocks until every worker has called it.
+  // Blocks until every worker has called it. Calls of several threads go one after the other.
   Status barrier(const KeepWaiting& keep_waiting);
   // ok while the job is well.
   Status failure() const;
@@ -80,6 +81,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void on_failed(const Status& why) override;
   void on_node_left(uint32_t node) override;
   void on_finished(const std::string& text) override;
+  Status self_check() override { return loop_watch_.check(); }
   Status on_answer(const protocol::Control& message) override;
   void on_child_lost(uint32_t child, const Status& why) override;
   void send_declare(protocol::Declare declare) override;
@@ -109,6 +111,9 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   worker::Lane make_lane(const protocol::Tree& tree, uint32_t service, size_t shard, protocol::Level level,
                          worker::LinkEvents& events);
   Status usable() const;
+  void send_barrier();
+  // On a data loop, which is of no use any more.
+  void on_out_of_memory(const Status& why);
 
   const NodeConfig config_;
   const bool names_log_;  // the first node of its process does, and nodes beside it do not
@@ -120,6 +125,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   std::vector<std::unique_ptr<transport::EventLoop>> data_loops_;
   std::vector<std::unique_ptr<protocol::Outbox>> outboxes_;  // of each of them, used on its thread
   std::unique_ptr<transport::EventLoop> control_loop_;
+  LoopWatch loop_watch_;  // of the data loops; on the control loop
   // Destroyed in the opposite order: nobody calls what is gone already.
   std::unique_ptr<cluster::Scheduler> scheduler_;
   std::unique_ptr<summation::Service> service_;
@@ -139,7 +145,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   Status failure_ BPS_GUARDED_BY(mutex_);
   bool shut_down_ BPS_GUARDED_BY(mutex_) = false;
   uint32_t barrier_sequence_ BPS_GUARDED_BY(mutex_) = 0;
-  std::map<uint32_t, std::shared_ptr<BarrierWait>> barriers_ BPS_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<BarrierWait>> barriers_
+      BPS_GUARDED_BY(mutex_);  // the scheduler knows the first one
 };
 
 }  // namespace byteps::node

@@ -17,6 +17,14 @@ namespace {
 // More loops than this bring nothing that partitions on so few cores could use.
 constexpr int kMaxDefaultLoops = 4;
 
+// A data connection between machines ends when one of them has been silent for so long. The scheduler's verdict takes a
+// heartbeat's time more (protocol/scheduler_state), and then the job's timeout has passed. A process that is stopped for
+// less may fill its sockets, but is not lost.
+TimeUs data_silence_us(const protocol::Roster& roster) {
+  const auto timeout_us = static_cast<TimeUs>(roster.timeout_us);
+  return timeout_us - timeout_us / protocol::kHeartbeatsPerTimeout;
+}
+
 // `speed_mbps` of the network card, 0: unknown.
 int loop_count(const NodeConfig& config, double speed_mbps) {
   if (config.service_threads > 0) return config.service_threads;
@@ -46,9 +54,11 @@ Status Node::start_loops() {
     count = loop_count(config_, nic_mbps(config_, ip_));
   }
   for (int i = 0; i < count; ++i) {
-    auto loop = transport::EventLoop::create("bps-data-" + std::to_string(i));
+    const std::string name = "bps-data-" + std::to_string(i);
+    auto loop = transport::EventLoop::create(name, [this](const Status& why) { on_out_of_memory(why); });
     if (!loop) return loop.status();
     data_loops_.push_back(std::move(*loop));
+    loop_watch_.add(*data_loops_.back(), name);
     outboxes_.push_back(std::make_unique<protocol::Outbox>(static_cast<uint64_t>(config_.credit_bytes)));
   }
   auto loop = transport::EventLoop::create("bps-control");
@@ -181,7 +191,8 @@ void Node::start_service(const protocol::Tree& tree) {
                                .uplink = uplink_.get(),
                                .num_final_tops = tree.num_final_tops(),
                                .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
-                                          .op_timeout_us = seconds_to_us(config_.op_timeout_s)}};
+                                          .op_timeout_us = seconds_to_us(config_.op_timeout_s)},
+                               .silence_us = data_silence_us(roster_)};
   for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
     position.describe_rank.push_back(roster_.nodes[rank].describe());
     position.bytes_per_s.push_back(pace_->rate(rank, roster_.self, tree));
@@ -232,7 +243,8 @@ worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_
       .level = level,
       .service = service,
       .service_text = roster_.nodes[service].describe(),
-      .bytes_per_s = level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0};
+      .bytes_per_s = level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0,
+      .silence_us = data_silence_us(roster_)};
   worker::Link::Connector connector;
   if (service == roster_.self) {
     // On the shard's own loop, so that what the shard borrows and what the link frees never meet on two threads.

@@ -7,12 +7,6 @@
 #include "protocol/text.h"
 
 namespace byteps::protocol {
-namespace {
-
-constexpr TimeUs kHeartbeatsPerTimeout = 4;
-
-}  // namespace
-
 Membership::Membership(std::string scheduler, bool hosted_by_rank_0, TimeUs start_deadline_us,
                        TimeUs timeout_us)
     : scheduler_(std::move(scheduler)),
@@ -129,8 +123,8 @@ void Membership::on_tick(TimeUs now, MembershipActions& actions) {
   }
   for (const auto& [node, suspicion] : suspects_) {
     if (now < suspicion.deadline_us) continue;
-    return fail(unavailable("lost the connection to " + roster_->nodes[node].describe() + ": " +
-                            suspicion.why.message()),
+    const std::string what = node == roster_->self ? "" : "lost the connection to ";
+    return fail(unavailable(what + roster_->nodes[node].describe() + ": " + suspicion.why.message()),
                 actions);
   }
   if (now >= next_heartbeat_us_) {

@@ -58,7 +58,7 @@ class Membership {
   Status on_message(const Control& message, TimeUs now, MembershipActions& actions);
   // It could not be reached, or has hung up.
   void on_scheduler_closed(const Status& why, MembershipActions& actions);
-  // This node's connection to `node` broke.
+  // This node's connection to `node` broke, or, where that is this node itself, a part of it hangs.
   void on_suspect(uint32_t node, const Status& why, TimeUs now, MembershipActions& actions);
   // This node leaves in order.
   void leave(MembershipActions& actions);

@@ -37,6 +37,7 @@ inline constexpr uint32_t kMaxPartitions = 1u << 18;
 inline constexpr uint32_t kMaxNodes = 1u << 14;
 inline constexpr uint64_t kMaxNicBytesPerS = 100'000'000'000'000;
 inline constexpr uint64_t kMaxTimeoutUs = 1ull << 50;
+inline constexpr int64_t kHeartbeatsPerTimeout = 4;  // that each node sends while the job's timeout passes
 
 // Where a partition is summed; what the numbers mean is protocol/tree.h's.
 struct Place {
@@ -207,7 +208,8 @@ struct BarrierDone {  // scheduler -> worker
 struct Heartbeat {  // node -> scheduler, which answers with the same
   bool operator==(const Heartbeat&) const = default;
 };
-struct Suspect {  // node -> scheduler: my connection to `node` broke
+// node -> scheduler: my connection to `node` broke; of itself: a part of me hangs
+struct Suspect {
   uint32_t node = 0;
   std::string text;
   bool operator==(const Suspect&) const = default;

@@ -171,11 +171,14 @@ void SchedulerState::on_barrier(uint32_t rank, const Barrier& barrier, TimeUs no
 void SchedulerState::on_suspect(uint32_t member, const Suspect& suspect, TimeUs now,
                                 SchedulerActions& actions) {
   if (suspect.node >= members_.size()) return expel(member, "suspects a node that does not exist", actions);
+  if (suspect.node == member) {
+    return fail(unavailable(members_[member].node.describe() + ": " + suspect.text), actions);
+  }
   const bool known = std::any_of(suspicions_.begin(), suspicions_.end(), [&](const Suspicion& s) {
     return s.reporter == member && s.node == suspect.node;
   });
   if (known || members_[suspect.node].left) return;
-  suspicions_.push_back({member, suspect.node, suspect.text, now + options_.timeout_us});
+  suspicions_.push_back({member, suspect.node, suspect.text, now});
 }
 
 void SchedulerState::on_leave(uint32_t member, SchedulerActions& actions) {
@@ -268,8 +271,9 @@ void SchedulerState::check_silence(TimeUs now, SchedulerActions& actions) {
 }
 
 void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
-  const auto due = std::find_if(suspicions_.begin(), suspicions_.end(),
-                                [now](const Suspicion& suspicion) { return now >= suspicion.deadline_us; });
+  const auto due =
+      std::find_if(suspicions_.begin(), suspicions_.end(),
+                   [this, now](const Suspicion& suspicion) { return now >= verdict_us(suspicion); });
   if (due == suspicions_.end()) return;
   std::string what = members_[due->reporter].node.describe() + " lost its connection to " +
                      members_[due->node].node.describe() + ": " + due->text;
@@ -281,12 +285,22 @@ void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
   fail(unavailable(what), actions);
 }
 
+// One of the two may have died: then its own connection ends soon, or it is silent and named for that.
+TimeUs SchedulerState::verdict_us(const Suspicion& suspicion) const {
+  const auto heard_since = [&](uint32_t member) {
+    return members_[member].last_heard_us > suspicion.reported_us;
+  };
+  const bool both_are_well = heard_since(suspicion.reporter) && heard_since(suspicion.node);
+  return suspicion.reported_us +
+         (both_are_well ? options_.timeout_us / kHeartbeatsPerTimeout : options_.timeout_us);
+}
+
 TimeUs SchedulerState::next_tick_us() const {
   if (phase_ == Phase::kJoining) return join_deadline_us();
   if (phase_ == Phase::kMeasuring) return survey_->next_tick_us();
   if (phase_ != Phase::kRunning) return kNever;
   TimeUs next = barriers_->next_tick_us();
-  for (const Suspicion& suspicion : suspicions_) next = std::min(next, suspicion.deadline_us);
+  for (const Suspicion& suspicion : suspicions_) next = std::min(next, verdict_us(suspicion));
   for (const Member& member : members_) {
     if (!member.left) next = std::min(next, member.last_heard_us + options_.timeout_us);
   }

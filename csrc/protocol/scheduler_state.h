@@ -84,12 +84,13 @@ class SchedulerState {
     bool connected = true;
     bool left = false;
   };
-  // `reporter` lost its connection to `node`, which for all that the scheduler knows is well.
+  // `reporter` lost its connection to `node`, which for all that the scheduler knows is well. That may have been true no
+  // more when the report came: only who has been heard of since then is well.
   struct Suspicion {
     uint32_t reporter;
     uint32_t node;
     std::string text;
-    TimeUs deadline_us;
+    TimeUs reported_us;
   };
 
   void on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions);
@@ -113,6 +114,7 @@ class SchedulerState {
 
   void check_silence(TimeUs now, SchedulerActions& actions);
   void check_suspicions(TimeUs now, SchedulerActions& actions);
+  TimeUs verdict_us(const Suspicion& suspicion) const;
   void answer_barriers(const Barriers::Answers& answers, SchedulerActions& actions);
   void send_to_all(const Control& message, SchedulerActions& actions);
   void fail(Status why, SchedulerActions& actions);

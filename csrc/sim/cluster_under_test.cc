@@ -14,7 +14,7 @@ constexpr TimeUs kSlackUs = 200'000;
 constexpr uint64_t kMaxEvents = 2'000'000;
 
 bool is_timed(FaultKind kind) {
-  return kind == FaultKind::kKilled || kind == FaultKind::kStopped || kind == FaultKind::kConnectionCut;
+  return kind == FaultKind::kKilled || kind == FaultKind::kStopped || is_of_connection(kind);
 }
 
 }  // namespace
@@ -77,12 +77,15 @@ void ClusterUnderTest::apply_fault() {
   const Fault& fault = scenario_.fault;
   VirtualProcess& process = *processes_[fault.process];
   all_had_started_ = std::ranges::all_of(nodes_, [](const auto& node) { return node->job_started(); });
-  if (fault.kind == FaultKind::kConnectionCut) {
-    const auto [first, second] = world_.network.cut_one();
+  if (is_of_connection(fault.kind)) {
+    const bool silent = fault.kind == FaultKind::kConnectionSilenced;
+    const auto [first, second] = silent ? world_.network.silence_one() : world_.network.cut_one();
     if (first == nullptr) return;
     fault_had_effect_ = true;
     guilty_ = {first, second};
-    return world_.note(*first, 20, [second = second] { return "CUT from " + second->name(); });
+    return world_.note(*first, 20, [silent, second = second] {
+      return (silent ? "SILENT to " : "CUT from ") + second->name();
+    });
   }
   if (process.gone()) return;
   fault_had_effect_ = true;
@@ -137,7 +140,8 @@ TimeUs ClusterUnderTest::answer_limit_us() const {
     case FaultKind::kNeverStarts: return start_us + detected_us;
     case FaultKind::kKilled:
     case FaultKind::kStopped:
-    case FaultKind::kConnectionCut: {
+    case FaultKind::kConnectionCut:
+    case FaultKind::kConnectionSilenced: {
       const bool ends = fault.kind == FaultKind::kStopped && fault.duration_us != kNever;
       const TimeUs over_us = fault.at_us + (ends ? fault.duration_us : 0);
       return std::max(all_had_started_ ? natural_us : start_us, over_us) + detected_us;

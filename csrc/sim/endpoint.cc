@@ -74,7 +74,7 @@ void Endpoint::deliver(TimeUs when, Incoming incoming) {
   last_arrival_us_ = when;
   const uint64_t number = delivery_count_++;
   other_->process_.at(when, [this, number, incoming = std::move(incoming)]() mutable {
-    if (incoming.stage != Stage::kEnd && number >= delivery_limit_) return;
+    if (cut_off_ || (incoming.stage != Stage::kEnd && number >= delivery_limit_)) return;
     ++arrived_count_;
     other_->receive(std::move(incoming));
   });
@@ -90,6 +90,7 @@ void Endpoint::receive(Incoming incoming) {
 
 void Endpoint::dispatch(const Incoming& incoming) {
   if (incoming.stage == Stage::kComplete) {
+    ++taken_count_;
     other_->window_used_ -= bytes_of(*incoming.frame);
     other_->hand_over();
   }
@@ -114,16 +115,35 @@ void Endpoint::dispatch(const Incoming& incoming) {
   }
 }
 
-void Endpoint::close_when_sent(TimeUs deadline_us) {
+void Endpoint::close_when_sent(Patience patience) {
   if (state_ != State::kOpen) return;
   state_ = State::kClosing;
   end_if_sent();
-  process_.at(deadline_us, [this] {
+  closing_wait_.emplace(patience, network_.clock_.now());
+  go_on_closing();
+}
+
+void Endpoint::go_on_closing() {
+  const bool outstanding = !queue_.empty() || departing_ > 0 || window_used_ > 0;
+  if (const auto next_us = closing_wait_->look(other_->taken_count_, outstanding, network_.clock_.now())) {
+    process_.at(*next_us, [this] {
+      if (state_ == State::kClosing) go_on_closing();
+    });
+    return;
+  }
+  process_.soon([this] {
     if (state_ != State::kClosing) return;
     shut();
     if (receiver_ != nullptr) receiver_->on_closed(*this, Status::ok());
     end_borrowing();
   });
+}
+
+void Endpoint::cut_off() {
+  cut_off_ = true;
+  if (silence_us_ == kNever) return;
+  process_.at(network_.clock_.now() + silence_us_,
+              [this] { receive({Stage::kEnd, nullptr, unavailable("no sign of life")}); });
 }
 
 void Endpoint::close() {

@@ -12,10 +12,12 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/patience.h"
 #include "base/status.h"
 #include "base/unique_function.h"
 #include "sim/memory.h"
@@ -75,9 +77,11 @@ class Endpoint {
   void send(Frame frame, SentCallback on_sent);
   // Of a frame that this end has got, once; kNoLoan does nothing.
   void give_back(Loan loan);
-  // After all that was sent; the other end's frames are delivered until it closes, too. Then, or when `deadline_us`
-  // has passed, on_closed comes with ok.
-  void close_when_sent(TimeUs deadline_us);
+  // After all that was sent; the other end's frames are delivered until it closes, too. Then, or when `patience`
+  // is over, on_closed comes with ok.
+  void close_when_sent(Patience patience);
+  // The connection ends when the other end has been cut off for so long.
+  void limit_silence(TimeUs limit_us) { silence_us_ = limit_us; }
   // Now: what was not yet written is dropped, of what was written some may never arrive.
   void close();
 
@@ -126,6 +130,9 @@ class Endpoint {
   void shut();
   void lose_some();
   void end_if_sent();
+  void go_on_closing();
+  // Nothing comes from the other end any more, or goes there, and nobody is told.
+  void cut_off();
   void send_end(const std::string& why);
 
   VirtualNetwork& network_;
@@ -135,6 +142,9 @@ class Endpoint {
   Receiver* receiver_ = nullptr;
   State state_ = State::kOpen;
   bool end_sent_ = false;
+  bool cut_off_ = false;  // nothing gets to the other end
+  TimeUs silence_us_ = kNever;
+  std::optional<PatientWait> closing_wait_;
 
   std::deque<Outgoing> queue_;  // waits for the window
   uint64_t window_used_ = 0;
@@ -143,6 +153,7 @@ class Endpoint {
   TimeUs last_arrival_us_ = 0;
   uint64_t delivery_count_ = 0;  // towards the other end
   uint64_t arrived_count_ = 0;
+  uint64_t taken_count_ = 0;              // frames from the other end that this one has read
   uint64_t delivery_limit_ = UINT64_MAX;  // later ones are lost
 
   std::deque<Incoming> early_;  // came before start()

@@ -179,10 +179,11 @@ FaultKind pick_fault(Random& random) {
   if (random.chance(0.35)) return FaultKind::kNone;
   if (random.chance(0.1)) return FaultKind::kRepeats;
   static const std::vector<FaultKind> kKinds = {
-      FaultKind::kKilled,      FaultKind::kKilled,      FaultKind::kKilled,        FaultKind::kStopped,
-      FaultKind::kStopped,     FaultKind::kStopped,     FaultKind::kConnectionCut, FaultKind::kConnectionCut,
-      FaultKind::kNeverStarts, FaultKind::kLeavesEarly, FaultKind::kSkips,         FaultKind::kOtherDType,
-      FaultKind::kOtherSize,   FaultKind::kOtherOp};
+      FaultKind::kKilled,        FaultKind::kKilled,        FaultKind::kKilled,
+      FaultKind::kStopped,       FaultKind::kStopped,       FaultKind::kStopped,
+      FaultKind::kConnectionCut, FaultKind::kConnectionCut, FaultKind::kConnectionSilenced,
+      FaultKind::kNeverStarts,   FaultKind::kLeavesEarly,   FaultKind::kSkips,
+      FaultKind::kOtherDType,    FaultKind::kOtherSize,     FaultKind::kOtherOp};
   return random.pick(kKinds);
 }
 
@@ -263,6 +264,7 @@ const char* text_of(FaultKind kind) {
     case FaultKind::kKilled: return "killed";
     case FaultKind::kStopped: return "stopped";
     case FaultKind::kConnectionCut: return "a connection cut";
+    case FaultKind::kConnectionSilenced: return "a connection silenced";
     case FaultKind::kNeverStarts: return "never starts";
     case FaultKind::kLeavesEarly: return "leaves early";
     case FaultKind::kSkips: return "skips a push_pull";
@@ -288,10 +290,9 @@ Scenario make_scenario(uint64_t seed) {
 
 std::string describe(const Scenario& scenario) {
   const Fault& fault = scenario.fault;
-  const bool timed = fault.kind == FaultKind::kKilled || fault.kind == FaultKind::kStopped ||
-                     fault.kind == FaultKind::kConnectionCut;
-  const bool of_process =
-      fault.kind >= FaultKind::kNeverStarts || (timed && fault.kind != FaultKind::kConnectionCut);
+  const bool timed =
+      fault.kind == FaultKind::kKilled || fault.kind == FaultKind::kStopped || is_of_connection(fault.kind);
+  const bool of_process = fault.kind >= FaultKind::kNeverStarts || (timed && !is_of_connection(fault.kind));
   std::ostringstream text;
   text << "seed " << scenario.seed << ": " << scenario.num_workers << " workers on " << num_machines(scenario)
        << " machines, " << scenario.num_servers << " servers, " << scenario.tensors.size() << " tensors, "

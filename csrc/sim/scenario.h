@@ -51,6 +51,7 @@ enum class FaultKind : uint8_t {
   kKilled,   // with SIGKILL
   kStopped,  // with SIGSTOP, for a while or for ever
   kConnectionCut,
+  kConnectionSilenced,  // cut, and neither end is told
   kNeverStarts,
   kLeavesEarly,
   kSkips,       // one push_pull that all others do
@@ -58,6 +59,9 @@ enum class FaultKind : uint8_t {
   kOtherSize,
   kOtherOp,
 };
+constexpr bool is_of_connection(FaultKind kind) {
+  return kind == FaultKind::kConnectionCut || kind == FaultKind::kConnectionSilenced;
+}
 // With which every push_pull ends well.
 constexpr bool is_harmless(FaultKind kind) { return kind <= FaultKind::kRepeats; }
 // Which fails that tensor only, on all ranks.
@@ -68,7 +72,7 @@ struct Fault {
   FaultKind kind = FaultKind::kNone;
   size_t process = 0;
   size_t tensor = 0;       // if it concerns_one_tensor
-  TimeUs at_us = 0;        // kKilled, kStopped, kConnectionCut
+  TimeUs at_us = 0;        // kKilled, kStopped, kConnectionCut, kConnectionSilenced
   TimeUs duration_us = 0;  // kStopped; kNever
 };
 

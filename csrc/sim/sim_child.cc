@@ -40,7 +40,7 @@ void SimChild::send_failure(const DataHead& request, const Status& why, Loan loa
   send(head, make_view(world_, process_, as_bytes(why.message())), loan);
 }
 
-void SimChild::leave(std::optional<uint32_t> epoch, TimeUs deadline_us) {
+void SimChild::leave(std::optional<uint32_t> epoch, Patience patience) {
   port_.flush();
   if (epoch) {
     DataHead goodbye;
@@ -48,7 +48,7 @@ void SimChild::leave(std::optional<uint32_t> epoch, TimeUs deadline_us) {
     goodbye.epoch = *epoch;
     endpoint_.send(make_frame(goodbye), nullptr);
   }
-  endpoint_.close_when_sent(deadline_us);
+  endpoint_.close_when_sent(patience);
 }
 
 void SimChild::drop() {

@@ -23,7 +23,10 @@ class SimChild final : public Receiver {
         watch_(world, process, "a child", outbox),
         endpoint_(endpoint) {}
 
-  void start() { endpoint_.start(this); }
+  void start(TimeUs silence_us) {
+    endpoint_.limit_silence(silence_us);
+    endpoint_.start(this);
+  }
   int rank() const { return rank_; }
   bool has_left() const { return left_; }
   bool closed() const { return closed_; }
@@ -33,7 +36,7 @@ class SimChild final : public Receiver {
   void send_failure(const protocol::DataHead& request, const Status& why, Loan loan);
   void give_back(Loan loan) { endpoint_.give_back(loan); }
   // Sends what is left, a goodbye of `epoch` after it if there is one, and closes.
-  void leave(std::optional<uint32_t> epoch, TimeUs deadline_us);
+  void leave(std::optional<uint32_t> epoch, Patience patience);
   // Now, and without a word.
   void drop();
 

@@ -19,7 +19,7 @@ void SimLanes::fail(const Status& why) {
   for_each([&why](SimLink& link) { link.fail(why); });
 }
 
-void SimLanes::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done) {
+void SimLanes::leave(const Status& why, Patience patience, UniqueFunction<void()> done) {
   struct Pending {
     size_t links = 1;
     UniqueFunction<void()> done;
@@ -31,7 +31,7 @@ void SimLanes::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void(
   };
   for_each([&](SimLink& link) {
     ++pending->links;
-    link.leave(why, deadline_us, one_done);
+    link.leave(why, patience, one_done);
   });
   one_done();
 }

@@ -22,7 +22,7 @@ class SimLanes {
   void peer_left(uint32_t service);
   void fail(const Status& why);
   // Calls `done` when all have left.
-  void leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done);
+  void leave(const Status& why, Patience patience, UniqueFunction<void()> done);
 
  private:
   template <typename F>

@@ -88,6 +88,7 @@ void SimLink::on_connected(Result<Endpoint*> endpoint) {
     return events_.on_link_lost(options_.service, endpoint.status());
   }
   endpoint_ = *endpoint;
+  endpoint_->limit_silence(options_.silence_us);
   endpoint_->start(this);
   endpoint_->send(make_frame(head_of_type(DataType::kHello)), nullptr);
   port_.emplace(outbox_);
@@ -223,13 +224,13 @@ void SimLink::fail(const Status& why) {
   settle_all(why);
 }
 
-void SimLink::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done) {
+void SimLink::leave(const Status& why, Patience patience, UniqueFunction<void()> done) {
   leave_done_ = std::move(done);
   if (ended_.is_ok()) ended_ = why;
   if (endpoint_ == nullptr) return settle_all(why);
   close_port();  // what has not been sent is not sent any more
   endpoint_->send(make_frame(head_of_type(DataType::kGoodbye)), nullptr);
-  endpoint_->close_when_sent(deadline_us);
+  endpoint_->close_when_sent(patience);
 }
 
 void SimLink::settle_all(const Status& why) {

@@ -34,6 +34,7 @@ struct LinkOptions {
   protocol::Level level = protocol::Level::kCluster;
   uint32_t service = 0;
   std::string service_text;
+  TimeUs silence_us = kNever;
 };
 
 class SimLink final : public Receiver {
@@ -47,7 +48,7 @@ class SimLink final : public Receiver {
   void peer_left();
   void fail(const Status& why);
   // Calls `done` when everything is settled and the connection closed.
-  void leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done);
+  void leave(const Status& why, Patience patience, UniqueFunction<void()> done);
 
   void on_head(Endpoint& endpoint, const Frame& frame) override;
   void on_frame(Endpoint& endpoint, const Frame& frame) override;

@@ -220,16 +220,22 @@ Status SimNode::barrier(uint32_t sequence) {
 
 // ---- end ----------------------------------------------------------------------------------------------------
 
+// As in node/node.
+Patience SimNode::patience() const {
+  const bool is_well = membership_->failure().is_ok();
+  return {world_.clock.now() + kLeaveUs, is_well ? world_.scenario.timeout_us : 0};
+}
+
 void SimNode::shutdown() {
   if (std::exchange(shutting_down_, true)) return;
   world_.note(process_, 7, [] { return "leaves"; });
   if (!worker_) return leave_service();
-  worker_->leave(world_.clock.now() + kLeaveUs, [this] { leave_uplink(); });
+  worker_->leave(patience(), [this] { leave_uplink(); });
 }
 
 void SimNode::leave_uplink() {
   if (!uplink_) return leave_service();
-  uplink_->lanes().leave(unavailable(self().describe() + " has left the job"), world_.clock.now() + kLeaveUs,
+  uplink_->lanes().leave(unavailable(self().describe() + " has left the job"), patience(),
                          [this] { leave_service(); });
 }
 
@@ -239,7 +245,7 @@ void SimNode::leave_service() {
   };
   const auto pending = std::make_shared<Pending>(Pending{shards_.size()});
   for (const auto& shard : shards_) {
-    shard->leave(world_.clock.now() + kLeaveUs, [this, pending] {
+    shard->leave(patience(), [this, pending] {
       if (--pending->shards == 0) leave_scheduler();
     });
   }

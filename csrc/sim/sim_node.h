@@ -77,6 +77,8 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   std::unique_ptr<SimLink> make_link(uint32_t service, size_t shard, protocol::Level level,
                                      LinkEvents& events);
   SimLink::Connector make_connector(uint32_t service, size_t shard);
+  TimeUs data_silence_us() const;
+  Patience patience() const;
   void schedule_tick();
   void leave_uplink();
   void leave_service();

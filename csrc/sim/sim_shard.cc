@@ -11,11 +11,12 @@ SimShard::SimShard(World& world, VirtualProcess& process, protocol::Outbox& outb
 void SimShard::adopt(Endpoint& endpoint) {
   if (leaving_) return endpoint.close();
   children_.push_back(std::make_unique<SimChild>(world_, process_, *this, outbox_, endpoint));
-  if (cluster_) children_.back()->start();
+  if (cluster_) children_.back()->start(silence_us_);
 }
 
 void SimShard::start(const Position& position) {
   epoch_ = position.epoch;
+  silence_us_ = position.silence_us;
   describe_rank_ = position.describe_rank;
   const auto num_workers = static_cast<uint32_t>(describe_rank_.size());
   const SimCollector::Environment environment{world_, process_, epoch_, num_workers};
@@ -30,7 +31,7 @@ void SimShard::start(const Position& position) {
   }
   if (position.machines.describe.size() < num_workers) patience_us += patience_us / 4;
   cluster_ = std::make_unique<SimTier>(environment, position.machines, limits(), nullptr, 0);
-  for (const auto& child : children_) child->start();
+  for (const auto& child : children_) child->start(silence_us_);
 }
 
 template <typename F>
@@ -97,7 +98,7 @@ void SimShard::on_closed(SimChild& child, const Status& why) {
   finish_leaving_if_empty();
 }
 
-void SimShard::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
+void SimShard::leave(Patience patience, UniqueFunction<void()> done) {
   leaving_ = true;
   leave_done_ = std::move(done);
   for (const auto& child : children_) {
@@ -106,7 +107,7 @@ void SimShard::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
       child->drop();
       continue;
     }
-    child->leave(failed_ ? std::nullopt : std::optional(epoch_), deadline_us);
+    child->leave(failed_ ? std::nullopt : std::optional(epoch_), patience);
   }
   finish_leaving_if_empty();
 }

@@ -28,6 +28,7 @@ struct Position {
   protocol::Children ranks;  // of this machine; empty: this service is nothing but a root
   Uplink* uplink = nullptr;
   uint32_t num_final_tops = 0;
+  TimeUs silence_us = kNever;
 };
 
 class SimShard {
@@ -40,7 +41,7 @@ class SimShard {
   void fail_tensor(uint32_t tensor, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);
-  void leave(TimeUs deadline_us, UniqueFunction<void()> done);
+  void leave(Patience patience, UniqueFunction<void()> done);
 
   void check_drained();
 
@@ -61,6 +62,7 @@ class SimShard {
   protocol::Outbox& outbox_;
   ShardEvents& events_;
   uint32_t epoch_ = 0;
+  TimeUs silence_us_ = kNever;
   std::vector<std::string> describe_rank_;
   std::unique_ptr<SimTier> machine_;
   std::unique_ptr<SimTier> cluster_;  // null until start(), as is the store

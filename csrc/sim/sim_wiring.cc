@@ -18,6 +18,12 @@ void SimNode::on_started() {
   if (is_worker()) user_->begin(*this);
 }
 
+// As in node/start.
+TimeUs SimNode::data_silence_us() const {
+  const auto timeout_us = static_cast<TimeUs>(membership_->roster().timeout_us);
+  return timeout_us - timeout_us / protocol::kHeartbeatsPerTimeout;
+}
+
 void SimNode::start_service(const protocol::Tree& tree) {
   const protocol::Roster& roster = membership_->roster();
   Position position{.epoch = roster.epoch,
@@ -25,7 +31,8 @@ void SimNode::start_service(const protocol::Tree& tree) {
                     .machines = tree.machines(),
                     .ranks = {},
                     .uplink = uplink_.get(),
-                    .num_final_tops = tree.num_final_tops()};
+                    .num_final_tops = tree.num_final_tops(),
+                    .silence_us = data_silence_us()};
   for (uint32_t i = 0; i < roster.num_workers; ++i)
     position.describe_rank.push_back(roster.nodes[i].describe());
   if (uplink_) position.ranks = tree.children_on(tree.machine_of(rank()));
@@ -61,7 +68,8 @@ std::unique_ptr<SimLink> SimNode::make_link(uint32_t service, size_t shard, Leve
                       .epoch = roster.epoch,
                       .level = level,
                       .service = service,
-                      .service_text = roster.nodes[service].describe()};
+                      .service_text = roster.nodes[service].describe(),
+                      .silence_us = data_silence_us()};
   return std::make_unique<SimLink>(world_, process_, std::move(options), make_connector(service, shard),
                                    outbox_, events);
 }

@@ -119,14 +119,14 @@ void SimWorker::peer_left(uint32_t service) {
   lanes_to_keepers_.peer_left(service);
 }
 
-void SimWorker::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
+void SimWorker::leave(Patience patience, UniqueFunction<void()> done) {
   const Status why = failed_precondition("byteps was shut down");
   table_.fail(why, actions_);
   carry_out();
   const auto waiting_for = std::make_shared<size_t>(2);
   const auto all_done = std::make_shared<UniqueFunction<void()>>(std::move(done));
   for (SimLanes* const lanes : {&lanes_, &lanes_to_keepers_}) {
-    lanes->leave(why, deadline_us, [waiting_for, all_done] {
+    lanes->leave(why, patience, [waiting_for, all_done] {
       if (--*waiting_for == 0) (*all_done)();
     });
   }

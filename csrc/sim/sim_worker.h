@@ -35,7 +35,7 @@ class SimWorker final : public LinkEvents {
   void on_refused(const protocol::Refused& refused);
   void peer_left(uint32_t service);
   void fail(const Status& why);
-  void leave(TimeUs deadline_us, UniqueFunction<void()> done);
+  void leave(Patience patience, UniqueFunction<void()> done);
 
   void on_settled(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }

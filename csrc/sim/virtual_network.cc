@@ -73,14 +73,27 @@ void VirtualNetwork::on_process_gone(VirtualProcess& process) {
   }
 }
 
-std::pair<const VirtualProcess*, const VirtualProcess*> VirtualNetwork::cut_one() {
+// Of those between two processes; null if there is none.
+Endpoint* VirtualNetwork::pick_connection(bool of_shared_memory_too) {
   std::vector<Endpoint*> candidates;
   for (const auto& endpoint : endpoints_) {
     const bool whole = endpoint->open() && endpoint->other_->open();
+    if (!of_shared_memory_too && endpoint->carriage() == Carriage::kShare) continue;
     if (whole && &endpoint->process_ != &endpoint->other_->process_) candidates.push_back(endpoint.get());
   }
-  if (candidates.empty()) return {nullptr, nullptr};
-  Endpoint* chosen = random_.pick(candidates);
+  return candidates.empty() ? nullptr : random_.pick(candidates);
+}
+
+std::pair<const VirtualProcess*, const VirtualProcess*> VirtualNetwork::silence_one() {
+  Endpoint* chosen = pick_connection(false);
+  if (chosen == nullptr) return {nullptr, nullptr};
+  for (Endpoint* end : {chosen, chosen->other_}) end->cut_off();
+  return {&chosen->process_, &chosen->other_->process_};
+}
+
+std::pair<const VirtualProcess*, const VirtualProcess*> VirtualNetwork::cut_one() {
+  Endpoint* chosen = pick_connection(true);
+  if (chosen == nullptr) return {nullptr, nullptr};
   for (Endpoint* end : {chosen, chosen->other_}) {
     end->lose_some();
     end->send_end("connection lost");

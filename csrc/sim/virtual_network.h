@@ -51,9 +51,12 @@ class VirtualNetwork {
   void on_process_gone(VirtualProcess& process);
   // Breaks one of the connections between two processes and returns them; null if there is none.
   std::pair<const VirtualProcess*, const VirtualProcess*> cut_one();
+  // Likewise, but neither end is told.
+  std::pair<const VirtualProcess*, const VirtualProcess*> silence_one();
 
  private:
   friend class Endpoint;
+  Endpoint* pick_connection(bool of_shared_memory_too);
   struct Listener {
     VirtualProcess* process;
     AcceptCallback on_accept;

@@ -13,6 +13,11 @@ using transport::Landing;
 Child::Child(Shard& shard, std::unique_ptr<transport::Connection> connection)
     : shard_(shard), port_(shard.outbox_), connection_(std::move(connection)) {}
 
+void Child::start() {
+  connection_->limit_silence(shard_.silence_us_);
+  connection_->start(this);
+}
+
 bool Child::is(const DataHead& hello) const {
   return rank_ == static_cast<int>(hello.rank) && level_ == hello.level && lane_ == hello.lane;
 }
@@ -55,7 +60,7 @@ void Child::give_back(transport::Loan loan) {
   if (loan != transport::kNoLoan) connection_->give_back(loan);
 }
 
-void Child::leave(bool in_order, TimeUs deadline_us) {
+void Child::leave(bool in_order, Patience patience) {
   port_.flush();
   if (in_order) {
     DataHead goodbye;
@@ -63,7 +68,7 @@ void Child::leave(bool in_order, TimeUs deadline_us) {
     goodbye.epoch = shard_.epoch_;
     connection_->send(protocol::encode(goodbye), {}, nullptr);
   }
-  connection_->close_when_sent(deadline_us);
+  connection_->close_when_sent(patience);
 }
 
 Result<Aggregator::Verdict> Child::admit(const DataHead& head, size_t payload_bytes) const {

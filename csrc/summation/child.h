@@ -18,7 +18,7 @@ class Child final : public transport::Receiver {
  public:
   Child(Shard& shard, std::unique_ptr<transport::Connection> connection);
 
-  void start() { connection_->start(this); }
+  void start();
   // Of the worker that speaks; -1 until its hello.
   int rank() const { return rank_; }
   // Whether a hello of the same words has come on this connection.
@@ -35,7 +35,7 @@ class Child final : public transport::Receiver {
   void send_failure(const protocol::DataHead& request, const Status& why, transport::Loan loan);
   void give_back(transport::Loan loan);
   // Sends what is left, a goodbye after it if `in_order`, and closes (Connection::close_when_sent).
-  void leave(bool in_order, TimeUs deadline_us);
+  void leave(bool in_order, Patience patience);
 
   Result<transport::Landing> on_head(transport::Connection& connection,
                                      const transport::Arrival& arrival) override;

@@ -68,7 +68,7 @@ void Service::fail(const Status& why) {
   post_each([=](Shard& shard) { shard.fail(why); });
 }
 
-void Service::leave(TimeUs deadline_us) {
+void Service::leave(Patience patience) {
   struct Pending {
     std::atomic<size_t> shards;
     EventFlag none_left;
@@ -76,11 +76,11 @@ void Service::leave(TimeUs deadline_us) {
   const auto pending = std::make_shared<Pending>();  // shared: a shard may report after the deadline
   pending->shards = shards_.size();
   post_each([=](Shard& shard) {
-    shard.leave(deadline_us, [pending] {
+    shard.leave(patience, [pending] {
       if (pending->shards.fetch_sub(1) == 1) pending->none_left.set();
     });
   });
-  while (pending->none_left.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
+  while (pending->none_left.wait(patience.outer_deadline_us()) == EventFlag::Wake::kInterrupted) {
   }
   // Not only when the last reference to this object goes, which garbage may hold.
   for (size_t i = 0; i < shards_.size(); ++i) {

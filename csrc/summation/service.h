@@ -32,9 +32,9 @@ class Service {
   void fail_tensor(uint32_t tensor, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);
-  // Blocks until all shards have said goodbye and all children are gone, at most until `deadline_us`. Then nobody can
+  // Blocks until all shards have said goodbye and all children are gone, or patience with them. Then nobody can
   // connect any more.
-  void leave(TimeUs deadline_us);
+  void leave(Patience patience);
 
  private:
   template <typename F>

@@ -29,6 +29,7 @@ void Shard::adopt(std::unique_ptr<transport::Connection> connection) {
 void Shard::start(const Position& position) {
   epoch_ = position.epoch;
   describe_rank_ = position.describe_rank;
+  silence_us_ = position.silence_us;
   bytes_per_s_ = position.bytes_per_s;
   bytes_per_s_.resize(position.num_workers);
   const Collector::Environment environment{loop_, metrics_, pool_, epoch_, position.num_workers};
@@ -117,13 +118,14 @@ void Shard::remove(Child& child) {
   children_.erase(found);
 }
 
-void Shard::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
+void Shard::leave(Patience patience, UniqueFunction<void()> done) {
   for_each_collector([](Collector& collector) { collector.stop_timers(); });
   leaving_ = true;
   leave_done_ = std::move(done);
+  if (!cluster_) children_.clear();  // nobody would hear of their ends
   for (const auto& child : children_) {
     // No goodbye from a failed job: children would take it for an orderly leave, and this node for the guilty one.
-    child->leave(!failed_, deadline_us);
+    child->leave(!failed_, patience);
   }
   finish_leaving_if_empty();
 }

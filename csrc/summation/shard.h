@@ -40,6 +40,7 @@ struct Position {
   Uplink* uplink = nullptr;
   uint32_t num_final_tops = 0;
   protocol::WaitLimits limits;
+  TimeUs silence_us = kNever;  // of the children's connections (Connection::limit_silence)
 };
 
 class Shard {
@@ -60,9 +61,9 @@ class Shard {
   void rank_left(uint32_t rank);
   // The job has failed: forgets all contributions (no lent memory is touched from here on) and answers them.
   void fail(const Status& why);
-  // Says goodbye to all children (unless the job has failed) once their answers are written, then calls `done` (at
-  // `deadline_us` at the latest).
-  void leave(TimeUs deadline_us, UniqueFunction<void()> done);
+  // Says goodbye to all children (unless the job has failed) once their answers are written, then calls `done`, or when
+  // `patience` is over for all that are left.
+  void leave(Patience patience, UniqueFunction<void()> done);
 
   transport::EventLoop& loop() { return loop_; }
 
@@ -88,6 +89,7 @@ class Shard {
   uint32_t epoch_ = 0;
   std::vector<std::string> describe_rank_;
   std::vector<uint64_t> bytes_per_s_;
+  TimeUs silence_us_ = kNever;
   std::unique_ptr<Tier> machine_;
   std::unique_ptr<Tier> cluster_;  // null until start(), as is the store
   std::unique_ptr<Store> store_;

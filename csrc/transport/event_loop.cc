@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <map>
+#include <new>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -61,6 +62,8 @@ struct EventLoop::State {
     uint32_t registration = 0;
   };
 
+  std::string name;
+  UniqueFunction<void(const Status&)> on_out_of_memory;
   UniqueFd epoll_fd;
   UniqueFd wake_fd;
   std::thread thread;
@@ -73,6 +76,8 @@ struct EventLoop::State {
 
   // The loop's thread only.
   std::vector<Task> batch;
+  size_t begun = 0;            // tasks of the batch
+  bool serves = true;          // descriptors and turns; until it has run out of memory
   std::vector<Watch> watches;  // by descriptor
   uint32_t registrations = 0;
   std::map<std::pair<TimeUs, TimerId>, Task> timers;
@@ -85,6 +90,8 @@ struct EventLoop::State {
   Status open();
   void wake() const;
   void run();
+  void run_passes();
+  void stop_serving();
   bool run_tasks();
   void run_timers();
   void run_turns();
@@ -117,6 +124,26 @@ void EventLoop::State::wake() const {
 
 void EventLoop::State::run() {
   t_current_loop = this;
+  while (true) {
+    try {
+      return run_passes();
+    } catch (const std::bad_alloc& error) {
+      if (!on_out_of_memory) throw;
+      if (serves) on_out_of_memory(unavailable("its thread " + name + " is out of memory: " + error.what()));
+      stop_serving();
+    }
+  }
+}
+
+void EventLoop::State::stop_serving() {
+  serves = false;
+  for (size_t fd = 0; fd < watches.size(); ++fd) {
+    if (watches[fd].handler) epoll_ctl(epoll_fd.get(), EPOLL_CTL_DEL, static_cast<int>(fd), nullptr);
+    watches[fd] = {};
+  }
+}
+
+void EventLoop::State::run_passes() {
   std::array<epoll_event, kEventsPerWait> events;
   while (run_tasks()) {
     run_timers();
@@ -129,16 +156,17 @@ void EventLoop::State::run() {
 // False after the tasks that were posted before stop() have run.
 bool EventLoop::State::run_tasks() {
   bool last = false;
-  {
+  if (begun == batch.size()) {  // else: one of them has run out of memory, and the others have their turn
+    batch.clear();
+    begun = 0;
     MutexLock lock(mutex);
     batch.swap(posted);
     last = stopping;
   }
-  for (Task& slot : batch) {
-    Task task = std::move(slot);  // what it holds goes with it, not with the batch
+  while (begun < batch.size()) {
+    Task task = std::move(batch[begun++]);  // what it holds goes with it, not with the batch
     task();
   }
-  batch.clear();
   return !last;
 }
 
@@ -156,7 +184,9 @@ void EventLoop::State::run_timers() {
 }
 
 void EventLoop::State::run_turns() {
+  turns_running.clear();
   turns_running.swap(turns);
+  if (!serves) return;
   for (size_t i = 0; i < turns_running.size(); ++i) {
     if (TurnHandler* handler = turns_running[i]) handler->on_turn();
   }
@@ -214,9 +244,12 @@ EventLoop::EventLoop() : state_(std::make_unique<State>()) {}
 
 EventLoop::~EventLoop() { stop(); }
 
-Result<std::unique_ptr<EventLoop>> EventLoop::create(const std::string& name) {
+Result<std::unique_ptr<EventLoop>> EventLoop::create(const std::string& name,
+                                                     UniqueFunction<void(const Status&)> on_out_of_memory) {
   std::unique_ptr<EventLoop> loop(new EventLoop);
   State* state = loop->state_.get();
+  state->name = name;
+  state->on_out_of_memory = std::move(on_out_of_memory);
   BPS_RETURN_IF_ERROR(state->open());
   BPS_RETURN_IF_ERROR(start_thread(state->thread, name, [state] { state->run(); }));
   return loop;
@@ -281,6 +314,7 @@ void EventLoop::stop() {
 
 Status EventLoop::watch(int fd, uint32_t epoll_events, FdHandler* handler) {
   state_->check_thread();
+  if (!state_->serves) return unavailable("event loop: " + state_->name + " is out of memory");
   const auto index = static_cast<size_t>(fd);
   if (index >= state_->watches.size()) state_->watches.resize(index + 1);
   const State::Watch watch{handler, ++state_->registrations};

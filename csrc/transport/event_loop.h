@@ -37,7 +37,11 @@ class EventLoop {
   using TimerId = uint64_t;
 
   // Starts the thread; `name` (at most 15 bytes) shows in ps and perf. All signals are blocked in it.
-  static Result<std::unique_ptr<EventLoop>> create(const std::string& name);
+  // `on_out_of_memory` is called on it when a callback has ended with std::bad_alloc. From then on the loop runs tasks and
+  // timers only, so that its owner can take everything down: nobody knows how far that callback had come. Without it, or
+  // with any other exception, the process ends.
+  static Result<std::unique_ptr<EventLoop>> create(const std::string& name,
+                                                   UniqueFunction<void(const Status&)> on_out_of_memory = {});
   // stop(), if not yet done.
   ~EventLoop();
 

@@ -7,6 +7,7 @@
 
 #include "base/annotations.h"
 #include "base/check.h"
+#include "base/scoped_flag.h"
 #include "transport/landing.h"
 
 namespace byteps::transport {
@@ -67,9 +68,10 @@ class Mailbox {
     letters_.pop_front();
     return letter;
   }
-  bool empty() const {
+  bool empty() const { return size() == 0; }
+  size_t size() const {
     MutexLock lock(mutex_);
-    return letters_.empty();
+    return letters_.size();
   }
   // The sender sends no more.
   void finish() {
@@ -124,7 +126,7 @@ class InprocConnection final : public Connection, public TurnHandler {
     request_turn();
   }
   void send(Bytes head, const Payload& payload, OnSent on_sent) override;
-  void close_when_sent(TimeUs deadline_us) override;
+  void close_when_sent(Patience patience) override;
   void close() override { shut(aborted("inproc: closed by this end")); }
   EventLoop& loop() override { return *self_.loop; }
   const std::string& peer() const override { return peer_; }
@@ -139,6 +141,7 @@ class InprocConnection final : public Connection, public TurnHandler {
  private:
   bool open() const { return error_.is_ok(); }
   void on_finished();
+  void go_on_closing();
   Status deliver(const Letter& letter);
   Result<Bytes> ask_and_land(const Arrival& arrival);
   void end(const Status& why);
@@ -155,6 +158,7 @@ class InprocConnection final : public Connection, public TurnHandler {
   bool closing_ = false;
   bool turn_requested_ = false;
   bool in_callback_ = false;
+  std::optional<PatientWait> closing_wait_;
   EventLoop::TimerId deadline_ = 0;
 };
 
@@ -165,13 +169,22 @@ void InprocConnection::send(Bytes head, const Payload& payload, OnSent on_sent) 
   if (other_.inbox.put(std::move(letter))) tell_other_end();
 }
 
-void InprocConnection::close_when_sent(TimeUs deadline_us) {
+void InprocConnection::close_when_sent(Patience patience) {
   if (closing_ || !open()) return;
   closing_ = true;
   // The other end closes when it has read all, which ends this one; or else the deadline does.
   other_.inbox.finish();
   tell_other_end();
-  deadline_ = self_.loop->run_at(deadline_us, [this] { end(Status::ok()); });
+  closing_wait_.emplace(patience, now_us());
+  go_on_closing();
+}
+
+void InprocConnection::go_on_closing() {
+  const size_t left = other_.inbox.size();
+  const auto next_us = closing_wait_->look(left, left > 0, now_us());
+  const TimeUs at_us = next_us.value_or(now_us());
+  deadline_ = self_.loop->run_at(
+      at_us, [this, is_over = !next_us] { is_over ? end(Status::ok()) : go_on_closing(); });
 }
 
 void InprocConnection::read_inbox() {
@@ -180,9 +193,7 @@ void InprocConnection::read_inbox() {
     std::optional<Letter> letter = self_.inbox.take(&finished);
     if (finished) return on_finished();
     if (!letter) return;
-    in_callback_ = true;
     const Status status = deliver(*letter);
-    in_callback_ = false;
     letter->complete(Status::ok());
     if (!status && open()) end(status);
   }
@@ -196,6 +207,7 @@ void InprocConnection::on_finished() {
 }
 
 Status InprocConnection::deliver(const Letter& letter) {
+  const ScopedFlag in_callback(in_callback_);
   const Arrival arrival = letter.arrival();
   Bytes payload;
   if (arrival.payload_bytes > 0) {
@@ -217,9 +229,8 @@ Result<Bytes> InprocConnection::ask_and_land(const Arrival& arrival) {
 void InprocConnection::end(const Status& why) {
   shut(why ? aborted("inproc: closed before this was sent") : why);
   if (!receiver_) return;
-  in_callback_ = true;
+  const ScopedFlag in_callback(in_callback_);
   receiver_->on_closed(*this, why);
-  in_callback_ = false;
 }
 
 void InprocConnection::shut(const Status& why) {

@@ -14,6 +14,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/patience.h"
 #include "base/status.h"
 #include "base/unique_function.h"
 #include "transport/address.h"
@@ -113,10 +114,15 @@ class Connection {
   // nothing changes.
   virtual void pace(uint64_t bytes_per_s) { static_cast<void>(bytes_per_s); }
 
+  // From now on the connection ends (kUnavailable) when the machine at the other end has given no sign of life for so long
+  // though it was asked for one, or has had no room for what is to be written. The kernels ask and answer: nobody wakes
+  // up for it, and a process that is slow to answer is no matter. Between processes of one machine nothing changes.
+  virtual void limit_silence(TimeUs limit_us) { static_cast<void>(limit_us); }
+
   // Refuses further frames (kAborted), writes what was queued, then waits for the other end to close, so that
   // what it had under way does not cut off what was written; frames from it are delivered until then. Calls
-  // on_closed with ok at the end or when `deadline_us` has passed.
-  virtual void close_when_sent(TimeUs deadline_us) = 0;
+  // on_closed with ok at the end, or when `patience` is over.
+  virtual void close_when_sent(Patience patience) = 0;
   // Closes now: no callback but on_sent(kAborted) for what was queued.
   virtual void close() = 0;
 

@@ -23,7 +23,7 @@ void Lanes::fail(const Status& why) {
   for_each([&why](Lane& lane) { lane.loop->post([link = lane.link.get(), why] { link->fail(why); }); });
 }
 
-void Lanes::leave(std::initializer_list<Lanes*> all, const Status& why, TimeUs deadline_us) {
+void Lanes::leave(std::initializer_list<Lanes*> all, const Status& why, Patience patience) {
   struct Pending {
     std::atomic<size_t> lanes{1};
     EventFlag none_left;
@@ -35,12 +35,11 @@ void Lanes::leave(std::initializer_list<Lanes*> all, const Status& why, TimeUs d
   for (Lanes* const lanes : all) {
     lanes->for_each([&](Lane& lane) {
       pending->lanes.fetch_add(1);
-      lane.loop->post(
-          [link = lane.link.get(), why, deadline_us, done] { link->leave(why, deadline_us, done); });
+      lane.loop->post([link = lane.link.get(), why, patience, done] { link->leave(why, patience, done); });
     });
   }
   done();
-  while (pending->none_left.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
+  while (pending->none_left.wait(patience.outer_deadline_us()) == EventFlag::Wake::kInterrupted) {
   }
 }
 

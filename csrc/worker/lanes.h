@@ -32,8 +32,8 @@ class Lanes {
   // As of Link, for all concerned.
   void peer_left(uint32_t service);
   void fail(const Status& why);
-  // Blocks until all links have left, at most until `deadline_us`.
-  static void leave(std::initializer_list<Lanes*> all, const Status& why, TimeUs deadline_us);
+  // Blocks until all links have left, as long as `patience` lasts for one of them.
+  static void leave(std::initializer_list<Lanes*> all, const Status& why, Patience patience);
 
  private:
   template <typename F>

@@ -71,6 +71,7 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   if (!ended_.is_ok()) return;
   if (!connection) return lose(connection.status());
   connection_ = std::move(*connection);
+  connection_->limit_silence(options_.silence_us);
   connection_->start(this);
   DataHead hello;
   hello.type = DataType::kHello;
@@ -196,7 +197,7 @@ void Link::fail(const Status& why) {
   settle_all(why);
 }
 
-void Link::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done) {
+void Link::leave(const Status& why, Patience patience, UniqueFunction<void()> done) {
   leave_done_ = std::move(done);
   if (ended_.is_ok()) ended_ = why;
   if (!connection_) return settle_all(why);
@@ -206,7 +207,7 @@ void Link::leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> d
   goodbye.epoch = options_.epoch;
   goodbye.rank = options_.rank;
   connection_->send(protocol::encode(goodbye), {}, nullptr);
-  connection_->close_when_sent(deadline_us);
+  connection_->close_when_sent(patience);
 }
 
 void Link::settle_all(const Status& why) {

@@ -44,10 +44,11 @@ struct LinkOptions {
   uint32_t rank = 0;  // this worker
   uint32_t epoch = 0;
   protocol::Level level = protocol::Level::kCluster;
-  uint32_t service = 0;      // node number of the service
-  uint16_t lane = 0;         // number of this link among those to the same shard
-  std::string service_text;  // how messages name it
-  uint64_t bytes_per_s = 0;  // protocol/pacing; 0: not held back
+  uint32_t service = 0;        // node number of the service
+  uint16_t lane = 0;           // number of this link among those to the same shard
+  std::string service_text;    // how messages name it
+  uint64_t bytes_per_s = 0;    // protocol/pacing; 0: not held back
+  TimeUs silence_us = kNever;  // of the connection (Connection::limit_silence)
 };
 
 class Link final : public transport::Receiver {
@@ -66,7 +67,7 @@ class Link final : public transport::Receiver {
   // The job has failed: closes at once, settles everything with `why`, and everything that comes later.
   void fail(const Status& why);
   // This worker leaves in order: what is not answered is settled with `why`; then calls `done`.
-  void leave(const Status& why, TimeUs deadline_us, UniqueFunction<void()> done);
+  void leave(const Status& why, Patience patience, UniqueFunction<void()> done);
 
   Result<transport::Landing> on_head(transport::Connection& connection,
                                      const transport::Arrival& arrival) override;

@@ -173,7 +173,7 @@ void Worker::fail(const Status& why) {
   lanes_to_keepers_.fail(why);
 }
 
-void Worker::leave(TimeUs deadline_us) {
+void Worker::leave(Patience patience) {
   const Status why = failed_precondition("byteps was shut down");
   Work work;
   {
@@ -182,7 +182,7 @@ void Worker::leave(TimeUs deadline_us) {
     work = take_work();
   }
   do_work(std::move(work));
-  Lanes::leave({&lanes_, &lanes_to_keepers_}, why, deadline_us);
+  Lanes::leave({&lanes_, &lanes_to_keepers_}, why, patience);
 }
 
 }  // namespace byteps::worker

@@ -65,8 +65,8 @@ class Worker final : public LinkEvents {
   void peer_left(uint32_t service);
   // The job has failed: everything in flight and everything later ends with `why`.
   void fail(const Status& why);
-  // In order: what is in flight fails, all links say goodbye; blocks until then, at most until `deadline_us`.
-  void leave(TimeUs deadline_us);
+  // In order: what is in flight fails, all links say goodbye; blocks until then, as Lanes::leave.
+  void leave(Patience patience);
 
   void on_settled(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import time
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from support.cluster import RAISED, Cluster
+from support.hang import hanging
+from support.processes import virtual_bytes
 
 TIMEOUT_S = 3.0
 START_TIMEOUT_S = 8.0  # enough for a busy machine to start a few processes
@@ -106,6 +109,38 @@ def test_a_stopped_process_ends_the_job(victim: str, moment: str, tmp_path: Path
         for member in cluster.others(victim):
             member.resume_plan()
         check_that_others_end(cluster, victim, name_of(cluster, victim), since_s, ["has been silent for"])
+
+
+@pytest.mark.parametrize("victim", ["rank 1", "server 0"])
+def test_a_process_whose_data_thread_hangs(victim: str, tmp_path: Path) -> None:
+    """Its sockets stay open and its heartbeats go on; nobody gets an answer from it."""
+    with make_cluster(tmp_path, 2, hosted=False) as cluster:
+        start_all(cluster, [("init", "steps"), ("init", "steps")])
+        for rank in (0, 1):
+            cluster[f"rank {rank}"].wait_for("did step", 5)
+        with hanging(cluster[victim].pid, "bps-data-0"):
+            since_s = time.monotonic()
+            cause = "its thread bps-data-0, which sends and sums tensors, hangs"
+            for member in cluster.others(victim):
+                assert member.end(max(0.0, since_s + 2 * TIMEOUT_S - time.monotonic())) != 0, member.describe()
+                assert f"{name_of(cluster, victim)}: {cause}" in member.output, member.describe()
+
+
+def test_a_process_that_runs_out_of_memory(tmp_path: Path) -> None:
+    with make_cluster(tmp_path, 2, hosted=False) as cluster:
+        start_all(cluster, [("init", "step", "pause", "flood"), ("init", "step", "pause", "flood")])
+        ranks = [cluster["rank 0"], cluster["rank 1"]]
+        for rank in ranks:
+            rank.wait_for("did step")
+        server = cluster["server 0"]
+        limit_bytes = virtual_bytes(server.pid) + (4 << 20)
+        resource.prlimit(server.pid, resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+        for rank in ranks:
+            rank.resume_plan()
+        for member in (*ranks, server):
+            assert member.end(2 * TIMEOUT_S) == (1 if member is server else RAISED), member.describe()
+            assert f"{name_of(cluster, 'server 0')}: its thread bps-data-" in member.output, member.describe()
+            assert " is out of memory: no memory for " in member.output, member.describe()
 
 
 def test_a_rank_that_never_starts(tmp_path: Path) -> None:

@@ -174,3 +174,41 @@ def test_a_server_that_is_cut_off(lab: Lab, tmp_path: Path) -> None:
             for rank in range(hosts.size):
                 check_raised(hosts[f"rank {rank}"], names_of([hosts["server 0"]], 2), since_s)
             assert hosts["server 0"].end() == 1, hosts["server 0"].describe()
+
+
+@contextmanager
+def silenced(lab: Lab, sender: int, receiver: int) -> Iterator[None]:
+    """What one host sends to another goes nowhere, and nobody is told."""
+    address = lab.hosts[receiver].address
+    entry = [address, "dev", INTERFACE]
+    lab.run(sender, ["ip", "neigh", "replace", *entry, "lladdr", "02:00:00:00:00:99", "nud", "permanent"])
+    try:
+        yield
+    finally:
+        lab.run(sender, ["ip", "neigh", "del", *entry])
+
+
+@pytest.mark.parametrize(("word", "cut"), [("flood", (1, 2)), ("pause", (2, 1))])
+def test_a_link_that_is_cut_one_way_between_two_hosts(
+    word: str, cut: tuple[int, int], lab: Lab, tmp_path: Path
+) -> None:
+    """All hear from the scheduler, and neither end is told; while nothing is under way, their kernels ask."""
+    env = {"BYTEPS_TIMEOUT_S": str(SILENCE_S), "BYTEPS_LOG_LEVEL": "info"}
+    with Hosts(tmp_path, lab, 3, env=env) as hosts:
+        hosts.start_all("init", "step", word, "barrier")
+        for member in hosts.members.values():
+            member.wait_for("did flood" if word == "flood" else "did step")
+        since_s = time.monotonic()
+        with silenced(lab, *cut):
+            for member in hosts.members.values():
+                member.wait_for("job failed: ")
+                member.resume_plan()
+                check_raised(member, ["rank 1 (host host1", "rank 2 (host host2"], since_s)
+
+
+def test_a_rank_that_leaves_while_another_still_receives(tmp_path: Path) -> None:
+    """Slower than an orderly end takes otherwise, and than the timeout; but something arrives all the time."""
+    env = {"BYTEPS_TIMEOUT_S": "3", "BYTEPS_PLACEMENT": "weights:1,0"}  # all goes through rank 0
+    with Lab([1000, 16]) as lab, Hosts(tmp_path, lab, 2, env=env) as hosts:
+        hosts.start_all("init", "receive_much")
+        hosts.end_all()

@@ -63,6 +63,10 @@ def resident_bytes(pid: int) -> int:
     return _status_number(Path(f"/proc/{pid}/status"), "VmRSS") * 1024
 
 
+def virtual_bytes(pid: int) -> int:
+    return _status_number(Path(f"/proc/{pid}/status"), "VmSize") * 1024
+
+
 def wake_ups(pid: int) -> int:
     """How often threads of the process have gone to sleep or lost the processor so far, all together."""
     return sum(

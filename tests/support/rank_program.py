@@ -52,6 +52,12 @@ def flood() -> None:
         say("did flood")
 
 
+def receive_much() -> None:
+    """Rank 0 has what it wants at once, and leaves."""
+    values = bps.broadcast(np.full(12 << 20, bps.rank() == 0, np.uint8), 0, "much")
+    assert values.all()
+
+
 def leave() -> None:
     say("leaves")
     bps.shutdown()
@@ -89,6 +95,7 @@ WORDS: dict[str, Callable[[], object]] = {
     "contribute": contribute,
     "flood": flood,
     "leave": leave,
+    "receive_much": receive_much,
     "steps_until_told": steps_until_told,
     "barrier": bps.barrier,
     "pause": sys.stdin.readline,  # until the test says so

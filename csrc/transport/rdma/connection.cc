@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/scoped_flag.h"
 
 namespace byteps::transport::rdma {
 namespace {
@@ -57,12 +58,20 @@ void RdmaConnection::give_back(Loan loan) {
   request_turn();
 }
 
-void RdmaConnection::close_when_sent(TimeUs deadline_us) {
+void RdmaConnection::close_when_sent(Patience patience) {
   if (closed_ || closing_) return;
   closing_ = true;
   outgoing_->send_end();
-  deadline_ = loop_.run_at(deadline_us, [this] { end(Status::ok()); });
+  closing_wait_.emplace(patience, now_us());
   request_turn();
+  deadline_ = loop_.run_at(now_us(), [this] { go_on_closing(); });
+}
+
+void RdmaConnection::go_on_closing() {
+  const bool outstanding = !outgoing_->ended() || !outgoing_->all_written();
+  const auto next_us = closing_wait_->look(completions_, outstanding, now_us());
+  if (!next_us) return end(Status::ok());
+  deadline_ = loop_.run_at(*next_us, [this] { go_on_closing(); });
 }
 
 void RdmaConnection::close() {
@@ -86,10 +95,12 @@ void RdmaConnection::on_turn() {
   turn_requested_ = false;
   if (unreported_ && receiver_) return report(*std::exchange(unreported_, std::nullopt));
   if (closed_) return;
-  const bool nested = std::exchange(in_callback_, true);
-  working_ = true;
-  const Status status = work();
-  working_ = false;
+  const ScopedFlag in_callback(in_callback_);
+  Status status;
+  {
+    const ScopedFlag working(working_);
+    status = work();
+  }
   if (!closed_) {
     // Whoever has read that this is the end may be gone before what was written after it.
     if (status)
@@ -99,7 +110,6 @@ void RdmaConnection::on_turn() {
     else
       end(status);
   }
-  in_callback_ = nested;
 }
 
 // Until there is nothing to do, or others shall have a turn.
@@ -141,6 +151,7 @@ Result<size_t> RdmaConnection::poll() {
 }
 
 Status RdmaConnection::on_completion(const Completion& completion) {
+  ++completions_;
   if (!completion.ok()) {
     BPS_RETURN_IF_ERROR(nic_loop_->state().with_context(peer_));
     const std::string reason = queue_pair_->describe(completion.status);
@@ -204,7 +215,7 @@ void RdmaConnection::end(const Status& why) {
 }
 
 void RdmaConnection::report(const Status& why) {
-  const bool nested = std::exchange(in_callback_, true);
+  const ScopedFlag in_callback(in_callback_);
   if (on_ready_) {
     std::exchange(on_ready_, nullptr)(why);
   } else if (receiver_) {
@@ -212,7 +223,6 @@ void RdmaConnection::report(const Status& why) {
   } else {
     unreported_ = why;
   }
-  in_callback_ = nested;
 }
 
 void RdmaConnection::shut(const Status& why, bool written_is_sent) {

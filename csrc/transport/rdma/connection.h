@@ -47,7 +47,9 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   void start(Receiver* receiver) override;
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
   void give_back(Loan loan) override;
-  void close_when_sent(TimeUs deadline_us) override;
+  // RDMA asks again by itself for what it has sent (BYTEPS_RDMA_TIMEOUT); while nothing is under way, TCP asks.
+  void limit_silence(TimeUs limit_us) override { tcp_->limit_silence(limit_us); }
+  void close_when_sent(Patience patience) override;
   void close() override;
   EventLoop& loop() override { return loop_; }
   const std::string& peer() const override { return peer_; }
@@ -86,6 +88,7 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   Status post_arrivals();
   bool should_spin();
   void request_turn();
+  void go_on_closing();
   void end_if_over();
   void end_as_asked();
   void end(const Status& why);
@@ -120,6 +123,8 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   bool working_ = false;
   bool asked_again_ = false;  // since the last look at everything
   bool in_callback_ = false;
+  uint64_t completions_ = 0;  // so far
+  std::optional<PatientWait> closing_wait_;
   EventLoop::TimerId deadline_ = 0;
   // Spinning.
   TimeUs idle_since_us_ = 0;

@@ -85,14 +85,21 @@ void ShmConnection::write(const Reference& reference, Bytes head, Bytes payload,
   stream_.send(Bytes(front).first(kReferenceBytes + head.size()), {payload, {}}, std::move(on_sent));
 }
 
-void ShmConnection::close_when_sent(TimeUs deadline_us) {
+void ShmConnection::close_when_sent(Patience patience) {
   if (std::exchange(closing_, true)) return;
-  if (waiting_.empty()) return stream_.close_when_sent(deadline_us);
-  close_deadline_us_ = deadline_us;
-  deadline_ = loop().run_at(deadline_us, [this] {
-    fail_waiting(aborted(peer() + ": closed before this was sent"));
-    stream_.close_when_sent(close_deadline_us_);  // which has passed
-  });
+  if (waiting_.empty()) return stream_.close_when_sent(patience);
+  patience_ = patience;
+  waiting_for_room_.emplace(patience, now_us());
+  go_on_closing();
+}
+
+void ShmConnection::go_on_closing() {
+  if (const auto next_us = waiting_for_room_->look(waiting_.size(), true, now_us())) {
+    deadline_ = loop().run_at(*next_us, [this] { go_on_closing(); });
+    return;
+  }
+  fail_waiting(aborted(peer() + ": closed before this was sent"));
+  stream_.close_when_sent(now_us());
 }
 
 void ShmConnection::close() {
@@ -184,7 +191,7 @@ void ShmConnection::send_waiting() {
   }
   if (!closing_) return;
   loop().cancel(deadline_);
-  stream_.close_when_sent(close_deadline_us_);
+  stream_.close_when_sent(patience_);
 }
 
 void ShmConnection::fail_waiting(const Status& why) {

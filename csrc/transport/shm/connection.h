@@ -29,7 +29,7 @@ class ShmConnection final : public Connection, private Receiver {
   void start(Receiver* receiver) override;
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
   void give_back(Loan loan) override;
-  void close_when_sent(TimeUs deadline_us) override;
+  void close_when_sent(Patience patience) override;
   void close() override;
   EventLoop& loop() override { return stream_.loop(); }
   const std::string& peer() const override { return stream_.peer(); }
@@ -60,6 +60,7 @@ class ShmConnection final : public Connection, private Receiver {
   void send_answer(Bytes head, const Payload& payload, OnSent on_sent);
   void send_waiting();
   void fail_waiting(const Status& why);
+  void go_on_closing();
   void write(const Reference& reference, Bytes head, Bytes payload, OnSent on_sent);
 
   const Segment segment_;
@@ -70,8 +71,9 @@ class ShmConnection final : public Connection, private Receiver {
   std::deque<Waiting> waiting_;
   bool told_ = false;     // the other end knows that frames wait
   bool closing_ = false;  // no further frames are taken
-  TimeUs close_deadline_us_ = kNever;
-  EventLoop::TimerId deadline_ = 0;  // of frames that wait while this end closes
+  Patience patience_{kNever};
+  std::optional<PatientWait> waiting_for_room_;  // frames, while this end closes
+  EventLoop::TimerId deadline_ = 0;              // of frames that wait while this end closes
 };
 
 }  // namespace byteps::transport

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/check.h"
+#include "base/scoped_flag.h"
 #include "transport/stream/socket.h"
 
 namespace byteps::transport {
@@ -22,6 +23,14 @@ constexpr size_t kRangesPerWrite = 512;  // two per frame
 // than that at once the cache would be too small.
 constexpr size_t kMinQuietBytes = 16 << 10;
 constexpr size_t kMaxQuietBytes = 128 << 10;
+
+Status broken(const std::string& what, int error_number) {
+  const Status status = from_errno(what, error_number);
+  if (error_number != ETIMEDOUT) return status;
+  return Status(status.code(), status.message() +
+                                   ": the machine there gives no sign of life, or the process there does not "
+                                   "read: is it off, or stopped, or is a link between cut?");
+}
 
 }  // namespace
 
@@ -53,11 +62,24 @@ void StreamConnection::pace(uint64_t bytes_per_s) {
   if (open()) pace_tcp(fd_.get(), bytes_per_s);
 }
 
-void StreamConnection::close_when_sent(TimeUs deadline_us) {
+void StreamConnection::limit_silence(TimeUs limit_us) {
+  if (open()) limit_tcp_silence(fd_.get(), limit_us);
+}
+
+void StreamConnection::close_when_sent(Patience patience) {
   if (!open() || closing_) return;
   closing_ = true;
-  deadline_ = loop_.run_at(deadline_us, [this] { end(Status::ok()); });
+  closing_wait_.emplace(patience, now_us());
   request_turn();
+  deadline_ = loop_.run_at(now_us(), [this] { go_on_closing(); });
+}
+
+void StreamConnection::go_on_closing() {
+  const uint64_t kept_bytes = untaken_bytes(fd_.get());  // that the kernel has, and not the other end
+  const bool outstanding = !queue_.empty() || kept_bytes > 0;
+  const auto next_us = closing_wait_->look(written_bytes_ - kept_bytes, outstanding, now_us());
+  if (!next_us) return end(Status::ok());
+  deadline_ = loop_.run_at(*next_us, [this] { go_on_closing(); });
 }
 
 void StreamConnection::close() {
@@ -67,7 +89,7 @@ void StreamConnection::close() {
 }
 
 void StreamConnection::on_ready(uint32_t epoll_events) {
-  in_callback_ = true;
+  const ScopedFlag in_callback(in_callback_);
   const bool broken = epoll_events & (EPOLLERR | EPOLLHUP);
   if (blocked_ && (broken || epoll_events & EPOLLOUT)) {
     blocked_ = false;
@@ -77,19 +99,17 @@ void StreamConnection::on_ready(uint32_t epoll_events) {
     read_frames();
     if (open()) sleep_until_worthwhile();
   }
-  in_callback_ = false;
 }
 
 void StreamConnection::on_turn() {
   turn_requested_ = false;
   if (unreported_) return report(*std::exchange(unreported_, std::nullopt));
-  in_callback_ = true;
+  const ScopedFlag in_callback(in_callback_);
   if (!blocked_) write_frames();
   if (open() && closing_ && queue_.empty()) shutdown(fd_.get(), SHUT_WR);
   if (open()) {
     if (const Status status = update_interest(); !status) end(status.with_context(peer_));
   }
-  in_callback_ = false;
 }
 
 void StreamConnection::read_frames() {
@@ -99,7 +119,7 @@ void StreamConnection::read_frames() {
     const ssize_t got = readv(fd_.get(), space.parts.data(), space.count);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
-    if (got < 0) return end(from_errno(peer_ + ": receive", errno));
+    if (got < 0) return end(broken(peer_ + ": receive", errno));
     if (got == 0) return on_end_of_stream();
     const auto bytes = static_cast<size_t>(got);
     if (const Status status = reader_.advance(bytes, *receiver_); !status && open()) return end(status);
@@ -136,6 +156,7 @@ void StreamConnection::write_frames() {
     if (written < 0 && errno != EAGAIN) return on_write_error(errno);
     const size_t bytes = written < 0 ? 0 : static_cast<size_t>(written);
     blocked_ = bytes < gathered.bytes;
+    written_bytes_ += bytes;
     queue_.advance(bytes);
     if (blocked_) return;
     budget_bytes -= bytes;
@@ -144,7 +165,7 @@ void StreamConnection::write_frames() {
 
 // What the other end sent before it went may say why: it is read to its end, then read_frames() reports.
 void StreamConnection::on_write_error(int error_number) {
-  error_ = from_errno(peer_ + ": send", error_number);
+  error_ = broken(peer_ + ": send", error_number);
   shutdown(fd_.get(), SHUT_RDWR);
   queue_.fail(error_);
 }
@@ -172,9 +193,8 @@ void StreamConnection::end(const Status& why) {
 }
 
 void StreamConnection::report(const Status& why) {
-  const bool nested = std::exchange(in_callback_, true);
+  const ScopedFlag in_callback(in_callback_);
   receiver_->on_closed(*this, why);
-  in_callback_ = nested;
 }
 
 void StreamConnection::shut(const Status& why) {

@@ -1,7 +1,6 @@
 // A connection over a stream socket that has been authenticated. Contract: transport.h.
 //
-// Liveness is not watched here (no keepalive, no user timeout): the cluster layer's heartbeats also notice
-// processes that are stopped while their kernel still answers.
+// Processes that are stopped while their kernel still answers are not noticed here: the cluster layer's heartbeats do.
 #pragma once
 
 #include <optional>
@@ -23,7 +22,8 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   void start(Receiver* receiver) override;
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
   void pace(uint64_t bytes_per_s) override;
-  void close_when_sent(TimeUs deadline_us) override;
+  void limit_silence(TimeUs limit_us) override;
+  void close_when_sent(Patience patience) override;
   void close() override;
   EventLoop& loop() override { return loop_; }
   const std::string& peer() const override { return peer_; }
@@ -40,6 +40,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   void on_write_error(int error_number);
   Status update_interest();
   void request_turn();
+  void go_on_closing();
   void end(const Status& why);
   void report(const Status& why);
   void shut(const Status& why);
@@ -58,6 +59,8 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   bool closing_ = false;              // close_when_sent() was called
   bool turn_requested_ = false;
   bool in_callback_ = false;
+  uint64_t written_bytes_ = 0;  // in all
+  std::optional<PatientWait> closing_wait_;
   EventLoop::TimerId deadline_ = 0;
 };
 

@@ -1,11 +1,15 @@
 #include "transport/stream/socket.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <string_view>
 
 namespace byteps::transport {
@@ -87,7 +91,26 @@ void pace_tcp(int fd, uint64_t bytes_per_s) {
   setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s);
 }
 
+// Data that is under way is sent again by the kernel until the user timeout has passed; when nothing is, it asks. One
+// question that was answered ends the asking, so that short pauses between them cost nothing.
+void limit_tcp_silence(int fd, TimeUs limit_us) {
+  constexpr TimeUs kLongestIdleS = 32767;  // MAX_TCP_KEEPIDLE
+  const auto limit_ms =
+      static_cast<unsigned>(std::min<TimeUs>(limit_us / 1000, std::numeric_limits<int>::max()));
+  const int idle_s = static_cast<int>(std::clamp<TimeUs>(limit_us / 2'000'000, 1, kLongestIdleS));
+  const int pause_s = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &pause_s, sizeof pause_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);  // also where questions end
+  enable(fd, SOL_SOCKET, SO_KEEPALIVE);
+}
+
 void wake_at(int fd, int bytes) { setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes); }
+
+uint64_t untaken_bytes(int fd) {
+  int bytes = 0;
+  return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? static_cast<uint64_t>(bytes) : 0;
+}
 
 Address local_address(int fd) {
   SocketAddress address;

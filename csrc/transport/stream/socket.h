@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "transport/address.h"
@@ -27,8 +28,16 @@ void tune_tcp(int fd);
 // from a congestion control that measures the rate (BBR) to one that does not (reno).
 void pace_tcp(int fd, uint64_t bytes_per_s);
 
+// TCP: the connection breaks (ETIMEDOUT) when the machine at the other end has acknowledged nothing for so long though it
+// was asked, or has had no room for what is to be written. Nothing happens where nobody writes and all is well.
+void limit_tcp_silence(int fd, TimeUs limit_us);
+
 // TCP: the socket counts as readable when so many bytes are there, at least 1, or the peer cannot send more (SO_RCVLOWAT).
 void wake_at(int fd, int bytes);
+
+// That were written and not yet taken by the other end: by its kernel, or, of a Unix socket, by its process. Of the latter
+// more is counted than bytes.
+uint64_t untaken_bytes(int fd);
 
 Address local_address(int fd);
 Address peer_address(int fd);

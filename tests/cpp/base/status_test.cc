@@ -60,5 +60,10 @@ TEST(StatusTest, ReturnIfErrorStopsAtTheFirst) {
   EXPECT_TRUE(fails_at(3));
 }
 
+TEST(StatusTest, WhoHasTooManyDescriptorsIsToldWhatToDo) {
+  EXPECT_NE(from_errno("accept", EMFILE).message().find("ulimit -Hn"), std::string::npos);
+  EXPECT_EQ(from_errno("accept", ECONNABORTED).message().find("ulimit"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace byteps

@@ -269,6 +269,30 @@ TEST(NodeTest, Barrier) {
   });
 }
 
+TEST(NodeTest, BarriersOfSeveralThreadsGoOneAfterTheOther) {
+  Job job({.workers = 2, .servers = 0, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  job.on_all([](int, Node& node) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([&node] {
+        for (int round = 0; round < 5; ++round) EXPECT_TRUE(node.barrier(always));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_TRUE(node.barrier(always));
+  });
+}
+
+TEST(NodeTest, AnInterruptedBarrierIsWaitedForByTheNextOne) {
+  Job job({.workers = 2, .servers = 0, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  EXPECT_EQ(job.worker(0).barrier([] { return false; }).code(), StatusCode::kAborted);
+  job.on_all([](int rank, Node& node) {
+    for (int i = 0; i < (rank == 0 ? 1 : 2); ++i) EXPECT_TRUE(node.barrier(always));
+  });
+}
+
 TEST(NodeTest, ARankThatNeverContributesIsNamedAfterTheTimeout) {
   Job job({.workers = 2, .servers = 0, .adjust = [](NodeConfig& config, int) { config.op_timeout_s = 0.5; }});
   ASSERT_TRUE(job.all_started());

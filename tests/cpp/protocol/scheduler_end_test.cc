@@ -40,10 +40,41 @@ TEST_F(SchedulerStateTest, BrokenConnectionBetweenLivingNodesFailsTheJob) {
   start();
   receive(0, Suspect{2, "reset"}, 5);
   for (PeerId peer : {0, 1, 2}) receive(peer, Heartbeat{}, kTimeoutUs);
-  EXPECT_EQ(state_.next_tick_us(), 5 + kTimeoutUs);
-  tick(5 + kTimeoutUs);
+  EXPECT_EQ(state_.next_tick_us(), 5 + kTimeoutUs / 4);
+  tick(kTimeoutUs);
   expect_failed("rank 0 (host h, pid 100) lost its connection to server 0 (host h, pid 100): reset",
                 {0, 1, 2});
+}
+
+TEST_F(SchedulerStateTest, ASuspectThatIsSilentIsToBlameForThat) {
+  start();
+  const TimeUs reported_us = kTimeoutUs * 3 / 4;
+  receive(1, Heartbeat{}, reported_us);
+  receive(0, Suspect{2, "no sign of life"}, reported_us);
+  receive(0, Heartbeat{}, reported_us + kTimeoutUs / 8);
+  tick(kTimeoutUs - 1);
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+  tick(kTimeoutUs);
+  expect_failed("server 0 (host h, pid 100) has been silent for 10 s", {0, 1, 2});
+}
+
+TEST_F(SchedulerStateTest, AReporterThatIsSilentSinceThenIsToBlame) {
+  start();
+  receive(0, Suspect{2, "no sign of life"}, 5);
+  for (TimeUs at_us = 10; at_us < kTimeoutUs; at_us += kTimeoutUs / 4) {
+    receive(1, Heartbeat{}, at_us);
+    receive(2, Heartbeat{}, at_us);
+  }
+  tick(kTimeoutUs);
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+  tick(5 + kTimeoutUs);
+  expect_failed("rank 0 (host h, pid 100) has been silent for 10 s", {0, 1, 2});
+}
+
+TEST_F(SchedulerStateTest, WhoSaysThatItHangsFailsTheJobAtOnce) {
+  start();
+  receive(1, Suspect{1, "its data loop bps-data-0 hangs"}, 5);
+  expect_failed("rank 1 (host h, pid 101): its data loop bps-data-0 hangs", {0, 1, 2});
 }
 
 TEST_F(SchedulerStateTest, AVerdictHasWhatBothEndsSaw) {

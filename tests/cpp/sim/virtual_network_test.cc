@@ -79,7 +79,7 @@ TEST_P(VirtualNetworkTest, FramesArriveInOrder) {
     send(i, random.below(200));
     sent.push_back(i);
   }
-  near->close_when_sent(kNever);
+  near->close_when_sent(Patience(kNever));
   run();
   EXPECT_EQ(at_right.heads, sent);
   EXPECT_EQ(at_right.frames, sent);

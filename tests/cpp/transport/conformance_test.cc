@@ -378,6 +378,30 @@ TEST_P(Conformance, CloseWhenSentEndsAtItsDeadline) {
   EXPECT_EQ(sent_.all().at(0).code(), StatusCode::kAborted);
 }
 
+TEST_P(Conformance, CloseWhenSentHasPatienceBeyondItsDeadlineWhileSomethingIsOutstanding) {
+  start(kA);
+  const std::string payload = pattern(16 << 20, 4);
+  run_on(loop(kA), [&] {
+    for (int i = 0; i < 4; ++i) end(kA).send(as_bytes("slowly"), payload_of(payload), sent_.expect_one());
+    end(kA).close_when_sent({now_us(), soon_us() - now_us()});
+  });
+  for (int i = 0; i < 10; ++i) run_on(loop(kA), [] {});
+  start(kB);
+  EXPECT_TRUE(recorders_[kA].why_closed().is_ok()) << recorders_[kA].why_closed();
+  EXPECT_EQ(recorders_[kB].why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(recorders_[kB].seen.get().frames.size(), 4u);
+  expect_all_sent();
+}
+
+TEST_P(Conformance, CloseWhenSentEndsWhenNothingHasMovedForAsLongAsItsPatience) {
+  start(kA);  // B never reads
+  const std::string payload = std::string(64 << 20, 'x');
+  send(kA, "stuck", payload);
+  run_on(loop(kA), [&] { end(kA).close_when_sent({now_us(), 50'000}); });
+  EXPECT_TRUE(recorders_[kA].why_closed().is_ok());
+  EXPECT_EQ(sent_.all().at(0).code(), StatusCode::kAborted);
+}
+
 TEST_P(Conformance, NothingIsAcceptedAfterCloseWhenSent) {
   start_both();
   run_on(loop(kA), [&] {

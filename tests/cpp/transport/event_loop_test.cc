@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/slab.h"
 #include "base/unique_fd.h"
 #include "transport/harness.h"
 
@@ -321,6 +322,38 @@ TEST(EventLoop, AnIdleLoopDoesNotWakeUp) {
   usleep(200'000);
   EXPECT_GE(before, 0);
   EXPECT_EQ(sleeps_of(thread), before);
+}
+
+TEST(EventLoop, OutOfMemoryItServesNobodyAndCanStillBeToldToEnd) {
+  Watched<std::vector<std::string>> told;
+  auto loop = EventLoop::create(
+      "full", [&](const Status& why) { told.update([&](auto& texts) { texts.push_back(why.message()); }); });
+  ASSERT_TRUE(loop.is_ok());
+  struct Count final : FdHandler {
+    void on_ready(uint32_t) override { ++count; }
+    int count = 0;
+  } ready;
+  const UniqueFd event(eventfd(0, EFD_NONBLOCK));
+  run_on(**loop, [&] { EXPECT_TRUE((*loop)->watch(event.get(), EPOLLIN, &ready)); });
+  EventFlag next;
+  run_on(**loop, [&] {  // all three in one pass
+    (*loop)->post([] { throw OutOfMemory(12345); });
+    (*loop)->post([] { throw OutOfMemory(1); });
+    (*loop)->post([&] { next.set(); });
+  });
+  EXPECT_EQ(next.wait(soon_us()), EventFlag::Wake::kSet);
+  const auto texts = told.get();
+  ASSERT_EQ(texts.size(), 1u);
+  EXPECT_EQ(texts[0], "its thread full is out of memory: no memory for 12345 bytes");
+  const uint64_t one = 1;
+  EXPECT_EQ(write(event.get(), &one, sizeof one), ssize_t{sizeof one});
+  EventFlag timer;
+  run_on(**loop, [&] {
+    (*loop)->run_at(now_us() + 1'000, [&] { timer.set(); });
+    EXPECT_FALSE((*loop)->watch(event.get(), EPOLLIN, &ready));
+  });
+  EXPECT_EQ(timer.wait(soon_us()), EventFlag::Wake::kSet);
+  EXPECT_EQ(ready.count, 0);
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ class NoConnection final : public Connection {
  public:
   void start(Receiver*) override {}
   void send(Bytes, const Payload&, UniqueFunction<void(const Status&)>) override {}
-  void close_when_sent(TimeUs) override {}
+  void close_when_sent(Patience) override {}
   void close() override {}
   EventLoop& loop() override { std::abort(); }
   const std::string& peer() const override { return peer_; }

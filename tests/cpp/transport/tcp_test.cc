@@ -509,5 +509,29 @@ TEST_F(Tcp, LastWordsAreReadAfterAWriteFailed) {
   destroy(connection);
 }
 
+TEST_F(Tcp, APeerThatHasNoRoomForSoLongIsNoPeerAnyMore) {
+  const auto tcp = transport();
+  Acceptor acceptor(*tcp, *loop_, kAnyPort);
+  auto ours = connect_and_wait(*tcp, *loop_, acceptor.address(), soon_us());
+  ASSERT_TRUE(ours.is_ok()) << ours.status();
+  auto theirs = acceptor.take();  // never reads
+  ASSERT_TRUE(theirs);
+  const std::string bulk(64 << 20, 'x');
+  Recorder recorder;
+  SentLog sent;
+  run_on(*loop_, [&] {
+    (*ours)->limit_silence(500'000);
+    (*ours)->start(&recorder);
+    (*ours)->send({}, payload_of(bulk), sent.expect_one());
+  });
+  EXPECT_NE(recorder.why_closed().message().find("no sign of life"), std::string::npos)
+      << recorder.why_closed();
+  EXPECT_FALSE(sent.all().front().is_ok());
+  run_on(*loop_, [&] {
+    ours->reset();
+    theirs.reset();
+  });
+}
+
 }  // namespace
 }  // namespace byteps::transport

@@ -1,0 +1,20 @@
+// A flag that is true while a scope runs, and what it was before when that ends, by an exception, too.
+#pragma once
+
+#include <utility>
+
+namespace byteps {
+
+class ScopedFlag {
+ public:
+  explicit ScopedFlag(bool& flag) : flag_(flag), before_(std::exchange(flag, true)) {}
+  ~ScopedFlag() { flag_ = before_; }
+  ScopedFlag(const ScopedFlag&) = delete;
+  ScopedFlag& operator=(const ScopedFlag&) = delete;
+
+ private:
+  bool& flag_;
+  const bool before_;
+};
+
+}  // namespace byteps
