@@ -216,6 +216,28 @@ def test_another_user_of_the_machine_cannot_join(
     assert out == ""
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_a_host_whose_name_means_nothing_yet_is_waited_for(program: Path, tmp_path: Path) -> None:
+    hosts, switch = tmp_path / "hosts", tmp_path / "nsswitch.conf"
+    hosts.write_text("127.0.0.1 localhost\n")
+    switch.write_text("hosts: files\n")
+    mount = 'mount --bind "$0" /etc/hosts && mount --bind "$1" /etc/nsswitch.conf && shift && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", mount, hosts, switch, sys.executable, program]
+    env = {
+        **BY_HAND,
+        "DMLC_PS_ROOT_URI": "rank-0.test",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "DMLC_NODE_HOST": "127.0.0.1",
+        "BYTEPS_SECRET": secrets.token_hex(16),
+    }
+    second = start(command, {**env, "DMLC_WORKER_ID": "1"})
+    assert second.stderr is not None
+    assert 'waiting for the scheduler\'s host since 5 s: host "rank-0.test" cannot be' in second.stderr.readline()
+    with hosts.open("a") as file:
+        file.write("127.0.0.1 rank-0.test\n")
+    expect_ranks(2, second, start(command, {**env, "DMLC_WORKER_ID": "0"}))
+
+
 def test_ten_jobs_at_once(program: Path) -> None:
     jobs = [start([*BPSLAUNCH, "--nproc-per-node", "2", program]) for _ in range(10)]
     codes, out, err = finish(*jobs)
