@@ -22,6 +22,7 @@ enum class DType : uint8_t {
 
 // Element size in bytes.
 size_t size_of(DType dtype);
+constexpr bool is_float(DType dtype) { return dtype <= DType::kFloat64; }
 // numpy's name: "float16", "bfloat16", "float32", …
 std::string_view to_string(DType dtype);
 // kDataLoss when `value` names no dtype (it came from the wire or from a caller).
@@ -29,7 +30,7 @@ Result<DType> dtype_from(uint8_t value);
 
 enum class ReduceOp : uint8_t {
   kSum = 1,
-  kAverage = 2,  // sum x 1/size; integers: sum divided by size, rounded towards minus infinity
+  kAverage = 2,  // floats: the mean; integers: sum divided by size, rounded towards minus infinity
   kMin = 3,
   kMax = 4,
   kProduct = 5,

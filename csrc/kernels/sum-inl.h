@@ -10,14 +10,16 @@
 //     template <typename V>
 //     static void stream(void* to, V vector);  // a store around the caches; `to` is aligned
 //     static void fence();                     // orders streaming stores before what follows
+//     template <typename M>
+//     static bool any(M mask);                 // of what a comparison of Floats, or of as many doubles, yields
 //   };
 //
 // This file includes nothing and all of it has internal linkage: an inline function of another header that
 // was compiled in here, for one instruction set, could be the copy that the linker keeps for the whole
 // program.
 //
-// Nothing here adds to a product, so no compiler can contract the two into a fused multiply-add, whatever its
-// flags: that is what keeps the targets equal bit for bit.
+// CMakeLists.txt forbids the compiler to contract a product and a sum into a fused multiply-add: that is what keeps the
+// targets equal bit for bit.
 
 namespace byteps::kernels {
 namespace {
@@ -87,9 +89,19 @@ struct BFloat16 {
   }
 };
 
+template <typename E>
+inline constexpr bool kIsFloat =
+    std::is_floating_point_v<typename E::Stored> || std::is_same_v<typename E::Stored, uint16_t>;
+
+// What the elements of a float type are computed in, one by one.
+template <typename E>
+using Number = std::conditional_t<std::is_same_v<typename E::Stored, double>, double, float>;
+
 // ---- Operations: combine() two inputs, finish() the last result ----
 
 struct AsIs {
+  static constexpr bool kIsMean = false;
+  static constexpr bool kIsWeighted = false;
   template <typename E>
   static typename E::Values finish(typename E::Values values, int /*divisor*/) {
     return values;
@@ -137,13 +149,12 @@ T floor_divide(T value, int divisor) {
 }
 
 struct Average : Sum {
+  static constexpr bool kIsMean = true;
   template <typename E>
   static typename E::Values finish(typename E::Values sum, int divisor) {
     using T = typename E::Stored;
-    if constexpr (std::is_same_v<T, double>) {
-      return sum * (1.0 / divisor);
-    } else if constexpr (std::is_same_v<T, float> || std::is_same_v<T, uint16_t>) {
-      return sum * static_cast<float>(1.0 / divisor);
+    if constexpr (kIsFloat<E>) {
+      return sum * static_cast<Number<E>>(1.0 / divisor);
     } else if constexpr (E::kLanes == 1) {
       return floor_divide(sum, divisor);
     } else {
@@ -151,6 +162,10 @@ struct Average : Sum {
       return sum;
     }
   }
+};
+
+struct WeightedAverage : Average {
+  static constexpr bool kIsWeighted = true;
 };
 
 // ---- The loop ----
@@ -173,24 +188,6 @@ inline void store(void* dst, size_t at, typename E::Values values, bool streamin
   }
 }
 
-// kVectors vectors that begin `at` bytes into the arrays. All are read before any is written: dst may be a
-// src.
-template <typename E, typename Op, size_t kVectors>
-inline void reduce_vectors(const Call& call, size_t at, bool streaming) {
-  constexpr size_t kStep = sizeof(typename E::Packed);
-  typename E::Values results[kVectors];
-  for (size_t v = 0; v < kVectors; ++v) results[v] = load<E>(call.srcs[0], at + v * kStep);
-  for (size_t s = 1; s < call.n; ++s) {
-    const void* src = call.srcs[s];
-    for (size_t v = 0; v < kVectors; ++v) {
-      results[v] = Op::template combine<E>(results[v], load<E>(src, at + v * kStep));
-    }
-  }
-  for (size_t v = 0; v < kVectors; ++v) {
-    store<E>(call.dst, at + v * kStep, Op::template finish<E>(results[v], call.divisor), streaming);
-  }
-}
-
 template <typename E>
 inline typename E::Values load_part(const void* src, size_t at, size_t size_bytes) {
   typename E::Packed packed{};
@@ -198,15 +195,101 @@ inline typename E::Values load_part(const void* src, size_t at, size_t size_byte
   return E::unpack(packed);
 }
 
+template <typename E, typename Op>
+inline typename E::Values weighted(const Call& call, size_t source, typename E::Values values) {
+  if constexpr (Op::kIsWeighted) {
+    return values * static_cast<Number<E>>(call.weights[source]);
+  } else {
+    return values;
+  }
+}
+
+// Whether a sum may be too large although the mean is not. float16 is far from it in float32.
+template <typename E, typename Op>
+inline constexpr bool kNeedsCare = Op::kIsMean && kIsFloat<E> && !std::is_same_v<E, Half>;
+
+// May be false although all are, if they are large.
+template <typename E, size_t kCount>
+inline bool all_finite(const typename E::Values (&values)[kCount]) {
+  using Values = typename E::Values;
+  if constexpr (E::kLanes == 1 &&
+                kCount > 1) {  // as vectors that every CPU has, else the loop would not be vectorized
+    using Part = Vector<Number<E>, 16 / sizeof(Number<E>)>;
+    constexpr size_t kParts = kCount * sizeof(Number<E>) / sizeof(Part);
+    Part parts[kParts];
+    __builtin_memcpy(parts, values, sizeof(values));
+    Part sum = parts[0];
+    for (size_t p = 1; p < kParts; ++p) sum += parts[p];
+    const auto bad = bits_as<Vector<uint64_t, 2>>(sum - sum != Part{});
+    return (bad[0] | bad[1]) == 0;
+  } else {
+    Values sum = values[0];
+    for (size_t v = 1; v < kCount; ++v) sum += values[v];
+    return !Target::any(sum - sum != Values{});
+  }
+}
+
+// What a mean is where the sum was too large: the sum of smaller numbers, computed anew.
+template <typename E, typename Op>
+__attribute__((noinline)) void mend_mean(const Call& call, size_t at, size_t size_bytes,
+                                         typename E::Values& mean) {
+  using Values = typename E::Values;
+  constexpr Number<E> kLargest =
+      std::is_same_v<Number<E>, double> ? static_cast<Number<E>>(__DBL_MAX__) : __FLT_MAX__;
+  Number<E> power = 2;
+  while (power < 2 * static_cast<Number<E>>(call.divisor)) power *= 2;
+  Values sum{};
+  for (size_t s = 0; s < call.n; ++s) {
+    const Number<E> weight = Op::kIsWeighted ? static_cast<Number<E>>(call.weights[s]) : 1;
+    const Values term = load_part<E>(call.srcs[s], at, size_bytes) * (weight / power);
+    sum = s == 0 ? term : sum + term;
+  }
+  Values mended = sum * (power * static_cast<Number<E>>(1.0 / call.divisor));
+  const Values largest = Values{} + kLargest;
+  mended = ((mended > largest) & (sum <= largest)) ? largest : mended;
+  mended = ((mended < -largest) & (sum >= -largest)) ? -largest : mended;
+  mean = mean - mean == Values{} ? mean : mended;
+}
+
+// kVectors vectors that begin `at` bytes into the arrays. All are read before any is written: dst may be a
+// src.
+template <typename E, typename Op, size_t kVectors>
+inline void reduce_vectors(const Call& call, size_t at, bool streaming) {
+  constexpr size_t kStep = sizeof(typename E::Packed);
+  typename E::Values results[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) {
+    results[v] = weighted<E, Op>(call, 0, load<E>(call.srcs[0], at + v * kStep));
+  }
+  for (size_t s = 1; s < call.n; ++s) {
+    const void* src = call.srcs[s];
+    for (size_t v = 0; v < kVectors; ++v) {
+      results[v] =
+          Op::template combine<E>(results[v], weighted<E, Op>(call, s, load<E>(src, at + v * kStep)));
+    }
+  }
+  for (size_t v = 0; v < kVectors; ++v) results[v] = Op::template finish<E>(results[v], call.divisor);
+  if constexpr (kNeedsCare<E, Op>) {
+    if (!all_finite<E>(results)) {
+      for (size_t v = 0; v < kVectors; ++v) mend_mean<E, Op>(call, at + v * kStep, kStep, results[v]);
+    }
+  }
+  for (size_t v = 0; v < kVectors; ++v) store<E>(call.dst, at + v * kStep, results[v], streaming);
+}
+
 // Less than a vector: the same arithmetic, the lanes beyond `size_bytes` zero and unused.
 template <typename E, typename Op>
 void reduce_part(const Call& call, size_t at, size_t size_bytes) {
   if (size_bytes == 0) return;
-  typename E::Values result = load_part<E>(call.srcs[0], at, size_bytes);
+  typename E::Values result[1] = {weighted<E, Op>(call, 0, load_part<E>(call.srcs[0], at, size_bytes))};
   for (size_t s = 1; s < call.n; ++s) {
-    result = Op::template combine<E>(result, load_part<E>(call.srcs[s], at, size_bytes));
+    const typename E::Values next = load_part<E>(call.srcs[s], at, size_bytes);
+    result[0] = Op::template combine<E>(result[0], weighted<E, Op>(call, s, next));
   }
-  const typename E::Packed packed = E::pack(Op::template finish<E>(result, call.divisor));
+  result[0] = Op::template finish<E>(result[0], call.divisor);
+  if constexpr (kNeedsCare<E, Op>) {
+    if (!all_finite<E>(result)) mend_mean<E, Op>(call, at, size_bytes, result[0]);
+  }
+  const typename E::Packed packed = E::pack(result[0]);
   __builtin_memcpy(static_cast<std::byte*>(call.dst) + at, &packed, size_bytes);
 }
 
@@ -220,7 +303,7 @@ void reduce(const Call& shared_call) {
   const Call call = shared_call;  // a copy that no store through dst can change
   constexpr size_t kElement = sizeof(typename E::Stored);
   constexpr size_t kStep = sizeof(typename E::Packed);
-  constexpr size_t kUnrolled = 4;
+  constexpr size_t kUnrolled = kNeedsCare<E, Op> && Target::kVectorBytes < 64 ? 8 : 4;
   size_t at = call.begin * kElement;
   const size_t end = call.end * kElement;
 
@@ -240,8 +323,18 @@ void reduce(const Call& shared_call) {
 }
 
 template <typename E>
-constexpr std::array<Kernel, kReductions> kernels_of() {
-  return {reduce<E, Sum>, reduce<E, Average>, reduce<E, Min>, reduce<E, Max>, reduce<E, Product>};
+constexpr Kernel weighted_average_of() {
+  if constexpr (kIsFloat<E>) {
+    return reduce<E, WeightedAverage>;
+  } else {
+    return nullptr;
+  }
+}
+
+template <typename E>
+constexpr std::array<Kernel, kReductions + 1> kernels_of() {
+  return {reduce<E, Sum>, reduce<E, Average>, reduce<E, Min>,
+          reduce<E, Max>, reduce<E, Product>, weighted_average_of<E>()};
 }
 
 constexpr KernelTable all_kernels() {

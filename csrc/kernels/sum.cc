@@ -21,7 +21,9 @@ Kernel find_kernel(Isa isa, const Reduction& reduction) {
   const size_t op = static_cast<size_t>(reduction.op) - 1;
   BPS_CHECK(dtype < kDTypes) << "dtype " << dtype + 1;
   BPS_CHECK(op < kReductions) << "a kernel for " << to_string(reduction.op);
-  return kernels_for(isa)[dtype][op];
+  const Kernel kernel = kernels_for(isa)[dtype][reduction.weights.empty() ? op : kWeightedAverage];
+  BPS_CHECK(kernel != nullptr) << "weights of " << to_string(reduction.dtype);
+  return kernel;
 }
 
 Stores choose_stores(const void* dst, std::span<const void* const> srcs, size_t size_bytes) {
@@ -32,13 +34,16 @@ Stores choose_stores(const void* dst, std::span<const void* const> srcs, size_t 
 Call make_call(const Reduction& reduction, void* dst, std::span<const void* const> srcs, size_t count,
                Stores stores) {
   BPS_CHECK(!srcs.empty()) << "nothing to reduce";
-  BPS_CHECK(reduction.divisor >= 1) << "divisor " << reduction.divisor;
+  BPS_CHECK(reduction.divisor >= 1 && reduction.divisor < 1 << 24) << "divisor " << reduction.divisor;
+  BPS_CHECK(reduction.weights.empty() || reduction.weights.size() == srcs.size())
+      << "a weight for each source";
   return {.dst = dst,
           .srcs = srcs.data(),
           .n = srcs.size(),
           .begin = 0,
           .end = count,
           .divisor = reduction.divisor,
+          .weights = reduction.weights.data(),
           .stores = stores};
 }
 

@@ -6,8 +6,11 @@
 //   float16, bfloat16   computed in float32 and rounded once, at the end, to nearest even
 //   float32, float64    computed in their own type; no fused multiply-add
 //   integers            sum and product wrap modulo 2^bits
-//   average             the sum times 1/divisor (the reciprocal rounded to the type computed in);
-//                       integers: the wrapped sum divided by divisor, rounded towards minus infinity
+//   average             of floats: each input times its weight (if there are weights), their sum times 1/divisor (the
+//                       reciprocal rounded to the type computed in). Where that sum is not finite: the sum of the
+//                       inputs times weight/2^k, times 2^k/divisor, with the least 2^k >= 2 * divisor, and at most the
+//                       largest finite value where this sum is finite. So an average of finite values is finite.
+//                       of integers: the wrapped sum divided by divisor, rounded towards minus infinity
 //   min, max            the first NaN wins, as in torch.minimum; of equals (-0 and +0) the first is kept
 //
 // Any thread may call; nothing is shared between calls, allocated or waited for.
@@ -25,7 +28,9 @@ namespace byteps::kernels {
 struct Reduction {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;  // one before kBroadcast
-  int divisor = 1;               // for kAverage: how many contributions the sum has; at least 1
+  int divisor = 1;               // for kAverage: the sum of the weights, below 2^24; at least 1
+  // For kAverage of floats: one for each source; none: 1 each.
+  std::span<const uint32_t> weights = {};
 };
 
 // How dst is written. Streaming stores go around the caches: right when dst is too large to be there when it

@@ -19,6 +19,7 @@ struct Target {
     __builtin_memcpy(to, &value, sizeof(value));
   }
   static void fence() {}
+  static bool any(bool mask) { return mask; }
 };
 
 }  // namespace

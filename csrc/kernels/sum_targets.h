@@ -16,6 +16,7 @@ struct Call {
   size_t begin;
   size_t end;
   int divisor;
+  const uint32_t* weights;  // used by kernels of weighted averages only
   Stores stores;
 };
 
@@ -23,8 +24,9 @@ using Kernel = void (*)(const Call& call);
 
 inline constexpr size_t kDTypes = 8;
 inline constexpr size_t kReductions = 5;  // those of ReduceOp before kBroadcast
-// [dtype - 1][op - 1]: both enumerations count from one.
-using KernelTable = std::array<std::array<Kernel, kReductions>, kDTypes>;
+inline constexpr size_t kWeightedAverage = kReductions;
+// [dtype - 1][op - 1 or kWeightedAverage]: both enumerations count from one. Null: averages of integers have no weights.
+using KernelTable = std::array<std::array<Kernel, kReductions + 1>, kDTypes>;
 
 extern const KernelTable kScalarKernels;
 

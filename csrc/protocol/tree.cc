@@ -32,6 +32,21 @@ Children each_rank(std::vector<std::string> describe_rank) {
   return children;
 }
 
+Weights weights(const Children& children) {
+  Weights weights;
+  weights.of_child.resize(children.describe.size());
+  for (const int32_t child : children.of_rank) {
+    if (child >= 0) ++weights.of_child[static_cast<size_t>(child)];
+  }
+  uint32_t common = 0;
+  for (const uint32_t ranks : weights.of_child) common = std::gcd(common, ranks);
+  for (uint32_t& weight : weights.of_child) {
+    weight /= common;
+    weights.total += weight;
+  }
+  return weights;
+}
+
 Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
   std::map<std::string, uint32_t> machines;
   for (uint32_t node = 0; node < nodes.size(); ++node) {

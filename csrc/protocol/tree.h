@@ -33,6 +33,13 @@ struct Children {
 // Of any service for what it keeps: all ranks, each for itself.
 Children each_rank(std::vector<std::string> describe_rank);
 
+// How much each child counts in a mean: by the number of ranks that it speaks for, over what these numbers have in common.
+struct Weights {
+  std::vector<uint32_t> of_child;
+  uint32_t total = 0;
+};
+Weights weights(const Children& children);
+
 // Whom a node sends a partition to.
 struct Parent {
   uint32_t node = 0;

@@ -30,7 +30,7 @@ ClusterUnderTest::ClusterUnderTest(const Scenario& scenario, const RunOptions& o
   for (uint32_t i = 0; i < scenario.num_workers; ++i) {
     auto& process = processes_.emplace_back(
         std::make_unique<VirtualProcess>(world_.clock, "worker " + std::to_string(i)));
-    users_.push_back(std::make_unique<SimUser>(world_, *process, scenario.workers[i], expectations_));
+    users_.push_back(std::make_unique<SimUser>(world_, *process, i, expectations_));
     nodes_.push_back(std::make_unique<SimNode>(world_, *process, i, users_.back().get()));
   }
   for (uint32_t i = 0; i < scenario.num_servers; ++i) {

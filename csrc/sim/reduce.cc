@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 
 #include "base/check.h"
@@ -25,7 +26,9 @@ void store(MutableBytes bytes, size_t index, T value) {
 // Of two values; an average is a sum at first.
 template <typename T>
 T combine(ReduceOp op, T a, T b) {
-  using Unsigned = std::make_unsigned_t<T>;  // wraps
+  // Integers wrap. Sums of the floats here are exact.
+  using Unsigned =
+      typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAverage: return static_cast<T>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
@@ -42,7 +45,11 @@ T combine(ReduceOp op, T a, T b) {
 
 template <typename T>
 T divide_rounding_down(T sum, T count) {
-  return static_cast<T>(sum / count - (sum % count < 0 ? 1 : 0));
+  if constexpr (std::is_floating_point_v<T>) {
+    return sum / count;
+  } else {
+    return static_cast<T>(sum / count - (sum % count < 0 ? 1 : 0));
+  }
 }
 
 template <typename T>
@@ -67,15 +74,33 @@ void fill_as(uint64_t start, uint64_t step, MutableBytes out) {
 }  // namespace
 
 void reduce(DType dtype, ReduceOp op, uint32_t divisor, const std::vector<Bytes>& sources, MutableBytes out) {
-  dtype == DType::kInt32 ? reduce_as<int32_t>(op, divisor, sources, out)
-                         : reduce_as<int64_t>(op, divisor, sources, out);
+  switch (dtype) {
+    case DType::kInt32: return reduce_as<int32_t>(op, divisor, sources, out);
+    case DType::kInt64: return reduce_as<int64_t>(op, divisor, sources, out);
+    default: return reduce_as<float>(op, divisor, sources, out);
+  }
+}
+
+void mean(const std::vector<uint32_t>& weights, const std::vector<Bytes>& sources, MutableBytes out) {
+  const uint32_t total = std::accumulate(weights.begin(), weights.end(), 0u);
+  for (size_t i = 0; i < out.size() / sizeof(float); ++i) {
+    float sum = 0;
+    for (size_t source = 0; source < sources.size(); ++source) {
+      sum += load<float>(sources[source], i) * static_cast<float>(weights[source]);
+    }
+    store(out, i, sum * static_cast<float>(1.0 / total));
+  }
 }
 
 void fill_values(const TensorPlan& tensor, size_t tensor_index, uint32_t rank, uint32_t round,
                  MutableBytes out) {
   const uint64_t start = mix((uint64_t{rank} << 40) ^ (uint64_t{tensor_index} << 20) ^ round);
   const uint64_t step = mix(start) | 1;
-  tensor.dtype == DType::kInt32 ? fill_as<int32_t>(start, step, out) : fill_as<int64_t>(start, step, out);
+  switch (tensor.dtype) {
+    case DType::kInt32: return fill_as<int32_t>(start, step, out);
+    case DType::kInt64: return fill_as<int64_t>(start, step, out);
+    default: return fill_as<float>(start, step, out);
+  }
 }
 
 }  // namespace byteps::sim

@@ -36,6 +36,7 @@ std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers) {
     // Of several partitions under other plans, too.
     if (random.chance(0.02)) tensor.elements = random.below(50 * kPageElements);
     tensor.op = random.pick(kOps);
+    if (tensor.op == ReduceOp::kAverage && tensor.dtype == DType::kInt32) tensor.dtype = DType::kFloat32;
     tensor.root = static_cast<uint32_t>(random.below(num_workers));
     tensor.priority = random.chance(0.5) ? -static_cast<int32_t>(i) : static_cast<int32_t>(random.below(3));
     if (some_are_kept && random.chance(0.5)) keep(random, tensor);

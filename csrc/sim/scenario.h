@@ -14,7 +14,7 @@ namespace byteps::sim {
 
 struct TensorPlan {
   std::string name;
-  DType dtype = DType::kInt32;  // integers: sums are exact
+  DType dtype = DType::kInt32;  // or kInt64: sums are exact; kFloat32 only for averages
   uint64_t elements = 0;
   ReduceOp op = ReduceOp::kSum;
   uint32_t root = 0;

@@ -17,6 +17,7 @@ using protocol::Fail;
 SimTier::SimTier(Environment environment, protocol::Children children, protocol::WaitLimits limits,
                  Uplink* uplink, uint32_t num_final_tops)
     : SimCollector(environment),
+      weights_(protocol::weights(children)),
       aggregator_(std::move(children), limits),
       uplink_(uplink),
       num_final_tops_(num_final_tops) {}
@@ -136,12 +137,21 @@ View SimTier::reduce_slots(const DataHead& head, const Slots& slots) const {
     if (contribution.data.size > 0) sources.push_back(contribution.data.read());
   }
   if (sources.empty()) return {};
-  const bool is_partial = goes_up(head.top) && world().sabotage != Sabotage::kDividesTwice;
-  const bool only_sums = head.op == ReduceOp::kBroadcast || (head.op == ReduceOp::kAverage && is_partial);
   auto memory = std::make_shared<Memory>(world().findings, process().name() + ", sum", head.bytes);
-  reduce(head.dtype, only_sums ? ReduceOp::kSum : head.op, environment_.num_workers, sources,
-         memory->use(0, head.bytes, "written"));
+  const MutableBytes out = memory->use(0, head.bytes, "written");
+  if (head.op == ReduceOp::kAverage && is_float(head.dtype)) {
+    mean(weights(), sources, out);
+  } else {
+    const bool is_partial = goes_up(head.top) && world().sabotage != Sabotage::kDividesTwice;
+    const bool only_sums = head.op == ReduceOp::kBroadcast || (head.op == ReduceOp::kAverage && is_partial);
+    reduce(head.dtype, only_sums ? ReduceOp::kSum : head.op, environment_.num_workers, sources, out);
+  }
   return {std::move(memory), 0, head.bytes};
+}
+
+std::vector<uint32_t> SimTier::weights() const {
+  if (world().sabotage != Sabotage::kForgetsWeights) return weights_.of_child;
+  return std::vector<uint32_t>(weights_.of_child.size(), 1);
 }
 
 void SimTier::answer(const DataHead& head, Slots& slots, const View& result) {

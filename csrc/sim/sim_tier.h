@@ -55,9 +55,12 @@ class SimTier final : public SimCollector {
   void on_result(protocol::DataHead head, const Result<protocol::Plan>& outcome);
   // Of what the slots hold; nothing if nobody has values.
   View reduce_slots(const protocol::DataHead& head, const Slots& slots) const;
+  // What a mean counts each of the children.
+  std::vector<uint32_t> weights() const;
   void answer(const protocol::DataHead& head, Slots& slots, const View& result);
   void fail_slots(const protocol::DataHead& head, Slots& slots, const Status& why);
 
+  const protocol::Weights weights_;  // of the children, before those are the aggregator's
   protocol::Aggregator aggregator_;
   Uplink* const uplink_;
   const uint32_t num_final_tops_;

@@ -1,6 +1,7 @@
 #include "sim/sim_user.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "sim/reduce.h"
@@ -19,21 +20,47 @@ Bytes Expectations::result(size_t tensor_index, uint32_t round) {
     fill_values(tensor, tensor_index, rank, round, inputs.emplace_back(tensor.bytes()));
   }
   found->second.resize(tensor.bytes());
+  if (tensor.op == ReduceOp::kAverage && is_float(tensor.dtype)) {
+    average(inputs, found->second);
+    return found->second;
+  }
   const ReduceOp op = tensor.op == ReduceOp::kBroadcast ? ReduceOp::kSum : tensor.op;
   reduce(tensor.dtype, op, scenario_.num_workers, {inputs.begin(), inputs.end()}, found->second);
   return found->second;
 }
 
-SimUser::SimUser(World& world, VirtualProcess& process, const WorkerPlan& plan, Expectations& expectations)
+void Expectations::average(const std::vector<std::vector<std::byte>>& inputs, MutableBytes out) const {
+  std::vector<std::vector<Bytes>> machines;
+  std::map<uint32_t, size_t> places;  // in the order of the machines' first ranks
+  for (size_t rank = 0; rank < inputs.size(); ++rank) {
+    const auto [found, is_new] = places.emplace(machines_[rank], machines.size());
+    if (is_new) machines.emplace_back();
+    machines[found->second].push_back(inputs[rank]);
+  }
+  std::vector<uint32_t> weights;
+  uint32_t common = 0;
+  std::vector<std::vector<std::byte>> means;
+  for (const std::vector<Bytes>& ranks : machines) {
+    weights.push_back(static_cast<uint32_t>(ranks.size()));
+    common = std::gcd(common, weights.back());
+    mean(std::vector<uint32_t>(ranks.size(), 1), ranks, means.emplace_back(out.size()));
+  }
+  for (uint32_t& weight : weights) weight /= common;
+  mean(weights, {means.begin(), means.end()}, out);
+}
+
+SimUser::SimUser(World& world, VirtualProcess& process, uint32_t index, Expectations& expectations)
     : world_(world),
       process_(process),
-      plan_(plan),
+      plan_(world.scenario.workers[index]),
+      machine_(world.scenario.machines[index]),
       expectations_(expectations),
-      rounds_(plan.tensors.size()),
-      in_flight_of_(plan.tensors.size()) {}
+      rounds_(plan_.tensors.size()),
+      in_flight_of_(plan_.tensors.size()) {}
 
 void SimUser::begin(Session& session) {
   session_ = &session;
+  expectations_.place(session.rank(), machine_);
   advance_soon();
 }
 

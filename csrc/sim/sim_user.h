@@ -28,14 +28,21 @@ class Session {
 // The right result of each push_pull, computed once for all ranks.
 class Expectations {
  public:
-  explicit Expectations(const Scenario& scenario) : kept(scenario), scenario_(scenario) {}
+  explicit Expectations(const Scenario& scenario)
+      : kept(scenario), scenario_(scenario), machines_(scenario.num_workers) {}
+  // Where a rank runs: to know before the first result.
+  void place(uint32_t rank, uint32_t machine) { machines_.at(rank) = machine; }
   // Of what is not kept.
   Bytes result(size_t tensor, uint32_t round);
 
   KeptValues kept;
 
  private:
+  // A mean of the machines' means, `inputs` by rank.
+  void average(const std::vector<std::vector<std::byte>>& inputs, MutableBytes out) const;
+
   const Scenario& scenario_;
+  std::vector<uint32_t> machines_;  // by rank
   std::map<std::pair<size_t, uint32_t>, std::vector<std::byte>> results_;
 };
 
@@ -51,7 +58,8 @@ struct Outcome {
 
 class SimUser {
  public:
-  SimUser(World& world, VirtualProcess& process, const WorkerPlan& plan, Expectations& expectations);
+  // `index`: of its process.
+  SimUser(World& world, VirtualProcess& process, uint32_t index, Expectations& expectations);
 
   // The job has started, or could not be.
   void begin(Session& session);
@@ -86,6 +94,7 @@ class SimUser {
   World& world_;
   VirtualProcess& process_;
   const WorkerPlan& plan_;
+  const uint32_t machine_;
   Expectations& expectations_;
   Session* session_ = nullptr;
   Status start_failure_;

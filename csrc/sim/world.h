@@ -24,7 +24,8 @@ enum class Sabotage : uint8_t {
   kSettlesTwice,       // a link settles what it has sent when its connection breaks, and again at the verdict
   kNeverRelieves,      // a service keeps loans while their owner starves
   kKeepsFailures,      // a machine's service does not tell the root that a round has failed
-  kDividesTwice,       // a machine's service divides a partial average
+  kDividesTwice,       // a machine's service divides a partial average of integers
+  kForgetsWeights,     // a root takes every machine for one rank
   kKeepsPlans,         // rank 1 does not take up other plans
   kIgnoresPriority,    // a link sends in the order of the calls
   kAnswersEarly,       // a store answers one round too early

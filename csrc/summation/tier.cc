@@ -16,6 +16,7 @@ using protocol::Fail;
 Tier::Tier(Environment environment, protocol::Children children, protocol::WaitLimits limits, Uplink* uplink,
            uint32_t num_final_tops)
     : Collector(environment),
+      weights_(protocol::weights(children)),
       aggregator_(std::move(children), limits),
       uplink_(uplink),
       num_final_tops_(num_final_tops) {}
@@ -146,14 +147,24 @@ void Tier::reduce_slots(const DataHead& head, const Slots& slots, MutableBytes r
     if (!contribution.data.empty()) sources.push_back(contribution.data.data());
     if (deliver && !contribution.reply_space.empty()) spaces.push_back(contribution.reply_space.data());
   }
-  // A broadcast is the sum of one array of bytes: a copy that keeps every bit, of a NaN, too.
-  const bool is_broadcast = head.op == ReduceOp::kBroadcast;
-  // An average is divided where the tree ends.
-  const bool is_partial = head.op == ReduceOp::kAverage && goes_up(head.top);
-  const kernels::Reduction reduction{.dtype = is_broadcast ? DType::kUInt8 : head.dtype,
-                                     .op = is_broadcast || is_partial ? ReduceOp::kSum : head.op,
-                                     .divisor = static_cast<int>(environment_.num_workers)};
-  reduce(reduction, std::move(sources), spaces, head.bytes);
+  const kernels::Reduction what = reduction(head, sources.size());
+  reduce(what, std::move(sources), spaces, head.bytes);
+}
+
+kernels::Reduction Tier::reduction(const DataHead& head, size_t count) const {
+  const bool is_average = head.op == ReduceOp::kAverage;
+  if (is_average && !is_float(head.dtype)) {
+    if (goes_up(head.top)) return {.dtype = head.dtype, .op = ReduceOp::kSum};
+    return {.dtype = head.dtype, .op = head.op, .divisor = static_cast<int>(environment_.num_workers)};
+  }
+  // Of a broadcast, or of the only machine: what is a sum of one array of bytes is a copy that keeps every bit.
+  if (count == 1) return {.dtype = DType::kUInt8, .op = ReduceOp::kSum};
+  if (!is_average) return {.dtype = head.dtype, .op = head.op};
+  const bool are_equal = weights_.total == weights_.of_child.size();
+  return {.dtype = head.dtype,
+          .op = head.op,
+          .divisor = static_cast<int>(weights_.total),
+          .weights = are_equal ? std::span<const uint32_t>() : weights_.of_child};
 }
 
 void Tier::answer(const DataHead& head, Slots& slots, BufferPool::Buffer result) {

@@ -46,12 +46,15 @@ class Tier final : public Collector {
   void carry_out(const protocol::Fail& fail);
   void ascend(const protocol::DataHead& head, Round& round);
   void on_result(protocol::DataHead head, const Result<protocol::Plan>& outcome);
+  // What becomes of the values of `count` children. A mean is one at every level; a sum of integers is divided at the end.
+  kernels::Reduction reduction(const protocol::DataHead& head, size_t count) const;
   // Reduces the slots. Into `result` if it is not empty, and into every reply space if `deliver`.
   void reduce_slots(const protocol::DataHead& head, const Slots& slots, MutableBytes result,
                     bool deliver) const;
   void answer(const protocol::DataHead& head, Slots& slots, BufferPool::Buffer result);
   void fail_slots(const protocol::DataHead& head, Slots& slots, const Status& why);
 
+  const protocol::Weights weights_;  // of the children, before those are the aggregator's
   protocol::Aggregator aggregator_;
   Uplink* const uplink_;
   const uint32_t num_final_tops_;

@@ -44,6 +44,11 @@ struct Target {
     }
   }
   static void fence() { _mm_sfence(); }
+  template <typename M>
+  static bool any(M mask) {
+    const auto bits = reinterpret_cast<__m256i>(mask);
+    return _mm256_testz_si256(bits, bits) == 0;
+  }
 };
 
 }  // namespace

@@ -47,6 +47,11 @@ struct Target {
     }
   }
   static void fence() { _mm_sfence(); }
+  template <typename M>
+  static bool any(M mask) {
+    const auto bits = reinterpret_cast<__m512i>(mask);
+    return _mm512_test_epi64_mask(bits, bits) != 0;
+  }
 };
 
 }  // namespace

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -24,8 +26,6 @@ constexpr std::array kOps = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin,
 constexpr std::array<size_t, 5> kInputs = {1, 2, 3, 5, 8};
 
 using Buffer = std::vector<std::byte>;
-
-bool is_float(DType dtype) { return dtype <= DType::kFloat64; }
 
 template <typename T>
 T element(const std::byte* array, size_t i) {
@@ -128,9 +128,12 @@ double expected_float(const Reduction& reduction, const std::vector<Buffer>& src
   const auto to_step = [&](double x) {
     return reduction.dtype == DType::kFloat64 ? x : round_to(x, 23, -126);
   };
-  double result = value(srcs[0]);
+  const auto weighted = [&](size_t s) {
+    return reduction.weights.empty() ? value(srcs[s]) : to_step(value(srcs[s]) * reduction.weights[s]);
+  };
+  double result = weighted(0);
   for (size_t s = 1; s < srcs.size(); ++s) {
-    const double next = value(srcs[s]);
+    const double next = weighted(s);
     switch (reduction.op) {
       case ReduceOp::kMin: result = std::min(result, next); break;
       case ReduceOp::kMax: result = std::max(result, next); break;
@@ -185,7 +188,20 @@ Int128 expected_integer(const Reduction& reduction, const std::vector<Buffer>& s
 
 std::string describe(const Reduction& reduction, size_t n) {
   return std::string(to_string(reduction.dtype)) + " " + std::string(to_string(reduction.op)) + " of " +
-         std::to_string(n);
+         std::to_string(n) + (reduction.weights.empty() ? "" : " with weights");
+}
+
+constexpr std::array<uint32_t, 8> kWeights = {3, 1, 1, 4, 7, 2, 1, 5};
+
+// Every reduction of n sources there is. `divisor`: of averages without weights.
+std::vector<Reduction> all_reductions(DType dtype, size_t n, int divisor) {
+  std::vector<Reduction> all;
+  for (ReduceOp op : kOps) all.push_back({.dtype = dtype, .op = op, .divisor = divisor});
+  if (!is_float(dtype)) return all;
+  const std::span<const uint32_t> weights = std::span(kWeights).first(n);
+  const uint32_t total = std::accumulate(weights.begin(), weights.end(), 0u);
+  all.push_back({dtype, ReduceOp::kAverage, static_cast<int>(total), weights});
+  return all;
 }
 
 TEST(ScalarKernels, agree_with_wide_arithmetic) {
@@ -195,8 +211,7 @@ TEST(ScalarKernels, agree_with_wide_arithmetic) {
     for (size_t n : kInputs) {
       std::vector<Buffer> srcs;
       for (size_t s = 0; s < n; ++s) srcs.push_back(random_numbers(dtype, kCount, random));
-      for (ReduceOp op : kOps) {
-        const Reduction reduction{.dtype = dtype, .op = op, .divisor = static_cast<int>(n)};
+      for (const Reduction& reduction : all_reductions(dtype, n, static_cast<int>(n))) {
         Buffer dst(srcs[0].size());
         reduce_n_with(Isa::kScalar, Stores::kCached, reduction, dst.data(), pointers_to(srcs), kCount);
         for (size_t i = 0; i < kCount; ++i) {
@@ -295,8 +310,7 @@ TEST_P(EveryLength, and_misalignment_gives_the_bits_of_the_scalar_kernels) {
     for (size_t n : kInputs) {
       std::vector<Buffer> srcs;
       for (size_t s = 0; s < n; ++s) srcs.push_back(random_patterns(dtype, longest + 300, random));
-      for (ReduceOp op : kOps) {
-        const Reduction reduction{.dtype = dtype, .op = op, .divisor = 3};
+      for (const Reduction& reduction : all_reductions(dtype, n, 3)) {
         for (size_t count = 0; count <= longest; ++count) {
           const Offsets offsets = kOffsets[count % kOffsets.size()];
           const Stores stores = count % 2 == 0 ? Stores::kCached : Stores::kStreaming;
@@ -317,8 +331,7 @@ TEST_P(Kernels, dst_may_be_any_of_the_inputs) {
   std::mt19937_64 random(3);
   constexpr size_t kCount = 517;
   for (DType dtype : kDTypes) {
-    for (ReduceOp op : kOps) {
-      const Reduction reduction{.dtype = dtype, .op = op, .divisor = 4};
+    for (const Reduction& reduction : all_reductions(dtype, 4, 4)) {
       std::vector<Buffer> srcs;
       for (size_t s = 0; s < 4; ++s) srcs.push_back(random_numbers(dtype, kCount, random));
       srcs[3] = srcs[1];
@@ -382,6 +395,43 @@ TEST_P(Kernels, averages_of_floats_multiply_by_the_rounded_reciprocal) {
   EXPECT_EQ(reduce_one<float>(average, {2.0F, 3.0F, 0.0F}), 5.0F * static_cast<float>(1.0 / 3));
   const Reduction average64{.dtype = DType::kFloat64, .op = ReduceOp::kAverage, .divisor = 49};
   EXPECT_EQ(reduce_one<double>(average64, {48.0, 1.0}), 49 * (1.0 / 49));
+}
+
+// Arrays of any size, so that an odd one is in a vector with others that need no care.
+TEST_P(Kernels, averages_of_finite_values_are_finite_and_of_equal_ones_nearly_that_value) {
+  const auto check = [&]<typename T>(DType dtype, T largest, T smallest, auto as_double) {
+    for (const T value : {largest, smallest}) {
+      for (size_t n = 1; n <= 8; ++n) {
+        for (const Reduction& reduction : all_reductions(dtype, n, static_cast<int>(n))) {
+          if (reduction.op != ReduceOp::kAverage) continue;
+          std::vector<std::vector<T>> inputs(n, std::vector<T>(77, T{}));
+          for (auto& input : inputs) input[38] = input[76] = value;
+          const std::vector<T> result = reduce(reduction, inputs);
+          for (const size_t i : {38, 76}) {
+            EXPECT_NEAR(as_double(result[i]) / as_double(value), 1, 1e-6) << describe(reduction, n);
+          }
+          EXPECT_EQ(result[37], T{}) << describe(reduction, n);
+        }
+      }
+    }
+  };
+  const auto self = [](auto value) { return static_cast<double>(value); };
+  check(DType::kFloat32, FLT_MAX, -std::numeric_limits<float>::denorm_min(), self);
+  check(DType::kFloat64, -DBL_MAX, std::numeric_limits<double>::denorm_min(), self);
+  check(DType::kFloat16, uint16_t{0x7bff}, uint16_t{1}, half_to_float);
+  check(DType::kBFloat16, uint16_t{0xff7f}, uint16_t{1}, bfloat16_to_float);
+}
+
+TEST_P(Kernels, averages_whose_sum_is_too_large_are_those_of_smaller_numbers) {
+  const Reduction third{.dtype = DType::kFloat32, .op = ReduceOp::kAverage, .divisor = 3};
+  const float large = 0x1.234568p127F;
+  EXPECT_EQ(reduce_one<float>(third, {large, large, -large}), large / 8 * (8 * static_cast<float>(1.0 / 3)));
+  EXPECT_EQ(reduce_one<float>(third, {large, HUGE_VALF, large}), HUGE_VALF);
+  EXPECT_EQ(reduce_one<float>(third, {large, -HUGE_VALF, large}), -HUGE_VALF);
+  EXPECT_TRUE(std::isnan(reduce_one<float>(third, {HUGE_VALF, -HUGE_VALF, large})));
+  constexpr std::array<uint32_t, 2> weights = {3, 1};
+  const Reduction quarter{DType::kFloat32, ReduceOp::kAverage, 4, weights};
+  EXPECT_EQ(reduce_one<float>(quarter, {large, -large}), large / 2);
 }
 
 TEST_P(Kernels, averages_of_integers_round_towards_minus_infinity) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 
 namespace byteps::protocol {
@@ -151,6 +152,19 @@ TEST(Tree, ChildrenAreInTheOrderOfRanksAndMachinesInTheOrderOfTheirFirstRanks) {
       ASSERT_EQ(children.describe.size(), static_cast<size_t>(next_child)) << "seed " << seed;
     }
   }
+}
+
+TEST(Tree, ChildrenWeighAsManyRanksAsTheySpeakForOverWhatTheseNumbersHaveInCommon) {
+  const auto of = [](std::vector<int32_t> of_rank, size_t num_children) {
+    const Weights result = weights({std::vector<std::string>(num_children), std::move(of_rank)});
+    EXPECT_EQ(result.total, std::accumulate(result.of_child.begin(), result.of_child.end(), 0u));
+    return result.of_child;
+  };
+  EXPECT_EQ(of({0, 0, 0}, 1), (std::vector<uint32_t>{1}));
+  EXPECT_EQ(of({0, 1, -1}, 2), (std::vector<uint32_t>{1, 1}));
+  EXPECT_EQ(of({0, 1, 0, 1}, 2), (std::vector<uint32_t>{1, 1}));
+  EXPECT_EQ(of({0, 0, 0, 1}, 2), (std::vector<uint32_t>{3, 1}));
+  EXPECT_EQ(of({0, 0, 1, 1, 1, 1, 2, 2}, 3), (std::vector<uint32_t>{1, 2, 1}));
 }
 
 }  // namespace

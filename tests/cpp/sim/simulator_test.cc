@@ -59,6 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
                     PlantedBug{"LendersStarve", Sabotage::kNeverRelieves, "has waited"},
                     PlantedBug{"FailuresKept", Sabotage::kKeepsFailures, "was not admitted"},
                     PlantedBug{"PartialAverageDivided", Sabotage::kDividesTwice, "wrong result"},
+                    PlantedBug{"WeightsForgotten", Sabotage::kForgetsWeights, "wrong result"},
                     PlantedBug{"PlansKept", Sabotage::kKeepsPlans, "has waited"},
                     PlantedBug{"PriorityIgnored", Sabotage::kIgnoresPriority, "less urgent"},
                     PlantedBug{"RepeatsKept", Sabotage::kSumsRepeats, "are in it: expected at most"},

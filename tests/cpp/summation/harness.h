@@ -39,7 +39,7 @@ class Peer final : public transport::Receiver {
   DataHead head(uint32_t round) const {
     DataHead head;
     head.type = DataType::kPushPull;
-    head.dtype = DType::kInt32;
+    head.dtype = dtype_;
     head.key = {1, 0};
     head.round = round;
     head.rank = rank_;
@@ -63,6 +63,7 @@ class Peer final : public transport::Receiver {
   uint32_t epoch_ = kEpoch;
   Level level_ = Level::kCluster;
   uint16_t top_ = 0;
+  DType dtype_ = DType::kInt32;  // or another of that size
   ReduceOp op_ = ReduceOp::kSum;
   uint8_t staleness_ = 0;
   Values values_;

@@ -1,6 +1,10 @@
 // The trees' part of a shard; what it keeps is store_test's.
 #include "summation/shard.h"
 
+#include <array>
+#include <bit>
+#include <cfloat>
+
 #include "summation/harness.h"
 #include "support/log_reader.h"
 
@@ -289,6 +293,17 @@ class MachineShardTest : public ShardFixture {
     on_loop([this] { peers_[1]->contribute(1, {1, 2, 3, 4}); });
   }
 
+  void use_floats() {
+    for (const auto& peer : peers_) {
+      peer->dtype_ = DType::kFloat32;
+      peer->op_ = ReduceOp::kAverage;
+    }
+  }
+  static Values as_values(std::array<float, kCount> floats) {
+    const auto bits = std::bit_cast<std::array<int32_t, kCount>>(floats);
+    return {bits.begin(), bits.end()};
+  }
+
   FakeUplink uplink_;
 };
 
@@ -312,11 +327,33 @@ TEST_F(MachineShardTest, EveryRankGetsThePlanOfTheRootsAnswer) {
     EXPECT_EQ(peer->answers_.at(0).plan, (protocol::Plan{.cut = 3, .credit = 0}));
 }
 
-TEST_F(MachineShardTest, AnAverageIsNotDividedOnItsWayUp) {
+TEST_F(MachineShardTest, AnAverageOfIntegersIsNotDividedOnItsWayUp) {
   for (const auto& peer : peers_) peer->op_ = ReduceOp::kAverage;
   contribute_both();
   EXPECT_EQ(uplink_.partial_, (Values{11, 22, 33, 44}));
   EXPECT_EQ(uplink_.head_.op, ReduceOp::kAverage);
+}
+
+TEST_F(MachineShardTest, AnAverageOfFloatsGoesUpAsTheMeanOfTheMachine) {
+  use_floats();
+  on_loop([this] { peers_[0]->contribute(1, as_values({1, 2, FLT_MAX, -0.0F})); });
+  on_loop([this] { peers_[1]->contribute(1, as_values({2, 4, FLT_MAX, -0.0F})); });
+  EXPECT_EQ(uplink_.partial_, as_values({1.5F, 3, FLT_MAX, -0.0F}));
+}
+
+TEST_F(MachineShardTest, AMachineWeighsAsManyRanksAsItHas) {
+  use_floats();
+  Peer* const machine = root_child(1);
+  Peer* const other = root_child(2);
+  on_loop([&] {
+    machine->hello();
+    other->hello();
+    use_floats();
+    machine->contribute(1, as_values({3, 30, FLT_MAX, -0.0F}));
+    other->contribute(1, as_values({0, 3, FLT_MAX, -0.0F}));
+  });
+  constexpr auto kThird = static_cast<float>(1.0 / 3);
+  EXPECT_EQ(result_of(*machine), as_values({6 * kThird, 63 * kThird, FLT_MAX, -0.0F}));
 }
 
 TEST_F(MachineShardTest, ABroadcastWhoseRootIsElsewhereGoesUpEmpty) {
@@ -445,6 +482,21 @@ TEST_F(OnlyMachineTest, NothingIsAboveItUnlessTheRootIsAServer) {
     on_loop([&] { peer->contribute(2, {1, 1, 1, 1}); });
   }
   EXPECT_TRUE(uplink_.done_);
+}
+
+// The root is a server, whose only child is this machine.
+TEST_F(OnlyMachineTest, ItsMeanIsTheResultToTheBit) {
+  peers_.push_back(connect(0));
+  Peer* const machine = peers_.back().get();
+  const Values bits = {0x7f812345, static_cast<int32_t>(0x80000000), 1,
+                       0x7f7fffff};  // a signalling NaN, -0, …
+  on_loop([&] {
+    machine->hello();
+    machine->dtype_ = DType::kFloat32;
+    machine->op_ = ReduceOp::kAverage;
+    machine->contribute(1, bits);
+  });
+  EXPECT_EQ(result_of(*machine), bits);
 }
 
 }  // namespace
