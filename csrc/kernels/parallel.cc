@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "kernels/float_environment.h"
 #include "kernels/sum_targets.h"
 
 namespace byteps::kernels {
@@ -28,6 +29,7 @@ struct Team::Job {
 
   // Takes pieces until none is left.
   void work() {
+    const DefaultFloatEnvironment environment;
     for (;;) {
       const size_t begin = next.fetch_add(piece, std::memory_order_relaxed);
       if (begin >= call.end) return;

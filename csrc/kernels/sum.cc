@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/float_environment.h"
 #include "kernels/sum_targets.h"
 
 namespace byteps::kernels {
@@ -49,6 +50,7 @@ Call make_call(const Reduction& reduction, void* dst, std::span<const void* cons
 
 void reduce_n_with(Isa isa, Stores stores, const Reduction& reduction, void* dst,
                    std::span<const void* const> srcs, size_t count) {
+  const DefaultFloatEnvironment environment;
   find_kernel(isa, reduction)(make_call(reduction, dst, srcs, count, stores));
 }
 

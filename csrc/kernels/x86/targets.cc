@@ -1,5 +1,7 @@
 #include <cpuid.h>
+#include <xmmintrin.h>
 
+#include "kernels/float_environment.h"
 #include "kernels/x86/sum_tables.h"
 
 namespace byteps::kernels {
@@ -14,7 +16,20 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
+// Of MXCSR, which is all of the environment that vector instructions look at.
+constexpr unsigned kDefaultControls = 0x1f80;  // to nearest even, denormals kept, no traps
+constexpr unsigned kStatusBits = 0x3f;
+
 }  // namespace
+
+DefaultFloatEnvironment::DefaultFloatEnvironment() {
+  saved_.__mxcsr = _mm_getcsr();
+  if ((saved_.__mxcsr & ~kStatusBits) != kDefaultControls) _mm_setcsr(kDefaultControls);
+}
+
+DefaultFloatEnvironment::~DefaultFloatEnvironment() {
+  if ((saved_.__mxcsr & ~kStatusBits) != kDefaultControls) _mm_setcsr(saved_.__mxcsr);
+}
 
 // The builtins look at CPUID and at XGETBV, hence also at which registers the operating system saves.
 Isa detect_best_isa() {
