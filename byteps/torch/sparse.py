@@ -74,14 +74,14 @@ class RowExchange:
         if not dims:
             return None
         indices, values = zip(*(self._read(rank, next(iter(dims))) for rank in range(self._size)), strict=True)
-        gathered = torch.sparse_coo_tensor(
-            torch.cat(indices, dim=1), torch.cat(values), self._shape, check_invariants=False
-        )
+        # Of half types in float32, as dense gradients are: a sum overflows where the average does not.
+        in_full = torch.cat(values).float() if self._like.element_size() == 2 else torch.cat(values)
+        gathered = torch.sparse_coo_tensor(torch.cat(indices, dim=1), in_full, self._shape, check_invariants=False)
         # In the order of ranks, so that all ranks get the same bits.
-        gradient = gathered.coalesce().to(self._like.device)
+        gradient = gathered.coalesce()
         if self._divisor != 1:
             gradient._values().mul_(1 / self._divisor)
-        return gradient
+        return gradient.to(self._like.device, self._like.dtype)
 
     def _row_shape(self, sparse_dim: int) -> torch.Size:
         return self._shape[sparse_dim:]

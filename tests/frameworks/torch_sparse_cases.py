@@ -146,6 +146,14 @@ def case_bfloat16_rows() -> None:
     assert_equal_on_all_ranks(model)
 
 
+def case_float16_rows_whose_sum_would_overflow() -> None:
+    table = nn.Embedding(ROWS, WIDTH, sparse=True, dtype=torch.float16)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0))
+    (table(torch.tensor([4])) * 60000).sum().backward()
+    optimizer.synchronize()
+    assert torch.equal(table.weight.grad.to_dense()[4], torch.full((WIDTH,), 60000, dtype=torch.float16))
+
+
 def case_sparse_on_one_rank_and_dense_on_another() -> None:
     if bps.size() == 1:
         return  # nobody to differ from
