@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 from byteps.errors import InvalidArgumentError
@@ -12,7 +13,9 @@ from byteps.objects import broadcast_object
 from byteps.ops import Buffer, ReduceOp, push_pull_buffer, synchronize
 from byteps.runtime import current_job
 
-__all__ = ["are_alike", "check_agreement"]
+__all__ = ["are_alike", "check_agreement", "look_for_differences"]
+
+log = logging.getLogger("byteps")
 
 
 def check_agreement(caller: str, mine: Sequence[str], name: str) -> None:
@@ -43,9 +46,70 @@ def are_alike(mine: Sequence[str], name: str) -> bool:
     """Whether all ranks have the same lines. Blocks until all have called it; see `check_agreement`."""
     if current_job().size == 1:
         return True
-    digest = int.from_bytes(hashlib.sha256("\n".join(mine).encode()).digest()[:7], "big")
+    digest = _digest(mine)
     highest, lowest = _maxima([digest, -digest], f"{name}.digest")
     return highest == -lowest
+
+
+def look_for_differences(
+    caller: str, weights: Callable[[], Sequence[int]], hyperparameters: Callable[[], Sequence[str]], name: str
+) -> None:
+    """Tells of ranks that would train apart, as BYTEPS_DIFFERENCES says. Blocks until all ranks have called it.
+
+    To be called before the first step only, when whoever makes the ranks' weights equal has done so.
+
+    Args:
+        caller: begins the message.
+        weights: makes numbers of this rank's weights, which are the same for the same bits.
+        hyperparameters: makes a line for each.
+        name: as in `check_agreement`.
+
+    Raises:
+        InvalidArgumentError: on all ranks, if the setting says so.
+    """
+    job = current_job()
+    if job.size == 1 or job.config.differences == "ignore":
+        return
+    lines = list(hyperparameters())
+    digests = [_digest([str(number) for number in weights()]), _digest(lines)]
+    maxima = _maxima([sign * digest for digest in digests for sign in (1, -1)], f"{name}.values")
+    found: list[str] = []
+    concerned = {0}
+    if maxima[0] != -maxima[1]:
+        others = _unlike_rank_0(digests[0], f"{name}.weights")
+        found.append(
+            f"the weights of {_ranks(others)} are not those of rank 0: broadcast one rank's before the first step"
+        )
+        concerned.update(others)
+    if maxima[2] != -maxima[3]:
+        others = _unlike_rank_0(digests[1], f"{name}.hyperparameters")
+        here, there = (broadcast_object(lines, rank, f"{name}.lines") for rank in (0, others[0]))
+        pair = next(pair for pair in zip_longest(here, there, fillvalue="nothing") if pair[0] != pair[1])
+        found.append(f"rank 0 has {pair[0]}, and {_ranks(others)} differ, rank {others[0]} having {pair[1]}")
+        concerned.update(others)
+    if not found:
+        return
+    message = f"{caller}: the ranks will train apart: {'; '.join(found)}. (BYTEPS_DIFFERENCES says what to do about it)"
+    if job.config.differences == "error":
+        raise InvalidArgumentError(message)
+    if job.rank in concerned:
+        log.warning(message)
+
+
+def _digest(lines: Sequence[str]) -> int:
+    return int.from_bytes(hashlib.sha256("\n".join(lines).encode()).digest()[:7], "big")
+
+
+def _unlike_rank_0(digest: int, name: str) -> list[int]:
+    """The ranks that have another digest than rank 0."""
+    job = current_job()
+    digests = _maxima([digest if rank == job.rank else 0 for rank in range(job.size)], name)
+    return [rank for rank in range(job.size) if digests[rank] != digests[0]]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
 def _maxima(numbers: list[int], name: str) -> list[int]:

@@ -291,6 +291,15 @@ class Config:
         "synchronous; inf: any number.",
     )
 
+    differences: str = knob(
+        "warn",
+        "BYTEPS_DIFFERENCES",
+        parse=choice("warn", "error", "ignore"),
+        doc="What happens if the ranks' weights or hyperparameters (the learning rate above all) differ at their first "
+        "step in a job, so that they would train apart: a warning that names the ranks, an error on all of them, or "
+        "nothing, without a look at them.",
+    )
+
     # --- this process
     numa_on: bool = knob(
         True, "BYTEPS_NUMA_ON", parse=flag, doc="bpslaunch binds each process to its share of the NUMA nodes."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "AbortedError",
+    "ArgumentTypeError",
     "AuthenticationError",
     "BytePSError",
     "DataLossError",
@@ -29,6 +30,10 @@ class BytePSError(Exception):
 
 class InvalidArgumentError(BytePSError, ValueError):
     """A shape, dtype, name, setting or argument that cannot be used."""
+
+
+class ArgumentTypeError(InvalidArgumentError, TypeError):
+    """An argument of another kind than the one that is meant, such as a model in place of its parameters."""
 
 
 class NotInitializedError(BytePSError, RuntimeError):

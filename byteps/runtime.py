@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -63,6 +64,7 @@ class Job:
         self.places = node.places
         self.forked = False
         self.in_flight = InFlight(node)
+        self.numbers: Counter[str] = Counter()  # see JobNumber
 
     def leave(self) -> None:
         """Handles that were not synchronized fail."""
@@ -88,9 +90,11 @@ class _Process:
         self.past = ""  # why there is no job, once there was one
         self.before_leaving: list[Callable[[], Exception | None]] = []
         self.at_exit_registered = False
+        self.jobs = 0  # joined so far
 
     def join(self, environ: Mapping[str, str]) -> None:
         self.job = Job(environ)
+        self.jobs += 1
         self.job.node.offer_to_c()
         self.suspended = None
         self.register_at_exit()
@@ -165,6 +169,11 @@ def call_before_leaving(settle: Callable[[], Exception | None]) -> None:
     _process.before_leaving.append(settle)
 
 
+def jobs_so_far() -> int:
+    """How many jobs this process has joined by `init` and `resume`, the current one included."""
+    return _process.jobs
+
+
 class PerJob(Generic[T]):
     """Something that begins anew with each job of this process."""
 
@@ -186,6 +195,39 @@ class PerJob(Generic[T]):
     def forget(self) -> None:
         """In a forked child, where a thread of the parent may have been using it."""
         self._of = None
+
+
+class JobNumber:
+    """The number of an object among those of its kind: part of the names that ranks meet under.
+
+    Given at the first call of `get` in each job, so from 0 in the order in which a job's ranks first use such objects.
+    A process that comes to a job after others have left an earlier one counts as they do. Copies and pickles get
+    numbers of their own.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._job: weakref.ref[Job] | None = None
+        self._number = 0
+
+    def get(self) -> int:
+        """That in the current job.
+
+        Raises:
+            NotInitializedError: there is none.
+        """
+        job = current_job()
+        if not self.is_of(job):
+            self._job, self._number = weakref.ref(job), job.numbers[self._kind]
+            job.numbers[self._kind] += 1
+        return self._number
+
+    def is_of(self, job: Job) -> bool:
+        """Whether it has been given in that job."""
+        return self._job is not None and self._job() is job
+
+    def __reduce__(self) -> tuple[type[JobNumber], tuple[str]]:
+        return JobNumber, (self._kind,)
 
 
 def join_as_process(environ: Mapping[str, str]) -> Job:

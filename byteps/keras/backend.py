@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,6 +33,9 @@ class Backend(Protocol):
 
     def is_eager(self) -> bool:
         """Whether what is computed now has values; False while a graph is traced."""
+
+    def outside_graphs(self) -> AbstractContextManager[Any]:
+        """Within it variables have values, also while a graph is traced."""
 
     def is_sparse(self, gradient: Any) -> bool:
         """Whether it is rows of a table, and not a dense tensor."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from byteps import numpy as arrays
 from byteps.agreement import check_agreement
-from byteps.errors import InvalidArgumentError
+from byteps.errors import ArgumentTypeError, InvalidArgumentError
 from byteps.keras.naming import stable_names
 from byteps.ops import check_root
 from byteps.runtime import current_job
@@ -35,6 +35,10 @@ def broadcast_global_variables(root_rank: int, model: Any = None) -> None:
     Raises:
         InvalidArgumentError: no model, or one that is not built. On all ranks: theirs differ.
     """
+    if isinstance(root_rank, keras.Model):
+        raise ArgumentTypeError(
+            "broadcast_global_variables: the rank comes first: broadcast_global_variables(root_rank, model)"
+        )
     if model is None:
         raise InvalidArgumentError(
             "broadcast_global_variables: Keras 3 does not know of all variables: pass the model as the second "

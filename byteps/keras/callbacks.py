@@ -12,6 +12,7 @@ from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError
 from byteps.keras.broadcast import broadcast_variables, build_optimizer, variables_of
 from byteps.keras.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
+from byteps.keras.optimizer import is_distributed
 from byteps.ops import ReduceOp, check_root
 from byteps.runtime import rank
 
@@ -58,6 +59,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if is_built:
             build_optimizer(self.model)
         built = arrays.push_pull(np.array([is_built, not is_built], np.uint8), name="fit.built", op=ReduceOp.Max)
+        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        if is_distributed(optimizer):
+            optimizer._exchange.broadcast_is_due = bool(built[1])
         if not built[1]:
             self._broadcast()
         elif is_built and rank() == self.root_rank:

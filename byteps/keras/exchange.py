@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import keras
 import numpy as np
 
-from byteps.agreement import check_agreement
+from byteps.agreement import check_agreement, look_for_differences
 from byteps.errors import InvalidArgumentError
 from byteps.keras.backend import Backend, Options
 from byteps.keras.naming import stable_names
-from byteps.numpy import push_pull
+from byteps.numpy import push_pull, sum_of_bits
 from byteps.ops import ReduceOp
+from byteps.runtime import JobNumber, current_job
 
 __all__ = ["GradientExchange"]
 
@@ -24,12 +26,13 @@ Pairs = Sequence[tuple[Any, Any]]
 class GradientExchange:
     """Knows an optimizer's variables by names that all ranks share, and what must be done about each gradient.
 
-    At the first gradients, and when the variables become others, the ranks compare names, shapes, dtypes and arguments.
+    At the first gradients of a job, and when the variables become others, the ranks compare names, shapes, dtypes and
+    arguments.
     """
 
-    def __init__(self, prefix: str, backend: Backend, options: Options, description: str) -> None:
-        """Args: prefix of all names; description of the optimizer's arguments, which must be alike on all ranks."""
-        self._prefix = prefix
+    def __init__(self, backend: Backend, options: Options, description: str) -> None:
+        """Args: description of the optimizer's arguments, which must be alike on all ranks."""
+        self._number = JobNumber("keras.DistributedOptimizer")
         self._backend = backend
         self._options = options
         self._description = description
@@ -37,9 +40,16 @@ class GradientExchange:
         self._names: dict[int, str] = {}
         self._stand_ins: dict[int, bool] = {}  # variables that always take part, and whether they are sparse
         self._is_first = True
+        self.hyperparameters: Callable[[], Sequence[str]] = list  # of the optimizer, a line for each
+        self.broadcast_is_due = False  # after the first step, which makes the model's variables
         self.is_done = False  # the gradients that the optimizer has now are those of all ranks
         self.count = 0  # of calls of `average`
         self.due: list[Any] = []  # variables whose gradients accumulate, in the order in which Keras has them
+
+    @property
+    def _prefix(self) -> str:
+        """Of the names that ranks meet under, in the current job."""
+        return f"Gradient.{self._number.get()}."
 
     def is_eager(self) -> bool:
         """Whether gradients have values now; False while a graph is traced."""
@@ -47,7 +57,8 @@ class GradientExchange:
 
     def know(self, variables: Sequence[Any]) -> None:
         """Tells it of all the optimizer's variables, which gradients may be of. Blocks when they are new."""
-        if len(variables) == len(self._variables) and all(map(_is, variables, self._variables)):
+        is_known = len(variables) == len(self._variables) and all(map(_is, variables, self._variables))
+        if is_known and self._number.is_of(current_job()):
             return
         names = stable_names(variables)
         lines = [self._description] + [
@@ -59,6 +70,11 @@ class GradientExchange:
         self._variables = list(variables)  # keeps them alive, so that their ids stay theirs
         self._stand_ins = {}
         self._is_first = True
+        if not self.broadcast_is_due:
+            with self._backend.outside_graphs():
+                look_for_differences(
+                    "DistributedOptimizer", self._weights, self.hyperparameters, f"{self._prefix}differences"
+                )
 
     def complete(self, pairs: Pairs) -> list[Any]:
         """The gradients, with zeros where this rank has none and another has one.
@@ -111,6 +127,9 @@ class GradientExchange:
             yield
         finally:
             self.is_done = False
+
+    def _weights(self) -> list[int]:
+        return [sum_of_bits(np.asarray(keras.ops.convert_to_numpy(variable))) for variable in self._variables]
 
     def _ask(self, pairs: Pairs) -> dict[int, bool]:
         """The variables that have a gradient on some rank, if the ranks differ in that; True for sparse ones."""

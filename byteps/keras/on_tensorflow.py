@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +17,7 @@ from byteps.tensorflow.exchange import Options as ExchangeOptions
 from byteps.tensorflow.exchange import exchange_gradients
 from byteps.tensorflow.native import is_compiled_by_xla
 
-__all__ = ["all_true", "check_usable", "exchange", "is_eager", "is_sparse", "no_gradient"]
+__all__ = ["all_true", "check_usable", "exchange", "is_eager", "is_sparse", "no_gradient", "outside_graphs"]
 
 
 def check_usable() -> None:
@@ -37,6 +38,11 @@ def check_usable() -> None:
 
 def is_eager() -> bool:
     return bool(tf.executing_eagerly())
+
+
+def outside_graphs() -> AbstractContextManager[Any]:
+    context: AbstractContextManager[Any] = tf.init_scope()
+    return context
 
 
 def is_sparse(gradient: Any) -> bool:

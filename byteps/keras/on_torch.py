@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -15,7 +16,7 @@ from byteps.torch.compression import Compression as Compressors
 from byteps.torch.eager import eager
 from byteps.torch.ops import push_pull, start_push_pull, synchronize_all
 
-__all__ = ["all_true", "check_usable", "exchange", "is_eager", "is_sparse", "no_gradient"]
+__all__ = ["all_true", "check_usable", "exchange", "is_eager", "is_sparse", "no_gradient", "outside_graphs"]
 
 
 def check_usable() -> None:
@@ -24,6 +25,10 @@ def check_usable() -> None:
 
 def is_eager() -> bool:
     return True
+
+
+def outside_graphs() -> AbstractContextManager[Any]:
+    return nullcontext()
 
 
 def is_sparse(gradient: Any) -> bool:

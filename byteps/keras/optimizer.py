@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import weakref
 from collections.abc import Sequence
-from itertools import count
 from typing import Any, TypeVar, cast
 
 import keras
 
 from byteps.compression import compressor_name
-from byteps.errors import InternalError, InvalidArgumentError, UnsupportedError
+from byteps.errors import ArgumentTypeError, InternalError, InvalidArgumentError, UnsupportedError
 from byteps.keras.backend import Options, current_backend
 from byteps.keras.compression import Compression
 from byteps.keras.exchange import GradientExchange
@@ -20,8 +21,6 @@ from byteps.ops import ReduceOp, check_synchronous
 __all__ = ["DistributedOptimizer", "is_distributed"]
 
 OptimizerT = TypeVar("OptimizerT")
-
-_wrapped_so_far = count()
 
 
 def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave it)
@@ -91,7 +90,8 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     plain = type(inner)
     members = {"__module__": plain.__module__, "__doc__": plain.__doc__, "plain": plain}
     object.__setattr__(inner, "__class__", type(plain.__name__, (_Distributed, plain), members))
-    exchange = GradientExchange(f"Gradient.{next(_wrapped_so_far)}.", backend, options, description)
+    exchange = GradientExchange(backend, options, description)
+    exchange.hyperparameters = functools.partial(_hyperparameters, weakref.ref(inner))
     object.__setattr__(inner, "_exchange", exchange)  # neither Keras nor TensorFlow is to track it
     object.__setattr__(inner, "_factor", factor)
     return optimizer
@@ -185,6 +185,12 @@ class _Distributed:
         return [g if value is None else value for g, value in zip(grads, largest, strict=True)]
 
 
+def _hyperparameters(optimizer: weakref.ref[Any]) -> list[str]:
+    alive = optimizer()
+    config = {} if alive is None else alive.get_config()
+    return [f"{key}={config[key]!r}" for key in sorted(config) if key != "name"]
+
+
 def _overwrites(variable: Any) -> bool:
     return bool(getattr(variable, "overwrite_with_gradient", False))
 
@@ -192,10 +198,12 @@ def _overwrites(variable: Any) -> bool:
 def _checked(optimizer: Any) -> Any:
     """The optimizer whose gradients are to be averaged: that inside a LossScaleOptimizer, or itself."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise InvalidArgumentError(
+        advice = "a name becomes one by keras.optimizers.get(name)"
+        if isinstance(optimizer, keras.Model):
+            advice = "a model gets one by model.compile(DistributedOptimizer(keras.optimizers.SGD()), ...)"
+        raise ArgumentTypeError(
             f"DistributedOptimizer: expected an optimizer of Keras {keras.__version__}, got "
-            f"{type(optimizer).__module__}.{type(optimizer).__qualname__}: {optimizer!r:.80}; a name becomes one by "
-            "keras.optimizers.get(name)"
+            f"{type(optimizer).__module__}.{type(optimizer).__qualname__}: {optimizer!r:.80}; {advice}"
         )
     if is_distributed(optimizer):
         raise InvalidArgumentError("DistributedOptimizer: this optimizer is a distributed one already: wrap it once")

@@ -11,7 +11,7 @@ import numpy as np
 from mxnet.gluon.parameter import Parameter
 
 from byteps.agreement import are_alike, check_agreement
-from byteps.errors import InvalidArgumentError
+from byteps.errors import ArgumentTypeError, InvalidArgumentError
 from byteps.mxnet.exchange import any_rank
 from byteps.mxnet.ops import broadcast_
 from byteps.mxnet.parameters import call_after_init
@@ -46,9 +46,9 @@ def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:
     """
     check_root(root_rank)
     if not isinstance(params, Mapping) and not hasattr(params, "items"):
-        raise InvalidArgumentError(
+        raise ArgumentTypeError(
             f"broadcast_parameters: {type(params).__name__} given: expected a dict of NDArrays or what "
-            "collect_params() returns"
+            "collect_params() returns: broadcast_parameters(net.collect_params(), root_rank)"
         )
     named = in_common_order(params.items(), PREFIX)
     for name, value in named:

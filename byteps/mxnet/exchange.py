@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,26 +16,30 @@ from byteps.mxnet.compression import AnyCompressor, Compression
 from byteps.mxnet.ops import byteps_push_pull, reduce_staged
 from byteps.mxnet.tensor import copy_to_all, stage, sum_of_devices
 from byteps.ops import ReduceOp
-from byteps.runtime import PerJob, current_job
+from byteps.runtime import JobNumber, current_job
 
 __all__ = ["Exchange", "any_rank", "priority_of"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
-_numbers = PerJob(itertools.count)
-
 
 class Exchange:
     """What one optimizer, trainer or kvstore exchanges. All ranks must make the same ones, in the same order.
 
-    In another job, after `suspend` and `resume`, they are numbered anew, as they are used again.
+    In another job, after `suspend` and `resume`, they are numbered anew, and compare again what they do, as they are
+    used again.
     """
 
     def __init__(self, op: ReduceOp, compression: AnyCompressor = Compression.none) -> None:
-        self._number = PerJob(lambda: next(_numbers.get()))
-        self._number.get()
+        compressor_name(compression)  # an error if it is none
+        self._number = JobNumber("mxnet.Exchange")
         self.op = op
         self.compression = compression
+
+    @property
+    def is_of_this_job(self) -> bool:
+        """Whether it has been used in the current job."""
+        return self._number.is_of(current_job())
 
     @property
     def prefix(self) -> str:
@@ -58,7 +61,11 @@ class Exchange:
         way = f"asynchronous training with staleness={config.staleness}" if config.asynchronous else "training in step"
         options = f"{way}, op={self.op.name}, {compressor_name(self.compression)}"
         check_agreement(caller, [options, *lines], f"{self.prefix}agreement")
-        if config.asynchronous and not sends_as_is(self.compression):
+        self.check_supported(caller)
+
+    def check_supported(self, caller: str) -> None:
+        """Raises UnsupportedError for compression of asynchronous training."""
+        if current_job().config.asynchronous and not sends_as_is(self.compression):
             raise UnsupportedError(
                 f"{caller}: asynchronous training sends changes of weights as they are: no compression"
             )

@@ -45,6 +45,7 @@ class BytepsStore(KVStoreBase):
 
     def __init__(self) -> None:
         self._is_asynchronous = current_job().config.asynchronous
+        self._size = current_job().size
         self._exchange = Exchange(ReduceOp.Sum)
         self._values: dict[Key, NDArray] = {}  # of those who init, push and pull
         self._updater: mx.optimizer.Updater | None = None
@@ -75,6 +76,8 @@ class BytepsStore(KVStoreBase):
         params = dict(compression_params)
         if params.get("type") == "fp16":
             params = {"fp16": True}
+        elif "type" in params:
+            raise UnsupportedError(f"set_gradient_compression: 'type' is {params['type']!r}: expected 'fp16'")
         self._exchange.compression = compressor_of(params)
         self._exchange.check_agreement("kvstore 'dist_byteps': set_gradient_compression")
 
@@ -87,6 +90,7 @@ class BytepsStore(KVStoreBase):
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Gives `out` rank 0's value."""
+        self._join()
         for each, values, outs in _by_key(key, value, out):
             targets = _listed(outs)
             copy_to_all(values if isinstance(values, mx.nd.NDArray) else values[0], targets)
@@ -106,6 +110,7 @@ class BytepsStore(KVStoreBase):
 
     def init(self, key: Any, value: Any) -> None:
         """Keeps rank 0's value, for `push` and `pull`."""
+        self._join()
         for each, values, _ in _by_key(key, value, value):
             self._values[each] = _listed(values)[0].copy()
             broadcast_arrays([self._values[each]], each, 0, self._exchange.prefix)
@@ -164,6 +169,7 @@ class BytepsStore(KVStoreBase):
             self._its_updater().set_states(file.read())
 
     def _sum(self, key: Key, values: Sequence[NDArray], priority: int, *, in_place: bool) -> NDArray:
+        self._join()
         total = sum_of_devices(values)
         if total is values[0] and not in_place:
             total = total.copy()
@@ -171,6 +177,7 @@ class BytepsStore(KVStoreBase):
         return total
 
     def _update(self, key: Key, gradients: Sequence[NDArray], weights: Sequence[NDArray]) -> None:
+        self._join()
         self._weights.setdefault(key, list(weights))
         self._its_updater()(key, sum_of_devices(gradients), weights[0])
         copy_to_all(weights[0], weights)
@@ -179,6 +186,19 @@ class BytepsStore(KVStoreBase):
         if key not in self._values:
             raise InvalidArgumentError(f"kvstore 'dist_byteps': key {key!r} has no value: call init({key!r}, value)")
         return self._values[key]
+
+    def _join(self) -> None:
+        """In another job than before: compares again what the ranks do; an error if some ranks lack the store."""
+        if self._exchange.is_of_this_job:
+            return
+        if current_job().size > self._size:
+            raise InvalidArgumentError(
+                f"kvstore 'dist_byteps': it was made in a job of {self._size} ranks, and of the {current_job().size} "
+                "that there are now some do not have it: after resume() make the store, and the Trainer or Module that "
+                "uses it, anew on all ranks; or use DistributedTrainer"
+            )
+        self._size = current_job().size
+        self._exchange.check_agreement("kvstore 'dist_byteps'")
 
     def _its_updater(self) -> mx.optimizer.Updater:
         if self._updater is None:

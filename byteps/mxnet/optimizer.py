@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import mxnet as mx
 
-from byteps.errors import InvalidArgumentError
+from byteps.errors import ArgumentTypeError, InvalidArgumentError
 from byteps.mxnet.asynchronous import make_asynchronous
 from byteps.mxnet.compression import AnyCompressor, Compression
 from byteps.mxnet.exchange import Exchange, priority_of
@@ -35,21 +35,22 @@ def DistributedOptimizer(  # noqa: N802  (BytePS's name)
         op: Average or Sum.
 
     Raises:
-        InvalidArgumentError: no optimizer, or a distributed one. On all ranks: they call this with other arguments, or
-            some of them train asynchronously.
+        InvalidArgumentError: no optimizer, or a distributed one. From the first update, on all ranks: they call this
+            with other arguments, or some of them train asynchronously.
         UnsupportedError: compression of asynchronous training.
         NotInitializedError: before `init`.
     """
     if not isinstance(optimizer, mx.optimizer.Optimizer):
-        raise InvalidArgumentError(
+        raise ArgumentTypeError(
             f"DistributedOptimizer: {optimizer!r:.80} given: expected an Optimizer, such as mx.optimizer.create('sgd')"
+            "; a net of gluon is trained by DistributedTrainer(net.collect_params(), 'sgd')"
         )
     if is_distributed(optimizer):
         raise InvalidArgumentError("DistributedOptimizer: this optimizer is a distributed one already")
     if op not in (ReduceOp.Average, ReduceOp.Sum):
         raise InvalidArgumentError(f"DistributedOptimizer: op is {op!r}: expected Average or Sum")
     exchange = Exchange(op, compression)
-    exchange.check_agreement("DistributedOptimizer")
+    exchange.check_supported("DistributedOptimizer")
     if current_job().config.asynchronous:
         make_asynchronous(optimizer, exchange)
     else:

@@ -10,12 +10,13 @@ from typing import Any
 import mxnet as mx
 from mxnet.gluon.parameter import Parameter
 
-from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.agreement import look_for_differences
+from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from byteps.mxnet.broadcast import broadcast_arrays, broadcast_parameter, check_parameters, in_common_order
 from byteps.mxnet.compression import AnyCompressor, Compression
 from byteps.mxnet.exchange import Exchange, any_rank
 from byteps.mxnet.optimizer import DistributedOptimizer
-from byteps.mxnet.updates import Extended, retract
+from byteps.mxnet.updates import Extended, hyperparameters_of, retract
 from byteps.ops import ReduceOp, check_root
 from byteps.runtime import current_job
 
@@ -63,6 +64,11 @@ class DistributedTrainer(mx.gluon.Trainer):
         compression_params: Mapping[str, Any] | None = None,
     ) -> None:
         check_root(root_rank)
+        if isinstance(params, mx.gluon.Block):
+            raise ArgumentTypeError(
+                "DistributedTrainer: a net given: expected its parameters: "
+                "DistributedTrainer(net.collect_params(), ...)"
+            )
         compression = compressor_of(compression_params)
         if isinstance(optimizer, Extended):
             log.warning("DistributedTrainer averages gradients itself: the DistributedOptimizer is a plain one again")
@@ -74,17 +80,28 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._exchange = Exchange(ReduceOp.Average, compression)
         self._ignores_stale = False
         self._asynchronous = current_job().config.asynchronous
+        self._named = list(params.items()) if hasattr(params, "items") else None
+        self._begin_alike()
+        if self._asynchronous:
+            DistributedOptimizer(self._optimizer)
+
+    def _begin_alike(self) -> None:
+        """In each job: compares what the ranks have, and gives them the parameters of the root."""
         # Gluon sorts them by name, and so dense10 before dense9; on another rank they may be dense0 and dense1.
-        named = in_common_order(params.items(), self._exchange.prefix) if hasattr(params, "items") else None
+        named = None if self._named is None else in_common_order(self._named, self._exchange.prefix)
         in_order = self._params if named is None else [parameter for _, parameter in named]
         self._places = {parameter: place for place, parameter in enumerate(in_order)}
         requests = [f"parameter {place}: grad_req '{each.grad_req}'" for each, place in self._places.items()]
         self._exchange.check_agreement("DistributedTrainer", requests)
         check_parameters("DistributedTrainer", list(self._places), self._exchange.prefix)
         for parameter, place in self._places.items():
-            broadcast_parameter(parameter, place, root_rank, self._exchange.prefix)
-        if self._asynchronous:
-            DistributedOptimizer(self._optimizer)
+            broadcast_parameter(parameter, place, self._root_rank, self._exchange.prefix)
+
+    def _join(self) -> None:
+        """In another job than before: does what a rank does that makes its Trainer now."""
+        if not self._exchange.is_of_this_job:
+            self._begin_alike()
+            self._params_to_init = list(self._params)
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """As in gluon.
@@ -99,6 +116,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             raise UnsupportedError(
                 "DistributedTrainer: ignore_stale_grad=True in asynchronous training, in which ranks ask nobody"
             )
+        self._join()
         with self._ignoring_stale(ignore_stale_grad):
             super().step(batch_size, ignore_stale_grad)
 
@@ -109,6 +127,7 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     def allreduce_grads(self, ignore_stale_grad: bool = False) -> None:
         """As in gluon; `ignore_stale_grad` as `update` will be told."""
+        self._join()
         with self._ignoring_stale(ignore_stale_grad):
             super().allreduce_grads()
 
@@ -128,6 +147,13 @@ class DistributedTrainer(mx.gluon.Trainer):
                 place = self._places[parameter]
                 broadcast_arrays(parameter.list_data(), place, self._root_rank, self._exchange.prefix)
         self._params_to_init = []
+        if not self._asynchronous:
+            look_for_differences(
+                "DistributedTrainer",
+                list,  # the parameters are rank 0's
+                lambda: hyperparameters_of(self._optimizer),
+                f"{self._exchange.prefix}differences",
+            )
 
     def _allreduce_grads(self) -> None:
         if self._asynchronous:

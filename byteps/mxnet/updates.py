@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import mxnet as mx
 
+from byteps.agreement import look_for_differences
 from byteps.mxnet.exchange import Exchange
+from byteps.numpy import sum_of_bits
 from byteps.reclass import Reclassed, reclass, restore
+from byteps.runtime import current_job
 
-__all__ = ["Extended", "Update", "extend", "install", "retract"]
+__all__ = ["Extended", "Update", "extend", "hyperparameters_of", "install", "retract"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
@@ -30,7 +34,7 @@ class Extended(Reclassed, mx.optimizer.Optimizer):
 
     extension: Any  # what the addition needs; not part of copies and pickles
     exchange: Exchange  # nor is this
-    _is_checked = False  # that all ranks have the same parameters in the same order
+    _checked_in: Any = None  # the job in which all ranks are known to have the same parameters in the same order
     _is_within = False  # an update, as one of the two methods may call the other one
 
     @abstractmethod
@@ -56,23 +60,49 @@ class Extended(Reclassed, mx.optimizer.Optimizer):
             updates = [Update(*each) for each in zip(index, weight, grad, strict=True)]
         else:
             updates = [Update(index, weight, grad)]
-        if not self._is_checked:
+        job = current_job()
+        if self._checked_in is None or self._checked_in() is not job:
+            if not self.exchange.is_of_this_job:
+                self.exchange.check_agreement("DistributedOptimizer")
             of_a_trainer = self.param_dict  # gluon's; else empty
             names = [of_a_trainer[number].name for number in sorted(of_a_trainer)]
             self.exchange.check_names("DistributedOptimizer", names)
-            self._is_checked = True
+            if not job.config.asynchronous:  # in which all get rank 0's weights, and may differ in the rest
+                self._look_for_differences(of_a_trainer)
+            self._checked_in = weakref.ref(job)
         self._is_within = True
         try:
             self.around(updates, update)
         finally:
             self._is_within = False
 
+    def _look_for_differences(self, parameters: dict[int, Any]) -> None:
+        look_for_differences(
+            "DistributedOptimizer",
+            lambda: [sum_of_bits(parameters[number].list_data()[0].asnumpy()) for number in sorted(parameters)],
+            lambda: hyperparameters_of(self),
+            f"{self.exchange.prefix}differences",
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         return {key: value for key, value in state.items() if key not in ("exchange", "extension", *_FLAGS)}
 
 
-_FLAGS = ("_is_checked", "_is_within")
+_OF_A_RANK = ("aggregate_num", "begin_num_update", "num_update", "rescale_grad")  # the last: by its batch's size
+
+
+def hyperparameters_of(optimizer: mx.optimizer.Optimizer) -> list[str]:
+    """A line for each scalar that an optimizer has been made with."""
+    values = {"learning_rate": optimizer.learning_rate, **vars(optimizer)}
+    return [
+        f"{key}={values[key]!r}"
+        for key in sorted(values)
+        if key not in _OF_A_RANK and not key.startswith("_") and isinstance(values[key], bool | int | float | str)
+    ]
+
+
+_FLAGS = ("_checked_in", "_is_within")
 
 
 def extend(
@@ -103,6 +133,6 @@ def install() -> None:
         set_states(self, states)
         if isinstance(before, Extended) and not isinstance(self.optimizer, Extended):
             extend(self.optimizer, cast("type[Extended]", before.addition), before.exchange, before.extension)
-            self.optimizer._is_checked = before._is_checked
+            self.optimizer._checked_in = before._checked_in
 
     mx.optimizer.Updater.set_states = set_states_and_extend

@@ -32,6 +32,7 @@ from byteps.runtime import (
     suspend,
 )
 from byteps.tensorflow import distribute
+from byteps.tensorflow import retracing as _retracing
 from byteps.tensorflow.broadcast import BroadcastGlobalVariablesHook, broadcast_global_variables, broadcast_variables
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.ops import (
@@ -92,3 +93,5 @@ __all__ = [
     "size",
     "suspend",
 ]
+
+_retracing.install()

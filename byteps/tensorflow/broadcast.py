@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.agreement import check_agreement
-from byteps.errors import AbortedError, InvalidArgumentError
+from byteps.errors import AbortedError, ArgumentTypeError, InvalidArgumentError
 from byteps.numpy import broadcast_arrays
 from byteps.ops import check_root
 from byteps.tensorflow.ops import broadcast
@@ -34,6 +34,11 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, scope: str = "
         InvalidArgumentError: something among them is not a variable. On all ranks: their variables differ.
     """
     check_root(root_rank)
+    if hasattr(variables, "variables") or not isinstance(variables, Iterable):  # models, optimizers
+        raise ArgumentTypeError(
+            f"broadcast_variables: {type(variables).__name__} given: expected a list of variables, such as "
+            "broadcast_variables(model.variables, root_rank)"
+        )
     variables = list(variables)
     for variable in variables:
         if not hasattr(variable, "assign"):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from byteps.ops import BROADCAST, Sum
-from byteps.runtime import current_job
+from byteps.runtime import Job, current_job
 from byteps.tensorflow.native import push_pull_node
 
 __all__ = ["gather_rows"]
@@ -28,14 +28,7 @@ def gather_rows(tensors: Sequence[tf.Tensor], name: str, priority: int, *, state
         stateful: likewise.
     """
     job = current_job()
-    mine = tf.shape(tensors[0], out_type=tf.int64)[0]
-    counts = push_pull_node(
-        tf.one_hot(job.rank, job.size, on_value=mine, off_value=tf.constant(0, tf.int64), dtype=tf.int64),
-        f"{name}.rows",
-        Sum.value,
-        priority,
-        stateful=stateful,
-    )
+    counts = _counts(tf.shape(tensors[0], out_type=tf.int64)[0], job, name, priority, stateful)
     gathered = []
     for number, tensor in enumerate(tensors):
         parts = []
@@ -53,6 +46,21 @@ def gather_rows(tensors: Sequence[tf.Tensor], name: str, priority: int, *, state
             parts.append(rows[: counts[rank]])
         gathered.append(tf.concat(parts, axis=0))
     return gathered
+
+
+def _counts(mine: tf.Tensor, job: Job, name: str, priority: int, stateful: bool) -> tf.Tensor:
+    """How many rows each rank has."""
+    here = tf.one_hot(job.rank, job.size, dtype=tf.int64)
+    counts, present = tf.unstack(
+        push_pull_node(tf.stack([here * mine, here]), f"{name}.rows", Sum.value, priority, stateful=stateful)
+    )
+    # A graph that outlives its job, as those of tf.compat.v1 do, has this rank and the number of ranks in it.
+    as_built = tf.debugging.Assert(
+        tf.reduce_all(tf.equal(present, 1)),
+        [f"'{name}': this graph was made in a job of {job.size} ranks, and runs in another one: make it anew", present],
+    )
+    with tf.control_dependencies([] if as_built is None else [as_built]):
+        return tf.identity(counts)
 
 
 def _room(rows: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from byteps.ops import Average, ReduceOp, check_synchronous
 from byteps.tensorflow.compression import AnyCompressor, Compression
 from byteps.tensorflow.exchange import Options, exchange_gradients
@@ -162,6 +162,7 @@ def _check_keras(optimizer: Any) -> None:
             f"DistributedOptimizer: {what} is an optimizer of Keras 2, and Keras 3 is needed: TensorFlow 2.16 and "
             "newer have it unless TF_USE_LEGACY_KERAS is set; DistributedGradientTape works with any Keras"
         )
-    raise InvalidArgumentError(
-        f"DistributedOptimizer: expected an optimizer of tf.compat.v1.train or of Keras, got {what}"
+    raise ArgumentTypeError(
+        f"DistributedOptimizer: expected an optimizer of tf.compat.v1.train or of Keras, got {what}; with a model, "
+        "pass what is to train it: model.compile(DistributedOptimizer(keras.optimizers.SGD()), ...)"
     )

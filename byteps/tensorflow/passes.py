@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.runtime import PerJob
 from byteps.tensorflow.exchange import Options, exchange_gradients
 
 __all__ = ["Passes"]
@@ -31,6 +32,7 @@ class Passes:
         self._average = average
         self._options = options
         self._sums: dict[tuple[Any, ...], _Sums] = {}
+        self._checked: PerJob[set[tuple[Any, ...]]] = PerJob(set)  # that the ranks make as many passes
         self._last: dict[Any, _Sums] = {}  # of each variable
 
     def add(self, gradients: Sequence[Any], variables: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -43,10 +45,12 @@ class Passes:
         gradients = [self._dense(gradient, name) for gradient, name in zip(gradients, names, strict=True)]
         present = [place for place, gradient in enumerate(gradients) if gradient is not None]
         key = tuple(variables[place].ref() for place in present)
-        if key not in self._sums:
+        if key not in self._checked.get():
             _check_changeable([variables[place] for place in present])
             line = f"backward_passes_per_step={self._number}, average_aggregated_gradients={self._average}"
             check_agreement("DistributedOptimizer", [line], "byteps.passes.agreement")
+            self._checked.get().add(key)
+        if key not in self._sums:
             self._sums[key] = _Sums([variables[place] for place in present], self._number)
         sums = self._sums[key]
         self._last.update(dict.fromkeys(key, sums))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from byteps.agreement import look_for_differences
 from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.numpy import sum_of_bits
 from byteps.ops import Average, ReduceOp, check_synchronous
+from byteps.runtime import PerJob
 from byteps.tensorflow.compression import AnyCompressor, Compression
 from byteps.tensorflow.exchange import Options, exchange_gradients
 from byteps.tensorflow.tensor import as_written, variable_names
@@ -30,8 +35,9 @@ class _Distributed:
     ) -> Any:
         """tf.GradientTape.gradient, and the ranks' gradients reduced."""
         own = super().gradient(target, sources, output_gradients, unconnected_gradients)  # type: ignore[misc]
-        flat = tf.nest.flatten(own)
-        names = variable_names(tf.nest.flatten(sources), "Gradient.")
+        flat, variables = tf.nest.flatten(own), tf.nest.flatten(sources)
+        names = variable_names(variables, "Gradient.")
+        _look_for_differences(variables, names)
         reduced = exchange_gradients(flat, names, self._byteps_options)
         return tf.nest.pack_sequence_as(own, reduced)
 
@@ -84,6 +90,24 @@ def DistributedGradientTape(  # noqa: N802  (the name that BytePS and Horovod ga
     gradtape.__class__ = _distributed_class(type(gradtape))
     gradtape._byteps_options = options
     return gradtape
+
+
+_steps: PerJob[Counter[tuple[str, ...]]] = PerJob(Counter)
+
+
+def _look_for_differences(variables: Sequence[Any], names: Sequence[str]) -> None:
+    """In the second step: scripts of Horovod make their ranks' variables equal after the first. Not in functions."""
+    if not tf.executing_eagerly():
+        return
+    steps, key = _steps.get(), tuple(names)
+    steps[key] += 1
+    if steps[key] == 2:
+        look_for_differences(
+            "DistributedGradientTape",
+            lambda: [sum_of_bits(variable.numpy()) for variable in variables],
+            list,
+            "byteps.gradients.differences",
+        )
 
 
 def _distributed_class(plain: type[Any]) -> type[Any]:

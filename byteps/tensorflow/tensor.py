@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from byteps import errors
 from byteps.errors import BytePSError, InvalidArgumentError, UnsupportedError
-from byteps.runtime import current_job
+from byteps.runtime import PerJob, current_job
 
 __all__ = ["DTYPES", "as_written", "automatic_name", "core_errors", "dense", "variable_names"]
 
@@ -94,37 +94,43 @@ def automatic_name(tensor: tf.Tensor, operation: str, *, rows_differ: bool = Fal
     return f"byteps.graph.{getattr(graph, 'name', '')}.{operation}.{counter[operation]}.{kind}"
 
 
-_named_variables: dict[int, tuple[weakref.ref[Any], str]] = {}  # by id
-_variables_so_far: Counter[str] = Counter()
+class _Names:
+    """Of the variables that this process has asked for in one job."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self.so_far: Counter[str] = Counter()
+
+    def of(self, name: str, variable: Any) -> str:
+        key = id(variable)
+        if key in self.by_id and self.by_id[key][0]() is variable:
+            return self.by_id[key][1]
+        number = self.so_far[name]
+        self.so_far[name] += 1
+        distinct = f"{name}#{number}" if number else name
+        self.by_id[key] = weakref.ref(variable, lambda _: self.by_id.pop(key, None)), distinct
+        return distinct
+
+
+_names = PerJob(_Names)
 
 
 def variable_names(variables: Sequence[Any], prefix: str) -> list[str]:
     """Names of variables of TensorFlow or Keras: a Keras variable's path, another's name; and the shape.
 
-    The second variable of a name that this process asks for gets `#1`, and so on; a name does not come back when its
-    variable is gone, for each rank's garbage collection decides when that is. In a graph of tf.compat.v1 names are
-    different anyway.
+    The second variable of a name that this process asks for in a job gets `#1`, and so on; a name does not come back
+    when its variable is gone, for each rank's garbage collection decides when that is. In a graph of tf.compat.v1 names
+    are different anyway.
     """
     names = [_plain_name(variable) for variable in variables]
     if tf.compat.v1.executing_eagerly_outside_functions():
-        names = [_distinct(name, variable) for name, variable in zip(names, variables, strict=True)]
+        names = [_names.get().of(name, variable) for name, variable in zip(names, variables, strict=True)]
     return [prefix + name for name in names]
 
 
 def _plain_name(variable: Any) -> str:
     name = getattr(variable, "path", None) or re.sub(r":0$", "", variable.name)
     return f"{name}.{'x'.join(map(str, variable.shape))}"
-
-
-def _distinct(name: str, variable: Any) -> str:
-    key = id(variable)
-    if key in _named_variables and _named_variables[key][0]() is variable:
-        return _named_variables[key][1]
-    number = _variables_so_far[name]
-    _variables_so_far[name] += 1
-    distinct = f"{name}#{number}" if number else name
-    _named_variables[key] = weakref.ref(variable, lambda _: _named_variables.pop(key, None)), distinct
-    return distinct
 
 
 _EXCEPTIONS: dict[type[tf.errors.OpError], type[BytePSError]] = {

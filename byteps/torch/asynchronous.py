@@ -59,15 +59,15 @@ def warn_if_asynchronous(name: str) -> None:
 
 
 def make_asynchronous(
-    optimizer: OptimizerT, names: dict[Tensor, str], prefix: str, op: ReduceOp, staleness: float
+    optimizer: OptimizerT, names: dict[Tensor, str], label: Callable[[], str], op: ReduceOp, staleness: float
 ) -> OptimizerT:
     """Makes `optimizer` keep its weights in the summation services, and returns it.
 
     Args:
         optimizer: of any class; the same object is returned, so what holds it stays valid.
         names: of its parameters; those that are needed first by the forward pass first. The same on all ranks.
-        prefix: of the names under which the weights are kept. The same as for gradients, so that ranks that train
-            synchronously and others compare what they do.
+        label: makes the prefix of the names under which the weights are kept, for each job anew. The same as for
+            gradients, so that ranks that train synchronously and others compare what they do.
         op: Average: each rank's change counts 1 / size, as its gradient would; Sum: as a whole, as in BytePS.
         staleness: how many steps a rank may be ahead of the slowest one; `math.inf`: any number.
 
@@ -78,11 +78,9 @@ def make_asynchronous(
         raise InvalidArgumentError(
             f"DistributedOptimizer: op is {op.name}, but changes of weights can only be added: use Average or Sum"
         )
-    weights = _Weights(names, prefix, op, staleness)
+    weights = _Weights(names, label, op, staleness)
     for index, group in enumerate(optimizer.param_groups):
         weights.add_group(group["params"], index)
-    arguments = f"asynchronous training with staleness={staleness}, op={op.name}"
-    check_agreement("DistributedOptimizer", [arguments, *sorted(weights.describe())], f"{prefix}agreement")
     reclass(optimizer, _Asynchronous)
     cast("_Asynchronous", optimizer)._weights = weights
     # Hooks, not an override of step: see DistributedOptimizer.
@@ -155,27 +153,31 @@ class _Weight:
 class _Weights:
     """The weights of one optimizer. Only the thread that runs the training loop calls the methods."""
 
-    def __init__(self, names: dict[Tensor, str], prefix: str, op: ReduceOp, staleness: float) -> None:
+    def __init__(self, names: dict[Tensor, str], label: Callable[[], str], op: ReduceOp, staleness: float) -> None:
         self._names = names
         self._positions = {parameter: position for position, parameter in enumerate(names)}
-        self._prefix = prefix
+        self._label = label
+        self._prefix = ""
+        self._op = op
         self._scaled = op is ReduceOp.Average
         self._staleness = staleness
         self._weights: list[_Weight] = []
-        self._job: weakref.ref[Job] = weakref.ref(current_job())  # what is kept ends with it
+        self._job: weakref.ref[Job] | None = None  # what is kept ends with it
 
     def add_group(self, parameters: Iterable[Tensor], group: int) -> None:
         """Takes care of `parameters`, which are the optimizer's group number `group`."""
         for index, parameter in enumerate(parameters):
             name = self._names.get(parameter, f"group{group}.{index}")
             position = self._positions.get(parameter, len(self._weights))
-            self._weights.append(_Weight(parameter, f"{self._prefix}{name}", -position))
+            self._weights.append(_Weight(parameter, name, -position))
 
-    def describe(self) -> Iterator[str]:
-        """What all ranks must have alike."""
-        for weight in self._weights:
-            parameter = weight.parameter
-            yield f"'{weight.name.removeprefix(self._prefix)}' of {parameter.dtype} {list(parameter.shape)}"
+    def check_agreement(self) -> None:
+        """Raises InvalidArgumentError on all ranks if they differ in what they are about to do. Blocks."""
+        arguments = f"asynchronous training with staleness={self._staleness}, op={self._op.name}"
+        lines = [
+            f"'{weight.name}' of {weight.parameter.dtype} {list(weight.parameter.shape)}" for weight in self._weights
+        ]
+        check_agreement("DistributedOptimizer", [arguments, *sorted(lines)], f"{self._prefix}agreement")
 
     @torch.no_grad()
     def join(self) -> bool:
@@ -185,7 +187,9 @@ class _Weights:
             Whether they differ from those that this rank has computed its gradients with.
         """
         job = current_job()
-        if self._job() is not job:  # another one, after suspend and resume: rank 0's weights again
+        if self._job is None or self._job() is not job:  # another one, after suspend and resume: rank 0's weights again
+            self._prefix = self._label()
+            self.check_agreement()
             self._job = weakref.ref(job)
             for weight in self._weights:
                 weight.base = None
@@ -237,7 +241,7 @@ class _Weights:
     def _seed(self, weight: _Weight) -> Handle:
         base = weight.parameter.detach().clone()
         staged = stage(base)
-        name = wire_name(weight.name, staged)
+        name = wire_name(self._prefix + weight.name, staged)
         return seed_buffer(staged.buffer, name, self._staleness, weight.priority, _landing(staged, base))
 
     def _push(self, weight: _Weight) -> Handle:
@@ -247,7 +251,7 @@ class _Weights:
         if self._scaled:
             change.div_(current_job().size)
         staged = stage(change)
-        name, finish = wire_name(weight.name, staged), _landing(staged, change)
+        name, finish = wire_name(self._prefix + weight.name, staged), _landing(staged, change)
         return accumulate_buffer(staged.buffer, staged.buffer, name, self._staleness, weight.priority, finish)
 
 

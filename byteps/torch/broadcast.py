@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from byteps.agreement import check_agreement
-from byteps.errors import InvalidArgumentError
+from byteps.errors import ArgumentTypeError, InvalidArgumentError
 from byteps.objects import broadcast_object
 from byteps.ops import check_root
 from byteps.runtime import rank, size
 from byteps.torch.ops import GroupHandle, broadcast_async_, synchronize
 
-__all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
+__all__ = ["broadcast_optimizer_state", "broadcast_parameters", "is_model"]
 
 Named = tuple[str, torch.Tensor]
 
@@ -69,9 +69,9 @@ def broadcast_optimizer_state(
     """
     check_root(root_rank)
     if not hasattr(optimizer, "load_state_dict") or not hasattr(optimizer, "param_groups"):
-        raise InvalidArgumentError(
-            f"broadcast_optimizer_state: expected an optimizer, got {type(optimizer).__name__}; broadcast_parameters "
-            "takes a model's state_dict()"
+        raise ArgumentTypeError(
+            f"broadcast_optimizer_state: expected an optimizer, got {type(optimizer).__name__}; for a model call "
+            "broadcast_parameters(model.state_dict(), root_rank)"
         )
     prefix = prefix if isinstance(prefix, str) else "Parameter."
     if size() == 1:
@@ -86,12 +86,27 @@ def broadcast_optimizer_state(
         optimizer.load_state_dict(state)
 
 
+def is_model(value: object) -> bool:
+    """Whether it is a model, and not one of torch's containers, which are lists and dicts of parameters, too."""
+    containers = torch.nn.ParameterList | torch.nn.ParameterDict
+    return isinstance(value, torch.nn.Module) and not isinstance(value, containers)
+
+
 def _named(params: Mapping[str, torch.Tensor] | Iterable[Named | torch.Tensor]) -> list[Named]:
     if isinstance(params, Mapping):
         return list(params.items())
-    is_model = isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList)
-    if is_model or isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
-        raise InvalidArgumentError(
+    if is_model(params):
+        raise ArgumentTypeError(
+            f"broadcast_parameters: {type(params).__name__} given: expected its parameters: "
+            "broadcast_parameters(model.state_dict(), root_rank)"
+        )
+    if isinstance(params, torch.optim.Optimizer):
+        raise ArgumentTypeError(
+            f"broadcast_parameters: {type(params).__name__} is an optimizer: call broadcast_optimizer_state(optimizer, "
+            "root_rank), and broadcast_parameters(model.state_dict(), root_rank) for the model"
+        )
+    if isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
+        raise ArgumentTypeError(
             f"broadcast_parameters: {type(params).__name__} given: expected a state_dict, named_parameters() or a list"
         )
     return [item if isinstance(item, tuple) else (str(index), item) for index, item in enumerate(params)]

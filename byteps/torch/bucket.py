@@ -48,6 +48,12 @@ class Bucket(Parcel):
             for parameter, gradient in zip(self.parameters, self.gradients, strict=True)
         )
 
+    def rename(self, before: str, prefix: str) -> None:
+        super().rename(before, prefix)
+        self.bound_dtype = None
+        if self.layout:
+            self._lay_out()
+
     @torch.no_grad()
     def send(self, in_flight: InFlight) -> None:
         self._check_dtypes()

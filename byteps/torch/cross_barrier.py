@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import count
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
 
-from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.runtime import init, local_rank, local_size, rank, shutdown, size
+from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
+from byteps.runtime import JobNumber, init, local_rank, local_size, rank, shutdown, size
 from byteps.torch.asynchronous import warn_if_asynchronous
 from byteps.torch.broadcast import broadcast_optimizer_state, broadcast_parameters
 from byteps.torch.compression import AnyCompressor, Compression
@@ -50,8 +49,6 @@ OWNER = Owner(
     "gradients can be dropped by zero_grad() only",
     when_repeated="set backward_passes_per_step, or step between the passes",
 )
-
-_wrapped_so_far = count()
 
 
 def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
@@ -96,7 +93,8 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
             state only, no matter in how many calls of its step.
 
     Raises:
-        InvalidArgumentError: arguments that make no sense; on all ranks: parameters that differ.
+        InvalidArgumentError: arguments that make no sense. From the first backward or step, on all ranks: parameters
+            that differ.
         UnsupportedError: an optimizer that needs all gradients at once.
         NotInitializedError: before `init`.
     """
@@ -112,9 +110,9 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
         sparse_as_dense=True,
         find_unused_parameters=find_unused_parameters,
     )
-    prefix = f"CrossBarrier.{next(_wrapped_so_far)}."
+    number = JobNumber("CrossBarrier")
     step = getattr(plain.step, "__wrapped__", plain.step)  # without hooks, which are for the program's calls
-    lazy = LazyStep(optimizer, step, names, prefix, backward_passes_per_step, options)
+    lazy = LazyStep(optimizer, step, names, lambda: f"CrossBarrier.{number.get()}.", backward_passes_per_step, options)
     lazy.add(*_new_ones(names, optimizer, lazy))
     gates = Gates(model, lazy)
 
@@ -260,7 +258,7 @@ def _new_ones(
 def _check(model: nn.Module, optimizer: torch.optim.Optimizer, per_parameter: bool, passes: int) -> None:
     plain = type(optimizer)
     if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
-        raise InvalidArgumentError(
+        raise ArgumentTypeError(
             f"CrossBarrier: expected a model and its optimizer, got {type(model).__name__} and {plain.__name__}"
         )
     if isinstance(optimizer, Reclassed):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from byteps.errors import InvalidArgumentError
-from byteps.runtime import is_initialized, size
+from byteps.errors import ArgumentTypeError, InvalidArgumentError
+from byteps.runtime import JobNumber, is_initialized, size
 from byteps.torch.asynchronous import warn_if_asynchronous
 from byteps.torch.backward_end import current_backward
 from byteps.torch.broadcast import broadcast_parameters
@@ -36,8 +35,6 @@ OWNER = Owner(
     when_changed="change gradients when backward has returned, and use no other tool that averages them",
     when_repeated="a backward pass must reach each parameter once",
 )
-
-_made_so_far = count()
 
 
 class DistributedDataParallel(nn.Module):
@@ -99,7 +96,7 @@ class DistributedDataParallel(nn.Module):
         """
         super().__init__()
         if not isinstance(module, nn.Module):
-            raise InvalidArgumentError(f"DistributedDataParallel: expected a module, got {type(module).__name__}")
+            raise ArgumentTypeError(f"DistributedDataParallel: expected a module, got {type(module).__name__}")
         if device_ids is not None and len(device_ids) != 1:
             raise InvalidArgumentError(
                 f"DistributedDataParallel: device_ids is {device_ids!r}: expected one device, or None; start one "
@@ -174,16 +171,27 @@ class DistributedDataParallel(nn.Module):
         self._guard()
 
     def _joined(self) -> Exchange:
-        return self._exchange or self._join()
+        if self._exchange is None:
+            return self._join()
+        self._exchange.join()
+        return self._exchange
 
     @eager
     def _join(self) -> Exchange:
-        self._prefix = f"DistributedDataParallel.{next(_made_so_far)}."
+        number = JobNumber("DistributedDataParallel")
         named = dict(self.module.named_parameters())
         options = replace(self._options, alone=_with_sparse_gradients(self.module))
-        exchange = Exchange({parameter: name for name, parameter in named.items()}, self._prefix, 1, options)
+        exchange = Exchange(
+            {parameter: name for name, parameter in named.items()},
+            lambda: f"DistributedDataParallel.{number.get()}.",
+            1,
+            options,
+        )
         exchange.add(list(named.values()), list(named))
-        broadcast_parameters([*named.items(), *self.module.named_buffers()], 0, self._prefix)
+        exchange.join()
+        begin = partial(_begin_alike, weakref.ref(self), weakref.ref(exchange))
+        begin()
+        exchange.on_join = begin
         _complete_before_steps(exchange)
         for guard in self._guards.values():
             guard.remove()
@@ -215,7 +223,7 @@ class DistributedDataParallel(nn.Module):
     def _synchronize_buffers(self, exchange: Exchange) -> None:
         if self.broadcast_buffers and not exchange.paused:
             self._round_of_forward = exchange.completed
-            broadcast_buffers(self.module, self._prefix)
+            broadcast_buffers(self.module, exchange.prefix)
 
     @eager
     def _watch(self, output: Any) -> None:
@@ -226,6 +234,13 @@ class DistributedDataParallel(nn.Module):
             for tensor in tree_leaves(output):
                 if isinstance(tensor, Tensor) and tensor.grad_fn is not None:  # a leaf would keep it for ever
                     tensor.register_hook(begin)
+
+
+def _begin_alike(model: weakref.ref[DistributedDataParallel], exchange: weakref.ref[Exchange]) -> None:
+    """Makes the parameters and buffers those of rank 0, in each job that the model is trained in."""
+    mine, its = model(), exchange()
+    if mine is not None and its is not None:
+        broadcast_parameters([*mine.module.named_parameters(), *mine.module.named_buffers()], 0, its.prefix)
 
 
 def _refuse(_: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -30,9 +31,9 @@ class Exchange(Sender):
     each other before a step.
     """
 
-    def __init__(self, names: dict[Tensor, str], prefix: str, passes: int, options: Options) -> None:
+    def __init__(self, names: dict[Tensor, str], label: Callable[[], str], passes: int, options: Options) -> None:
         """As in the base class."""
-        super().__init__(names, prefix, passes, options)
+        super().__init__(names, label, passes, options)
         self.rounds = 0  # since the last step or zero_grad
         self._inspects = self._inspects or options.op is not ReduceOp.Average
         self._passes_left = passes  # backward passes until the round ends by itself

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from byteps.errors import InvalidArgumentError
-from byteps.runtime import current_job
 from byteps.torch.eager import eager
 from byteps.torch.options import Options
 from byteps.torch.parcel import Parcel, changed_in_flight
 from byteps.torch.presence import PresenceQuery
 from byteps.torch.sender import Sender
+from byteps.torch.values import hyperparameters_of
 
 __all__ = ["LazyStep"]
 
@@ -35,7 +35,7 @@ class LazyStep(Sender):
         optimizer: torch.optim.Optimizer,
         step: Callable[[torch.optim.Optimizer], Any],
         names: dict[Tensor, str],
-        prefix: str,
+        label: Callable[[], str],
         passes: int,
         options: Options,
     ) -> None:
@@ -45,12 +45,13 @@ class LazyStep(Sender):
             optimizer: which changes each parameter by that parameter's own gradient and state.
             step: the step method of its class, without hooks.
             names: as in the base class, like the rest.
-            prefix: of the names that ranks meet under.
+            label: makes the prefix of the names that ranks meet under.
             passes: backward passes for a step.
             options: which make sparse gradients dense: nothing waits here for the numbers of rows.
         """
-        super().__init__(names, prefix, passes, options)
+        super().__init__(names, label, passes, options)
         assert options.sparse_as_dense
+        self.hyperparameters = lambda: hyperparameters_of(optimizer)
         self.applying = False  # the optimizer's code runs for a part of its parameters
         self._optimizer = optimizer
         self._step = step
@@ -93,11 +94,12 @@ class LazyStep(Sender):
         Raises:
             InvalidArgumentError: gradients were changed since backward sent them.
         """
-        self._job = current_job()
+        self.join()
         if self.synchronized:
             return False
         self._check_gated(self._parcels)
         self.flush()
+        self._look_for_differences()
         for parcel in self._in_flight:
             if not parcel.is_in_place() or not parcel.is_unwritten():
                 raise changed_in_flight(parcel)

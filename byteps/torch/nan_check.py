@@ -19,8 +19,7 @@ SHOWN = 5  # names for each rank
 class NanCheck:
     """Looks at this rank's gradients as they are sent, and reports those of all ranks."""
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    def __init__(self) -> None:
         self._suspects: list[str] = []
 
     def inspect(self, parcel: Parcel) -> None:
@@ -36,8 +35,8 @@ class NanCheck:
         """What was sent is dropped, on all ranks alike."""
         self._suspects.clear()
 
-    def report(self) -> None:
-        """On all ranks at once, when all gradients are sent.
+    def report(self, prefix: str) -> None:
+        """On all ranks at once, when all gradients are sent. The prefix is that of the names that ranks meet under.
 
         Raises:
             NotFiniteError: on all ranks alike, naming the gradients and the ranks that they come from.
@@ -46,11 +45,11 @@ class NanCheck:
         job = current_job()
         counts = torch.zeros(job.size, dtype=torch.int32)
         counts[job.rank] = len(suspects)
-        push_pull_inplace(counts, name=f"{self._prefix}not_finite", op=ReduceOp.Max)
+        push_pull_inplace(counts, name=f"{prefix}not_finite", op=ReduceOp.Max)
         found = []
         for rank, count in enumerate(counts.tolist()):
             if count:
-                names = broadcast_object(suspects[:SHOWN], rank, f"{self._prefix}not_finite")
+                names = broadcast_object(suspects[:SHOWN], rank, f"{prefix}not_finite")
                 more = f" and {count - SHOWN} more" if count > SHOWN else ""
                 found.append(f"{', '.join(map(repr, names))}{more} on rank {rank}")
         if found:

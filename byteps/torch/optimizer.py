@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import count
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 
-from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from byteps.ops import ReduceOp
+from byteps.runtime import JobNumber
 from byteps.torch.asynchronous import choose_staleness, make_asynchronous
+from byteps.torch.broadcast import is_model
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager
 from byteps.torch.exchange import Exchange
 from byteps.torch.ops import push_pull
 from byteps.torch.options import Groups, Options, Owner, check_passes
 from byteps.torch.reclass import Reclassed, closure_of, is_step_within, reclass
+from byteps.torch.values import hyperparameters_of
 
 __all__ = ["DistributedOptimizer"]
 
@@ -32,8 +36,6 @@ OWNER = Owner(
     when_averaged_twice="backward_passes_per_step, or one backward pass of the sum of the losses, would communicate "
     "once",
 )
-
-_wrapped_so_far = count()
 
 
 def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave it)
@@ -57,8 +59,9 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     """Makes `optimizer` average the gradients of all ranks before each step, and returns it.
 
     It is the same object, so its state and the schedulers that hold it stay valid; copies and pickles of it are
-    ordinary optimizers. Each gradient is sent as soon as backward has it. All ranks call this at once, in the same
-    order for several optimizers: they compare what they are about to do. docs/torch-optimizer.md says more.
+    ordinary optimizers. Each gradient is sent as soon as backward has it. All ranks make the same optimizers, and use
+    them in the same order: at the first gradients they compare what they are about to do. docs/torch-optimizer.md says
+    more.
 
     A parameter that got no gradient on this rank takes part with its old gradient, or with zeros.
 
@@ -90,8 +93,8 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
             says.
 
     Raises:
-        InvalidArgumentError: a name given twice, a parameter without a name, other arguments that make no sense. On all
-            ranks: theirs differ.
+        InvalidArgumentError: a name given twice, a parameter without a name, other arguments that make no sense. From
+            the first backward or step, on all ranks: theirs differ.
         UnsupportedError: LBFGS.
         NotInitializedError: before `init`.
     """
@@ -110,14 +113,14 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     )
     options.check(gradient_predivide_factor)
     names = {} if named_parameters is None else _checked_names(optimizer, named_parameters)
-    number = next(_wrapped_so_far)  # two models may have parameters of the same name
-    prefix = "Gradient." if number == 0 else f"Gradient.{number}."
+    label = _Label()
     bound = choose_staleness(asynchronous, staleness)
     if bound is not None:
         options.check_asynchronous()
-        return make_asynchronous(optimizer, names, prefix, op, bound)
-    exchange = Exchange(names, prefix, backward_passes_per_step, options)
+        return make_asynchronous(optimizer, names, label, op, bound)
+    exchange = Exchange(names, label, backward_passes_per_step, options)
     exchange.add(*_with_places(enumerate(optimizer.param_groups)))
+    exchange.hyperparameters = partial(_hyperparameters, weakref.ref(optimizer))
     reclass(optimizer, _Distributed)
     cast("_Distributed", optimizer)._exchange = exchange
     # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into
@@ -125,6 +128,22 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
     return optimizer
+
+
+def _hyperparameters(optimizer: weakref.ref[torch.optim.Optimizer]) -> list[str]:
+    alive = optimizer()
+    return [] if alive is None else hyperparameters_of(alive)
+
+
+class _Label:
+    """The prefix of an optimizer's names in the current job: two models may have parameters of the same name."""
+
+    def __init__(self) -> None:
+        self._number = JobNumber("DistributedOptimizer")
+
+    def __call__(self) -> str:
+        number = self._number.get()
+        return "Gradient." if number == 0 else f"Gradient.{number}."
 
 
 class _Distributed(Reclassed, torch.optim.Optimizer):
@@ -204,9 +223,10 @@ def _synchronized(closure: Closure, exchange: Exchange) -> Closure:
 
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InvalidArgumentError(
+        raise ArgumentTypeError(
             f"DistributedOptimizer: expected an optimizer of torch, got {type(optimizer).__name__}: "
             "DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
+            + ("; DistributedDataParallel(model) takes a model" if is_model(optimizer) else "")
         )
     if isinstance(optimizer, Reclassed):
         raise InvalidArgumentError(
@@ -237,6 +257,8 @@ def _checked_names(
 ) -> dict[torch.Tensor, str]:
     names: dict[torch.Tensor, str] = {}
     seen: set[str] = set()
+    if is_model(named_parameters):
+        raise ArgumentTypeError("named_parameters: a model given: pass model.named_parameters()")
     for item in named_parameters:
         if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)):
             raise InvalidArgumentError(

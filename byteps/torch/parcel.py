@@ -70,6 +70,11 @@ class Parcel(ABC):
     def may_go(self) -> bool:
         """Whether it can be sent during backward: nothing more will come."""
 
+    def rename(self, before: str, prefix: str) -> None:
+        """For another job, whose ranks know nothing of its gradients yet: their names begin with `prefix` there."""
+        for gradient in self.gradients:
+            gradient.name = prefix + gradient.name.removeprefix(before)
+
     def learn(self, presence: Presence) -> None:  # noqa: B027  (of no interest to most)
         """What the ranks together have of its gradients."""
 
@@ -146,6 +151,10 @@ class Single(Parcel):
             return True
         grad = self.parameters[0].grad
         return grad is None or not grad.is_sparse
+
+    def rename(self, before: str, prefix: str) -> None:
+        super().rename(before, prefix)
+        self.is_sparse = self.bound_dtype = self.quick_dtype = None
 
     def learn(self, presence: Presence) -> None:
         self.is_sparse = presence.sparse

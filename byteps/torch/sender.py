@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
-from byteps.agreement import check_agreement
+from byteps.agreement import check_agreement, look_for_differences
 from byteps.compression import compressor_name
 from byteps.errors import InvalidArgumentError
-from byteps.runtime import current_job
+from byteps.runtime import Job, current_job
 from byteps.torch.backward_end import current_backward
 from byteps.torch.bucket import Bucket
 from byteps.torch.eager import eager, frame_callback, untraced
@@ -23,6 +23,7 @@ from byteps.torch.parcel import Gradient, Parcel, Single
 from byteps.torch.presence import Presence, PresenceQuery
 from byteps.torch.sparse import densify
 from byteps.torch.tensor import memory_order
+from byteps.torch.values import sums_of
 
 __all__ = ["Sender"]
 
@@ -40,24 +41,30 @@ class Sender:
     Only the thread that runs the training loop calls the methods; backward may run in others.
     """
 
-    def __init__(self, names: dict[Tensor, str], prefix: str, passes: int, options: Options) -> None:
+    def __init__(self, names: dict[Tensor, str], label: Callable[[], str], passes: int, options: Options) -> None:
         """Makes one without parameters; see `add`.
 
         Args:
             names: of parameters, the same on all ranks, in the order in which forward needs them.
-            prefix: of the names that ranks meet under; used by no other sender.
+            label: makes the prefix of the names that ranks meet under, for each job anew; used by no other sender.
             passes: how many backward passes give gradients for one round.
             options: the same on all ranks.
         """
-        self._job = current_job()  # an error now rather than in the first backward pass
+        current_job()  # an error now rather than in the first backward pass; and if there is no such compressor
+        compressor_name(options.compression)
+        self._job: Job | None = None  # that it has joined
+        self._label = label
+        self.prefix = ""  # of the names that ranks meet under
+        self.on_join: Callable[[], None] = _nothing  # called when it has joined another job
+        self.hyperparameters: Callable[[], Sequence[str]] = list  # of what uses the gradients, a line for each
+        self._compared_in: Job | None = None  # the job in which ranks have compared their weights
         self.synchronized = False  # .grad is that of all ranks
         self.completed = 0  # rounds
         self.paused = False  # gradients that come stay here, and are not counted
         self._names = names
         self._positions = {parameter: position for position, parameter in enumerate(names)}
-        self._prefix = prefix
         self._options = options
-        self._nan_check = NanCheck(prefix) if options.nan_check else None
+        self._nan_check = NanCheck() if options.nan_check else None
         self._inspects = options.nan_check or options.sparse_as_dense  # before a parcel is sent
         self._passes = passes
         self._parcels: list[Parcel] = []
@@ -67,7 +74,7 @@ class Sender:
         self._backward: int | None = None  # the pass that the last hook ran in
 
     def add(self, parameters: Sequence[Tensor], fallback_names: Sequence[str]) -> None:
-        """Takes care of the gradients of `parameters`. On all ranks at once: they compare what they add."""
+        """Takes care of the gradients of `parameters`. Once it has joined, all ranks do this at once, and compare."""
         first = sum(len(parcel.parameters) for parcel in self._parcels)
         places = {p: self._positions.get(p, first + index) for index, p in enumerate(parameters)}
         names = {p: self._names.get(p, name) for p, name in zip(parameters, fallback_names, strict=True)}
@@ -76,9 +83,10 @@ class Sender:
         if self._parcels and not options.bucket_bytes:
             options = replace(options, groups=None)  # which are those of the first parameters
         groups = [[ordered[position] for position in members] for members in group(ordered, options)]
-        self._check_agreement(groups, names)
+        if self._job is not None:
+            self._check_agreement(groups, names)
         for members in groups:
-            gradients = [Gradient(f"{self._prefix}{names[p]}", len(self._parcels), self._passes) for p in members]
+            gradients = [Gradient(f"{self.prefix}{names[p]}", len(self._parcels), self._passes) for p in members]
             self._add_parcel(members, gradients)
 
     def check_idle(self, action: str) -> None:
@@ -89,9 +97,32 @@ class Sender:
                 f"'{self._in_flight[0].name}': call optimizer.step() or optimizer.synchronize() first"
             )
 
+    def join(self) -> None:
+        """Before anything is done in a job: finds the name that ranks meet under there, and compares what they have.
+
+        Not when it is made: in a job that goes on after `resume` with more ranks, some have made theirs before.
+
+        Raises:
+            InvalidArgumentError: on all ranks: theirs differ.
+        """
+        job = current_job()
+        if job is self._job:
+            return
+        before, self.prefix = self.prefix, self._label()
+        self._unseen.clear()
+        names = {}
+        for parcel in self._parcels:
+            parcel.rename(before, self.prefix)
+            for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True):
+                names[parameter] = gradient.name.removeprefix(self.prefix)
+                self._unseen[gradient.name] = parameter, parcel
+        self._check_agreement([parcel.parameters for parcel in self._parcels], names)
+        self._job = job
+        self.on_join()
+
     def complete(self) -> None:
         """Ends the round: sends the gradients that backward did not send, and waits for all."""
-        self._job = current_job()
+        self.join()
         errors: list[Exception] = []
         unused = self._send_the_rest(errors)
         self._wait(errors)
@@ -102,9 +133,13 @@ class Sender:
         self.synchronized = True
         if self._nan_check is not None:
             try:
-                self._nan_check.report()  # even after an error, which may be this rank's alone
+                self._nan_check.report(self.prefix)  # even after an error, which may be this rank's alone
             except Exception as error:
                 errors.append(error)
+        try:
+            self._look_for_differences()
+        except Exception as error:
+            errors.append(error)
         if errors:
             raise errors[0]
 
@@ -142,7 +177,24 @@ class Sender:
             f", nan_check={options.nan_check}, find_unused_parameters={options.find_unused_parameters}"
         )
         # Ranks may know single parameters in other orders.
-        check_agreement(options.owner.name, [arguments, *sorted(lines)], f"{self._prefix}agreement")
+        check_agreement(options.owner.name, [arguments, *sorted(lines)], f"{self.prefix}agreement")
+
+    def _look_for_differences(self) -> None:
+        """Before the first step in a job: afterwards equal weights stay equal."""
+        if self._compared_in is self._job:
+            return
+        self._compared_in = self._job
+        named = {
+            gradient.name: parameter
+            for parcel in self._parcels
+            for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True)
+        }
+        look_for_differences(
+            self._options.owner.name,
+            lambda: sums_of([named[name] for name in sorted(named)]),
+            self.hyperparameters,
+            f"{self.prefix}differences",
+        )
 
     def _hook(self, parameter: Tensor, gradient: Gradient) -> None:
         alive = weakref.ref(self)  # the parameter owns the hook: a reference back would keep both forever
@@ -167,7 +219,7 @@ class Sender:
     @eager
     def _enter_backward(self) -> None:
         """The first gradient of a backward pass has come, or the first after a nested pass."""
-        self._job = current_job()
+        self.join()
         self.synchronized = False
         self._backward = current_backward()
 
@@ -193,6 +245,7 @@ class Sender:
     def _send(self, parcel: Parcel) -> None:
         if self._inspects:
             self._inspect(parcel)
+        assert self._job is not None
         if self._job.size > 1:
             parcel.send(self._job.in_flight)
             self._in_flight.append(parcel)
@@ -233,7 +286,7 @@ class Sender:
 
     def _ask(self) -> PresenceQuery | None:
         """Asks the other ranks for gradients that may exist nowhere or be sparse; None: there is nothing to ask."""
-        if self._job.size == 1:
+        if self._job is None or self._job.size == 1:
             return None
         named = [(name, parameter) for name, (parameter, _) in self._unseen.items() if parameter.requires_grad]
         if self._options.find_unused_parameters:
@@ -243,7 +296,7 @@ class Sender:
                 for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True)
                 if parameter.requires_grad
             ]
-        return PresenceQuery(named, self._prefix) if named else None
+        return PresenceQuery(named, self.prefix) if named else None
 
     def _learned(self, query: PresenceQuery) -> dict[str, Presence]:
         """The answer, by name."""
@@ -289,6 +342,10 @@ class Sender:
             parcel.sent = False
             parcel.expect(self._passes)
         self.hook_unfrozen()
+
+
+def _nothing() -> None:
+    """Nothing is to be done."""
 
 
 _launch_eagerly = eager(Sender._launch)

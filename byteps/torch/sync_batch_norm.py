@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
 
 from byteps.errors import InvalidArgumentError
 from byteps.ops import Sum
-from byteps.runtime import is_initialized, size
+from byteps.runtime import JobNumber, is_initialized, size
 from byteps.torch.eager import eager
 from byteps.torch.ops import push_pull
 
@@ -20,22 +19,20 @@ __all__ = ["SyncBatchNorm"]
 
 Tensor = torch.Tensor
 
-_made_so_far = count()
-
 
 class SyncBatchNorm(_BatchNorm):
     """Normalizes by mean and variance of all ranks' batches, as one process with all of them would.
 
     For inputs of shape (N, C) or (N, C, ...) on any device; N may differ from rank to rank and be 0. In evaluation, and
-    on one rank, it is ordinary batch normalization. All ranks must make their layers in the same order, and must run
-    the same layers forward and backward: a rank without a batch passes an empty one, and uses the result in its loss.
+    on one rank, it is ordinary batch normalization. All ranks must run the same layers forward and backward, in the
+    same order: a rank without a batch passes an empty one, and uses the result in its loss.
 
     The constructor's arguments are those of `torch.nn.BatchNorm2d`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._name = f"SyncBatchNorm.{next(_made_so_far)}"
+        self._number = JobNumber("SyncBatchNorm")
 
     def forward(self, input: Tensor) -> Tensor:
         """The normalized input, of its shape and dtype."""
@@ -79,7 +76,8 @@ class SyncBatchNorm(_BatchNorm):
 
     @eager
     def _forward_together(self, input: Tensor) -> Tensor:
-        mean, variance, total = _statistics(input.detach(), self._name)
+        name = f"SyncBatchNorm.{self._number.get()}"
+        mean, variance, total = _statistics(input.detach(), name)
         if total <= 1:
             raise InvalidArgumentError(
                 f"SyncBatchNorm: all ranks together have {total:.0f} value(s) per channel: training needs more than one"
@@ -88,7 +86,7 @@ class SyncBatchNorm(_BatchNorm):
         dtype = torch.promote_types(input.dtype, torch.float32)
         mean, inverse_deviation = mean.to(dtype), (variance + self.eps).rsqrt().to(dtype)
         normalized: Tensor = _Normalize.apply(  # type: ignore[no-untyped-call]
-            input, self.weight, self.bias, mean, inverse_deviation, total, self._name
+            input, self.weight, self.bias, mean, inverse_deviation, total, name
         )
         return normalized
 

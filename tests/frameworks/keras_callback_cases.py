@@ -24,6 +24,7 @@ from frameworks.keras_training import (
 )
 from frameworks.migration import check_page
 from support.expect import expect_error
+from support.said import Said
 
 import byteps.keras as bps
 import byteps.tensorflow.keras as alias
@@ -124,6 +125,10 @@ def case_broadcast_of_a_model() -> None:
     assert [float(v.numpy().astype("float64")[0]) for v in odd] == [min(1, bps.size() - 1), *[bps.size() - 1] * 3]
     with expect_error(InvalidArgumentError, "pass the model"):
         bps.broadcast_global_variables(0)
+    with expect_error(TypeError, "broadcast_global_variables(root_rank, model)"):
+        bps.broadcast_global_variables(model, 0)
+    with expect_error(TypeError, "model.compile(DistributedOptimizer("):
+        bps.DistributedOptimizer(model)
     with expect_error(InvalidArgumentError, "model.build"):
         bps.broadcast_global_variables(0, Lazy())
     with expect_error(InvalidArgumentError, f"0 to {bps.size() - 1}"):
@@ -313,6 +318,28 @@ def case_values() -> None:
             bps.push_pull(wrong)
     with expect_error(InvalidArgumentError, "either"):
         bps.allreduce(1, average=True, op=bps.Sum)
+
+
+def case_ranks_that_would_train_apart_are_told_so() -> None:
+    """Once; not if a callback makes them equal, be it after the first batch."""
+    last = bps.size() - 1
+
+    def said(make_model: Any, rate: float, *, broadcasts: bool) -> list[str]:
+        keras.utils.set_random_seed(5 + (bps.rank() == last))
+        model = make_model()
+        model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(rate)), "mse", run_eagerly=make_model is Lazy)
+        with Said() as lines:
+            them = [callbacks.BroadcastGlobalVariablesCallback(0)] if broadcasts else []
+            model.fit(np.ones((4, 6)), np.ones((4, 3)), callbacks=them, batch_size=2, verbose=0)
+        return lines
+
+    rate = 0.5 if bps.rank() == last else 0.25
+    lines = said(mlp, rate, broadcasts=False)
+    assert len(lines) == (last > 0 and bps.rank() in (0, last)), lines
+    for line in lines:
+        assert f"the weights of rank {last} are not" in line and "rank 0 has learning_rate=0.25" in line, line
+        assert f"rank {last} having learning_rate=0.5" in line, line
+    assert said(mlp, rate, broadcasts=True) == [] == said(Lazy, rate, broadcasts=True)
 
 
 def case_names_are_the_same_on_all_ranks() -> None:

@@ -24,6 +24,7 @@ from frameworks.mxnet_training import (
 )
 from mxnet import autograd, gluon, nd
 from support.expect import expect_error
+from support.said import Said
 
 from byteps import rank, size
 from byteps.errors import InvalidArgumentError, UnsupportedError
@@ -139,3 +140,28 @@ def case_no_kvstore_goes_unnoticed() -> None:
         assert trainer(name)._kvstore.type == "dist_sync_byteps"
     assert_equal_on_all_ranks(values_of(net))
     trainer("device")  # of this rank alone, as before
+
+
+def case_ranks_that_would_train_apart_are_told_so() -> None:
+    """Once, at the first step; a DistributedTrainer gives them the same parameters."""
+    last = size() - 1
+    rate = {"learning_rate": 0.5 if rank() == last else 0.25}
+    for by_optimizer in (True, False):
+        net = gluon.nn.Dense(2, in_units=3)
+        net.initialize(mx.init.Constant(1 + (rank() == last)))
+        params = net.collect_params()
+        if by_optimizer:
+            optimizer = bps.DistributedOptimizer(mx.optimizer.create("sgd", **rate))
+            trainer = gluon.Trainer(params, optimizer, kvstore=None)
+        else:
+            trainer = bps.DistributedTrainer(params, "sgd", rate)
+        with Said() as lines:
+            for batch in (1 + rank(), 2):
+                with autograd.record():
+                    loss = net(nd.ones((batch, 3)))
+                loss.backward()
+                trainer.step(batch)
+        assert len(lines) == (last > 0 and rank() in (0, last)), lines
+        for line in lines:
+            assert "rank 0 has learning_rate=0.25" in line and f"rank {last} having learning_rate=0.5" in line, line
+            assert ("the weights of" in line) == by_optimizer, line

@@ -252,6 +252,14 @@ def case_wrong_arguments() -> None:
         bps.DistributedOptimizer(bps.DistributedOptimizer(mx.optimizer.SGD()))
     with expect_error(InvalidArgumentError, "'sgd'", "expected an Optimizer"):
         bps.DistributedOptimizer("sgd")
+    net = gluon.nn.Dense(1)
+    for call in (
+        lambda: bps.DistributedOptimizer(net),
+        lambda: bps.broadcast_parameters(net),
+        lambda: bps.DistributedTrainer(net, "sgd"),
+    ):
+        with expect_error(TypeError, "net.collect_params()"):
+            call()
     with expect_error(InvalidArgumentError, "Average or Sum"):
         bps.DistributedOptimizer(mx.optimizer.SGD(), op=bps.Max)
     with expect_error(UnsupportedError, "'compressor'", "fp16"):
@@ -278,7 +286,8 @@ def case_ranks_that_train_in_different_ways() -> None:
     with expect_error(InvalidArgumentError, "DistributedTrainer", "rank 1", "FP16Compressor"):
         bps.DistributedTrainer(net.collect_params(), "sgd", compression_params=half)
     with expect_error(InvalidArgumentError, "DistributedOptimizer", "rank 1", "op=Sum"):
-        bps.DistributedOptimizer(mx.optimizer.SGD(), op=bps.Sum if rank() == 1 else bps.Average)
+        optimizer = bps.DistributedOptimizer(mx.optimizer.SGD(), op=bps.Sum if rank() == 1 else bps.Average)
+        optimizer.update(0, nd.ones(1), nd.ones(1), None)
 
 
 def case_parameters_that_differ() -> None:

@@ -18,6 +18,7 @@ from frameworks.tensorflow_training import (
     weights,
 )
 from support.expect import expect_error
+from support.said import Said
 
 import byteps.tensorflow as bps
 from byteps import rank, size
@@ -106,6 +107,23 @@ def case_a_loss_of_the_rows_of_all_ranks() -> None:
             sgd(tape.gradient(loss, variables), variables)
 
     assert_trains_as_one_process(train)
+
+
+def case_ranks_that_begin_with_other_variables_are_told_so() -> None:
+    """In the second step, as Horovod's scripts make them equal after the first."""
+    last = size() - 1
+    for broadcasts in (False, True):
+        variable = tf.Variable([1.0, 2.0 if rank() == last else 3.0], name="apart")
+        with Said() as lines:
+            for step in range(3):
+                with bps.DistributedGradientTape(tf.GradientTape()) as tape:
+                    loss = tf.reduce_sum(tf.square(variable))
+                sgd(tape.gradient(loss, [variable]), [variable])
+                assert lines == [] or step > 0
+                if broadcasts and step == 0:
+                    bps.broadcast_variables([variable], 0)
+        told = not broadcasts and rank() in (0, last) and last > 0
+        assert [f"the weights of rank {last} are not those of rank 0" in line for line in lines] == [True] * told, lines
 
 
 def case_compressed_gradients() -> None:

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all i
 from frameworks import (  # noqa: E402
     torch_backward_end_cases,
     torch_bucket_cases,
+    torch_differences_cases,
     torch_ops_cases,
     torch_optimizer_cases,
     torch_sparse_cases,
@@ -26,6 +27,7 @@ JOBS = jobs_of(
         torch_bucket_cases: [1, 3],
         torch_sparse_cases: [1, 4],
         torch_optimizer_cases: [1, 3],
+        torch_differences_cases: [3],
     }
 )
 

@@ -294,7 +294,7 @@ def case_ranks_that_differ_are_told_so() -> None:
         model = mlp()
         options = {"asynchronous": True, "staleness": 1} | (there if bps.rank() == last else here)
         with expect_error(InvalidArgumentError, "the ranks differ", "rank 0 has", f"rank {last} has", *said):
-            bps.DistributedOptimizer(sgd(model), model.named_parameters(), **options)
+            bps.DistributedOptimizer(sgd(model), model.named_parameters(), **options).step()
 
     wrap_differently({}, {"asynchronous": False, "staleness": None}, "asynchronous training with staleness=1")
     wrap_differently({}, {"staleness": math.inf}, "staleness=1", "staleness=inf")
@@ -302,4 +302,4 @@ def case_ranks_that_differ_are_told_so() -> None:
     weight, plain = counter()
     name = "w" if bps.rank() < last else "v"
     with expect_error(InvalidArgumentError, "the ranks differ", "'w' of", "'v' of"):
-        bps.DistributedOptimizer(plain, [(name, weight)], asynchronous=True)
+        bps.DistributedOptimizer(plain, [(name, weight)], asynchronous=True).step()

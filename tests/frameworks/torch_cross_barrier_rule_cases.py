@@ -95,7 +95,7 @@ def case_wrong_arguments() -> None:
     if bps.size() > 1:
         other = nn.Linear(2 + bps.rank(), 2)
         with expect_error(InvalidArgumentError, "CrossBarrier", "differ"):
-            crossed(other, sgd(other))
+            crossed(other, sgd(other)).synchronize()
 
 
 def case_what_it_cannot_be_combined_with() -> None:

@@ -282,6 +282,22 @@ def case_broadcast_parameters() -> None:
         bps.broadcast_parameters(torch.ones(3), 0)
 
 
+def case_a_model_in_place_of_something_else() -> None:
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for call, part in (
+        (lambda: bps.broadcast_parameters(net, 0), "broadcast_parameters(model.state_dict(), root_rank)"),
+        (lambda: bps.broadcast_parameters(optimizer, 0), "broadcast_optimizer_state(optimizer, root_rank)"),
+        (lambda: bps.broadcast_optimizer_state(net, 0), "broadcast_parameters(model.state_dict(), root_rank)"),
+        (lambda: bps.DistributedOptimizer(net), "DistributedDataParallel(model)"),
+        (lambda: bps.DistributedOptimizer(optimizer, net), "pass model.named_parameters()"),
+        (lambda: bps.DistributedDataParallel(optimizer), "expected a module, got SGD"),
+        (lambda: bps.CrossBarrier(optimizer, net), "a model and its optimizer, got SGD and Linear"),
+    ):
+        with expect_error(TypeError, part):
+            call()
+
+
 def case_broadcast_optimizer_state() -> None:
     makers = {
         "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True),

@@ -232,9 +232,10 @@ def case_ranks_with_other_parameters() -> None:
         (lambda: bps.DistributedOptimizer(sgd(mlp().double() if odd else mlp())), ("float32", "float64")),
     ):
         with expect_error(InvalidArgumentError, "rank 0 has", f"rank {last} has", *parts):
-            make()
+            make().step()
     model = mlp()
     optimizer = bps.DistributedOptimizer(sgd(model))
+    forward_backward(model, *data(0))
     with expect_error(InvalidArgumentError, "rank 0 has", f"rank {last} has"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2 + odd))]})
 
