@@ -147,10 +147,10 @@ def test_one_rank_needs_nobody() -> None:
 
 
 def test_a_group_whose_gloo_fails_leaves_no_job_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: Place) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("no such device")
 
-    monkeypatch.setattr(group, "_inner_gloo", fail)
+    monkeypatch.setattr(group, "InnerGloo", fail)
     options = SimpleNamespace(
         store=HashStore(),
         group_rank=0,

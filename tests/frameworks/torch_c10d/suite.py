@@ -12,6 +12,7 @@ Writes a line of JSON for each test: [name, "" or the traceback, "" or why it wa
 from __future__ import annotations
 
 import faulthandler
+import inspect
 import json
 import os
 import sys
@@ -52,6 +53,9 @@ def prepare(folder: Path, rank: int, size: int) -> type[unittest.TestCase]:
     class OnByteps(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
         world_size = str(size)
 
+    for name in dir(OnByteps):
+        if name.startswith("test_all_to_all"):  # for MPI and NCCL alone, says PyTorch: under what skips them are tests
+            setattr(OnByteps, name, inspect.unwrap(getattr(OnByteps, name)))
     return OnByteps
 
 
