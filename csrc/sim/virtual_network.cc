@@ -73,26 +73,27 @@ void VirtualNetwork::on_process_gone(VirtualProcess& process) {
   }
 }
 
-// Of those between two processes; null if there is none.
-Endpoint* VirtualNetwork::pick_connection(bool of_shared_memory_too) {
+// Of those between two processes; null if there is none. Links fall silent, not memory, and with both ends in use.
+Endpoint* VirtualNetwork::pick_connection(bool for_silence) {
   std::vector<Endpoint*> candidates;
   for (const auto& endpoint : endpoints_) {
     const bool whole = endpoint->open() && endpoint->other_->open();
-    if (!of_shared_memory_too && endpoint->carriage() == Carriage::kShare) continue;
+    const bool watched = endpoint->silence_us_ != kNever && endpoint->other_->silence_us_ != kNever;
+    if (for_silence && (endpoint->carriage() == Carriage::kShare || !watched)) continue;
     if (whole && &endpoint->process_ != &endpoint->other_->process_) candidates.push_back(endpoint.get());
   }
   return candidates.empty() ? nullptr : random_.pick(candidates);
 }
 
 std::pair<const VirtualProcess*, const VirtualProcess*> VirtualNetwork::silence_one() {
-  Endpoint* chosen = pick_connection(false);
+  Endpoint* chosen = pick_connection(true);
   if (chosen == nullptr) return {nullptr, nullptr};
   for (Endpoint* end : {chosen, chosen->other_}) end->cut_off();
   return {&chosen->process_, &chosen->other_->process_};
 }
 
 std::pair<const VirtualProcess*, const VirtualProcess*> VirtualNetwork::cut_one() {
-  Endpoint* chosen = pick_connection(true);
+  Endpoint* chosen = pick_connection(false);
   if (chosen == nullptr) return {nullptr, nullptr};
   for (Endpoint* end : {chosen, chosen->other_}) {
     end->lose_some();

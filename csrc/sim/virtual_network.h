@@ -56,7 +56,7 @@ class VirtualNetwork {
 
  private:
   friend class Endpoint;
-  Endpoint* pick_connection(bool of_shared_memory_too);
+  Endpoint* pick_connection(bool for_silence);
   struct Listener {
     VirtualProcess* process;
     AcceptCallback on_accept;
