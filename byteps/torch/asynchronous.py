@@ -81,6 +81,7 @@ def make_asynchronous(
     weights = _Weights(names, label, op, staleness)
     for index, group in enumerate(optimizer.param_groups):
         weights.add_group(group["params"], index)
+    weights.begin()
     reclass(optimizer, _Asynchronous)
     cast("_Asynchronous", optimizer)._weights = weights
     # Hooks, not an override of step: see DistributedOptimizer.
@@ -171,8 +172,17 @@ class _Weights:
             position = self._positions.get(parameter, len(self._weights))
             self._weights.append(_Weight(parameter, name, -position))
 
-    def check_agreement(self) -> None:
-        """Raises InvalidArgumentError on all ranks if they differ in what they are about to do. Blocks."""
+    def begin(self) -> None:
+        """In each job, before the first step: ranks are not in step any more then, and do not wait for each other.
+
+        Raises:
+            InvalidArgumentError: on all ranks: they differ in what they are about to do.
+        """
+        self._prefix = self._label()
+        self._check_agreement()
+        self._job = weakref.ref(current_job())
+
+    def _check_agreement(self) -> None:
         arguments = f"asynchronous training with staleness={self._staleness}, op={self._op.name}"
         lines = [
             f"'{weight.name}' of {weight.parameter.dtype} {list(weight.parameter.shape)}" for weight in self._weights
@@ -188,9 +198,7 @@ class _Weights:
         """
         job = current_job()
         if self._job is None or self._job() is not job:  # another one, after suspend and resume: rank 0's weights again
-            self._prefix = self._label()
-            self.check_agreement()
-            self._job = weakref.ref(job)
+            self.begin()
             for weight in self._weights:
                 weight.base = None
         if job.size == 1:
