@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Environ = Mapping[str, str]
 
@@ -43,7 +43,7 @@ def detect(environ: Environ, faults: list[str]) -> Detected | None:
         found = recognise(environ, faults)
         if found is not None:
             _check(found, faults)
-            return found
+            return _with_whole_place(found)
     return None
 
 
@@ -66,6 +66,16 @@ def ports_of(found: Detected, job_id: str = "") -> tuple[int, ...]:
 def _digest(found: Detected, job_id: str) -> bytes:
     identity = f"{found.launcher}\0{job_id or found.identity}"
     return hashlib.sha256(identity.encode(errors="surrogateescape")).digest()
+
+
+def _with_whole_place(found: Detected) -> Detected:
+    """A place on the machine takes both numbers; with one of them alone (LOCAL_RANK is often set by hand) the ranks of
+    a machine are numbered when they meet.
+    """
+    if (found.local_rank == -1) == (found.local_size == -1):
+        return found
+    place = (found.rank, found.size) if found.one_machine else (-1, -1)
+    return replace(found, local_rank=place[0], local_size=place[1])
 
 
 def _check(found: Detected, faults: list[str]) -> None:

@@ -48,6 +48,9 @@ def found_in(environ: dict[str, str]) -> Detected:
     ("environ", "place", "host"),
     [
         (TORCHRUN, ("torchrun", 1, 2, 1, 2), "localhost"),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": ""}, ("torchrun", 1, 2, -1, -1), "localhost"),
+        ({**TORCHRUN, "WORLD_SIZE": "4", "LOCAL_RANK": ""}, ("torchrun", 1, 4, -1, -1), "localhost"),
+        ({**TORCHRUN, "LOCAL_RANK": ""}, ("torchrun", 1, 2, 1, 2), "localhost"),
         (MPIRUN, ("mpirun", 2, 4, 0, 2), ""),
         ({**MPIRUN, "MASTER_ADDR": "first"}, ("mpirun", 2, 4, 0, 2), "first"),
         (MPIEXEC, ("mpiexec", 1, 2, 1, 2), ""),
