@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pybind11
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
 
@@ -44,8 +46,35 @@ class CMakeBuild(build_ext):
         subprocess.check_call(["cmake", "--build", build_dir, "--target", "_core", "tensorflow_ops", "mxnet_engine"])
 
 
+class EditableWheel(editable_wheel):
+    """An editable install that a script in the folder above the clone finds, too.
+
+    There `import byteps` would make a namespace of the clone's folder: setuptools' finder comes after Python's own.
+    With the clone in sys.path Python's finder sees the package, which goes before a namespace.
+    """
+
+    def _select_strategy(self, *about: object) -> "WithClone":
+        return WithClone(super()._select_strategy(*about))
+
+
+class WithClone:
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+
+    def __enter__(self) -> "WithClone":
+        self._strategy.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._strategy.__exit__(*error)
+
+    def __call__(self, wheel: Any, files: list[str], mapping: dict[str, str]) -> None:
+        self._strategy(wheel, files, mapping)
+        wheel.writestr("__editable__.byteps_clone.pth", f"{ROOT}\n".encode())
+
+
 setup(
     packages=[*find_packages(include=["byteps", "byteps.*"]), "byteps.launcher"],
     ext_modules=[Extension("byteps._core", sources=[])],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build_ext": CMakeBuild, "editable_wheel": EditableWheel},
 )

@@ -7,6 +7,7 @@ Nothing is loaded before it is used.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -94,6 +95,12 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("byteps")
+    if name == "_core" and importlib.util.find_spec("byteps._core") is None:
+        raise ImportError(
+            f"byteps in {__path__[0]} has no native module: this is a clone that was not built. Run `make build` or "
+            "`pip install .` there; if byteps is installed elsewhere, start from another folder, as Python looks here "
+            "first"
+        )
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'byteps' has no attribute '{name}'")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)

@@ -100,3 +100,34 @@ def test_wheel_makes_its_backend_known_to_pytorch(wheel: Path, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).is_relative_to(tmp_path), done.stdout
+
+
+def test_a_script_above_an_editable_clone_finds_the_package(tmp_path: Path) -> None:
+    clone, bin_folder = tmp_path / "byteps", tmp_path / "bin"
+    for name in ("byteps", "launcher"):
+        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, clone)
+    bin_folder.mkdir()
+    (bin_folder / "cmake").write_text("#!/bin/sh\n")  # what is compiled does not matter here
+    (bin_folder / "cmake").chmod(0o755)
+    built = subprocess.run(
+        [sys.executable, "setup.py", "editable_wheel", "--dist-dir", tmp_path],
+        cwd=clone,
+        env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = tmp_path.glob("byteps-*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    program = f"import site; site.addsitedir({str(tmp_path / 'site')!r}); import byteps; print(byteps.__file__)"
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == f"{clone}/byteps/__init__.py\n"
