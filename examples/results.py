@@ -30,10 +30,10 @@ def report(accuracy: float, images: int, seconds: float, parameters: bytes, wait
     digests = [bytes(map(int, row[-DIGEST_BYTES:])).hex() for row in rows]
     same = len(set(digests)) == 1
     say(f"test accuracy {accuracy:.4f}, {images / seconds:,.0f} images/s in {seconds:.1f} s")
-    say("rank   moved MB  push_pull GB/s  waiting %  SHA-256 of the parameters")
-    for rank, ((moved_mb, gb_s, waiting), digest) in enumerate(zip(rows[:, :-DIGEST_BYTES], digests, strict=True)):
+    say("rank  summed MB  push_pull GB/s  waiting %  SHA-256 of the parameters")
+    for rank, ((summed_mb, gb_s, waiting), digest) in enumerate(zip(rows[:, :-DIGEST_BYTES], digests, strict=True)):
         percent = "-" if math.isnan(waiting) else f"{100 * waiting:.1f}"
-        say(f"{rank:4} {moved_mb:10.1f} {gb_s:15.3f} {percent:>10}  {digest}")
+        say(f"{rank:4} {summed_mb:10.1f} {gb_s:15.3f} {percent:>10}  {digest}")
     say("all ranks have the same parameters" if same else "ERROR: the ranks' parameters differ")
     return 0 if same else 1
 
@@ -44,11 +44,11 @@ def say(text: str) -> None:
 
 
 def _costs(waiting: float) -> tuple[float, float, float]:
-    """Of this rank: MB over the network, GB/s of tensors while one was under way, and `waiting`."""
+    """Of this rank: MB of tensors, GB/s of them while one was under way, and `waiting`."""
     metrics = byteps.metrics()
-    moved_mb = (metrics["bytes_sent"] + metrics["bytes_received"]) / 1e6
+    summed_mb = metrics["push_pull_bytes"] / 1e6  # whatever carried them: within a machine, no network
     busy_us = metrics["busy_us"]
-    return moved_mb, metrics["push_pull_bytes"] / busy_us / 1e3 if busy_us else 0.0, waiting
+    return summed_mb, metrics["push_pull_bytes"] / busy_us / 1e3 if busy_us else 0.0, waiting
 
 
 def _of_all_ranks(row: list[float]) -> np.ndarray:

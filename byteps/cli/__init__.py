@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 from byteps.cli import bench, doctor, env, plan
 from byteps.errors import BytePSError
+from byteps.version import package_version
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="byteps", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"byteps {package_version()}")
     commands = parser.add_subparsers(required=True, metavar="command")
     for module in (env, doctor, bench, plan):
         module.add_parser(commands)

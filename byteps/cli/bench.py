@@ -45,7 +45,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--size", type=_size, default=64 << 20, metavar="BYTES", help="of each tensor; suffixes K, M, G (64M)"
     )
-    parser.add_argument("--dtype", default="float32", help="float32 and others of NumPy's names")
+    parser.add_argument("--dtype", type=_dtype, default="float32", help="float32 and others of NumPy's names")
     parser.add_argument("--tensors", type=int, default=1, help="pushed together (1)")
     parser.add_argument("--iters", type=int, default=20, help="measured iterations (20)")
     parser.add_argument("--warmup", type=int, default=3, help="iterations before (3)")
@@ -61,6 +61,17 @@ def _size(text: str) -> int:
         return _BYTES(text)
     except ValueError as expected:
         raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}") from None
+
+
+def _dtype(name: str) -> str:
+    import numpy as np
+
+    from byteps import _core
+
+    known = [each for each in _core.DTYPE_CODES if each in np.sctypeDict]
+    if name not in known:
+        raise argparse.ArgumentTypeError(f"{name!r}: expected one of {', '.join(known)}")
+    return name
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,21 @@ def test_env_shows_values_and_origins(monkeypatch: pytest.MonkeyPatch, capsys: p
     row = next(line for line in out.splitlines() if line.startswith("BYTEPS_TIMEOUT_S"))
     assert row.split()[1:5] == ["7.5", "s", "environment", "BYTEPS_TIMEOUT_S"]
     assert "warning: BYTEPS_TIMEOUTS is not a setting of byteps: did you mean BYTEPS_TIMEOUT_S?" in out
+
+
+@pytest.mark.parametrize("program", [["-m", "byteps"], ["-m", "byteps.cli"]])
+def test_the_version_is_told(program: list[str]) -> None:
+    said = subprocess.run(
+        [sys.executable, *program, "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert said.stdout == f"byteps {metadata.version('byteps')}\n"
+
+
+def test_bench_knows_its_data_types(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "push_pull", "--dtype", "float99"])
+    err = capsys.readouterr().err
+    assert "--dtype: 'float99': expected one of " in err and "float32" in err
 
 
 def test_env_never_shows_the_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
