@@ -41,6 +41,7 @@ class NodeConfig:
     secret: bytes  # empty: no TCP
     loopback_only: bool  # the secret is this user's own
     job_id: str
+    version: str
     start_timeout_s: float  # all nodes must have joined by then
     timeout_s: float  # a node that is silent for so long is lost
     op_timeout_s: float  # a push_pull that lacks a rank for so long fails
@@ -144,8 +145,11 @@ class Node:
     def wait_until_done(self) -> None:
         """For servers and schedulers: blocks until all workers have left; raises if the job failed."""
 
-    def shutdown(self) -> None:
-        """Leaves the job. Outstanding handles fail. Idempotent."""
+    def shutdown(self, cause: str = "") -> None:
+        """Leaves the job; `cause`: the exception that ends this process, by which the job fails for all.
+
+        Outstanding handles fail. Idempotent.
+        """
 
 # --- For adapters with a library of their own (csrc/c_api/): the address of the table of C functions, and the job of
 # this process that they speak for.
@@ -169,6 +173,9 @@ def leave_c_job(why: str) -> None:
 
 def abandon_c_job(why: str) -> None:
     """`leave_c_job` in a forked child."""
+
+def close_descriptors_in_child() -> None:
+    """In a forked child: closes its copies of connections and the like, so that others notice its parent's end."""
 
 class Memory:
     """Zeros that stay where they are until this object and all views of it are gone; `nbytes` rounded up to whole

@@ -30,6 +30,7 @@ from byteps.knob import (
     word,
 )
 from byteps.secret_file import folders_of_user, secret_of_user
+from byteps.version import package_version
 
 if TYPE_CHECKING:
     from byteps import _core
@@ -301,6 +302,12 @@ class Config:
     )
 
     # --- this process
+    error_file: str = knob(
+        "", "BYTEPS_ERROR_FILE", parse=str, doc="File in which this process says what ends it; bpslaunch reads it."
+    )
+    grace_s: float = knob(
+        30.0, "BYTEPS_GRACE_S", parse=seconds(0, _MAX_SECONDS), unit="s", doc="From bpslaunch's SIGTERM to its SIGKILL."
+    )
     numa_on: bool = knob(
         True, "BYTEPS_NUMA_ON", parse=flag, doc="bpslaunch binds each process to its share of the NUMA nodes."
     )
@@ -357,6 +364,7 @@ class Config:
         """Keyword arguments of `_core.NodeConfig`."""
         hosts = self.host_scheduler and self.role == "worker" and self.rank == 0
         return {name: getattr(self, name) for name in _NODE_FIELDS} | {
+            "version": package_version(),
             "num_workers": self.size,
             "host_scheduler": hosts,
             "scheduler_by_rank_0": self.host_scheduler,

@@ -117,7 +117,7 @@ class LocalNode:
             metrics["push_pull_bytes"] += self._from_c.push_pull_bytes
         return metrics
 
-    def shutdown(self) -> None:
+    def shutdown(self, cause: str = "") -> None:
         """Nothing to leave."""
 
 

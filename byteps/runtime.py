@@ -9,7 +9,6 @@ import atexit
 import ctypes
 import logging
 import os
-import sys
 import threading
 import weakref
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import Generic, TypeVar
 
 from byteps import _core
 from byteps.config import Config, process_environment
+from byteps.ending import Ending
 from byteps.errors import InvalidArgumentError, NotInitializedError
 from byteps.handles import InFlight, Node
 from byteps.nodes import ForkedNode, LocalNode, forked_from
@@ -66,9 +66,9 @@ class Job:
         self.in_flight = InFlight(node)
         self.numbers: Counter[str] = Counter()  # see JobNumber
 
-    def leave(self) -> None:
-        """Handles that were not synchronized fail."""
-        self.node.shutdown()
+    def leave(self, cause: str = "") -> None:
+        """Handles that were not synchronized fail. `cause`: what ends this process, by which the job fails for all."""
+        self.node.shutdown(cause)
         self.in_flight.close()
 
     def disown(self) -> None:
@@ -91,8 +91,10 @@ class _Process:
         self.before_leaving: list[Callable[[], Exception | None]] = []
         self.at_exit_registered = False
         self.jobs = 0  # joined so far
+        self.ending = Ending(self.on_uncaught, self.failure, self.progress)
 
     def join(self, environ: Mapping[str, str]) -> None:
+        self.watch_ending(environ)
         self.job = Job(environ)
         self.jobs += 1
         self.job.node.offer_to_c()
@@ -105,23 +107,47 @@ class _Process:
             os.register_at_fork(after_in_child=self.after_fork_in_child)
             self.at_exit_registered = True
 
-    def at_exit(self) -> None:
-        for job in list(self.beside):
-            leave(job)
-        if hasattr(sys, "last_value"):  # it ends by an exception: the others are to learn of it soon
-            self.before_leaving.clear()
+    def watch_ending(self, environ: Mapping[str, str]) -> None:
+        """Before joining, which may fail."""
+        self.ending.error_file = environ.get("BYTEPS_ERROR_FILE", "")
+        self.ending.watch()
+
+    def failure(self) -> str:
+        """Why a job of this process has failed, or ""."""
+        return next((text for job in (self.job, *self.beside) if job is not None and (text := job.node.failure())), "")
+
+    def progress(self) -> float:
+        """How many push_pulls this process has started."""
+        return sum(job.node.metrics()["push_pulls"] for job in (self.job, *self.beside) if job is not None)
+
+    def on_uncaught(self) -> None:
+        """The others learn of it now: before the end of the program come threads of its own, which may never end."""
         try:
-            shutdown()
+            self.leave_all(self.ending.cause)
+        except Exception as error:  # the program's own was printed, and is what counts
+            log.error("leaving the job: %s: %s", type(error).__name__, error)
+
+    def leave_all(self, cause: str) -> None:
+        for job in list(self.beside):
+            leave(job, cause)
+        with self.lock:
+            if cause:  # the others are to learn of it soon
+                self.before_leaving.clear()
+            self.leave(" any more: shutdown() was called", cause)
+
+    def at_exit(self) -> None:
+        try:
+            self.leave_all(self.ending.at_exit())
         except Exception as error:  # nobody has looked at what failed, nor will
             log.error("leaving the job at the end of the program: %s: %s", type(error).__name__, error)
 
-    def leave(self, past: str) -> None:
+    def leave(self, past: str, cause: str = "") -> None:
         self.suspended = None
         if self.job is not None and not self.job.forked:
             failures = [failure for settle in self.before_leaving if (failure := settle()) is not None]
             job, self.job, self.past = self.job, None, past
             _core.leave_c_job(self.absence())
-            job.leave()
+            job.leave(cause)
             if failures:
                 raise failures[0]
 
@@ -142,6 +168,7 @@ class _Process:
                 job.disown()
         if self.job is not None:
             _core.abandon_c_job(forked_from(self.job.rank))
+        _core.close_descriptors_in_child()
 
 
 _process = _Process()
@@ -250,6 +277,7 @@ def join_beside(environ: Mapping[str, str]) -> Job:
     Whoever calls this leaves it by `leave`; the end of the process does so too. May be called by several threads at
     once.
     """
+    _process.watch_ending(environ)
     job = Job(environ)
     with _process.lock:
         _process.register_at_exit()
@@ -257,17 +285,20 @@ def join_beside(environ: Mapping[str, str]) -> Job:
     return job
 
 
-def leave(job: Job) -> None:
-    """Leaves a job that one of the functions above has joined; nothing if that is done already."""
+def leave(job: Job, cause: str = "") -> None:
+    """Leaves a job that one of the functions above has joined; nothing if that is done already.
+
+    `cause`: what ends this process.
+    """
     with _process.lock:
         is_own = job is _process.job
         if is_own:
-            _process.leave(" any more: the process group that joined the job was destroyed")
+            _process.leave(" any more: the process group that joined the job was destroyed", cause)
         elif job not in _process.beside:
             return
         _process.beside.discard(job)
     if not is_own and not job.forked:
-        job.leave()  # without the lock: it waits for others, who may first have to leave another job
+        job.leave(cause)  # without the lock: it waits for others, who may first have to leave another job
 
 
 def init(lazy: bool = True) -> None:

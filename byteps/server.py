@@ -7,8 +7,10 @@ another code and one line on standard error when the job failed.
 from __future__ import annotations
 
 import sys
+import time
 
 from byteps.config import Config
+from byteps.ending import describe, report
 from byteps.errors import BytePSError, InvalidArgumentError
 
 _EXIT_FAILED = 1
@@ -31,6 +33,7 @@ def main() -> int:
         _say(role, str(error))
         return _EXIT_USAGE
     except BytePSError as error:
+        report(config.error_file, time.time(), describe(error), str(error))
         _say(role, str(error))
         return _EXIT_FAILED
     except KeyboardInterrupt:

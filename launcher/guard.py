@@ -7,19 +7,22 @@ parent-death signal this reaches grandchildren too (a shell's command, a data lo
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 
 class Guard:
     """Forks when built, so there must be no other thread. To be used as a context."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        """`folder` is removed at the end."""
         reader, self._writer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            _stand_guard(reader)
+            _stand_guard(reader, folder)
         os.close(reader)
 
     def __enter__(self) -> Guard:
@@ -31,8 +34,13 @@ class Guard:
         os.close(self._writer)
         os.waitpid(self._pid, 0)
 
-    def protect(self, group: int) -> None:
-        self._tell(group)
+    def protect_this_process(self) -> None:
+        """In a child that leads a process group, before its program starts.
+
+        The child tells it itself: between its beginning and anything that the launcher could say, the launcher may be
+        killed. And while the child has not told it yet, it has the pipe open, too.
+        """
+        self._tell(os.getpid())
 
     def release(self, group: int) -> None:
         """The group is gone; its number may be given to others."""
@@ -43,7 +51,7 @@ class Guard:
             os.write(self._writer, f"{number}\n".encode())
 
 
-def _stand_guard(reader: int) -> None:
+def _stand_guard(reader: int, folder: Path | None) -> None:
     """The child's life. Never returns."""
     try:
         os.setsid()  # out of reach of the terminal's Ctrl-C
@@ -57,6 +65,8 @@ def _stand_guard(reader: int) -> None:
         for group in groups:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os._exit(0)
 

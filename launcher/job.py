@@ -15,11 +15,19 @@ from pathlib import Path
 from byteps.config import Config
 from byteps.errors import InvalidArgumentError
 
+from .child import STDERR, STDOUT, Command
 from .options import Options
-from .process import STDERR, STDOUT, Command
 from .topology import Machine, share_cores, threads_of
 
 Environ = Mapping[str, str]
+
+# As `python -m byteps.server`, but the current folder, which may be a clone that was not built, is no place to look for
+# byteps. (Python 3.10 has no option -P.)
+SERVER = (
+    sys.executable,
+    "-c",
+    "import sys; sys.path = [path for path in sys.path if path]; from byteps.server import main; sys.exit(main())",
+)
 
 _LOOPBACK = "127.0.0.1"
 _BACKLOG = 1024  # a whole job may connect at once
@@ -55,8 +63,8 @@ def make_job(options: Options, environ: Environ) -> Job:
     return _own_job(options, env)
 
 
-def commands_of(job: Job, options: Options, machine: Machine) -> Iterator[Command]:
-    """Workers first, in the order of their ranks."""
+def commands_of(job: Job, options: Options, machine: Machine, folder: Path) -> Iterator[Command]:
+    """Workers first, in the order of their ranks. In `folder` they write what ends them."""
     local_size = job.config.local_size
     cpus = share_cores(machine, local_size) if job.config.numa_on else [None] * local_size
     every = options.tee.get(None, 0)
@@ -67,6 +75,7 @@ def commands_of(job: Job, options: Options, machine: Machine) -> Iterator[Comman
             fds = (job.scheduler.detach(),)
             env["BYTEPS_SCHEDULER_FD"] = str(fds[0])
         label = f"r{job.config.rank + local_rank}"
+        env["BYTEPS_ERROR_FILE"] = str(folder / label)
         yield Command(
             label=label,
             argv=options.command,
@@ -77,7 +86,8 @@ def commands_of(job: Job, options: Options, machine: Machine) -> Iterator[Comman
         )
     for number in job.servers:
         env = {name: value for name, value in job.env.items() if name != "BYTEPS_LOCAL_RANK"} | {"DMLC_ROLE": "server"}
-        argv = (sys.executable, "-m", "byteps.server")
+        argv = SERVER
+        env["BYTEPS_ERROR_FILE"] = str(folder / f"s{number}")
         copies = _copies(job, options, f"s{number}", every)
         yield Command(label=f"s{number}", argv=argv, env=env, is_server=True, copies=copies)
 
@@ -104,6 +114,19 @@ def _copies(job: Job, options: Options, label: str, streams: int) -> dict[int, P
     directory = options.log_dir / job.config.job_id / label
     names = {STDOUT: "stdout.log", STDERR: "stderr.log"}
     return {number: directory / name for number, name in names.items() if streams & number}
+
+
+def processes_for(environ: Environ, machine: Machine) -> int:
+    """As torchrun's "auto": one for each GPU that may be used, or without GPUs for each core."""
+    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+        if (listed := environ.get(name, "").strip()) and listed != "all":
+            return len(_names_in(listed)) or machine.cores
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) or machine.cores
+
+
+def _names_in(listed: str) -> list[str]:
+    names = [name.strip() for name in listed.split(",")]
+    return [name for name in names if name and name not in {"-1", "none", "void", "NoDevFiles"}]
 
 
 def _local_size(environ: Environ) -> int:

@@ -8,6 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from byteps.version import package_version
+
+AUTO = 0
+
 _DESCRIPTION = """Starts the processes of a training job on this machine and ends them together.
 Flags that torchrun has mean what they mean there."""
 
@@ -25,7 +29,7 @@ class Options:
     """A flag that is not given is None, so that the environment may speak instead."""
 
     nnodes: int | None
-    nproc_per_node: int | None
+    nproc_per_node: int | None  # AUTO: as many as this machine is good for
     node_rank: int | None
     servers: int | None
     master_addr: str | None
@@ -79,9 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     flag("nnodes", type=_count(1), metavar="N", help="machines with workers (1)")
     flag(
         "nproc-per-node",
-        type=_count(1),
+        type=_processes,
         metavar="N",
-        help="workers on each machine (BYTEPS_LOCAL_SIZE, or as many as NVIDIA_VISIBLE_DEVICES lists, or 1)",
+        help="workers on each machine (BYTEPS_LOCAL_SIZE, or as many as NVIDIA_VISIBLE_DEVICES lists, or 1); auto: one "
+        "for each GPU, or without GPUs for each core",
     )
     flag("node-rank", type=_count(0), metavar="I", help="number of this machine, from 0")
     flag(
@@ -100,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SPEC",
         help="what --log-dir copies: 1 (stdout), 2 (stderr), 3 (both, the default), or as 0:3,1:1 by local rank",
     )
+    parser.add_argument("--version", action="version", version=f"bpslaunch of byteps {package_version()}")
     parser.add_argument("-m", "--module", action="store_true", help="the command is a Python module: python -m command")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="a .py file is run by this Python")
     return parser
@@ -123,6 +129,10 @@ def _count(low: int, high: int = 65536) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _processes(text: str) -> int:
+    return AUTO if text == "auto" else _count(1)(text)
 
 
 def _streams(text: str) -> dict[int | None, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections import deque
+from collections.abc import Callable
 from typing import IO
 
 _READ_BYTES = 1 << 16
@@ -56,16 +56,18 @@ class Console:
 class Stream:
     """One output of one process, from its pipe to the console and to a file.
 
-    `tail` receives the last lines; the streams of one process share it.
+    `on_line` gets each line as it is written.
     """
 
-    def __init__(self, pipe: IO[bytes], console: Console, fd: int, prefix: bytes, tail: deque[bytes]) -> None:
+    def __init__(
+        self, pipe: IO[bytes], console: Console, fd: int, prefix: bytes, on_line: Callable[[bytes], object]
+    ) -> None:
         self.pipe = pipe
         self.copy: IO[bytes] | None = None
         self._console = console
         self._fd = fd
         self._prefix = prefix
-        self._tail = tail
+        self._on_line = on_line
         self._pending = b""  # the line that has not ended
         self._bar = b""
         os.set_blocking(pipe.fileno(), False)
@@ -100,7 +102,7 @@ class Stream:
             self._bar = b""
             self._console.show_bar(self._fd, b"")
         text = line.rstrip(b"\r").rpartition(b"\r")[2]
-        self._tail.append(text)
+        self._on_line(text)
         self._console.write_line(self._fd, self._prefix + text)
 
     def _show_unfinished(self) -> None:

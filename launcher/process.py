@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import selectors
 import signal
-import socket
-import subprocess
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
+from byteps.errors import InvalidArgumentError
+
+from .child import STDERR, STDOUT, Child, Command, Copies
 from .guard import Guard
 from .output import Console, Stream
-from .topology import Cpus, bound_to
+from .verdict import first_failure, name_of, verdict
 from .wakeup import SignalWakeup
 
-_TAIL_LINES = 20
+__all__ = ["STDERR", "STDOUT", "Command", "Patience", "ProcessGroup"]
+
 _GIVE_UP_S = 10.0  # a process that SIGKILL does not end for so long hangs in the kernel
-
-STDOUT, STDERR = 1, 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A process to be."""
-
-    label: str  # "r0", "s1"
-    argv: Sequence[str]
-    env: Mapping[str, str] = field(repr=False)  # has the secret
-    pass_fds: tuple[int, ...] = ()  # given away: closed here once the process has them
-    cpus: Cpus | None = None
-    is_server: bool = False  # leaves by itself when the workers have left
-    copies: Mapping[int, Path] | None = None  # STDOUT, STDERR -> the file to write it to as well
+_LOOKS_PER_TIMEOUT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,96 +30,46 @@ class Patience:
 
     to_report: float = 5.0  # after another's failure, to raise and print their own exception
     to_leave: float = 10.0  # servers, after the last worker
-    to_stop: float = 5.0  # after SIGTERM or SIGINT
-
-
-class Child:
-    """A started process, which leads a process group of its own."""
-
-    def __init__(self, command: Command, index: int, console: Console) -> None:
-        self.command = command
-        self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
-        with bound_to(command.cpus):
-            self._process = subprocess.Popen(
-                list(command.argv),
-                env=dict(command.env),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-                pass_fds=command.pass_fds,
-            )
-        for fd in command.pass_fds:
-            os.close(fd)
-        self.pid = self._process.pid
-        self.streams = [
-            self._stream(console, fd, pipe, index)
-            for fd, pipe in ((STDOUT, self._process.stdout), (STDERR, self._process.stderr))
-            if pipe is not None
-        ]
-
-    def _stream(self, console: Console, number: int, pipe: IO[bytes], index: int) -> Stream:
-        fd = console.stdout if number == STDOUT else console.stderr
-        stream = Stream(pipe, console, fd, console.prefix(fd, self.command.label, index), self.tail)
-        if self.command.copies and number in self.command.copies:
-            stream.copy = self.command.copies[number].open("wb", buffering=0)
-        return stream
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.returncode is None
-
-    @property
-    def exit_code(self) -> int:
-        """As a shell counts: 128 + the signal that killed it. Only after its end."""
-        code = self._process.returncode
-        return 128 - code if code < 0 else code
-
-    def how_it_ended(self) -> str:
-        code = self._process.returncode
-        return f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
-
-    def has_ended(self) -> bool:
-        """True from its end until `reap`: its number cannot be given to another process meanwhile."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def reap(self) -> None:
-        """After its end: ends what it started and left behind, passes on its last output."""
-        self.send(signal.SIGKILL)
-        for stream in self.streams:
-            stream.finish()
-        self._process.wait()
-
-    def send(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # nobody there who could take it
-            os.killpg(self.pid, number)
+    to_interrupt: float = 5.0  # after SIGINT, before SIGTERM
+    to_stop: float = 30.0  # after SIGTERM, before SIGKILL
+    of_stopped: float = 30.0  # who is stopped when others have ended, before SIGKILL
 
 
 class ProcessGroup:
     """Runs commands to their common end. One thread: everything happens in `run`."""
 
-    def __init__(self, commands: Sequence[Command], console: Console, patience: Patience = Patience()) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        console: Console,
+        patience: Patience = Patience(),
+        folder: Path | None = None,
+    ) -> None:
+        """`folder` is removed at the end, whatever ends the launcher."""
         self._commands = commands
         self._console = console
         self._patience = patience
+        self._folder = folder
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
-        self._guilty: Child | None = None
+        self._has_failed = False
         self._signal: signal.Signals | None = None  # that asked the launcher to stop
         self._is_stopping = False  # from here on, processes fail because of the first failure or of a signal
         self._steps: deque[tuple[float, signal.Signals | None]] = deque()  # when to send what; None: give up
+        self._stopped_since: dict[Child, float] = {}  # looked at since the first worker has ended
 
     def run(self) -> int:
-        """Returns the job's exit code: 0, that of the first process that failed, or 128 + the signal that stopped it.
+        """Returns the job's exit code: 0, that of the process that failed first, or 128 + the signal that stopped it.
 
         Raises:
+            InvalidArgumentError: the output cannot be copied to where it is wanted. No process was started.
             OSError: a command cannot be started, or the console cannot be written to. No process is left then.
         """
-        with Guard() as guard, SignalWakeup() as wakeup, self._selector:
+        with Guard(self._folder) as guard, SignalWakeup() as wakeup, self._selector:
             self._selector.register(wakeup.fileno(), selectors.EVENT_READ, None)
+            copies = self._open_copies()
             try:
-                self._start(guard)
+                self._start(guard, copies)
                 while any(child.is_running for child in self._children) and not self._gave_up():
                     self._wait(wakeup)
                     self._reap(guard)
@@ -142,20 +77,33 @@ class ProcessGroup:
                 for child in self._children:
                     if child.is_running:
                         child.send(signal.SIGKILL)
-        self._accuse()
-        return self._exit_code()
+                for files in copies:
+                    for file in files.values():
+                        file.close()
+        return self._judge()
 
-    def _start(self, guard: Guard) -> None:
+    def _open_copies(self) -> list[Copies]:
+        """Before any process starts, so that none is left if that fails."""
+        opened: list[Copies] = []
+        try:
+            for command in self._commands:
+                opened.append(command.open_copies())
+        except InvalidArgumentError:
+            for files in opened:
+                for file in files.values():
+                    file.close()
+            raise
+        return opened
+
+    def _start(self, guard: Guard, copies: Sequence[Copies]) -> None:
         for index, command in enumerate(self._commands):
-            child = Child(command, index, self._console)
-            guard.protect(child.pid)
+            child = Child(command, index, self._console, copies[index], in_child=guard.protect_this_process)
             self._children.append(child)
             for stream in child.streams:
                 self._selector.register(stream.pipe, selectors.EVENT_READ, stream)
 
     def _wait(self, wakeup: SignalWakeup) -> None:
-        timeout = max(self._steps[0][0] - time.monotonic(), 0) if self._steps else None
-        for key, _ in self._selector.select(timeout):
+        for key, _ in self._selector.select(self._time_to_wait()):
             stream: Stream | None = key.data
             if stream is not None:
                 if stream.read() == 0:  # it closed its end
@@ -167,6 +115,13 @@ class ProcessGroup:
             _, number_due = self._steps.popleft()
             if number_due is not None:
                 self._send_all(number_due)
+        if self._looks_for_stopped():
+            self._check_stopped()
+
+    def _time_to_wait(self) -> float | None:
+        if self._steps:
+            return max(self._steps[0][0] - time.monotonic(), 0)
+        return self._patience.of_stopped / _LOOKS_PER_TIMEOUT if self._looks_for_stopped() else None
 
     def _gave_up(self) -> bool:
         return bool(self._steps) and self._steps[0][1] is None and self._steps[0][0] <= time.monotonic()
@@ -182,7 +137,7 @@ class ProcessGroup:
         self._is_stopping = True
         self._console.say(f"{number.name}: stopping the processes; once more to kill them")
         self._schedule(
-            (0.0, number), (self._patience.to_stop, signal.SIGTERM), (self._patience.to_stop, signal.SIGKILL)
+            (0.0, number), (self._patience.to_interrupt, signal.SIGTERM), (self._patience.to_stop, signal.SIGKILL)
         )
 
     def _schedule(self, *steps: tuple[float, signal.Signals]) -> None:
@@ -199,56 +154,61 @@ class ProcessGroup:
         for child in self._children:
             if child.is_running:
                 child.send(number)
+        if number == signal.SIGTERM:
+            self._kill_stopped()
+
+    def _kill_stopped(self) -> None:
+        """Those that are stopped hear of no other signal."""
+        for child in self._children:
+            if child.is_running and child.is_stopped():
+                child.send(signal.SIGKILL)
 
     def _reap(self, guard: Guard) -> None:
         ended = [child for child in self._children if child.is_running and child.has_ended()]
+        now = time.time()
         for child in ended:
             for stream in child.streams:
                 if stream.pipe in self._selector.get_map():
                     self._selector.unregister(stream.pipe)
-            child.reap()
+            child.reap(now)
             guard.release(child.pid)
-        failed = [child for child in ended if child.exit_code != 0]
-        if failed and not self._is_stopping:
-            # Of those that ended together, one that was killed did not fail because of the others.
-            self._on_failure(max(failed, key=lambda child: child.exit_code > 128))
+        if any(child.exit_code != 0 for child in ended):
+            self._on_failure()
         elif ended and not self._steps and not any(c.is_running and not c.command.is_server for c in self._children):
             self._schedule((self._patience.to_leave, signal.SIGTERM), (self._patience.to_stop, signal.SIGKILL))
 
-    def _on_failure(self, child: Child) -> None:
-        self._guilty = child
+    def _on_failure(self) -> None:
+        if self._is_stopping:
+            return
+        self._has_failed = True
         self._is_stopping = True
-        if any(other.is_running for other in self._children):
-            self._console.say(
-                f"{_name(child)} {child.how_it_ended()}; stopping the others in {self._patience.to_report:g} s"
-            )
+        if any(child.is_running for child in self._children):
+            failed = ", ".join(c.command.label for c in self._children if not c.is_running and c.exit_code != 0)
+            self._console.say(f"{failed} failed; stopping the others in {self._patience.to_report:g} s")
+        self._kill_stopped()
         self._schedule((self._patience.to_report, signal.SIGTERM), (self._patience.to_stop, signal.SIGKILL))
 
-    def _accuse(self) -> None:
+    def _looks_for_stopped(self) -> bool:
+        """Before the first worker has left its job, the others notice that one is stopped; afterwards nobody would."""
+        is_over = any(not child.is_running and not child.command.is_server for child in self._children)
+        return is_over and not self._steps
+
+    def _check_stopped(self) -> None:
+        now = time.monotonic()
+        stopped = {child for child in self._children if child.is_running and child.is_stopped()}
+        self._stopped_since = {child: self._stopped_since.get(child, now) for child in stopped}
+        for child, since in self._stopped_since.items():
+            if now - since >= self._patience.of_stopped:
+                child.remark = f"it was stopped for {now - since:.0f} s after others had ended, so bpslaunch killed it"
+                child.send(signal.SIGKILL)
+
+    def _judge(self) -> int:
         for child in self._children:
             if child.is_running:
-                self._console.say(f"{_name(child)} does not end after SIGKILL: it hangs in the kernel")
-        if self._guilty is None:
-            return
-        tail = self._guilty.tail
-        self._console.say(
-            f"{_name(self._guilty)} {self._guilty.how_it_ended()}; its last lines" + (":" if tail else ": none")
-        )
-        for line in tail:
-            self._console.write_line(self._console.stderr, b"    " + line)
-
-    def _exit_code(self) -> int:
-        if self._guilty is not None:
-            return self._guilty.exit_code
-        return 128 + self._signal if self._signal is not None else 0
-
-
-def _name(child: Child) -> str:
-    return f"{child.command.label} (host {socket.gethostname()}, pid {child.pid})"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+                self._console.say(f"{name_of(child)} does not end after SIGKILL: it hangs in the kernel")
+        first = first_failure(self._children) if self._has_failed else None
+        if first is None:
+            return 128 + self._signal if self._signal is not None else 0
+        for line in verdict(first, self._children):
+            self._console.say(line)
+        return first.exit_code

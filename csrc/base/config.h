@@ -37,6 +37,7 @@ struct NodeConfig {
   std::string secret;          // empty: no TCP
   bool loopback_only = false;  // the secret is this user's own: other machines do not have it
   std::string job_id;
+  std::string version;                // of the package: all nodes must have the same
   double start_timeout_s = 300;       // all nodes must have joined by then
   double timeout_s = 30;              // a node that is silent for so long is lost
   double op_timeout_s = 600;          // a push_pull that lacks a rank for so long fails

@@ -7,11 +7,18 @@
 
 namespace byteps {
 
+// Every descriptor that a UniqueFd owns is known, so that a forked child can close its copies: a connection that the
+// child held open would outlive this process, and the other end would not notice its death.
+void note_descriptor(int fd);
+void forget_descriptor(int fd);
+// In a child right after fork(). The objects that owned the descriptors must not be used or destroyed there any more.
+void close_descriptors_in_child();
+
 class UniqueFd {
  public:
   UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
+  explicit UniqueFd(int fd) : fd_(fd) { note_descriptor(fd_); }
+  UniqueFd(UniqueFd&& other) noexcept : UniqueFd(other.release()) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
     if (this != &other) reset(other.release());
     return *this;
@@ -20,10 +27,15 @@ class UniqueFd {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  int release() { return std::exchange(fd_, -1); }
+  int release() {
+    forget_descriptor(fd_);
+    return std::exchange(fd_, -1);
+  }
   void reset(int fd = -1) {
+    forget_descriptor(fd_);
     if (fd_ >= 0) ::close(fd_);
     fd_ = fd;
+    note_descriptor(fd_);
   }
 
  private:

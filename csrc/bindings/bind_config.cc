@@ -63,6 +63,7 @@ void bind_config(py::module_& module) {
       .def_property("secret", get_secret, set_secret)
       .def_readwrite("loopback_only", &NodeConfig::loopback_only)
       .def_readwrite("job_id", &NodeConfig::job_id)
+      .def_readwrite("version", &NodeConfig::version)
       .def_readwrite("start_timeout_s", &NodeConfig::start_timeout_s)
       .def_readwrite("timeout_s", &NodeConfig::timeout_s)
       .def_readwrite("op_timeout_s", &NodeConfig::op_timeout_s)

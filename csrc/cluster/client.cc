@@ -58,6 +58,7 @@ void Client::join(protocol::Join join) {
       }
     }
     join_ = std::move(join);
+    membership_.on_begin(now_us());
     timer_.update();
     try_connect(0);
   });
@@ -132,11 +133,19 @@ void Client::suspect(uint32_t node, Status why) {
   });
 }
 
+void Client::fail_job(std::string cause) {
+  loop_.post([this, cause = std::move(cause)] {
+    MembershipActions actions;
+    membership_.leave(cause, actions);
+    carry_out(actions);
+  });
+}
+
 void Client::leave(TimeUs deadline_us) {
   loop_.run_and_wait([this, deadline_us] {
     leaving_ = true;
     MembershipActions actions;
-    membership_.leave(actions);
+    membership_.leave("", actions);
     carry_out(actions);
     if (channel_) {
       channel_->close_when_sent(deadline_us);
@@ -197,6 +206,8 @@ void Client::carry_out(const MembershipActions& actions) {
       events_.on_node_left(left->node);
     } else if (const auto* finished = std::get_if<protocol::JobFinished>(&action)) {
       events_.on_finished(finished->text);
+    } else if (const auto* waiting = std::get_if<protocol::StillWaiting>(&action)) {
+      events_.on_still_waiting(waiting->text);
     } else if (const auto* again = std::get_if<protocol::TryAgain>(&action)) {
       connect_again(again->why);
     }

@@ -28,6 +28,8 @@ class ClientEvents {
   virtual void on_finished(const std::string& text) = 0;
   // Asked with each heartbeat: why this node is of no use to the others though it is there, if it is not.
   virtual Status self_check() { return Status::ok(); }
+  // This node still waits for others, of whom the text says which.
+  virtual void on_still_waiting(const std::string& text) = 0;
   // Placed, Refused, BarrierDone. An error closes the connection to the scheduler.
   virtual Status on_answer(const protocol::Control& message) = 0;
 };
@@ -52,6 +54,9 @@ class Client final : public ControlEvents {
   void send(protocol::Control message);
   // Any thread. This node's connection to `node` broke.
   void suspect(uint32_t node, Status why);
+  // Any thread. This process ends by `cause`: the scheduler fails the job, and on_failed follows; leave() remains to
+  // be called.
+  void fail_job(std::string cause);
   // Any thread but the loop's: leaves in order; blocks until the scheduler has taken it, at most until `deadline_us`
   // or until the job has failed.
   void leave(TimeUs deadline_us);

@@ -18,8 +18,9 @@ using protocol::PeerId;
 using protocol::SchedulerActions;
 using protocol::SendTo;
 
-Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options)
+Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options, bool is_alone)
     : loop_(loop),
+      is_alone_(is_alone),
       state_(options, now_us()),
       timer_(
           loop, [this] { return state_.next_tick_us(); },
@@ -125,6 +126,8 @@ void Scheduler::carry_out(const SchedulerActions& actions) {
     } else if (const auto* close = std::get_if<ClosePeer>(&action)) {
       const auto peer = peers_.find(close->peer);
       if (peer != peers_.end()) peer->second->close_when_sent(now_us() + kFlushUs);
+    } else if (const auto* waiting = std::get_if<protocol::SayWaiting>(&action)) {
+      if (is_alone_) BPS_LOG(kWarning) << waiting->text;
     }
   }
   timer_.update();

@@ -17,7 +17,8 @@ namespace byteps::cluster {
 // Built and destroyed off the loop; everything else happens on it.
 class Scheduler final : public ControlEvents {
  public:
-  Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options);
+  // `is_alone`: no node in this process logs what others are waited for.
+  Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options, bool is_alone = false);
   ~Scheduler() override;
 
   // On the first of `ports` that is free on `ip`; kUnavailable lists what was tried.
@@ -45,6 +46,7 @@ class Scheduler final : public ControlEvents {
   void set_ended();
 
   transport::EventLoop& loop_;
+  const bool is_alone_;
   protocol::SchedulerState state_;
   transport::LazyTimer timer_;
   std::unique_ptr<transport::Listener> listener_;

@@ -1,14 +1,44 @@
 #include "node/node.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "node/host.h"
+#include "protocol/notices.h"
 
 namespace byteps::node {
 namespace {
+
+// The others are told a little before they are asked, so that who began to wait soon after knows of each other.
+constexpr TimeUs kTellUs = protocol::Notices::kFirstUs - 1'000'000;
+
+// A thread that waits for other ranks: tells the scheduler what for, and asks it what they wait for.
+class StillHere {
+ public:
+  StillHere(cluster::Client& client, UniqueFunction<std::string()> what, TimeUs now)
+      : client_(client), what_(std::move(what)), notices_(now), next_us_(now + kTellUs) {}
+  ~StillHere() {
+    if (has_told()) client_.send(protocol::Waits{});
+  }
+
+  TimeUs next_us() const { return next_us_; }
+  bool has_told() const { return !told_.empty(); }
+  void tell() {
+    told_ = what_();
+    client_.send(protocol::Waits{told_, notices_.due(now_us())});
+    next_us_ = notices_.next_us();
+  }
+
+ private:
+  cluster::Client& client_;
+  UniqueFunction<std::string()> what_;
+  protocol::Notices notices_;
+  TimeUs next_us_;
+  std::string told_;
+};
 
 // Each step of an orderly end waits at most so long for peers that do not answer; data that they take slowly is given time
 // as long as it moves within the job's timeout.
@@ -111,6 +141,19 @@ void Node::on_finished(const std::string& text) {
   finished_.set();
 }
 
+// Of ranks that share a machine, one says it.
+void Node::on_still_waiting(const std::string& text) {
+  if (self_.local_rank <= 0 && config_.local_rank <= 0) BPS_LOG(kWarning) << "waits: " << text;
+  MutexLock lock(mutex_);
+  still_waiting_ = text;
+}
+
+Status Node::with_missing(const Status& why) const {
+  if (why.code() != StatusCode::kDeadlineExceeded) return why;
+  MutexLock lock(mutex_);
+  return still_waiting_.empty() ? why : Status(why.code(), why.message() + "; " + still_waiting_);
+}
+
 Status Node::on_answer(const protocol::Control& message) {
   if (const auto* placed = std::get_if<protocol::Placed>(&message)) {
     return worker_ ? worker_->on_placed(*placed) : Status::ok();
@@ -186,11 +229,19 @@ Result<bool> Node::poll(protocol::Handle handle) {
 
 Status Node::wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting) {
   if (!worker_) return failed_precondition("only a worker has handles");
+  StillHere still_here(*client_, [this, handle] { return worker_->name_wait(handle); }, now_us());
   while (true) {
     bool interrupted = false;
-    const Status status = worker_->handles().wait(handle, deadline_us, interrupted);
-    if (!interrupted) return status;
-    if (!keep_waiting()) return aborted("interrupted");
+    const Status status =
+        worker_->handles().wait(handle, std::min(deadline_us, still_here.next_us()), interrupted);
+    const bool timed_out = status.code() == StatusCode::kDeadlineExceeded && worker_->handles().poll(handle);
+    if (timed_out && now_us() < deadline_us) {
+      still_here.tell();
+    } else if (!interrupted) {
+      return still_here.has_told() ? with_missing(status) : status;
+    } else if (!keep_waiting()) {
+      return aborted("interrupted");
+    }
   }
 }
 
@@ -214,8 +265,13 @@ Status Node::barrier(const KeepWaiting& keep_waiting) {
     barriers_.push_back(barrier);
   }
   if (is_first) send_barrier();
-  const Status status = wait_for(barrier->done, kNever, keep_waiting);  // the scheduler has the deadline
-  if (status) return barrier->status;
+  StillHere still_here(*client_, [] { return "a barrier"; }, now_us());
+  Status status;
+  do {  // the scheduler has the deadline
+    status = wait_for(barrier->done, still_here.next_us(), keep_waiting);
+    if (status.code() == StatusCode::kDeadlineExceeded) still_here.tell();
+  } while (status.code() == StatusCode::kDeadlineExceeded);
+  if (status) return still_here.has_told() ? with_missing(barrier->status) : barrier->status;
   MutexLock lock(mutex_);  // interrupted: what the scheduler does not know of has not been called
   if (!barriers_.empty() && barriers_.front() != barrier) std::erase(barriers_, barrier);
   return status;
@@ -245,7 +301,15 @@ Status Node::wait_until_done(const KeepWaiting& keep_waiting) {
   return failure();
 }
 
-void Node::shutdown() {
+// Until all have been told, this node with them: what it closes then is no news to anybody.
+void Node::fail_job(const std::string& cause) {
+  const TimeUs deadline_us = now_us() + kLeaveFailedUs;
+  client_->fail_job(cause);
+  while (finished_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
+  }
+}
+
+void Node::shutdown(const std::string& cause) {
   bool first = false;
   {
     MutexLock lock(mutex_);
@@ -256,6 +320,7 @@ void Node::shutdown() {
     }
     return;
   }
+  if (client_ && !cause.empty()) fail_job(cause);
   const auto deadline_us = [this] { return now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
   const auto patience = [&] {
     return Patience(deadline_us(), failure().is_ok() ? static_cast<TimeUs>(roster_.timeout_us) : 0);

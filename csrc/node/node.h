@@ -72,8 +72,9 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   transport::rdma::RegistrationCounts rdma_counts() const { return routes_->rdma_counts(); }
   // Server, scheduler: blocks until all workers have left in order (ok), or the job has failed (why).
   Status wait_until_done(const KeepWaiting& keep_waiting);
-  // Leaves the job in order. Idempotent; one caller does it, others wait for it.
-  void shutdown();
+  // Leaves the job: in order, or because of `cause` (an exception that ends the program), by which the job then fails
+  // for all. Idempotent; one caller does it, others wait for it.
+  void shutdown(const std::string& cause = {});
 
   void on_probe_setup(const protocol::ProbeSetup& setup) override;
   void on_probe_start(const protocol::ProbeStart& start) override;
@@ -82,6 +83,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void on_node_left(uint32_t node) override;
   void on_finished(const std::string& text) override;
   Status self_check() override { return loop_watch_.check(); }
+  void on_still_waiting(const std::string& text) override;
   Status on_answer(const protocol::Control& message) override;
   void on_child_lost(uint32_t child, const Status& why) override;
   void send_declare(protocol::Declare declare) override;
@@ -114,6 +116,9 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void send_barrier();
   // On a data loop, which is of no use any more.
   void on_out_of_memory(const Status& why);
+  void fail_job(const std::string& cause);
+  // Whom this rank waited for in vain, which `why` may not know.
+  Status with_missing(const Status& why) const;
 
   const NodeConfig config_;
   const bool names_log_;  // the first node of its process does, and nodes beside it do not
@@ -144,6 +149,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   mutable Mutex mutex_;
   Status failure_ BPS_GUARDED_BY(mutex_);
   bool shut_down_ BPS_GUARDED_BY(mutex_) = false;
+  std::string still_waiting_ BPS_GUARDED_BY(mutex_);
   uint32_t barrier_sequence_ BPS_GUARDED_BY(mutex_) = 0;
   std::deque<std::shared_ptr<BarrierWait>> barriers_
       BPS_GUARDED_BY(mutex_);  // the scheduler knows the first one

@@ -82,7 +82,8 @@ Status Node::start_scheduler() {
                                  .placement = *placement,
                                  .probe_nics = config_.nic_probe,
                                  .fit_shards = config_.service_threads == 0,
-                                 .first_epoch = std::random_device{}()});
+                                 .first_epoch = std::random_device{}()},
+      config_.role == "scheduler");
   if (config_.scheduler_fd >= 0) {
     BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), config_.scheduler_fd));
   } else {
@@ -141,7 +142,8 @@ protocol::Join Node::make_join(const std::vector<std::string>& addresses,
                    .local_addresses = local_addresses,
                    .rdma_addresses = rdma_addresses},
           .num_workers = static_cast<uint32_t>(config_.num_workers),
-          .num_servers = static_cast<uint32_t>(config_.num_servers)};
+          .num_servers = static_cast<uint32_t>(config_.num_servers),
+          .version = config_.version};
 }
 
 void Node::on_probe_setup(const protocol::ProbeSetup& setup) {

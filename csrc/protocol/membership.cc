@@ -37,6 +37,10 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
     finish(finished->text, now, actions);
     return Status::ok();
   }
+  if (const auto* waiting = std::get_if<Waiting>(&message)) {
+    actions.emplace_back(StillWaiting{waiting->text});
+    return Status::ok();
+  }
   const bool from_scheduler =
       std::holds_alternative<Heartbeat>(message) || std::holds_alternative<Placed>(message) ||
       std::holds_alternative<Refused>(message) || std::holds_alternative<BarrierDone>(message) ||
@@ -98,10 +102,10 @@ void Membership::on_suspect(uint32_t node, const Status& why, TimeUs now, Member
   if (is_new) actions.emplace_back(SendControl{Suspect{node, why.message()}});
 }
 
-void Membership::leave(MembershipActions& actions) {
+void Membership::leave(const std::string& cause, MembershipActions& actions) {
   if (ended() || leaving_) return;
   leaving_ = true;
-  if (connected_) actions.emplace_back(SendControl{Leave{}});
+  if (connected_) actions.emplace_back(SendControl{Leave{cause}});
 }
 
 void Membership::on_tick(TimeUs now, MembershipActions& actions) {
@@ -115,7 +119,13 @@ void Membership::on_tick(TimeUs now, MembershipActions& actions) {
                                               : "no connection to the " + name_scheduler())),
                 actions);
   }
-  if (!connected_) return;
+  if (!connected_) {
+    if (notices_ && notices_->due(now)) {
+      actions.emplace_back(StillWaiting{"the job has not started after " + seconds(notices_->waited_us(now)) +
+                                        ": no connection to the " + name_scheduler() + " yet"});
+    }
+    return;
+  }
   if (now - last_heard_us_ >= timeout_us_) {
     return fail(
         unavailable("the " + name_scheduler() + " has been silent for " + seconds(now - last_heard_us_)),
@@ -137,6 +147,7 @@ TimeUs Membership::next_tick_us() const {
   if (!failure_) return kNever;
   if (finished_) return finish_deadline_us_;
   TimeUs next = started() ? kNever : start_deadline_us_;
+  if (!connected_ && notices_) next = std::min(next, notices_->next_us());
   if (connected_) next = std::min({next, next_heartbeat_us_, last_heard_us_ + timeout_us_});
   for (const auto& [node, suspicion] : suspects_) next = std::min(next, suspicion.deadline_us);
   return next;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "protocol/message.h"
+#include "protocol/notices.h"
 
 namespace byteps::protocol {
 
@@ -40,7 +41,12 @@ struct JobFinished {
 struct TryAgain {
   Status why;
 };
-using MembershipAction = std::variant<SendControl, JobStarted, JobFailed, NodeLeft, JobFinished, TryAgain>;
+// This node still waits, for whom the text says. To be logged.
+struct StillWaiting {
+  std::string text;
+};
+using MembershipAction =
+    std::variant<SendControl, JobStarted, JobFailed, NodeLeft, JobFinished, TryAgain, StillWaiting>;
 using MembershipActions = std::vector<MembershipAction>;
 
 class Membership {
@@ -50,6 +56,8 @@ class Membership {
   // than the scheduler's own deadline, which says who is missing. `timeout_us` holds until the roster brings its own.
   Membership(std::string scheduler, bool hosted_by_rank_0, TimeUs start_deadline_us, TimeUs timeout_us);
 
+  // The node begins to look for the scheduler.
+  void on_begin(TimeUs now) { notices_.emplace(now); }
   // The connection to the scheduler stands: sends the Join.
   void on_connected(Join join, TimeUs now, MembershipActions& actions);
   // Roster, Heartbeat, Lost, Left, Finished change the state; other messages only show that the scheduler lives.
@@ -60,8 +68,8 @@ class Membership {
   void on_scheduler_closed(const Status& why, MembershipActions& actions);
   // This node's connection to `node` broke, or, where that is this node itself, a part of it hangs.
   void on_suspect(uint32_t node, const Status& why, TimeUs now, MembershipActions& actions);
-  // This node leaves in order.
-  void leave(MembershipActions& actions);
+  // This node leaves: in order, or because of `cause`, by which the job then fails for all.
+  void leave(const std::string& cause, MembershipActions& actions);
   // Heartbeats, silence of the scheduler, verdicts that do not come.
   void on_tick(TimeUs now, MembershipActions& actions);
   TimeUs next_tick_us() const;
@@ -95,6 +103,7 @@ class Membership {
   bool answered_ = false;  // since it has connected
   bool leaving_ = false;
   bool finished_ = false;
+  std::optional<Notices> notices_;      // of no connection
   TimeUs finish_deadline_us_ = kNever;  // of a worker that has not left
   TimeUs last_heard_us_ = 0;
   TimeUs next_heartbeat_us_ = 0;

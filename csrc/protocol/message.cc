@@ -135,6 +135,7 @@ void fields(Codec& codec, M& m) {
   fields(codec, m.self);
   codec.number("workers", m.num_workers);
   codec.number("servers", m.num_servers);
+  codec.text("version", m.version, kMaxHostBytes);
 }
 
 // Workers by rank, then servers by number.
@@ -223,6 +224,11 @@ void fields(Codec& codec, M& m) {
   codec.require(m.code != StatusCode::kOk, "a loss is no success");
 }
 
+template <typename Codec, Either<Leave> M>
+void fields(Codec& codec, M& m) {
+  codec.text("cause", m.cause, kMaxTextBytes);
+}
+
 template <typename Codec, Either<Left> M>
 void fields(Codec& codec, M& m) {
   codec.number("epoch", m.epoch);
@@ -257,14 +263,24 @@ void fields(Codec& codec, M& m) {
   codec.number("rate", m.bytes_per_s, 0, kMaxNicBytesPerS);
 }
 
-template <typename Codec, typename M>
-  requires Either<M, Heartbeat> || Either<M, Leave>
+template <typename Codec, Either<Waits> M>
+void fields(Codec& codec, M& m) {
+  codec.text("what", m.what, kMaxTextBytes);
+  codec.flag("asks", m.asks);
+}
+
+template <typename Codec, Either<Waiting> M>
+void fields(Codec& codec, M& m) {
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
+template <typename Codec, Either<Heartbeat> M>
 void fields(Codec& /*codec*/, M& /*message*/) {}
 
 constexpr const char* kControlNames[] = {"Join",       "Roster",      "Declare",   "Placed",     "Refused",
                                          "Barrier",    "BarrierDone", "Heartbeat", "Suspect",    "Lost",
                                          "Leave",      "Left",        "Finished",  "ProbeSetup", "ProbeReady",
-                                         "ProbeStart", "ProbeDone"};
+                                         "ProbeStart", "ProbeDone",   "Waits",     "Waiting"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // The type of the first control message; far from the data types, so that neither is taken for the other.

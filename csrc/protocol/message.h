@@ -23,7 +23,7 @@
 
 namespace byteps::protocol {
 
-inline constexpr uint8_t kProtocolVersion = 4;
+inline constexpr uint8_t kProtocolVersion = 5;
 inline constexpr size_t kDataHeadBytes = 48;
 inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
@@ -156,6 +156,7 @@ struct Join {  // node -> scheduler
   NodeInfo self;
   uint32_t num_workers = 0;  // as this node was told; 0: not told
   uint32_t num_servers = 0;
+  std::string version;  // of the package; all nodes have the same
   bool operator==(const Join&) const = default;
 };
 // scheduler -> node: the job is complete. Nodes are ordered: workers by rank, then servers by number. A node's
@@ -219,7 +220,9 @@ struct Lost {  // scheduler -> node: the job has failed
   std::string text;  // names the guilty rank, host and cause
   bool operator==(const Lost&) const = default;
 };
-struct Leave {  // node -> scheduler: goes in order
+struct Leave {  // node -> scheduler
+  std::string
+      cause;  // what ends this process, such as an exception: the job fails by it; empty: it goes in order
   bool operator==(const Leave&) const = default;
 };
 struct Left {  // scheduler -> node
@@ -255,9 +258,20 @@ struct ProbeDone {  // node -> scheduler
   bool operator==(const ProbeDone&) const = default;
 };
 
+struct Waits {        // worker -> scheduler
+  std::string what;   // that a thread of it has been waiting for, for some seconds; empty: it has come
+  bool asks = false;  // for a Waiting
+  bool operator==(const Waits&) const = default;
+};
+struct Waiting {  // scheduler -> node: whom it waits for. To be logged
+  std::string text;
+  bool operator==(const Waiting&) const = default;
+};
+
 // A message's place in this list gives its type on the wire: append only.
-using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
-                             Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone>;
+using Control =
+    std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect, Lost,
+                 Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone, Waits, Waiting>;
 
 struct EncodedControl {
   std::array<std::byte, kControlHeadBytes> head;

@@ -42,11 +42,16 @@ Status Numbering::add(const Join& join) {
   }
   BPS_RETURN_IF_ERROR(check(join).with_context(join.self.describe()));
   if (join.self.rank >= 0) taken_[{join.self.role, join.self.rank}] = joined_.size();
+  if (joined_.empty()) version_ = join.version;
   joined_.push_back(join.self);
   return Status::ok();
 }
 
 Status Numbering::check(const Join& join) const {
+  if (!joined_.empty() && join.version != version_) {
+    return invalid_argument("has byteps " + join.version + ", " + joined_.front().describe() +
+                            " has byteps " + version_ + ": install the same version on all machines");
+  }
   if (num_workers_ > 0) {
     BPS_RETURN_IF_ERROR(check_counts(join));
   } else if (join.self.role ==
@@ -67,7 +72,9 @@ Status Numbering::check_counts(const Join& join) const {
     return invalid_argument("was told of " + count_of(join.num_workers, Role::kWorker) + " and " +
                             count_of(join.num_servers, Role::kServer) + ", the job has " +
                             count_of(num_workers_, Role::kWorker) + " and " +
-                            count_of(num_servers_, Role::kServer));
+                            count_of(num_servers_, Role::kServer) +
+                            ": start all machines with the same numbers of machines, of processes on each, "
+                            "and of servers");
   }
   if (count(join.self.role) == expected(join.self.role)) {
     return invalid_argument("one too many: the job has " +

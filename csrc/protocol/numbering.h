@@ -19,7 +19,7 @@ class Numbering {
   Numbering(uint32_t num_workers, uint32_t num_servers);
 
   // kInvalidArgument, naming the joiner, if it does not fit the job: counts that contradict those known, a rank
-  // out of range or taken, one node too many.
+  // out of range or taken, one node too many, another version of the package.
   Status add(const Join& join);
 
   bool complete() const;
@@ -48,6 +48,7 @@ class Numbering {
   uint32_t num_workers_;
   uint32_t num_servers_;
   std::vector<NodeInfo> joined_;
+  std::string version_;  // of the first
   std::map<std::pair<Role, int32_t>, size_t> taken_;
 };
 

@@ -150,6 +150,11 @@ void PushPullTable::on_refused(const Refused& refused, TableActions& actions) {
   if (waits) finish(tensor.in_flight, why, actions);
 }
 
+std::string PushPullTable::name_wait(Handle handle) const {
+  const auto found = ops_.find(handle);
+  return found == ops_.end() ? "" : "push_pull of '" + found->second.tensor->first + "'";
+}
+
 void PushPullTable::settle(Handle handle, const Result<Plan>& outcome, TableActions& actions) {
   auto found = ops_.find(handle);
   BPS_CHECK(found != ops_.end() && found->second.unsettled > 0)

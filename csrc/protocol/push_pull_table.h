@@ -82,6 +82,8 @@ class PushPullTable {
   // The partition of a StartPartition is done, and the answer had this plan, or it has failed; nobody uses its memory
   // any more.
   void settle(Handle handle, const Result<Plan>& outcome, TableActions& actions);
+  // What who waits for it waits for: "push_pull of 'w'"; empty if it is not in flight.
+  std::string name_wait(Handle handle) const;
 
   // What this rank asks for from its next start on. Only rank 0 is listened to.
   void ask_for(const Plan& plan) { wish_ = plan; }

@@ -16,6 +16,7 @@ constexpr TimeUs kSurveyPatienceUs = 2'000'000;
 SchedulerState::SchedulerState(SchedulerOptions options, TimeUs now)
     : options_(options),
       start_deadline_us_(now + options.start_timeout_us),
+      notices_(now),
       numbering_(options.num_workers, options.num_servers) {}
 
 void SchedulerState::on_message(PeerId peer, const Control& message, TimeUs now, SchedulerActions& actions) {
@@ -139,7 +140,7 @@ Roster SchedulerState::number_members(TimeUs now) {
 void SchedulerState::on_member_message(uint32_t member, const Control& message, TimeUs now,
                                        SchedulerActions& actions) {
   if (members_[member].left) return;
-  if (std::holds_alternative<Leave>(message)) return on_leave(member, actions);
+  if (const auto* leave = std::get_if<Leave>(&message)) return on_leave(member, leave->cause, actions);
   if (std::holds_alternative<Join>(message)) return expel(member, "joined a second time", actions);
   if (std::holds_alternative<ProbeReady>(message) || std::holds_alternative<ProbeDone>(message)) {
     if (phase_ != Phase::kJoining) return on_probe_answer(member, message, now, actions);
@@ -148,6 +149,7 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
   if (const auto* suspect = std::get_if<Suspect>(&message)) return on_suspect(member, *suspect, now, actions);
   if (members_[member].node.role == Role::kWorker) {
     if (const auto* declare = std::get_if<Declare>(&message)) return on_declare(member, *declare, actions);
+    if (const auto* waits = std::get_if<Waits>(&message)) return on_waits(member, *waits, actions);
     if (const auto* barrier = std::get_if<Barrier>(&message))
       return on_barrier(member, *barrier, now, actions);
   }
@@ -168,6 +170,37 @@ void SchedulerState::on_barrier(uint32_t rank, const Barrier& barrier, TimeUs no
   answer_barriers(answers, actions);
 }
 
+void SchedulerState::on_waits(uint32_t rank, const Waits& waits, SchedulerActions& actions) {
+  members_[rank].waits_for = waits.what;
+  if (!waits.asks || waits.what.empty()) return;
+  actions.emplace_back(SendTo{members_[rank].peer, Waiting{waits.what + ": " + what_others_wait_for(rank)}});
+}
+
+std::string SchedulerState::what_others_wait_for(uint32_t rank) const {
+  std::vector<std::string> others;
+  for (uint32_t other = 0; other < numbering_.num_workers(); ++other) {
+    const Member& member = members_[other];
+    if (member.left || member.waits_for == members_[rank].waits_for) continue;
+    const std::string what = member.waits_for.empty() ? "nothing" : member.waits_for;
+    others.push_back(member.node.describe() + " waits for " + what);
+  }
+  return others.empty() ? "all ranks wait for it" : enumerate(others);
+}
+
+void SchedulerState::say_who_is_missing(TimeUs now, SchedulerActions& actions) {
+  if (!notices_.due(now)) return;
+  const std::string text =
+      "the job has not started after " + seconds(notices_.waited_us(now)) + ": " + who_is_missing();
+  send_to_all(Waiting{text}, actions);
+  actions.emplace_back(SayWaiting{text});
+}
+
+std::string SchedulerState::who_is_missing() const {
+  std::vector<std::string> joined;
+  for (const Member& member : members_) joined.push_back(member.node.describe());
+  return numbering_.missing() + " missing; joined: " + (joined.empty() ? "nobody" : enumerate(joined));
+}
+
 void SchedulerState::on_suspect(uint32_t member, const Suspect& suspect, TimeUs now,
                                 SchedulerActions& actions) {
   if (suspect.node >= members_.size()) return expel(member, "suspects a node that does not exist", actions);
@@ -181,9 +214,10 @@ void SchedulerState::on_suspect(uint32_t member, const Suspect& suspect, TimeUs 
   suspicions_.push_back({member, suspect.node, suspect.text, now});
 }
 
-void SchedulerState::on_leave(uint32_t member, SchedulerActions& actions) {
+void SchedulerState::on_leave(uint32_t member, const std::string& cause, SchedulerActions& actions) {
   members_[member].left = true;
   const NodeInfo& node = members_[member].node;
+  if (!cause.empty()) return fail(unavailable(node.describe() + " ended by " + cause), actions);
   if (phase_ == Phase::kJoining)
     return fail(unavailable(node.describe() + " left before all had joined"), actions);
   if (phase_ == Phase::kMeasuring)
@@ -235,11 +269,7 @@ void SchedulerState::on_refused(const std::string& caller, const Status& why, Ti
 TimeUs SchedulerState::join_deadline_us() const { return std::min(start_deadline_us_, refusal_deadline_us_); }
 
 void SchedulerState::fail_to_start(TimeUs now, SchedulerActions& actions) {
-  std::vector<std::string> joined;
-  for (const Member& member : members_) joined.push_back(member.node.describe());
-  const std::string missing = numbering_.missing() +
-                              " missing; joined: " + (joined.empty() ? "nobody" : enumerate(joined)) +
-                              (refused_.empty() ? "" : "; " + refused_);
+  const std::string missing = who_is_missing() + (refused_.empty() ? "" : "; " + refused_);
   if (now < start_deadline_us_) return fail(permission_denied("the job cannot start: " + missing), actions);
   fail(deadline_exceeded("the job has not started within " + seconds(options_.start_timeout_us) + ": " +
                          missing),
@@ -248,6 +278,7 @@ void SchedulerState::fail_to_start(TimeUs now, SchedulerActions& actions) {
 
 void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
   if (phase_ == Phase::kJoining && now >= join_deadline_us()) fail_to_start(now, actions);
+  if (phase_ == Phase::kJoining) say_who_is_missing(now, actions);
   if (phase_ == Phase::kMeasuring) {
     survey_->on_tick(now);
     go_on_measuring({}, actions);
@@ -296,7 +327,7 @@ TimeUs SchedulerState::verdict_us(const Suspicion& suspicion) const {
 }
 
 TimeUs SchedulerState::next_tick_us() const {
-  if (phase_ == Phase::kJoining) return join_deadline_us();
+  if (phase_ == Phase::kJoining) return std::min(join_deadline_us(), notices_.next_us());
   if (phase_ == Phase::kMeasuring) return survey_->next_tick_us();
   if (phase_ != Phase::kRunning) return kNever;
   TimeUs next = barriers_->next_tick_us();

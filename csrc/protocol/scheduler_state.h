@@ -18,6 +18,7 @@
 #include "protocol/barriers.h"
 #include "protocol/message.h"
 #include "protocol/nic_survey.h"
+#include "protocol/notices.h"
 #include "protocol/numbering.h"
 #include "protocol/placement.h"
 #include "protocol/tensor_directory.h"
@@ -34,7 +35,11 @@ struct SendTo {
 struct ClosePeer {
   PeerId peer;
 };
-using SchedulerAction = std::variant<SendTo, ClosePeer>;
+// The scheduler still waits, for whom the text says. To be logged where nobody else does.
+struct SayWaiting {
+  std::string text;
+};
+using SchedulerAction = std::variant<SendTo, ClosePeer, SayWaiting>;
 using SchedulerActions = std::vector<SchedulerAction>;
 
 struct SchedulerOptions {
@@ -83,6 +88,7 @@ class SchedulerState {
     TimeUs last_heard_us = 0;
     bool connected = true;
     bool left = false;
+    std::string waits_for = {};  // as it said last
   };
   // `reporter` lost its connection to `node`, which for all that the scheduler knows is well. That may have been true no
   // more when the report came: only who has been heard of since then is well.
@@ -107,8 +113,13 @@ class SchedulerState {
   void on_member_message(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
   void on_declare(uint32_t rank, const Declare& declare, SchedulerActions& actions);
   void on_barrier(uint32_t rank, const Barrier& barrier, TimeUs now, SchedulerActions& actions);
+  void on_waits(uint32_t rank, const Waits& waits, SchedulerActions& actions);
+  // Of those that wait for something else, or for nothing.
+  std::string what_others_wait_for(uint32_t rank) const;
+  void say_who_is_missing(TimeUs now, SchedulerActions& actions);
+  std::string who_is_missing() const;
   void on_suspect(uint32_t member, const Suspect& suspect, TimeUs now, SchedulerActions& actions);
-  void on_leave(uint32_t member, SchedulerActions& actions);
+  void on_leave(uint32_t member, const std::string& cause, SchedulerActions& actions);
   // The member broke the protocol.
   void expel(uint32_t member, const std::string& why, SchedulerActions& actions);
 
@@ -124,6 +135,7 @@ class SchedulerState {
   TimeUs start_deadline_us_;
   std::string refused_;  // the last caller that was, and why
   TimeUs refusal_deadline_us_ = kNever;
+  Notices notices_;  // of those that have not joined
   Phase phase_ = Phase::kJoining;
   Status failure_;
   uint32_t epoch_ = 0;

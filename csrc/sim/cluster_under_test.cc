@@ -198,13 +198,14 @@ void ClusterUnderTest::check_outcomes(uint32_t worker) {
   }
 }
 
-// A process that died, hung or never came is named in every failure. A rank that left, or that asked for something
+// A process that died, hung, raised or never came is named in every failure. A rank that left, or that asked for something
 // else, is named in the first one: ranks that go on after it get into trouble with each other as well.
 void ClusterUnderTest::check_names() {
   const bool some_give_up =
       std::ranges::any_of(scenario_.workers, [](const auto& each) { return each.gives_up; });
   if (some_give_up) return;
-  const bool every = is_timed(scenario_.fault.kind) || scenario_.fault.kind == FaultKind::kNeverStarts;
+  const bool every = is_timed(scenario_.fault.kind) || scenario_.fault.kind == FaultKind::kNeverStarts ||
+                     scenario_.fault.kind == FaultKind::kRaises;
   const Outcome* first = nullptr;
   size_t first_process = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {

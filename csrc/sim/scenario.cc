@@ -183,8 +183,9 @@ FaultKind pick_fault(Random& random) {
       FaultKind::kKilled,        FaultKind::kKilled,        FaultKind::kKilled,
       FaultKind::kStopped,       FaultKind::kStopped,       FaultKind::kStopped,
       FaultKind::kConnectionCut, FaultKind::kConnectionCut, FaultKind::kConnectionSilenced,
-      FaultKind::kNeverStarts,   FaultKind::kLeavesEarly,   FaultKind::kSkips,
-      FaultKind::kOtherDType,    FaultKind::kOtherSize,     FaultKind::kOtherOp};
+      FaultKind::kNeverStarts,   FaultKind::kLeavesEarly,   FaultKind::kRaises,
+      FaultKind::kSkips,         FaultKind::kOtherDType,    FaultKind::kOtherSize,
+      FaultKind::kOtherOp};
   return random.pick(kKinds);
 }
 
@@ -230,6 +231,7 @@ void make_fault(Random& random, Scenario& scenario) {
     }
     case FaultKind::kNeverStarts: scenario.starts_us[fault.process] = kNever; break;
     case FaultKind::kLeavesEarly:
+    case FaultKind::kRaises:
     case FaultKind::kSkips:
     case FaultKind::kOtherDType:
     case FaultKind::kOtherSize:
@@ -240,8 +242,9 @@ void make_fault(Random& random, Scenario& scenario) {
       }
       fault.process = random.below(scenario.num_workers);
       WorkerPlan& worker = scenario.workers[fault.process];
-      if (fault.kind == FaultKind::kLeavesEarly) {
+      if (fault.kind == FaultKind::kLeavesEarly || fault.kind == FaultKind::kRaises) {
         worker.program.resize(random.below(worker.program.size()));
+        worker.raises = fault.kind == FaultKind::kRaises;
       } else if (fault.kind == FaultKind::kSkips) {
         erase_one_push_pull(random, worker.program, fault.tensor);
       } else {
@@ -268,6 +271,7 @@ const char* text_of(FaultKind kind) {
     case FaultKind::kConnectionSilenced: return "a connection silenced";
     case FaultKind::kNeverStarts: return "never starts";
     case FaultKind::kLeavesEarly: return "leaves early";
+    case FaultKind::kRaises: return "ends by an exception";
     case FaultKind::kSkips: return "skips a push_pull";
     case FaultKind::kOtherDType: return "another dtype";
     case FaultKind::kOtherSize: return "another size";

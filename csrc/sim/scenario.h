@@ -43,6 +43,7 @@ struct WorkerPlan {
   std::vector<TensorPlan> tensors;  // as this rank believes
   std::vector<Step> program;        // at its end the rank leaves
   bool gives_up = false;            // leaves at the first error instead of going on
+  bool raises = false;  // at the end of the program, or at the first error, it does not leave in order
 };
 
 enum class FaultKind : uint8_t {
@@ -54,6 +55,7 @@ enum class FaultKind : uint8_t {
   kConnectionSilenced,  // cut, and neither end is told
   kNeverStarts,
   kLeavesEarly,
+  kRaises,      // likewise, but by an exception, which it tells
   kSkips,       // one push_pull that all others do
   kOtherDType,  // one rank believes something else of one tensor
   kOtherSize,

@@ -9,6 +9,7 @@ namespace {
 
 // As in node/: each step of an orderly end waits so long for peers, and a node so long for the scheduler's report.
 constexpr TimeUs kLeaveUs = 200'000;
+constexpr TimeUs kLeaveFailedUs = 200'000;
 constexpr TimeUs kReportUs = 400'000;
 constexpr TimeUs kConnectAgainUs = 5'000;
 
@@ -34,6 +35,7 @@ void SimNode::start() {
   membership_ =
       std::make_unique<protocol::Membership>("scheduler at 10.0.0.1:9000", scenario.scheduler_in_rank_0,
                                              connect_deadline_us_ + kReportUs, scenario.timeout_us);
+  membership_->on_begin(world_.clock.now());
   schedule_tick();
   connect();
 }
@@ -64,7 +66,10 @@ protocol::Join SimNode::make_join() const {
                           .rdma_addresses = {}};
   for (size_t i = 0; i < shards_.size(); ++i) info.addresses.push_back(address_of_shard(i));
   const bool knows_size = is_worker() || scenario.sizes_are_given;
-  return {std::move(info), knows_size ? scenario.num_workers : 0, knows_size ? scenario.num_servers : 0};
+  return {.self = std::move(info),
+          .num_workers = knows_size ? scenario.num_workers : 0,
+          .num_servers = knows_size ? scenario.num_servers : 0,
+          .version = {}};
 }
 
 void SimNode::on_connected(Result<Endpoint*> endpoint) {
@@ -181,6 +186,7 @@ void SimNode::on_failed(const Status& why) {
   if (worker_) worker_->fail(why);
   for (const uint32_t sequence : std::exchange(barriers_, {})) user_->on_barrier_done(sequence, why);
   if (is_worker() && !worker_) user_->on_start_failed(why);
+  process_.soon([this] { on_verdict(); });
   if (!worker_) process_.soon([this] { shutdown(); });
 }
 
@@ -195,6 +201,7 @@ void SimNode::on_node_left(uint32_t node) {
 void SimNode::on_finished(const std::string& text) {
   world_.note(process_, 6, [&] { return "the job has finished: " + text; });
   finished_ = true;
+  process_.soon([this] { on_verdict(); });
   if (is_worker()) return;
   for (const auto& shard : shards_) shard->fail(unavailable(text));
   process_.soon([this] { shutdown(); });
@@ -230,6 +237,26 @@ void SimNode::shutdown() {
   if (std::exchange(shutting_down_, true)) return;
   world_.note(process_, 7, [] { return "leaves"; });
   if (!worker_) return leave_service();
+  leave_worker();
+}
+
+// As Node::fail_job.
+void SimNode::fail_job(const std::string& cause) {
+  if (std::exchange(shutting_down_, true)) return;
+  world_.note(process_, 9, [&] { return "ends by " + cause; });
+  MembershipActions actions;
+  membership_->leave(cause, actions);
+  carry_out(actions);
+  if (!membership_->failure() || finished_) return leave_worker();
+  awaits_verdict_ = true;
+  process_.at(world_.clock.now() + kLeaveFailedUs, [this] { on_verdict(); });
+}
+
+void SimNode::on_verdict() {
+  if (std::exchange(awaits_verdict_, false)) leave_worker();
+}
+
+void SimNode::leave_worker() {
   worker_->leave(patience(), [this] { leave_uplink(); });
 }
 
@@ -257,7 +284,7 @@ void SimNode::leave_scheduler() {
   }
   leaving_ = true;
   MembershipActions actions;
-  membership_->leave(actions);
+  membership_->leave("", actions);
   carry_out(actions);
   if (channel_ == nullptr) return end_scheduler();
   channel_->close_when_sent(world_.clock.now() + kLeaveUs);

@@ -53,6 +53,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
                    const View& output) override;
   Status barrier(uint32_t sequence) override;
   void shutdown() override;
+  void fail_job(const std::string& cause) override;
 
  private:
   const protocol::NodeInfo& self() const { return membership_->roster().nodes[membership_->roster().self]; }
@@ -80,6 +81,8 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   TimeUs data_silence_us() const;
   Patience patience() const;
   void schedule_tick();
+  void on_verdict();
+  void leave_worker();
   void leave_uplink();
   void leave_service();
   void leave_scheduler();
@@ -104,6 +107,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   std::string suspects_;
   bool shutting_down_ = false;
   bool leaving_ = false;
+  bool awaits_verdict_ = false;  // in fail_job()
   std::set<uint32_t> barriers_;
 };
 

@@ -84,7 +84,7 @@ void SimUser::advance() {
     if (next_step_ == plan_.program.size() || gives_up) {
       at_end_ = true;
       world_.note(process_, 2, [&] { return std::string(gives_up ? "gives up" : "is through"); });
-      return session_->shutdown();
+      return plan_.raises ? session_->fail_job("KeyError: 'label'") : session_->shutdown();
     }
     const Step& step = plan_.program[next_step_];
     if (blocked_by(step)) return;

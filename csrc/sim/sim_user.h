@@ -23,6 +23,8 @@ class Session {
   // An error: at once; else on_barrier_done follows.
   virtual Status barrier(uint32_t sequence) = 0;
   virtual void shutdown() = 0;
+  // The program ends by an exception.
+  virtual void fail_job(const std::string& cause) = 0;
 };
 
 // The right result of each push_pull, computed once for all ranks.

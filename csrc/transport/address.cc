@@ -83,6 +83,7 @@ std::string name_of_unix_address(const SocketAddress& address) {
 }  // namespace
 
 std::string Address::to_string() const {
+  if (ip.empty()) return "a caller that has gone already";  // before it could be asked who it is
   if (is_unix()) return ip;
   const bool is_v6 = ip.find(':') != std::string::npos;
   return (is_v6 ? "[" + ip + "]" : ip) + ":" + std::to_string(port);

@@ -161,6 +161,11 @@ void Worker::peer_left(uint32_t service) {
   lanes_to_keepers_.peer_left(service);
 }
 
+std::string Worker::name_wait(Handle handle) {
+  MutexLock lock(mutex_);
+  return table_.name_wait(handle);
+}
+
 void Worker::fail(const Status& why) {
   Work work;
   {

@@ -63,6 +63,8 @@ class Worker final : public LinkEvents {
   void on_refused(const protocol::Refused& refused);
 
   void peer_left(uint32_t service);
+  // PushPullTable's.
+  std::string name_wait(protocol::Handle handle);
   // The job has failed: everything in flight and everything later ends with `why`.
   void fail(const Status& why);
   // In order: what is in flight fails, all links say goodbye; blocks until then, as Lanes::leave.

@@ -109,6 +109,7 @@ def test_a_forked_child_knows_its_rank_and_cannot_communicate(tmp_path: Path) ->
     outputs = run(
         """
 import os
+from pathlib import Path
 import numpy as np
 from byteps.errors import NotInitializedError
 bps.init()
@@ -117,6 +118,10 @@ mine, other = f"of {bps.rank()}", f"of {1 - bps.rank()}"
 pending = bps.push_pull_async(np.ones(3), False, mine)  # the other rank begins when its child is gone
 child = os.fork()
 if child == 0:
+    of_launcher = os.environ.get("BYTEPS_SCHEDULER_FD")
+    entries = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink() and entry.name != of_launcher]
+    links = [entry.readlink().name for entry in entries]
+    assert not any(link.startswith("socket:") for link in links), links
     assert bps.rank() == int(os.environ["BYTEPS_LOCAL_RANK"]) and not bps.is_initialized()
     for use in (lambda: bps.push_pull(np.ones(3), name="a"), bps.barrier, bps.init, lambda: bps.poll(pending),
                 lambda: bps.synchronize(pending)):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 DEADLINE_S = 60
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import os
 import numpy as np
@@ -99,6 +100,22 @@ def test_bpslaunch_of_one_rank_and_a_server(program: Path) -> None:
     expect_ranks(1, start([*BPSLAUNCH, "--servers", "1", program]))
 
 
+def test_inside_a_clone_that_was_not_built(program: Path, tmp_path: Path) -> None:
+    """Servers are the installed ones, as workers are; who imports the clone's is told what to do."""
+    clone = tmp_path / "clone"
+    (clone / "byteps").mkdir(parents=True)
+    for path in (ROOT / "byteps").glob("*.py"):
+        shutil.copy(path, clone / "byteps")
+    (clone / "byteps" / "server.py").write_text("raise SystemExit('the server of the clone')")
+    bpslaunch = Path(sys.executable).with_name("bpslaunch")
+    expect_ranks(1, start([bpslaunch, "--servers", "1", program], cwd=clone))
+    as_installed = "f for f in sys.meta_path if 'editable' in f.__module__"
+    only_here = f"import sys; [sys.meta_path.remove(f) for f in [{as_installed}]]; import byteps; byteps.init()"
+    codes, _, err = finish(start([sys.executable, "-c", only_here], cwd=clone))
+    assert codes == [1]
+    assert "has no native module: this is a clone that was not built. Run `make build`" in err
+
+
 def test_bpslaunch_on_two_machines(program: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text(secrets.token_hex(32))
@@ -135,6 +152,45 @@ def test_ctrl_c_ends_a_job_that_communicates(tmp_path: Path) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+ENDS_EARLY = """
+import sys
+import numpy as np
+import byteps
+
+byteps.init()
+data = np.ones(1000, np.float32)
+for _ in range(2):
+    byteps.push_pull(data, name="x")
+if byteps.rank() == GUILTY:
+    END
+byteps.push_pull(data, name="x")
+byteps.push_pull(data, name="y")
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "guilty", "code", "cause"),
+    [
+        ("{}['label']", 0, 1, "KeyError: 'label'"),
+        ("{}['label']", 1, 1, "KeyError: 'label'"),
+        ("sys.exit(7)", 1, 7, "sys.exit(7)"),
+        ("byteps.push_pull(data.astype(np.float64), name='x')", 2, 1, "float64"),
+    ],
+)
+def test_the_first_cause_ends_the_job(end: str, guilty: int, code: int, cause: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(ENDS_EARLY.replace("END", end).replace("GUILTY", str(guilty)))
+    codes, _, err = finish(start([*BPSLAUNCH, "--nproc-per-node", "3", "--servers", "1", path]))
+    assert codes == [code], err
+    verdict = [line for line in err.splitlines() if line.startswith("bpslaunch: r")]
+    assert [line for line in verdict if f"r{guilty} (host " in line and f"exited with code {code}: " in line], err
+    assert cause in verdict[-1]
+    for line in err.splitlines():
+        if "PeerLostError: " in line:
+            assert f"rank {guilty} (host " in line and ") ended by " in line and cause in line, err
+    assert err.count("Traceback") <= 3, "each rank's once"
+
+
 def test_torchrun(program: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     expect_ranks(2, start([*torchrun, "--master-port", str(free_port()), program]))
@@ -163,7 +219,8 @@ def test_roles_of_byteps_started_by_hand(program: Path) -> None:
 BECOME = """
 import os, numpy, byteps
 from byteps import _core
-byteps.init, byteps.push_pull
+from byteps.version import package_version
+byteps.init, byteps.push_pull, package_version()  # the other user may not reach what is imported later
 os.setuid(int(os.environ["TEST_UID"]))
 """
 TORCHRUN = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}

@@ -186,6 +186,19 @@ def test_a_rank_that_leaves_while_others_wait(waiting: str, tmp_path: Path) -> N
             assert cluster[name].end() == 0, cluster[name].describe()
 
 
+def test_a_rank_that_ends_by_an_exception_fails_the_job_with_that(tmp_path: Path) -> None:
+    with make_cluster(tmp_path, 2, hosted=False) as cluster:
+        start_all(cluster, [("init", "step", "step"), ("init", "step", "pause", "misspelt")])
+        cluster["rank 1"].wait_for("did step")
+        cluster["rank 1"].resume_plan()
+        cause = f"rank 1 (host {HOST}, pid {cluster['rank 1'].pid}) ended by KeyError: 'misspelt'"
+        cluster["rank 0"].check_raised("PeerLostError", cause)
+        assert cluster["rank 1"].end() == 1
+        for name in ("server 0", "scheduler"):
+            assert cluster[name].end() == 1, "its exit code tells that a worker failed"
+            assert cause in cluster[name].output
+
+
 def test_a_rank_that_does_not_take_part(tmp_path: Path) -> None:
     """It is alive and busy with something else: the push_pull fails by its own, longer, timeout."""
     with make_cluster(tmp_path, 2, hosted=False) as cluster:
@@ -199,3 +212,19 @@ def test_a_rank_that_does_not_take_part(tmp_path: Path) -> None:
         raised = cluster["rank 0"].raised()
         assert raised.kind == "TimeoutError" and 1.9 < raised.at_s - since_s < 4, raised
         assert f"for rank 1 (host {HOST}, pid {cluster['rank 1'].pid})" in raised.message
+
+
+def test_ranks_that_wait_for_different_things_hear_of_both(tmp_path: Path) -> None:
+    with make_cluster(tmp_path, 2, hosted=False) as cluster:
+        cluster.env["BYTEPS_OP_TIMEOUT_S"] = "8"  # whom a rank waits for it says after 5 s
+        start_all(cluster, [("init", "step"), ("init", "barrier")])
+        for rank in (0, 1):
+            cluster[f"rank {rank}"].wait_for("waits: ")
+        pids = [cluster[f"rank {rank}"].pid for rank in (0, 1)]
+        tensor = "push_pull of 'layer0'"
+        assert f"waits: {tensor}: rank 1 (host {HOST}, pid {pids[1]}) waits for a barrier" in cluster["rank 0"].output
+        assert f"waits: a barrier: rank 0 (host {HOST}, pid {pids[0]}) waits for {tensor}" in cluster["rank 1"].output
+        both = [cluster[f"rank {rank}"] for rank in (0, 1)]
+        assert [rank.end() for rank in both] == [RAISED, RAISED], cluster.describe()
+        kinds = {rank.raised().kind: rank.raised().message for rank in both}
+        assert "waits for a barrier" in kinds["TimeoutError"] or f"waits for {tensor}" in kinds["TimeoutError"]

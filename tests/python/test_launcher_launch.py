@@ -7,13 +7,16 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from byteps.launcher.job import Job, commands_of, make_job
-from byteps.launcher.options import parse_options
-from byteps.launcher.process import STDERR, STDOUT
+from byteps.launcher.child import STDERR, STDOUT
+from byteps.launcher.job import Job, commands_of, make_job, processes_for
+from byteps.launcher.launch import warn_of_outer_launcher
+from byteps.launcher.options import AUTO, parse_options
+from byteps.launcher.output import Console
 from byteps.launcher.topology import Machine
 
 from byteps.config import Config
@@ -66,10 +69,10 @@ def test_each_worker_has_its_place_and_only_rank_0_the_socket() -> None:
     assert environments["r0"]["OMP_NUM_THREADS"] == environments["r1"]["OMP_NUM_THREADS"]
 
 
-def test_what_is_printed_of_a_job_has_no_secret() -> None:
+def test_what_is_printed_of_a_job_has_no_secret(tmp_path: Path) -> None:
     described, options = job("--nproc-per-node", "2", "x")
     machine = Machine((frozenset({0}),), 1)
-    shown = repr(described) + repr(list(commands_of(described, options, machine)))
+    shown = repr(described) + repr(list(commands_of(described, options, machine, tmp_path)))
     assert described.env["BYTEPS_SECRET"] not in shown
 
 
@@ -120,6 +123,54 @@ def test_faults_of_the_command_line(flags: tuple[str, ...], code: int, message: 
     assert finished.returncode == code
     assert message in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+def test_a_role_that_is_none_is_refused() -> None:
+    finished = bpslaunch("true", env={"DMLC_ROLE": "wroker"})
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "DMLC_ROLE='wroker': expected one of worker, server, scheduler" in finished.stderr
+
+
+def test_the_version_is_told() -> None:
+    assert bpslaunch("--version").stdout == f"bpslaunch of byteps {metadata.version('byteps')}\n"
+
+
+def test_logs_that_cannot_be_written_start_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    finished = bpslaunch("--log-dir", "file", "--", "touch", "started", cwd=tmp_path)
+    assert finished.returncode == 2
+    assert "--log-dir: cannot write file/" in finished.stderr and "Not a directory" in finished.stderr
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "warns"),
+    [
+        ((), {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}, True),
+        ((), {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}, False),
+        ((), {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, False),
+        (("--nnodes", "1"), {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}, False),
+    ],
+)
+def test_jobs_of_their_own_under_mpirun_are_warned_of(
+    flags: tuple[str, ...], env: dict[str, str], warns: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    warn_of_outer_launcher(parse_options([*flags, "true"]), env, Console())
+    assert ("mpirun has started 4 processes, and each bpslaunch makes a job" in capfd.readouterr().err) == warns
+
+
+@pytest.mark.parametrize(
+    ("env", "count"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,2,3"}, 3),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, 8),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, 8),
+        ({"NVIDIA_VISIBLE_DEVICES": "0,1"}, 2),
+    ],
+)
+def test_auto_is_a_process_for_each_gpu_or_core(env: dict[str, str], count: int) -> None:
+    assert parse_options(["--nproc-per-node", "auto", "true"]).nproc_per_node == AUTO
+    assert processes_for(env, Machine((frozenset(range(8)),), 8)) == count
 
 
 def test_a_port_in_use_is_said_so() -> None:
@@ -175,10 +226,10 @@ def job(*flags: str, **env: str) -> tuple[Job, Any]:
     return make_job(options, env), options
 
 
-def test_servers_are_dealt_to_the_machines_in_turn() -> None:
+def test_servers_are_dealt_to_the_machines_in_turn(tmp_path: Path) -> None:
     flags = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", "9000", "--servers", "3")
     second, options = job(*flags, "--node-rank", "1", "--nproc-per-node", "2", BYTEPS_SECRET=SECRET)
-    commands = list(commands_of(second, options, Machine((frozenset({0}),), 1)))
+    commands = list(commands_of(second, options, Machine((frozenset({0}),), 1), tmp_path))
     assert [command.label for command in commands] == ["r2", "r3", "s1"]
     assert second.scheduler is None
     server = Config.parse(commands[-1].env)
@@ -192,12 +243,15 @@ def test_machines_of_a_job_agree_on_its_name() -> None:
     assert jobs[0].config.job_id == jobs[1].config.job_id
 
 
-def test_processes_are_bound_only_if_wanted() -> None:
+def test_processes_are_bound_only_if_wanted(tmp_path: Path) -> None:
     machine = Machine((frozenset({0}), frozenset({1})), 2)
     bound, options = job("--nproc-per-node", "2")
-    assert [command.cpus for command in commands_of(bound, options, machine)] == [frozenset({0}), frozenset({1})]
+    assert [command.cpus for command in commands_of(bound, options, machine, tmp_path)] == [
+        frozenset({0}),
+        frozenset({1}),
+    ]
     free, options = job("--nproc-per-node", "2", BYTEPS_NUMA_ON="0")
-    assert [command.cpus for command in commands_of(free, options, machine)] == [None, None]
+    assert [command.cpus for command in commands_of(free, options, machine, tmp_path)] == [None, None]
 
 
 def test_a_started_job_inherits_nothing_of_the_one_it_is_started_from() -> None:
@@ -207,5 +261,5 @@ def test_a_started_job_inherits_nothing_of_the_one_it_is_started_from() -> None:
 
 def test_without_tee_both_outputs_are_logged(tmp_path: Path) -> None:
     logged, options = job("--log-dir", str(tmp_path), "--servers", "1")
-    commands = list(commands_of(logged, options, Machine((frozenset({0}),), 1)))
+    commands = list(commands_of(logged, options, Machine((frozenset({0}),), 1), tmp_path))
     assert [set(command.copies or {}) for command in commands] == [{STDOUT, STDERR}] * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -54,7 +53,8 @@ def stream_on() -> Iterator[Callable[[Screen], tuple[Stream, BinaryIO]]]:
     def make(screen: Screen) -> tuple[Stream, BinaryIO]:
         reader, writer = os.pipe()
         writers.append(os.fdopen(writer, "wb", buffering=0))
-        stream = Stream(os.fdopen(reader, "rb", buffering=0), screen.console, screen.console.stdout, b"[r0] ", deque())
+        pipe = os.fdopen(reader, "rb", buffering=0)
+        stream = Stream(pipe, screen.console, screen.console.stdout, b"[r0] ", lambda _: None)
         return stream, writers[-1]
 
     yield make

@@ -14,26 +14,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from byteps.launcher.child import STDOUT, Command
+from byteps.launcher.output import Console
+from byteps.launcher.process import ProcessGroup
+
+from byteps.errors import InvalidArgumentError
 
 DEADLINE_S = 30.0
 
 # Runs a process group: {"label": source of a Python program} and the seconds of patience, as JSON.
 DRIVER = """
 import json, os, sys
+from pathlib import Path
 from byteps.launcher.output import Console
 from byteps.launcher.process import Command, Patience, ProcessGroup
 programs, patience = json.loads(sys.argv[1])
+folder = Path("reports").absolute()
+folder.mkdir()
 commands = [
-    Command(label=label, argv=[sys.executable, "-uc", source], env=os.environ, is_server=label.startswith("s"))
+    Command(
+        label=label,
+        argv=[sys.executable, "-uc", source],
+        env={**os.environ, "BYTEPS_ERROR_FILE": str(folder / label)},
+        is_server=label.startswith("s"),
+    )
     for label, source in programs.items()
 ]
-sys.exit(ProcessGroup(commands, Console(), Patience(**patience)).run())
+sys.exit(ProcessGroup(commands, Console(), Patience(**patience), folder).run())
 """
 
 # What the programs below have in common: `here` leaves the process's number where the test finds it.
 PRELUDE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
+def report(cause, because_of=""):
+    from byteps import ending
+    ending.report(os.environ["BYTEPS_ERROR_FILE"], time.time(), cause, because_of)
+def wait_for(name):
+    while not Path(name + ".pid").exists(): time.sleep(0.01)
 def here(name, pid=None):
     Path(name + ".new").write_text(str(pid or os.getpid()))
     Path(name + ".new").rename(name + ".pid")
@@ -47,7 +65,7 @@ class Group:
 
     def __init__(self, folder: Path, programs: dict[str, str], **patience: float) -> None:
         sources = {label: f"{PRELUDE}\nNAME = {label!r}\n{source}" for label, source in programs.items()}
-        patience = {"to_report": 0.2, "to_leave": 0.2, "to_stop": 0.2} | patience
+        patience = {"to_report": 0.2, "to_leave": 0.2, "to_interrupt": 0.2, "to_stop": 0.2} | patience
         self.folder = folder
         self.process = subprocess.Popen(
             [sys.executable, "-c", DRIVER, json.dumps([sources, patience])],
@@ -127,14 +145,74 @@ def test_first_failure_stops_all_and_gives_the_exit_code(start: Any) -> None:
     code, _, err = group.finish()
     assert code == 7
     assert "r1 (host " in err
-    assert "exited with code 7; its last lines:\n    reason\n" in err
+    assert err.count("exited with code 7; its last line: reason\n") == 1
     assert not is_alive(group.pid("r0"))
 
 
 def test_a_killed_process_is_128_and_its_signal(start: Any) -> None:
     code, _, err = start({"r0": FOREVER, "r1": "os.kill(os.getpid(), signal.SIGKILL)"}).finish()
     assert code == 137
-    assert "was killed by SIGKILL; its last lines: none" in err
+    assert "was killed by SIGKILL\n" in err
+
+
+def test_the_first_cause_is_told_with_its_exit_code_whoever_ends_first(start: Any) -> None:
+    bystander = "wait_for('r1'); report('PeerLostError: x', 'rank 1 ended by KeyError: 1'); here(NAME); sys.exit(1)"
+    guilty = "report('KeyError: 1'); print('Traceback'); here(NAME); wait_for('r0'); time.sleep(0.1); sys.exit(5)"
+    code, out, err = start({"r0": bystander, "r1": guilty, "r2": FOREVER}).finish()
+    assert code == 5
+    assert out == "[r1] Traceback\n"
+    assert ") exited with code 5: KeyError: 1\n" in err and "bpslaunch: r1 (host " in err
+    assert "bpslaunch: after that failed: r0 (exited with code 1)\n" in err, "r2 was told to end"
+    assert err.count("KeyError") == 1 and "Traceback" not in err
+
+
+def test_a_cause_elsewhere_is_told_as_such(start: Any) -> None:
+    bystander = "report('PeerLostError: x', 'rank 5 (host b, pid 9) ended by KeyError: 1'); sys.exit(3)"
+    code, _, err = start({"r0": bystander, "r1": FOREVER}).finish()
+    assert code == 3
+    assert "exited with code 3, because of another process: rank 5 (host b, pid 9) ended by KeyError: 1\n" in err
+
+
+def test_who_is_stopped_does_not_keep_a_job_that_is_over(start: Any) -> None:
+    stopped = "here(NAME); os.kill(os.getpid(), signal.SIGSTOP)"
+    group = start({"r0": "wait_for('r1')", "r1": stopped}, of_stopped=0.4)
+    code, _, err = group.finish()
+    assert code == 137
+    assert "was killed by SIGKILL: it was stopped for 0 s after others had ended, so bpslaunch killed it\n" in err
+    assert not is_alive(group.pid("r1"))
+
+
+def test_who_is_stopped_is_not_waited_for_after_a_failure(start: Any) -> None:
+    stopped = "here(NAME); os.kill(os.getpid(), signal.SIGSTOP)"
+    group = start({"r0": "wait_for('r1'); time.sleep(0.2); sys.exit(4)", "r1": stopped}, to_report=1000, to_stop=1000)
+    assert group.finish()[0] == 4
+
+
+def test_files_for_the_output_are_opened_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    commands = [
+        Command(label="r0", argv=["touch", str(tmp_path / "started")], env={}),
+        Command(label="r1", argv=["true"], env={}, copies={STDOUT: tmp_path / "file" / "r1.log"}),
+    ]
+    with pytest.raises(InvalidArgumentError, match=r"--log-dir: cannot write .*r1.log: "):
+        ProcessGroup(commands, Console()).run()
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_launcher_that_is_killed_at_once_leaves_nothing(tmp_path: Path) -> None:
+    shell = "echo $$ >$1.new && mv $1.new $1; kill -9 $PPID; exec sleep 1000"
+    program = f"""
+import os, sys
+from byteps.launcher.output import Console
+from byteps.launcher.process import Command, ProcessGroup
+argv = ["sh", "-c", {shell!r}, "sh", sys.argv[1]]
+ProcessGroup([Command(label="r0", argv=argv, env=os.environ)], Console()).run()
+"""
+    files = [tmp_path / str(i) for i in range(4)]
+    for file in files:
+        launcher = subprocess.run([sys.executable, "-c", program, file], check=False, timeout=DEADLINE_S)
+        assert launcher.returncode == -signal.SIGKILL
+    wait_until(lambda: not any(is_alive(int(file.read_text())) for file in files))
 
 
 def test_survivors_may_report_before_they_are_stopped(start: Any) -> None:

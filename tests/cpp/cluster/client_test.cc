@@ -29,6 +29,7 @@ struct Told {
   std::vector<Status> failed;
   std::vector<uint32_t> left;
   std::vector<std::string> finished;
+  std::string waiting;
   std::vector<Control> answers;
   std::vector<Control> probes;
 };
@@ -109,6 +110,9 @@ class ClientTest : public testing::Test, public ClientEvents {
   }
   void on_probe_start(const protocol::ProbeStart& start) override {
     told_.update([&start](Told& t) { t.probes.emplace_back(start); });
+  }
+  void on_still_waiting(const std::string& text) override {
+    told_.update([&text](Told& t) { t.waiting = text; });
   }
   Status on_answer(const Control& message) override {
     told_.update([&message](Told& t) { t.answers.push_back(message); });
@@ -210,6 +214,12 @@ TEST_F(ClientTest, LeavesWhenTheSchedulerHasTakenIt) {
   scheduler_->close();
   leaving.join();
   EXPECT_TRUE(told_.get().failed.empty()) << "of no concern to who leaves";
+}
+
+TEST_F(ClientTest, TellsTheSchedulerWhatEndsThisProcess) {
+  start();
+  client_->fail_job("KeyError: 'label'");
+  EXPECT_EQ(scheduler_->wait_for<Leave>(), (Leave{"KeyError: 'label'"}));
 }
 
 TEST_F(ClientTest, LeavesASchedulerThatDoesNotAnswerAtTheDeadline) {

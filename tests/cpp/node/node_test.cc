@@ -242,6 +242,29 @@ TEST(NodeTest, ARankThatLeavesFailsWhoWaitsForIt) {
   }
 }
 
+TEST(NodeTest, AnExceptionThatEndsARankIsWhatAllOthersHearOf) {
+  for (const int servers : {0, 1}) {
+    for (const int guilty : {0, 1}) {  // rank 0 has the scheduler
+      Job job({.workers = 3, .servers = servers, .adjust = nullptr});
+      ASSERT_TRUE(job.all_started());
+      job.on_all([guilty](int rank, Node& node) {
+        std::vector<float> values(100'000, 1.0f);
+        ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32));
+        ASSERT_TRUE(node.barrier(always));  // an exception also ends what is still on its way to others
+        if (rank == guilty) return node.shutdown("KeyError: 'label'");
+        for (const char* name : {"x", "y"}) {
+          const Status status = push_pull(node, name, values, DType::kFloat32);
+          EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+          EXPECT_NE(status.message().find("rank " + std::to_string(guilty) + " (host "), std::string::npos)
+              << status;
+          EXPECT_TRUE(status.message().ends_with(") ended by KeyError: 'label'")) << status;
+        }
+        node.shutdown("PeerLostError: rank 1 ended");
+      });
+    }
+  }
+}
+
 TEST(NodeTest, ShutdownFailsWhatIsInFlight) {
   Job job({.workers = 2, .servers = 0, .adjust = nullptr});
   ASSERT_TRUE(job.all_started());

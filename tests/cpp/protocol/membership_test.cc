@@ -49,8 +49,8 @@ class MembershipTest : public testing::Test {
       membership_.on_scheduler_closed(unavailable("end of file"), actions);
     });
   }
-  void leave() {
-    collect([&](MembershipActions& actions) { membership_.leave(actions); });
+  void leave(const std::string& cause = "") {
+    collect([&](MembershipActions& actions) { membership_.leave(cause, actions); });
   }
 
   template <typename Body>
@@ -71,6 +71,7 @@ class MembershipTest : public testing::Test {
       if (const auto* left = std::get_if<NodeLeft>(&action))
         said_ += "left " + std::to_string(left->node) + " ";
       if (std::holds_alternative<JobFinished>(action)) said_ += "finished ";
+      if (const auto* waiting = std::get_if<StillWaiting>(&action)) said_ += "waiting: " + waiting->text;
       if (const auto* again = std::get_if<TryAgain>(&action)) {
         said_ += "again ";
         why_again_ = again->why.message();
@@ -294,15 +295,47 @@ TEST_F(MembershipTest, SchedulerThatCannotBeReachedIsAFailure) {
                  "cannot join the job: scheduler at 10.0.0.1:9000: another secret");
 }
 
+TEST_F(MembershipTest, SaysThatThereIsNoConnectionYet) {
+  membership_.on_begin(1);
+  EXPECT_EQ(membership_.next_tick_us(), std::min(kStartUs, TimeUs{5'000'001}));
+  Membership patient("scheduler at h:1", false, kNever, kTimeoutUs);
+  patient.on_begin(1);
+  for (const TimeUs now : {5'000'001, 35'000'001}) {
+    EXPECT_EQ(patient.next_tick_us(), now);
+    MembershipActions actions;
+    patient.on_tick(now - 1, actions);
+    EXPECT_TRUE(actions.empty());
+    patient.on_tick(now, actions);
+    ASSERT_EQ(actions.size(), 1u);
+    EXPECT_EQ(std::get<StillWaiting>(actions[0]).text, "the job has not started after " +
+                                                           std::string(now < 10'000'000 ? "5" : "35") +
+                                                           " s: no connection to the scheduler at h:1 yet");
+  }
+}
+
+TEST_F(MembershipTest, PassesOnWhomItWaitsFor) {
+  start();
+  ASSERT_TRUE(receive(Waiting{"rank 1 waits for nothing"}).is_ok());
+  EXPECT_EQ(said_, "waiting: rank 1 waits for nothing");
+}
+
+TEST_F(MembershipTest, TellsWhatEndsIt) {
+  start();
+  MembershipActions actions;
+  membership_.leave("KeyError: 'label'", actions);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<Leave>(std::get<SendControl>(actions[0]).message), (Leave{"KeyError: 'label'"}));
+}
+
 TEST_F(MembershipTest, LeavesOnceAtAnyTime) {
   leave();
   EXPECT_EQ(said_, "") << "nobody to tell";
   Membership joining("scheduler", false, kStartUs, kTimeoutUs);
   MembershipActions actions;
   joining.on_connected(Join{}, 0, actions);
-  joining.leave(actions);
+  joining.leave("", actions);
   EXPECT_EQ(actions.size(), 2u);
-  joining.leave(actions);
+  joining.leave("", actions);
   EXPECT_EQ(actions.size(), 2u);
 }
 

@@ -98,7 +98,7 @@ Upkeep random_upkeep(Random& random) {
 // One message of each type, in the order of Control.
 std::vector<Control> random_controls(Random& random) {
   return {
-      Join{random_node(random, Role::kServer, -1), random.u32(), random.u32()},
+      Join{random_node(random, Role::kServer, -1), random.u32(), random.u32(), random.text(kMaxHostBytes)},
       random_roster(random),
       Declare{.name = random.text(kMaxNameBytes),
               .dtype = random.dtype(),
@@ -112,13 +112,15 @@ std::vector<Control> random_controls(Random& random) {
       Heartbeat{},
       Suspect{random.u32(), random.text(kMaxTextBytes)},
       Lost{random.failure(), random.text(kMaxTextBytes)},
-      Leave{},
+      Leave{random.text(kMaxTextBytes)},
       Left{random.u32(), random.u32()},
       Finished{random.text(kMaxTextBytes)},
       ProbeSetup{random.u32()},
       ProbeReady{{random.text(kMaxHostBytes), random.text(kMaxHostBytes)}},
       ProbeStart{1 + random.u32() / 2, {{{random.text(kMaxHostBytes)}}, {}}},
       ProbeDone{1 + random.u32() / 2, random.below(kMaxNicBytesPerS + 1)},
+      Waits{random.text(kMaxTextBytes), random.below(2) == 1},
+      Waiting{random.text(kMaxTextBytes)},
   };
 }
 
@@ -144,7 +146,7 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.top = 0x0362;
   head.lane = 0x0173;
   head.bytes = 0x0000'0061'6263'6468;
-  const auto expected = bytes_of({4,    2,    4,    6,    0,    1,    0x97, 0,                             //
+  const auto expected = bytes_of({5,    2,    4,    6,    0,    1,    0x97, 0,                             //
                                   4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x02, 0x00,  //
                                   0x34, 0x33, 0x32, 0x31, 0x42, 0x01, 0,    0,    0xFE, 0xFF, 0xFF, 0xFF,  //
                                   0x51, 0x02, 0,    0,    0x62, 0x03, 0x73, 0x01,                          //
@@ -174,7 +176,7 @@ TEST(DataMessage, RefusesWhatBreaksARule) {
     int value;
     const char* says;
   };
-  const Case cases[] = {{0, 2, "version 4, got 2"},
+  const Case cases[] = {{0, 2, "version 5, got 2"},
                         {1, 0, "type"},
                         {1, 7, "type"},
                         {2, 0, "dtype"},
@@ -234,7 +236,7 @@ TEST(DataMessage, AnyBytesAreRefusedOrRoundTrip) {
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({4, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({5, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9}));
 }
 
@@ -249,7 +251,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x52);
+  EXPECT_EQ(type, 0x54);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -314,7 +316,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x52};
+  head[1] = std::byte{0x54};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};

@@ -125,7 +125,10 @@ TEST(Numbering, RefusesWhoeverDoesNotFit) {
   misplaced.self.local_size = 2;
   Join half_placed = join_of(kWorker, 1);
   half_placed.self.local_rank = 0;
+  Join other_version = join_of(kWorker, 1);
+  other_version.version = "0.2";
   const Case cases[] = {
+      {other_version, "has byteps 0.2, rank 0 (host h, pid 7) has byteps : install the same version"},
       {join_of(kWorker, 0),
        "rank 0 (host h, pid 0): the number is taken: rank 0 (host h, pid 7) has joined before"},
       {join_of(kWorker, 3), "rank: expected a number below 3, got 3"},

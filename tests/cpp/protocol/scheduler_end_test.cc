@@ -26,6 +26,30 @@ TEST_F(SchedulerStateTest, ServerThatLeavesEarlyFailsTheJob) {
   expect_failed("server 0 (host h, pid 100) left while workers still use it", {0, 1, 2});
 }
 
+TEST_F(SchedulerStateTest, ANodeThatEndsByAnExceptionFailsTheJobOnceAndForAll) {
+  start();
+  receive(1, Leave{"KeyError: 'label'"});
+  expect_failed("rank 1 (host h, pid 101) ended by KeyError: 'label'", {0, 1, 2});
+  receive(0, Leave{"PeerLostError: rank 1 ended by KeyError"});
+  close(1);
+  EXPECT_EQ(state_.failure().message(), "rank 1 (host h, pid 101) ended by KeyError: 'label'");
+}
+
+TEST_F(SchedulerStateTest, WhoWaitsLearnsWhatTheOthersWaitFor) {
+  start();
+  receive(0, Waits{"push_pull of 'a'", false});
+  EXPECT_TRUE(sent_.empty());
+  receive(0, Waits{"push_pull of 'a'", true});
+  EXPECT_EQ(receivers<Waiting>(), Peers{0});
+  EXPECT_EQ(first<Waiting>().text, "push_pull of 'a': rank 1 (host h, pid 101) waits for nothing");
+  receive(1, Waits{"push_pull of 'b'", true});
+  EXPECT_EQ(first<Waiting>().text, "push_pull of 'b': rank 0 (host h, pid 100) waits for push_pull of 'a'");
+  receive(1, Waits{"push_pull of 'a'", true});
+  EXPECT_EQ(first<Waiting>().text, "push_pull of 'a': all ranks wait for it");
+  receive(1, Waits{});
+  EXPECT_TRUE(sent_.empty());
+}
+
 TEST_F(SchedulerStateTest, SuspicionWaitsForTheSuspectsOwnFate) {
   start();
   receive(0, Suspect{2, "reset"}, 5);

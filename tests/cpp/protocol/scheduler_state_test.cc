@@ -29,8 +29,15 @@ TEST_F(SchedulerStateTest, SendsTheRosterWhenAllHaveJoined) {
 
 TEST_F(SchedulerStateTest, StartDeadlineSaysWhoIsMissingAndWhoIsThere) {
   receive(1, join_of(Role::kWorker, 1, "b"));
+  EXPECT_EQ(state_.next_tick_us(), 5'000'000);
+  tick(5'000'000);
+  EXPECT_EQ(receivers<Waiting>(), Peers{1});
+  EXPECT_EQ(
+      first<Waiting>().text,
+      "the job has not started after 5 s: rank 0 and 1 server missing; joined: rank 1 (host b, pid 101)");
   EXPECT_EQ(state_.next_tick_us(), kStartUs);
   tick(kStartUs - 1);
+  EXPECT_TRUE(sent_.empty()) << "said again after 30 s only";
   EXPECT_EQ(state_.phase(), Phase::kJoining);
   tick(kStartUs);
   expect_failed(
@@ -41,7 +48,6 @@ TEST_F(SchedulerStateTest, StartDeadlineSaysWhoIsMissingAndWhoIsThere) {
 
 TEST_F(SchedulerStateTest, ARefusedCallerIsNamedAtTheDeadline) {
   state_.on_refused("10.0.0.2", permission_denied("it has another secret"), 5);
-  EXPECT_EQ(state_.next_tick_us(), kStartUs);
   tick(kStartUs);
   EXPECT_EQ(
       state_.failure().message(),

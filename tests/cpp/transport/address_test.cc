@@ -15,6 +15,7 @@ TEST(Address, ParsesWhatItPrints) {
   }
   EXPECT_EQ((Address{"::1", 9000}).to_string(), "[::1]:9000");
   EXPECT_EQ((Address{"@name", 0}).to_string(), "@name");
+  EXPECT_EQ((Address{}).to_string(), "a caller that has gone already");
 }
 
 TEST(Address, RejectsEverythingElse) {

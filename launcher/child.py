@@ -1,0 +1,158 @@
+"""One process that bpslaunch starts: what it runs, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from byteps.errors import InvalidArgumentError
+
+from .output import Console, Stream
+from .report import Report, read_report
+from .topology import Cpus, bound_to
+
+STDOUT, STDERR = 1, 2
+Copies = dict[int, IO[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A process to be."""
+
+    label: str  # "r0", "s1"
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(repr=False)  # has the secret
+    pass_fds: tuple[int, ...] = ()  # given away: closed here once the process has them
+    cpus: Cpus | None = None
+    is_server: bool = False  # leaves by itself when the workers have left
+    copies: Mapping[int, Path] = field(default_factory=dict)  # STDOUT, STDERR -> the file to write it to as well
+
+    def open_copies(self) -> Copies:
+        """Raises: InvalidArgumentError: a file cannot be written."""
+        opened: Copies = {}
+        for number, path in self.copies.items():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                opened[number] = path.open("wb", buffering=0)
+            except OSError as error:
+                for file in opened.values():
+                    file.close()
+                raise InvalidArgumentError(
+                    f"--log-dir: cannot write {path}: {error.strerror}: expected a folder that this user may write to"
+                ) from error
+        return opened
+
+
+class Child:
+    """A started process, which leads a session of its own."""
+
+    def __init__(
+        self,
+        command: Command,
+        index: int,
+        console: Console,
+        copies: Copies | None = None,
+        in_child: Callable[[], None] | None = None,
+    ) -> None:
+        """Starts it. `in_child` runs there before its program; `copies` come from `command`."""
+        self.command = command
+        self.last_line: list[bytes] = []
+        self.was_told_to_end = False  # by a signal of ours
+        self.ended_at = 0.0
+        self.report: Report | None = None  # what it has said itself about its end
+        self.remark = ""  # what the launcher knows about its end
+        with bound_to(command.cpus):
+            self._process = subprocess.Popen(
+                list(command.argv),
+                env=dict(command.env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=command.pass_fds,
+                preexec_fn=in_child,  # noqa: PLW1509  (the launcher has one thread)
+            )
+        for fd in command.pass_fds:
+            os.close(fd)
+        self.pid = self._process.pid
+        self.streams = [
+            self._stream(console, fd, pipe, index, (copies or {}).get(fd))
+            for fd, pipe in ((STDOUT, self._process.stdout), (STDERR, self._process.stderr))
+            if pipe is not None
+        ]
+
+    def _stream(self, console: Console, number: int, pipe: IO[bytes], index: int, copy: IO[bytes] | None) -> Stream:
+        fd = console.stdout if number == STDOUT else console.stderr
+        stream = Stream(pipe, console, fd, console.prefix(fd, self.command.label, index), self._note_line)
+        stream.copy = copy
+        return stream
+
+    def _note_line(self, line: bytes) -> None:
+        if line.strip():
+            self.last_line = [line]
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.returncode is None
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell counts: 128 + the signal that killed it. Only after its end."""
+        code = self._process.returncode
+        if code < 0 and self.was_told_to_end and self.report is not None:
+            return 1  # by the exception that it has reported, had it been given the time
+        return 128 - code if code < 0 else code
+
+    def how_it_ended(self) -> str:
+        code = self._process.returncode
+        if code < 0 and self.was_told_to_end and self.report is not None:
+            return "did not come to its end"
+        return f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
+
+    def has_ended(self) -> bool:
+        """True from its end until `reap`: its number cannot be given to another process meanwhile."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def reap(self, now: float) -> None:
+        """After its end, by time.time(): ends what it started and left behind, passes on its last output."""
+        self._signal(signal.SIGKILL)
+        for stream in self.streams:
+            stream.finish()
+        self._process.wait()
+        self.ended_at = now
+        if path := self.command.env.get("BYTEPS_ERROR_FILE"):
+            self.report = read_report(Path(path))
+
+    def send(self, number: signal.Signals) -> None:
+        self.was_told_to_end = True
+        self._signal(number)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # nobody there who could take it
+            os.killpg(self.pid, number)
+
+    def is_stopped(self) -> bool:
+        """Whether it, or a process that it has started, is stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+        return any(_is_stopped_in(path, self.pid) for path in Path("/proc").glob("[0-9]*/stat"))
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _is_stopped_in(stat: Path, session: int) -> bool:
+    try:
+        fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:  # it has ended meanwhile
+        return False
+    return int(fields[3]) == session and fields[0] in "Tt"
