@@ -3,6 +3,7 @@
 Failures are raised as the exceptions of `byteps.errors`.
 """
 
+from collections.abc import Sequence
 from typing import TypedDict, final
 
 # Wire values (csrc/base/dtype.h).
@@ -93,8 +94,15 @@ class Node:
         root: int,
         priority: int,
         staleness: int = 0,
+        shape: Sequence[int] | None = None,
+        order: Sequence[int] = (),
+        collective: int = -1,
     ) -> int:
         """Starts one push_pull of `nbytes` bytes and returns its handle at once.
+
+        The n-th push_pulls of a name on all ranks belong together, those that raise as well: then it fails for all.
+        Their `shape`, the `order` of its dimensions in memory (none: row-major) and the number of the `collective` that
+        they are part of must be alike; None, and where nothing is said: not compared.
 
         `input_ptr` may equal `output_ptr`. Both must stay valid, and the input unchanged, until the handle is
         done; the caller keeps the tensors alive. Larger `priority` goes first. A name may be in flight once.
@@ -106,6 +114,9 @@ class Node:
         r is answered once every rank has had round r - `staleness` (255: whatever they have had), see
         csrc/protocol/keeper.h. `staleness` is the same on all ranks and in all rounds.
         """
+
+    def refuse(self, name: str, why: str) -> None:
+        """Counts a push_pull of this name that was refused before it came here, so that it fails on all ranks."""
 
     def poll(self, handle: int) -> bool:
         """True if `wait` would return (or raise) at once."""

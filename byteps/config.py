@@ -228,7 +228,8 @@ class Config:
         parse=size_bytes(4096, 1 << 30, clips=True),
         unit="bytes",
         doc="Tensors are cut into parts of at most so many bytes, and of at most 1 GiB; 0: by their size, the number "
-        "of machines and the speed of the network. What the scheduler's process says counts.",
+        "of machines and the speed of the network. Larger where there would be more than 262,144 of them. What the "
+        "scheduler's process says counts.",
     )
     credit_bytes: int = knob(
         256 << 10,

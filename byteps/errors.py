@@ -24,6 +24,8 @@ __all__ = [
 class BytePSError(Exception):
     """Base of all of them."""
 
+    counted = False  # by the core: as a push_pull that has failed on all ranks (`byteps.ops.one_call`)
+
     if not TYPE_CHECKING:  # to which this would be a function of any type
         __init__ = Exception.__init__  # TensorFlow's AutoGraph replaces exceptions that it cannot see how to make
 

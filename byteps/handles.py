@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from byteps.errors import BytePSError, InvalidArgumentError, NotInitializedError, TimeoutError
@@ -18,8 +18,8 @@ __all__ = ["Handle", "InFlight", "Node"]
 log = logging.getLogger("byteps")
 
 # Automatic names repeat after so many, so that a program that never names its tensors does not declare new ones
-# forever. It bounds how many unnamed tensors of one kind can be in flight.
-AUTOMATIC_NAMES = 64
+# forever. It bounds how many unnamed tensors can be in flight.
+AUTOMATIC_NAMES = 256
 FIRST_SWEEP = 256
 SPARE_THREADS = 3  # for callbacks, beside those that are in one
 
@@ -39,7 +39,11 @@ class Node(Protocol):
         root: int,
         priority: int,
         staleness: int,
+        shape: Sequence[int] | None,
+        order: Sequence[int],
+        collective: int,
     ) -> int: ...
+    def refuse(self, name: str, why: str) -> None: ...
     def poll(self, handle: int) -> bool: ...
     def wait(self, handle: int, timeout_s: float | None = None) -> None: ...
     def announce(self, handle: int) -> None: ...
@@ -223,6 +227,7 @@ class InFlight:
         self._handles: dict[str, Handle] = {}
         self._next_sweep = FIRST_SWEEP
         self._automatic: Counter[str] = Counter()
+        self._numbers: Counter[str] = Counter()
         self._callbacks = Callbacks(node)
 
     def announce(self, handle: Handle, callback: Callable[[], object]) -> bool:
@@ -231,15 +236,21 @@ class InFlight:
         self._settle_if_done(handle)
         return handle._in_flight is not None and self._callbacks.add(handle._number, callback)
 
-    def automatic_name(self, kind: str) -> str:
-        """The next of a bounded cycle of names of tensors of that kind.
+    def next_number(self, family: str) -> int:
+        """Counts, from 1, what its callers do in the same order on all ranks; modulo 2**32."""
+        self._numbers[family] = self._numbers[family] % 2**32 + 1
+        return self._numbers[family]
 
-        The same on all ranks if they ask in the same order, which is up to the program. Waits if that name is still in
+    def automatic_name(self, family: str = "byteps.unnamed") -> str:
+        """The next of a bounded cycle of names of that family.
+
+        It says nothing of the tensor, so that the n-th ones of all ranks meet, whatever they are. The same on all ranks
+        if they ask in the same order, which is up to the program. Waits if that name is still in
         flight, which ends because every other rank starts the same push_pull too.
         """
-        number = self._automatic[kind]
-        self._automatic[kind] = (number + 1) % AUTOMATIC_NAMES
-        name = f"byteps.unnamed.{kind}.{number}"
+        number = self._automatic[family]
+        self._automatic[family] = (number + 1) % AUTOMATIC_NAMES
+        name = f"{family}.{number}"
         busy = self._handles.get(name)
         if busy is not None:
             self.wait(busy)
@@ -258,6 +269,9 @@ class InFlight:
         keepalive: object,
         finish: Callable[[], object],
         staleness: int = 0,
+        shape: Sequence[int] | None = None,
+        order: Sequence[int] = (),
+        collective: int = -1,
     ) -> Handle:
         """Hands one push_pull to the node; see `byteps._core.Node.push_pull`.
 
@@ -278,12 +292,21 @@ class InFlight:
             )
         try:
             handle._number = self.node.push_pull(
-                name, input_ptr, output_ptr, nbytes, dtype, op, root, priority, staleness
+                name, input_ptr, output_ptr, nbytes, dtype, op, root, priority, staleness, shape, order, collective
             )
-        except Exception:
+        except Exception as error:
             self._let_go(handle)
+            if isinstance(error, BytePSError):
+                error.counted = True
             raise
         return handle
+
+    def refuse(self, name: str, error: Exception) -> None:
+        """Counts a push_pull of that name that has failed here, so that it does on all ranks; unless it is counted."""
+        if getattr(error, "counted", False):
+            return
+        self.node.refuse(name, f"{type(error).__name__}: {error}")
+        error.counted = True  # type: ignore[attr-defined]
 
     def is_done(self, handle: Handle) -> bool:
         """Whether `wait` would return at once."""
@@ -338,6 +361,7 @@ class InFlight:
             if isinstance(error, TimeoutError) and timeout_s is not None and self._is_open(handle._number):
                 raise  # of the wait, not of the push_pull
             handle._error = error.with_traceback(None)  # whose frames refer to the handle
+            error.counted = True
         self._let_go(handle)
         self.speed.tick()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Sequence
 from typing import NoReturn
 
 from byteps import _core
@@ -65,6 +66,9 @@ class LocalNode:
         root: int,
         priority: int,
         staleness: int = 0,
+        shape: Sequence[int] | None = None,
+        order: Sequence[int] = (),
+        collective: int = -1,
     ) -> int:
         if op in (SEED, ACCUMULATE):
             input_ptr = self._keep(name, input_ptr, nbytes, dtype, op)
@@ -73,6 +77,9 @@ class LocalNode:
         self._metrics["push_pulls"] += 1
         self._metrics["push_pull_bytes"] += nbytes
         return 0
+
+    def refuse(self, name: str, why: str) -> None:
+        """Nobody waits for it."""
 
     def _keep(self, name: str, input_ptr: int, nbytes: int, dtype: int, op: int) -> int:
         """Where the tensor's value is, with the input in it."""

@@ -14,6 +14,7 @@ from byteps.ops import (
     Handle,
     ReduceOp,
     broadcast_buffer,
+    one_call,
     push_pull_buffer,
     resolve_op,
     synchronize,
@@ -44,24 +45,32 @@ def push_pull_async(
     array: Array, average: bool = True, name: str | None = None, *, priority: int = 0, op: ReduceOp | None = None
 ) -> Handle:
     """Starts `push_pull`; `array` must not change until `synchronize`, which returns the new array."""
-    source = np.asarray(array, order="C")
-    target = np.empty_like(source)
-    return push_pull_buffer(
-        _buffer(source), _buffer(target), name, resolve_op(average, op), priority, finish=lambda: target
-    )
+    with one_call(name) as known:
+        source = np.asarray(array, order="C")
+        target = np.empty_like(source)
+        return push_pull_buffer(
+            _buffer(source), _buffer(target), known, resolve_op(average, op), priority, finish=lambda: target
+        )
 
 
 def broadcast(array: Array, root_rank: int, name: str | None = None) -> Array:
     """Rank `root_rank`'s array, as a new array; the others pass one of the same shape and dtype."""
-    target = np.array(array, order="C")
-    return cast(Array, synchronize(broadcast_buffer(_buffer(target), root_rank, name, finish=lambda: target)))
+    with one_call(name) as known:
+        target = np.array(array, order="C")
+        handle = broadcast_buffer(_buffer(target), root_rank, known, finish=lambda: target)
+    return cast(Array, synchronize(handle))
 
 
 def broadcast_arrays(arrays: Sequence[Array], root_rank: int, names: Sequence[str]) -> list[Array]:
     """Rank `root_rank`'s arrays, as new arrays; all at once. Of any dtype without objects, which travel as bytes."""
     targets = [np.array(array, order="C") for array in arrays]
     handles = [
-        broadcast_buffer(Buffer(target.ctypes.data, target.nbytes, "uint8", target), root_rank, name, lambda: None)
+        broadcast_buffer(
+            Buffer(target.ctypes.data, target.nbytes, "uint8", target, (*target.shape, target.itemsize)),
+            root_rank,
+            name,
+            lambda: None,
+        )
         for target, name in zip(targets, names, strict=True)
     ]
     for handle in handles:
@@ -82,4 +91,4 @@ def _buffer(array: Array) -> Buffer:
             f"dtype {array.dtype} is not supported: expected {', '.join(DTYPE_CODES)} in the machine's byte order; "
             "convert it with array.astype()"
         )
-    return Buffer(array.ctypes.data, array.nbytes, array.dtype.name, array)
+    return Buffer(array.ctypes.data, array.nbytes, array.dtype.name, array, array.shape)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from byteps import _core
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.handles import Handle
+from byteps.handles import Handle, InFlight
 from byteps.runtime import Job, current_job
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
     "check_staleness",
     "check_synchronous",
     "declare_buffer",
+    "is_automatic",
+    "one_call",
     "poll",
     "push_pull_buffer",
     "resolve_op",
@@ -38,6 +41,7 @@ __all__ = [
 ]
 
 DTYPE_CODES = _core.DTYPE_CODES
+ITEM_BYTES = {name: int(re.sub("[a-z]", "", name)) // 8 for name in DTYPE_CODES}
 BROADCAST = _core.OP_CODES["broadcast"]
 SEED = _core.OP_CODES["seed"]
 ACCUMULATE = _core.OP_CODES["accumulate"]
@@ -63,12 +67,14 @@ Product = ReduceOp.Product
 
 
 class Buffer(NamedTuple):
-    """Memory of a tensor in row-major order, or in another order that is the same on all ranks."""
+    """Memory of a tensor."""
 
     ptr: int
     nbytes: int
     dtype: str  # a key of `_core.DTYPE_CODES`
     owner: object  # keeps the memory alive
+    shape: Sequence[int] | None = None  # alike on all ranks; None: so many elements in a row
+    order: Sequence[int] = ()  # of its dimensions in memory; none: row-major
 
 
 def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
@@ -87,6 +93,39 @@ def check_root(root_rank: int, job: Job | None = None) -> None:
         raise InvalidArgumentError(f"root_rank is {root_rank}: expected 0 to {size - 1}")
 
 
+class _Call:
+    __slots__ = ("_in_flight", "_name")
+
+    def __init__(self, in_flight: InFlight, name: str) -> None:
+        self._in_flight = in_flight
+        self._name = name
+
+    def __enter__(self) -> str:
+        return self._name
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception):
+            self._in_flight.refuse(self._name, error)
+
+
+def one_call(name: str | None, job: Job | None = None) -> _Call:
+    """Around all that one call of a push_pull does up to its start: gives its name, an automatic one if it has none.
+
+    The n-th calls of a name on all ranks belong together. So a call that fails here counts, and fails on all ranks;
+    else this rank's next one would meet the others' last. May be nested, with the name that the outer one gives.
+    """
+    in_flight = (job or current_job()).in_flight
+    if name is None:
+        name = in_flight.automatic_name()
+    check_name(name)
+    return _Call(in_flight, name)
+
+
+def is_automatic(name: str) -> bool:
+    """Whether nobody but `one_call` has chosen it."""
+    return name.startswith("byteps.unnamed.")
+
+
 def push_pull_buffer(
     source: Buffer,
     target: Buffer,
@@ -95,6 +134,7 @@ def push_pull_buffer(
     priority: int,
     finish: Callable[[], object],
     job: Job | None = None,
+    collective: int = -1,
 ) -> Handle:
     """Starts reducing `source` over all ranks into `target`.
 
@@ -106,11 +146,12 @@ def push_pull_buffer(
         priority: larger ones go first.
         finish: called by `synchronize` when `target` is filled; its result is synchronize's.
         job: whose ranks; None: the process's.
+        collective: a number of what this is part of, which must be the same on all ranks; -1: of nothing.
 
     Raises:
         InvalidArgumentError: a tensor of this name is in flight.
     """
-    return _start(source, target, name, op.value, 0, priority, finish, job or current_job())
+    return _start(source, target, name, op.value, 0, priority, finish, job or current_job(), collective=collective)
 
 
 def broadcast_buffer(
@@ -121,14 +162,16 @@ def broadcast_buffer(
     *,
     source: Buffer | None = None,
     job: Job | None = None,
+    collective: int = -1,
 ) -> Handle:
     """Starts filling `buffer` with what rank `root_rank` has in `source`, by default in `buffer`.
 
     See `push_pull_buffer`.
     """
     job = job or current_job()
-    check_root(root_rank, job)
-    return _start(source or buffer, buffer, name, BROADCAST, root_rank, 0, finish, job)
+    with one_call(name, job) as known:
+        check_root(root_rank, job)
+        return _start(source or buffer, buffer, known, BROADCAST, root_rank, 0, finish, job, collective=collective)
 
 
 def check_staleness(staleness: float) -> None:
@@ -228,25 +271,27 @@ def _start(
     finish: Callable[[], object],
     job: Job,
     staleness: float = 0,
+    collective: int = -1,
 ) -> Handle:
-    if name is None:
-        name = job.in_flight.automatic_name(f"{target.dtype}.{target.nbytes}.{op}")
-    check_name(name)
-    if target.nbytes == 0:
-        return Handle.completed(name, finish)
-    return job.in_flight.start(
-        name,
-        source.ptr,
-        target.ptr,
-        target.nbytes,
-        DTYPE_CODES[target.dtype],
-        op,
-        root,
-        priority,
-        (source.owner, target.owner),
-        finish,
-        staleness_code(staleness),
-    )
+    with one_call(name, job) as known:
+        check_priority(known, priority)
+        shape = (target.nbytes // ITEM_BYTES[target.dtype],) if target.shape is None else target.shape
+        return job.in_flight.start(
+            known,
+            source.ptr,
+            target.ptr,
+            target.nbytes,
+            DTYPE_CODES[target.dtype],
+            op,
+            root,
+            priority,
+            (source.owner, target.owner),
+            finish,
+            staleness_code(staleness),
+            shape,
+            target.order,
+            collective,
+        )
 
 
 def _checked(handle: Handle) -> Handle:

@@ -6,7 +6,8 @@ import ctypes
 import operator
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import mxnet as mx
 from mxnet.base import _LIB, MXNetError, check_call
 from mxnet.error import register
 
-from byteps import _core, errors
+from byteps import _core, errors, ops
 from byteps.errors import AbortedError, BytePSError, UnsupportedError
 from byteps.runtime import PerJob
 
-__all__ = ["Description", "describe", "push"]
+__all__ = ["Description", "describe", "one_call", "push"]
 
 _PATH = Path(__file__).with_name("_engine.so")
 
@@ -187,6 +188,20 @@ def push(
         staleness,
     )
     check_call(_push_pull(ctypes.byref(request)))
+
+
+@contextmanager
+def one_call(name: str | None) -> Iterator[str]:
+    """As `byteps.ops.one_call`: one that fails comes after those of its name that the engine has not begun."""
+    with ops.one_call(name) as known:
+        try:
+            yield known
+        except Exception:
+            named = _lanes.get().by_name.get(known)
+            if named is not None:
+                with suppress(MXNetError):
+                    named.arrays[-1].wait_to_read()
+            raise
 
 
 def _exception_of(kind: type[BytePSError]) -> Callable[[str], Exception]:

@@ -20,7 +20,7 @@ import mxnet as mx
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.compression import AnyCompressor, Compression
-from byteps.mxnet.native import push
+from byteps.mxnet.native import one_call, push
 from byteps.mxnet.tensor import Staged, stage
 from byteps.ops import BROADCAST, ReduceOp, check_name, check_priority, check_root, resolve_op
 from byteps.runtime import current_job, init, local_rank, local_size, rank, resume, shutdown, size, suspend  # noqa: F401
@@ -58,21 +58,20 @@ def byteps_push_pull(
 
     `is_average=False` means op=Sum. `version` is accepted for BytePS's scripts, and unused.
     """
-    reduce_op = resolve_op(is_average, op)
-    reduce_staged(
-        stage(tensor, f"push_pull of '{name}'" if name else "push_pull"), reduce_op, name, priority, compression
-    )
+    what = f"push_pull of '{name}'" if name else "push_pull"
+    with one_call(name) as known:
+        reduce_staged(stage(tensor, what), resolve_op(is_average, op), known, priority, compression)
 
 
 def reduce_staged(
     staged: Staged, op: ReduceOp, name: str | None, priority: int, compression: AnyCompressor = Compression.none
 ) -> None:
     """`byteps_push_pull` of an array that its caller has staged."""
-    compressed, context = compression.compress(staged.array)
-    if compressed is staged.array:
-        _push_in_place(staged, op.value, name, priority)
-    else:
-        _push_in_place(stage(compressed, "push_pull"), op.value, name, priority)
+    with one_call(name) as known:
+        compressed, context = compression.compress(staged.array)
+        is_same = compressed is staged.array
+        _push_in_place(staged if is_same else stage(compressed, "push_pull"), op.value, known, priority)
+    if not is_same:
         compression.decompress(compressed, context).copyto(staged.array)
     staged.copy_back()
 
@@ -87,33 +86,35 @@ def push_pull(
     compression: AnyCompressor = Compression.none,
 ) -> NDArray:
     """`byteps_push_pull` into a new array."""
-    reduced = _copy_of(tensor, "push_pull")
-    byteps_push_pull(reduced, 0, priority, name, op=resolve_op(average, op), compression=compression)
+    with one_call(name) as known:
+        reduced = _copy_of(tensor, "push_pull")
+        byteps_push_pull(reduced, 0, priority, known, op=resolve_op(average, op), compression=compression)
     return reduced
 
 
 def broadcast_(tensor: NDArray, root_rank: int, name: str | None = None, priority: int = 0) -> None:
     """Replaces `tensor` by rank `root_rank`'s. Of any dtype."""
-    check_root(root_rank)
-    staged = stage(tensor, f"broadcast of '{name}'" if name else "broadcast", any_dtype=True)
-    _push_in_place(staged, BROADCAST, name, priority, root_rank)
+    what = f"broadcast of '{name}'" if name else "broadcast"
+    with one_call(name) as known:
+        check_root(root_rank)
+        staged = stage(tensor, what, any_dtype=True)
+        _push_in_place(staged, BROADCAST, known, priority, root_rank)
     staged.copy_back()
 
 
 def broadcast(tensor: NDArray, root_rank: int, name: str | None = None, priority: int = 0) -> NDArray:
     """Rank `root_rank`'s tensor, as a new array. Of any dtype."""
-    copy = _copy_of(tensor, "broadcast")
-    broadcast_(copy, root_rank, name, priority)
+    with one_call(name) as known:
+        copy = _copy_of(tensor, "broadcast")
+        broadcast_(copy, root_rank, known, priority)
     return copy
 
 
 def _push_in_place(staged: Staged, op: int, name: str | None, priority: int, root: int = 0) -> None:
-    if name is None:
-        name = current_job().in_flight.automatic_name(f"{staged.dtype_name}.{staged.nbytes}.{op}")
-    check_name(name)
-    check_priority(name, priority)
-    if staged.nbytes:
-        push(staged.array, staged.array, staged.nbytes, name, staged.dtype, op, root=root, priority=priority)
+    with one_call(name) as known:
+        check_priority(known, priority)
+        if staged.nbytes:
+            push(staged.array, staged.array, staged.nbytes, known, staged.dtype, op, root=root, priority=priority)
 
 
 def _copy_of(tensor: NDArray, what: str) -> NDArray:

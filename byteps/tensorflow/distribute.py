@@ -127,15 +127,11 @@ def _of_all_devices(result: Any) -> Sequence[Any]:
 
 def _names(values: Sequence[Any]) -> list[str]:
     """The same on all ranks. Eagerly they return with each call, which blocks; in a graph each is another one."""
-    return [_name(value, place) for place, value in enumerate(values)]
+    return [_name(place) for place in range(len(values))]
 
 
-def _name(value: Any, place: int) -> str:
-    is_sparse = isinstance(value, tf.IndexedSlices)
-    tensor = value.values if is_sparse else value
-    if not tf.executing_eagerly():
-        return automatic_name(tensor, "replicas", rows_differ=is_sparse)
-    return f"byteps.replicas.{place}.{_kind(tensor, tensor.shape[1:] if is_sparse else tensor.shape)}"
+def _name(place: int) -> str:
+    return f"byteps.replicas.{place}" if tf.executing_eagerly() else automatic_name()
 
 
 def _kind(tensor: tf.Tensor, shape: Any) -> str:

@@ -40,7 +40,6 @@ def gather_rows(tensors: Sequence[tf.Tensor], name: str, priority: int, *, state
                 BROADCAST,
                 priority,
                 root_rank=rank,
-                named_dims=1,
                 stateful=stateful,
             )
             parts.append(rows[: counts[rank]])
@@ -49,10 +48,10 @@ def gather_rows(tensors: Sequence[tf.Tensor], name: str, priority: int, *, state
 
 
 def _counts(mine: tf.Tensor, job: Job, name: str, priority: int, stateful: bool) -> tf.Tensor:
-    """How many rows each rank has."""
+    """How many rows each rank has. By the name itself: there ranks meet that do something else by it."""
     here = tf.one_hot(job.rank, job.size, dtype=tf.int64)
     counts, present = tf.unstack(
-        push_pull_node(tf.stack([here * mine, here]), f"{name}.rows", Sum.value, priority, stateful=stateful)
+        push_pull_node(tf.stack([here * mine, here]), name, Sum.value, priority, stateful=stateful)
     )
     # A graph that outlives its job, as those of tf.compat.v1 do, has this rank and the number of ranks in it.
     as_built = tf.debugging.Assert(

@@ -56,7 +56,6 @@ def push_pull_node(
     priority: int,
     *,
     root_rank: int = 0,
-    named_dims: int = 0,
     stateful: bool = False,
 ) -> tf.Tensor:
     """Reduces `tensor` over the ranks: in a graph, a node that no thread waits in; eagerly, waits.
@@ -67,8 +66,6 @@ def push_pull_node(
         op: the core's code.
         priority: larger ones go first.
         root_rank: if `op` is broadcast.
-        named_dims: so many of the tensor's dimensions, from the front, are part of its name; -1: all. For tensors whose
-            shape changes from call to call, on all ranks alike.
         stateful: the node runs whenever its function does, and in the program's order with other such nodes.
 
     Returns:
@@ -85,13 +82,12 @@ def push_pull_node(
         reduce_op=op,
         root_rank=root_rank,
         priority=priority,
-        named_dims=named_dims,
     )
 
 
-def broadcast_node(tensor: tf.Tensor, root_rank: int, name: str, *, named_dims: int = 0) -> tf.Tensor:
+def broadcast_node(tensor: tf.Tensor, root_rank: int, name: str) -> tf.Tensor:
     """Rank `root_rank`'s tensor, by a stateful node. See `push_pull_node`."""
-    return push_pull_node(tensor, name, BROADCAST, 0, root_rank=root_rank, named_dims=named_dims, stateful=True)
+    return push_pull_node(tensor, name, BROADCAST, 0, root_rank=root_rank, stateful=True)
 
 
 def _anchor() -> tf.Tensor:

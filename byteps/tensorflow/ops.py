@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import BROADCAST, ReduceOp, check_name, check_root, resolve_op
+from byteps.ops import BROADCAST, ReduceOp, check_root, resolve_op
 from byteps.runtime import (  # noqa: F401  (where BytePS has them, too)
     current_job,
     get_pushpull_speed,
@@ -38,7 +38,7 @@ from byteps.runtime import (  # noqa: F401  (where BytePS has them, too)
 from byteps.tensorflow.compression import AnyCompressor, Compression
 from byteps.tensorflow.gather import gather_rows
 from byteps.tensorflow.native import broadcast_node, keep, push_pull_node
-from byteps.tensorflow.tensor import DTYPES, as_written, automatic_name, core_errors, dense
+from byteps.tensorflow.tensor import DTYPES, as_written, core_errors, dense, one_call
 
 __all__ = ["allgather", "allreduce", "broadcast", "grouped_allreduce", "grouped_push_pull", "push_pull"]
 
@@ -66,13 +66,14 @@ def push_pull(
         raise UnsupportedError(
             "push_pull: enable_async is not supported with TensorFlow: byteps.torch has asynchronous training"
         )
-    reduce_op = _either(average, op, "push_pull")
-    current_job()
-    if isinstance(tensor, tf.IndexedSlices):
-        return _push_pull_slices(tensor, reduce_op, name, priority)
-    tensor = dense(tensor, _what("push_pull", name))
-    compressed, ctx = compression.compress(tensor)
-    reduced = _push_pull(compressed, reduce_op, name, priority)
+    with one_call(name) as known:
+        reduce_op = _either(average, op, "push_pull")
+        if isinstance(tensor, tf.IndexedSlices):
+            return _push_pull_slices(tensor, reduce_op, name, known, priority)
+        tensor = dense(tensor, _what("push_pull", name))
+        compressed, ctx = compression.compress(tensor)
+        reduced = push_pull_node(compressed, known, reduce_op.value, priority)
+        keep(reduced)
     return compression.decompress(reduced, ctx)
 
 
@@ -135,13 +136,12 @@ def broadcast(
     Differentiable: the root gets the sum of the gradients, the others zeros. The order of the arguments is BytePS's;
     Horovod has `name` third. `is_variable` is accepted for BytePS's scripts, unused: no variable is changed.
     """
-    check_root(root_rank)
-    tensor = dense(tensor, _what("broadcast", name), any_dtype=True)
-    if tensor.dtype not in DTYPES:
-        return _broadcast_bits(tensor, root_rank, name)
-    name = _named(name, tensor, f"broadcast.{root_rank}")
-    with core_errors():
-        return broadcast_node(tensor, root_rank, name, named_dims=_changing_dims(tensor))
+    with one_call(name) as known:
+        check_root(root_rank)
+        tensor = dense(tensor, _what("broadcast", name), any_dtype=True)
+        if tensor.dtype in DTYPES:
+            return broadcast_node(tensor, root_rank, known)
+        return _broadcast_bits(tensor, root_rank, known)
 
 
 @as_written
@@ -150,29 +150,21 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
 
     Differentiable: each rank gets the sum of the gradients of its part.
     """
-    current_job()
-    tensor = dense(tensor, _what("allgather", name))
-    if tensor.shape.rank == 0:
-        raise InvalidArgumentError(f"{_what('allgather', name)}: a scalar has no first dimension: pass it in a list")
-    name = _named(name, tensor, "allgather", rows_differ=True)
-    with core_errors():
-        (gathered,) = gather_rows([tensor], name, 0, stateful=True)
+    with one_call(name) as known:
+        tensor = dense(tensor, _what("allgather", name))
+        if tensor.shape.rank == 0:
+            raise InvalidArgumentError(
+                f"{_what('allgather', name)}: a scalar has no first dimension: pass it in a list"
+            )
+        (gathered,) = gather_rows([tensor], known, 0, stateful=True)
     return gathered
 
 
-def _push_pull(tensor: tf.Tensor, op: ReduceOp, name: str | None, priority: int) -> tf.Tensor:
-    name = _named(name, tensor, str(op.value))
-    with core_errors():
-        reduced = push_pull_node(tensor, name, op.value, priority, named_dims=_changing_dims(tensor))
-    keep(reduced)
-    return reduced
-
-
-def _push_pull_slices(slices: tf.IndexedSlices, op: ReduceOp, name: str | None, priority: int) -> tf.IndexedSlices:
+def _push_pull_slices(
+    slices: tf.IndexedSlices, op: ReduceOp, name: str | None, known: str, priority: int
+) -> tf.IndexedSlices:
     values = dense(slices.values, _what("push_pull", name))
-    name = _named(name, values, "slices", rows_differ=True)
-    with core_errors():
-        reduced = reduce_slices(tf.IndexedSlices(values, slices.indices, slices.dense_shape), op, name, priority)
+    reduced = reduce_slices(tf.IndexedSlices(values, slices.indices, slices.dense_shape), op, known, priority)
     keep(reduced.values)
     return reduced
 
@@ -197,16 +189,11 @@ def reduce_slices(slices: tf.IndexedSlices, op: ReduceOp, name: str, priority: i
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def _broadcast_bits(tensor: tf.Tensor, root_rank: int, name: str | None) -> tf.Tensor:
+def _broadcast_bits(tensor: tf.Tensor, root_rank: int, name: str) -> tf.Tensor:
     """Of a dtype that the core does not know, and TensorFlow has bits of."""
     bits = tf.cast(tensor, tf.uint8) if tensor.dtype == tf.bool else tf.bitcast(tensor, tf.uint8)
     result = broadcast(bits, root_rank, name=name)
     return tf.cast(result, tf.bool) if tensor.dtype == tf.bool else tf.bitcast(result, tensor.dtype)
-
-
-def _changing_dims(tensor: tf.Tensor) -> int:
-    """`named_dims` of a tensor whose shape may be another one in another call of the same function."""
-    return 0 if tensor.shape.is_fully_defined() else -1
 
 
 def _scaled(value: Any, factor: float) -> Any:
@@ -224,12 +211,6 @@ def _either(average: bool | None, op: ReduceOp | None, what: str) -> ReduceOp:
     if average is not None and op is not None:
         raise InvalidArgumentError(f"{what}: give either average or op, not both")
     return resolve_op(average, op)
-
-
-def _named(name: str | None, tensor: tf.Tensor, operation: str, *, rows_differ: bool = False) -> str:
-    if name is not None:
-        check_name(name)
-    return name or automatic_name(tensor, operation, rows_differ=rows_differ)
 
 
 def _what(operation: str, name: str | None) -> str:
@@ -250,7 +231,6 @@ def _gradient(node: Any, gradient: tf.Tensor) -> list[tf.Tensor | None]:
             f"{name}.gradient",
             ReduceOp.Sum.value if is_broadcast else op,
             node.get_attr("priority"),
-            named_dims=node.get_attr("named_dims"),
         )
     if is_broadcast and current_job().rank != node.get_attr("root_rank"):
         reduced = tf.zeros_like(reduced)

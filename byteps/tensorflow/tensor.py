@@ -11,11 +11,11 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-from byteps import errors
+from byteps import errors, ops
 from byteps.errors import BytePSError, InvalidArgumentError, UnsupportedError
 from byteps.runtime import PerJob, current_job
 
-__all__ = ["DTYPES", "as_written", "automatic_name", "core_errors", "dense", "variable_names"]
+__all__ = ["DTYPES", "as_written", "automatic_name", "core_errors", "dense", "one_call", "variable_names"]
 
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.uint8, tf.int32, tf.int64)
 
@@ -72,26 +72,30 @@ def _has_bits(dtype: tf.DType) -> bool:
     return bool(dtype == tf.bool or dtype.is_integer or dtype.is_floating or dtype.is_complex)
 
 
-_graph_counters: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
+_graph_counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-def automatic_name(tensor: tf.Tensor, operation: str, *, rows_differ: bool = False) -> str:
+def automatic_name() -> str:
     """A name for a tensor that its caller gave none: the same on all ranks whose programs make the same calls.
 
-    Eagerly it is one of a bounded cycle. In a graph it is the place among those without a name that the outermost
-    function has, so that neither what else a rank has traced nor how often changes it. With `rows_differ` the first
-    dimension may be another one on each rank.
+    It says nothing of the tensor and what is done with it, so that ranks that do not make the same calls meet, which is
+    an error. Eagerly it is one of a bounded cycle. In a graph it is the place among those without a name that the
+    outermost function has, so that neither what else a rank has traced nor how often changes it.
     """
-    shape = tensor.shape[1:] if rows_differ else tensor.shape
-    kind = f"{tensor.dtype.name}.{'x'.join('?' if dim is None else str(dim) for dim in shape)}"
     if tf.executing_eagerly():
-        return current_job().in_flight.automatic_name(f"{kind}.{operation}")
-    graph = tensor.graph
+        return current_job().in_flight.automatic_name()
+    graph = tf.compat.v1.get_default_graph()
     while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # an outer function, not what calls it
         graph = graph.outer_graph
-    counter = _graph_counters.setdefault(graph, Counter())
-    counter[operation] += 1
-    return f"byteps.graph.{getattr(graph, 'name', '')}.{operation}.{counter[operation]}.{kind}"
+    _graph_counts[graph] = _graph_counts.get(graph, 0) + 1
+    return f"byteps.graph.{getattr(graph, 'name', '')}.{_graph_counts[graph]}"
+
+
+@contextmanager
+def one_call(name: str | None) -> Iterator[str]:
+    """As `byteps.ops.one_call`, also of a node of a graph: a function that cannot be traced is a call, too."""
+    with ops.one_call(automatic_name() if name is None else name) as known, core_errors():
+        yield known
 
 
 class _Names:
@@ -155,7 +159,9 @@ def core_errors() -> Iterator[None]:
         kind = _EXCEPTIONS.get(type(error))
         if kind is None or not tf.executing_eagerly():
             raise
-        raise kind(_own_words(error.message)) from None
+        known = kind(_own_words(error.message))
+        known.counted = True  # by the core, which the node has asked
+        raise known from None
 
 
 def _own_words(message: str) -> str:

@@ -13,7 +13,7 @@ from typing import cast
 import torch
 
 from byteps.errors import InvalidArgumentError
-from byteps.ops import Handle, ReduceOp, resolve_op
+from byteps.ops import Handle, ReduceOp, one_call, resolve_op
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.ops import push_pull, start_push_pull, synchronize
 
@@ -32,9 +32,9 @@ def allreduce(
     postscale_factor: float = 1.0,
 ) -> Tensor:
     """`push_pull` under Horovod's name and with its arguments."""
-    before, after = _factor(tensor, prescale_factor), _factor(tensor, postscale_factor)
+    before, after, reduce_op = _arguments(tensor, name, average, op, prescale_factor, postscale_factor)
     scaled = tensor if before == 1 else tensor * before
-    reduced = push_pull(scaled, _either(average, op), name, compression=compression, op=op)
+    reduced = push_pull(scaled, name=name, compression=compression, op=reduce_op)
     return reduced if after == 1 else reduced * after
 
 
@@ -59,9 +59,8 @@ def allreduce_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """`push_pull_async` under Horovod's name and with its arguments."""
-    before, after = _factor(tensor, prescale_factor), _factor(tensor, postscale_factor)
+    before, after, reduce_op = _arguments(tensor, name, average, op, prescale_factor, postscale_factor)
     scaled = tensor if before == 1 else tensor.detach() * before
-    reduce_op = resolve_op(_either(average, op), op)
     return start_push_pull(scaled, reduce_op, name, 0, in_place=scaled is not tensor, scale=after)
 
 
@@ -74,11 +73,21 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """`push_pull_async_inplace` under Horovod's name and with its arguments."""
-    before, after = _factor(tensor, prescale_factor), _factor(tensor, postscale_factor)
-    reduce_op = resolve_op(_either(average, op), op)
+    before, after, reduce_op = _arguments(tensor, name, average, op, prescale_factor, postscale_factor)
     if before != 1:
         tensor.detach().mul_(before)
     return start_push_pull(tensor, reduce_op, name, 0, in_place=True, scale=after)
+
+
+def _arguments(
+    tensor: Tensor, name: str | None, average: bool | None, op: ReduceOp | None, before: float, after: float
+) -> tuple[float, float, ReduceOp]:
+    """Both factors and the operation. What cannot be used is a call of this name that fails on all ranks."""
+    try:
+        return _factor(tensor, before), _factor(tensor, after), resolve_op(_either(average, op), op)
+    except InvalidArgumentError as error:
+        with one_call(name):
+            raise error from None
 
 
 def _factor(tensor: Tensor, factor: float) -> float:

@@ -23,7 +23,7 @@ from byteps.runtime import Job, current_job
 from byteps.torch.eager import eager
 from byteps.torch.ops import synchronize_all
 from byteps.torch.reclass import Reclassed, Within, closure_of, reclass, within
-from byteps.torch.tensor import Staged, stage, wire_name
+from byteps.torch.tensor import Staged, stage
 
 __all__ = ["choose_staleness", "make_asynchronous", "warn_if_asynchronous"]
 
@@ -249,7 +249,7 @@ class _Weights:
     def _seed(self, weight: _Weight) -> Handle:
         base = weight.parameter.detach().clone()
         staged = stage(base)
-        name = wire_name(self._prefix + weight.name, staged)
+        name = self._prefix + weight.name
         return seed_buffer(staged.buffer, name, self._staleness, weight.priority, _landing(staged, base))
 
     def _push(self, weight: _Weight) -> Handle:
@@ -259,7 +259,7 @@ class _Weights:
         if self._scaled:
             change.div_(current_job().size)
         staged = stage(change)
-        name, finish = wire_name(self._prefix + weight.name, staged), _landing(staged, change)
+        name, finish = self._prefix + weight.name, _landing(staged, change)
         return accumulate_buffer(staged.buffer, staged.buffer, name, self._staleness, weight.priority, finish)
 
 

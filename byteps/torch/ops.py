@@ -14,18 +14,28 @@ Arguments that the functions share:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
 
-from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import Handle, ReduceOp, broadcast_buffer, declare_buffer, push_pull_buffer, resolve_op
+from byteps.errors import AbortedError, InvalidArgumentError, UnsupportedError
+from byteps.ops import (
+    Handle,
+    ReduceOp,
+    broadcast_buffer,
+    declare_buffer,
+    is_automatic,
+    one_call,
+    push_pull_buffer,
+    resolve_op,
+)
 from byteps.ops import poll as poll_one
 from byteps.ops import synchronize as synchronize_one
 from byteps.runtime import init, local_rank, local_size, rank, resume, shutdown, size, suspend  # noqa: F401
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager
-from byteps.torch.tensor import stage, wire_name
+from byteps.torch.tensor import stage
 
 __all__ = [
     "broadcast",
@@ -73,14 +83,15 @@ def push_pull(
     Differentiable for Average and Sum: the gradient is the push_pull of the gradients. With a name it can be part of a
     graph of torch.compile and torch.export; without one it breaks the graph.
     """
-    compressed, ctx = compression.compress(tensor)
-    reduce_op = resolve_op(average, op)
     if torch.compiler.is_compiling() and name is not None:  # see library.py
-        reduced = torch.ops.byteps.push_pull(compressed, name, reduce_op.name, priority)
-    else:
-        if torch.compiler.is_compiling():
-            torch._dynamo.graph_break(msg="byteps.torch.push_pull without a name: only one with a name can be traced")
-        reduced = _PushPull.apply(compressed, reduce_op, name, priority)  # type: ignore[no-untyped-call]
+        compressed, ctx = compression.compress(tensor)
+        reduced = torch.ops.byteps.push_pull(compressed, name, resolve_op(average, op).name, priority)
+        return compression.decompress(reduced, ctx)
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break(msg="byteps.torch.push_pull without a name: only one with a name can be traced")
+    with one_call(name) as known:
+        compressed, ctx = compression.compress(tensor)
+        reduced = _PushPull.apply(compressed, resolve_op(average, op), known, priority)  # type: ignore[no-untyped-call]
     return compression.decompress(reduced, ctx)
 
 
@@ -107,7 +118,8 @@ def push_pull_async(
     op: ReduceOp | None = None,
 ) -> Handle:
     """Starts `push_pull`, without its gradient; `synchronize` returns the new tensor."""
-    return start_push_pull(tensor, resolve_op(average, op), name, priority, in_place=False)
+    with one_call(name) as known:
+        return start_push_pull(tensor, resolve_op(average, op), known, priority, in_place=False)
 
 
 def push_pull_async_inplace(
@@ -120,7 +132,8 @@ def push_pull_async_inplace(
     op: ReduceOp | None = None,
 ) -> Handle:
     """Starts `push_pull_inplace`; `tensor` holds the result after `synchronize`, and not before."""
-    return start_push_pull(tensor, resolve_op(average, op), name, priority, in_place=True)
+    with one_call(name) as known:
+        return start_push_pull(tensor, resolve_op(average, op), known, priority, in_place=True)
 
 
 byteps_push_pull = push_pull_async_inplace
@@ -138,8 +151,9 @@ def grouped_push_pull(
 ) -> list[Tensor]:
     """`push_pull` of several tensors at once. They are named `name`.0, `name`.1 and so on."""
     _check_group(tensors)
+    reduce_op = _op_of_group(tensors, average, op, name)
     compressed, contexts = zip(*map(compression.compress, tensors), strict=True) if tensors else ((), ())
-    reduced = _reduced_group(compressed, resolve_op(average, op), name, priority)
+    reduced = _reduced_group(compressed, reduce_op, name, priority)
     return [compression.decompress(tensor, ctx) for tensor, ctx in zip(reduced, contexts, strict=True)]
 
 
@@ -166,7 +180,7 @@ def grouped_push_pull_async(
     op: ReduceOp | None = None,
 ) -> GroupHandle:
     """Starts `grouped_push_pull`, without its gradient; `synchronize` returns the list of new tensors."""
-    return _start_group(tensors, resolve_op(average, op), name, priority, in_place=False)
+    return _start_group(tensors, _op_of_group(tensors, average, op, name), name, priority, in_place=False)
 
 
 def grouped_push_pull_async_inplace(
@@ -179,7 +193,7 @@ def grouped_push_pull_async_inplace(
     op: ReduceOp | None = None,
 ) -> GroupHandle:
     """Starts `grouped_push_pull_inplace`; `synchronize` returns the list of tensors."""
-    return _start_group(tensors, resolve_op(average, op), name, priority, in_place=True)
+    return _start_group(tensors, _op_of_group(tensors, average, op, name), name, priority, in_place=True)
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
@@ -197,21 +211,23 @@ def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None) -> Tenso
 
 def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None) -> Handle:
     """Starts `broadcast`, without its gradient; `synchronize` returns the new tensor."""
-    copy = tensor.detach().clone(memory_format=torch.contiguous_format)
-    return broadcast_async_(copy, root_rank, name)
+    with one_call(name) as known:
+        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return broadcast_async_(copy, root_rank, known)
 
 
 @eager
 def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None) -> Handle:
     """Starts `broadcast_`; `tensor` holds the result after `synchronize`, and not before."""
-    staged = stage(tensor, any_dtype=True, row_major=True)
+    with one_call(name) as known:
+        staged = stage(tensor, any_dtype=True, row_major=True)
 
-    def finish() -> Tensor:
-        staged.copy_back(tensor)
-        torch.autograd.graph.increment_version(tensor)
-        return tensor
+        def finish() -> Tensor:
+            staged.copy_back(tensor)
+            torch.autograd.graph.increment_version(tensor)
+            return tensor
 
-    return broadcast_buffer(staged.buffer, root_rank, name, finish)
+        return broadcast_buffer(staged.buffer, root_rank, known, finish)
 
 
 @eager
@@ -252,7 +268,7 @@ def declare(name: str, tensor: Tensor | None = None) -> None:
     """
     if tensor is not None:
         staged = stage(tensor)
-        declare_buffer(wire_name(name, staged), staged.buffer.dtype, staged.buffer.nbytes)
+        declare_buffer(name, staged.buffer.dtype, staged.buffer.nbytes)
 
 
 @eager
@@ -269,8 +285,13 @@ def start_push_pull(
         in_place: into itself.
         scale: what the result is multiplied by.
     """
-    # Without a name there is nothing that could carry the memory order to the other ranks.
-    source = target = stage(tensor, row_major=name is None)
+    with one_call(name) as known:
+        return _start(tensor, op, known, priority, in_place=in_place, scale=scale)
+
+
+def _start(tensor: Tensor, op: ReduceOp, name: str, priority: int, *, in_place: bool, scale: float) -> Handle:
+    # Who has not named a tensor need not care for its memory order either.
+    source = target = stage(tensor, row_major=is_automatic(name))
     if in_place:
         output = tensor
     elif not source.copied:
@@ -290,7 +311,6 @@ def start_push_pull(
             torch.autograd.graph.increment_version(output)
         return output
 
-    name = None if name is None else wire_name(name, source)
     return push_pull_buffer(source.buffer, target.buffer, name, op, priority, finish)
 
 
@@ -375,15 +395,31 @@ def _check_group(tensors: Tensors) -> None:
         raise InvalidArgumentError("grouped push_pull: expected a list of tensors, got one tensor")
 
 
+def _op_of_group(tensors: Tensors, average: bool, op: ReduceOp | None, name: str | None) -> ReduceOp:
+    try:
+        return resolve_op(average, op)
+    except InvalidArgumentError as error:
+        for index in range(len(tensors)):
+            with suppress(AbortedError), one_call(None if name is None else f"{name}.{index}"):
+                raise AbortedError(str(error)) from None
+        raise
+
+
 def _start_group(tensors: Tensors, op: ReduceOp, name: str | None, priority: int, *, in_place: bool) -> GroupHandle:
     _check_group(tensors)
-    names = [None if name is None else f"{name}.{index}" for index in range(len(tensors))]
-    return GroupHandle(
-        [
-            start_push_pull(tensor, op, tensor_name, priority, in_place=in_place)
-            for tensor, tensor_name in zip(tensors, names, strict=True)
-        ]
-    )
+    handles: list[Handle] = []
+    failure: Exception | None = None
+    for index, tensor in enumerate(tensors):
+        try:
+            with one_call(None if name is None else f"{name}.{index}") as tensor_name:
+                if failure is not None:  # every tensor counts, as on ranks where all is well
+                    raise AbortedError(f"an earlier tensor of the group has failed: {failure}")
+                handles.append(start_push_pull(tensor, op, tensor_name, priority, in_place=in_place))
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return GroupHandle(handles)
 
 
 def _result(handle: Handle) -> Tensor:

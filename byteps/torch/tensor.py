@@ -9,7 +9,7 @@ import torch
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import Buffer
 
-__all__ = ["DTYPE_NAMES", "Staged", "memory_order", "memory_that_stays", "stage", "wire_name"]
+__all__ = ["DTYPE_NAMES", "Staged", "memory_order", "memory_that_stays", "stage"]
 
 DTYPE_NAMES = {
     torch.float16: "float16",
@@ -39,13 +39,14 @@ class Staged:
     """
 
     memory: torch.Tensor
+    shape: tuple[int, ...]  # of the tensor; of one that is passed as bytes with those of an element at the end
     order: tuple[int, ...] | None  # the permutation; None: row-major
     copied: bool
 
     @property
     def buffer(self) -> Buffer:
         memory = self.memory
-        return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[memory.dtype], memory)
+        return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[memory.dtype], memory, self.shape, self.order or ())
 
     def copy_back(self, tensor: torch.Tensor) -> None:
         """Writes the memory of a host copy into the tensor that it was copied from; else it is there already."""
@@ -71,9 +72,17 @@ def stage(tensor: torch.Tensor, *, any_dtype: bool = False, row_major: bool = Fa
     usable = order is None or (order != () and not row_major)
     if tensor.device.type == "cpu" and usable and not tensor.is_neg() and not tensor.is_conj():
         memory = tensor if order is None else tensor.permute(order)
-        return Staged(_as_known_dtype(memory, any_dtype), order, copied=False)
+        return _staged(tensor, _as_known_dtype(memory, any_dtype), order, copied=False)
     memory = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
-    return Staged(_as_known_dtype(memory, any_dtype), None, copied=True)
+    return _staged(tensor, _as_known_dtype(memory, any_dtype), None, copied=True)
+
+
+def _staged(tensor: torch.Tensor, memory: torch.Tensor, order: tuple[int, ...] | None, *, copied: bool) -> Staged:
+    shape = tuple(tensor.shape)
+    if memory.dtype is tensor.dtype:
+        return Staged(memory, shape, order, copied)
+    ends = () if order is None else (*order, len(shape))
+    return Staged(memory, (*shape, tensor.element_size()), ends or None, copied)
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
@@ -89,15 +98,6 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
                 return ()
             expected *= shape[dim]
     return tuple(order)
-
-
-def wire_name(name: str, staged: Staged) -> str:
-    """The name under which ranks meet: `name`, and the memory order unless it is row-major.
-
-    Elements are summed in that order, so ranks that differ in it must miss each other, which is an error, rather than
-    get a wrong sum.
-    """
-    return name if staged.order is None else f"{name}[order={','.join(map(str, staged.order))}]"
 
 
 def _check_plain(tensor: torch.Tensor) -> None:

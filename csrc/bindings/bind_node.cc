@@ -50,11 +50,23 @@ ReduceOp checked_op(int code) {
   return *op;
 }
 
+using Numbers = std::vector<int64_t>;
+
+Result<protocol::Shape> shape_of(const std::optional<Numbers>& dims, const Numbers& order,
+                                 int64_t collective) {
+  if (!dims) return protocol::Shape();
+  if (collective >= 0) return protocol::Shape::of_collective(*dims, collective);
+  return order.empty() ? protocol::Shape::of(*dims) : protocol::Shape::in_order(*dims, order);
+}
+
 // Short and never waits: keeps the GIL.
 protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintptr_t output, uint64_t bytes,
-                           int dtype, int op, int root, int priority, int staleness) {
-  if (staleness < 0 || staleness > protocol::kUnboundedStaleness) {
-    throw_if_failed(invalid_argument("staleness: expected 0 to 255, got " + std::to_string(staleness)));
+                           int dtype, int op, int root, int priority, int staleness,
+                           const std::optional<Numbers>& dims, const Numbers& order, int64_t collective) {
+  const auto shape = shape_of(dims, order, collective);
+  if (!shape) {
+    node.refuse(name, shape.status());
+    throw_if_failed(shape.status());
   }
   const protocol::PushPull request{.name = std::move(name),
                                    .dtype = checked_dtype(dtype),
@@ -62,7 +74,8 @@ protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintpt
                                    .op = checked_op(op),
                                    .root = static_cast<uint32_t>(root),
                                    .priority = priority,
-                                   .staleness = static_cast<uint8_t>(staleness)};
+                                   .staleness = static_cast<uint8_t>(staleness),
+                                   .shape = *shape};
   return value_or_throw(node.push_pull(request, reinterpret_cast<const std::byte*>(input),
                                        reinterpret_cast<std::byte*>(output)));
 }
@@ -114,7 +127,14 @@ void bind_node(py::module_& module) {
           },
           arg("name"), arg("dtype"), arg("nbytes"))
       .def("push_pull", &push_pull, arg("name"), arg("input_ptr"), arg("output_ptr"), arg("nbytes"),
-           arg("dtype"), arg("op"), arg("root"), arg("priority"), arg("staleness") = 0)
+           arg("dtype"), arg("op"), arg("root"), arg("priority"), arg("staleness") = 0,
+           arg("shape") = py::none(), arg("order") = Numbers(), arg("collective") = -1)
+      .def(
+          "refuse",
+          [](Node& node, const std::string& name, const std::string& why) {
+            node.refuse(name, invalid_argument(why));
+          },
+          arg("name"), arg("why"))
       .def(
           "poll", [](Node& node, protocol::Handle handle) { return value_or_throw(node.poll(handle)); },
           arg("handle"))

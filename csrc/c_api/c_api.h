@@ -10,7 +10,7 @@
 extern "C" {
 
 // Of the table and all structures in here. A library that finds another one must not touch the rest.
-#define BPS_C_API_VERSION 2
+#define BPS_C_API_VERSION 3
 
 // The codes of dtypes, operations and errors are those of docs/wire-format.md.
 struct BpsPushPull {
@@ -23,7 +23,9 @@ struct BpsPushPull {
   uint8_t op;
   uint32_t root;  // of a broadcast
   int32_t priority;
-  uint8_t staleness;  // of seed and accumulate, in rounds; 255: unbounded
+  uint8_t staleness;    // of seed and accumulate, in rounds; 255: unbounded
+  const int64_t* dims;  // [num_dims], the shape; used during the call only; null: only the bytes are known
+  size_t num_dims;
   // Exactly once: on a thread of the core's; or within the call, if there is an error at once or nobody to wait for.
   // `code` is 0 if all went well. `message` is valid during the call. It must not leave the job.
   void (*on_done)(void* context, int code, const char* message);
@@ -34,6 +36,8 @@ struct BpsCApi {
   uint32_t version;
   // Any thread; does not wait.
   void (*push_pull)(const BpsPushPull* request);
+  // A push_pull by this name has failed before it came here: it fails on all ranks (protocol/push_pull_table.h).
+  void (*refuse)(const char* name, size_t name_bytes, const char* why);
 };
 
 }  // extern "C"

@@ -44,13 +44,17 @@ Result<protocol::PushPull> parse(const BpsPushPull& request) {
   if (!dtype) return dtype.status();
   auto op = reduce_op_from(request.op);
   if (!op) return op.status();
+  auto shape = request.dims == nullptr ? Result<protocol::Shape>(protocol::Shape())
+                                       : protocol::Shape::of({request.dims, request.num_dims});
+  if (!shape) return shape.status();
   return protocol::PushPull{.name = std::string(request.name, request.name_bytes),
                             .dtype = *dtype,
                             .bytes = request.bytes,
                             .op = *op,
                             .root = request.root,
                             .priority = request.priority,
-                            .staleness = request.staleness};
+                            .staleness = request.staleness,
+                            .shape = *shape};
 }
 
 // Of one rank: its own part is the result.
@@ -67,22 +71,29 @@ void push_pull(const BpsPushPull* request) {
   const Membership membership = current_slot.load()->get();
   if (!membership.node && !membership.alone) return done(failed_precondition(membership.absence));
   auto parsed = parse(*request);
-  if (!parsed) return done(parsed.status());
+  if (!parsed) {
+    if (membership.node) membership.node->refuse({request->name, request->name_bytes}, parsed.status());
+    return done(parsed.status());
+  }
   if (membership.alone) {
     if (is_kept(parsed->op))
       return done(invalid_argument("seed and accumulate are not for a rank that is alone"));
     copy(*request, *membership.alone);
     return done(Status::ok());
   }
-  if (request->bytes == 0) return done(Status::ok());  // there is nothing to wait for
   membership.node->push_pull(*parsed, static_cast<const std::byte*>(request->input),
                              static_cast<std::byte*>(request->output), done);
+}
+
+void refuse(const char* name, size_t name_bytes, const char* why) {
+  const Membership membership = current_slot.load()->get();
+  if (membership.node) membership.node->refuse({name, name_bytes}, invalid_argument(why));
 }
 
 }  // namespace
 
 const BpsCApi& table() {
-  static constexpr BpsCApi kTable{.version = BPS_C_API_VERSION, .push_pull = &push_pull};
+  static constexpr BpsCApi kTable{.version = BPS_C_API_VERSION, .push_pull = &push_pull, .refuse = &refuse};
   return kTable;
 }
 

@@ -1,10 +1,12 @@
 #include "mxnet/engine_operation.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <semaphore>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace byteps::mxnet {
 namespace {
@@ -110,8 +112,30 @@ class Wait {
 void forget(void* argument) {
   const std::unique_ptr<Operation> operation(static_cast<Operation*>(argument));
   if (operation->has_run) return;
+  core->refuse(operation->name().data(), operation->name().size(),
+               "MXNet has left it out after an error of another operation");
   std::atomic_ref(operation->request.lane->left_out).store(1);
   operation->end();
+}
+
+// And one more, so that a shape without dimensions is somewhere. An array that travels as bytes has those of an element
+// as its last dimension.
+std::vector<int64_t> dims_of(const BpsMxnetPushPull& request, const int* shape, int num_dims) {
+  constexpr uint8_t kUInt8 = 6;
+  std::vector<int64_t> dims(shape, shape + std::max(num_dims, 0));
+  int64_t elements = 1;
+  for (const int64_t dim : dims) elements *= dim;
+  const int64_t element_bytes = elements > 0 ? static_cast<int64_t>(request.bytes) / elements : 1;
+  if (request.dtype == kUInt8 && element_bytes > 1) dims.push_back(element_bytes);
+  dims.push_back(0);
+  return dims;
+}
+
+// MXNet says why.
+void refuse(Operation& operation) {
+  const std::string why = api->last_error();
+  core->refuse(operation.name().data(), operation.name().size(), why.c_str());
+  complete(&operation, -1, why.c_str());
 }
 
 void run(void* /*run_context*/, void* on_complete, void* argument) {
@@ -120,7 +144,11 @@ void run(void* /*run_context*/, void* on_complete, void* argument) {
   operation.on_complete = *static_cast<const OnComplete*>(on_complete);
   void* const output = operation.output.data();
   const void* const input = operation.input.handle() == nullptr ? output : operation.input.data();
-  if (output == nullptr || input == nullptr) return complete(argument, -1, api->last_error());
+  if (output == nullptr || input == nullptr) return refuse(operation);
+  int num_dims = 0;
+  const int* shape = nullptr;
+  if (api->get_shape(operation.output.handle(), &num_dims, &shape) != 0) return refuse(operation);
+  const std::vector<int64_t> dims = dims_of(operation.request, shape, num_dims);
   BpsPushPull push_pull{.name = operation.name().data(),
                         .name_bytes = operation.name().size(),
                         .bytes = operation.request.bytes,
@@ -131,6 +159,8 @@ void run(void* /*run_context*/, void* on_complete, void* argument) {
                         .root = operation.request.root,
                         .priority = operation.request.priority,
                         .staleness = operation.request.staleness,
+                        .dims = num_dims < 0 ? nullptr : dims.data(),
+                        .num_dims = dims.size() - 1,
                         .on_done = &complete,
                         .context = argument};
   if (!engine_is_naive) return core->push_pull(&push_pull);

@@ -159,7 +159,8 @@ Status Node::on_answer(const protocol::Control& message) {
     return worker_ ? worker_->on_placed(*placed) : Status::ok();
   }
   if (const auto* refused = std::get_if<protocol::Refused>(&message)) {
-    if (refused->tensor != 0) service_->fail_tensor(refused->tensor, Status(refused->code, refused->text));
+    if (refused->tensor != 0)
+      service_->fail_tensor(refused->tensor, refused->round, Status(refused->code, refused->text));
     if (worker_) worker_->on_refused(*refused);
     return Status::ok();
   }
@@ -187,7 +188,7 @@ void Node::on_out_of_memory(const Status& why) {
   if (started_.is_set() && !roster_.nodes.empty()) client_->suspect(roster_.self, why);
 }
 
-void Node::send_declare(protocol::Declare declare) { client_->send(std::move(declare)); }
+void Node::send_to_scheduler(protocol::Control message) { client_->send(std::move(message)); }
 
 void Node::on_link_lost(uint32_t service, const Status& why) { client_->suspect(service, why); }
 
@@ -220,6 +221,10 @@ void Node::push_pull(const protocol::PushPull& request, const std::byte* input, 
   const Status status = usable();
   if (!status) return on_done(status);
   worker_->push_pull(request, input, output, std::move(on_done));
+}
+
+void Node::refuse(const std::string& name, const Status& why) {
+  if (usable()) worker_->refuse(name, why);
 }
 
 Result<bool> Node::poll(protocol::Handle handle) {

@@ -58,6 +58,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // Worker's: all errors go to `on_done`.
   void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
                  worker::OnDone on_done);
+  // A push_pull by this name was refused before it came here: protocol::PushPullTable::refuse. Never fails.
+  void refuse(const std::string& name, const Status& why);
   Result<bool> poll(protocol::Handle handle);
   Status wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting);
   // worker::HandleTable's. `next_done` is for one thread at most, and ends with the shutdown.
@@ -86,7 +88,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void on_still_waiting(const std::string& text) override;
   Status on_answer(const protocol::Control& message) override;
   void on_child_lost(uint32_t child, const Status& why) override;
-  void send_declare(protocol::Declare declare) override;
+  void send_to_scheduler(protocol::Control message) override;
   void on_link_lost(uint32_t service, const Status& why) override;
   void on_credit(uint64_t credit_bytes) override;
 

@@ -10,15 +10,21 @@
 namespace byteps::protocol {
 namespace {
 
-// "average of 25 elements of float32", "broadcast from rank 1 of …".
+// "average of float32 of shape (2, 3)", "broadcast from rank 1 of …".
 std::string describe_request(const DataHead& head) {
   std::string text(to_string(head.op));
   if (head.op == ReduceOp::kBroadcast) text += " from rank " + std::to_string(head.root);
-  return text + " of " + describe_elements(head.bytes, head.dtype);
+  if (!head.shape.is_known()) return text + " of " + describe_elements(head.bytes, head.dtype);
+  return text + " of " + std::string(to_string(head.dtype)) + " of shape " + head.shape.describe();
 }
 
 bool agree(const DataHead& a, const DataHead& b) {
-  return a.dtype == b.dtype && a.op == b.op && a.bytes == b.bytes && a.root == b.root;
+  return a.dtype == b.dtype && a.op == b.op && a.bytes == b.bytes && a.root == b.root && a.shape == b.shape;
+}
+
+Status has_gone_on(const std::string& child, uint64_t round) {
+  return aborted("round " + std::to_string(round) + ": " + child +
+                 " has gone on without it: its push_pull of this name has failed or had another size");
 }
 
 }  // namespace
@@ -31,12 +37,8 @@ Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t chi
   BPS_RETURN_IF_ERROR(check_head(head, child, payload_bytes));
   auto found = keys_.find(head.key);
   const KeyState* state = found == keys_.end() ? nullptr : &found->second;
-  const uint32_t last_round = state ? state->last_round[child] : 0;
+  const uint64_t last_round = state ? state->last_round[child] : 0;
   if (head.round <= last_round) return Verdict::kRepeat;
-  if (head.round != last_round + 1) {
-    return data_loss(children_.describe[child] + ": " + describe(head.key) + ": expected round " +
-                     std::to_string(last_round + 1) + ", got " + std::to_string(head.round));
-  }
   if (state && state->arrived_count > 0 && state->first.round == last_round) {
     return data_loss(children_.describe[child] + ": " + describe(head.key) + ": round " +
                      std::to_string(head.round) + " before the answer to round " +
@@ -71,13 +73,17 @@ Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t pay
 }
 
 // Why a contribution to `round` cannot succeed; ok if nothing is against it.
-Status Aggregator::refusal(const Key& key, const KeyState* state, uint32_t round) const {
+Status Aggregator::refusal(const Key& key, const KeyState* state, uint64_t round) const {
   BPS_RETURN_IF_ERROR(failed_);
   if (!failed_tensors_.empty()) {
-    auto found = failed_tensors_.find(key.tensor);
-    if (found != failed_tensors_.end()) return found->second;
+    auto found = failed_tensors_.find(number_of(key));
+    if (found != failed_tensors_.end() && round <= found->second.last_round) return found->second.why;
   }
   if (state && round <= state->failed_round) return state->failure;
+  if (state && state->arrived_count > 0 && round < state->first.round) {
+    return aborted("round " + std::to_string(round) + ": " + children_.describe[state->first_child] +
+                   " has gone on to round " + std::to_string(state->first.round));
+  }
   for (uint32_t child : gone_children_) {
     if (!state || state->last_round[child] < round) return gone_[child];
   }
@@ -98,6 +104,7 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
                                  AggregationActions& actions) {
   KeyState& state = state_of(head.key);
   if (head.round <= state.last_round[child]) return;  // admitted twice, on two connections
+  leave_behind(state, child, head.round, has_gone_on(children_.describe[child], state.first.round), actions);
   // Asked as in admit(), before this one counts: a machine may be gone, for one of its ranks, and yet contribute.
   Status why = refusal(head.key, &state, head.round);
   state.last_round[child] = head.round;
@@ -139,6 +146,7 @@ void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, co
                                         AggregationActions& actions) {
   KeyState& state = state_of(head.key);
   if (head.round <= state.last_round[child]) return;
+  leave_behind(state, child, head.round, why, actions);
   state.last_round[child] = head.round;
   // Others may have given this round up, for another failure, and gather the next one already.
   if (state.arrived_count > 0 && state.first.round == head.round) {
@@ -149,6 +157,12 @@ void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, co
     state.failed_round = head.round;
     state.failure = why;
   }
+}
+
+void Aggregator::leave_behind(KeyState& state, uint32_t child, uint64_t round, const Status& why,
+                              AggregationActions& actions) {
+  const bool waits = state.arrived_count > 0 && state.last_round[child] != state.first.round;
+  if (waits && state.first.round < round) fail_round(state, why, actions);
 }
 
 void Aggregator::end_round(KeyState& state) {
@@ -184,10 +198,17 @@ void Aggregator::on_child_gone(uint32_t child, const Status& why, AggregationAct
                  actions);
 }
 
-void Aggregator::fail_tensor(uint32_t tensor, const Status& why, AggregationActions& actions) {
+void Aggregator::fail_tensor(uint32_t number, uint64_t last_round, const Status& why,
+                             AggregationActions& actions) {
   BPS_CHECK(!why.is_ok()) << "a tensor fails for a reason";
-  if (!failed_tensors_.try_emplace(tensor, why).second) return;
-  fail_rounds_if([tensor](const KeyState& state) { return state.key.tensor == tensor; }, why, actions);
+  FailedTensor& failed = failed_tensors_[number];
+  if (failed.last_round >= last_round) return;
+  failed = {last_round, why};
+  fail_rounds_if(
+      [number, last_round](const KeyState& state) {
+        return number_of(state.key) == number && state.first.round <= last_round;
+      },
+      why, actions);
 }
 
 void Aggregator::fail_all(const Status& why, AggregationActions& actions) {

@@ -1,8 +1,12 @@
 // The rounds of one summation shard: which contributions are in, what is complete, who has to be told. Pure.
 //
 // A child is a worker, or a machine that one of its ranks speaks for (protocol/tree.h); sums are taken in the order
-// of children. Each child contributes once to each round of a key, or says that it cannot, and goes on to round
-// r + 1 only after round r was answered or has failed. Memory of contributions belongs
+// of children. Rounds are those of a name (protocol/push_pull_table.h). A child contributes at most once to each round of
+// a key, in their order, or says that it cannot, and goes on to a later one only after this one was answered or has
+// failed. It may leave rounds out: those that it has refused, and those in which the tensor has not so many partitions. A
+// round that one child has left out and another one has not is complete never, so it fails at once: contributions of
+// different rounds never meet. All of a round are in its first partition, or will be; so ranks that
+// mean different tensors meet there. Memory of contributions belongs
 // to the caller, who keeps it by (key, child) from on_contribution until the key's Complete or Fail.
 #pragma once
 
@@ -51,13 +55,13 @@ class Aggregator {
     kRefuse,  // throw the payload away, then call on_contribution, which answers with a Fail
   };
   // A kPushPull or kFailed from `child` has come in; `payload_bytes` as the frame says. Changes nothing. An error: the child
-  // breaks the protocol (round skipped, payload size that contradicts the head): close its connection.
+  // breaks the protocol (next round before the answer, payload size that contradicts the head): close its connection.
   Result<Verdict> admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
 
   // An accepted payload is complete, or a refused one thrown away. If it was refused, or the round has failed while
   // the payload came in, a Fail for this child alone follows. If its head disagrees with the round's first (dtype,
-  // op, bytes, root), the round fails for all, naming both ranks. Cost: O(1), without allocation once every child
-  // has contributed to the key.
+  // op, shape, bytes, root), the round fails for all, naming both ranks. If an earlier round waits for this child, that
+  // one fails. Cost: O(1), without allocation once every child has contributed to the key.
   void on_contribution(const DataHead& head, uint32_t child, TimeUs now, AggregationActions& actions);
 
   // The child cannot contribute to the round, for whatever reason `why` gives: it fails for all others.
@@ -67,8 +71,8 @@ class Aggregator {
   // The child will contribute no more (left in order, or lost). Rounds that lack it fail with `why`, now and later.
   void on_child_gone(uint32_t child, const Status& why, AggregationActions& actions);
 
-  // Ranks disagree about `tensor` (Refused): its rounds fail with `why`, now and later.
-  void fail_tensor(uint32_t tensor, const Status& why, AggregationActions& actions);
+  // The name with this number (Refused) has failed: its rounds up to this one fail with `why`, now and later.
+  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why, AggregationActions& actions);
 
   // Everything outstanding fails with `why`, and so does every later contribution.
   void fail_all(const Status& why, AggregationActions& actions);
@@ -90,20 +94,28 @@ class Aggregator {
  private:
   struct KeyState {
     Key key;
-    std::vector<uint32_t> last_round;  // by child: the last one that it contributed to
+    std::vector<uint64_t> last_round;  // by child: the last one that it contributed to
     // The round that gathers contributions; those who have last_round == first.round are in.
     uint32_t arrived_count = 0;  // 0: no round gathers
     DataHead first;              // of the first contribution
     uint32_t first_child = 0;
     // Later contributions to rounds up to this one get `failure`.
-    uint32_t failed_round = 0;
+    uint64_t failed_round = 0;
     Status failure;
     WaitingList<KeyState*>::Place place;  // of the round that gathers
   };
 
+  struct FailedTensor {
+    uint64_t last_round = 0;
+    Status why;
+  };
+
   KeyState& state_of(const Key& key);
   Status check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
-  Status refusal(const Key& key, const KeyState* state, uint32_t round) const;
+  Status refusal(const Key& key, const KeyState* state, uint64_t round) const;
+  // The child has no part in rounds before this one any more: the one that gathers fails if it is earlier.
+  void leave_behind(KeyState& state, uint32_t child, uint64_t round, const Status& why,
+                    AggregationActions& actions);
   void end_round(KeyState& state);
   void fail_round(KeyState& state, const Status& why, AggregationActions& actions);
   template <typename Predicate>
@@ -115,7 +127,7 @@ class Aggregator {
   WaitingList<KeyState*> gathering_;
   std::vector<Status> gone_;  // by child; ok: present
   std::vector<uint32_t> gone_children_;
-  std::unordered_map<uint32_t, Status> failed_tensors_;
+  std::unordered_map<uint32_t, FailedTensor> failed_tensors_;  // by number
   Status failed_;
 };
 

@@ -13,12 +13,16 @@ namespace {
 // "25 elements of float32 from rank 0 with staleness 3".
 std::string describe_request(const DataHead& head) {
   const bool bounded = head.staleness != kUnboundedStaleness;
-  return describe_elements(head.bytes, head.dtype) + " from rank " + std::to_string(head.root) + " with " +
+  const std::string tensor = head.shape.is_known()
+                                 ? std::string(to_string(head.dtype)) + " of shape " + head.shape.describe()
+                                 : describe_elements(head.bytes, head.dtype);
+  return tensor + " from rank " + std::to_string(head.root) + " with " +
          (bounded ? "staleness " + std::to_string(head.staleness) : "unbounded staleness");
 }
 
 bool agree(const DataHead& a, const DataHead& b) {
-  return a.dtype == b.dtype && a.bytes == b.bytes && a.root == b.root && a.staleness == b.staleness;
+  return a.dtype == b.dtype && a.bytes == b.bytes && a.shape == b.shape && a.root == b.root &&
+         a.staleness == b.staleness;
 }
 
 }  // namespace
@@ -30,7 +34,7 @@ Result<Keeper::Verdict> Keeper::admit(const DataHead& head, uint64_t payload_byt
   BPS_RETURN_IF_ERROR(check_head(head, payload_bytes));
   const auto found = keys_.find(head.key);
   const KeyState* state = found == keys_.end() ? nullptr : &found->second;
-  const uint32_t last_round = state ? state->last_round[head.rank] : 0;
+  const uint64_t last_round = state ? state->last_round[head.rank] : 0;
   if (head.round <= last_round) return Verdict::kRepeat;
   const auto broken = [&](const std::string& what) {
     return data_loss(ranks_.describe[head.rank] + ": " + protocol::describe(head.key) + ": " + what);
@@ -68,7 +72,7 @@ bool Keeper::lacks(const KeyState* state, const DataHead& head, uint32_t rank) {
 
 Status Keeper::refusal(const KeyState* state, const DataHead& head) const {
   BPS_RETURN_IF_ERROR(failed_);
-  const auto found = failed_tensors_.find(head.key.tensor);
+  const auto found = failed_tensors_.find(number_of(head.key));
   if (found != failed_tensors_.end()) return found->second;
   if (state) BPS_RETURN_IF_ERROR(state->failure);
   for (const uint32_t rank : gone_ranks_) {
@@ -122,7 +126,7 @@ void Keeper::on_contribution(const DataHead& head, TimeUs now, KeeperActions& ac
 bool Keeper::advance(KeyState& state, uint32_t rank) {
   const bool was_slowest = state.last_round[rank]++ == state.slowest_round;
   if (!was_slowest || --state.slowest_count > 0) return false;
-  const std::vector<uint32_t>& rounds = state.last_round;
+  const std::vector<uint64_t>& rounds = state.last_round;
   state.slowest_round = *std::min_element(rounds.begin(), rounds.end());
   state.slowest_count = static_cast<uint32_t>(std::count(rounds.begin(), rounds.end(), state.slowest_round));
   return true;
@@ -175,11 +179,12 @@ void Keeper::on_rank_gone(uint32_t rank, const Status& why, KeeperActions& actio
       actions);
 }
 
-void Keeper::fail_tensor(uint32_t tensor, const Status& why, KeeperActions& actions) {
+// Of what is kept ranks have no common rounds: it fails as a whole, or goes on.
+void Keeper::fail_tensor(uint32_t number, uint64_t last_round, const Status& why, KeeperActions& actions) {
   BPS_CHECK(!why.is_ok()) << "a tensor fails for a reason";
-  if (!failed_tensors_.try_emplace(tensor, why).second) return;
+  if (last_round != kEveryRound || !failed_tensors_.try_emplace(number, why).second) return;
   fail_waits(
-      [&](const Contribution& waiting) { return waiting.head.key.tensor == tensor ? why : Status::ok(); },
+      [&](const Contribution& waiting) { return number_of(waiting.head.key) == number ? why : Status::ok(); },
       actions);
 }
 

@@ -60,7 +60,7 @@ class Keeper {
   Result<Verdict> admit(const DataHead& head, uint64_t payload_bytes) const;
 
   // An accepted payload is complete, or a refused one thrown away: then a Fail for this rank follows. If its head
-  // disagrees with the first one's (dtype, bytes, root, staleness), the key fails for all, now and later, naming
+  // disagrees with the first one's (dtype, shape, bytes, root, staleness), the key fails for all, now and later, naming
   // both ranks. Cost: O(1) on average over a round of all ranks, without allocation but for what waits and the Answer.
   void on_contribution(const DataHead& head, TimeUs now, KeeperActions& actions);
 
@@ -68,7 +68,7 @@ class Keeper {
   // fails with `why`, now and later.
   void on_rank_gone(uint32_t rank, const Status& why, KeeperActions& actions);
   // As Aggregator's.
-  void fail_tensor(uint32_t tensor, const Status& why, KeeperActions& actions);
+  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why, KeeperActions& actions);
   void fail_all(const Status& why, KeeperActions& actions);
   void on_tick(TimeUs now, KeeperActions& actions);
   TimeUs next_tick_us() const { return waiting_.next_us(); }
@@ -87,9 +87,9 @@ class Keeper {
   struct KeyState {
     DataHead first;  // what the others have to agree with
     bool has_value = false;
-    std::vector<uint32_t> last_round;  // by rank
+    std::vector<uint64_t> last_round;  // by rank
     std::vector<Waits::Place> waits;   // by rank; none(): answered
-    uint32_t slowest_round = 0;        // the least of last_round
+    uint64_t slowest_round = 0;        // the least of last_round
     uint32_t slowest_count = 0;        // of ranks that are no further
     Status failure;
   };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -65,14 +66,15 @@ constexpr size_t kStaleness = 7;
 constexpr size_t kEpoch = 8;
 constexpr size_t kTensor = 12;
 constexpr size_t kPartition = 16;
-constexpr size_t kRound = 20;
-constexpr size_t kRank = 24;
-constexpr size_t kPriority = 28;
-constexpr size_t kRoot = 32;
-constexpr size_t kTop = 36;
-constexpr size_t kLane = 38;
-constexpr size_t kBytes = 40;
-static_assert(kBytes + sizeof(uint64_t) == kDataHeadBytes);
+constexpr size_t kPriority = 20;
+constexpr size_t kRound = 24;
+constexpr size_t kBytes = 32;
+constexpr size_t kRank = 40;
+constexpr size_t kRoot = 42;
+constexpr size_t kTop = 44;
+constexpr size_t kLane = 46;
+constexpr size_t kShape = 48;
+static_assert(kShape + kShapeBytes == kDataHeadBytes);
 }  // namespace at
 
 Status check_limits(const DataHead& head) {
@@ -158,6 +160,7 @@ void fields(Codec& codec, M& m) {
   codec.number("self", m.self);
   codec.number("workers", m.num_workers);
   codec.number("timeout", m.timeout_us, 1, kMaxTimeoutUs);
+  codec.number("partition bytes", m.partition_bytes, 0, kMaxTensorBytes);
   codec.list("shares", m.shares_ppb, kMaxNodes, sizeof(uint32_t),
              [](auto& each, auto& share) { each.number("share", share, 0, kPartsPerBillion); });
   codec.list("nodes", m.nodes, kMaxNodes, kLeastNodeBytes,
@@ -181,8 +184,7 @@ void fields(Codec& codec, M& m) {
 template <typename Codec, Either<Placed> M>
 void fields(Codec& codec, M& m) {
   codec.text("name", m.name, kMaxNameBytes);
-  codec.number("tensor", m.tensor, 1);
-  codec.number("partition bytes", m.partition_bytes, 1, kMaxTensorBytes);
+  codec.number("tensor", m.tensor, 1, kMaxTensors);
   codec.number("cut", m.cut, uint8_t{0}, kMaxCut);
   codec.list("places", m.places, kMaxPartitions, 2 * sizeof(uint16_t), [](auto& each, auto& place) {
     each.number("site", place.site);
@@ -196,7 +198,18 @@ void fields(Codec& codec, M& m) {
   codec.number("tensor", m.tensor);
   codec.enumeration("code", m.code, status_code_from);
   codec.text("text", m.text, kMaxTextBytes);
+  codec.number("round", m.round, 1);
   codec.require(m.code != StatusCode::kOk, "a refusal is no success");
+}
+
+template <typename Codec, Either<RoundFailed> M>
+void fields(Codec& codec, M& m) {
+  codec.text("name", m.name, kMaxNameBytes);
+  codec.number("round", m.round, 1);
+  codec.flag("refused", m.refused);
+  codec.enumeration("code", m.code, status_code_from);
+  codec.text("text", m.text, kMaxTextBytes);
+  codec.require(m.code != StatusCode::kOk, "a failure is no success");
 }
 
 template <typename Codec, Either<Barrier> M>
@@ -277,10 +290,10 @@ void fields(Codec& codec, M& m) {
 template <typename Codec, Either<Heartbeat> M>
 void fields(Codec& /*codec*/, M& /*message*/) {}
 
-constexpr const char* kControlNames[] = {"Join",       "Roster",      "Declare",   "Placed",     "Refused",
-                                         "Barrier",    "BarrierDone", "Heartbeat", "Suspect",    "Lost",
-                                         "Leave",      "Left",        "Finished",  "ProbeSetup", "ProbeReady",
-                                         "ProbeStart", "ProbeDone",   "Waits",     "Waiting"};
+constexpr const char* kControlNames[] = {
+    "Join",       "Roster",     "Declare",   "Placed", "Refused", "Barrier",    "BarrierDone",
+    "Heartbeat",  "Suspect",    "Lost",      "Leave",  "Left",    "Finished",   "ProbeSetup",
+    "ProbeReady", "ProbeStart", "ProbeDone", "Waits",  "Waiting", "RoundFailed"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // The type of the first control message; far from the data types, so that neither is taken for the other.
@@ -318,12 +331,13 @@ DataHeadBytes encode(const DataHead& head) {
   store_number(&bytes[at::kTensor], head.key.tensor);
   store_number(&bytes[at::kPartition], head.key.partition);
   store_number(&bytes[at::kRound], head.round);
-  store_number(&bytes[at::kRank], head.rank);
+  store_number(&bytes[at::kRank], static_cast<uint16_t>(head.rank));
   store_number(&bytes[at::kPriority], head.priority);
-  store_number(&bytes[at::kRoot], head.root);
+  store_number(&bytes[at::kRoot], static_cast<uint16_t>(head.root));
   store_number(&bytes[at::kTop], head.top);
   store_number(&bytes[at::kLane], head.lane);
   store_number(&bytes[at::kBytes], head.bytes);
+  std::memcpy(&bytes[at::kShape], head.shape.bytes().data(), kShapeBytes);
   return bytes;
 }
 
@@ -342,6 +356,8 @@ Result<DataHead> decode_data(Bytes bytes) {
   if (!level) return level.status();
   Result<Plan> plan = plan_from(load_number<uint8_t>(&bytes[at::kPlan]));
   if (!plan) return plan.status();
+  ShapeBytes shape;
+  std::memcpy(shape.data(), &bytes[at::kShape], kShapeBytes);
   DataHead head{
       .type = *type,
       .level = *level,
@@ -351,13 +367,14 @@ Result<DataHead> decode_data(Bytes bytes) {
       .staleness = load_number<uint8_t>(&bytes[at::kStaleness]),
       .epoch = load_number<uint32_t>(&bytes[at::kEpoch]),
       .key = {load_number<uint32_t>(&bytes[at::kTensor]), load_number<uint32_t>(&bytes[at::kPartition])},
-      .round = load_number<uint32_t>(&bytes[at::kRound]),
-      .rank = load_number<uint32_t>(&bytes[at::kRank]),
+      .round = load_number<uint64_t>(&bytes[at::kRound]),
+      .rank = load_number<uint16_t>(&bytes[at::kRank]),
       .priority = load_number<int32_t>(&bytes[at::kPriority]),
-      .root = load_number<uint32_t>(&bytes[at::kRoot]),
+      .root = load_number<uint16_t>(&bytes[at::kRoot]),
       .top = load_number<uint16_t>(&bytes[at::kTop]),
       .lane = load_number<uint16_t>(&bytes[at::kLane]),
       .bytes = load_number<uint64_t>(&bytes[at::kBytes]),
+      .shape = Shape(shape),
       .code = *code};
   BPS_RETURN_IF_ERROR(check_limits(head));
   return head;

@@ -20,11 +20,12 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "protocol/plan.h"
+#include "protocol/shape.h"
 
 namespace byteps::protocol {
 
 inline constexpr uint8_t kProtocolVersion = 5;
-inline constexpr size_t kDataHeadBytes = 48;
+inline constexpr size_t kDataHeadBytes = 64;
 inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
 inline constexpr uint16_t kMaxNameBytes = 1024;
@@ -48,11 +49,16 @@ struct Place {
 
 // One partition of one declared tensor.
 struct Key {
-  uint32_t tensor = 0;  // number that the scheduler gave to the name (and cut)
+  uint32_t tensor = 0;  // key_tensor() of the number that the scheduler gave to the name, and of the cut
   uint32_t partition = 0;
   bool operator==(const Key&) const = default;
   auto operator<=>(const Key&) const = default;
 };
+
+inline constexpr uint32_t kMaxTensors = 1u << 20;
+// A name that is cut in another way (protocol/plan.h) has other partitions, but for the first one.
+constexpr uint32_t key_tensor(uint32_t number, uint8_t cut) { return number * (kMaxCut + 1) + cut; }
+constexpr uint32_t number_of(const Key& key) { return key.tensor / (kMaxCut + 1); }
 
 // "tensor 3, partition 0".
 std::string describe(const Key& key);
@@ -104,13 +110,14 @@ struct DataHead {
   uint8_t staleness = 0;  // kSeed, kAccumulate
   uint32_t epoch = 0;
   Key key;
-  uint32_t round = 0;    // counts the push_pulls of the tensor from 1
+  uint64_t round = 0;    // counts this rank's push_pulls of the name from 1, also those that were refused
   uint32_t rank = 0;     // the contributing worker, or who speaks for its machine
   int32_t priority = 0;  // larger goes first
   uint32_t root = 0;     // kBroadcast, kSeed: whose values count; kAccumulate: as in kSeed
   uint16_t top = 0;      // node that hosts the root of the partition's tree
   uint16_t lane = 0;     // of the partition (Tree::lane); of a hello: the sender's shard
   uint64_t bytes = 0;    // of the partition
+  Shape shape = {};      // of the tensor
   StatusCode code = StatusCode::kOk;
   bool operator==(const DataHead&) const = default;
 };
@@ -165,13 +172,14 @@ struct Roster {
   uint32_t epoch = 0;
   uint32_t self = 0;  // the addressee's node number
   uint32_t num_workers = 0;
-  uint64_t timeout_us = 0;  // a node silent for so long is lost
+  uint64_t timeout_us = 0;       // a node silent for so long is lost
+  uint64_t partition_bytes = 0;  // of PartitionRule
   // Of each site (protocol/tree.h) in all that is summed, in parts per billion: for the rates of connections.
   std::vector<uint32_t> shares_ppb;
   std::vector<NodeInfo> nodes;
   bool operator==(const Roster&) const = default;
 };
-struct Declare {  // worker -> scheduler
+struct Declare {  // worker -> scheduler: asks for the places of a tensor of this size; again where it grows
   std::string name;
   DType dtype = DType::kFloat32;
   uint64_t bytes = 0;
@@ -181,20 +189,31 @@ struct Declare {  // worker -> scheduler
 };
 struct Placed {  // scheduler -> worker
   std::string name;
-  uint32_t tensor = 0;           // from 1
-  uint64_t partition_bytes = 0;  // size of each partition but the last
-  std::vector<Place> places;     // by partition
-  uint8_t cut = 0;               // as it was asked for; each has another number and other places
+  uint32_t tensor = 0;        // number of the name, from 1
+  std::vector<Place> places;  // by partition; enough for all sizes that anybody has asked for
+  uint8_t cut = 0;            // as it was asked for; each has other places, but of the first partition
   bool operator==(const Placed&) const = default;
 };
-// scheduler -> worker: the name cannot be used. When ranks disagree on a tensor's dtype or size, to all nodes:
-// summation services fail its contributions, because ranks that were answered before may wait in a round.
+inline constexpr uint64_t kEveryRound = UINT64_MAX;
+
+// scheduler -> worker: the name cannot be used. Where others may wait in a round of it, to all nodes: summation
+// services fail the contributions to its rounds up to `round`.
 struct Refused {
   std::string name;
   uint32_t tensor = 0;  // 0: the name was never bound
   StatusCode code = StatusCode::kInvalidArgument;
   std::string text;
+  uint64_t round = kEveryRound;
   bool operator==(const Refused&) const = default;
+};
+// worker -> scheduler: this rank's push_pull of the name has failed; so have those of all ranks in that round.
+struct RoundFailed {
+  std::string name;
+  uint64_t round = 0;
+  bool refused = false;  // this rank did not begin it: `text` says why
+  StatusCode code = StatusCode::kInvalidArgument;
+  std::string text;
+  bool operator==(const RoundFailed&) const = default;
 };
 struct Barrier {          // worker -> scheduler
   uint32_t sequence = 0;  // counts this worker's barriers from 1
@@ -269,9 +288,9 @@ struct Waiting {  // scheduler -> node: whom it waits for. To be logged
 };
 
 // A message's place in this list gives its type on the wire: append only.
-using Control =
-    std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect, Lost,
-                 Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone, Waits, Waiting>;
+using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
+                             Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
+                             Waits, Waiting, RoundFailed>;
 
 struct EncodedControl {
   std::array<std::byte, kControlHeadBytes> head;

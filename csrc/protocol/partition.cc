@@ -4,6 +4,7 @@
 #include <string>
 
 #include "protocol/message.h"
+#include "protocol/plan.h"
 
 namespace byteps::protocol {
 namespace {
@@ -41,15 +42,10 @@ std::string describe_elements(uint64_t bytes, DType dtype) {
   return std::to_string(bytes / size_of(dtype)) + " elements of " + std::string(to_string(dtype));
 }
 
-Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t wanted_bytes) {
-  BPS_RETURN_IF_ERROR(check_tensor_bytes(bytes, dtype));
-  uint64_t most_bytes = whole_pages(std::min(wanted_bytes, kMaxTensorBytes));
-  uint64_t count = std::max<uint64_t>(1, divide_up(bytes, most_bytes));
-  if (count > kMaxPartitions) {
-    return invalid_argument("partitions of " + std::to_string(most_bytes) + " bytes: expected at most " +
-                            std::to_string(kMaxPartitions) + ", got " + std::to_string(count) +
-                            "; make partitions larger");
-  }
+Partitioning cut_evenly(uint64_t bytes, uint64_t wanted_bytes) {
+  const uint64_t least_bytes = divide_up(bytes, kMaxPartitions);
+  const uint64_t most_bytes = whole_pages(std::clamp(wanted_bytes, least_bytes, kMaxTensorBytes));
+  const uint64_t count = std::max<uint64_t>(1, divide_up(bytes, most_bytes));
   return Partitioning{bytes, whole_pages(divide_up(bytes, count))};
 }
 
@@ -80,6 +76,11 @@ uint64_t PartitionRule::wanted_bytes(uint64_t tensor_bytes) const {
   if (fixed_bytes_ > 0) return fixed_bytes_;
   if (num_sites_ == 1) return kOneMachineBytes;
   return std::clamp(tensor_bytes / (kPartitionsPerSite * num_sites_), least_bytes_, kMostBytes);
+}
+
+Partitioning PartitionRule::partition(uint64_t tensor_bytes, uint8_t cut) const {
+  const Partitioning first = cut_evenly(tensor_bytes, wanted_bytes(tensor_bytes));
+  return cut == 0 ? first : cut_evenly(tensor_bytes, cut_bytes(cut, first.partition_bytes));
 }
 
 }  // namespace byteps::protocol

@@ -31,9 +31,9 @@ Status check_tensor_bytes(uint64_t bytes, DType dtype);
 std::string describe_elements(uint64_t bytes, DType dtype);
 
 // Pieces of nearly equal size, at most `wanted_bytes` rounded up to a page, each but the last a multiple of a
-// page (hence of every element size). kInvalidArgument: as check_tensor_bytes, or
-// more than kMaxPartitions.
-Result<Partitioning> partition_tensor(uint64_t bytes, DType dtype, uint64_t wanted_bytes);
+// page (hence of every element size); larger ones where they would be more than kMaxPartitions. `bytes` is at most
+// kMaxTensorBytes.
+Partitioning cut_evenly(uint64_t bytes, uint64_t wanted_bytes);
 
 // How large partitions of a tensor shall be, unless somebody has said so.
 //
@@ -45,6 +45,8 @@ class PartitionRule {
   // `fixed_bytes` for all tensors; 0: by the sites.
   PartitionRule(const std::vector<Site>& sites, uint64_t fixed_bytes);
   uint64_t wanted_bytes(uint64_t tensor_bytes) const;
+  // How a tensor is cut under a plan (protocol/plan.h). Alike on all nodes of a job.
+  Partitioning partition(uint64_t tensor_bytes, uint8_t cut = 0) const;
 
  private:
   uint64_t fixed_bytes_;

@@ -69,11 +69,6 @@ Place PlaceGiver::next(uint64_t bytes) {
   return place;
 }
 
-void PlaceGiver::charge(const Place& place, uint64_t bytes) {
-  sites_.charge(place.site, bytes);
-  charge_turn(roots_[place.site], place, bytes);
-}
-
 void PlaceGiver::charge_turn(Services& root, const Place& place, uint64_t bytes) {
   const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);  // empty ones take turns as well
   const uint32_t rank_turn = place.turn % num_rank_turns_;

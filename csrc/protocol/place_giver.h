@@ -21,8 +21,6 @@ class PlaceGiver {
   // `shares` by site of `tree`.
   PlaceGiver(const Tree& tree, std::vector<double> shares);
   Place next(uint64_t bytes);
-  // Counts a place that another giver gave.
-  void charge(const Place& place, uint64_t bytes);
 
  private:
   // Those who take turns: the one that a number stands for is the remainder by their count.

@@ -185,10 +185,4 @@ uint16_t Placer::place(uint64_t bytes) {
   return static_cast<uint16_t>(chosen);
 }
 
-void Placer::charge(uint16_t site, uint64_t bytes) {
-  const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);
-  total_bytes_ += charged_bytes;
-  placed_bytes_[site] += charged_bytes;
-}
-
 }  // namespace byteps::protocol

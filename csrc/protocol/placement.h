@@ -66,8 +66,6 @@ class Placer {
   // The site for the next partition: of those behind their share, the one that would soonest be a partition
   // behind. Deterministic.
   uint16_t place(uint64_t bytes);
-  // Counts a partition that was put at `site` by somebody else.
-  void charge(uint16_t site, uint64_t bytes);
   // By site; an empty partition counts as one byte, so that they take turns as well.
   const std::vector<uint64_t>& placed_bytes() const { return placed_bytes_; }
 

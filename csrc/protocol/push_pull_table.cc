@@ -11,138 +11,197 @@ std::string quoted(const std::string& name) { return "tensor '" + name + "'"; }
 
 }  // namespace
 
-PushPullTable::PushPullTable(uint32_t rank, Tree tree) : rank_(rank), tree_(std::move(tree)) {}
+PushPullTable::PushPullTable(uint32_t rank, Tree tree, const PartitionRule& rule)
+    : rank_(rank), tree_(std::move(tree)), rule_(rule) {}
 
 Status PushPullTable::declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions) {
-  return find_or_declare(name, dtype, bytes, Upkeep{}, actions).status();
+  Result<NamedTensor*> found = find(name);
+  if (!found) return found.status();
+  const PushPull request{.name = {}, .dtype = dtype, .bytes = bytes};
+  BPS_RETURN_IF_ERROR(check_binding(**found, request));
+  BPS_RETURN_IF_ERROR(check_tensor_bytes(bytes, dtype).with_context(quoted(name)));
+  bind((*found)->second, request);
+  ask_for_places(**found, dtype, bytes, actions);
+  return Status::ok();
 }
 
 Status PushPullTable::start(Handle handle, const PushPull& request, TableActions& actions) {
-  const bool has_root = request.op == ReduceOp::kBroadcast || is_kept(request.op);
-  if (has_root && request.root >= tree_.num_workers()) {
-    return invalid_argument(quoted(request.name) + ": root: expected a rank below " +
-                            std::to_string(tree_.num_workers()) + ", got " + std::to_string(request.root));
-  }
-  Result<NamedTensor*> found =
-      find_or_declare(request.name, request.dtype, request.bytes, request.upkeep(), actions);
+  Result<NamedTensor*> found = find(request.name);
   if (!found) return found.status();
   Tensor& tensor = (*found)->second;
-  if (tensor.in_flight != 0) {
-    return invalid_argument(quoted(request.name) + ": a push_pull of it is in flight already");
+  ++tensor.round;  // here, not when the placement comes: all ranks count the same
+  if (Status why = check(**found, request); !why) {
+    refuse_round(**found, why, actions);
+    return why;
   }
+  bind(tensor, request);
   auto [entry, is_new] = ops_.try_emplace(handle);
   BPS_CHECK(is_new && handle != 0) << "handle " << handle;
   Op& op = entry->second;
   op.tensor = *found;
-  op.op = request.op;
-  op.root = has_root ? request.root : 0;
-  op.priority = request.priority;
+  op.request = {.name = {},
+                .dtype = request.dtype,
+                .bytes = request.bytes,
+                .op = request.op,
+                .root = request.root,
+                .priority = request.priority,
+                .staleness = request.staleness,
+                .shape = request.shape};
+  op.round = tensor.round;
+  op.partitioning = rule_.partition(request.bytes, tensor.cut);
   tensor.in_flight = handle;
-  Placement& placement = tensor.placements.at(tensor.cut);
-  ++placement.round;  // here, not when the placement comes: all ranks count the same
-  if (placement.id != 0) start_partitions(op, actions);
+  ask_for_places(**found, request.dtype, request.bytes, actions);
+  if (has_places(op)) start_partitions(handle, op, actions);
   return Status::ok();
 }
 
-Result<PushPullTable::NamedTensor*> PushPullTable::find_or_declare(const std::string& name, DType dtype,
-                                                                   uint64_t bytes, const Upkeep& upkeep,
-                                                                   TableActions& actions) {
+void PushPullTable::refuse(const std::string& name, const Status& why, TableActions& actions) {
+  Result<NamedTensor*> found = find(name);
+  if (!found) return;
+  ++(*found)->second.round;
+  refuse_round(**found, why, actions);
+}
+
+Result<PushPullTable::NamedTensor*> PushPullTable::find(const std::string& name) {
   BPS_RETURN_IF_ERROR(failed_);
-  auto found = tensors_.find(name);
-  if (found != tensors_.end()) {
-    const Tensor& tensor = found->second;
-    BPS_RETURN_IF_ERROR(tensor.refusal);
-    if (tensor.dtype == dtype && tensor.bytes == bytes) {
-      if (tensor.upkeep == upkeep) return &*found;
-      return invalid_argument(quoted(name) + ": this rank " + describe(tensor.upkeep) + " so far, and now " +
-                              describe(upkeep));
-    }
-    return invalid_argument(quoted(name) + ": declared with " +
-                            describe_elements(tensor.bytes, tensor.dtype) + " before, now used with " +
-                            describe_elements(bytes, dtype));
-  }
   if (name.empty() || name.size() > kMaxNameBytes) {
     return invalid_argument("name of a tensor: expected 1 to " + std::to_string(kMaxNameBytes) +
                             " bytes, got " + std::to_string(name.size()));
   }
-  BPS_RETURN_IF_ERROR(check_tensor_bytes(bytes, dtype).with_context(quoted(name)));
-  auto added = tensors_.try_emplace(name).first;
-  added->second.dtype = dtype;
-  added->second.bytes = bytes;
-  added->second.upkeep = upkeep;
-  added->second.placements[0];
-  actions.push_back(SendDeclare{Declare{.name = name, .dtype = dtype, .bytes = bytes, .upkeep = upkeep}});
-  return &*added;
+  NamedTensor& named = *tensors_.try_emplace(name).first;
+  BPS_RETURN_IF_ERROR(named.second.refusal);
+  return &named;
 }
 
-void PushPullTable::start_partitions(Op& op, TableActions& actions) {
+Status PushPullTable::check(const NamedTensor& named, const PushPull& request) const {
+  const std::string tensor = quoted(named.first);
+  const bool has_root = request.op == ReduceOp::kBroadcast || is_kept(request.op);
+  if (has_root && request.root >= tree_.num_workers()) {
+    return invalid_argument(tensor + ": root: expected a rank below " + std::to_string(tree_.num_workers()) +
+                            ", got " + std::to_string(request.root));
+  }
+  BPS_RETURN_IF_ERROR(check_tensor_bytes(request.bytes, request.dtype).with_context(tensor));
+  if (request.shape.is_known() && request.shape.elements() * size_of(request.dtype) != request.bytes) {
+    return invalid_argument(tensor + ": shape: expected one of " +
+                            describe_elements(request.bytes, request.dtype) + ", got " +
+                            request.shape.describe());
+  }
+  if (named.second.in_flight != 0)
+    return invalid_argument(tensor + ": a push_pull of it is in flight already");
+  return check_binding(named, request);
+}
+
+Status PushPullTable::check_binding(const NamedTensor& named, const PushPull& request) const {
+  const auto& [name, tensor] = named;
+  if (!tensor.binding) return Status::ok();
+  const Binding& binding = *tensor.binding;
+  if (binding.upkeep != request.upkeep()) {
+    return invalid_argument(quoted(name) + ": this rank " + describe(binding.upkeep) + " so far, and now " +
+                            describe(request.upkeep()));
+  }
+  if (!binding.upkeep.kept || (binding.dtype == request.dtype && binding.bytes == request.bytes))
+    return Status::ok();
+  return invalid_argument(quoted(name) + ": services keep " +
+                          describe_elements(binding.bytes, binding.dtype) + ", and now it has " +
+                          describe_elements(request.bytes, request.dtype));
+}
+
+void PushPullTable::bind(Tensor& tensor, const PushPull& request) {
+  if (!tensor.binding) tensor.binding = Binding{request.upkeep(), request.dtype, request.bytes};
+}
+
+void PushPullTable::refuse_round(NamedTensor& named, const Status& why, TableActions& actions) {
+  auto& [name, tensor] = named;
+  RoundFailed failed{name, tensor.round, true, why.code(), why.message()};
+  const bool is_kept = tensor.binding && tensor.binding->upkeep.kept;
+  if (is_kept) failed.round = kEveryRound;
+  if (is_kept || tensor.in_flight == 0)
+    return actions.emplace_back(SendRoundFailed{std::move(failed)}), void();
+  if (tensor.refused) failed.text = std::move(tensor.refused->text);
+  tensor.refused = std::move(failed);
+}
+
+void PushPullTable::ask_for_places(NamedTensor& named, DType dtype, uint64_t bytes, TableActions& actions) {
+  auto& [name, tensor] = named;
+  Placement& placement = tensor.placements[tensor.cut];
+  const uint32_t count = rule_.partition(bytes, tensor.cut).count();
+  if (placement.asked >= count) return;
+  placement.asked = count;
+  ++placement.unanswered;
+  actions.emplace_back(SendDeclare{Declare{name, dtype, bytes, tensor.cut, tensor.binding->upkeep}});
+}
+
+bool PushPullTable::has_places(const Op& op) const {
   const Tensor& tensor = op.tensor->second;
-  const Placement& placement = tensor.placements.at(tensor.cut);
+  return tensor.placements.at(tensor.cut).places.size() >= op.partitioning.count();
+}
+
+void PushPullTable::start_partitions(Handle handle, Op& op, TableActions& actions) {
+  const Tensor& tensor = op.tensor->second;
   if (tensor.plan && *tensor.plan != plan_) {
     plan_ = *tensor.plan;
     actions.emplace_back(ChangePlan{plan_});
   }
+  const bool kept = is_kept(op.request.op);
   DataHead head;
   head.type = DataType::kPushPull;
-  if (!tensor.upkeep.kept) head.plan = wish_;
-  head.dtype = tensor.dtype;
-  head.op = op.op;
-  head.staleness = tensor.upkeep.staleness;
-  head.key.tensor = placement.id;
-  head.round = placement.round;
+  if (!kept) head.plan = wish_;
+  head.dtype = op.request.dtype;
+  head.op = op.request.op;
+  if (kept) head.staleness = op.request.staleness;
+  head.key.tensor = key_tensor(tensor.number, tensor.cut);
+  head.round = op.round;
   head.rank = rank_;
-  head.priority = op.priority;
-  head.root = op.root;
-  op.unsettled = placement.places.size();
-  actions.reserve(actions.size() + placement.places.size());
-  for (uint32_t p = 0; p < placement.places.size(); ++p) {
-    const Place& place = placement.places[p];
+  head.priority = op.request.priority;
+  if (kept || head.op == ReduceOp::kBroadcast) head.root = op.request.root;
+  head.shape = op.request.shape;
+  op.unsettled = op.partitioning.count();
+  actions.reserve(actions.size() + op.unsettled);
+  const std::vector<Place>& places = tensor.placements.at(tensor.cut).places;
+  for (uint32_t p = 0; p < op.partitioning.count(); ++p) {
+    const Place& place = places[p];
     head.key.partition = p;
-    head.bytes = placement.partitioning.size(p);
+    head.bytes = op.partitioning.size(p);
     head.top = static_cast<uint16_t>(tree_.root(place));
     head.lane = tree_.lane(place);
-    const Parent parent = tensor.upkeep.kept ? tree_.keeper_of(place) : tree_.parent_of(rank_, place);
-    actions.push_back(StartPartition{tensor.in_flight, parent, head, placement.partitioning.offset(p)});
+    const Parent parent = kept ? tree_.keeper_of(place) : tree_.parent_of(rank_, place);
+    actions.push_back(StartPartition{handle, parent, head, op.partitioning.offset(p)});
   }
-}
-
-Status PushPullTable::check_placement(const Tensor& tensor, const Placed& placed) const {
-  if (placed.partition_bytes == 0 || placed.partition_bytes % size_of(tensor.dtype) != 0 ||
-      tensor.bytes / placed.partition_bytes > kMaxPartitions) {
-    return data_loss("partitions of " + std::to_string(placed.partition_bytes) + " bytes do not fit " +
-                     describe_elements(tensor.bytes, tensor.dtype));
-  }
-  uint32_t count = Partitioning{tensor.bytes, placed.partition_bytes}.count();
-  if (placed.places.size() != count) {
-    return data_loss("expected a place for each of " + std::to_string(count) + " partitions, got " +
-                     std::to_string(placed.places.size()));
-  }
-  for (const Place& place : placed.places) BPS_RETURN_IF_ERROR(tree_.check(place));
-  return Status::ok();
 }
 
 Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
-  auto found = tensors_.find(placed.name);
-  const auto asked_for = [&](const Tensor& tensor) {
-    const auto placement = tensor.placements.find(placed.cut);
-    return tensor.refusal && placement != tensor.placements.end() && placement->second.id == 0;
-  };
-  if (found == tensors_.end() || placed.tensor == 0 || !asked_for(found->second)) {
-    return data_loss("placement of " + quoted(placed.name) + ", which was not asked for");
-  }
+  const std::string what = "placement of " + quoted(placed.name);
+  const auto found = tensors_.find(placed.name);
+  const bool known = found != tensors_.end() && found->second.refusal.is_ok();
+  const auto placement =
+      known ? found->second.placements.find(placed.cut) : decltype(found->second.placements.begin()){};
+  if (!known || placement == found->second.placements.end() || placement->second.unanswered == 0)
+    return data_loss(what + ", which was not asked for");
   Tensor& tensor = found->second;
-  BPS_RETURN_IF_ERROR(check_placement(tensor, placed).with_context("placement of " + quoted(placed.name)));
-  Placement& placement = tensor.placements.at(placed.cut);
-  placement.id = placed.tensor;
-  placement.partitioning = {tensor.bytes, placed.partition_bytes};
-  placement.places = placed.places;
-  if (tensor.in_flight != 0 && tensor.cut == placed.cut) start_partitions(ops_.at(tensor.in_flight), actions);
+  auto& [places, asked, unanswered] = placement->second;
+  if (placed.tensor == 0 || (tensor.number != 0 && placed.tensor != tensor.number)) {
+    return data_loss(what + ": expected number " + std::to_string(tensor.number) + ", got " +
+                     std::to_string(placed.tensor));
+  }
+  const size_t least = unanswered == 1 ? asked : std::max<size_t>(1, places.size());
+  if (placed.places.size() < least) {
+    return data_loss(what + ": expected at least " + std::to_string(least) + " places, got " +
+                     std::to_string(placed.places.size()));
+  }
+  for (const Place& place : placed.places) BPS_RETURN_IF_ERROR(tree_.check(place).with_context(what));
+  tensor.number = placed.tensor;
+  places = placed.places;
+  asked = std::max(asked, static_cast<uint32_t>(places.size()));
+  --unanswered;
+  if (tensor.in_flight == 0 || tensor.cut != placed.cut) return Status::ok();
+  Op& op = ops_.at(tensor.in_flight);
+  if (op.unsettled == 0 && has_places(op)) start_partitions(tensor.in_flight, op, actions);
   return Status::ok();
 }
 
 void PushPullTable::on_refused(const Refused& refused, TableActions& actions) {
   auto found = tensors_.find(refused.name);
-  if (found == tensors_.end() || !found->second.refusal) return;
+  if (refused.round != kEveryRound || found == tensors_.end() || !found->second.refusal) return;
   Tensor& tensor = found->second;
   const bool waits = tensor.in_flight != 0 && ops_.at(tensor.in_flight).unsettled == 0;
   Status why(refused.code, refused.text);
@@ -160,28 +219,30 @@ void PushPullTable::settle(Handle handle, const Result<Plan>& outcome, TableActi
   BPS_CHECK(found != ops_.end() && found->second.unsettled > 0)
       << "handle " << handle << " waits for no partition";
   Op& op = found->second;
+  --op.unsettled;
   if (outcome) op.next = *outcome;
-  if (op.first_failure.is_ok()) op.first_failure = outcome.status();
-  if (--op.unsettled > 0) return;
-  if (op.next && !op.tensor->second.upkeep.kept) take_up(*op.tensor, *op.next, actions);
-  finish(handle, op.first_failure, actions);
+  if (!outcome) take_failure(op, outcome.status(), actions);
+  if (op.unsettled > 0) return;
+  if (op.next && !is_kept(op.request.op)) take_up(op, actions);
+  finish(handle, op.failure, actions);
 }
 
-uint8_t PushPullTable::cut_for(const Tensor& tensor, const Plan& plan) {
-  const uint64_t first_bytes = tensor.placements.at(0).partitioning.partition_bytes;
-  const Result<Partitioning> other =
-      partition_tensor(tensor.bytes, tensor.dtype, cut_bytes(plan.cut, first_bytes));
-  return other && other->partition_bytes != first_bytes ? plan.cut : 0;
+void PushPullTable::take_failure(Op& op, const Status& why, TableActions& actions) {
+  // That others have gone on (protocol/aggregation.h) is not the cause; another partition may know that.
+  if (op.failure || (op.failure.code() == StatusCode::kAborted && why.code() != StatusCode::kAborted))
+    op.failure = why;
+  if (op.unsettled == 0 || op.told || is_kept(op.request.op) || !failed_) return;
+  op.told = true;
+  actions.emplace_back(
+      SendRoundFailed{RoundFailed{op.tensor->first, op.round, false, why.code(), why.message()}});
 }
 
 // What has failed altogether keeps the plan that it has, on all ranks.
-void PushPullTable::take_up(NamedTensor& named, const Plan& plan, TableActions& actions) {
-  Tensor& tensor = named.second;
-  tensor.plan = plan;
-  tensor.cut = cut_for(tensor, plan);
-  const bool is_new = tensor.placements.try_emplace(tensor.cut).second;
-  if (is_new && failed_)
-    actions.push_back(SendDeclare{Declare{named.first, tensor.dtype, tensor.bytes, tensor.cut}});
+void PushPullTable::take_up(const Op& op, TableActions& actions) {
+  Tensor& tensor = op.tensor->second;
+  tensor.plan = op.next;
+  tensor.cut = op.next->cut;
+  if (failed_) ask_for_places(*op.tensor, op.request.dtype, op.request.bytes, actions);
 }
 
 void PushPullTable::fail(const Status& why, TableActions& actions) {
@@ -198,10 +259,13 @@ void PushPullTable::fail(const Status& why, TableActions& actions) {
 
 void PushPullTable::finish(Handle handle, const Status& status, TableActions& actions) {
   auto found = ops_.find(handle);
-  NamedTensor& tensor = *found->second.tensor;
-  tensor.second.in_flight = 0;
-  actions.push_back(FinishHandle{handle, status.with_context(quoted(tensor.first))});
+  auto& [name, tensor] = *found->second.tensor;
+  tensor.in_flight = 0;
+  actions.push_back(FinishHandle{handle, status.with_context(quoted(name))});
   ops_.erase(found);
+  if (!tensor.refused) return;
+  if (failed_) actions.emplace_back(SendRoundFailed{std::move(*tensor.refused)});
+  tensor.refused.reset();
 }
 
 }  // namespace byteps::protocol

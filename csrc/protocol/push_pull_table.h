@@ -1,13 +1,21 @@
 // A worker's tensors and the push_pulls in flight: from a name to partitions to a finished handle. Pure.
 //
-// A tensor is declared at its first use; the scheduler's answer (Placed) says where its partitions go and is kept.
+// A name is declared at its first use; the scheduler's answer (Placed) says where its partitions go and is kept. It is
+// declared again when a tensor comes that has more partitions than any before.
 // The caller sends what the actions say and reports back what became of each partition: exactly one settle() for
 // every StartPartition. A handle finishes when all its partitions are settled, so that nobody touches the tensor's
 // memory any more, with the first failure among them. Failures name the tensor; those passed in need not.
 //
+// **Rounds.** Each rank counts its push_pulls of a name, and the n-th ones of all ranks belong together, whatever becomes
+// of them. One that is refused here counts, too, and fails for all: the scheduler is told, who tells all services
+// (RoundFailed, Refused). So ranks are never summed with each other's earlier rounds. Ranks that mean different tensors
+// by one name meet in the first partition, where the service sees it (protocol/aggregation.h); what else there is of the
+// round has to be failed by the same way, as other partitions may be of one rank only. What services keep has no common
+// rounds; there a refused push_pull ends the name.
+//
 // How a tensor is cut can change from one push_pull to the next (protocol/plan.h): as the answers to the last one say.
-// Every cut of a tensor is a placement of its own, with a number and rounds of its own. It is asked for as soon as it
-// is known, so that the next push_pull seldom has to wait for it. What services keep stays as it was cut at first.
+// Every cut of a name has places of its own. They are asked for as soon as the cut is known, so that the next push_pull
+// seldom has to wait for them. What services keep stays as it was cut at first.
 #pragma once
 
 #include <cstdint>
@@ -37,12 +45,16 @@ struct PushPull {
   uint32_t root = 0;
   int32_t priority = 0;
   uint8_t staleness = 0;  // kSeed, kAccumulate; the same on all ranks and in all push_pulls of the tensor
+  Shape shape = {};
 
   Upkeep upkeep() const { return is_kept(op) ? Upkeep{true, staleness} : Upkeep{}; }
 };
 
 struct SendDeclare {
   Declare declare;
+};
+struct SendRoundFailed {
+  RoundFailed failed;
 };
 // What starts from now on follows another plan than what started before: take its credit.
 struct ChangePlan {
@@ -58,25 +70,30 @@ struct FinishHandle {
   Handle handle;
   Status status;
 };
-using TableAction = std::variant<SendDeclare, ChangePlan, StartPartition, FinishHandle>;
+using TableAction = std::variant<SendDeclare, SendRoundFailed, ChangePlan, StartPartition, FinishHandle>;
 using TableActions = std::vector<TableAction>;
 
 class PushPullTable {
  public:
-  PushPullTable(uint32_t rank, Tree tree);
+  // `rule` as all nodes have it.
+  PushPullTable(uint32_t rank, Tree tree, const PartitionRule& rule);
 
   // Asks for the placement, ahead of use, of a tensor that is not kept. Errors as of start.
   Status declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
 
-  // Begins a push_pull; `handle` is new. On an error nothing has begun: kInvalidArgument (name empty or too long, in
-  // flight already, bound to another dtype, size or upkeep, root out of range, bytes no multiple of the element
-  // size), or what fail() was given.
+  // Begins a push_pull; `handle` is new. On an error nothing has begun, but the round counts unless the name is none or
+  // cannot be used any more: kInvalidArgument (name empty or too long, in flight already, bound to another upkeep, root
+  // out of range, bytes that do not fit the dtype or the shape; of what is kept also another size or dtype), or what
+  // fail() was given.
   Status start(Handle handle, const PushPull& request, TableActions& actions);
+  // A push_pull of this name was refused, for `why`, before it came here: its round counts, and fails for all ranks.
+  void refuse(const std::string& name, const Status& why, TableActions& actions);
 
   // The scheduler's answer. One that fits nothing asked for: kDataLoss (the caller drops the scheduler).
   Status on_placed(const Placed& placed, TableActions& actions);
-  // Every later start fails. A push_pull whose partitions are on their way goes on until they are settled: the
-  // services fail them. Nothing to do for a tensor that this rank has not asked for, or that is refused already.
+  // If it is for every round, every later start fails. A push_pull whose partitions are on their way goes on until they
+  // are settled: the services fail them. Nothing to do for single rounds, which the services fail, for a tensor that
+  // this rank has not asked for, or that is refused already.
   void on_refused(const Refused& refused, TableActions& actions);
 
   // The partition of a StartPartition is done, and the answer had this plan, or it has failed; nobody uses its memory
@@ -96,43 +113,55 @@ class PushPullTable {
 
  private:
   struct Placement {
-    uint32_t id = 0;  // 0: asked for
-    Partitioning partitioning;
     std::vector<Place> places;  // by partition
-    uint32_t round = 0;
+    uint32_t asked = 0;         // for so many places
+    uint32_t unanswered = 0;    // Declares
+  };
+  // What it is for the whole job.
+  struct Binding {
+    Upkeep upkeep;
+    DType dtype;     // of what is kept
+    uint64_t bytes;  // of what is kept
   };
   struct Tensor {
-    DType dtype = DType::kFloat32;
-    uint64_t bytes = 0;
-    Upkeep upkeep;
+    uint32_t number = 0;             // 0: not known yet
+    std::optional<Binding> binding;  // none before the first good use
     Status refusal;
+    uint64_t round = 0;                       // of the last push_pull
     std::map<uint8_t, Placement> placements;  // by cut
     uint8_t cut = 0;                          // of the next push_pull, or of the one in flight
     std::optional<Plan> plan;                 // as it came with the last answer
     Handle in_flight = 0;                     // 0: none
+    std::optional<RoundFailed> refused;  // to tell when what is in flight is finished, which is not concerned
   };
   using NamedTensor = std::pair<const std::string, Tensor>;
   struct Op {
     NamedTensor* tensor = nullptr;
-    ReduceOp op = ReduceOp::kSum;
-    uint32_t root = 0;
-    int32_t priority = 0;
+    PushPull request;  // without the name
+    uint64_t round = 0;
+    Partitioning partitioning;
     uint64_t unsettled = 0;  // 0: waits for its placement
-    Status first_failure;
+    Status failure;
+    bool told = false;         // the scheduler, of the failure
     std::optional<Plan> next;  // all answers have the same
   };
 
-  Result<NamedTensor*> find_or_declare(const std::string& name, DType dtype, uint64_t bytes,
-                                       const Upkeep& upkeep, TableActions& actions);
-  Status check_placement(const Tensor& tensor, const Placed& placed) const;
-  void start_partitions(Op& op, TableActions& actions);
-  // The cut of `plan`, or 0 where that would be the same.
-  static uint8_t cut_for(const Tensor& tensor, const Plan& plan);
-  void take_up(NamedTensor& tensor, const Plan& plan, TableActions& actions);
+  Result<NamedTensor*> find(const std::string& name);
+  Status check(const NamedTensor& tensor, const PushPull& request) const;
+  Status check_binding(const NamedTensor& tensor, const PushPull& request) const;
+  void bind(Tensor& tensor, const PushPull& request);
+  void refuse_round(NamedTensor& tensor, const Status& why, TableActions& actions);
+  // Asks for places unless there are, or will be, enough for a tensor of this size.
+  void ask_for_places(NamedTensor& tensor, DType dtype, uint64_t bytes, TableActions& actions);
+  bool has_places(const Op& op) const;
+  void start_partitions(Handle handle, Op& op, TableActions& actions);
+  void take_failure(Op& op, const Status& why, TableActions& actions);
+  void take_up(const Op& op, TableActions& actions);
   void finish(Handle handle, const Status& status, TableActions& actions);
 
   uint32_t rank_;
   Tree tree_;
+  PartitionRule rule_;
   std::unordered_map<std::string, Tensor> tensors_;  // never erased from: ops point into it
   std::unordered_map<Handle, Op> ops_;
   Plan wish_;  // of this rank

@@ -125,6 +125,7 @@ Roster SchedulerState::number_members(TimeUs now) {
   roster.epoch = options_.first_epoch;
   roster.num_workers = numbering_.num_workers();
   roster.timeout_us = static_cast<uint64_t>(options_.timeout_us);
+  roster.partition_bytes = options_.partition_bytes;
   std::vector<Member> ordered;
   for (const auto& [node, joined_index] : numbering_.number()) {
     Member& member = ordered.emplace_back(members_[joined_index]);
@@ -150,6 +151,8 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
   if (members_[member].node.role == Role::kWorker) {
     if (const auto* declare = std::get_if<Declare>(&message)) return on_declare(member, *declare, actions);
     if (const auto* waits = std::get_if<Waits>(&message)) return on_waits(member, *waits, actions);
+    if (const auto* failed = std::get_if<RoundFailed>(&message))
+      return on_round_failed(member, *failed, actions);
     if (const auto* barrier = std::get_if<Barrier>(&message))
       return on_barrier(member, *barrier, now, actions);
   }
@@ -160,6 +163,11 @@ void SchedulerState::on_declare(uint32_t rank, const Declare& declare, Scheduler
   TensorDirectory::Answer answer = tensors_->declare(rank, declare);
   if (answer.to_all) return send_to_all(answer.message, actions);
   actions.emplace_back(SendTo{members_[rank].peer, std::move(answer.message)});
+}
+
+void SchedulerState::on_round_failed(uint32_t rank, const RoundFailed& failed, SchedulerActions& actions) {
+  const std::optional<Refused> refused = tensors_->fail_round(rank, failed);
+  if (refused) send_to_all(*refused, actions);
 }
 
 void SchedulerState::on_barrier(uint32_t rank, const Barrier& barrier, TimeUs now,

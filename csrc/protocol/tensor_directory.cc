@@ -1,5 +1,6 @@
 #include "protocol/tensor_directory.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "protocol/partition.h"
@@ -8,11 +9,7 @@ namespace byteps::protocol {
 namespace {
 
 Refused refusal(const std::string& name, uint32_t tensor, const Status& why) {
-  return Refused{name, tensor, why.code(), why.message()};
-}
-
-void charge(PlaceGiver& giver, const Placed& placed, const Partitioning& partitioning) {
-  for (uint32_t p = 0; p < placed.places.size(); ++p) giver.charge(placed.places[p], partitioning.size(p));
+  return {.name = name, .tensor = tensor, .code = why.code(), .text = why.message()};
 }
 
 }  // namespace
@@ -25,75 +22,63 @@ TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGi
       max_tensors_(max_tensors) {}
 
 TensorDirectory::Answer TensorDirectory::declare(uint32_t rank, const Declare& declare) {
-  auto found = tensors_.find(declare.name);
-  if (found == tensors_.end()) return bind(rank, declare);
-  Tensor& tensor = found->second;
-  const uint32_t number = tensor.placed.at(0).tensor;
-  if (!tensor.conflict) return {refusal(declare.name, number, tensor.conflict)};
-  const bool same_elements = tensor.dtype == declare.dtype && tensor.bytes == declare.bytes;
-  if (same_elements && tensor.upkeep == declare.upkeep) return place(tensor, declare);
-  const std::string first = describe_rank_[tensor.first_rank] + " ";
-  const std::string second = ", " + describe_rank_[rank] + " ";
-  tensor.conflict =
-      same_elements
-          ? invalid_argument(first + describe(tensor.upkeep) + second + describe(declare.upkeep))
-          : invalid_argument(first + "declares " + describe_elements(tensor.bytes, tensor.dtype) + second +
-                             "declares " + describe_elements(declare.bytes, declare.dtype));
-  return {refusal(declare.name, number, tensor.conflict), true};
-}
-
-TensorDirectory::Answer TensorDirectory::bind(uint32_t rank, const Declare& declare) {
-  if (declare.cut != 0) {
-    return {refusal(declare.name, 0, invalid_argument("expected a first declaration without a cut"))};
-  }
-  if (tensors_.size() >= max_tensors_) {
+  if (Status fault = check_tensor_bytes(declare.bytes, declare.dtype); !fault)
+    return {refusal(declare.name, 0, fault)};
+  Tensor* const tensor = find_or_bind(declare.name);
+  if (tensor == nullptr) {
     return {
         refusal(declare.name, 0,
                 invalid_argument("expected at most " + std::to_string(max_tensors_) + " names in a job"))};
   }
-  Tensor tensor{rank, declare.dtype, declare.bytes, declare.upkeep, {}, Status::ok()};
-  Answer answer = place(tensor, declare);
-  if (!tensor.placed.empty()) tensors_.emplace(declare.name, std::move(tensor));
-  return answer;
+  if (!tensor->conflict) return {refusal(declare.name, tensor->number, tensor->conflict)};
+  if (!tensor->first) tensor->first = {rank, declare.dtype, declare.bytes, declare.upkeep};
+  tensor->conflict = agrees(*tensor->first, rank, declare);
+  if (!tensor->conflict) return {refusal(declare.name, tensor->number, tensor->conflict), true};
+  return {place(*tensor, declare)};
 }
 
-TensorDirectory::Answer TensorDirectory::place(Tensor& tensor, const Declare& declare) {
-  const auto found = tensor.placed.find(declare.cut);
-  if (found != tensor.placed.end()) return {found->second};
-  const Result<Partitioning> partitioning = partition(tensor, declare.cut);
-  if (!partitioning) return {refusal(declare.name, 0, partitioning.status())};
-  Placed placed{declare.name, ++last_number_, partitioning->partition_bytes, {}, declare.cut};
-  PlaceGiver& places = giver(declare.cut);
-  const uint32_t count = partitioning->count();
-  placed.places.reserve(count);
-  for (uint32_t p = 0; p < count; ++p) placed.places.push_back(places.next(partitioning->size(p)));
-  const Placed& kept = tensor.placed.emplace(declare.cut, std::move(placed)).first->second;
-  for (auto& [cut, other] : givers_) {
-    if (declare.cut == 0 && cut != 0 && stays(tensor, cut)) charge(other, kept, *partitioning);
-  }
-  return {kept};
+TensorDirectory::Tensor* TensorDirectory::find_or_bind(const std::string& name) {
+  const auto found = tensors_.find(name);
+  if (found != tensors_.end()) return &found->second;
+  if (tensors_.size() >= max_tensors_) return nullptr;
+  Tensor& tensor = tensors_[name];
+  tensor.number = ++last_number_;
+  return &tensor;
 }
 
-Result<Partitioning> TensorDirectory::partition(const Tensor& tensor, uint8_t cut) const {
-  const uint64_t wanted_bytes = cut == 0 ? partition_rule_.wanted_bytes(tensor.bytes)
-                                         : cut_bytes(cut, tensor.placed.at(0).partition_bytes);
-  return partition_tensor(tensor.bytes, tensor.dtype, wanted_bytes);
+Status TensorDirectory::agrees(const First& first, uint32_t rank, const Declare& declare) const {
+  const std::string one = describe_rank_[first.rank] + " ";
+  const std::string other = ", " + describe_rank_[rank] + " ";
+  if (first.upkeep != declare.upkeep)
+    return invalid_argument(one + describe(first.upkeep) + other + describe(declare.upkeep));
+  if (!first.upkeep.kept || (first.dtype == declare.dtype && first.bytes == declare.bytes))
+    return Status::ok();
+  return invalid_argument(one + "keeps " + describe_elements(first.bytes, first.dtype) + other + "keeps " +
+                          describe_elements(declare.bytes, declare.dtype));
 }
 
-// Whether the tensor's pieces under `cut` are those of its first placement.
-bool TensorDirectory::stays(const Tensor& tensor, uint8_t cut) const {
-  const Result<Partitioning> other = partition(tensor, cut);
-  return !other || other->partition_bytes == tensor.placed.at(0).partition_bytes;
+Placed TensorDirectory::place(Tensor& tensor, const Declare& declare) {
+  const Partitioning partitioning = partition_rule_.partition(declare.bytes, declare.cut);
+  PlaceGiver& giver = givers_.try_emplace(declare.cut, no_places_given_).first->second;
+  std::vector<Place>& places = tensor.places[declare.cut];
+  const uint32_t count = partitioning.count();
+  for (auto p = static_cast<uint32_t>(places.size()); p < count; ++p)
+    places.push_back(giver.next(partitioning.size(p)));
+  return {declare.name, tensor.number, places, declare.cut};
 }
 
-PlaceGiver& TensorDirectory::giver(uint8_t cut) {
-  const auto [found, is_new] = givers_.try_emplace(cut, no_places_given_);
-  if (!is_new || cut == 0) return found->second;
-  for (const auto& [name, tensor] : tensors_) {
-    const Placed& first = tensor.placed.at(0);
-    if (stays(tensor, cut)) charge(found->second, first, {tensor.bytes, first.partition_bytes});
-  }
-  return found->second;
+std::optional<Refused> TensorDirectory::fail_round(uint32_t rank, const RoundFailed& failed) {
+  Tensor* const tensor = find_or_bind(failed.name);
+  if (tensor == nullptr || !tensor->conflict) return std::nullopt;
+  if (std::ranges::find(tensor->failed_rounds, failed.round) != tensor->failed_rounds.end())
+    return std::nullopt;
+  tensor->failed_rounds[tensor->next_failed++ % tensor->failed_rounds.size()] = failed.round;
+  const std::string who = failed.refused ? describe_rank_[rank] + ": " : "";
+  const Status why(failed.code, who + failed.text);
+  if (failed.round == kEveryRound) tensor->conflict = why;
+  Refused refused = refusal(failed.name, tensor->number, why);
+  refused.round = failed.round;
+  return refused;
 }
 
 }  // namespace byteps::protocol

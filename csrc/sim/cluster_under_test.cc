@@ -146,6 +146,8 @@ TimeUs ClusterUnderTest::answer_limit_us() const {
       const TimeUs over_us = fault.at_us + (ends ? fault.duration_us : 0);
       return std::max(all_had_started_ ? natural_us : start_us, over_us) + detected_us;
     }
+    case FaultKind::kOtherSizeOnce:
+    case FaultKind::kRefusedOnce: return natural_us;  // nobody has to wait for a time-out
     default:
       return natural_us + static_cast<TimeUs>(scenario_.rounds + 1) * scenario_.op_timeout_us + detected_us;
   }
@@ -167,6 +169,7 @@ void ClusterUnderTest::judge() {
     const bool lives = can_end(i) && !(guilty && scenario_.fault.kind == FaultKind::kKilled);
     if (lives) check_outcomes(i);
   }
+  if (concerns_one_round(scenario_.fault.kind)) check_one_round();
   if (!must_succeed()) check_names();
 }
 
@@ -194,6 +197,19 @@ void ClusterUnderTest::check_outcomes(uint32_t worker) {
     } else if (outcome.done_us > answer_limit_us()) {
       world_.report(process,
                     outcome.what + ": answered after " + std::to_string(outcome.done_us / 1000) + " ms");
+    }
+  }
+}
+
+// The round with the fault fails on all ranks, and no other push_pull does.
+void ClusterUnderTest::check_one_round() {
+  const Fault& fault = scenario_.fault;
+  for (uint32_t i = 0; i < scenario_.num_workers; ++i) {
+    if (std::ranges::any_of(scenario_.workers, &WorkerPlan::gives_up)) return;  // which fails more
+    for (const Outcome& outcome : users_[i]->outcomes()) {
+      const bool fails = outcome.tensor == fault.tensor && outcome.round == fault.round;
+      if (outcome.status.is_ok() != fails) continue;
+      world_.report(*processes_[i], outcome.what + ": " + outcome.status.to_string());
     }
   }
 }

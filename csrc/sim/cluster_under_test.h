@@ -56,6 +56,7 @@ class ClusterUnderTest {
   void judge();
   void check_ended();
   void check_outcomes(uint32_t worker);
+  void check_one_round();
   void check_names();
   bool must_succeed() const;
   bool names_guilty(const std::string& text) const;

@@ -40,7 +40,7 @@ KeptValues::Members& KeptValues::members_of(size_t tensor) {
 }
 
 protocol::Partitioning KeptValues::cut_of(const TensorPlan& tensor) const {
-  return *protocol::partition_tensor(tensor.bytes(), tensor.dtype, scenario_.partition_bytes);
+  return protocol::cut_evenly(tensor.bytes(), scenario_.partition_bytes);
 }
 
 void KeptValues::begin(size_t tensor, uint32_t rank, ReduceOp op, MutableBytes out) {

@@ -56,7 +56,6 @@ class ScaleJob : private ScaleEvents {
     size_t layer;
     uint64_t bytes;
     int32_t priority;
-    uint64_t partition_bytes = 0;
   };
 
   void on_timer(uint32_t number) override;
@@ -65,6 +64,9 @@ class ScaleJob : private ScaleEvents {
   void carry_out(uint32_t machine, const protocol::TableActions& actions);
   void carry_out(uint32_t /*machine*/, const protocol::ChangePlan& /*change*/) {}  // nobody asks for one
   void carry_out(uint32_t machine, const protocol::SendDeclare& send);
+  void carry_out(uint32_t machine, const protocol::SendRoundFailed& /*send*/) {
+    BPS_CHECK(false) << "a round of machine " << machine << " has failed";
+  }
   void carry_out(uint32_t machine, const protocol::StartPartition& start);
   void carry_out(uint32_t machine, const protocol::FinishHandle& finish);
   DataHead head_of(const ScaleMessage& message) const;
@@ -73,6 +75,7 @@ class ScaleJob : private ScaleEvents {
   const ScaleOptions& options_;
   uint32_t num_machines_;
   protocol::Tree tree_;
+  protocol::PartitionRule rule_;
   std::vector<Tensor> tensors_;
   protocol::TensorDirectory directory_;
   std::vector<protocol::PushPullTable> workers_;
@@ -88,8 +91,8 @@ ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
     : options_(options),
       num_machines_(count_machines(options.sites)),
       tree_(nodes_of(options.sites), num_machines_),
-      directory_(tree_.machines().describe, protocol::PlaceGiver(tree_, shares),
-                 protocol::PartitionRule({}, options.partition_bytes)),
+      rule_({}, options.partition_bytes),
+      directory_(tree_.machines().describe, protocol::PlaceGiver(tree_, shares), rule_),
       network_({.bytes_per_s = speeds_of(options.sites),
                 .latency_s = options.latency_s,
                 .credit_bytes = options.credit_bytes},
@@ -103,7 +106,7 @@ ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
     network_.at(times[i], static_cast<uint32_t>(tensors_.size()));
   }
   const auto num_sites = static_cast<uint32_t>(options.sites.size());
-  for (uint32_t i = 0; i < num_machines_; ++i) workers_.emplace_back(i, tree_);
+  for (uint32_t i = 0; i < num_machines_; ++i) workers_.emplace_back(i, tree_, rule_);
   for (uint32_t i = 0; i < num_sites; ++i) {
     services_.push_back(std::make_unique<Aggregator>(tree_.machines(), protocol::WaitLimits{kNever, kNever}));
   }
@@ -143,7 +146,6 @@ void ScaleJob::carry_out(uint32_t machine, const protocol::SendDeclare& send) {
   const protocol::TensorDirectory::Answer answer = directory_.declare(machine, send.declare);
   protocol::TableActions actions;
   if (const auto* placed = std::get_if<protocol::Placed>(&answer.message)) {
-    tensors_[placed->tensor - 1].partition_bytes = placed->partition_bytes;
     const Status status = workers_[machine].on_placed(*placed, actions);
     BPS_CHECK(status.is_ok()) << status.to_string();
   } else {
@@ -155,7 +157,7 @@ void ScaleJob::carry_out(uint32_t machine, const protocol::SendDeclare& send) {
 }
 
 void ScaleJob::carry_out(uint32_t machine, const protocol::StartPartition& start) {
-  network_.send(start.head.priority, {.tensor = start.head.key.tensor,
+  network_.send(start.head.priority, {.tensor = number_of(start.head.key),
                                       .partition = start.head.key.partition,
                                       .bytes = static_cast<uint32_t>(start.head.bytes),
                                       .from = static_cast<uint16_t>(machine),
@@ -197,7 +199,7 @@ DataHead ScaleJob::head_of(const ScaleMessage& message) const {
   DataHead head;
   head.type = protocol::DataType::kPushPull;
   head.dtype = kDType;
-  head.key = {message.tensor, message.partition};
+  head.key = {protocol::key_tensor(message.tensor, 0), message.partition};
   head.round = 1;
   head.rank = message.from;
   head.priority = tensors_[message.tensor - 1].priority;
@@ -236,9 +238,8 @@ Status check(const ScaleOptions& options) {
 uint64_t count_messages(const ScaleOptions& options) {
   uint64_t partitions = 0;
   for (const Layer& layer : options.model.layers) {
-    const auto partitioning =
-        protocol::partition_tensor(layer.gradient_bytes, kDType, options.partition_bytes);
-    if (partitioning && layer.gradient_bytes > 0) partitions += partitioning->count();
+    if (layer.gradient_bytes == 0) continue;
+    partitions += protocol::cut_evenly(layer.gradient_bytes, options.partition_bytes).count();
   }
   return 2 * partitions * count_machines(options.sites);
 }

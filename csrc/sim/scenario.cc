@@ -40,6 +40,9 @@ std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers) {
     tensor.root = static_cast<uint32_t>(random.below(num_workers));
     tensor.priority = random.chance(0.5) ? -static_cast<int32_t>(i) : static_cast<int32_t>(random.below(3));
     if (some_are_kept && random.chance(0.5)) keep(random, tensor);
+    if (is_kept(tensor.op) || random.chance(0.6)) continue;
+    tensor.other_every = static_cast<uint32_t>(random.between(1, 3));
+    tensor.other_elements = random.chance(0.1) ? 0 : 1 + random.below(2 * tensor.elements + 2);
   }
   return tensors;
 }
@@ -185,7 +188,8 @@ FaultKind pick_fault(Random& random) {
       FaultKind::kConnectionCut, FaultKind::kConnectionCut, FaultKind::kConnectionSilenced,
       FaultKind::kNeverStarts,   FaultKind::kLeavesEarly,   FaultKind::kRaises,
       FaultKind::kSkips,         FaultKind::kOtherDType,    FaultKind::kOtherSize,
-      FaultKind::kOtherOp};
+      FaultKind::kOtherOp,       FaultKind::kOtherSizeOnce, FaultKind::kOtherSizeOnce,
+      FaultKind::kRefusedOnce,   FaultKind::kRefusedOnce};
   return random.pick(kKinds);
 }
 
@@ -217,6 +221,21 @@ void change_belief(FaultKind kind, TensorPlan& tensor) {
   }
 }
 
+// What is kept has no rounds that all have in common.
+void make_odd(Random& random, Scenario& scenario, WorkerPlan& worker) {
+  Fault& fault = scenario.fault;
+  TensorPlan& tensor = worker.tensors[fault.tensor];
+  const auto rounds = std::ranges::count_if(worker.program, [&](const Step& step) {
+    return step.kind == Kind::kPushPull && step.tensor == fault.tensor;
+  });
+  if (rounds == 0 || is_kept(tensor.op)) {
+    fault.kind = FaultKind::kNone;
+    return;
+  }
+  fault.round = tensor.odd_round = static_cast<uint32_t>(random.between(1, rounds));
+  tensor.odd_is_refused = fault.kind == FaultKind::kRefusedOnce;
+}
+
 void make_fault(Random& random, Scenario& scenario) {
   Fault& fault = scenario.fault;
   fault.kind = pick_fault(random);
@@ -235,7 +254,9 @@ void make_fault(Random& random, Scenario& scenario) {
     case FaultKind::kSkips:
     case FaultKind::kOtherDType:
     case FaultKind::kOtherSize:
-    case FaultKind::kOtherOp: {
+    case FaultKind::kOtherOp:
+    case FaultKind::kOtherSizeOnce:
+    case FaultKind::kRefusedOnce: {
       if (scenario.num_workers == 1) {  // nobody to disagree with
         fault.kind = FaultKind::kNone;
         return;
@@ -247,6 +268,8 @@ void make_fault(Random& random, Scenario& scenario) {
         worker.raises = fault.kind == FaultKind::kRaises;
       } else if (fault.kind == FaultKind::kSkips) {
         erase_one_push_pull(random, worker.program, fault.tensor);
+      } else if (concerns_one_round(fault.kind)) {
+        make_odd(random, scenario, worker);
       } else {
         change_belief(fault.kind, worker.tensors[fault.tensor]);
       }
@@ -276,6 +299,8 @@ const char* text_of(FaultKind kind) {
     case FaultKind::kOtherDType: return "another dtype";
     case FaultKind::kOtherSize: return "another size";
     case FaultKind::kOtherOp: return "another reduction";
+    case FaultKind::kOtherSizeOnce: return "another size in one round";
+    case FaultKind::kRefusedOnce: return "a refused push_pull";
   }
   return "?";
 }
@@ -305,6 +330,7 @@ std::string describe(const Scenario& scenario) {
        << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate") << "; " << text_of(fault.kind);
   if (of_process) text << ": process " << fault.process;
   if (concerns_one_tensor(fault.kind)) text << ", " << scenario.tensors[fault.tensor].name;
+  if (concerns_one_round(fault.kind)) text << " round " << fault.round;
   if (timed) text << " at " << fault.at_us / 1000 << " ms";
   if (fault.kind == FaultKind::kStopped) {
     fault.duration_us == kNever ? text << " for ever" : text << " for " << fault.duration_us / 1000 << " ms";

@@ -20,8 +20,19 @@ struct TensorPlan {
   uint32_t root = 0;
   int32_t priority = 0;
   uint8_t staleness = 0;  // kAccumulate, which begins with a kSeed
+  // How many elements it has in rounds that are a multiple of `other_every`; 0: in none. Alike on all ranks.
+  uint64_t other_elements = 0;
+  uint32_t other_every = 0;
+  // What only one rank does, in one round.
+  uint32_t odd_round = 0;
+  bool odd_is_refused = false;  // asks for what is refused at once; else for another size
 
+  uint64_t elements_in(uint32_t round) const {
+    const uint64_t usual = other_every > 0 && round % other_every == 0 ? other_elements : elements;
+    return usual + (round == odd_round && !odd_is_refused ? 1 + elements : 0);
+  }
   uint64_t bytes() const { return elements * size_of(dtype); }
+  uint64_t bytes_in(uint32_t round) const { return elements_in(round) * size_of(dtype); }
 };
 
 // One line of a rank's program. An operation begins when the tensor's one before has ended.
@@ -60,6 +71,8 @@ enum class FaultKind : uint8_t {
   kOtherDType,  // one rank believes something else of one tensor
   kOtherSize,
   kOtherOp,
+  kOtherSizeOnce,  // in one round
+  kRefusedOnce,    // one rank's push_pull is refused before it leaves the process
 };
 constexpr bool is_of_connection(FaultKind kind) {
   return kind == FaultKind::kConnectionCut || kind == FaultKind::kConnectionSilenced;
@@ -68,12 +81,15 @@ constexpr bool is_of_connection(FaultKind kind) {
 constexpr bool is_harmless(FaultKind kind) { return kind <= FaultKind::kRepeats; }
 // Which fails that tensor only, on all ranks.
 constexpr bool concerns_one_tensor(FaultKind kind) { return kind >= FaultKind::kSkips; }
+// Which fails one round of it, on all ranks, at once.
+constexpr bool concerns_one_round(FaultKind kind) { return kind >= FaultKind::kOtherSizeOnce; }
 
 // Processes in this order: workers, servers, and the scheduler if it has one of its own.
 struct Fault {
   FaultKind kind = FaultKind::kNone;
   size_t process = 0;
   size_t tensor = 0;       // if it concerns_one_tensor
+  uint32_t round = 0;      // if it concerns_one_round
   TimeUs at_us = 0;        // kKilled, kStopped, kConnectionCut, kConnectionSilenced
   TimeUs duration_us = 0;  // kStopped; kNever
 };

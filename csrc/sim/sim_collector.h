@@ -41,7 +41,7 @@ class SimCollector {
   // What a service would do that does not recognise repeats.
   virtual void add_repeat(uint32_t child, const protocol::DataHead& head, const View& payload) = 0;
   virtual void child_gone(uint32_t child, const Status& why) = 0;
-  virtual void fail_tensor(uint32_t tensor, const Status& why) = 0;
+  virtual void fail_tensor(uint32_t number, uint64_t last_round, const Status& why) = 0;
   virtual void fail(const Status& why) = 0;
   // Reports contributions that wait or are kept.
   virtual void check_drained() = 0;

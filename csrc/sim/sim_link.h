@@ -57,7 +57,7 @@ class SimLink final : public Receiver {
  private:
   struct Unanswered {
     uint64_t handle;
-    uint32_t round;
+    uint64_t round;
     View output;
     uint64_t credit_bytes;
   };

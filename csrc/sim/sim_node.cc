@@ -120,7 +120,7 @@ Status SimNode::on_answer(const protocol::Control& message) {
   if (const auto* refused = std::get_if<protocol::Refused>(&message)) {
     if (refused->tensor != 0) {
       for (const auto& shard : shards_)
-        shard->fail_tensor(refused->tensor, Status(refused->code, refused->text));
+        shard->fail_tensor(refused->tensor, refused->round, Status(refused->code, refused->text));
     }
     if (worker_) worker_->on_refused(*refused);
   }

@@ -39,7 +39,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   void on_closed(Endpoint& endpoint, const Status& why) override;
   void on_child_lost(uint32_t child, const Status& why) override { suspect(child, why); }
   void on_link_lost(uint32_t service, const Status& why) override { suspect(service, why); }
-  void send_declare(protocol::Declare declare) override { send(std::move(declare)); }
+  void send_to_scheduler(protocol::Control message) override { send(std::move(message)); }
   void on_credit(uint64_t credit_bytes) override {
     process_.soon([this, credit_bytes] { outbox_.set_credit(credit_bytes); });
   }

@@ -75,8 +75,8 @@ void SimShard::rank_left(uint32_t rank) {
   });
 }
 
-void SimShard::fail_tensor(uint32_t tensor, const Status& why) {
-  for_each_collector([&](SimCollector& collector) { collector.fail_tensor(tensor, why); });
+void SimShard::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
+  for_each_collector([&](SimCollector& collector) { collector.fail_tensor(number, last_round, why); });
 }
 
 void SimShard::fail(const Status& why) {

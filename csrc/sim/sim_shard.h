@@ -38,7 +38,7 @@ class SimShard {
 
   void adopt(Endpoint& endpoint);
   void start(const Position& position);
-  void fail_tensor(uint32_t tensor, const Status& why);
+  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);
   void leave(Patience patience, UniqueFunction<void()> done);

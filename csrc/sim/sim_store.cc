@@ -51,8 +51,8 @@ void SimStore::child_gone(uint32_t child, const Status& why) {
   carry_out();
 }
 
-void SimStore::fail_tensor(uint32_t tensor, const Status& why) {
-  keeper_.fail_tensor(tensor, why, actions_);
+void SimStore::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
+  keeper_.fail_tensor(number, last_round, why, actions_);
   carry_out();
 }
 

@@ -19,7 +19,7 @@ class SimStore final : public SimCollector {
   void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) override;
   void add_repeat(uint32_t child, const protocol::DataHead& head, const View& payload) override;
   void child_gone(uint32_t child, const Status& why) override;
-  void fail_tensor(uint32_t tensor, const Status& why) override;
+  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why) override;
   void fail(const Status& why) override;
   void check_drained() override;
 

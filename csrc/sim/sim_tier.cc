@@ -63,8 +63,8 @@ void SimTier::child_gone(uint32_t child, const Status& why) {
   carry_out();
 }
 
-void SimTier::fail_tensor(uint32_t tensor, const Status& why) {
-  aggregator_.fail_tensor(tensor, why, actions_);
+void SimTier::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
+  aggregator_.fail_tensor(number, last_round, why, actions_);
   carry_out();
 }
 

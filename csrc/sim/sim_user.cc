@@ -17,9 +17,9 @@ Bytes Expectations::result(size_t tensor_index, uint32_t round) {
   std::vector<std::vector<std::byte>> inputs;
   for (uint32_t rank = 0; rank < scenario_.num_workers; ++rank) {
     if (tensor.op == ReduceOp::kBroadcast && rank != tensor.root) continue;
-    fill_values(tensor, tensor_index, rank, round, inputs.emplace_back(tensor.bytes()));
+    fill_values(tensor, tensor_index, rank, round, inputs.emplace_back(tensor.bytes_in(round)));
   }
-  found->second.resize(tensor.bytes());
+  found->second.resize(tensor.bytes_in(round));
   if (tensor.op == ReduceOp::kAverage && is_float(tensor.dtype)) {
     average(inputs, found->second);
     return found->second;
@@ -119,9 +119,8 @@ void SimUser::perform(const Step& step) {
   }
 }
 
-View SimUser::make_buffer(const TensorPlan& tensor, const std::string& what) {
-  return {std::make_shared<Memory>(world_.findings, process_.name() + ", " + what, tensor.bytes()), 0,
-          tensor.bytes()};
+View SimUser::make_buffer(uint64_t bytes, const std::string& what) {
+  return {std::make_shared<Memory>(world_.findings, process_.name() + ", " + what, bytes), 0, bytes};
 }
 
 void SimUser::fill_input(const TensorPlan& tensor, const InFlight& op, ReduceOp reduction) {
@@ -134,22 +133,26 @@ void SimUser::push_pull(size_t index, bool is_pull) {
   const TensorPlan& tensor = plan_.tensors[index];
   const uint32_t round = ++rounds_[index];
   const std::string what = tensor.name + " round " + std::to_string(round);
-  outcomes_.push_back({.what = what, .tensor = index});
+  outcomes_.push_back({.what = what, .tensor = index, .round = round});
   const Handle handle = outcomes_.size();
-  const View input = make_buffer(tensor, what);
-  const View output = world_.random.chance(0.5) ? input : make_buffer(tensor, what + ", output");
+  const uint64_t bytes = tensor.bytes_in(round);
+  const View input = make_buffer(bytes, what);
+  const View output = world_.random.chance(0.5) ? input : make_buffer(bytes, what + ", output");
   const bool seeds = is_kept(tensor.op) && (round == 1 || is_pull);
   const ReduceOp reduction = seeds ? ReduceOp::kSeed : tensor.op;
   in_flight_of_[index] = handle;
   const InFlight& op = in_flight_[handle] = {index, round, is_pull, input, output};
   fill_input(tensor, op, reduction);
+  const bool is_refused = round == tensor.odd_round && tensor.odd_is_refused;
+  const std::vector<int64_t> dims = {static_cast<int64_t>(tensor.elements_in(round))};
   const protocol::PushPull request{.name = tensor.name,
                                    .dtype = tensor.dtype,
-                                   .bytes = tensor.bytes(),
-                                   .op = reduction,
-                                   .root = tensor.root,
+                                   .bytes = bytes,
+                                   .op = is_refused ? ReduceOp::kBroadcast : reduction,
+                                   .root = is_refused ? UINT32_MAX : tensor.root,
                                    .priority = tensor.priority,
-                                   .staleness = tensor.staleness};
+                                   .staleness = tensor.staleness,
+                                   .shape = *protocol::Shape::of(dims)};
   const Status status = session_->push_pull(handle, request, input, output);
   if (!status) on_handle_done(handle, status);
 }

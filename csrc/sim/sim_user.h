@@ -53,6 +53,7 @@ struct Outcome {
   std::string what;
   bool is_barrier = false;
   size_t tensor = 0;
+  uint32_t round = 0;  // of a push_pull
   int times_done = 0;
   TimeUs done_us = 0;
   Status status = {};
@@ -91,7 +92,7 @@ class SimUser {
   void barrier();
   void finish(Outcome& outcome, const Status& status);
   void check_result(const InFlight& op);
-  View make_buffer(const TensorPlan& tensor, const std::string& what);
+  View make_buffer(uint64_t bytes, const std::string& what);
 
   World& world_;
   VirtualProcess& process_;

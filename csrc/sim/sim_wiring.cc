@@ -40,7 +40,8 @@ void SimNode::start_service(const protocol::Tree& tree) {
 }
 
 void SimNode::build_worker(const protocol::Tree& tree) {
-  worker_ = std::make_unique<SimWorker>(world_, process_, rank(), tree, *this);
+  const protocol::PartitionRule rule(tree.sites(), membership_->roster().partition_bytes);
+  worker_ = std::make_unique<SimWorker>(world_, process_, rank(), tree, rule, *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank())).size() > 1;
   build_lanes(tree, has_machine_level ? Level::kMachine : Level::kCluster, worker_->lanes(), *worker_);
   build_lanes(tree, Level::kRanks, worker_->lanes_to_keepers(), *worker_);

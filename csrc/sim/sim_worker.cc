@@ -12,8 +12,8 @@ using protocol::SendDeclare;
 using protocol::StartPartition;
 
 SimWorker::SimWorker(World& world, VirtualProcess& process, uint32_t rank, protocol::Tree tree,
-                     WorkerEvents& events)
-    : world_(world), process_(process), rank_(rank), events_(events), table_(rank, std::move(tree)) {}
+                     const protocol::PartitionRule& rule, WorkerEvents& events)
+    : world_(world), process_(process), rank_(rank), events_(events), table_(rank, std::move(tree), rule) {}
 
 Status SimWorker::declare(const std::string& name, DType dtype, uint64_t bytes) {
   const Status status = table_.declare(name, dtype, bytes, actions_);
@@ -69,7 +69,9 @@ void SimWorker::carry_out() {
   }
   Batches batches;
   for (const protocol::TableAction& action : actions) {
-    if (const auto* declare = std::get_if<SendDeclare>(&action)) events_.send_declare(declare->declare);
+    if (const auto* declare = std::get_if<SendDeclare>(&action)) events_.send_to_scheduler(declare->declare);
+    if (const auto* told = std::get_if<protocol::SendRoundFailed>(&action))
+      events_.send_to_scheduler(told->failed);
     if (const auto* change = std::get_if<ChangePlan>(&action)) change_plan(change->plan);
     if (const auto* partition = std::get_if<StartPartition>(&action)) start(*partition, batches);
     if (const auto* finish = std::get_if<FinishHandle>(&action)) {

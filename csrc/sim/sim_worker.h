@@ -15,7 +15,7 @@ namespace byteps::sim {
 class WorkerEvents {
  public:
   virtual ~WorkerEvents() = default;
-  virtual void send_declare(protocol::Declare declare) = 0;
+  virtual void send_to_scheduler(protocol::Control message) = 0;
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
   virtual void on_credit(uint64_t credit_bytes) = 0;
   virtual void on_handle_done(protocol::Handle handle, const Status& status) = 0;
@@ -23,7 +23,8 @@ class WorkerEvents {
 
 class SimWorker final : public LinkEvents {
  public:
-  SimWorker(World& world, VirtualProcess& process, uint32_t rank, protocol::Tree tree, WorkerEvents& events);
+  SimWorker(World& world, VirtualProcess& process, uint32_t rank, protocol::Tree tree,
+            const protocol::PartitionRule& rule, WorkerEvents& events);
 
   SimLanes& lanes() { return lanes_; }
   SimLanes& lanes_to_keepers() { return lanes_to_keepers_; }

@@ -52,7 +52,7 @@ class Collector {
   virtual void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) = 0;
   virtual void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) = 0;
   virtual void child_gone(uint32_t child, const Status& why) = 0;
-  virtual void fail_tensor(uint32_t tensor, const Status& why) = 0;
+  virtual void fail_tensor(uint32_t number, uint64_t last_round, const Status& why) = 0;
   // The job has failed: no lent memory is touched from here on.
   virtual void fail(const Status& why) = 0;
 

@@ -56,8 +56,8 @@ void Service::start(const Position& position) {
   post_each([=](Shard& shard) { shard.start(position); });
 }
 
-void Service::fail_tensor(uint32_t tensor, const Status& why) {
-  post_each([=](Shard& shard) { shard.fail_tensor(tensor, why); });
+void Service::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
+  post_each([=](Shard& shard) { shard.fail_tensor(number, last_round, why); });
 }
 
 void Service::rank_left(uint32_t rank) {

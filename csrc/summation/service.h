@@ -29,7 +29,7 @@ class Service {
 
   // See Shard for all of these.
   void start(const Position& position);
-  void fail_tensor(uint32_t tensor, const Status& why);
+  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);
   // Blocks until all shards have said goodbye and all children are gone, or patience with them. Then nobody can

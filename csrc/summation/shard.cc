@@ -88,8 +88,9 @@ void Shard::rank_left(uint32_t rank) {
   });
 }
 
-void Shard::fail_tensor(uint32_t tensor, const Status& why) {
-  for_each_collector([tensor, &why](Collector& collector) { collector.fail_tensor(tensor, why); });
+void Shard::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
+  for_each_collector(
+      [number, last_round, &why](Collector& collector) { collector.fail_tensor(number, last_round, why); });
 }
 
 void Shard::fail(const Status& why) {

@@ -56,7 +56,7 @@ class Shard {
   void start(const Position& position);
 
   // The tensor was declared with contradictory sizes or dtypes: its rounds fail, now and later.
-  void fail_tensor(uint32_t tensor, const Status& why);
+  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why);
   // The rank has left the job in order.
   void rank_left(uint32_t rank);
   // The job has failed: forgets all contributions (no lent memory is touched from here on) and answers them.

@@ -46,8 +46,8 @@ void Store::child_gone(uint32_t child, const Status& why) {
   carry_out();
 }
 
-void Store::fail_tensor(uint32_t tensor, const Status& why) {
-  keeper_.fail_tensor(tensor, why, actions_);
+void Store::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
+  keeper_.fail_tensor(number, last_round, why, actions_);
   carry_out();
 }
 

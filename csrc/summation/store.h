@@ -26,7 +26,7 @@ class Store final : public Collector {
   // Never: `admit` takes no failures.
   void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) override;
   void child_gone(uint32_t child, const Status& why) override;
-  void fail_tensor(uint32_t tensor, const Status& why) override;
+  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why) override;
   void fail(const Status& why) override;
 
  private:

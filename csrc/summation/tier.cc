@@ -58,8 +58,8 @@ void Tier::child_gone(uint32_t child, const Status& why) {
   carry_out();
 }
 
-void Tier::fail_tensor(uint32_t tensor, const Status& why) {
-  aggregator_.fail_tensor(tensor, why, actions_);
+void Tier::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
+  aggregator_.fail_tensor(number, last_round, why, actions_);
   carry_out();
 }
 

@@ -24,7 +24,7 @@ class Tier final : public Collector {
   void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) override;
   void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) override;
   void child_gone(uint32_t child, const Status& why) override;
-  void fail_tensor(uint32_t tensor, const Status& why) override;
+  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why) override;
   void fail(const Status& why) override;
 
  private:

@@ -30,7 +30,6 @@ void register_op(const char* name, bool is_stateful) {
   TF_OpDefinitionBuilderAddAttr(op, "reduce_op: int");
   TF_OpDefinitionBuilderAddAttr(op, "root_rank: int = 0");
   TF_OpDefinitionBuilderAddAttr(op, "priority: int = 0");
-  TF_OpDefinitionBuilderAddAttr(op, "named_dims: int = 0");
   TF_OpDefinitionBuilderAddAttr(op, "anchors: int >= 0");
   TF_OpDefinitionBuilderAddInput(op, "tensor: T");
   TF_OpDefinitionBuilderAddInput(op, "anchor: anchors * int32");  // none where nothing is optimized

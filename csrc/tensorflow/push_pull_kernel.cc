@@ -1,6 +1,5 @@
 #include "tensorflow/push_pull_kernel.h"
 
-#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -21,7 +20,6 @@ struct Kernel {
   uint8_t op;
   uint32_t root;
   int32_t priority;
-  int64_t named_dims;  // so many dimensions from the front, or all of them (-1), are part of the name
 };
 
 // One execution, from compute() to on_done().
@@ -62,14 +60,11 @@ void* create(TF_OpKernelConstruction* construction) {
   int64_t op = 0;
   int64_t root = 0;
   int64_t priority = 0;
-  int64_t named_dims = 0;
   std::string name = string_attr(construction, "tensor_name", status.get());
   if (status.is_ok()) TF_OpKernelConstruction_GetAttrType(construction, "T", &type, status.get());
   if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "reduce_op", &op, status.get());
   if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "root_rank", &root, status.get());
   if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "priority", &priority, status.get());
-  if (status.is_ok())
-    TF_OpKernelConstruction_GetAttrInt64(construction, "named_dims", &named_dims, status.get());
   if (!status.is_ok()) {
     TF_OpKernelConstruction_Failure(construction, status.get());
     return nullptr;
@@ -78,8 +73,7 @@ void* create(TF_OpKernelConstruction* construction) {
                     .dtype = dtype_code(type),
                     .op = static_cast<uint8_t>(op),
                     .root = static_cast<uint32_t>(root),
-                    .priority = static_cast<int32_t>(priority),
-                    .named_dims = named_dims};
+                    .priority = static_cast<int32_t>(priority)};
 }
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
@@ -121,25 +115,19 @@ Memory memory_of(TF_OpKernelContext* context, TF_Status* status) {
   return memory;
 }
 
-// The kernel's name with ".4x3" behind it.
-std::string name_with_dims(const Kernel& kernel, const std::vector<int64_t>& dims) {
-  const size_t count = std::min(dims.size(), static_cast<size_t>(kernel.named_dims));  // -1 is large
-  std::string name = kernel.name;
-  for (size_t i = 0; i < count; ++i) name += (i == 0 ? "." : "x") + std::to_string(dims[i]);
-  return name;
-}
+constexpr int64_t kScalar = 1;  // what a shape without dimensions points to
 
 void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   const auto& kernel = *static_cast<const Kernel*>(argument);
   auto execution = std::make_unique<Execution>(Execution{context, std::move(*done)});
   ScopedStatus status;
   const Memory memory = memory_of(context, status.get());
+  const std::string& name = kernel.name;
   if (!status.is_ok()) {
+    core_table.load()->refuse(name.data(), name.size(), TF_Message(status.get()));
     TF_OpKernelContext_Failure(context, status.get());
     return execution->done();
   }
-  const std::string own_name = kernel.named_dims == 0 ? "" : name_with_dims(kernel, memory.dims);
-  const std::string& name = kernel.named_dims == 0 ? kernel.name : own_name;
   const BpsPushPull request{.name = name.data(),
                             .name_bytes = name.size(),
                             .bytes = memory.bytes,
@@ -150,6 +138,8 @@ void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCa
                             .root = kernel.root,
                             .priority = kernel.priority,
                             .staleness = 0,
+                            .dims = memory.dims.empty() ? &kScalar : memory.dims.data(),
+                            .num_dims = memory.dims.size(),
                             .on_done = &on_done,
                             .context = execution.release()};
   core_table.load()->push_pull(&request);

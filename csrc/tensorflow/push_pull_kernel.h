@@ -10,7 +10,7 @@ enum class Device { kCpu, kGpu };
 constexpr Device kDevices[] = {Device::kCpu, Device::kGpu};
 constexpr const char* name_of(Device device) { return device == Device::kCpu ? "CPU" : "GPU"; }
 
-// Of operators with the attributes T, tensor_name, reduce_op, root_rank, priority and named_dims (ops.cc), one input,
+// Of operators with the attributes T, tensor_name, reduce_op, root_rank and priority (ops.cc), one input,
 // anchors, and one output. Any thread runs them.
 void register_kernel(const char* op_name, Device device);
 

@@ -78,7 +78,7 @@ class Link final : public transport::Receiver {
  private:
   struct Unanswered {
     uint64_t handle;
-    uint32_t round;
+    uint64_t round;
     uint64_t bytes;
     MutableBytes output;
   };

@@ -12,12 +12,13 @@ using protocol::Handle;
 using protocol::SendDeclare;
 using protocol::StartPartition;
 
-Worker::Worker(const WorkerOptions& options, protocol::Tree tree, Metrics& metrics, WorkerEvents& events)
+Worker::Worker(const WorkerOptions& options, protocol::Tree tree, const protocol::PartitionRule& rule,
+               Metrics& metrics, WorkerEvents& events)
     : options_(options),
       metrics_(metrics),
       events_(events),
       handles_(metrics),
-      table_(options.rank, std::move(tree)) {
+      table_(options.rank, std::move(tree), rule) {
   if (options.autotune && options.rank == 0) {
     tuner_.emplace(options.credit_bytes);
   }
@@ -66,6 +67,16 @@ Status Worker::start(Handle handle, const protocol::PushPull& request, Memory me
   return status;
 }
 
+void Worker::refuse(const std::string& name, const Status& why) {
+  Work work;
+  {
+    MutexLock lock(mutex_);
+    table_.refuse(name, why, actions_);
+    work = take_work();
+  }
+  do_work(std::move(work));
+}
+
 Status Worker::on_placed(const protocol::Placed& placed) {
   Work work;
   {
@@ -111,7 +122,9 @@ Worker::Work Worker::take_work() {
   Work work;
   for (protocol::TableAction& action : actions_) {
     if (auto* declare = std::get_if<SendDeclare>(&action)) {
-      work.declares.push_back(std::move(declare->declare));
+      work.messages.emplace_back(std::move(declare->declare));
+    } else if (auto* told = std::get_if<protocol::SendRoundFailed>(&action)) {
+      work.messages.emplace_back(std::move(told->failed));
     } else if (const auto* change = std::get_if<ChangePlan>(&action)) {
       work.plan = change->plan;
     } else if (auto* start = std::get_if<StartPartition>(&action)) {
@@ -128,7 +141,7 @@ Worker::Work Worker::take_work() {
 }
 
 void Worker::do_work(Work work) {
-  for (protocol::Declare& declare : work.declares) events_.send_declare(std::move(declare));
+  for (protocol::Control& message : work.messages) events_.send_to_scheduler(std::move(message));
   if (work.plan) change_plan(*work.plan);
   for (auto& [lane, partitions] : work.partitions) {
     lane->loop->post([link = lane->link.get(), partitions = std::move(partitions)]() mutable {

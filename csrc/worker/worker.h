@@ -23,8 +23,8 @@ namespace byteps::worker {
 class WorkerEvents {
  public:
   virtual ~WorkerEvents() = default;
-  // To the scheduler. Any thread.
-  virtual void send_declare(protocol::Declare declare) = 0;
+  // Any thread.
+  virtual void send_to_scheduler(protocol::Control message) = 0;
   // As LinkEvents.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
   // The process's outboxes get another credit. Any thread.
@@ -39,7 +39,8 @@ struct WorkerOptions {
 
 class Worker final : public LinkEvents {
  public:
-  Worker(const WorkerOptions& options, protocol::Tree tree, Metrics& metrics, WorkerEvents& events);
+  Worker(const WorkerOptions& options, protocol::Tree tree, const protocol::PartitionRule& rule,
+         Metrics& metrics, WorkerEvents& events);
 
   // To fill before the first push_pull: with the links to all that may be a parent in a tree, and to all that may keep
   // something (protocol::Level::kRanks).
@@ -56,6 +57,8 @@ class Worker final : public LinkEvents {
   // at once.
   void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
                  OnDone on_done);
+  // protocol::PushPullTable::refuse.
+  void refuse(const std::string& name, const Status& why);
   HandleTable& handles() { return handles_; }
 
   // The scheduler's answers.
@@ -80,7 +83,7 @@ class Worker final : public LinkEvents {
   };
   // What has to be done once the lock is released, so that no callback runs under it.
   struct Work {
-    std::vector<protocol::Declare> declares;
+    std::vector<protocol::Control> messages;  // to the scheduler
     std::optional<protocol::Plan> plan;
     std::unordered_map<Lane*, std::vector<Outgoing>> partitions;
     std::vector<std::pair<protocol::Handle, Status>> finished;

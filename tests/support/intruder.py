@@ -19,12 +19,13 @@ HELLO, PUSH_PULL, RESULT, FAILED, GOODBYE, PROBE = 1, 2, 3, 4, 5, 6
 JOIN, ROSTER, DECLARE, PLACED, REFUSED, BARRIER, BARRIER_DONE = 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47
 HEARTBEAT, SUSPECT, LOST, LEAVE, LEFT, FINISHED = 0x48, 0x49, 0x4A, 0x4B, 0x4C, 0x4D
 PROBE_SETUP, PROBE_READY, PROBE_START, PROBE_DONE = 0x4E, 0x4F, 0x50, 0x51
+ROUND_FAILED = 0x52
 FLOAT32, SUM = 3, 1
 CLUSTER = 2  # level
 
 _GREETING = b"BPS\x02"
 _MAGIC = b"BPF\x01"
-_VERSION = 4
+_VERSION = 5
 _PATIENCE_S = 20
 
 
@@ -119,8 +120,8 @@ def control(kind: int, fields: bytes = b"") -> bytes:
 def data(kind: int, *, epoch: int = 0, tensor: int = 0, round_: int = 0, rank: int = 0, payload: bytes = b"") -> bytes:
     """Of a tensor of float32 with one partition."""
     code = 4 if kind == FAILED else 0
-    fields = (epoch, tensor, 0, round_, rank, 0, 0, 0, 0, len(payload))
-    head = struct.pack("<BBBBBB2xIIIIIiIHHQ", _VERSION, kind, FLOAT32, SUM, code, CLUSTER, *fields)
+    fields = (epoch, 8 * tensor, 0, 0, round_, len(payload), rank, 0, 0, 0)
+    head = struct.pack("<BBBBBB2xIIIiQQHHHH16x", _VERSION, kind, FLOAT32, SUM, code, CLUSTER, *fields)
     return frame(head, payload)
 
 
@@ -153,8 +154,9 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         data(RESULT, epoch=epoch, rank=rank, tensor=1, round_=1, payload=b"\0" * 64),
         join(rank, 2, 1),
         control(DECLARE, text("layer0") + struct.pack("<BQBBB", FLOAT32, 400, 0, 0, 0)),
-        control(PLACED, text("layer0") + struct.pack("<IQBIHH", 1, 1 << 20, 0, 1, 2, 0)),
-        control(REFUSED, text("layer0") + struct.pack("<I", 1) + failure),
+        control(PLACED, text("layer0") + struct.pack("<IBIHH", 1, 0, 1, 2, 0)),
+        control(REFUSED, text("layer0") + struct.pack("<I", 1) + failure + struct.pack("<Q", 1)),
+        control(ROUND_FAILED, text("layer0") + struct.pack("<QB", 1, 1) + failure),
         *(control(kind, struct.pack("<I", 1)) for kind in (BARRIER, LEFT)),
         control(BARRIER_DONE, struct.pack("<I", 1) + failure),
         control(SUSPECT, struct.pack("<I", 0) + text("no reason")),

@@ -22,7 +22,7 @@ from byteps.torch.tensor import stage
 __all__ = ["Collective"]
 
 Tensor = torch.Tensor
-Start = Callable[[Buffer, Buffer, str, Job], Handle]
+Start = Callable[[Buffer, Buffer, str, Job, int], Handle]
 
 
 class _Part(NamedTuple):
@@ -67,11 +67,11 @@ class Collective:
         staged = stage(tensor, any_dtype=True, row_major=True)
         if staged.copied:
             self._land(tensor, staged.memory)
-        return staged.buffer
+        return staged.buffer._replace(shape=None)
 
     def reduce(self, source: Buffer, target: Buffer, op: ReduceOp) -> None:
-        def start(source: Buffer, target: Buffer, name: str, job: Job) -> Handle:
-            return push_pull_buffer(source, target, name, op, 0, _nothing, job)
+        def start(source: Buffer, target: Buffer, name: str, job: Job, number: int) -> Handle:
+            return push_pull_buffer(source, target, name, op, 0, _nothing, job, collective=number)
 
         self._parts.append(_Part(f"{target.dtype}.{op.name}", source, target, start))
 
@@ -82,10 +82,10 @@ class Collective:
         self.reduce(staged.buffer, staged.buffer, op)
 
     def broadcast(self, source: Buffer, target: Buffer, root: int) -> None:
-        def start(source: Buffer, target: Buffer, name: str, job: Job) -> Handle:
-            return broadcast_buffer(target, root, name, _nothing, source=source, job=job)
+        def start(source: Buffer, target: Buffer, name: str, job: Job, number: int) -> Handle:
+            return broadcast_buffer(target, root, name, _nothing, source=source, job=job, collective=number)
 
-        self._parts.append(_Part("bytes", source._replace(dtype="uint8"), target._replace(dtype="uint8"), start))
+        self._parts.append(_Part("bytes", _as_bytes(source), _as_bytes(target), start))
 
     def work(
         self,
@@ -103,12 +103,17 @@ class Collective:
         return CollectiveWork(self.progress, outputs, self._devices(), limit_s, lambda: missing(self.number))
 
     def launch(self, job: Job, prefix: str, sizes: Sizes) -> None:
-        """Starts the push_pulls. The ranks of a group launch its collectives in the same order. `begin` comes next."""
+        """Starts the push_pulls. The ranks of a group launch its collectives in the same order. `begin` comes next.
+
+        The n-th push_pulls meet, whatever they are, and the number of the collective travels with them: so ranks whose
+        collectives differ get an error, also where they have made different numbers of them.
+        """
+        number = job.in_flight.next_number(prefix)
         try:
             for kind, given_source, given_target, start in self._parts:
                 source, target = self._padded(given_source, given_target, sizes.padded(kind, given_target.nbytes))
-                name = job.in_flight.automatic_name(f"{prefix}.{kind}.{target.nbytes}")
-                self._handles.append(start(source, target, name, job))
+                name = job.in_flight.automatic_name(prefix)
+                self._handles.append(start(source, target, name, job, number))
         except BytePSError as error:
             self._failure = self._explain(error)
 
@@ -183,7 +188,12 @@ def _range(buffer: Buffer) -> tuple[int, int]:
 
 
 def _buffer(tensor: Tensor) -> Buffer:
-    return stage(tensor, any_dtype=True, row_major=True).buffer
+    """Without its shape: collectives take tensors of equal numbers of elements."""
+    return stage(tensor, any_dtype=True, row_major=True).buffer._replace(shape=None)
+
+
+def _as_bytes(buffer: Buffer) -> Buffer:
+    return buffer._replace(dtype="uint8", shape=None)
 
 
 def _nothing() -> None:

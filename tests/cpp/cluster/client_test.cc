@@ -161,7 +161,7 @@ TEST_F(ClientTest, AFailureIsToldOnceAndAnswersThatWereUnderWayAreNot) {
   scheduler_->closes_when_told_of_the_end = false;
   scheduler_->send(Lost{StatusCode::kUnavailable, "rank 0 is lost"});
   scheduler_->send(BarrierDone{1, StatusCode::kOk, ""});
-  scheduler_->send(protocol::Placed{.name = "x", .tensor = 1, .partition_bytes = 4096, .places = {}});
+  scheduler_->send(protocol::Placed{.name = "x", .tensor = 1, .places = {}});
   scheduler_->send(Lost{StatusCode::kUnavailable, "rank 7 is lost"});
   EXPECT_EQ(failure().message(), "rank 0 is lost");
   client_->suspect(0, unavailable("reset"));

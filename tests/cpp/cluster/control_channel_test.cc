@@ -29,7 +29,7 @@ TEST_F(ControlChannelTest, MessagesOfEverySizeArriveInOrder) {
   ControlPeer sender(*loop_, std::move(one));
   ControlPeer receiver(*loop_, std::move(other));
   std::vector<Control> messages = {Heartbeat{}, Lost{StatusCode::kUnavailable, "rank 3 is lost"}};
-  protocol::Placed placed{.name = "large", .tensor = 1, .partition_bytes = 4096, .places = {}};
+  protocol::Placed placed{.name = "large", .tensor = 1, .places = {}};
   placed.places.resize(100'000);
   messages.emplace_back(placed);
   messages.emplace_back(Heartbeat{});

@@ -38,6 +38,7 @@ struct Fake {
 
   std::optional<BpsPushPull> asked;
   std::string asked_name;
+  std::string refused;
   bool core_answers_at_once = false;
 
   int completions = 0;
@@ -70,7 +71,11 @@ void core_push_pull(const BpsPushPull* request) {
   if (fake->core_answers_at_once) request->on_done(request->context, 0, "");
 }
 
-constexpr BpsCApi kCore{.version = BPS_C_API_VERSION, .push_pull = &core_push_pull};
+void core_refuse(const char* name, size_t name_bytes, const char* why) {
+  fake->refused = std::string(name, name_bytes) + ": " + why;
+}
+
+constexpr BpsCApi kCore{.version = BPS_C_API_VERSION, .push_pull = &core_push_pull, .refuse = &core_refuse};
 
 class EngineOperationTest : public testing::Test {
  protected:
@@ -172,6 +177,7 @@ TEST_F(EngineOperationTest, ALaneKnowsWhatTheEngineLeavesOut) {
   EXPECT_EQ(lane_.underway, 1u);
   end_pushed();
   EXPECT_EQ(lane_.left_out, 1);
+  EXPECT_EQ(fake_.refused.substr(0, 6), "weight") << "its round counts on the other ranks";
   EXPECT_EQ(lane_.underway, 0u);
   EXPECT_FALSE(fake_.asked);
 }

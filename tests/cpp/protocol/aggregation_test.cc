@@ -13,7 +13,10 @@ using Verdict = Aggregator::Verdict;
 constexpr TimeUs kStallUs = 10;
 constexpr TimeUs kOpUs = 100;
 
-DataHead head_of(uint32_t rank, uint32_t round, Key key = {1, 0}) {
+// Of the name with that number.
+Key key_of(uint32_t number, uint32_t partition = 0) { return {key_tensor(number, 0), partition}; }
+
+DataHead head_of(uint32_t rank, uint64_t round, Key key = key_of(1)) {
   DataHead head;
   head.type = DataType::kPushPull;
   head.key = key;
@@ -46,7 +49,7 @@ class AggregatorTest : public testing::Test {
     });
     return *verdict;
   }
-  Verdict contribute(uint32_t rank, uint32_t round, TimeUs now = 0) {
+  Verdict contribute(uint32_t rank, uint64_t round, TimeUs now = 0) {
     return contribute(head_of(rank, round), now);
   }
   void gone(uint32_t rank, const Status& why) {
@@ -179,7 +182,6 @@ TEST_F(AggregatorTest, ProtocolViolationsAreErrors) {
     EXPECT_NE(verdict.status().message().find(says), std::string::npos) << verdict.status();
   };
   expect_error(head_of(0, 2), 0, 16, "round 2 before the answer to round 1");
-  expect_error(head_of(1, 2), 1, 16, "expected round 1, got 2");
   expect_error(head_of(1, 0), 1, 16, "round: expected 1, got 0");
   expect_error(head_of(1, 1), 1, 8, "payload bytes: expected 16, got 8");
   DataHead head = head_of(1, 1);
@@ -216,6 +218,8 @@ TEST_F(AggregatorTest, DisagreementFailsTheRoundForAllAndNamesBoth) {
        "rank 2 (c) for average of 4 elements of float32"},
       {[](DataHead& head) { head.dtype = DType::kInt32; }, "rank 2 (c) for sum of 4 elements of int32"},
       {[](DataHead& head) { head.bytes = 8; }, "rank 2 (c) for sum of 2 elements of float32"},
+      {[](DataHead& head) { head.shape = *Shape::of(std::vector<int64_t>{2, 2}); },
+       "rank 2 (c) for sum of float32 of shape (2, 2)"},
   };
   uint32_t round = 0;
   for (const Case& c : cases) {
@@ -266,33 +270,122 @@ TEST_F(AggregatorTest, RoundThatFailsWhileAPayloadComesInAnswersItsSender) {
 
 TEST_F(AggregatorTest, LostChildFailsWhatLacksItNowAndLater) {
   contribute(0, 1);
-  contribute(head_of(0, 1, {2, 0}));
-  contribute(head_of(1, 1, {2, 0}));
+  contribute(head_of(0, 1, key_of(2)));
+  contribute(head_of(1, 1, key_of(2)));
   gone(1, unavailable("rank 1 (b) has left"));
   expect_failed({0}, 1, "rank 1 (b) has left");
   EXPECT_EQ(contribute(2, 1), Verdict::kRefuse);
   expect_failed({2}, 1, "rank 1 (b) has left");
-  EXPECT_EQ(contribute(head_of(2, 1, {2, 0})), Verdict::kAccept) << "this round has it";
+  EXPECT_EQ(contribute(head_of(2, 1, key_of(2))), Verdict::kAccept) << "this round has it";
   EXPECT_EQ(completed_.size(), 1u);
-  EXPECT_EQ(contribute(head_of(0, 2, {2, 0})), Verdict::kRefuse);
+  EXPECT_EQ(contribute(head_of(0, 2, key_of(2))), Verdict::kRefuse);
   expect_failed({0}, 2, "rank 1 (b) has left");
-  EXPECT_EQ(contribute(head_of(0, 1, {3, 0})), Verdict::kRefuse) << "a key that it never saw";
+  EXPECT_EQ(contribute(head_of(0, 1, key_of(3))), Verdict::kRefuse) << "a key that it never saw";
   EXPECT_EQ(aggregator_.gathering(), 0u);
 }
 
 TEST_F(AggregatorTest, FailedTensorFailsAllItsPartitionsAndNoOther) {
-  contribute(head_of(0, 1, {1, 0}));
-  contribute(head_of(0, 1, {1, 7}));
-  contribute(head_of(0, 1, {2, 0}));
+  contribute(head_of(0, 1, key_of(1)));
+  contribute(head_of(0, 1, key_of(1, 7)));
+  contribute(head_of(0, 1, {key_tensor(1, 5), 7}));
+  contribute(head_of(0, 1, key_of(2)));
   collect([&](AggregationActions& actions) {
-    aggregator_.fail_tensor(1, invalid_argument("they disagree"), actions);
+    aggregator_.fail_tensor(1, kEveryRound, invalid_argument("they disagree"), actions);
   });
-  EXPECT_EQ(failed_.size(), 2u);
+  EXPECT_EQ(failed_.size(), 3u) << "of every cut";
   EXPECT_EQ(aggregator_.gathering(), 1u);
-  EXPECT_EQ(contribute(head_of(1, 1, {1, 0})), Verdict::kRefuse);
+  EXPECT_EQ(contribute(head_of(1, 1, key_of(1))), Verdict::kRefuse);
   expect_failed({1}, 1, "they disagree");
-  EXPECT_EQ(contribute(head_of(1, 1, {1, 99})), Verdict::kRefuse);
-  EXPECT_EQ(contribute(head_of(1, 1, {2, 0})), Verdict::kAccept);
+  EXPECT_EQ(contribute(head_of(1, 1, key_of(1, 99))), Verdict::kRefuse);
+  EXPECT_EQ(contribute(head_of(1, 1, key_of(2))), Verdict::kAccept);
+}
+
+TEST_F(AggregatorTest, AFailedRoundOfATensorFailsItAndThoseBeforeAndNoLaterOne) {
+  contribute(head_of(0, 3, key_of(1)));
+  contribute(head_of(0, 4, key_of(1, 1)));
+  collect([&](AggregationActions& actions) {
+    aggregator_.fail_tensor(1, 3, invalid_argument("rank 2 (c): no"), actions);
+  });
+  expect_failed({0}, 3, "rank 2 (c): no");
+  collect([&](AggregationActions& actions) { aggregator_.fail_tensor(1, 2, aborted("older"), actions); });
+  EXPECT_EQ(contribute(head_of(1, 2, key_of(1, 1))), Verdict::kRefuse);
+  expect_failed({1}, 2, "rank 2 (c): no");
+  EXPECT_EQ(contribute(head_of(1, 3, key_of(1))), Verdict::kRefuse);
+  for (const uint32_t rank : {1u, 2u}) contribute(head_of(rank, 4, key_of(1, 1)));
+  EXPECT_EQ(completed_.size(), 1u);
+}
+
+TEST_F(AggregatorTest, RoundsThatAllLeaveOutAreNoneOfThisKey) {
+  for (const uint64_t round : {1ull, 4ull, 1ull << 32, (1ull << 32) + 5}) {
+    for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(contribute(rank, round), Verdict::kAccept);
+    ASSERT_EQ(completed_.size(), 1u);
+    EXPECT_EQ(completed_[0].round, round);
+  }
+}
+
+TEST_F(AggregatorTest, ARoundThatOneHasLeftOutFailsAndNeverMeetsALaterOne) {
+  contribute(0, 5);
+  EXPECT_EQ(contribute(1, 6), Verdict::kAccept);
+  expect_failed({0}, 5, "rank 1 (b) has gone on without it");
+  EXPECT_EQ(failed_[0].status.code(), StatusCode::kAborted);
+  EXPECT_EQ(contribute(2, 5), Verdict::kRefuse);
+  expect_failed({2}, 5, "gone on");
+  contribute(2, 6);
+  EXPECT_TRUE(completed_.empty());
+  contribute(0, 6);
+  ASSERT_EQ(completed_.size(), 1u);
+  EXPECT_EQ(completed_[0].round, 6u);
+}
+
+TEST_F(AggregatorTest, WhoComesToARoundThatOthersHavePassedIsRefused) {
+  contribute(0, 7);
+  EXPECT_EQ(contribute(1, 6), Verdict::kRefuse);
+  expect_failed({1}, 6, "rank 0 (a) has gone on to round 7");
+  contribute(1, 7);
+  EXPECT_EQ(contribute(2, 7), Verdict::kAccept);
+  EXPECT_EQ(completed_.size(), 1u);
+}
+
+TEST_F(AggregatorTest, AMachineThatGivesALaterRoundUpHasLeftOutTheOneThatWaits) {
+  contribute(0, 1);
+  give_up(1, 2, unavailable("rank 4 has left"));
+  expect_failed({0}, 1, "rank 4 has left");
+  contribute(0, 2);
+  expect_failed({0}, 2, "rank 4 has left");
+}
+
+// Calls that are refused, tensors of other sizes, slow ranks: what completes is of one round of all.
+TEST(Aggregator, WhateverRanksLeaveOutOnlyContributionsOfOneRoundMeet) {
+  std::mt19937 random(7);
+  for (int run = 0; run < 300; ++run) {
+    Aggregator aggregator(ranks({"a", "b", "c"}), {kNever, kNever});
+    std::vector<uint64_t> sent(3);
+    std::vector<bool> waits(3);
+    const auto left_out = [run](uint32_t rank, uint64_t round) { return (round * 7 + rank + run) % 11 == 0; };
+    for (int step = 0; step < 200; ++step) {
+      const uint32_t rank = random() % 3;
+      if (waits[rank]) continue;
+      do ++sent[rank];
+      while (left_out(rank, sent[rank]));
+      AggregationActions actions;
+      waits[rank] = true;
+      ASSERT_TRUE(aggregator.admit(head_of(rank, sent[rank]), rank, 16).is_ok());
+      aggregator.on_contribution(head_of(rank, sent[rank]), rank, 0, actions);
+      for (const AggregationAction& action : actions) {
+        if (const auto* fail = std::get_if<Fail>(&action)) {
+          for (const uint32_t child : fail->children) {
+            ASSERT_EQ(sent[child], fail->head.round);
+            waits[child] = false;
+          }
+        } else {
+          const uint64_t round = std::get<Complete>(action).head.round;
+          EXPECT_EQ(sent, std::vector<uint64_t>(3, round));
+          waits.assign(3, false);
+        }
+      }
+    }
+    EXPECT_GT(*std::ranges::min_element(sent), 10u) << "they all go on";
+  }
 }
 
 TEST_F(AggregatorTest, FailedJobFailsEverything) {
@@ -302,15 +395,15 @@ TEST_F(AggregatorTest, FailedJobFailsEverything) {
   expect_failed({0}, 1, "the job is over");
   collect([&](AggregationActions& actions) { aggregator_.fail_all(internal("later"), actions); });
   EXPECT_TRUE(failed_.empty());
-  EXPECT_EQ(contribute(head_of(2, 1, {4, 0})), Verdict::kRefuse);
+  EXPECT_EQ(contribute(head_of(2, 1, key_of(4))), Verdict::kRefuse);
   expect_failed({2}, 1, "the job is over");
   EXPECT_EQ(aggregator_.next_tick_us(), kNever);
 }
 
 TEST_F(AggregatorTest, SlowRoundsAreWarnedOfOnceAndThenFail) {
   EXPECT_EQ(aggregator_.next_tick_us(), kNever);
-  contribute(head_of(0, 1, {1, 0}), 5);
-  contribute(head_of(0, 1, {1, 1}), 6);
+  contribute(head_of(0, 1, key_of(1)), 5);
+  contribute(head_of(0, 1, key_of(1, 1)), 6);
   EXPECT_EQ(aggregator_.next_tick_us(), 5 + kStallUs);
   tick(5 + kStallUs - 1);
   EXPECT_TRUE(stalled_.empty());
@@ -318,17 +411,17 @@ TEST_F(AggregatorTest, SlowRoundsAreWarnedOfOnceAndThenFail) {
   ASSERT_EQ(stalled_.size(), 1u) << "one line for all";
   EXPECT_EQ(
       stalled_[0],
-      "round 1 of tensor 1, partition 0 has waited 1.1e-05 s for rank 1 (b) and rank 2 (c); so have 1 more "
+      "round 1 of tensor 8, partition 0 has waited 1.1e-05 s for rank 1 (b) and rank 2 (c); so have 1 more "
       "partitions");
   EXPECT_EQ(aggregator_.next_tick_us(), 5 + kOpUs);
-  contribute(head_of(0, 1, {2, 0}), 50);
+  contribute(head_of(0, 1, key_of(2)), 50);
   EXPECT_EQ(aggregator_.next_tick_us(), 50 + kStallUs);
   tick(50);
   EXPECT_TRUE(stalled_.empty());
   tick(5 + kOpUs);
   ASSERT_EQ(stalled_.size(), 1u);
   expect_failed({0}, 1, "has waited");
-  EXPECT_EQ(failed_[0].head.key, (Key{1, 0}));
+  EXPECT_EQ(failed_[0].head.key, key_of(1));
   EXPECT_EQ(failed_[0].status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(aggregator_.next_tick_us(), 6 + kOpUs);
 }

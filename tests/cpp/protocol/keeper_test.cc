@@ -21,7 +21,7 @@ class KeeperTest : public testing::Test {
   DataHead head_of(uint32_t rank, uint32_t round, ReduceOp op = ReduceOp::kAccumulate) const {
     DataHead head;
     head.type = DataType::kPushPull;
-    head.key = {1, 0};
+    head.key = {key_tensor(1, 0), 0};
     head.op = op;
     head.staleness = staleness_;
     head.round = round;
@@ -252,7 +252,7 @@ TEST_F(KeeperTest, WaitsAreWarnedOfAndEndAndNameWhoIsMissing) {
   EXPECT_EQ(keeper_.next_tick_us(), 5 + kStallUs);
   tick(5 + kStallUs);
   ASSERT_EQ(stalled_.size(), 1u);
-  EXPECT_NE(stalled_[0].find("tensor 1, partition 0: round 2 of rank 0 (a) has waited"), std::string::npos)
+  EXPECT_NE(stalled_[0].find("tensor 8, partition 0: round 2 of rank 0 (a) has waited"), std::string::npos)
       << stalled_[0];
   EXPECT_NE(stalled_[0].find("for rank 2 (c)"), std::string::npos) << stalled_[0];
   tick(7 + kStallUs);
@@ -329,9 +329,11 @@ TEST_F(KeeperTest, WhatComesFromWhoIsGoneChangesNothing) {
 TEST_F(KeeperTest, AFailedTensorAndAFailedJobFailWhatWaitsAndWhatComes) {
   all_seed();
   add(0, 2);
-  collect([&](KeeperActions& actions) { keeper_.fail_tensor(2, aborted("another"), actions); });
+  collect([&](KeeperActions& actions) { keeper_.fail_tensor(2, kEveryRound, aborted("another"), actions); });
   EXPECT_TRUE(failed_.empty());
-  collect([&](KeeperActions& actions) { keeper_.fail_tensor(1, aborted("refused"), actions); });
+  collect([&](KeeperActions& actions) { keeper_.fail_tensor(1, 9, aborted("a round"), actions); });
+  EXPECT_TRUE(failed_.empty()) << "ranks have no common rounds";
+  collect([&](KeeperActions& actions) { keeper_.fail_tensor(1, kEveryRound, aborted("refused"), actions); });
   EXPECT_EQ(failed_[0], "refused");
   EXPECT_EQ(add(1, 2), Verdict::kRefuse);
   EXPECT_EQ(failed_[1], "refused");

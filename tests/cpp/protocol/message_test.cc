@@ -72,6 +72,7 @@ Roster random_roster(Random& random) {
   roster.epoch = random.u32();
   roster.num_workers = 1 + static_cast<uint32_t>(random.below(4));
   roster.timeout_us = 1 + random.below(kMaxTimeoutUs);
+  roster.partition_bytes = random.below(kMaxTensorBytes + 1);
   for (uint32_t i = 0; i < roster.num_workers; ++i) {
     roster.nodes.push_back(random_node(random, Role::kWorker, static_cast<int32_t>(i)));
   }
@@ -82,7 +83,7 @@ Roster random_roster(Random& random) {
 }
 
 Placed random_placed(Random& random) {
-  Placed placed{random.text(kMaxNameBytes), 1 + random.u32() / 2, 1 + random.below(kMaxTensorBytes), {}};
+  Placed placed{random.text(kMaxNameBytes), 1 + static_cast<uint32_t>(random.below(kMaxTensors)), {}};
   placed.places.resize(random.below(100));
   for (Place& place : placed.places) {
     place = {static_cast<uint16_t>(random.below(1u << 16)), static_cast<uint16_t>(random.below(1u << 16))};
@@ -105,7 +106,8 @@ std::vector<Control> random_controls(Random& random) {
               .bytes = random.below(kMaxTensorBytes + 1),
               .upkeep = random_upkeep(random)},
       random_placed(random),
-      Refused{random.text(kMaxNameBytes), random.u32(), random.failure(), random.text(kMaxTextBytes)},
+      Refused{random.text(kMaxNameBytes), random.u32(), random.failure(), random.text(kMaxTextBytes),
+              1 + random.below(kEveryRound)},
       Barrier{1 + random.u32() / 2},
       BarrierDone{1 + random.u32() / 2, static_cast<StatusCode>(random.below(10)),
                   random.text(kMaxTextBytes)},
@@ -121,6 +123,8 @@ std::vector<Control> random_controls(Random& random) {
       ProbeDone{1 + random.u32() / 2, random.below(kMaxNicBytesPerS + 1)},
       Waits{random.text(kMaxTextBytes), random.below(2) == 1},
       Waiting{random.text(kMaxTextBytes)},
+      RoundFailed{random.text(kMaxNameBytes), 1 + random.below(kEveryRound), random.below(2) == 0,
+                  random.failure(), random.text(kMaxTextBytes)},
   };
 }
 
@@ -137,7 +141,7 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.op = ReduceOp::kBroadcast;
   head.epoch = 0x01020304;
   head.key = {0x11121314, 0x00022324};
-  head.round = 0x31323334;
+  head.round = 0x38'3132'3334;
   head.rank = 0x0142;
   head.priority = -2;
   head.root = 0x0251;
@@ -146,11 +150,14 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.top = 0x0362;
   head.lane = 0x0173;
   head.bytes = 0x0000'0061'6263'6468;
+  head.shape = *Shape::of(std::vector<int64_t>{2, 300});
   const auto expected = bytes_of({5,    2,    4,    6,    0,    1,    0x97, 0,                             //
                                   4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x02, 0x00,  //
-                                  0x34, 0x33, 0x32, 0x31, 0x42, 0x01, 0,    0,    0xFE, 0xFF, 0xFF, 0xFF,  //
-                                  0x51, 0x02, 0,    0,    0x62, 0x03, 0x73, 0x01,                          //
-                                  0x68, 0x64, 0x63, 0x62, 0x61, 0,    0,    0});
+                                  0xFE, 0xFF, 0xFF, 0xFF, 0x34, 0x33, 0x32, 0x31, 0x38, 0,    0,    0,     //
+                                  0x68, 0x64, 0x63, 0x62, 0x61, 0,    0,    0,                             //
+                                  0x42, 0x01, 0x51, 0x02, 0x62, 0x03, 0x73, 0x01,                          //
+                                  0x22, 2,    0xAC, 2,    0,    0,    0,    0,                             //
+                                  0,    0,    0,    0,    0,    0,    0,    0});
   const DataHeadBytes bytes = encode(head);
   EXPECT_EQ(std::vector(bytes.begin(), bytes.end()), expected);
   EXPECT_EQ(decode_data(bytes).value(), head);
@@ -190,11 +197,11 @@ TEST(DataMessage, RefusesWhatBreaksARule) {
                         {6, kMaxCut + 1, "plan"},
                         {7, 1, "staleness"},
                         {18, 4, "partition"},
-                        {25, 0x40, "rank"},
-                        {33, 0x40, "root"},
-                        {37, 0x40, "top"},
-                        {40, 6, "element size"},
-                        {45, 0x02, "bytes"}};
+                        {41, 0x40, "rank"},
+                        {43, 0x40, "root"},
+                        {45, 0x40, "top"},
+                        {32, 6, "element size"},
+                        {37, 0x02, "bytes"}};
   for (const Case& c : cases) {
     DataHeadBytes bytes = encode(good);
     bytes[c.offset] = static_cast<std::byte>(c.value);
@@ -251,7 +258,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x54);
+  EXPECT_EQ(type, 0x55);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -316,7 +323,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x54};
+  head[1] = std::byte{0x55};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};
@@ -328,7 +335,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
 
 // A count of items asks for memory: it has to be covered by bytes that came in.
 TEST(ControlMessage, CountsAreCheckedBeforeMemoryIsTaken) {
-  EncodedControl encoded = encode(Placed{"w", 1, 4096, {}});
+  EncodedControl encoded = encode(Placed{"w", 1, {}});
   store_number(&encoded.payload[encoded.payload.size() - 4], uint32_t{kMaxPartitions});
   EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 1048576 bytes"),
             std::string::npos);

@@ -18,7 +18,7 @@ TEST(Partitioning, CoversEveryByteOnce) {
     const uint64_t most_bytes =
         std::max<uint64_t>(1, (wanted_bytes + kPageBytes - 1) / kPageBytes) * kPageBytes;
     const uint64_t bytes = random() % (20 * most_bytes) / size_of(dtype) * size_of(dtype);
-    const Partitioning cut = partition_tensor(bytes, dtype, wanted_bytes).value();
+    const Partitioning cut = cut_evenly(bytes, wanted_bytes);
     ASSERT_LE(cut.count(), 20u);
     uint64_t next = 0;
     for (uint32_t p = 0; p < cut.count(); ++p) {
@@ -34,28 +34,39 @@ TEST(Partitioning, CoversEveryByteOnce) {
 
 TEST(Partitioning, PiecesAreNearlyEqual) {
   // 9 MiB at 4 MiB wanted: three of 3 MiB, not 4 + 4 + 1.
-  const Partitioning cut = partition_tensor(9 << 20, DType::kFloat32, 4 << 20).value();
+  const Partitioning cut = cut_evenly(9 << 20, 4 << 20);
   EXPECT_EQ(cut.count(), 3u);
   EXPECT_EQ(cut.size(0), 3u << 20);
   EXPECT_EQ(cut.size(2), 3u << 20);
 }
 
 TEST(Partitioning, EmptyTensorHasOneEmptyPiece) {
-  const Partitioning cut = partition_tensor(0, DType::kFloat32, 4 << 20).value();
+  const Partitioning cut = cut_evenly(0, 4 << 20);
   EXPECT_EQ(cut.count(), 1u);
   EXPECT_EQ(cut.offset(0), 0u);
   EXPECT_EQ(cut.size(0), 0u);
-  EXPECT_GT(cut.partition_bytes, 0u) << "travels in Placed, where 0 is refused";
+  EXPECT_GT(cut.partition_bytes, 0u);
 }
 
 TEST(Partitioning, RefusesSizesThatNoTensorHas) {
-  EXPECT_EQ(partition_tensor(6, DType::kFloat32, 4096).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(partition_tensor(kMaxTensorBytes + 8, DType::kInt64, 1u << 30).status().code(),
-            StatusCode::kInvalidArgument);
-  EXPECT_TRUE(partition_tensor(kMaxTensorBytes, DType::kInt64, UINT64_MAX).is_ok());
+  EXPECT_EQ(check_tensor_bytes(6, DType::kFloat32).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(check_tensor_bytes(kMaxTensorBytes + 8, DType::kInt64).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(check_tensor_bytes(kMaxTensorBytes, DType::kInt64).is_ok());
+}
+
+TEST(Partitioning, PiecesOfLargeTensorsAreLargerSoThatTheyAreNotTooMany) {
   const uint64_t most = kPageBytes * kMaxPartitions;
-  EXPECT_EQ(partition_tensor(most, DType::kInt8, 1).value().count(), kMaxPartitions);
-  EXPECT_EQ(partition_tensor(most + 1, DType::kInt8, 1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(cut_evenly(most, 1).count(), kMaxPartitions);
+  for (const uint64_t bytes : {most + 1, 3 * most, uint64_t{65} << 30, kMaxTensorBytes}) {
+    for (const uint64_t wanted_bytes : {uint64_t{1}, uint64_t{256} << 10, kMaxTensorBytes, UINT64_MAX}) {
+      const Partitioning cut = cut_evenly(bytes, wanted_bytes);
+      EXPECT_LE(cut.count(), kMaxPartitions) << bytes;
+      EXPECT_EQ(cut.offset(cut.count() - 1) + cut.size(cut.count() - 1), bytes);
+    }
+  }
+  const std::vector<Site> one_machine(1);
+  for (uint8_t cut = 0; cut <= kMaxCut; ++cut)
+    EXPECT_LE(PartitionRule(one_machine, 0).partition(100ull << 30, cut).count(), kMaxPartitions);
 }
 
 TEST(Partitioning, SizesReadWell) {

@@ -212,17 +212,6 @@ TEST(PlaceGiver, SpreadsAFewPartitionsOverTheRanksOfEveryMachine) {
   EXPECT_EQ(serving.size(), 16u);
 }
 
-TEST(PlaceGiver, CountsPlacesThatAnotherOneGave) {
-  const Tree tree = make_tree({{2, 2}, {2, 2}}, {});
-  PlaceGiver one(tree, {0.5, 0.5});
-  PlaceGiver other(tree, {0.5, 0.5});
-  for (int i = 0; i < 100; ++i) {
-    const Place place = one.next(100 + i % 7);
-    other.charge(place, 100 + i % 7);
-  }
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(one.next(50), other.next(50)) << i;
-}
-
 TEST(PlaceGiver, EmptyPartitionsTakeTurns) {
   const Tree tree = make_tree({{2, 2}}, {});
   PlaceGiver places(tree, {1});

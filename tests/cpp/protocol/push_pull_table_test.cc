@@ -34,12 +34,11 @@ class PushPullTableTest : public testing::Test {
     sort(actions);
     return status;
   }
-  Status place(const std::string& name, uint32_t id, uint64_t partition_bytes,
-               const std::vector<uint16_t>& sites) {
+  Status place(const std::string& name, uint32_t number, const std::vector<uint16_t>& sites) {
     std::vector<Place> places;
     for (const uint16_t site : sites) places.push_back({site, 1});
     TableActions actions;
-    Status status = table_.on_placed({name, id, partition_bytes, std::move(places)}, actions);
+    Status status = table_.on_placed({name, number, std::move(places)}, actions);
     sort(actions);
     return status;
   }
@@ -60,16 +59,19 @@ class PushPullTableTest : public testing::Test {
   }
   void sort(const TableActions& actions) {
     declared_.clear();
+    told_.clear();
     started_.clear();
     finished_.clear();
     for (const TableAction& action : actions) {
       if (const auto* send = std::get_if<SendDeclare>(&action)) declared_.push_back(send->declare);
+      if (const auto* send = std::get_if<SendRoundFailed>(&action)) told_.push_back(send->failed);
       if (const auto* start = std::get_if<StartPartition>(&action)) started_.push_back(*start);
       if (const auto* finish = std::get_if<FinishHandle>(&action)) finished_.push_back(*finish);
     }
   }
 
-  PushPullTable table_{kRank, two_workers_and_a_server()};
+  PushPullTable table_{kRank, two_workers_and_a_server(), PartitionRule({}, 4096)};
+  std::vector<RoundFailed> told_;        // by the last call
   std::vector<Declare> declared_;        // by the last call
   std::vector<StartPartition> started_;  // by the last call
   std::vector<FinishHandle> finished_;   // by the last call
@@ -79,7 +81,7 @@ TEST_F(PushPullTableTest, FirstUseDeclaresAndPlacementStartsThePartitions) {
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
   EXPECT_EQ(declared_, (std::vector<Declare>{{"w", DType::kFloat32, 10'000}}));
   EXPECT_TRUE(started_.empty());
-  ASSERT_TRUE(place("w", 5, 4096, {2, 0, 1}).is_ok());
+  ASSERT_TRUE(place("w", 5, {2, 0, 1}).is_ok());
   ASSERT_EQ(started_.size(), 3u);
   const StartPartition& last = started_[2];
   EXPECT_EQ(last.handle, 1u);
@@ -87,7 +89,7 @@ TEST_F(PushPullTableTest, FirstUseDeclaresAndPlacementStartsThePartitions) {
   EXPECT_EQ(last.offset, 8192u);
   DataHead expected;
   expected.type = DataType::kPushPull;
-  expected.key = {5, 2};
+  expected.key = {key_tensor(5, 0), 2};
   expected.round = 1;
   expected.rank = kRank;
   expected.priority = 7;
@@ -103,7 +105,7 @@ TEST_F(PushPullTableTest, WhatIsKeptGoesToItsRootDirectlyAndFollowsNoPlan) {
   ASSERT_TRUE(table_.start(1, request, actions).is_ok());
   sort(actions);
   EXPECT_EQ(declared_.at(0).upkeep, (Upkeep{true, 3}));
-  ASSERT_TRUE(place("w", 5, 4096, {2, 0, 1}).is_ok());
+  ASSERT_TRUE(place("w", 5, {2, 0, 1}).is_ok());
   ASSERT_EQ(started_.size(), 3u);
   EXPECT_EQ(started_[2].parent, (Parent{1, Level::kRanks}));
   EXPECT_EQ(started_[2].head.staleness, 3);
@@ -121,6 +123,8 @@ TEST_F(PushPullTableTest, WhatIsKeptGoesToItsRootDirectlyAndFollowsNoPlan) {
 
 TEST_F(PushPullTableTest, OneRankDoesNotChangeItsMindAboutWhatIsKept) {
   ASSERT_TRUE(start(1, "w").is_ok());
+  ASSERT_TRUE(place("w", 5, {0}).is_ok());
+  settle(1);
   TableActions actions;
   const PushPull kept{.name = "w", .bytes = 8, .op = ReduceOp::kSeed, .staleness = kUnboundedStaleness};
   const Status status = table_.start(2, kept, actions);
@@ -130,7 +134,7 @@ TEST_F(PushPullTableTest, OneRankDoesNotChangeItsMindAboutWhatIsKept) {
 
 TEST_F(PushPullTableTest, FinishesWhenTheLastPartitionIsSettled) {
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
-  ASSERT_TRUE(place("w", 5, 4096, {0, 0, 0}).is_ok());
+  ASSERT_TRUE(place("w", 5, {0, 0, 0}).is_ok());
   settle(1);
   settle(1);
   EXPECT_TRUE(finished_.empty());
@@ -144,7 +148,7 @@ TEST_F(PushPullTableTest, FinishesWhenTheLastPartitionIsSettled) {
 
 TEST_F(PushPullTableTest, FinishesWithTheFirstFailureAndOnlyAfterTheLastPartition) {
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
-  ASSERT_TRUE(place("w", 5, 4096, {0, 0, 0}).is_ok());
+  ASSERT_TRUE(place("w", 5, {0, 0, 0}).is_ok());
   settle(1, unavailable("rank 0 is gone"));
   settle(1, internal("later"));
   EXPECT_TRUE(finished_.empty());
@@ -156,7 +160,7 @@ TEST_F(PushPullTableTest, FinishesWithTheFirstFailureAndOnlyAfterTheLastPartitio
 
 TEST_F(PushPullTableTest, RoundsCountTheStartsOfATensor) {
   ASSERT_TRUE(start(1, "w").is_ok());
-  ASSERT_TRUE(place("w", 5, 4096, {0}).is_ok());
+  ASSERT_TRUE(place("w", 5, {0}).is_ok());
   EXPECT_EQ(started_[0].head.round, 1u);
   settle(1);
   ASSERT_TRUE(start(2, "w").is_ok());
@@ -168,7 +172,7 @@ TEST_F(PushPullTableTest, RoundsCountTheStartsOfATensor) {
 TEST_F(PushPullTableTest, DeclaringAheadMakesTheFirstUseImmediate) {
   ASSERT_TRUE(declare("w", 8).is_ok());
   EXPECT_EQ(declared_.size(), 1u);
-  ASSERT_TRUE(place("w", 5, 4096, {2}).is_ok());
+  ASSERT_TRUE(place("w", 5, {2}).is_ok());
   EXPECT_TRUE(started_.empty());
   ASSERT_TRUE(start(1, "w").is_ok());
   EXPECT_TRUE(declared_.empty());
@@ -177,17 +181,17 @@ TEST_F(PushPullTableTest, DeclaringAheadMakesTheFirstUseImmediate) {
 
 TEST_F(PushPullTableTest, EmptyTensorIsOneEmptyPartition) {
   ASSERT_TRUE(start(1, "w", 0).is_ok());
-  ASSERT_TRUE(place("w", 5, 4096, {2}).is_ok());
+  ASSERT_TRUE(place("w", 5, {2}).is_ok());
   ASSERT_EQ(started_.size(), 1u);
   EXPECT_EQ(started_[0].head.bytes, 0u);
 }
 
 TEST_F(PushPullTableTest, RootTravelsOnlyWithBroadcasts) {
   ASSERT_TRUE(start(1, "b", 8, ReduceOp::kBroadcast, 1).is_ok());
-  ASSERT_TRUE(place("b", 1, 4096, {0}).is_ok());
+  ASSERT_TRUE(place("b", 1, {0}).is_ok());
   EXPECT_EQ(started_[0].head.root, 1u);
   ASSERT_TRUE(start(2, "s", 8, ReduceOp::kSum, 1).is_ok());
-  ASSERT_TRUE(place("s", 2, 4096, {0}).is_ok());
+  ASSERT_TRUE(place("s", 2, {0}).is_ok());
   EXPECT_EQ(started_[0].head.root, 0u);
 }
 
@@ -199,8 +203,6 @@ TEST_F(PushPullTableTest, RefusesBadRequestsAndBeginsNothing) {
   };
   const Case cases[] = {
       {start(2, "w"), "tensor 'w': a push_pull of it is in flight already"},
-      {start(3, "w", 12),
-       "tensor 'w': declared with 2 elements of float32 before, now used with 3 elements of float32"},
       {start(4, ""), "expected 1 to 1024 bytes, got 0"},
       {start(5, std::string(1025, 'x')), "expected 1 to 1024 bytes, got 1025"},
       {start(6, "x", 6), "tensor 'x': size: expected a multiple of the element size"},
@@ -228,7 +230,7 @@ TEST_F(PushPullTableTest, RefusedNameFailsWhatWaitsAndWhatFollows) {
 
 TEST_F(PushPullTableTest, RefusalOfAPlacedTensorLeavesItsPartitionsToTheServices) {
   ASSERT_TRUE(start(1, "w").is_ok());
-  ASSERT_TRUE(place("w", 5, 4096, {0}).is_ok());
+  ASSERT_TRUE(place("w", 5, {0}).is_ok());
   refuse("w", "ranks disagree");
   EXPECT_TRUE(finished_.empty()) << "its memory is still in use";
   settle(1, invalid_argument("ranks disagree"));
@@ -242,22 +244,137 @@ TEST_F(PushPullTableTest, RefusalOfATensorOfOthersIsIgnored) {
 }
 
 TEST_F(PushPullTableTest, PlacementThatDoesNotFitIsRefused) {
-  EXPECT_EQ(place("w", 1, 4096, {0}).code(), StatusCode::kDataLoss) << "never asked for";
+  EXPECT_EQ(place("w", 1, {0}).code(), StatusCode::kDataLoss) << "never asked for";
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
-  EXPECT_FALSE(place("w", 1, 4096, {0, 0}).is_ok()) << "a partition without a place";
-  EXPECT_FALSE(place("w", 1, 4096, {0, 0, 0, 0}).is_ok()) << "a place too many";
-  EXPECT_FALSE(place("w", 1, 4096, {0, 0, kSites}).is_ok()) << "no such site";
-  EXPECT_FALSE(place("w", 1, 0, {}).is_ok()) << "no size";
-  EXPECT_FALSE(place("w", 1, 1, {}).is_ok()) << "splits elements";
+  EXPECT_FALSE(place("w", 1, {0, 0}).is_ok()) << "a partition without a place";
+  EXPECT_FALSE(place("w", 1, {0, 0, kSites}).is_ok()) << "no such site";
+  EXPECT_FALSE(place("w", 0, {0, 0, 0}).is_ok()) << "no number";
   EXPECT_TRUE(started_.empty());
-  ASSERT_TRUE(place("w", 1, 4096, {0, 0, 0}).is_ok());
-  EXPECT_EQ(place("w", 1, 4096, {0, 0, 0}).code(), StatusCode::kDataLoss) << "twice";
+  ASSERT_TRUE(place("w", 1, {0, 0, 0, 0}).is_ok()) << "others have asked for more";
+  EXPECT_EQ(started_.size(), 3u);
+  EXPECT_EQ(place("w", 1, {0, 0, 0}).code(), StatusCode::kDataLoss) << "twice";
   EXPECT_TRUE(started_.empty());
+}
+
+TEST_F(PushPullTableTest, TheSizeMayChangeAndPlacesAreAskedForOnlyWhereThereAreMore) {
+  ASSERT_TRUE(start(1, "w", 10'000).is_ok());
+  ASSERT_TRUE(place("w", 5, {0, 1, 2}).is_ok());
+  for (int i = 0; i < 3; ++i) settle(1);
+  for (const uint64_t bytes : {4'000ull, 8'192ull, 12'000ull}) {
+    ASSERT_TRUE(start(2, "w", bytes).is_ok());
+    EXPECT_TRUE(declared_.empty()) << bytes;
+    const std::vector<StartPartition> started = started_;
+    ASSERT_EQ(started.size(), (bytes + 4095) / 4096);
+    EXPECT_EQ(started[0].head.key, (Key{key_tensor(5, 0), 0}));
+    for (const StartPartition& each : started) settle(each.handle);
+  }
+  ASSERT_TRUE(start(3, "w", 16'000).is_ok());
+  EXPECT_EQ(declared_, (std::vector<Declare>{{"w", DType::kFloat32, 16'000}}));
+  EXPECT_TRUE(started_.empty());
+  EXPECT_FALSE(place("w", 6, {0, 1, 2, 0}).is_ok()) << "the number of another name";
+  ASSERT_TRUE(place("w", 5, {0, 1, 2, 0}).is_ok());
+  ASSERT_EQ(started_.size(), 4u);
+  EXPECT_EQ(started_[3].head.round, 5u) << "of the name, whatever the size";
+}
+
+TEST_F(PushPullTableTest, TheShapeIsInEveryHeadAndFitsTheBytes) {
+  const auto with_shape = [&](Handle handle, std::vector<int64_t> dims) {
+    TableActions actions;
+    PushPull request{.name = "w", .bytes = 24, .shape = *Shape::of(dims)};
+    Status status = table_.start(handle, request, actions);
+    sort(actions);
+    return status;
+  };
+  ASSERT_TRUE(with_shape(1, {2, 3}).is_ok());
+  ASSERT_TRUE(place("w", 5, {0}).is_ok());
+  EXPECT_EQ(started_[0].head.shape.describe(), "(2, 3)");
+  settle(1);
+  EXPECT_EQ(with_shape(2, {2, 4}).message(),
+            "tensor 'w': shape: expected one of 6 elements of float32, got (2, 4)");
+}
+
+TEST_F(PushPullTableTest, EveryRefusedCallCountsItsRoundAndTellsTheScheduler) {
+  ASSERT_TRUE(start(1, "w").is_ok());
+  ASSERT_TRUE(place("w", 5, {0}).is_ok());
+  settle(1);
+  EXPECT_FALSE(start(2, "w", 8, ReduceOp::kBroadcast, 2).is_ok());
+  ASSERT_EQ(told_.size(), 1u);
+  EXPECT_EQ(told_[0], (RoundFailed{"w", 2, true, StatusCode::kInvalidArgument,
+                                   "tensor 'w': root: expected a rank below 2, got 2"}));
+  TableActions actions;
+  table_.refuse("w", invalid_argument("op is 'sum'"), actions);
+  sort(actions);
+  ASSERT_EQ(told_.size(), 1u);
+  EXPECT_EQ(told_[0], (RoundFailed{"w", 3, true, StatusCode::kInvalidArgument, "op is 'sum'"}));
+  ASSERT_TRUE(start(3, "w").is_ok());
+  EXPECT_EQ(started_.at(0).head.round, 4u);
+}
+
+TEST_F(PushPullTableTest, ARefusalDoesNotConcernTheRoundThatIsInFlightAndIsToldAfterIt) {
+  ASSERT_TRUE(start(1, "w").is_ok());
+  ASSERT_TRUE(place("w", 5, {0}).is_ok());
+  EXPECT_FALSE(start(2, "w").is_ok());
+  EXPECT_FALSE(start(3, "w").is_ok());
+  EXPECT_TRUE(told_.empty()) << "services fail all rounds up to the one that they are told";
+  settle(1);
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_TRUE(finished_[0].status.is_ok());
+  ASSERT_EQ(told_.size(), 1u);
+  EXPECT_EQ(told_[0].round, 3u);
+  ASSERT_TRUE(start(4, "w").is_ok());
+  EXPECT_EQ(started_.at(0).head.round, 4u);
+}
+
+TEST_F(PushPullTableTest, AFailureIsToldOnceWhereOtherPartitionsMayWaitForEver) {
+  ASSERT_TRUE(start(1, "w", 10'000).is_ok());
+  ASSERT_TRUE(place("w", 5, {0, 0, 0}).is_ok());
+  settle(1, invalid_argument("rank 0 asks for another"));
+  ASSERT_EQ(told_.size(), 1u);
+  EXPECT_EQ(told_[0], (RoundFailed{"w", 1, false, StatusCode::kInvalidArgument, "rank 0 asks for another"}));
+  settle(1, invalid_argument("rank 0 asks for another"));
+  settle(1, invalid_argument("rank 0 asks for another"));
+  EXPECT_TRUE(told_.empty());
+  ASSERT_EQ(finished_.size(), 1u);
+  ASSERT_TRUE(start(2, "w", 8).is_ok());
+  settle(2, invalid_argument("rank 0 asks for another"));
+  EXPECT_TRUE(told_.empty()) << "there is no other";
+}
+
+TEST_F(PushPullTableTest, ThatOthersHaveGoneOnGivesWayToACause) {
+  ASSERT_TRUE(start(1, "w", 10'000).is_ok());
+  ASSERT_TRUE(place("w", 5, {0, 0, 0}).is_ok());
+  settle(1, aborted("rank 0 has gone on"));
+  settle(1, invalid_argument("rank 0 asks for another"));
+  settle(1, aborted("rank 0 has gone on"));
+  EXPECT_EQ(finished_.at(0).status.message(), "tensor 'w': rank 0 asks for another");
+}
+
+TEST_F(PushPullTableTest, ARefusalOfWhatIsKeptEndsTheName) {
+  TableActions actions;
+  PushPull request{.name = "w", .bytes = 8, .op = ReduceOp::kSeed};
+  ASSERT_TRUE(table_.start(1, request, actions).is_ok());
+  ASSERT_TRUE(place("w", 5, {0}).is_ok());
+  settle(1);
+  request.bytes = 12;
+  const Status status = table_.start(2, request, actions);
+  sort(actions);
+  EXPECT_EQ(status.message(),
+            "tensor 'w': services keep 2 elements of float32, and now it has 3 elements of float32");
+  EXPECT_EQ(told_.at(0).round, kEveryRound);
+}
+
+TEST_F(PushPullTableTest, ARefusedRoundLeavesTheNameUsable) {
+  ASSERT_TRUE(start(1, "w").is_ok());
+  TableActions actions;
+  table_.on_refused({"w", 5, StatusCode::kInvalidArgument, "rank 0: no", 1}, actions);
+  EXPECT_TRUE(actions.empty()) << "the services fail it";
+  EXPECT_TRUE(place("w", 5, {0}).is_ok());
+  EXPECT_EQ(started_.size(), 1u);
 }
 
 TEST_F(PushPullTableTest, FailureOfTheJobEndsWhatWaitsAndEveryLaterStart) {
   ASSERT_TRUE(start(1, "placed").is_ok());
-  ASSERT_TRUE(place("placed", 5, 4096, {0}).is_ok());
+  ASSERT_TRUE(place("placed", 5, {0}).is_ok());
   ASSERT_TRUE(start(3, "waiting").is_ok());
   ASSERT_TRUE(start(2, "waiting too").is_ok());
   fail(unavailable("rank 0 is gone"));
@@ -268,7 +385,7 @@ TEST_F(PushPullTableTest, FailureOfTheJobEndsWhatWaitsAndEveryLaterStart) {
   fail(internal("later"));
   EXPECT_TRUE(finished_.empty());
   EXPECT_EQ(start(4, "new").message(), "rank 0 is gone");
-  ASSERT_TRUE(place("waiting", 6, 4096, {0}).is_ok()) << "was on its way";
+  ASSERT_TRUE(place("waiting", 6, {0}).is_ok()) << "was on its way";
   EXPECT_TRUE(started_.empty());
   settle(1, unavailable("connection closed"));
   EXPECT_EQ(finished_.size(), 1u);

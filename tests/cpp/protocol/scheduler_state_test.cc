@@ -207,14 +207,15 @@ TEST_F(SchedulerStateTest, DeclarationsAreAnsweredToWhoAsks) {
   EXPECT_EQ(first<Placed>(), placed);
 }
 
-TEST_F(SchedulerStateTest, DisagreementAboutATensorIsToldToAllNodes) {
+TEST_F(SchedulerStateTest, AFailedRoundIsToldToAllNodesOnce) {
   start();
   receive(1, Declare{"w", DType::kFloat32, 8});
-  receive(0, Declare{"w", DType::kFloat64, 8});
+  receive(0, RoundFailed{"w", 7, true, StatusCode::kInvalidArgument, "op is 'sum'"});
   EXPECT_EQ(receivers<Refused>(), (Peers{0, 1, 2}));
-  EXPECT_EQ(first<Refused>().text,
-            "rank 1 (host h, pid 101) declares 2 elements of float32, "
-            "rank 0 (host h, pid 100) declares 1 elements of float64");
+  EXPECT_EQ(first<Refused>(),
+            (Refused{"w", 1, StatusCode::kInvalidArgument, "rank 0 (host h, pid 100): op is 'sum'", 7}));
+  receive(1, RoundFailed{"w", 7, false, StatusCode::kInvalidArgument, "as told"});
+  EXPECT_TRUE(sent_.empty());
   EXPECT_EQ(state_.phase(), Phase::kRunning);
 }
 

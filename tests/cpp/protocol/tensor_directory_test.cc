@@ -24,39 +24,84 @@ TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {
   const auto& placed = std::get<Placed>(first.message);
   EXPECT_EQ(placed.name, "w");
   EXPECT_EQ(placed.tensor, 1u);
-  EXPECT_EQ(placed.partition_bytes, 8192u);
   EXPECT_EQ(placed.places, (std::vector<Place>{{0, 0}, {1, 0}, {2, 0}}));
   EXPECT_EQ(directory_.declare(0, {"w", DType::kFloat32, 20'000}).message, first.message);
   const auto other = directory_.declare(0, {"v", DType::kInt8, 1});
   EXPECT_EQ(std::get<Placed>(other.message).tensor, 2u);
 }
 
-TEST_F(TensorDirectoryTest, DisagreementSpoilsTheNameForAllAndNamesBothRanks) {
-  const Declare wrong[] = {{"w", DType::kFloat32, 80}, {"w", DType::kInt32, 100}};
-  for (const Declare& declare : wrong) {
+TEST_F(TensorDirectoryTest, TheListOfANameGrowsAndNeverChangesOtherwise) {
+  const auto places = [&](uint32_t rank, DType dtype, uint64_t bytes) {
+    const auto answer = directory_.declare(rank, {"w", dtype, bytes});
+    EXPECT_FALSE(answer.to_all);
+    return std::get<Placed>(answer.message).places;
+  };
+  const std::vector<Place> one = places(0, DType::kFloat32, 100);
+  EXPECT_EQ(one.size(), 1u);
+  const std::vector<Place> seven = places(1, DType::kInt64, 56'000);
+  ASSERT_EQ(seven.size(), 7u);
+  EXPECT_EQ(seven[0], one[0]) << "there they meet who mean different tensors";
+  EXPECT_EQ(places(2, DType::kFloat32, 100), seven) << "of a smaller one the first of them";
+  for (int i = 0; i < 1'000; ++i) ASSERT_EQ(places(0, DType::kInt8, i % 2 == 0 ? 8 : 50'000), seven);
+}
+
+TEST_F(TensorDirectoryTest, DisagreementAboutWhatIsKeptSpoilsTheNameForAllAndNamesBothRanks) {
+  struct Case {
+    Declare declare;
+    const char* says;
+  };
+  const Case cases[] = {
+      {{"w", DType::kFloat32, 80, 0, {true, 3}},
+       "rank 1 (b) keeps 25 elements of float32, rank 0 (a) keeps 20 elements of float32"},
+      {{"w", DType::kInt32, 100, 0, {true, 3}},
+       "rank 1 (b) keeps 25 elements of float32, rank 0 (a) keeps 25 elements of int32"},
+      {{"w", DType::kFloat32, 100}, "rank 1 (b) keeps it with staleness 3, rank 0 (a) reduces it"},
+  };
+  for (const Case& c : cases) {
     TensorDirectory directory({"rank 0 (a)", "rank 1 (b)"}, places_on(1), PartitionRule({}, 8192));
-    directory.declare(1, {"w", DType::kFloat32, 100});
-    const auto conflict = directory.declare(0, declare);
+    directory.declare(1, {"w", DType::kFloat32, 100, 0, {true, 3}});
+    const auto conflict = directory.declare(0, c.declare);
     EXPECT_TRUE(conflict.to_all);
     const auto& refused = std::get<Refused>(conflict.message);
-    EXPECT_EQ(refused.tensor, 1u);
-    EXPECT_EQ(refused.code, StatusCode::kInvalidArgument);
-    const std::string other =
-        declare.dtype == DType::kInt32 ? "25 elements of int32" : "20 elements of float32";
-    EXPECT_EQ(refused.text, "rank 1 (b) declares 25 elements of float32, rank 0 (a) declares " + other);
-    const auto late = directory.declare(1, {"w", DType::kFloat32, 100});
+    EXPECT_EQ(refused, (Refused{"w", 1, StatusCode::kInvalidArgument, c.says, kEveryRound}));
+    const auto late = directory.declare(1, {"w", DType::kFloat32, 100, 0, {true, 3}});
     EXPECT_EQ(late.message, conflict.message);
     EXPECT_FALSE(late.to_all) << "the others know";
   }
+}
+
+TEST_F(TensorDirectoryTest, ARoundThatARankRefusedFailsForAllOnceAndNamesTheRank) {
+  directory_.declare(0, {"w", DType::kFloat32, 8});
+  const RoundFailed failed{"w", 3, true, StatusCode::kInvalidArgument, "op is 'sum'"};
+  EXPECT_EQ(directory_.fail_round(2, failed),
+            (Refused{"w", 1, StatusCode::kInvalidArgument, "rank 2 (c): op is 'sum'", 3}));
+  EXPECT_FALSE(directory_.fail_round(0, {"w", 3, false, StatusCode::kInvalidArgument, "as told"}));
+  EXPECT_EQ(
+      directory_.fail_round(1, {"w", 4, false, StatusCode::kDeadlineExceeded, "as a service said"})->text,
+      "as a service said");
+  EXPECT_TRUE(std::holds_alternative<Placed>(directory_.declare(1, {"w", DType::kFloat32, 8}).message));
+}
+
+TEST_F(TensorDirectoryTest, ARefusalMayComeBeforeTheFirstDeclaration) {
+  const auto refused = directory_.fail_round(1, {"w", 1, true, StatusCode::kInvalidArgument, "no dtype"});
+  ASSERT_TRUE(refused);
+  const auto placed = directory_.declare(0, {"w", DType::kFloat32, 8});
+  EXPECT_EQ(std::get<Placed>(placed.message).tensor, refused->tensor);
+}
+
+TEST_F(TensorDirectoryTest, ARefusalForEveryRoundEndsTheName) {
+  directory_.declare(0, {"w", DType::kFloat32, 8, 0, {true, 0}});
+  const auto refused = directory_.fail_round(1, {"w", kEveryRound, true, StatusCode::kInvalidArgument, "no"});
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->round, kEveryRound);
+  EXPECT_EQ(directory_.declare(2, {"w", DType::kFloat32, 8, 0, {true, 0}}).message, Control(*refused));
 }
 
 TEST_F(TensorDirectoryTest, ImpossibleTensorIsRefusedToWhoAsksAndBindsNothing) {
   const auto answer = directory_.declare(0, {"w", DType::kFloat32, 6});
   EXPECT_FALSE(answer.to_all);
   EXPECT_EQ(std::get<Refused>(answer.message).tensor, 0u);
-  const auto large = directory_.declare(0, {"w", DType::kFloat32, kMaxTensorBytes});
-  EXPECT_NE(std::get<Refused>(large.message).text.find("make partitions larger"), std::string::npos);
-  EXPECT_TRUE(std::holds_alternative<Placed>(directory_.declare(1, {"w", DType::kFloat32, 8}).message));
+  EXPECT_EQ(std::get<Placed>(directory_.declare(1, {"v", DType::kFloat32, 8}).message).tensor, 1u);
 }
 
 TEST(TensorDirectory, NamesAreNotWithoutEnd) {
