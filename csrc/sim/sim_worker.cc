@@ -70,8 +70,10 @@ void SimWorker::carry_out() {
   Batches batches;
   for (const protocol::TableAction& action : actions) {
     if (const auto* declare = std::get_if<SendDeclare>(&action)) events_.send_to_scheduler(declare->declare);
-    if (const auto* told = std::get_if<protocol::SendRoundFailed>(&action))
+    const auto* told = std::get_if<protocol::SendRoundFailed>(&action);
+    if (told != nullptr && world_.sabotage != Sabotage::kKeepsFailures) {
       events_.send_to_scheduler(told->failed);
+    }
     if (const auto* change = std::get_if<ChangePlan>(&action)) change_plan(change->plan);
     if (const auto* partition = std::get_if<StartPartition>(&action)) start(*partition, batches);
     if (const auto* finish = std::get_if<FinishHandle>(&action)) {

@@ -23,7 +23,7 @@ enum class Sabotage : uint8_t {
   kWithoutTicks,       // nodes do not look at the clock
   kSettlesTwice,       // a link settles what it has sent when its connection breaks, and again at the verdict
   kNeverRelieves,      // a service keeps loans while their owner starves
-  kKeepsFailures,      // a machine's service does not tell the root that a round has failed
+  kKeepsFailures,      // neither the root nor the scheduler is told that a round has failed
   kDividesTwice,       // a machine's service divides a partial average of integers
   kForgetsWeights,     // a root takes every machine for one rank
   kKeepsPlans,         // rank 1 does not take up other plans

@@ -31,6 +31,8 @@ struct Call {
                .root = 0,
                .priority = 0,
                .staleness = 0,
+               .dims = nullptr,
+               .num_dims = 0,
                .on_done = &Call::on_done,
                .context = this};
   }
@@ -122,9 +124,12 @@ TEST(CurrentJobTest, RanksMeetThatUseTheTableAndThatDoNot) {
       EXPECT_EQ(mine[i], std::vector<float>(1000, 3));
     }
   }
-  std::vector<float> none;
+  std::vector<float> none, others_none;
   Call empty("empty", none);
+  std::thread other([&] { EXPECT_TRUE(push_pull(job.worker(1), "empty", others_none, DType::kFloat32)); });
   empty.start();
+  empty.wait();
+  other.join();
   EXPECT_EQ(empty.code, StatusCode::kOk);
   leave_job("over");
 }

@@ -201,10 +201,14 @@ TEST_F(EngineOperationTest, ANaiveEngineIsDoneAfterThePush) {
 }
 
 TEST_F(EngineOperationTest, ANaiveEngineWaitsForAnotherThread) {
-  static constexpr BpsCApi kSlow{
-      .version = BPS_C_API_VERSION, .push_pull = [](const BpsPushPull* request) {
-        std::thread([request = *request] { request.on_done(request.context, 4, "rank 1 is lost"); }).detach();
-      }};
+  static constexpr BpsCApi kSlow{.version = BPS_C_API_VERSION,
+                                 .push_pull =
+                                     [](const BpsPushPull* request) {
+                                       std::thread([request = *request] {
+                                         request.on_done(request.context, 4, "rank 1 is lost");
+                                       }).detach();
+                                     },
+                                 .refuse = &core_refuse};
   ASSERT_EQ(bps_mxnet_set_core(&kSlow), 0u);
   set_naive_engine();
   EXPECT_EQ(bps_mxnet_push_pull(&request_), -1);  // MXNet's functions return what an operation throws
@@ -225,7 +229,8 @@ TEST_F(EngineOperationTest, ArraysAreDescribedWithoutWaiting) {
 }
 
 TEST(Libraries, OthersAreRefused) {
-  constexpr BpsCApi kNewer{.version = BPS_C_API_VERSION + 1, .push_pull = &core_push_pull};
+  constexpr BpsCApi kNewer{
+      .version = BPS_C_API_VERSION + 1, .push_pull = &core_push_pull, .refuse = &core_refuse};
   EXPECT_EQ(bps_mxnet_set_core(&kNewer), static_cast<uint32_t>(BPS_C_API_VERSION));
   void* libm = dlopen("libm.so.6", RTLD_NOW);
   ASSERT_NE(libm, nullptr);

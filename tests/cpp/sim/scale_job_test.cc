@@ -142,12 +142,7 @@ TEST(ScaleJob, SaysWhatCannotBeSimulated) {
   const ScaleModel small = even_model(4096, 1, 0);
   EXPECT_EQ(failure(options_of(sites_of({100, 0}, {}), small)),
             "simulation: site 1: expected the speed of its card, got 0.000000 Mbit/s");
-  ScaleOptions options = options_of(equal_sites(2, 0), even_model(uint64_t{1} << 38, 1, 0));
-  options.partition_bytes = 4096;
-  EXPECT_EQ(
-      failure(options),
-      "layer 0: partitions of 4096 bytes: expected at most 262144, got 67108864; make partitions larger");
-  options = options_of(equal_sites(2, 0), small, Kind::kWeights);
+  ScaleOptions options = options_of(equal_sites(2, 0), small, Kind::kWeights);
   options.placement.weights = {1};
   EXPECT_EQ(failure(options), "placement: expected 2 weights, for 2 worker machines and 0 servers, got 1");
 }

@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
                     PlantedBug{"WithoutTicks", Sabotage::kWithoutTicks, "still there"},
                     PlantedBug{"SettledTwice", Sabotage::kSettlesTwice, "settled twice"},
                     PlantedBug{"LendersStarve", Sabotage::kNeverRelieves, "has waited"},
-                    PlantedBug{"FailuresKept", Sabotage::kKeepsFailures, "was not admitted"},
+                    PlantedBug{"FailuresKept", Sabotage::kKeepsFailures, "has waited"},
                     PlantedBug{"PartialAverageDivided", Sabotage::kDividesTwice, "wrong result"},
                     PlantedBug{"WeightsForgotten", Sabotage::kForgetsWeights, "wrong result"},
                     PlantedBug{"PlansKept", Sabotage::kKeepsPlans, "has waited"},

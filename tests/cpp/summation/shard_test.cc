@@ -55,8 +55,11 @@ TEST_F(ShardTest, ARepeatedContributionCountsOnce) {
   EXPECT_EQ(peers_[0]->answers_.size(), 1u);
 }
 
-TEST_F(ShardTest, ASkippedRoundClosesThatConnectionOnly) {
-  on_loop([this] { peers_[0]->contribute(2, {1, 1, 1, 1}); });
+TEST_F(ShardTest, ARoundBeforeTheAnswerToTheLastOneClosesThatConnectionOnly) {
+  on_loop([this] {
+    peers_[0]->contribute(1, {1, 1, 1, 1});
+    peers_[0]->contribute(2, {1, 1, 1, 1});
+  });
   ASSERT_TRUE(peers_[0]->closed_);
   EXPECT_EQ(lost_, std::vector<uint32_t>{0});
   EXPECT_FALSE(peers_[1]->closed_);
