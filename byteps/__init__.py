@@ -97,9 +97,9 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("importlib.metadata").version("byteps")
     if name == "_core" and importlib.util.find_spec("byteps._core") is None:
         raise ImportError(
-            f"byteps in {__path__[0]} has no native module: this is a clone that was not built. Run `make build` or "
-            "`pip install .` there; if byteps is installed elsewhere, start from another folder, as Python looks here "
-            "first"
+            f"byteps in {__path__[0]} has no native module byteps._core: this is a clone that was not built. Run "
+            "`make build` or `pip install .` there; if byteps is installed elsewhere, start from another folder, as "
+            "Python looks here first"
         )
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'byteps' has no attribute '{name}'")

@@ -196,6 +196,8 @@ def one_call(name: str | None) -> Iterator[str]:
     with ops.one_call(name) as known:
         try:
             yield known
+        except AbortedError:  # the name is unusable until all of its operations are over: they must not be waited for
+            raise
         except Exception:
             named = _lanes.get().by_name.get(known)
             if named is not None:

@@ -173,7 +173,17 @@ class Single(Parcel):
         ):
             pointer = grad.data_ptr()
             self.handle = in_flight.start(
-                self.gradients[0].name, pointer, pointer, self.nbytes, self.code, self.op, 0, self.priority, grad, _done
+                self.gradients[0].name,
+                pointer,
+                pointer,
+                self.nbytes,
+                self.code,
+                self.op,
+                0,
+                self.priority,
+                grad,
+                _done,
+                shape=grad.shape,
             )
         elif (grad is not None and grad.is_sparse) or (grad is None and self.is_sparse):
             self._send_rows(grad)

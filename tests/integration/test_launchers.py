@@ -174,7 +174,6 @@ byteps.push_pull(data, name="y")
         ("{}['label']", 0, 1, "KeyError: 'label'"),
         ("{}['label']", 1, 1, "KeyError: 'label'"),
         ("sys.exit(7)", 1, 7, "sys.exit(7)"),
-        ("byteps.push_pull(data.astype(np.float64), name='x')", 2, 1, "float64"),
     ],
 )
 def test_the_first_cause_ends_the_job(end: str, guilty: int, code: int, cause: str, tmp_path: Path) -> None:
@@ -189,6 +188,16 @@ def test_the_first_cause_ends_the_job(end: str, guilty: int, code: int, cause: s
         if "PeerLostError: " in line:
             assert f"rank {guilty} (host " in line and ") ended by " in line and cause in line, err
     assert err.count("Traceback") <= 3, "each rank's once"
+
+
+def test_ranks_that_disagree_end_the_job_by_what_both_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    other = "byteps.push_pull(data.astype(np.float64), name='x')"
+    path.write_text(ENDS_EARLY.replace("END", other).replace("GUILTY", "2"))
+    codes, _, err = finish(start([*BPSLAUNCH, "--nproc-per-node", "3", "--servers", "1", path]))
+    assert codes == [1], err
+    verdict = next(line for line in err.splitlines() if line.startswith("bpslaunch: r"))
+    assert "InvalidArgumentError: tensor 'x'" in verdict and "float64" in verdict and "rank 2 (host " in verdict, err
 
 
 def test_torchrun(program: Path) -> None:

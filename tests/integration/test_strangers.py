@@ -152,7 +152,7 @@ def test_a_stranger_can_neither_join_nor_say_who_is_lost(tmp_path: Path) -> None
         secret, job_id = cluster.env["BYTEPS_SECRET"], cluster.env["BYTEPS_JOB_ID"]
         for message in (
             intruder.join(rank=1, workers=2, servers=1),
-            intruder.control(intruder.LEAVE),
+            intruder.control(intruder.LEAVE, intruder.text("")),
             intruder.control(intruder.SUSPECT, struct.pack("<I", 0) + intruder.text("I say so")),
         ):
             with intruder.connect_with_secret(cluster.port, secret, job_id) as connection:

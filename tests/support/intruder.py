@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from byteps.version import package_version
+
 HELLO, PUSH_PULL, RESULT, FAILED, GOODBYE, PROBE = 1, 2, 3, 4, 5, 6
 JOIN, ROSTER, DECLARE, PLACED, REFUSED, BARRIER, BARRIER_DONE = 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47
 HEARTBEAT, SUSPECT, LOST, LEAVE, LEFT, FINISHED = 0x48, 0x49, 0x4A, 0x4B, 0x4C, 0x4D
 PROBE_SETUP, PROBE_READY, PROBE_START, PROBE_DONE = 0x4E, 0x4F, 0x50, 0x51
-ROUND_FAILED = 0x52
+WAITS, WAITING, ROUND_FAILED = 0x52, 0x53, 0x54
 FLOAT32, SUM = 3, 1
 CLUSTER = 2  # level
 
@@ -132,7 +134,7 @@ def text(value: str) -> bytes:
 def join(rank: int, workers: int, servers: int) -> bytes:
     node = struct.pack("<BiiiQ", 1, rank, 0, 1, os.getpid()) + text("intruder") + text("its machine")
     addresses = struct.pack("<II", 1000, 1) + text("127.0.0.1:9") + struct.pack("<II", 0, 0)  # speed, TCP, local, RDMA
-    return control(JOIN, node + addresses + struct.pack("<II", workers, servers))
+    return control(JOIN, node + addresses + struct.pack("<II", workers, servers) + text(package_version()))
 
 
 def receive_epoch(connection: socket.socket) -> int:
@@ -163,7 +165,10 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         control(LOST, failure),
         control(LEFT, numbers),
         control(FINISHED, text("the end")),
-        *(control(kind) for kind in (HEARTBEAT, LEAVE)),
+        control(HEARTBEAT),
+        control(LEAVE, text("")),
+        control(WAITS, text("for a barrier") + b"\x01"),
+        control(WAITING, text("for rank 0")),
         control(PROBE_SETUP, struct.pack("<I", epoch)),
         control(PROBE_READY, struct.pack("<I", 1) + text("127.0.0.1:9")),
         control(PROBE_START, struct.pack("<III", 1, 1, 1) + text("127.0.0.1:9")),

@@ -58,7 +58,7 @@ TEST_F(ShardTest, ARepeatedContributionCountsOnce) {
 TEST_F(ShardTest, ARoundBeforeTheAnswerToTheLastOneClosesThatConnectionOnly) {
   on_loop([this] {
     peers_[0]->contribute(1, {1, 1, 1, 1});
-    peers_[0]->contribute(2, {1, 1, 1, 1});
+    peers_[0]->send(peers_[0]->head(2), std::as_bytes(std::span(peers_[0]->values_)));
   });
   ASSERT_TRUE(peers_[0]->closed_);
   EXPECT_EQ(lost_, std::vector<uint32_t>{0});
