@@ -63,7 +63,7 @@ def test_wheel_works_without_a_framework(wheel: Path, tmp_path: Path) -> None:
         "assert not {'torch', 'tensorflow', 'mxnet'} & set(sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-S", "-c", program],  # without what this environment has, which is an editable clone, too
         cwd=tmp_path,
         env={"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]},
         capture_output=True,
@@ -124,7 +124,7 @@ def test_a_script_above_an_editable_clone_finds_the_package(tmp_path: Path) -> N
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     program = f"import site; site.addsitedir({str(tmp_path / 'site')!r}); import byteps; print(byteps.__file__)"
     said = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-S", "-c", program],  # without what this environment has, which is an editable clone, too
         cwd=tmp_path,
         capture_output=True,
         text=True,
