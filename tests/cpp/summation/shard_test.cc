@@ -237,10 +237,8 @@ TEST_F(WarningShardTest, AWarningDoesNotWaitForTheDeadlineOfAnEarlierRound) {
   LogReader log;
   on_loop([this] { peers_[0]->contribute(1, {1, 1, 1, 1}); });
   ASSERT_TRUE(log.wait_for("for rank 1"));  // next, this round would fail
-  on_loop([this] {
-    peers_[1]->contribute(1, {2, 2, 2, 2});
-    peers_[0]->contribute(2, {3, 3, 3, 3});
-  });
+  on_loop([this] { peers_[1]->contribute(1, {2, 2, 2, 2}); });
+  on_loop([this] { peers_[0]->contribute(2, {3, 3, 3, 3}); });
   EXPECT_TRUE(log.wait_for("for rank 1"));
 }
 
