@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(260)
 def test_training_goes_on_with_more_ranks_and_with_fewer(framework: str, tmp_path: Path) -> None:
     python = MXNET if framework == "mxnet" else Path(sys.executable)
     if not python.exists():
-        pytest.skip(f"{MXNET} is missing: tools/bootstrap.sh test makes it")
+        pytest.skip(f"{MXNET} is missing: tools/bootstrap.sh test-all makes it")
     skip_unless_installed(*filter(None, [FRAMEWORKS[framework]]))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
