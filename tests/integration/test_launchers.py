@@ -113,7 +113,7 @@ def test_inside_a_clone_that_was_not_built(program: Path, tmp_path: Path) -> Non
     only_here = f"import sys; [sys.meta_path.remove(f) for f in [{as_installed}]]; import byteps; byteps.init()"
     codes, _, err = finish(start([sys.executable, "-c", only_here], cwd=clone))
     assert codes == [1]
-    assert "has no native module: this is a clone that was not built. Run `make build`" in err
+    assert "has no native module byteps._core: this is a clone that was not built. Run `make build`" in err
 
 
 def test_bpslaunch_on_two_machines(program: Path, tmp_path: Path) -> None:
