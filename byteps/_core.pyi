@@ -97,10 +97,12 @@ class Node:
         shape: Sequence[int] | None = None,
         order: Sequence[int] = (),
         collective: int = -1,
+        step: int = 0,
     ) -> int:
         """Starts one push_pull of `nbytes` bytes and returns its handle at once.
 
         The n-th push_pulls of a name on all ranks belong together, those that raise as well: then it fails for all.
+        With a `step`, which all ranks count alike from 1, those of one step belong together, whatever was before it.
         Their `shape`, the `order` of its dimensions in memory (none: row-major) and the number of the `collective` that
         they are part of must be alike; None, and where nothing is said: not compared.
 
@@ -115,8 +117,11 @@ class Node:
         csrc/protocol/keeper.h. `staleness` is the same on all ranks and in all rounds.
         """
 
-    def refuse(self, name: str, why: str) -> None:
-        """Counts a push_pull of this name that was refused before it came here, so that it fails on all ranks."""
+    def refuse(self, name: str, why: str, step: int = 0) -> None:
+        """Counts a push_pull of this name, in this step, that was refused before it came here.
+
+        It fails on all ranks.
+        """
 
     def poll(self, handle: int) -> bool:
         """True if `wait` would return (or raise) at once."""

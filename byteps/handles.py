@@ -42,8 +42,9 @@ class Node(Protocol):
         shape: Sequence[int] | None,
         order: Sequence[int],
         collective: int,
+        step: int,
     ) -> int: ...
-    def refuse(self, name: str, why: str) -> None: ...
+    def refuse(self, name: str, why: str, step: int) -> None: ...
     def poll(self, handle: int) -> bool: ...
     def wait(self, handle: int, timeout_s: float | None = None) -> None: ...
     def announce(self, handle: int) -> None: ...
@@ -272,6 +273,7 @@ class InFlight:
         shape: Sequence[int] | None = None,
         order: Sequence[int] = (),
         collective: int = -1,
+        step: int = 0,
     ) -> Handle:
         """Hands one push_pull to the node; see `byteps._core.Node.push_pull`.
 
@@ -292,7 +294,19 @@ class InFlight:
             )
         try:
             handle._number = self.node.push_pull(
-                name, input_ptr, output_ptr, nbytes, dtype, op, root, priority, staleness, shape, order, collective
+                name,
+                input_ptr,
+                output_ptr,
+                nbytes,
+                dtype,
+                op,
+                root,
+                priority,
+                staleness,
+                shape,
+                order,
+                collective,
+                step,
             )
         except Exception as error:
             self._let_go(handle)
@@ -301,11 +315,11 @@ class InFlight:
             raise
         return handle
 
-    def refuse(self, name: str, error: Exception) -> None:
+    def refuse(self, name: str, error: Exception, step: int = 0) -> None:
         """Counts a push_pull of that name that has failed here, so that it does on all ranks; unless it is counted."""
         if getattr(error, "counted", False):
             return
-        self.node.refuse(name, f"{type(error).__name__}: {error}")
+        self.node.refuse(name, f"{type(error).__name__}: {error}", step)
         error.counted = True  # type: ignore[attr-defined]
 
     def is_done(self, handle: Handle) -> bool:

@@ -69,6 +69,7 @@ class LocalNode:
         shape: Sequence[int] | None = None,
         order: Sequence[int] = (),
         collective: int = -1,
+        step: int = 0,
     ) -> int:
         if op in (SEED, ACCUMULATE):
             input_ptr = self._keep(name, input_ptr, nbytes, dtype, op)
@@ -78,7 +79,7 @@ class LocalNode:
         self._metrics["push_pull_bytes"] += nbytes
         return 0
 
-    def refuse(self, name: str, why: str) -> None:
+    def refuse(self, name: str, why: str, step: int = 0) -> None:
         """Nobody waits for it."""
 
     def _keep(self, name: str, input_ptr: int, nbytes: int, dtype: int, op: int) -> int:

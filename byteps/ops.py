@@ -94,31 +94,33 @@ def check_root(root_rank: int, job: Job | None = None) -> None:
 
 
 class _Call:
-    __slots__ = ("_in_flight", "_name")
+    __slots__ = ("_in_flight", "_name", "_step")
 
-    def __init__(self, in_flight: InFlight, name: str) -> None:
+    def __init__(self, in_flight: InFlight, name: str, step: int) -> None:
         self._in_flight = in_flight
         self._name = name
+        self._step = step
 
     def __enter__(self) -> str:
         return self._name
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, Exception):
-            self._in_flight.refuse(self._name, error)
+            self._in_flight.refuse(self._name, error, self._step)
 
 
-def one_call(name: str | None, job: Job | None = None) -> _Call:
+def one_call(name: str | None, job: Job | None = None, step: int = 0) -> _Call:
     """Around all that one call of a push_pull does up to its start: gives its name, an automatic one if it has none.
 
-    The n-th calls of a name on all ranks belong together. So a call that fails here counts, and fails on all ranks;
-    else this rank's next one would meet the others' last. May be nested, with the name that the outer one gives.
+    The n-th calls of a name on all ranks belong together, in a `step` of training if it has one. So a call that fails
+    here counts, and fails on all ranks; else this rank's next one would meet the others' last. May be nested, with the
+    name that the outer one gives.
     """
     in_flight = (job or current_job()).in_flight
     if name is None:
         name = in_flight.automatic_name()
     check_name(name)
-    return _Call(in_flight, name)
+    return _Call(in_flight, name, step)
 
 
 def is_automatic(name: str) -> bool:
@@ -135,6 +137,7 @@ def push_pull_buffer(
     finish: Callable[[], object],
     job: Job | None = None,
     collective: int = -1,
+    step: int = 0,
 ) -> Handle:
     """Starts reducing `source` over all ranks into `target`.
 
@@ -147,11 +150,14 @@ def push_pull_buffer(
         finish: called by `synchronize` when `target` is filled; its result is synchronize's.
         job: whose ranks; None: the process's.
         collective: a number of what this is part of, which must be the same on all ranks; -1: of nothing.
+        step: of training, as all ranks count it from 1: gradients of different steps never meet, though a rank may have
+            left some out. 0: the n-th calls of a name meet.
 
     Raises:
         InvalidArgumentError: a tensor of this name is in flight.
     """
-    return _start(source, target, name, op.value, 0, priority, finish, job or current_job(), collective=collective)
+    job = job or current_job()
+    return _start(source, target, name, op.value, 0, priority, finish, job, collective=collective, step=step)
 
 
 def broadcast_buffer(
@@ -163,15 +169,18 @@ def broadcast_buffer(
     source: Buffer | None = None,
     job: Job | None = None,
     collective: int = -1,
+    step: int = 0,
 ) -> Handle:
     """Starts filling `buffer` with what rank `root_rank` has in `source`, by default in `buffer`.
 
     See `push_pull_buffer`.
     """
     job = job or current_job()
-    with one_call(name, job) as known:
+    with one_call(name, job, step) as known:
         check_root(root_rank, job)
-        return _start(source or buffer, buffer, known, BROADCAST, root_rank, 0, finish, job, collective=collective)
+        return _start(
+            source or buffer, buffer, known, BROADCAST, root_rank, 0, finish, job, collective=collective, step=step
+        )
 
 
 def check_staleness(staleness: float) -> None:
@@ -272,8 +281,9 @@ def _start(
     job: Job,
     staleness: float = 0,
     collective: int = -1,
+    step: int = 0,
 ) -> Handle:
-    with one_call(name, job) as known:
+    with one_call(name, job, step) as known:
         check_priority(known, priority)
         shape = (target.nbytes // ITEM_BYTES[target.dtype],) if target.shape is None else target.shape
         return job.in_flight.start(
@@ -291,6 +301,7 @@ def _start(
             shape,
             target.order,
             collective,
+            step,
         )
 
 

@@ -223,6 +223,9 @@ class PerJob(Generic[T]):
         """In a forked child, where a thread of the parent may have been using it."""
         self._of = None
 
+    def __reduce__(self) -> tuple[type[PerJob[T]], tuple[Callable[[], T]]]:
+        return PerJob, (self._make,)
+
 
 class JobNumber:
     """The number of an object among those of its kind: part of the names that ranks meet under.

@@ -92,9 +92,7 @@ def broadcast_variables(named: Named, root_rank: int, values: Sequence[Array] | 
     if current_job().size == 1 and values is None:
         return
     own = [np.asarray(variable.numpy()) for variable in variables] if values is None else list(values)
-    # A name is bound to the first size that it comes with, and several models may have variables of one name.
-    wire_names = [f"Variable.{name}[{array.nbytes}]" for name, array in zip(names, own, strict=True)]
-    roots = arrays.broadcast_arrays(own, root_rank, wire_names)
+    roots = arrays.broadcast_arrays(own, root_rank, [f"Variable.{name}" for name in names])
     if current_job().rank != root_rank or values is not None:
         for variable, array in zip(variables, roots, strict=True):
             variable.assign(array)

@@ -106,6 +106,5 @@ def broadcast_parameter(parameter: Parameter, number: int, root_rank: int, prefi
 def broadcast_arrays(arrays: Sequence[mx.nd.NDArray], key: int | str, root_rank: int, prefix: str) -> None:
     """Replaces the arrays, one for each of this rank's devices, by the first one of rank `root_rank`."""
     array = arrays[0]
-    kind = f"{np.dtype(array.dtype)}.{'x'.join(map(str, array.shape))}"  # a name is bound to its first size
-    broadcast_(array, root_rank, f"{prefix}parameter.{key}.{kind}")
+    broadcast_(array, root_rank, f"{prefix}parameter.{key}")
     copy_to_all(array, arrays)

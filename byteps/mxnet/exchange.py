@@ -13,14 +13,34 @@ from byteps.agreement import check_agreement
 from byteps.compression import compressor_name, sends_as_is
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.compression import AnyCompressor, Compression
+from byteps.mxnet.native import one_call
 from byteps.mxnet.ops import byteps_push_pull, reduce_staged
 from byteps.mxnet.tensor import copy_to_all, stage, sum_of_devices
 from byteps.ops import ReduceOp
-from byteps.runtime import JobNumber, current_job
+from byteps.runtime import JobNumber, PerJob, current_job
 
 __all__ = ["Exchange", "any_rank", "priority_of"]
 
 NDArray: TypeAlias = mx.nd.NDArray
+
+
+class _Steps:
+    """Counts the steps of one exchange in one job: a key that comes again begins the next one.
+
+    So a step that has broken off halfway on one rank is one step there, too, for all keys.
+    """
+
+    def __init__(self) -> None:
+        self._step = 1
+        self._keys: set[int | str] = set()  # that have come in it
+
+    def of_next(self, key: int | str) -> int:
+        """The number of the step in which this key comes now."""
+        if key in self._keys:
+            self._step += 1
+            self._keys.clear()
+        self._keys.add(key)
+        return self._step
 
 
 class Exchange:
@@ -35,6 +55,7 @@ class Exchange:
         self._number = JobNumber("mxnet.Exchange")
         self.op = op
         self.compression = compression
+        self._steps = PerJob(_Steps)
 
     @property
     def is_of_this_job(self) -> bool:
@@ -91,17 +112,18 @@ class Exchange:
 
     def reduce(self, key: int | str, gradients: Sequence[NDArray], priority: int) -> None:
         """Replaces the gradients, one for each of this rank's devices, by what all devices of all ranks have."""
-        gradient = sum_of_devices(gradients)
-        staged = stage(gradient, f"gradient {key}")
-        name = f"{self.prefix}gradient.{key}.{staged.dtype_name}"  # which `cast` may change
-        reduce_staged(staged, self.op, name, priority, self.compression)
+        name, step = f"{self.prefix}gradient.{key}", self._steps.get().of_next(key)
+        with one_call(name, step):
+            gradient = sum_of_devices(gradients)
+            staged = stage(gradient, f"gradient {key}")
+            reduce_staged(staged, self.op, name, priority, self.compression, step)
         copy_to_all(gradient, gradients)
 
 
 def any_rank(flags: Sequence[bool], name: str) -> list[bool]:
     """Which of the flags are set on some rank. Blocks until all ranks have called it, with as many flags."""
     array = mx.nd.array(flags, dtype="uint8", ctx=mx.cpu())
-    byteps_push_pull(array, name=f"{name}.{len(flags)}", op=ReduceOp.Max)
+    byteps_push_pull(array, name=name, op=ReduceOp.Max)
     return [bool(flag) for flag in array.asnumpy()]
 
 

@@ -58,6 +58,7 @@ class _PushPull(ctypes.Structure):
         ("root", ctypes.c_uint32),
         ("priority", ctypes.c_int32),
         ("staleness", ctypes.c_uint8),
+        ("step", ctypes.c_uint64),
     )
 
 
@@ -150,6 +151,7 @@ def push(
     root: int = 0,
     priority: int = 0,
     staleness: int = 0,
+    step: int = 0,
 ) -> None:
     """Has the engine reduce `source` over all ranks into `target`, which may be the same, once it is computed.
 
@@ -163,6 +165,7 @@ def push(
         root: of a broadcast.
         priority: larger ones go first. 32 bits.
         staleness: of what is kept; 255: unbounded.
+        step: see `byteps.ops.push_pull_buffer`.
 
     Raises:
         AbortedError: others by this name have failed before, and it is not clear what became of them.
@@ -186,14 +189,15 @@ def push(
         root,
         operator.index(priority),
         staleness,
+        step,
     )
     check_call(_push_pull(ctypes.byref(request)))
 
 
 @contextmanager
-def one_call(name: str | None) -> Iterator[str]:
+def one_call(name: str | None, step: int = 0) -> Iterator[str]:
     """As `byteps.ops.one_call`: one that fails comes after those of its name that the engine has not begun."""
-    with ops.one_call(name) as known:
+    with ops.one_call(name, step=step) as known:
         try:
             yield known
         except AbortedError:  # the name is unusable until all of its operations are over: they must not be waited for

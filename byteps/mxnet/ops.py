@@ -64,13 +64,19 @@ def byteps_push_pull(
 
 
 def reduce_staged(
-    staged: Staged, op: ReduceOp, name: str | None, priority: int, compression: AnyCompressor = Compression.none
+    staged: Staged,
+    op: ReduceOp,
+    name: str | None,
+    priority: int,
+    compression: AnyCompressor = Compression.none,
+    step: int = 0,
 ) -> None:
-    """`byteps_push_pull` of an array that its caller has staged."""
-    with one_call(name) as known:
+    """`byteps_push_pull` of an array that its caller has staged, in a step of training if that is not 0."""
+    with one_call(name, step) as known:
         compressed, context = compression.compress(staged.array)
         is_same = compressed is staged.array
-        _push_in_place(staged if is_same else stage(compressed, "push_pull"), op.value, known, priority)
+        sent = staged if is_same else stage(compressed, "push_pull")
+        _push_in_place(sent, op.value, known, priority, step=step)
     if not is_same:
         compression.decompress(compressed, context).copyto(staged.array)
     staged.copy_back()
@@ -98,7 +104,7 @@ def broadcast_(tensor: NDArray, root_rank: int, name: str | None = None, priorit
     with one_call(name) as known:
         check_root(root_rank)
         staged = stage(tensor, what, any_dtype=True)
-        _push_in_place(staged, BROADCAST, known, priority, root_rank)
+        _push_in_place(staged, BROADCAST, known, priority, root=root_rank)
     staged.copy_back()
 
 
@@ -110,11 +116,10 @@ def broadcast(tensor: NDArray, root_rank: int, name: str | None = None, priority
     return copy
 
 
-def _push_in_place(staged: Staged, op: int, name: str | None, priority: int, root: int = 0) -> None:
-    with one_call(name) as known:
-        check_priority(known, priority)
-        if staged.nbytes:
-            push(staged.array, staged.array, staged.nbytes, known, staged.dtype, op, root=root, priority=priority)
+def _push_in_place(staged: Staged, op: int, name: str, priority: int, *, root: int = 0, step: int = 0) -> None:
+    with one_call(name, step):
+        check_priority(name, priority)
+        push(staged.array, staged.array, staged.nbytes, name, staged.dtype, op, root=root, priority=priority, step=step)
 
 
 def _copy_of(tensor: NDArray, what: str) -> NDArray:

@@ -31,7 +31,6 @@ class Staged(NamedTuple):
     array: NDArray
     nbytes: int
     dtype: int  # the core's code
-    dtype_name: str
     copy_back: Callable[[], None]  # puts what the array holds by then into the original
 
 
@@ -56,7 +55,7 @@ def stage(array: NDArray, what: str, *, any_dtype: bool = False) -> Staged:
         raise InvalidArgumentError(
             f"{what}: dtype {name} is not supported: expected {', '.join(DTYPE_CODES)}; convert it with astype()"
         )
-    extent = found.elements * item_bytes, DTYPE_CODES.get(name, DTYPE_CODES["uint8"]), name
+    extent = found.elements * item_bytes, DTYPE_CODES.get(name, DTYPE_CODES["uint8"])
     if found.storage_type == _DENSE and not _is_on_gpu(found):
         return Staged(array, *extent, _nothing)
     copy = _dense_copy(array, found, what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from byteps.errors import InvalidArgumentError
 from byteps.ops import ReduceOp
 from byteps.runtime import Job, current_job
 from byteps.tensorflow.compression import AnyCompressor, Compression
-from byteps.tensorflow.native import push_pull_node
+from byteps.tensorflow.native import push_pull_node, step_node
 from byteps.tensorflow.ops import reduce_slices
 from byteps.tensorflow.tensor import as_written, core_errors, dense
 
@@ -76,8 +77,9 @@ def exchange_gradients(gradients: Sequence[Any], names: Sequence[str], options: 
 
 
 def _exchange_all(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+    step = step_node(hashlib.sha256("\n".join(names).encode()).hexdigest()[:16])
     return [
-        _exchange(gradient, name, -place, options)
+        _exchange(gradient, name, -place, options, step)
         for place, (gradient, name) in enumerate(zip(gradients, names, strict=True))
     ]
 
@@ -90,18 +92,17 @@ def _exchanger(names: tuple[str, ...], options: Options) -> Callable[[list[Any]]
     return function
 
 
-def _exchange(gradient: Any, name: str, priority: int, options: Options) -> Any:
+def _exchange(gradient: Any, name: str, priority: int, options: Options, step: tf.Tensor) -> Any:
     if gradient is None:
         return None
     if isinstance(gradient, tf.IndexedSlices):
         if not options.sparse_as_dense:
-            return reduce_slices(gradient, options.op, name, priority)
+            return reduce_slices(gradient, options.op, name, priority, step)
         gradient = tf.convert_to_tensor(gradient)
     gradient = dense(gradient, f"gradient '{name}'")
     compressed, ctx = options.compression.compress(gradient)
-    if compressed.dtype != gradient.dtype:
-        name = f"{name}.{compressed.dtype.name}"
-    return options.compression.decompress(push_pull_node(compressed, name, options.op.value, priority), ctx)
+    reduced = push_pull_node(compressed, name, options.op.value, priority, step=step)
+    return options.compression.decompress(reduced, ctx)
 
 
 _checked: weakref.WeakKeyDictionary[Job, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()

@@ -15,7 +15,9 @@ __all__ = ["gather_rows"]
 ROOMS = [0, *(1 << bits for bits in range(4, 63))]  # numbers of rows that are sent
 
 
-def gather_rows(tensors: Sequence[tf.Tensor], name: str, priority: int, *, stateful: bool = False) -> list[tf.Tensor]:
+def gather_rows(
+    tensors: Sequence[tf.Tensor], name: str, priority: int, *, stateful: bool = False, step: tf.Tensor | None = None
+) -> list[tf.Tensor]:
     """Each tensor's rows of rank 0, then those of rank 1, and so on.
 
     First the ranks tell each other how many rows they have. Then each rank's rows are broadcast, padded to a power of
@@ -26,9 +28,10 @@ def gather_rows(tensors: Sequence[tf.Tensor], name: str, priority: int, *, state
         name: as in `push_pull_node`.
         priority: likewise.
         stateful: likewise.
+        step: likewise.
     """
     job = current_job()
-    counts = _counts(tf.shape(tensors[0], out_type=tf.int64)[0], job, name, priority, stateful)
+    counts = _counts(tf.shape(tensors[0], out_type=tf.int64)[0], job, name, priority, stateful, step)
     gathered = []
     for number, tensor in enumerate(tensors):
         parts = []
@@ -41,17 +44,18 @@ def gather_rows(tensors: Sequence[tf.Tensor], name: str, priority: int, *, state
                 priority,
                 root_rank=rank,
                 stateful=stateful,
+                step=step,
             )
             parts.append(rows[: counts[rank]])
         gathered.append(tf.concat(parts, axis=0))
     return gathered
 
 
-def _counts(mine: tf.Tensor, job: Job, name: str, priority: int, stateful: bool) -> tf.Tensor:
+def _counts(mine: tf.Tensor, job: Job, name: str, priority: int, stateful: bool, step: tf.Tensor | None) -> tf.Tensor:
     """How many rows each rank has. By the name itself: there ranks meet that do something else by it."""
     here = tf.one_hot(job.rank, job.size, dtype=tf.int64)
     counts, present = tf.unstack(
-        push_pull_node(tf.stack([here * mine, here]), name, Sum.value, priority, stateful=stateful)
+        push_pull_node(tf.stack([here * mine, here]), name, Sum.value, priority, stateful=stateful, step=step)
     )
     # A graph that outlives its job, as those of tf.compat.v1 do, has this rank and the number of ranks in it.
     as_built = tf.debugging.Assert(

@@ -12,7 +12,7 @@ from byteps import _core
 from byteps.errors import UnsupportedError
 from byteps.ops import BROADCAST, check_priority
 
-__all__ = ["broadcast_node", "is_compiled_by_xla", "keep", "push_pull_node"]
+__all__ = ["broadcast_node", "is_compiled_by_xla", "keep", "push_pull_node", "step_node"]
 
 _PATH = Path(__file__).with_name("_ops.so")
 
@@ -57,6 +57,7 @@ def push_pull_node(
     *,
     root_rank: int = 0,
     stateful: bool = False,
+    step: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Reduces `tensor` over the ranks: in a graph, a node that no thread waits in; eagerly, waits.
 
@@ -67,6 +68,7 @@ def push_pull_node(
         priority: larger ones go first.
         root_rank: if `op` is broadcast.
         stateful: the node runs whenever its function does, and in the program's order with other such nodes.
+        step: a `step_node`'s, of what else is exchanged in the same step. None: the n-th push_pulls of a name meet.
 
     Returns:
         The result, in the memory of `tensor` if nobody else needs it.
@@ -75,6 +77,8 @@ def push_pull_node(
     check_priority(name, priority)
     node = _ops.byteps_collective if stateful else _ops.byteps_push_pull
     anchors = [] if stateful or tf.executing_eagerly() else [_anchor()]
+    if step is not None:
+        anchors = [step]
     return node(
         tensor,
         anchors,
@@ -83,6 +87,15 @@ def push_pull_node(
         root_rank=root_rank,
         priority=priority,
     )
+
+
+def step_node(label: str) -> tf.Tensor:
+    """A number that counts how often nodes of this label have run in the job. Gradients of different steps never meet.
+
+    So where a function breaks off halfway on one rank, and its program goes on, that rank's gradients meet those of the
+    others again.
+    """
+    return _ops.byteps_anchor(label=label)
 
 
 def broadcast_node(tensor: tf.Tensor, root_rank: int, name: str) -> tf.Tensor:

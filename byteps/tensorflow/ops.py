@@ -169,7 +169,9 @@ def _push_pull_slices(
     return reduced
 
 
-def reduce_slices(slices: tf.IndexedSlices, op: ReduceOp, name: str, priority: int) -> tf.IndexedSlices:
+def reduce_slices(
+    slices: tf.IndexedSlices, op: ReduceOp, name: str, priority: int, step: tf.Tensor | None = None
+) -> tf.IndexedSlices:
     """The rows of all ranks, in the order of ranks; divided by their number if `op` is Average.
 
     Raises:
@@ -183,7 +185,7 @@ def reduce_slices(slices: tf.IndexedSlices, op: ReduceOp, name: str, priority: i
         )
     if op is ReduceOp.Average and slices.dtype.is_integer:
         raise UnsupportedError(f"'{name}' is tf.IndexedSlices of {slices.dtype.name}: use op=Sum, or make it dense")
-    indices, values = gather_rows([slices.indices, slices.values], name, priority)
+    indices, values = gather_rows([slices.indices, slices.values], name, priority, step=step)
     if op is ReduceOp.Average:
         values = values / tf.cast(current_job().size, values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)

@@ -54,6 +54,11 @@ class Bucket(Parcel):
         if self.layout:
             self._lay_out()
 
+    def wire_names(self) -> Sequence[str]:
+        if not self.layout:
+            self._lay_out()
+        return (self.wire_name,)
+
     @torch.no_grad()
     def send(self, in_flight: InFlight) -> None:
         self._check_dtypes()
@@ -66,7 +71,9 @@ class Bucket(Parcel):
             self._fill(grads, anew=moved or not self.options.keep_buckets)
         assert self.buffer is not None
         wire, self.ctx = self.options.compression.compress(self.buffer)
-        self.handle = start_push_pull(wire, self.options.op, self.wire_name, self.priority, in_place=True)
+        self.handle = start_push_pull(
+            wire, self.options.op, self.wire_name, self.priority, in_place=True, step=self.step
+        )
         self.version = self.buffer._version
 
     def is_in_place(self) -> bool:

@@ -8,10 +8,11 @@ from functools import partial
 
 import torch
 
-from byteps.errors import InvalidArgumentError
+from byteps.errors import AbortedError, InvalidArgumentError
 from byteps.ops import ReduceOp
 from byteps.torch.backward_end import at_end_of_backward, current_backward, is_compiled, is_nested
 from byteps.torch.eager import eager
+from byteps.torch.nan_check import name_of_report
 from byteps.torch.options import Options
 from byteps.torch.parcel import Parcel
 from byteps.torch.sender import Sender
@@ -83,11 +84,15 @@ class Exchange(Sender):
 
     @torch.no_grad()
     def abandon(self) -> None:
-        """Drops what a backward pass that failed, on all ranks alike, has sent. Its gradients are of no use."""
+        """Drops what a backward pass that failed has sent. What the other ranks wait for in this step fails."""
+        why = AbortedError("an exception has ended this rank's backward pass")
+        self._refuse_unsent(why)
         self._wait([])
         if self._nan_check is not None:
+            self._refuse([name_of_report(self.prefix)], why)
             self._nan_check.forget()
         self._begin_round()
+        self._step_number += 1
 
     def watch_backward(self) -> None:
         """From a hook: the round ends with this backward pass, whatever passes it has within it.

@@ -112,6 +112,7 @@ class LazyStep(Sender):
         self._in_flight.clear()
         self._ungated = set(self._parcel_of) if self._pending else set()
         self._begin_round()
+        self._step_number += 1
         return self.pending
 
     def pass_gate(self, parameters: Iterable[Tensor], parcels: Iterable[Parcel]) -> None:

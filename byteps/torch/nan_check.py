@@ -8,10 +8,10 @@ from byteps.errors import NotFiniteError
 from byteps.objects import broadcast_object
 from byteps.ops import ReduceOp
 from byteps.runtime import current_job
-from byteps.torch.ops import push_pull_inplace
+from byteps.torch.ops import start_push_pull, synchronize
 from byteps.torch.parcel import Parcel
 
-__all__ = ["NanCheck"]
+__all__ = ["NanCheck", "name_of_report"]
 
 SHOWN = 5  # names for each rank
 
@@ -32,11 +32,11 @@ class NanCheck:
                 self._suspects.append(gradient.name)
 
     def forget(self) -> None:
-        """What was sent is dropped, on all ranks alike."""
+        """What was sent is dropped."""
         self._suspects.clear()
 
-    def report(self, prefix: str) -> None:
-        """On all ranks at once, when all gradients are sent. The prefix is that of the names that ranks meet under.
+    def report(self, prefix: str, step: int) -> None:
+        """On all ranks at once, when all gradients of this step are sent. The ranks meet by `name_of_report(prefix)`.
 
         Raises:
             NotFiniteError: on all ranks alike, naming the gradients and the ranks that they come from.
@@ -45,11 +45,11 @@ class NanCheck:
         job = current_job()
         counts = torch.zeros(job.size, dtype=torch.int32)
         counts[job.rank] = len(suspects)
-        push_pull_inplace(counts, name=f"{prefix}not_finite", op=ReduceOp.Max)
+        synchronize(start_push_pull(counts, ReduceOp.Max, name_of_report(prefix), 0, in_place=True, step=step))
         found = []
         for rank, count in enumerate(counts.tolist()):
             if count:
-                names = broadcast_object(suspects[:SHOWN], rank, f"{prefix}not_finite")
+                names = broadcast_object(suspects[:SHOWN], rank, f"{prefix}not_finite.names")
                 more = f" and {count - SHOWN} more" if count > SHOWN else ""
                 found.append(f"{', '.join(map(repr, names))}{more} on rank {rank}")
         if found:
@@ -57,3 +57,8 @@ class NanCheck:
                 f"gradients have NaN or infinite elements: {'; '.join(found)}. No step was made. Look at the loss and "
                 "the learning rate there; torch.autograd.set_detect_anomaly(True) names the operation"
             )
+
+
+def name_of_report(prefix: str) -> str:
+    """That ranks meet by to report."""
+    return f"{prefix}not_finite"

@@ -219,7 +219,13 @@ def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None) -> 
 @eager
 def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None) -> Handle:
     """Starts `broadcast_`; `tensor` holds the result after `synchronize`, and not before."""
-    with one_call(name) as known:
+    return start_broadcast(tensor, root_rank, name)
+
+
+@eager
+def start_broadcast(tensor: Tensor, root_rank: int, name: str | None, step: int = 0) -> Handle:
+    """`broadcast_async_`, in a step of training: see `byteps.ops.push_pull_buffer`."""
+    with one_call(name, step=step) as known:
         staged = stage(tensor, any_dtype=True, row_major=True)
 
         def finish() -> Tensor:
@@ -227,7 +233,7 @@ def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None) ->
             torch.autograd.graph.increment_version(tensor)
             return tensor
 
-        return broadcast_buffer(staged.buffer, root_rank, known, finish)
+        return broadcast_buffer(staged.buffer, root_rank, known, finish, step=step)
 
 
 @eager
@@ -273,7 +279,7 @@ def declare(name: str, tensor: Tensor | None = None) -> None:
 
 @eager
 def start_push_pull(
-    tensor: Tensor, op: ReduceOp, name: str | None, priority: int, *, in_place: bool, scale: float = 1
+    tensor: Tensor, op: ReduceOp, name: str | None, priority: int, *, in_place: bool, scale: float = 1, step: int = 0
 ) -> Handle:
     """Starts a push_pull of `tensor` into itself or into a new tensor, with as few copies as can be.
 
@@ -284,12 +290,15 @@ def start_push_pull(
         priority: see `tensor`.
         in_place: into itself.
         scale: what the result is multiplied by.
+        step: see `byteps.ops.push_pull_buffer`.
     """
-    with one_call(name) as known:
-        return _start(tensor, op, known, priority, in_place=in_place, scale=scale)
+    with one_call(name, step=step) as known:
+        return _start(tensor, op, known, priority, in_place=in_place, scale=scale, step=step)
 
 
-def _start(tensor: Tensor, op: ReduceOp, name: str, priority: int, *, in_place: bool, scale: float) -> Handle:
+def _start(
+    tensor: Tensor, op: ReduceOp, name: str, priority: int, *, in_place: bool, scale: float, step: int
+) -> Handle:
     # Who has not named a tensor need not care for its memory order either.
     source = target = stage(tensor, row_major=is_automatic(name))
     if in_place:
@@ -311,7 +320,7 @@ def _start(tensor: Tensor, op: ReduceOp, name: str, priority: int, *, in_place: 
             torch.autograd.graph.increment_version(output)
         return output
 
-    return push_pull_buffer(source.buffer, target.buffer, name, op, priority, finish)
+    return push_pull_buffer(source.buffer, target.buffer, name, op, priority, finish, step=step)
 
 
 class _PushPull(torch.autograd.Function):

@@ -15,7 +15,7 @@ from byteps.ops import DTYPE_CODES
 from byteps.torch.ops import start_push_pull
 from byteps.torch.options import Options
 from byteps.torch.presence import Presence
-from byteps.torch.sparse import RowExchange
+from byteps.torch.sparse import RowExchange, name_of_rows
 from byteps.torch.tensor import DTYPE_NAMES
 
 __all__ = ["Gradient", "Parcel", "Single", "changed_in_flight", "check_dtype"]
@@ -37,13 +37,14 @@ class Gradient:
 class Parcel(ABC):
     """Gradients that travel together. From `send` to `finish` the core uses their memory."""
 
-    __slots__ = ("gradients", "handle", "missing", "options", "parameters", "priority", "reduced", "sent")
+    __slots__ = ("gradients", "handle", "missing", "options", "parameters", "priority", "reduced", "sent", "step")
 
     def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Gradient], options: Options) -> None:
         self.parameters = parameters
         self.gradients = gradients
         self.options = options
         self.priority = 0  # of its push_pull; larger goes first
+        self.step = 0  # of training, as its sender counts
         self.handle: Handle | None = None  # in flight
         self.missing = 0  # gradients that backward has yet to give
         self.sent = False  # since the last synchronize
@@ -79,8 +80,12 @@ class Parcel(ABC):
         """What the ranks together have of its gradients."""
 
     @abstractmethod
+    def wire_names(self) -> Sequence[str]:
+        """What the other ranks may wait for it by."""
+
+    @abstractmethod
     def send(self, in_flight: InFlight) -> None:
-        """Starts the push_pull. A gradient that is not there is zeros."""
+        """Starts the push_pull, which is of `step`. A gradient that is not there is zeros."""
 
     def proceed(self) -> None:  # noqa: B027  (most are on their way as a whole)
         """Before `finish`: starts what could not be sent before the other ranks had answered. May wait for them."""
@@ -159,6 +164,9 @@ class Single(Parcel):
     def learn(self, presence: Presence) -> None:
         self.is_sparse = presence.sparse
 
+    def wire_names(self) -> Sequence[str]:
+        return self.name, name_of_rows(self.name)
+
     def send(self, in_flight: InFlight) -> None:
         grad = self.parameters[0].grad
         if (
@@ -184,6 +192,7 @@ class Single(Parcel):
                 grad,
                 _done,
                 shape=grad.shape,
+                step=self.step,
             )
         elif (grad is not None and grad.is_sparse) or (grad is None and self.is_sparse):
             self._send_rows(grad)
@@ -245,7 +254,7 @@ class Single(Parcel):
             grad = parameter.grad = torch.empty_like(parameter).copy_(grad)
         check_dtype(self.name, self.bound_dtype, grad.dtype)
         wire, self.ctx = self.options.compression.compress(grad)
-        self.handle = start_push_pull(wire, self.options.op, self.name, self.priority, in_place=True)
+        self.handle = start_push_pull(wire, self.options.op, self.name, self.priority, in_place=True, step=self.step)
         self.bound_dtype = grad.dtype
         self.is_sparse = False
         if sends_as_is(self.options.compression) and parameter.is_contiguous() and grad.is_cpu and grad.numel():
@@ -256,7 +265,7 @@ class Single(Parcel):
     def _send_rows(self, grad: Tensor | None) -> None:
         if self.is_sparse is False:
             raise _changed_layout(self.name, "dense", "sparse")
-        self.rows = RowExchange(self.parameters[0], grad, self.name, self.options.op, self.priority)
+        self.rows = RowExchange(self.parameters[0], grad, self.name, self.options.op, self.priority, self.step)
         self.handle = self.rows.counts
         self.is_sparse = True
 

@@ -9,9 +9,9 @@ import torch
 
 from byteps.errors import InvalidArgumentError
 from byteps.ops import ReduceOp
-from byteps.torch.ops import push_pull_async_inplace, synchronize
+from byteps.torch.ops import start_push_pull, synchronize
 
-__all__ = ["Presence", "PresenceQuery"]
+__all__ = ["Presence", "PresenceQuery", "name_of_query"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Presence:
 class PresenceQuery:
     """Asks what the ranks together have of some gradients. Every rank asks about the same names at the same time."""
 
-    def __init__(self, named: Sequence[tuple[str, torch.Tensor]], prefix: str) -> None:
-        """Starts to ask about the gradients that the parameters have now."""
+    def __init__(self, named: Sequence[tuple[str, torch.Tensor]], prefix: str, step: int) -> None:
+        """Starts to ask about the gradients that the parameters have now, in this step of training."""
         in_order = sorted(named, key=lambda item: item[0])  # ranks may know their parameters in other orders
         self._names = [name for name, _ in in_order]
         flags = torch.zeros(len(in_order), 2, dtype=torch.uint8)
@@ -37,8 +37,8 @@ class PresenceQuery:
             grad = parameter.grad
             if grad is not None:
                 flags[row, int(grad.is_sparse)] = 1
-        name = f"{prefix}presence[{len(in_order)}]"
-        self._handle = push_pull_async_inplace(flags, name=name, op=ReduceOp.Max, priority=1)  # others wait for it
+        urgent = 1  # others wait for it
+        self._handle = start_push_pull(flags, ReduceOp.Max, name_of_query(prefix), urgent, in_place=True, step=step)
 
     def result(self) -> dict[str, Presence]:
         """By name. Waits; once only.
@@ -55,3 +55,8 @@ class PresenceQuery:
                     "example with sparse_as_dense=True"
                 )
         return found
+
+
+def name_of_query(prefix: str) -> str:
+    """That ranks meet by to ask."""
+    return f"{prefix}presence"

@@ -20,7 +20,7 @@ from byteps.torch.grouping import group
 from byteps.torch.nan_check import NanCheck
 from byteps.torch.options import Options
 from byteps.torch.parcel import Gradient, Parcel, Single
-from byteps.torch.presence import Presence, PresenceQuery
+from byteps.torch.presence import Presence, PresenceQuery, name_of_query
 from byteps.torch.sparse import densify
 from byteps.torch.tensor import memory_order
 from byteps.torch.values import sums_of
@@ -60,6 +60,7 @@ class Sender:
         self._compared_in: Job | None = None  # the job in which ranks have compared their weights
         self.synchronized = False  # .grad is that of all ranks
         self.completed = 0  # rounds
+        self._step_number = 1  # the round that is next or has begun, as all ranks count in this job
         self.paused = False  # gradients that come stay here, and are not counted
         self._names = names
         self._positions = {parameter: position for position, parameter in enumerate(names)}
@@ -118,28 +119,37 @@ class Sender:
                 self._unseen[gradient.name] = parameter, parcel
         self._check_agreement([parcel.parameters for parcel in self._parcels], names)
         self._job = job
+        self._step_number = 1
         self.on_join()
 
     def complete(self) -> None:
         """Ends the round: sends the gradients that backward did not send, and waits for all."""
         self.join()
         errors: list[Exception] = []
-        unused = self._send_the_rest(errors)
+        unused: list[Tensor] = []
+        try:
+            unused = self._send_the_rest(errors)
+        except Exception as error:
+            self._refuse_unsent(error)
+            errors.append(error)
         self._wait(errors)
         for parameter in unused:
             parameter.grad = None
         self._begin_round()
-        self.completed += 1
         self.synchronized = True
         if self._nan_check is not None:
             try:
-                self._nan_check.report(self.prefix)  # even after an error, which may be this rank's alone
+                self._nan_check.report(
+                    self.prefix, self._step_number
+                )  # even after an error, which may be this rank's alone
             except Exception as error:
                 errors.append(error)
         try:
             self._look_for_differences()
         except Exception as error:
             errors.append(error)
+        self._step_number += 1
+        self.completed += 1
         if errors:
             raise errors[0]
 
@@ -243,13 +253,30 @@ class Sender:
         """Backward has sent a parcel."""
 
     def _send(self, parcel: Parcel) -> None:
-        if self._inspects:
-            self._inspect(parcel)
         assert self._job is not None
-        if self._job.size > 1:
-            parcel.send(self._job.in_flight)
-            self._in_flight.append(parcel)
+        try:
+            if self._inspects:
+                self._inspect(parcel)
+            if self._job.size > 1:
+                parcel.step = self._step_number
+                parcel.send(self._job.in_flight)
+                self._in_flight.append(parcel)
+        except Exception as error:
+            self._refuse(parcel.wire_names(), error)
+            raise
         parcel.sent = True
+
+    def _refuse(self, names: Iterable[str], error: Exception) -> None:
+        """These will not come from this rank in this round: the other ranks need not wait."""
+        assert self._job is not None
+        if not getattr(error, "counted", False):
+            for name in names:
+                self._job.in_flight.node.refuse(name, f"{type(error).__name__}: {error}", self._step_number)
+
+    def _refuse_unsent(self, error: Exception) -> None:
+        unsent = [parcel for parcel in self._parcels if not parcel.sent and parcel.is_due(self._passes)]
+        self._refuse([name for parcel in unsent for name in parcel.wire_names()], error)
+        self._refuse([name_of_query(self.prefix)], error)
 
     def _inspect(self, parcel: Parcel) -> None:
         """What is done before a parcel is sent, if there is anything."""
@@ -296,7 +323,7 @@ class Sender:
                 for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True)
                 if parameter.requires_grad
             ]
-        return PresenceQuery(named, self.prefix) if named else None
+        return PresenceQuery(named, self.prefix, self._step_number) if named else None
 
     def _learned(self, query: PresenceQuery) -> dict[str, Presence]:
         """The answer, by name."""

@@ -9,30 +9,31 @@ import torch
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import Handle, ReduceOp
 from byteps.runtime import current_job
-from byteps.torch.ops import broadcast_async_, start_push_pull, synchronize, synchronize_all
+from byteps.torch.ops import start_broadcast, start_push_pull, synchronize, synchronize_all
 
-__all__ = ["RowExchange", "densify"]
+__all__ = ["RowExchange", "densify", "name_of_rows"]
 
 Tensor = torch.Tensor
-SMALLEST_PAYLOAD = 256
 
 
 class RowExchange:
     """One sparse gradient on its way: first how many rows each rank has, then the rows.
 
     Each rank's rows are broadcast: with few rows in common, which is what sparse gradients are for, nothing smaller
-    would do. A payload has the indices (int64, dimension by dimension) and then the values, padded to a power of two of
-    bytes, so that a job has few names however the numbers of rows change.
+    would do. A payload has the indices (int64, dimension by dimension) and then the values.
     """
 
-    def __init__(self, parameter: Tensor, grad: Tensor | None, name: str, op: ReduceOp, priority: int) -> None:
-        """Starts telling how many rows this rank has; none if `grad` is None."""
+    def __init__(
+        self, parameter: Tensor, grad: Tensor | None, name: str, op: ReduceOp, priority: int, step: int
+    ) -> None:
+        """Starts telling how many rows this rank has, in this step of training; none if `grad` is None."""
         if op not in (ReduceOp.Average, ReduceOp.Sum):
             raise UnsupportedError(
                 f"'{name}' has a sparse gradient, and op is {op.name}: use Average or Sum, or sparse_as_dense=True"
             )
         job = current_job()
         self._name = name
+        self._step = step
         self._rank, self._size = job.rank, job.size
         self._divisor = job.size if op is ReduceOp.Average else 1
         self._like = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
@@ -44,7 +45,8 @@ class RowExchange:
             self._header[self._rank] = torch.tensor([self._rows._nnz(), self._rows.sparse_dim()])
         self._payloads: list[Tensor] = []
         self._handles: list[Handle] = []
-        self.counts = start_push_pull(self._header, ReduceOp.Sum, f"{name}.rows", priority, in_place=True)
+        rows = name_of_rows(name)
+        self.counts = start_push_pull(self._header, ReduceOp.Sum, rows, priority, in_place=True, step=step)
 
     def send_payload(self) -> None:
         """Waits for the numbers of rows, and starts the rows on their way."""
@@ -54,12 +56,11 @@ class RowExchange:
             if nbytes == 0:
                 self._payloads.append(torch.empty(0, dtype=torch.uint8))
                 continue
-            padded = max(SMALLEST_PAYLOAD, 1 << (nbytes - 1).bit_length())
-            payload = torch.zeros(padded, dtype=torch.uint8)
+            payload = torch.empty(nbytes, dtype=torch.uint8)
             if rank == self._rank:
                 self._fill(payload)
             self._payloads.append(payload)
-            self._handles.append(broadcast_async_(payload, rank, f"{self._name}.rows.{rank}.{padded}"))
+            self._handles.append(start_broadcast(payload, rank, f"{name_of_rows(self._name)}.{rank}", self._step))
 
     def finish(self) -> Tensor | None:
         """Waits for the rows, and puts the gradient together; None if no rank has one."""
@@ -105,6 +106,11 @@ class RowExchange:
         indices = payload[:index_bytes].view(torch.int64).view(sparse_dim, rows)
         values = payload[index_bytes : index_bytes + value_bytes].view(self._like.dtype).view(rows, *shape)
         return indices, values
+
+
+def name_of_rows(name: str) -> str:
+    """That ranks meet by if the gradient `name` is sparse."""
+    return f"{name}.rows"
 
 
 def densify(parameters: Sequence[Tensor]) -> None:

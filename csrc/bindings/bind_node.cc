@@ -62,10 +62,11 @@ Result<protocol::Shape> shape_of(const std::optional<Numbers>& dims, const Numbe
 // Short and never waits: keeps the GIL.
 protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintptr_t output, uint64_t bytes,
                            int dtype, int op, int root, int priority, int staleness,
-                           const std::optional<Numbers>& dims, const Numbers& order, int64_t collective) {
+                           const std::optional<Numbers>& dims, const Numbers& order, int64_t collective,
+                           uint64_t step) {
   const auto shape = shape_of(dims, order, collective);
   if (!shape) {
-    node.refuse(name, shape.status());
+    node.refuse(name, step, shape.status());
     throw_if_failed(shape.status());
   }
   const protocol::PushPull request{.name = std::move(name),
@@ -75,7 +76,8 @@ protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintpt
                                    .root = static_cast<uint32_t>(root),
                                    .priority = priority,
                                    .staleness = static_cast<uint8_t>(staleness),
-                                   .shape = *shape};
+                                   .shape = *shape,
+                                   .step = step};
   return value_or_throw(node.push_pull(request, reinterpret_cast<const std::byte*>(input),
                                        reinterpret_cast<std::byte*>(output)));
 }
@@ -128,13 +130,13 @@ void bind_node(py::module_& module) {
           arg("name"), arg("dtype"), arg("nbytes"))
       .def("push_pull", &push_pull, arg("name"), arg("input_ptr"), arg("output_ptr"), arg("nbytes"),
            arg("dtype"), arg("op"), arg("root"), arg("priority"), arg("staleness") = 0,
-           arg("shape") = py::none(), arg("order") = Numbers(), arg("collective") = -1)
+           arg("shape") = py::none(), arg("order") = Numbers(), arg("collective") = -1, arg("step") = 0)
       .def(
           "refuse",
-          [](Node& node, const std::string& name, const std::string& why) {
-            node.refuse(name, invalid_argument(why));
+          [](Node& node, const std::string& name, const std::string& why, uint64_t step) {
+            node.refuse(name, step, invalid_argument(why));
           },
-          arg("name"), arg("why"))
+          arg("name"), arg("why"), arg("step") = 0)
       .def(
           "poll", [](Node& node, protocol::Handle handle) { return value_or_throw(node.poll(handle)); },
           arg("handle"))

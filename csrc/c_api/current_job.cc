@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "base/annotations.h"
@@ -22,8 +24,13 @@ class Slot {
     {
       MutexLock lock(mutex_);
       std::swap(membership_, membership);
+      steps_.clear();
     }
     // The last reference to a node goes here, without the lock.
+  }
+  uint64_t next_step(const std::string& label) {
+    MutexLock lock(mutex_);
+    return ++steps_[label];
   }
   Membership get() {
     MutexLock lock(mutex_);
@@ -34,6 +41,7 @@ class Slot {
   [[maybe_unused]] const Slot* const before_;  // abandoned, for leak checkers
   Mutex mutex_;
   Membership membership_ BPS_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, uint64_t> steps_ BPS_GUARDED_BY(mutex_);  // by label
 };
 
 // Never destroyed: threads of a framework may still come when the process ends.
@@ -54,7 +62,8 @@ Result<protocol::PushPull> parse(const BpsPushPull& request) {
                             .root = request.root,
                             .priority = request.priority,
                             .staleness = request.staleness,
-                            .shape = *shape};
+                            .shape = *shape,
+                            .step = request.step};
 }
 
 // Of one rank: its own part is the result.
@@ -72,7 +81,8 @@ void push_pull(const BpsPushPull* request) {
   if (!membership.node && !membership.alone) return done(failed_precondition(membership.absence));
   auto parsed = parse(*request);
   if (!parsed) {
-    if (membership.node) membership.node->refuse({request->name, request->name_bytes}, parsed.status());
+    if (membership.node)
+      membership.node->refuse({request->name, request->name_bytes}, request->step, parsed.status());
     return done(parsed.status());
   }
   if (membership.alone) {
@@ -85,15 +95,20 @@ void push_pull(const BpsPushPull* request) {
                              static_cast<std::byte*>(request->output), done);
 }
 
-void refuse(const char* name, size_t name_bytes, const char* why) {
+void refuse(const char* name, size_t name_bytes, uint64_t step, const char* why) {
   const Membership membership = current_slot.load()->get();
-  if (membership.node) membership.node->refuse({name, name_bytes}, invalid_argument(why));
+  if (membership.node) membership.node->refuse({name, name_bytes}, step, invalid_argument(why));
+}
+
+uint64_t next_step(const char* label, size_t label_bytes) {
+  return current_slot.load()->next_step({label, label_bytes});
 }
 
 }  // namespace
 
 const BpsCApi& table() {
-  static constexpr BpsCApi kTable{.version = BPS_C_API_VERSION, .push_pull = &push_pull, .refuse = &refuse};
+  static constexpr BpsCApi kTable{
+      .version = BPS_C_API_VERSION, .push_pull = &push_pull, .refuse = &refuse, .next_step = &next_step};
   return kTable;
 }
 

@@ -112,7 +112,7 @@ class Wait {
 void forget(void* argument) {
   const std::unique_ptr<Operation> operation(static_cast<Operation*>(argument));
   if (operation->has_run) return;
-  core->refuse(operation->name().data(), operation->name().size(),
+  core->refuse(operation->name().data(), operation->name().size(), operation->request.step,
                "MXNet has left it out after an error of another operation");
   std::atomic_ref(operation->request.lane->left_out).store(1);
   operation->end();
@@ -134,7 +134,7 @@ std::vector<int64_t> dims_of(const BpsMxnetPushPull& request, const int* shape, 
 // MXNet says why.
 void refuse(Operation& operation) {
   const std::string why = api->last_error();
-  core->refuse(operation.name().data(), operation.name().size(), why.c_str());
+  core->refuse(operation.name().data(), operation.name().size(), operation.request.step, why.c_str());
   complete(&operation, -1, why.c_str());
 }
 
@@ -142,8 +142,10 @@ void run(void* /*run_context*/, void* on_complete, void* argument) {
   auto& operation = *static_cast<Operation*>(argument);
   operation.has_run = true;
   operation.on_complete = *static_cast<const OnComplete*>(on_complete);
-  void* const output = operation.output.data();
-  const void* const input = operation.input.handle() == nullptr ? output : operation.input.data();
+  // MXNet has no memory for an array without elements, which takes part all the same.
+  void* const output = operation.request.bytes == 0 ? argument : operation.output.data();
+  const bool in_place = operation.input.handle() == nullptr || operation.request.bytes == 0;
+  const void* const input = in_place ? output : operation.input.data();
   if (output == nullptr || input == nullptr) return refuse(operation);
   int num_dims = 0;
   const int* shape = nullptr;
@@ -161,6 +163,7 @@ void run(void* /*run_context*/, void* on_complete, void* argument) {
                         .staleness = operation.request.staleness,
                         .dims = num_dims < 0 ? nullptr : dims.data(),
                         .num_dims = dims.size() - 1,
+                        .step = operation.request.step,
                         .on_done = &complete,
                         .context = argument};
   if (!engine_is_naive) return core->push_pull(&push_pull);

@@ -35,6 +35,7 @@ struct BpsMxnetPushPull {
   uint32_t root;
   int32_t priority;
   uint8_t staleness;
+  uint64_t step;
 };
 
 // An NDArray, in MXNet's codes.

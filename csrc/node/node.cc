@@ -223,8 +223,8 @@ void Node::push_pull(const protocol::PushPull& request, const std::byte* input, 
   worker_->push_pull(request, input, output, std::move(on_done));
 }
 
-void Node::refuse(const std::string& name, const Status& why) {
-  if (usable()) worker_->refuse(name, why);
+void Node::refuse(const std::string& name, uint64_t step, const Status& why) {
+  if (usable()) worker_->refuse(name, step, why);
 }
 
 Result<bool> Node::poll(protocol::Handle handle) {

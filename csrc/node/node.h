@@ -59,7 +59,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
                  worker::OnDone on_done);
   // A push_pull by this name was refused before it came here: protocol::PushPullTable::refuse. Never fails.
-  void refuse(const std::string& name, const Status& why);
+  void refuse(const std::string& name, uint64_t step, const Status& why);
   Result<bool> poll(protocol::Handle handle);
   Status wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting);
   // worker::HandleTable's. `next_done` is for one thread at most, and ends with the shutdown.

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "protocol/partition.h"
+#include "protocol/rounds.h"
 #include "protocol/text.h"
 
 namespace byteps::protocol {
@@ -23,8 +24,9 @@ bool agree(const DataHead& a, const DataHead& b) {
 }
 
 Status has_gone_on(const std::string& child, uint64_t round) {
-  return aborted("round " + std::to_string(round) + ": " + child +
-                 " has gone on without it: its push_pull of this name has failed or had another size");
+  return aborted(
+      describe_round(round) + ": " + child +
+      " has gone on without it: its push_pull of this name has failed, was left out, or had another size");
 }
 
 }  // namespace
@@ -40,9 +42,8 @@ Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t chi
   const uint64_t last_round = state ? state->last_round[child] : 0;
   if (head.round <= last_round) return Verdict::kRepeat;
   if (state && state->arrived_count > 0 && state->first.round == last_round) {
-    return data_loss(children_.describe[child] + ": " + describe(head.key) + ": round " +
-                     std::to_string(head.round) + " before the answer to round " +
-                     std::to_string(last_round));
+    return data_loss(children_.describe[child] + ": " + describe(head.key) + ": " +
+                     describe_round(head.round) + " before the answer to " + describe_round(last_round));
   }
   return refusal(head.key, state, head.round) ? Verdict::kAccept : Verdict::kRefuse;
 }
@@ -81,8 +82,8 @@ Status Aggregator::refusal(const Key& key, const KeyState* state, uint64_t round
   }
   if (state && round <= state->failed_round) return state->failure;
   if (state && state->arrived_count > 0 && round < state->first.round) {
-    return aborted("round " + std::to_string(round) + ": " + children_.describe[state->first_child] +
-                   " has gone on to round " + std::to_string(state->first.round));
+    return aborted(describe_round(round) + ": " + children_.describe[state->first_child] +
+                   " has gone on to " + describe_round(state->first.round));
   }
   for (uint32_t child : gone_children_) {
     if (!state || state->last_round[child] < round) return gone_[child];
@@ -127,10 +128,9 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   ++state.arrived_count;
   if (!agree(head, state.first)) {
     fail_round(state,
-               invalid_argument("round " + std::to_string(head.round) + ": " +
-                                children_.describe[state.first_child] + " asks for " +
-                                describe_request(state.first) + ", " + children_.describe[child] + " for " +
-                                describe_request(head)),
+               invalid_argument(describe_round(head.round) + ": " + children_.describe[state.first_child] +
+                                " asks for " + describe_request(state.first) + ", " +
+                                children_.describe[child] + " for " + describe_request(head)),
                actions);
     return;
   }
@@ -156,6 +156,7 @@ void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, co
   } else if (state.failed_round < head.round) {
     state.failed_round = head.round;
     state.failure = why;
+    actions.push_back(Fail{head, {}, why, true});
   }
 }
 
@@ -221,13 +222,13 @@ void Aggregator::fail_all(const Status& why, AggregationActions& actions) {
 void Aggregator::on_tick(TimeUs now, AggregationActions& actions) {
   gathering_.for_each_timed_out(now, [&](auto place) {
     KeyState& state = *place->what;
-    const std::string round = "round " + std::to_string(state.first.round);
-    fail_round(state, deadline_exceeded(round + describe_wait(*place, now)), actions);
+    const std::string text = describe_round(state.first.round) + describe_wait(*place, now);
+    fail_round(state, deadline_exceeded(text), actions);
   });
   gathering_.warn(now, [&](const auto& oldest, size_t count) {
     const DataHead& first = oldest.what->first;
     std::string text =
-        "round " + std::to_string(first.round) + " of " + describe(first.key) + describe_wait(oldest, now);
+        describe_round(first.round) + " of " + describe(first.key) + describe_wait(oldest, now);
     if (count > 1) text += "; so have " + std::to_string(count - 1) + " more partitions";
     actions.push_back(Stalled{std::move(text)});
   });

@@ -34,7 +34,7 @@ struct Fail {
   DataHead head;  // of the first contribution, or of the refused one
   std::vector<uint32_t> children;
   Status status;
-  bool ends_round;  // false: one child came too late, or asked for what cannot be any more
+  bool ends_round;  // false: one child came too late, or asked for what cannot be any more; the root knows
 };
 // For the log: rounds have waited long for some ranks.
 struct Stalled {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "protocol/rounds.h"
 
 namespace byteps::protocol {
 namespace {
@@ -29,7 +30,7 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   Result<NamedTensor*> found = find(request.name);
   if (!found) return found.status();
   Tensor& tensor = (*found)->second;
-  ++tensor.round;  // here, not when the placement comes: all ranks count the same
+  count_round(tensor, request.step);  // here, not when the placement comes: all ranks count the same
   if (Status why = check(**found, request); !why) {
     refuse_round(**found, why, actions);
     return why;
@@ -55,10 +56,10 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   return Status::ok();
 }
 
-void PushPullTable::refuse(const std::string& name, const Status& why, TableActions& actions) {
+void PushPullTable::refuse(const std::string& name, uint64_t step, const Status& why, TableActions& actions) {
   Result<NamedTensor*> found = find(name);
   if (!found) return;
-  ++(*found)->second.round;
+  count_round((*found)->second, step);
   refuse_round(**found, why, actions);
 }
 
@@ -86,6 +87,10 @@ Status PushPullTable::check(const NamedTensor& named, const PushPull& request) c
                             describe_elements(request.bytes, request.dtype) + ", got " +
                             request.shape.describe());
   }
+  if (request.step > kMaxStep) {
+    return invalid_argument(tensor + ": step: expected at most " + std::to_string(kMaxStep) + ", got " +
+                            std::to_string(request.step));
+  }
   if (named.second.in_flight != 0)
     return invalid_argument(tensor + ": a push_pull of it is in flight already");
   return check_binding(named, request);
@@ -106,6 +111,11 @@ Status PushPullTable::check_binding(const NamedTensor& named, const PushPull& re
                           describe_elements(request.bytes, request.dtype));
 }
 
+// A step that cannot be is refused by check().
+void PushPullTable::count_round(Tensor& tensor, uint64_t step) {
+  tensor.round = next_round(tensor.round, step <= kMaxStep ? step : 0);
+}
+
 void PushPullTable::bind(Tensor& tensor, const PushPull& request) {
   if (!tensor.binding) tensor.binding = Binding{request.upkeep(), request.dtype, request.bytes};
 }
@@ -115,10 +125,26 @@ void PushPullTable::refuse_round(NamedTensor& named, const Status& why, TableAct
   RoundFailed failed{name, tensor.round, true, why.code(), why.message()};
   const bool is_kept = tensor.binding && tensor.binding->upkeep.kept;
   if (is_kept) failed.round = kEveryRound;
-  if (is_kept || tensor.in_flight == 0)
-    return actions.emplace_back(SendRoundFailed{std::move(failed)}), void();
+  if (is_kept || tensor.in_flight == 0) return tell_refused(tensor, std::move(failed), actions);
   if (tensor.refused) failed.text = std::move(tensor.refused->text);
   tensor.refused = std::move(failed);
+}
+
+void PushPullTable::tell_refused(const Tensor& tensor, RoundFailed failed, TableActions& actions) const {
+  const auto placement = tensor.placements.find(tensor.cut);
+  if (failed.round != kEveryRound && placement != tensor.placements.end() &&
+      !placement->second.places.empty()) {
+    const Place& place = placement->second.places[0];
+    DataHead head;
+    head.key = {key_tensor(tensor.number, tensor.cut), 0};
+    head.round = failed.round;
+    head.rank = rank_;
+    head.top = static_cast<uint16_t>(tree_.root(place));
+    head.lane = tree_.lane(place);
+    const Status why(failed.code, tree_.describe(rank_) + ": " + failed.text);
+    actions.emplace_back(FailPartition{tree_.parent_of(rank_, place), head, why});
+  }
+  actions.emplace_back(SendRoundFailed{std::move(failed)});
 }
 
 void PushPullTable::ask_for_places(NamedTensor& named, DType dtype, uint64_t bytes, TableActions& actions) {
@@ -261,10 +287,10 @@ void PushPullTable::finish(Handle handle, const Status& status, TableActions& ac
   auto found = ops_.find(handle);
   auto& [name, tensor] = *found->second.tensor;
   tensor.in_flight = 0;
-  actions.push_back(FinishHandle{handle, status.with_context(quoted(name))});
+  actions.emplace_back(FinishHandle{handle, status.with_context(quoted(name))});
   ops_.erase(found);
   if (!tensor.refused) return;
-  if (failed_) actions.emplace_back(SendRoundFailed{std::move(*tensor.refused)});
+  if (failed_) tell_refused(tensor, std::move(*tensor.refused), actions);
   tensor.refused.reset();
 }
 

@@ -7,8 +7,9 @@
 // memory any more, with the first failure among them. Failures name the tensor; those passed in need not.
 //
 // **Rounds.** Each rank counts its push_pulls of a name, and the n-th ones of all ranks belong together, whatever becomes
-// of them. One that is refused here counts, too, and fails for all: the scheduler is told, who tells all services
-// (RoundFailed, Refused). So ranks are never summed with each other's earlier rounds. Ranks that mean different tensors
+// of them; where the caller counts steps, the n-th ones in a step (protocol/rounds.h). One that is refused here counts,
+// too, and fails for all: the scheduler is told, who tells all services (RoundFailed, Refused); and the service of the
+// first partition, so that it knows before it hears of this rank's next round. So ranks are never summed with each other's earlier rounds. Ranks that mean different tensors
 // by one name meet in the first partition, where the service sees it (protocol/aggregation.h); what else there is of the
 // round has to be failed by the same way, as other partitions may be of one rank only. What services keep has no common
 // rounds; there a refused push_pull ends the name.
@@ -46,6 +47,8 @@ struct PushPull {
   int32_t priority = 0;
   uint8_t staleness = 0;  // kSeed, kAccumulate; the same on all ranks and in all push_pulls of the tensor
   Shape shape = {};
+  uint64_t step =
+      0;  // of training, as all ranks count it (protocol/rounds.h); 0: of none. Not of what is kept
 
   Upkeep upkeep() const { return is_kept(op) ? Upkeep{true, staleness} : Upkeep{}; }
 };
@@ -66,11 +69,18 @@ struct StartPartition {
   DataHead head;    // complete but for epoch
   uint64_t offset;  // of the partition in the tensor, bytes
 };
+// Instead of the contribution to this partition.
+struct FailPartition {
+  Parent parent;
+  DataHead head;  // complete but for type, epoch and code
+  Status why;     // names this rank
+};
 struct FinishHandle {
   Handle handle;
   Status status;
 };
-using TableAction = std::variant<SendDeclare, SendRoundFailed, ChangePlan, StartPartition, FinishHandle>;
+using TableAction =
+    std::variant<SendDeclare, SendRoundFailed, ChangePlan, StartPartition, FailPartition, FinishHandle>;
 using TableActions = std::vector<TableAction>;
 
 class PushPullTable {
@@ -83,11 +93,12 @@ class PushPullTable {
 
   // Begins a push_pull; `handle` is new. On an error nothing has begun, but the round counts unless the name is none or
   // cannot be used any more: kInvalidArgument (name empty or too long, in flight already, bound to another upkeep, root
-  // out of range, bytes that do not fit the dtype or the shape; of what is kept also another size or dtype), or what
+  // or step out of range, bytes that do not fit the dtype or the shape; of what is kept also another size or dtype), or what
   // fail() was given.
   Status start(Handle handle, const PushPull& request, TableActions& actions);
-  // A push_pull of this name was refused, for `why`, before it came here: its round counts, and fails for all ranks.
-  void refuse(const std::string& name, const Status& why, TableActions& actions);
+  // A push_pull of this name, in this step, was refused, for `why`, before it came here: its round counts, and fails for
+  // all ranks.
+  void refuse(const std::string& name, uint64_t step, const Status& why, TableActions& actions);
 
   // The scheduler's answer. One that fits nothing asked for: kDataLoss (the caller drops the scheduler).
   Status on_placed(const Placed& placed, TableActions& actions);
@@ -149,8 +160,10 @@ class PushPullTable {
   Result<NamedTensor*> find(const std::string& name);
   Status check(const NamedTensor& tensor, const PushPull& request) const;
   Status check_binding(const NamedTensor& tensor, const PushPull& request) const;
+  static void count_round(Tensor& tensor, uint64_t step);
   void bind(Tensor& tensor, const PushPull& request);
   void refuse_round(NamedTensor& tensor, const Status& why, TableActions& actions);
+  void tell_refused(const Tensor& tensor, RoundFailed failed, TableActions& actions) const;
   // Asks for places unless there are, or will be, enough for a tensor of this size.
   void ask_for_places(NamedTensor& tensor, DType dtype, uint64_t bytes, TableActions& actions);
   bool has_places(const Op& op) const;

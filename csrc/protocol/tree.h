@@ -62,6 +62,7 @@ class Tree {
   uint32_t num_lanes() const { return shards_period_; }
   bool has_machine_level() const { return num_machines() < num_workers(); }
 
+  const std::string& describe(uint32_t rank) const { return describe_rank_[rank]; }
   uint32_t machine_of(uint32_t rank) const { return machine_of_rank_[rank]; }
   // Ascending; never empty.
   const std::vector<uint32_t>& ranks_of(uint32_t machine) const { return ranks_[machine]; }

@@ -67,6 +67,9 @@ class ScaleJob : private ScaleEvents {
   void carry_out(uint32_t machine, const protocol::SendRoundFailed& /*send*/) {
     BPS_CHECK(false) << "a round of machine " << machine << " has failed";
   }
+  void carry_out(uint32_t machine, const protocol::FailPartition& /*fail*/) {
+    BPS_CHECK(false) << "a push_pull of machine " << machine << " was refused";
+  }
   void carry_out(uint32_t machine, const protocol::StartPartition& start);
   void carry_out(uint32_t machine, const protocol::FinishHandle& finish);
   DataHead head_of(const ScaleMessage& message) const;

@@ -189,7 +189,8 @@ FaultKind pick_fault(Random& random) {
       FaultKind::kNeverStarts,   FaultKind::kLeavesEarly,   FaultKind::kRaises,
       FaultKind::kSkips,         FaultKind::kOtherDType,    FaultKind::kOtherSize,
       FaultKind::kOtherOp,       FaultKind::kOtherSizeOnce, FaultKind::kOtherSizeOnce,
-      FaultKind::kRefusedOnce,   FaultKind::kRefusedOnce};
+      FaultKind::kRefusedOnce,   FaultKind::kRefusedOnce,   FaultKind::kLeavesOut,
+      FaultKind::kLeavesOut};
   return random.pick(kKinds);
 }
 
@@ -233,7 +234,11 @@ void make_odd(Random& random, Scenario& scenario, WorkerPlan& worker) {
     return;
   }
   fault.round = tensor.odd_round = static_cast<uint32_t>(random.between(1, rounds));
-  tensor.odd_is_refused = fault.kind == FaultKind::kRefusedOnce;
+  using Odd = TensorPlan::Odd;
+  tensor.odd = fault.kind == FaultKind::kRefusedOnce ? Odd::kRefused
+               : fault.kind == FaultKind::kLeavesOut ? Odd::kLeftOut
+                                                     : Odd::kOtherSize;
+  if (fault.kind == FaultKind::kLeavesOut) scenario.counts_steps = true;
 }
 
 void make_fault(Random& random, Scenario& scenario) {
@@ -256,7 +261,8 @@ void make_fault(Random& random, Scenario& scenario) {
     case FaultKind::kOtherSize:
     case FaultKind::kOtherOp:
     case FaultKind::kOtherSizeOnce:
-    case FaultKind::kRefusedOnce: {
+    case FaultKind::kRefusedOnce:
+    case FaultKind::kLeavesOut: {
       if (scenario.num_workers == 1) {  // nobody to disagree with
         fault.kind = FaultKind::kNone;
         return;
@@ -268,7 +274,7 @@ void make_fault(Random& random, Scenario& scenario) {
         worker.raises = fault.kind == FaultKind::kRaises;
       } else if (fault.kind == FaultKind::kSkips) {
         erase_one_push_pull(random, worker.program, fault.tensor);
-      } else if (concerns_one_round(fault.kind)) {
+      } else if (has_a_round(fault.kind)) {
         make_odd(random, scenario, worker);
       } else {
         change_belief(fault.kind, worker.tensors[fault.tensor]);
@@ -301,6 +307,7 @@ const char* text_of(FaultKind kind) {
     case FaultKind::kOtherOp: return "another reduction";
     case FaultKind::kOtherSizeOnce: return "another size in one round";
     case FaultKind::kRefusedOnce: return "a refused push_pull";
+    case FaultKind::kLeavesOut: return "leaves a push_pull out of a step";
   }
   return "?";
 }
@@ -313,6 +320,7 @@ Scenario make_scenario(uint64_t seed) {
   scenario.seed = seed;
   make_job(random, scenario);
   make_programs(random, scenario);
+  scenario.counts_steps = random.chance(0.5);
   make_fault(random, scenario);
   scenario.probes_nics = random.chance(0.5);
   return scenario;
@@ -330,7 +338,7 @@ std::string describe(const Scenario& scenario) {
        << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate") << "; " << text_of(fault.kind);
   if (of_process) text << ": process " << fault.process;
   if (concerns_one_tensor(fault.kind)) text << ", " << scenario.tensors[fault.tensor].name;
-  if (concerns_one_round(fault.kind)) text << " round " << fault.round;
+  if (has_a_round(fault.kind)) text << " round " << fault.round;
   if (timed) text << " at " << fault.at_us / 1000 << " ms";
   if (fault.kind == FaultKind::kStopped) {
     fault.duration_us == kNever ? text << " for ever" : text << " for " << fault.duration_us / 1000 << " ms";

@@ -25,11 +25,11 @@ struct TensorPlan {
   uint32_t other_every = 0;
   // What only one rank does, in one round.
   uint32_t odd_round = 0;
-  bool odd_is_refused = false;  // asks for what is refused at once; else for another size
+  enum class Odd : uint8_t { kOtherSize, kRefused, kLeftOut } odd = Odd::kOtherSize;
 
   uint64_t elements_in(uint32_t round) const {
     const uint64_t usual = other_every > 0 && round % other_every == 0 ? other_elements : elements;
-    return usual + (round == odd_round && !odd_is_refused ? 1 + elements : 0);
+    return usual + (round == odd_round && odd == Odd::kOtherSize ? 1 + elements : 0);
   }
   uint64_t bytes() const { return elements * size_of(dtype); }
   uint64_t bytes_in(uint32_t round) const { return elements_in(round) * size_of(dtype); }
@@ -71,6 +71,7 @@ enum class FaultKind : uint8_t {
   kOtherDType,  // one rank believes something else of one tensor
   kOtherSize,
   kOtherOp,
+  kLeavesOut,      // as kSkips, in a job that counts steps: the later ones are right again
   kOtherSizeOnce,  // in one round
   kRefusedOnce,    // one rank's push_pull is refused before it leaves the process
 };
@@ -83,13 +84,14 @@ constexpr bool is_harmless(FaultKind kind) { return kind <= FaultKind::kRepeats;
 constexpr bool concerns_one_tensor(FaultKind kind) { return kind >= FaultKind::kSkips; }
 // Which fails one round of it, on all ranks, at once.
 constexpr bool concerns_one_round(FaultKind kind) { return kind >= FaultKind::kOtherSizeOnce; }
+constexpr bool has_a_round(FaultKind kind) { return kind >= FaultKind::kLeavesOut; }
 
 // Processes in this order: workers, servers, and the scheduler if it has one of its own.
 struct Fault {
   FaultKind kind = FaultKind::kNone;
   size_t process = 0;
   size_t tensor = 0;       // if it concerns_one_tensor
-  uint32_t round = 0;      // if it concerns_one_round
+  uint32_t round = 0;      // if it has_a_round
   TimeUs at_us = 0;        // kKilled, kStopped, kConnectionCut, kConnectionSilenced
   TimeUs duration_us = 0;  // kStopped; kNever
 };
@@ -105,7 +107,8 @@ struct Scenario {
   bool ranks_are_given = true;  // else the scheduler numbers
   bool sizes_are_given = true;  // else the scheduler learns them from the first worker
   protocol::PlacementPolicy placement;
-  bool probes_nics = false;  // before the job starts
+  bool probes_nics = false;   // before the job starts
+  bool counts_steps = false;  // push_pulls of what is not kept say their step, which is their round
   uint64_t partition_bytes = 4096;
   uint64_t credit_bytes = 4096;
   double plan_change_chance = 0;  // at each push_pull of rank 0

@@ -132,6 +132,8 @@ void SimUser::fill_input(const TensorPlan& tensor, const InFlight& op, ReduceOp 
 void SimUser::push_pull(size_t index, bool is_pull) {
   const TensorPlan& tensor = plan_.tensors[index];
   const uint32_t round = ++rounds_[index];
+  const bool is_odd = round == tensor.odd_round;
+  if (is_odd && tensor.odd == TensorPlan::Odd::kLeftOut) return;
   const std::string what = tensor.name + " round " + std::to_string(round);
   outcomes_.push_back({.what = what, .tensor = index, .round = round});
   const Handle handle = outcomes_.size();
@@ -143,7 +145,9 @@ void SimUser::push_pull(size_t index, bool is_pull) {
   in_flight_of_[index] = handle;
   const InFlight& op = in_flight_[handle] = {index, round, is_pull, input, output};
   fill_input(tensor, op, reduction);
-  const bool is_refused = round == tensor.odd_round && tensor.odd_is_refused;
+  const bool is_refused = is_odd && tensor.odd == TensorPlan::Odd::kRefused;
+  const bool has_step =
+      world_.scenario.counts_steps && !is_kept(reduction) && world_.sabotage != Sabotage::kForgetsSteps;
   const std::vector<int64_t> dims = {static_cast<int64_t>(tensor.elements_in(round))};
   const protocol::PushPull request{.name = tensor.name,
                                    .dtype = tensor.dtype,
@@ -152,7 +156,8 @@ void SimUser::push_pull(size_t index, bool is_pull) {
                                    .root = is_refused ? UINT32_MAX : tensor.root,
                                    .priority = tensor.priority,
                                    .staleness = tensor.staleness,
-                                   .shape = *protocol::Shape::of(dims)};
+                                   .shape = *protocol::Shape::of(dims),
+                                   .step = has_step ? round : 0};
   const Status status = session_->push_pull(handle, request, input, output);
   if (!status) on_handle_done(handle, status);
 }

@@ -76,6 +76,7 @@ void SimWorker::carry_out() {
     }
     if (const auto* change = std::get_if<ChangePlan>(&action)) change_plan(change->plan);
     if (const auto* partition = std::get_if<StartPartition>(&action)) start(*partition, batches);
+    if (const auto* failed = std::get_if<protocol::FailPartition>(&action)) fail(*failed, batches);
     if (const auto* finish = std::get_if<FinishHandle>(&action)) {
       buffers_.erase(finish->handle);
       events_.on_handle_done(finish->handle, finish->status);
@@ -103,12 +104,21 @@ void SimWorker::start(const StartPartition& partition, Batches& batches) {
   const bool contributes = protocol::has_values(head);
   const bool is_kept = partition.parent.level == protocol::Level::kRanks;
   SimLink& link = (is_kept ? lanes_to_keepers_ : lanes_).at(partition.parent.node, head.lane);
+  batch_of(link, batches)
+      .push_back({partition.handle, head, contributes ? part(buffers.input) : View{}, part(buffers.output)});
+}
+
+void SimWorker::fail(const protocol::FailPartition& failed, Batches& batches) {
+  if (world_.sabotage == Sabotage::kKeepsFailures) return;
+  SimLink& link = lanes_.at(failed.parent.node, failed.head.lane);
+  batch_of(link, batches)
+      .push_back({.handle = 0, .head = failed.head, .input = {}, .output = {}, .failure = failed.why});
+}
+
+std::vector<OutgoingPartition>& SimWorker::batch_of(SimLink& link, Batches& batches) {
   const auto batch = std::ranges::find(batches, &link, &Batch::first);
-  std::vector<OutgoingPartition>& of_link =
-      batch == batches.end() ? batches.emplace_back(&link, std::vector<OutgoingPartition>{}).second
-                             : batch->second;
-  of_link.push_back(
-      {partition.handle, head, contributes ? part(buffers.input) : View{}, part(buffers.output)});
+  if (batch != batches.end()) return batch->second;
+  return batches.emplace_back(&link, std::vector<OutgoingPartition>{}).second;
 }
 
 void SimWorker::fail(const Status& why) {

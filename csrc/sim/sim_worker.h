@@ -56,6 +56,8 @@ class SimWorker final : public LinkEvents {
   void ask_for_another_plan();
   void change_plan(const protocol::Plan& plan);
   void start(const protocol::StartPartition& partition, Batches& batches);
+  void fail(const protocol::FailPartition& failed, Batches& batches);
+  static std::vector<OutgoingPartition>& batch_of(SimLink& link, Batches& batches);
 
   World& world_;
   VirtualProcess& process_;

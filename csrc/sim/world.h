@@ -25,6 +25,7 @@ enum class Sabotage : uint8_t {
   kNeverRelieves,      // a service keeps loans while their owner starves
   kKeepsFailures,      // neither the root nor the scheduler is told that a round has failed
   kDividesTwice,       // a machine's service divides a partial average of integers
+  kForgetsSteps,       // push_pulls are counted by name alone in a job that counts steps
   kForgetsWeights,     // a root takes every machine for one rank
   kKeepsPlans,         // rank 1 does not take up other plans
   kIgnoresPriority,    // a link sends in the order of the calls

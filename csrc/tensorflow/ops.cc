@@ -4,11 +4,12 @@
 //                    out where nobody uses its result. Where all its inputs are constants it would run it only once,
 //                    when it optimizes the graph: hence the anchor.
 //   BytepsCollective the same, and stateful: each call in a program happens, in the program's order.
-//   BytepsAnchor     stateful: a number that TensorFlow takes for another one in each call of a function.
+//   BytepsAnchor     stateful: a number that TensorFlow takes for another one in each call of a function. With a label, it
+//                    is: how often nodes of this label have run in the job. To push_pulls it is the step they are of.
 //   BytepsKeep       stateful, and does nothing: so that what it gets is not left out.
 //
 // byteps/tensorflow/native.py loads it, and gives it the core.
-#include "c_api/c_api.h"
+#include "tensorflow/anchor_kernel.h"
 #include "tensorflow/push_pull_kernel.h"
 #include "tensorflow/status.h"
 
@@ -32,26 +33,19 @@ void register_op(const char* name, bool is_stateful) {
   TF_OpDefinitionBuilderAddAttr(op, "priority: int = 0");
   TF_OpDefinitionBuilderAddAttr(op, "anchors: int >= 0");
   TF_OpDefinitionBuilderAddInput(op, "tensor: T");
-  TF_OpDefinitionBuilderAddInput(op, "anchor: anchors * int32");  // none where nothing is optimized
+  TF_OpDefinitionBuilderAddInput(op, "anchor: anchors * int64");  // none where nothing is optimized
   TF_OpDefinitionBuilderAddOutput(op, "reduced: T");
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, &same_shape);
   if (is_stateful) TF_OpDefinitionBuilderSetIsStateful(op, true);
   TF_RegisterOpDefinition(op, status.get());
-  for (const Device device : kDevices) register_kernel(name, device);
-}
-
-void set_zero(void*, TF_OpKernelContext* context) {
-  ScopedStatus status;
-  TF_Tensor* zero = TF_AllocateOutput(context, 0, TF_INT32, nullptr, 0, sizeof(int32_t), status.get());
-  if (!status.is_ok()) return TF_OpKernelContext_Failure(context, status.get());
-  *static_cast<int32_t*>(TF_TensorData(zero)) = 0;
-  TF_DeleteTensor(zero);
+  for (const Device device : kDevices) register_push_pull_kernel(name, device);
 }
 
 void register_anchor(const char* name) {
   ScopedStatus status;
   TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
-  TF_OpDefinitionBuilderAddOutput(op, "anchor: int32");
+  TF_OpDefinitionBuilderAddAttr(op, "label: string = ''");
+  TF_OpDefinitionBuilderAddOutput(op, "anchor: int64");
   TF_OpDefinitionBuilderSetIsStateful(op, true);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, [](TF_ShapeInferenceContext* context, TF_Status* s) {
     TF_ShapeHandle* scalar = TF_ShapeInferenceContextScalar(context);
@@ -59,11 +53,7 @@ void register_anchor(const char* name) {
     TF_DeleteShapeHandle(scalar);
   });
   TF_RegisterOpDefinition(op, status.get());
-  for (const Device device : kDevices) {
-    TF_KernelBuilder* builder = TF_NewKernelBuilder(name, name_of(device), nullptr, &set_zero, nullptr);
-    if (device == Device::kGpu) TF_KernelBuilder_HostMemory(builder, "anchor");
-    TF_RegisterKernelBuilder(name, builder, status.get());
-  }
+  for (const Device device : kDevices) register_anchor_kernel(name, device);
 }
 
 void register_keep(const char* name) {
@@ -94,6 +84,6 @@ void register_keep(const char* name) {
 // 0, or the version of the table that this library understands.
 extern "C" __attribute__((visibility("default"))) uint32_t bps_tensorflow_set_core(const BpsCApi* core) {
   if (core->version != BPS_C_API_VERSION) return BPS_C_API_VERSION;
-  byteps::tensorflow::set_core(core);
+  byteps::tensorflow::core_table = core;
   return 0;
 }

@@ -1,18 +1,16 @@
 #include "tensorflow/push_pull_kernel.h"
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tensorflow/attributes.h"
 #include "tensorflow/status.h"
 
 namespace byteps::tensorflow {
 namespace {
-
-std::atomic<const BpsCApi*> core_table = nullptr;
 
 struct Kernel {
   std::string name;
@@ -20,6 +18,7 @@ struct Kernel {
   uint8_t op;
   uint32_t root;
   int32_t priority;
+  bool has_anchor;
 };
 
 // One execution, from compute() to on_done().
@@ -43,16 +42,6 @@ uint8_t dtype_code(TF_DataType type) {
   return 0;
 }
 
-std::string string_attr(TF_OpKernelConstruction* construction, const char* attr, TF_Status* status) {
-  int32_t unused = 0;
-  int32_t length = 0;
-  TF_OpKernelConstruction_GetAttrSize(construction, attr, &unused, &length, status);
-  if (TF_GetCode(status) != TF_OK) return {};
-  std::string value(static_cast<size_t>(length), '\0');
-  TF_OpKernelConstruction_GetAttrString(construction, attr, value.data(), value.size(), status);
-  return value;
-}
-
 // nullptr, and the construction's failure, if an attribute is not there.
 void* create(TF_OpKernelConstruction* construction) {
   ScopedStatus status;
@@ -60,11 +49,13 @@ void* create(TF_OpKernelConstruction* construction) {
   int64_t op = 0;
   int64_t root = 0;
   int64_t priority = 0;
+  int64_t anchors = 0;
   std::string name = string_attr(construction, "tensor_name", status.get());
   if (status.is_ok()) TF_OpKernelConstruction_GetAttrType(construction, "T", &type, status.get());
   if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "reduce_op", &op, status.get());
   if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "root_rank", &root, status.get());
   if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "priority", &priority, status.get());
+  if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "anchors", &anchors, status.get());
   if (!status.is_ok()) {
     TF_OpKernelConstruction_Failure(construction, status.get());
     return nullptr;
@@ -73,7 +64,8 @@ void* create(TF_OpKernelConstruction* construction) {
                     .dtype = dtype_code(type),
                     .op = static_cast<uint8_t>(op),
                     .root = static_cast<uint32_t>(root),
-                    .priority = static_cast<int32_t>(priority)};
+                    .priority = static_cast<int32_t>(priority),
+                    .has_anchor = anchors > 0};
 }
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
@@ -115,16 +107,26 @@ Memory memory_of(TF_OpKernelContext* context, TF_Status* status) {
   return memory;
 }
 
+uint64_t step_of(const Kernel& kernel, TF_OpKernelContext* context, TF_Status* status) {
+  TF_Tensor* anchor = nullptr;
+  if (kernel.has_anchor) TF_GetInput(context, 1, &anchor, status);
+  if (anchor == nullptr) return 0;
+  const int64_t step = *static_cast<const int64_t*>(TF_TensorData(anchor));
+  TF_DeleteTensor(anchor);
+  return static_cast<uint64_t>(step);
+}
+
 constexpr int64_t kScalar = 1;  // what a shape without dimensions points to
 
 void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   const auto& kernel = *static_cast<const Kernel*>(argument);
   auto execution = std::make_unique<Execution>(Execution{context, std::move(*done)});
   ScopedStatus status;
-  const Memory memory = memory_of(context, status.get());
   const std::string& name = kernel.name;
+  const uint64_t step = step_of(kernel, context, status.get());
+  const Memory memory = status.is_ok() ? memory_of(context, status.get()) : Memory();
   if (!status.is_ok()) {
-    core_table.load()->refuse(name.data(), name.size(), TF_Message(status.get()));
+    core().refuse(name.data(), name.size(), step, TF_Message(status.get()));
     TF_OpKernelContext_Failure(context, status.get());
     return execution->done();
   }
@@ -140,14 +142,15 @@ void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCa
                             .staleness = 0,
                             .dims = memory.dims.empty() ? &kScalar : memory.dims.data(),
                             .num_dims = memory.dims.size(),
+                            .step = step,
                             .on_done = &on_done,
                             .context = execution.release()};
-  core_table.load()->push_pull(&request);
+  core().push_pull(&request);
 }
 
 }  // namespace
 
-void register_kernel(const char* op_name, Device device) {
+void register_push_pull_kernel(const char* op_name, Device device) {
   ScopedStatus status;
   TF_KernelBuilder* builder = TF_NewAsyncKernelBuilder(op_name, name_of(device), &create, &compute, &destroy);
   if (device == Device::kGpu) {
@@ -158,7 +161,5 @@ void register_kernel(const char* op_name, Device device) {
   }
   TF_RegisterKernelBuilder(op_name, builder, status.get());
 }
-
-void set_core(const BpsCApi* core) { core_table = core; }
 
 }  // namespace byteps::tensorflow

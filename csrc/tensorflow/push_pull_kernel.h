@@ -2,19 +2,13 @@
 // TensorFlow lets an operator overwrite its input. No thread of TensorFlow waits for the result.
 #pragma once
 
-#include "c_api/c_api.h"
+#include "tensorflow/core.h"
 
 namespace byteps::tensorflow {
 
-enum class Device { kCpu, kGpu };
-constexpr Device kDevices[] = {Device::kCpu, Device::kGpu};
-constexpr const char* name_of(Device device) { return device == Device::kCpu ? "CPU" : "GPU"; }
-
-// Of operators with the attributes T, tensor_name, reduce_op, root_rank and priority (ops.cc), one input,
-// anchors, and one output. Any thread runs them.
-void register_kernel(const char* op_name, Device device);
-
-// Before the first kernel runs.
-void set_core(const BpsCApi* core);
+// Of operators with the attributes T, tensor_name, reduce_op, root_rank, priority and anchors (ops.cc), one input, so many
+// anchors, and one output. The first anchor is the step that the push_pull is of; 0, or none: of no step. Any thread runs
+// them.
+void register_push_pull_kernel(const char* op_name, Device device);
 
 }  // namespace byteps::tensorflow

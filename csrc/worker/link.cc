@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "protocol/rounds.h"
+
 namespace byteps::worker {
 
 using protocol::DataHead;
@@ -114,8 +116,8 @@ Result<Link::Unanswered*> Link::find(const DataHead& head) {
   const auto found = unanswered_.find(head.key);
   if (found == unanswered_.end() || found->second.round != head.round) {
     return data_loss(options_.service_text + " answered partition " + std::to_string(head.key.partition) +
-                     " of tensor " + std::to_string(head.key.tensor) + " in round " +
-                     std::to_string(head.round) + ", which waits for no answer");
+                     " of tensor " + std::to_string(head.key.tensor) + " in " +
+                     protocol::describe_round(head.round) + ", which waits for no answer");
   }
   return &found->second;
 }

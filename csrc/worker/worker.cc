@@ -67,11 +67,11 @@ Status Worker::start(Handle handle, const protocol::PushPull& request, Memory me
   return status;
 }
 
-void Worker::refuse(const std::string& name, const Status& why) {
+void Worker::refuse(const std::string& name, uint64_t step, const Status& why) {
   Work work;
   {
     MutexLock lock(mutex_);
-    table_.refuse(name, why, actions_);
+    table_.refuse(name, step, why, actions_);
     work = take_work();
   }
   do_work(std::move(work));
@@ -131,6 +131,10 @@ Worker::Work Worker::take_work() {
       const bool is_kept = start->parent.level == protocol::Level::kRanks;
       Lane& lane = (is_kept ? lanes_to_keepers_ : lanes_).at(start->parent.node, start->head.lane);
       work.partitions[&lane].push_back(make_outgoing(*start));
+    } else if (auto* fail = std::get_if<protocol::FailPartition>(&action)) {
+      Lane& lane = lanes_.at(fail->parent.node, fail->head.lane);
+      work.partitions[&lane].push_back(
+          {.handle = 0, .head = fail->head, .input = {}, .output = {}, .failure = std::move(fail->why)});
     } else if (auto* finish = std::get_if<FinishHandle>(&action)) {
       memory_.erase(finish->handle);
       work.finished.emplace_back(finish->handle, std::move(finish->status));

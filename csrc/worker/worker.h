@@ -58,7 +58,7 @@ class Worker final : public LinkEvents {
   void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
                  OnDone on_done);
   // protocol::PushPullTable::refuse.
-  void refuse(const std::string& name, const Status& why);
+  void refuse(const std::string& name, uint64_t step, const Status& why);
   HandleTable& handles() { return handles_; }
 
   // The scheduler's answers.

@@ -28,10 +28,12 @@ from frameworks.mxnet_training import (
     values_of,
 )
 from mxnet import autograd, gluon, nd
+from mxnet.util import np_shape
 from support.expect import expect_error
 
 from byteps import rank, size
-from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.errors import AbortedError, InvalidArgumentError, UnsupportedError
+from byteps.mxnet.exchange import Exchange
 
 
 def case_distributed_trainer() -> None:
@@ -378,6 +380,42 @@ def case_training_goes_on_in_another_job() -> None:
         loss.backward()
         trainer.step(len(part_of_rank(images)))
     assert_close(values_of(net), reference("sgd", OPTIMIZERS["sgd"]))
+
+
+def case_a_step_that_breaks_off_on_one_rank_leaves_no_rank_a_step_behind() -> None:
+    """The others' gradient of that step fails; those of later steps meet."""
+    exchange = Exchange(bps.Sum)
+    culprit = size() - 1
+    for step in range(5):
+        gradients = [nd.full(3, 10.0 * step + rank()) for _ in range(2)]
+        breaks_off = step == 2 and rank() == culprit
+        for key, gradient in list(enumerate(gradients))[: 1 if breaks_off else 2]:
+            exchange.reduce(key, [gradient], 0)
+        for key, gradient in enumerate(gradients):
+            if breaks_off:
+                continue  # the other ranks wait for its next step
+            if step == 2 and key == 1 and size() > 1:
+                with expect_error(AbortedError, f"rank {culprit} (host ", "has gone on without it"):
+                    gradient.wait_to_read()
+            else:
+                assert (gradient.asnumpy() == 10 * step * size() + sum(range(size()))).all()
+
+
+def case_arrays_without_elements_take_part() -> None:
+    with np_shape(True):
+        exchange = Exchange(bps.Sum)
+        for step in range(3):
+            rows = (0, 2)[rank() == 0] if step == 1 else 2
+            array = nd.ones((rows, 3))
+            exchange.reduce(0, [array], 0)
+            if step == 1 and size() > 1:
+                with expect_error(InvalidArgumentError, "of shape (0, 3)", "of shape (2, 3)"):
+                    array.wait_to_read()
+                nothing = nd.ones((0, 3))
+                exchange.reduce(1, [nothing], 0)
+                nothing.wait_to_read()
+            else:
+                assert (array.asnumpy() == size()).all()
 
 
 def case_two_trainers_with_parameters_of_the_same_numbers() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from frameworks.tensorflow_expect import assert_equal, total
 from frameworks.tensorflow_training import (
     STEPS,
     Batch,
@@ -22,7 +23,8 @@ from support.said import Said
 
 import byteps.tensorflow as bps
 from byteps import rank, size
-from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.errors import AbortedError, InvalidArgumentError, UnsupportedError
+from byteps.tensorflow.native import push_pull_node, step_node
 
 Part = Callable[[Batch], Batch]
 Apply = Callable[[list[Any], list[tf.Variable]], None]
@@ -208,6 +210,32 @@ def case_priorities_follow_the_order_of_variables() -> None:
     nodes = [node for node in graph.get_operations() if node.type == "BytepsPushPull"]
     assert [node.get_attr("priority") for node in nodes] == [0, -1, -2, -3, -4]
     assert len({node.get_attr("tensor_name") for node in nodes}) == 5
+
+
+def case_a_step_that_breaks_off_on_one_rank_leaves_no_rank_a_step_behind() -> None:
+    """Each rank may miss gradients of that step; those of later steps meet."""
+    culprit = size() - 1
+
+    @tf.function
+    def function(step: Any, fails: Any) -> Any:
+        mine = tf.fill([3], 10.0 * step + rank())
+        number = step_node("a step that breaks off")
+        with tf.control_dependencies([number]):
+            tf.debugging.assert_equal(fails, False, message="out of luck")
+            late = tf.identity(mine)
+        gradients = {"early": mine, "late": late}
+        return [push_pull_node(each, name, bps.Sum.value, 0, step=number) for name, each in gradients.items()]
+
+    for step in range(5):
+        fails = step == 2 and rank() == culprit
+        try:
+            results = function(tf.constant(float(step)), tf.constant(fails))
+        except (AbortedError, tf.errors.OpError):
+            assert step == 2
+        else:
+            assert not fails
+            for result in results:
+                assert_equal(result, np.full(3, 10.0 * step * size() + total() - size()))
 
 
 def case_ranks_whose_gradients_differ() -> None:

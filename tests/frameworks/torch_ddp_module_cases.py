@@ -14,7 +14,7 @@ from support.expect import expect_error
 from torch import nn
 
 import byteps.torch as bps
-from byteps.errors import InvalidArgumentError, NotFiniteError
+from byteps.errors import BytePSError, InvalidArgumentError, NotFiniteError
 
 
 def differs(buffer: torch.Tensor) -> bool:
@@ -195,6 +195,36 @@ def case_nan_check_forgets_a_backward_pass_that_fails() -> None:
     hook.remove()
     model.zero_grad()
     model(torch.ones(1, 6)).sum().backward()
+
+
+def case_a_backward_pass_that_fails_on_one_rank_leaves_no_rank_a_step_behind() -> None:
+    """The others' gradients of that step fail, and say so; those of later steps meet."""
+
+    def fail(_: torch.Tensor) -> None:
+        raise ValueError("out of luck")
+
+    culprit, several = bps.size() - 1, bps.size() > 1
+    for megabytes in (1e-6, 25):
+        module = mlp()
+        model = bps.DistributedDataParallel(module, bucket_cap_mb=megabytes, nan_check=True)
+        x = torch.ones(1, 6)
+        unit = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+        for step in range(1, 6):
+            model.zero_grad()
+            loss = model(x).sum() * step * (1 + bps.rank())
+            if step == 3 and bps.rank() == culprit:
+                hook = module[0].weight.register_hook(fail)  # the last gradient but one
+                with expect_error(ValueError, "out of luck"):
+                    loss.backward()
+                hook.remove()
+            elif step == 3 and several:
+                with expect_error(BytePSError, f"rank {culprit} (host ", "an exception has ended this rank's backward"):
+                    loss.backward()
+            else:
+                loss.backward()
+                scale = step * (1 + bps.size()) / 2
+                for parameter, gradient in zip(module.parameters(), unit, strict=True):
+                    torch.testing.assert_close(parameter.grad, gradient * scale)
 
 
 def case_gradients_that_are_kept_over_steps() -> None:

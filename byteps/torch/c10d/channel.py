@@ -17,7 +17,6 @@ from byteps.torch.c10d.collective import Collective
 from byteps.torch.c10d.joining import Joining
 from byteps.torch.c10d.place import Place
 from byteps.torch.c10d.rendezvous import join_group, join_world
-from byteps.torch.c10d.sizes import Sizes
 
 __all__ = ["Channel", "OwnChannel", "SharedChannel"]
 
@@ -51,11 +50,10 @@ class Channel(ABC):
 
 
 class _Names:
-    """A prefix of names in a job, with the sizes that they have."""
+    """A prefix of names in a job."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self.sizes = Sizes()
         self._taken = False
 
     @classmethod
@@ -104,7 +102,7 @@ class SharedChannel(Channel):
             if self._job is None:
                 raise _destroyed()
             collective.number = next(self._numbers)
-            collective.launch(self._job, self.prefix, self._names.sizes)
+            collective.launch(self._job, self.prefix)
         collective.begin()
 
     def explain(self, error: BytePSError) -> BytePSError:
@@ -130,7 +128,6 @@ class OwnChannel(Channel):
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._sizes = Sizes()
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._job: Job | None = None
@@ -146,7 +143,7 @@ class OwnChannel(Channel):
             if self._job is None:
                 self._wait_for_job(collective)
                 return
-            collective.launch(self._job, self.prefix, self._sizes)
+            collective.launch(self._job, self.prefix)
         collective.begin()
 
     def explain(self, error: BytePSError) -> BytePSError:
@@ -183,7 +180,7 @@ class OwnChannel(Channel):
             if not closed:
                 self._job = job
                 for collective in waiting:
-                    collective.launch(job, self.prefix, self._sizes)
+                    collective.launch(job, self.prefix)
         for collective in waiting:
             if closed:
                 collective.fail(_destroyed())

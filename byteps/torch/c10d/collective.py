@@ -15,7 +15,6 @@ from byteps.handles import Handle
 from byteps.ops import Buffer, ReduceOp, broadcast_buffer, push_pull_buffer
 from byteps.runtime import Job
 from byteps.torch.c10d.progress import Awaited, Explain, Progress
-from byteps.torch.c10d.sizes import Sizes
 from byteps.torch.c10d.work import CollectiveWork
 from byteps.torch.tensor import stage
 
@@ -28,7 +27,6 @@ Start = Callable[[Buffer, Buffer, str, Job, int], Handle]
 class _Part(NamedTuple):
     """One push_pull to be."""
 
-    kind: str
     source: Buffer
     target: Buffer
     start: Start
@@ -73,7 +71,7 @@ class Collective:
         def start(source: Buffer, target: Buffer, name: str, job: Job, number: int) -> Handle:
             return push_pull_buffer(source, target, name, op, 0, _nothing, job, collective=number)
 
-        self._parts.append(_Part(f"{target.dtype}.{op.name}", source, target, start))
+        self._parts.append(_Part(source, target, start))
 
     def reduce_part(self, scratch: Tensor, first: int, output: Tensor, op: ReduceOp) -> None:
         """Reduces all of `scratch`, whose elements from `first` on become the output."""
@@ -85,7 +83,7 @@ class Collective:
         def start(source: Buffer, target: Buffer, name: str, job: Job, number: int) -> Handle:
             return broadcast_buffer(target, root, name, _nothing, source=source, job=job, collective=number)
 
-        self._parts.append(_Part("bytes", _as_bytes(source), _as_bytes(target), start))
+        self._parts.append(_Part(_as_bytes(source), _as_bytes(target), start))
 
     def work(
         self,
@@ -102,7 +100,7 @@ class Collective:
         self.progress = Progress(self._explain, earlier)
         return CollectiveWork(self.progress, outputs, self._devices(), limit_s, lambda: missing(self.number))
 
-    def launch(self, job: Job, prefix: str, sizes: Sizes) -> None:
+    def launch(self, job: Job, prefix: str) -> None:
         """Starts the push_pulls. The ranks of a group launch its collectives in the same order. `begin` comes next.
 
         The n-th push_pulls meet, whatever they are, and the number of the collective travels with them: so ranks whose
@@ -110,8 +108,7 @@ class Collective:
         """
         number = job.in_flight.next_number(prefix)
         try:
-            for kind, given_source, given_target, start in self._parts:
-                source, target = self._padded(given_source, given_target, sizes.padded(kind, given_target.nbytes))
+            for source, target, start in self._parts:
                 name = job.in_flight.automatic_name(prefix)
                 self._handles.append(start(source, target, name, job, number))
         except BytePSError as error:
@@ -143,16 +140,6 @@ class Collective:
             self._copies.append((part.target, scratch))
             self._parts[number] = part._replace(target=scratch)
 
-    def _padded(self, source: Buffer, target: Buffer, nbytes: int) -> tuple[Buffer, Buffer]:
-        """Memory of that size in the place of both, if they are shorter."""
-        if nbytes == target.nbytes:
-            return source, target
-        memory = torch.zeros(nbytes, dtype=torch.uint8)
-        ctypes.memmove(memory.data_ptr(), source.ptr, source.nbytes)
-        padded = Buffer(memory.data_ptr(), nbytes, target.dtype, memory)
-        self._copies.append((target, padded))
-        return padded, padded
-
     def _land(self, tensor: Tensor, memory: Tensor) -> None:
         if tensor.is_cuda:  # what the stream still has to do with the output must not come after the copy into it
             torch.cuda.current_stream(tensor.device).synchronize()
@@ -162,7 +149,7 @@ class Collective:
         return {tensor.device for tensor, _ in self._landings if tensor.is_cuda}
 
     def _copy_back(self) -> None:
-        for target, memory in reversed(self._copies):  # padding was put in the place of what keeps apart
+        for target, memory in self._copies:
             ctypes.memmove(target.ptr, memory.ptr, target.nbytes)
         for tensor, host_copy in self._landings:
             tensor.detach().copy_(host_copy.view(tensor.dtype).view(tensor.shape))

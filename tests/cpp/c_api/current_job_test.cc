@@ -33,6 +33,7 @@ struct Call {
                .staleness = 0,
                .dims = nullptr,
                .num_dims = 0,
+               .step = 0,
                .on_done = &Call::on_done,
                .context = this};
   }
@@ -69,6 +70,16 @@ TEST(CurrentJobTest, WithoutAJobThePushPullFailsAtOnce) {
   EXPECT_EQ(call.code, StatusCode::kFailedPrecondition);
   EXPECT_EQ(call.message, "there is no job");
   EXPECT_EQ(call.times, 1);
+}
+
+TEST(CurrentJobTest, StepsAreCountedByLabelInEachJob) {
+  const auto metrics = enter_job_alone();
+  EXPECT_EQ(table().next_step("a", 1), 1u);
+  EXPECT_EQ(table().next_step("a", 1), 2u);
+  EXPECT_EQ(table().next_step("b", 1), 1u);
+  const auto next = enter_job_alone();
+  EXPECT_EQ(table().next_step("a", 1), 1u) << "another job, whose other ranks have counted none";
+  leave_job("the test is over");
 }
 
 TEST(CurrentJobTest, ARankThatIsAloneGetsItsOwn) {

@@ -71,11 +71,12 @@ void core_push_pull(const BpsPushPull* request) {
   if (fake->core_answers_at_once) request->on_done(request->context, 0, "");
 }
 
-void core_refuse(const char* name, size_t name_bytes, const char* why) {
-  fake->refused = std::string(name, name_bytes) + ": " + why;
+void core_refuse(const char* name, size_t name_bytes, uint64_t step, const char* why) {
+  fake->refused = std::string(name, name_bytes) + " in step " + std::to_string(step) + ": " + why;
 }
 
-constexpr BpsCApi kCore{.version = BPS_C_API_VERSION, .push_pull = &core_push_pull, .refuse = &core_refuse};
+constexpr BpsCApi kCore{
+    .version = BPS_C_API_VERSION, .push_pull = &core_push_pull, .refuse = &core_refuse, .next_step = nullptr};
 
 class EngineOperationTest : public testing::Test {
  protected:
@@ -115,7 +116,8 @@ class EngineOperationTest : public testing::Test {
                             .op = 1,
                             .root = 2,
                             .priority = -7,
-                            .staleness = 5};
+                            .staleness = 5,
+                            .step = 9};
 };
 
 TEST_F(EngineOperationTest, AsksTheCoreWhenTheEngineRunsIt) {
@@ -133,6 +135,7 @@ TEST_F(EngineOperationTest, AsksTheCoreWhenTheEngineRunsIt) {
   EXPECT_EQ(fake_.asked->root, 2u);
   EXPECT_EQ(fake_.asked->priority, -7);
   EXPECT_EQ(fake_.asked->staleness, 5);
+  EXPECT_EQ(fake_.asked->step, 9u);
   EXPECT_EQ(fake_.completions, 0);
   EXPECT_EQ(lane_.underway, 1u);
   std::thread([this] { answer(0, ""); }).join();
@@ -177,7 +180,7 @@ TEST_F(EngineOperationTest, ALaneKnowsWhatTheEngineLeavesOut) {
   EXPECT_EQ(lane_.underway, 1u);
   end_pushed();
   EXPECT_EQ(lane_.left_out, 1);
-  EXPECT_EQ(fake_.refused.substr(0, 6), "weight") << "its round counts on the other ranks";
+  EXPECT_EQ(fake_.refused.substr(0, 16), "weight in step 9") << "its round counts on the other ranks";
   EXPECT_EQ(lane_.underway, 0u);
   EXPECT_FALSE(fake_.asked);
 }
@@ -189,6 +192,19 @@ TEST_F(EngineOperationTest, AnArrayWithoutDataIsAnError) {
   EXPECT_FALSE(fake_.asked);
   EXPECT_EQ(fake_.error, "byteps.InternalError: no data here");
   end_pushed();
+}
+
+TEST_F(EngineOperationTest, AnArrayWithoutElementsTakesPartThoughMxnetHasNoMemoryForIt) {
+  request_.bytes = 0;
+  FakeArray nothing{nullptr};
+  request_.input = request_.output = &nothing;
+  ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
+  run_pushed();
+  ASSERT_TRUE(fake_.asked);
+  EXPECT_EQ(fake_.asked->bytes, 0u);
+  answer(0, "");
+  end_pushed();
+  EXPECT_EQ(fake_.error, "");
 }
 
 TEST_F(EngineOperationTest, ANaiveEngineIsDoneAfterThePush) {
@@ -208,7 +224,8 @@ TEST_F(EngineOperationTest, ANaiveEngineWaitsForAnotherThread) {
                                          request.on_done(request.context, 4, "rank 1 is lost");
                                        }).detach();
                                      },
-                                 .refuse = &core_refuse};
+                                 .refuse = &core_refuse,
+                                 .next_step = nullptr};
   ASSERT_EQ(bps_mxnet_set_core(&kSlow), 0u);
   set_naive_engine();
   EXPECT_EQ(bps_mxnet_push_pull(&request_), -1);  // MXNet's functions return what an operation throws
@@ -229,8 +246,10 @@ TEST_F(EngineOperationTest, ArraysAreDescribedWithoutWaiting) {
 }
 
 TEST(Libraries, OthersAreRefused) {
-  constexpr BpsCApi kNewer{
-      .version = BPS_C_API_VERSION + 1, .push_pull = &core_push_pull, .refuse = &core_refuse};
+  constexpr BpsCApi kNewer{.version = BPS_C_API_VERSION + 1,
+                           .push_pull = &core_push_pull,
+                           .refuse = &core_refuse,
+                           .next_step = nullptr};
   EXPECT_EQ(bps_mxnet_set_core(&kNewer), static_cast<uint32_t>(BPS_C_API_VERSION));
   void* libm = dlopen("libm.so.6", RTLD_NOW);
   ASSERT_NE(libm, nullptr);

@@ -349,7 +349,11 @@ TEST_F(AggregatorTest, WhoComesToARoundThatOthersHavePassedIsRefused) {
 TEST_F(AggregatorTest, AMachineThatGivesALaterRoundUpHasLeftOutTheOneThatWaits) {
   contribute(0, 1);
   give_up(1, 2, unavailable("rank 4 has left"));
-  expect_failed({0}, 1, "rank 4 has left");
+  ASSERT_EQ(failed_.size(), 2u);
+  EXPECT_EQ(failed_[0].head.round, 1u);
+  EXPECT_EQ(failed_[0].children, std::vector<uint32_t>{0});
+  EXPECT_EQ(failed_[1].head.round, 2u);
+  EXPECT_TRUE(failed_[1].children.empty());
   contribute(0, 2);
   expect_failed({0}, 2, "rank 4 has left");
 }
@@ -439,7 +443,8 @@ TEST_F(AggregatorTest, AChildThatCannotContributeFailsTheRoundForTheOthersAndGet
 
 TEST_F(AggregatorTest, AFailureThatComesFirstFailsWhoComesLater) {
   give_up(1, 1, unavailable("rank 7 has left the job"));
-  EXPECT_TRUE(failed_.empty()) << "nobody waits";
+  expect_failed({}, 1, "rank 7 has left the job");
+  EXPECT_TRUE(failed_[0].ends_round) << "nobody waits here, but others may at the root";
   contribute(0, 1);
   expect_failed({0}, 1, "rank 7 has left the job");
   give_up(1, 1, unavailable("again"));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "protocol/rounds.h"
+
 namespace byteps::protocol {
 namespace {
 
@@ -61,11 +63,13 @@ class PushPullTableTest : public testing::Test {
     declared_.clear();
     told_.clear();
     started_.clear();
+    failed_.clear();
     finished_.clear();
     for (const TableAction& action : actions) {
       if (const auto* send = std::get_if<SendDeclare>(&action)) declared_.push_back(send->declare);
       if (const auto* send = std::get_if<SendRoundFailed>(&action)) told_.push_back(send->failed);
       if (const auto* start = std::get_if<StartPartition>(&action)) started_.push_back(*start);
+      if (const auto* fail = std::get_if<FailPartition>(&action)) failed_.push_back(*fail);
       if (const auto* finish = std::get_if<FinishHandle>(&action)) finished_.push_back(*finish);
     }
   }
@@ -74,6 +78,7 @@ class PushPullTableTest : public testing::Test {
   std::vector<RoundFailed> told_;        // by the last call
   std::vector<Declare> declared_;        // by the last call
   std::vector<StartPartition> started_;  // by the last call
+  std::vector<FailPartition> failed_;    // by the last call
   std::vector<FinishHandle> finished_;   // by the last call
 };
 
@@ -302,12 +307,72 @@ TEST_F(PushPullTableTest, EveryRefusedCallCountsItsRoundAndTellsTheScheduler) {
   EXPECT_EQ(told_[0], (RoundFailed{"w", 2, true, StatusCode::kInvalidArgument,
                                    "tensor 'w': root: expected a rank below 2, got 2"}));
   TableActions actions;
-  table_.refuse("w", invalid_argument("op is 'sum'"), actions);
+  table_.refuse("w", 0, invalid_argument("op is 'sum'"), actions);
   sort(actions);
   ASSERT_EQ(told_.size(), 1u);
   EXPECT_EQ(told_[0], (RoundFailed{"w", 3, true, StatusCode::kInvalidArgument, "op is 'sum'"}));
   ASSERT_TRUE(start(3, "w").is_ok());
   EXPECT_EQ(started_.at(0).head.round, 4u);
+}
+
+// Else the service may hear of the next round before, and say no more than that this rank has gone on.
+TEST_F(PushPullTableTest, TheServiceOfTheFirstPartitionHearsOfARefusalFromTheRankItself) {
+  EXPECT_FALSE(start(1, "w", 8, ReduceOp::kBroadcast, 2).is_ok());
+  EXPECT_TRUE(failed_.empty()) << "it is not known which service that is";
+  ASSERT_TRUE(start(2, "w", 10'000).is_ok());
+  ASSERT_TRUE(place("w", 5, {2, 0, 1}).is_ok());
+  const DataHead first = started_.at(0).head;
+  const Parent parent = started_.at(0).parent;
+  EXPECT_FALSE(start(3, "w").is_ok()) << "in flight";
+  EXPECT_TRUE(failed_.empty()) << "a later round follows the answer to the one before";
+  for (int partition = 0; partition < 3; ++partition) settle(2);
+  ASSERT_EQ(failed_.size(), 1u);
+  EXPECT_EQ(failed_[0].parent, parent);
+  EXPECT_EQ(failed_[0].head.key, first.key);
+  EXPECT_EQ(failed_[0].head.round, 3u);
+  EXPECT_EQ(failed_[0].head.top, first.top);
+  EXPECT_EQ(failed_[0].head.lane, first.lane);
+  EXPECT_EQ(failed_[0].head.rank, kRank);
+  EXPECT_NE(failed_[0].why.message().find("(host "), std::string::npos) << "who it was: " << failed_[0].why;
+  EXPECT_NE(failed_[0].why.message().find("in flight already"), std::string::npos);
+}
+
+TEST_F(PushPullTableTest, AStepHasItsRoundWhateverWasLeftOutBefore) {
+  const auto round_in = [this](Handle handle, uint64_t step) {
+    PushPull request{"w", DType::kFloat32, 8};
+    request.step = step;
+    TableActions actions;
+    EXPECT_TRUE(table_.start(handle, request, actions).is_ok());
+    sort(actions);
+    if (handle == 1) {
+      EXPECT_TRUE(place("w", 5, {0}).is_ok());
+    }
+    const uint64_t round = started_.at(0).head.round;
+    settle(handle);
+    return round;
+  };
+  const uint64_t first = round_in(1, 1);
+  const uint64_t again = round_in(2, 1);
+  EXPECT_GT(first, 1u);
+  EXPECT_EQ(again, first + 1);
+  const uint64_t third = round_in(3, 3);  // nothing in step 2
+  EXPECT_EQ(third, next_round(0, 3));
+  EXPECT_EQ(round_in(4, 2), third + 1) << "rounds grow, also where a caller counts backwards";
+  EXPECT_EQ(round_in(5, 0), third + 2);
+  TableActions actions;
+  table_.refuse("w", 4, aborted("backward has failed"), actions);
+  sort(actions);
+  EXPECT_EQ(told_.at(0).round, next_round(0, 4));
+}
+
+TEST_F(PushPullTableTest, AStepThatCannotBeIsRefused) {
+  PushPull request{"w", DType::kFloat32, 8};
+  request.step = kMaxStep + 1;
+  TableActions actions;
+  const Status status = table_.start(1, request, actions);
+  sort(actions);
+  EXPECT_NE(status.message().find("step: expected at most"), std::string::npos) << status.message();
+  EXPECT_EQ(told_.size(), 1u);
 }
 
 TEST_F(PushPullTableTest, ARefusalDoesNotConcernTheRoundThatIsInFlightAndIsToldAfterIt) {

@@ -59,6 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
                     PlantedBug{"LendersStarve", Sabotage::kNeverRelieves, "has waited"},
                     PlantedBug{"FailuresKept", Sabotage::kKeepsFailures, "has waited"},
                     PlantedBug{"PartialAverageDivided", Sabotage::kDividesTwice, "wrong result"},
+                    PlantedBug{"StepsForgotten", Sabotage::kForgetsSteps, "wrong result"},
                     PlantedBug{"WeightsForgotten", Sabotage::kForgetsWeights, "wrong result"},
                     PlantedBug{"PlansKept", Sabotage::kKeepsPlans, "has waited"},
                     PlantedBug{"PriorityIgnored", Sabotage::kIgnoresPriority, "less urgent"},
