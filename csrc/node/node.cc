@@ -7,38 +7,9 @@
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "node/host.h"
-#include "protocol/notices.h"
 
 namespace byteps::node {
 namespace {
-
-// The others are told a little before they are asked, so that who began to wait soon after knows of each other.
-constexpr TimeUs kTellUs = protocol::Notices::kFirstUs - 1'000'000;
-
-// A thread that waits for other ranks: tells the scheduler what for, and asks it what they wait for.
-class StillHere {
- public:
-  StillHere(cluster::Client& client, UniqueFunction<std::string()> what, TimeUs now)
-      : client_(client), what_(std::move(what)), notices_(now), next_us_(now + kTellUs) {}
-  ~StillHere() {
-    if (has_told()) client_.send(protocol::Waits{});
-  }
-
-  TimeUs next_us() const { return next_us_; }
-  bool has_told() const { return !told_.empty(); }
-  void tell() {
-    told_ = what_();
-    client_.send(protocol::Waits{told_, notices_.due(now_us())});
-    next_us_ = notices_.next_us();
-  }
-
- private:
-  cluster::Client& client_;
-  UniqueFunction<std::string()> what_;
-  protocol::Notices notices_;
-  TimeUs next_us_;
-  std::string told_;
-};
 
 // Each step of an orderly end waits at most so long for peers that do not answer; data that they take slowly is given time
 // as long as it moves within the job's timeout.
@@ -248,6 +219,22 @@ Status Node::wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting
       return aborted("interrupted");
     }
   }
+}
+
+Status Node::self_check() {
+  tell_of_callbacks();
+  return loop_watch_.check();
+}
+
+// Frameworks that are called back have no thread that waits, and wait all the same.
+void Node::tell_of_callbacks() {
+  const auto stuck = worker_ ? worker_->handles().stuck_callback(now_us() - StillHere::kTellUs) : std::nullopt;
+  if (!stuck || stuck->handle != stuck_callback_) still_here_.reset();
+  stuck_callback_ = stuck ? stuck->handle : 0;
+  if (!stuck) return;
+  const auto what = [this, handle = stuck->handle] { return worker_->name_wait(handle); };
+  if (!still_here_) still_here_.emplace(*client_, what, stuck->since_us);
+  if (now_us() >= still_here_->next_us()) still_here_->tell();
 }
 
 Status Node::announce(protocol::Handle handle) {

@@ -22,6 +22,7 @@
 #include "cluster/client.h"
 #include "cluster/scheduler.h"
 #include "node/loop_watch.h"
+#include "node/still_here.h"
 #include "node/nic_probe.h"
 #include "node/routes.h"
 #include "node/uplink.h"
@@ -84,7 +85,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void on_failed(const Status& why) override;
   void on_node_left(uint32_t node) override;
   void on_finished(const std::string& text) override;
-  Status self_check() override { return loop_watch_.check(); }
+  Status self_check() override;
   void on_still_waiting(const std::string& text) override;
   Status on_answer(const protocol::Control& message) override;
   void on_child_lost(uint32_t child, const Status& why) override;
@@ -116,6 +117,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
                          worker::LinkEvents& events);
   Status usable() const;
   void send_barrier();
+  void tell_of_callbacks();
   // On a data loop, which is of no use any more.
   void on_out_of_memory(const Status& why);
   void fail_job(const std::string& cause);
@@ -140,6 +142,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   std::unique_ptr<worker::Worker> worker_;
   std::unique_ptr<NicProbe> nic_probe_;  // null: this node was not asked to take part; on the control loop
   std::unique_ptr<cluster::Client> client_;
+  std::optional<StillHere> still_here_;  // of what no thread waits for; on the control loop, as the next one
+  protocol::Handle stuck_callback_ = 0;
 
   EventFlag started_;        // the roster is there, or the start has failed
   EventFlag finished_;       // all workers have left, or the job has failed

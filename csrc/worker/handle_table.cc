@@ -13,6 +13,7 @@ Handle HandleTable::open(uint64_t bytes, OnDone on_done) {
   entry->bytes = bytes;
   MutexLock lock(mutex_);
   if (unfinished_++ == 0) busy_since_us_ = entry->started_us;
+  last_change_us_ = entry->started_us;
   entries_.emplace(next_, std::move(entry));
   return next_++;
 }
@@ -36,6 +37,7 @@ void HandleTable::finish(Handle handle, Status status) {
   {
     MutexLock lock(mutex_);
     if (--unfinished_ == 0) add(metrics_.busy_us, static_cast<uint64_t>(now - busy_since_us_));
+    last_change_us_ = now;
     if (entry->on_done) entries_.erase(handle);
   }
   if (entry->on_done) {
@@ -47,6 +49,16 @@ void HandleTable::finish(Handle handle, Status status) {
   MutexLock lock(mutex_);
   entry->finished = true;
   if (entry->announced) put_done(handle);
+}
+
+std::optional<HandleTable::Stuck> HandleTable::stuck_callback(TimeUs before_us) {
+  MutexLock lock(mutex_);
+  if (unfinished_ == 0 || last_change_us_ > before_us) return std::nullopt;
+  Handle oldest = 0;
+  for (const auto& [handle, entry] : entries_) {
+    if (entry->on_done && (oldest == 0 || handle < oldest)) oldest = handle;
+  }
+  return oldest == 0 ? std::nullopt : std::optional(Stuck{oldest, last_change_us_});
 }
 
 Status HandleTable::announce(Handle handle) {

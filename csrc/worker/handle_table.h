@@ -36,6 +36,14 @@ class HandleTable {
   // (`interrupted` becomes true).
   Status wait(protocol::Handle handle, TimeUs deadline_us, bool& interrupted);
 
+  // The oldest push_pull that a callback waits for, if none of any kind has begun or ended since `before_us`; and the time
+  // since when none has.
+  struct Stuck {
+    protocol::Handle handle;
+    TimeUs since_us;
+  };
+  std::optional<Stuck> stuck_callback(TimeUs before_us);
+
   // For who reacts to many handles on one thread. `next_done` blocks until a handle that was given to `announce` is
   // done, and gives each of them once, in the order of completion; after `close` those that are left, then nothing. kInvalidArgument as `poll`.
   Status announce(protocol::Handle handle);
@@ -62,6 +70,7 @@ class HandleTable {
   protocol::Handle next_ BPS_GUARDED_BY(mutex_) = 1;
   uint64_t unfinished_ BPS_GUARDED_BY(mutex_) = 0;
   TimeUs busy_since_us_ BPS_GUARDED_BY(mutex_) = 0;
+  TimeUs last_change_us_ BPS_GUARDED_BY(mutex_) = 0;  // something has begun or ended
   std::deque<protocol::Handle> done_ BPS_GUARDED_BY(mutex_);  // announced and not given yet
   bool closed_ BPS_GUARDED_BY(mutex_) = false;
   std::condition_variable_any more_done_;

@@ -196,19 +196,21 @@ class Request(ctypes.Structure):
         ("staleness", ctypes.c_uint8),
         ("dims", ctypes.POINTER(ctypes.c_int64)),
         ("num_dims", ctypes.c_size_t),
+        ("step", ctypes.c_uint64),
         ("on_done", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)),
         ("context", ctypes.c_void_p),
     )
 
 
 PushPull = ctypes.CFUNCTYPE(None, ctypes.POINTER(Request))
-Refuse = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p)
+Refuse = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_char_p)
+NextStep = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t)
 
 
 class Table(ctypes.Structure):
     """BpsCApi of csrc/c_api/c_api.h."""
 
-    _fields_ = (("version", ctypes.c_uint32), ("push_pull", PushPull), ("refuse", Refuse))
+    _fields_ = (("version", ctypes.c_uint32), ("push_pull", PushPull), ("refuse", Refuse), ("next_step", NextStep))
 
 
 @contextmanager

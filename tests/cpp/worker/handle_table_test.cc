@@ -133,5 +133,24 @@ TEST(HandleTableTest, WhoWaitsForAnnouncedHandlesIsWoken) {
   EXPECT_EQ(given, (std::vector<std::optional<protocol::Handle>>{handle, std::nullopt}));
 }
 
+TEST(HandleTableTest, SaysWhichCallbackWaitsWhenNothingHappens) {
+  Metrics metrics;
+  HandleTable table(metrics);
+  EXPECT_FALSE(table.stuck_callback(kNever)) << "nothing is in flight";
+  const protocol::Handle waited_for = table.open(4);
+  EXPECT_FALSE(table.stuck_callback(kNever)) << "a thread may wait for it, and says so itself";
+  const protocol::Handle first = table.open(4, [](const Status&) {});
+  const protocol::Handle second = table.open(4, [](const Status&) {});
+  const auto stuck = table.stuck_callback(kNever);
+  ASSERT_TRUE(stuck);
+  EXPECT_EQ(stuck->handle, first);
+  EXPECT_FALSE(table.stuck_callback(stuck->since_us - 1)) << "something has begun since";
+  table.finish(first, Status::ok());
+  EXPECT_EQ(table.stuck_callback(kNever)->handle, second);
+  table.finish(second, Status::ok());
+  EXPECT_FALSE(table.stuck_callback(kNever));
+  table.finish(waited_for, Status::ok());
+}
+
 }  // namespace
 }  // namespace byteps::worker
