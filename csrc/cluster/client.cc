@@ -179,7 +179,8 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
   if (!membership_.failure().is_ok()) return Status::ok();  // answers that were under way find nobody waiting
   if (std::holds_alternative<protocol::Placed>(message) ||
       std::holds_alternative<protocol::Refused>(message) ||
-      std::holds_alternative<protocol::BarrierDone>(message)) {
+      std::holds_alternative<protocol::BarrierDone>(message) ||
+      std::holds_alternative<protocol::Stalled>(message)) {
     return events_.on_answer(message);
   }
   if (const auto* setup = std::get_if<protocol::ProbeSetup>(&message)) events_.on_probe_setup(*setup);

@@ -135,6 +135,10 @@ Status Node::on_answer(const protocol::Control& message) {
     if (worker_) worker_->on_refused(*refused);
     return Status::ok();
   }
+  if (const auto* stalled = std::get_if<protocol::Stalled>(&message)) {
+    BPS_LOG(kWarning) << stalled->describe();
+    return Status::ok();
+  }
   const auto& done = std::get<protocol::BarrierDone>(message);
   std::shared_ptr<BarrierWait> barrier;
   bool others_wait = false;
@@ -153,6 +157,9 @@ Status Node::on_answer(const protocol::Control& message) {
 }
 
 void Node::on_child_lost(uint32_t child, const Status& why) { client_->suspect(child, why); }
+
+// This process may be the one that has not declared the tensor; the scheduler knows the name of every one.
+void Node::on_stalled(const protocol::Stalled& stalled) { client_->send(stalled); }
 
 void Node::on_out_of_memory(const Status& why) {
   BPS_LOG(kError) << why.message();

@@ -89,6 +89,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void on_still_waiting(const std::string& text) override;
   Status on_answer(const protocol::Control& message) override;
   void on_child_lost(uint32_t child, const Status& why) override;
+  void on_stalled(const protocol::Stalled& stalled) override;
   void send_to_scheduler(protocol::Control message) override;
   void on_link_lost(uint32_t service, const Status& why) override;
   void on_credit(uint64_t credit_bytes) override;

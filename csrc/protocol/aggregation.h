@@ -36,10 +36,6 @@ struct Fail {
   Status status;
   bool ends_round;  // false: one child came too late, or asked for what cannot be any more; the root knows
 };
-// For the log: rounds have waited long for some ranks.
-struct Stalled {
-  std::string text;
-};
 using AggregationAction = std::variant<Complete, Fail, Stalled>;
 using AggregationActions = std::vector<AggregationAction>;
 

@@ -199,9 +199,10 @@ void Keeper::on_tick(TimeUs now, KeeperActions& actions) {
   waiting_.for_each_timed_out(
       now, [&](auto place) { fail(place, deadline_exceeded(describe(*place, now)), actions); });
   waiting_.warn(now, [&](const auto& oldest, size_t count) {
-    std::string text = protocol::describe(oldest.what.head.key) + ": " + describe(oldest, now);
+    const Key& key = oldest.what.head.key;
+    std::string text = describe_partition(key) + ": " + describe(oldest, now);
     if (count > 1) text += "; so have " + std::to_string(count - 1) + " more contributions";
-    actions.push_back(Stalled{std::move(text)});
+    actions.push_back(Stalled{number_of(key), {}, std::move(text)});
   });
 }
 

@@ -287,13 +287,20 @@ void fields(Codec& codec, M& m) {
   codec.text("text", m.text, kMaxTextBytes);
 }
 
+template <typename Codec, Either<Stalled> M>
+void fields(Codec& codec, M& m) {
+  codec.number("tensor", m.tensor);
+  codec.text("name", m.name, kMaxNameBytes);
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
 template <typename Codec, Either<Heartbeat> M>
 void fields(Codec& /*codec*/, M& /*message*/) {}
 
 constexpr const char* kControlNames[] = {
-    "Join",       "Roster",     "Declare",   "Placed", "Refused", "Barrier",    "BarrierDone",
-    "Heartbeat",  "Suspect",    "Lost",      "Leave",  "Left",    "Finished",   "ProbeSetup",
-    "ProbeReady", "ProbeStart", "ProbeDone", "Waits",  "Waiting", "RoundFailed"};
+    "Join",       "Roster",     "Declare",   "Placed", "Refused", "Barrier",     "BarrierDone",
+    "Heartbeat",  "Suspect",    "Lost",      "Leave",  "Left",    "Finished",    "ProbeSetup",
+    "ProbeReady", "ProbeStart", "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // The type of the first control message; far from the data types, so that neither is taken for the other.
@@ -412,13 +419,19 @@ Result<Control> decode_control(Bytes head, Bytes payload) {
 }
 
 std::string describe(const Key& key) {
-  return "tensor " + std::to_string(key.tensor) + ", partition " + std::to_string(key.partition);
+  return "tensor " + std::to_string(key.tensor) + ", " + describe_partition(key);
 }
+
+std::string describe_partition(const Key& key) { return "partition " + std::to_string(key.partition); }
 
 std::string describe(const Upkeep& upkeep) {
   if (!upkeep.kept) return "reduces it";
   if (upkeep.staleness == kUnboundedStaleness) return "keeps it with unbounded staleness";
   return "keeps it with staleness " + std::to_string(upkeep.staleness);
+}
+
+std::string Stalled::describe() const {
+  return "tensor " + (name.empty() ? "number " + std::to_string(tensor) : "'" + name + "'") + ": " + text;
 }
 
 std::string NodeInfo::describe() const {

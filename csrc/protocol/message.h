@@ -62,6 +62,8 @@ constexpr uint32_t number_of(const Key& key) { return key.tensor / (kMaxCut + 1)
 
 // "tensor 3, partition 0".
 std::string describe(const Key& key);
+// "partition 0".
+std::string describe_partition(const Key& key);
 
 struct KeyHash {
   size_t operator()(const Key& key) const {
@@ -287,10 +289,22 @@ struct Waiting {  // scheduler -> node: whom it waits for. To be logged
   bool operator==(const Waiting&) const = default;
 };
 
+// node -> scheduler: its service has waited long for ranks; scheduler -> node: the same with the name, which services do
+// not know. To be logged
+struct Stalled {
+  uint32_t tensor = 0;  // number of the name
+  std::string name;     // empty: asked for, or not known
+  std::string text;     // "round 3 of partition 0 has waited 30 s for rank 1 (host a, pid 7)"
+  bool operator==(const Stalled&) const = default;
+
+  // "tensor 'layer0': round 3 of partition 0 …".
+  std::string describe() const;
+};
+
 // A message's place in this list gives its type on the wire: append only.
 using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
                              Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
-                             Waits, Waiting, RoundFailed>;
+                             Waits, Waiting, RoundFailed, Stalled>;
 
 struct EncodedControl {
   std::array<std::byte, kControlHeadBytes> head;

@@ -148,6 +148,7 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
   }
   if (phase_ != Phase::kRunning) return expel(member, "did not wait for the start of the job", actions);
   if (const auto* suspect = std::get_if<Suspect>(&message)) return on_suspect(member, *suspect, now, actions);
+  if (const auto* stalled = std::get_if<Stalled>(&message)) return on_stalled(member, *stalled, actions);
   if (members_[member].node.role == Role::kWorker) {
     if (const auto* declare = std::get_if<Declare>(&message)) return on_declare(member, *declare, actions);
     if (const auto* waits = std::get_if<Waits>(&message)) return on_waits(member, *waits, actions);
@@ -168,6 +169,11 @@ void SchedulerState::on_declare(uint32_t rank, const Declare& declare, Scheduler
 void SchedulerState::on_round_failed(uint32_t rank, const RoundFailed& failed, SchedulerActions& actions) {
   const std::optional<Refused> refused = tensors_->fail_round(rank, failed);
   if (refused) send_to_all(*refused, actions);
+}
+
+void SchedulerState::on_stalled(uint32_t member, Stalled stalled, SchedulerActions& actions) {
+  stalled.name = tensors_->name_of(stalled.tensor);
+  actions.emplace_back(SendTo{members_[member].peer, std::move(stalled)});
 }
 
 void SchedulerState::on_barrier(uint32_t rank, const Barrier& barrier, TimeUs now,

@@ -113,6 +113,7 @@ class SchedulerState {
   void on_member_message(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
   void on_declare(uint32_t rank, const Declare& declare, SchedulerActions& actions);
   void on_round_failed(uint32_t rank, const RoundFailed& failed, SchedulerActions& actions);
+  void on_stalled(uint32_t member, Stalled stalled, SchedulerActions& actions);
   void on_barrier(uint32_t rank, const Barrier& barrier, TimeUs now, SchedulerActions& actions);
   void on_waits(uint32_t rank, const Waits& waits, SchedulerActions& actions);
   // Of those that wait for something else, or for nothing.

@@ -41,8 +41,9 @@ TensorDirectory::Tensor* TensorDirectory::find_or_bind(const std::string& name) 
   const auto found = tensors_.find(name);
   if (found != tensors_.end()) return &found->second;
   if (tensors_.size() >= max_tensors_) return nullptr;
-  Tensor& tensor = tensors_[name];
-  tensor.number = ++last_number_;
+  auto& [bound, tensor] = *tensors_.try_emplace(name).first;
+  names_.push_back(&bound);
+  tensor.number = static_cast<uint32_t>(names_.size());
   return &tensor;
 }
 
@@ -65,6 +66,10 @@ Placed TensorDirectory::place(Tensor& tensor, const Declare& declare) {
   for (auto p = static_cast<uint32_t>(places.size()); p < count; ++p)
     places.push_back(giver.next(partitioning.size(p)));
   return {declare.name, tensor.number, places, declare.cut};
+}
+
+std::string TensorDirectory::name_of(uint32_t number) const {
+  return number == 0 || number > names_.size() ? "" : *names_[number - 1];
 }
 
 std::optional<Refused> TensorDirectory::fail_round(uint32_t rank, const RoundFailed& failed) {

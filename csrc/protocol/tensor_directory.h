@@ -41,6 +41,9 @@ class TensorDirectory {
   // before it, which nobody can complete any more. None: they do.
   std::optional<Refused> fail_round(uint32_t rank, const RoundFailed& failed);
 
+  // Empty: no name has this number.
+  std::string name_of(uint32_t number) const;
+
  private:
   struct First {
     uint32_t rank;
@@ -67,8 +70,8 @@ class TensorDirectory {
   std::map<uint8_t, PlaceGiver> givers_;  // by cut
   PartitionRule partition_rule_;
   size_t max_tensors_;
-  uint32_t last_number_ = 0;
   std::unordered_map<std::string, Tensor> tensors_;
+  std::vector<const std::string*> names_;  // by number - 1; in tensors_
 };
 
 }  // namespace byteps::protocol

@@ -10,6 +10,7 @@
 
 namespace byteps::sim {
 
+class ShardEvents;
 class SimChild;
 
 struct Contribution {
@@ -26,6 +27,7 @@ class SimCollector {
   struct Environment {
     World& world;
     VirtualProcess& process;
+    ShardEvents& events;
     uint32_t epoch;
     uint32_t num_workers;
   };

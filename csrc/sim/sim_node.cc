@@ -124,6 +124,10 @@ Status SimNode::on_answer(const protocol::Control& message) {
     }
     if (worker_) worker_->on_refused(*refused);
   }
+  if (const auto* stalled = std::get_if<protocol::Stalled>(&message)) {
+    world_.note(process_, 1, [&] { return stalled->describe(); });
+    if (stalled->name.empty()) world_.report(process_, "nobody knows the name of a tensor that is in use");
+  }
   if (const auto* done = std::get_if<protocol::BarrierDone>(&message)) {
     if (barriers_.erase(done->sequence) == 0) return data_loss("answer to a barrier that nobody waits for");
     user_->on_barrier_done(done->sequence, Status(done->code, done->text));

@@ -38,6 +38,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   void on_frame(Endpoint& endpoint, const Frame& frame) override;
   void on_closed(Endpoint& endpoint, const Status& why) override;
   void on_child_lost(uint32_t child, const Status& why) override { suspect(child, why); }
+  void on_stalled(const protocol::Stalled& stalled) override { send(stalled); }
   void on_link_lost(uint32_t service, const Status& why) override { suspect(service, why); }
   void send_to_scheduler(protocol::Control message) override { send(std::move(message)); }
   void on_credit(uint64_t credit_bytes) override {

@@ -19,7 +19,7 @@ void SimShard::start(const Position& position) {
   silence_us_ = position.silence_us;
   describe_rank_ = position.describe_rank;
   const auto num_workers = static_cast<uint32_t>(describe_rank_.size());
-  const SimCollector::Environment environment{world_, process_, epoch_, num_workers};
+  const SimCollector::Environment environment{world_, process_, events_, epoch_, num_workers};
   TimeUs patience_us = world_.scenario.op_timeout_us;
   const auto limits = [&patience_us] {
     return protocol::WaitLimits{.stall_warning_us = patience_us / 3, .op_timeout_us = patience_us};

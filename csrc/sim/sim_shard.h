@@ -18,6 +18,7 @@ class ShardEvents {
  public:
   virtual ~ShardEvents() = default;
   virtual void on_child_lost(uint32_t rank, const Status& why) = 0;
+  virtual void on_stalled(const protocol::Stalled& stalled) = 0;
 };
 
 // Where a service stands in the job.

@@ -6,6 +6,7 @@
 #include "sim/reduce.h"
 #include "sim/sim_child.h"
 #include "sim/sim_link.h"
+#include "sim/sim_shard.h"
 
 namespace byteps::sim {
 
@@ -79,9 +80,8 @@ void SimStore::carry_out() {
     if (const auto* keep = std::get_if<Keep>(&action)) carry_out(*keep);
     if (const auto* answer = std::get_if<Answer>(&action)) carry_out(*answer);
     if (const auto* fail = std::get_if<Fail>(&action)) carry_out(*fail);
-    if (const auto* stalled = std::get_if<protocol::Stalled>(&action)) {
-      world().note(process(), 1, [&] { return stalled->text; });
-    }
+    if (const auto* stalled = std::get_if<protocol::Stalled>(&action))
+      environment_.events.on_stalled(*stalled);
   }
 }
 

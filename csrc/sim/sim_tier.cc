@@ -6,6 +6,7 @@
 #include "sim/reduce.h"
 #include "sim/sim_child.h"
 #include "sim/sim_link.h"
+#include "sim/sim_shard.h"
 
 namespace byteps::sim {
 
@@ -84,9 +85,8 @@ void SimTier::carry_out() {
   for (const protocol::AggregationAction& action : actions) {
     if (const auto* complete = std::get_if<Complete>(&action)) carry_out(*complete);
     if (const auto* fail = std::get_if<Fail>(&action)) carry_out(*fail);
-    if (const auto* stalled = std::get_if<protocol::Stalled>(&action)) {
-      world().note(process(), 1, [&] { return stalled->text; });
-    }
+    if (const auto* stalled = std::get_if<protocol::Stalled>(&action))
+      environment_.events.on_stalled(*stalled);
   }
 }
 

@@ -19,6 +19,7 @@
 namespace byteps::summation {
 
 class Child;
+class ShardEvents;
 
 // A contribution that waits for its answer.
 struct Contribution {
@@ -36,6 +37,7 @@ class Collector {
     transport::EventLoop& loop;
     Metrics& metrics;
     BufferPool& pool;
+    ShardEvents& events;
     uint32_t epoch;
     uint32_t num_workers;  // an average is over so many
   };

@@ -32,7 +32,7 @@ void Shard::start(const Position& position) {
   silence_us_ = position.silence_us;
   bytes_per_s_ = position.bytes_per_s;
   bytes_per_s_.resize(position.num_workers);
-  const Collector::Environment environment{loop_, metrics_, pool_, epoch_, position.num_workers};
+  const Collector::Environment environment{loop_, metrics_, pool_, events_, epoch_, position.num_workers};
   protocol::WaitLimits limits = position.limits;
   store_ = std::make_unique<Store>(environment, protocol::each_rank(describe_rank_), limits);
   if (!position.ranks.describe.empty()) {

@@ -25,6 +25,8 @@ class ShardEvents {
   virtual ~ShardEvents() = default;
   // A rank's connection broke without a goodbye. On the shard's loop.
   virtual void on_child_lost(uint32_t rank, const Status& why) = 0;
+  // To be logged with the tensor's name. On the shard's loop.
+  virtual void on_stalled(const protocol::Stalled& stalled) = 0;
 };
 
 // Where a service stands in the job.

@@ -5,8 +5,8 @@
 
 #include "base/check.h"
 #include "base/copy.h"
-#include "base/log.h"
 #include "summation/child.h"
+#include "summation/shard.h"
 
 namespace byteps::summation {
 
@@ -74,7 +74,8 @@ void Store::carry_out() {
     if (const auto* fail = std::get_if<Fail>(&action)) {
       answer_failure(fail->head, kept_[fail->head.key].slots[fail->head.rank], fail->status);
     }
-    if (const auto* stalled = std::get_if<protocol::Stalled>(&action)) BPS_LOG(kWarning) << stalled->text;
+    if (const auto* stalled = std::get_if<protocol::Stalled>(&action))
+      environment_.events.on_stalled(*stalled);
   }
   actions_.clear();
 }

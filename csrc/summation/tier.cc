@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/copy.h"
-#include "base/log.h"
 #include "summation/child.h"
+#include "summation/shard.h"
 
 namespace byteps::summation {
 
@@ -77,7 +77,8 @@ void Tier::carry_out() {
   for (const protocol::AggregationAction& action : actions_) {
     if (const auto* complete = std::get_if<Complete>(&action)) carry_out(*complete);
     if (const auto* fail = std::get_if<Fail>(&action)) carry_out(*fail);
-    if (const auto* stalled = std::get_if<protocol::Stalled>(&action)) BPS_LOG(kWarning) << stalled->text;
+    if (const auto* stalled = std::get_if<protocol::Stalled>(&action))
+      environment_.events.on_stalled(*stalled);
   }
   actions_.clear();
 }

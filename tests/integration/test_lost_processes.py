@@ -199,11 +199,15 @@ def test_a_rank_that_ends_by_an_exception_fails_the_job_with_that(tmp_path: Path
             assert cause in cluster[name].output
 
 
-def test_a_rank_that_does_not_take_part(tmp_path: Path) -> None:
-    """It is alive and busy with something else: the push_pull fails by its own, longer, timeout."""
+@pytest.mark.parametrize("machines", [1, 2])
+def test_a_rank_that_does_not_take_part(machines: int, tmp_path: Path) -> None:
+    """It is alive and busy with something else: the push_pull fails by its own, longer, timeout, after a warning."""
     with make_cluster(tmp_path, 2, hosted=False) as cluster:
-        cluster.env["BYTEPS_OP_TIMEOUT_S"] = "2"
-        start_all(cluster, [("init", "step", "pause", "step"), ("init", "step", "pause", "barrier")])
+        cluster.env |= {"BYTEPS_STALL_WARNING_S": "1", "BYTEPS_OP_TIMEOUT_S": "2"}
+        cluster.start_scheduler()
+        cluster.start_server()
+        for rank, last in enumerate(("step", "barrier")):
+            cluster.start_rank(rank, "init", "step", "pause", last, env={"BYTEPS_MACHINE": f"m{rank % machines}"})
         cluster["rank 1"].wait_for("did step")
         cluster["rank 0"].wait_for("did step")
         since_s = time.monotonic()
@@ -211,7 +215,12 @@ def test_a_rank_that_does_not_take_part(tmp_path: Path) -> None:
         assert cluster["rank 0"].end() == RAISED
         raised = cluster["rank 0"].raised()
         assert raised.kind == "TimeoutError" and 1.9 < raised.at_s - since_s < 4, raised
-        assert f"for rank 1 (host {HOST}, pid {cluster['rank 1'].pid})" in raised.message
+        missing = f"for rank 1 (host {HOST}, pid {cluster['rank 1'].pid})"
+        assert missing in raised.message
+        # Warnings are of the services that wait, which know tensors by their numbers only.
+        output = cluster["server 0"].output if machines == 2 else cluster["rank 0"].output + cluster["rank 1"].output
+        warnings = [line for line in output.splitlines() if "tensor 'layer0': round 2 of partition " in line]
+        assert warnings and all(f"has waited 1 s {missing}" in line for line in warnings), cluster.describe()
 
 
 def test_ranks_that_wait_for_different_things_hear_of_both(tmp_path: Path) -> None:

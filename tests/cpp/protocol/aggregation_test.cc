@@ -80,7 +80,7 @@ class AggregatorTest : public testing::Test {
     for (const AggregationAction& action : actions) {
       if (const auto* complete = std::get_if<Complete>(&action)) completed_.push_back(complete->head);
       if (const auto* fail = std::get_if<Fail>(&action)) failed_.push_back(*fail);
-      if (const auto* stalled = std::get_if<Stalled>(&action)) stalled_.push_back(stalled->text);
+      if (const auto* stalled = std::get_if<Stalled>(&action)) stalled_.push_back(stalled->describe());
     }
   }
   void expect_failed(const std::vector<uint32_t>& children, uint32_t round, const std::string& says) {
@@ -413,10 +413,10 @@ TEST_F(AggregatorTest, SlowRoundsAreWarnedOfOnceAndThenFail) {
   EXPECT_TRUE(stalled_.empty());
   tick(6 + kStallUs);
   ASSERT_EQ(stalled_.size(), 1u) << "one line for all";
-  EXPECT_EQ(
-      stalled_[0],
-      "round 1 of tensor 8, partition 0 has waited 1.1e-05 s for rank 1 (b) and rank 2 (c); so have 1 more "
-      "partitions");
+  EXPECT_EQ(stalled_[0],
+            "tensor number 1: round 1 of partition 0 has waited 1.1e-05 s for rank 1 (b) and rank 2 (c); so "
+            "have 1 more "
+            "partitions");
   EXPECT_EQ(aggregator_.next_tick_us(), 5 + kOpUs);
   contribute(head_of(0, 1, key_of(2)), 50);
   EXPECT_EQ(aggregator_.next_tick_us(), 50 + kStallUs);

@@ -71,7 +71,7 @@ class KeeperTest : public testing::Test {
       }
       if (const auto* fail = std::get_if<Fail>(&action))
         failed_[fail->children.at(0)] = fail->status.message();
-      if (const auto* stalled = std::get_if<Stalled>(&action)) stalled_.push_back(stalled->text);
+      if (const auto* stalled = std::get_if<Stalled>(&action)) stalled_.push_back(stalled->describe());
     }
   }
 
@@ -252,7 +252,8 @@ TEST_F(KeeperTest, WaitsAreWarnedOfAndEndAndNameWhoIsMissing) {
   EXPECT_EQ(keeper_.next_tick_us(), 5 + kStallUs);
   tick(5 + kStallUs);
   ASSERT_EQ(stalled_.size(), 1u);
-  EXPECT_NE(stalled_[0].find("tensor 8, partition 0: round 2 of rank 0 (a) has waited"), std::string::npos)
+  EXPECT_NE(stalled_[0].find("tensor number 1: partition 0: round 2 of rank 0 (a) has waited"),
+            std::string::npos)
       << stalled_[0];
   EXPECT_NE(stalled_[0].find("for rank 2 (c)"), std::string::npos) << stalled_[0];
   tick(7 + kStallUs);

@@ -125,6 +125,7 @@ std::vector<Control> random_controls(Random& random) {
       Waiting{random.text(kMaxTextBytes)},
       RoundFailed{random.text(kMaxNameBytes), 1 + random.below(kEveryRound), random.below(2) == 0,
                   random.failure(), random.text(kMaxTextBytes)},
+      Stalled{random.u32(), random.text(kMaxNameBytes), random.text(kMaxTextBytes)},
   };
 }
 
@@ -258,7 +259,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x55);
+  EXPECT_EQ(type, 0x56);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -323,7 +324,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x55};
+  head[1] = std::byte{0x56};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};

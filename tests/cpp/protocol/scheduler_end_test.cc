@@ -50,6 +50,20 @@ TEST_F(SchedulerStateTest, WhoWaitsLearnsWhatTheOthersWaitFor) {
   EXPECT_TRUE(sent_.empty());
 }
 
+TEST_F(SchedulerStateTest, AServiceThatWaitsLearnsTheNameOfTheTensor) {
+  start();
+  receive(0, Declare{"v", DType::kFloat32, 8});
+  receive(0, Declare{"w", DType::kFloat32, 8});
+  receive(2, Stalled{2, "", "round 3 of partition 0 has waited 30 s for rank 1 (b)"});
+  EXPECT_EQ(receivers<Stalled>(), Peers{2});
+  EXPECT_EQ(first<Stalled>().describe(), "tensor 'w': round 3 of partition 0 has waited 30 s for rank 1 (b)");
+  for (const uint32_t unknown : {0, 3}) {
+    receive(1, Stalled{unknown, "guess", "so long"});
+    EXPECT_EQ(first<Stalled>().describe(), "tensor number " + std::to_string(unknown) + ": so long");
+  }
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+}
+
 TEST_F(SchedulerStateTest, SuspicionWaitsForTheSuspectsOwnFate) {
   start();
   receive(0, Suspect{2, "reset"}, 5);

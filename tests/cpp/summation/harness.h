@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/event_flag.h"
+#include "base/log.h"
 #include "summation/shard.h"
 #include "transport/inproc.h"
 #include "transport/shm/shm_transport.h"
@@ -159,6 +160,7 @@ class ShardFixture : public testing::Test, public ShardEvents {
     for (int i = 0; i < 10; ++i) loop_->run_and_wait([] {});
   }
   void on_child_lost(uint32_t child, const Status&) override { lost_.push_back(child); }
+  void on_stalled(const protocol::Stalled& stalled) override { BPS_LOG(kWarning) << stalled.describe(); }
 
   Values result_of(const Peer& peer, size_t answer = 0) {
     Values values(kCount);
