@@ -190,6 +190,9 @@ def leave_c_job(why: str) -> None:
 def abandon_c_job(why: str) -> None:
     """`leave_c_job` in a forked child."""
 
+def note_descriptor(fd: int) -> None:
+    """`close_descriptors_in_child` closes this one as well; it stays open as long as this process lives."""
+
 def close_descriptors_in_child() -> None:
     """In a forked child: closes its copies of connections and the like, so that others notice its parent's end."""
 

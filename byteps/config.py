@@ -377,6 +377,9 @@ class Config:
     def to_node_config(self) -> _core.NodeConfig:
         """For one Node. It gets a copy of the scheduler's socket, as it closes it; the next Node needs one, too.
 
+        From now on programs that this process starts, and processes that it forks, do not have that socket: one that
+        outlives this process would take connections for a scheduler that is gone.
+
         Without a secret it gets that of this user, which is made at the first use and good on this machine only.
 
         Raises:
@@ -389,12 +392,15 @@ class Config:
             node_fields |= {"secret": self._secret_of_user(), "loopback_only": True}
         if node_fields["scheduler_fd"] >= 0:
             try:
+                os.set_inheritable(self.scheduler_fd, False)
                 node_fields["scheduler_fd"] = os.dup(self.scheduler_fd)
             except OSError as error:
                 raise InvalidArgumentError(
                     f"BYTEPS_SCHEDULER_FD={self.scheduler_fd}: {error.strerror}: expected the socket that bpslaunch "
                     "opened; does a program between bpslaunch and this one close it?"
                 ) from error
+            if process_environment().get("BYTEPS_SCHEDULER_FD") == str(self.scheduler_fd):  # bpslaunch's
+                _core.note_descriptor(self.scheduler_fd)
         return _core.NodeConfig(**node_fields)
 
     def _secret_of_user(self) -> bytes:

@@ -17,6 +17,7 @@ void bind_c_api(py::module_& module) {
   module.def("enter_c_job_alone", &c_api::enter_job_alone);
   module.def("leave_c_job", &c_api::leave_job, arg("why"));
   module.def("abandon_c_job", &c_api::abandon_job, arg("why"));
+  module.def("note_descriptor", &note_descriptor, arg("fd"));
   module.def("close_descriptors_in_child", &close_descriptors_in_child);
 }
 
