@@ -3,7 +3,7 @@
 Failures are raised as the exceptions of `byteps.errors`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict, final
 
 # Wire values (csrc/base/dtype.h).
@@ -161,7 +161,7 @@ class Node:
     def wait_until_done(self) -> None:
         """For servers and schedulers: blocks until all workers have left; raises if the job failed."""
 
-    def shutdown(self, cause: str = "") -> None:
+    def shutdown(self, cause: str = "", after: str = "") -> None:
         """Leaves the job; `cause`: the exception that ends this process, by which the job fails for all.
 
         Outstanding handles fail. Idempotent.
@@ -189,6 +189,9 @@ def leave_c_job(why: str) -> None:
 
 def abandon_c_job(why: str) -> None:
     """`leave_c_job` in a forked child."""
+
+def tell_of_system_exits(listener: Callable[[SystemExit], object] | None) -> None:
+    """From now on, called with every SystemExit made in this process, on the thread that makes it. None: no more."""
 
 def note_descriptor(fd: int) -> None:
     """`close_descriptors_in_child` closes this one as well; it stays open as long as this process lives."""

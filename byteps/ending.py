@@ -1,7 +1,8 @@
 """What ends this process by an exception: noted when it happens, for the other ranks and for bpslaunch.
 
-An exception that nobody catches comes by `sys.excepthook`, and `sys.exit(1)` by `sys.exit`; at exit Python tells no
-more about either. Both do what they did before, and the note comes in between.
+An exception that nobody catches comes by `sys.excepthook`, and `sys.exit(1)` or `raise SystemExit(1)` when the
+SystemExit is made; at exit Python tells no more about either. Both do what they did before, and the note comes in
+between.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NoReturn
 
 from byteps.errors import AbortedError, PeerLostError
 
-__all__ = ["Ending", "describe", "report"]
+__all__ = ["Ending", "describe", "on_its_way", "report"]
 
 _MAX_CHARACTERS = 1000
 
@@ -47,18 +48,24 @@ class Ending:
         self._progress_at_exit: float | None = None  # at the call of sys.exit that is the cause
         self._pid = 0
         self._excepthook = sys.excepthook
+        self._tell_of_system_exits: Callable[[Callable[[SystemExit], object] | None], None]
 
     def watch(self) -> None:
         """From now on, in this process and not in those that it forks. Once is enough."""
+        from byteps import _core
+
         if self._pid == 0:
             self._excepthook, sys.excepthook = sys.excepthook, self._hook
-            sys.exit = self._noted_exit
+            sys.exit = _exit
+            self._tell_of_system_exits = _core.tell_of_system_exits
+            self._tell_of_system_exits(self._on_system_exit)
         self._pid = os.getpid()
 
     def at_exit(self) -> str:
         """The cause; "": the program is through."""
         if self._pid != os.getpid():
             return ""
+        self._tell_of_system_exits(None)
         if self._progress_at_exit not in (None, self._progress()):  # somebody caught it, and the program went on
             self.cause = ""
         error = getattr(sys, "last_value", None)
@@ -77,13 +84,12 @@ class Ending:
                 self._report()
                 self._on_uncaught()
 
-    def _noted_exit(self, status: object = None, /) -> NoReturn:
-        if status is not None and not _is_zero(status) and self._is_main_thread():
+    def _on_system_exit(self, end: SystemExit) -> None:
+        last_words = _describe_exit(end)
+        if last_words and self._is_main_thread():
             error = sys.exc_info()[1]
-            last_words = f"sys.exit({_shortened(repr(status))})"
             self._note(last_words if error is None else f"{describe(error)}, then {last_words}", error)
             self._progress_at_exit = self._progress()
-        raise SystemExit(status)
 
     def _is_main_thread(self) -> bool:
         return self._pid == os.getpid() and threading.current_thread() is threading.main_thread()
@@ -107,6 +113,19 @@ def describe(error: BaseException) -> str:
         text = "(it cannot say why)"
     name = type(error).__name__
     return f"{name}: {_shortened(' '.join(text.split()))}" if text else name
+
+
+def on_its_way() -> str:
+    """The exception that this thread handles, in an `except` or a `finally`; "": none, or one that is no failure.
+
+    Whether it ends the program, nobody knows then.
+    """
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return _describe_exit(error)
+    if error is None or isinstance(error, GeneratorExit | StopIteration | StopAsyncIteration):
+        return ""
+    return describe(error)
 
 
 def report(path: str, at: float, cause: str, because_of: str) -> None:
@@ -140,8 +159,15 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _is_zero(status: object) -> bool:
-    return isinstance(status, int) and status == 0
+def _exit(status: object = None, /) -> NoReturn:
+    """As sys.exit, which makes the SystemExit only when somebody wants to see it (up to Python 3.11)."""
+    raise SystemExit(status)
+
+
+def _describe_exit(end: SystemExit) -> str:
+    """As at a call of sys.exit; "": with success."""
+    is_success = end.code is None or (isinstance(end.code, int) and end.code == 0)
+    return "" if is_success else f"sys.exit({_shortened(repr(end.code))})"
 
 
 def _shortened(text: str) -> str:

@@ -125,7 +125,7 @@ class LocalNode:
             metrics["push_pull_bytes"] += self._from_c.push_pull_bytes
         return metrics
 
-    def shutdown(self, cause: str = "") -> None:
+    def shutdown(self, cause: str = "", after: str = "") -> None:
         """Nothing to leave."""
 
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from byteps import _core
 from byteps.config import Config, process_environment
-from byteps.ending import Ending
+from byteps.ending import Ending, on_its_way
 from byteps.errors import InvalidArgumentError, NotInitializedError
 from byteps.handles import InFlight, Node
 from byteps.nodes import ForkedNode, LocalNode, forked_from
@@ -67,9 +67,16 @@ class Job:
         self.numbers: Counter[str] = Counter()  # see JobNumber
 
     def leave(self, cause: str = "") -> None:
-        """Handles that were not synchronized fail. `cause`: what ends this process, by which the job fails for all."""
-        self.node.shutdown(cause)
+        """Handles that were not synchronized fail. `cause`: what ends this process, by which the job fails for all.
+
+        Without a cause the job goes on; who waits for this rank learns of the exception on whose way this is called.
+        """
+        self.node.shutdown(cause, on_its_way())
         self.in_flight.close()
+
+    def push_pulls(self) -> float:
+        """How many have been started."""
+        return 0.0 if self.forked else self.node.metrics()["push_pulls"]
 
     def disown(self) -> None:
         """In a forked child: the node belongs to the parent, so never run its destructor here."""
@@ -91,6 +98,7 @@ class _Process:
         self.before_leaving: list[Callable[[], Exception | None]] = []
         self.at_exit_registered = False
         self.jobs = 0  # joined so far
+        self.past_progress = 0.0  # in those that it has left
         self.ending = Ending(self.on_uncaught, self.failure, self.progress)
 
     def join(self, environ: Mapping[str, str]) -> None:
@@ -118,7 +126,7 @@ class _Process:
 
     def progress(self) -> float:
         """How many push_pulls this process has started."""
-        return sum(job.node.metrics()["push_pulls"] for job in (self.job, *self.beside) if job is not None)
+        return self.past_progress + sum(job.push_pulls() for job in (self.job, *self.beside) if job is not None)
 
     def on_uncaught(self) -> None:
         """The others learn of it now: before the end of the program come threads of its own, which may never end."""
@@ -147,6 +155,7 @@ class _Process:
             failures = [failure for settle in self.before_leaving if (failure := settle()) is not None]
             job, self.job, self.past = self.job, None, past
             _core.leave_c_job(self.absence())
+            self.past_progress += job.push_pulls()
             job.leave(cause)
             if failures:
                 raise failures[0]
@@ -299,6 +308,8 @@ def leave(job: Job, cause: str = "") -> None:
             _process.leave(" any more: the process group that joined the job was destroyed", cause)
         elif job not in _process.beside:
             return
+        else:
+            _process.past_progress += job.push_pulls()
         _process.beside.discard(job)
     if not is_own and not job.forked:
         job.leave(cause)  # without the lock: it waits for others, who may first have to leave another job

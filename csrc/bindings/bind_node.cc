@@ -154,7 +154,7 @@ void bind_node(py::module_& module) {
            [](Node& node) {
              run_without_gil([&] { return node.wait_until_done(keep_waiting_unless_signalled()); });
            })
-      .def("shutdown", &Node::shutdown, arg("cause") = "", WithoutGil());
+      .def("shutdown", &Node::shutdown, arg("cause") = "", arg("after") = "", WithoutGil());
 }
 
 }  // namespace byteps::bindings

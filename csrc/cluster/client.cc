@@ -180,7 +180,8 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
   if (std::holds_alternative<protocol::Placed>(message) ||
       std::holds_alternative<protocol::Refused>(message) ||
       std::holds_alternative<protocol::BarrierDone>(message) ||
-      std::holds_alternative<protocol::Stalled>(message)) {
+      std::holds_alternative<protocol::Stalled>(message) ||
+      std::holds_alternative<protocol::Leaving>(message)) {
     return events_.on_answer(message);
   }
   if (const auto* setup = std::get_if<protocol::ProbeSetup>(&message)) events_.on_probe_setup(*setup);

@@ -89,6 +89,7 @@ void Node::on_failed(const Status& why) {
   }
   started_.set();
   finished_.set();
+  announced_.set();
 }
 
 std::vector<std::pair<int, int>> Node::places() const {
@@ -139,6 +140,10 @@ Status Node::on_answer(const protocol::Control& message) {
     BPS_LOG(kWarning) << stalled->describe();
     return Status::ok();
   }
+  if (const auto* leaving = std::get_if<protocol::Leaving>(&message)) {
+    on_leaving(*leaving);
+    return Status::ok();
+  }
   const auto& done = std::get<protocol::BarrierDone>(message);
   std::shared_ptr<BarrierWait> barrier;
   bool others_wait = false;
@@ -150,7 +155,7 @@ Status Node::on_answer(const protocol::Control& message) {
     barriers_.pop_front();
     others_wait = !barriers_.empty();
   }
-  barrier->status = Status(done.code, done.text);
+  barrier->status = explain(Status(done.code, done.text));
   barrier->done.set();
   if (others_wait) send_barrier();
   return Status::ok();
@@ -174,6 +179,29 @@ void Node::on_credit(uint64_t credit_bytes) {
   for (size_t i = 0; i < data_loops_.size(); ++i) {
     data_loops_[i]->post([outbox = outboxes_[i].get(), credit_bytes] { outbox->set_credit(credit_bytes); });
   }
+}
+
+void Node::on_leaving(const protocol::Leaving& leaving) {
+  if (leaving.node == roster_.self) return announced_.set();
+  {
+    MutexLock lock(mutex_);
+    left_after_[leaving.node] = leaving.after;
+  }
+  client_->send(protocol::Leaving{leaving.node, {}});
+}
+
+// Services say who has left the job, and know no more.
+Status Node::explain(const Status& failure) const {
+  MutexLock lock(mutex_);
+  for (const auto& [node, after] : left_after_) {
+    if (node >= roster_.nodes.size()) continue;
+    const std::string has_left = " has left the job";
+    const size_t name = failure.message().find(roster_.nodes[node].describe());
+    const size_t at = name == std::string::npos ? name : failure.message().find(has_left, name);
+    if (at == std::string::npos) continue;
+    return {failure.code(), std::string(failure.message()).insert(at + has_left.size(), " after " + after)};
+  }
+  return failure;
 }
 
 Status Node::usable() const {
@@ -308,7 +336,16 @@ void Node::fail_job(const std::string& cause) {
   }
 }
 
-void Node::shutdown(const std::string& cause) {
+// Before it leaves: what others then wait for in vain fails within the time of a message.
+void Node::tell_why_it_leaves(const std::string& after) {
+  if (finished_.is_set()) return;  // nobody waits any more
+  const TimeUs deadline_us = now_us() + kLeaveFailedUs;
+  client_->send(protocol::Leaving{roster_.self, after});
+  while (announced_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
+  }
+}
+
+void Node::shutdown(const std::string& cause, const std::string& after) {
   bool first = false;
   {
     MutexLock lock(mutex_);
@@ -320,6 +357,7 @@ void Node::shutdown(const std::string& cause) {
     return;
   }
   if (client_ && !cause.empty()) fail_job(cause);
+  if (client_ && cause.empty() && !after.empty()) tell_why_it_leaves(after);
   const auto deadline_us = [this] { return now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
   const auto patience = [&] {
     return Patience(deadline_us(), failure().is_ok() ? static_cast<TimeUs>(roster_.timeout_us) : 0);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,8 +77,9 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // Server, scheduler: blocks until all workers have left in order (ok), or the job has failed (why).
   Status wait_until_done(const KeepWaiting& keep_waiting);
   // Leaves the job: in order, or because of `cause` (an exception that ends the program), by which the job then fails
-  // for all. Idempotent; one caller does it, others wait for it.
-  void shutdown(const std::string& cause = {});
+  // for all. `after`: an exception on whose way this is called; who waits for this node is told of it. Idempotent; one
+  // caller does it, others wait for it.
+  void shutdown(const std::string& cause = {}, const std::string& after = {});
 
   void on_probe_setup(const protocol::ProbeSetup& setup) override;
   void on_probe_start(const protocol::ProbeStart& start) override;
@@ -93,6 +95,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void send_to_scheduler(protocol::Control message) override;
   void on_link_lost(uint32_t service, const Status& why) override;
   void on_credit(uint64_t credit_bytes) override;
+  Status explain(const Status& failure) const override;
 
  private:
   struct BarrierWait {
@@ -122,6 +125,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // On a data loop, which is of no use any more.
   void on_out_of_memory(const Status& why);
   void fail_job(const std::string& cause);
+  void on_leaving(const protocol::Leaving& leaving);
+  void tell_why_it_leaves(const std::string& after);
   // Whom this rank waited for in vain, which `why` may not know.
   Status with_missing(const Status& why) const;
 
@@ -148,6 +153,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
 
   EventFlag started_;        // the roster is there, or the start has failed
   EventFlag finished_;       // all workers have left, or the job has failed
+  EventFlag announced_;      // all know why this node leaves, or the job has failed
   EventFlag down_;           // shutdown() is through
   protocol::Roster roster_;  // constant once started_
   std::optional<protocol::Pace> pace_;
@@ -157,6 +163,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   Status failure_ BPS_GUARDED_BY(mutex_);
   bool shut_down_ BPS_GUARDED_BY(mutex_) = false;
   std::string still_waiting_ BPS_GUARDED_BY(mutex_);
+  std::map<uint32_t, std::string> left_after_ BPS_GUARDED_BY(mutex_);  // by node: which exception
   uint32_t barrier_sequence_ BPS_GUARDED_BY(mutex_) = 0;
   std::deque<std::shared_ptr<BarrierWait>> barriers_
       BPS_GUARDED_BY(mutex_);  // the scheduler knows the first one

@@ -44,7 +44,7 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
   const bool from_scheduler =
       std::holds_alternative<Heartbeat>(message) || std::holds_alternative<Placed>(message) ||
       std::holds_alternative<Refused>(message) || std::holds_alternative<BarrierDone>(message) ||
-      std::holds_alternative<Stalled>(message) ||
+      std::holds_alternative<Stalled>(message) || std::holds_alternative<Leaving>(message) ||
       (!started() &&
        (std::holds_alternative<ProbeSetup>(message) || std::holds_alternative<ProbeStart>(message)));
   return from_scheduler ? Status::ok() : data_loss(name_scheduler() + " sent a message that only nodes send");

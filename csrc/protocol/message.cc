@@ -294,13 +294,19 @@ void fields(Codec& codec, M& m) {
   codec.text("text", m.text, kMaxTextBytes);
 }
 
+template <typename Codec, Either<Leaving> M>
+void fields(Codec& codec, M& m) {
+  codec.number("node", m.node);
+  codec.text("after", m.after, kMaxTextBytes);
+}
+
 template <typename Codec, Either<Heartbeat> M>
 void fields(Codec& /*codec*/, M& /*message*/) {}
 
 constexpr const char* kControlNames[] = {
-    "Join",       "Roster",     "Declare",   "Placed", "Refused", "Barrier",     "BarrierDone",
-    "Heartbeat",  "Suspect",    "Lost",      "Leave",  "Left",    "Finished",    "ProbeSetup",
-    "ProbeReady", "ProbeStart", "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled"};
+    "Join",      "Roster", "Declare", "Placed",      "Refused",  "Barrier",    "BarrierDone", "Heartbeat",
+    "Suspect",   "Lost",   "Leave",   "Left",        "Finished", "ProbeSetup", "ProbeReady",  "ProbeStart",
+    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",  "Leaving"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // The type of the first control message; far from the data types, so that neither is taken for the other.

@@ -301,10 +301,18 @@ struct Stalled {
   std::string describe() const;
 };
 
+// A node is about to leave in order, after an exception. From it to the scheduler, on to all others, who confirm it, and
+// then back: from there on who waits for it knows why it does so in vain.
+struct Leaving {
+  uint32_t node = 0;
+  std::string after;  // "KeyError: 'label'"
+  bool operator==(const Leaving&) const = default;
+};
+
 // A message's place in this list gives its type on the wire: append only.
 using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
                              Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
-                             Waits, Waiting, RoundFailed, Stalled>;
+                             Waits, Waiting, RoundFailed, Stalled, Leaving>;
 
 struct EncodedControl {
   std::array<std::byte, kControlHeadBytes> head;

@@ -149,6 +149,7 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
   if (phase_ != Phase::kRunning) return expel(member, "did not wait for the start of the job", actions);
   if (const auto* suspect = std::get_if<Suspect>(&message)) return on_suspect(member, *suspect, now, actions);
   if (const auto* stalled = std::get_if<Stalled>(&message)) return on_stalled(member, *stalled, actions);
+  if (const auto* leaving = std::get_if<Leaving>(&message)) return on_leaving(member, *leaving, actions);
   if (members_[member].node.role == Role::kWorker) {
     if (const auto* declare = std::get_if<Declare>(&message)) return on_declare(member, *declare, actions);
     if (const auto* waits = std::get_if<Waits>(&message)) return on_waits(member, *waits, actions);
@@ -171,9 +172,24 @@ void SchedulerState::on_round_failed(uint32_t rank, const RoundFailed& failed, S
   if (refused) send_to_all(*refused, actions);
 }
 
-void SchedulerState::on_stalled(uint32_t member, Stalled stalled, SchedulerActions& actions) {
-  stalled.name = tensors_->name_of(stalled.tensor);
-  actions.emplace_back(SendTo{members_[member].peer, std::move(stalled)});
+void SchedulerState::on_leaving(uint32_t member, const Leaving& leaving, SchedulerActions& actions) {
+  if (leaving.node >= members_.size()) return expel(member, "knows a node that does not exist", actions);
+  for (uint32_t other = 0; leaving.node == member && other < members_.size(); ++other) {
+    const bool is_told = !members_[other].left && members_[member].unaware.insert(other).second;
+    if (is_told && other != member) actions.emplace_back(SendTo{members_[other].peer, leaving});
+  }
+  on_aware(leaving.node, member, actions);
+}
+
+void SchedulerState::on_aware(uint32_t leaver, uint32_t member, SchedulerActions& actions) {
+  std::set<uint32_t>& unaware = members_[leaver].unaware;
+  if (unaware.erase(member) > 0 && unaware.empty())
+    actions.emplace_back(SendTo{members_[leaver].peer, Leaving{leaver, {}}});
+}
+
+void SchedulerState::on_stalled(uint32_t member, const Stalled& stalled, SchedulerActions& actions) {
+  const Stalled named{stalled.tensor, tensors_->name_of(stalled.tensor), stalled.text};
+  actions.emplace_back(SendTo{members_[member].peer, named});
 }
 
 void SchedulerState::on_barrier(uint32_t rank, const Barrier& barrier, TimeUs now,
@@ -243,6 +259,7 @@ void SchedulerState::on_leave(uint32_t member, const std::string& cause, Schedul
   std::erase_if(suspicions_,
                 [member](const Suspicion& s) { return s.reporter == member || s.node == member; });
   send_to_all(Left{epoch_, member}, actions);
+  for (uint32_t other = 0; other < members_.size(); ++other) on_aware(other, member, actions);
   Barriers::Answers answers;
   barriers_->on_left(member, answers);
   answer_barriers(answers, actions);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -88,7 +89,8 @@ class SchedulerState {
     TimeUs last_heard_us = 0;
     bool connected = true;
     bool left = false;
-    std::string waits_for = {};  // as it said last
+    std::string waits_for = {};       // as it said last
+    std::set<uint32_t> unaware = {};  // that it leaves, of those it has asked to tell
   };
   // `reporter` lost its connection to `node`, which for all that the scheduler knows is well. That may have been true no
   // more when the report came: only who has been heard of since then is well.
@@ -113,7 +115,10 @@ class SchedulerState {
   void on_member_message(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
   void on_declare(uint32_t rank, const Declare& declare, SchedulerActions& actions);
   void on_round_failed(uint32_t rank, const RoundFailed& failed, SchedulerActions& actions);
-  void on_stalled(uint32_t member, Stalled stalled, SchedulerActions& actions);
+  void on_leaving(uint32_t member, const Leaving& leaving, SchedulerActions& actions);
+  // The member knows that `leaver` leaves, or has left itself.
+  void on_aware(uint32_t leaver, uint32_t member, SchedulerActions& actions);
+  void on_stalled(uint32_t member, const Stalled& stalled, SchedulerActions& actions);
   void on_barrier(uint32_t rank, const Barrier& barrier, TimeUs now, SchedulerActions& actions);
   void on_waits(uint32_t rank, const Waits& waits, SchedulerActions& actions);
   // Of those that wait for something else, or for nothing.

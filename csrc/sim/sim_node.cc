@@ -128,6 +128,13 @@ Status SimNode::on_answer(const protocol::Control& message) {
     world_.note(process_, 1, [&] { return stalled->describe(); });
     if (stalled->name.empty()) world_.report(process_, "nobody knows the name of a tensor that is in use");
   }
+  if (const auto* leaving = std::get_if<protocol::Leaving>(&message)) {
+    if (leaving->node == membership_->roster().self) {
+      on_verdict();
+    } else {
+      send(protocol::Leaving{leaving->node, {}});
+    }
+  }
   if (const auto* done = std::get_if<protocol::BarrierDone>(&message)) {
     if (barriers_.erase(done->sequence) == 0) return data_loss("answer to a barrier that nobody waits for");
     user_->on_barrier_done(done->sequence, Status(done->code, done->text));
@@ -241,7 +248,16 @@ void SimNode::shutdown() {
   if (std::exchange(shutting_down_, true)) return;
   world_.note(process_, 7, [] { return "leaves"; });
   if (!worker_) return leave_service();
+  if (index_ % 2 == 1) return tell_why_it_leaves();
   leave_worker();
+}
+
+// As Node's.
+void SimNode::tell_why_it_leaves() {
+  if (!membership_->failure() || finished_) return leave_worker();
+  send(protocol::Leaving{membership_->roster().self, "an exception"});
+  awaits_verdict_ = true;
+  process_.at(world_.clock.now() + kLeaveFailedUs, [this] { on_verdict(); });
 }
 
 // As Node::fail_job.

@@ -83,6 +83,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   Patience patience() const;
   void schedule_tick();
   void on_verdict();
+  void tell_why_it_leaves();
   void leave_worker();
   void leave_uplink();
   void leave_service();
@@ -108,7 +109,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   std::string suspects_;
   bool shutting_down_ = false;
   bool leaving_ = false;
-  bool awaits_verdict_ = false;  // in fail_job()
+  bool awaits_verdict_ = false;  // in fail_job(), tell_why_it_leaves()
   std::set<uint32_t> barriers_;
 };
 

@@ -152,7 +152,9 @@ void Worker::do_work(Work work) {
       link->enqueue(std::move(partitions));
     });
   }
-  for (auto& [handle, status] : work.finished) handles_.finish(handle, std::move(status));
+  for (auto& [handle, status] : work.finished) {
+    handles_.finish(handle, status.is_ok() ? Status::ok() : events_.explain(status));
+  }
 }
 
 void Worker::change_plan(const protocol::Plan& plan) {

@@ -29,6 +29,8 @@ class WorkerEvents {
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
   // The process's outboxes get another credit. Any thread.
   virtual void on_credit(uint64_t credit_bytes) = 0;
+  // A failure as the program gets it, with what this process knows of it. Any thread.
+  virtual Status explain(const Status& failure) const = 0;
 };
 
 struct WorkerOptions {

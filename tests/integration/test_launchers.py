@@ -168,17 +168,24 @@ byteps.push_pull(data, name="y")
 """
 
 
+AT_LAST = "finally: byteps.shutdown()"
+
+
 @pytest.mark.parametrize(
     ("end", "guilty", "code", "cause"),
     [
         ("{}['label']", 0, 1, "KeyError: 'label'"),
         ("{}['label']", 1, 1, "KeyError: 'label'"),
         ("sys.exit(7)", 1, 7, "sys.exit(7)"),
+        ("raise SystemExit(7)", 1, 7, "sys.exit(7)"),
+        (f"try: {{}}['label']\n    {AT_LAST}", 0, 1, "KeyError: 'label'"),
+        (f"try: sys.exit(7)\n    {AT_LAST}", 1, 7, "sys.exit(7)"),
     ],
 )
 def test_the_first_cause_ends_the_job(end: str, guilty: int, code: int, cause: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(ENDS_EARLY.replace("END", end).replace("GUILTY", str(guilty)))
+    how = "has left the job after" if AT_LAST in end else "ended by"
     codes, _, err = finish(start([*BPSLAUNCH, "--nproc-per-node", "3", "--servers", "1", path]))
     assert codes == [code], err
     verdict = [line for line in err.splitlines() if line.startswith("bpslaunch: r")]
@@ -186,7 +193,7 @@ def test_the_first_cause_ends_the_job(end: str, guilty: int, code: int, cause: s
     assert cause in verdict[-1]
     for line in err.splitlines():
         if "PeerLostError: " in line:
-            assert f"rank {guilty} (host " in line and ") ended by " in line and cause in line, err
+            assert f"rank {guilty} (host " in line and f") {how} {cause}" in line, err
     assert err.count("Traceback") <= 3, "each rank's once"
 
 

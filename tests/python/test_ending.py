@@ -37,6 +37,8 @@ thread = threading.Thread(target=sys.exit, args=(3,))
 thread.start()
 thread.join()
 """
+FAILING_THREAD = THREAD.replace("sys.exit, args=(3,)", "{}.pop, args=(3,)")
+MAIN_ENDS_BY_ITSELF = "import threading; threading.excepthook = lambda args: sys.excepthook(*args[:3])" + FAILING_THREAD
 LOST = """
 from byteps.errors import PeerLostError
 try: raise PeerLostError("rank 1 is gone")
@@ -50,11 +52,20 @@ except PeerLostError as error: raise RuntimeError("no step") from error
         ("{}['label']", "KeyError: 'label'", ""),
         ("sys.exit(3)", "sys.exit(3)", ""),
         ("sys.exit('no data')", "sys.exit('no data')", ""),
+        ("raise SystemExit(3)", "sys.exit(3)", ""),
+        ("raise SystemExit('no data')", "sys.exit('no data')", ""),
+        ("exit(4)", "sys.exit(4)", ""),
+        ("try: {}['label']\nfinally: byteps.shutdown()", "KeyError: 'label'", ""),
         (HANDLED, "ZeroDivisionError: division by zero, then sys.exit(2)", ""),
         ("sys.excepthook = lambda *_: None; 1 / 0", "ZeroDivisionError: division by zero", ""),
         ("byteps.shutdown(); {}['label']", "KeyError: 'label'", ""),
         (LOST, "RuntimeError: no step", "rank 1 is gone"),
         ("sys.exit(0)", "", ""),
+        ("raise SystemExit", "", ""),
+        ("raise SystemExit(False)", "", ""),
+        (CAUGHT.replace("sys.exit(3)", "raise SystemExit(3)") + "communicate()", "", ""),
+        (FAILING_THREAD, "", ""),
+        (MAIN_ENDS_BY_ITSELF, "", ""),
         (CAUGHT + "communicate()", "", ""),
         (FORKS, "", ""),
         (THREAD, "", ""),

@@ -265,6 +265,23 @@ TEST(NodeTest, AnExceptionThatEndsARankIsWhatAllOthersHearOf) {
   }
 }
 
+TEST(NodeTest, WhoWaitsForARankThatHasLeftLearnsAfterWhat) {
+  for (const int servers : {0, 1}) {
+    for (const int guilty : {0, 1}) {
+      Job job({.workers = 3, .servers = servers, .adjust = nullptr});
+      ASSERT_TRUE(job.all_started());
+      job.on_all([guilty](int rank, Node& node) {
+        std::vector<float> values(100'000, 1.0f);
+        ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32));
+        if (rank == guilty) return node.shutdown("", "KeyError: 'label'");
+        const Status status = push_pull(node, "x", values, DType::kFloat32);
+        EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+        EXPECT_TRUE(status.message().ends_with(" has left the job after KeyError: 'label'")) << status;
+      });
+    }
+  }
+}
+
 TEST(NodeTest, ShutdownFailsWhatIsInFlight) {
   Job job({.workers = 2, .servers = 0, .adjust = nullptr});
   ASSERT_TRUE(job.all_started());

@@ -126,6 +126,7 @@ std::vector<Control> random_controls(Random& random) {
       RoundFailed{random.text(kMaxNameBytes), 1 + random.below(kEveryRound), random.below(2) == 0,
                   random.failure(), random.text(kMaxTextBytes)},
       Stalled{random.u32(), random.text(kMaxNameBytes), random.text(kMaxTextBytes)},
+      Leaving{random.u32(), random.text(kMaxTextBytes)},
   };
 }
 
@@ -259,7 +260,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x56);
+  EXPECT_EQ(type, 0x57);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -324,7 +325,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x56};
+  head[1] = std::byte{0x57};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};

@@ -50,6 +50,32 @@ TEST_F(SchedulerStateTest, WhoWaitsLearnsWhatTheOthersWaitFor) {
   EXPECT_TRUE(sent_.empty());
 }
 
+TEST_F(SchedulerStateTest, AllLearnAfterWhichExceptionARankLeavesAndTheJobGoesOn) {
+  start();
+  receive(1, Leaving{1, "KeyError: 'label'"});
+  EXPECT_EQ(receivers<Leaving>(), (Peers{0, 2}));
+  EXPECT_EQ(first<Leaving>(), (Leaving{1, "KeyError: 'label'"}));
+  receive(2, Leaving{1, ""});
+  EXPECT_EQ(receivers<Leaving>(), Peers{}) << "rank 0 may not know yet";
+  receive(0, Leaving{1, ""});
+  EXPECT_EQ(receivers<Leaving>(), Peers{1});
+  receive(0, Leaving{1, ""});
+  EXPECT_TRUE(sent_.empty()) << "once";
+  receive(1, Leave{});
+  receive(0, Leaving{0, "late"});
+  EXPECT_EQ(receivers<Leaving>(), Peers{2}) << "rank 1 is gone";
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+}
+
+TEST_F(SchedulerStateTest, WhoLeavesNeedNotBeToldOfOthersThatDo) {
+  start();
+  receive(1, Leaving{1, "KeyError: 'label'"});
+  receive(2, Leaving{1, ""});
+  receive(0, Leave{});
+  EXPECT_EQ(receivers<Leaving>(), Peers{1});
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+}
+
 TEST_F(SchedulerStateTest, AServiceThatWaitsLearnsTheNameOfTheTensor) {
   start();
   receive(0, Declare{"v", DType::kFloat32, 8});
