@@ -25,10 +25,6 @@ SUITE = Path(__file__).parent / "torch_c10d" / "suite.py"
 # Pattern of names: why they are not run.
 EXCLUDED = {
     # for other backends
-    "test_all_to_all": "gloo's all_to_all of lists takes parts of one size, and says so where they differ",
-    "test_all_to_all_complex": "likewise",
-    "test_all_to_all_group": "likewise",
-    "test_all_to_all_full_group": "likewise",
     "test_batch_isend_irecv_*err": "of NCCL alone",
     # about gloo, not about collectives
     "test_barrier_timeout_*": "expect gloo's words; test_torch_process_group.py has the timeout of a group",

@@ -11,6 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from frameworks.process_group import all_ranks, gloo_group, mine, of_rank, start_process_group, summed
 from support.expect import expect_error
+from torch.distributed._shard import sharded_tensor
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 
 import byteps.torch as bps
 from byteps.errors import InvalidArgumentError, TimeoutError
@@ -273,6 +275,40 @@ def case_the_rest_goes_to_gloo() -> None:
     assert torch.equal(part, mine(3))
 
 
+def case_all_to_all_of_unequal_parts() -> None:
+    """The part from rank i to rank j has i + 2j elements."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def part(source: int, target: int, dtype: torch.dtype) -> torch.Tensor:
+        return of_rank(10 * source + target, source + 2 * target, dtype=dtype)
+
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64):
+        outputs = [torch.zeros_like(part(other, rank, dtype)) for other in range(size)]
+        dist.all_to_all(outputs, [part(rank, other, dtype) for other in range(size)])
+        assert all(torch.equal(output, part(other, rank, dtype)) for other, output in enumerate(outputs)), dtype
+    columns = torch.zeros(4, size).unbind(1)  # not contiguous
+    dist.all_to_all(list(columns), [of_rank(rank, 2, 2).T.reshape(4)] * size)
+    assert all(torch.equal(column, of_rank(other, 2, 2).T.reshape(4)) for other, column in enumerate(columns))
+    outputs = [torch.zeros(100_000) for _ in range(size)]
+    dist.all_to_all(outputs, [mine(100_000)] * size, async_op=True)
+    dist.barrier()  # waits for it
+    assert all(map(torch.equal, outputs, all_ranks(100_000)))
+    with expect_error(InvalidArgumentError, "number 0 of the outputs is of torch.int32"):
+        dist.group.WORLD.alltoall([torch.zeros(1, dtype=torch.int32)] * size, [torch.zeros(1)] * size)
+
+
+def case_shards_are_gathered_without_a_gpu() -> None:
+    """PyTorch gathers on the last device that the backend is registered for."""
+    size = dist.get_world_size()
+    spec = ChunkShardingSpec(dim=0, placements=[f"rank:{rank}/cpu" for rank in range(size)])
+    shards = sharded_tensor.ones(spec, 2 * size, 3)
+    shards.local_shards()[0].tensor.mul_(dist.get_rank() + 1)
+    whole = torch.zeros(2 * size, 3) if dist.get_rank() == 0 else None
+    shards.gather(0, whole)
+    expected = torch.arange(1.0, size + 1).repeat_interleave(2).view(-1, 1).expand(-1, 3)
+    assert whole is None or torch.equal(whole, expected)
+
+
 def case_barrier_implies_wait() -> None:
     """As in PyTorch's test of that name; also for what is copied back, for gloo's and without waiting oneself."""
     group = dist.group.WORLD
@@ -288,9 +324,11 @@ def case_barrier_implies_wait() -> None:
         assert (bits == (1 << dist.get_world_size()) - 1).all()
     tensor = mine(50_000)
     group.allreduce(tensor)
+    bits = torch.full((2_000_000,), 1 << dist.get_rank(), dtype=torch.int32)
+    dist.all_reduce(bits, dist.ReduceOp.BOR, async_op=True)
     future = dist.barrier(async_op=True).get_future()
     future.wait()
-    assert torch.equal(tensor, summed(50_000))
+    assert torch.equal(tensor, summed(50_000)) and (bits == (1 << dist.get_world_size()) - 1).all()
 
 
 def case_two_threads() -> None:
@@ -367,6 +405,30 @@ def case_futures() -> None:
     called = threading.Event()
     dist.all_reduce(mine(4), async_op=True).get_future().add_done_callback(lambda _: called.set())
     assert called.wait(20)
+
+
+def case_futures_hold_what_gloo_has() -> None:
+    size = dist.get_world_size()
+
+    def shapes(value: object) -> object:
+        return list(map(shapes, value)) if isinstance(value, list) else tuple(value.shape)
+
+    def layouts(group: dist.ProcessGroup) -> list[object]:
+        works = (
+            group.allreduce([mine(3)]),
+            group.allreduce_coalesced([mine(3), mine(2)]),
+            group.broadcast([mine(3)], dist.BroadcastOptions()),
+            group.allgather([[torch.zeros(3) for _ in range(size)]], [mine(3)]),
+            group.alltoall_base(torch.zeros(size), mine(size), [], []),
+            group.alltoall([torch.zeros(3) for _ in range(size)], [mine(3)] * size),
+            group.barrier(),
+        )
+        return [shapes(work.get_future().wait()) for work in works]
+
+    gloo = gloo_group()
+    ours, theirs = layouts(dist.group.WORLD), layouts(gloo)
+    assert ours == theirs, (ours, theirs)
+    dist.destroy_process_group(gloo)
 
 
 def case_a_callback_waits_for_other_collectives() -> None:

@@ -123,6 +123,27 @@ def case_the_powersgd_hook() -> None:
     assert_equal(*models, tolerance=1e-4)
 
 
+def case_the_hooks_in_cpp() -> None:
+    """DDP's built-in ones, with several buckets: the same as on gloo, and FP16_COMPRESS as on one process, too."""
+    start_process_group()
+    alone = mlp()
+    train(alone, whole)
+    for hook, tolerance in (
+        (dist.BuiltinCommHookType.ALLREDUCE, EXACT),
+        (dist.BuiltinCommHookType.FP16_COMPRESS, 1e-3),
+    ):
+        models = []
+        for backend in ("byteps", "gloo"):
+            group = dist.new_group(backend=backend)
+            model = DistributedDataParallel(mlp(), process_group=group, bucket_cap_mb=0.0003)
+            model._register_builtin_comm_hook(hook)
+            train(model, share)
+            models.append(model)
+            dist.destroy_process_group(group)
+        assert_equal(*models, tolerance=tolerance)
+        assert_equal(models[0], alone, tolerance)
+
+
 def case_a_wrong_reduction_would_be_seen() -> None:
     """The negative control of the tolerance: sums in place of averages."""
     start_process_group()

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import AllToAllOptions, ProcessGroup, ProcessGroupGloo, Store
 
-from byteps.torch.c10d.arguments import options_of
+from byteps.errors import TimeoutError
+from byteps.torch.c10d.arguments import check_dtypes, check_list, options_of
 from byteps.torch.c10d.place import Place
 from byteps.torch.eager import eager
 
@@ -26,24 +27,35 @@ class GlooProgress:
 
     def __init__(self, work: Any) -> None:
         self._work = work
+        self._future = work.get_future()
         self.error: Exception | None = None
 
     def poll(self) -> bool:
-        return bool(self._work.is_completed())
+        # Not the work's `is_completed`, which is false when the future calls its callbacks.
+        return bool(self._future.done())
 
     def is_completed(self) -> bool:
-        if self.poll() and self.error is None and not self._work.is_success():
-            self.wait(time.monotonic() + 1)
+        if self.poll() and self.error is None:
+            self.error = self._failure()
         return self.poll()
 
     def wait(self, deadline_s: float) -> None:
         try:
             self._work.wait(timedelta(seconds=max(0.001, deadline_s - time.monotonic())))
         except RuntimeError as error:
+            if not self.poll():
+                raise TimeoutError("waiting for a collective of gloo's") from None
             self.error = error
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        self._work.get_future().add_done_callback(lambda _: callback())
+        self._future.add_done_callback(lambda _: callback())
+
+    def _failure(self) -> Exception | None:
+        try:
+            self._future.wait()
+        except RuntimeError as error:
+            return error
+        return None
 
 
 class ByGloo(_ProcessGroup):  # type: ignore[misc]
@@ -76,6 +88,28 @@ class ByGloo(_ProcessGroup):  # type: ignore[misc]
     alltoall_base = all_to_all_single  # its name before
 
     @eager
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None, *, timeout: timedelta | None = None) -> Any:
+        """Gloo's own takes parts of one size only, but its collective of a whole tensor splits it anywhere."""
+        for role, tensors in (("outputs", outputs), ("inputs", inputs)):
+            check_list("all_to_all", role, tensors, self.size())
+            check_dtypes("all_to_all", role, tensors, inputs[0].dtype)
+        opts = options_of(AllToAllOptions, opts, timeout)
+        whole = torch.cat([_bytes_of(tensor) for tensor in inputs])
+        sizes = [tensor.nbytes for tensor in outputs]
+        received = torch.empty(sum(sizes), dtype=torch.uint8)
+        work = self._ask_gloo().alltoall_base(received, whole, sizes, [tensor.nbytes for tensor in inputs], opts)
+
+        def copy_back() -> None:
+            for output, part in zip(outputs, received.split(sizes), strict=True):
+                output.detach().copy_(part.clone().view(output.dtype).view(output.shape))  # a clone is aligned
+
+        return self._after_gloo(work, outputs, copy_back, opts)
+
+    def _after_gloo(self, work: Any, outputs: Tensors, copy_back: Callable[[], object], opts: Any) -> Any:
+        """The Work of a collective whose outputs are filled when gloo's is done."""
+        raise NotImplementedError
+
+    @eager
     def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
         return self._gloo.send(tensors, dst, tag)
 
@@ -99,3 +133,7 @@ class InnerGloo(ProcessGroupGloo):
     def _set_default_timeout(self, timeout: timedelta) -> None:
         super()._set_default_timeout(timeout)
         self._on_timeout(timeout)
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).cpu()

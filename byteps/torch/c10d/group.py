@@ -7,7 +7,7 @@ go to an inner group of torch's gloo.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -44,6 +44,7 @@ from byteps.torch.c10d.collective import Collective
 from byteps.torch.c10d.place import Place
 from byteps.torch.c10d.progress import Awaited, Progress
 from byteps.torch.c10d.roll_call import who_is_missing
+from byteps.torch.c10d.work import CollectiveWork
 from byteps.torch.eager import eager
 
 __all__ = ["BytePSGroup", "create_group"]
@@ -251,7 +252,7 @@ class BytePSGroup(ByGloo):
         token = torch.zeros(1, dtype=torch.uint8)
         memory = collective.in_place(token)
         collective.reduce(memory, memory, ReduceOp.Max)
-        return self._start(collective, [token], opts, earlier)
+        return self._start(collective, [], opts, earlier)
 
     # Names that torch has given up, which C++ and scripts may still use.
     _allgather_base = all_gather_single
@@ -277,6 +278,15 @@ class BytePSGroup(ByGloo):
         self._channel.submit(collective)
         self._keep_in_mind(collective.progress)
         return work
+
+    def _after_gloo(self, work: Any, outputs: Tensors, copy_back: Callable[[], object], opts: Any) -> Any:
+        given_s = opts.timeout.total_seconds()
+        progress = Progress(self._channel.explain, [GlooProgress(work)])
+        devices = {tensor.device for tensor in outputs if tensor.is_cuda}
+        limit_s, missing = lambda: given_s if given_s > 0 else self._limit_s, lambda: "gloo does not say for whom"
+        progress.begin((), copy_back)
+        self._keep_in_mind(progress)
+        return CollectiveWork(progress, outputs, devices, limit_s, missing)
 
     def _keep_in_mind(self, progress: Progress) -> None:
         under_way = self._under_way

@@ -146,19 +146,24 @@ class Progress:
         with self._lock:
             if self.completed:
                 return
-            errors = [error for error in (handle.wait() for handle in self._handles) if error is not None]
-            if errors:
-                self.error = self._explain(errors[0])
-            elif self._copy_back is not None:
+            self.error = self._first_error()
+            if self.error is None and self._copy_back is not None:
                 try:
                     self._copy_back()
                 except Exception as error:  # such as no memory left on the device
                     self.error = error
-            for progress in self._earlier:
-                progress.is_completed()
-                self.error = self.error or progress.error
             self._end()
         self._call_back()
+
+    def _first_error(self) -> Exception | None:
+        errors = [error for error in (handle.wait() for handle in self._handles) if error is not None]
+        if errors:
+            return self._explain(errors[0])
+        for progress in self._earlier:
+            progress.is_completed()
+            if progress.error is not None:
+                return progress.error
+        return None
 
     def _end(self) -> None:
         self._handles, self._copy_back, self._earlier = (), None, ()
