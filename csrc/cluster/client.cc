@@ -141,6 +141,13 @@ void Client::fail_job(std::string cause) {
   });
 }
 
+void Client::give_up(const Status& why) {
+  MembershipActions actions;
+  membership_.give_up(why, actions);
+  carry_out(actions);
+  hang_up();
+}
+
 void Client::leave(TimeUs deadline_us) {
   loop_.run_and_wait([this, deadline_us] {
     leaving_ = true;

@@ -57,6 +57,8 @@ class Client final : public ControlEvents {
   // Any thread. This process ends by `cause`: the scheduler fails the job, and on_failed follows; leave() remains to
   // be called.
   void fail_job(std::string cause);
+  // The loop's thread, which is of no use any more: the job has failed for this node, and the scheduler notices.
+  void give_up(const Status& why);
   // Any thread but the loop's: leaves in order; blocks until the scheduler has taken it, at most until `deadline_us`
   // or until the job has failed.
   void leave(TimeUs deadline_us);

@@ -165,4 +165,13 @@ void Scheduler::shutdown(const std::string& text, TimeUs deadline_us) {
   }
 }
 
+void Scheduler::give_up(const Status& why) {
+  gave_up_ = why.with_context("the scheduler");
+  timer_.stop();
+  listener_.reset();
+  peers_.clear();
+  ids_.clear();
+  ended_.set();
+}
+
 }  // namespace byteps::cluster

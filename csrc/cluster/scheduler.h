@@ -30,9 +30,11 @@ class Scheduler final : public ControlEvents {
   // Set when the job has ended and everybody was told; who does not take the news is not waited for long. Any thread.
   EventFlag& ended() { return ended_; }
   // ok: all workers left in order. After ended().
-  const Status& outcome() const { return state_.failure(); }
+  const Status& outcome() const { return gave_up_.is_ok() ? state_.failure() : gave_up_; }
   // Any thread but the loop's. This process leaves: tells everybody, flushes, closes; blocks until then.
   void shutdown(const std::string& text, TimeUs deadline_us);
+  // The loop's thread, which is of no use any more: hangs up on everybody, and the job has ended because of `why`.
+  void give_up(const Status& why);
 
   Status on_control(ControlChannel& channel, const protocol::Control& message) override;
   void on_channel_closed(ControlChannel& channel, const Status& why) override;
@@ -55,6 +57,7 @@ class Scheduler final : public ControlEvents {
   protocol::PeerId next_peer_ = 1;
   std::set<std::string> nonsense_from_;  // addresses
   bool shut_down_ = false;
+  Status gave_up_;                                    // why, if it has
   transport::EventLoop::TimerId patience_timer_ = 0;  // since the job has ended
   EventFlag ended_;  // the job has ended or shutdown() was called, and no connection is left, or patience is
 };

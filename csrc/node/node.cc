@@ -171,6 +171,12 @@ void Node::on_out_of_memory(const Status& why) {
   if (started_.is_set() && !roster_.nodes.empty()) client_->suspect(roster_.self, why);
 }
 
+void Node::on_control_out_of_memory(const Status& why) {
+  BPS_LOG(kError) << why.message();
+  if (has_client_) client_->give_up(why);
+  if (scheduler_) scheduler_->give_up(why);
+}
+
 void Node::send_to_scheduler(protocol::Control message) { client_->send(std::move(message)); }
 
 void Node::on_link_lost(uint32_t service, const Status& why) { client_->suspect(service, why); }

@@ -8,6 +8,7 @@
 // shards that are paired with it, and one control loop ("bps-control") for scheduler and client. Nothing else runs.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -124,6 +125,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void tell_of_callbacks();
   // On a data loop, which is of no use any more.
   void on_out_of_memory(const Status& why);
+  // Likewise on the control loop: this process has no way left to tell the others why, but they notice.
+  void on_control_out_of_memory(const Status& why);
   void fail_job(const std::string& cause);
   void on_leaving(const protocol::Leaving& leaving);
   void tell_why_it_leaves(const std::string& after);
@@ -148,7 +151,8 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   std::unique_ptr<worker::Worker> worker_;
   std::unique_ptr<NicProbe> nic_probe_;  // null: this node was not asked to take part; on the control loop
   std::unique_ptr<cluster::Client> client_;
-  std::optional<StillHere> still_here_;  // of what no thread waits for; on the control loop, as the next one
+  std::atomic<bool> has_client_ = false;  // for the control loop, which runs before
+  std::optional<StillHere> still_here_;   // of what no thread waits for; on the control loop, as the next one
   protocol::Handle stuck_callback_ = 0;
 
   EventFlag started_;        // the roster is there, or the start has failed

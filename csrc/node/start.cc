@@ -61,7 +61,8 @@ Status Node::start_loops() {
     loop_watch_.add(*data_loops_.back(), name);
     outboxes_.push_back(std::make_unique<protocol::Outbox>(static_cast<uint64_t>(config_.credit_bytes)));
   }
-  auto loop = transport::EventLoop::create("bps-control");
+  auto loop = transport::EventLoop::create("bps-control",
+                                           [this](const Status& why) { on_control_out_of_memory(why); });
   if (!loop) return loop.status();
   control_loop_ = std::move(*loop);
   return Status::ok();
@@ -122,6 +123,7 @@ Status Node::start_service_and_join() {
     options.scheduler_ports = {scheduler_->address().port};
   }
   client_ = std::make_unique<cluster::Client>(*control_loop_, routes_->tcp(), std::move(options), *this);
+  has_client_ = true;
   client_->join(make_join(*addresses, *local_addresses, *rdma_addresses));
   return Status::ok();
 }

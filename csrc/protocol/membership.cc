@@ -109,6 +109,11 @@ void Membership::leave(const std::string& cause, MembershipActions& actions) {
   if (connected_) actions.emplace_back(SendControl{Leave{cause}});
 }
 
+void Membership::give_up(const Status& why, MembershipActions& actions) {
+  if (ended()) return;
+  fail(started() ? why.with_context(roster_->nodes[roster_->self].describe()) : why, actions);
+}
+
 void Membership::on_tick(TimeUs now, MembershipActions& actions) {
   if (failure_ && now >= finish_deadline_us_) {
     return fail(unavailable("the " + name_scheduler() + " has left the job" + name_suspect()), actions);

@@ -70,6 +70,8 @@ class Membership {
   void on_suspect(uint32_t node, const Status& why, TimeUs now, MembershipActions& actions);
   // This node leaves: in order, or because of `cause`, by which the job then fails for all.
   void leave(const std::string& cause, MembershipActions& actions);
+  // This node can no longer speak with the scheduler: the job has failed for it, because of `why`.
+  void give_up(const Status& why, MembershipActions& actions);
   // Heartbeats, silence of the scheduler, verdicts that do not come.
   void on_tick(TimeUs now, MembershipActions& actions);
   TimeUs next_tick_us() const;

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <map>
+#include <memory>
 #include <new>
 #include <span>
 #include <system_error>
@@ -28,6 +29,9 @@ namespace byteps::transport {
 namespace {
 
 constexpr int kEventsPerWait = 64;
+
+// Given back when there is no more, so that whoever is told can say so. Address space until then: nobody writes to it.
+constexpr size_t kReserveBytes = 1 << 20;
 
 thread_local const void* t_current_loop = nullptr;
 
@@ -64,6 +68,7 @@ struct EventLoop::State {
 
   std::string name;
   UniqueFunction<void(const Status&)> on_out_of_memory;
+  std::unique_ptr<std::byte[]> reserve;
   UniqueFd epoll_fd;
   UniqueFd wake_fd;
   std::thread thread;
@@ -129,6 +134,7 @@ void EventLoop::State::run() {
       return run_passes();
     } catch (const std::bad_alloc& error) {
       if (!on_out_of_memory) throw;
+      reserve.reset();
       if (serves) on_out_of_memory(unavailable("its thread " + name + " is out of memory: " + error.what()));
       stop_serving();
     }
@@ -250,6 +256,7 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create(const std::string& name,
   State* state = loop->state_.get();
   state->name = name;
   state->on_out_of_memory = std::move(on_out_of_memory);
+  if (state->on_out_of_memory) state->reserve = std::make_unique_for_overwrite<std::byte[]>(kReserveBytes);
   BPS_RETURN_IF_ERROR(state->open());
   BPS_RETURN_IF_ERROR(start_thread(state->thread, name, [state] { state->run(); }));
   return loop;

@@ -143,6 +143,32 @@ def test_a_process_that_runs_out_of_memory(tmp_path: Path) -> None:
             assert " is out of memory: no memory for " in member.output, member.describe()
 
 
+@pytest.mark.parametrize("victim", ["scheduler", "rank 0"])
+def test_a_scheduler_that_runs_out_of_memory(victim: str, tmp_path: Path) -> None:
+    """The thread that does is the one by which its process would tell the others."""
+    with make_cluster(tmp_path, 2, hosted=victim == "rank 0") as cluster:
+        cluster.env["MALLOC_ARENA_MAX"] = "1"  # else the thread has set address space aside
+        start_all(cluster, [("init", "step", "pause", "step"), ("init", "step", "pause", "name_many")])
+        for rank in (0, 1):
+            cluster[f"rank {rank}"].wait_for("did step")
+        scheduler = cluster[victim]
+        limit_bytes = virtual_bytes(scheduler.pid) + (1 << 20)
+        resource.prlimit(scheduler.pid, resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+        since_s = time.monotonic()
+        cluster["rank 1"].resume_plan()
+        cause = "its thread bps-control is out of memory: "
+        scheduler.wait_for(cause)
+        cluster["rank 0"].resume_plan()
+        name = "scheduler" if victim == "scheduler" else name_of(cluster, victim)
+        check_that_others_end(cluster, victim, name, since_s, ["lost the connection"])
+        if victim == "scheduler":
+            assert scheduler.end(TIMEOUT_S) == 1, scheduler.describe()
+            assert f"the scheduler: {cause}" in scheduler.output, scheduler.describe()
+        else:
+            assert scheduler.end(TIMEOUT_S) == RAISED, scheduler.describe()
+            assert f"{name}: {cause}" in scheduler.raised().message, scheduler.describe()
+
+
 def test_a_rank_that_never_starts(tmp_path: Path) -> None:
     with make_cluster(tmp_path, 2, hosted=False, start_timeout_s=START_TIMEOUT_S) as cluster:
         since_s = time.monotonic()

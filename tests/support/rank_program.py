@@ -17,6 +17,7 @@ import numpy as np
 
 import byteps as bps
 from byteps.errors import BytePSError
+from byteps.ops import declare_buffer
 
 GRADIENTS = {f"layer{i}": np.ones(size, np.float32) for i, size in enumerate((100, 1 << 16, 1 << 19))}
 # Several times what fits into the memory that is lent at a time.
@@ -50,6 +51,13 @@ def flood() -> None:
         for handle in handles:
             bps.synchronize(handle)
         say("did flood")
+
+
+def name_many() -> None:
+    """The scheduler has to remember 20 MB of names."""
+    for number in range(20_000):
+        declare_buffer(str(number).ljust(1000, "."), "float32", 4)
+    step()
 
 
 def receive_much() -> None:
@@ -94,6 +102,7 @@ WORDS: dict[str, Callable[[], object]] = {
     "steps": steps,
     "contribute": contribute,
     "flood": flood,
+    "name_many": name_many,
     "leave": leave,
     "receive_much": receive_much,
     "steps_until_told": steps_until_told,

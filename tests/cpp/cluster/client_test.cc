@@ -222,6 +222,22 @@ TEST_F(ClientTest, TellsTheSchedulerWhatEndsThisProcess) {
   EXPECT_EQ(scheduler_->wait_for<Leave>(), (Leave{"KeyError: 'label'"}));
 }
 
+TEST_F(ClientTest, GivesUpAndTheSchedulerNotices) {
+  start();
+  run_on(*loop_, [this] { client_->give_up(unavailable("no memory")); });
+  EXPECT_EQ(failure().message(), "rank 1 (host h1, pid 101): no memory");
+  EXPECT_EQ(scheduler_->why_closed().code(), StatusCode::kUnavailable);
+  client_->suspect(0, unavailable("reset"));
+  client_->leave(kNever);
+  EXPECT_EQ(told_.get().failed.size(), 1u);
+}
+
+TEST_F(ClientTest, GivesUpWithoutAConnection) {
+  make_client({open_door().address().port});
+  run_on(*loop_, [this] { client_->give_up(unavailable("no memory")); });
+  EXPECT_EQ(failure().message(), "no memory");
+}
+
 TEST_F(ClientTest, LeavesASchedulerThatDoesNotAnswerAtTheDeadline) {
   start();
   const TimeUs deadline_us = now_us() + 50'000;

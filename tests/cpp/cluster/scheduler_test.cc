@@ -179,6 +179,15 @@ TEST_F(SchedulerTest, ShuttingDownTellsAllAndWaitsUntilTheyHaveClosed) {
   }
 }
 
+TEST_F(SchedulerTest, GivesUpAndAllNotice) {
+  start();
+  run_on(*loop_, [this] { scheduler_->give_up(unavailable("no memory")); });
+  EXPECT_TRUE(has_ended(soon_us()));
+  EXPECT_EQ(scheduler_->outcome().message(), "the scheduler: no memory");
+  for (const auto& peer : peers_) EXPECT_EQ(peer->why_closed().code(), StatusCode::kUnavailable);
+  scheduler_->shutdown("it has left", kNever);
+}
+
 TEST_F(SchedulerTest, ShuttingDownEndsAtItsDeadline) {
   start();
   const StoppedLoop stopped(*peer_loops_[1]);

@@ -327,6 +327,17 @@ TEST_F(MembershipTest, TellsWhatEndsIt) {
   EXPECT_EQ(std::get<Leave>(std::get<SendControl>(actions[0]).message), (Leave{"KeyError: 'label'"}));
 }
 
+TEST_F(MembershipTest, GivesUpWithoutTheScheduler) {
+  start();
+  const auto give_up = [this] {
+    collect([&](MembershipActions& actions) { membership_.give_up(unavailable("no memory"), actions); });
+  };
+  give_up();
+  EXPECT_EQ(membership_.failure().message(), "rank 0 (host h0, pid 10): no memory");
+  give_up();
+  EXPECT_EQ(said_, "") << "once";
+}
+
 TEST_F(MembershipTest, LeavesOnceAtAnyTime) {
   leave();
   EXPECT_EQ(said_, "") << "nobody to tell";
