@@ -1,4 +1,4 @@
-"""Ranks that train with DistributedOptimizer, seen from outside: one dies; nothing leaks."""
+"""Programs of ranks, seen from outside: one dies; nothing leaks; denormals that the program flushes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 from frameworks.torch_rank import MODES, RAISED
 
 PROGRAM = Path(__file__).with_name("torch_rank.py")
+DENORMALS = Path(__file__).with_name("torch_denormals_program.py")
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -31,6 +32,14 @@ def test_a_rank_that_dies_ends_the_others(mode: str, moment: str, tmp_path: Path
     for survivor in survivors:
         assert survivor.returncode == RAISED, survivor.output
         assert "raised PeerLostError" in survivor.output and "rank 2" in survivor.output, survivor.output
+
+
+def test_denormals_are_kept_where_the_program_flushes_them(tmp_path: Path) -> None:
+    for finished in run_job([DENORMALS], 2, tmp_path, uses_torch=True):
+        assert finished.returncode == 0, finished.output
+        if "cannot flush here" in finished.output:
+            pytest.skip("torch.set_flush_denormal does nothing on this processor")
+        assert "all is well" in finished.output, finished.output
 
 
 @pytest.mark.parametrize("mode", ["step", "groups", "sparse", "checked", "asynchronous"])
