@@ -67,6 +67,17 @@ def in_ddp(store: str | None) -> None:
     train(lambda model: DistributedDataParallel(model, bucket_cap_mb=0.01))
 
 
+def in_ddp_with_a_hook_in_cpp(store: str | None) -> None:
+    start(store)
+
+    def wrap(model: nn.Module) -> nn.Module:
+        ddp = DistributedDataParallel(model, bucket_cap_mb=0.01)
+        ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+        return ddp
+
+    train(wrap)
+
+
 def in_fsdp2(store: str | None) -> None:
     start(store)
     train(shard)

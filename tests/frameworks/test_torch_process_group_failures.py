@@ -18,7 +18,15 @@ DEADLINE_S = 90
 
 
 @pytest.mark.parametrize(
-    ("mode", "ranks"), [("in_ddp", 2), ("in_ddp", 4), ("in_fsdp2", 2), ("in_fsdp2", 4), ("in_hsdp", 4)]
+    ("mode", "ranks"),
+    [
+        ("in_ddp", 2),
+        ("in_ddp", 4),
+        ("in_ddp_with_a_hook_in_cpp", 2),
+        ("in_fsdp2", 2),
+        ("in_fsdp2", 4),
+        ("in_hsdp", 4),
+    ],
 )
 def test_a_rank_that_dies_in_backward_is_named_to_the_others(tmp_path: Path, mode: str, ranks: int) -> None:
     *others, dead = run_in_store([PROGRAM, mode], ranks, tmp_path, deadline_s=DEADLINE_S)
