@@ -3,7 +3,7 @@
 Failures are raised as the exceptions of `byteps.errors`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypedDict, final
 
 # Wire values (csrc/base/dtype.h).
@@ -189,9 +189,6 @@ def leave_c_job(why: str) -> None:
 
 def abandon_c_job(why: str) -> None:
     """`leave_c_job` in a forked child."""
-
-def tell_of_system_exits(listener: Callable[[SystemExit], object] | None) -> None:
-    """From now on, called with every SystemExit made in this process, on the thread that makes it. None: no more."""
 
 def note_descriptor(fd: int) -> None:
     """`close_descriptors_in_child` closes this one as well; it stays open as long as this process lives."""

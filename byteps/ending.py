@@ -1,8 +1,8 @@
 """What ends this process by an exception: noted when it happens, for the other ranks and for bpslaunch.
 
-An exception that nobody catches comes by `sys.excepthook`, and `sys.exit(1)` or `raise SystemExit(1)` when the
-SystemExit is made; at exit Python tells no more about either. Both do what they did before, and the note comes in
-between.
+An exception that nobody catches comes by `sys.excepthook`, and `sys.exit(1)` by `sys.exit`; at exit Python tells no
+more about either. Both do what they did before, and the note comes in between. Of `raise SystemExit(1)` Python tells
+nobody: there the launcher knows the code, and the other ranks that this one has left.
 """
 
 from __future__ import annotations
@@ -48,24 +48,18 @@ class Ending:
         self._progress_at_exit: float | None = None  # at the call of sys.exit that is the cause
         self._pid = 0
         self._excepthook = sys.excepthook
-        self._tell_of_system_exits: Callable[[Callable[[SystemExit], object] | None], None]
 
     def watch(self) -> None:
         """From now on, in this process and not in those that it forks. Once is enough."""
-        from byteps import _core
-
         if self._pid == 0:
             self._excepthook, sys.excepthook = sys.excepthook, self._hook
-            sys.exit = _exit
-            self._tell_of_system_exits = _core.tell_of_system_exits
-            self._tell_of_system_exits(self._on_system_exit)
+            sys.exit = self._noted_exit
         self._pid = os.getpid()
 
     def at_exit(self) -> str:
         """The cause; "": the program is through."""
         if self._pid != os.getpid():
             return ""
-        self._tell_of_system_exits(None)
         if self._progress_at_exit not in (None, self._progress()):  # somebody caught it, and the program went on
             self.cause = ""
         error = getattr(sys, "last_value", None)
@@ -84,12 +78,14 @@ class Ending:
                 self._report()
                 self._on_uncaught()
 
-    def _on_system_exit(self, end: SystemExit) -> None:
+    def _noted_exit(self, status: object = None, /) -> NoReturn:
+        end = SystemExit(status)
         last_words = _describe_exit(end)
         if last_words and self._is_main_thread():
             error = sys.exc_info()[1]
             self._note(last_words if error is None else f"{describe(error)}, then {last_words}", error)
             self._progress_at_exit = self._progress()
+        raise end
 
     def _is_main_thread(self) -> bool:
         return self._pid == os.getpid() and threading.current_thread() is threading.main_thread()
@@ -157,11 +153,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _exit(status: object = None, /) -> NoReturn:
-    """As sys.exit, which makes the SystemExit only when somebody wants to see it (up to Python 3.11)."""
-    raise SystemExit(status)
 
 
 def _describe_exit(end: SystemExit) -> str:

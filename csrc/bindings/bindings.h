@@ -13,8 +13,6 @@ void bind_machine(pybind11::module_& module);
 void bind_rdma(pybind11::module_& module);
 // The address of the table of C functions, and which job they speak for: for adapters with a library of their own.
 void bind_c_api(pybind11::module_& module);
-// What raises SystemExit, for byteps.ending.
-void bind_exit(pybind11::module_& module);
 // Placement and the simulation at scale, for `byteps plan`.
 void bind_plan(pybind11::module_& module);
 

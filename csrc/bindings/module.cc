@@ -7,6 +7,5 @@ PYBIND11_MODULE(_core, module) {
   byteps::bindings::bind_machine(module);
   byteps::bindings::bind_rdma(module);
   byteps::bindings::bind_plan(module);
-  byteps::bindings::bind_exit(module);
   byteps::bindings::bind_c_api(module);
 }

@@ -269,7 +269,8 @@ Status Node::self_check() {
 
 // Frameworks that are called back have no thread that waits, and wait all the same.
 void Node::tell_of_callbacks() {
-  const auto stuck = worker_ ? worker_->handles().stuck_callback(now_us() - StillHere::kTellUs) : std::nullopt;
+  const auto stuck =
+      worker_ ? worker_->handles().stuck_callback(now_us() - StillHere::kTellUs) : std::nullopt;
   if (!stuck || stuck->handle != stuck_callback_) still_here_.reset();
   stuck_callback_ = stuck ? stuck->handle : 0;
   if (!stuck) return;

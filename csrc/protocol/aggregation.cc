@@ -227,8 +227,8 @@ void Aggregator::on_tick(TimeUs now, AggregationActions& actions) {
   });
   gathering_.warn(now, [&](const auto& oldest, size_t count) {
     const DataHead& first = oldest.what->first;
-    std::string text = describe_round(first.round) + " of " + describe_partition(first.key) +
-                       describe_wait(oldest, now);
+    std::string text =
+        describe_round(first.round) + " of " + describe_partition(first.key) + describe_wait(oldest, now);
     if (count > 1) text += "; so have " + std::to_string(count - 1) + " more partitions";
     actions.push_back(Stalled{number_of(first.key), {}, std::move(text)});
   });

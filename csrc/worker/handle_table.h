@@ -70,7 +70,7 @@ class HandleTable {
   protocol::Handle next_ BPS_GUARDED_BY(mutex_) = 1;
   uint64_t unfinished_ BPS_GUARDED_BY(mutex_) = 0;
   TimeUs busy_since_us_ BPS_GUARDED_BY(mutex_) = 0;
-  TimeUs last_change_us_ BPS_GUARDED_BY(mutex_) = 0;  // something has begun or ended
+  TimeUs last_change_us_ BPS_GUARDED_BY(mutex_) = 0;          // something has begun or ended
   std::deque<protocol::Handle> done_ BPS_GUARDED_BY(mutex_);  // announced and not given yet
   bool closed_ BPS_GUARDED_BY(mutex_) = false;
   std::condition_variable_any more_done_;

@@ -177,7 +177,6 @@ AT_LAST = "finally: byteps.shutdown()"
         ("{}['label']", 0, 1, "KeyError: 'label'"),
         ("{}['label']", 1, 1, "KeyError: 'label'"),
         ("sys.exit(7)", 1, 7, "sys.exit(7)"),
-        ("raise SystemExit(7)", 1, 7, "sys.exit(7)"),
         (f"try: {{}}['label']\n    {AT_LAST}", 0, 1, "KeyError: 'label'"),
         (f"try: sys.exit(7)\n    {AT_LAST}", 1, 7, "sys.exit(7)"),
     ],
