@@ -205,6 +205,8 @@ def check_name(name: object) -> None:
 
 def check_priority(name: str, priority: int) -> None:
     """Raises InvalidArgumentError unless it is a whole number that the core can take."""
+    if priority == 0 and type(priority) is int:
+        return
     if not hasattr(priority, "__index__") or not -(2**31) <= priority < 2**31:
         raise InvalidArgumentError(
             f"push_pull of '{name}': priority is {priority!r}: expected 32 bits of a whole number"
@@ -283,11 +285,15 @@ def _start(
     collective: int = -1,
     step: int = 0,
 ) -> Handle:
-    with one_call(name, job, step) as known:
-        check_priority(known, priority)
+    in_flight = job.in_flight
+    if name is None:
+        name = in_flight.automatic_name()
+    check_name(name)
+    try:  # as in one_call, and without an object for it in each call
+        check_priority(name, priority)
         shape = (target.nbytes // ITEM_BYTES[target.dtype],) if target.shape is None else target.shape
-        return job.in_flight.start(
-            known,
+        return in_flight.start(
+            name,
             source.ptr,
             target.ptr,
             target.nbytes,
@@ -303,6 +309,9 @@ def _start(
             collective,
             step,
         )
+    except Exception as error:
+        in_flight.refuse(name, error, step)
+        raise
 
 
 def _checked(handle: Handle) -> Handle:
