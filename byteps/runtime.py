@@ -10,10 +10,8 @@ import ctypes
 import logging
 import os
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
 
 from byteps import _core
 from byteps.config import Config, process_environment
@@ -40,8 +38,6 @@ __all__ = [
     "suspend",
 ]
 
-T = TypeVar("T")
-
 log = logging.getLogger("byteps")
 
 
@@ -64,7 +60,7 @@ class Job:
         self.places = node.places
         self.forked = False
         self.in_flight = InFlight(node)
-        self.numbers: Counter[str] = Counter()  # see JobNumber
+        self.numbers: Counter[str] = Counter()  # see per_job.JobNumber
 
     def leave(self, cause: str = "") -> None:
         """Handles that were not synchronized fail. `cause`: what ends this process, by which the job fails for all.
@@ -208,65 +204,6 @@ def call_before_leaving(settle: Callable[[], Exception | None]) -> None:
 def jobs_so_far() -> int:
     """How many jobs this process has joined by `init` and `resume`, the current one included."""
     return _process.jobs
-
-
-class PerJob(Generic[T]):
-    """Something that begins anew with each job of this process."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._of: tuple[weakref.ref[Job], T] | None = None
-
-    def get(self) -> T:
-        """That of the current job.
-
-        Raises:
-            NotInitializedError: there is none.
-        """
-        job = current_job()
-        if self._of is None or self._of[0]() is not job:
-            self._of = weakref.ref(job), self._make()
-        return self._of[1]
-
-    def forget(self) -> None:
-        """In a forked child, where a thread of the parent may have been using it."""
-        self._of = None
-
-    def __reduce__(self) -> tuple[type[PerJob[T]], tuple[Callable[[], T]]]:
-        return PerJob, (self._make,)
-
-
-class JobNumber:
-    """The number of an object among those of its kind: part of the names that ranks meet under.
-
-    Given at the first call of `get` in each job, so from 0 in the order in which a job's ranks first use such objects.
-    A process that comes to a job after others have left an earlier one counts as they do. Copies and pickles get
-    numbers of their own.
-    """
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self._job: weakref.ref[Job] | None = None
-        self._number = 0
-
-    def get(self) -> int:
-        """That in the current job.
-
-        Raises:
-            NotInitializedError: there is none.
-        """
-        job = current_job()
-        if not self.is_of(job):
-            self._job, self._number = weakref.ref(job), job.numbers[self._kind]
-            job.numbers[self._kind] += 1
-        return self._number
-
-    def is_of(self, job: Job) -> bool:
-        """Whether it has been given in that job."""
-        return self._job is not None and self._job() is job
-
-    def __reduce__(self) -> tuple[type[JobNumber], tuple[str]]:
-        return JobNumber, (self._kind,)
 
 
 def join_as_process(environ: Mapping[str, str]) -> Job:

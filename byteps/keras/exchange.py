@@ -16,7 +16,8 @@ from byteps.keras.backend import Backend, Options
 from byteps.keras.naming import stable_names
 from byteps.numpy import push_pull, sum_of_bits
 from byteps.ops import ReduceOp
-from byteps.runtime import JobNumber, current_job
+from byteps.per_job import JobNumber
+from byteps.runtime import current_job
 
 __all__ = ["GradientExchange"]
 

@@ -12,7 +12,7 @@ import torch
 from byteps.keras.backend import Options
 from byteps.keras.compression import Compression
 from byteps.ops import Handle, ReduceOp, one_call
-from byteps.runtime import PerJob
+from byteps.per_job import PerJob
 from byteps.torch.compression import AnyCompressor
 from byteps.torch.compression import Compression as Compressors
 from byteps.torch.eager import eager

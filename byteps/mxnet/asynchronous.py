@@ -21,7 +21,8 @@ from byteps.mxnet.native import push
 from byteps.mxnet.tensor import stage
 from byteps.mxnet.updates import Extended, Update, extend
 from byteps.ops import ACCUMULATE, SEED, ReduceOp, staleness_code
-from byteps.runtime import PerJob, current_job
+from byteps.per_job import PerJob
+from byteps.runtime import current_job
 
 __all__ = ["make_asynchronous"]
 

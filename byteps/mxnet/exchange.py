@@ -17,7 +17,8 @@ from byteps.mxnet.native import one_call
 from byteps.mxnet.ops import byteps_push_pull, reduce_staged
 from byteps.mxnet.tensor import copy_to_all, stage, sum_of_devices
 from byteps.ops import ReduceOp
-from byteps.runtime import JobNumber, PerJob, current_job
+from byteps.per_job import JobNumber, PerJob
+from byteps.runtime import current_job
 
 __all__ = ["Exchange", "any_rank", "priority_of"]
 

@@ -17,7 +17,7 @@ from mxnet.error import register
 
 from byteps import _core, errors, ops
 from byteps.errors import AbortedError, BytePSError, UnsupportedError
-from byteps.runtime import PerJob
+from byteps.per_job import PerJob
 
 __all__ = ["Description", "describe", "one_call", "push"]
 

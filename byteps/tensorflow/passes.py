@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.runtime import PerJob
+from byteps.per_job import PerJob
 from byteps.tensorflow.exchange import Options, exchange_gradients
 
 __all__ = ["Passes"]

@@ -12,7 +12,7 @@ from byteps.agreement import look_for_differences
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.numpy import sum_of_bits
 from byteps.ops import Average, ReduceOp, check_synchronous
-from byteps.runtime import PerJob
+from byteps.per_job import PerJob
 from byteps.tensorflow.compression import AnyCompressor, Compression
 from byteps.tensorflow.exchange import Options, exchange_gradients
 from byteps.tensorflow.tensor import as_written, variable_names

@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from byteps import errors, ops
 from byteps.errors import BytePSError, InvalidArgumentError, UnsupportedError
-from byteps.runtime import PerJob, current_job
+from byteps.per_job import PerJob
+from byteps.runtime import current_job
 
 __all__ = ["DTYPES", "as_written", "automatic_name", "core_errors", "dense", "one_call", "variable_names"]
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
-from byteps.runtime import JobNumber, init, local_rank, local_size, rank, shutdown, size
+from byteps.per_job import JobNumber
+from byteps.runtime import init, local_rank, local_size, rank, shutdown, size
 from byteps.torch.asynchronous import warn_if_asynchronous
 from byteps.torch.broadcast import broadcast_optimizer_state, broadcast_parameters
 from byteps.torch.compression import AnyCompressor, Compression

@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from byteps.errors import ArgumentTypeError, InvalidArgumentError
-from byteps.runtime import JobNumber, is_initialized, size
+from byteps.per_job import JobNumber
+from byteps.runtime import is_initialized, size
 from byteps.torch.asynchronous import warn_if_asynchronous
 from byteps.torch.backward_end import current_backward
 from byteps.torch.broadcast import broadcast_parameters

@@ -12,7 +12,7 @@ import torch
 
 from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from byteps.ops import ReduceOp
-from byteps.runtime import JobNumber
+from byteps.per_job import JobNumber
 from byteps.torch.asynchronous import choose_staleness, make_asynchronous
 from byteps.torch.broadcast import is_model
 from byteps.torch.compression import AnyCompressor, Compression

@@ -11,7 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
 
 from byteps.errors import InvalidArgumentError
 from byteps.ops import Sum
-from byteps.runtime import JobNumber, is_initialized, size
+from byteps.per_job import JobNumber
+from byteps.runtime import is_initialized, size
 from byteps.torch.eager import eager
 from byteps.torch.ops import push_pull
 
