@@ -77,11 +77,23 @@ def exchange_gradients(gradients: Sequence[Any], names: Sequence[str], options: 
 
 
 def _exchange_all(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
-    step = step_node(hashlib.sha256("\n".join(names).encode()).hexdigest()[:16])
+    step = _step(gradients, names)
     return [
         _exchange(gradient, name, -place, options, step)
         for place, (gradient, name) in enumerate(zip(gradients, names, strict=True))
     ]
+
+
+def _step(gradients: Sequence[Any], names: Sequence[str]) -> tf.Tensor:
+    """The number of this exchange, counted when its gradients come.
+
+    TensorFlow may begin an iteration of a loop before the one before has ended, but not with gradients, which need the
+    variables as that one leaves them. The last gradient is the one that backward has first.
+    """
+    last = next((gradient for gradient in reversed(gradients) if gradient is not None), None)
+    after = [] if last is None else [last.values if isinstance(last, tf.IndexedSlices) else last]
+    with tf.control_dependencies(after):
+        return step_node(hashlib.sha256("\n".join(names).encode()).hexdigest()[:16])
 
 
 @functools.lru_cache(maxsize=64)

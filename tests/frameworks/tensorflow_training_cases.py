@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from frameworks.tensorflow_expect import assert_equal, total
+from frameworks.tensorflow_expect import assert_equal, nodes_of, total
 from frameworks.tensorflow_training import (
     STEPS,
     Batch,
@@ -24,6 +24,7 @@ from support.said import Said
 import byteps.tensorflow as bps
 from byteps import rank, size
 from byteps.errors import AbortedError, InvalidArgumentError, UnsupportedError
+from byteps.tensorflow.exchange import Options, exchange_gradients
 from byteps.tensorflow.native import push_pull_node, step_node
 
 Part = Callable[[Batch], Batch]
@@ -236,6 +237,39 @@ def case_a_step_that_breaks_off_on_one_rank_leaves_no_rank_a_step_behind() -> No
             assert not fails
             for result in results:
                 assert_equal(result, np.full(3, 10.0 * step * size() + total() - size()))
+
+
+def case_a_loop_of_training_steps_in_one_function() -> None:
+    """TensorFlow begins an iteration before the last one has ended."""
+    a, b = tf.Variable(tf.ones(4)), tf.Variable(tf.fill([4], 2.0))
+
+    @tf.function
+    def train(steps: Any) -> None:
+        for _ in tf.range(steps):
+            with bps.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = tf.reduce_sum(a * b) * 0.1 * (rank() + 1.0)
+            sgd(tape.gradient(loss, [a, b]), [a, b])
+
+    plain_a, plain_b = tf.Variable(tf.ones(4)), tf.Variable(tf.fill([4], 2.0))
+    train(tf.constant(40))
+    for _ in range(40):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(plain_a * plain_b) * 0.1 * ((size() + 1) / 2)
+        sgd(tape.gradient(loss, [plain_a, plain_b]), [plain_a, plain_b])
+    np.testing.assert_allclose(a, plain_a, rtol=1e-4)
+    np.testing.assert_allclose(b, plain_b, rtol=1e-4)
+
+
+def case_steps_are_counted_when_gradients_come() -> None:
+    """And not before, as in iterations of a loop that TensorFlow has begun early."""
+
+    @tf.function
+    def function(x: Any) -> Any:
+        return exchange_gradients([x + 1.0, x + 2.0], ["first", "last"], Options())
+
+    labelled = [n for n in nodes_of(function, tf.ones(3), type_prefix="BytepsAnchor") if n.get_attr("label")]
+    assert [len(node.control_inputs) for node in labelled] == [1]
+    assert_equal(function(tf.ones(3)), [[2.0] * 3, [3.0] * 3])
 
 
 def case_ranks_whose_gradients_differ() -> None:
