@@ -118,7 +118,8 @@ class ShardFixture : public testing::Test, public ShardEvents {
       for (const auto& peer : peers_) peer->hello();
     });
   }
-  ~ShardFixture() override {
+  // Not in the destructor: until here the loop calls virtual functions of this object.
+  void TearDown() override {
     on_loop([this] {
       peers_.clear();
       shard_.reset();
