@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -12,7 +11,6 @@ import torch
 from byteps.keras.backend import Options
 from byteps.keras.compression import Compression
 from byteps.ops import Handle, ReduceOp, one_call
-from byteps.per_job import PerJob
 from byteps.torch.compression import AnyCompressor
 from byteps.torch.compression import Compression as Compressors
 from byteps.torch.eager import eager
@@ -44,16 +42,14 @@ def no_gradient(variable: Any, sparse: bool) -> Any:
 @eager
 def exchange(gradients: Sequence[torch.Tensor], names: Sequence[str], options: Options) -> list[torch.Tensor]:
     compressor = _compressor(options.compression)
-    counts, label = _steps.get(), tuple(names)
-    counts[label] += 1
     handles: list[Handle] = []
     contexts: list[Any] = []
     errors: list[Exception] = []
     for place, (gradient, name) in enumerate(zip(gradients, names, strict=True)):
         try:  # each of them is a call, as on ranks where all goes well
-            with one_call(name, step=counts[label]):
+            with one_call(name):
                 small, ctx = compressor.compress(_dense(gradient))
-                handles.append(start_push_pull(small, options.op, name, -place, in_place=False, step=counts[label]))
+                handles.append(start_push_pull(small, options.op, name, -place, in_place=False))
                 contexts.append(ctx)
         except Exception as error:
             errors.append(error)
@@ -64,9 +60,6 @@ def exchange(gradients: Sequence[torch.Tensor], names: Sequence[str], options: O
     if errors:
         raise errors[0]
     return [compressor.decompress(small, ctx) for small, ctx in zip(reduced, contexts, strict=True)]
-
-
-_steps: PerJob[defaultdict[tuple[str, ...], int]] = PerJob(lambda: defaultdict(int))  # by what is exchanged in them
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:

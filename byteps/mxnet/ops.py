@@ -66,17 +66,16 @@ def byteps_push_pull(
 def reduce_staged(
     staged: Staged,
     op: ReduceOp,
-    name: str | None,
+    name: str,
     priority: int,
     compression: AnyCompressor = Compression.none,
     step: int = 0,
 ) -> None:
-    """`byteps_push_pull` of an array that its caller has staged, in a step of training if that is not 0."""
-    with one_call(name, step) as known:
-        compressed, context = compression.compress(staged.array)
-        is_same = compressed is staged.array
-        sent = staged if is_same else stage(compressed, "push_pull")
-        _push_in_place(sent, op.value, known, priority, step=step)
+    """`byteps_push_pull` of an array that its caller has staged, within `one_call`; of a step if that is not 0."""
+    compressed, context = compression.compress(staged.array)
+    is_same = compressed is staged.array
+    sent = staged if is_same else stage(compressed, "push_pull")
+    _push_in_place(sent, op.value, name, priority, step=step)
     if not is_same:
         compression.decompress(compressed, context).copyto(staged.array)
     staged.copy_back()
@@ -117,9 +116,8 @@ def broadcast(tensor: NDArray, root_rank: int, name: str | None = None, priority
 
 
 def _push_in_place(staged: Staged, op: int, name: str, priority: int, *, root: int = 0, step: int = 0) -> None:
-    with one_call(name, step):
-        check_priority(name, priority)
-        push(staged.array, staged.array, staged.nbytes, name, staged.dtype, op, root=root, priority=priority, step=step)
+    check_priority(name, priority)
+    push(staged.array, staged.array, staged.nbytes, name, staged.dtype, op, root=root, priority=priority, step=step)
 
 
 def _copy_of(tensor: NDArray, what: str) -> NDArray:

@@ -27,6 +27,8 @@ from support.expect import expect_error
 import byteps.keras as bps
 import byteps.torch
 from byteps.errors import InvalidArgumentError
+from byteps.keras.backend import Options
+from byteps.keras.on_torch import exchange
 from byteps.keras.optimizer import is_distributed
 
 optimizers = keras.optimizers
@@ -53,6 +55,22 @@ def case_optimizers() -> None:
 def case_sum_instead_of_average_is_noticed() -> None:
     with expect_error(AssertionError, "differs by"):
         assert_same_training(wrap=lambda o: bps.DistributedOptimizer(o, op=bps.Sum))
+
+
+def case_gradients_that_fail_on_one_rank_leave_no_rank_a_step_behind() -> None:
+    culprit, several = byteps.torch.size() - 1, byteps.torch.size() > 1
+    for step in range(4):
+        fails = step == 1 and byteps.torch.rank() == culprit
+        gradients = [torch.full((3,), float(10 * step + 1)), torch.ones(3)]
+        if fails:
+            gradients[0] = None
+        try:
+            reduced = exchange(gradients, ["first", "second"], Options(op=byteps.torch.Sum))
+        except Exception as error:
+            assert step == 1 and (fails or f"rank {culprit} (host " in str(error)), error
+        else:
+            assert not (step == 1 and several)
+            assert torch.equal(reduced[0], torch.full((3,), (10.0 * step + 1) * byteps.torch.size()))
 
 
 def case_embedding() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from frameworks.torch_training import assert_equal_on_all_ranks, my_share
 from support.expect import expect_error
 from torch import nn
 
 import byteps.torch as bps
-from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.errors import BytePSError, InvalidArgumentError, UnsupportedError
 
 ROWS, WIDTH, BATCH, STEPS = 40, 3, 24, 5
 
@@ -69,6 +71,36 @@ def case_made_dense() -> None:
     assert_same("sgd", sparse_as_dense=True)
     assert_same("sgd", sparse_as_dense=True, groups=1)
     assert_same("sgd", sparse_as_dense=True, sync="step", bucket_bytes=1 << 20)
+
+
+def case_a_gradient_that_cannot_be_made_dense_on_one_rank() -> None:
+    """It fails on the others, who learn why; the next step is right."""
+    culprit, several = bps.size() - 1, bps.size() > 1
+    table = nn.Embedding(ROWS, WIDTH, sparse=True)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0), sparse_as_dense=True)
+    to_dense = torch.Tensor.to_dense
+
+    def fail(_: torch.Tensor) -> torch.Tensor:
+        raise MemoryError("out of luck")
+
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = table(torch.tensor([step])).sum() * (1 + bps.rank())
+        if step == 1 and bps.rank() == culprit:
+            torch.Tensor.to_dense = fail
+            with expect_error(MemoryError, "out of luck"):
+                loss.backward()
+            torch.Tensor.to_dense = to_dense
+            with suppress(BytePSError):
+                optimizer.synchronize()
+        elif step == 1 and several:
+            with expect_error(BytePSError, f"rank {culprit} (host ", "MemoryError: out of luck"):
+                loss.backward()
+                optimizer.step()
+        else:
+            loss.backward()
+            optimizer.step()
+            assert torch.equal(table.weight.grad[step], torch.full((WIDTH,), (1 + bps.size()) / 2))
 
 
 def case_every_check() -> None:

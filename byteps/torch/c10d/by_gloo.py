@@ -65,6 +65,9 @@ class ByGloo(_ProcessGroup):  # type: ignore[misc]
     """
 
     _gloo: Any
+    # Makes the Work of a collective whose outputs are filled when gloo's is done. Takes gloo's Work, the outputs, what
+    # fills them, and the options.
+    _after_gloo: Callable[[Any, Tensors, Callable[[], object], Any], Any]
     _gloo_was_asked = False  # for a collective, since the last barrier
 
     def _ask_gloo(self) -> Any:
@@ -104,10 +107,6 @@ class ByGloo(_ProcessGroup):  # type: ignore[misc]
                 output.detach().copy_(part.clone().view(output.dtype).view(output.shape))  # a clone is aligned
 
         return self._after_gloo(work, outputs, copy_back, opts)
-
-    def _after_gloo(self, work: Any, outputs: Tensors, copy_back: Callable[[], object], opts: Any) -> Any:
-        """The Work of a collective whose outputs are filled when gloo's is done."""
-        raise NotImplementedError
 
     @eager
     def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
