@@ -100,7 +100,7 @@ void run_copy(benchmark::State& state, Copy copy, size_t size_bytes) {
 
 void run_reduction(benchmark::State& state, Isa isa, Reduction reduction, size_t n, size_t size_bytes) {
   Arrays arrays(n, size_bytes);
-  const Stores stores = choose_stores(arrays.dst(), arrays.srcs(), size_bytes);
+  const StoreMode stores = choose_stores(arrays.dst(), arrays.srcs(), size_bytes);
   for (auto _ : state) {
     reduce_n_with(isa, stores, reduction, arrays.dst(), arrays.srcs(), size_bytes / size_of(reduction.dtype));
   }

@@ -35,7 +35,7 @@ std::unique_ptr<Transport> make_transport(Kind kind) {
 // The answering side: by reference where that is possible.
 class Answerer final : public Receiver {
  public:
-  Answerer(EventLoop& loop, size_t bytes) : loop_(loop), landing_(bytes) {}
+  Answerer(EventLoop& loop, size_t bytes) : loop_(loop), receive_buffer_(bytes) {}
   ~Answerer() override {
     loop_.run_and_wait([this] { connection_.reset(); });
   }
@@ -47,19 +47,19 @@ class Answerer final : public Receiver {
   void wait_until_closed() { closed_.get_future().wait(); }
 
  private:
-  Result<Landing> on_head(Connection&, const Arrival& arrival) override {
-    if (!arrival.lent.empty()) return Landing::borrow();
-    return Landing::into(MutableBytes(landing_).first(arrival.payload_bytes));
+  Result<ReceiveBuffer> on_head(Connection&, const Arrival& arrival) override {
+    if (!arrival.lent.empty()) return ReceiveBuffer::in_place();
+    return ReceiveBuffer::at(MutableBytes(receive_buffer_).first(arrival.payload_bytes));
   }
   Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) override {
     const Bytes answer = arrival.reply_space.empty() ? payload : Bytes(arrival.reply_space);
-    connection.send(as_bytes(kHead), {answer, {}, arrival.loan}, {});
+    connection.send(as_bytes(kHead), {answer, {}, arrival.lease}, {});
     return Status::ok();
   }
   void on_closed(Connection&, const Status&) override { closed_.set_value(); }
 
   EventLoop& loop_;
-  std::vector<std::byte> landing_;
+  std::vector<std::byte> receive_buffer_;
   std::unique_ptr<Connection> connection_;
   std::promise<void> closed_;
 };
@@ -185,8 +185,8 @@ class Asker final : public Receiver {
     const MutableBytes own = memory_of(asked_++);
     connection_->send(as_bytes(kHead), {own, own}, {});
   }
-  Result<Landing> on_head(Connection&, const Arrival&) override {
-    return Landing::into(memory_of(answered_));
+  Result<ReceiveBuffer> on_head(Connection&, const Arrival&) override {
+    return ReceiveBuffer::at(memory_of(answered_));
   }
   Status on_frame(Connection&, const Arrival&, Bytes) override {
     if (++answered_ == count_) done_.set_value();

@@ -7,7 +7,7 @@
 namespace byteps {
 namespace {
 
-class Faults {
+class ErrorCollector {
  public:
   void expect(bool holds, const std::string& name, const std::string& expected, const std::string& got) {
     if (holds) return;
@@ -35,7 +35,7 @@ class Faults {
 }  // namespace
 
 Status validate(const NodeConfig& config) {
-  Faults faults;
+  ErrorCollector faults;
   const bool is_worker = config.role == "worker";
   faults.expect_one_of("role", config.role, {"worker", "server", "scheduler"});
   faults.expect_range("num_workers", config.num_workers, is_worker ? 1 : 0, 16384);

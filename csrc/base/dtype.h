@@ -41,7 +41,7 @@ enum class ReduceOp : uint8_t {
 };
 
 // Whether it is of a value that a service keeps.
-constexpr bool is_kept(ReduceOp op) { return op == ReduceOp::kSeed || op == ReduceOp::kAccumulate; }
+constexpr bool is_stored(ReduceOp op) { return op == ReduceOp::kSeed || op == ReduceOp::kAccumulate; }
 
 std::string_view to_string(ReduceOp op);
 Result<ReduceOp> reduce_op_from(uint8_t value);

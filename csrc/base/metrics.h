@@ -21,7 +21,7 @@ struct Metrics {
   Counter sum_bytes{0};  // bytes of their results
   Counter sum_us{0};     // time spent in reductions
   // Of this worker, as they are now:
-  Counter cut{0};  // protocol/plan.h
+  Counter partition_scale{0};  // protocol/plan.h
   Counter credit_bytes{0};
   Counter plan_changes{0};  // how often they have changed
 };

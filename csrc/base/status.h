@@ -40,7 +40,6 @@ class [[nodiscard]] Status {
   static Status ok() { return {}; }
 
   bool is_ok() const { return rep_ == nullptr; }
-  explicit operator bool() const { return is_ok(); }
   StatusCode code() const { return rep_ ? rep_->code : StatusCode::kOk; }
   // Empty when ok. Valid while this object or a copy lives.
   const std::string& message() const;
@@ -102,9 +101,9 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-#define BPS_RETURN_IF_ERROR(expression)                                                \
-  do {                                                                                 \
-    if (::byteps::Status bps_status_ = (expression); !bps_status_) return bps_status_; \
+#define BPS_RETURN_IF_ERROR(expression)                                                        \
+  do {                                                                                         \
+    if (::byteps::Status bps_status_ = (expression); !bps_status_.is_ok()) return bps_status_; \
   } while (false)
 
 }  // namespace byteps

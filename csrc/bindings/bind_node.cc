@@ -100,7 +100,7 @@ py::dict metrics(const Node& node) {
   result["sums"] = number(metrics.sums);
   result["sum_bytes"] = number(metrics.sum_bytes);
   result["sum_us"] = number(metrics.sum_us);
-  result["partition_factor"] = protocol::cut_factor(static_cast<uint8_t>(metrics.cut.load()));
+  result["partition_factor"] = protocol::scale_factor(static_cast<uint8_t>(metrics.partition_scale.load()));
   result["credit_bytes"] = number(metrics.credit_bytes);
   result["plan_changes"] = number(metrics.plan_changes);
   const auto rdma = node.rdma_counts();

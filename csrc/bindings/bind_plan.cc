@@ -15,33 +15,33 @@ namespace py = pybind11;
 namespace byteps::bindings {
 namespace {
 
-using protocol::Site;
+using protocol::ReducerHost;
 using Speeds = std::vector<double>;
 using Layers = std::vector<std::pair<uint64_t, double>>;
 
-std::vector<Site> sites_of(const Speeds& machines_mbps, const Speeds& servers_mbps) {
+std::vector<ReducerHost> sites_of(const Speeds& machines_mbps, const Speeds& servers_mbps) {
   if (machines_mbps.empty())
     throw_if_failed(invalid_argument("placement: expected a worker machine, got none"));
-  std::vector<Site> sites;
-  for (const double mbps : machines_mbps) sites.push_back({.nic_mbps = mbps});
-  for (const double mbps : servers_mbps) sites.push_back({.is_server = true, .nic_mbps = mbps});
-  return sites;
+  std::vector<ReducerHost> reducer_hosts;
+  for (const double mbps : machines_mbps) reducer_hosts.push_back({.nic_mbps = mbps});
+  for (const double mbps : servers_mbps) reducer_hosts.push_back({.is_server = true, .nic_mbps = mbps});
+  return reducer_hosts;
 }
 
-std::vector<double> site_shares(const Speeds& machines_mbps, const Speeds& servers_mbps,
-                                const std::string& placement) {
+std::vector<double> reducer_host_shares(const Speeds& machines_mbps, const Speeds& servers_mbps,
+                                        const std::string& placement) {
   const auto policy = value_or_throw(protocol::placement_policy_from(placement));
-  return value_or_throw(protocol::site_shares(sites_of(machines_mbps, servers_mbps), policy));
+  return value_or_throw(protocol::reducer_host_shares(sites_of(machines_mbps, servers_mbps), policy));
 }
 
 double predicted_seconds(const Speeds& machines_mbps, const Speeds& servers_mbps,
                          const std::vector<double>& shares, uint64_t bytes) {
-  const std::vector<Site> sites = sites_of(machines_mbps, servers_mbps);
-  if (shares.size() != sites.size()) {
-    throw_if_failed(invalid_argument("shares: expected " + std::to_string(sites.size()) + ", got " +
+  const std::vector<ReducerHost> reducer_hosts = sites_of(machines_mbps, servers_mbps);
+  if (shares.size() != reducer_hosts.size()) {
+    throw_if_failed(invalid_argument("shares: expected " + std::to_string(reducer_hosts.size()) + ", got " +
                                      std::to_string(shares.size())));
   }
-  return protocol::predicted_seconds(sites, shares, bytes);
+  return protocol::predicted_seconds(reducer_hosts, shares, bytes);
 }
 
 py::tuple model_layers(const std::string& name) {
@@ -61,7 +61,7 @@ py::dict simulate_step(const Speeds& machines_mbps, const Speeds& servers_mbps, 
                        const Layers& layers, double compute_s, uint64_t partition_bytes,
                        uint64_t credit_bytes, double latency_s) {
   const sim::ScaleOptions options{
-      .sites = sites_of(machines_mbps, servers_mbps),
+      .reducer_hosts = sites_of(machines_mbps, servers_mbps),
       .placement = value_or_throw(protocol::placement_policy_from(placement)),
       .model = model_of(layers, compute_s),
       .partition_bytes = partition_bytes,
@@ -85,7 +85,8 @@ py::dict simulate_step(const Speeds& machines_mbps, const Speeds& servers_mbps, 
 
 void bind_plan(py::module_& module) {
   using py::arg;
-  module.def("site_shares", &site_shares, arg("machines_mbps"), arg("servers_mbps"), arg("placement"));
+  module.def("reducer_host_shares", &reducer_host_shares, arg("machines_mbps"), arg("servers_mbps"),
+             arg("placement"));
   module.def("predicted_seconds", &predicted_seconds, arg("machines_mbps"), arg("servers_mbps"),
              arg("shares"), arg("nbytes"));
   module.def("model_layers", &model_layers, arg("name"));

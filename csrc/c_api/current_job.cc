@@ -86,7 +86,7 @@ void push_pull(const BpsPushPull* request) {
     return done(parsed.status());
   }
   if (membership.alone) {
-    if (is_kept(parsed->op))
+    if (is_stored(parsed->op))
       return done(invalid_argument("seed and accumulate are not for a rank that is alone"));
     copy(*request, *membership.alone);
     return done(Status::ok());

@@ -40,7 +40,7 @@ Client::Client(transport::EventLoop& loop, transport::Transport& tcp, ClientOpti
           [this] {
             MembershipActions actions;
             membership_.on_tick(now_us(), actions);
-            carry_out(actions);
+            apply(actions);
           }) {}
 
 Client::~Client() {
@@ -73,13 +73,13 @@ void Client::try_connect(size_t attempt) {
 }
 
 void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connection, size_t attempt) {
-  if (leaving_ || !membership_.failure()) return;
+  if (leaving_ || !membership_.failure().is_ok()) return;
   if (connection) {
     channel_ = std::make_unique<ControlChannel>(std::move(*connection), *this);
     channel_->start();
     MembershipActions actions;
     membership_.on_connected(join_, now_us(), actions);
-    return carry_out(actions);
+    return apply(actions);
   }
   const TimeUs now = now_us();
   const bool is_last = (attempt + 1) % candidates_.size() == 0;
@@ -91,9 +91,9 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
     refusal_ = Status::ok();  // nobody has refused this node for a whole round: whoever did is gone
   }
   const bool is_refused = !refusal_.is_ok();
-  const TimeUs patience_us = candidates_.size() == 1 ? kRefusalPatienceUs : kStrangersPatienceUs;
-  const bool goes_on = is_refused ? now < first_refusal_us_ + patience_us
-                                  : candidates_.size() > 1;  // one alone was waited for
+  const TimeUs grace_us = candidates_.size() == 1 ? kRefusalPatienceUs : kStrangersPatienceUs;
+  const bool goes_on =
+      is_refused ? now < first_refusal_us_ + grace_us : candidates_.size() > 1;  // one alone was waited for
   if (!goes_on || now >= options_.start_deadline_us) {
     return fail_to_connect(is_refused ? refusal_ : connection.status());
   }
@@ -116,7 +116,7 @@ void Client::connect_again(const Status& why) {
 void Client::fail_to_connect(const Status& why) {
   MembershipActions actions;
   membership_.on_scheduler_closed(why, actions);
-  carry_out(actions);
+  apply(actions);
 }
 
 void Client::send(protocol::Control message) {
@@ -129,7 +129,7 @@ void Client::suspect(uint32_t node, Status why) {
   loop_.post([this, node, why = std::move(why)] {
     MembershipActions actions;
     membership_.on_suspect(node, why, now_us(), actions);
-    carry_out(actions);
+    apply(actions);
   });
 }
 
@@ -137,14 +137,14 @@ void Client::fail_job(std::string cause) {
   loop_.post([this, cause = std::move(cause)] {
     MembershipActions actions;
     membership_.leave(cause, actions);
-    carry_out(actions);
+    apply(actions);
   });
 }
 
 void Client::give_up(const Status& why) {
   MembershipActions actions;
   membership_.give_up(why, actions);
-  carry_out(actions);
+  apply(actions);
   hang_up();
 }
 
@@ -153,7 +153,7 @@ void Client::leave(TimeUs deadline_us) {
     leaving_ = true;
     MembershipActions actions;
     membership_.leave("", actions);
-    carry_out(actions);
+    apply(actions);
     if (channel_) {
       channel_->close_when_sent(deadline_us);
     } else {
@@ -166,7 +166,7 @@ void Client::leave(TimeUs deadline_us) {
 
 void Client::check_self() {
   const Status status = events_.self_check();
-  if (!status && membership_.started()) suspect(membership_.roster().self, status);
+  if (!status.is_ok() && membership_.started()) suspect(membership_.roster().self, status);
 }
 
 // May be called from inside a callback of the channel, which is destroyed after that.
@@ -182,7 +182,7 @@ void Client::hang_up() {
 Status Client::on_control(ControlChannel&, const protocol::Control& message) {
   MembershipActions actions;
   BPS_RETURN_IF_ERROR(membership_.on_message(message, now_us(), actions));
-  carry_out(actions);
+  apply(actions);
   if (!membership_.failure().is_ok()) return Status::ok();  // answers that were under way find nobody waiting
   if (std::holds_alternative<protocol::Placed>(message) ||
       std::holds_alternative<protocol::Refused>(message) ||
@@ -202,7 +202,7 @@ void Client::on_channel_closed(ControlChannel&, const Status& why) {
   fail_to_connect(why);
 }
 
-void Client::carry_out(const MembershipActions& actions) {
+void Client::apply(const MembershipActions& actions) {
   for (const protocol::MembershipAction& action : actions) {
     if (const auto* send = std::get_if<protocol::SendControl>(&action)) {
       if (channel_) channel_->send(send->message);
@@ -215,7 +215,7 @@ void Client::carry_out(const MembershipActions& actions) {
       events_.on_node_left(left->node);
     } else if (const auto* finished = std::get_if<protocol::JobFinished>(&action)) {
       events_.on_finished(finished->text);
-    } else if (const auto* waiting = std::get_if<protocol::StillWaiting>(&action)) {
+    } else if (const auto* waiting = std::get_if<protocol::LogStillWaiting>(&action)) {
       events_.on_still_waiting(waiting->text);
     } else if (const auto* again = std::get_if<protocol::TryAgain>(&action)) {
       connect_again(again->why);
@@ -223,7 +223,7 @@ void Client::carry_out(const MembershipActions& actions) {
   }
   timer_.update();
   // Who leaves waits for a scheduler that may be the lost one no longer.
-  if (leaving_ && !membership_.failure()) hang_up();
+  if (leaving_ && !membership_.failure().is_ok()) hang_up();
 }
 
 }  // namespace byteps::cluster

@@ -73,7 +73,7 @@ class Client final : public ControlEvents {
   void fail_to_connect(const Status& why);
   void check_self();
   void hang_up();
-  void carry_out(const protocol::MembershipActions& actions);
+  void apply(const protocol::MembershipActions& actions);
 
   transport::EventLoop& loop_;
   transport::Transport& tcp_;

@@ -7,7 +7,7 @@ namespace byteps::cluster {
 using protocol::Control;
 using transport::Arrival;
 using transport::Connection;
-using transport::Landing;
+using transport::ReceiveBuffer;
 
 ControlChannel::ControlChannel(std::unique_ptr<Connection> connection, ControlEvents& events)
     : connection_(std::move(connection)), events_(events) {}
@@ -19,10 +19,10 @@ void ControlChannel::send(const Control& message) {
   connection_->send(encoded.head, {bytes, {}}, [payload = std::move(payload)](const Status&) {});
 }
 
-Result<Landing> ControlChannel::on_head(Connection&, const Arrival& arrival) {
+Result<ReceiveBuffer> ControlChannel::on_head(Connection&, const Arrival& arrival) {
   BPS_RETURN_IF_ERROR(protocol::check_control_head(arrival.head, arrival.payload_bytes));
-  landing_.resize(arrival.payload_bytes);
-  return Landing::into(landing_);
+  receive_buffer_.resize(arrival.payload_bytes);
+  return ReceiveBuffer::at(receive_buffer_);
 }
 
 Status ControlChannel::on_frame(Connection&, const Arrival& arrival, Bytes payload) {

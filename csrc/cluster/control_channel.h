@@ -33,8 +33,8 @@ class ControlChannel final : public transport::Receiver {
   void close_when_sent(TimeUs deadline_us) { connection_->close_when_sent(deadline_us); }
   const std::string& peer() const { return connection_->peer(); }
 
-  Result<transport::Landing> on_head(transport::Connection& connection,
-                                     const transport::Arrival& arrival) override;
+  Result<transport::ReceiveBuffer> on_head(transport::Connection& connection,
+                                           const transport::Arrival& arrival) override;
   Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
                   Bytes payload) override;
   void on_closed(transport::Connection& connection, const Status& why) override;
@@ -42,7 +42,7 @@ class ControlChannel final : public transport::Receiver {
  private:
   std::unique_ptr<transport::Connection> connection_;
   ControlEvents& events_;
-  std::vector<std::byte> landing_;
+  std::vector<std::byte> receive_buffer_;
 };
 
 }  // namespace byteps::cluster

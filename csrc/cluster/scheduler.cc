@@ -27,13 +27,13 @@ Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions opti
           [this] {
             SchedulerActions actions;
             state_.on_tick(now_us(), actions);
-            carry_out(actions);
+            apply(actions);
           }) {}
 
 Scheduler::~Scheduler() {
   loop_.run_and_wait([this] {
     timer_.stop();
-    if (patience_timer_ != 0) loop_.cancel(patience_timer_);
+    if (grace_timer_ != 0) loop_.cancel(grace_timer_);
     listener_.reset();
     peers_.clear();
   });
@@ -50,7 +50,7 @@ Status Scheduler::listen(transport::Transport& tcp, const std::string& ip, const
       status = listener.status();
       if (listener) open(std::move(*listener));
     });
-    if (status) return status;
+    if (status.is_ok()) return status;
     tried += (tried.empty() ? "" : ", ") + address.to_string();
     failure = status;
   }
@@ -92,7 +92,7 @@ Status Scheduler::on_control(ControlChannel& channel, const protocol::Control& m
   }
   SchedulerActions actions;
   state_.on_message(ids_.at(&channel), message, now_us(), actions);
-  carry_out(actions);
+  apply(actions);
   return Status::ok();
 }
 
@@ -105,7 +105,7 @@ void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
   peers_.erase(found);
   SchedulerActions actions;
   state_.on_closed(id, why, now_us(), actions);
-  carry_out(actions);
+  apply(actions);
 }
 
 // Who joins with another version is hung up on, and tries again and again: one line for each address.
@@ -118,7 +118,7 @@ void Scheduler::tell_of_nonsense(const ControlChannel& channel, const Status& wh
                     << ": is another version of byteps installed there?";
 }
 
-void Scheduler::carry_out(const SchedulerActions& actions) {
+void Scheduler::apply(const SchedulerActions& actions) {
   for (const protocol::SchedulerAction& action : actions) {
     if (const auto* send = std::get_if<SendTo>(&action)) {
       const auto peer = peers_.find(send->peer);
@@ -126,7 +126,7 @@ void Scheduler::carry_out(const SchedulerActions& actions) {
     } else if (const auto* close = std::get_if<ClosePeer>(&action)) {
       const auto peer = peers_.find(close->peer);
       if (peer != peers_.end()) peer->second->close_when_sent(now_us() + kFlushUs);
-    } else if (const auto* waiting = std::get_if<protocol::SayWaiting>(&action)) {
+    } else if (const auto* waiting = std::get_if<protocol::LogWaiting>(&action)) {
       if (is_alone_) BPS_LOG(kWarning) << waiting->text;
     }
   }
@@ -138,8 +138,8 @@ void Scheduler::check_ended() {
   using Phase = protocol::SchedulerState::Phase;
   const bool over = state_.phase() == Phase::kFinished || state_.phase() == Phase::kFailed || shut_down_;
   if (!over || ended_.is_set()) return;
-  if (!peers_.empty() && patience_timer_ == 0) {
-    patience_timer_ = loop_.run_at(now_us() + kFlushUs, [this] { set_ended(); });
+  if (!peers_.empty() && grace_timer_ == 0) {
+    grace_timer_ = loop_.run_at(now_us() + kFlushUs, [this] { set_ended(); });
   }
   if (peers_.empty()) set_ended();
 }
@@ -147,7 +147,7 @@ void Scheduler::check_ended() {
 void Scheduler::set_ended() {
   if (ended_.is_set()) return;
   // Not a warning: every node has been told, this process's own, too.
-  if (!state_.failure()) BPS_LOG(kInfo) << "job failed: " << state_.failure().message();
+  if (!state_.failure().is_ok()) BPS_LOG(kInfo) << "job failed: " << state_.failure().message();
   ended_.set();
 }
 
@@ -157,7 +157,7 @@ void Scheduler::shutdown(const std::string& text, TimeUs deadline_us) {
     SchedulerActions actions;
     state_.on_shutdown(text, actions);
     shut_down_ = true;
-    carry_out(actions);
+    apply(actions);
     for (const auto& [id, channel] : peers_) channel->close_when_sent(deadline_us);
     check_ended();
   });

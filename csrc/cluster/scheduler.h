@@ -42,7 +42,7 @@ class Scheduler final : public ControlEvents {
  private:
   void open(std::unique_ptr<transport::Listener> listener);
   void accept(std::unique_ptr<transport::Connection> connection);
-  void carry_out(const protocol::SchedulerActions& actions);
+  void apply(const protocol::SchedulerActions& actions);
   void tell_of_nonsense(const ControlChannel& channel, const Status& why);
   void check_ended();
   void set_ended();
@@ -57,9 +57,10 @@ class Scheduler final : public ControlEvents {
   protocol::PeerId next_peer_ = 1;
   std::set<std::string> nonsense_from_;  // addresses
   bool shut_down_ = false;
-  Status gave_up_;                                    // why, if it has
-  transport::EventLoop::TimerId patience_timer_ = 0;  // since the job has ended
-  EventFlag ended_;  // the job has ended or shutdown() was called, and no connection is left, or patience is
+  Status gave_up_;                                 // why, if it has
+  transport::EventLoop::TimerId grace_timer_ = 0;  // since the job has ended
+  EventFlag
+      ended_;  // the job has ended or shutdown() was called, and no connection is left, or grace_period is
 };
 
 }  // namespace byteps::cluster

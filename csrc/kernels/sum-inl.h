@@ -99,7 +99,7 @@ using Number = std::conditional_t<std::is_same_v<typename E::Stored, double>, do
 
 // ---- Operations: combine() two inputs, finish() the last result ----
 
-struct AsIs {
+struct Identity {
   static constexpr bool kIsMean = false;
   static constexpr bool kIsWeighted = false;
   template <typename E>
@@ -108,7 +108,7 @@ struct AsIs {
   }
 };
 
-struct Sum : AsIs {
+struct Sum : Identity {
   template <typename E>
   static typename E::Values combine(typename E::Values a, typename E::Values b) {
     using W = typename E::Wrapping;
@@ -117,7 +117,7 @@ struct Sum : AsIs {
   }
 };
 
-struct Product : AsIs {
+struct Product : Identity {
   template <typename E>
   static typename E::Values combine(typename E::Values a, typename E::Values b) {
     using W = typename E::Wrapping;
@@ -127,14 +127,14 @@ struct Product : AsIs {
 };
 
 // `a != a` finds a NaN that came first; one that comes second makes the other comparison false.
-struct Min : AsIs {
+struct Min : Identity {
   template <typename E>
   static typename E::Values combine(typename E::Values a, typename E::Values b) {
     return ((a <= b) | (a != a)) ? a : b;
   }
 };
 
-struct Max : AsIs {
+struct Max : Identity {
   template <typename E>
   static typename E::Values combine(typename E::Values a, typename E::Values b) {
     return ((a >= b) | (a != a)) ? a : b;
@@ -309,7 +309,7 @@ void reduce(const Call& shared_call) {
 
   const size_t to_alignment = bytes_to_alignment(static_cast<const std::byte*>(call.dst) + at, kStep);
   const bool can_align = to_alignment % kElement == 0;
-  const bool streaming = can_align && call.stores == Stores::kStreaming;
+  const bool streaming = can_align && call.stores == StoreMode::kStreaming;
   if (can_align && to_alignment < end - at) {
     reduce_part<E, Op>(call, at, to_alignment);
     at += to_alignment;

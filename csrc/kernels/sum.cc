@@ -27,13 +27,13 @@ Kernel find_kernel(Isa isa, const Reduction& reduction) {
   return kernel;
 }
 
-Stores choose_stores(const void* dst, std::span<const void* const> srcs, size_t size_bytes) {
+StoreMode choose_stores(const void* dst, std::span<const void* const> srcs, size_t size_bytes) {
   const bool in_place = std::find(srcs.begin(), srcs.end(), dst) != srcs.end();
-  return !in_place && size_bytes >= kStreamingBytes ? Stores::kStreaming : Stores::kCached;
+  return !in_place && size_bytes >= kStreamingBytes ? StoreMode::kStreaming : StoreMode::kCached;
 }
 
 Call make_call(const Reduction& reduction, void* dst, std::span<const void* const> srcs, size_t count,
-               Stores stores) {
+               StoreMode stores) {
   BPS_CHECK(!srcs.empty()) << "nothing to reduce";
   BPS_CHECK(reduction.divisor >= 1 && reduction.divisor < 1 << 24) << "divisor " << reduction.divisor;
   BPS_CHECK(reduction.weights.empty() || reduction.weights.size() == srcs.size())
@@ -48,14 +48,14 @@ Call make_call(const Reduction& reduction, void* dst, std::span<const void* cons
           .stores = stores};
 }
 
-void reduce_n_with(Isa isa, Stores stores, const Reduction& reduction, void* dst,
+void reduce_n_with(Isa isa, StoreMode stores, const Reduction& reduction, void* dst,
                    std::span<const void* const> srcs, size_t count) {
   const DefaultFloatEnvironment environment;
   find_kernel(isa, reduction)(make_call(reduction, dst, srcs, count, stores));
 }
 
 void reduce_n(const Reduction& reduction, void* dst, std::span<const void* const> srcs, size_t count) {
-  const Stores stores = choose_stores(dst, srcs, count * size_of(reduction.dtype));
+  const StoreMode stores = choose_stores(dst, srcs, count * size_of(reduction.dtype));
   reduce_n_with(best_isa(), stores, reduction, dst, srcs, count);
 }
 

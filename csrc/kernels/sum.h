@@ -35,7 +35,7 @@ struct Reduction {
 
 // How dst is written. Streaming stores go around the caches: right when dst is too large to be there when it
 // is read next, wrong otherwise. Machines without such stores ignore the difference.
-enum class Stores : uint8_t { kCached, kStreaming };
+enum class StoreMode : uint8_t { kCached, kStreaming };
 
 // `dst` and each of `srcs` (at least one): [count] elements of reduction.dtype, at any address. dst may be
 // the very same array as some of srcs; arrays that overlap otherwise are not allowed. Uses the best
@@ -43,10 +43,10 @@ enum class Stores : uint8_t { kCached, kStreaming };
 void reduce_n(const Reduction& reduction, void* dst, std::span<const void* const> srcs, size_t count);
 
 // The same with both choices made by the caller: for tests and benchmarks. `isa` must be supported.
-void reduce_n_with(Isa isa, Stores stores, const Reduction& reduction, void* dst,
+void reduce_n_with(Isa isa, StoreMode stores, const Reduction& reduction, void* dst,
                    std::span<const void* const> srcs, size_t count);
 
 // What reduce_n does for these arrays of `size_bytes` each.
-Stores choose_stores(const void* dst, std::span<const void* const> srcs, size_t size_bytes);
+StoreMode choose_stores(const void* dst, std::span<const void* const> srcs, size_t size_bytes);
 
 }  // namespace byteps::kernels

@@ -17,7 +17,7 @@ struct Call {
   size_t end;
   int divisor;
   const uint32_t* weights;  // used by kernels of weighted averages only
-  Stores stores;
+  StoreMode stores;
 };
 
 using Kernel = void (*)(const Call& call);
@@ -37,7 +37,7 @@ const KernelTable& kernels_for(Isa isa);
 
 // The whole of one reduce_n.
 Call make_call(const Reduction& reduction, void* dst, std::span<const void* const> srcs, size_t count,
-               Stores stores);
+               StoreMode stores);
 
 // Precondition: `isa` is supported, `reduction` is one that has kernels.
 Kernel find_kernel(Isa isa, const Reduction& reduction);

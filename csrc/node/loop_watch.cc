@@ -11,7 +11,7 @@ void LoopWatch::add(transport::EventLoop& loop, std::string name) {
 Status LoopWatch::check() {
   for (Watched& watched : loops_) {
     if (!watched.answered->load()) {
-      if (++watched.unanswered_checks < kPatience) continue;
+      if (++watched.unanswered_checks < kMaxUnansweredChecks) continue;
       return unavailable(
           "its thread " + watched.name +
           ", which sends and sums tensors, hangs: see where it is with `gdb -p` or `py-spy dump --native`");

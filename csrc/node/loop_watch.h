@@ -17,10 +17,10 @@ class LoopWatch {
   // Adds one that outlives this object; before the first check().
   void add(transport::EventLoop& loop, std::string name);
   // On one thread, at regular times. Asks each loop for a sign of life; kUnavailable names one that has given none though
-  // it was asked `kPatience` calls ago. Time in which the whole process was stopped does not count.
+  // it was asked `kMaxUnansweredChecks` calls ago. Time in which the whole process was stopped does not count.
   Status check();
 
-  static constexpr int kPatience = 3;
+  static constexpr int kMaxUnansweredChecks = 3;
 
  private:
   struct Watched {

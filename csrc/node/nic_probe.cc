@@ -11,8 +11,8 @@
 namespace byteps::node {
 
 // What is on one loop; everything but the loop itself is used on its thread.
-struct NicProbe::Seat {
-  explicit Seat(transport::EventLoop& loop_of_seat) : loop(loop_of_seat) {}
+struct NicProbe::LoopState {
+  explicit LoopState(transport::EventLoop& loop_of_seat) : loop(loop_of_seat) {}
 
   void adopt(std::unique_ptr<transport::Connection> connection, uint32_t epoch) {
     echoes.push_back(std::make_unique<ProbeEcho>(std::move(connection), epoch,
@@ -41,7 +41,7 @@ struct NicProbe::Seat {
 NicProbe::NicProbe(transport::Transport& tcp, transport::EventLoop& control,
                    const std::vector<transport::EventLoop*>& loops, uint32_t epoch)
     : tcp_(tcp), control_(control), epoch_(epoch) {
-  for (transport::EventLoop* loop : loops) seats_.push_back(std::make_shared<Seat>(*loop));
+  for (transport::EventLoop* loop : loops) seats_.push_back(std::make_shared<LoopState>(*loop));
 }
 
 NicProbe::~NicProbe() = default;
@@ -55,11 +55,11 @@ Result<std::vector<std::string>> NicProbe::listen(const std::string& ip) {
         seat->adopt(std::move(connection), epoch);
       });
       status = listener.status();
-      if (!status) return;
+      if (!status.is_ok()) return;
       addresses.push_back((*listener)->address().to_string());
       seat->listener = std::move(*listener);
     });
-    if (!status) return status.with_context("probe of the network card cannot listen");
+    if (!status.is_ok()) return status.with_context("probe of the network card cannot listen");
   }
   return addresses;
 }

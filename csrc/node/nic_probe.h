@@ -33,14 +33,14 @@ class NicProbe {
   void stop();
 
  private:
-  struct Seat;
+  struct LoopState;
 
   void on_run_done(double bytes_per_s);
 
   transport::Transport& tcp_;
   transport::EventLoop& control_;
   const uint32_t epoch_;
-  std::vector<std::shared_ptr<Seat>> seats_;  // one on each loop
+  std::vector<std::shared_ptr<LoopState>> seats_;  // one on each loop
   // Of what is being measured.
   uint32_t round_ = 0;
   size_t runs_left_ = 0;

@@ -81,7 +81,7 @@ void Node::on_failed(const Status& why) {
   if (nic_probe_) nic_probe_->stop();
   // Shards first: they forget lent memory before the links give it back to its owners.
   service_->fail(why);
-  if (uplink_) uplink_->lanes().fail(why);
+  if (parent_link_) parent_link_->links().fail(why);
   if (worker_) worker_->fail(why);
   for (const auto& barrier : barriers) {
     barrier->status = why;
@@ -102,7 +102,7 @@ std::vector<std::pair<int, int>> Node::places() const {
 
 void Node::on_node_left(uint32_t node) {
   if (node < roster_.num_workers) service_->rank_left(node);
-  if (uplink_) uplink_->lanes().peer_left(node);
+  if (parent_link_) parent_link_->links().peer_left(node);
   if (worker_) worker_->peer_left(node);
 }
 
@@ -231,12 +231,12 @@ Result<protocol::Handle> Node::push_pull(const protocol::PushPull& request, cons
 void Node::push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
                      worker::OnDone on_done) {
   const Status status = usable();
-  if (!status) return on_done(status);
+  if (!status.is_ok()) return on_done(status);
   worker_->push_pull(request, input, output, std::move(on_done));
 }
 
 void Node::refuse(const std::string& name, uint64_t step, const Status& why) {
-  if (usable()) worker_->refuse(name, step, why);
+  if (usable().is_ok()) worker_->refuse(name, step, why);
 }
 
 Result<bool> Node::poll(protocol::Handle handle) {
@@ -246,7 +246,7 @@ Result<bool> Node::poll(protocol::Handle handle) {
 
 Status Node::wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting) {
   if (!worker_) return failed_precondition("only a worker has handles");
-  StillHere still_here(*client_, [this, handle] { return worker_->name_wait(handle); }, now_us());
+  WaitReporter still_here(*client_, [this, handle] { return worker_->name_wait(handle); }, now_us());
   while (true) {
     bool interrupted = false;
     const Status status =
@@ -270,13 +270,13 @@ Status Node::self_check() {
 // Frameworks that are called back have no thread that waits, and wait all the same.
 void Node::tell_of_callbacks() {
   const auto stuck =
-      worker_ ? worker_->handles().stuck_callback(now_us() - StillHere::kTellUs) : std::nullopt;
-  if (!stuck || stuck->handle != stuck_callback_) still_here_.reset();
+      worker_ ? worker_->handles().stuck_callback(now_us() - WaitReporter::kTellUs) : std::nullopt;
+  if (!stuck || stuck->handle != stuck_callback_) wait_reporter_.reset();
   stuck_callback_ = stuck ? stuck->handle : 0;
   if (!stuck) return;
   const auto what = [this, handle = stuck->handle] { return worker_->name_wait(handle); };
-  if (!still_here_) still_here_.emplace(*client_, what, stuck->since_us);
-  if (now_us() >= still_here_->next_us()) still_here_->tell();
+  if (!wait_reporter_) wait_reporter_.emplace(*client_, what, stuck->since_us);
+  if (now_us() >= wait_reporter_->next_us()) wait_reporter_->tell();
 }
 
 Status Node::announce(protocol::Handle handle) {
@@ -299,13 +299,13 @@ Status Node::barrier(const KeepWaiting& keep_waiting) {
     barriers_.push_back(barrier);
   }
   if (is_first) send_barrier();
-  StillHere still_here(*client_, [] { return "a barrier"; }, now_us());
+  WaitReporter still_here(*client_, [] { return "a barrier"; }, now_us());
   Status status;
   do {  // the scheduler has the deadline
     status = wait_for(barrier->done, still_here.next_us(), keep_waiting);
     if (status.code() == StatusCode::kDeadlineExceeded) still_here.tell();
   } while (status.code() == StatusCode::kDeadlineExceeded);
-  if (status) return still_here.has_told() ? with_missing(barrier->status) : barrier->status;
+  if (status.is_ok()) return still_here.has_told() ? with_missing(barrier->status) : barrier->status;
   MutexLock lock(mutex_);  // interrupted: what the scheduler does not know of has not been called
   if (!barriers_.empty() && barriers_.front() != barrier) std::erase(barriers_, barrier);
   return status;
@@ -366,15 +366,15 @@ void Node::shutdown(const std::string& cause, const std::string& after) {
   if (client_ && !cause.empty()) fail_job(cause);
   if (client_ && cause.empty() && !after.empty()) tell_why_it_leaves(after);
   const auto deadline_us = [this] { return now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
-  const auto patience = [&] {
-    return Patience(deadline_us(), failure().is_ok() ? static_cast<TimeUs>(roster_.timeout_us) : 0);
+  const auto grace_period = [&] {
+    return GracePeriod(deadline_us(), failure().is_ok() ? static_cast<TimeUs>(roster_.timeout_us) : 0);
   };
-  if (worker_) worker_->leave(patience());
-  if (uplink_) {
-    worker::Lanes::leave({&uplink_->lanes()}, unavailable(self_.describe() + " has left the job"),
-                         patience());
+  if (worker_) worker_->leave(grace_period());
+  if (parent_link_) {
+    worker::ShardLinks::leave({&parent_link_->links()}, unavailable(self_.describe() + " has left the job"),
+                              grace_period());
   }
-  if (service_) service_->leave(patience());
+  if (service_) service_->leave(grace_period());
   if (client_) client_->leave(deadline_us());
   const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";
   if (scheduler_) scheduler_->shutdown(host + " has left the job", deadline_us());

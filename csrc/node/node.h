@@ -25,9 +25,9 @@
 #include "cluster/scheduler.h"
 #include "node/loop_watch.h"
 #include "node/nic_probe.h"
+#include "node/parent_link.h"
 #include "node/routes.h"
-#include "node/still_here.h"
-#include "node/uplink.h"
+#include "node/wait_reporter.h"
 #include "node/waiting.h"
 #include "protocol/outbox.h"
 #include "protocol/pacing.h"
@@ -116,10 +116,10 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void start_service(const protocol::Tree& tree);
   void build_worker(const protocol::Tree& tree);
   // To all services that this node may contribute to at `level`.
-  void build_lanes(const protocol::Tree& tree, protocol::Level level, worker::Lanes& lanes,
+  void build_links(const protocol::Tree& tree, protocol::Level level, worker::ShardLinks& links,
                    worker::LinkEvents& events);
-  worker::Lane make_lane(const protocol::Tree& tree, uint32_t service, size_t shard, protocol::Level level,
-                         worker::LinkEvents& events);
+  worker::ShardLink make_link(const protocol::Tree& tree, uint32_t service, size_t shard,
+                              protocol::Level level, worker::LinkEvents& events);
   Status usable() const;
   void send_barrier();
   void tell_of_callbacks();
@@ -147,12 +147,13 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // Destroyed in the opposite order: nobody calls what is gone already.
   std::unique_ptr<cluster::Scheduler> scheduler_;
   std::unique_ptr<summation::Service> service_;
-  std::unique_ptr<NodeUplink> uplink_;  // null: this node's service has nothing above it
+  std::unique_ptr<NodeParentLink> parent_link_;  // null: this node's service has nothing above it
   std::unique_ptr<worker::Worker> worker_;
   std::unique_ptr<NicProbe> nic_probe_;  // null: this node was not asked to take part; on the control loop
   std::unique_ptr<cluster::Client> client_;
   std::atomic<bool> has_client_ = false;  // for the control loop, which runs before
-  std::optional<StillHere> still_here_;   // of what no thread waits for; on the control loop, as the next one
+  std::optional<WaitReporter>
+      wait_reporter_;  // of what no thread waits for; on the control loop, as the next one
   protocol::Handle stuck_callback_ = 0;
 
   EventFlag started_;        // the roster is there, or the start has failed

@@ -15,7 +15,7 @@ using transport::Transport;
 
 // What a loop hands to a thread that waits.
 template <typename T>
-struct Handover {
+struct WaitSlot {
   EventFlag done;
   std::optional<Result<T>> result;
 
@@ -37,16 +37,16 @@ class Steps {
 
  private:
   template <typename T>
-  std::shared_ptr<Handover<T>> make_handover() {
-    auto handover = std::make_shared<Handover<T>>();
+  std::shared_ptr<WaitSlot<T>> make_handover() {
+    auto handover = std::make_shared<WaitSlot<T>>();
     held_.push_back(handover);
     return handover;
   }
   template <typename T>
-  Result<T> wait(Handover<T>& handover, const char* what) {
+  Result<T> wait(WaitSlot<T>& handover, const char* what) {
     // Steps have deadlines of their own; this one is for a loop that is stuck.
     const Status status = wait_for(handover.done, now_us() + 2 * step_us_, keep_waiting_);
-    if (!status) return status.with_context(what);
+    if (!status.is_ok()) return status.with_context(what);
     return std::move(*handover.result);
   }
 
@@ -130,7 +130,7 @@ Result<PeerReport> check_peer(const NodeConfig& config, const Address& peer, Res
   if (!facts) return facts.status().with_context((*run)->peer());
   PeerReport report{
       .facts = *facts, .tcp = outcome->speed, .rdma = why_not_tried(*rdma, *facts), .rails = {}};
-  if (!report.rdma) return report;
+  if (!report.rdma.is_ok()) return report;
   const auto address = transport::parse_address(facts->rdma_address);
   if (!address) return address.status().with_context((*run)->peer());
   // Connections take the cards in turn.

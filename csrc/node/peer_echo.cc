@@ -8,7 +8,7 @@ namespace byteps::node {
 
 using transport::Arrival;
 using transport::Connection;
-using transport::Landing;
+using transport::ReceiveBuffer;
 
 namespace {
 
@@ -26,25 +26,25 @@ PeerEcho::PeerEcho(std::unique_ptr<Connection> connection, std::string facts,
                    UniqueFunction<void(const PeerEcho&)> closed)
     : facts_(std::move(facts)), closed_(std::move(closed)), connection_(std::move(connection)) {}
 
-Result<Landing> PeerEcho::on_head(Connection& connection, const Arrival& arrival) {
+Result<ReceiveBuffer> PeerEcho::on_head(Connection& connection, const Arrival& arrival) {
   if (as_text(arrival.head) != kPeerEcho || arrival.payload_bytes > kMaxPeerEchoBytes ||
       answers_->unsent_bytes + arrival.payload_bytes > kMaxUnsentBytes) {
     return unexpected(connection, arrival);
   }
   arriving_ = answers_->pool.acquire(arrival.payload_bytes);
-  return Landing::into(arriving_.bytes());
+  return ReceiveBuffer::at(arriving_.bytes());
 }
 
 Status PeerEcho::on_frame(Connection& connection, const Arrival& arrival, Bytes payload) {
   if (as_text(arrival.head) == kPeerAsk && payload.empty()) {
-    if (arrival.loan != transport::kNoLoan) connection.give_back(arrival.loan);
+    if (arrival.lease != transport::kNoLease) connection.return_lease(arrival.lease);
     connection.send(as_bytes(kPeerTell), {as_bytes(facts_), {}}, nullptr);
     return Status::ok();
   }
   if (as_text(arrival.head) != kPeerEcho || payload.empty()) return unexpected(connection, arrival);
   ++frames_;
   answers_->unsent_bytes += payload.size();
-  connection.send(arrival.head, {.data = payload, .reply_space = {}, .gives_back = arrival.loan},
+  connection.send(arrival.head, {.data = payload, .reply_space = {}, .returns_lease = arrival.lease},
                   [answers = answers_, buffer = std::move(arriving_)](const Status&) {
                     answers->unsent_bytes -= buffer.bytes().size();
                   });

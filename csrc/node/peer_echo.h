@@ -23,8 +23,8 @@ class PeerEcho final : public transport::Receiver {
   const std::string& peer() const { return connection_->peer(); }
   uint64_t frames() const { return frames_; }  // that were echoed
 
-  Result<transport::Landing> on_head(transport::Connection& connection,
-                                     const transport::Arrival& arrival) override;
+  Result<transport::ReceiveBuffer> on_head(transport::Connection& connection,
+                                           const transport::Arrival& arrival) override;
   Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
                   Bytes payload) override;
   void on_closed(transport::Connection& connection, const Status& why) override;

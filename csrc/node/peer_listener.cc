@@ -41,7 +41,7 @@ PeerListener::~PeerListener() {
 Status PeerListener::open(const std::string& ip, uint16_t port) {
   Status status;
   loop_->run_and_wait([&] {
-    if (rdma_status_) open_rdma(ip);
+    if (rdma_status_.is_ok()) open_rdma(ip);
     facts_ = encode(PeerFacts{.host = host_name(),
                               .rdma_address = rdma_listener_ ? rdma_listener_->address().to_string() : "",
                               .why_no_rdma = rdma_status_.message(),
@@ -49,7 +49,7 @@ Status PeerListener::open(const std::string& ip, uint16_t port) {
     auto listener =
         tcp_->listen(*loop_, {ip, port}, [this](auto connection) { adopt(std::move(connection)); });
     status = listener.status();
-    if (!status) return;
+    if (!status.is_ok()) return;
     tcp_listener_ = std::move(*listener);
     address_ = tcp_listener_->address();
   });

@@ -11,7 +11,7 @@ namespace byteps::node {
 
 using transport::Arrival;
 using transport::Connection;
-using transport::Landing;
+using transport::ReceiveBuffer;
 
 namespace {
 
@@ -62,25 +62,25 @@ void PeerRun::send(size_t slot, size_t bytes) {
   const bool checks_all = bulk_frames_ < kLeastBulkFrames;
   std::memset(answer.data(), 0, checks_all ? bytes : kSmallBytes);
   under_way_.push_back({slot, bytes, now_us()});
-  connection_->send(as_bytes(kPeerEcho), {.data = out(slot, bytes), .reply_space = answer, .place = slot + 1},
-                    nullptr);
+  connection_->send(as_bytes(kPeerEcho),
+                    {.data = out(slot, bytes), .reply_space = answer, .reuse_key = slot + 1}, nullptr);
 }
 
-Result<Landing> PeerRun::on_head(Connection&, const Arrival& arrival) {
+Result<ReceiveBuffer> PeerRun::on_head(Connection&, const Arrival& arrival) {
   if (as_text(arrival.head) == kPeerTell && arrival.payload_bytes <= kMaxPeerFactsBytes) {
     facts_.resize(arrival.payload_bytes);
-    return Landing::into(std::as_writable_bytes(std::span(facts_)));
+    return ReceiveBuffer::at(std::as_writable_bytes(std::span(facts_)));
   }
   if (as_text(arrival.head) == kPeerEcho && !under_way_.empty() &&
       arrival.payload_bytes == under_way_.front().bytes) {
-    return Landing::into(in(under_way_.front().slot, arrival.payload_bytes));
+    return ReceiveBuffer::at(in(under_way_.front().slot, arrival.payload_bytes));
   }
   return data_loss(peer() + ": expected the answer of a doctor of this version of byteps, got " +
                    std::to_string(arrival.payload_bytes) + " bytes of something else");
 }
 
 Status PeerRun::on_frame(Connection& connection, const Arrival& arrival, Bytes payload) {
-  if (arrival.loan != transport::kNoLoan) connection.give_back(arrival.loan);
+  if (arrival.lease != transport::kNoLease) connection.return_lease(arrival.lease);
   if (as_text(arrival.head) != kPeerTell) return on_echo(payload);
   send(0, kSmallBytes);
   return Status::ok();
@@ -128,7 +128,7 @@ void PeerRun::on_bulk_echo(const Sent& sent) {
 }
 
 void PeerRun::on_closed(Connection&, const Status& why) {
-  finish(why ? unavailable(peer() + ": closed by the other end") : why);
+  finish(why.is_ok() ? unavailable(peer() + ": closed by the other end") : why);
 }
 
 void PeerRun::finish(Result<Outcome> outcome) {

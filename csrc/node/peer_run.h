@@ -36,8 +36,8 @@ class PeerRun final : public transport::Receiver {
   const std::string& peer() const { return connection_->peer(); }
   void close() { connection_->close(); }
 
-  Result<transport::Landing> on_head(transport::Connection& connection,
-                                     const transport::Arrival& arrival) override;
+  Result<transport::ReceiveBuffer> on_head(transport::Connection& connection,
+                                           const transport::Arrival& arrival) override;
   Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
                   Bytes payload) override;
   void on_closed(transport::Connection& connection, const Status& why) override;

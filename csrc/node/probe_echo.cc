@@ -11,7 +11,7 @@ namespace byteps::node {
 
 using transport::Arrival;
 using transport::Connection;
-using transport::Landing;
+using transport::ReceiveBuffer;
 
 Bytes probe_payload(size_t bytes) {
   static const std::vector<std::byte> zeros(protocol::kMaxProbeFrameBytes);
@@ -37,9 +37,9 @@ ProbeEcho::ProbeEcho(std::unique_ptr<Connection> connection, uint32_t epoch,
                      UniqueFunction<void(const ProbeEcho&)> closed)
     : epoch_(epoch), closed_(std::move(closed)), connection_(std::move(connection)) {}
 
-Result<Landing> ProbeEcho::on_head(Connection&, const Arrival& arrival) {
+Result<ReceiveBuffer> ProbeEcho::on_head(Connection&, const Arrival& arrival) {
   BPS_RETURN_IF_ERROR(check_probe(arrival, epoch_));
-  return Landing::discard();
+  return ReceiveBuffer::discard();
 }
 
 Status ProbeEcho::on_frame(Connection& connection, const Arrival& arrival, Bytes) {

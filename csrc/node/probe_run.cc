@@ -10,7 +10,7 @@ namespace byteps::node {
 
 using transport::Arrival;
 using transport::Connection;
-using transport::Landing;
+using transport::ReceiveBuffer;
 
 // The connection to one helper.
 class ProbeRun::Flow final : public transport::Receiver {
@@ -24,9 +24,9 @@ class ProbeRun::Flow final : public transport::Receiver {
   }
   void close() { connection_->close(); }
 
-  Result<Landing> on_head(Connection&, const Arrival& arrival) override {
+  Result<ReceiveBuffer> on_head(Connection&, const Arrival& arrival) override {
     BPS_RETURN_IF_ERROR(check_probe(arrival, run_.epoch_));
-    return Landing::discard();
+    return ReceiveBuffer::discard();
   }
   Status on_frame(Connection&, const Arrival& arrival, Bytes) override {
     BPS_RETURN_IF_ERROR(check_probe(arrival, run_.epoch_));

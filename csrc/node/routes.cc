@@ -28,7 +28,7 @@ Result<std::unique_ptr<transport::Transport>> make_shm(const NodeConfig& config)
   options.stream.handshake_timeout_s = config.timeout_s;
   const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
   const size_t partition_bytes =
-      config.autotune ? std::max<size_t>(configured_bytes, protocol::kMostCutBytes) : configured_bytes;
+      config.autotune ? std::max<size_t>(configured_bytes, protocol::kMaxScaledBytes) : configured_bytes;
   options.lend_bytes = std::max(options.lend_bytes, 2 * partition_bytes);
   auto shm = transport::make_shm_transport(std::move(options));
   BPS_RETURN_IF_ERROR(shm->viable());
@@ -78,32 +78,34 @@ void Routes::connect(transport::EventLoop& loop, const protocol::NodeInfo& self,
   const bool is_near = node.machine == self.machine;
   if (is_near && node.role == protocol::Role::kWorker) {
     const auto level = wants_shm_ ? log::Level::kWarning : log::Level::kInfo;  // as asked for
-    const Way shm{"shared memory", shm_, node.local_addresses, level, false};
-    connect_or_detour(loop, shm, node, shard, std::move(done));
+    const TransportCandidate shm{"shared memory", shm_, node.local_addresses, level, false};
+    connect_or_fall_back(loop, shm, node, shard, std::move(done));
   } else if (is_near || (!rdma_ && node.rdma_addresses.empty())) {
     connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
   } else {
     // Whoever has none has said so.
     const auto level = rdma_ ? log::Level::kWarning : log::Level::kInfo;
-    const Way rdma{"RDMA", rdma_, node.rdma_addresses, level, demands_rdma_};
-    connect_or_detour(loop, rdma, node, shard, std::move(done));
+    const TransportCandidate rdma{"RDMA", rdma_, node.rdma_addresses, level, demands_rdma_};
+    connect_or_fall_back(loop, rdma, node, shard, std::move(done));
   }
 }
 
-void Routes::connect_or_detour(transport::EventLoop& loop, const Way& way, const protocol::NodeInfo& node,
-                               size_t shard, transport::ConnectCallback done) {
-  const auto detour = [this, &loop, way, &node, shard](const Status& why, transport::ConnectCallback& then) {
+void Routes::connect_or_fall_back(transport::EventLoop& loop, const TransportCandidate& way,
+                                  const protocol::NodeInfo& node, size_t shard,
+                                  transport::ConnectCallback done) {
+  const auto fall_back = [this, &loop, way, &node, shard](const Status& why,
+                                                          transport::ConnectCallback& then) {
     if (way.demanded) return then(why.with_context(std::string(way.name) + " with " + node.describe()));
-    tell_detour(way, node, why);
+    log_fallback(way, node, why);
     connect_to(*tcp_, loop, node.addresses[shard], std::move(then));
   };
-  if (!way.transport) return detour(way.transport.status(), done);
+  if (!way.transport) return fall_back(way.transport.status(), done);
   if (shard >= way.addresses.size()) {
-    return detour(unimplemented("it offers none; its own log may say why"), done);
+    return fall_back(unimplemented("it offers none; its own log may say why"), done);
   }
   connect_to(**way.transport, loop, way.addresses[shard],
-             [detour, done = std::move(done)](auto connection) mutable {
-               connection ? done(std::move(connection)) : detour(connection.status(), done);
+             [fall_back, done = std::move(done)](auto connection) mutable {
+               connection ? done(std::move(connection)) : fall_back(connection.status(), done);
              });
 }
 
@@ -114,10 +116,10 @@ void Routes::connect_to(transport::Transport& transport, transport::EventLoop& l
   transport.connect(loop, *parsed, now_us() + timeout_us_, std::move(done));
 }
 
-void Routes::tell_detour(const Way& way, const protocol::NodeInfo& node, const Status& why) {
+void Routes::log_fallback(const TransportCandidate& way, const protocol::NodeInfo& node, const Status& why) {
   {
     MutexLock lock(mutex_);
-    if (!detours_.insert(node.describe()).second) return;
+    if (!fallbacks_.insert(node.describe()).second) return;
   }
   const std::string text =
       std::string("no ") + way.name + " with " + node.describe() + ", TCP instead: " + why.message();

@@ -43,7 +43,7 @@ class Routes {
 
  private:
   // A better one than TCP.
-  struct Way {
+  struct TransportCandidate {
     const char* name;  // for messages
     const Result<std::unique_ptr<transport::Transport>>& transport;
     const std::vector<std::string>& addresses;  // of the other node's shards
@@ -54,9 +54,9 @@ class Routes {
   void connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,
                   transport::ConnectCallback done) const;
   // By `transport`, or else, if `why_not` or an attempt forbids that, by TCP.
-  void connect_or_detour(transport::EventLoop& loop, const Way& way, const protocol::NodeInfo& node,
-                         size_t shard, transport::ConnectCallback done);
-  void tell_detour(const Way& way, const protocol::NodeInfo& node, const Status& why);
+  void connect_or_fall_back(transport::EventLoop& loop, const TransportCandidate& way,
+                            const protocol::NodeInfo& node, size_t shard, transport::ConnectCallback done);
+  void log_fallback(const TransportCandidate& way, const protocol::NodeInfo& node, const Status& why);
 
   const bool wants_shm_;
   const bool demands_rdma_;
@@ -66,7 +66,7 @@ class Routes {
   const Result<std::unique_ptr<transport::Transport>> shm_;
   Result<std::unique_ptr<transport::Transport>> rdma_;
   Mutex mutex_;
-  std::set<std::string> detours_ BPS_GUARDED_BY(mutex_);  // nodes that are reached by TCP instead
+  std::set<std::string> fallbacks_ BPS_GUARDED_BY(mutex_);  // nodes that are reached by TCP instead
 };
 
 }  // namespace byteps::node

@@ -175,7 +175,7 @@ void Node::on_started(const protocol::Roster& roster) {
   const protocol::Tree tree(roster.nodes, roster.num_workers);
   std::vector<double> shares;
   for (const uint32_t share : roster.shares_ppb) shares.push_back(share * 1e-9);
-  shares.resize(tree.num_sites());
+  shares.resize(tree.num_reducer_hosts());
   pace_.emplace(tree, shares);
   if (config_.role == "worker") build_worker(tree);
   start_service(tree);
@@ -192,8 +192,8 @@ void Node::start_service(const protocol::Tree& tree) {
                                .machines = tree.machines(),
                                .ranks = {},
                                .bytes_per_s = {},
-                               .uplink = uplink_.get(),
-                               .num_final_tops = tree.num_final_tops(),
+                               .parent_link = parent_link_.get(),
+                               .num_final_roots = tree.num_final_roots(),
                                .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
                                           .op_timeout_us = seconds_to_us(config_.op_timeout_s)},
                                .silence_us = data_silence_us(roster_)};
@@ -214,31 +214,31 @@ void Node::build_worker(const protocol::Tree& tree) {
       worker::WorkerOptions{.rank = rank,
                             .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),
                             .autotune = config_.autotune},
-      tree, protocol::PartitionRule(tree.sites(), roster_.partition_bytes), metrics_, *this);
+      tree, protocol::PartitionRule(tree.reducer_hosts(), roster_.partition_bytes), metrics_, *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
-  build_lanes(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
-              worker_->lanes(), *worker_);
-  build_lanes(tree, protocol::Level::kRanks, worker_->lanes_to_keepers(), *worker_);
+  build_links(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
+              worker_->links(), *worker_);
+  build_links(tree, protocol::Level::kRanks, worker_->parameter_store_links(), *worker_);
   if (!has_machine_level) return;
-  uplink_ = std::make_unique<NodeUplink>(
+  parent_link_ = std::make_unique<NodeParentLink>(
       rank, [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
-  build_lanes(tree, protocol::Level::kCluster, uplink_->lanes(), *uplink_);
+  build_links(tree, protocol::Level::kCluster, parent_link_->links(), *parent_link_);
 }
 
-void Node::build_lanes(const protocol::Tree& tree, protocol::Level level, worker::Lanes& lanes,
+void Node::build_links(const protocol::Tree& tree, protocol::Level level, worker::ShardLinks& links,
                        worker::LinkEvents& events) {
   for (uint32_t service = 0; service < tree.num_nodes(); ++service) {
-    std::vector<worker::Lane> of_service;
+    std::vector<worker::ShardLink> of_service;
     const bool connects = tree.connects(roster_.self, service, level);
     for (size_t shard = 0; connects && shard < roster_.nodes[service].addresses.size(); ++shard) {
-      of_service.push_back(make_lane(tree, service, shard, level, events));
+      of_service.push_back(make_link(tree, service, shard, level, events));
     }
-    lanes.add_service(std::move(of_service));
+    links.add_service(std::move(of_service));
   }
 }
 
-worker::Lane Node::make_lane(const protocol::Tree& tree, uint32_t service, size_t shard,
-                             protocol::Level level, worker::LinkEvents& events) {
+worker::ShardLink Node::make_link(const protocol::Tree& tree, uint32_t service, size_t shard,
+                                  protocol::Level level, worker::LinkEvents& events) {
   const size_t place = shard % data_loops_.size();
   transport::EventLoop& loop = *data_loops_[place];
   worker::LinkOptions options{

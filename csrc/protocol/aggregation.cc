@@ -45,7 +45,7 @@ Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t chi
     return data_loss(children_.describe[child] + ": " + describe(head.key) + ": " +
                      describe_round(head.round) + " before the answer to " + describe_round(last_round));
   }
-  return refusal(head.key, state, head.round) ? Verdict::kAccept : Verdict::kRefuse;
+  return refusal(head.key, state, head.round).is_ok() ? Verdict::kAccept : Verdict::kRefuse;
 }
 
 Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const {
@@ -59,7 +59,7 @@ Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t pay
   if (head.type != DataType::kPushPull) {
     return expected("type", static_cast<uint64_t>(DataType::kPushPull), static_cast<uint64_t>(head.type));
   }
-  if (is_kept(head.op)) {
+  if (is_stored(head.op)) {
     return data_loss(children_.describe[child] + ": " + describe(head.key) + ": expected a reduction, got " +
                      std::string(to_string(head.op)));
   }
@@ -109,7 +109,7 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   // Asked as in admit(), before this one counts: a machine may be gone, for one of its ranks, and yet contribute.
   Status why = refusal(head.key, &state, head.round);
   state.last_round[child] = head.round;
-  if (!why) {
+  if (!why.is_ok()) {
     // For the others as well: the refused one counts as in, so nobody would look for it any more.
     if (state.failed_round < head.round) {
       state.failed_round = head.round;
@@ -192,7 +192,7 @@ void Aggregator::fail_rounds_if(Predicate predicate, const Status& why, Aggregat
 
 void Aggregator::on_child_gone(uint32_t child, const Status& why, AggregationActions& actions) {
   BPS_CHECK(child < num_children() && !why.is_ok()) << "child " << child;
-  if (!gone_[child]) return;
+  if (!gone_[child].is_ok()) return;
   gone_[child] = why;
   gone_children_.push_back(child);
   fail_rounds_if([child](const KeyState& state) { return state.last_round[child] != state.first.round; }, why,
@@ -214,7 +214,7 @@ void Aggregator::fail_tensor(uint32_t number, uint64_t last_round, const Status&
 
 void Aggregator::fail_all(const Status& why, AggregationActions& actions) {
   BPS_CHECK(!why.is_ok()) << "a job ends for a reason";
-  if (!failed_) return;
+  if (!failed_.is_ok()) return;
   failed_ = why;
   fail_rounds_if([](const KeyState&) { return true; }, why, actions);
 }

@@ -98,7 +98,7 @@ class Aggregator {
     // Later contributions to rounds up to this one get `failure`.
     uint64_t failed_round = 0;
     Status failure;
-    WaitingList<KeyState*>::Place place;  // of the round that gathers
+    WaitingList<KeyState*>::RootLocation place;  // of the round that gathers
   };
 
   struct FailedTensor {

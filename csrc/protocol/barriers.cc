@@ -21,12 +21,12 @@ Status Barriers::on_arrival(uint32_t rank, uint32_t sequence, TimeUs now, Answer
                      std::to_string(last_sequence_[rank]));
   }
   last_sequence_[rank] = sequence;
-  if (Status why = departure(sequence); !why) {
+  if (Status why = departure(sequence); !why.is_ok()) {
     answers.push_back({rank, sequence, std::move(why)});
     return Status::ok();
   }
   Round& round = rounds_.try_emplace(sequence, Round{{}, now, {}}).first->second;
-  if (round.failure) {
+  if (round.failure.is_ok()) {
     round.waiting.push_back(rank);
   } else {
     answers.push_back({rank, sequence, round.failure});
@@ -53,7 +53,7 @@ void Barriers::on_left(uint32_t rank, Answers& answers) {
   for (auto next = rounds_.begin(); next != rounds_.end();) {
     auto& [sequence, round] = *next;
     const Status why = departure(sequence);
-    if (why) {
+    if (why.is_ok()) {
       ++next;
       continue;
     }
@@ -64,7 +64,7 @@ void Barriers::on_left(uint32_t rank, Answers& answers) {
 
 void Barriers::on_tick(TimeUs now, Answers& answers) {
   for (auto& [sequence, round] : rounds_) {
-    if (!round.failure || now - round.started_us < timeout_us_) continue;
+    if (!round.failure.is_ok() || now - round.started_us < timeout_us_) continue;
     round.failure = deadline_exceeded("barrier: has waited " + seconds(now - round.started_us) + " for " +
                                       missing(sequence));
     for (uint32_t waiting : round.waiting) answers.push_back({waiting, sequence, round.failure});
@@ -75,7 +75,7 @@ void Barriers::on_tick(TimeUs now, Answers& answers) {
 TimeUs Barriers::next_tick_us() const {
   TimeUs next = kNever;
   for (const auto& [sequence, round] : rounds_) {
-    if (round.failure) next = std::min(next, round.started_us + timeout_us_);
+    if (round.failure.is_ok()) next = std::min(next, round.started_us + timeout_us_);
   }
   return next;
 }

@@ -88,7 +88,7 @@ class ByteReader {
   void enumeration(const char* field, Enum& value, Result<Enum> (*from)(uint8_t)) {
     uint8_t code = 0;
     number(field, code);
-    if (!status_) return;
+    if (!status_.is_ok()) return;
     Result<Enum> read = from(code);
     if (!read) return fail(read.status().message());
     value = *read;
@@ -128,7 +128,7 @@ class ByteReader {
     return status_.is_ok();
   }
   void fail(const std::string& why) {
-    if (status_) status_ = data_loss(std::string(what_) + ": " + why);
+    if (status_.is_ok()) status_ = data_loss(std::string(what_) + ": " + why);
   }
 
   Bytes rest_;

@@ -38,7 +38,7 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
     return Status::ok();
   }
   if (const auto* waiting = std::get_if<Waiting>(&message)) {
-    actions.emplace_back(StillWaiting{waiting->text});
+    actions.emplace_back(LogStillWaiting{waiting->text});
     return Status::ok();
   }
   const bool from_scheduler =
@@ -115,7 +115,7 @@ void Membership::give_up(const Status& why, MembershipActions& actions) {
 }
 
 void Membership::on_tick(TimeUs now, MembershipActions& actions) {
-  if (failure_ && now >= finish_deadline_us_) {
+  if (failure_.is_ok() && now >= finish_deadline_us_) {
     return fail(unavailable("the " + name_scheduler() + " has left the job" + name_suspect()), actions);
   }
   if (ended()) return;
@@ -127,8 +127,9 @@ void Membership::on_tick(TimeUs now, MembershipActions& actions) {
   }
   if (!connected_) {
     if (notices_ && notices_->due(now)) {
-      actions.emplace_back(StillWaiting{"the job has not started after " + seconds(notices_->waited_us(now)) +
-                                        ": no connection to the " + name_scheduler() + " yet"});
+      actions.emplace_back(LogStillWaiting{"the job has not started after " +
+                                           seconds(notices_->waited_us(now)) + ": no connection to the " +
+                                           name_scheduler() + " yet"});
     }
     return;
   }
@@ -150,7 +151,7 @@ void Membership::on_tick(TimeUs now, MembershipActions& actions) {
 }
 
 TimeUs Membership::next_tick_us() const {
-  if (!failure_) return kNever;
+  if (!failure_.is_ok()) return kNever;
   if (finished_) return finish_deadline_us_;
   TimeUs next = started() ? kNever : start_deadline_us_;
   if (!connected_ && notices_) next = std::min(next, notices_->next_us());

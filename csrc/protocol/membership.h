@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "protocol/message.h"
-#include "protocol/notices.h"
+#include "protocol/notice_timer.h"
 
 namespace byteps::protocol {
 
@@ -42,11 +42,11 @@ struct TryAgain {
   Status why;
 };
 // This node still waits, for whom the text says. To be logged.
-struct StillWaiting {
+struct LogStillWaiting {
   std::string text;
 };
 using MembershipAction =
-    std::variant<SendControl, JobStarted, JobFailed, NodeLeft, JobFinished, TryAgain, StillWaiting>;
+    std::variant<SendControl, JobStarted, JobFailed, NodeLeft, JobFinished, TryAgain, LogStillWaiting>;
 using MembershipActions = std::vector<MembershipAction>;
 
 class Membership {
@@ -87,7 +87,7 @@ class Membership {
     TimeUs deadline_us;
   };
 
-  bool ended() const { return finished_ || !failure_; }
+  bool ended() const { return finished_ || !failure_.is_ok(); }
   std::string name_scheduler() const;
   // What a message may add: the first one whose fate is open. Empty if there is none.
   std::string name_suspect() const;
@@ -105,7 +105,7 @@ class Membership {
   bool answered_ = false;  // since it has connected
   bool leaving_ = false;
   bool finished_ = false;
-  std::optional<Notices> notices_;      // of no connection
+  std::optional<NoticeTimer> notices_;  // of no connection
   TimeUs finish_deadline_us_ = kNever;  // of a worker that has not left
   TimeUs last_heard_us_ = 0;
   TimeUs next_heartbeat_us_ = 0;

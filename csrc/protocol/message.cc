@@ -72,7 +72,7 @@ constexpr size_t kBytes = 32;
 constexpr size_t kRank = 40;
 constexpr size_t kRoot = 42;
 constexpr size_t kTop = 44;
-constexpr size_t kLane = 46;
+constexpr size_t kShardIndex = 46;
 constexpr size_t kShape = 48;
 static_assert(kShape + kShapeBytes == kDataHeadBytes);
 }  // namespace at
@@ -85,13 +85,13 @@ Status check_limits(const DataHead& head) {
   if (head.key.partition >= kMaxPartitions) return above("partition", head.key.partition, kMaxPartitions);
   if (head.rank >= kMaxNodes) return above("rank", head.rank, kMaxNodes);
   if (head.root >= kMaxNodes) return above("root", head.root, kMaxNodes);
-  if (head.top >= kMaxNodes) return above("top", head.top, kMaxNodes);
+  if (head.root_node >= kMaxNodes) return above("top", head.root_node, kMaxNodes);
   if (head.bytes > kMaxTensorBytes) return above("bytes", head.bytes, kMaxTensorBytes + 1);
   if (head.bytes % size_of(head.dtype) != 0) {
     return data_loss("data message: expected a multiple of the element size of " +
                      std::string(to_string(head.dtype)) + ", got " + std::to_string(head.bytes) + " bytes");
   }
-  if (head.staleness != 0 && !is_kept(head.op)) {
+  if (head.staleness != 0 && !is_stored(head.op)) {
     return data_loss("data message: expected no staleness of a " + std::string(to_string(head.op)) +
                      ", got " + std::to_string(head.staleness));
   }
@@ -175,20 +175,20 @@ void fields(Codec& codec, M& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.enumeration("dtype", m.dtype, dtype_from);
   codec.number("bytes", m.bytes, 0, kMaxTensorBytes);
-  codec.number("cut", m.cut, uint8_t{0}, kMaxCut);
-  codec.flag("kept", m.upkeep.kept);
-  codec.number("staleness", m.upkeep.staleness);
-  codec.require(m.upkeep.kept || m.upkeep.staleness == 0, "only what is kept has a staleness");
+  codec.number("cut", m.partition_scale, uint8_t{0}, kMaxPartitionScale);
+  codec.flag("kept", m.mode.stored);
+  codec.number("staleness", m.mode.staleness);
+  codec.require(m.mode.stored || m.mode.staleness == 0, "only what is kept has a staleness");
 }
 
 template <typename Codec, Either<Placed> M>
 void fields(Codec& codec, M& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.number("tensor", m.tensor, 1, kMaxTensors);
-  codec.number("cut", m.cut, uint8_t{0}, kMaxCut);
+  codec.number("cut", m.partition_scale, uint8_t{0}, kMaxPartitionScale);
   codec.list("places", m.places, kMaxPartitions, 2 * sizeof(uint16_t), [](auto& each, auto& place) {
-    each.number("site", place.site);
-    each.number("turn", place.turn);
+    each.number("reducer_host", place.reducer_host);
+    each.number("turn", place.serving_index);
   });
 }
 
@@ -347,8 +347,8 @@ DataHeadBytes encode(const DataHead& head) {
   store_number(&bytes[at::kRank], static_cast<uint16_t>(head.rank));
   store_number(&bytes[at::kPriority], head.priority);
   store_number(&bytes[at::kRoot], static_cast<uint16_t>(head.root));
-  store_number(&bytes[at::kTop], head.top);
-  store_number(&bytes[at::kLane], head.lane);
+  store_number(&bytes[at::kTop], head.root_node);
+  store_number(&bytes[at::kShardIndex], head.shard_index);
   store_number(&bytes[at::kBytes], head.bytes);
   std::memcpy(&bytes[at::kShape], head.shape.bytes().data(), kShapeBytes);
   return bytes;
@@ -384,8 +384,8 @@ Result<DataHead> decode_data(Bytes bytes) {
       .rank = load_number<uint16_t>(&bytes[at::kRank]),
       .priority = load_number<int32_t>(&bytes[at::kPriority]),
       .root = load_number<uint16_t>(&bytes[at::kRoot]),
-      .top = load_number<uint16_t>(&bytes[at::kTop]),
-      .lane = load_number<uint16_t>(&bytes[at::kLane]),
+      .root_node = load_number<uint16_t>(&bytes[at::kTop]),
+      .shard_index = load_number<uint16_t>(&bytes[at::kShardIndex]),
       .bytes = load_number<uint64_t>(&bytes[at::kBytes]),
       .shape = Shape(shape),
       .code = *code};
@@ -430,10 +430,10 @@ std::string describe(const Key& key) {
 
 std::string describe_partition(const Key& key) { return "partition " + std::to_string(key.partition); }
 
-std::string describe(const Upkeep& upkeep) {
-  if (!upkeep.kept) return "reduces it";
-  if (upkeep.staleness == kUnboundedStaleness) return "keeps it with unbounded staleness";
-  return "keeps it with staleness " + std::to_string(upkeep.staleness);
+std::string describe(const TensorMode& mode) {
+  if (!mode.stored) return "reduces it";
+  if (mode.staleness == kUnboundedStaleness) return "keeps it with unbounded staleness";
+  return "keeps it with staleness " + std::to_string(mode.staleness);
 }
 
 std::string Stalled::describe() const {

@@ -41,10 +41,10 @@ inline constexpr uint64_t kMaxTimeoutUs = 1ull << 50;
 inline constexpr int64_t kHeartbeatsPerTimeout = 4;  // that each node sends while the job's timeout passes
 
 // Where a partition is summed; what the numbers mean is protocol/tree.h's.
-struct Place {
-  uint16_t site = 0;
-  uint16_t turn = 0;
-  bool operator==(const Place&) const = default;
+struct RootLocation {
+  uint16_t reducer_host = 0;
+  uint16_t serving_index = 0;
+  bool operator==(const RootLocation&) const = default;
 };
 
 // One partition of one declared tensor.
@@ -57,8 +57,10 @@ struct Key {
 
 inline constexpr uint32_t kMaxTensors = 1u << 20;
 // A name that is cut in another way (protocol/plan.h) has other partitions, but for the first one.
-constexpr uint32_t key_tensor(uint32_t number, uint8_t cut) { return number * (kMaxCut + 1) + cut; }
-constexpr uint32_t number_of(const Key& key) { return key.tensor / (kMaxCut + 1); }
+constexpr uint32_t key_tensor(uint32_t number, uint8_t partition_scale) {
+  return number * (kMaxPartitionScale + 1) + partition_scale;
+}
+constexpr uint32_t number_of(const Key& key) { return key.tensor / (kMaxPartitionScale + 1); }
 
 // "tensor 3, partition 0".
 std::string describe(const Key& key);
@@ -86,21 +88,21 @@ enum class DataType : uint8_t {
 enum class Level : uint8_t {
   kMachine = 1,  // the children are the ranks of the service's own machine
   kCluster = 2,  // the children are the machines, each spoken for by one of its ranks
-  kRanks = 3,    // the children are all ranks, each for itself: of what is kept (protocol/keeper.h)
+  kRanks = 3,  // the children are all ranks, each for itself: of what is kept (protocol/staleness_tracker.h)
 };
 
-// Of rounds that a rank may be ahead of the slowest one (protocol/keeper.h): any number.
+// Of rounds that a rank may be ahead of the slowest one (protocol/staleness_tracker.h): any number.
 inline constexpr uint8_t kUnboundedStaleness = 255;
 
 // Whether services keep a tensor's value from one push_pull to the next (ReduceOp::kSeed, kAccumulate).
-struct Upkeep {
-  bool kept = false;
+struct TensorMode {
+  bool stored = false;
   uint8_t staleness = 0;  // only of what is kept
-  bool operator==(const Upkeep&) const = default;
+  bool operator==(const TensorMode&) const = default;
 };
 
 // "reduces it", "keeps it with staleness 3", "keeps it with unbounded staleness".
-std::string describe(const Upkeep& upkeep);
+std::string describe(const TensorMode& mode);
 
 struct DataHead {
   DataType type = DataType::kHello;
@@ -112,14 +114,14 @@ struct DataHead {
   uint8_t staleness = 0;  // kSeed, kAccumulate
   uint32_t epoch = 0;
   Key key;
-  uint64_t round = 0;    // counts this rank's push_pulls of the name from 1, also those that were refused
-  uint32_t rank = 0;     // the contributing worker, or who speaks for its machine
-  int32_t priority = 0;  // larger goes first
-  uint32_t root = 0;     // kBroadcast, kSeed: whose values count; kAccumulate: as in kSeed
-  uint16_t top = 0;      // node that hosts the root of the partition's tree
-  uint16_t lane = 0;     // of the partition (Tree::lane); of a hello: the sender's shard
-  uint64_t bytes = 0;    // of the partition
-  Shape shape = {};      // of the tensor
+  uint64_t round = 0;        // counts this rank's push_pulls of the name from 1, also those that were refused
+  uint32_t rank = 0;         // the contributing worker, or who speaks for its machine
+  int32_t priority = 0;      // larger goes first
+  uint32_t root = 0;         // kBroadcast, kSeed: whose values count; kAccumulate: as in kSeed
+  uint16_t root_node = 0;    // node that hosts the root of the partition's tree
+  uint16_t shard_index = 0;  // of the partition (Tree::lane); of a hello: the sender's shard
+  uint64_t bytes = 0;        // of the partition
+  Shape shape = {};          // of the tensor
   StatusCode code = StatusCode::kOk;
   bool operator==(const DataHead&) const = default;
 };
@@ -176,7 +178,7 @@ struct Roster {
   uint32_t num_workers = 0;
   uint64_t timeout_us = 0;       // a node silent for so long is lost
   uint64_t partition_bytes = 0;  // of PartitionRule
-  // Of each site (protocol/tree.h) in all that is summed, in parts per billion: for the rates of connections.
+  // Of each reducer_host (protocol/tree.h) in all that is summed, in parts per billion: for the rates of connections.
   std::vector<uint32_t> shares_ppb;
   std::vector<NodeInfo> nodes;
   bool operator==(const Roster&) const = default;
@@ -185,15 +187,15 @@ struct Declare {  // worker -> scheduler: asks for the places of a tensor of thi
   std::string name;
   DType dtype = DType::kFloat32;
   uint64_t bytes = 0;
-  uint8_t cut = 0;  // of a Plan; others than 0 for names that are placed already
-  Upkeep upkeep = {};
+  uint8_t partition_scale = 0;  // of a Plan; others than 0 for names that are placed already
+  TensorMode mode = {};
   bool operator==(const Declare&) const = default;
 };
 struct Placed {  // scheduler -> worker
   std::string name;
-  uint32_t tensor = 0;        // number of the name, from 1
-  std::vector<Place> places;  // by partition; enough for all sizes that anybody has asked for
-  uint8_t cut = 0;            // as it was asked for; each has other places, but of the first partition
+  uint32_t tensor = 0;               // number of the name, from 1
+  std::vector<RootLocation> places;  // by partition; enough for all sizes that anybody has asked for
+  uint8_t partition_scale = 0;       // as it was asked for; each has other places, but of the first partition
   bool operator==(const Placed&) const = default;
 };
 inline constexpr uint64_t kEveryRound = UINT64_MAX;

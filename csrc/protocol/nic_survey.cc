@@ -41,8 +41,8 @@ size_t NicSurvey::num_groups() const { return std::max<size_t>(1, cards_.size() 
 
 size_t NicSurvey::num_rounds() const { return (cards_.size() + num_groups() - 1) / num_groups(); }
 
-void NicSurvey::start(uint32_t epoch, TimeUs patience_us, TimeUs deadline_us, TimeUs now, Orders& orders) {
-  patience_us_ = patience_us;
+void NicSurvey::start(uint32_t epoch, TimeUs grace_us, TimeUs deadline_us, TimeUs now, Orders& orders) {
+  grace_us_ = grace_us;
   deadline_us_ = deadline_us;
   begin_step(now);
   for (const Card& card : cards_) {
@@ -51,7 +51,7 @@ void NicSurvey::start(uint32_t epoch, TimeUs patience_us, TimeUs deadline_us, Ti
   }
 }
 
-void NicSurvey::begin_step(TimeUs now) { step_deadline_us_ = std::min(now + patience_us_, deadline_us_); }
+void NicSurvey::begin_step(TimeUs now) { step_deadline_us_ = std::min(now + grace_us_, deadline_us_); }
 
 void NicSurvey::on_ready(uint32_t node, const ProbeReady& ready, TimeUs now, Orders& orders) {
   if (over_ || next_round_ > 0 || awaited_.erase(node) == 0) return;

@@ -41,8 +41,8 @@ class NicSurvey {
   // Else there is nothing to measure, or it would not matter.
   bool is_needed() const;
 
-  // Each step may take `patience_us`, all together until `deadline_us`.
-  void start(uint32_t epoch, TimeUs patience_us, TimeUs deadline_us, TimeUs now, Orders& orders);
+  // Each step may take `grace_us`, all together until `deadline_us`.
+  void start(uint32_t epoch, TimeUs grace_us, TimeUs deadline_us, TimeUs now, Orders& orders);
   // Answers that nobody waits for are ignored: they may come late.
   void on_ready(uint32_t node, const ProbeReady& ready, TimeUs now, Orders& orders);
   void on_done(uint32_t node, const ProbeDone& done, TimeUs now, Orders& orders);
@@ -73,7 +73,7 @@ class NicSurvey {
   bool spans_machines_ = false;
   std::vector<Card> cards_;
   std::vector<uint32_t> card_of_node_;
-  TimeUs patience_us_ = 0;
+  TimeUs grace_us_ = 0;
   TimeUs deadline_us_ = 0;
   TimeUs step_deadline_us_ = 0;
   uint32_t next_round_ = 0;

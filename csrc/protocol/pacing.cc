@@ -28,27 +28,28 @@ double nic_mbps_of_payload(double bytes_per_s) { return bytes_per_s / payload_by
 
 uint32_t useful_shards(double nic_mbps) { return static_cast<uint32_t>(nic_mbps / kMbpsPerShard) + 1; }
 
-Pace::Pace(const Tree& tree, const std::vector<double>& shares) : rate_of_site_(tree.num_sites(), 0.0) {
-  std::vector<Site> sites = tree.sites();
-  for (Site& site : sites) {
-    if (site.nic_mbps <= 0) return;
-    site.nic_mbps = kLoad * payload_bytes_per_s(site.nic_mbps) * 8 / 1e6;
+Pace::Pace(const Tree& tree, const std::vector<double>& shares)
+    : rate_of_site_(tree.num_reducer_hosts(), 0.0) {
+  std::vector<ReducerHost> reducer_hosts = tree.reducer_hosts();
+  for (ReducerHost& reducer_host : reducer_hosts) {
+    if (reducer_host.nic_mbps <= 0) return;
+    reducer_host.nic_mbps = kLoad * payload_bytes_per_s(reducer_host.nic_mbps) * 8 / 1e6;
   }
   constexpr uint64_t kManyBytes = 1ull << 40;  // for digits
-  const double seconds = predicted_seconds(sites, shares, kManyBytes);
+  const double seconds = predicted_seconds(reducer_hosts, shares, kManyBytes);
   if (!(seconds > 0) || !std::isfinite(seconds)) return;
-  for (size_t site = 0; site < sites.size(); ++site) {
-    rate_of_site_[site] = shares[site] * static_cast<double>(kManyBytes) / seconds;
+  for (size_t reducer_host = 0; reducer_host < reducer_hosts.size(); ++reducer_host) {
+    rate_of_site_[reducer_host] = shares[reducer_host] * static_cast<double>(kManyBytes) / seconds;
   }
 }
 
 uint64_t Pace::rate(uint32_t from, uint32_t to, const Tree& tree) const {
-  const uint32_t site =
+  const uint32_t reducer_host =
       to < tree.num_workers() ? tree.machine_of(to) : tree.num_machines() + to - tree.num_workers();
   // Ranks of both machines take turns, and so do the shards.
   const uint32_t connections =
       std::max(processes_at(tree, from), processes_at(tree, to)) * tree.num_shards(to);
-  return static_cast<uint64_t>(rate_of_site_[site] / connections);
+  return static_cast<uint64_t>(rate_of_site_[reducer_host] / connections);
 }
 
 bool Burst::covers(uint64_t bytes, TimeUs now, TimeUs pause_us) {

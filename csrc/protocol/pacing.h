@@ -1,6 +1,6 @@
 // How fast each connection may go, so that the connections of a job do not get into each other's way. Pure.
 //
-// The shares of the sites say how many bytes each connection carries in the least time T (protocol/placement). A
+// The shares of the reducer_hosts say how many bytes each connection carries in the least time T (protocol/placement). A
 // connection that is held to that rate leaves the others theirs: every card is busy all the time and all connections
 // end at once. Left alone, TCP gives some connections more than others for seconds; those end early, and their cards
 // idle while the others go on.
@@ -28,14 +28,14 @@ uint32_t useful_shards(double nic_mbps);
 // Rates of payload in bytes/s; 0: not to be held back.
 class Pace {
  public:
-  // `shares` by site. Nobody is held back where a card's speed is unknown, or nothing has to travel.
+  // `shares` by reducer_host. Nobody is held back where a card's speed is unknown, or nothing has to travel.
   Pace(const Tree& tree, const std::vector<double>& shares);
 
   // Of a connection over which `from` contributes to the root at `to` (nodes), and `to` answers.
   uint64_t rate(uint32_t from, uint32_t to, const Tree& tree) const;
 
  private:
-  std::vector<double> rate_of_site_;  // of all bytes from one machine to the root at this site
+  std::vector<double> rate_of_site_;  // of all bytes from one machine to the root at this reducer_host
 };
 
 // What the connections of one thread may send at full speed after a pause, all together: what each of them may send on

@@ -61,13 +61,14 @@ constexpr double kLeastUs = 200;  // a partition shall take its sender so long, 
 
 }  // namespace
 
-PartitionRule::PartitionRule(const std::vector<Site>& sites, uint64_t fixed_bytes)
+PartitionRule::PartitionRule(const std::vector<ReducerHost>& reducer_hosts, uint64_t fixed_bytes)
     : fixed_bytes_(fixed_bytes),
-      num_sites_(std::max<uint64_t>(1, sites.size())),
+      num_sites_(std::max<uint64_t>(1, reducer_hosts.size())),
       least_bytes_(kLeastBytesUnknown) {
-  if (sites.size() < 2) return;
-  double slowest_mbps = sites.front().nic_mbps;
-  for (const Site& site : sites) slowest_mbps = std::min(slowest_mbps, site.nic_mbps);
+  if (reducer_hosts.size() < 2) return;
+  double slowest_mbps = reducer_hosts.front().nic_mbps;
+  for (const ReducerHost& reducer_host : reducer_hosts)
+    slowest_mbps = std::min(slowest_mbps, reducer_host.nic_mbps);
   if (slowest_mbps <= 0) return;
   least_bytes_ = std::clamp(static_cast<uint64_t>(slowest_mbps / 8 * kLeastUs), kLeastBytes, kMostLeastBytes);
 }
@@ -78,9 +79,11 @@ uint64_t PartitionRule::wanted_bytes(uint64_t tensor_bytes) const {
   return std::clamp(tensor_bytes / (kPartitionsPerSite * num_sites_), least_bytes_, kMostBytes);
 }
 
-Partitioning PartitionRule::partition(uint64_t tensor_bytes, uint8_t cut) const {
+Partitioning PartitionRule::partition(uint64_t tensor_bytes, uint8_t partition_scale) const {
   const Partitioning first = cut_evenly(tensor_bytes, wanted_bytes(tensor_bytes));
-  return cut == 0 ? first : cut_evenly(tensor_bytes, cut_bytes(cut, first.partition_bytes));
+  return partition_scale == 0
+             ? first
+             : cut_evenly(tensor_bytes, scaled_partition_bytes(partition_scale, first.partition_bytes));
 }
 
 }  // namespace byteps::protocol

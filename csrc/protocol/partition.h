@@ -38,15 +38,15 @@ Partitioning cut_evenly(uint64_t bytes, uint64_t wanted_bytes);
 // How large partitions of a tensor shall be, unless somebody has said so.
 //
 // The first round of a tensor lasts a partition on each connection longer than its bytes need, and so does the last one;
-// shares are met to a partition. So there shall be many for each site, but none so small that its messages cost more
+// shares are met to a partition. So there shall be many for each reducer_host, but none so small that its messages cost more
 // than its bytes. On one machine, a partition shall fit into the second-level cache.
 class PartitionRule {
  public:
-  // `fixed_bytes` for all tensors; 0: by the sites.
-  PartitionRule(const std::vector<Site>& sites, uint64_t fixed_bytes);
+  // `fixed_bytes` for all tensors; 0: by the reducer_hosts.
+  PartitionRule(const std::vector<ReducerHost>& reducer_hosts, uint64_t fixed_bytes);
   uint64_t wanted_bytes(uint64_t tensor_bytes) const;
   // How a tensor is cut under a plan (protocol/plan.h). Alike on all nodes of a job.
-  Partitioning partition(uint64_t tensor_bytes, uint8_t cut = 0) const;
+  Partitioning partition(uint64_t tensor_bytes, uint8_t partition_scale = 0) const;
 
  private:
   uint64_t fixed_bytes_;

@@ -51,23 +51,25 @@ Result<PlacementPolicy> weights_from(std::string_view text) {
 bool is_known(double nic_mbps) { return nic_mbps >= kMinNicMbps && nic_mbps <= kMaxNicMbps; }
 
 // Speeds with the unknown ones filled in, `unknown` if there is none to fill in from.
-std::vector<double> speeds_of(const std::vector<Site>& sites, double unknown) {
+std::vector<double> speeds_of(const std::vector<ReducerHost>& reducer_hosts, double unknown) {
   double sum = 0;
   double count = 0;
-  for (const Site& site : sites) {
-    if (!is_known(site.nic_mbps)) continue;
-    sum += site.nic_mbps;
+  for (const ReducerHost& reducer_host : reducer_hosts) {
+    if (!is_known(reducer_host.nic_mbps)) continue;
+    sum += reducer_host.nic_mbps;
     ++count;
   }
   std::vector<double> speeds;
   const double mean = count > 0 ? sum / count : unknown;
-  for (const Site& site : sites) speeds.push_back(is_known(site.nic_mbps) ? site.nic_mbps : mean);
+  for (const ReducerHost& reducer_host : reducer_hosts)
+    speeds.push_back(is_known(reducer_host.nic_mbps) ? reducer_host.nic_mbps : mean);
   return speeds;
 }
 
-double count_machines(const std::vector<Site>& sites) {
+double count_machines(const std::vector<ReducerHost>& reducer_hosts) {
   return static_cast<double>(
-      std::count_if(sites.begin(), sites.end(), [](const Site& site) { return !site.is_server; }));
+      std::count_if(reducer_hosts.begin(), reducer_hosts.end(),
+                    [](const ReducerHost& reducer_host) { return !reducer_host.is_server; }));
 }
 
 std::vector<double> in_proportion(std::vector<double> parts) {
@@ -76,13 +78,14 @@ std::vector<double> in_proportion(std::vector<double> parts) {
   return parts;
 }
 
-std::vector<double> equal_shares(const std::vector<Site>& sites, bool on_servers) {
+std::vector<double> equal_shares(const std::vector<ReducerHost>& reducer_hosts, bool on_servers) {
   std::vector<double> shares;
-  for (const Site& site : sites) shares.push_back(site.is_server == on_servers ? 1 : 0);
+  for (const ReducerHost& reducer_host : reducer_hosts)
+    shares.push_back(reducer_host.is_server == on_servers ? 1 : 0);
   return in_proportion(std::move(shares));
 }
 
-// The sums over sites that the optimum depends on.
+// The sums over reducer_hosts that the optimum depends on.
 struct Speeds {
   double slowest_machine = std::numeric_limits<double>::infinity();
   double machines = 0;
@@ -97,14 +100,14 @@ double optimal_time(double n, const Speeds& speeds) {
   return std::max(slowest, filled);
 }
 
-std::vector<double> optimal_shares(const std::vector<Site>& sites) {
-  const double n = count_machines(sites);
-  const std::vector<double> speed = speeds_of(sites, 1);
-  const auto adds_card = [&](size_t i) { return sites[i].is_server && !sites[i].host; };
+std::vector<double> optimal_shares(const std::vector<ReducerHost>& reducer_hosts) {
+  const double n = count_machines(reducer_hosts);
+  const std::vector<double> speed = speeds_of(reducer_hosts, 1);
+  const auto adds_card = [&](size_t i) { return reducer_hosts[i].is_server && !reducer_hosts[i].host; };
   Speeds sums;
-  for (size_t i = 0; i < sites.size(); ++i) {
+  for (size_t i = 0; i < reducer_hosts.size(); ++i) {
     if (adds_card(i)) sums.servers += speed[i];
-    if (sites[i].is_server) continue;
+    if (reducer_hosts[i].is_server) continue;
     sums.machines += speed[i];
     sums.slowest_machine = std::min(sums.slowest_machine, speed[i]);
   }
@@ -112,10 +115,10 @@ std::vector<double> optimal_shares(const std::vector<Site>& sites) {
   const double on_servers = std::min(1.0, n < 2 ? 0 : time * sums.servers / n);
   const double on_machines = on_servers > 1 - kRounding ? 0 : 1 - on_servers;
   const double spare = time * sums.machines - n;  // of all machines together; of one: T B - M
-  std::vector<double> shares(sites.size());
-  for (size_t i = 0; i < sites.size(); ++i) {
+  std::vector<double> shares(reducer_hosts.size());
+  for (size_t i = 0; i < reducer_hosts.size(); ++i) {
     if (adds_card(i)) shares[i] = on_servers * speed[i] / sums.servers;
-    if (sites[i].is_server || on_machines <= 0) continue;
+    if (reducer_hosts[i].is_server || on_machines <= 0) continue;
     shares[i] = on_machines * (n > 2 ? std::max(0.0, time * speed[i] - 1) / spare : 1 / n);
   }
   return shares;
@@ -133,32 +136,36 @@ Result<PlacementPolicy> placement_policy_from(std::string_view text) {
                           std::string(text) + "'");
 }
 
-Result<std::vector<double>> site_shares(const std::vector<Site>& sites, const PlacementPolicy& policy) {
-  const double machines = count_machines(sites);
+Result<std::vector<double>> reducer_host_shares(const std::vector<ReducerHost>& reducer_hosts,
+                                                const PlacementPolicy& policy) {
+  const double machines = count_machines(reducer_hosts);
   BPS_CHECK(machines > 0) << "a job has workers";
   switch (policy.kind) {
-    case PlacementPolicy::Kind::kAuto: return optimal_shares(sites);
-    case PlacementPolicy::Kind::kAllReduce: return equal_shares(sites, false);
-    case PlacementPolicy::Kind::kPs: return equal_shares(sites, machines < static_cast<double>(sites.size()));
+    case PlacementPolicy::Kind::kAuto: return optimal_shares(reducer_hosts);
+    case PlacementPolicy::Kind::kAllReduce: return equal_shares(reducer_hosts, false);
+    case PlacementPolicy::Kind::kPs:
+      return equal_shares(reducer_hosts, machines < static_cast<double>(reducer_hosts.size()));
     case PlacementPolicy::Kind::kWeights: break;
   }
-  if (policy.weights.size() == sites.size()) return in_proportion(policy.weights);
+  if (policy.weights.size() == reducer_hosts.size()) return in_proportion(policy.weights);
   const auto count = static_cast<size_t>(machines);
-  return invalid_argument("placement: expected " + std::to_string(sites.size()) + " weights, for " +
+  return invalid_argument("placement: expected " + std::to_string(reducer_hosts.size()) + " weights, for " +
                           std::to_string(count) + " worker machines and " +
-                          std::to_string(sites.size() - count) + " servers, got " +
+                          std::to_string(reducer_hosts.size() - count) + " servers, got " +
                           std::to_string(policy.weights.size()));
 }
 
-double predicted_seconds(const std::vector<Site>& sites, const std::vector<double>& shares, uint64_t bytes) {
-  BPS_CHECK(sites.size() == shares.size()) << "a share per site";
-  const double n = count_machines(sites);
-  const std::vector<double> speeds = speeds_of(sites, 0);
-  std::vector<double> behind_card(sites.size());
-  for (size_t i = 0; i < sites.size(); ++i) behind_card[sites[i].host.value_or(i)] += shares[i];
+double predicted_seconds(const std::vector<ReducerHost>& reducer_hosts, const std::vector<double>& shares,
+                         uint64_t bytes) {
+  BPS_CHECK(reducer_hosts.size() == shares.size()) << "a share per reducer_host";
+  const double n = count_machines(reducer_hosts);
+  const std::vector<double> speeds = speeds_of(reducer_hosts, 0);
+  std::vector<double> behind_card(reducer_hosts.size());
+  for (size_t i = 0; i < reducer_hosts.size(); ++i)
+    behind_card[reducer_hosts[i].host.value_or(i)] += shares[i];
   double longest = 0;
-  for (size_t i = 0; bytes > 0 && i < sites.size(); ++i) {
-    const double travels = sites[i].is_server ? n * behind_card[i] : 1 + (n - 2) * behind_card[i];
+  for (size_t i = 0; bytes > 0 && i < reducer_hosts.size(); ++i) {
+    const double travels = reducer_hosts[i].is_server ? n * behind_card[i] : 1 + (n - 2) * behind_card[i];
     if (travels > kRounding) longest = std::max(longest, travels / speeds[i]);
   }
   return longest * static_cast<double>(bytes) * 8 / 1e6;

@@ -13,29 +13,29 @@
 
 namespace byteps::protocol {
 
-inline constexpr uint8_t kMaxCut = 7;
+inline constexpr uint8_t kMaxPartitionScale = 7;
 inline constexpr uint8_t kMaxCredit = 15;
 
 struct Plan {
-  uint8_t cut =
-      0;  // partitions 2^(cut - kSameCut) times as large as at first, at most kMaxCut; 0: as at first
+  uint8_t partition_scale =
+      0;  // partitions 2^(cut - kUnscaled) times as large as at first, at most kMaxPartitionScale; 0: as at first
   uint8_t credit = 0;  // code of the bytes, at most kMaxCredit; 0: as configured
   bool operator==(const Plan&) const = default;
 };
 
 // Cuts leave the sizes between these two only where the first one is outside of them.
-inline constexpr uint64_t kLeastCutBytes = 64 << 10;
-inline constexpr uint64_t kMostCutBytes = 4 << 20;
-inline constexpr uint8_t kSameCut = 4;
+inline constexpr uint64_t kMinScaledBytes = 64 << 10;
+inline constexpr uint64_t kMaxScaledBytes = 4 << 20;
+inline constexpr uint8_t kUnscaled = 4;
 
-constexpr double cut_factor(uint8_t cut) {
-  return cut == 0 ? 1 : static_cast<double>(1 << cut) / (1 << kSameCut);
+constexpr double scale_factor(uint8_t partition_scale) {
+  return partition_scale == 0 ? 1 : static_cast<double>(1 << partition_scale) / (1 << kUnscaled);
 }
 // Size of partitions where the first placement of the tensor has those of `first_bytes`.
-constexpr uint64_t cut_bytes(uint8_t cut, uint64_t first_bytes) {
-  if (cut == 0) return first_bytes;
-  return std::clamp((first_bytes << cut) >> kSameCut, std::min(first_bytes, kLeastCutBytes),
-                    std::max(first_bytes, kMostCutBytes));
+constexpr uint64_t scaled_partition_bytes(uint8_t partition_scale, uint64_t first_bytes) {
+  if (partition_scale == 0) return first_bytes;
+  return std::clamp((first_bytes << partition_scale) >> kUnscaled, std::min(first_bytes, kMinScaledBytes),
+                    std::max(first_bytes, kMaxScaledBytes));
 }
 
 constexpr uint64_t credit_of_code(int code) { return uint64_t{32 << 10} << code; }
@@ -43,12 +43,15 @@ constexpr uint64_t credit_bytes(uint8_t code, uint64_t configured) {
   return code == 0 ? configured : credit_of_code(code);
 }
 
-constexpr uint8_t encode(const Plan& plan) { return static_cast<uint8_t>(plan.cut | plan.credit << 4); }
+constexpr uint8_t encode(const Plan& plan) {
+  return static_cast<uint8_t>(plan.partition_scale | plan.credit << 4);
+}
 inline Result<Plan> plan_from(uint8_t byte) {
-  const Plan plan{.cut = static_cast<uint8_t>(byte & 0xf), .credit = static_cast<uint8_t>(byte >> 4)};
-  if (plan.cut <= kMaxCut) return plan;
-  return data_loss("plan: expected a cut of at most " + std::to_string(kMaxCut) + ", got " +
-                   std::to_string(plan.cut));
+  const Plan plan{.partition_scale = static_cast<uint8_t>(byte & 0xf),
+                  .credit = static_cast<uint8_t>(byte >> 4)};
+  if (plan.partition_scale <= kMaxPartitionScale) return plan;
+  return data_loss("plan: expected a cut of at most " + std::to_string(kMaxPartitionScale) + ", got " +
+                   std::to_string(plan.partition_scale));
 }
 
 }  // namespace byteps::protocol

@@ -31,7 +31,7 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   if (!found) return found.status();
   Tensor& tensor = (*found)->second;
   count_round(tensor, request.step);  // here, not when the placement comes: all ranks count the same
-  if (Status why = check(**found, request); !why) {
+  if (Status why = check(**found, request); !why.is_ok()) {
     refuse_round(**found, why, actions);
     return why;
   }
@@ -49,7 +49,7 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
                 .staleness = request.staleness,
                 .shape = request.shape};
   op.round = tensor.round;
-  op.partitioning = rule_.partition(request.bytes, tensor.cut);
+  op.partitioning = rule_.partition(request.bytes, tensor.partition_scale);
   tensor.in_flight = handle;
   ask_for_places(**found, request.dtype, request.bytes, actions);
   if (has_places(op)) start_partitions(handle, op, actions);
@@ -76,7 +76,7 @@ Result<PushPullTable::NamedTensor*> PushPullTable::find(const std::string& name)
 
 Status PushPullTable::check(const NamedTensor& named, const PushPull& request) const {
   const std::string tensor = quoted(named.first);
-  const bool has_root = request.op == ReduceOp::kBroadcast || is_kept(request.op);
+  const bool has_root = request.op == ReduceOp::kBroadcast || is_stored(request.op);
   if (has_root && request.root >= tree_.num_workers()) {
     return invalid_argument(tensor + ": root: expected a rank below " + std::to_string(tree_.num_workers()) +
                             ", got " + std::to_string(request.root));
@@ -100,11 +100,11 @@ Status PushPullTable::check_binding(const NamedTensor& named, const PushPull& re
   const auto& [name, tensor] = named;
   if (!tensor.binding) return Status::ok();
   const Binding& binding = *tensor.binding;
-  if (binding.upkeep != request.upkeep()) {
-    return invalid_argument(quoted(name) + ": this rank " + describe(binding.upkeep) + " so far, and now " +
-                            describe(request.upkeep()));
+  if (binding.mode != request.mode()) {
+    return invalid_argument(quoted(name) + ": this rank " + describe(binding.mode) + " so far, and now " +
+                            describe(request.mode()));
   }
-  if (!binding.upkeep.kept || (binding.dtype == request.dtype && binding.bytes == request.bytes))
+  if (!binding.mode.stored || (binding.dtype == request.dtype && binding.bytes == request.bytes))
     return Status::ok();
   return invalid_argument(quoted(name) + ": services keep " +
                           describe_elements(binding.bytes, binding.dtype) + ", and now it has " +
@@ -117,30 +117,30 @@ void PushPullTable::count_round(Tensor& tensor, uint64_t step) {
 }
 
 void PushPullTable::bind(Tensor& tensor, const PushPull& request) {
-  if (!tensor.binding) tensor.binding = Binding{request.upkeep(), request.dtype, request.bytes};
+  if (!tensor.binding) tensor.binding = Binding{request.mode(), request.dtype, request.bytes};
 }
 
 void PushPullTable::refuse_round(NamedTensor& named, const Status& why, TableActions& actions) {
   auto& [name, tensor] = named;
   RoundFailed failed{name, tensor.round, true, why.code(), why.message()};
-  const bool is_kept = tensor.binding && tensor.binding->upkeep.kept;
-  if (is_kept) failed.round = kEveryRound;
-  if (is_kept || tensor.in_flight == 0) return tell_refused(tensor, std::move(failed), actions);
+  const bool is_stored = tensor.binding && tensor.binding->mode.stored;
+  if (is_stored) failed.round = kEveryRound;
+  if (is_stored || tensor.in_flight == 0) return tell_refused(tensor, std::move(failed), actions);
   if (tensor.refused) failed.text = std::move(tensor.refused->text);
   tensor.refused = std::move(failed);
 }
 
 void PushPullTable::tell_refused(const Tensor& tensor, RoundFailed failed, TableActions& actions) const {
-  const auto placement = tensor.placements.find(tensor.cut);
+  const auto placement = tensor.placements.find(tensor.partition_scale);
   if (failed.round != kEveryRound && placement != tensor.placements.end() &&
       !placement->second.places.empty()) {
-    const Place& place = placement->second.places[0];
+    const RootLocation& place = placement->second.places[0];
     DataHead head;
-    head.key = {key_tensor(tensor.number, tensor.cut), 0};
+    head.key = {key_tensor(tensor.number, tensor.partition_scale), 0};
     head.round = failed.round;
     head.rank = rank_;
-    head.top = static_cast<uint16_t>(tree_.root(place));
-    head.lane = tree_.lane(place);
+    head.root_node = static_cast<uint16_t>(tree_.root(place));
+    head.shard_index = tree_.shard_index(place);
     const Status why(failed.code, tree_.describe(rank_) + ": " + failed.text);
     actions.emplace_back(FailPartition{tree_.parent_of(rank_, place), head, why});
   }
@@ -149,17 +149,18 @@ void PushPullTable::tell_refused(const Tensor& tensor, RoundFailed failed, Table
 
 void PushPullTable::ask_for_places(NamedTensor& named, DType dtype, uint64_t bytes, TableActions& actions) {
   auto& [name, tensor] = named;
-  Placement& placement = tensor.placements[tensor.cut];
-  const uint32_t count = rule_.partition(bytes, tensor.cut).count();
+  Placement& placement = tensor.placements[tensor.partition_scale];
+  const uint32_t count = rule_.partition(bytes, tensor.partition_scale).count();
   if (placement.asked >= count) return;
   placement.asked = count;
   ++placement.unanswered;
-  actions.emplace_back(SendDeclare{Declare{name, dtype, bytes, tensor.cut, tensor.binding->upkeep}});
+  actions.emplace_back(
+      SendDeclare{Declare{name, dtype, bytes, tensor.partition_scale, tensor.binding->mode}});
 }
 
 bool PushPullTable::has_places(const Op& op) const {
   const Tensor& tensor = op.tensor->second;
-  return tensor.placements.at(tensor.cut).places.size() >= op.partitioning.count();
+  return tensor.placements.at(tensor.partition_scale).places.size() >= op.partitioning.count();
 }
 
 void PushPullTable::start_partitions(Handle handle, Op& op, TableActions& actions) {
@@ -168,29 +169,29 @@ void PushPullTable::start_partitions(Handle handle, Op& op, TableActions& action
     plan_ = *tensor.plan;
     actions.emplace_back(ChangePlan{plan_});
   }
-  const bool kept = is_kept(op.request.op);
+  const bool stored = is_stored(op.request.op);
   DataHead head;
   head.type = DataType::kPushPull;
-  if (!kept) head.plan = wish_;
+  if (!stored) head.plan = desired_plan_;
   head.dtype = op.request.dtype;
   head.op = op.request.op;
-  if (kept) head.staleness = op.request.staleness;
-  head.key.tensor = key_tensor(tensor.number, tensor.cut);
+  if (stored) head.staleness = op.request.staleness;
+  head.key.tensor = key_tensor(tensor.number, tensor.partition_scale);
   head.round = op.round;
   head.rank = rank_;
   head.priority = op.request.priority;
-  if (kept || head.op == ReduceOp::kBroadcast) head.root = op.request.root;
+  if (stored || head.op == ReduceOp::kBroadcast) head.root = op.request.root;
   head.shape = op.request.shape;
   op.unsettled = op.partitioning.count();
   actions.reserve(actions.size() + op.unsettled);
-  const std::vector<Place>& places = tensor.placements.at(tensor.cut).places;
+  const std::vector<RootLocation>& places = tensor.placements.at(tensor.partition_scale).places;
   for (uint32_t p = 0; p < op.partitioning.count(); ++p) {
-    const Place& place = places[p];
+    const RootLocation& place = places[p];
     head.key.partition = p;
     head.bytes = op.partitioning.size(p);
-    head.top = static_cast<uint16_t>(tree_.root(place));
-    head.lane = tree_.lane(place);
-    const Parent parent = kept ? tree_.keeper_of(place) : tree_.parent_of(rank_, place);
+    head.root_node = static_cast<uint16_t>(tree_.root(place));
+    head.shard_index = tree_.shard_index(place);
+    const Parent parent = stored ? tree_.parameter_store_of(place) : tree_.parent_of(rank_, place);
     actions.push_back(StartPartition{handle, parent, head, op.partitioning.offset(p)});
   }
 }
@@ -199,8 +200,8 @@ Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
   const std::string what = "placement of " + quoted(placed.name);
   const auto found = tensors_.find(placed.name);
   const bool known = found != tensors_.end() && found->second.refusal.is_ok();
-  const auto placement =
-      known ? found->second.placements.find(placed.cut) : decltype(found->second.placements.begin()){};
+  const auto placement = known ? found->second.placements.find(placed.partition_scale)
+                               : decltype(found->second.placements.begin()){};
   if (!known || placement == found->second.placements.end() || placement->second.unanswered == 0)
     return data_loss(what + ", which was not asked for");
   Tensor& tensor = found->second;
@@ -214,12 +215,12 @@ Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
     return data_loss(what + ": expected at least " + std::to_string(least) + " places, got " +
                      std::to_string(placed.places.size()));
   }
-  for (const Place& place : placed.places) BPS_RETURN_IF_ERROR(tree_.check(place).with_context(what));
+  for (const RootLocation& place : placed.places) BPS_RETURN_IF_ERROR(tree_.check(place).with_context(what));
   tensor.number = placed.tensor;
   places = placed.places;
   asked = std::max(asked, static_cast<uint32_t>(places.size()));
   --unanswered;
-  if (tensor.in_flight == 0 || tensor.cut != placed.cut) return Status::ok();
+  if (tensor.in_flight == 0 || tensor.partition_scale != placed.partition_scale) return Status::ok();
   Op& op = ops_.at(tensor.in_flight);
   if (op.unsettled == 0 && has_places(op)) start_partitions(tensor.in_flight, op, actions);
   return Status::ok();
@@ -227,7 +228,7 @@ Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
 
 void PushPullTable::on_refused(const Refused& refused, TableActions& actions) {
   auto found = tensors_.find(refused.name);
-  if (refused.round != kEveryRound || found == tensors_.end() || !found->second.refusal) return;
+  if (refused.round != kEveryRound || found == tensors_.end() || !found->second.refusal.is_ok()) return;
   Tensor& tensor = found->second;
   const bool waits = tensor.in_flight != 0 && ops_.at(tensor.in_flight).unsettled == 0;
   Status why(refused.code, refused.text);
@@ -240,7 +241,7 @@ std::string PushPullTable::name_wait(Handle handle) const {
   return found == ops_.end() ? "" : "push_pull of '" + found->second.tensor->first + "'";
 }
 
-void PushPullTable::settle(Handle handle, const Result<Plan>& outcome, TableActions& actions) {
+void PushPullTable::complete(Handle handle, const Result<Plan>& outcome, TableActions& actions) {
   auto found = ops_.find(handle);
   BPS_CHECK(found != ops_.end() && found->second.unsettled > 0)
       << "handle " << handle << " waits for no partition";
@@ -249,15 +250,15 @@ void PushPullTable::settle(Handle handle, const Result<Plan>& outcome, TableActi
   if (outcome) op.next = *outcome;
   if (!outcome) take_failure(op, outcome.status(), actions);
   if (op.unsettled > 0) return;
-  if (op.next && !is_kept(op.request.op)) take_up(op, actions);
+  if (op.next && !is_stored(op.request.op)) take_up(op, actions);
   finish(handle, op.failure, actions);
 }
 
 void PushPullTable::take_failure(Op& op, const Status& why, TableActions& actions) {
   // That others have gone on (protocol/aggregation.h) is not the cause; another partition may know that.
-  if (op.failure || (op.failure.code() == StatusCode::kAborted && why.code() != StatusCode::kAborted))
+  if (op.failure.is_ok() || (op.failure.code() == StatusCode::kAborted && why.code() != StatusCode::kAborted))
     op.failure = why;
-  if (op.unsettled == 0 || op.told || is_kept(op.request.op) || !failed_) return;
+  if (op.unsettled == 0 || op.told || is_stored(op.request.op) || !failed_.is_ok()) return;
   op.told = true;
   actions.emplace_back(
       SendRoundFailed{RoundFailed{op.tensor->first, op.round, false, why.code(), why.message()}});
@@ -267,13 +268,13 @@ void PushPullTable::take_failure(Op& op, const Status& why, TableActions& action
 void PushPullTable::take_up(const Op& op, TableActions& actions) {
   Tensor& tensor = op.tensor->second;
   tensor.plan = op.next;
-  tensor.cut = op.next->cut;
-  if (failed_) ask_for_places(*op.tensor, op.request.dtype, op.request.bytes, actions);
+  tensor.partition_scale = op.next->partition_scale;
+  if (failed_.is_ok()) ask_for_places(*op.tensor, op.request.dtype, op.request.bytes, actions);
 }
 
 void PushPullTable::fail(const Status& why, TableActions& actions) {
   BPS_CHECK(!why.is_ok()) << "a job ends for a reason";
-  if (!failed_) return;
+  if (!failed_.is_ok()) return;
   failed_ = why;
   std::vector<Handle> waiting;
   for (const auto& [handle, op] : ops_) {
@@ -290,7 +291,7 @@ void PushPullTable::finish(Handle handle, const Status& status, TableActions& ac
   actions.emplace_back(FinishHandle{handle, status.with_context(quoted(name))});
   ops_.erase(found);
   if (!tensor.refused) return;
-  if (failed_) tell_refused(tensor, std::move(*tensor.refused), actions);
+  if (failed_.is_ok()) tell_refused(tensor, std::move(*tensor.refused), actions);
   tensor.refused.reset();
 }
 

@@ -2,7 +2,7 @@
 //
 // A name is declared at its first use; the scheduler's answer (Placed) says where its partitions go and is kept. It is
 // declared again when a tensor comes that has more partitions than any before.
-// The caller sends what the actions say and reports back what became of each partition: exactly one settle() for
+// The caller sends what the actions say and reports back what became of each partition: exactly one complete() for
 // every StartPartition. A handle finishes when all its partitions are settled, so that nobody touches the tensor's
 // memory any more, with the first failure among them. Failures name the tensor; those passed in need not.
 //
@@ -50,7 +50,7 @@ struct PushPull {
   uint64_t step =
       0;  // of training, as all ranks count it (protocol/rounds.h); 0: of none. Not of what is kept
 
-  Upkeep upkeep() const { return is_kept(op) ? Upkeep{true, staleness} : Upkeep{}; }
+  TensorMode mode() const { return is_stored(op) ? TensorMode{true, staleness} : TensorMode{}; }
 };
 
 struct SendDeclare {
@@ -92,7 +92,7 @@ class PushPullTable {
   Status declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
 
   // Begins a push_pull; `handle` is new. On an error nothing has begun, but the round counts unless the name is none or
-  // cannot be used any more: kInvalidArgument (name empty or too long, in flight already, bound to another upkeep, root
+  // cannot be used any more: kInvalidArgument (name empty or too long, in flight already, bound to another mode, root
   // or step out of range, bytes that do not fit the dtype or the shape; of what is kept also another size or dtype), or what
   // fail() was given.
   Status start(Handle handle, const PushPull& request, TableActions& actions);
@@ -109,12 +109,12 @@ class PushPullTable {
 
   // The partition of a StartPartition is done, and the answer had this plan, or it has failed; nobody uses its memory
   // any more.
-  void settle(Handle handle, const Result<Plan>& outcome, TableActions& actions);
+  void complete(Handle handle, const Result<Plan>& outcome, TableActions& actions);
   // What who waits for it waits for: "push_pull of 'w'"; empty if it is not in flight.
   std::string name_wait(Handle handle) const;
 
   // What this rank asks for from its next start on. Only rank 0 is listened to.
-  void ask_for(const Plan& plan) { wish_ = plan; }
+  void ask_for(const Plan& plan) { desired_plan_ = plan; }
 
   // The job has ended: what waits for a placement finishes with `why` (ok is not allowed), so does every later
   // start. Partitions that were started are settled by the caller. The first `why` stays.
@@ -124,13 +124,13 @@ class PushPullTable {
 
  private:
   struct Placement {
-    std::vector<Place> places;  // by partition
-    uint32_t asked = 0;         // for so many places
-    uint32_t unanswered = 0;    // Declares
+    std::vector<RootLocation> places;  // by partition
+    uint32_t asked = 0;                // for so many places
+    uint32_t unanswered = 0;           // Declares
   };
   // What it is for the whole job.
   struct Binding {
-    Upkeep upkeep;
+    TensorMode mode;
     DType dtype;     // of what is kept
     uint64_t bytes;  // of what is kept
   };
@@ -140,7 +140,7 @@ class PushPullTable {
     Status refusal;
     uint64_t round = 0;                       // of the last push_pull
     std::map<uint8_t, Placement> placements;  // by cut
-    uint8_t cut = 0;                          // of the next push_pull, or of the one in flight
+    uint8_t partition_scale = 0;              // of the next push_pull, or of the one in flight
     std::optional<Plan> plan;                 // as it came with the last answer
     Handle in_flight = 0;                     // 0: none
     std::optional<RoundFailed> refused;  // to tell when what is in flight is finished, which is not concerned
@@ -177,8 +177,8 @@ class PushPullTable {
   PartitionRule rule_;
   std::unordered_map<std::string, Tensor> tensors_;  // never erased from: ops point into it
   std::unordered_map<Handle, Op> ops_;
-  Plan wish_;  // of this rank
-  Plan plan_;  // of what was started last
+  Plan desired_plan_;  // of this rank
+  Plan plan_;          // of what was started last
   Status failed_;
 };
 

@@ -45,7 +45,7 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
   }
   if (phase_ != Phase::kJoining)
     return refuse(peer, failed_precondition("the job has started already"), actions);
-  if (Status misfit = numbering_.add(join); !misfit) {
+  if (Status misfit = numbering_.add(join); !misfit.is_ok()) {
     refuse(peer, misfit, actions);
     return fail(misfit, actions);  // it knows the secret, so it is one of those that the others wait for
   }
@@ -74,8 +74,8 @@ void SchedulerState::measure_or_start(TimeUs now, SchedulerActions& actions) {
   if (!options_.probe_nics || !survey_->is_needed()) return start(actions);
   phase_ = Phase::kMeasuring;
   NicSurvey::Orders orders;
-  const TimeUs patience_us = std::min(kSurveyPatienceUs, options_.timeout_us / 2);
-  survey_->start(roster_->epoch, patience_us, start_deadline_us_, now, orders);
+  const TimeUs grace_us = std::min(kSurveyPatienceUs, options_.timeout_us / 2);
+  survey_->start(roster_->epoch, grace_us, start_deadline_us_, now, orders);
   go_on_measuring(std::move(orders), actions);
 }
 
@@ -99,7 +99,7 @@ void SchedulerState::go_on_measuring(NicSurvey::Orders orders, SchedulerActions&
 void SchedulerState::start(SchedulerActions& actions) {
   Roster roster = std::move(*std::exchange(roster_, std::nullopt));
   const Tree tree(roster.nodes, roster.num_workers);
-  Result<std::vector<double>> shares = site_shares(tree.sites(), options_.placement);
+  Result<std::vector<double>> shares = reducer_host_shares(tree.reducer_hosts(), options_.placement);
   if (!shares) return fail(shares.status(), actions);
   for (const double share : *shares) roster.shares_ppb.push_back(static_cast<uint32_t>(share * 1e9));
   if (encode(roster).payload.size() > kMaxControlBytes) {
@@ -110,8 +110,8 @@ void SchedulerState::start(SchedulerActions& actions) {
   std::vector<std::string> describe_rank;
   for (uint32_t rank = 0; rank < roster.num_workers; ++rank)
     describe_rank.push_back(roster.nodes[rank].describe());
-  tensors_.emplace(describe_rank, PlaceGiver(tree, std::move(shares).value()),
-                   PartitionRule(tree.sites(), options_.partition_bytes));
+  tensors_.emplace(describe_rank, RootAssigner(tree, std::move(shares).value()),
+                   PartitionRule(tree.reducer_hosts(), options_.partition_bytes));
   barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
   phase_ = Phase::kRunning;
   epoch_ = roster.epoch;
@@ -196,7 +196,7 @@ void SchedulerState::on_barrier(uint32_t rank, const Barrier& barrier, TimeUs no
                                 SchedulerActions& actions) {
   Barriers::Answers answers;
   Status status = barriers_->on_arrival(rank, barrier.sequence, now, answers);
-  if (!status) return expel(rank, status.message(), actions);
+  if (!status.is_ok()) return expel(rank, status.message(), actions);
   answer_barriers(answers, actions);
 }
 
@@ -222,7 +222,7 @@ void SchedulerState::say_who_is_missing(TimeUs now, SchedulerActions& actions) {
   const std::string text =
       "the job has not started after " + seconds(notices_.waited_us(now)) + ": " + who_is_missing();
   send_to_all(Waiting{text}, actions);
-  actions.emplace_back(SayWaiting{text});
+  actions.emplace_back(LogWaiting{text});
 }
 
 std::string SchedulerState::who_is_missing() const {

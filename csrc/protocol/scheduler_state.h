@@ -19,7 +19,7 @@
 #include "protocol/barriers.h"
 #include "protocol/message.h"
 #include "protocol/nic_survey.h"
-#include "protocol/notices.h"
+#include "protocol/notice_timer.h"
 #include "protocol/numbering.h"
 #include "protocol/placement.h"
 #include "protocol/tensor_directory.h"
@@ -37,10 +37,10 @@ struct ClosePeer {
   PeerId peer;
 };
 // The scheduler still waits, for whom the text says. To be logged where nobody else does.
-struct SayWaiting {
+struct LogWaiting {
   std::string text;
 };
-using SchedulerAction = std::variant<SendTo, ClosePeer, SayWaiting>;
+using SchedulerAction = std::variant<SendTo, ClosePeer, LogWaiting>;
 using SchedulerActions = std::vector<SchedulerAction>;
 
 struct SchedulerOptions {
@@ -142,7 +142,7 @@ class SchedulerState {
   TimeUs start_deadline_us_;
   std::string refused_;  // the last caller that was, and why
   TimeUs refusal_deadline_us_ = kNever;
-  Notices notices_;  // of those that have not joined
+  NoticeTimer notices_;  // of those that have not joined
   Phase phase_ = Phase::kJoining;
   Status failure_;
   uint32_t epoch_ = 0;

@@ -14,7 +14,7 @@ Refused refusal(const std::string& name, uint32_t tensor, const Status& why) {
 
 }  // namespace
 
-TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places,
+TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, RootAssigner places,
                                  PartitionRule partition_rule, size_t max_tensors)
     : describe_rank_(std::move(describe_rank)),
       no_places_given_(std::move(places)),
@@ -22,7 +22,7 @@ TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, PlaceGi
       max_tensors_(max_tensors) {}
 
 TensorDirectory::Answer TensorDirectory::declare(uint32_t rank, const Declare& declare) {
-  if (Status fault = check_tensor_bytes(declare.bytes, declare.dtype); !fault)
+  if (Status fault = check_tensor_bytes(declare.bytes, declare.dtype); !fault.is_ok())
     return {refusal(declare.name, 0, fault)};
   Tensor* const tensor = find_or_bind(declare.name);
   if (tensor == nullptr) {
@@ -30,10 +30,10 @@ TensorDirectory::Answer TensorDirectory::declare(uint32_t rank, const Declare& d
         refusal(declare.name, 0,
                 invalid_argument("expected at most " + std::to_string(max_tensors_) + " names in a job"))};
   }
-  if (!tensor->conflict) return {refusal(declare.name, tensor->number, tensor->conflict)};
-  if (!tensor->first) tensor->first = {rank, declare.dtype, declare.bytes, declare.upkeep};
+  if (!tensor->conflict.is_ok()) return {refusal(declare.name, tensor->number, tensor->conflict)};
+  if (!tensor->first) tensor->first = {rank, declare.dtype, declare.bytes, declare.mode};
   tensor->conflict = agrees(*tensor->first, rank, declare);
-  if (!tensor->conflict) return {refusal(declare.name, tensor->number, tensor->conflict), true};
+  if (!tensor->conflict.is_ok()) return {refusal(declare.name, tensor->number, tensor->conflict), true};
   return {place(*tensor, declare)};
 }
 
@@ -50,22 +50,22 @@ TensorDirectory::Tensor* TensorDirectory::find_or_bind(const std::string& name) 
 Status TensorDirectory::agrees(const First& first, uint32_t rank, const Declare& declare) const {
   const std::string one = describe_rank_[first.rank] + " ";
   const std::string other = ", " + describe_rank_[rank] + " ";
-  if (first.upkeep != declare.upkeep)
-    return invalid_argument(one + describe(first.upkeep) + other + describe(declare.upkeep));
-  if (!first.upkeep.kept || (first.dtype == declare.dtype && first.bytes == declare.bytes))
+  if (first.mode != declare.mode)
+    return invalid_argument(one + describe(first.mode) + other + describe(declare.mode));
+  if (!first.mode.stored || (first.dtype == declare.dtype && first.bytes == declare.bytes))
     return Status::ok();
   return invalid_argument(one + "keeps " + describe_elements(first.bytes, first.dtype) + other + "keeps " +
                           describe_elements(declare.bytes, declare.dtype));
 }
 
 Placed TensorDirectory::place(Tensor& tensor, const Declare& declare) {
-  const Partitioning partitioning = partition_rule_.partition(declare.bytes, declare.cut);
-  PlaceGiver& giver = givers_.try_emplace(declare.cut, no_places_given_).first->second;
-  std::vector<Place>& places = tensor.places[declare.cut];
+  const Partitioning partitioning = partition_rule_.partition(declare.bytes, declare.partition_scale);
+  RootAssigner& giver = givers_.try_emplace(declare.partition_scale, no_places_given_).first->second;
+  std::vector<RootLocation>& places = tensor.places[declare.partition_scale];
   const uint32_t count = partitioning.count();
   for (auto p = static_cast<uint32_t>(places.size()); p < count; ++p)
     places.push_back(giver.next(partitioning.size(p)));
-  return {declare.name, tensor.number, places, declare.cut};
+  return {declare.name, tensor.number, places, declare.partition_scale};
 }
 
 std::string TensorDirectory::name_of(uint32_t number) const {
@@ -74,7 +74,7 @@ std::string TensorDirectory::name_of(uint32_t number) const {
 
 std::optional<Refused> TensorDirectory::fail_round(uint32_t rank, const RoundFailed& failed) {
   Tensor* const tensor = find_or_bind(failed.name);
-  if (tensor == nullptr || !tensor->conflict) return std::nullopt;
+  if (tensor == nullptr || !tensor->conflict.is_ok()) return std::nullopt;
   if (std::ranges::find(tensor->failed_rounds, failed.round) != tensor->failed_rounds.end())
     return std::nullopt;
   tensor->failed_rounds[tensor->next_failed++ % tensor->failed_rounds.size()] = failed.round;

@@ -17,14 +17,14 @@
 #include "base/status.h"
 #include "protocol/message.h"
 #include "protocol/partition.h"
-#include "protocol/place_giver.h"
+#include "protocol/root_assigner.h"
 
 namespace byteps::protocol {
 
 class TensorDirectory {
  public:
   // At most `max_tensors` names are bound: they are kept for the whole job.
-  TensorDirectory(std::vector<std::string> describe_rank, PlaceGiver places, PartitionRule partition_rule,
+  TensorDirectory(std::vector<std::string> describe_rank, RootAssigner places, PartitionRule partition_rule,
                   size_t max_tensors = kMaxTensors);
 
   // What the scheduler answers.
@@ -49,12 +49,12 @@ class TensorDirectory {
     uint32_t rank;
     DType dtype;
     uint64_t bytes;
-    Upkeep upkeep;
+    TensorMode mode;
   };
   struct Tensor {
     uint32_t number = 0;
-    std::optional<First> first;                    // declaration
-    std::map<uint8_t, std::vector<Place>> places;  // by cut
+    std::optional<First> first;                           // declaration
+    std::map<uint8_t, std::vector<RootLocation>> places;  // by cut
     Status conflict;
     std::array<uint64_t, 4> failed_rounds{};  // the last ones, so that all ranks may tell of them
     size_t next_failed = 0;
@@ -66,8 +66,8 @@ class TensorDirectory {
   Placed place(Tensor& tensor, const Declare& declare);
 
   std::vector<std::string> describe_rank_;
-  PlaceGiver no_places_given_;
-  std::map<uint8_t, PlaceGiver> givers_;  // by cut
+  RootAssigner no_places_given_;
+  std::map<uint8_t, RootAssigner> givers_;  // by cut
   PartitionRule partition_rule_;
   size_t max_tensors_;
   std::unordered_map<std::string, Tensor> tensors_;

@@ -62,53 +62,54 @@ Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
   for (const auto& ranks : ranks_) sizes.push_back(static_cast<uint32_t>(ranks.size()));
   ranks_period_ = common_period(sizes, kMaxRanksPeriod);
   shards_period_ = common_period(num_shards_, kMaxShardsPeriod);
-  add_sites(nodes, machines);
+  add_reducer_hosts(nodes, machines);
 }
 
-void Tree::add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines) {
-  sites_.resize(num_machines());
+void Tree::add_reducer_hosts(const std::vector<NodeInfo>& nodes,
+                             const std::map<std::string, uint32_t>& machines) {
+  reducer_hosts_.resize(num_machines());
   std::map<std::string, uint32_t> servers;  // -> how many share that machine
   for (uint32_t node = num_workers(); node < nodes.size(); ++node) ++servers[nodes[node].machine];
   for (uint32_t node = 0; node < nodes.size(); ++node) {
     const NodeInfo& info = nodes[node];
     if (node < num_workers()) {
-      double& speed = sites_[machine_of_rank_[node]].nic_mbps;
+      double& speed = reducer_hosts_[machine_of_rank_[node]].nic_mbps;
       speed = std::max(speed, static_cast<double>(info.nic_mbps));
     } else {
-      sites_.push_back(
+      reducer_hosts_.push_back(
           {.is_server = true, .nic_mbps = static_cast<double>(info.nic_mbps) / servers[info.machine]});
       const auto host = machines.find(info.machine);
-      if (host != machines.end()) sites_.back().host = host->second;
+      if (host != machines.end()) reducer_hosts_.back().host = host->second;
     }
   }
 }
 
-Status Tree::check(const Place& place) const {
-  if (place.site >= num_sites()) {
-    return data_loss("site: expected a number below " + std::to_string(num_sites()) + ", got " +
-                     std::to_string(place.site));
+Status Tree::check(const RootLocation& location) const {
+  if (location.reducer_host >= num_reducer_hosts()) {
+    return data_loss("reducer_host: expected a number below " + std::to_string(num_reducer_hosts()) +
+                     ", got " + std::to_string(location.reducer_host));
   }
-  if (place.turn >= num_turns()) {
-    return data_loss("turn: expected a number below " + std::to_string(num_turns()) + ", got " +
-                     std::to_string(place.turn));
+  if (location.serving_index >= num_serving_indices()) {
+    return data_loss("turn: expected a number below " + std::to_string(num_serving_indices()) + ", got " +
+                     std::to_string(location.serving_index));
   }
   return Status::ok();
 }
 
-uint32_t Tree::root(const Place& place) const {
-  if (place.site >= num_machines()) return num_workers() + place.site - num_machines();
-  return serving(place.site, place);
+uint32_t Tree::root(const RootLocation& location) const {
+  if (location.reducer_host >= num_machines()) return num_workers() + location.reducer_host - num_machines();
+  return serving(location.reducer_host, location);
 }
 
-uint32_t Tree::serving(uint32_t machine, const Place& place) const {
+uint32_t Tree::serving(uint32_t machine, const RootLocation& location) const {
   const std::vector<uint32_t>& ranks = ranks_[machine];
-  return ranks[place.turn % ranks_period_ % ranks.size()];
+  return ranks[location.serving_index % ranks_period_ % ranks.size()];
 }
 
-Parent Tree::parent_of(uint32_t rank, const Place& place) const {
+Parent Tree::parent_of(uint32_t rank, const RootLocation& location) const {
   const uint32_t machine = machine_of_rank_[rank];
-  if (ranks_[machine].size() > 1) return {serving(machine, place), Level::kMachine};
-  return {root(place), Level::kCluster};
+  if (ranks_[machine].size() > 1) return {serving(machine, location), Level::kMachine};
+  return {root(location), Level::kCluster};
 }
 
 bool Tree::connects(uint32_t from, uint32_t to, Level level) const {

@@ -5,11 +5,11 @@
 // The ranks of a machine that has several are summed by a service of that machine first, in the order of their ranks;
 // then the root sums the machines in the order of their first ranks. The shape depends on nothing but which ranks
 // share a machine, so that a sum is the same bit for bit wherever its root is. Where the services are is a Place:
-//   site  who is the root: a machine with workers (then one of its processes), or a server
+//   reducer_host  who is the root: a machine with workers (then one of its processes), or a server
 //   turn  which of a machine's ranks serves the partition on that machine, and which shard of each service
 // A root on a worker machine lives in the process that serves the partition on that machine as well. In a job of one
 // machine that process alone sums, unless the root is a server.
-// What services keep (protocol/keeper.h) does not go through a tree: each rank speaks to the root itself, which has to
+// What services keep (protocol/staleness_tracker.h) does not go through a tree: each rank speaks to the root itself, which has to
 // know how far each of them is.
 // Source: DESIGN, section 1; Jiang et al., OSDI 2020, section 4.2 (two levels of summation).
 #pragma once
@@ -55,11 +55,11 @@ class Tree {
   uint32_t num_workers() const { return static_cast<uint32_t>(machine_of_rank_.size()); }
   uint32_t num_nodes() const { return static_cast<uint32_t>(num_shards_.size()); }
   uint32_t num_machines() const { return static_cast<uint32_t>(ranks_.size()); }  // with workers
-  uint32_t num_sites() const { return num_machines() + num_nodes() - num_workers(); }
+  uint32_t num_reducer_hosts() const { return num_machines() + num_nodes() - num_workers(); }
   // Places have turns below this.
-  uint32_t num_turns() const { return ranks_period_ * shards_period_; }
+  uint32_t num_serving_indices() const { return ranks_period_ * shards_period_; }
   // Turns are a lane (below this) times the number of turns in one lane, plus the turn of ranks.
-  uint32_t num_lanes() const { return shards_period_; }
+  uint32_t num_shard_indices() const { return shards_period_; }
   bool has_machine_level() const { return num_machines() < num_workers(); }
 
   const std::string& describe(uint32_t rank) const { return describe_rank_[rank]; }
@@ -67,22 +67,24 @@ class Tree {
   // Ascending; never empty.
   const std::vector<uint32_t>& ranks_of(uint32_t machine) const { return ranks_[machine]; }
   // What placement has to know of them. Servers on one machine share its network card.
-  const std::vector<Site>& sites() const { return sites_; }
+  const std::vector<ReducerHost>& reducer_hosts() const { return reducer_hosts_; }
 
-  // kDataLoss: no such site or turn.
-  Status check(const Place& place) const;
+  // kDataLoss: no such reducer_host or turn.
+  Status check(const RootLocation& location) const;
   // The node that hosts the root. Precondition, also below: check(place).
-  uint32_t root(const Place& place) const;
+  uint32_t root(const RootLocation& location) const;
   // Whom `rank` contributes to.
-  Parent parent_of(uint32_t rank, const Place& place) const;
+  Parent parent_of(uint32_t rank, const RootLocation& location) const;
   // Whom every rank contributes to if the root keeps the partition's value.
-  Parent keeper_of(const Place& place) const { return {root(place), Level::kRanks}; }
+  Parent parameter_store_of(const RootLocation& location) const { return {root(location), Level::kRanks}; }
   // Which shard of `node` the partition goes through is this modulo its number of shards: alike for all ranks.
-  uint16_t lane(const Place& place) const { return static_cast<uint16_t>(place.turn / ranks_period_); }
-  uint32_t shard(uint32_t node, uint16_t lane) const { return lane % num_shards_[node]; }
+  uint16_t shard_index(const RootLocation& location) const {
+    return static_cast<uint16_t>(location.serving_index / ranks_period_);
+  }
+  uint32_t shard(uint32_t node, uint16_t shard_index) const { return shard_index % num_shards_[node]; }
   uint32_t num_shards(uint32_t node) const { return num_shards_[node]; }
   // The sums of a machine's service are final where the root is a node below this.
-  uint32_t num_final_tops() const { return num_machines() == 1 ? num_workers() : 0; }
+  uint32_t num_final_roots() const { return num_machines() == 1 ? num_workers() : 0; }
   // May `from` ever contribute to `to` at this level? What has no way needs no connection.
   bool connects(uint32_t from, uint32_t to, Level level) const;
 
@@ -93,8 +95,8 @@ class Tree {
 
  private:
   // The rank that serves the partition on a machine.
-  uint32_t serving(uint32_t machine, const Place& place) const;
-  void add_sites(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines);
+  uint32_t serving(uint32_t machine, const RootLocation& location) const;
+  void add_reducer_hosts(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines);
 
   std::vector<std::string> describe_rank_;
   std::vector<uint32_t> machine_of_rank_;
@@ -103,7 +105,7 @@ class Tree {
   // Among so many turns (lanes) each rank of every machine (shard of every node) has as many as the others, or nearly.
   uint32_t ranks_period_ = 1;
   uint32_t shards_period_ = 1;
-  std::vector<Site> sites_;
+  std::vector<ReducerHost> reducer_hosts_;
 };
 
 }  // namespace byteps::protocol

@@ -121,20 +121,21 @@ std::string Tuner::advance() {
 
 void Tuner::fill_queue() {
   const Plan found = best().plan;
-  const int cut = found.cut == 0 ? kSameCut : found.cut;
+  const int partition_scale = found.partition_scale == 0 ? kUnscaled : found.partition_scale;
   switch (phase_) {
     case Phase::kSizes:
-      try_cut(cut - 2);
-      try_cut(cut + 2);
+      try_cut(partition_scale - 2);
+      try_cut(partition_scale + 2);
       break;
     case Phase::kNearSizes:
-      try_cut(cut - 1);
-      try_cut(cut + 1);
+      try_cut(partition_scale - 1);
+      try_cut(partition_scale + 1);
       break;
     case Phase::kCredits: {
       const int credit = nearest_code(static_cast<double>(credit_bytes(found.credit, credit_bytes_)));
       for (const int other : {std::max(credit - 2, 1), std::min<int>(credit + 2, kMaxCredit)}) {
-        if (other != credit) try_plan({.cut = found.cut, .credit = static_cast<uint8_t>(other)});
+        if (other != credit)
+          try_plan({.partition_scale = found.partition_scale, .credit = static_cast<uint8_t>(other)});
       }
       break;
     }
@@ -149,10 +150,10 @@ void Tuner::fill_queue() {
 }
 
 // With credit for as many partitions, where those are larger.
-void Tuner::try_cut(int cut) {
-  if (cut < 1 || cut > kMaxCut || cut == kSameCut) return;
-  Plan plan{.cut = static_cast<uint8_t>(cut), .credit = 0};
-  const double factor = cut_factor(plan.cut);
+void Tuner::try_cut(int partition_scale) {
+  if (partition_scale < 1 || partition_scale > kMaxPartitionScale || partition_scale == kUnscaled) return;
+  Plan plan{.partition_scale = static_cast<uint8_t>(partition_scale), .credit = 0};
+  const double factor = scale_factor(plan.partition_scale);
   if (factor > 1)
     plan.credit = static_cast<uint8_t>(nearest_code(factor * static_cast<double>(credit_bytes_)));
   try_plan(plan);
@@ -209,7 +210,7 @@ std::string Tuner::watch(double duration_us) {
   if (window_us_.size() < kWindowSteps) return {};
   const double now_us = median(std::exchange(window_us_, {}));
   if (std::exchange(on_probation_, false) && now_us >= configured_us_) {
-    return choose(0, "steps take " + ms_text(now_us) + " with " + describe(wish()));
+    return choose(0, "steps take " + ms_text(now_us) + " with " + describe(desired_plan()));
   }
   if (usual_us_ == 0) usual_us_ = now_us;
   const bool changed = now_us > kChanged * usual_us_ || usual_us_ > kChanged * now_us;
@@ -220,7 +221,7 @@ std::string Tuner::watch(double duration_us) {
 }
 
 std::string Tuner::describe(const Plan& plan) const {
-  const double factor = cut_factor(plan.cut);
+  const double factor = scale_factor(plan.partition_scale);
   const std::string inverse = std::to_string(std::lround(1 / factor));
   return "partitions " +
          (factor < 1   ? "1/" + inverse + " as large"

@@ -48,7 +48,7 @@ class Tuner {
   // A step begins; the one before has taken so long. Returns what was decided, for the log; empty: nothing was.
   std::string on_step(TimeUs duration_us);
   // What to ask for from now on. The step that begins still follows what was asked for at the last one.
-  const Plan& wish() const { return trials_[next_].plan; }
+  const Plan& desired_plan() const { return trials_[next_].plan; }
   bool is_searching() const { return phase_ != Phase::kDone; }
 
  private:
@@ -64,7 +64,7 @@ class Tuner {
   bool is_hopeless(const Trial& trial) const;
   std::string advance();
   void fill_queue();
-  void try_cut(int cut);
+  void try_cut(int partition_scale);
   void try_plan(const Plan& plan);
   const Trial& best() const;
   std::string verdict();

@@ -25,23 +25,23 @@ class WaitingList {
     TimeUs started_us;
     bool warned;
   };
-  using Place = typename std::list<Wait>::iterator;
+  using RootLocation = typename std::list<Wait>::iterator;
 
   explicit WaitingList(WaitLimits limits) : limits_(limits) {}
 
   size_t size() const { return fresh_.size() + overdue_.size(); }
   // The place of nothing.
-  Place none() { return spare_.end(); }
+  RootLocation none() { return spare_.end(); }
 
   // Valid until it is removed.
-  Place add(T what, TimeUs now) {
+  RootLocation add(T what, TimeUs now) {
     if (spare_.empty()) spare_.emplace_back();
-    const Place place = spare_.begin();
+    const RootLocation place = spare_.begin();
     *place = {std::move(what), now, false};
     fresh_.splice(fresh_.end(), spare_, place);
     return place;
   }
-  void remove(Place place) { spare_.splice(spare_.end(), place->warned ? overdue_ : fresh_, place); }
+  void remove(RootLocation place) { spare_.splice(spare_.end(), place->warned ? overdue_ : fresh_, place); }
 
   // `f` may remove the place that it is called with.
   template <typename F>

@@ -185,14 +185,14 @@ void ClusterUnderTest::check_ended() {
 void ClusterUnderTest::check_outcomes(uint32_t worker) {
   const SimUser& user = *users_[worker];
   const VirtualProcess& process = *processes_[worker];
-  if (must_succeed() && !(user.at_end() && user.start_failure())) {
+  if (must_succeed() && !(user.at_end() && user.start_failure().is_ok())) {
     world_.report(process, "did not come to its end: " + user.start_failure().to_string());
   }
   for (const Outcome& outcome : user.outcomes()) {
-    ++(outcome.status ? succeeded_count_ : failed_count_);
+    ++(outcome.status.is_ok() ? succeeded_count_ : failed_count_);
     if (outcome.times_done != 1) {
       world_.report(process, outcome.what + ": answered " + std::to_string(outcome.times_done) + " times");
-    } else if (must_succeed() && !outcome.status) {
+    } else if (must_succeed() && !outcome.status.is_ok()) {
       world_.report(process, outcome.what + ": " + outcome.status.to_string());
     } else if (outcome.done_us > answer_limit_us()) {
       world_.report(process,
@@ -230,7 +230,7 @@ void ClusterUnderTest::check_names() {
     if (every) check_named(i, "the job", nodes_[i]->failure());
     if (i >= users_.size()) continue;
     for (const Outcome& outcome : users_[i]->outcomes()) {
-      if (outcome.status) continue;
+      if (outcome.status.is_ok()) continue;
       if (every) check_named(i, outcome.what, outcome.status);
       const bool of_one_tensor = concerns_one_tensor(scenario_.fault.kind);
       if (of_one_tensor && (outcome.is_barrier || outcome.tensor != scenario_.fault.tensor)) continue;
@@ -242,7 +242,7 @@ void ClusterUnderTest::check_names() {
 }
 
 void ClusterUnderTest::check_named(size_t process, const std::string& what, const Status& status) {
-  if (status || names_guilty(status.message())) return;
+  if (status.is_ok() || names_guilty(status.message())) return;
   // Who comes late to a job that failed before its start finds no scheduler to ask.
   if (!nodes_[process]->job_started() && scenario_.fault.kind != FaultKind::kNeverStarts) return;
   if (is_left_alone(process, status)) return;

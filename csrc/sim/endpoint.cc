@@ -23,7 +23,7 @@ void Endpoint::send(Frame frame, SentCallback on_sent) {
     report_sent(std::move(on_sent), false);
     return;
   }
-  if (frame.gives_back != kNoLoan) refer_to_loan(frame);
+  if (frame.returns_lease != kNoLease) refer_to_lease(frame);
   queue_.push_back({std::move(frame), std::move(on_sent)});
   hand_over();
 }
@@ -99,9 +99,9 @@ void Endpoint::dispatch(const Incoming& incoming) {
     case Stage::kHead: receiver_->on_head(*this, *incoming.frame); break;
     case Stage::kComplete:
       receiver_->on_frame(*this, *incoming.frame);
-      take_back(incoming.frame->gives_back);
+      take_back(incoming.frame->returns_lease);
       break;
-    case Stage::kGiveBack: take_back(incoming.loan); break;
+    case Stage::kGiveBack: take_back(incoming.lease); break;
     case Stage::kStarving: receiver_->on_starving(*this); break;
     case Stage::kEnd: {
       const bool expected = state_ == State::kClosing;
@@ -115,11 +115,11 @@ void Endpoint::dispatch(const Incoming& incoming) {
   }
 }
 
-void Endpoint::close_when_sent(Patience patience) {
+void Endpoint::close_when_sent(GracePeriod grace_period) {
   if (state_ != State::kOpen) return;
   state_ = State::kClosing;
   end_if_sent();
-  closing_wait_.emplace(patience, network_.clock_.now());
+  closing_wait_.emplace(grace_period, network_.clock_.now());
   go_on_closing();
 }
 
@@ -181,11 +181,11 @@ void Endpoint::send_end(const std::string& why) {
   deliver(when, {Stage::kEnd, nullptr, unavailable(why)});
 }
 
-// ---- loans ---------------------------------------------------------------------------------------------------
+// ---- leases ---------------------------------------------------------------------------------------------------
 
 bool Endpoint::lend(Frame& frame) {
   const uint64_t bytes = std::max(frame.payload.size, frame.reply_space.size);
-  if (carriage_ != Carriage::kShare || frame.loan != kNoLoan || bytes == 0) return true;
+  if (carriage_ != Carriage::kShare || frame.lease != kNoLease || bytes == 0) return true;
   if (!is_lender_ || bytes > network_.options_.arena_bytes) {  // as over the network
     frame.reply_space = {};
     return true;
@@ -196,23 +196,23 @@ bool Endpoint::lend(Frame& frame) {
     return false;
   }
   arena_free_bytes_ -= bytes;
-  frame.loan = ++last_loan_;
-  const View block{std::make_shared<Memory>(network_.findings_, "a loan of " + process_.name(), bytes), 0,
+  frame.lease = ++last_loan_;
+  const View block{std::make_shared<Memory>(network_.findings_, "a lease of " + process_.name(), bytes), 0,
                    bytes};
   std::ranges::copy(frame.payload.read(), block.write().begin());
   frame.by_reference = true;
   if (frame.payload.size > 0) frame.payload = {block.memory, 0, frame.payload.size};
   if (frame.reply_space.size > 0) frame.reply_space = {block.memory, 0, frame.reply_space.size};
-  lent_[frame.loan] = block;
+  lent_[frame.lease] = block;
   return true;
 }
 
-// An answer that lies in the reply space of the loan that it gives back is not copied; but from here on the memory is
-// the lender's, so that a later look at it by this end is found.
-void Endpoint::refer_to_loan(Frame& frame) {
-  const auto loan = other_->lent_.find(frame.gives_back);
-  if (loan == other_->lent_.end()) return;  // found out by the other end
-  Memory& block = *loan->second.memory;
+// An answer that lies in the reply space of the lease that it gives back is not copied; but from here on the memory is
+// the lease_owner's, so that a later look at it by this end is found.
+void Endpoint::refer_to_lease(Frame& frame) {
+  const auto lease = other_->lent_.find(frame.returns_lease);
+  if (lease == other_->lent_.end()) return;  // found out by the other end
+  Memory& block = *lease->second.memory;
   if (frame.payload.memory.get() == &block) {
     frame.by_reference = true;
     auto answer =
@@ -223,11 +223,11 @@ void Endpoint::refer_to_loan(Frame& frame) {
   block.release();
 }
 
-void Endpoint::give_back(Loan loan) {
-  if (loan == kNoLoan || state_ != State::kOpen) return;
-  if (const auto found = other_->lent_.find(loan); found != other_->lent_.end())
+void Endpoint::return_lease(LeaseId lease) {
+  if (lease == kNoLease || state_ != State::kOpen) return;
+  if (const auto found = other_->lent_.find(lease); found != other_->lent_.end())
     found->second.memory->release();
-  tell({Stage::kGiveBack, nullptr, {}, loan});
+  tell({Stage::kGiveBack, nullptr, {}, lease});
 }
 
 // After the frames that were handed over.
@@ -239,11 +239,11 @@ void Endpoint::tell(Incoming incoming) {
   });
 }
 
-void Endpoint::take_back(Loan loan) {
-  if (loan == kNoLoan) return;
-  const auto found = lent_.find(loan);
+void Endpoint::take_back(LeaseId lease) {
+  if (lease == kNoLease) return;
+  const auto found = lent_.find(lease);
   if (found == lent_.end()) {
-    network_.findings_.push_back(process_.name() + ": a loan came back that was not lent");
+    network_.findings_.push_back(process_.name() + ": a lease came back that was not lent");
     return;
   }
   arena_free_bytes_ += found->second.size;
@@ -254,7 +254,7 @@ void Endpoint::take_back(Loan loan) {
 }
 
 void Endpoint::end_borrowing() {
-  for (const auto& [loan, block] : other_->lent_) block.memory->release();
+  for (const auto& [lease, block] : other_->lent_) block.memory->release();
 }
 
 }  // namespace byteps::sim

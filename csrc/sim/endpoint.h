@@ -5,7 +5,7 @@
 // way; the rest is lost.
 //
 // Between processes of one machine a connection may lend: payloads lie in an arena of the connecting end, of limited
-// size, until the accepting end gives their loans back; frames that find no room wait, and the other end is told.
+// size, until the accepting end gives their leases back; frames that find no room wait, and the other end is told.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/patience.h"
+#include "base/grace_period.h"
 #include "base/status.h"
 #include "base/unique_function.h"
 #include "sim/memory.h"
@@ -32,17 +32,17 @@ enum class Carriage : uint8_t {
   kShare,  // between processes of one machine: through the connecting end's arena
 };
 
-using Loan = uint32_t;
-inline constexpr Loan kNoLoan = 0;
+using LeaseId = uint32_t;
+inline constexpr LeaseId kNoLease = 0;
 
 struct Frame {
   std::vector<std::byte> head;
   View payload;      // a copy, or memory that is lent
   View reply_space;  // only where the connection lends
-  Loan gives_back = kNoLoan;
+  LeaseId returns_lease = kNoLease;
   uint64_t digest = 0;  // of an answer's payload when it was sent
   // Set by the network.
-  Loan loan = kNoLoan;        // of payload and reply space
+  LeaseId lease = kNoLease;   // of payload and reply space
   bool by_reference = false;  // the payload lies in an arena
 };
 
@@ -55,7 +55,7 @@ class Receiver {
   virtual void on_frame(Endpoint& endpoint, const Frame& frame) = 0;
   // Once, unless this side closed first.
   virtual void on_closed(Endpoint& endpoint, const Status& why) = 0;
-  // The other end waits for loans to be given back.
+  // The other end waits for leases to be given back.
   virtual void on_starving(Endpoint& endpoint) { static_cast<void>(endpoint); }
 };
 
@@ -75,11 +75,11 @@ class Endpoint {
   // Begins to deliver; frames that came earlier are kept.
   void start(Receiver* receiver);
   void send(Frame frame, SentCallback on_sent);
-  // Of a frame that this end has got, once; kNoLoan does nothing.
-  void give_back(Loan loan);
-  // After all that was sent; the other end's frames are delivered until it closes, too. Then, or when `patience`
+  // Of a frame that this end has got, once; kNoLease does nothing.
+  void return_lease(LeaseId lease);
+  // After all that was sent; the other end's frames are delivered until it closes, too. Then, or when `grace_period`
   // is over, on_closed comes with ok.
-  void close_when_sent(Patience patience);
+  void close_when_sent(GracePeriod grace_period);
   // The connection ends when the other end has been cut off for so long.
   void limit_silence(TimeUs limit_us) { silence_us_ = limit_us; }
   // Now: what was not yet written is dropped, of what was written some may never arrive.
@@ -103,7 +103,7 @@ class Endpoint {
     Stage stage;
     std::shared_ptr<const Frame> frame;
     Status why = {};
-    Loan loan = kNoLoan;
+    LeaseId lease = kNoLease;
   };
 
   // What goes through the window.
@@ -115,8 +115,8 @@ class Endpoint {
   }
   // False: there is no room in the arena now.
   bool lend(Frame& frame);
-  void refer_to_loan(Frame& frame);
-  void take_back(Loan loan);
+  void refer_to_lease(Frame& frame);
+  void take_back(LeaseId lease);
   // This end is closed for good: what it has borrowed is not its to use any more.
   void end_borrowing();
   void hand_over();
@@ -144,7 +144,7 @@ class Endpoint {
   bool end_sent_ = false;
   bool cut_off_ = false;  // nothing gets to the other end
   TimeUs silence_us_ = kNever;
-  std::optional<PatientWait> closing_wait_;
+  std::optional<GraceWait> closing_wait_;
 
   std::deque<Outgoing> queue_;  // waits for the window
   uint64_t window_used_ = 0;
@@ -160,9 +160,9 @@ class Endpoint {
 
   bool is_lender_ = false;  // the connecting end, if memory is shared
   uint64_t arena_free_bytes_ = 0;
-  std::map<Loan, View> lent_;  // the whole blocks
-  Loan last_loan_ = kNoLoan;
-  bool told_starving_ = false;  // since the last loan came back
+  std::map<LeaseId, View> lent_;  // the whole blocks
+  LeaseId last_loan_ = kNoLease;
+  bool told_starving_ = false;  // since the last lease came back
 };
 
 }  // namespace byteps::sim

@@ -18,29 +18,31 @@ namespace {
 
 using protocol::Aggregator;
 using protocol::DataHead;
-using protocol::Site;
+using protocol::ReducerHost;
 
 constexpr DType kDType = DType::kFloat32;
 
-uint32_t count_machines(const std::vector<Site>& sites) {
+uint32_t count_machines(const std::vector<ReducerHost>& reducer_hosts) {
   return static_cast<uint32_t>(
-      std::count_if(sites.begin(), sites.end(), [](const Site& site) { return !site.is_server; }));
+      std::count_if(reducer_hosts.begin(), reducer_hosts.end(),
+                    [](const ReducerHost& reducer_host) { return !reducer_host.is_server; }));
 }
 
-// A node for each site, so that node and site have the same number.
-std::vector<protocol::NodeInfo> nodes_of(const std::vector<Site>& sites) {
+// A node for each reducer_host, so that node and reducer_host have the same number.
+std::vector<protocol::NodeInfo> nodes_of(const std::vector<ReducerHost>& reducer_hosts) {
   std::vector<protocol::NodeInfo> nodes;
-  for (const Site& site : sites) {
+  for (const ReducerHost& reducer_host : reducer_hosts) {
     protocol::NodeInfo& node = nodes.emplace_back();
-    node.role = site.is_server ? protocol::Role::kServer : protocol::Role::kWorker;
+    node.role = reducer_host.is_server ? protocol::Role::kServer : protocol::Role::kWorker;
     node.machine = std::to_string(nodes.size());
   }
   return nodes;
 }
 
-std::vector<double> speeds_of(const std::vector<Site>& sites) {
+std::vector<double> speeds_of(const std::vector<ReducerHost>& reducer_hosts) {
   std::vector<double> bytes_per_s;
-  for (const Site& site : sites) bytes_per_s.push_back(site.nic_mbps * 1e6 / 8);
+  for (const ReducerHost& reducer_host : reducer_hosts)
+    bytes_per_s.push_back(reducer_host.nic_mbps * 1e6 / 8);
   return bytes_per_s;
 }
 
@@ -61,17 +63,17 @@ class ScaleJob : private ScaleEvents {
   void on_timer(uint32_t number) override;
   void on_message(const ScaleMessage& message) override;
   void on_contribution(const ScaleMessage& message);
-  void carry_out(uint32_t machine, const protocol::TableActions& actions);
-  void carry_out(uint32_t /*machine*/, const protocol::ChangePlan& /*change*/) {}  // nobody asks for one
-  void carry_out(uint32_t machine, const protocol::SendDeclare& send);
-  void carry_out(uint32_t machine, const protocol::SendRoundFailed& /*send*/) {
+  void apply(uint32_t machine, const protocol::TableActions& actions);
+  void apply(uint32_t /*machine*/, const protocol::ChangePlan& /*change*/) {}  // nobody asks for one
+  void apply(uint32_t machine, const protocol::SendDeclare& send);
+  void apply(uint32_t machine, const protocol::SendRoundFailed& /*send*/) {
     BPS_CHECK(false) << "a round of machine " << machine << " has failed";
   }
-  void carry_out(uint32_t machine, const protocol::FailPartition& /*fail*/) {
+  void apply(uint32_t machine, const protocol::FailPartition& /*fail*/) {
     BPS_CHECK(false) << "a push_pull of machine " << machine << " was refused";
   }
-  void carry_out(uint32_t machine, const protocol::StartPartition& start);
-  void carry_out(uint32_t machine, const protocol::FinishHandle& finish);
+  void apply(uint32_t machine, const protocol::StartPartition& start);
+  void apply(uint32_t machine, const protocol::FinishHandle& finish);
   DataHead head_of(const ScaleMessage& message) const;
   ScaleResult result() const;
 
@@ -82,7 +84,7 @@ class ScaleJob : private ScaleEvents {
   std::vector<Tensor> tensors_;
   protocol::TensorDirectory directory_;
   std::vector<protocol::PushPullTable> workers_;
-  std::vector<std::unique_ptr<Aggregator>> services_;  // by site
+  std::vector<std::unique_ptr<Aggregator>> services_;  // by reducer_host
   std::vector<std::vector<double>> summed_s_;          // by machine and layer
   ScaleNetwork network_;
   double predicted_s_;
@@ -92,15 +94,16 @@ class ScaleJob : private ScaleEvents {
 
 ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
     : options_(options),
-      num_machines_(count_machines(options.sites)),
-      tree_(nodes_of(options.sites), num_machines_),
+      num_machines_(count_machines(options.reducer_hosts)),
+      tree_(nodes_of(options.reducer_hosts), num_machines_),
       rule_({}, options.partition_bytes),
-      directory_(tree_.machines().describe, protocol::PlaceGiver(tree_, shares), rule_),
-      network_({.bytes_per_s = speeds_of(options.sites),
+      directory_(tree_.machines().describe, protocol::RootAssigner(tree_, shares), rule_),
+      network_({.bytes_per_s = speeds_of(options.reducer_hosts),
                 .latency_s = options.latency_s,
                 .credit_bytes = options.credit_bytes},
                *this),
-      predicted_s_(protocol::predicted_seconds(options.sites, shares, gradient_bytes(options.model))) {
+      predicted_s_(
+          protocol::predicted_seconds(options.reducer_hosts, shares, gradient_bytes(options.model))) {
   const std::vector<Layer>& layers = options.model.layers;
   const std::vector<double> times = gradient_times(options.model);
   for (size_t i = layers.size(); i-- > 0;) {
@@ -108,9 +111,9 @@ ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
     tensors_.push_back({i, layers[i].gradient_bytes, -static_cast<int32_t>(i)});
     network_.at(times[i], static_cast<uint32_t>(tensors_.size()));
   }
-  const auto num_sites = static_cast<uint32_t>(options.sites.size());
+  const auto num_reducer_hosts = static_cast<uint32_t>(options.reducer_hosts.size());
   for (uint32_t i = 0; i < num_machines_; ++i) workers_.emplace_back(i, tree_, rule_);
-  for (uint32_t i = 0; i < num_sites; ++i) {
+  for (uint32_t i = 0; i < num_reducer_hosts; ++i) {
     services_.push_back(std::make_unique<Aggregator>(tree_.machines(), protocol::WaitLimits{kNever, kNever}));
   }
   summed_s_.resize(num_machines_, std::vector<double>(layers.size()));
@@ -134,18 +137,18 @@ void ScaleJob::on_timer(uint32_t number) {
   for (uint32_t machine = 0; machine < num_machines_; ++machine) {
     protocol::TableActions actions;
     const Status status = workers_[machine].start(number, request, actions);
-    if (!status) failed_ = status;
-    carry_out(machine, actions);
+    if (!status.is_ok()) failed_ = status;
+    apply(machine, actions);
   }
 }
 
-void ScaleJob::carry_out(uint32_t machine, const protocol::TableActions& actions) {
+void ScaleJob::apply(uint32_t machine, const protocol::TableActions& actions) {
   for (const protocol::TableAction& action : actions)
-    std::visit([&](const auto& each) { carry_out(machine, each); }, action);
+    std::visit([&](const auto& each) { apply(machine, each); }, action);
 }
 
 // Takes no time: a job declares a tensor once, and then trains for days.
-void ScaleJob::carry_out(uint32_t machine, const protocol::SendDeclare& send) {
+void ScaleJob::apply(uint32_t machine, const protocol::SendDeclare& send) {
   const protocol::TensorDirectory::Answer answer = directory_.declare(machine, send.declare);
   protocol::TableActions actions;
   if (const auto* placed = std::get_if<protocol::Placed>(&answer.message)) {
@@ -156,10 +159,10 @@ void ScaleJob::carry_out(uint32_t machine, const protocol::SendDeclare& send) {
     workers_[machine].on_refused(refused, actions);
     failed_ = Status(refused.code, refused.name + ": " + refused.text);
   }
-  carry_out(machine, actions);
+  apply(machine, actions);
 }
 
-void ScaleJob::carry_out(uint32_t machine, const protocol::StartPartition& start) {
+void ScaleJob::apply(uint32_t machine, const protocol::StartPartition& start) {
   network_.send(start.head.priority, {.tensor = number_of(start.head.key),
                                       .partition = start.head.key.partition,
                                       .bytes = static_cast<uint32_t>(start.head.bytes),
@@ -167,7 +170,7 @@ void ScaleJob::carry_out(uint32_t machine, const protocol::StartPartition& start
                                       .to = static_cast<uint16_t>(start.parent.node)});
 }
 
-void ScaleJob::carry_out(uint32_t machine, const protocol::FinishHandle& finish) {
+void ScaleJob::apply(uint32_t machine, const protocol::FinishHandle& finish) {
   summed_s_[machine][tensors_[finish.handle - 1].layer] = network_.now_s();
 }
 
@@ -175,8 +178,8 @@ void ScaleJob::on_message(const ScaleMessage& message) {
   ++messages_;
   if (!message.is_result) return on_contribution(message);
   protocol::TableActions actions;
-  workers_[message.to].settle(message.tensor, protocol::Plan{}, actions);
-  carry_out(message.to, actions);
+  workers_[message.to].complete(message.tensor, protocol::Plan{}, actions);
+  apply(message.to, actions);
 }
 
 void ScaleJob::on_contribution(const ScaleMessage& message) {
@@ -223,15 +226,15 @@ ScaleResult ScaleJob::result() const {
 }
 
 Status check(const ScaleOptions& options) {
-  if (options.sites.size() > protocol::kMaxNodes) {
+  if (options.reducer_hosts.size() > protocol::kMaxNodes) {
     return invalid_argument("simulation: expected at most " + std::to_string(protocol::kMaxNodes) +
-                            " sites, got " + std::to_string(options.sites.size()));
+                            " reducer_hosts, got " + std::to_string(options.reducer_hosts.size()));
   }
-  for (size_t i = 0; i < options.sites.size(); ++i) {
-    if (options.sites[i].nic_mbps > 0) continue;
-    return invalid_argument("simulation: site " + std::to_string(i) +
+  for (size_t i = 0; i < options.reducer_hosts.size(); ++i) {
+    if (options.reducer_hosts[i].nic_mbps > 0) continue;
+    return invalid_argument("simulation: reducer_host " + std::to_string(i) +
                             ": expected the speed of its card, got " +
-                            std::to_string(options.sites[i].nic_mbps) + " Mbit/s");
+                            std::to_string(options.reducer_hosts[i].nic_mbps) + " Mbit/s");
   }
   return Status::ok();
 }
@@ -244,12 +247,12 @@ uint64_t count_messages(const ScaleOptions& options) {
     if (layer.gradient_bytes == 0) continue;
     partitions += protocol::cut_evenly(layer.gradient_bytes, options.partition_bytes).count();
   }
-  return 2 * partitions * count_machines(options.sites);
+  return 2 * partitions * count_machines(options.reducer_hosts);
 }
 
 Result<ScaleResult> simulate(const ScaleOptions& options, const std::function<bool()>& keep_going) {
   BPS_RETURN_IF_ERROR(check(options));
-  auto shares = protocol::site_shares(options.sites, options.placement);
+  auto shares = protocol::reducer_host_shares(options.reducer_hosts, options.placement);
   if (!shares) return shares.status();
   return ScaleJob(options, std::move(shares).value()).run(keep_going);
 }

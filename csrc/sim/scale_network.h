@@ -1,4 +1,4 @@
-// Sites with network cards of limited speed, around a switch without limits; for jobs of up to some thousand sites.
+// Sites with network cards of limited speed, around a switch without limits; for jobs of up to some thousand reducer_hosts.
 //
 // Unlike virtual_network, which is about order and faults, this is about time. A card sends one message at a time, at
 // its speed, while it receives at the same speed. What it sends next is protocol/outbox's choice: a card has one port,
@@ -36,7 +36,7 @@ class ScaleEvents {
 };
 
 struct ScaleNetworkOptions {
-  std::vector<double> bytes_per_s;  // of each site's card, each way; positive
+  std::vector<double> bytes_per_s;  // of each reducer_host's card, each way; positive
   double latency_s = 0;
   uint64_t credit_bytes = 1;
 };
@@ -47,7 +47,7 @@ class ScaleNetwork {
   ScaleNetwork(const ScaleNetwork&) = delete;
   ScaleNetwork& operator=(const ScaleNetwork&) = delete;
 
-  // To the own site: no card is passed, the message arrives now (but not during this call).
+  // To the own reducer_host: no card is passed, the message arrives now (but not during this call).
   void send(int32_t priority, const ScaleMessage& message);
   void at(double when_s, uint32_t timer);
 
@@ -67,14 +67,14 @@ class ScaleNetwork {
     }
   };
   struct Card {
-    Card(double speed, uint64_t credit_bytes, size_t num_sites)
-        : bytes_per_s(speed), outbox(credit_bytes), last_tag_of_sender(num_sites) {}
+    Card(double speed, uint64_t credit_bytes, size_t num_reducer_hosts)
+        : bytes_per_s(speed), outbox(credit_bytes), last_tag_of_sender(num_reducer_hosts) {}
     double bytes_per_s;
     protocol::Outbox outbox;
     protocol::Outbox::Port port{outbox};
     double sends_until_s = 0;
     std::vector<Incoming> incoming;          // heap
-    std::vector<double> last_tag_of_sender;  // by site
+    std::vector<double> last_tag_of_sender;  // by reducer_host
     double current_tag = 0;
     std::optional<Incoming> receiving;
   };

@@ -40,7 +40,7 @@ std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers) {
     tensor.root = static_cast<uint32_t>(random.below(num_workers));
     tensor.priority = random.chance(0.5) ? -static_cast<int32_t>(i) : static_cast<int32_t>(random.below(3));
     if (some_are_kept && random.chance(0.5)) keep(random, tensor);
-    if (is_kept(tensor.op) || random.chance(0.6)) continue;
+    if (is_stored(tensor.op) || random.chance(0.6)) continue;
     tensor.other_every = static_cast<uint32_t>(random.between(1, 3));
     tensor.other_elements = random.chance(0.1) ? 0 : 1 + random.below(2 * tensor.elements + 2);
   }
@@ -79,7 +79,7 @@ std::vector<Step> make_program(Random& random, const Plan& plan, const std::vect
     for (size_t i = 0; i < num_tensors; ++i) all[i] = i;
     random.shuffle(all);
     for (const size_t tensor : all) {
-      if (!is_kept(tensors[tensor].op)) add(Kind::kDeclare, tensor);
+      if (!is_stored(tensors[tensor].op)) add(Kind::kDeclare, tensor);
     }
   }
   const bool waits_early = random.chance(0.5);
@@ -106,7 +106,7 @@ std::vector<Step> make_program(Random& random, const Plan& plan, const std::vect
 void append_pulls(std::vector<Step>& program, const std::vector<TensorPlan>& tensors) {
   const auto add_for_kept = [&](Kind kind) {
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (is_kept(tensors[i].op)) program.push_back({kind, i, 0});
+      if (is_stored(tensors[i].op)) program.push_back({kind, i, 0});
     }
   };
   program.push_back({Kind::kBarrier, 0, 0});
@@ -168,7 +168,7 @@ void make_programs(Random& random, Scenario& scenario) {
   scenario.tensors = make_tensors(random, scenario.num_workers);
   const Plan plan = make_plan(random, scenario.tensors.size());
   const bool some_are_kept =
-      std::ranges::any_of(scenario.tensors, [](const TensorPlan& tensor) { return is_kept(tensor.op); });
+      std::ranges::any_of(scenario.tensors, [](const TensorPlan& tensor) { return is_stored(tensor.op); });
   scenario.rounds = plan.phases.size() + (some_are_kept ? 1 : 0);
   const bool some_give_up = random.chance(0.3);
   for (uint32_t i = 0; i < scenario.num_workers; ++i) {
@@ -215,7 +215,7 @@ void change_belief(FaultKind kind, TensorPlan& tensor) {
     tensor.dtype = tensor.dtype == DType::kInt32 ? DType::kInt64 : DType::kInt32;
   if (kind == FaultKind::kOtherSize) tensor.elements += 1;
   if (kind != FaultKind::kOtherOp) return;
-  if (is_kept(tensor.op) && tensor.elements % 2 == 0) {
+  if (is_stored(tensor.op) && tensor.elements % 2 == 0) {
     tensor.staleness ^= 1;
   } else {
     tensor.op = tensor.op == ReduceOp::kSum ? ReduceOp::kMax : ReduceOp::kSum;
@@ -229,7 +229,7 @@ void make_odd(Random& random, Scenario& scenario, WorkerPlan& worker) {
   const auto rounds = std::ranges::count_if(worker.program, [&](const Step& step) {
     return step.kind == Kind::kPushPull && step.tensor == fault.tensor;
   });
-  if (rounds == 0 || is_kept(tensor.op)) {
+  if (rounds == 0 || is_stored(tensor.op)) {
     fault.kind = FaultKind::kNone;
     return;
   }

@@ -14,7 +14,7 @@ void send_control(World& world, Endpoint& endpoint, const protocol::Control& mes
 
 Result<protocol::Control> read_control(const Frame& frame) {
   const Status head = protocol::check_control_head(frame.head, frame.payload.size);
-  if (!head) return head;
+  if (!head.is_ok()) return head;
   return protocol::decode_control(frame.head, frame.payload.read());
 }
 

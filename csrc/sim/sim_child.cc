@@ -13,12 +13,12 @@ using protocol::DataHead;
 using protocol::DataType;
 
 bool SimChild::is(const DataHead& hello) const {
-  return rank_ == static_cast<int>(hello.rank) && level_ == hello.level && lane_ == hello.lane;
+  return rank_ == static_cast<int>(hello.rank) && level_ == hello.level && lane_ == hello.shard_index;
 }
 
-void SimChild::send(const DataHead& head, const View& payload, Loan loan) {
+void SimChild::send(const DataHead& head, const View& payload, LeaseId lease) {
   Frame frame = make_frame(head, payload);
-  frame.gives_back = loan;
+  frame.returns_lease = lease;
   if (head.type == DataType::kResult) frame.digest = digest_of(payload);
   if (endpoint_.lends()) return endpoint_.send(std::move(frame), nullptr);
   const uint64_t bytes = payload.size;
@@ -26,21 +26,21 @@ void SimChild::send(const DataHead& head, const View& payload, Loan loan) {
   port_.push(head.priority, protocol::Outbox::Kind::kAnswer, bytes,
              [this, bytes, ticket, frame = std::move(frame)]() mutable {
                endpoint_.send(std::move(frame), [this, bytes, ticket](const Status& status) {
-                 if (!status) return;
+                 if (!status.is_ok()) return;
                  watch_.left(ticket);
                  port_.sent(bytes);
                });
              });
 }
 
-void SimChild::send_failure(const DataHead& request, const Status& why, Loan loan) {
+void SimChild::send_failure(const DataHead& request, const Status& why, LeaseId lease) {
   DataHead head = request;
   head.type = DataType::kFailed;
   head.code = why.code();
-  send(head, make_view(world_, process_, as_bytes(why.message())), loan);
+  send(head, make_view(world_, process_, as_bytes(why.message())), lease);
 }
 
-void SimChild::leave(std::optional<uint32_t> epoch, Patience patience) {
+void SimChild::leave(std::optional<uint32_t> epoch, GracePeriod grace_period) {
   port_.flush();
   if (epoch) {
     DataHead goodbye;
@@ -48,7 +48,7 @@ void SimChild::leave(std::optional<uint32_t> epoch, Patience patience) {
     goodbye.epoch = *epoch;
     endpoint_.send(make_frame(goodbye), nullptr);
   }
-  endpoint_.close_when_sent(patience);
+  endpoint_.close_when_sent(grace_period);
 }
 
 void SimChild::drop() {
@@ -99,7 +99,7 @@ void SimChild::on_hello(const DataHead& head) {
   if (child < 0 || shard_.has_child(head)) return world_.report(process_, "a correct hello was not admitted");
   rank_ = static_cast<int>(head.rank);
   level_ = head.level;
-  lane_ = head.lane;
+  lane_ = head.shard_index;
   collector_ = collector;
   child_ = static_cast<uint32_t>(child);
 }
@@ -108,11 +108,11 @@ void SimChild::on_push_pull(const DataHead& head, const Frame& frame) {
   const Aggregator::Verdict verdict = take_verdict(head);
   if (verdict == Aggregator::Verdict::kRepeat) {
     if (world_.sabotage == Sabotage::kSumsRepeats) collector_->add_repeat(child_, head, frame.payload);
-    return endpoint_.give_back(frame.loan);
+    return endpoint_.return_lease(frame.lease);
   }
   Contribution contribution{.data = frame.payload,
                             .reply_space = frame.reply_space,
-                            .loan = frame.loan,
+                            .lease = frame.lease,
                             .from = this,
                             .lent = endpoint_.carriage() == Carriage::kLocal || frame.by_reference,
                             .present = true};
@@ -123,7 +123,7 @@ void SimChild::on_push_pull(const DataHead& head, const Frame& frame) {
 void SimChild::on_failed(const DataHead& head, const Frame& frame) {
   const Aggregator::Verdict verdict = take_verdict(head);
   const Status why(head.code, std::string(as_text(frame.payload.read())));
-  endpoint_.give_back(frame.loan);
+  endpoint_.return_lease(frame.lease);
   if (verdict != Aggregator::Verdict::kRepeat) collector_->contribute_failure(child_, head, why);
 }
 
@@ -135,7 +135,7 @@ void SimChild::on_closed(Endpoint&, const Status& why) {
 }
 
 void SimChild::on_starving(Endpoint&) {
-  if (collector_ != nullptr) collector_->relieve(*this);
+  if (collector_ != nullptr) collector_->reclaim(*this);
 }
 
 }  // namespace byteps::sim

@@ -32,11 +32,11 @@ class SimChild final : public Receiver {
   bool closed() const { return closed_; }
   bool is(const protocol::DataHead& hello) const;
 
-  void send(const protocol::DataHead& head, const View& payload, Loan loan);
-  void send_failure(const protocol::DataHead& request, const Status& why, Loan loan);
-  void give_back(Loan loan) { endpoint_.give_back(loan); }
+  void send(const protocol::DataHead& head, const View& payload, LeaseId lease);
+  void send_failure(const protocol::DataHead& request, const Status& why, LeaseId lease);
+  void return_lease(LeaseId lease) { endpoint_.return_lease(lease); }
   // Sends what is left, a goodbye of `epoch` after it if there is one, and closes.
-  void leave(std::optional<uint32_t> epoch, Patience patience);
+  void leave(std::optional<uint32_t> epoch, GracePeriod grace_period);
   // Now, and without a word.
   void drop();
 

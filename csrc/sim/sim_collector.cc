@@ -12,7 +12,7 @@ using protocol::DataHead;
 
 namespace {
 
-constexpr TimeUs kReliefUs = 5'000;  // as in summation/collector
+constexpr TimeUs kReclaimUs = 5'000;  // as in summation/collector
 
 }  // namespace
 
@@ -27,7 +27,7 @@ void SimCollector::answer_failure(const DataHead& head, Contribution& slot, cons
   if (contribution.from == nullptr) return;
   DataHead answer = head;
   answer.epoch = environment_.epoch;
-  contribution.from->send_failure(answer, why, contribution.loan);
+  contribution.from->send_failure(answer, why, contribution.lease);
 }
 
 void SimCollector::own(Contribution& contribution) {
@@ -44,15 +44,15 @@ void SimCollector::forget(const SimChild& connection) {
     if (contribution.from != &connection) return;
     own(contribution);
     contribution.from = nullptr;
-    contribution.loan = kNoLoan;
+    contribution.lease = kNoLease;
   });
 }
 
-void SimCollector::relieve(SimChild& connection) {
+void SimCollector::reclaim(SimChild& connection) {
   if (world().sabotage == Sabotage::kNeverRelieves) return;
   starving_.push_back(&connection);
   if (std::exchange(relief_is_due_, true)) return;
-  process().at(world().clock.now() + kReliefUs, [this] {
+  process().at(world().clock.now() + kReclaimUs, [this] {
     relief_is_due_ = false;
     give_loans_back();
   });
@@ -61,9 +61,9 @@ void SimCollector::relieve(SimChild& connection) {
 void SimCollector::give_loans_back() {
   for (SimChild* child : std::exchange(starving_, {})) {
     for_each_slot([&](Contribution& contribution) {
-      if (contribution.from != child || contribution.loan == kNoLoan) return;
+      if (contribution.from != child || contribution.lease == kNoLease) return;
       own(contribution);
-      child->give_back(std::exchange(contribution.loan, kNoLoan));
+      child->return_lease(std::exchange(contribution.lease, kNoLease));
     });
   }
 }
@@ -81,9 +81,9 @@ void SimCollector::schedule_tick() {
 }
 
 void SimCollector::check_empty() {
-  bool kept = false;
-  for_each_slot([&kept](const Contribution& contribution) { kept = kept || contribution.present; });
-  if (kept) world().report(process(), "contributions are kept when all is over");
+  bool stored = false;
+  for_each_slot([&stored](const Contribution& contribution) { stored = stored || contribution.present; });
+  if (stored) world().report(process(), "contributions are kept when all is over");
 }
 
 void SimCollector::note(const DataHead& head, const std::string& what) const {

@@ -16,7 +16,7 @@ class SimChild;
 struct Contribution {
   View data;
   View reply_space;
-  Loan loan = kNoLoan;
+  LeaseId lease = kNoLease;
   SimChild* from = nullptr;  // null: none, or the child is gone
   bool lent = false;         // the data is not the service's own
   bool present = false;
@@ -49,7 +49,7 @@ class SimCollector {
   virtual void check_drained() = 0;
 
   void forget(const SimChild& connection);
-  void relieve(SimChild& connection);
+  void reclaim(SimChild& connection);
 
  protected:
   using Slots = std::vector<Contribution>;  // by child

@@ -19,7 +19,7 @@ void SimLanes::fail(const Status& why) {
   for_each([&why](SimLink& link) { link.fail(why); });
 }
 
-void SimLanes::leave(const Status& why, Patience patience, UniqueFunction<void()> done) {
+void SimLanes::leave(const Status& why, GracePeriod grace_period, UniqueFunction<void()> done) {
   struct Pending {
     size_t links = 1;
     UniqueFunction<void()> done;
@@ -31,7 +31,7 @@ void SimLanes::leave(const Status& why, Patience patience, UniqueFunction<void()
   };
   for_each([&](SimLink& link) {
     ++pending->links;
-    link.leave(why, patience, one_done);
+    link.leave(why, grace_period, one_done);
   });
   one_done();
 }

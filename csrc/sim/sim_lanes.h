@@ -1,4 +1,4 @@
-// All links of one process at one level, as worker/lanes is.
+// All links of one process at one level, as worker/shard_links is.
 #pragma once
 
 #include <memory>
@@ -14,15 +14,15 @@ class SimLanes {
   void add_service(std::vector<std::unique_ptr<SimLink>> links) { services_.push_back(std::move(links)); }
 
   bool leads_to(uint32_t service) const { return service < services_.size() && !services_[service].empty(); }
-  SimLink& at(uint32_t service, uint16_t lane) {
+  SimLink& at(uint32_t service, uint16_t shard_index) {
     auto& links = services_.at(service);
-    return *links.at(lane % links.size());
+    return *links.at(shard_index % links.size());
   }
 
   void peer_left(uint32_t service);
   void fail(const Status& why);
   // Calls `done` when all have left.
-  void leave(const Status& why, Patience patience, UniqueFunction<void()> done);
+  void leave(const Status& why, GracePeriod grace_period, UniqueFunction<void()> done);
 
  private:
   template <typename F>

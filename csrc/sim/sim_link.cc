@@ -40,9 +40,9 @@ SimLink::SimLink(World& world, VirtualProcess& process, LinkOptions options, Con
       outbox_(outbox) {}
 
 void SimLink::enqueue(std::vector<OutgoingPartition> partitions) {
-  if (!ended_) {
+  if (!ended_.is_ok()) {
     for (const OutgoingPartition& partition : partitions) {
-      if (partition.failure) events_.on_settled(partition.handle, ended_);
+      if (partition.failure.is_ok()) events_.on_completed(partition.handle, ended_);
     }
   } else if (endpoint_ != nullptr) {
     offer(std::move(partitions));
@@ -55,7 +55,7 @@ void SimLink::enqueue(std::vector<OutgoingPartition> partitions) {
 void SimLink::offer(std::vector<OutgoingPartition> partitions) {
   const protocol::Outbox::Port::Batch batch(*port_);
   for (OutgoingPartition& partition : partitions) {
-    const bool is_failure = !partition.failure;
+    const bool is_failure = !partition.failure.is_ok();
     const int32_t priority = is_failure ? std::numeric_limits<int32_t>::max() : partition.head.priority;
     const uint64_t bytes = partition.input.size;
     const uint64_t ticket = watch_->offered(priority, bytes);
@@ -68,18 +68,18 @@ void SimLink::offer(std::vector<OutgoingPartition> partitions) {
 
 void SimLink::hand_over(uint64_t ticket) {
   const OutgoingPartition partition = std::move(offered_.extract(ticket).mapped());
-  partition.failure ? send(partition, ticket) : send_failure(partition, ticket);
+  partition.failure.is_ok() ? send(partition, ticket) : send_failure(partition, ticket);
 }
 
 void SimLink::connect() {
-  if (connecting_ || lost_ || !ended_) return;
+  if (connecting_ || lost_ || !ended_.is_ok()) return;
   connecting_ = true;
   connector_([this](Result<Endpoint*> endpoint) { on_connected(std::move(endpoint)); });
 }
 
 void SimLink::on_connected(Result<Endpoint*> endpoint) {
   connecting_ = false;
-  if (!ended_) {
+  if (!ended_.is_ok()) {
     if (endpoint) (*endpoint)->close();
     return;
   }
@@ -118,8 +118,8 @@ void SimLink::send(const OutgoingPartition& partition, uint64_t ticket) {
   const View reply_space = endpoint_->lends() ? partition.output : View{};
   endpoint_->send(make_frame(head, partition.input, reply_space),
                   [this, bytes, ticket](const Status& status) {
-                    if (status) watch_->left(ticket);
-                    if (status && world_.sabotage != Sabotage::kCreditUntilAnswer) port_->sent(bytes);
+                    if (status.is_ok()) watch_->left(ticket);
+                    if (status.is_ok() && world_.sabotage != Sabotage::kCreditUntilAnswer) port_->sent(bytes);
                   });
   if (world_.scenario.fault.kind == FaultKind::kRepeats) send_again_later(head, partition.input);
 }
@@ -131,7 +131,7 @@ void SimLink::send_failure(const OutgoingPartition& partition, uint64_t ticket) 
   head.code = partition.failure.code();
   endpoint_->send(make_frame(head, make_view(world_, process_, as_bytes(partition.failure.message()))),
                   [this, ticket](const Status& status) {
-                    if (status) watch_->left(ticket);
+                    if (status.is_ok()) watch_->left(ticket);
                   });
 }
 
@@ -164,17 +164,17 @@ void SimLink::on_frame(Endpoint&, const Frame& frame) {
   if (!head) return world_.report(process_, head.status().to_string());
   switch (head->type) {
     case DataType::kResult:
-      if (Unanswered* waiting = find(*head)) land(frame, waiting->output);
-      return settle_answered(*head, head->plan);
+      if (Unanswered* waiting = find(*head)) deliver_lent(frame, waiting->output);
+      return complete_answered(*head, head->plan);
     case DataType::kFailed:
-      return settle_answered(*head, Status(head->code, std::string(as_text(frame.payload.read()))));
+      return complete_answered(*head, Status(head->code, std::string(as_text(frame.payload.read()))));
     case DataType::kGoodbye: ended_ = unavailable(options_.service_text + " has left the job"); return;
     default:
       world_.report(process_, "a service sent message type " + std::to_string(static_cast<int>(head->type)));
   }
 }
 
-void SimLink::land(const Frame& frame, const View& output) {
+void SimLink::deliver_lent(const Frame& frame, const View& output) {
   const View& payload = frame.payload;
   if (payload.size != output.size) return world_.report(process_, "a result of another size");
   // An answer in the memory that was lent for it is in its place.
@@ -182,13 +182,13 @@ void SimLink::land(const Frame& frame, const View& output) {
   if (payload.memory != output.memory) std::ranges::copy(payload.read(), output.write().begin());
 }
 
-void SimLink::settle_answered(const DataHead& head, const Result<protocol::Plan>& outcome) {
+void SimLink::complete_answered(const DataHead& head, const Result<protocol::Plan>& outcome) {
   const Unanswered* waiting = find(head);
   if (waiting == nullptr) return;
   const Unanswered answered = *waiting;
   unanswered_.erase(head.key);
   if (world_.sabotage == Sabotage::kCreditUntilAnswer) port_->sent(answered.credit_bytes);
-  events_.on_settled(answered.handle, outcome);
+  events_.on_completed(answered.handle, outcome);
 }
 
 void SimLink::on_closed(Endpoint&, const Status& why) {
@@ -197,10 +197,10 @@ void SimLink::on_closed(Endpoint&, const Status& why) {
   world_.note(process_, 9, [&] {
     return "has no connection to " + options_.service_text + " any more: " + why.message();
   });
-  if (!ended_) return settle_all(ended_);  // after a goodbye, of either side
+  if (!ended_.is_ok()) return complete_all(ended_);  // after a goodbye, of either side
   lost_ = true;
   if (world_.sabotage == Sabotage::kSettlesTwice) {
-    for (const auto& [key, partition] : std::map(unanswered_)) events_.on_settled(partition.handle, why);
+    for (const auto& [key, partition] : std::map(unanswered_)) events_.on_completed(partition.handle, why);
   }
   events_.on_link_lost(options_.service, why);
 }
@@ -212,7 +212,7 @@ void SimLink::close_port() {
 
 void SimLink::peer_left() {
   if (ended_.is_ok()) ended_ = unavailable(options_.service_text + " has left the job");
-  if (endpoint_ == nullptr) settle_all(ended_);
+  if (endpoint_ == nullptr) complete_all(ended_);
 }
 
 void SimLink::fail(const Status& why) {
@@ -221,26 +221,26 @@ void SimLink::fail(const Status& why) {
     close_port();
     std::exchange(endpoint_, nullptr)->close();
   }
-  settle_all(why);
+  complete_all(why);
 }
 
-void SimLink::leave(const Status& why, Patience patience, UniqueFunction<void()> done) {
+void SimLink::leave(const Status& why, GracePeriod grace_period, UniqueFunction<void()> done) {
   leave_done_ = std::move(done);
   if (ended_.is_ok()) ended_ = why;
-  if (endpoint_ == nullptr) return settle_all(why);
+  if (endpoint_ == nullptr) return complete_all(why);
   close_port();  // what has not been sent is not sent any more
   endpoint_->send(make_frame(head_of_type(DataType::kGoodbye)), nullptr);
-  endpoint_->close_when_sent(patience);
+  endpoint_->close_when_sent(grace_period);
 }
 
-void SimLink::settle_all(const Status& why) {
+void SimLink::complete_all(const Status& why) {
   const auto unanswered = std::exchange(unanswered_, {});
-  for (const auto& [key, partition] : unanswered) events_.on_settled(partition.handle, why);
+  for (const auto& [key, partition] : unanswered) events_.on_completed(partition.handle, why);
   for (const auto& [ticket, partition] : std::exchange(offered_, {})) {
-    if (partition.failure) events_.on_settled(partition.handle, why);
+    if (partition.failure.is_ok()) events_.on_completed(partition.handle, why);
   }
   for (const OutgoingPartition& partition : std::exchange(early_, {})) {
-    if (partition.failure) events_.on_settled(partition.handle, why);
+    if (partition.failure.is_ok()) events_.on_completed(partition.handle, why);
   }
   if (leave_done_) std::exchange(leave_done_, nullptr)();
 }

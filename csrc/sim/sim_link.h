@@ -24,7 +24,7 @@ struct OutgoingPartition {
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
-  virtual void on_settled(uint64_t handle, const Result<protocol::Plan>& outcome) = 0;
+  virtual void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) = 0;
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
 };
 
@@ -48,7 +48,7 @@ class SimLink final : public Receiver {
   void peer_left();
   void fail(const Status& why);
   // Calls `done` when everything is settled and the connection closed.
-  void leave(const Status& why, Patience patience, UniqueFunction<void()> done);
+  void leave(const Status& why, GracePeriod grace_period, UniqueFunction<void()> done);
 
   void on_head(Endpoint& endpoint, const Frame& frame) override;
   void on_frame(Endpoint& endpoint, const Frame& frame) override;
@@ -71,10 +71,10 @@ class SimLink final : public Receiver {
   void send_failure(const OutgoingPartition& partition, uint64_t ticket);
   void send_again_later(const protocol::DataHead& head, const View& input);
   Unanswered* find(const protocol::DataHead& head);
-  void land(const Frame& frame, const View& output);
-  void settle_answered(const protocol::DataHead& head, const Result<protocol::Plan>& outcome);
+  void deliver_lent(const Frame& frame, const View& output);
+  void complete_answered(const protocol::DataHead& head, const Result<protocol::Plan>& outcome);
   void close_port();
-  void settle_all(const Status& why);
+  void complete_all(const Status& why);
 
   World& world_;
   VirtualProcess& process_;

@@ -74,7 +74,7 @@ protocol::Join SimNode::make_join() const {
 
 void SimNode::on_connected(Result<Endpoint*> endpoint) {
   MembershipActions actions;
-  if (leaving_ || !membership_->failure()) {
+  if (leaving_ || !membership_->failure().is_ok()) {
     if (endpoint) (*endpoint)->close();
     return;
   }
@@ -85,7 +85,7 @@ void SimNode::on_connected(Result<Endpoint*> endpoint) {
   } else {
     membership_->on_scheduler_closed(endpoint.status(), actions);
   }
-  carry_out(actions);
+  apply(actions);
 }
 
 // ---- what the scheduler says --------------------------------------------------------------------------------
@@ -95,11 +95,11 @@ void SimNode::on_frame(Endpoint&, const Frame& frame) {
   if (!message) return world_.report(process_, message.status().to_string());
   MembershipActions actions;
   const Status status = membership_->on_message(*message, world_.clock.now(), actions);
-  if (!status) return world_.report(process_, status.to_string());
-  carry_out(actions);
-  if (membership_->failure()) on_probe_message(*message);
-  const Status answered = membership_->failure() ? on_answer(*message) : Status::ok();
-  if (!answered) world_.report(process_, answered.to_string());
+  if (!status.is_ok()) return world_.report(process_, status.to_string());
+  apply(actions);
+  if (membership_->failure().is_ok()) on_probe_message(*message);
+  const Status answered = membership_->failure().is_ok() ? on_answer(*message) : Status::ok();
+  if (!answered.is_ok()) world_.report(process_, answered.to_string());
 }
 
 void SimNode::on_probe_message(const protocol::Control& message) {
@@ -147,7 +147,7 @@ void SimNode::on_closed(Endpoint&, const Status& why) {
   if (leaving_) return end_scheduler();
   MembershipActions actions;
   membership_->on_scheduler_closed(why, actions);
-  carry_out(actions);
+  apply(actions);
 }
 
 void SimNode::send(const protocol::Control& message) {
@@ -157,14 +157,14 @@ void SimNode::send(const protocol::Control& message) {
 void SimNode::suspect(uint32_t node, const Status& why) {
   if (world_.sabotage == Sabotage::kKeepsSuspicions) return;
   world_.note(process_, 4, [&] { return "suspects node " + std::to_string(node) + ": " + why.message(); });
-  const bool goes_on = membership_->failure() && !finished_;
+  const bool goes_on = membership_->failure().is_ok() && !finished_;
   if (goes_on) suspects_ += membership_->roster().nodes[node].describe() + "; ";
   MembershipActions actions;
   membership_->on_suspect(node, why, world_.clock.now(), actions);
-  carry_out(actions);
+  apply(actions);
 }
 
-void SimNode::carry_out(const MembershipActions& actions) {
+void SimNode::apply(const MembershipActions& actions) {
   for (const protocol::MembershipAction& action : actions) {
     if (const auto* message = std::get_if<protocol::SendControl>(&action)) send(message->message);
     if (std::holds_alternative<protocol::JobStarted>(action)) on_started();
@@ -185,7 +185,7 @@ void SimNode::schedule_tick() {
     tick_us_ = kNever;
     MembershipActions actions;
     if (membership_->next_tick_us() <= world_.clock.now()) membership_->on_tick(world_.clock.now(), actions);
-    carry_out(actions);
+    apply(actions);
   });
 }
 
@@ -193,7 +193,7 @@ void SimNode::on_failed(const Status& why) {
   world_.note(process_, 5, [&] { return "the job has failed: " + why.to_string(); });
   if (probe_) probe_->stop();
   for (const auto& shard : shards_) shard->fail(why);  // first: they forget lent memory
-  if (uplink_) uplink_->lanes().fail(why);
+  if (parent_link_) parent_link_->links().fail(why);
   if (worker_) worker_->fail(why);
   for (const uint32_t sequence : std::exchange(barriers_, {})) user_->on_barrier_done(sequence, why);
   if (is_worker() && !worker_) user_->on_start_failed(why);
@@ -205,7 +205,7 @@ void SimNode::on_node_left(uint32_t node) {
   if (node < membership_->roster().num_workers) {
     for (const auto& shard : shards_) shard->rank_left(node);
   }
-  if (uplink_) uplink_->lanes().peer_left(node);
+  if (parent_link_) parent_link_->links().peer_left(node);
   if (worker_) worker_->peer_left(node);
 }
 
@@ -239,7 +239,7 @@ Status SimNode::barrier(uint32_t sequence) {
 // ---- end ----------------------------------------------------------------------------------------------------
 
 // As in node/node.
-Patience SimNode::patience() const {
+GracePeriod SimNode::grace_period() const {
   const bool is_well = membership_->failure().is_ok();
   return {world_.clock.now() + kLeaveUs, is_well ? world_.scenario.timeout_us : 0};
 }
@@ -254,7 +254,7 @@ void SimNode::shutdown() {
 
 // As Node's.
 void SimNode::tell_why_it_leaves() {
-  if (!membership_->failure() || finished_) return leave_worker();
+  if (!membership_->failure().is_ok() || finished_) return leave_worker();
   send(protocol::Leaving{membership_->roster().self, "an exception"});
   awaits_verdict_ = true;
   process_.at(world_.clock.now() + kLeaveFailedUs, [this] { on_verdict(); });
@@ -266,8 +266,8 @@ void SimNode::fail_job(const std::string& cause) {
   world_.note(process_, 9, [&] { return "ends by " + cause; });
   MembershipActions actions;
   membership_->leave(cause, actions);
-  carry_out(actions);
-  if (!membership_->failure() || finished_) return leave_worker();
+  apply(actions);
+  if (!membership_->failure().is_ok() || finished_) return leave_worker();
   awaits_verdict_ = true;
   process_.at(world_.clock.now() + kLeaveFailedUs, [this] { on_verdict(); });
 }
@@ -277,13 +277,13 @@ void SimNode::on_verdict() {
 }
 
 void SimNode::leave_worker() {
-  worker_->leave(patience(), [this] { leave_uplink(); });
+  worker_->leave(grace_period(), [this] { leave_uplink(); });
 }
 
 void SimNode::leave_uplink() {
-  if (!uplink_) return leave_service();
-  uplink_->lanes().leave(unavailable(self().describe() + " has left the job"), patience(),
-                         [this] { leave_service(); });
+  if (!parent_link_) return leave_service();
+  parent_link_->links().leave(unavailable(self().describe() + " has left the job"), grace_period(),
+                              [this] { leave_service(); });
 }
 
 void SimNode::leave_service() {
@@ -292,7 +292,7 @@ void SimNode::leave_service() {
   };
   const auto pending = std::make_shared<Pending>(Pending{shards_.size()});
   for (const auto& shard : shards_) {
-    shard->leave(patience(), [this, pending] {
+    shard->leave(grace_period(), [this, pending] {
       if (--pending->shards == 0) leave_scheduler();
     });
   }
@@ -305,7 +305,7 @@ void SimNode::leave_scheduler() {
   leaving_ = true;
   MembershipActions actions;
   membership_->leave("", actions);
-  carry_out(actions);
+  apply(actions);
   if (channel_ == nullptr) return end_scheduler();
   channel_->close_when_sent(world_.clock.now() + kLeaveUs);
 }

@@ -66,7 +66,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   void on_connected(Result<Endpoint*> endpoint);
   void send(const protocol::Control& message);
   void suspect(uint32_t node, const Status& why);
-  void carry_out(const protocol::MembershipActions& actions);
+  void apply(const protocol::MembershipActions& actions);
   void on_started();
   void on_failed(const Status& why);
   void on_node_left(uint32_t node);
@@ -75,12 +75,12 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   void on_probe_message(const protocol::Control& message);
   void start_service(const protocol::Tree& tree);
   void build_worker(const protocol::Tree& tree);
-  void build_lanes(const protocol::Tree& tree, protocol::Level level, SimLanes& lanes, LinkEvents& events);
+  void build_links(const protocol::Tree& tree, protocol::Level level, SimLanes& links, LinkEvents& events);
   std::unique_ptr<SimLink> make_link(uint32_t service, size_t shard, protocol::Level level,
                                      LinkEvents& events);
   SimLink::Connector make_connector(uint32_t service, size_t shard);
   TimeUs data_silence_us() const;
-  Patience patience() const;
+  GracePeriod grace_period() const;
   void schedule_tick();
   void on_verdict();
   void tell_why_it_leaves();
@@ -98,7 +98,7 @@ class SimNode final : public Receiver, public ShardEvents, public WorkerEvents, 
   protocol::Outbox outbox_;
   std::unique_ptr<SimScheduler> scheduler_;  // hosted in this process
   std::vector<std::unique_ptr<SimShard>> shards_;
-  std::unique_ptr<SimUplink> uplink_;  // null: nothing is above this node's service
+  std::unique_ptr<SimUplink> parent_link_;  // null: nothing is above this node's service
   std::unique_ptr<SimWorker> worker_;
   std::unique_ptr<SimProbe> probe_;  // null: not asked to take part
   std::unique_ptr<protocol::Membership> membership_;

@@ -47,7 +47,7 @@ void SimScheduler::on_frame(Endpoint& endpoint, const Frame& frame) {
   if (!message) return world_.report(process_, message.status().to_string());
   SchedulerActions actions;
   state_.on_message(ids_.at(&endpoint), *message, world_.clock.now(), actions);
-  carry_out(actions);
+  apply(actions);
 }
 
 void SimScheduler::on_closed(Endpoint& endpoint, const Status& why) {
@@ -56,10 +56,10 @@ void SimScheduler::on_closed(Endpoint& endpoint, const Status& why) {
   peers_.erase(id);
   SchedulerActions actions;
   state_.on_closed(id, why, world_.clock.now(), actions);
-  carry_out(actions);
+  apply(actions);
 }
 
-void SimScheduler::carry_out(const SchedulerActions& actions) {
+void SimScheduler::apply(const SchedulerActions& actions) {
   for (const protocol::SchedulerAction& action : actions) {
     if (const auto* send = std::get_if<SendTo>(&action)) {
       if (const auto peer = peers_.find(send->peer); peer != peers_.end()) {
@@ -92,7 +92,7 @@ void SimScheduler::schedule_tick() {
     tick_us_ = kNever;
     SchedulerActions actions;
     if (state_.next_tick_us() <= world_.clock.now()) state_.on_tick(world_.clock.now(), actions);
-    carry_out(actions);
+    apply(actions);
   });
 }
 
@@ -111,7 +111,7 @@ void SimScheduler::shutdown(const std::string& text, TimeUs deadline_us, UniqueF
   SchedulerActions actions;
   state_.on_shutdown(text, actions);
   shut_down_ = true;
-  carry_out(actions);
+  apply(actions);
   for (const auto& [id, endpoint] : peers_) endpoint->close_when_sent(deadline_us);
   check_ended();
 }

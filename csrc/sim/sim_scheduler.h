@@ -26,7 +26,7 @@ class SimScheduler final : public Receiver {
 
  private:
   void accept(Endpoint& endpoint);
-  void carry_out(const protocol::SchedulerActions& actions);
+  void apply(const protocol::SchedulerActions& actions);
   void note(const protocol::SendTo& send, const Endpoint& endpoint);
   void schedule_tick();
   void check_ended();

@@ -20,16 +20,16 @@ void SimShard::start(const Position& position) {
   describe_rank_ = position.describe_rank;
   const auto num_workers = static_cast<uint32_t>(describe_rank_.size());
   const SimCollector::Environment environment{world_, process_, events_, epoch_, num_workers};
-  TimeUs patience_us = world_.scenario.op_timeout_us;
-  const auto limits = [&patience_us] {
-    return protocol::WaitLimits{.stall_warning_us = patience_us / 3, .op_timeout_us = patience_us};
+  TimeUs grace_us = world_.scenario.op_timeout_us;
+  const auto limits = [&grace_us] {
+    return protocol::WaitLimits{.stall_warning_us = grace_us / 3, .op_timeout_us = grace_us};
   };
   store_ = std::make_unique<SimStore>(environment, protocol::each_rank(describe_rank_), limits());
   if (!position.ranks.describe.empty()) {
-    machine_ = std::make_unique<SimTier>(environment, position.ranks, limits(), position.uplink,
-                                         position.num_final_tops);
+    machine_ = std::make_unique<SimTier>(environment, position.ranks, limits(), position.parent_link,
+                                         position.num_final_roots);
   }
-  if (position.machines.describe.size() < num_workers) patience_us += patience_us / 4;
+  if (position.machines.describe.size() < num_workers) grace_us += grace_us / 4;
   cluster_ = std::make_unique<SimTier>(environment, position.machines, limits(), nullptr, 0);
   for (const auto& child : children_) child->start(silence_us_);
 }
@@ -81,7 +81,7 @@ void SimShard::fail_tensor(uint32_t number, uint64_t last_round, const Status& w
 
 void SimShard::fail(const Status& why) {
   failed_ = true;
-  if (world_.sabotage == Sabotage::kKeepsLoans) return;
+  if (world_.sabotage == Sabotage::kKeepsLeases) return;
   for_each_collector([&why](SimCollector& collector) { collector.fail(why); });
   if (!leave_done_) return;
   for (const auto& child : children_) {  // one of them is the lost one, and would be waited for
@@ -98,7 +98,7 @@ void SimShard::on_closed(SimChild& child, const Status& why) {
   finish_leaving_if_empty();
 }
 
-void SimShard::leave(Patience patience, UniqueFunction<void()> done) {
+void SimShard::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
   leaving_ = true;
   leave_done_ = std::move(done);
   for (const auto& child : children_) {
@@ -107,7 +107,7 @@ void SimShard::leave(Patience patience, UniqueFunction<void()> done) {
       child->drop();
       continue;
     }
-    child->leave(failed_ ? std::nullopt : std::optional(epoch_), patience);
+    child->leave(failed_ ? std::nullopt : std::optional(epoch_), grace_period);
   }
   finish_leaving_if_empty();
 }

@@ -27,8 +27,8 @@ struct Position {
   std::vector<std::string> describe_rank;
   protocol::Children machines;
   protocol::Children ranks;  // of this machine; empty: this service is nothing but a root
-  Uplink* uplink = nullptr;
-  uint32_t num_final_tops = 0;
+  ParentLink* parent_link = nullptr;
+  uint32_t num_final_roots = 0;
   TimeUs silence_us = kNever;
 };
 
@@ -42,7 +42,7 @@ class SimShard {
   void fail_tensor(uint32_t number, uint64_t last_round, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);
-  void leave(Patience patience, UniqueFunction<void()> done);
+  void leave(GracePeriod grace_period, UniqueFunction<void()> done);
 
   void check_drained();
 

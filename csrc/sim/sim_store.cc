@@ -14,17 +14,17 @@ using protocol::Answer;
 using protocol::DataHead;
 using protocol::DataType;
 using protocol::Fail;
-using protocol::Keep;
+using protocol::StoreFirstValue;
 
 SimStore::SimStore(Environment environment, protocol::Children ranks, protocol::WaitLimits limits)
-    : SimCollector(environment), keeper_(std::move(ranks), limits) {}
+    : SimCollector(environment), tracker_(std::move(ranks), limits) {}
 
 int32_t SimStore::child_of_rank(uint32_t rank) const {
-  return rank < keeper_.num_ranks() ? static_cast<int32_t>(rank) : -1;
+  return rank < tracker_.num_ranks() ? static_cast<int32_t>(rank) : -1;
 }
 
 Result<SimStore::Verdict> SimStore::admit(const DataHead& head, uint32_t, uint64_t payload_bytes) const {
-  return keeper_.admit(head, payload_bytes);
+  return tracker_.admit(head, payload_bytes);
 }
 
 void SimStore::contribute(uint32_t child, const DataHead& head, Contribution contribution) {
@@ -32,8 +32,8 @@ void SimStore::contribute(uint32_t child, const DataHead& head, Contribution con
   DataHead believed = head;
   const bool is_bounded = head.staleness != protocol::kUnboundedStaleness;
   if (is_bounded && world().sabotage == Sabotage::kAnswersEarly) ++believed.staleness;
-  keeper_.on_contribution(believed, world().clock.now(), actions_);
-  carry_out();
+  tracker_.on_contribution(believed, world().clock.now(), actions_);
+  apply();
   schedule_tick();
 }
 
@@ -48,18 +48,18 @@ void SimStore::add_repeat(uint32_t, const DataHead& head, const View& payload) {
 }
 
 void SimStore::child_gone(uint32_t child, const Status& why) {
-  keeper_.on_rank_gone(child, why, actions_);
-  carry_out();
+  tracker_.on_rank_gone(child, why, actions_);
+  apply();
 }
 
 void SimStore::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
-  keeper_.fail_tensor(number, last_round, why, actions_);
-  carry_out();
+  tracker_.fail_tensor(number, last_round, why, actions_);
+  apply();
 }
 
 void SimStore::fail(const Status& why) {
-  keeper_.fail_all(why, actions_);
-  carry_out();
+  tracker_.fail_all(why, actions_);
+  apply();
   check_drained();
 }
 
@@ -70,22 +70,22 @@ void SimStore::for_each_slot(const std::function<void(Contribution&)>& f) {
 }
 
 void SimStore::on_tick() {
-  keeper_.on_tick(world().clock.now(), actions_);
-  carry_out();
+  tracker_.on_tick(world().clock.now(), actions_);
+  apply();
 }
 
-void SimStore::carry_out() {
+void SimStore::apply() {
   const auto actions = std::exchange(actions_, {});
-  for (const protocol::KeeperAction& action : actions) {
-    if (const auto* keep = std::get_if<Keep>(&action)) carry_out(*keep);
-    if (const auto* answer = std::get_if<Answer>(&action)) carry_out(*answer);
-    if (const auto* fail = std::get_if<Fail>(&action)) carry_out(*fail);
+  for (const protocol::StalenessAction& action : actions) {
+    if (const auto* keep = std::get_if<StoreFirstValue>(&action)) apply(*keep);
+    if (const auto* answer = std::get_if<Answer>(&action)) apply(*answer);
+    if (const auto* fail = std::get_if<Fail>(&action)) apply(*fail);
     if (const auto* stalled = std::get_if<protocol::Stalled>(&action))
       environment_.events.on_stalled(*stalled);
   }
 }
 
-void SimStore::carry_out(const Keep& keep) {
+void SimStore::apply(const StoreFirstValue& keep) {
   note(keep.head, "keeps");
   Kept& kept = kept_[keep.head.key];
   if (std::exchange(kept.has_value, true)) world().report(process(), "a value is replaced by another seed");
@@ -94,7 +94,7 @@ void SimStore::carry_out(const Keep& keep) {
   seed.data = {};
 }
 
-void SimStore::carry_out(const Answer& answer) {
+void SimStore::apply(const Answer& answer) {
   Kept& kept = kept_[answer.key];
   if (!kept.has_value) return world().report(process(), "an answer before the value");
   add_up(answer, kept);
@@ -131,10 +131,10 @@ void SimStore::send(const DataHead& head, Kept& kept) {
   result.type = DataType::kResult;
   result.epoch = environment_.epoch;
   contribution.from->send(result, contribution.reply_space ? contribution.reply_space : kept.value,
-                          contribution.loan);
+                          contribution.lease);
 }
 
-void SimStore::carry_out(const Fail& fail) {
+void SimStore::apply(const Fail& fail) {
   note(fail.head, "fails, because " + fail.status.message() + ",");
   Contribution& slot = kept_[fail.head.key].slots[fail.head.rank];
   if (!slot.present) world().report(process(), "a failure for a rank that contributed nothing");
@@ -142,7 +142,7 @@ void SimStore::carry_out(const Fail& fail) {
 }
 
 void SimStore::check_drained() {
-  if (keeper_.waiting() > 0) world().report(process(), "contributions still wait when all is over");
+  if (tracker_.waiting() > 0) world().report(process(), "contributions still wait when all is over");
   check_empty();
 }
 

@@ -1,9 +1,9 @@
-// What one shard keeps from one push_pull to the next, as summation/store is.
+// What one shard keeps from one push_pull to the next, as summation/parameter_store is.
 #pragma once
 
 #include <map>
 
-#include "protocol/keeper.h"
+#include "protocol/staleness_tracker.h"
 #include "sim/sim_collector.h"
 
 namespace byteps::sim {
@@ -31,19 +31,19 @@ class SimStore final : public SimCollector {
   };
 
   void for_each_slot(const std::function<void(Contribution&)>& f) override;
-  TimeUs next_tick_us() const override { return keeper_.next_tick_us(); }
+  TimeUs next_tick_us() const override { return tracker_.next_tick_us(); }
   void on_tick() override;
 
-  void carry_out();
-  void carry_out(const protocol::Keep& keep);
-  void carry_out(const protocol::Answer& answer);
-  void carry_out(const protocol::Fail& fail);
+  void apply();
+  void apply(const protocol::StoreFirstValue& keep);
+  void apply(const protocol::Answer& answer);
+  void apply(const protocol::Fail& fail);
   void add_up(const protocol::Answer& answer, Kept& kept);
   void send(const protocol::DataHead& head, Kept& kept);
 
-  protocol::Keeper keeper_;
+  protocol::StalenessTracker tracker_;
   std::map<protocol::Key, Kept> kept_;
-  protocol::KeeperActions actions_;
+  protocol::StalenessActions actions_;
 };
 
 }  // namespace byteps::sim

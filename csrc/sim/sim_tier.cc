@@ -16,15 +16,16 @@ using protocol::DataType;
 using protocol::Fail;
 
 SimTier::SimTier(Environment environment, protocol::Children children, protocol::WaitLimits limits,
-                 Uplink* uplink, uint32_t num_final_tops)
+                 ParentLink* parent_link, uint32_t num_final_roots)
     : SimCollector(environment),
       weights_(protocol::weights(children)),
       aggregator_(std::move(children), limits),
-      uplink_(uplink),
-      num_final_tops_(num_final_tops) {}
+      parent_link_(parent_link),
+      num_final_roots_(num_final_roots) {}
 
 Result<SimTier::Verdict> SimTier::admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const {
-  if (goes_up(head.top) && !uplink_->reaches(head.top)) return data_loss("no way to the root");
+  if (goes_up(head.root_node) && !parent_link_->reaches(head.root_node))
+    return data_loss("no way to the root");
   return aggregator_.admit(head, child, payload_bytes);
 }
 
@@ -36,19 +37,19 @@ void SimTier::for_each_slot(const std::function<void(Contribution&)>& f) {
 
 void SimTier::on_tick() {
   aggregator_.on_tick(world().clock.now(), actions_);
-  carry_out();
+  apply();
 }
 
 void SimTier::contribute(uint32_t child, const DataHead& head, Contribution contribution) {
   place(rounds_[head.key].slots, child, std::move(contribution));
   aggregator_.on_contribution(head, child, world().clock.now(), actions_);
-  carry_out();
+  apply();
   schedule_tick();
 }
 
 void SimTier::contribute_failure(uint32_t child, const DataHead& head, const Status& why) {
   aggregator_.on_failed_contribution(head, child, why, actions_);
-  carry_out();
+  apply();
 }
 
 void SimTier::add_repeat(uint32_t child, const DataHead& head, const View& payload) {
@@ -61,18 +62,18 @@ void SimTier::add_repeat(uint32_t child, const DataHead& head, const View& paylo
 
 void SimTier::child_gone(uint32_t child, const Status& why) {
   aggregator_.on_child_gone(child, why, actions_);
-  carry_out();
+  apply();
 }
 
 void SimTier::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
   aggregator_.fail_tensor(number, last_round, why, actions_);
-  carry_out();
+  apply();
 }
 
 void SimTier::fail(const Status& why) {
   failed_ = true;
   aggregator_.fail_all(why, actions_);
-  carry_out();
+  apply();
   for (auto& [key, round] : rounds_) {
     if (!round.is_ascending || std::exchange(round.abandoned, true)) continue;
     fail_slots(round.head, round.slots, why);
@@ -80,19 +81,19 @@ void SimTier::fail(const Status& why) {
   check_drained();
 }
 
-void SimTier::carry_out() {
+void SimTier::apply() {
   const auto actions = std::exchange(actions_, {});
   for (const protocol::AggregationAction& action : actions) {
-    if (const auto* complete = std::get_if<Complete>(&action)) carry_out(*complete);
-    if (const auto* fail = std::get_if<Fail>(&action)) carry_out(*fail);
+    if (const auto* complete = std::get_if<Complete>(&action)) apply(*complete);
+    if (const auto* fail = std::get_if<Fail>(&action)) apply(*fail);
     if (const auto* stalled = std::get_if<protocol::Stalled>(&action))
       environment_.events.on_stalled(*stalled);
   }
 }
 
-void SimTier::carry_out(const Complete& complete) {
+void SimTier::apply(const Complete& complete) {
   Round& round = rounds_[complete.head.key];
-  if (goes_up(complete.head.top)) return ascend(complete.head, round);
+  if (goes_up(complete.head.root_node)) return send_to_parent(complete.head, round);
   note(complete.head, "completes");
   const View result = reduce_slots(complete.head, round.slots);
   for (const Contribution& contribution : round.slots) {
@@ -101,26 +102,26 @@ void SimTier::carry_out(const Complete& complete) {
   answer(complete.head, round.slots, result);
 }
 
-void SimTier::ascend(const DataHead& head, Round& round) {
+void SimTier::send_to_parent(const DataHead& head, Round& round) {
   note(head, "passes up");
   const View partial = reduce_slots(head, round.slots);
-  round.ascending = partial;
+  round.send_to_parenting = partial;
   if (partial.size == 0) {
     auto memory = std::make_shared<Memory>(world().findings, process().name() + ", result", head.bytes);
-    round.ascending = {std::move(memory), 0, head.bytes};
+    round.send_to_parenting = {std::move(memory), 0, head.bytes};
   }
   round.head = head;
   round.is_ascending = true;
   round.abandoned = false;
   for (Contribution& contribution : round.slots) contribution.data = {};
-  uplink_->push_pull(head, partial, round.ascending,
-                     [this, head](const Result<protocol::Plan>& outcome) { on_result(head, outcome); });
+  parent_link_->push_pull(head, partial, round.send_to_parenting,
+                          [this, head](const Result<protocol::Plan>& outcome) { on_result(head, outcome); });
 }
 
 void SimTier::on_result(DataHead head, const Result<protocol::Plan>& outcome) {
   Round& round = rounds_[head.key];
   if (!std::exchange(round.is_ascending, false)) world().report(process(), "a partial sum came down twice");
-  const View result = std::exchange(round.ascending, {});
+  const View result = std::exchange(round.send_to_parenting, {});
   if (round.abandoned || !outcome) result.memory->release();
   if (round.abandoned) return;
   if (!outcome) return fail_slots(head, round.slots, outcome.status());
@@ -142,7 +143,7 @@ View SimTier::reduce_slots(const DataHead& head, const Slots& slots) const {
   if (head.op == ReduceOp::kAverage && is_float(head.dtype)) {
     mean(weights(), sources, out);
   } else {
-    const bool is_partial = goes_up(head.top) && world().sabotage != Sabotage::kDividesTwice;
+    const bool is_partial = goes_up(head.root_node) && world().sabotage != Sabotage::kDividesTwice;
     const bool only_sums = head.op == ReduceOp::kBroadcast || (head.op == ReduceOp::kAverage && is_partial);
     reduce(head.dtype, only_sums ? ReduceOp::kSum : head.op, environment_.num_workers, sources, out);
   }
@@ -163,7 +164,7 @@ void SimTier::answer(const DataHead& head, Slots& slots, const View& result) {
     if (contribution.from == nullptr) continue;
     if (world().sabotage == Sabotage::kLosesAnswer && world().random.chance(0.01)) continue;
     contribution.from->send(answer, contribution.reply_space ? contribution.reply_space : result,
-                            contribution.loan);
+                            contribution.lease);
   }
 }
 
@@ -171,7 +172,7 @@ void SimTier::fail_slots(const DataHead& head, Slots& slots, const Status& why) 
   for (Contribution& slot : slots) answer_failure(head, slot, why);
 }
 
-void SimTier::carry_out(const Fail& fail) {
+void SimTier::apply(const Fail& fail) {
   note(fail.head, "fails, because " + fail.status.message() + ",");
   Slots& slots = rounds_[fail.head.key].slots;
   for (const uint32_t child : fail.children) {
@@ -179,7 +180,8 @@ void SimTier::carry_out(const Fail& fail) {
     answer_failure(fail.head, slots[child], fail.status);
   }
   if (world().sabotage == Sabotage::kKeepsFailures) return;
-  if (fail.ends_round && goes_up(fail.head.top) && !failed_) uplink_->fail_round(fail.head, fail.status);
+  if (fail.ends_round && goes_up(fail.head.root_node) && !failed_)
+    parent_link_->fail_round(fail.head, fail.status);
 }
 
 void SimTier::check_drained() {

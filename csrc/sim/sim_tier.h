@@ -1,4 +1,4 @@
-// One level of one shard's trees, as summation/tier is.
+// One level of one shard's trees, as summation/reduction_level is.
 #pragma once
 
 #include <map>
@@ -8,11 +8,11 @@
 
 namespace byteps::sim {
 
-// How a machine's partial sums reach the roots, as summation/uplink is.
-class Uplink {
+// How a machine's partial sums reach the roots, as summation/parent_link is.
+class ParentLink {
  public:
-  virtual ~Uplink() = default;
-  virtual bool reaches(uint32_t top) const = 0;
+  virtual ~ParentLink() = default;
+  virtual bool reaches(uint32_t root_node) const = 0;
   virtual void push_pull(const protocol::DataHead& head, const View& partial, const View& result,
                          UniqueFunction<void(const Result<protocol::Plan>&)> done) = 0;
   virtual void fail_round(const protocol::DataHead& head, const Status& why) = 0;
@@ -20,8 +20,8 @@ class Uplink {
 
 class SimTier final : public SimCollector {
  public:
-  SimTier(Environment environment, protocol::Children children, protocol::WaitLimits limits, Uplink* uplink,
-          uint32_t num_final_tops);
+  SimTier(Environment environment, protocol::Children children, protocol::WaitLimits limits,
+          ParentLink* parent_link, uint32_t num_final_roots);
 
   int32_t child_of_rank(uint32_t rank) const override { return aggregator_.child_of_rank(rank); }
   Result<Verdict> admit(const protocol::DataHead& head, uint32_t child,
@@ -37,21 +37,21 @@ class SimTier final : public SimCollector {
  private:
   struct Round {
     Slots slots;
-    View ascending;
+    View send_to_parenting;
     protocol::DataHead head;
     bool is_ascending = false;
     bool abandoned = false;
   };
 
-  bool goes_up(uint32_t top) const { return uplink_ != nullptr && top >= num_final_tops_; }
+  bool goes_up(uint32_t root_node) const { return parent_link_ != nullptr && root_node >= num_final_roots_; }
   void for_each_slot(const std::function<void(Contribution&)>& f) override;
   TimeUs next_tick_us() const override { return aggregator_.next_tick_us(); }
   void on_tick() override;
 
-  void carry_out();
-  void carry_out(const protocol::Complete& complete);
-  void carry_out(const protocol::Fail& fail);
-  void ascend(const protocol::DataHead& head, Round& round);
+  void apply();
+  void apply(const protocol::Complete& complete);
+  void apply(const protocol::Fail& fail);
+  void send_to_parent(const protocol::DataHead& head, Round& round);
   void on_result(protocol::DataHead head, const Result<protocol::Plan>& outcome);
   // Of what the slots hold; nothing if nobody has values.
   View reduce_slots(const protocol::DataHead& head, const Slots& slots) const;
@@ -62,8 +62,8 @@ class SimTier final : public SimCollector {
 
   const protocol::Weights weights_;  // of the children, before those are the aggregator's
   protocol::Aggregator aggregator_;
-  Uplink* const uplink_;
-  const uint32_t num_final_tops_;
+  ParentLink* const parent_link_;
+  const uint32_t num_final_roots_;
   std::map<protocol::Key, Round> rounds_;
   protocol::AggregationActions actions_;
   bool failed_ = false;

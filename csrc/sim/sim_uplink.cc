@@ -17,12 +17,12 @@ void SimUplink::fail_round(const protocol::DataHead& head, const Status& why) {
 void SimUplink::enqueue(OutgoingPartition partition) {
   partition.head.rank = rank_;
   process_.soon([this, partition = std::move(partition)]() mutable {
-    SimLink& link = lanes_.at(partition.head.top, partition.head.lane);
+    SimLink& link = links_.at(partition.head.root_node, partition.head.shard_index);
     link.enqueue({std::move(partition)});
   });
 }
 
-void SimUplink::on_settled(uint64_t handle, const Result<protocol::Plan>& outcome) {
+void SimUplink::on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) {
   const auto found = pending_.find(handle);
   if (found == pending_.end()) return world_.report(process_, "a partial sum is settled twice");
   process_.soon([done = std::move(found->second), outcome]() mutable { done(outcome); });

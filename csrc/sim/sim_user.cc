@@ -124,7 +124,7 @@ View SimUser::make_buffer(uint64_t bytes, const std::string& what) {
 }
 
 void SimUser::fill_input(const TensorPlan& tensor, const InFlight& op, ReduceOp reduction) {
-  if (is_kept(reduction))
+  if (is_stored(reduction))
     return expectations_.kept.begin(op.tensor, session_->rank(), reduction, op.input.write());
   fill_values(tensor, op.tensor, session_->rank(), op.round, op.input.write());
 }
@@ -140,14 +140,14 @@ void SimUser::push_pull(size_t index, bool is_pull) {
   const uint64_t bytes = tensor.bytes_in(round);
   const View input = make_buffer(bytes, what);
   const View output = world_.random.chance(0.5) ? input : make_buffer(bytes, what + ", output");
-  const bool seeds = is_kept(tensor.op) && (round == 1 || is_pull);
+  const bool seeds = is_stored(tensor.op) && (round == 1 || is_pull);
   const ReduceOp reduction = seeds ? ReduceOp::kSeed : tensor.op;
   in_flight_of_[index] = handle;
   const InFlight& op = in_flight_[handle] = {index, round, is_pull, input, output};
   fill_input(tensor, op, reduction);
   const bool is_refused = is_odd && tensor.odd == TensorPlan::Odd::kRefused;
   const bool has_step =
-      world_.scenario.counts_steps && !is_kept(reduction) && world_.sabotage != Sabotage::kForgetsSteps;
+      world_.scenario.counts_steps && !is_stored(reduction) && world_.sabotage != Sabotage::kForgetsSteps;
   const std::vector<int64_t> dims = {static_cast<int64_t>(tensor.elements_in(round))};
   const protocol::PushPull request{.name = tensor.name,
                                    .dtype = tensor.dtype,
@@ -159,7 +159,7 @@ void SimUser::push_pull(size_t index, bool is_pull) {
                                    .shape = *protocol::Shape::of(dims),
                                    .step = has_step ? round : 0};
   const Status status = session_->push_pull(handle, request, input, output);
-  if (!status) on_handle_done(handle, status);
+  if (!status.is_ok()) on_handle_done(handle, status);
 }
 
 void SimUser::on_handle_done(Handle handle, const Status& status) {
@@ -167,8 +167,8 @@ void SimUser::on_handle_done(Handle handle, const Status& status) {
   const auto found = in_flight_.find(handle);
   if (found == in_flight_.end()) return;
   const InFlight op = found->second;
-  if (status) check_result(op);
-  if (!status && is_kept(plan_.tensors[op.tensor].op))
+  if (status.is_ok()) check_result(op);
+  if (!status.is_ok() && is_stored(plan_.tensors[op.tensor].op))
     expectations_.kept.fail(op.tensor, session_->rank(), status);
   op.input.memory->release();
   op.output.memory->release();
@@ -179,7 +179,7 @@ void SimUser::on_handle_done(Handle handle, const Status& status) {
 
 void SimUser::check_result(const InFlight& op) {
   const TensorPlan& tensor = plan_.tensors[op.tensor];
-  if (is_kept(tensor.op)) {
+  if (is_stored(tensor.op)) {
     const bool nothing_fails = is_harmless(world_.scenario.fault.kind);
     const std::string wrong =
         expectations_.kept.check(op.tensor, session_->rank(), op.output.read(), op.is_pull && nothing_fails);
@@ -199,7 +199,7 @@ void SimUser::barrier() {
   barriers_[sequence] = outcomes_.size() - 1;
   in_barrier_ = true;
   const Status status = session_->barrier(sequence);
-  if (!status) on_barrier_done(sequence, status);
+  if (!status.is_ok()) on_barrier_done(sequence, status);
 }
 
 void SimUser::on_barrier_done(uint32_t sequence, const Status& status) {
@@ -216,7 +216,7 @@ void SimUser::finish(Outcome& outcome, const Status& status) {
   if (++outcome.times_done > 1) return world_.report(process_, outcome.what + " is done twice");
   outcome.done_us = world_.clock.now();
   outcome.status = status;
-  if (!status) had_error_ = true;
+  if (!status.is_ok()) had_error_ = true;
 }
 
 }  // namespace byteps::sim

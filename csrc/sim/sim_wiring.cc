@@ -30,36 +30,36 @@ void SimNode::start_service(const protocol::Tree& tree) {
                     .describe_rank = {},
                     .machines = tree.machines(),
                     .ranks = {},
-                    .uplink = uplink_.get(),
-                    .num_final_tops = tree.num_final_tops(),
+                    .parent_link = parent_link_.get(),
+                    .num_final_roots = tree.num_final_roots(),
                     .silence_us = data_silence_us()};
   for (uint32_t i = 0; i < roster.num_workers; ++i)
     position.describe_rank.push_back(roster.nodes[i].describe());
-  if (uplink_) position.ranks = tree.children_on(tree.machine_of(rank()));
+  if (parent_link_) position.ranks = tree.children_on(tree.machine_of(rank()));
   for (const auto& shard : shards_) shard->start(position);
 }
 
 void SimNode::build_worker(const protocol::Tree& tree) {
-  const protocol::PartitionRule rule(tree.sites(), membership_->roster().partition_bytes);
+  const protocol::PartitionRule rule(tree.reducer_hosts(), membership_->roster().partition_bytes);
   worker_ = std::make_unique<SimWorker>(world_, process_, rank(), tree, rule, *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank())).size() > 1;
-  build_lanes(tree, has_machine_level ? Level::kMachine : Level::kCluster, worker_->lanes(), *worker_);
-  build_lanes(tree, Level::kRanks, worker_->lanes_to_keepers(), *worker_);
+  build_links(tree, has_machine_level ? Level::kMachine : Level::kCluster, worker_->links(), *worker_);
+  build_links(tree, Level::kRanks, worker_->parameter_store_links(), *worker_);
   if (!has_machine_level) return;
-  uplink_ = std::make_unique<SimUplink>(
+  parent_link_ = std::make_unique<SimUplink>(
       world_, process_, rank(), [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
-  build_lanes(tree, Level::kCluster, uplink_->lanes(), *uplink_);
+  build_links(tree, Level::kCluster, parent_link_->links(), *parent_link_);
 }
 
-void SimNode::build_lanes(const protocol::Tree& tree, Level level, SimLanes& lanes, LinkEvents& events) {
+void SimNode::build_links(const protocol::Tree& tree, Level level, SimLanes& links, LinkEvents& events) {
   const protocol::Roster& roster = membership_->roster();
   for (uint32_t service = 0; service < tree.num_nodes(); ++service) {
-    std::vector<std::unique_ptr<SimLink>> links;
+    std::vector<std::unique_ptr<SimLink>> of_service;
     const bool connects = tree.connects(roster.self, service, level);
     for (size_t shard = 0; connects && shard < roster.nodes[service].addresses.size(); ++shard) {
-      links.push_back(make_link(service, shard, level, events));
+      of_service.push_back(make_link(service, shard, level, events));
     }
-    lanes.add_service(std::move(links));
+    links.add_service(std::move(of_service));
   }
 }
 

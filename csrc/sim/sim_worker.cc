@@ -17,7 +17,7 @@ SimWorker::SimWorker(World& world, VirtualProcess& process, uint32_t rank, proto
 
 Status SimWorker::declare(const std::string& name, DType dtype, uint64_t bytes) {
   const Status status = table_.declare(name, dtype, bytes, actions_);
-  carry_out();
+  apply();
   return status;
 }
 
@@ -26,41 +26,41 @@ Status SimWorker::push_pull(Handle handle, const protocol::PushPull& request, co
   buffers_[handle] = {input, output};
   if (rank_ == 0 && world_.random.chance(world_.scenario.plan_change_chance)) ask_for_another_plan();
   const Status status = table_.start(handle, request, actions_);
-  if (!status) buffers_.erase(handle);
-  carry_out();
+  if (!status.is_ok()) buffers_.erase(handle);
+  apply();
   return status;
 }
 
 Status SimWorker::on_placed(const protocol::Placed& placed) {
   const Status status = table_.on_placed(placed, actions_);
-  carry_out();
+  apply();
   return status;
 }
 
 void SimWorker::on_refused(const protocol::Refused& refused) {
   table_.on_refused(refused, actions_);
-  carry_out();
+  apply();
 }
 
 // In place of a tuner: nobody knows better what might go wrong.
 void SimWorker::ask_for_another_plan() {
-  const auto cut = static_cast<uint8_t>(world_.random.below(protocol::kMaxCut + 1));
+  const auto cut = static_cast<uint8_t>(world_.random.below(protocol::kMaxPartitionScale + 1));
   const auto credit = static_cast<uint8_t>(world_.random.below(4));
-  table_.ask_for({.cut = cut, .credit = credit});
+  table_.ask_for({.partition_scale = cut, .credit = credit});
 }
 
-void SimWorker::on_settled(Handle handle, const Result<protocol::Plan>& outcome) {
+void SimWorker::on_completed(Handle handle, const Result<protocol::Plan>& outcome) {
   const auto found = buffers_.find(handle);
   if (found == buffers_.end() || found->second.unsettled == 0) {
     return world_.report(process_, "a partition of handle " + std::to_string(handle) + " is settled twice");
   }
   --found->second.unsettled;
   const bool is_deaf = world_.sabotage == Sabotage::kKeepsPlans && rank_ == 1;
-  table_.settle(handle, outcome && is_deaf ? protocol::Plan{} : outcome, actions_);
-  carry_out();
+  table_.complete(handle, outcome && is_deaf ? protocol::Plan{} : outcome, actions_);
+  apply();
 }
 
-void SimWorker::carry_out() {
+void SimWorker::apply() {
   // Links may settle at once and come back here; all partitions of a handle are counted before the first of them.
   const auto actions = std::exchange(actions_, {});
   for (const protocol::TableAction& action : actions) {
@@ -91,7 +91,8 @@ void SimWorker::carry_out() {
 
 void SimWorker::change_plan(const protocol::Plan& plan) {
   world_.note(process_, encode(plan), [&] {
-    return "follows cut " + std::to_string(plan.cut) + ", credit " + std::to_string(plan.credit);
+    return "follows partition scale " + std::to_string(plan.partition_scale) + ", credit " +
+           std::to_string(plan.credit);
   });
   const uint64_t credit_bytes = protocol::credit_bytes(plan.credit, world_.scenario.credit_bytes);
   events_.on_credit(credit_bytes);
@@ -102,15 +103,15 @@ void SimWorker::start(const StartPartition& partition, Batches& batches) {
   const protocol::DataHead& head = partition.head;
   const auto part = [&](const View& whole) { return View{whole.memory, partition.offset, head.bytes}; };
   const bool contributes = protocol::has_values(head);
-  const bool is_kept = partition.parent.level == protocol::Level::kRanks;
-  SimLink& link = (is_kept ? lanes_to_keepers_ : lanes_).at(partition.parent.node, head.lane);
+  const bool is_stored = partition.parent.level == protocol::Level::kRanks;
+  SimLink& link = (is_stored ? parameter_store_links_ : links_).at(partition.parent.node, head.shard_index);
   batch_of(link, batches)
       .push_back({partition.handle, head, contributes ? part(buffers.input) : View{}, part(buffers.output)});
 }
 
 void SimWorker::fail(const protocol::FailPartition& failed, Batches& batches) {
   if (world_.sabotage == Sabotage::kKeepsFailures) return;
-  SimLink& link = lanes_.at(failed.parent.node, failed.head.lane);
+  SimLink& link = links_.at(failed.parent.node, failed.head.shard_index);
   batch_of(link, batches)
       .push_back({.handle = 0, .head = failed.head, .input = {}, .output = {}, .failure = failed.why});
 }
@@ -123,24 +124,24 @@ std::vector<OutgoingPartition>& SimWorker::batch_of(SimLink& link, Batches& batc
 
 void SimWorker::fail(const Status& why) {
   table_.fail(why, actions_);
-  carry_out();
-  lanes_.fail(why);
-  lanes_to_keepers_.fail(why);
+  apply();
+  links_.fail(why);
+  parameter_store_links_.fail(why);
 }
 
 void SimWorker::peer_left(uint32_t service) {
-  lanes_.peer_left(service);
-  lanes_to_keepers_.peer_left(service);
+  links_.peer_left(service);
+  parameter_store_links_.peer_left(service);
 }
 
-void SimWorker::leave(Patience patience, UniqueFunction<void()> done) {
+void SimWorker::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
   const Status why = failed_precondition("byteps was shut down");
   table_.fail(why, actions_);
-  carry_out();
+  apply();
   const auto waiting_for = std::make_shared<size_t>(2);
   const auto all_done = std::make_shared<UniqueFunction<void()>>(std::move(done));
-  for (SimLanes* const lanes : {&lanes_, &lanes_to_keepers_}) {
-    lanes->leave(why, patience, [waiting_for, all_done] {
+  for (SimLanes* const links : {&links_, &parameter_store_links_}) {
+    links->leave(why, grace_period, [waiting_for, all_done] {
       if (--*waiting_for == 0) (*all_done)();
     });
   }

@@ -26,8 +26,8 @@ class SimWorker final : public LinkEvents {
   SimWorker(World& world, VirtualProcess& process, uint32_t rank, protocol::Tree tree,
             const protocol::PartitionRule& rule, WorkerEvents& events);
 
-  SimLanes& lanes() { return lanes_; }
-  SimLanes& lanes_to_keepers() { return lanes_to_keepers_; }
+  SimLanes& links() { return links_; }
+  SimLanes& parameter_store_links() { return parameter_store_links_; }
 
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
   Status push_pull(protocol::Handle handle, const protocol::PushPull& request, const View& input,
@@ -36,9 +36,9 @@ class SimWorker final : public LinkEvents {
   void on_refused(const protocol::Refused& refused);
   void peer_left(uint32_t service);
   void fail(const Status& why);
-  void leave(Patience patience, UniqueFunction<void()> done);
+  void leave(GracePeriod grace_period, UniqueFunction<void()> done);
 
-  void on_settled(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
+  void on_completed(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }
 
  private:
@@ -52,7 +52,7 @@ class SimWorker final : public LinkEvents {
   using Batch = std::pair<SimLink*, std::vector<OutgoingPartition>>;
   using Batches = std::vector<Batch>;
 
-  void carry_out();
+  void apply();
   void ask_for_another_plan();
   void change_plan(const protocol::Plan& plan);
   void start(const protocol::StartPartition& partition, Batches& batches);
@@ -64,8 +64,8 @@ class SimWorker final : public LinkEvents {
   uint32_t rank_;
   WorkerEvents& events_;
   protocol::PushPullTable table_;
-  SimLanes lanes_;
-  SimLanes lanes_to_keepers_;
+  SimLanes links_;
+  SimLanes parameter_store_links_;
   std::map<protocol::Handle, Buffers> buffers_;
   protocol::TableActions actions_;
 };

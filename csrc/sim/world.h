@@ -18,11 +18,11 @@ enum class Sabotage : uint8_t {
   kSumsRepeats,        // a service adds a contribution that came in twice
   kLosesAnswer,        // a service now and then forgets to answer
   kCreditUntilAnswer,  // credit comes back with the answer, not when the bytes are written
-  kKeepsLoans,         // services go on when the job has failed
+  kKeepsLeases,        // services go on when the job has failed
   kKeepsSuspicions,    // lost connections are not reported to the scheduler
   kWithoutTicks,       // nodes do not look at the clock
   kSettlesTwice,       // a link settles what it has sent when its connection breaks, and again at the verdict
-  kNeverRelieves,      // a service keeps loans while their owner starves
+  kNeverRelieves,      // a service keeps leases while their owner starves
   kKeepsFailures,      // neither the root nor the scheduler is told that a round has failed
   kDividesTwice,       // a machine's service divides a partial average of integers
   kForgetsSteps,       // push_pulls are counted by name alone in a job that counts steps

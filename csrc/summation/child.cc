@@ -8,7 +8,7 @@ using protocol::Aggregator;
 using protocol::DataHead;
 using protocol::DataType;
 using transport::Arrival;
-using transport::Landing;
+using transport::ReceiveBuffer;
 
 Child::Child(Shard& shard, std::unique_ptr<transport::Connection> connection)
     : shard_(shard), port_(shard.outbox_), connection_(std::move(connection)) {}
@@ -19,7 +19,7 @@ void Child::start() {
 }
 
 bool Child::is(const DataHead& hello) const {
-  return rank_ == static_cast<int>(hello.rank) && level_ == hello.level && lane_ == hello.lane;
+  return rank_ == static_cast<int>(hello.rank) && level_ == hello.level;
 }
 
 void Child::send(const DataHead& head, const transport::Payload& payload,
@@ -28,12 +28,12 @@ void Child::send(const DataHead& head, const transport::Payload& payload,
   enqueue(head, {protocol::encode(head), payload, std::move(keep)});
 }
 
-void Child::send_failure(const DataHead& request, const Status& why, transport::Loan loan) {
+void Child::send_failure(const DataHead& request, const Status& why, transport::LeaseId lease) {
   DataHead head = request;
   head.type = DataType::kFailed;
   head.code = why.code();
   const auto text = std::make_shared<const std::string>(why.message().substr(0, protocol::kMaxTextBytes));
-  enqueue(head, {protocol::encode(head), {as_bytes(*text), {}, loan}, text});
+  enqueue(head, {protocol::encode(head), {as_bytes(*text), {}, lease}, text});
 }
 
 void Child::enqueue(const DataHead& head, Answer answer) {
@@ -47,7 +47,7 @@ void Child::enqueue(const DataHead& head, Answer answer) {
           connection_->pace(*rate);
         hand_over(answer,
                   [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {
-                    if (status && !alive.expired()) port_.sent(bytes);
+                    if (status.is_ok() && !alive.expired()) port_.sent(bytes);
                   });
       });
 }
@@ -56,11 +56,11 @@ void Child::hand_over(const Answer& answer, UniqueFunction<void(const Status&)> 
   connection_->send(answer.head, answer.payload, std::move(on_sent));
 }
 
-void Child::give_back(transport::Loan loan) {
-  if (loan != transport::kNoLoan) connection_->give_back(loan);
+void Child::return_lease(transport::LeaseId lease) {
+  if (lease != transport::kNoLease) connection_->return_lease(lease);
 }
 
-void Child::leave(bool in_order, Patience patience) {
+void Child::leave(bool in_order, GracePeriod grace_period) {
   port_.flush();
   if (in_order) {
     DataHead goodbye;
@@ -68,7 +68,7 @@ void Child::leave(bool in_order, Patience patience) {
     goodbye.epoch = shard_.epoch_;
     connection_->send(protocol::encode(goodbye), {}, nullptr);
   }
-  connection_->close_when_sent(patience);
+  connection_->close_when_sent(grace_period);
 }
 
 Result<Aggregator::Verdict> Child::admit(const DataHead& head, size_t payload_bytes) const {
@@ -80,7 +80,7 @@ Result<Aggregator::Verdict> Child::admit(const DataHead& head, size_t payload_by
   return collector_->admit(head, child_, payload_bytes);
 }
 
-Result<Landing> Child::on_head(transport::Connection&, const Arrival& arrival) {
+Result<ReceiveBuffer> Child::on_head(transport::Connection&, const Arrival& arrival) {
   Result<DataHead> head = protocol::decode_data(arrival.head);
   if (!head) return head.status();
   if (head->type != DataType::kPushPull && head->type != DataType::kFailed) {
@@ -89,16 +89,16 @@ Result<Landing> Child::on_head(transport::Connection&, const Arrival& arrival) {
   }
   const auto verdict = admit(*head, arrival.payload_bytes);
   if (!verdict) return verdict.status();
-  if (*verdict == Aggregator::Verdict::kRepeat) return Landing::discard();
+  if (*verdict == Aggregator::Verdict::kRepeat) return ReceiveBuffer::discard();
   if (head->type == DataType::kFailed) {
     if (arrival.payload_bytes > protocol::kMaxTextBytes) return data_loss("a failure's text is too long");
     failure_text_.resize(arrival.payload_bytes);
-    return Landing::into(std::as_writable_bytes(std::span(failure_text_)));
+    return ReceiveBuffer::at(std::as_writable_bytes(std::span(failure_text_)));
   }
-  if (*verdict == Aggregator::Verdict::kRefuse) return Landing::discard();
-  if (!arrival.lent.empty()) return Landing::borrow();
-  landing_ = shard_.pool_.acquire(arrival.payload_bytes);
-  return Landing::into(landing_.bytes());
+  if (*verdict == Aggregator::Verdict::kRefuse) return ReceiveBuffer::discard();
+  if (!arrival.lent.empty()) return ReceiveBuffer::in_place();
+  receive_buffer_ = shard_.pool_.acquire(arrival.payload_bytes);
+  return ReceiveBuffer::at(receive_buffer_.bytes());
 }
 
 Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes payload) {
@@ -130,7 +130,6 @@ Status Child::on_hello(const DataHead& head) {
   }
   rank_ = static_cast<int>(head.rank);
   level_ = head.level;
-  lane_ = head.lane;
   collector_ = collector;
   if (level_ == protocol::Level::kCluster) pacer_ = protocol::Pacer(shard_.bytes_per_s_[head.rank]);
   child_ = static_cast<uint32_t>(child);
@@ -146,14 +145,14 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
     return data_loss("contribution: expected room for an answer of " + std::to_string(head.bytes) +
                      " bytes, got " + std::to_string(arrival.reply_space.size()));
   }
-  Contribution contribution{.buffer = std::move(landing_),
+  Contribution contribution{.buffer = std::move(receive_buffer_),
                             .data = payload,
                             .reply_space = arrival.reply_space,
-                            .loan = arrival.loan,
+                            .lease = arrival.lease,
                             .from = this};
-  landing_ = {};
+  receive_buffer_ = {};
   if (*verdict == Aggregator::Verdict::kRepeat) {
-    give_back(arrival.loan);
+    return_lease(arrival.lease);
   } else {
     collector_->contribute(child_, head, std::move(contribution));
   }
@@ -161,7 +160,7 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
 }
 
 Status Child::on_failed(const DataHead& head, const Arrival& arrival) {
-  give_back(arrival.loan);  // the text has landed
+  return_lease(arrival.lease);  // the text has landed
   std::string text = std::exchange(failure_text_, {});
   const auto verdict = admit(head, arrival.payload_bytes);  // as in on_push_pull
   if (!verdict) return verdict.status();
@@ -177,7 +176,7 @@ void Child::on_closed(transport::Connection&, const Status& why) {
 }
 
 void Child::on_starving(transport::Connection&) {
-  if (collector_ != nullptr) collector_->relieve(*this);
+  if (collector_ != nullptr) collector_->reclaim(*this);
 }
 
 }  // namespace byteps::summation

@@ -28,17 +28,17 @@ class Child final : public transport::Receiver {
   Collector* collector() const { return collector_; }
   uint32_t number() const { return child_; }
 
-  // An answer. `keep` owns the payload's memory until it is written; null: it is a loan's.
+  // An answer. `keep` owns the payload's memory until it is written; null: it is a lease's.
   void send(const protocol::DataHead& head, const transport::Payload& payload,
             std::shared_ptr<const BufferPool::Buffer> keep);
   // A kFailed with the status' code and text.
-  void send_failure(const protocol::DataHead& request, const Status& why, transport::Loan loan);
-  void give_back(transport::Loan loan);
+  void send_failure(const protocol::DataHead& request, const Status& why, transport::LeaseId lease);
+  void return_lease(transport::LeaseId lease);
   // Sends what is left, a goodbye after it if `in_order`, and closes (Connection::close_when_sent).
-  void leave(bool in_order, Patience patience);
+  void leave(bool in_order, GracePeriod grace_period);
 
-  Result<transport::Landing> on_head(transport::Connection& connection,
-                                     const transport::Arrival& arrival) override;
+  Result<transport::ReceiveBuffer> on_head(transport::Connection& connection,
+                                           const transport::Arrival& arrival) override;
   Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
                   Bytes payload) override;
   void on_closed(transport::Connection& connection, const Status& why) override;
@@ -48,7 +48,7 @@ class Child final : public transport::Receiver {
   struct Answer {
     protocol::DataHeadBytes head;
     transport::Payload payload;
-    std::shared_ptr<const void> keep;  // the payload's memory, if it is not a loan's
+    std::shared_ptr<const void> keep;  // the payload's memory, if it is not a lease's
   };
 
   void enqueue(const protocol::DataHead& head, Answer answer);
@@ -66,14 +66,13 @@ class Child final : public transport::Receiver {
   // Of the hello.
   int rank_ = -1;
   protocol::Level level_ = protocol::Level::kCluster;
-  uint16_t lane_ = 0;
   Collector* collector_ = nullptr;
   protocol::Pacer pacer_{0};
   uint32_t child_ = 0;  // its number there
 
   bool left_ = false;
   // Between on_head and on_frame of one frame.
-  BufferPool::Buffer landing_;
+  BufferPool::Buffer receive_buffer_;
   std::string failure_text_;
 };
 

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kBlockBytes = 8 << 10;
 // Children that are in step with each other complete their rounds sooner than this; copying for those that are not
 // costs nothing that matters.
-constexpr TimeUs kReliefUs = 5'000;
+constexpr TimeUs kReclaimUs = 5'000;
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void Collector::answer_failure(const DataHead& head, Contribution& slot, const S
   if (contribution.from == nullptr) return;
   DataHead answer = head;
   answer.epoch = environment_.epoch;
-  contribution.from->send_failure(answer, why, contribution.loan);
+  contribution.from->send_failure(answer, why, contribution.lease);
 }
 
 void Collector::own(Contribution& contribution) {
@@ -63,15 +63,15 @@ void Collector::forget(const Child& connection) {
     if (contribution.from != &connection) return;
     own(contribution);
     contribution.from = nullptr;
-    contribution.loan = transport::kNoLoan;
+    contribution.lease = transport::kNoLease;
   });
 }
 
-void Collector::relieve(Child& connection) {
+void Collector::reclaim(Child& connection) {
   starving_.push_back(&connection);
-  if (relief_timer_ != 0) return;
-  relief_timer_ = environment_.loop.run_at(now_us() + kReliefUs, [this] {
-    relief_timer_ = 0;
+  if (reclaim_timer_ != 0) return;
+  reclaim_timer_ = environment_.loop.run_at(now_us() + kReclaimUs, [this] {
+    reclaim_timer_ = 0;
     give_loans_back();
   });
 }
@@ -79,16 +79,16 @@ void Collector::relieve(Child& connection) {
 void Collector::give_loans_back() {
   for (Child* child : std::exchange(starving_, {})) {
     for_each_slot_of(child->number(), [this, child](Contribution& contribution) {
-      if (contribution.from != child || contribution.loan == transport::kNoLoan) return;
+      if (contribution.from != child || contribution.lease == transport::kNoLease) return;
       own(contribution);
-      child->give_back(std::exchange(contribution.loan, transport::kNoLoan));
+      child->return_lease(std::exchange(contribution.lease, transport::kNoLease));
     });
   }
 }
 
 void Collector::stop_timers() {
   tick_.stop();
-  if (relief_timer_ != 0) environment_.loop.cancel(std::exchange(relief_timer_, 0));
+  if (reclaim_timer_ != 0) environment_.loop.cancel(std::exchange(reclaim_timer_, 0));
 }
 
 }  // namespace byteps::summation

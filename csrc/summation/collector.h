@@ -26,7 +26,7 @@ struct Contribution {
   BufferPool::Buffer buffer;  // empty: lent, or without values
   Bytes data;                 // in `buffer`, or lent; empty where only the root's values count
   MutableBytes reply_space;   // of a lent one
-  transport::Loan loan = transport::kNoLoan;
+  transport::LeaseId lease = transport::kNoLease;
   Child* from = nullptr;  // null: none, or the child is gone
 };
 
@@ -62,7 +62,7 @@ class Collector {
   void forget(const Child& connection);
   // The child's end lacks memory to lend: contributions of it that have to wait are copied, so that it gets its own
   // back. Returns at once; what completes within a short while is not copied.
-  void relieve(Child& connection);
+  void reclaim(Child& connection);
   // Cancels those that are set.
   void stop_timers();
 
@@ -88,13 +88,13 @@ class Collector {
   Environment environment_;
 
  private:
-  // Copies lent data, so that the loan is needed no longer.
+  // Copies lent data, so that the lease is needed no longer.
   void own(Contribution& contribution);
   void give_loans_back();
 
   std::vector<Child*> starving_;
   transport::LazyTimer tick_;
-  transport::EventLoop::TimerId relief_timer_ = 0;
+  transport::EventLoop::TimerId reclaim_timer_ = 0;
 };
 
 }  // namespace byteps::summation

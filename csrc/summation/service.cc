@@ -36,11 +36,11 @@ Result<std::vector<std::string>> Service::listen(transport::Transport& transport
       auto listener = transport.listen(shard.loop(), address,
                                        [&shard](auto connection) { shard.adopt(std::move(connection)); });
       status = listener.status();
-      if (!status) return;
+      if (!status.is_ok()) return;
       addresses.push_back((*listener)->address().to_string());
       listeners_[i].push_back(std::move(*listener));
     });
-    if (!status) return status.with_context("summation service cannot listen");
+    if (!status.is_ok()) return status.with_context("summation service cannot listen");
   }
   return addresses;
 }
@@ -68,7 +68,7 @@ void Service::fail(const Status& why) {
   post_each([=](Shard& shard) { shard.fail(why); });
 }
 
-void Service::leave(Patience patience) {
+void Service::leave(GracePeriod grace_period) {
   struct Pending {
     std::atomic<size_t> shards;
     EventFlag none_left;
@@ -76,11 +76,11 @@ void Service::leave(Patience patience) {
   const auto pending = std::make_shared<Pending>();  // shared: a shard may report after the deadline
   pending->shards = shards_.size();
   post_each([=](Shard& shard) {
-    shard.leave(patience, [pending] {
+    shard.leave(grace_period, [pending] {
       if (pending->shards.fetch_sub(1) == 1) pending->none_left.set();
     });
   });
-  while (pending->none_left.wait(patience.outer_deadline_us()) == EventFlag::Wake::kInterrupted) {
+  while (pending->none_left.wait(grace_period.outer_deadline_us()) == EventFlag::Wake::kInterrupted) {
   }
   // Not only when the last reference to this object goes, which garbage may hold.
   for (size_t i = 0; i < shards_.size(); ++i) {

@@ -32,9 +32,9 @@ class Service {
   void fail_tensor(uint32_t number, uint64_t last_round, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);
-  // Blocks until all shards have said goodbye and all children are gone, or patience with them. Then nobody can
+  // Blocks until all shards have said goodbye and all children are gone, or grace_period with them. Then nobody can
   // connect any more.
-  void leave(Patience patience);
+  void leave(GracePeriod grace_period);
 
  private:
   template <typename F>

@@ -9,7 +9,7 @@ namespace byteps::summation {
 namespace {
 
 // A machine's service gives up first: it knows which of its ranks are missing, and the root repeats what it says.
-TimeUs patience_of_root(TimeUs limit_us) {
+TimeUs grace_period_of_root(TimeUs limit_us) {
   return limit_us < kNever / 2 ? limit_us + limit_us / 4 : limit_us;
 }
 
@@ -34,15 +34,15 @@ void Shard::start(const Position& position) {
   bytes_per_s_.resize(position.num_workers);
   const Collector::Environment environment{loop_, metrics_, pool_, events_, epoch_, position.num_workers};
   protocol::WaitLimits limits = position.limits;
-  store_ = std::make_unique<Store>(environment, protocol::each_rank(describe_rank_), limits);
+  store_ = std::make_unique<ParameterStore>(environment, protocol::each_rank(describe_rank_), limits);
   if (!position.ranks.describe.empty()) {
-    machine_ =
-        std::make_unique<Tier>(environment, position.ranks, limits, position.uplink, position.num_final_tops);
+    machine_ = std::make_unique<ReductionLevel>(environment, position.ranks, limits, position.parent_link,
+                                                position.num_final_roots);
   }
   if (position.machines.describe.size() < position.num_workers) {
-    limits = {patience_of_root(limits.stall_warning_us), patience_of_root(limits.op_timeout_us)};
+    limits = {grace_period_of_root(limits.stall_warning_us), grace_period_of_root(limits.op_timeout_us)};
   }
-  cluster_ = std::make_unique<Tier>(environment, position.machines, limits, nullptr, 0);
+  cluster_ = std::make_unique<ReductionLevel>(environment, position.machines, limits, nullptr, 0);
   for (const auto& child : children_) child->start();
 }
 
@@ -119,14 +119,14 @@ void Shard::remove(Child& child) {
   children_.erase(found);
 }
 
-void Shard::leave(Patience patience, UniqueFunction<void()> done) {
+void Shard::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
   for_each_collector([](Collector& collector) { collector.stop_timers(); });
   leaving_ = true;
   leave_done_ = std::move(done);
   if (!cluster_) children_.clear();  // nobody would hear of their ends
   for (const auto& child : children_) {
     // No goodbye from a failed job: children would take it for an orderly leave, and this node for the guilty one.
-    child->leave(!failed_, patience);
+    child->leave(!failed_, grace_period);
   }
   finish_leaving_if_empty();
 }

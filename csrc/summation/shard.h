@@ -13,8 +13,8 @@
 #include "base/metrics.h"
 #include "protocol/outbox.h"
 #include "protocol/tree.h"
-#include "summation/store.h"
-#include "summation/tier.h"
+#include "summation/parameter_store.h"
+#include "summation/reduction_level.h"
 #include "transport/transport.h"
 
 namespace byteps::summation {
@@ -38,9 +38,9 @@ struct Position {
   protocol::Children ranks;     // of this machine; empty: this service is nothing but a root
   std::vector<uint64_t>
       bytes_per_s;  // to each rank that speaks for its machine (protocol/pacing); 0: not held back
-  // Of the machine's tier, as of Tier.
-  Uplink* uplink = nullptr;
-  uint32_t num_final_tops = 0;
+  // Of the machine's tier, as of ReductionLevel.
+  ParentLink* parent_link = nullptr;
+  uint32_t num_final_roots = 0;
   protocol::WaitLimits limits;
   TimeUs silence_us = kNever;  // of the children's connections (Connection::limit_silence)
 };
@@ -64,8 +64,8 @@ class Shard {
   // The job has failed: forgets all contributions (no lent memory is touched from here on) and answers them.
   void fail(const Status& why);
   // Says goodbye to all children (unless the job has failed) once their answers are written, then calls `done`, or when
-  // `patience` is over for all that are left.
-  void leave(Patience patience, UniqueFunction<void()> done);
+  // `grace_period` is over for all that are left.
+  void leave(GracePeriod grace_period, UniqueFunction<void()> done);
 
   transport::EventLoop& loop() { return loop_; }
 
@@ -92,9 +92,9 @@ class Shard {
   std::vector<std::string> describe_rank_;
   std::vector<uint64_t> bytes_per_s_;
   TimeUs silence_us_ = kNever;
-  std::unique_ptr<Tier> machine_;
-  std::unique_ptr<Tier> cluster_;  // null until start(), as is the store
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<ReductionLevel> machine_;
+  std::unique_ptr<ReductionLevel> cluster_;  // null until start(), as is the store
+  std::unique_ptr<ParameterStore> store_;
   std::vector<std::unique_ptr<Child>> children_;  // one per connection
   bool failed_ = false;
   bool leaving_ = false;

@@ -76,18 +76,18 @@ Claim Handshake::claim() const {
   return claim;
 }
 
-Judgement Handshake::judge(const Claim& claim) const {
+AuthResult Handshake::judge(const Claim& claim) const {
   const Claim expected = this->claim();
   constexpr size_t kHalf = kClaimBytes / 2;
-  if (!equal(Bytes(claim).first(kHalf), Bytes(expected).first(kHalf))) return Judgement::kOtherSecret;
-  return equal(claim, expected) ? Judgement::kAccepted : Judgement::kOtherJob;
+  if (!equal(Bytes(claim).first(kHalf), Bytes(expected).first(kHalf))) return AuthResult::kOtherSecret;
+  return equal(claim, expected) ? AuthResult::kAccepted : AuthResult::kOtherJob;
 }
 
-Verdict Handshake::verdict(Judgement judgement) const {
+Verdict Handshake::verdict(AuthResult judgement) const {
   switch (judgement) {
-    case Judgement::kAccepted: return mac(kAcceptance, credentials_.job_id);
-    case Judgement::kOtherJob: return mac(kOtherJob);
-    case Judgement::kOtherSecret: break;
+    case AuthResult::kAccepted: return mac(kAcceptance, credentials_.job_id);
+    case AuthResult::kOtherJob: return mac(kOtherJob);
+    case AuthResult::kOtherSecret: break;
   }
   Verdict text;
   std::ranges::copy(as_bytes(kOtherSecretText), text.begin());
@@ -95,13 +95,13 @@ Verdict Handshake::verdict(Judgement judgement) const {
 }
 
 Status Handshake::check_verdict(const Verdict& verdict) const {
-  if (equal(verdict, this->verdict(Judgement::kAccepted))) return Status::ok();
-  if (equal(verdict, this->verdict(Judgement::kOtherJob))) {
+  if (equal(verdict, this->verdict(AuthResult::kAccepted))) return Status::ok();
+  if (equal(verdict, this->verdict(AuthResult::kOtherJob))) {
     return permission_denied(
         "handshake: refused by the other side: it knows the secret, but has another job id than \"" +
         credentials_.job_id + "\": check BYTEPS_JOB_ID, and that no other job has its port");
   }
-  if (equal(verdict, this->verdict(Judgement::kOtherSecret))) {
+  if (equal(verdict, this->verdict(AuthResult::kOtherSecret))) {
     return permission_denied("handshake: refused by the other side: it has another secret: " +
                              advice(credentials_));
   }
@@ -109,9 +109,9 @@ Status Handshake::check_verdict(const Verdict& verdict) const {
                            advice(credentials_));
 }
 
-Status Handshake::explain(Judgement judgement) const {
-  if (judgement == Judgement::kAccepted) return Status::ok();
-  if (judgement == Judgement::kOtherJob)
+Status Handshake::explain(AuthResult judgement) const {
+  if (judgement == AuthResult::kAccepted) return Status::ok();
+  if (judgement == AuthResult::kOtherJob)
     return permission_denied("it knows the secret, but has another job id");
   return permission_denied("it has another secret: " + advice(credentials_));
 }

@@ -34,7 +34,7 @@ using Claim = std::array<std::byte, kClaimBytes>;
 using Verdict = std::array<std::byte, kVerdictBytes>;
 
 enum class Side { kConnecting, kAccepting };
-enum class Judgement { kAccepted, kOtherJob, kOtherSecret };
+enum class AuthResult { kAccepted, kOtherJob, kOtherSecret };
 
 // One side of one handshake. `credentials` must outlive it.
 class Handshake {
@@ -50,12 +50,12 @@ class Handshake {
 
   // After on_hello. The connecting side's proof; what the accepting side thinks of it, and says to it.
   Claim claim() const;
-  Judgement judge(const Claim& claim) const;
-  Verdict verdict(Judgement judgement) const;
+  AuthResult judge(const Claim& claim) const;
+  Verdict verdict(AuthResult judgement) const;
   // The connecting side: ok, or kPermissionDenied with what differs and what to do.
   Status check_verdict(const Verdict& verdict) const;
   // The accepting side: the same, for its log.
-  Status explain(Judgement judgement) const;
+  Status explain(AuthResult judgement) const;
 
  private:
   Verdict mac(std::string_view label, std::string_view job_id = {}) const;

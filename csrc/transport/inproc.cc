@@ -8,7 +8,7 @@
 #include "base/annotations.h"
 #include "base/check.h"
 #include "base/scoped_flag.h"
-#include "transport/landing.h"
+#include "transport/receive_buffer.h"
 
 namespace byteps::transport {
 namespace {
@@ -18,9 +18,9 @@ constexpr int kLettersPerTurn = 64;  // then others on the loop get theirs
 using OnSent = UniqueFunction<void(const Status&)>;
 
 // One frame on its way. on_sent runs on the sender's loop, whoever completes the letter.
-class Letter {
+class QueuedFrame {
  public:
-  Letter(EventLoop& sender_loop, Bytes head, const Payload& payload, OnSent on_sent)
+  QueuedFrame(EventLoop& sender_loop, Bytes head, const Payload& payload, OnSent on_sent)
       : sender_loop_(&sender_loop),
         head_bytes_(head.size()),
         payload_(payload),
@@ -45,10 +45,10 @@ class Letter {
 };
 
 // One direction of a connection. Any thread.
-class Mailbox {
+class FrameQueue {
  public:
   // True if the receiver has to be told; completes the letter if the receiver is gone.
-  bool put(Letter letter) {
+  bool put(QueuedFrame letter) {
     {
       MutexLock lock(mutex_);
       if (!refusing_) {
@@ -60,11 +60,11 @@ class Mailbox {
     return false;
   }
   // Empty: none there; `*finished`: and none will come.
-  std::optional<Letter> take(bool* finished) {
+  std::optional<QueuedFrame> take(bool* finished) {
     MutexLock lock(mutex_);
     *finished = finished_ && letters_.empty();
     if (letters_.empty()) return std::nullopt;
-    std::optional<Letter> letter(std::move(letters_.front()));
+    std::optional<QueuedFrame> letter(std::move(letters_.front()));
     letters_.pop_front();
     return letter;
   }
@@ -80,18 +80,18 @@ class Mailbox {
   }
   // Completes what was not taken with `why`, and whatever is put from now on.
   void refuse(const Status& why) {
-    std::deque<Letter> rest;
+    std::deque<QueuedFrame> rest;
     {
       MutexLock lock(mutex_);
       refusing_ = true;
       rest.swap(letters_);
     }
-    for (Letter& letter : rest) letter.complete(why);
+    for (QueuedFrame& letter : rest) letter.complete(why);
   }
 
  private:
   mutable Mutex mutex_;
-  std::deque<Letter> letters_ BPS_GUARDED_BY(mutex_);
+  std::deque<QueuedFrame> letters_ BPS_GUARDED_BY(mutex_);
   bool finished_ BPS_GUARDED_BY(mutex_) = false;
   bool refusing_ BPS_GUARDED_BY(mutex_) = false;
 };
@@ -103,7 +103,7 @@ struct Link {
   struct End {
     EventLoop* loop;
     InprocConnection* connection;  // null once destroyed; used on its loop only
-    Mailbox inbox;
+    FrameQueue inbox;
   };
   std::array<End, 2> ends;
 };
@@ -126,7 +126,7 @@ class InprocConnection final : public Connection, public TurnHandler {
     request_turn();
   }
   void send(Bytes head, const Payload& payload, OnSent on_sent) override;
-  void close_when_sent(Patience patience) override;
+  void close_when_sent(GracePeriod grace_period) override;
   void close() override { shut(aborted("inproc: closed by this end")); }
   EventLoop& loop() override { return *self_.loop; }
   const std::string& peer() const override { return peer_; }
@@ -142,7 +142,7 @@ class InprocConnection final : public Connection, public TurnHandler {
   bool open() const { return error_.is_ok(); }
   void on_finished();
   void go_on_closing();
-  Status deliver(const Letter& letter);
+  Status deliver(const QueuedFrame& letter);
   Result<Bytes> ask_and_land(const Arrival& arrival);
   void end(const Status& why);
   void shut(const Status& why);
@@ -158,24 +158,24 @@ class InprocConnection final : public Connection, public TurnHandler {
   bool closing_ = false;
   bool turn_requested_ = false;
   bool in_callback_ = false;
-  std::optional<PatientWait> closing_wait_;
+  std::optional<GraceWait> closing_wait_;
   EventLoop::TimerId deadline_ = 0;
 };
 
 void InprocConnection::send(Bytes head, const Payload& payload, OnSent on_sent) {
   BPS_CHECK(head.size() <= kMaxHeadBytes) << "a head of " << head.size() << " bytes";
-  Letter letter(*self_.loop, head, payload, std::move(on_sent));
+  QueuedFrame letter(*self_.loop, head, payload, std::move(on_sent));
   if (closing_ || !open()) return letter.complete(open() ? aborted("inproc: closing") : error_);
   if (other_.inbox.put(std::move(letter))) tell_other_end();
 }
 
-void InprocConnection::close_when_sent(Patience patience) {
+void InprocConnection::close_when_sent(GracePeriod grace_period) {
   if (closing_ || !open()) return;
   closing_ = true;
   // The other end closes when it has read all, which ends this one; or else the deadline does.
   other_.inbox.finish();
   tell_other_end();
-  closing_wait_.emplace(patience, now_us());
+  closing_wait_.emplace(grace_period, now_us());
   go_on_closing();
 }
 
@@ -190,12 +190,12 @@ void InprocConnection::go_on_closing() {
 void InprocConnection::read_inbox() {
   for (int i = 0; i < kLettersPerTurn && receiver_ && open(); ++i) {
     bool finished = false;
-    std::optional<Letter> letter = self_.inbox.take(&finished);
+    std::optional<QueuedFrame> letter = self_.inbox.take(&finished);
     if (finished) return on_finished();
     if (!letter) return;
     const Status status = deliver(*letter);
     letter->complete(Status::ok());
-    if (!status && open()) end(status);
+    if (!status.is_ok() && open()) end(status);
   }
   if (receiver_ && open()) request_turn();
 }
@@ -206,7 +206,7 @@ void InprocConnection::on_finished() {
   if (other_.inbox.empty()) end(Status::ok());  // else it still reads, and tells when it has come to the end
 }
 
-Status InprocConnection::deliver(const Letter& letter) {
+Status InprocConnection::deliver(const QueuedFrame& letter) {
   const ScopedFlag in_callback(in_callback_);
   const Arrival arrival = letter.arrival();
   Bytes payload;
@@ -220,14 +220,14 @@ Status InprocConnection::deliver(const Letter& letter) {
 }
 
 Result<Bytes> InprocConnection::ask_and_land(const Arrival& arrival) {
-  const Result<Landing> landing = receiver_->on_head(*this, arrival);
-  if (!landing) return landing.status();
-  return open() ? land(*landing, arrival.lent) : Bytes();
+  const Result<ReceiveBuffer> receive_buffer = receiver_->on_head(*this, arrival);
+  if (!receive_buffer) return receive_buffer.status();
+  return open() ? place_payload(*receive_buffer, arrival.lent) : Bytes();
 }
 
 // Closes this end and reports it.
 void InprocConnection::end(const Status& why) {
-  shut(why ? aborted("inproc: closed before this was sent") : why);
+  shut(why.is_ok() ? aborted("inproc: closed before this was sent") : why);
   if (!receiver_) return;
   const ScopedFlag in_callback(in_callback_);
   receiver_->on_closed(*this, why);

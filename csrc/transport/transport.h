@@ -14,7 +14,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/patience.h"
+#include "base/grace_period.h"
 #include "base/status.h"
 #include "base/unique_function.h"
 #include "transport/address.h"
@@ -25,28 +25,28 @@ namespace byteps::transport {
 inline constexpr size_t kMaxHeadBytes = 256;
 
 // Memory that a sender has lent with a frame, until the receiver gives it back with a frame of its own
-// (Payload::gives_back) or with Connection::give_back. Numbered per connection.
-using Loan = uint32_t;
-inline constexpr Loan kNoLoan = 0;
+// (Payload::returns_lease) or with Connection::return_lease. Numbered per connection.
+using LeaseId = uint32_t;
+inline constexpr LeaseId kNoLease = 0;
 
 // What travels with a head. `data` stays valid and unchanged until on_sent (transports that copy) or, where
-// the receiver took the loan (see Landing), until the receiver's own protocol says that it is done with it.
+// the receiver took the lease (see ReceiveBuffer), until the receiver's own protocol says that it is done with it.
 struct Payload {
   Bytes data;
-  // Where the answer of the same size will be wanted, or empty. It stays valid until the answer has come or the loan is
+  // Where the answer of the same size will be wanted, or empty. It stays valid until the answer has come or the lease is
   // given back. Transports that lend offer the receiver memory for it: this very memory (inproc), or memory that both
   // share (shm); or bring the answer there wherever the receiver has it (rdma). Others ignore it.
   MutableBytes reply_space;
-  // A loan of the frame that this one answers, or kNoLoan. If `data` begins where that frame's Arrival::reply_space
+  // A lease of the frame that this one answers, or kNoLease. If `data` begins where that frame's Arrival::reply_space
   // did, it goes by reference: nothing is copied, and `data` may not be touched any more.
-  Loan gives_back = kNoLoan;
-  // Frames of one place, any number but 0, follow each other: each is answered or given back before the next is sent.
+  LeaseId returns_lease = kNoLease;
+  // Frames with the same reuse_key (any number but 0) follow each other: each is answered or given back before the next is sent.
   // Transports that bring payloads into memory of the other end (rdma) use the same memory for all of them.
-  uint64_t place = 0;
+  uint64_t reuse_key = 0;
 };
 
 // A frame whose head has come in. `head` is valid during the callback only; `lent` and `reply_space` of a frame
-// with a loan until that is given back, without one during the callback (inproc: see Payload).
+// with a lease until that is given back, without one during the callback (inproc: see Payload).
 struct Arrival {
   Bytes head;
   size_t payload_bytes;
@@ -54,23 +54,26 @@ struct Arrival {
   // that the transport has for it (rdma). Else empty.
   Bytes lent;
   MutableBytes reply_space;  // by transports that lend, also for a frame without payload; else empty
-  Loan loan = kNoLoan;  // to be given back exactly once, whatever became of the frame, unless closed before
+  LeaseId lease =
+      kNoLease;  // to be given back exactly once, whatever became of the frame, unless closed before
 };
 
 // Where a payload shall go.
-class Landing {
+class ReceiveBuffer {
  public:
-  static Landing into(MutableBytes destination) { return Landing(Kind::kInto, destination); }
-  static Landing borrow() { return Landing(Kind::kBorrow, {}); }    // only if `lent` is not empty
-  static Landing discard() { return Landing(Kind::kDiscard, {}); }  // read and thrown away
+  static ReceiveBuffer at(MutableBytes destination) { return ReceiveBuffer(Kind::kAt, destination); }
+  static ReceiveBuffer in_place() {
+    return ReceiveBuffer(Kind::kInPlace, {});
+  }  // only if `lent` is not empty
+  static ReceiveBuffer discard() { return ReceiveBuffer(Kind::kDiscard, {}); }  // read and thrown away
 
   bool is_discard() const { return kind_ == Kind::kDiscard; }
-  bool is_borrow() const { return kind_ == Kind::kBorrow; }
+  bool is_in_place() const { return kind_ == Kind::kInPlace; }
   MutableBytes destination() const { return destination_; }
 
  private:
-  enum class Kind { kInto, kBorrow, kDiscard };
-  Landing(Kind kind, MutableBytes destination) : kind_(kind), destination_(destination) {}
+  enum class Kind { kAt, kInPlace, kDiscard };
+  ReceiveBuffer(Kind kind, MutableBytes destination) : kind_(kind), destination_(destination) {}
   Kind kind_;
   MutableBytes destination_;
 };
@@ -81,17 +84,17 @@ class Connection;
 class Receiver {
  public:
   virtual ~Receiver() = default;
-  // Not called for frames without payload. The landing's size must be exactly payload_bytes. An error closes.
-  virtual Result<Landing> on_head(Connection& connection, const Arrival& arrival) = 0;
-  // The frame is complete: `payload` is where it landed, or the loan; empty if discarded. An error closes.
+  // Not called for frames without payload. The receive_buffer's size must be exactly payload_bytes. An error closes.
+  virtual Result<ReceiveBuffer> on_head(Connection& connection, const Arrival& arrival) = 0;
+  // The frame is complete: `payload` is where it landed, or the lease; empty if discarded. An error closes.
   virtual Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) = 0;
   // Once, unless close() was called by this side first. `why`: kUnavailable for an end-of-file or a socket
   // error, kDataLoss for bytes that are no frame. No callback follows. The connection may be destroyed only
   // after this call has returned (EventLoop::post).
   virtual void on_closed(Connection& connection, const Status& why) = 0;
-  // The other end has frames to send and has lent all it can lend: it waits for loans to be given back. Whoever keeps
-  // loans until others have done something must not keep them for ever now, or those others might wait for that
-  // end in turn. Called again only after a loan was given back.
+  // The other end has frames to send and has lent all it can lend: it waits for leases to be given back. Whoever keeps
+  // leases until others have done something must not keep them for ever now, or those others might wait for that
+  // end in turn. Called again only after a lease was given back.
   virtual void on_starving(Connection& connection) { static_cast<void>(connection); }
 };
 
@@ -107,8 +110,8 @@ class Connection {
   // never from inside send(), when the transport needs `payload.data` no longer or has failed.
   virtual void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) = 0;
 
-  // The receiver needs this loan no longer, and no answer goes into its reply space.
-  virtual void give_back(Loan loan) { static_cast<void>(loan); }
+  // The receiver needs this lease no longer, and no answer goes into its reply space.
+  virtual void return_lease(LeaseId lease) { static_cast<void>(lease); }
 
   // From now on at most so many bytes go out in a second, evenly; 0: as many as can. Where there is no such thing,
   // nothing changes.
@@ -121,8 +124,8 @@ class Connection {
 
   // Refuses further frames (kAborted), writes what was queued, then waits for the other end to close, so that
   // what it had under way does not cut off what was written; frames from it are delivered until then. Calls
-  // on_closed with ok at the end, or when `patience` is over.
-  virtual void close_when_sent(Patience patience) = 0;
+  // on_closed with ok at the end, or when `grace_period` is over.
+  virtual void close_when_sent(GracePeriod grace_period) = 0;
   // Closes now: no callback but on_sent(kAborted) for what was queued.
   virtual void close() = 0;
 

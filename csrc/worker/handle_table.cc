@@ -33,7 +33,7 @@ void HandleTable::finish(Handle handle, Status status) {
   const TimeUs now = now_us();
   add(metrics_.push_pulls, 1);
   add(metrics_.push_pull_us, static_cast<uint64_t>(now - entry->started_us));
-  if (status) add(metrics_.push_pull_bytes, entry->bytes);
+  if (status.is_ok()) add(metrics_.push_pull_bytes, entry->bytes);
   {
     MutexLock lock(mutex_);
     if (--unfinished_ == 0) add(metrics_.busy_us, static_cast<uint64_t>(now - busy_since_us_));

@@ -13,12 +13,12 @@ using protocol::DataHead;
 using protocol::DataType;
 using transport::Arrival;
 using transport::Connection;
-using transport::Landing;
+using transport::ReceiveBuffer;
 
 namespace {
 
 // A key's partition is sent again only when it was answered.
-uint64_t place_of(const protocol::Key& key) { return (uint64_t{key.tensor} + 1) << 32 | key.partition; }
+uint64_t reuse_key_of(const protocol::Key& key) { return (uint64_t{key.tensor} + 1) << 32 | key.partition; }
 
 }  // namespace
 
@@ -31,10 +31,10 @@ Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, M
       outbox_(outbox),
       pacer_(options_.bytes_per_s) {}
 
-void Link::enqueue(std::vector<Outgoing> partitions) {
-  if (!ended_) {
-    for (const Outgoing& outgoing : partitions) {
-      if (outgoing.failure) events_.on_settled(outgoing.handle, ended_);
+void Link::enqueue(std::vector<OutgoingPartition> partitions) {
+  if (!ended_.is_ok()) {
+    for (const OutgoingPartition& outgoing : partitions) {
+      if (outgoing.failure.is_ok()) events_.on_completed(outgoing.handle, ended_);
     }
   } else if (connection_) {
     offer(std::move(partitions));
@@ -44,11 +44,12 @@ void Link::enqueue(std::vector<Outgoing> partitions) {
   }
 }
 
-void Link::offer(std::vector<Outgoing> partitions) {
+void Link::offer(std::vector<OutgoingPartition> partitions) {
   const protocol::Outbox::Port::Batch batch(*port_);
-  for (Outgoing& outgoing : partitions) {
+  for (OutgoingPartition& outgoing : partitions) {
     // The next round of the same key follows a failure, never goes before it.
-    const int32_t priority = outgoing.failure ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
+    const int32_t priority =
+        outgoing.failure.is_ok() ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
     const uint64_t bytes = outgoing.input.size();
     const uint64_t ticket = ++last_ticket_;
     offered_.emplace(ticket, std::move(outgoing));
@@ -58,8 +59,8 @@ void Link::offer(std::vector<Outgoing> partitions) {
 }
 
 void Link::hand_over(uint64_t ticket) {
-  const Outgoing outgoing = std::move(offered_.extract(ticket).mapped());
-  outgoing.failure ? send(outgoing) : send_failure(outgoing);
+  const OutgoingPartition outgoing = std::move(offered_.extract(ticket).mapped());
+  outgoing.failure.is_ok() ? send(outgoing) : send_failure(outgoing);
 }
 
 void Link::connect() {
@@ -80,13 +81,12 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   hello.epoch = options_.epoch;
   hello.level = options_.level;
   hello.rank = options_.rank;
-  hello.lane = options_.lane;
   connection_->send(protocol::encode(hello), {}, nullptr);
   port_.emplace(outbox_);
   offer(std::exchange(early_, {}));
 }
 
-void Link::send(const Outgoing& outgoing) {
+void Link::send(const OutgoingPartition& outgoing) {
   DataHead head = outgoing.head;
   head.epoch = options_.epoch;
   unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output};
@@ -95,14 +95,15 @@ void Link::send(const Outgoing& outgoing) {
     add(metrics_.bytes_sent, bytes);
     if (const auto rate = pacer_.on_send(bytes, now_us(), outbox_.burst())) connection_->pace(*rate);
   }
-  connection_->send(protocol::encode(head),
-                    {.data = outgoing.input, .reply_space = outgoing.output, .place = place_of(head.key)},
-                    [this, bytes](const Status& status) {
-                      if (status) port_->sent(bytes);
-                    });
+  connection_->send(
+      protocol::encode(head),
+      {.data = outgoing.input, .reply_space = outgoing.output, .reuse_key = reuse_key_of(head.key)},
+      [this, bytes](const Status& status) {
+        if (status.is_ok()) port_->sent(bytes);
+      });
 }
 
-void Link::send_failure(const Outgoing& outgoing) {
+void Link::send_failure(const OutgoingPartition& outgoing) {
   DataHead head = outgoing.head;
   head.type = DataType::kFailed;
   head.epoch = options_.epoch;
@@ -122,12 +123,12 @@ Result<Link::Unanswered*> Link::find(const DataHead& head) {
   return &found->second;
 }
 
-Result<Landing> Link::on_head(Connection&, const Arrival& arrival) {
+Result<ReceiveBuffer> Link::on_head(Connection&, const Arrival& arrival) {
   Result<DataHead> head = protocol::decode_data(arrival.head);
   if (!head) return head.status();
   if (head->type == DataType::kFailed && arrival.payload_bytes <= protocol::kMaxTextBytes) {
     failure_text_.resize(arrival.payload_bytes);
-    return Landing::into(std::as_writable_bytes(std::span(failure_text_)));
+    return ReceiveBuffer::at(std::as_writable_bytes(std::span(failure_text_)));
   }
   if (head->type != DataType::kResult) return data_loss("a service does not send this payload");
   Result<Unanswered*> waiting = find(*head);
@@ -136,7 +137,7 @@ Result<Landing> Link::on_head(Connection&, const Arrival& arrival) {
     return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got " +
                      std::to_string(arrival.payload_bytes));
   }
-  return Landing::into((*waiting)->output);
+  return ReceiveBuffer::at((*waiting)->output);
 }
 
 Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payload) {
@@ -150,11 +151,11 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
       if (payload.size() != (*waiting)->bytes) {
         return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got none");
       }
-      return settle_answered(*head, head->plan);
+      return complete_answered(*head, head->plan);
     }
     case DataType::kFailed:
       if (head->code == StatusCode::kOk) return data_loss("a failure without a code");
-      return settle_answered(*head, Status(head->code, std::string(as_text(payload))));
+      return complete_answered(*head, Status(head->code, std::string(as_text(payload))));
     case DataType::kGoodbye:
       ended_ = unavailable(options_.service_text + " has left the job");
       return Status::ok();
@@ -163,19 +164,19 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
   return data_loss("a service does not send message type " + std::to_string(static_cast<int>(head->type)));
 }
 
-Status Link::settle_answered(const DataHead& head, const Result<protocol::Plan>& outcome) {
+Status Link::complete_answered(const DataHead& head, const Result<protocol::Plan>& outcome) {
   Result<Unanswered*> waiting = find(head);
   if (!waiting) return waiting.status();
   const uint64_t handle = (*waiting)->handle;
   unanswered_.erase(head.key);
-  events_.on_settled(handle, outcome);
+  events_.on_completed(handle, outcome);
   return Status::ok();
 }
 
 void Link::on_closed(Connection&, const Status& why) {
   port_->close();
   connection_->loop().post([doomed = std::move(connection_)] {});  // it is calling us: destroyed after that
-  if (!ended_.is_ok()) return settle_all(ended_);                  // after a goodbye, of either side
+  if (!ended_.is_ok()) return complete_all(ended_);                // after a goodbye, of either side
   lose(why);
 }
 
@@ -186,7 +187,7 @@ void Link::lose(const Status& why) {
 
 void Link::peer_left() {
   if (ended_.is_ok()) ended_ = unavailable(options_.service_text + " has left the job");
-  if (!connection_) settle_all(ended_);
+  if (!connection_) complete_all(ended_);
 }
 
 void Link::fail(const Status& why) {
@@ -196,30 +197,30 @@ void Link::fail(const Status& why) {
     connection_->close();
     connection_.reset();
   }
-  settle_all(why);
+  complete_all(why);
 }
 
-void Link::leave(const Status& why, Patience patience, UniqueFunction<void()> done) {
+void Link::leave(const Status& why, GracePeriod grace_period, UniqueFunction<void()> done) {
   leave_done_ = std::move(done);
   if (ended_.is_ok()) ended_ = why;
-  if (!connection_) return settle_all(why);
+  if (!connection_) return complete_all(why);
   port_->close();  // what has not been sent is not sent any more
   DataHead goodbye;
   goodbye.type = DataType::kGoodbye;
   goodbye.epoch = options_.epoch;
   goodbye.rank = options_.rank;
   connection_->send(protocol::encode(goodbye), {}, nullptr);
-  connection_->close_when_sent(patience);
+  connection_->close_when_sent(grace_period);
 }
 
-void Link::settle_all(const Status& why) {
+void Link::complete_all(const Status& why) {
   auto unanswered = std::exchange(unanswered_, {});
-  for (const auto& [key, partition] : unanswered) events_.on_settled(partition.handle, why);
+  for (const auto& [key, partition] : unanswered) events_.on_completed(partition.handle, why);
   for (const auto& [ticket, outgoing] : std::exchange(offered_, {})) {
-    if (outgoing.failure) events_.on_settled(outgoing.handle, why);
+    if (outgoing.failure.is_ok()) events_.on_completed(outgoing.handle, why);
   }
-  for (const Outgoing& outgoing : std::exchange(early_, {})) {
-    if (outgoing.failure) events_.on_settled(outgoing.handle, why);
+  for (const OutgoingPartition& outgoing : std::exchange(early_, {})) {
+    if (outgoing.failure.is_ok()) events_.on_completed(outgoing.handle, why);
   }
   if (leave_done_) std::exchange(leave_done_, nullptr)();
 }

@@ -20,8 +20,8 @@
 namespace byteps::worker {
 
 // One partition on its way; its memory is valid until settled.
-struct Outgoing {
-  uint64_t handle = 0;  // whose it is, for LinkEvents::on_settled
+struct OutgoingPartition {
+  uint64_t handle = 0;  // whose it is, for LinkEvents::on_completed
   protocol::DataHead head;
   Bytes input;  // empty where only the root's values count
   MutableBytes output;
@@ -35,7 +35,7 @@ class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
   // The partition's memory is not used any more: it was answered, with this plan, or has failed.
-  virtual void on_settled(uint64_t handle, const Result<protocol::Plan>& outcome) = 0;
+  virtual void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) = 0;
   // The connection broke or could not be made.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
 };
@@ -45,7 +45,6 @@ struct LinkOptions {
   uint32_t epoch = 0;
   protocol::Level level = protocol::Level::kCluster;
   uint32_t service = 0;        // node number of the service
-  uint16_t lane = 0;           // number of this link among those to the same shard
   std::string service_text;    // how messages name it
   uint64_t bytes_per_s = 0;    // protocol/pacing; 0: not held back
   TimeUs silence_us = kNever;  // of the connection (Connection::limit_silence)
@@ -60,17 +59,17 @@ class Link final : public transport::Receiver {
   Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics,
        LinkEvents& events);
 
-  void enqueue(std::vector<Outgoing> partitions);
+  void enqueue(std::vector<OutgoingPartition> partitions);
   // The peer has left the job in order. Without a connection everything settles now, else what the peer has not
   // answered when the connection ends.
   void peer_left();
   // The job has failed: closes at once, settles everything with `why`, and everything that comes later.
   void fail(const Status& why);
   // This worker leaves in order: what is not answered is settled with `why`; then calls `done`.
-  void leave(const Status& why, Patience patience, UniqueFunction<void()> done);
+  void leave(const Status& why, GracePeriod grace_period, UniqueFunction<void()> done);
 
-  Result<transport::Landing> on_head(transport::Connection& connection,
-                                     const transport::Arrival& arrival) override;
+  Result<transport::ReceiveBuffer> on_head(transport::Connection& connection,
+                                           const transport::Arrival& arrival) override;
   Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
                   Bytes payload) override;
   void on_closed(transport::Connection& connection, const Status& why) override;
@@ -85,15 +84,15 @@ class Link final : public transport::Receiver {
 
   void connect();
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection);
-  void offer(std::vector<Outgoing> partitions);
+  void offer(std::vector<OutgoingPartition> partitions);
   void hand_over(uint64_t ticket);
-  void send(const Outgoing& outgoing);
-  void send_failure(const Outgoing& outgoing);
+  void send(const OutgoingPartition& outgoing);
+  void send_failure(const OutgoingPartition& outgoing);
   void lose(const Status& why);
-  void settle_all(const Status& why);
+  void complete_all(const Status& why);
   // The unanswered partition that `head` answers; kDataLoss if there is none.
   Result<Unanswered*> find(const protocol::DataHead& head);
-  Status settle_answered(const protocol::DataHead& head, const Result<protocol::Plan>& outcome);
+  Status complete_answered(const protocol::DataHead& head, const Result<protocol::Plan>& outcome);
 
   LinkOptions options_;
   Connector connector_;
@@ -104,9 +103,9 @@ class Link final : public transport::Receiver {
   Status ended_;  // not ok: nothing is sent any more, everything settles with it
   protocol::Outbox& outbox_;
   protocol::Pacer pacer_;
-  std::optional<protocol::Outbox::Port> port_;      // once connected
-  std::vector<Outgoing> early_;                     // came before the connection
-  std::unordered_map<uint64_t, Outgoing> offered_;  // wait in the outbox, by ticket
+  std::optional<protocol::Outbox::Port> port_;               // once connected
+  std::vector<OutgoingPartition> early_;                     // came before the connection
+  std::unordered_map<uint64_t, OutgoingPartition> offered_;  // wait in the outbox, by ticket
   uint64_t last_ticket_ = 0;
   std::unordered_map<protocol::Key, Unanswered, protocol::KeyHash> unanswered_;
   std::string failure_text_;  // where the text of a kFailed lands

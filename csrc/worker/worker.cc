@@ -40,7 +40,7 @@ Result<Handle> Worker::push_pull(const protocol::PushPull& request, const std::b
                                  std::byte* output) {
   const Handle handle = handles_.open(request.bytes);
   const Status status = start(handle, request, {input, output});
-  if (status) return handle;
+  if (status.is_ok()) return handle;
   handles_.cancel(handle);
   return status;
 }
@@ -49,7 +49,7 @@ void Worker::push_pull(const protocol::PushPull& request, const std::byte* input
                        OnDone on_done) {
   const Handle handle = handles_.open(request.bytes, std::move(on_done));
   const Status status = start(handle, request, {input, output});
-  if (!status) handles_.cancel(handle)(status);
+  if (!status.is_ok()) handles_.cancel(handle)(status);
 }
 
 Status Worker::start(Handle handle, const protocol::PushPull& request, Memory memory) {
@@ -60,7 +60,7 @@ Status Worker::start(Handle handle, const protocol::PushPull& request, Memory me
     memory_[handle] = memory;
     if (tuner_) tune(request);
     status = table_.start(handle, request, actions_);
-    if (!status) memory_.erase(handle);
+    if (!status.is_ok()) memory_.erase(handle);
     work = take_work();
   }
   do_work(std::move(work));
@@ -100,19 +100,19 @@ void Worker::on_refused(const protocol::Refused& refused) {
 
 // A broadcast is no part of a step, even where it comes again; and what is kept does not follow plans.
 void Worker::tune(const protocol::PushPull& request) {
-  if (request.op == ReduceOp::kBroadcast || is_kept(request.op)) return;
+  if (request.op == ReduceOp::kBroadcast || is_stored(request.op)) return;
   const std::optional<TimeUs> step_us = steps_.on_start(request.name, now_us());
   if (!step_us) return;
   const std::string decision = tuner_->on_step(*step_us);
   if (!decision.empty()) BPS_LOG(kInfo) << "autotune " << decision;
-  table_.ask_for(tuner_->wish());
+  table_.ask_for(tuner_->desired_plan());
 }
 
-void Worker::on_settled(Handle handle, const Result<protocol::Plan>& outcome) {
+void Worker::on_completed(Handle handle, const Result<protocol::Plan>& outcome) {
   Work work;
   {
     MutexLock lock(mutex_);
-    table_.settle(handle, outcome, actions_);
+    table_.complete(handle, outcome, actions_);
     work = take_work();
   }
   do_work(std::move(work));
@@ -128,12 +128,13 @@ Worker::Work Worker::take_work() {
     } else if (const auto* change = std::get_if<ChangePlan>(&action)) {
       work.plan = change->plan;
     } else if (auto* start = std::get_if<StartPartition>(&action)) {
-      const bool is_kept = start->parent.level == protocol::Level::kRanks;
-      Lane& lane = (is_kept ? lanes_to_keepers_ : lanes_).at(start->parent.node, start->head.lane);
-      work.partitions[&lane].push_back(make_outgoing(*start));
+      const bool is_stored = start->parent.level == protocol::Level::kRanks;
+      ShardLink& link =
+          (is_stored ? parameter_store_links_ : links_).at(start->parent.node, start->head.shard_index);
+      work.partitions[&link].push_back(make_outgoing(*start));
     } else if (auto* fail = std::get_if<protocol::FailPartition>(&action)) {
-      Lane& lane = lanes_.at(fail->parent.node, fail->head.lane);
-      work.partitions[&lane].push_back(
+      ShardLink& link = links_.at(fail->parent.node, fail->head.shard_index);
+      work.partitions[&link].push_back(
           {.handle = 0, .head = fail->head, .input = {}, .output = {}, .failure = std::move(fail->why)});
     } else if (auto* finish = std::get_if<FinishHandle>(&action)) {
       memory_.erase(finish->handle);
@@ -147,8 +148,8 @@ Worker::Work Worker::take_work() {
 void Worker::do_work(Work work) {
   for (protocol::Control& message : work.messages) events_.send_to_scheduler(std::move(message));
   if (work.plan) change_plan(*work.plan);
-  for (auto& [lane, partitions] : work.partitions) {
-    lane->loop->post([link = lane->link.get(), partitions = std::move(partitions)]() mutable {
+  for (auto& [link, partitions] : work.partitions) {
+    link->loop->post([link = link->link.get(), partitions = std::move(partitions)]() mutable {
       link->enqueue(std::move(partitions));
     });
   }
@@ -159,13 +160,13 @@ void Worker::do_work(Work work) {
 
 void Worker::change_plan(const protocol::Plan& plan) {
   const uint64_t credit_bytes = protocol::credit_bytes(plan.credit, options_.credit_bytes);
-  metrics_.cut = plan.cut;
+  metrics_.partition_scale = plan.partition_scale;
   add(metrics_.plan_changes, 1);
   if (metrics_.credit_bytes.exchange(credit_bytes) == credit_bytes) return;
   events_.on_credit(credit_bytes);
 }
 
-Outgoing Worker::make_outgoing(const StartPartition& start) {
+OutgoingPartition Worker::make_outgoing(const StartPartition& start) {
   const Memory& memory = memory_.at(start.handle);
   const bool contributes = protocol::has_values(start.head);
   return {.handle = start.handle,
@@ -176,8 +177,8 @@ Outgoing Worker::make_outgoing(const StartPartition& start) {
 }
 
 void Worker::peer_left(uint32_t service) {
-  lanes_.peer_left(service);
-  lanes_to_keepers_.peer_left(service);
+  links_.peer_left(service);
+  parameter_store_links_.peer_left(service);
 }
 
 std::string Worker::name_wait(Handle handle) {
@@ -193,11 +194,11 @@ void Worker::fail(const Status& why) {
     work = take_work();
   }
   do_work(std::move(work));
-  lanes_.fail(why);
-  lanes_to_keepers_.fail(why);
+  links_.fail(why);
+  parameter_store_links_.fail(why);
 }
 
-void Worker::leave(Patience patience) {
+void Worker::leave(GracePeriod grace_period) {
   const Status why = failed_precondition("byteps was shut down");
   Work work;
   {
@@ -206,7 +207,7 @@ void Worker::leave(Patience patience) {
     work = take_work();
   }
   do_work(std::move(work));
-  Lanes::leave({&lanes_, &lanes_to_keepers_}, why, patience);
+  ShardLinks::leave({&links_, &parameter_store_links_}, why, grace_period);
 }
 
 }  // namespace byteps::worker

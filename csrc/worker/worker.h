@@ -15,7 +15,7 @@
 #include "protocol/push_pull_table.h"
 #include "protocol/tuner.h"
 #include "worker/handle_table.h"
-#include "worker/lanes.h"
+#include "worker/shard_links.h"
 
 namespace byteps::worker {
 
@@ -46,8 +46,8 @@ class Worker final : public LinkEvents {
 
   // To fill before the first push_pull: with the links to all that may be a parent in a tree, and to all that may keep
   // something (protocol::Level::kRanks).
-  Lanes& lanes() { return lanes_; }
-  Lanes& lanes_to_keepers() { return lanes_to_keepers_; }
+  ShardLinks& links() { return links_; }
+  ShardLinks& parameter_store_links() { return parameter_store_links_; }
 
   // Of a tensor that is not kept. Errors: protocol::PushPullTable::declare.
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
@@ -72,10 +72,10 @@ class Worker final : public LinkEvents {
   std::string name_wait(protocol::Handle handle);
   // The job has failed: everything in flight and everything later ends with `why`.
   void fail(const Status& why);
-  // In order: what is in flight fails, all links say goodbye; blocks until then, as Lanes::leave.
-  void leave(Patience patience);
+  // In order: what is in flight fails, all links say goodbye; blocks until then, as ShardLinks::leave.
+  void leave(GracePeriod grace_period);
 
-  void on_settled(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
+  void on_completed(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }
 
  private:
@@ -87,7 +87,7 @@ class Worker final : public LinkEvents {
   struct Work {
     std::vector<protocol::Control> messages;  // to the scheduler
     std::optional<protocol::Plan> plan;
-    std::unordered_map<Lane*, std::vector<Outgoing>> partitions;
+    std::unordered_map<ShardLink*, std::vector<OutgoingPartition>> partitions;
     std::vector<std::pair<protocol::Handle, Status>> finished;
   };
   Status start(protocol::Handle handle, const protocol::PushPull& request, Memory memory)
@@ -96,14 +96,14 @@ class Worker final : public LinkEvents {
   void do_work(Work work) BPS_EXCLUDES(mutex_);
   void change_plan(const protocol::Plan& plan);
   void tune(const protocol::PushPull& request) BPS_REQUIRES(mutex_);
-  Outgoing make_outgoing(const protocol::StartPartition& start) BPS_REQUIRES(mutex_);
+  OutgoingPartition make_outgoing(const protocol::StartPartition& start) BPS_REQUIRES(mutex_);
 
   const WorkerOptions options_;
   Metrics& metrics_;
   WorkerEvents& events_;
   HandleTable handles_;
-  Lanes lanes_;
-  Lanes lanes_to_keepers_;
+  ShardLinks links_;
+  ShardLinks parameter_store_links_;
   Mutex mutex_;
   protocol::PushPullTable table_ BPS_GUARDED_BY(mutex_);
   std::unordered_map<protocol::Handle, Memory> memory_ BPS_GUARDED_BY(mutex_);

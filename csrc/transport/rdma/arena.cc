@@ -15,63 +15,63 @@ constexpr size_t kLargestSlabBytes = size_t{256} << 20;
 
 }  // namespace
 
-struct Arena::Piece::Part {
+struct Arena::Allocation::Part {
   explicit Part(size_t bytes) : slab(bytes), slots(slab.bytes().size()) {}
   Slab slab;
   Slots slots;
-  Registrations::Lease lease;
+  Registrations::Ref registration;
 };
 
-Arena::Piece::Piece(Piece&& other) noexcept
+Arena::Allocation::Allocation(Allocation&& other) noexcept
     : part_(std::exchange(other.part_, nullptr)), bytes_(std::exchange(other.bytes_, {})) {}
 
-Arena::Piece& Arena::Piece::operator=(Piece&& other) noexcept {
-  Piece old(std::move(*this));
+Arena::Allocation& Arena::Allocation::operator=(Allocation&& other) noexcept {
+  Allocation old(std::move(*this));
   part_ = std::exchange(other.part_, nullptr);
   bytes_ = std::exchange(other.bytes_, {});
   return *this;
 }
 
-Arena::Piece::~Piece() {
+Arena::Allocation::~Allocation() {
   if (!part_) return;
   part_->slots.put_back(static_cast<size_t>(bytes_.data() - part_->slab.bytes().data()),
                         round_up(bytes_.size(), kPageBytes));
 }
 
-MemoryKey Arena::Piece::key() const { return part_->lease.key(); }
+MemoryKey Arena::Allocation::key() const { return part_->registration.key(); }
 
 Arena::Arena(Registrations& registrations) : registrations_(registrations) {}
 Arena::~Arena() = default;
 
-Result<Arena::Piece> Arena::take(size_t bytes) {
+Result<Arena::Allocation> Arena::take(size_t bytes) {
   const size_t slot_bytes = round_up(bytes, kPageBytes);
-  for (Piece::Part& part : parts_) {
+  for (Allocation::Part& part : parts_) {
     if (const auto offset = part.slots.take(slot_bytes))
-      return Piece(&part, part.slab.bytes().subspan(*offset, bytes));
+      return Allocation(&part, part.slab.bytes().subspan(*offset, bytes));
   }
   const auto part = grow(slot_bytes);
   if (!part) return part.status();
-  return Piece(*part, (*part)->slab.bytes().subspan(*(*part)->slots.take(slot_bytes), bytes));
+  return Allocation(*part, (*part)->slab.bytes().subspan(*(*part)->slots.take(slot_bytes), bytes));
 }
 
-Result<Arena::Piece::Part*> Arena::grow(size_t bytes) {
+Result<Arena::Allocation::Part*> Arena::grow(size_t bytes) {
   const size_t usual_bytes = std::max(bytes, std::clamp(total_bytes_, kFirstSlabBytes, kLargestSlabBytes));
   auto part = add(usual_bytes);
   return part || usual_bytes == bytes ? part : add(bytes);  // the limit of locked memory may allow this still
 }
 
-Result<Arena::Piece::Part*> Arena::add(size_t slab_bytes) {
+Result<Arena::Allocation::Part*> Arena::add(size_t slab_bytes) {
   try {
     parts_.emplace_back(slab_bytes);
   } catch (const std::bad_alloc&) {
     return unavailable("RDMA: no memory for " + std::to_string(slab_bytes) + " bytes that others write to");
   }
-  auto lease = registrations_.lease(parts_.back().slab.bytes(), Access::kRemoteWrite);
-  if (!lease) {
+  auto registration = registrations_.registration(parts_.back().slab.bytes(), Access::kRemoteWrite);
+  if (!registration) {
     parts_.pop_back();
-    return lease.status();
+    return registration.status();
   }
-  parts_.back().lease = *lease;
+  parts_.back().registration = *registration;
   total_bytes_ += slab_bytes;
   return &parts_.back();
 }

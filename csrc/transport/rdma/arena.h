@@ -1,4 +1,4 @@
-// Memory of this end that other ends write to: rings, and landings for payloads. Cut out of few slabs, each of which the
+// Memory of this end that other ends write to: rings, and receive_buffers for payloads. Cut out of few slabs, each of which the
 // card knows as one region, however many connections there are.
 #pragma once
 
@@ -15,12 +15,12 @@ namespace byteps::transport::rdma {
 class Arena {
  public:
   // Owner of some memory of an arena; gives it back when destroyed.
-  class Piece {
+  class Allocation {
    public:
-    Piece() = default;
-    Piece(Piece&& other) noexcept;
-    Piece& operator=(Piece&& other) noexcept;
-    ~Piece();
+    Allocation() = default;
+    Allocation(Allocation&& other) noexcept;
+    Allocation& operator=(Allocation&& other) noexcept;
+    ~Allocation();
     // Begins at a page.
     MutableBytes bytes() const { return bytes_; }
     MemoryKey key() const;
@@ -29,7 +29,7 @@ class Arena {
    private:
     friend class Arena;
     struct Part;
-    Piece(Part* part, MutableBytes bytes) : part_(part), bytes_(bytes) {}
+    Allocation(Part* part, MutableBytes bytes) : part_(part), bytes_(bytes) {}
     Part* part_ = nullptr;
     MutableBytes bytes_;
   };
@@ -37,15 +37,15 @@ class Arena {
   explicit Arena(Registrations& registrations);
   ~Arena();
 
-  // `bytes`: at least 1. Not initialised. Errors: as of Registrations::lease; or no memory.
-  Result<Piece> take(size_t bytes);
+  // `bytes`: at least 1. Not initialised. Errors: as of Registrations::registration; or no memory.
+  Result<Allocation> take(size_t bytes);
 
  private:
-  Result<Piece::Part*> grow(size_t bytes);
-  Result<Piece::Part*> add(size_t slab_bytes);
+  Result<Allocation::Part*> grow(size_t bytes);
+  Result<Allocation::Part*> add(size_t slab_bytes);
 
   Registrations& registrations_;
-  std::list<Piece::Part> parts_;
+  std::list<Allocation::Part> parts_;
   size_t total_bytes_ = 0;
 };
 

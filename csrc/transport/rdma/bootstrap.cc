@@ -58,7 +58,7 @@ class Reader {
 
 Status no_offer(const std::string& what) { return data_loss("RDMA: no offer: " + what); }
 
-Status check(const Offer& offer) {
+Status check(const EndpointOffer& offer) {
   const QueuePairAddress& queue_pair = offer.queue_pair;
   if (queue_pair.number > kMax24Bits || queue_pair.packet_sequence > kMax24Bits)
     return no_offer("a number of more than 24 bits");
@@ -73,7 +73,7 @@ Status check(const Offer& offer) {
 
 }  // namespace
 
-std::string encode_offer(const Offer& offer) {
+std::string encode_offer(const EndpointOffer& offer) {
   Writer out;
   out.number(kVersion);
   out.number(kOffer);
@@ -98,14 +98,14 @@ std::string encode_refusal(const Status& why) {
   return out.take();
 }
 
-Result<Offer> decode_offer(Bytes in) {
+Result<EndpointOffer> decode_offer(Bytes in) {
   Reader reader(in);
   const auto version = reader.number<uint8_t>();
   const auto kind = reader.number<uint8_t>();
   if (reader.failed() || version != kVersion) return no_offer("of version " + std::to_string(version));
   if (kind == kRefusal) return unavailable("the other end cannot: " + reader.text());
   if (kind != kOffer) return no_offer("of kind " + std::to_string(kind));
-  Offer offer;
+  EndpointOffer offer;
   offer.rail = reader.number<uint16_t>();
   const auto is_ethernet = reader.number<uint8_t>();
   offer.is_ethernet = is_ethernet != 0;

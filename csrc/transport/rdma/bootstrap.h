@@ -14,7 +14,7 @@
 
 namespace byteps::transport::rdma {
 
-struct Offer {
+struct EndpointOffer {
   uint16_t rail = 0;  // which of its cards the connecting end uses; the other one takes its counterpart
   bool is_ethernet = false;  // RoCE; both ends have to be alike
   QueuePairAddress queue_pair;
@@ -27,9 +27,9 @@ inline constexpr size_t kMaxCardBytes = 128;
 inline constexpr size_t kMaxOfferBytes = kMaxHeadBytes;
 
 // As the head of a frame without payload.
-std::string encode_offer(const Offer& offer);
+std::string encode_offer(const EndpointOffer& offer);
 std::string encode_refusal(const Status& why);
 // Of either. kUnavailable: a refusal, with its reason; kDataLoss: neither.
-Result<Offer> decode_offer(Bytes in);
+Result<EndpointOffer> decode_offer(Bytes in);
 
 }  // namespace byteps::transport::rdma

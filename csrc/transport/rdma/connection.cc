@@ -35,15 +35,15 @@ RdmaConnection::~RdmaConnection() {
 void RdmaConnection::start(Receiver* receiver) {
   BPS_CHECK(!receiver_) << "start() is for once";
   receiver_ = receiver;
-  if (incoming_) incoming_->start(receiver);
+  if (receiver_side_) receiver_side_->start(receiver);
   if (!closed_ || unreported_) request_turn();
 }
 
 void RdmaConnection::send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) {
   if (error_.is_ok() && !closing_) {
-    Target answer_to;
-    if (payload.gives_back != kNoLoan) answer_to = incoming_->give_back(payload.gives_back);
-    outgoing_->send(head, payload, answer_to, std::move(on_sent));
+    RemoteMemory answer_to;
+    if (payload.returns_lease != kNoLease) answer_to = receiver_side_->return_lease(payload.returns_lease);
+    sender_->send(head, payload, answer_to, std::move(on_sent));
     request_turn();  // what is sent in one pass is posted together
   } else if (on_sent) {
     Status why = error_.is_ok() ? aborted(peer_ + ": closing") : error_;
@@ -51,24 +51,24 @@ void RdmaConnection::send(Bytes head, const Payload& payload, UniqueFunction<voi
   }
 }
 
-void RdmaConnection::give_back(Loan loan) {
-  if (loan == kNoLoan || !error_.is_ok()) return;
-  incoming_->give_back(loan);
-  outgoing_->send_control({.type = RecordType::kGiveBack, .gives_back = loan});
+void RdmaConnection::return_lease(LeaseId lease) {
+  if (lease == kNoLease || !error_.is_ok()) return;
+  receiver_side_->return_lease(lease);
+  sender_->send_control({.type = RecordType::kGiveBack, .returns_lease = lease});
   request_turn();
 }
 
-void RdmaConnection::close_when_sent(Patience patience) {
+void RdmaConnection::close_when_sent(GracePeriod grace_period) {
   if (closed_ || closing_) return;
   closing_ = true;
-  outgoing_->send_end();
-  closing_wait_.emplace(patience, now_us());
+  sender_->send_end();
+  closing_wait_.emplace(grace_period, now_us());
   request_turn();
   deadline_ = loop_.run_at(now_us(), [this] { go_on_closing(); });
 }
 
 void RdmaConnection::go_on_closing() {
-  const bool outstanding = !outgoing_->ended() || !outgoing_->all_written();
+  const bool outstanding = !sender_->ended() || !sender_->all_written();
   const auto next_us = closing_wait_->look(completions_, outstanding, now_us());
   if (!next_us) return end(Status::ok());
   deadline_ = loop_.run_at(*next_us, [this] { go_on_closing(); });
@@ -103,9 +103,9 @@ void RdmaConnection::on_turn() {
   }
   if (!closed_) {
     // Whoever has read that this is the end may be gone before what was written after it.
-    if (status)
+    if (status.is_ok())
       end_if_over();
-    else if (outgoing_->end_is_written())
+    else if (sender_->end_is_written())
       end_as_asked();
     else
       end(status);
@@ -117,15 +117,15 @@ Status RdmaConnection::work() {
   for (int i = 0; i < kPollsPerTurn; ++i) {
     const auto count = poll();
     if (closed_) return Status::ok();
-    BPS_RETURN_IF_ERROR(incoming_->process());  // also what came before an error: it may say why
+    BPS_RETURN_IF_ERROR(receiver_side_->process());  // also what came before an error: it may say why
     if (!count) return count.status();
     if (closed_) return Status::ok();
     if (!queue_pair_) return Status::ok();
     BPS_RETURN_IF_ERROR(post_arrivals());
     asked_again_ = false;
-    BPS_RETURN_IF_ERROR(outgoing_->pump(incoming_->consumed()));
+    BPS_RETURN_IF_ERROR(sender_->pump(receiver_side_->consumed()));
     if (closed_) return Status::ok();
-    BPS_RETURN_IF_ERROR(outgoing_->tell_consumed(incoming_->consumed()));
+    BPS_RETURN_IF_ERROR(sender_->tell_consumed(receiver_side_->consumed()));
     if (*count == kCompletionsPerPoll || asked_again_) continue;
     if (should_spin()) break;
     if (armed_) return Status::ok();
@@ -159,13 +159,13 @@ Status RdmaConnection::on_completion(const Completion& completion) {
     return unavailable(peer_ + ": RDMA failed: " + reason);
   }
   if (completion.kind == Completion::Kind::kWritten) {
-    outgoing_->on_written(completion.id);
+    sender_->on_written(completion.id);
     return Status::ok();
   }
   ++arrivals_owed_;
-  if (!(completion.immediate & kConsumedFlag)) return incoming_->on_record(completion.immediate);
+  if (!(completion.immediate & kConsumedFlag)) return receiver_side_->on_record(completion.immediate);
   if (!introduced_) return on_first_word();
-  return outgoing_->on_consumed(completion.immediate & kCountMask).with_context(peer_);
+  return sender_->on_consumed(completion.immediate & kCountMask).with_context(peer_);
 }
 
 Status RdmaConnection::post_arrivals() {
@@ -190,16 +190,16 @@ void RdmaConnection::request_turn() {
 // ---- the end
 
 void RdmaConnection::end_if_over() {
-  const bool has_said_all = closing_ && outgoing_->ended();
-  if (incoming_->ended() && !has_said_all) return end(closed_by_other(peer_));
-  const bool both_have = incoming_->ended() && outgoing_->all_written();
+  const bool has_said_all = closing_ && sender_->ended();
+  if (receiver_side_->ended() && !has_said_all) return end(closed_by_other(peer_));
+  const bool both_have = receiver_side_->ended() && sender_->all_written();
   if (!both_have && (!tcp_ended_ || turn_requested_)) return;
   if (has_said_all) return end_as_asked();
   if (receiver_) return end(closed_by_other(peer_));
   if (!queue_pair_) return;  // what came before start() waits for it
   error_ = closed_by_other(peer_);
   queue_pair_.reset();
-  outgoing_->stop(error_);
+  sender_->stop(error_);
 }
 
 // close_when_sent() has sent all.
@@ -210,7 +210,7 @@ void RdmaConnection::end_as_asked() {
 
 // Closes and reports it.
 void RdmaConnection::end(const Status& why) {
-  shut(why ? aborted(peer_ + ": closed before this was sent") : why, false);
+  shut(why.is_ok() ? aborted(peer_ + ": closed before this was sent") : why, false);
   report(why);
 }
 
@@ -231,11 +231,11 @@ void RdmaConnection::shut(const Status& why, bool written_is_sent) {
   turn_requested_ = false;
   loop_.cancel(deadline_);
   error_ = why;
-  if (incoming_) incoming_->stop();
+  if (receiver_side_) receiver_side_->stop();
   queue_pair_.reset();  // from here on the card touches nothing of this connection's
   if (nic_loop_) nic_loop_->remove(this);
   tcp_->close();
-  if (outgoing_) outgoing_->fail(why, written_is_sent);
+  if (sender_) sender_->fail(why, written_is_sent);
 }
 
 }  // namespace byteps::transport::rdma

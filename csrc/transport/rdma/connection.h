@@ -11,8 +11,8 @@
 
 #include "transport/authenticate.h"
 #include "transport/rdma/bootstrap.h"
-#include "transport/rdma/incoming.h"
-#include "transport/rdma/outgoing.h"
+#include "transport/rdma/frame_receiver.h"
+#include "transport/rdma/frame_sender.h"
 #include "transport/rdma/rail.h"
 #include "transport/transport.h"
 
@@ -33,7 +33,7 @@ struct ConnectionOptions {
 class RdmaConnection final : public Connection, private Receiver, private TurnHandler, private NicClient {
  public:
   // Which of this end's cards meets an offer.
-  using ChooseRail = UniqueFunction<Result<std::shared_ptr<NicLoop>>(const Offer&)>;
+  using ChooseRail = UniqueFunction<Result<std::shared_ptr<NicLoop>>(const EndpointOffer&)>;
   // Once, on the loop: it can be used, or why not. It may be destroyed only after this call has returned.
   using OnReady = UniqueFunction<void(const Status&)>;
 
@@ -46,10 +46,10 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
 
   void start(Receiver* receiver) override;
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
-  void give_back(Loan loan) override;
+  void return_lease(LeaseId lease) override;
   // RDMA asks again by itself for what it has sent (BYTEPS_RDMA_TIMEOUT); while nothing is under way, TCP asks.
   void limit_silence(TimeUs limit_us) override { tcp_->limit_silence(limit_us); }
-  void close_when_sent(Patience patience) override;
+  void close_when_sent(GracePeriod grace_period) override;
   void close() override;
   EventLoop& loop() override { return loop_; }
   const std::string& peer() const override { return peer_; }
@@ -66,7 +66,7 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   static constexpr uint32_t kMaxArrivals = kRingUnits + 16 + kArrivalsPerPost;
 
   // Of the TCP connection.
-  Result<Landing> on_head(Connection& tcp, const Arrival& arrival) override;
+  Result<ReceiveBuffer> on_head(Connection& tcp, const Arrival& arrival) override;
   Status on_frame(Connection& tcp, const Arrival& arrival, Bytes payload) override;
   void on_closed(Connection& tcp, const Status& why) override;
   // Of the card.
@@ -76,10 +76,10 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
 
   // introduction.cc
   Status prepare(std::shared_ptr<NicLoop> nic_loop);
-  Offer offer(uint16_t rail) const;
-  Status on_offer(const Offer& other);
-  Status accept(const Offer& other);
-  Status open(const Offer& other);
+  EndpointOffer offer(uint16_t rail) const;
+  Status on_offer(const EndpointOffer& other);
+  Status accept(const EndpointOffer& other);
+  Status open(const EndpointOffer& other);
   Status on_first_word();
 
   Status work();
@@ -104,10 +104,10 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   OnReady on_ready_;
 
   std::shared_ptr<NicLoop> nic_loop_;
-  Arena::Piece memory_;  // staging, then inbox
+  Arena::Allocation memory_;  // staging, then inbox
   std::unique_ptr<QueuePair> queue_pair_;
-  std::optional<Outgoing> outgoing_;
-  std::optional<Incoming> incoming_;
+  std::optional<FrameSender> sender_;
+  std::optional<FrameReceiver> receiver_side_;
 
   Receiver* receiver_ = nullptr;
   Status error_;                      // why nothing can be sent any more
@@ -124,7 +124,7 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   bool asked_again_ = false;  // since the last look at everything
   bool in_callback_ = false;
   uint64_t completions_ = 0;  // so far
-  std::optional<PatientWait> closing_wait_;
+  std::optional<GraceWait> closing_wait_;
   EventLoop::TimerId deadline_ = 0;
   // Spinning.
   TimeUs idle_since_us_ = 0;

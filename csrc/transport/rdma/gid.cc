@@ -56,18 +56,18 @@ std::string to_text(const GidEntry& entry, bool is_ethernet) {
          ")";
 }
 
-Result<GidEntry> choose_gid(std::span<const GidEntry> table, const GidWish& wish) {
+Result<GidEntry> choose_gid(std::span<const GidEntry> table, const GidPreference& preference) {
   if (table.empty()) return unavailable("the table of GIDs is empty");
-  if (wish.index >= 0) {
-    const auto found = std::ranges::find(table, wish.index, &GidEntry::index);
+  if (preference.index >= 0) {
+    const auto found = std::ranges::find(table, preference.index, &GidEntry::index);
     if (found != table.end()) return *found;
-    return invalid_argument("no GID of index " + std::to_string(wish.index) + ": expected one of " +
-                            list(table, wish.is_ethernet));
+    return invalid_argument("no GID of index " + std::to_string(preference.index) + ": expected one of " +
+                            list(table, preference.is_ethernet));
   }
-  if (!wish.is_ethernet) return *std::ranges::min_element(table, {}, &GidEntry::index);
-  const auto wanted = wish.ip.empty() ? std::nullopt : gid_of_ip(wish.ip);
+  if (!preference.is_ethernet) return *std::ranges::min_element(table, {}, &GidEntry::index);
+  const auto wanted = preference.ip.empty() ? std::nullopt : gid_of_ip(preference.ip);
   return *std::ranges::max_element(
-      table, {}, [&](const GidEntry& entry) { return worth(entry, wanted, wish.interface); });
+      table, {}, [&](const GidEntry& entry) { return worth(entry, wanted, preference.interface); });
 }
 
 }  // namespace byteps::transport::rdma

@@ -33,7 +33,7 @@ std::optional<Gid> gid_of_ip(const std::string& ip);
 // "::ffff:10.0.0.2 (RoCE v2, index 1)"; of InfiniBand without the version.
 std::string to_text(const GidEntry& entry, bool is_ethernet);
 
-struct GidWish {
+struct GidPreference {
   bool is_ethernet = true;
   int index = -1;           // -1: whichever is best
   std::string ip{};         // the address that others reach this machine by; or empty
@@ -42,6 +42,6 @@ struct GidWish {
 // The best of `table`: the wanted index; InfiniBand: the first; RoCE: of the wanted address, then of its interface, then
 // v2 before v1, IPv4 before global IPv6 before link-local, and the first of equals. kInvalidArgument: no such index;
 // kUnavailable: the table is empty.
-Result<GidEntry> choose_gid(std::span<const GidEntry> table, const GidWish& wish);
+Result<GidEntry> choose_gid(std::span<const GidEntry> table, const GidPreference& preference);
 
 }  // namespace byteps::transport::rdma

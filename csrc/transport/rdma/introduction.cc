@@ -14,7 +14,7 @@ constexpr TimeUs kRefusalUs = 5'000'000;
 void RdmaConnection::introduce(std::shared_ptr<NicLoop> nic_loop, uint16_t rail, OnReady on_ready) {
   side_ = Side::kConnecting;
   on_ready_ = std::move(on_ready);
-  if (const Status status = prepare(std::move(nic_loop)); !status) {
+  if (const Status status = prepare(std::move(nic_loop)); !status.is_ok()) {
     error_ = status;
     loop_.post([on_ready = std::exchange(on_ready_, nullptr), status]() mutable { on_ready(status); });
     return;
@@ -37,19 +37,19 @@ Status RdmaConnection::prepare(std::shared_ptr<NicLoop> nic_loop) {
   memory_ = std::move(*memory);
   auto queue_pair = nic_loop_->make_queue_pair(
       this,
-      {.max_writes = Outgoing::kMaxWrites, .max_arrivals = kMaxArrivals, .max_inline_bytes = kUnitBytes});
+      {.max_writes = FrameSender::kMaxWrites, .max_arrivals = kMaxArrivals, .max_inline_bytes = kUnitBytes});
   if (!queue_pair) return queue_pair.status();
   queue_pair_ = std::move(*queue_pair);
   BPS_RETURN_IF_ERROR(queue_pair_->post_arrivals(kMaxArrivals));
   Rail& rail = nic_loop_->rail();
-  outgoing_.emplace(rail.registrations(), rail.nic().info().max_message_bytes,
-                    memory_.bytes().first(kRingBytes), memory_.key().local, peer_);
-  incoming_.emplace(*this, *outgoing_, nic_loop_->arena(), memory_.bytes().last(kRingBytes),
-                    options_.max_payload_bytes);
+  sender_.emplace(rail.registrations(), rail.nic().info().max_message_bytes,
+                  memory_.bytes().first(kRingBytes), memory_.key().local, peer_);
+  receiver_side_.emplace(*this, *sender_, nic_loop_->arena(), memory_.bytes().last(kRingBytes),
+                         options_.max_payload_bytes);
   return Status::ok();
 }
 
-Offer RdmaConnection::offer(uint16_t rail) const {
+EndpointOffer RdmaConnection::offer(uint16_t rail) const {
   const NicInfo& card = nic_loop_->rail().nic().info();
   return {.rail = rail,
           .is_ethernet = card.is_ethernet,
@@ -59,12 +59,12 @@ Offer RdmaConnection::offer(uint16_t rail) const {
           .card = (card.to_string() + ", " + card.gid_text).substr(0, kMaxCardBytes)};
 }
 
-Status RdmaConnection::on_offer(const Offer& other) {
+Status RdmaConnection::on_offer(const EndpointOffer& other) {
   if (side_ == Side::kConnecting) {
     BPS_RETURN_IF_ERROR(open(other));
-    return outgoing_->tell_consumed(0, true);
+    return sender_->tell_consumed(0, true);
   }
-  if (const Status status = accept(other); !status) {
+  if (const Status status = accept(other); !status.is_ok()) {
     tcp_->send(as_bytes(encode_refusal(status)), {}, nullptr);
     tcp_->close_when_sent(now_us() + kRefusalUs);
     error_ = status;
@@ -74,7 +74,7 @@ Status RdmaConnection::on_offer(const Offer& other) {
   return Status::ok();
 }
 
-Status RdmaConnection::accept(const Offer& other) {
+Status RdmaConnection::accept(const EndpointOffer& other) {
   if (!choose_) return data_loss("RDMA: a second offer");
   auto nic_loop = std::exchange(choose_, nullptr)(other);
   if (!nic_loop) return nic_loop.status();
@@ -82,7 +82,7 @@ Status RdmaConnection::accept(const Offer& other) {
   return open(other);
 }
 
-Status RdmaConnection::open(const Offer& other) {
+Status RdmaConnection::open(const EndpointOffer& other) {
   const NicInfo& card = nic_loop_->rail().nic().info();
   if (other.is_ethernet != card.is_ethernet) {
     return unavailable("RDMA: " + other.card + " and " + card.to_string() +
@@ -90,7 +90,7 @@ Status RdmaConnection::open(const Offer& other) {
   }
   peer_ += " (" + other.card + ")";
   BPS_RETURN_IF_ERROR(queue_pair_->connect(other.queue_pair));
-  outgoing_->open(*queue_pair_, {other.ring_address, other.ring_key, kRingBytes});
+  sender_->open(*queue_pair_, {other.ring_address, other.ring_key, kRingBytes});
   request_turn();
   return Status::ok();
 }
@@ -98,13 +98,13 @@ Status RdmaConnection::open(const Offer& other) {
 // By RDMA: the way from the other end works, and at the connecting end both ways.
 Status RdmaConnection::on_first_word() {
   introduced_ = true;
-  if (side_ == Side::kAccepting) BPS_RETURN_IF_ERROR(outgoing_->tell_consumed(0, true));
+  if (side_ == Side::kAccepting) BPS_RETURN_IF_ERROR(sender_->tell_consumed(0, true));
   if (on_ready_) std::exchange(on_ready_, nullptr)(Status::ok());
   return Status::ok();
 }
 
 // What comes through the TCP connection.
-Result<Landing> RdmaConnection::on_head(Connection&, const Arrival&) {
+Result<ReceiveBuffer> RdmaConnection::on_head(Connection&, const Arrival&) {
   return data_loss(peer_ + ": a payload where none is expected");
 }
 
@@ -121,7 +121,7 @@ void RdmaConnection::on_closed(Connection&, const Status& why) {
   if (on_ready_) {
     if (!error_.is_ok()) return end(error_);
     const bool other_gave_up =
-        has_met_ && why.code() == StatusCode::kUnavailable;  // its patience may end first
+        has_met_ && why.code() == StatusCode::kUnavailable;  // its grace_period may end first
     return end(other_gave_up ? unavailable(peer_ + ": " + kNoWayByRdma + " (" + why.message() + ")") : why);
   }
   tcp_ended_ = true;  // what the other end wrote before it went is still to be read

@@ -46,7 +46,7 @@ void Rail::on_gone() {
   const Status why = unavailable("RDMA: the device " + nic_->info().device + " was removed or has failed");
   MutexLock lock(
       mutex_);  // one that is in loops_ still has its event loop, and goes on no other thread than that
-  if (!state_) return;  // told already; the card says so again and again
+  if (!state_.is_ok()) return;  // told already; the card says so again and again
   state_ = why;
   for (const auto& [raw, weak] : loops_) {
     raw->loop().post([weak = weak, why] {

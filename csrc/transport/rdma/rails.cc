@@ -59,14 +59,15 @@ std::string reasons(std::span<const PortReport> ports) {
 
 }  // namespace
 
-Result<std::vector<PortReport>> choose_rails(std::span<const PortReport> ports, const RailWish& wish) {
+Result<std::vector<PortReport>> choose_rails(std::span<const PortReport> ports,
+                                             const RailPreference& preference) {
   if (ports.empty()) return unavailable("RDMA: this machine has no RDMA device");
-  if (!wish.devices.empty()) return find_ports(ports, wish.devices);
+  if (!preference.devices.empty()) return find_ports(ports, preference.devices);
   std::vector<PortReport> usable(ports.begin(), ports.end());
   std::erase_if(usable, [](const PortReport& port) { return !port.usable(); });
   if (usable.empty()) return unavailable("RDMA: " + reasons(ports));
 
-  const auto address = gid_of_ip(wish.ip);
+  const auto address = gid_of_ip(preference.ip);
   const auto own = std::find_if(usable.begin(), usable.end(),
                                 [&](const PortReport& port) { return address && carries(port, *address); });
   if (own != usable.end()) {
@@ -81,8 +82,8 @@ Result<std::vector<PortReport>> choose_rails(std::span<const PortReport> ports, 
       return port.mbps == most && port.is_ethernet == kind;
     });
   }
-  if (wish.numa_node >= 0) {
-    prefer(usable, [&](const PortReport& port) { return port.numa_node == wish.numa_node; });
+  if (preference.numa_node >= 0) {
+    prefer(usable, [&](const PortReport& port) { return port.numa_node == preference.numa_node; });
   }
   std::sort(usable.begin(), usable.end(), [](const PortReport& a, const PortReport& b) {
     return std::pair(a.device, a.port) < std::pair(b.device, b.port);

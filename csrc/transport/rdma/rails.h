@@ -13,7 +13,7 @@
 
 namespace byteps::transport::rdma {
 
-struct RailWish {
+struct RailPreference {
   std::string
       devices;         // "mlx5_0:1,mlx5_1": a device without a port means its first usable one; empty: choose
   std::string ip;      // that others reach this process by; or empty
@@ -23,7 +23,8 @@ struct RailWish {
 // Of the usable ports those of the interface that carries `ip`, and of the same speed and kind; where none does, the
 // fastest ones. Of these those of the NUMA node, where there are some. kUnavailable: there is none, and why not;
 // kInvalidArgument: one that was asked for is not there.
-Result<std::vector<PortReport>> choose_rails(std::span<const PortReport> ports, const RailWish& wish);
+Result<std::vector<PortReport>> choose_rails(std::span<const PortReport> ports,
+                                             const RailPreference& preference);
 
 // Of the cores that this process may run on, if all are of one; else -1.
 int numa_node_of_process();

@@ -12,8 +12,8 @@
 namespace byteps::transport {
 namespace {
 
+using rdma::EndpointOffer;
 using rdma::NicLoop;
-using rdma::Offer;
 using rdma::Rail;
 using rdma::RdmaConnection;
 
@@ -48,17 +48,17 @@ Result<std::shared_ptr<NicLoop>> Rails::next(EventLoop& loop, uint16_t& rail) {
 Result<std::shared_ptr<NicLoop>> Rails::at(EventLoop& loop, size_t rail) {
   MutexLock lock(mutex_);
   std::weak_ptr<NicLoop>& known = loops_[{&loop, rails_[rail].get()}];
-  if (auto held = known.lock(); held && rails_[rail]->state()) return held;
+  if (auto held = known.lock(); held && rails_[rail]->state().is_ok()) return held;
   auto made = NicLoop::create(loop, rails_[rail]);
   if (made) known = *made;
   return made;
 }
 
 // One connection from its TCP connection until it may be used. Owned by the timer of its deadline.
-class Meeting : public std::enable_shared_from_this<Meeting> {
+class RdmaHandshake : public std::enable_shared_from_this<RdmaHandshake> {
  public:
   using OnDone = UniqueFunction<void(Result<std::unique_ptr<Connection>>)>;
-  Meeting(std::unique_ptr<Connection> tcp, const rdma::ConnectionOptions& options, OnDone on_done)
+  RdmaHandshake(std::unique_ptr<Connection> tcp, const rdma::ConnectionOptions& options, OnDone on_done)
       : loop_(tcp->loop()),
         connection_(std::make_unique<RdmaConnection>(std::move(tcp), options)),
         on_done_(std::move(on_done)) {}
@@ -70,7 +70,8 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
     return *connection_;
   }
   RdmaConnection::OnReady on_ready() {
-    return [this](const Status& status) { finish(status, status ? std::move(connection_) : nullptr); };
+    return
+        [this](const Status& status) { finish(status, status.is_ok() ? std::move(connection_) : nullptr); };
   }
 
  private:
@@ -80,7 +81,7 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
     if (!on_done_) return;
     loop_.post([self = shared_from_this(), on_done = std::exchange(on_done_, nullptr), status,
                 ready = std::move(ready)]() mutable {
-      if (!status) return on_done(status);
+      if (!status.is_ok()) return on_done(status);
       on_done(std::unique_ptr<Connection>(std::move(ready)));
     });
     loop_.cancel(deadline_);
@@ -146,10 +147,12 @@ Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const A
       // Whoever tried says more, and goes another way.
       BPS_LOG(kInfo) << "RDMA: " << peer << " came to nothing: " << connection.status().message();
     };
-    const auto meeting = std::make_shared<Meeting>(std::move(tcp), options, done);
+    const auto meeting = std::make_shared<RdmaHandshake>(std::move(tcp), options, done);
     meeting->begin(now_us() + timeout_us)
         .await_introduction(
-            [&loop, rails](const Offer& offer) { return rails->at(loop, offer.rail % rails->size()); },
+            [&loop, rails](const EndpointOffer& offer) {
+              return rails->at(loop, offer.rail % rails->size());
+            },
             meeting->on_ready());
   };
   auto listener = tcp_->listen(loop, address, meet);
@@ -167,7 +170,7 @@ Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const A
 
 void RdmaTransport::connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
                             ConnectCallback on_done) {
-  if (!viable_) {
+  if (!viable_.is_ok()) {
     loop.post([on_done = std::move(on_done), why = viable_]() mutable { on_done(why); });
     return;
   }
@@ -179,7 +182,7 @@ void RdmaTransport::connect(EventLoop& loop, const Address& address, TimeUs dead
         uint16_t rail = 0;
         auto nic_loop = rails->next(loop, rail);
         if (!nic_loop) return on_done(nic_loop.status());
-        const auto meeting = std::make_shared<Meeting>(std::move(*tcp), options, std::move(on_done));
+        const auto meeting = std::make_shared<RdmaHandshake>(std::move(*tcp), options, std::move(on_done));
         meeting->begin(now_us() + timeout_us).introduce(std::move(*nic_loop), rail, meeting->on_ready());
       });
 }

@@ -12,8 +12,8 @@ static_assert(units_of(kMaxRecordBytes) <= kRingUnits / 2);
 
 // Whether the fields are those that a record of its type has.
 bool is_sound(const Record& record) {
-  const bool loan = record.loan != kNoLoan;
-  const bool gives_back = record.gives_back != kNoLoan;
+  const bool lease = record.lease != kNoLease;
+  const bool returns_lease = record.returns_lease != kNoLease;
   const bool payload = record.payload_bytes > 0;
   const bool inline_payload = record.inline_bytes > 0;
   const bool head = record.head_bytes > 0;
@@ -22,16 +22,16 @@ bool is_sound(const Record& record) {
   const bool plain = !head && !inline_payload && !reply;
   switch (record.type) {
     case RecordType::kFrame:
-      return reply == target && reply == loan && inline_payload == payload &&
+      return reply == target && reply == lease && inline_payload == payload &&
              record.inline_bytes <= record.payload_bytes;
-    case RecordType::kMore: return inline_payload && !head && !payload && !loan && !gives_back && !reply;
-    case RecordType::kPlaced: return loan && payload && !inline_payload && reply == target;
-    case RecordType::kAnswered: return gives_back && payload && !inline_payload && !loan && !reply;
-    case RecordType::kReserve: return plain && loan && payload && !gives_back;
-    case RecordType::kReserved: return plain && loan && !payload && !gives_back;
-    case RecordType::kRelease: return plain && loan && !payload && !gives_back;
-    case RecordType::kGiveBack: return plain && !loan && !payload && gives_back;
-    case RecordType::kEnd: return plain && !loan && !payload && !gives_back;
+    case RecordType::kMore: return inline_payload && !head && !payload && !lease && !returns_lease && !reply;
+    case RecordType::kPlaced: return lease && payload && !inline_payload && reply == target;
+    case RecordType::kAnswered: return returns_lease && payload && !inline_payload && !lease && !reply;
+    case RecordType::kReserve: return plain && lease && payload && !returns_lease;
+    case RecordType::kReserved: return plain && lease && !payload && !returns_lease;
+    case RecordType::kRelease: return plain && lease && !payload && !returns_lease;
+    case RecordType::kGiveBack: return plain && !lease && !payload && returns_lease;
+    case RecordType::kEnd: return plain && !lease && !payload && !returns_lease;
   }
   return false;
 }
@@ -42,8 +42,8 @@ void encode_record(const Record& record, std::span<std::byte, kRecordBytes> out)
   store_number(&out[0], static_cast<uint16_t>(record.type));
   store_number(&out[2], record.head_bytes);
   store_number(&out[4], record.consumed);
-  store_number(&out[8], record.loan);
-  store_number(&out[12], record.gives_back);
+  store_number(&out[8], record.lease);
+  store_number(&out[12], record.returns_lease);
   store_number(&out[16], record.payload_bytes);
   store_number(&out[24], record.inline_bytes);
   store_number(&out[28], record.key);
@@ -57,8 +57,8 @@ Result<Record> decode_record(Bytes in, uint64_t max_payload_bytes) {
   const Record record{.type = static_cast<RecordType>(type & 0xff),
                       .head_bytes = load_number<uint16_t>(&in[2]),
                       .consumed = load_number<uint32_t>(&in[4]),
-                      .loan = load_number<uint32_t>(&in[8]),
-                      .gives_back = load_number<uint32_t>(&in[12]),
+                      .lease = load_number<uint32_t>(&in[8]),
+                      .returns_lease = load_number<uint32_t>(&in[12]),
                       .payload_bytes = load_number<uint64_t>(&in[16]),
                       .inline_bytes = load_number<uint32_t>(&in[24]),
                       .address = load_number<uint64_t>(&in[32]),
@@ -67,8 +67,8 @@ Result<Record> decode_record(Bytes in, uint64_t max_payload_bytes) {
   const auto wrong = [&](const char* what) {
     return data_loss(std::string("RDMA: no record: ") + what + ": type " + std::to_string(type) + ", head " +
                      std::to_string(record.head_bytes) + ", payload " + std::to_string(record.inline_bytes) +
-                     " of " + std::to_string(record.payload_bytes) + " bytes, loans " +
-                     std::to_string(record.loan) + " and " + std::to_string(record.gives_back));
+                     " of " + std::to_string(record.payload_bytes) + " bytes, leases " +
+                     std::to_string(record.lease) + " and " + std::to_string(record.returns_lease));
   };
   if (type > 0xff || record.consumed > kCountMask || !is_sound(record))
     return wrong("fields that do not fit together");

@@ -29,7 +29,7 @@ Registrations::Registrations(Nic& nic, uint64_t max_idle_bytes) : nic_(nic), max
 
 Registrations::~Registrations() { Slab::unwatch(this); }
 
-Result<Registrations::Lease> Registrations::lease(Bytes range, Access access) {
+Result<Registrations::Ref> Registrations::registration(Bytes range, Access access) {
   const auto slab = Slab::find(range);
   const uint64_t number = slab ? slab->number : 0;
   MutexLock lock(mutex_);
@@ -37,7 +37,7 @@ Result<Registrations::Lease> Registrations::lease(Bytes range, Access access) {
     auto region = serves(*entry, number, range, access) ? entry->in_use.lock() : nullptr;
     if (!region) continue;
     entries_.splice(entries_.begin(), entries_, entry);
-    return Lease(std::move(region));
+    return Ref(std::move(region));
   }
   // Of slabs both is wanted sooner or later: results go out of what contributions came into.
   return add({.slab = number,
@@ -48,7 +48,7 @@ Result<Registrations::Lease> Registrations::lease(Bytes range, Access access) {
               .kept = {}});
 }
 
-// Other memory is certain to be there still only as far as somebody has had a lease of it all the time. Its neighbours on the
+// Other memory is certain to be there still only as far as somebody has had a registration of it all the time. Its neighbours on the
 // same pages may have gone and come since.
 bool Registrations::serves(const Entry& entry, uint64_t slab, Bytes range, Access access) const {
   if (entry.slab != slab || entry.access < access) return false;
@@ -56,7 +56,7 @@ bool Registrations::serves(const Entry& entry, uint64_t slab, Bytes range, Acces
   return entry.range.data() == range.data() && entry.range.size() == range.size();
 }
 
-Result<Registrations::Lease> Registrations::add(Entry entry) {
+Result<Registrations::Ref> Registrations::add(Entry entry) {
   drop_ended();
   auto made = nic_.register_memory(entry.bytes, entry.access);
   if (!made) return made.status();
@@ -66,10 +66,10 @@ Result<Registrations::Lease> Registrations::add(Entry entry) {
   if (entry.slab != 0 || nic_.info().on_demand_paging) entry.kept = region;
   entries_.push_front(std::move(entry));
   drop_idle();
-  return Lease(std::move(region));
+  return Ref(std::move(region));
 }
 
-// With their last lease.
+// With their last registration.
 void Registrations::drop_ended() {
   std::erase_if(entries_, [](const Entry& entry) { return entry.in_use.expired(); });
 }

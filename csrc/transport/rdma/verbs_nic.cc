@@ -75,12 +75,13 @@ Result<PortReport> find_port(const PortChoice& choice) {
 }
 
 Result<GidEntry> find_gid(const PortReport& port, const PortChoice& choice, const VerbsOptions& options) {
-  GidWish wish{.is_ethernet = port.is_ethernet, .index = options.gid_index, .ip = choice.ip, .interface = ""};
+  GidPreference preference{
+      .is_ethernet = port.is_ethernet, .index = options.gid_index, .ip = choice.ip, .interface = ""};
   if (!choice.ip.empty()) {
     // Another device's address is no fault: then its interface is nobody's in this table.
-    if (const auto interface = interface_of_address(choice.ip)) wish.interface = *interface;
+    if (const auto interface = interface_of_address(choice.ip)) preference.interface = *interface;
   }
-  auto gid = choose_gid(port.gids, wish);
+  auto gid = choose_gid(port.gids, preference);
   if (!gid) return gid.status().with_context(port.to_string());
   return gid;
 }

@@ -154,7 +154,7 @@ Status VerbsQueuePair::connect(const QueuePairAddress& other) {
   }
   const Status ready = make_ready_to_receive(other, *path_mtu);
   // Here the kernel looks for a way, and says no more of one that there is not than that it is invalid.
-  if (!ready && info_.is_ethernet) {
+  if (!ready.is_ok() && info_.is_ethernet) {
     return unavailable(ready.message() + ": check that there is a way from " + to_text(info_.gid) + " to " +
                        to_text(other.gid) +
                        ": the same network, GIDs of the same kind (BYTEPS_RDMA_GID_INDEX)");

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "transport/landing.h"
+#include "transport/receive_buffer.h"
 
 namespace byteps::transport {
 namespace {
@@ -33,9 +33,9 @@ ShmConnection::ShmConnection(EventLoop& loop, UniqueFd socket, std::string peer,
     : segment_(std::move(segment)),
       stream_(loop, std::move(socket), std::move(peer), {max_payload_bytes, kMaxStreamHeadBytes}) {
   if (side == Side::kConnecting) {
-    lender_.emplace(segment_.bytes());
+    lease_owner_.emplace(segment_.bytes());
   } else {
-    borrower_.emplace(segment_.bytes());
+    lease_holder_.emplace(segment_.bytes());
   }
 }
 
@@ -47,7 +47,7 @@ void ShmConnection::start(Receiver* receiver) {
 void ShmConnection::send(Bytes head, const Payload& payload, OnSent on_sent) {
   BPS_CHECK(head.size() <= kMaxHeadBytes) << "a head of " << head.size() << " bytes";
   if (closing_) return stream_.send({}, {}, std::move(on_sent));  // which says why not
-  if (borrower_) return send_answer(head, payload, std::move(on_sent));
+  if (lease_holder_) return send_answer(head, payload, std::move(on_sent));
   if (waiting_.empty() && lend_and_send(head, payload, on_sent)) return;
   waiting_.emplace_back(head, payload, std::move(on_sent));
   if (!std::exchange(told_, true)) write({.type = ReferenceType::kStarving}, {}, {}, nullptr);
@@ -55,11 +55,11 @@ void ShmConnection::send(Bytes head, const Payload& payload, OnSent on_sent) {
 
 // False if there is no room now.
 bool ShmConnection::lend_and_send(Bytes head, const Payload& payload, OnSent& on_sent) {
-  if (!lender_->may_lend(payload)) {
+  if (!lease_owner_->may_lend(payload)) {
     write({}, head, payload.data, std::move(on_sent));
     return true;
   }
-  const std::optional<Reference> reference = lender_->lend(payload);
+  const std::optional<Reference> reference = lease_owner_->lend(payload);
   if (!reference) return false;
   write(*reference, head, {}, std::move(on_sent));
   return true;
@@ -67,15 +67,16 @@ bool ShmConnection::lend_and_send(Bytes head, const Payload& payload, OnSent& on
 
 void ShmConnection::send_answer(Bytes head, const Payload& payload, OnSent on_sent) {
   Reference reference;
-  if (payload.gives_back != kNoLoan) reference = borrower_->give_back(payload.gives_back, payload.data);
+  if (payload.returns_lease != kNoLease)
+    reference = lease_holder_->return_lease(payload.returns_lease, payload.data);
   const bool in_place = reference.type == ReferenceType::kReturned;
   write(reference, head, in_place ? Bytes() : payload.data, std::move(on_sent));
 }
 
-void ShmConnection::give_back(Loan loan) {
-  if (loan == kNoLoan || !borrower_) return;
-  borrower_->give_back(loan, {});
-  if (!closing_) write({ReferenceType::kGivenBack, loan}, {}, {}, nullptr);
+void ShmConnection::return_lease(LeaseId lease) {
+  if (lease == kNoLease || !lease_holder_) return;
+  lease_holder_->return_lease(lease, {});
+  if (!closing_) write({ReferenceType::kGivenBack, lease}, {}, {}, nullptr);
 }
 
 void ShmConnection::write(const Reference& reference, Bytes head, Bytes payload, OnSent on_sent) {
@@ -85,11 +86,11 @@ void ShmConnection::write(const Reference& reference, Bytes head, Bytes payload,
   stream_.send(Bytes(front).first(kReferenceBytes + head.size()), {payload, {}}, std::move(on_sent));
 }
 
-void ShmConnection::close_when_sent(Patience patience) {
+void ShmConnection::close_when_sent(GracePeriod grace_period) {
   if (std::exchange(closing_, true)) return;
-  if (waiting_.empty()) return stream_.close_when_sent(patience);
-  patience_ = patience;
-  waiting_for_room_.emplace(patience, now_us());
+  if (waiting_.empty()) return stream_.close_when_sent(grace_period);
+  grace_ = grace_period;
+  waiting_for_room_.emplace(grace_period, now_us());
   go_on_closing();
 }
 
@@ -110,7 +111,7 @@ void ShmConnection::close() {
 }
 
 // Only what came through the socket has a payload there.
-Result<Landing> ShmConnection::on_head(Connection&, const Arrival& arrival) {
+Result<ReceiveBuffer> ShmConnection::on_head(Connection&, const Arrival& arrival) {
   const auto reference = decode_reference(arrival.head);
   if (!reference) return reference.status().with_context(peer());
   if (reference->type != ReferenceType::kInline) {
@@ -124,22 +125,22 @@ Status ShmConnection::on_frame(Connection&, const Arrival& arrival, Bytes payloa
   const auto reference = decode_reference(arrival.head);
   if (!reference) return reference.status().with_context(peer());
   const Arrival frame = unwrap(arrival);
-  return lender_ ? on_lender_frame(*reference, frame, payload)
-                 : on_borrower_frame(*reference, frame, payload);
+  return lease_owner_ ? on_lender_frame(*reference, frame, payload)
+                      : on_borrower_frame(*reference, frame, payload);
 }
 
 Status ShmConnection::on_lender_frame(const Reference& reference, const Arrival& frame, Bytes payload) {
   switch (reference.type) {
     case ReferenceType::kInline:
       BPS_RETURN_IF_ERROR(receiver_->on_frame(*this, frame, payload));
-      return reference.loan == kNoLoan ? Status::ok() : take_back(reference.loan);
+      return reference.lease == kNoLease ? Status::ok() : take_back(reference.lease);
     case ReferenceType::kReturned: {
-      const auto answer = lender_->answer(reference);
+      const auto answer = lease_owner_->answer(reference);
       if (!answer) return answer.status();
       BPS_RETURN_IF_ERROR(deliver_lent({frame.head, answer->size(), *answer, {}}));
-      return take_back(reference.loan);
+      return take_back(reference.lease);
     }
-    case ReferenceType::kGivenBack: return take_back(reference.loan);
+    case ReferenceType::kGivenBack: return take_back(reference.lease);
     default: return unexpected(reference);
   }
 }
@@ -147,13 +148,13 @@ Status ShmConnection::on_lender_frame(const Reference& reference, const Arrival&
 Status ShmConnection::on_borrower_frame(const Reference& reference, const Arrival& frame, Bytes payload) {
   switch (reference.type) {
     case ReferenceType::kInline:
-      if (reference.loan != kNoLoan) return unexpected(reference);
+      if (reference.lease != kNoLease) return unexpected(reference);
       return receiver_->on_frame(*this, frame, payload);
     case ReferenceType::kLent: {
-      const auto borrowed = borrower_->borrow(reference);
+      const auto borrowed = lease_holder_->borrow(reference);
       if (!borrowed) return borrowed.status();
       return deliver_lent(
-          {frame.head, borrowed->data.size(), borrowed->data, borrowed->reply_space, reference.loan});
+          {frame.head, borrowed->data.size(), borrowed->data, borrowed->reply_space, reference.lease});
     }
     case ReferenceType::kStarving: receiver_->on_starving(*this); return Status::ok();
     default: return unexpected(reference);
@@ -163,16 +164,16 @@ Status ShmConnection::on_borrower_frame(const Reference& reference, const Arriva
 Status ShmConnection::deliver_lent(const Arrival& arrival) {
   Bytes payload;
   if (arrival.payload_bytes > 0) {
-    const Result<Landing> landing = receiver_->on_head(*this, arrival);
-    if (!landing) return landing.status();
+    const Result<ReceiveBuffer> receive_buffer = receiver_->on_head(*this, arrival);
+    if (!receive_buffer) return receive_buffer.status();
     if (!stream_.open()) return Status::ok();  // closed by the callback
-    payload = land(*landing, arrival.lent);
+    payload = place_payload(*receive_buffer, arrival.lent);
   }
   return receiver_->on_frame(*this, arrival, payload);
 }
 
-Status ShmConnection::take_back(Loan loan) {
-  BPS_RETURN_IF_ERROR(lender_->take_back(loan));
+Status ShmConnection::take_back(LeaseId lease) {
+  BPS_RETURN_IF_ERROR(lease_owner_->take_back(lease));
   told_ = false;
   send_waiting();
   return Status::ok();
@@ -191,7 +192,7 @@ void ShmConnection::send_waiting() {
   }
   if (!closing_) return;
   loop().cancel(deadline_);
-  stream_.close_when_sent(patience_);
+  stream_.close_when_sent(grace_);
 }
 
 void ShmConnection::fail_waiting(const Status& why) {
@@ -205,7 +206,7 @@ void ShmConnection::fail_waiting(const Status& why) {
 void ShmConnection::on_closed(Connection&, const Status& why) {
   closing_ = true;
   loop().cancel(deadline_);
-  fail_waiting(why ? aborted(peer() + ": closed before this was sent") : why);
+  fail_waiting(why.is_ok() ? aborted(peer() + ": closed before this was sent") : why);
   receiver_->on_closed(*this, why);
 }
 

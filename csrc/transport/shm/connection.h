@@ -1,9 +1,9 @@
 // A connection between two processes of one machine: heads go through a Unix socket, payloads lie in memory that both
 // have mapped. Contract: transport.h. Frames: docs/wire-format.md, "Shared memory".
 //
-// The connecting end lends, the accepting end borrows. What has no loan (an answer that is not in its reply space, a
+// The connecting end lends, the accepting end borrows. What has no lease (an answer that is not in its reply space, a
 // payload larger than the memory, whatever the accepting end sends of its own) goes through the socket. Frames of the
-// connecting end that find no room wait, in order, until the other end gives loans back (before start(): until then).
+// connecting end that find no room wait, in order, until the other end gives leases back (before start(): until then).
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "transport/authenticate.h"
-#include "transport/shm/loans.h"
+#include "transport/shm/buffer_leases.h"
 #include "transport/shm/segment.h"
 #include "transport/stream/connection.h"
 #include "transport/transport.h"
@@ -28,8 +28,8 @@ class ShmConnection final : public Connection, private Receiver {
 
   void start(Receiver* receiver) override;
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
-  void give_back(Loan loan) override;
-  void close_when_sent(Patience patience) override;
+  void return_lease(LeaseId lease) override;
+  void close_when_sent(GracePeriod grace_period) override;
   void close() override;
   EventLoop& loop() override { return stream_.loop(); }
   const std::string& peer() const override { return stream_.peer(); }
@@ -48,14 +48,14 @@ class ShmConnection final : public Connection, private Receiver {
   };
 
   // From the socket.
-  Result<Landing> on_head(Connection& stream, const Arrival& arrival) override;
+  Result<ReceiveBuffer> on_head(Connection& stream, const Arrival& arrival) override;
   Status on_frame(Connection& stream, const Arrival& arrival, Bytes payload) override;
   void on_closed(Connection& stream, const Status& why) override;
 
   Status on_lender_frame(const Reference& reference, const Arrival& frame, Bytes payload);
   Status on_borrower_frame(const Reference& reference, const Arrival& frame, Bytes payload);
   Status deliver_lent(const Arrival& arrival);
-  Status take_back(Loan loan);
+  Status take_back(LeaseId lease);
   bool lend_and_send(Bytes head, const Payload& payload, OnSent& on_sent);
   void send_answer(Bytes head, const Payload& payload, OnSent on_sent);
   void send_waiting();
@@ -64,16 +64,16 @@ class ShmConnection final : public Connection, private Receiver {
   void write(const Reference& reference, Bytes head, Bytes payload, OnSent on_sent);
 
   const Segment segment_;
-  std::optional<Lender> lender_;      // of the connecting end
-  std::optional<Borrower> borrower_;  // of the accepting end
+  std::optional<LeaseOwner> lease_owner_;    // of the connecting end
+  std::optional<LeaseHolder> lease_holder_;  // of the accepting end
   StreamConnection stream_;
   Receiver* receiver_ = nullptr;
   std::deque<Waiting> waiting_;
   bool told_ = false;     // the other end knows that frames wait
   bool closing_ = false;  // no further frames are taken
-  Patience patience_{kNever};
-  std::optional<PatientWait> waiting_for_room_;  // frames, while this end closes
-  EventLoop::TimerId deadline_ = 0;              // of frames that wait while this end closes
+  GracePeriod grace_{kNever};
+  std::optional<GraceWait> waiting_for_room_;  // frames, while this end closes
+  EventLoop::TimerId deadline_ = 0;            // of frames that wait while this end closes
 };
 
 }  // namespace byteps::transport

@@ -32,7 +32,7 @@ Result<ucred> credentials_of_peer(int socket_fd) {
 class ShmKind final : public StreamKind {
  public:
   explicit ShmKind(ShmOptions options) : options_(std::move(options)) {
-    options_.lend_bytes = std::clamp(options_.lend_bytes, kLoanUnitBytes, kMaxSegmentBytes);
+    options_.lend_bytes = std::clamp(options_.lend_bytes, kLeaseUnitBytes, kMaxSegmentBytes);
   }
   const char* name() const override { return "shm"; }
   const StreamOptions& options() const override { return options_.stream; }

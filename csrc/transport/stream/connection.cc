@@ -66,10 +66,10 @@ void StreamConnection::limit_silence(TimeUs limit_us) {
   if (open()) limit_tcp_silence(fd_.get(), limit_us);
 }
 
-void StreamConnection::close_when_sent(Patience patience) {
+void StreamConnection::close_when_sent(GracePeriod grace_period) {
   if (!open() || closing_) return;
   closing_ = true;
-  closing_wait_.emplace(patience, now_us());
+  closing_wait_.emplace(grace_period, now_us());
   request_turn();
   deadline_ = loop_.run_at(now_us(), [this] { go_on_closing(); });
 }
@@ -108,7 +108,7 @@ void StreamConnection::on_turn() {
   if (!blocked_) write_frames();
   if (open() && closing_ && queue_.empty()) shutdown(fd_.get(), SHUT_WR);
   if (open()) {
-    if (const Status status = update_interest(); !status) end(status.with_context(peer_));
+    if (const Status status = update_interest(); !status.is_ok()) end(status.with_context(peer_));
   }
 }
 
@@ -122,7 +122,8 @@ void StreamConnection::read_frames() {
     if (got < 0) return end(broken(peer_ + ": receive", errno));
     if (got == 0) return on_end_of_stream();
     const auto bytes = static_cast<size_t>(got);
-    if (const Status status = reader_.advance(bytes, *receiver_); !status && open()) return end(status);
+    if (const Status status = reader_.advance(bytes, *receiver_); !status.is_ok() && open())
+      return end(status);
     if (bytes < space.bytes || bytes >= budget_bytes) return;  // nothing left, or not now
     budget_bytes -= bytes;
   }
@@ -187,7 +188,7 @@ void StreamConnection::request_turn() {
 
 // Closes and reports it.
 void StreamConnection::end(const Status& why) {
-  shut(why ? aborted(peer_ + ": closed before this was sent") : why);
+  shut(why.is_ok() ? aborted(peer_ + ": closed before this was sent") : why);
   if (receiver_) return report(why);
   unreported_ = why;
 }

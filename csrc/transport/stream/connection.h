@@ -23,7 +23,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
   void pace(uint64_t bytes_per_s) override;
   void limit_silence(TimeUs limit_us) override;
-  void close_when_sent(Patience patience) override;
+  void close_when_sent(GracePeriod grace_period) override;
   void close() override;
   EventLoop& loop() override { return loop_; }
   const std::string& peer() const override { return peer_; }
@@ -60,7 +60,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   bool turn_requested_ = false;
   bool in_callback_ = false;
   uint64_t written_bytes_ = 0;  // in all
-  std::optional<PatientWait> closing_wait_;
+  std::optional<GraceWait> closing_wait_;
   EventLoop::TimerId deadline_ = 0;
 };
 

@@ -53,7 +53,7 @@ Connector::~Connector() {
 }
 
 void Connector::attempt() {
-  if (const Status status = begin_connect(); !status) fail(status);
+  if (const Status status = begin_connect(); !status.is_ok()) fail(status);
 }
 
 Status Connector::begin_connect() {
@@ -76,7 +76,7 @@ Status Connector::begin_connect() {
 void Connector::on_ready(uint32_t) {
   const auto self = shared_from_this();  // finish() gives up the last other owner
   if (!handshake_) {
-    if (const Status status = on_connected(); !status) return fail(status);
+    if (const Status status = on_connected(); !status.is_ok()) return fail(status);
   }
   const auto progress = handshake_->advance(fd_.get());
   if (!progress) return fail(progress.status());
@@ -109,7 +109,7 @@ void Connector::on_deadline() {
     text << "it accepts connections but does not answer: is the process there stopped, overloaded, or not "
             "byteps?";
   } else {
-    text << (last_failure_ ? "connect: no answer" : last_failure_.message())
+    text << (last_failure_.is_ok() ? "connect: no answer" : last_failure_.message())
          << ": check that the process there runs, the address, and firewalls";
   }
   finish(unavailable(text.str()));

@@ -21,7 +21,7 @@ FrameReader::Space FrameReader::space(size_t limit_bytes) {
     const size_t bytes = std::min(direct_bytes, kMaxWindowBytes);
     return {{iovec{buffer_.get(), bytes}}, 1, bytes};
   }
-  const iovec direct{landing_.last(payload_left_bytes_).data(), direct_bytes};
+  const iovec direct{receive_buffer_.last(payload_left_bytes_).data(), direct_bytes};
   if (direct_bytes < payload_left_bytes_) return {{direct}, 1, direct_bytes};
   return {{direct, window}, 2, direct_bytes + window_bytes_};
 }
@@ -63,23 +63,23 @@ Result<FrameReader::Step> FrameReader::read_front(Receiver& receiver) {
   std::memcpy(head_.data(), unread.data() + kFramePrefixBytes, prefix->head_bytes);
   begin_ += front_bytes;
   arrival_ = {Bytes(head_).first(prefix->head_bytes), prefix->payload_bytes, {}, {}};
-  BPS_RETURN_IF_ERROR(land(receiver));
+  BPS_RETURN_IF_ERROR(choose_buffer(receiver));
   return Step::kMore;
 }
 
-Status FrameReader::land(Receiver& receiver) {
+Status FrameReader::choose_buffer(Receiver& receiver) {
   discard_ = false;
-  landing_ = {};
+  receive_buffer_ = {};
   if (arrival_.payload_bytes == 0) return Status::ok();
   if (arrival_.payload_bytes >= kLargePayloadBytes) window_bytes_ = kMinWindowBytes;
-  const auto landing = receiver.on_head(connection_, arrival_);
-  if (!landing) return landing.status();
-  BPS_CHECK(!landing->is_borrow()) << "nothing was lent";
-  discard_ = landing->is_discard();
-  landing_ = landing->destination();
+  const auto receive_buffer = receiver.on_head(connection_, arrival_);
+  if (!receive_buffer) return receive_buffer.status();
+  BPS_CHECK(!receive_buffer->is_in_place()) << "nothing was lent";
+  discard_ = receive_buffer->is_discard();
+  receive_buffer_ = receive_buffer->destination();
   payload_left_bytes_ = arrival_.payload_bytes;
-  BPS_CHECK(discard_ || landing_.size() == payload_left_bytes_)
-      << "a landing of " << landing_.size() << " bytes for " << payload_left_bytes_;
+  BPS_CHECK(discard_ || receive_buffer_.size() == payload_left_bytes_)
+      << "a receive_buffer of " << receive_buffer_.size() << " bytes for " << payload_left_bytes_;
   return Status::ok();
 }
 
@@ -87,11 +87,13 @@ Status FrameReader::land(Receiver& receiver) {
 void FrameReader::copy_payload() {
   const size_t bytes = std::min(payload_left_bytes_, end_ - begin_);
   if (!discard_ && bytes > 0)
-    std::memcpy(landing_.last(payload_left_bytes_).data(), buffer_.get() + begin_, bytes);
+    std::memcpy(receive_buffer_.last(payload_left_bytes_).data(), buffer_.get() + begin_, bytes);
   begin_ += bytes;
   payload_left_bytes_ -= bytes;
 }
 
-Status FrameReader::finish(Receiver& receiver) { return receiver.on_frame(connection_, arrival_, landing_); }
+Status FrameReader::finish(Receiver& receiver) {
+  return receiver.on_frame(connection_, arrival_, receive_buffer_);
+}
 
 }  // namespace byteps::transport

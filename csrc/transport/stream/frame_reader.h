@@ -1,7 +1,7 @@
 // Cuts the bytes of a stream into frames and calls the Receiver. Pure: no socket.
 //
 // Note: [where payloads are read to]
-// A payload is read straight into its landing. Behind it, and where a frame begins, a window of the read-ahead
+// A payload is read straight into its receive_buffer. Behind it, and where a frame begins, a window of the read-ahead
 // buffer is offered, so that one system call can bring the end of one frame and the beginning of the next, or
 // many small frames; a payload that comes through the window is copied. The window grows while reads fill it
 // and falls back to kMinWindowBytes at every payload of kLargePayloadBytes or more. So a stream of large
@@ -39,7 +39,7 @@ class FrameReader {
   Space space(size_t limit_bytes);
   // The first `bytes` of space() have been filled. kDataLoss: the bytes are no frame; or what the receiver said.
   Status advance(size_t bytes, Receiver& receiver);
-  // From inside a callback: none follows, and no landing is touched any more.
+  // From inside a callback: none follows, and no receive_buffer is touched any more.
   void stop() { stopped_ = true; }
   // Of the payload under way.
   size_t missing_bytes() const { return payload_left_bytes_; }
@@ -51,7 +51,7 @@ class FrameReader {
 
   Status parse(Receiver& receiver);
   Result<Step> read_front(Receiver& receiver);
-  Status land(Receiver& receiver);
+  Status choose_buffer(Receiver& receiver);
   void copy_payload();
   Status finish(Receiver& receiver);
 
@@ -68,7 +68,7 @@ class FrameReader {
   std::array<std::byte, kMaxStreamHeadBytes> head_;
   Arrival arrival_{};
   bool discard_ = false;
-  MutableBytes landing_;           // empty if discarded
+  MutableBytes receive_buffer_;    // empty if discarded
   size_t payload_left_bytes_ = 0;  // then the buffer is empty, outside of advance()
 };
 

@@ -106,9 +106,9 @@ Status SocketHandshake::on_hello(int fd) {
 }
 
 Status SocketHandshake::on_claim(int fd) {
-  const Judgement judgement = handshake_.judge(received_);
+  const AuthResult judgement = handshake_.judge(received_);
   const Status sent = send_all(fd, handshake_.verdict(judgement));
-  if (judgement == Judgement::kAccepted) return sent;
+  if (judgement == AuthResult::kAccepted) return sent;
   refused_ = judgement;
   return handshake_.explain(judgement);
 }

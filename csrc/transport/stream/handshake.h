@@ -24,7 +24,7 @@ class SocketHandshake {
   // broke, or the other side has closed it without a verdict.
   Result<Progress> advance(int fd);
   // The accepting side: what it thought of the other one's proof, once it has refused it.
-  std::optional<Judgement> refused() const { return refused_; }
+  std::optional<AuthResult> refused() const { return refused_; }
   // The descriptor that came with the other side's proof; not valid if none did.
   UniqueFd take_gift() { return std::move(gift_); }
 
@@ -41,7 +41,7 @@ class SocketHandshake {
   Handshake handshake_;
   bool greeted_ = false;
   bool heard_ = false;
-  std::optional<Judgement> refused_;
+  std::optional<AuthResult> refused_;
   std::array<std::byte, kClaimBytes> received_;  // the message under way; others are shorter
   size_t received_bytes_ = 0;
   UniqueFd gift_;

@@ -27,28 +27,28 @@ bool is_out_of_resources(int error) {
 
 }  // namespace
 
-class StreamListener::Stranger final : private FdHandler {
+class StreamListener::UnverifiedConnection final : private FdHandler {
  public:
-  Stranger(StreamListener& listener, UniqueFd fd)
+  UnverifiedConnection(StreamListener& listener, UniqueFd fd)
       : listener_(listener),
         fd_(std::move(fd)),
         peer_(peer_address(fd_.get())),
         came_us_(now_us()),
         handshake_(Side::kAccepting, listener.kind_->options().credentials) {}
-  ~Stranger() override {
+  ~UnverifiedConnection() override {
     loop().cancel(deadline_);
     if (fd_.valid()) loop().unwatch(fd_.get());
   }
 
   Status begin(Strangers::iterator self) {
     self_ = self;
-    const TimeUs patience_us = seconds_to_us(listener_.kind_->options().handshake_timeout_s);
+    const TimeUs grace_us = seconds_to_us(listener_.kind_->options().handshake_timeout_s);
     deadline_ =
-        loop().run_at(came_us_ + patience_us, [this] { drop(deadline_exceeded("silent for too long")); });
+        loop().run_at(came_us_ + grace_us, [this] { drop(deadline_exceeded("silent for too long")); });
     return loop().watch(fd_.get(), EPOLLIN, this);
   }
   void drop(const Status& why) {
-    listener_.on_dropped(self_, peer_, why, handshake_.refused() == Judgement::kOtherSecret);
+    listener_.on_dropped(self_, peer_, why, handshake_.refused() == AuthResult::kOtherSecret);
   }
   // Goes on with the handshake; false: it is over, and this object gone.
   bool go_on() {
@@ -114,10 +114,11 @@ void StreamListener::on_ready(uint32_t) {
 
 void StreamListener::accept_one(int fd) {
   UniqueFd owned(fd);
-  if (const Status status = kind_->admit(fd); !status) return warn("dropped a caller: " + status.message());
-  strangers_.push_back(std::make_unique<Stranger>(*this, std::move(owned)));
+  if (const Status status = kind_->admit(fd); !status.is_ok())
+    return warn("dropped a caller: " + status.message());
+  strangers_.push_back(std::make_unique<UnverifiedConnection>(*this, std::move(owned)));
   const auto who = std::prev(strangers_.end());
-  if (const Status status = (*who)->begin(who); !status) (*who)->drop(status);
+  if (const Status status = (*who)->begin(who); !status.is_ok()) (*who)->drop(status);
 }
 
 // False: no place is free, and resume() will be called when one may be.
@@ -161,7 +162,8 @@ void StreamListener::resume() {
 }
 
 void StreamListener::on_proved(Strangers::iterator who, UniqueFd fd, const Address& peer, UniqueFd gift) {
-  const std::unique_ptr<Stranger> caller = std::move(*who);  // goes when this function has returned
+  const std::unique_ptr<UnverifiedConnection> caller =
+      std::move(*who);  // goes when this function has returned
   strangers_.erase(who);
   resume();
   auto connection = kind_->make_connection(loop_, std::move(fd), peer, Side::kAccepting, std::move(gift));
@@ -171,7 +173,7 @@ void StreamListener::on_proved(Strangers::iterator who, UniqueFd fd, const Addre
 
 void StreamListener::on_dropped(Strangers::iterator who, const Address& peer, const Status& why,
                                 bool has_other_secret) {
-  const std::unique_ptr<Stranger> caller = std::move(*who);
+  const std::unique_ptr<UnverifiedConnection> caller = std::move(*who);
   strangers_.erase(who);
   warn("dropped " + peer.to_string() + ", which did not prove the job's secret: " + why.message());
   resume();
@@ -203,7 +205,7 @@ Result<std::unique_ptr<Listener>> listen_on_stream(EventLoop& loop, std::shared_
   } else {
     loop.run_and_wait([&] { status = listener->open(); });
   }
-  if (!status) return status;
+  if (!status.is_ok()) return status;
   return std::unique_ptr<Listener>(std::move(listener));
 }
 

@@ -24,8 +24,8 @@ class StreamListener final : public Listener, private FdHandler {
 
  private:
   // An accepted connection during its handshake.
-  class Stranger;
-  using Strangers = std::list<std::unique_ptr<Stranger>>;
+  class UnverifiedConnection;
+  using Strangers = std::list<std::unique_ptr<UnverifiedConnection>>;
 
   void on_ready(uint32_t epoll_events) override;
   void accept_one(int fd);

@@ -14,7 +14,7 @@ NodeConfig good() {
   return config;
 }
 
-TEST(ConfigTest, DefaultsWithAPortAreValid) { EXPECT_TRUE(validate(good())); }
+TEST(ConfigTest, DefaultsWithAPortAreValid) { EXPECT_TRUE(validate(good()).is_ok()); }
 
 TEST(ConfigTest, EachFaultIsNamed) {
   struct Case {
@@ -55,7 +55,7 @@ TEST(ConfigTest, ServersMayLearnTheNumberOfWorkers) {
   NodeConfig config = good();
   config.role = "server";
   config.num_workers = 0;
-  EXPECT_TRUE(validate(config));
+  EXPECT_TRUE(validate(config).is_ok());
 }
 
 }  // namespace

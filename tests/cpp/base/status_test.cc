@@ -10,19 +10,19 @@ namespace {
 
 TEST(StatusTest, OkIsEmptyAndTrue) {
   const Status status;
-  EXPECT_TRUE(status);
+  EXPECT_TRUE(status.is_ok());
   EXPECT_EQ(status.code(), StatusCode::kOk);
   EXPECT_EQ(status.message(), "");
   EXPECT_EQ(status.to_string(), "ok");
-  EXPECT_TRUE(Status(StatusCode::kOk, "ignored"));
+  EXPECT_TRUE(Status(StatusCode::kOk, "ignored").is_ok());
 }
 
 TEST(StatusTest, ContextGoesBeforeTheMessageAndKeepsTheCode) {
   const Status status = data_loss("frame: expected 48 bytes, got 3").with_context("rank 1");
-  EXPECT_FALSE(status);
+  EXPECT_FALSE(status.is_ok());
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_EQ(status.message(), "rank 1: frame: expected 48 bytes, got 3");
-  EXPECT_TRUE(Status::ok().with_context("rank 1"));
+  EXPECT_TRUE(Status::ok().with_context("rank 1").is_ok());
 }
 
 TEST(StatusTest, ErrnoIsNamedAndNumbered) {
@@ -41,7 +41,7 @@ TEST(ResultTest, HoldsAValueOrAReason) {
   Result<std::unique_ptr<int>> good = std::make_unique<int>(7);
   ASSERT_TRUE(good);
   EXPECT_EQ(**good, 7);
-  EXPECT_TRUE(good.status());
+  EXPECT_TRUE(good.status().is_ok());
   EXPECT_EQ(*std::move(good).value(), 7);
   const Result<int> bad = invalid_argument("no");
   EXPECT_FALSE(bad);
@@ -57,7 +57,7 @@ Status fails_at(int step) {
 TEST(StatusTest, ReturnIfErrorStopsAtTheFirst) {
   EXPECT_EQ(fails_at(1).message(), "first");
   EXPECT_EQ(fails_at(2).message(), "second");
-  EXPECT_TRUE(fails_at(3));
+  EXPECT_TRUE(fails_at(3).is_ok());
 }
 
 TEST(StatusTest, WhoHasTooManyDescriptorsIsToldWhatToDo) {

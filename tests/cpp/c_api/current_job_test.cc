@@ -123,7 +123,7 @@ TEST(CurrentJobTest, RanksMeetThatUseTheTableAndThatDoNot) {
     std::thread other([&] {
       for (const auto& call : calls) {
         std::vector<float> theirs(1000, 2);
-        ASSERT_TRUE(push_pull(job.worker(1), call->name, theirs, DType::kFloat32));
+        ASSERT_TRUE(push_pull(job.worker(1), call->name, theirs, DType::kFloat32).is_ok());
       }
     });
     for (const auto& call : calls) call->start();
@@ -137,7 +137,8 @@ TEST(CurrentJobTest, RanksMeetThatUseTheTableAndThatDoNot) {
   }
   std::vector<float> none, others_none;
   Call empty("empty", none);
-  std::thread other([&] { EXPECT_TRUE(push_pull(job.worker(1), "empty", others_none, DType::kFloat32)); });
+  std::thread other(
+      [&] { EXPECT_TRUE(push_pull(job.worker(1), "empty", others_none, DType::kFloat32).is_ok()); });
   empty.start();
   empty.wait();
   other.join();
@@ -157,7 +158,7 @@ TEST(CurrentJobTest, ANameInFlightIsRefusedAndTheFirstGoesOn) {
   second.start();
   EXPECT_EQ(second.code, StatusCode::kInvalidArgument);
   std::vector<float> theirs(10, 2);
-  ASSERT_TRUE(push_pull(job.worker(1), "x", theirs, DType::kFloat32));
+  ASSERT_TRUE(push_pull(job.worker(1), "x", theirs, DType::kFloat32).is_ok());
   first.wait();
   EXPECT_EQ(first.code, StatusCode::kOk);
   EXPECT_EQ(values.front(), 3);

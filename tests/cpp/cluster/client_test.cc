@@ -48,11 +48,11 @@ class ClientTest : public testing::Test, public ClientEvents {
     doorsteps_.push_back(std::make_unique<Acceptor>(*transports_.back(), *scheduler_loop_, kAnyPort));
     return *doorsteps_.back();
   }
-  void make_client(const std::vector<int>& ports, TimeUs patience_us = kLongUs) {
+  void make_client(const std::vector<int>& ports, TimeUs grace_us = kLongUs) {
     ClientOptions options{.scheduler_host = "127.0.0.1",
                           .scheduler_addresses = {{"127.0.0.1", 0}},
                           .scheduler_ports = ports,
-                          .start_deadline_us = now_us() + patience_us,
+                          .start_deadline_us = now_us() + grace_us,
                           .timeout_us = kLongUs};
     client_ = std::make_unique<Client>(*loop_, *tcp_, std::move(options), *this);
   }

@@ -29,7 +29,7 @@ class SchedulerTest : public testing::Test {
 
   void listen() {
     const Status status = scheduler_->listen(*tcp_, "127.0.0.1", {0});
-    ASSERT_TRUE(status) << status;
+    ASSERT_TRUE(status.is_ok()) << status;
   }
   std::unique_ptr<ControlPeer> connect() {
     peer_loops_.push_back(transport::make_loop());
@@ -64,7 +64,7 @@ TEST_F(SchedulerTest, ListensOnTheFirstPortThatIsFree) {
   const Acceptor taken(*tcp_, *loop_, kAnyPort);
   const int port = taken.address().port;
   const Status status = scheduler_->listen(*tcp_, "127.0.0.1", {port, 0});
-  EXPECT_TRUE(status) << status;
+  EXPECT_TRUE(status.is_ok()) << status;
   EXPECT_NE(scheduler_->address().port, port);
   EXPECT_NE(scheduler_->address().port, 0);
 }
@@ -116,7 +116,7 @@ TEST_F(SchedulerTest, ItHasEndedWellWhenAllHaveLeft) {
   start();
   for (const auto& peer : peers_) peer->send(Leave{});
   ASSERT_TRUE(has_ended(soon_us()));
-  EXPECT_TRUE(scheduler_->outcome()) << scheduler_->outcome();
+  EXPECT_TRUE(scheduler_->outcome().is_ok()) << scheduler_->outcome();
   EXPECT_TRUE(peers_[0]->wait_for<Finished>());
 }
 

@@ -213,7 +213,7 @@ TEST(ScalarKernels, agree_with_wide_arithmetic) {
       for (size_t s = 0; s < n; ++s) srcs.push_back(random_numbers(dtype, kCount, random));
       for (const Reduction& reduction : all_reductions(dtype, n, static_cast<int>(n))) {
         Buffer dst(srcs[0].size());
-        reduce_n_with(Isa::kScalar, Stores::kCached, reduction, dst.data(), pointers_to(srcs), kCount);
+        reduce_n_with(Isa::kScalar, StoreMode::kCached, reduction, dst.data(), pointers_to(srcs), kCount);
         for (size_t i = 0; i < kCount; ++i) {
           if (is_float(dtype)) {
             ASSERT_EQ(actual_float(dtype, dst, i), expected_float(reduction, srcs, i))
@@ -241,7 +241,7 @@ class Kernels : public testing::TestWithParam<Isa> {
     std::vector<const void*> srcs;
     for (const auto& input : inputs) srcs.push_back(input.data());
     std::vector<T> dst(inputs[0].size());
-    reduce_n_with(GetParam(), Stores::kCached, reduction, dst.data(), srcs, dst.size());
+    reduce_n_with(GetParam(), StoreMode::kCached, reduction, dst.data(), srcs, dst.size());
     return dst;
   }
 
@@ -272,11 +272,11 @@ class EveryLength : public Kernels {
   // Compares one call, its arrays `offset` bytes off their alignment, with the scalar kernel on the same
   // input.
   void check(const Reduction& reduction, const std::vector<Buffer>& srcs, size_t count, size_t dst_offset,
-             size_t src_offset, Stores stores) const {
+             size_t src_offset, StoreMode stores) const {
     const size_t size_bytes = count * size_of(reduction.dtype);
     const std::vector<const void*> pointers = pointers_to(srcs, src_offset);
     Buffer expected(size_bytes);
-    reduce_n_with(Isa::kScalar, Stores::kCached, reduction, expected.data(), pointers, count);
+    reduce_n_with(Isa::kScalar, StoreMode::kCached, reduction, expected.data(), pointers, count);
     Buffer dst(kGuard + dst_offset + size_bytes + kGuard, kUntouched);
     std::byte* begin = dst.data() + kGuard + dst_offset;
     reduce_n_with(GetParam(), stores, reduction, begin, pointers, count);
@@ -313,13 +313,13 @@ TEST_P(EveryLength, and_misalignment_gives_the_bits_of_the_scalar_kernels) {
       for (const Reduction& reduction : all_reductions(dtype, n, 3)) {
         for (size_t count = 0; count <= longest; ++count) {
           const Offsets offsets = kOffsets[count % kOffsets.size()];
-          const Stores stores = count % 2 == 0 ? Stores::kCached : Stores::kStreaming;
+          const StoreMode stores = count % 2 == 0 ? StoreMode::kCached : StoreMode::kStreaming;
           check(reduction, srcs, count, offsets.dst, offsets.src, stores);
-          check(reduction, srcs, count, offsets.src, offsets.dst, Stores::kCached);
+          check(reduction, srcs, count, offsets.src, offsets.dst, StoreMode::kCached);
         }
         for (const Offsets& offsets : kOffsets) {
-          check(reduction, srcs, longest + 250, offsets.dst, offsets.src, Stores::kCached);
-          check(reduction, srcs, longest + 250, offsets.dst, offsets.src, Stores::kStreaming);
+          check(reduction, srcs, longest + 250, offsets.dst, offsets.src, StoreMode::kCached);
+          check(reduction, srcs, longest + 250, offsets.dst, offsets.src, StoreMode::kStreaming);
         }
         if (HasFatalFailure()) return;
       }
@@ -336,12 +336,12 @@ TEST_P(Kernels, dst_may_be_any_of_the_inputs) {
       for (size_t s = 0; s < 4; ++s) srcs.push_back(random_numbers(dtype, kCount, random));
       srcs[3] = srcs[1];
       Buffer expected(srcs[0].size());
-      reduce_n_with(GetParam(), Stores::kCached, reduction, expected.data(), pointers_to(srcs), kCount);
+      reduce_n_with(GetParam(), StoreMode::kCached, reduction, expected.data(), pointers_to(srcs), kCount);
       for (size_t target = 0; target < srcs.size(); ++target) {
         std::vector<Buffer> copies = srcs;
         std::vector<const void*> pointers = pointers_to(copies);
         if (target == 1) pointers[3] = pointers[1];  // the same array twice
-        reduce_n_with(GetParam(), Stores::kCached, reduction, copies[target].data(), pointers, kCount);
+        reduce_n_with(GetParam(), StoreMode::kCached, reduction, copies[target].data(), pointers, kCount);
         EXPECT_EQ(copies[target], expected) << describe(reduction, 4) << " into input " << target;
       }
     }
@@ -356,12 +356,12 @@ TEST_P(Kernels, pieces_give_the_bits_of_the_whole) {
     std::vector<Buffer> srcs;
     for (size_t s = 0; s < 3; ++s) srcs.push_back(random_numbers(dtype, kCount, random));
     Buffer whole(srcs[0].size());
-    reduce_n_with(GetParam(), Stores::kCached, reduction, whole.data(), pointers_to(srcs), kCount);
+    reduce_n_with(GetParam(), StoreMode::kCached, reduction, whole.data(), pointers_to(srcs), kCount);
     for (size_t split = 0; split <= kCount; ++split) {
       const size_t split_bytes = split * size_of(dtype);
       Buffer pieces(whole.size());
-      reduce_n_with(GetParam(), Stores::kCached, reduction, pieces.data(), pointers_to(srcs), split);
-      reduce_n_with(GetParam(), Stores::kCached, reduction, pieces.data() + split_bytes,
+      reduce_n_with(GetParam(), StoreMode::kCached, reduction, pieces.data(), pointers_to(srcs), split);
+      reduce_n_with(GetParam(), StoreMode::kCached, reduction, pieces.data() + split_bytes,
                     pointers_to(srcs, split_bytes), kCount - split);
       ASSERT_EQ(pieces, whole) << to_string(dtype) << " split at " << split;
     }
@@ -505,9 +505,9 @@ TEST_P(Kernels, infinities_and_subnormals_are_numbers) {
 TEST(ReduceN, uses_streaming_stores_only_for_what_outgrows_the_caches_and_is_not_in_place) {
   const std::array<const void*, 2> srcs = {"a", "b"};
   const char dst = 0;
-  EXPECT_EQ(choose_stores(&dst, srcs, size_t{4} << 20), Stores::kCached);
-  EXPECT_EQ(choose_stores(&dst, srcs, size_t{64} << 20), Stores::kStreaming);
-  EXPECT_EQ(choose_stores(srcs[1], srcs, size_t{64} << 20), Stores::kCached);
+  EXPECT_EQ(choose_stores(&dst, srcs, size_t{4} << 20), StoreMode::kCached);
+  EXPECT_EQ(choose_stores(&dst, srcs, size_t{64} << 20), StoreMode::kStreaming);
+  EXPECT_EQ(choose_stores(srcs[1], srcs, size_t{64} << 20), StoreMode::kCached);
 }
 
 TEST(ReduceN, gives_the_bits_of_every_instruction_set) {
@@ -516,7 +516,7 @@ TEST(ReduceN, gives_the_bits_of_every_instruction_set) {
   for (size_t s = 0; s < 3; ++s) srcs.push_back(random_numbers(DType::kBFloat16, 1000, random));
   const Reduction average{.dtype = DType::kBFloat16, .op = ReduceOp::kAverage, .divisor = 3};
   Buffer expected(srcs[0].size());
-  reduce_n_with(Isa::kScalar, Stores::kCached, average, expected.data(), pointers_to(srcs), 1000);
+  reduce_n_with(Isa::kScalar, StoreMode::kCached, average, expected.data(), pointers_to(srcs), 1000);
   Buffer actual(srcs[0].size());
   reduce_n(average, actual.data(), pointers_to(srcs), 1000);
   EXPECT_EQ(actual, expected);

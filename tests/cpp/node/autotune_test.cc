@@ -81,7 +81,7 @@ class AutotuneTest : public testing::TestWithParam<Shape> {
       }
       for (const auto& [handle, values] : in_flight) {
         const Status status = node.wait(handle, now_us() + 60'000'000, [] { return true; });
-        EXPECT_TRUE(status) << "rank " << rank << ", step " << step << ": " << status;
+        EXPECT_TRUE(status.is_ok()) << "rank " << rank << ", step " << step << ": " << status;
         results.insert(results.end(), values.begin(), values.end());
       }
     }
@@ -107,7 +107,7 @@ TEST_P(AutotuneTest, ChangesThePlanOnAllRanksAndNoBitOfASum) {
       const std::vector<float> results = train(node, rank);
       if (rank == 0) expected = results;
       EXPECT_EQ(node.metrics().plan_changes, 0u);
-      EXPECT_EQ(node.metrics().cut, 0u);
+      EXPECT_EQ(node.metrics().partition_scale, 0u);
     });
   }
   Job job(options(true));
@@ -118,7 +118,7 @@ TEST_P(AutotuneTest, ChangesThePlanOnAllRanksAndNoBitOfASum) {
     EXPECT_TRUE(results[static_cast<size_t>(rank)] == expected) << "rank " << rank;
     const Metrics& metrics = job.worker(rank).metrics();
     EXPECT_GE(metrics.plan_changes, 4u) << "rank " << rank << ": the search tries that many at least";
-    EXPECT_EQ(metrics.cut, job.worker(0).metrics().cut) << "rank " << rank;
+    EXPECT_EQ(metrics.partition_scale, job.worker(0).metrics().partition_scale) << "rank " << rank;
     EXPECT_EQ(metrics.credit_bytes, job.worker(0).metrics().credit_bytes) << "rank " << rank;
   }
 }
@@ -129,7 +129,7 @@ TEST(Autotune, ARankThatLeavesDuringASearchFailsTheOthersAsEver) {
   job.on_all([&](int rank, Node& node) {
     Status status;
     std::vector<float> values(500'000, 1);
-    for (int step = 0; step < 200 && status; ++step) {
+    for (int step = 0; step < 200 && status.is_ok(); ++step) {
       if (rank == 2 && step == 12) return node.shutdown();
       status = push_pull(node, "w", values, DType::kFloat32);
     }

@@ -104,8 +104,8 @@ TEST_F(NicProbeTest, ReportsNothingOnceStopped) {
 // What a helper does with the frames of somebody who does not play by the rules.
 class Rogue final : public transport::Receiver {
  public:
-  Result<transport::Landing> on_head(transport::Connection&, const transport::Arrival&) override {
-    return transport::Landing::discard();
+  Result<transport::ReceiveBuffer> on_head(transport::Connection&, const transport::Arrival&) override {
+    return transport::ReceiveBuffer::discard();
   }
   Status on_frame(transport::Connection&, const transport::Arrival&, Bytes) override { return Status::ok(); }
   void on_closed(transport::Connection&, const Status& why) override { closed.set_value(why); }

@@ -56,7 +56,7 @@ TEST_P(JobTest, SumsTensorsOfManySizesOverSeveralRounds) {
       for (const size_t count : {0, 1, 7, 1000, 16384, 16385, 200'000}) {
         std::vector<int32_t> values(count);
         for (size_t i = 0; i < count; ++i) values[i] = static_cast<int32_t>(i) * (rank + 1) + round;
-        ASSERT_TRUE(push_pull(node, "tensor" + std::to_string(count), values, DType::kInt32));
+        ASSERT_TRUE(push_pull(node, "tensor" + std::to_string(count), values, DType::kInt32).is_ok());
         for (size_t i = 0; i < count; ++i) {
           ASSERT_EQ(values[i], static_cast<int32_t>(i) * n * (n + 1) / 2 + round * n) << count << " " << i;
         }
@@ -73,7 +73,8 @@ TEST_P(JobTest, EveryReductionAndBroadcast) {
     const auto run = [&](ReduceOp op, uint32_t root = 0) {
       std::vector<double> values(50'000, rank + 1.0);
       EXPECT_TRUE(push_pull(node, std::string(to_string(op)) + std::to_string(root), values, DType::kFloat64,
-                            op, root));
+                            op, root)
+                      .is_ok());
       EXPECT_EQ(values.front(), values.back());
       return values.front();
     };
@@ -117,7 +118,7 @@ TEST_P(JobTest, ManyInFlightInAnOrderOfEachRanksOwn) {
       }
       for (const int t : order) {
         const auto index = static_cast<size_t>(t);
-        ASSERT_TRUE(node.wait(handles[index], kNever, always));
+        ASSERT_TRUE(node.wait(handles[index], kNever, always).is_ok());
         const auto expected = static_cast<float>(n * t + n * (n - 1) / 2);
         EXPECT_EQ(output[index].front(), expected);
         EXPECT_EQ(output[index].back(), expected);
@@ -141,7 +142,7 @@ std::string averages_of_noise(const JobOptions& options) {
         values[i] = static_cast<uint16_t>((random() & 0x8fff) | 0x3800);
         if (dtype == DType::kFloat32 && i % 2 == 0) values[i] = static_cast<uint16_t>(random());  // low half
       }
-      ASSERT_TRUE(push_pull(node, std::string(to_string(dtype)), values, dtype, ReduceOp::kAverage));
+      ASSERT_TRUE(push_pull(node, std::string(to_string(dtype)), values, dtype, ReduceOp::kAverage).is_ok());
       if (rank == 0) result.append(reinterpret_cast<const char*>(values.data()), values.size() * 2);
     }
   });
@@ -169,7 +170,8 @@ TEST_P(BitsTest, DependOnNothingButWhichRanksShareAMachine) {
             config.placement = placement;
             if (placement != "weights") return;
             config.placement += ":1";
-            for (int site = 1; site < 4 / together + servers; ++site) config.placement += ",2.5";
+            for (int reducer_host = 1; reducer_host < 4 / together + servers; ++reducer_host)
+              config.placement += ",2.5";
           };
           const std::string bits = averages_of_noise(options);
           if (first.empty()) first = bits;
@@ -191,7 +193,7 @@ TEST(NodeTest, ContradictorySizesFailOnBothRanks) {
     EXPECT_NE(status.message().find("rank 0"), std::string::npos) << status;
     EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status;
     std::vector<float> others(10, 1.0f);
-    EXPECT_TRUE(push_pull(node, "y", others, DType::kFloat32)) << "the job goes on";
+    EXPECT_TRUE(push_pull(node, "y", others, DType::kFloat32).is_ok()) << "the job goes on";
     EXPECT_EQ(others[0], 2.0f);
   });
 }
@@ -203,9 +205,9 @@ TEST(NodeTest, ContradictoryReductionsFailOnBothRanksAndTheNextRoundWorks) {
     std::vector<float> values(100, 1.0f);
     const Status status =
         push_pull(node, "x", values, DType::kFloat32, rank == 0 ? ReduceOp::kSum : ReduceOp::kAverage);
-    EXPECT_FALSE(status) << "rank " << rank;
+    EXPECT_FALSE(status.is_ok()) << "rank " << rank;
     values.assign(100, 1.0f);
-    EXPECT_TRUE(push_pull(node, "x", values, DType::kFloat32));
+    EXPECT_TRUE(push_pull(node, "x", values, DType::kFloat32).is_ok());
     EXPECT_EQ(values[99], 2.0f);
   });
 }
@@ -220,8 +222,8 @@ TEST(NodeTest, NameInFlightIsRefused) {
   auto first = node.push_pull(request, data, data);
   ASSERT_TRUE(first.is_ok());
   EXPECT_EQ(node.push_pull(request, data, data).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_TRUE(push_pull(job.worker(1), "x", b, DType::kFloat32));
-  EXPECT_TRUE(node.wait(*first, kNever, always));
+  EXPECT_TRUE(push_pull(job.worker(1), "x", b, DType::kFloat32).is_ok());
+  EXPECT_TRUE(node.wait(*first, kNever, always).is_ok());
   EXPECT_EQ(node.wait(*first, kNever, always).code(), StatusCode::kInvalidArgument) << "freed";
 }
 
@@ -231,7 +233,7 @@ TEST(NodeTest, ARankThatLeavesFailsWhoWaitsForIt) {
     ASSERT_TRUE(job.all_started());
     job.on_all([&job](int rank, Node& node) {
       std::vector<float> values(100'000, 1.0f);
-      ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32));
+      ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32).is_ok());
       if (rank == 1) return job.shut_down(1);
       for (const char* name : {"x", "y"}) {
         const Status status = push_pull(node, name, values, DType::kFloat32);
@@ -249,8 +251,9 @@ TEST(NodeTest, AnExceptionThatEndsARankIsWhatAllOthersHearOf) {
       ASSERT_TRUE(job.all_started());
       job.on_all([guilty](int rank, Node& node) {
         std::vector<float> values(100'000, 1.0f);
-        ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32));
-        ASSERT_TRUE(node.barrier(always));  // an exception also ends what is still on its way to others
+        ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32).is_ok());
+        ASSERT_TRUE(
+            node.barrier(always).is_ok());  // an exception also ends what is still on its way to others
         if (rank == guilty) return node.shutdown("KeyError: 'label'");
         for (const char* name : {"x", "y"}) {
           const Status status = push_pull(node, name, values, DType::kFloat32);
@@ -272,7 +275,7 @@ TEST(NodeTest, WhoWaitsForARankThatHasLeftLearnsAfterWhat) {
       ASSERT_TRUE(job.all_started());
       job.on_all([guilty](int rank, Node& node) {
         std::vector<float> values(100'000, 1.0f);
-        ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32));
+        ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32).is_ok());
         if (rank == guilty) return node.shutdown("", "KeyError: 'label'");
         const Status status = push_pull(node, "x", values, DType::kFloat32);
         EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
@@ -303,7 +306,7 @@ TEST(NodeTest, Barrier) {
   job.on_all([&arrived](int, Node& node) {
     for (int i = 1; i <= 20; ++i) {
       arrived.fetch_add(1);
-      ASSERT_TRUE(node.barrier(always));
+      ASSERT_TRUE(node.barrier(always).is_ok());
       EXPECT_GE(arrived.load(), 3 * i);
     }
   });
@@ -316,11 +319,11 @@ TEST(NodeTest, BarriersOfSeveralThreadsGoOneAfterTheOther) {
     std::vector<std::thread> threads;
     for (int i = 0; i < 8; ++i) {
       threads.emplace_back([&node] {
-        for (int round = 0; round < 5; ++round) EXPECT_TRUE(node.barrier(always));
+        for (int round = 0; round < 5; ++round) EXPECT_TRUE(node.barrier(always).is_ok());
       });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_TRUE(node.barrier(always));
+    EXPECT_TRUE(node.barrier(always).is_ok());
   });
 }
 
@@ -329,7 +332,7 @@ TEST(NodeTest, AnInterruptedBarrierIsWaitedForByTheNextOne) {
   ASSERT_TRUE(job.all_started());
   EXPECT_EQ(job.worker(0).barrier([] { return false; }).code(), StatusCode::kAborted);
   job.on_all([](int rank, Node& node) {
-    for (int i = 0; i < (rank == 0 ? 1 : 2); ++i) EXPECT_TRUE(node.barrier(always));
+    for (int i = 0; i < (rank == 0 ? 1 : 2); ++i) EXPECT_TRUE(node.barrier(always).is_ok());
   });
 }
 
@@ -387,7 +390,7 @@ TEST(NodeTest, ServersEndWhenAllWorkersHaveLeft) {
   std::thread server([&] { outcome = job.server(0).wait_until_done(always); });
   job.on_all([](int, Node& node) { node.shutdown(); });
   server.join();
-  EXPECT_TRUE(outcome) << outcome;
+  EXPECT_TRUE(outcome.is_ok()) << outcome;
 }
 
 // Whoever still refers to the node: in Python that may be garbage.

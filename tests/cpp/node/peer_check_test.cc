@@ -56,7 +56,7 @@ TEST_F(PeerCheckTest, EachCardOfTheAskingEndIsTriedWithItsCounterpart) {
   ASSERT_EQ(report->rails.size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
     const PeerRail& rail = report->rails[i];
-    EXPECT_TRUE(rail.status) << rail.status;
+    EXPECT_TRUE(rail.status.is_ok()) << rail.status;
     EXPECT_NE(rail.own.find("here" + std::to_string(i)), std::string::npos) << rail.own;
     EXPECT_NE(rail.other.find("there" + std::to_string(i)), std::string::npos) << rail.other;
     EXPECT_GT(rail.speed.round_trip_us, 0);
@@ -122,9 +122,9 @@ TEST_F(PeerCheckTest, NobodyThereIsAnErrorWhenTheTimeIsUp) {
 
 TEST_F(PeerCheckTest, WhoSpeaksOtherwiseIsNotAnswered) {
   listen(unimplemented("no device"));
-  class Stranger final : public transport::Receiver {
+  class UnverifiedConnection final : public transport::Receiver {
    public:
-    Result<transport::Landing> on_head(transport::Connection&, const transport::Arrival&) override {
+    Result<transport::ReceiveBuffer> on_head(transport::Connection&, const transport::Arrival&) override {
       return data_loss("an answer");
     }
     Status on_frame(transport::Connection&, const transport::Arrival&, Bytes) override {

@@ -14,7 +14,7 @@ TEST(RefusedPushPullTest, TheOthersHearTheCauseThoughTheNextOneFollowsAtOnce) {
       ASSERT_TRUE(job.all_started());
       job.on_all([](int rank, Node& node) {
         std::vector<int64_t> values(1000, rank);
-        ASSERT_TRUE(push_pull(node, "x", values, DType::kInt64));
+        ASSERT_TRUE(push_pull(node, "x", values, DType::kInt64).is_ok());
         for (int round = 0; round < 50; ++round) {
           if (rank == 3) {
             node.refuse("x", 0, invalid_argument("KeyError: 'label'"));
@@ -24,7 +24,7 @@ TEST(RefusedPushPullTest, TheOthersHearTheCauseThoughTheNextOneFollowsAtOnce) {
             EXPECT_NE(status.message().find("KeyError: 'label'"), std::string::npos) << status;
           }
           values.assign(1000, 10 * round + rank);
-          ASSERT_TRUE(push_pull(node, "x", values, DType::kInt64));
+          ASSERT_TRUE(push_pull(node, "x", values, DType::kInt64).is_ok());
           EXPECT_EQ(values.front(), 4 * 10 * round + 6);
         }
       });

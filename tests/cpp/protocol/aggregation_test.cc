@@ -131,11 +131,11 @@ TEST_F(AggregatorTest, ThePlanIsThatOfRankZeroWhateverTheOrder) {
     ++round;
     for (const uint32_t rank : ranks) {
       DataHead head = head_of(rank, round);
-      head.plan = {.cut = static_cast<uint8_t>(rank == 0 ? round % 3 : 7), .credit = 0};
+      head.plan = {.partition_scale = static_cast<uint8_t>(rank == 0 ? round % 3 : 7), .credit = 0};
       contribute(head);
     }
     ASSERT_EQ(completed_.size(), 1u);
-    EXPECT_EQ(completed_[0].plan, (Plan{.cut = static_cast<uint8_t>(round % 3), .credit = 0}));
+    EXPECT_EQ(completed_[0].plan, (Plan{.partition_scale = static_cast<uint8_t>(round % 3), .credit = 0}));
   } while (std::next_permutation(ranks.begin(), ranks.end()));
 }
 
@@ -144,7 +144,7 @@ TEST(Aggregator, WithoutRankZeroBelowItAPlanIsAsConfigured) {
   AggregationActions actions;
   for (const uint32_t rank : {1u, 2u}) {
     DataHead head = head_of(rank, 1);
-    head.plan = {.cut = 3, .credit = 3};
+    head.plan = {.partition_scale = 3, .credit = 3};
     aggregator.on_contribution(head, rank - 1, 0, actions);
   }
   ASSERT_EQ(actions.size(), 1u);

@@ -13,7 +13,7 @@ class BarriersTest : public testing::Test {
   std::string arrive(uint32_t rank, uint32_t sequence, TimeUs now = 0) {
     Barriers::Answers answers;
     const Status status = barriers_.on_arrival(rank, sequence, now, answers);
-    return status ? text(answers) : status.message();
+    return status.is_ok() ? text(answers) : status.message();
   }
   std::string leave(uint32_t rank) {
     Barriers::Answers answers;
@@ -29,7 +29,7 @@ class BarriersTest : public testing::Test {
     std::string text;
     for (const auto& [rank, sequence, status] : answers) {
       text += (text.empty() ? "" : ", ") + std::to_string(rank) + ":" + std::to_string(sequence) + " " +
-              (status ? "ok" : status.message());
+              (status.is_ok() ? "ok" : status.message());
     }
     return text;
   }

@@ -71,7 +71,7 @@ class MembershipTest : public testing::Test {
       if (const auto* left = std::get_if<NodeLeft>(&action))
         said_ += "left " + std::to_string(left->node) + " ";
       if (std::holds_alternative<JobFinished>(action)) said_ += "finished ";
-      if (const auto* waiting = std::get_if<StillWaiting>(&action)) said_ += "waiting: " + waiting->text;
+      if (const auto* waiting = std::get_if<LogStillWaiting>(&action)) said_ += "waiting: " + waiting->text;
       if (const auto* again = std::get_if<TryAgain>(&action)) {
         said_ += "again ";
         why_again_ = again->why.message();
@@ -307,9 +307,9 @@ TEST_F(MembershipTest, SaysThatThereIsNoConnectionYet) {
     EXPECT_TRUE(actions.empty());
     patient.on_tick(now, actions);
     ASSERT_EQ(actions.size(), 1u);
-    EXPECT_EQ(std::get<StillWaiting>(actions[0]).text, "the job has not started after " +
-                                                           std::string(now < 10'000'000 ? "5" : "35") +
-                                                           " s: no connection to the scheduler at h:1 yet");
+    EXPECT_EQ(std::get<LogStillWaiting>(actions[0]).text,
+              "the job has not started after " + std::string(now < 10'000'000 ? "5" : "35") +
+                  " s: no connection to the scheduler at h:1 yet");
   }
 }
 

@@ -30,19 +30,19 @@ DataHead random_head(Random& random) {
   DataHead head;
   head.type = static_cast<DataType>(1 + random.below(5));
   head.level = static_cast<Level>(1 + random.below(3));
-  head.plan = {.cut = static_cast<uint8_t>(random.below(kMaxCut + 1)),
+  head.plan = {.partition_scale = static_cast<uint8_t>(random.below(kMaxPartitionScale + 1)),
                .credit = static_cast<uint8_t>(random.below(kMaxCredit + 1))};
   head.dtype = random.dtype();
   head.op = static_cast<ReduceOp>(1 + random.below(8));
-  if (is_kept(head.op)) head.staleness = static_cast<uint8_t>(random.below(256));
+  if (is_stored(head.op)) head.staleness = static_cast<uint8_t>(random.below(256));
   head.epoch = random.u32();
   head.key = {random.u32(), static_cast<uint32_t>(random.below(kMaxPartitions))};
   head.round = random.u32();
   head.rank = static_cast<uint32_t>(random.below(kMaxNodes));
   head.priority = static_cast<int32_t>(random.u32());
   head.root = static_cast<uint32_t>(random.below(kMaxNodes));
-  head.top = static_cast<uint16_t>(random.below(kMaxNodes));
-  head.lane = static_cast<uint16_t>(random.below(1u << 16));
+  head.root_node = static_cast<uint16_t>(random.below(kMaxNodes));
+  head.shard_index = static_cast<uint16_t>(random.below(1u << 16));
   head.bytes = random.below(kMaxTensorBytes / 8 + 1) * 8;
   if (head.type == DataType::kFailed) head.code = random.failure();
   return head;
@@ -85,13 +85,13 @@ Roster random_roster(Random& random) {
 Placed random_placed(Random& random) {
   Placed placed{random.text(kMaxNameBytes), 1 + static_cast<uint32_t>(random.below(kMaxTensors)), {}};
   placed.places.resize(random.below(100));
-  for (Place& place : placed.places) {
+  for (RootLocation& place : placed.places) {
     place = {static_cast<uint16_t>(random.below(1u << 16)), static_cast<uint16_t>(random.below(1u << 16))};
   }
   return placed;
 }
 
-Upkeep random_upkeep(Random& random) {
+TensorMode random_upkeep(Random& random) {
   if (random.below(2) == 0) return {};
   return {true, static_cast<uint8_t>(random.below(256))};
 }
@@ -104,7 +104,7 @@ std::vector<Control> random_controls(Random& random) {
       Declare{.name = random.text(kMaxNameBytes),
               .dtype = random.dtype(),
               .bytes = random.below(kMaxTensorBytes + 1),
-              .upkeep = random_upkeep(random)},
+              .mode = random_upkeep(random)},
       random_placed(random),
       Refused{random.text(kMaxNameBytes), random.u32(), random.failure(), random.text(kMaxTextBytes),
               1 + random.below(kEveryRound)},
@@ -148,9 +148,9 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.priority = -2;
   head.root = 0x0251;
   head.level = Level::kMachine;
-  head.plan = {.cut = 7, .credit = 9};
-  head.top = 0x0362;
-  head.lane = 0x0173;
+  head.plan = {.partition_scale = 7, .credit = 9};
+  head.root_node = 0x0362;
+  head.shard_index = 0x0173;
   head.bytes = 0x0000'0061'6263'6468;
   head.shape = *Shape::of(std::vector<int64_t>{2, 300});
   const auto expected = bytes_of({5,    2,    4,    6,    0,    1,    0x97, 0,                             //
@@ -196,7 +196,7 @@ TEST(DataMessage, RefusesWhatBreaksARule) {
                         {4, 10, "status"},
                         {5, 0, "level"},
                         {5, 4, "level"},
-                        {6, kMaxCut + 1, "plan"},
+                        {6, kMaxPartitionScale + 1, "plan"},
                         {7, 1, "staleness"},
                         {18, 4, "partition"},
                         {41, 0x40, "rank"},

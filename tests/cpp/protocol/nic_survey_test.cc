@@ -50,7 +50,7 @@ class SurveyTest : public testing::Test {
   }
   // All that is ordered is done, until nothing is ordered any more. A hub measures what its own card and those of its
   // helpers allow.
-  void carry_out(const std::function<double(uint32_t)>& mbps_of) {
+  void apply(const std::function<double(uint32_t)>& mbps_of) {
     while (!orders_.empty()) {
       const NicSurvey::Orders orders = std::exchange(orders_, {});
       std::map<uint32_t, uint32_t> work_of;  // by node: how often it measures or helps at once
@@ -114,7 +114,7 @@ TEST_F(SurveyTest, EveryCardIsMeasuredOnceWithoutDisturbingAnother) {
     rounds_ = 0;
     fewest_helpers_ = 99;
     begin(one_node_each(2, machines - 2), 2);
-    carry_out([](uint32_t) { return 1000; });
+    apply([](uint32_t) { return 1000; });
     EXPECT_TRUE(survey_->over());
     std::sort(hubs_.begin(), hubs_.end());
     std::vector<uint32_t> all(machines);
@@ -130,13 +130,13 @@ TEST_F(SurveyTest, EveryCardIsMeasuredOnceWithoutDisturbingAnother) {
 TEST_F(SurveyTest, CardsUpToAsFastAsTheirHelpersTogetherAreMeasuredRight) {
   const std::vector<double> truth = {200, 200, 100, 200, 400, 100};
   begin(one_node_each(4, 2), 4);
-  carry_out([&](uint32_t node) { return truth[node]; });
+  apply([&](uint32_t node) { return truth[node]; });
   EXPECT_EQ(speeds(), (std::vector<uint32_t>{200, 200, 100, 200, 400, 100}));
 }
 
 TEST_F(SurveyTest, AFasterOneIsTakenForItsHelpersSum) {
   begin(one_node_each(4, 0), 4);
-  carry_out([&](uint32_t node) { return node == 2 ? 10'000 : 100; });
+  apply([&](uint32_t node) { return node == 2 ? 10'000 : 100; });
   EXPECT_EQ(speeds(), (std::vector<uint32_t>{100, 100, 300, 100}));
 }
 
@@ -145,7 +145,7 @@ TEST_F(SurveyTest, OneProcessOfEachMachineTakesPartForAll) {
   std::vector<uint32_t> asked;
   for (const auto& order : orders_) asked.push_back(order.node);
   EXPECT_EQ(asked, (std::vector<uint32_t>{0, 2}));
-  carry_out([](uint32_t) { return 50; });
+  apply([](uint32_t) { return 50; });
   EXPECT_EQ(speeds(), (std::vector<uint32_t>{50, 50, 50, 50, 50}));
 }
 
@@ -153,7 +153,7 @@ TEST_F(SurveyTest, KnownSpeedsAreKeptAndNotMeasured) {
   auto nodes = one_node_each(4, 0);
   nodes[1].nic_mbps = 123;
   begin(std::move(nodes), 4);
-  carry_out([](uint32_t) { return 1000; });
+  apply([](uint32_t) { return 1000; });
   EXPECT_EQ(hubs_, (std::vector<uint32_t>{0, 2, 3}));
   EXPECT_EQ(speeds(), (std::vector<uint32_t>{1000, 123, 1000, 1000}));
 }
@@ -212,7 +212,7 @@ TEST_F(SurveyTest, NoMoreShardsAreUsedThanGoWithTheSpeed) {
   for (NodeInfo& node : nodes) node.addresses = node.local_addresses = {"a", "b", "c", "d"};
   nodes[2].nic_mbps = 100;  // and that node has chosen four shards all the same
   begin(nodes, 3);
-  carry_out([](uint32_t node) { return node == 0 ? 1000 : 50'000; });
+  apply([](uint32_t node) { return node == 0 ? 1000 : 50'000; });
   survey_->apply(nodes, true);
   EXPECT_EQ(nodes[0].addresses, (std::vector<std::string>{"a"}));
   EXPECT_EQ(nodes[0].local_addresses, (std::vector<std::string>{"a"}));

@@ -47,35 +47,35 @@ TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
     for (const uint32_t ranks : job.ranks) workers += ranks;
     const std::vector<NodeInfo> nodes = nodes_of(job.ranks, job.servers, 1000, job.shards);
     const Tree tree(nodes, workers);
-    const std::vector<double> shares = *site_shares(tree.sites(), {});
+    const std::vector<double> shares = *reducer_host_shares(tree.reducer_hosts(), {});
     const Pace pace(tree, shares);
-    std::vector<double> out(tree.num_sites()), in(tree.num_sites());
-    const auto site_of = [&](uint32_t node) {
+    std::vector<double> out(tree.num_reducer_hosts()), in(tree.num_reducer_hosts());
+    const auto reducer_host_of = [&](uint32_t node) {
       return node < workers ? tree.machine_of(node) : tree.num_machines() + node - workers;
     };
     // A partition's path: the rank that has its turn on the machine, and the root that has it.
-    for (uint32_t turn = 0; turn < tree.num_turns(); ++turn) {
-      for (uint32_t site = 0; site < tree.num_sites(); ++site) {
-        const Place place{static_cast<uint16_t>(site), static_cast<uint16_t>(turn)};
+    for (uint32_t serving_index = 0; serving_index < tree.num_serving_indices(); ++serving_index) {
+      for (uint32_t reducer_host = 0; reducer_host < tree.num_reducer_hosts(); ++reducer_host) {
+        const RootLocation place{static_cast<uint16_t>(reducer_host), static_cast<uint16_t>(serving_index)};
         const uint32_t root = tree.root(place);
         for (uint32_t machine = 0; machine < tree.num_machines(); ++machine) {
-          if (machine == site) continue;
+          if (machine == reducer_host) continue;
           const std::vector<uint32_t>& ranks = tree.ranks_of(machine);
-          const uint32_t from = ranks[turn % ranks.size()];
+          const uint32_t from = ranks[serving_index % ranks.size()];
           // Each of so many connections is met by this share of the turns.
           const double connections = static_cast<double>(ranks.size()) * tree.num_shards(root);
           const double rate =
-              static_cast<double>(pace.rate(from, root, tree)) * connections / tree.num_turns();
+              static_cast<double>(pace.rate(from, root, tree)) * connections / tree.num_serving_indices();
           out[machine] += rate;
-          in[site_of(root)] += rate;
-          out[site_of(root)] += rate;
+          in[reducer_host_of(root)] += rate;
+          out[reducer_host_of(root)] += rate;
           in[machine] += rate;
         }
       }
     }
-    for (uint32_t site = 0; site < tree.num_sites(); ++site) {
-      EXPECT_NEAR(out[site] / payload_bytes_per_s(1000), 1, 0.01) << "site " << site;
-      EXPECT_NEAR(in[site] / payload_bytes_per_s(1000), 1, 0.01) << "site " << site;
+    for (uint32_t reducer_host = 0; reducer_host < tree.num_reducer_hosts(); ++reducer_host) {
+      EXPECT_NEAR(out[reducer_host] / payload_bytes_per_s(1000), 1, 0.01) << "reducer_host " << reducer_host;
+      EXPECT_NEAR(in[reducer_host] / payload_bytes_per_s(1000), 1, 0.01) << "reducer_host " << reducer_host;
     }
   }
 }
@@ -84,7 +84,7 @@ TEST(Pace, NobodyIsHeldBackWhereASpeedIsUnknownOrNothingTravels) {
   std::vector<NodeInfo> nodes = nodes_of({1, 1}, 1, 1000);
   nodes[1].nic_mbps = 0;
   const Tree unknown(nodes, 2);
-  const Pace pace(unknown, *site_shares(unknown.sites(), {}));
+  const Pace pace(unknown, *reducer_host_shares(unknown.reducer_hosts(), {}));
   EXPECT_EQ(pace.rate(0, 1, unknown), 0u);
   EXPECT_EQ(pace.rate(0, 2, unknown), 0u);
 

@@ -18,34 +18,34 @@ TEST(Partitioning, CoversEveryByteOnce) {
     const uint64_t most_bytes =
         std::max<uint64_t>(1, (wanted_bytes + kPageBytes - 1) / kPageBytes) * kPageBytes;
     const uint64_t bytes = random() % (20 * most_bytes) / size_of(dtype) * size_of(dtype);
-    const Partitioning cut = cut_evenly(bytes, wanted_bytes);
-    ASSERT_LE(cut.count(), 20u);
+    const Partitioning partition_scale = cut_evenly(bytes, wanted_bytes);
+    ASSERT_LE(partition_scale.count(), 20u);
     uint64_t next = 0;
-    for (uint32_t p = 0; p < cut.count(); ++p) {
-      ASSERT_EQ(cut.offset(p), next);
-      ASSERT_LE(cut.size(p), most_bytes);
-      ASSERT_TRUE(cut.size(p) % kPageBytes == 0 || p + 1 == cut.count());
-      next += cut.size(p);
+    for (uint32_t p = 0; p < partition_scale.count(); ++p) {
+      ASSERT_EQ(partition_scale.offset(p), next);
+      ASSERT_LE(partition_scale.size(p), most_bytes);
+      ASSERT_TRUE(partition_scale.size(p) % kPageBytes == 0 || p + 1 == partition_scale.count());
+      next += partition_scale.size(p);
     }
     ASSERT_EQ(next, bytes);
-    ASSERT_EQ(cut.size(cut.count() - 1) == 0, bytes == 0) << "an empty last piece";
+    ASSERT_EQ(partition_scale.size(partition_scale.count() - 1) == 0, bytes == 0) << "an empty last piece";
   }
 }
 
 TEST(Partitioning, PiecesAreNearlyEqual) {
   // 9 MiB at 4 MiB wanted: three of 3 MiB, not 4 + 4 + 1.
-  const Partitioning cut = cut_evenly(9 << 20, 4 << 20);
-  EXPECT_EQ(cut.count(), 3u);
-  EXPECT_EQ(cut.size(0), 3u << 20);
-  EXPECT_EQ(cut.size(2), 3u << 20);
+  const Partitioning partition_scale = cut_evenly(9 << 20, 4 << 20);
+  EXPECT_EQ(partition_scale.count(), 3u);
+  EXPECT_EQ(partition_scale.size(0), 3u << 20);
+  EXPECT_EQ(partition_scale.size(2), 3u << 20);
 }
 
 TEST(Partitioning, EmptyTensorHasOneEmptyPiece) {
-  const Partitioning cut = cut_evenly(0, 4 << 20);
-  EXPECT_EQ(cut.count(), 1u);
-  EXPECT_EQ(cut.offset(0), 0u);
-  EXPECT_EQ(cut.size(0), 0u);
-  EXPECT_GT(cut.partition_bytes, 0u);
+  const Partitioning partition_scale = cut_evenly(0, 4 << 20);
+  EXPECT_EQ(partition_scale.count(), 1u);
+  EXPECT_EQ(partition_scale.offset(0), 0u);
+  EXPECT_EQ(partition_scale.size(0), 0u);
+  EXPECT_GT(partition_scale.partition_bytes, 0u);
 }
 
 TEST(Partitioning, RefusesSizesThatNoTensorHas) {
@@ -59,14 +59,16 @@ TEST(Partitioning, PiecesOfLargeTensorsAreLargerSoThatTheyAreNotTooMany) {
   EXPECT_EQ(cut_evenly(most, 1).count(), kMaxPartitions);
   for (const uint64_t bytes : {most + 1, 3 * most, uint64_t{65} << 30, kMaxTensorBytes}) {
     for (const uint64_t wanted_bytes : {uint64_t{1}, uint64_t{256} << 10, kMaxTensorBytes, UINT64_MAX}) {
-      const Partitioning cut = cut_evenly(bytes, wanted_bytes);
-      EXPECT_LE(cut.count(), kMaxPartitions) << bytes;
-      EXPECT_EQ(cut.offset(cut.count() - 1) + cut.size(cut.count() - 1), bytes);
+      const Partitioning partition_scale = cut_evenly(bytes, wanted_bytes);
+      EXPECT_LE(partition_scale.count(), kMaxPartitions) << bytes;
+      EXPECT_EQ(partition_scale.offset(partition_scale.count() - 1) +
+                    partition_scale.size(partition_scale.count() - 1),
+                bytes);
     }
   }
-  const std::vector<Site> one_machine(1);
-  for (uint8_t cut = 0; cut <= kMaxCut; ++cut)
-    EXPECT_LE(PartitionRule(one_machine, 0).partition(100ull << 30, cut).count(), kMaxPartitions);
+  const std::vector<ReducerHost> one_machine(1);
+  for (uint8_t partition_scale = 0; partition_scale <= kMaxPartitionScale; ++partition_scale)
+    EXPECT_LE(PartitionRule(one_machine, 0).partition(100ull << 30, partition_scale).count(), kMaxPartitions);
 }
 
 TEST(Partitioning, SizesReadWell) {
@@ -74,26 +76,27 @@ TEST(Partitioning, SizesReadWell) {
 }
 
 TEST(PartitionRule, ByTensorSitesAndSpeed) {
-  const auto sites = [](size_t count, double mbps) {
-    return std::vector<Site>(count, Site{.nic_mbps = mbps});
+  const auto reducer_hosts = [](size_t count, double mbps) {
+    return std::vector<ReducerHost>(count, ReducerHost{.nic_mbps = mbps});
   };
   struct Case {
-    std::vector<Site> sites;
+    std::vector<ReducerHost> reducer_hosts;
     uint64_t tensor_bytes;
     uint64_t wanted_bytes;
   };
   const uint64_t kib = 1024;
   for (const Case& job : {
-           Case{sites(4, 200), 256 << 20, 512 * kib},     // 128 for each site
-           Case{sites(16, 100), 64 << 20, 128 * kib},     // not less
-           Case{sites(4, 200), 1 << 20, 128 * kib},       // small tensors
-           Case{sites(4, 200), 4ull << 30, 1024 * kib},   // not more
-           Case{sites(4, 100'000), 64 << 20, 512 * kib},  // fast cards
-           Case{sites(4, 0), 64 << 20, 256 * kib},        // nobody knows
-           Case{sites(1, 200), 64 << 20, 256 * kib},      // one machine
+           Case{reducer_hosts(4, 200), 256 << 20, 512 * kib},     // 128 for each reducer_host
+           Case{reducer_hosts(16, 100), 64 << 20, 128 * kib},     // not less
+           Case{reducer_hosts(4, 200), 1 << 20, 128 * kib},       // small tensors
+           Case{reducer_hosts(4, 200), 4ull << 30, 1024 * kib},   // not more
+           Case{reducer_hosts(4, 100'000), 64 << 20, 512 * kib},  // fast cards
+           Case{reducer_hosts(4, 0), 64 << 20, 256 * kib},        // nobody knows
+           Case{reducer_hosts(1, 200), 64 << 20, 256 * kib},      // one machine
        }) {
-    EXPECT_EQ(PartitionRule(job.sites, 0).wanted_bytes(job.tensor_bytes), job.wanted_bytes);
-    EXPECT_EQ(PartitionRule(job.sites, 12345).wanted_bytes(job.tensor_bytes), 12345u) << "as the user says";
+    EXPECT_EQ(PartitionRule(job.reducer_hosts, 0).wanted_bytes(job.tensor_bytes), job.wanted_bytes);
+    EXPECT_EQ(PartitionRule(job.reducer_hosts, 12345).wanted_bytes(job.tensor_bytes), 12345u)
+        << "as the user says";
   }
 }
 

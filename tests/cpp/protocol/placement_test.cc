@@ -13,7 +13,7 @@ namespace byteps::protocol {
 namespace {
 
 using Shares = std::vector<double>;
-using Sites = std::vector<Site>;
+using Sites = std::vector<ReducerHost>;
 using Kind = PlacementPolicy::Kind;
 using Random = std::mt19937_64;
 
@@ -21,29 +21,30 @@ constexpr uint64_t kBytes = 1 << 20;
 constexpr double kMbps = 1000;
 
 Sites sites_of(const std::vector<double>& machines_mbps, const std::vector<double>& servers_mbps) {
-  Sites sites;
-  for (const double mbps : machines_mbps) sites.push_back({.nic_mbps = mbps});
-  for (const double mbps : servers_mbps) sites.push_back({.is_server = true, .nic_mbps = mbps});
-  return sites;
+  Sites reducer_hosts;
+  for (const double mbps : machines_mbps) reducer_hosts.push_back({.nic_mbps = mbps});
+  for (const double mbps : servers_mbps) reducer_hosts.push_back({.is_server = true, .nic_mbps = mbps});
+  return reducer_hosts;
 }
 
-Sites equal_sites(size_t n, size_t k, double mbps = kMbps) {
+Sites equal_reducer_hosts(size_t n, size_t k, double mbps = kMbps) {
   return sites_of(std::vector<double>(n, mbps), std::vector<double>(k, mbps));
 }
 
 PlacementPolicy policy_of(Kind kind) { return {.kind = kind}; }
 
-Shares shares_of(const Sites& sites, Kind kind = Kind::kAuto) {
-  return site_shares(sites, policy_of(kind)).value();
+Shares shares_of(const Sites& reducer_hosts, Kind kind = Kind::kAuto) {
+  return reducer_host_shares(reducer_hosts, policy_of(kind)).value();
 }
 
-double seconds_of(const Sites& sites, Kind kind = Kind::kAuto) {
-  return predicted_seconds(sites, shares_of(sites, kind), kBytes);
+double seconds_of(const Sites& reducer_hosts, Kind kind = Kind::kAuto) {
+  return predicted_seconds(reducer_hosts, shares_of(reducer_hosts, kind), kBytes);
 }
 
 void expect_shares(const Shares& got, const Shares& expected, const std::string& what = "") {
   ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-12) << "site " << i << what;
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], expected[i], 1e-12) << "reducer_host " << i << what;
 }
 
 double between(Random& random, double low, double high) {
@@ -54,18 +55,18 @@ size_t count_between(Random& random, size_t low, size_t high) {
   return std::uniform_int_distribution<size_t>(low, high)(random);
 }
 
-Sites random_sites(Random& random) {
+Sites random_reducer_hosts(Random& random) {
   const size_t num_machines = count_between(random, 1, 12);
-  Sites sites(num_machines);
-  sites.resize(num_machines + count_between(random, 0, 12), {.is_server = true});
+  Sites reducer_hosts(num_machines);
+  reducer_hosts.resize(num_machines + count_between(random, 0, 12), {.is_server = true});
   const double unknown = random() % 4 == 0 ? 0.2 : 0;
   const double sharing = random() % 4 == 0 ? 0.3 : 0;
-  for (Site& site : sites) {
-    site.nic_mbps = between(random, 0, 1) < unknown ? 0 : std::exp(between(random, 0, 5));
-    const bool is_guest = site.is_server && between(random, 0, 1) < sharing;
-    if (is_guest) site.host = static_cast<uint32_t>(random() % num_machines);
+  for (ReducerHost& reducer_host : reducer_hosts) {
+    reducer_host.nic_mbps = between(random, 0, 1) < unknown ? 0 : std::exp(between(random, 0, 5));
+    const bool is_guest = reducer_host.is_server && between(random, 0, 1) < sharing;
+    if (is_guest) reducer_host.host = static_cast<uint32_t>(random() % num_machines);
   }
-  return sites;
+  return reducer_hosts;
 }
 
 Shares random_shares(Random& random, size_t count) {
@@ -78,7 +79,7 @@ Shares random_shares(Random& random, size_t count) {
 }
 
 TEST(SiteShares, OfEqualCardsFollowThePapersFormula) {
-  expect_shares(shares_of(equal_sites(4, 2)), {.1, .1, .1, .1, .3, .3});  // D = 20
+  expect_shares(shares_of(equal_reducer_hosts(4, 2)), {.1, .1, .1, .1, .3, .3});  // D = 20
   for (size_t n = 2; n <= 40; ++n) {
     for (size_t k = 0; k <= n; ++k) {
       const auto nn = static_cast<double>(n);
@@ -86,37 +87,39 @@ TEST(SiteShares, OfEqualCardsFollowThePapersFormula) {
       const double d = nn * nn + kk * nn - 2 * kk;
       Shares expected(n, (nn - kk) / d);
       expected.resize(n + k, 2 * (nn - 1) / d);
-      const Sites sites = equal_sites(n, k);
+      const Sites reducer_hosts = equal_reducer_hosts(n, k);
       const std::string what = " of (" + std::to_string(n) + ", " + std::to_string(k) + ")";
-      expect_shares(shares_of(sites), expected, what);
-      EXPECT_NEAR(seconds_of(sites), 2 * nn * (nn - 1) / d * kBytes * 8 / (kMbps * 1e6), 1e-12) << what;
+      expect_shares(shares_of(reducer_hosts), expected, what);
+      EXPECT_NEAR(seconds_of(reducer_hosts), 2 * nn * (nn - 1) / d * kBytes * 8 / (kMbps * 1e6), 1e-12)
+          << what;
     }
   }
 }
 
 TEST(SiteShares, WithoutServersAreThoseOfAllReduce) {
   for (size_t n = 1; n <= 9; ++n)
-    expect_shares(shares_of(equal_sites(n, 0)), shares_of(equal_sites(n, 0), Kind::kAllReduce));
+    expect_shares(shares_of(equal_reducer_hosts(n, 0)),
+                  shares_of(equal_reducer_hosts(n, 0), Kind::kAllReduce));
 }
 
 TEST(SiteShares, WithAsManyServersAsMachinesAreThoseOfAParameterServer) {
   for (size_t n = 2; n <= 9; ++n) {
     for (size_t k = n; k <= n + 3; ++k)
-      expect_shares(shares_of(equal_sites(n, k)), shares_of(equal_sites(n, k), Kind::kPs));
+      expect_shares(shares_of(equal_reducer_hosts(n, k)), shares_of(equal_reducer_hosts(n, k), Kind::kPs));
   }
 }
 
 TEST(SiteShares, OfOneMachineKeepAllThere) {
-  expect_shares(shares_of(equal_sites(1, 0)), {1});
-  expect_shares(shares_of(equal_sites(1, 3)), {1, 0, 0, 0});
-  EXPECT_EQ(seconds_of(equal_sites(1, 3)), 0);
+  expect_shares(shares_of(equal_reducer_hosts(1, 0)), {1});
+  expect_shares(shares_of(equal_reducer_hosts(1, 3)), {1, 0, 0, 0});
+  EXPECT_EQ(seconds_of(equal_reducer_hosts(1, 3)), 0);
 }
 
 TEST(SiteShares, OfForcedPlacementsAreEqual) {
-  expect_shares(shares_of(equal_sites(2, 2), Kind::kAllReduce), {0.5, 0.5, 0, 0});
+  expect_shares(shares_of(equal_reducer_hosts(2, 2), Kind::kAllReduce), {0.5, 0.5, 0, 0});
   expect_shares(shares_of(sites_of({1, 5}, {2, 4}), Kind::kPs), {0, 0, 0.5, 0.5});
-  expect_shares(shares_of(equal_sites(1, 1), Kind::kPs), {0, 1});
-  expect_shares(shares_of(equal_sites(2, 0), Kind::kPs), {0.5, 0.5});
+  expect_shares(shares_of(equal_reducer_hosts(1, 1), Kind::kPs), {0, 1});
+  expect_shares(shares_of(equal_reducer_hosts(2, 0), Kind::kPs), {0.5, 0.5});
 }
 
 // Worked by hand: T = max(M / slowest machine, (1 + n/(n-2)) M / (sum of machines / (n-2) + sum of servers / n)).
@@ -143,53 +146,57 @@ TEST(SiteShares, OfTwoMachinesFillServersFirst) {
 
 TEST(SiteShares, CountUnknownCardsAsTheMeanOfTheOthers) {
   expect_shares(shares_of(sites_of({12, 0, 24}, {0})), shares_of(sites_of({12, 18, 24}, {18})));
-  expect_shares(shares_of(equal_sites(4, 2, 0)), shares_of(equal_sites(4, 2)));
+  expect_shares(shares_of(equal_reducer_hosts(4, 2, 0)), shares_of(equal_reducer_hosts(4, 2)));
   for (const double nonsense : {-1.0, 1e300, 1e-300, std::nan("")})
     expect_shares(shares_of(sites_of({12, nonsense, 24}, {})), shares_of(sites_of({12, 18, 24}, {})));
-  EXPECT_EQ(seconds_of(equal_sites(4, 2, 0)), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(seconds_of(equal_reducer_hosts(4, 2, 0)), std::numeric_limits<double>::infinity());
 }
 
 TEST(SiteShares, GiveNothingToServersWithoutACardOfTheirOwn) {
-  Sites sites = equal_sites(4, 2);
-  sites[4].host = 2;
-  expect_shares(shares_of(sites), {3 / 18., 3 / 18., 3 / 18., 3 / 18., 0, 6 / 18.});  // those of (4, 1)
-  expect_shares(shares_of(sites, Kind::kPs), {0, 0, 0, 0, .5, .5});
+  Sites reducer_hosts = equal_reducer_hosts(4, 2);
+  reducer_hosts[4].host = 2;
+  expect_shares(shares_of(reducer_hosts),
+                {3 / 18., 3 / 18., 3 / 18., 3 / 18., 0, 6 / 18.});  // those of (4, 1)
+  expect_shares(shares_of(reducer_hosts, Kind::kPs), {0, 0, 0, 0, .5, .5});
 }
 
 TEST(SiteShares, OfAnyCardsSumToOneAndAreNeverWorseThanOthers) {
   Random random(1);
   for (int i = 0; i < 3000; ++i) {
-    const Sites sites = random_sites(random);
-    const Shares best = shares_of(sites);
+    const Sites reducer_hosts = random_reducer_hosts(random);
+    const Shares best = shares_of(reducer_hosts);
     EXPECT_NEAR(std::accumulate(best.begin(), best.end(), 0.0), 1, 1e-9);
     EXPECT_GE(*std::min_element(best.begin(), best.end()), 0);
-    const double bound = predicted_seconds(sites, best, kBytes) * (1 - 1e-9);
-    EXPECT_LE(bound, seconds_of(sites, Kind::kAllReduce)) << i;
-    EXPECT_LE(bound, seconds_of(sites, Kind::kPs)) << i;
+    const double bound = predicted_seconds(reducer_hosts, best, kBytes) * (1 - 1e-9);
+    EXPECT_LE(bound, seconds_of(reducer_hosts, Kind::kAllReduce)) << i;
+    EXPECT_LE(bound, seconds_of(reducer_hosts, Kind::kPs)) << i;
     for (int other = 0; other < 10; ++other)
-      EXPECT_LE(bound, predicted_seconds(sites, random_shares(random, sites.size()), kBytes)) << i;
+      EXPECT_LE(bound, predicted_seconds(reducer_hosts, random_shares(random, reducer_hosts.size()), kBytes))
+          << i;
   }
 }
 
 TEST(SiteShares, OfFasterCardsAreNeverSlower) {
   Random random(2);
   for (int i = 0; i < 3000; ++i) {
-    Sites sites = random_sites(random);
-    for (Site& site : sites) site.nic_mbps = std::max(site.nic_mbps, 1.0);
-    const double before = seconds_of(sites);
-    sites[random() % sites.size()].nic_mbps *= between(random, 1, 3);
-    EXPECT_LE(seconds_of(sites), before * (1 + 1e-9)) << i;
+    Sites reducer_hosts = random_reducer_hosts(random);
+    for (ReducerHost& reducer_host : reducer_hosts)
+      reducer_host.nic_mbps = std::max(reducer_host.nic_mbps, 1.0);
+    const double before = seconds_of(reducer_hosts);
+    reducer_hosts[random() % reducer_hosts.size()].nic_mbps *= between(random, 1, 3);
+    EXPECT_LE(seconds_of(reducer_hosts), before * (1 + 1e-9)) << i;
   }
 }
 
 TEST(SiteShares, OfMoreServersAreNeverSlower) {
   Random random(3);
   for (int i = 0; i < 1000; ++i) {
-    Sites sites = random_sites(random);
-    for (Site& site : sites) site.nic_mbps = std::max(site.nic_mbps, 1.0);
-    const double before = seconds_of(sites);
-    sites.push_back({.is_server = true, .nic_mbps = between(random, 1, 100)});
-    EXPECT_LE(seconds_of(sites), before * (1 + 1e-9)) << i;
+    Sites reducer_hosts = random_reducer_hosts(random);
+    for (ReducerHost& reducer_host : reducer_hosts)
+      reducer_host.nic_mbps = std::max(reducer_host.nic_mbps, 1.0);
+    const double before = seconds_of(reducer_hosts);
+    reducer_hosts.push_back({.is_server = true, .nic_mbps = between(random, 1, 100)});
+    EXPECT_LE(seconds_of(reducer_hosts), before * (1 + 1e-9)) << i;
   }
 }
 
@@ -197,8 +204,8 @@ TEST(SiteShares, FollowGivenWeights) {
   const auto policy = placement_policy_from("weights:1,1,0.5,2.5");
   ASSERT_TRUE(policy) << policy.status();
   EXPECT_EQ(policy->kind, Kind::kWeights);
-  expect_shares(site_shares(equal_sites(3, 1), *policy).value(), {.2, .2, .1, .5});
-  const Status misfit = site_shares(equal_sites(2, 1), *policy).status();
+  expect_shares(reducer_host_shares(equal_reducer_hosts(3, 1), *policy).value(), {.2, .2, .1, .5});
+  const Status misfit = reducer_host_shares(equal_reducer_hosts(2, 1), *policy).status();
   EXPECT_EQ(misfit.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(misfit.message(), "placement: expected 3 weights, for 2 worker machines and 1 servers, got 4");
 }
@@ -230,23 +237,23 @@ TEST(PlacementPolicy, SaysWhatIsWrongWithAText) {
 }
 
 TEST(PredictedSeconds, AreThoseOfTheBusiestCard) {
-  const Sites sites = sites_of({8, 8, 4}, {2});  // 1, 1, 0.5 and 0.25 MB/s
-  EXPECT_DOUBLE_EQ(predicted_seconds(sites, {0, 0, 0, 1}, 1'000'000), 12);
-  EXPECT_DOUBLE_EQ(predicted_seconds(sites, {.5, .5, 0, 0}, 1'000'000), 2);
-  EXPECT_DOUBLE_EQ(predicted_seconds(sites, {0, 0, 1, 0}, 1'000'000), 4);
-  EXPECT_EQ(predicted_seconds(sites, {0, 0, 1, 0}, 0), 0);
+  const Sites reducer_hosts = sites_of({8, 8, 4}, {2});  // 1, 1, 0.5 and 0.25 MB/s
+  EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {0, 0, 0, 1}, 1'000'000), 12);
+  EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {.5, .5, 0, 0}, 1'000'000), 2);
+  EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {0, 0, 1, 0}, 1'000'000), 4);
+  EXPECT_EQ(predicted_seconds(reducer_hosts, {0, 0, 1, 0}, 0), 0);
 }
 
 // Machines of 1 MB/s, and a server on the second one.
 TEST(PredictedSeconds, CountWhatAGuestSumsAsItsMachines) {
-  Sites sites = sites_of({8, 8, 8}, {8});
-  sites[3].host = 1;
-  EXPECT_DOUBLE_EQ(predicted_seconds(sites, {0, 0, 0, 1}, 1'000'000), 2);
-  EXPECT_DOUBLE_EQ(predicted_seconds(sites, {0, .25, .25, .5}, 1'000'000), 1.75);
-  EXPECT_DOUBLE_EQ(predicted_seconds(sites, {0, .75, .25, 0}, 1'000'000), 1.75);
+  Sites reducer_hosts = sites_of({8, 8, 8}, {8});
+  reducer_hosts[3].host = 1;
+  EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {0, 0, 0, 1}, 1'000'000), 2);
+  EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {0, .25, .25, .5}, 1'000'000), 1.75);
+  EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {0, .75, .25, 0}, 1'000'000), 1.75);
 }
 
-// How far the bytes of a site are from its share at worst, in partitions.
+// How far the bytes of a reducer_host are from its share at worst, in partitions.
 struct Distance {
   double of_prefixes = 0;
   double of_intervals = 0;
@@ -261,8 +268,8 @@ Distance worst_distance(const Shares& shares, const std::vector<uint64_t>& sizes
   std::vector<double> least(shares.size(), 0);
   Distance worst;
   for (const uint64_t size : sizes) {
-    const uint16_t site = placer.place(size);
-    EXPECT_GT(shares[site], 0) << "site " << site;
+    const uint16_t reducer_host = placer.place(size);
+    EXPECT_GT(shares[reducer_host], 0) << "reducer_host " << reducer_host;
     total += size;
     for (size_t i = 0; i < shares.size(); ++i) {
       const double due = shares[i] * static_cast<double>(total);
@@ -291,7 +298,7 @@ TEST(Placer, StaysCloseToTheSharesInEveryRunOfPartitions) {
   Random random(4);
   for (size_t n = 1; n <= 16; ++n) {
     for (size_t k = 0; k <= n + 1; ++k)
-      expect_even(shares_of(equal_sites(n, k)), random, std::to_string(n) + ", " + std::to_string(k));
+      expect_even(shares_of(equal_reducer_hosts(n, k)), random, std::to_string(n) + ", " + std::to_string(k));
   }
   expect_even(shares_of(sites_of({200, 200, 100, 200}, {200, 200})), random, "one slow machine");
   expect_even(shares_of(sites_of({100, 100, 100, 100}, {400, 100})), random, "one fast server");
@@ -300,13 +307,13 @@ TEST(Placer, StaysCloseToTheSharesInEveryRunOfPartitions) {
 }
 
 TEST(Placer, IsDeterministic) {
-  Placer one(shares_of(equal_sites(5, 2)));
-  Placer other(shares_of(equal_sites(5, 2)));
+  Placer one(shares_of(equal_reducer_hosts(5, 2)));
+  Placer other(shares_of(equal_reducer_hosts(5, 2)));
   for (uint64_t i = 0; i < 1000; ++i) ASSERT_EQ(one.place(i * 37 % 4096), other.place(i * 37 % 4096));
 }
 
 TEST(Placer, EmptyPartitionsTakeTurns) {
-  Placer placer(shares_of(equal_sites(2, 0)));
+  Placer placer(shares_of(equal_reducer_hosts(2, 0)));
   const uint16_t first = placer.place(0);
   EXPECT_NE(placer.place(0), first);
 }

@@ -9,10 +9,10 @@ namespace {
 
 constexpr uint64_t kPartitionBytes = 512 << 10;
 constexpr uint64_t kTensorBytes = 1 << 20;
-constexpr Plan k128KiB{.cut = 2, .credit = 0};
-constexpr Plan k256KiB{.cut = 3, .credit = 0};
-static_assert(cut_bytes(k128KiB.cut, kPartitionBytes) == 128 << 10);
-static_assert(cut_bytes(k256KiB.cut, kPartitionBytes) == 256 << 10);
+constexpr Plan k128KiB{.partition_scale = 2, .credit = 0};
+constexpr Plan k256KiB{.partition_scale = 3, .credit = 0};
+static_assert(scaled_partition_bytes(k128KiB.partition_scale, kPartitionBytes) == 128 << 10);
+static_assert(scaled_partition_bytes(k256KiB.partition_scale, kPartitionBytes) == 256 << 10);
 
 Tree two_machines() {
   std::vector<NodeInfo> nodes(2);
@@ -44,10 +44,10 @@ class PlanChange : public testing::Test {
     sort();
   }
   // All partitions that were started last.
-  void settle(const Result<Plan>& outcome) {
+  void complete(const Result<Plan>& outcome) {
     const std::vector<StartPartition> started = started_;
     clear();
-    for (const StartPartition& partition : started) table_.settle(partition.handle, outcome, actions_);
+    for (const StartPartition& partition : started) table_.complete(partition.handle, outcome, actions_);
     sort();
   }
   void clear() {
@@ -69,13 +69,13 @@ class PlanChange : public testing::Test {
     ASSERT_TRUE(start(1).is_ok());
     place();
     ASSERT_EQ(started_.size(), 2u);
-    settle(next);
+    complete(next);
     if (placed) place();
   }
 
   PushPullTable table_{1, two_machines(), PartitionRule({}, kPartitionBytes)};
   TensorDirectory directory_{
-      {"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}), PartitionRule({}, kPartitionBytes)};
+      {"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.5, 0.5}), PartitionRule({}, kPartitionBytes)};
   TableActions actions_;
   std::vector<Declare> declared_;  // and not answered yet
   // By the last call:
@@ -87,13 +87,13 @@ class PlanChange : public testing::Test {
 TEST_F(PlanChange, TheNextPlacementIsAskedForWithTheAnswerAndUsedFromTheNextPushPullOn) {
   first_push_pull(k128KiB, false);
   EXPECT_EQ(finished_.size(), 1u);
-  EXPECT_EQ(declared_, (std::vector<Declare>{{"w", DType::kFloat32, kTensorBytes, k128KiB.cut}}));
+  EXPECT_EQ(declared_, (std::vector<Declare>{{"w", DType::kFloat32, kTensorBytes, k128KiB.partition_scale}}));
   place();
   EXPECT_TRUE(started_.empty());
   ASSERT_TRUE(start(2).is_ok());
   EXPECT_EQ(plans_, (std::vector<Plan>{k128KiB}));
   ASSERT_EQ(started_.size(), 8u);
-  EXPECT_EQ(started_[7].head.key, (Key{key_tensor(1, k128KiB.cut), 7}));
+  EXPECT_EQ(started_[7].head.key, (Key{key_tensor(1, k128KiB.partition_scale), 7}));
   EXPECT_EQ(started_[7].head.round, 2u) << "rounds are those of the name";
   EXPECT_EQ(started_[7].offset, 7u * (128 << 10));
 }
@@ -109,22 +109,22 @@ TEST_F(PlanChange, APushPullThatComesBeforeThePlacementWaitsForIt) {
 TEST_F(PlanChange, BackToAPlacementThatIsKnownNobodyIsAsked) {
   first_push_pull(k128KiB);
   ASSERT_TRUE(start(2).is_ok());
-  settle(Plan{});
+  complete(Plan{});
   EXPECT_TRUE(declared_.empty());
   ASSERT_TRUE(start(3).is_ok());
   ASSERT_EQ(started_.size(), 2u);
   EXPECT_EQ(started_[0].head.key, (Key{key_tensor(1, 0), 0}));
   EXPECT_EQ(started_[0].head.round, 3u);
-  settle(k128KiB);
+  complete(k128KiB);
   ASSERT_TRUE(start(4).is_ok());
-  EXPECT_EQ(started_[0].head.key, (Key{key_tensor(1, k128KiB.cut), 0}));
+  EXPECT_EQ(started_[0].head.key, (Key{key_tensor(1, k128KiB.partition_scale), 0}));
   EXPECT_EQ(started_[0].head.round, 4u);
 }
 
 TEST_F(PlanChange, APushPullThatFailedAltogetherChangesNothing) {
   first_push_pull(k128KiB);
   ASSERT_TRUE(start(2).is_ok());
-  settle(deadline_exceeded("rank 0 did not come"));
+  complete(deadline_exceeded("rank 0 did not come"));
   ASSERT_TRUE(start(3).is_ok());
   EXPECT_EQ(started_.size(), 8u);
   EXPECT_EQ(started_[0].head.round, 3u);
@@ -134,11 +134,11 @@ TEST_F(PlanChange, OneAnsweredPartitionIsEnough) {
   ASSERT_TRUE(start(1).is_ok());
   place();
   TableActions actions;
-  table_.settle(1, deadline_exceeded("rank 0 did not come"), actions);
-  table_.settle(1, k128KiB, actions);
+  table_.complete(1, deadline_exceeded("rank 0 did not come"), actions);
+  table_.complete(1, k128KiB, actions);
   ASSERT_EQ(actions.size(), 3u);
   EXPECT_TRUE(std::holds_alternative<SendRoundFailed>(actions[0]));
-  EXPECT_EQ(std::get<SendDeclare>(actions[1]).declare.cut, k128KiB.cut);
+  EXPECT_EQ(std::get<SendDeclare>(actions[1]).declare.partition_scale, k128KiB.partition_scale);
 }
 
 // Where its first partition is depends on the plan alone, so ranks that mean different sizes meet there.
@@ -146,13 +146,13 @@ TEST_F(PlanChange, TensorsOfAllSizesFollowIt) {
   for (const auto& [name, bytes] : {std::pair{"small", 400ull}, {"empty", 0ull}}) {
     ASSERT_TRUE(start(1, name, bytes).is_ok());
     place();
-    settle(k128KiB);
-    EXPECT_EQ(declared_.at(0).cut, k128KiB.cut);
+    complete(k128KiB);
+    EXPECT_EQ(declared_.at(0).partition_scale, k128KiB.partition_scale);
     place();
     ASSERT_TRUE(start(2, name, bytes).is_ok());
     ASSERT_EQ(started_.size(), 1u);
-    EXPECT_EQ(started_[0].head.key.tensor % (kMaxCut + 1), k128KiB.cut);
-    settle(Plan{});
+    EXPECT_EQ(started_[0].head.key.tensor % (kMaxPartitionScale + 1), k128KiB.partition_scale);
+    complete(Plan{});
   }
 }
 
@@ -161,9 +161,10 @@ TEST_F(PlanChange, AnotherSizeUnderAnotherCutAsksForWhatItLacks) {
   ASSERT_TRUE(start(2, "w", kTensorBytes / 2).is_ok());
   EXPECT_TRUE(declared_.empty());
   EXPECT_EQ(started_.size(), 4u);
-  settle(k128KiB);
+  complete(k128KiB);
   ASSERT_TRUE(start(3, "w", 2 * kTensorBytes).is_ok());
-  EXPECT_EQ(declared_, (std::vector<Declare>{{"w", DType::kFloat32, 2 * kTensorBytes, k128KiB.cut}}));
+  EXPECT_EQ(declared_,
+            (std::vector<Declare>{{"w", DType::kFloat32, 2 * kTensorBytes, k128KiB.partition_scale}}));
   place();
   EXPECT_EQ(started_.size(), 16u);
 }
@@ -174,7 +175,7 @@ TEST_F(PlanChange, APlacementThatNobodyWaitsForAnyMoreStartsNothing) {
   ASSERT_TRUE(start(2).is_ok());
   declared_ = late;
   place();
-  settle(k256KiB);
+  complete(k256KiB);
   const std::vector<Declare> next = std::exchange(declared_, {});
   ASSERT_EQ(next.size(), 1u);
   ASSERT_TRUE(start(3).is_ok());
@@ -213,9 +214,9 @@ TEST_F(PlanChange, TheNameIsRefusedWhileAPushPullWaitsForAPlacement) {
 }
 
 TEST_F(PlanChange, OnlyTensorsThatHaveAnAnswerSayWhichPlanIsFollowed) {
-  first_push_pull({.cut = 0, .credit = 5});
+  first_push_pull({.partition_scale = 0, .credit = 5});
   ASSERT_TRUE(start(2).is_ok());
-  EXPECT_EQ(plans_, (std::vector<Plan>{{.cut = 0, .credit = 5}}));
+  EXPECT_EQ(plans_, (std::vector<Plan>{{.partition_scale = 0, .credit = 5}}));
   ASSERT_TRUE(start(3, "new").is_ok());
   place();
   EXPECT_EQ(started_.size(), 2u);
@@ -230,39 +231,42 @@ TEST_F(PlanChange, WhatThisRankAsksForIsInEveryHead) {
 }
 
 TEST(TensorDirectoryPlans, EveryCutHasItsOwnPlacesAndAllRanksGetTheSame) {
-  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.5, 0.5}),
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.5, 0.5}),
                             PartitionRule({}, kPartitionBytes));
   const auto placed = [&](uint32_t rank, const Declare& declare) {
     return std::get<Placed>(directory.declare(rank, declare).message);
   };
   EXPECT_EQ(placed(0, {"w", DType::kFloat32, kTensorBytes}).places.size(), 2u);
-  const Placed other = placed(0, {"w", DType::kFloat32, kTensorBytes, k128KiB.cut});
+  const Placed other = placed(0, {"w", DType::kFloat32, kTensorBytes, k128KiB.partition_scale});
   EXPECT_EQ(other.tensor, 1u);
-  EXPECT_EQ(other.cut, k128KiB.cut);
+  EXPECT_EQ(other.partition_scale, k128KiB.partition_scale);
   EXPECT_EQ(other.places.size(), 8u);
   EXPECT_EQ(placed(1, {"v", DType::kFloat32, 8}).tensor, 2u);
-  EXPECT_EQ(placed(1, {"w", DType::kFloat32, kTensorBytes, k128KiB.cut}), other);
+  EXPECT_EQ(placed(1, {"w", DType::kFloat32, kTensorBytes, k128KiB.partition_scale}), other);
 }
 
 // As if the job had been started with that cut, whatever was placed for others in between.
 TEST(TensorDirectoryPlans, ThePlacesOfACutAreBalancedAmongThemselves) {
   const std::vector<uint64_t> sizes = {3 << 20, 100, 256 << 10, 5 << 20, 40'000, 1 << 20, 700 << 10, 2 << 20};
-  TensorDirectory directory({"rank 0", "rank 1"}, PlaceGiver(two_machines(), {0.75, 0.25}),
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.75, 0.25}),
                             PartitionRule({}, kPartitionBytes));
   std::map<uint16_t, double> bytes_at;
   double total = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const std::string name = std::to_string(i);
     directory.declare(0, {name, DType::kUInt8, sizes[i]});
-    const Placed placed =
-        std::get<Placed>(directory.declare(0, {name, DType::kUInt8, sizes[i], k128KiB.cut}).message);
-    const Partitioning partitioning = PartitionRule({}, kPartitionBytes).partition(sizes[i], k128KiB.cut);
+    const Placed placed = std::get<Placed>(
+        directory.declare(0, {name, DType::kUInt8, sizes[i], k128KiB.partition_scale}).message);
+    const Partitioning partitioning =
+        PartitionRule({}, kPartitionBytes).partition(sizes[i], k128KiB.partition_scale);
     for (uint32_t p = 0; p < placed.places.size(); ++p) {
       const auto size = static_cast<double>(partitioning.size(p));
-      bytes_at[placed.places[p].site] += size;
+      bytes_at[placed.places[p].reducer_host] += size;
       total += size;
     }
-    EXPECT_NEAR(bytes_at[0], 0.75 * total, 2 * cut_bytes(k128KiB.cut, kPartitionBytes)) << name;
+    EXPECT_NEAR(bytes_at[0], 0.75 * total,
+                2 * scaled_partition_bytes(k128KiB.partition_scale, kPartitionBytes))
+        << name;
   }
 }
 

@@ -36,9 +36,9 @@ class PushPullTableTest : public testing::Test {
     sort(actions);
     return status;
   }
-  Status place(const std::string& name, uint32_t number, const std::vector<uint16_t>& sites) {
-    std::vector<Place> places;
-    for (const uint16_t site : sites) places.push_back({site, 1});
+  Status place(const std::string& name, uint32_t number, const std::vector<uint16_t>& reducer_hosts) {
+    std::vector<RootLocation> places;
+    for (const uint16_t reducer_host : reducer_hosts) places.push_back({reducer_host, 1});
     TableActions actions;
     Status status = table_.on_placed({name, number, std::move(places)}, actions);
     sort(actions);
@@ -49,9 +49,9 @@ class PushPullTableTest : public testing::Test {
     table_.on_refused({name, 9, StatusCode::kInvalidArgument, why}, actions);
     sort(actions);
   }
-  void settle(Handle handle, const Result<Plan>& outcome = Plan{}) {
+  void complete(Handle handle, const Result<Plan>& outcome = Plan{}) {
     TableActions actions;
-    table_.settle(handle, outcome, actions);
+    table_.complete(handle, outcome, actions);
     sort(actions);
   }
   void fail(const Status& why) {
@@ -99,8 +99,8 @@ TEST_F(PushPullTableTest, FirstUseDeclaresAndPlacementStartsThePartitions) {
   expected.rank = kRank;
   expected.priority = 7;
   expected.bytes = 10'000 - 8192;
-  expected.top = 1;
-  expected.lane = 1;
+  expected.root_node = 1;
+  expected.shard_index = 1;
   EXPECT_EQ(last.head, expected);
 }
 
@@ -109,13 +109,13 @@ TEST_F(PushPullTableTest, WhatIsKeptGoesToItsRootDirectlyAndFollowsNoPlan) {
   PushPull request{.name = "w", .bytes = 10'000, .op = ReduceOp::kSeed, .root = 1, .staleness = 3};
   ASSERT_TRUE(table_.start(1, request, actions).is_ok());
   sort(actions);
-  EXPECT_EQ(declared_.at(0).upkeep, (Upkeep{true, 3}));
+  EXPECT_EQ(declared_.at(0).mode, (TensorMode{true, 3}));
   ASSERT_TRUE(place("w", 5, {2, 0, 1}).is_ok());
   ASSERT_EQ(started_.size(), 3u);
   EXPECT_EQ(started_[2].parent, (Parent{1, Level::kRanks}));
   EXPECT_EQ(started_[2].head.staleness, 3);
   EXPECT_EQ(started_[2].head.root, 1u);
-  for (int i = 0; i < 3; ++i) settle(1, Plan{.cut = 6, .credit = 1});
+  for (int i = 0; i < 3; ++i) complete(1, Plan{.partition_scale = 6, .credit = 1});
   EXPECT_TRUE(declared_.empty()) << "another cut would lose the value";
   request.op = ReduceOp::kAccumulate;
   actions.clear();
@@ -129,7 +129,7 @@ TEST_F(PushPullTableTest, WhatIsKeptGoesToItsRootDirectlyAndFollowsNoPlan) {
 TEST_F(PushPullTableTest, OneRankDoesNotChangeItsMindAboutWhatIsKept) {
   ASSERT_TRUE(start(1, "w").is_ok());
   ASSERT_TRUE(place("w", 5, {0}).is_ok());
-  settle(1);
+  complete(1);
   TableActions actions;
   const PushPull kept{.name = "w", .bytes = 8, .op = ReduceOp::kSeed, .staleness = kUnboundedStaleness};
   const Status status = table_.start(2, kept, actions);
@@ -140,11 +140,11 @@ TEST_F(PushPullTableTest, OneRankDoesNotChangeItsMindAboutWhatIsKept) {
 TEST_F(PushPullTableTest, FinishesWhenTheLastPartitionIsSettled) {
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
   ASSERT_TRUE(place("w", 5, {0, 0, 0}).is_ok());
-  settle(1);
-  settle(1);
+  complete(1);
+  complete(1);
   EXPECT_TRUE(finished_.empty());
   EXPECT_EQ(table_.in_flight(), 1u);
-  settle(1);
+  complete(1);
   ASSERT_EQ(finished_.size(), 1u);
   EXPECT_EQ(finished_[0].handle, 1u);
   EXPECT_TRUE(finished_[0].status.is_ok());
@@ -154,10 +154,10 @@ TEST_F(PushPullTableTest, FinishesWhenTheLastPartitionIsSettled) {
 TEST_F(PushPullTableTest, FinishesWithTheFirstFailureAndOnlyAfterTheLastPartition) {
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
   ASSERT_TRUE(place("w", 5, {0, 0, 0}).is_ok());
-  settle(1, unavailable("rank 0 is gone"));
-  settle(1, internal("later"));
+  complete(1, unavailable("rank 0 is gone"));
+  complete(1, internal("later"));
   EXPECT_TRUE(finished_.empty());
-  settle(1);
+  complete(1);
   ASSERT_EQ(finished_.size(), 1u);
   EXPECT_EQ(finished_[0].status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(finished_[0].status.message(), "tensor 'w': rank 0 is gone");
@@ -167,7 +167,7 @@ TEST_F(PushPullTableTest, RoundsCountTheStartsOfATensor) {
   ASSERT_TRUE(start(1, "w").is_ok());
   ASSERT_TRUE(place("w", 5, {0}).is_ok());
   EXPECT_EQ(started_[0].head.round, 1u);
-  settle(1);
+  complete(1);
   ASSERT_TRUE(start(2, "w").is_ok());
   EXPECT_TRUE(declared_.empty()) << "the placement is kept";
   ASSERT_EQ(started_.size(), 1u);
@@ -238,7 +238,7 @@ TEST_F(PushPullTableTest, RefusalOfAPlacedTensorLeavesItsPartitionsToTheServices
   ASSERT_TRUE(place("w", 5, {0}).is_ok());
   refuse("w", "ranks disagree");
   EXPECT_TRUE(finished_.empty()) << "its memory is still in use";
-  settle(1, invalid_argument("ranks disagree"));
+  complete(1, invalid_argument("ranks disagree"));
   EXPECT_EQ(finished_.size(), 1u);
   EXPECT_FALSE(start(2, "w").is_ok());
 }
@@ -252,7 +252,7 @@ TEST_F(PushPullTableTest, PlacementThatDoesNotFitIsRefused) {
   EXPECT_EQ(place("w", 1, {0}).code(), StatusCode::kDataLoss) << "never asked for";
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
   EXPECT_FALSE(place("w", 1, {0, 0}).is_ok()) << "a partition without a place";
-  EXPECT_FALSE(place("w", 1, {0, 0, kSites}).is_ok()) << "no such site";
+  EXPECT_FALSE(place("w", 1, {0, 0, kSites}).is_ok()) << "no such reducer_host";
   EXPECT_FALSE(place("w", 0, {0, 0, 0}).is_ok()) << "no number";
   EXPECT_TRUE(started_.empty());
   ASSERT_TRUE(place("w", 1, {0, 0, 0, 0}).is_ok()) << "others have asked for more";
@@ -264,14 +264,14 @@ TEST_F(PushPullTableTest, PlacementThatDoesNotFitIsRefused) {
 TEST_F(PushPullTableTest, TheSizeMayChangeAndPlacesAreAskedForOnlyWhereThereAreMore) {
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
   ASSERT_TRUE(place("w", 5, {0, 1, 2}).is_ok());
-  for (int i = 0; i < 3; ++i) settle(1);
+  for (int i = 0; i < 3; ++i) complete(1);
   for (const uint64_t bytes : {4'000ull, 8'192ull, 12'000ull}) {
     ASSERT_TRUE(start(2, "w", bytes).is_ok());
     EXPECT_TRUE(declared_.empty()) << bytes;
     const std::vector<StartPartition> started = started_;
     ASSERT_EQ(started.size(), (bytes + 4095) / 4096);
     EXPECT_EQ(started[0].head.key, (Key{key_tensor(5, 0), 0}));
-    for (const StartPartition& each : started) settle(each.handle);
+    for (const StartPartition& each : started) complete(each.handle);
   }
   ASSERT_TRUE(start(3, "w", 16'000).is_ok());
   EXPECT_EQ(declared_, (std::vector<Declare>{{"w", DType::kFloat32, 16'000}}));
@@ -293,7 +293,7 @@ TEST_F(PushPullTableTest, TheShapeIsInEveryHeadAndFitsTheBytes) {
   ASSERT_TRUE(with_shape(1, {2, 3}).is_ok());
   ASSERT_TRUE(place("w", 5, {0}).is_ok());
   EXPECT_EQ(started_[0].head.shape.describe(), "(2, 3)");
-  settle(1);
+  complete(1);
   EXPECT_EQ(with_shape(2, {2, 4}).message(),
             "tensor 'w': shape: expected one of 6 elements of float32, got (2, 4)");
 }
@@ -301,7 +301,7 @@ TEST_F(PushPullTableTest, TheShapeIsInEveryHeadAndFitsTheBytes) {
 TEST_F(PushPullTableTest, EveryRefusedCallCountsItsRoundAndTellsTheScheduler) {
   ASSERT_TRUE(start(1, "w").is_ok());
   ASSERT_TRUE(place("w", 5, {0}).is_ok());
-  settle(1);
+  complete(1);
   EXPECT_FALSE(start(2, "w", 8, ReduceOp::kBroadcast, 2).is_ok());
   ASSERT_EQ(told_.size(), 1u);
   EXPECT_EQ(told_[0], (RoundFailed{"w", 2, true, StatusCode::kInvalidArgument,
@@ -325,13 +325,13 @@ TEST_F(PushPullTableTest, TheServiceOfTheFirstPartitionHearsOfARefusalFromTheRan
   const Parent parent = started_.at(0).parent;
   EXPECT_FALSE(start(3, "w").is_ok()) << "in flight";
   EXPECT_TRUE(failed_.empty()) << "a later round follows the answer to the one before";
-  for (int partition = 0; partition < 3; ++partition) settle(2);
+  for (int partition = 0; partition < 3; ++partition) complete(2);
   ASSERT_EQ(failed_.size(), 1u);
   EXPECT_EQ(failed_[0].parent, parent);
   EXPECT_EQ(failed_[0].head.key, first.key);
   EXPECT_EQ(failed_[0].head.round, 3u);
-  EXPECT_EQ(failed_[0].head.top, first.top);
-  EXPECT_EQ(failed_[0].head.lane, first.lane);
+  EXPECT_EQ(failed_[0].head.root_node, first.root_node);
+  EXPECT_EQ(failed_[0].head.shard_index, first.shard_index);
   EXPECT_EQ(failed_[0].head.rank, kRank);
   EXPECT_NE(failed_[0].why.message().find("(host "), std::string::npos) << "who it was: " << failed_[0].why;
   EXPECT_NE(failed_[0].why.message().find("in flight already"), std::string::npos);
@@ -348,7 +348,7 @@ TEST_F(PushPullTableTest, AStepHasItsRoundWhateverWasLeftOutBefore) {
       EXPECT_TRUE(place("w", 5, {0}).is_ok());
     }
     const uint64_t round = started_.at(0).head.round;
-    settle(handle);
+    complete(handle);
     return round;
   };
   const uint64_t first = round_in(1, 1);
@@ -381,7 +381,7 @@ TEST_F(PushPullTableTest, ARefusalDoesNotConcernTheRoundThatIsInFlightAndIsToldA
   EXPECT_FALSE(start(2, "w").is_ok());
   EXPECT_FALSE(start(3, "w").is_ok());
   EXPECT_TRUE(told_.empty()) << "services fail all rounds up to the one that they are told";
-  settle(1);
+  complete(1);
   ASSERT_EQ(finished_.size(), 1u);
   EXPECT_TRUE(finished_[0].status.is_ok());
   ASSERT_EQ(told_.size(), 1u);
@@ -393,24 +393,24 @@ TEST_F(PushPullTableTest, ARefusalDoesNotConcernTheRoundThatIsInFlightAndIsToldA
 TEST_F(PushPullTableTest, AFailureIsToldOnceWhereOtherPartitionsMayWaitForEver) {
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
   ASSERT_TRUE(place("w", 5, {0, 0, 0}).is_ok());
-  settle(1, invalid_argument("rank 0 asks for another"));
+  complete(1, invalid_argument("rank 0 asks for another"));
   ASSERT_EQ(told_.size(), 1u);
   EXPECT_EQ(told_[0], (RoundFailed{"w", 1, false, StatusCode::kInvalidArgument, "rank 0 asks for another"}));
-  settle(1, invalid_argument("rank 0 asks for another"));
-  settle(1, invalid_argument("rank 0 asks for another"));
+  complete(1, invalid_argument("rank 0 asks for another"));
+  complete(1, invalid_argument("rank 0 asks for another"));
   EXPECT_TRUE(told_.empty());
   ASSERT_EQ(finished_.size(), 1u);
   ASSERT_TRUE(start(2, "w", 8).is_ok());
-  settle(2, invalid_argument("rank 0 asks for another"));
+  complete(2, invalid_argument("rank 0 asks for another"));
   EXPECT_TRUE(told_.empty()) << "there is no other";
 }
 
 TEST_F(PushPullTableTest, ThatOthersHaveGoneOnGivesWayToACause) {
   ASSERT_TRUE(start(1, "w", 10'000).is_ok());
   ASSERT_TRUE(place("w", 5, {0, 0, 0}).is_ok());
-  settle(1, aborted("rank 0 has gone on"));
-  settle(1, invalid_argument("rank 0 asks for another"));
-  settle(1, aborted("rank 0 has gone on"));
+  complete(1, aborted("rank 0 has gone on"));
+  complete(1, invalid_argument("rank 0 asks for another"));
+  complete(1, aborted("rank 0 has gone on"));
   EXPECT_EQ(finished_.at(0).status.message(), "tensor 'w': rank 0 asks for another");
 }
 
@@ -419,7 +419,7 @@ TEST_F(PushPullTableTest, ARefusalOfWhatIsKeptEndsTheName) {
   PushPull request{.name = "w", .bytes = 8, .op = ReduceOp::kSeed};
   ASSERT_TRUE(table_.start(1, request, actions).is_ok());
   ASSERT_TRUE(place("w", 5, {0}).is_ok());
-  settle(1);
+  complete(1);
   request.bytes = 12;
   const Status status = table_.start(2, request, actions);
   sort(actions);
@@ -452,7 +452,7 @@ TEST_F(PushPullTableTest, FailureOfTheJobEndsWhatWaitsAndEveryLaterStart) {
   EXPECT_EQ(start(4, "new").message(), "rank 0 is gone");
   ASSERT_TRUE(place("waiting", 6, {0}).is_ok()) << "was on its way";
   EXPECT_TRUE(started_.empty());
-  settle(1, unavailable("connection closed"));
+  complete(1, unavailable("connection closed"));
   EXPECT_EQ(finished_.size(), 1u);
   EXPECT_EQ(table_.in_flight(), 0u);
 }

@@ -199,7 +199,7 @@ TEST_F(SchedulerStateTest, DeclarationsAreAnsweredToWhoAsks) {
   start();
   receive(1, Declare{"w", DType::kFloat32, 8192});
   EXPECT_EQ(receivers<Placed>(), Peers{1});
-  EXPECT_EQ(first<Placed>().places, (std::vector<Place>{{1, 0}, {1, 1}}))
+  EXPECT_EQ(first<Placed>().places, (std::vector<RootLocation>{{1, 0}, {1, 1}}))
       << "all at the server; the ranks of the machine take turns";
   const Placed placed = first<Placed>();
   receive(0, Declare{"w", DType::kFloat32, 8192});
@@ -221,8 +221,8 @@ TEST_F(SchedulerStateTest, AFailedRoundIsToldToAllNodesOnce) {
 
 TEST_F(SchedulerStateTest, DisagreementAboutTheUpkeepOfATensorNamesBothRanks) {
   start();
-  receive(1, Declare{.name = "w", .bytes = 8, .upkeep = {true, 3}});
-  receive(0, Declare{.name = "w", .bytes = 8, .upkeep = {true, kUnboundedStaleness}});
+  receive(1, Declare{.name = "w", .bytes = 8, .mode = {true, 3}});
+  receive(0, Declare{.name = "w", .bytes = 8, .mode = {true, kUnboundedStaleness}});
   EXPECT_EQ(receivers<Refused>(), (Peers{0, 1, 2}));
   EXPECT_EQ(first<Refused>().text,
             "rank 1 (host h, pid 101) keeps it with staleness 3, "
@@ -326,12 +326,12 @@ TEST_F(MeasuringTest, KnownSpeedsAreNotMeasured) {
 
 TEST_F(MeasuringTest, TheJobStartsWithoutTheSpeedsOfTheSilent) {
   start_rounds();
-  const TimeUs patience_us = state_.next_tick_us();
-  EXPECT_LT(patience_us, kTimeoutUs);
-  tick(patience_us);
+  const TimeUs grace_us = state_.next_tick_us();
+  EXPECT_LT(grace_us, kTimeoutUs);
+  tick(grace_us);
   ASSERT_EQ(receivers<Roster>(), (Peers{0, 1, 2}));
   EXPECT_EQ(first<Roster>().nodes[0].nic_mbps, 0u);
-  receive(0, ProbeDone{1, 1'000'000}, patience_us);
+  receive(0, ProbeDone{1, 1'000'000}, grace_us);
   EXPECT_EQ(state_.phase(), Phase::kRunning) << "late answers harm nobody";
 }
 

@@ -6,7 +6,7 @@ namespace byteps::protocol {
 namespace {
 
 // Workers on machines of their own.
-PlaceGiver places_on(uint32_t machines) {
+RootAssigner places_on(uint32_t machines) {
   std::vector<NodeInfo> nodes(machines);
   for (size_t i = 0; i < nodes.size(); ++i) nodes[i].machine = std::to_string(i);
   return {Tree(nodes, machines), std::vector<double>(machines, 1.0 / machines)};
@@ -24,7 +24,7 @@ TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {
   const auto& placed = std::get<Placed>(first.message);
   EXPECT_EQ(placed.name, "w");
   EXPECT_EQ(placed.tensor, 1u);
-  EXPECT_EQ(placed.places, (std::vector<Place>{{0, 0}, {1, 0}, {2, 0}}));
+  EXPECT_EQ(placed.places, (std::vector<RootLocation>{{0, 0}, {1, 0}, {2, 0}}));
   EXPECT_EQ(directory_.declare(0, {"w", DType::kFloat32, 20'000}).message, first.message);
   const auto other = directory_.declare(0, {"v", DType::kInt8, 1});
   EXPECT_EQ(std::get<Placed>(other.message).tensor, 2u);
@@ -36,9 +36,9 @@ TEST_F(TensorDirectoryTest, TheListOfANameGrowsAndNeverChangesOtherwise) {
     EXPECT_FALSE(answer.to_all);
     return std::get<Placed>(answer.message).places;
   };
-  const std::vector<Place> one = places(0, DType::kFloat32, 100);
+  const std::vector<RootLocation> one = places(0, DType::kFloat32, 100);
   EXPECT_EQ(one.size(), 1u);
-  const std::vector<Place> seven = places(1, DType::kInt64, 56'000);
+  const std::vector<RootLocation> seven = places(1, DType::kInt64, 56'000);
   ASSERT_EQ(seven.size(), 7u);
   EXPECT_EQ(seven[0], one[0]) << "there they meet who mean different tensors";
   EXPECT_EQ(places(2, DType::kFloat32, 100), seven) << "of a smaller one the first of them";

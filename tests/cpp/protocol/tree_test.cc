@@ -28,7 +28,7 @@ struct ParentCase {
   const char* machines;
   uint32_t num_servers;
   uint32_t rank;
-  Place place;
+  RootLocation place;
   Parent parent;
   uint32_t root;
 };
@@ -48,7 +48,7 @@ TEST(Tree, WhoIsWhoseParent) {
   for (const ParentCase& c : cases) {
     const Tree tree = make_tree(c.machines, c.num_servers);
     const std::string what = std::string(c.machines) + ", rank " + std::to_string(c.rank);
-    EXPECT_TRUE(tree.check(c.place)) << what;
+    EXPECT_TRUE(tree.check(c.place).is_ok()) << what;
     EXPECT_EQ(tree.parent_of(c.rank, c.place).node, c.parent.node) << what;
     EXPECT_EQ(tree.parent_of(c.rank, c.place).level, c.parent.level) << what;
     EXPECT_EQ(tree.root(c.place), c.root) << what;
@@ -57,9 +57,9 @@ TEST(Tree, WhoIsWhoseParent) {
 
 TEST(Tree, PlacesOutsideOfItAreErrors) {
   const Tree tree = make_tree("aab", 1);
-  EXPECT_EQ(tree.num_sites(), 3u);
-  EXPECT_TRUE(tree.check({2, 1}));
-  EXPECT_EQ(tree.check({3, 0}).message(), "site: expected a number below 3, got 3");
+  EXPECT_EQ(tree.num_reducer_hosts(), 3u);
+  EXPECT_TRUE(tree.check({2, 1}).is_ok());
+  EXPECT_EQ(tree.check({3, 0}).message(), "reducer_host: expected a number below 3, got 3");
   EXPECT_EQ(tree.check({0, 2}).message(), "turn: expected a number below 2, got 2");
 }
 
@@ -74,8 +74,8 @@ TEST(Tree, ChildrenAreRanksOfAMachineAndMachines) {
 }
 
 TEST(Tree, SumsOfTheOnlyMachineEndThereUnlessTheRootIsAServer) {
-  EXPECT_EQ(make_tree("aa", 1).num_final_tops(), 2u);
-  EXPECT_EQ(make_tree("ab").num_final_tops(), 0u);
+  EXPECT_EQ(make_tree("aa", 1).num_final_roots(), 2u);
+  EXPECT_EQ(make_tree("ab").num_final_roots(), 0u);
 }
 
 // A random job of up to 5 machines of up to 8 ranks, and up to 3 servers.
@@ -100,9 +100,9 @@ TEST(Tree, EveryRankReachesTheRootOverConnectionsThatExist) {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const Tree tree = random_tree(random);
-    const Place place{static_cast<uint16_t>(random() % tree.num_sites()),
-                      static_cast<uint16_t>(random() % tree.num_turns())};
-    ASSERT_TRUE(tree.check(place));
+    const RootLocation place{static_cast<uint16_t>(random() % tree.num_reducer_hosts()),
+                             static_cast<uint16_t>(random() % tree.num_serving_indices())};
+    ASSERT_TRUE(tree.check(place).is_ok());
     const uint32_t root = tree.root(place);
     std::map<uint32_t, uint32_t> speaker;  // by machine
     for (uint32_t rank = 0; rank < tree.num_workers(); ++rank) {

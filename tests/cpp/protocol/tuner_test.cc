@@ -21,7 +21,7 @@ struct Setting {
 using Cost = std::function<double(const Setting&)>;  // µs
 
 Setting setting_of(const Plan& plan) {
-  return {static_cast<double>(cut_bytes(plan.cut, kPartitionBytes)),
+  return {static_cast<double>(scaled_partition_bytes(plan.partition_scale, kPartitionBytes)),
           static_cast<double>(credit_bytes(plan.credit, kCreditBytes))};
 }
 
@@ -39,10 +39,10 @@ class Training {
       worst_us_ = std::max(worst_us_, cost_(setting_of(runs_)));
       changes_ += next_ == runs_ ? 0 : 1;
       runs_ = next_;
-      next_ = tuner_.wish();
+      next_ = tuner_.desired_plan();
     }
   }
-  double final_cost() const { return cost_(setting_of(tuner_.wish())); }
+  double final_cost() const { return cost_(setting_of(tuner_.desired_plan())); }
   double configured_cost() const { return cost_(setting_of({})); }
 
   Cost cost_;
@@ -106,8 +106,8 @@ TEST(Tuner, IsDoneWithinFiftyStepsAndDoesNotEndMuchWorseThanConfigured) {
 TEST(Tuner, FindsWhatIsClearlyBetter) {
   for (const auto& [name, cost] : cost_models()) {
     double best = cost(setting_of({}));
-    for (uint8_t cut = 0; cut <= kMaxCut; ++cut)
-      best = std::min(best, cost(setting_of({.cut = cut, .credit = 0})));
+    for (uint8_t partition_scale = 0; partition_scale <= kMaxPartitionScale; ++partition_scale)
+      best = std::min(best, cost(setting_of({.partition_scale = partition_scale, .credit = 0})));
     if (best > 0.8 * cost(setting_of({}))) continue;
     int found = 0;
     constexpr int kSeeds = 200;
@@ -145,7 +145,7 @@ TEST(Tuner, LeavesAPlanThatIsFarWorseAtOnce) {
   }
   EXPECT_LE(bad_steps, 6 * 3)
       << "six others, three steps each: ignored, seen, and the one until the change counts";
-  EXPECT_EQ(training.tuner_.wish(), Plan{});
+  EXPECT_EQ(training.tuner_.desired_plan(), Plan{});
 }
 
 TEST(Tuner, TakesAChoiceBackThatDoesNotHold) {
@@ -154,10 +154,10 @@ TEST(Tuner, TakesAChoiceBackThatDoesNotHold) {
       [&](const Setting& s) { return s.partition_bytes < (1 << 20) && was_better ? 8'000.0 : 10'000.0; },
       0.001, 3);
   training.run(kSearchSteps - 1);
-  ASSERT_NE(training.tuner_.wish(), Plan{});
+  ASSERT_NE(training.tuner_.desired_plan(), Plan{});
   was_better = false;
   training.run(25);
-  EXPECT_EQ(training.tuner_.wish(), Plan{}) << training.decisions_.back();
+  EXPECT_EQ(training.tuner_.desired_plan(), Plan{}) << training.decisions_.back();
 }
 
 TEST(Tuner, SearchesAgainOnceStepsHaveChangedForLongButNotSoon) {
@@ -190,11 +190,11 @@ TEST(Tuner, AnyConfiguredCreditIsKeptWhereNothingIsBetter) {
     Tuner tuner(credit_bytes);
     for (int i = 0; i < kSearchSteps; ++i) {
       tuner.on_step(10'000);
-      ASSERT_LE(tuner.wish().cut, kMaxCut);
-      ASSERT_LE(tuner.wish().credit, kMaxCredit);
+      ASSERT_LE(tuner.desired_plan().partition_scale, kMaxPartitionScale);
+      ASSERT_LE(tuner.desired_plan().credit, kMaxCredit);
     }
     EXPECT_FALSE(tuner.is_searching());
-    EXPECT_EQ(tuner.wish(), Plan{});
+    EXPECT_EQ(tuner.desired_plan(), Plan{});
   }
 }
 
@@ -225,15 +225,15 @@ TEST(StepMeter, AnAnchorThatIsNotUsedAnyMoreIsReplaced) {
 
 TEST(Plan, CutsStayWithinTheirBoundsUnlessTheFirstSizeIsOutside) {
   for (const uint64_t first : {4096ull, 40'960ull, 64ull << 10, 1ull << 20, 4ull << 20, 64ull << 20}) {
-    EXPECT_EQ(cut_bytes(0, first), first);
-    EXPECT_EQ(cut_bytes(kSameCut, first), first);
-    for (uint8_t cut = 1; cut <= kMaxCut; ++cut) {
-      EXPECT_GE(cut_bytes(cut, first), std::min(first, kLeastCutBytes));
-      EXPECT_LE(cut_bytes(cut, first), std::max(first, kMostCutBytes));
+    EXPECT_EQ(scaled_partition_bytes(0, first), first);
+    EXPECT_EQ(scaled_partition_bytes(kUnscaled, first), first);
+    for (uint8_t partition_scale = 1; partition_scale <= kMaxPartitionScale; ++partition_scale) {
+      EXPECT_GE(scaled_partition_bytes(partition_scale, first), std::min(first, kMinScaledBytes));
+      EXPECT_LE(scaled_partition_bytes(partition_scale, first), std::max(first, kMaxScaledBytes));
     }
   }
-  EXPECT_EQ(cut_bytes(2, 1 << 20), 256u << 10);
-  EXPECT_EQ(cut_bytes(5, 1 << 20), 2u << 20);
+  EXPECT_EQ(scaled_partition_bytes(2, 1 << 20), 256u << 10);
+  EXPECT_EQ(scaled_partition_bytes(5, 1 << 20), 2u << 20);
 }
 
 TEST(Plan, IsOneByteAndBytesThatAreNoneAreRefused) {
@@ -244,7 +244,7 @@ TEST(Plan, IsOneByteAndBytesThatAreNoneAreRefused) {
     EXPECT_EQ(encode(*plan), byte);
     ++plans;
   }
-  EXPECT_EQ(plans, (kMaxCut + 1) * (kMaxCredit + 1));
+  EXPECT_EQ(plans, (kMaxPartitionScale + 1) * (kMaxCredit + 1));
 }
 
 }  // namespace

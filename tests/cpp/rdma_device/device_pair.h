@@ -41,7 +41,7 @@ struct End {
   // The next completion, waited for as an event loop does: armed, once more polled, told by the descriptor.
   Completion wait() {
     Completion next{.status = -1};
-    EXPECT_TRUE(queue_pair->arm());
+    EXPECT_TRUE(queue_pair->arm().is_ok());
     for (;;) {
       const auto count = queue_pair->poll({&next, 1});
       EXPECT_TRUE(count) << count.status();
@@ -50,7 +50,7 @@ struct End {
       EXPECT_EQ(::poll(&readable, 1, kPatienceMs), 1) << "no completion within a minute";
       if (readable.revents == 0) return next;
       EXPECT_EQ(channel->next(), this);
-      EXPECT_TRUE(queue_pair->arm());
+      EXPECT_TRUE(queue_pair->arm().is_ok());
     }
   }
 
@@ -79,8 +79,8 @@ class DevicePairTest : public ::testing::Test {
     }
   }
   void connect() {
-    ASSERT_TRUE(end(0).queue_pair->connect(end(1).queue_pair->address()));
-    ASSERT_TRUE(end(1).queue_pair->connect(end(0).queue_pair->address()));
+    ASSERT_TRUE(end(0).queue_pair->connect(end(1).queue_pair->address()).is_ok());
+    ASSERT_TRUE(end(1).queue_pair->connect(end(0).queue_pair->address()).is_ok());
   }
 
   const PortReport& port(size_t i) const { return ports_[i]; }

@@ -72,8 +72,8 @@ TEST_F(RdmaDevice, WritesWithAnImmediateArriveBothWays) {
     End& receiver = end(1 - from);
     const auto data = pattern(10'000, from);
     std::ranges::copy(data, sender.out.begin());
-    ASSERT_TRUE(receiver.queue_pair->post_arrivals(1));
-    ASSERT_TRUE(sender.queue_pair->post({{sender.write(data.size(), receiver, 0xdeadbeef)}}));
+    ASSERT_TRUE(receiver.queue_pair->post_arrivals(1).is_ok());
+    ASSERT_TRUE(sender.queue_pair->post({{sender.write(data.size(), receiver, 0xdeadbeef)}}).is_ok());
     const Completion arrived = receiver.wait();
     ASSERT_TRUE(arrived.ok()) << receiver.queue_pair->describe(arrived.status);
     EXPECT_EQ(arrived.kind, Completion::Kind::kArrived);
@@ -89,14 +89,14 @@ TEST_F(RdmaDevice, WritesWithAnImmediateArriveBothWays) {
 TEST_F(RdmaDevice, OneCompletionStandsForAllWritesBefore) {
   ASSERT_NO_FATAL_FAILURE(connect());
   constexpr uint32_t kWrites = 100;  // more than one batch
-  ASSERT_TRUE(end(1).queue_pair->post_arrivals(kWrites));
+  ASSERT_TRUE(end(1).queue_pair->post_arrivals(kWrites).is_ok());
   std::vector<Write> writes(kWrites, end(0).write(16, end(1), 0));
   for (uint32_t i = 0; i < kWrites; ++i) {
     writes[i].id = i;
     writes[i].immediate = i;
     writes[i].completes = i + 1 == kWrites;
   }
-  ASSERT_TRUE(end(0).queue_pair->post(writes));
+  ASSERT_TRUE(end(0).queue_pair->post(writes).is_ok());
   for (uint32_t i = 0; i < kWrites; ++i) {
     const Completion arrived = end(1).wait();
     ASSERT_TRUE(arrived.ok());
@@ -109,9 +109,10 @@ TEST_F(RdmaDevice, OneCompletionStandsForAllWritesBefore) {
 
 TEST_F(RdmaDevice, WhatHasNoBytesTellsItsImmediate) {
   ASSERT_NO_FATAL_FAILURE(connect());
-  ASSERT_TRUE(end(1).queue_pair->post_arrivals(1));
-  ASSERT_TRUE(
-      end(0).queue_pair->post({{Write{.id = kWriteId, .data = {}, .immediate = 7, .completes = true}}}));
+  ASSERT_TRUE(end(1).queue_pair->post_arrivals(1).is_ok());
+  ASSERT_TRUE(end(0)
+                  .queue_pair->post({{Write{.id = kWriteId, .data = {}, .immediate = 7, .completes = true}}})
+                  .is_ok());
   EXPECT_EQ(end(1).wait().immediate, 7u);
   EXPECT_TRUE(end(0).wait().ok());
 }
@@ -120,12 +121,12 @@ TEST_F(RdmaDevice, LargeWritesArriveWhole) {
   ASSERT_NO_FATAL_FAILURE(connect());
   const auto data = pattern(8 * kMiB, 5);
   std::ranges::copy(data, end(0).out.begin());
-  ASSERT_TRUE(end(1).queue_pair->post_arrivals(1));
+  ASSERT_TRUE(end(1).queue_pair->post_arrivals(1).is_ok());
   Write bulk = end(0).write(data.size(), end(1), 0);
   bulk.immediate.reset();
   bulk.completes = false;
   Write tell{.id = 2, .data = {}, .immediate = 9, .completes = true};
-  ASSERT_TRUE(end(0).queue_pair->post({{bulk, tell}}));
+  ASSERT_TRUE(end(0).queue_pair->post({{bulk, tell}}).is_ok());
   EXPECT_EQ(end(1).wait().immediate, 9u);
   EXPECT_TRUE(std::ranges::equal(data, end(1).in));
   EXPECT_EQ(end(0).wait().id, 2u);
@@ -137,11 +138,11 @@ TEST_F(RdmaDevice, InlineWritesNeedNoRegistrationAndAreCopiedAtOnce) {
   ASSERT_GE(most, 64u);
   auto data = pattern(most, 3);
   const auto expected = data;
-  ASSERT_TRUE(end(1).queue_pair->post_arrivals(1));
+  ASSERT_TRUE(end(1).queue_pair->post_arrivals(1).is_ok());
   Write write = end(0).write(0, end(1), 1);
   write.data = data;
   write.local_key = 0;
-  ASSERT_TRUE(end(0).queue_pair->post({{write}}));
+  ASSERT_TRUE(end(0).queue_pair->post({{write}}).is_ok());
   std::ranges::fill(data, std::byte{0});
   EXPECT_TRUE(end(1).wait().ok());
   EXPECT_TRUE(std::ranges::equal(expected, std::span(end(1).in).first(most)));
@@ -161,8 +162,8 @@ TEST_F(RdmaDevice, AWriteWithAWrongKeyFailsWithAReason) {
   ASSERT_NO_FATAL_FAILURE(connect());
   Write write = end(0).write(64, end(1), 1);
   write.to_key ^= 0x5a5a;
-  ASSERT_TRUE(end(1).queue_pair->post_arrivals(1));
-  ASSERT_TRUE(end(0).queue_pair->post({{write}}));
+  ASSERT_TRUE(end(1).queue_pair->post_arrivals(1).is_ok());
+  ASSERT_TRUE(end(0).queue_pair->post({{write}}).is_ok());
   const Completion failed = end(0).wait();
   EXPECT_FALSE(failed.ok());
   const std::string why = end(0).queue_pair->describe(failed.status);
@@ -172,12 +173,12 @@ TEST_F(RdmaDevice, AWriteWithAWrongKeyFailsWithAReason) {
 TEST_F(RdmaDevice, WhatOneEndLetsFailFailsOnTheOther) {
   ASSERT_NO_FATAL_FAILURE(make_ends({.timeout = 10, .retries = 1}));
   ASSERT_NO_FATAL_FAILURE(connect());
-  ASSERT_TRUE(end(0).queue_pair->post_arrivals(1));
+  ASSERT_TRUE(end(0).queue_pair->post_arrivals(1).is_ok());
   end(0).queue_pair->fail();
   const Completion flushed = end(0).wait();
   EXPECT_FALSE(flushed.ok());
   EXPECT_EQ(end(0).queue_pair->describe(flushed.status), "Work Request Flushed Error (5)");
-  ASSERT_TRUE(end(1).queue_pair->post({{end(1).write(64, end(0), 1)}}));
+  ASSERT_TRUE(end(1).queue_pair->post({{end(1).write(64, end(0), 1)}}).is_ok());
   EXPECT_FALSE(end(1).wait().ok());
 }
 
@@ -185,8 +186,8 @@ TEST_F(RdmaDevice, AnEndThatIsNobodyIsGivenUp) {
   ASSERT_NO_FATAL_FAILURE(make_ends({.timeout = 10, .retries = 1}));
   QueuePairAddress nobody = end(1).queue_pair->address();
   end(1).queue_pair.reset();
-  ASSERT_TRUE(end(0).queue_pair->connect(nobody));
-  ASSERT_TRUE(end(0).queue_pair->post({{end(0).write(64, end(1), 1)}}));
+  ASSERT_TRUE(end(0).queue_pair->connect(nobody).is_ok());
+  ASSERT_TRUE(end(0).queue_pair->post({{end(0).write(64, end(1), 1)}}).is_ok());
   const Completion failed = end(0).wait();
   const std::string text = end(0).queue_pair->describe(failed.status);
   EXPECT_TRUE(text.starts_with("transport retry counter exceeded (12): ")) << text;
@@ -194,7 +195,7 @@ TEST_F(RdmaDevice, AnEndThatIsNobodyIsGivenUp) {
 
 TEST_F(RdmaDevice, AnEndThatPostedNoArrivalIsAnErrorInBoundedTime) {
   ASSERT_NO_FATAL_FAILURE(connect());
-  ASSERT_TRUE(end(0).queue_pair->post({{end(0).write(64, end(1), 1)}}));
+  ASSERT_TRUE(end(0).queue_pair->post({{end(0).write(64, end(1), 1)}}).is_ok());
   const Completion failed = end(0).wait();
   EXPECT_EQ(end(0).queue_pair->describe(failed.status), "RNR retry counter exceeded (13)");
 }
@@ -207,7 +208,7 @@ TEST_F(RdmaDevice, AnImpossibleAddressIsAnError) {
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status;
   }
   other.mtu_bytes = 1 << 20;  // more than this end's, which then counts
-  EXPECT_TRUE(end(0).queue_pair->connect(other));
+  EXPECT_TRUE(end(0).queue_pair->connect(other).is_ok());
 }
 
 TEST_F(RdmaDevice, MoreThanTheDeviceHoldsIsRefusedBeforehand) {

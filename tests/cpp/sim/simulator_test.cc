@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(PlantedBug{"SumOfRepeats", Sabotage::kSumsRepeats, "wrong result"},
                     PlantedBug{"LostAnswer", Sabotage::kLosesAnswer, "answered 0 times"},
                     PlantedBug{"CreditUntilAnswer", Sabotage::kCreditUntilAnswer, "has waited"},
-                    PlantedBug{"LoansKept", Sabotage::kKeepsLoans, "after its owner took it back"},
+                    PlantedBug{"LoansKept", Sabotage::kKeepsLeases, "after its owner took it back"},
                     PlantedBug{"SuspicionsKept", Sabotage::kKeepsSuspicions, "still there"},
                     PlantedBug{"WithoutTicks", Sabotage::kWithoutTicks, "still there"},
                     PlantedBug{"SettledTwice", Sabotage::kSettlesTwice, "settled twice"},

@@ -14,7 +14,7 @@ class Inbox final : public Receiver {
   void on_head(Endpoint&, const Frame& frame) override { heads.push_back(number_of(frame)); }
   void on_frame(Endpoint&, const Frame& frame) override {
     frames.push_back(number_of(frame));
-    loans.push_back(frame.loan);
+    leases.push_back(frame.lease);
     payloads.push_back(frame.payload);
   }
   void on_starving(Endpoint&) override { ++times_starving; }
@@ -26,7 +26,7 @@ class Inbox final : public Receiver {
 
   std::vector<int> heads;
   std::vector<int> frames;
-  std::vector<Loan> loans;
+  std::vector<LeaseId> leases;
   std::vector<View> payloads;
   int times_starving = 0;
   bool closed = false;
@@ -79,7 +79,7 @@ TEST_P(VirtualNetworkTest, FramesArriveInOrder) {
     send(i, random.below(200));
     sent.push_back(i);
   }
-  near->close_when_sent(Patience(kNever));
+  near->close_when_sent(GracePeriod(kNever));
   run();
   EXPECT_EQ(at_right.heads, sent);
   EXPECT_EQ(at_right.frames, sent);
@@ -156,16 +156,16 @@ TEST_P(SharedMemoryTest, FramesWithoutRoomWaitAndTheOtherEndIsTold) {
   run();
   EXPECT_EQ(at_right.frames, (std::vector{0, 1}));
   EXPECT_EQ(at_right.times_starving, 1);
-  far->give_back(at_right.loans[0]);
+  far->return_lease(at_right.leases[0]);
   run();
   EXPECT_EQ(at_right.frames, (std::vector{0, 1, 2}));
   EXPECT_EQ(at_right.times_starving, 2);
 }
 
-TEST_P(SharedMemoryTest, AnAnswerGivesItsLoanBack) {
+TEST_P(SharedMemoryTest, AnAnswerGivesItsLeaseBack) {
   for (int i = 0; i < 3; ++i) send(i, 40);
   run();
-  far->send({.head = {std::byte{9}}, .payload = {}, .reply_space = {}, .gives_back = at_right.loans[1]},
+  far->send({.head = {std::byte{9}}, .payload = {}, .reply_space = {}, .returns_lease = at_right.leases[1]},
             nullptr);
   run();
   EXPECT_EQ(at_left.frames, std::vector{9});
@@ -176,7 +176,7 @@ TEST_P(SharedMemoryTest, PayloadsLargerThanTheArenaTravel) {
   send(1, 500);
   run();
   EXPECT_EQ(at_right.frames, std::vector{1});
-  EXPECT_EQ(at_right.loans, std::vector{kNoLoan});
+  EXPECT_EQ(at_right.leases, std::vector{kNoLease});
 }
 
 TEST_P(SharedMemoryTest, UseOfALoanThatWasGivenBackIsAFinding) {
@@ -184,7 +184,7 @@ TEST_P(SharedMemoryTest, UseOfALoanThatWasGivenBackIsAFinding) {
   run();
   EXPECT_EQ(at_right.payloads[0].read().size(), 40u);
   EXPECT_TRUE(findings.empty());
-  far->give_back(at_right.loans[0]);
+  far->return_lease(at_right.leases[0]);
   at_right.payloads[0].read();
   EXPECT_EQ(findings.size(), 1u);
 }
@@ -192,8 +192,8 @@ TEST_P(SharedMemoryTest, UseOfALoanThatWasGivenBackIsAFinding) {
 TEST_P(SharedMemoryTest, ALoanGivenBackTwiceIsAFinding) {
   send(1, 40);
   run();
-  far->give_back(at_right.loans[0]);
-  far->give_back(at_right.loans[0]);
+  far->return_lease(at_right.leases[0]);
+  far->return_lease(at_right.leases[0]);
   run();
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_NE(findings[0].find("not lent"), std::string::npos);

@@ -46,7 +46,7 @@ class Peer final : public transport::Receiver {
     head.rank = rank_;
     head.op = op_;
     head.staleness = staleness_;
-    head.top = top_;
+    head.root_node = top_;
     head.bytes = kCount * sizeof(int32_t);
     return head;
   }
@@ -82,9 +82,10 @@ class Peer final : public transport::Receiver {
     head.rank = rank_;
     return head;
   }
-  Result<transport::Landing> on_head(transport::Connection&, const transport::Arrival& arrival) override {
-    landing_.resize(arrival.payload_bytes);
-    return transport::Landing::into(landing_);
+  Result<transport::ReceiveBuffer> on_head(transport::Connection&,
+                                           const transport::Arrival& arrival) override {
+    receive_buffer_.resize(arrival.payload_bytes);
+    return transport::ReceiveBuffer::at(receive_buffer_);
   }
   Status on_frame(transport::Connection&, const transport::Arrival& arrival, Bytes payload) override {
     answers_.push_back(*protocol::decode_data(arrival.head));
@@ -95,7 +96,7 @@ class Peer final : public transport::Receiver {
   void on_closed(transport::Connection&, const Status& why) override { closed_ = why; }
 
   uint32_t rank_;
-  std::vector<std::byte> landing_;
+  std::vector<std::byte> receive_buffer_;
   std::unique_ptr<transport::Connection> connection_;
 };
 

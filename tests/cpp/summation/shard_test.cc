@@ -243,9 +243,9 @@ TEST_F(WarningShardTest, AWarningDoesNotWaitForTheDeadlineOfAnEarlierRound) {
 }
 
 // What goes up is kept, until the test answers it.
-class FakeUplink final : public Uplink {
+class FakeUplink final : public ParentLink {
  public:
-  bool reaches(uint32_t top) const override { return top != kNowhere; }
+  bool reaches(uint32_t root_node) const override { return root_node != kNowhere; }
   void push_pull(transport::EventLoop&, const DataHead& head, Bytes partial, MutableBytes result,
                  UniqueFunction<void(const Result<protocol::Plan>&)> done) override {
     head_ = head;
@@ -271,7 +271,7 @@ class FakeUplink final : public Uplink {
 };
 
 // A service of a machine with ranks 0 and 1, beside another machine with rank 2. Tops below 2 are its own: the node of
-// this very shard is the root there, at the end of the uplink.
+// this very shard is the root there, at the end of the parent_link.
 class MachineShardTest : public ShardFixture {
  protected:
   MachineShardTest() {
@@ -279,8 +279,8 @@ class MachineShardTest : public ShardFixture {
            .machines = {{"rank 0 and rank 1", "rank 2"}, {0, 0, 1}},
            .ranks = {{"rank 0", "rank 1"}, {0, 1, -1}},
            .bytes_per_s = {},
-           .uplink = &uplink_,
-           .num_final_tops = 0,
+           .parent_link = &parent_link_,
+           .num_final_roots = 0,
            .limits = {}},
           Level::kMachine);
   }
@@ -305,14 +305,14 @@ class MachineShardTest : public ShardFixture {
     return {bits.begin(), bits.end()};
   }
 
-  FakeUplink uplink_;
+  FakeUplink parent_link_;
 };
 
 TEST_F(MachineShardTest, TheSumOfTheMachineGoesUpAndTheAnswerComesDownToEveryRank) {
   contribute_both(true);
-  EXPECT_EQ(uplink_.partial_, (Values{11, 22, 33, 44}));
+  EXPECT_EQ(parent_link_.partial_, (Values{11, 22, 33, 44}));
   EXPECT_TRUE(peers_[0]->answers_.empty());
-  on_loop([this] { uplink_.answer({100, 200, 300, 400}); });
+  on_loop([this] { parent_link_.answer({100, 200, 300, 400}); });
   for (const auto& peer : peers_) {
     ASSERT_EQ(peer->answers_.size(), 1u);
     EXPECT_EQ(peer->answers_[0].type, DataType::kResult);
@@ -323,23 +323,23 @@ TEST_F(MachineShardTest, TheSumOfTheMachineGoesUpAndTheAnswerComesDownToEveryRan
 
 TEST_F(MachineShardTest, EveryRankGetsThePlanOfTheRootsAnswer) {
   contribute_both();
-  on_loop([this] { uplink_.answer({100, 200, 300, 400}, {.cut = 3, .credit = 0}); });
+  on_loop([this] { parent_link_.answer({100, 200, 300, 400}, {.partition_scale = 3, .credit = 0}); });
   for (const auto& peer : peers_)
-    EXPECT_EQ(peer->answers_.at(0).plan, (protocol::Plan{.cut = 3, .credit = 0}));
+    EXPECT_EQ(peer->answers_.at(0).plan, (protocol::Plan{.partition_scale = 3, .credit = 0}));
 }
 
 TEST_F(MachineShardTest, AnAverageOfIntegersIsNotDividedOnItsWayUp) {
   for (const auto& peer : peers_) peer->op_ = ReduceOp::kAverage;
   contribute_both();
-  EXPECT_EQ(uplink_.partial_, (Values{11, 22, 33, 44}));
-  EXPECT_EQ(uplink_.head_.op, ReduceOp::kAverage);
+  EXPECT_EQ(parent_link_.partial_, (Values{11, 22, 33, 44}));
+  EXPECT_EQ(parent_link_.head_.op, ReduceOp::kAverage);
 }
 
 TEST_F(MachineShardTest, AnAverageOfFloatsGoesUpAsTheMeanOfTheMachine) {
   use_floats();
   on_loop([this] { peers_[0]->contribute(1, as_values({1, 2, FLT_MAX, -0.0F})); });
   on_loop([this] { peers_[1]->contribute(1, as_values({2, 4, FLT_MAX, -0.0F})); });
-  EXPECT_EQ(uplink_.partial_, as_values({1.5F, 3, FLT_MAX, -0.0F}));
+  EXPECT_EQ(parent_link_.partial_, as_values({1.5F, 3, FLT_MAX, -0.0F}));
 }
 
 TEST_F(MachineShardTest, AMachineWeighsAsManyRanksAsItHas) {
@@ -366,15 +366,15 @@ TEST_F(MachineShardTest, ABroadcastWhoseRootIsElsewhereGoesUpEmpty) {
       peer->send(head, {});
     });
   }
-  ASSERT_TRUE(uplink_.done_);
-  EXPECT_TRUE(uplink_.partial_.empty());
-  on_loop([this] { uplink_.answer({5, 6, 7, 8}); });
+  ASSERT_TRUE(parent_link_.done_);
+  EXPECT_TRUE(parent_link_.partial_.empty());
+  on_loop([this] { parent_link_.answer({5, 6, 7, 8}); });
   EXPECT_EQ(result_of(*peers_[1]), (Values{5, 6, 7, 8}));
 }
 
 TEST_F(MachineShardTest, AFailureAtTheRootReachesEveryRank) {
   contribute_both(true);
-  on_loop([this] { std::exchange(uplink_.done_, nullptr)(unavailable("rank 2 has left the job")); });
+  on_loop([this] { std::exchange(parent_link_.done_, nullptr)(unavailable("rank 2 has left the job")); });
   for (const auto& peer : peers_) {
     ASSERT_EQ(peer->answers_.size(), 1u);
     EXPECT_EQ(peer->answers_[0].type, DataType::kFailed);
@@ -386,10 +386,10 @@ TEST_F(MachineShardTest, ARoundThatFailsOnTheMachineIsToldToTheRoot) {
   on_loop([this] { peers_[0]->contribute(1, {1, 1, 1, 1}); });
   peers_[1]->op_ = ReduceOp::kMax;
   on_loop([this] { peers_[1]->contribute(1, {1, 1, 1, 1}); });
-  ASSERT_EQ(uplink_.failures_.size(), 1u);
-  EXPECT_EQ(uplink_.failures_[0].first, 1u);
-  EXPECT_EQ(uplink_.failures_[0].second, peers_[0]->texts_.at(0));
-  EXPECT_FALSE(uplink_.done_);
+  ASSERT_EQ(parent_link_.failures_.size(), 1u);
+  EXPECT_EQ(parent_link_.failures_[0].first, 1u);
+  EXPECT_EQ(parent_link_.failures_[0].second, peers_[0]->texts_.at(0));
+  EXPECT_FALSE(parent_link_.done_);
 }
 
 // Found by simulation: the answers named no round, and the ranks took the service for broken.
@@ -401,8 +401,8 @@ TEST_F(MachineShardTest, AFailedJobAnswersWhatIsOnItsWayUpOnce) {
     EXPECT_EQ(peer->texts_[0], "rank 2 is dead");
     EXPECT_EQ(peer->answers_[0].round, 1u);
   }
-  EXPECT_TRUE(uplink_.failures_.empty()) << "the whole job knows";
-  on_loop([this] { std::exchange(uplink_.done_, nullptr)(unavailable("rank 2 is dead")); });
+  EXPECT_TRUE(parent_link_.failures_.empty()) << "the whole job knows";
+  on_loop([this] { std::exchange(parent_link_.done_, nullptr)(unavailable("rank 2 is dead")); });
   EXPECT_EQ(peers_[0]->answers_.size(), 1u);
   EXPECT_EQ(peers_[0]->values_, (Values{10, 20, 30, 40})) << "lent memory is not touched any more";
 }
@@ -410,7 +410,7 @@ TEST_F(MachineShardTest, AFailedJobAnswersWhatIsOnItsWayUpOnce) {
 TEST_F(MachineShardTest, ARankThatLeavesWhileItsSumIsUpGetsNothingAndTheOthersGetTheResult) {
   contribute_both(true);
   on_loop([this] { peers_[0]->goodbye(); });
-  on_loop([this] { uplink_.answer({5, 6, 7, 8}); });
+  on_loop([this] { parent_link_.answer({5, 6, 7, 8}); });
   EXPECT_EQ(peers_[0]->values_, (Values{10, 20, 30, 40}));
   EXPECT_EQ(result_of(*peers_[1]), (Values{5, 6, 7, 8}));
 }
@@ -462,12 +462,12 @@ class OnlyMachineTest : public ShardFixture {
            .machines = {{"rank 0 and rank 1"}, {0, 0}},
            .ranks = {{"rank 0", "rank 1"}, {0, 1}},
            .bytes_per_s = {},
-           .uplink = &uplink_,
-           .num_final_tops = 2,
+           .parent_link = &parent_link_,
+           .num_final_roots = 2,
            .limits = {}},
           Level::kMachine);
   }
-  FakeUplink uplink_;
+  FakeUplink parent_link_;
 };
 
 TEST_F(OnlyMachineTest, NothingIsAboveItUnlessTheRootIsAServer) {
@@ -477,12 +477,12 @@ TEST_F(OnlyMachineTest, NothingIsAboveItUnlessTheRootIsAServer) {
     peers_[1]->contribute(1, {0, 0, 0, 0});
   });
   EXPECT_EQ(result_of(*peers_[0]), (Values{5, 10, 15, 20}));
-  EXPECT_FALSE(uplink_.done_);
+  EXPECT_FALSE(parent_link_.done_);
   for (const auto& peer : peers_) {
     peer->top_ = 2;
     on_loop([&] { peer->contribute(2, {1, 1, 1, 1}); });
   }
-  EXPECT_TRUE(uplink_.done_);
+  EXPECT_TRUE(parent_link_.done_);
 }
 
 // The root is a server, whose only child is this machine.

@@ -175,7 +175,7 @@ TimeUs Wire::advance(End& end, TimeUs now) {
     return now;
   }
   if (posted.write.immediate && to->arrivals == 0) return hinder(end, Obstacle::kReceiverNotReady, now);
-  carry_out(end, *to, target);
+  apply(end, *to, target);
   return now;
 }
 
@@ -249,7 +249,7 @@ std::byte* Wire::find_target(const End& to, const Write& write) {
   return target;
 }
 
-void Wire::carry_out(End& from, End& to, std::byte* target) {
+void Wire::apply(End& from, End& to, std::byte* target) {
   const PostedWrite& posted = from.writes.front();
   const size_t bytes = posted.write.data.size();
   if (bytes > 0) {

@@ -174,7 +174,7 @@ class Wire {
   const std::byte* find_source(const End& end, const PostedWrite& posted) const;
   int check_source(const End& end, const PostedWrite& posted);
   std::byte* find_target(const End& to, const Write& write);
-  void carry_out(End& from, End& to, std::byte* target);
+  void apply(End& from, End& to, std::byte* target);
   void fail_front(End& end, int status);
   void flush(End& end);
   static void complete_front(End& end, int status);

@@ -78,7 +78,7 @@ Job::~Job() {
 
 bool Job::all_started() const {
   for (const Status& status : start_status_) {
-    if (!status) return false;
+    if (!status.is_ok()) return false;
   }
   return true;
 }

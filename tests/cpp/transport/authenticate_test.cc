@@ -29,7 +29,7 @@ struct Both {
     EXPECT_TRUE(connecting.on_hello(accepting.hello()).is_ok());
     EXPECT_TRUE(accepting.on_hello(connecting.hello()).is_ok());
   }
-  Judgement judgement() const { return accepting.judge(connecting.claim()); }
+  AuthResult judgement() const { return accepting.judge(connecting.claim()); }
   Status outcome() const { return connecting.check_verdict(accepting.verdict(judgement())); }
 
   Handshake connecting;
@@ -42,17 +42,17 @@ TEST(Authenticate, ClaimsAndVerdictsAreTheDocumentedHmacs) {
       text_of(both.connecting.hello()).substr(4) + text_of(both.accepting.hello()).substr(4);
   EXPECT_EQ(text_of(both.connecting.claim()),
             mac("a secret", "byteps secret" + nonces) + mac("a secret", "byteps connectjob 7" + nonces));
-  const auto verdict = [&](Judgement judgement) { return text_of(both.accepting.verdict(judgement)); };
-  EXPECT_EQ(verdict(Judgement::kAccepted), mac("a secret", "byteps acceptjob 7" + nonces));
-  EXPECT_EQ(verdict(Judgement::kOtherJob), mac("a secret", "byteps other job" + nonces));
-  EXPECT_EQ(verdict(Judgement::kOtherSecret), "byteps: refused: another secret.");
+  const auto verdict = [&](AuthResult judgement) { return text_of(both.accepting.verdict(judgement)); };
+  EXPECT_EQ(verdict(AuthResult::kAccepted), mac("a secret", "byteps acceptjob 7" + nonces));
+  EXPECT_EQ(verdict(AuthResult::kOtherJob), mac("a secret", "byteps other job" + nonces));
+  EXPECT_EQ(verdict(AuthResult::kOtherSecret), "byteps: refused: another secret.");
 }
 
 TEST(Authenticate, SidesWithTheSameCredentialsAcceptEachOther) {
   for (const Credentials& credentials :
        {kCredentials, Credentials{"", "job"}, Credentials{std::string(1000, 'x'), ""}}) {
     const Both both(credentials, credentials);
-    EXPECT_EQ(both.judgement(), Judgement::kAccepted);
+    EXPECT_EQ(both.judgement(), AuthResult::kAccepted);
     EXPECT_TRUE(both.outcome().is_ok()) << both.outcome();
   }
 }
@@ -60,7 +60,7 @@ TEST(Authenticate, SidesWithTheSameCredentialsAcceptEachOther) {
 TEST(Authenticate, AnotherSecretIsRefusedAndNothingOfTheOwnOneIsTold) {
   for (const Credentials& other : {Credentials{"b secret", "job 7"}, Credentials{"", "job 7"}}) {
     const Both both(kCredentials, other);
-    EXPECT_EQ(both.judgement(), Judgement::kOtherSecret);
+    EXPECT_EQ(both.judgement(), AuthResult::kOtherSecret);
     EXPECT_EQ(both.accepting.explain(both.judgement()).code(), StatusCode::kPermissionDenied);
     EXPECT_EQ(both.outcome().code(), StatusCode::kPermissionDenied);
     EXPECT_NE(both.outcome().message().find("it has another secret"), std::string::npos) << both.outcome();
@@ -72,7 +72,7 @@ TEST(Authenticate, AnotherSecretIsRefusedAndNothingOfTheOwnOneIsTold) {
 TEST(Authenticate, AnotherJobIsToldFromAnotherSecret) {
   for (const Credentials& other : {Credentials{"a secret", "job 8"}, Credentials{"a secret", ""}}) {
     const Both both(kCredentials, other);
-    EXPECT_EQ(both.judgement(), Judgement::kOtherJob);
+    EXPECT_EQ(both.judgement(), AuthResult::kOtherJob);
     EXPECT_EQ(both.outcome().code(), StatusCode::kPermissionDenied);
     EXPECT_NE(both.outcome().message().find("another job id than \"job 7\""), std::string::npos)
         << both.outcome();
@@ -83,7 +83,7 @@ TEST(Authenticate, AnotherJobIsToldFromAnotherSecret) {
 TEST(Authenticate, AnInventedVerdictIsNoAcceptance) {
   const Both both(kCredentials, kCredentials);
   for (const Verdict& verdict :
-       {Verdict{}, Both(kCredentials, {"b", "job 7"}).accepting.verdict(Judgement::kAccepted)}) {
+       {Verdict{}, Both(kCredentials, {"b", "job 7"}).accepting.verdict(AuthResult::kAccepted)}) {
     EXPECT_EQ(both.connecting.check_verdict(verdict).code(), StatusCode::kPermissionDenied);
   }
 }
@@ -108,8 +108,8 @@ TEST(Authenticate, AClaimIsGoodForOneHandshake) {
   const Both first(kCredentials, kCredentials);
   const Both second(kCredentials, kCredentials);
   EXPECT_NE(first.connecting.hello(), second.connecting.hello());
-  EXPECT_EQ(second.accepting.judge(first.connecting.claim()), Judgement::kOtherSecret);
-  EXPECT_FALSE(second.connecting.check_verdict(first.accepting.verdict(Judgement::kAccepted)).is_ok());
+  EXPECT_EQ(second.accepting.judge(first.connecting.claim()), AuthResult::kOtherSecret);
+  EXPECT_FALSE(second.connecting.check_verdict(first.accepting.verdict(AuthResult::kAccepted)).is_ok());
 }
 
 TEST(Authenticate, EveryBitOfAClaimAndOfAVerdictCounts) {
@@ -117,10 +117,10 @@ TEST(Authenticate, EveryBitOfAClaimAndOfAVerdictCounts) {
   for (size_t bit = 0; bit < 8 * kClaimBytes; ++bit) {
     Claim claim = both.connecting.claim();
     claim[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-    EXPECT_NE(both.accepting.judge(claim), Judgement::kAccepted) << bit;
+    EXPECT_NE(both.accepting.judge(claim), AuthResult::kAccepted) << bit;
   }
   for (size_t bit = 0; bit < 8 * kVerdictBytes; ++bit) {
-    Verdict verdict = both.accepting.verdict(Judgement::kAccepted);
+    Verdict verdict = both.accepting.verdict(AuthResult::kAccepted);
     verdict[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
     EXPECT_FALSE(both.connecting.check_verdict(verdict).is_ok()) << bit;
   }

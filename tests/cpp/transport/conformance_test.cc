@@ -72,8 +72,8 @@ TEST_P(Conformance, PayloadsLandWhereTheReceiverSays) {
   const std::string payload = pattern(300'001, 5);
   std::vector<std::byte> memory(payload.size() + 2, std::byte{0x5a});
   const void* given = nullptr;
-  recorders_[kB].head = [&](Connection&, const Arrival&) -> Result<Landing> {
-    return Landing::into(MutableBytes(memory).subspan(1, payload.size()));
+  recorders_[kB].head = [&](Connection&, const Arrival&) -> Result<ReceiveBuffer> {
+    return ReceiveBuffer::at(MutableBytes(memory).subspan(1, payload.size()));
   };
   recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes landed) {
     given = landed.data();
@@ -95,11 +95,11 @@ TEST_P(Conformance, LoansAreMemoryOfTheSenders) {
   std::optional<Arrival> asked;
   const void* landed_at = nullptr;
   std::string landed_as;
-  recorders_[kB].head = [&](Connection&, const Arrival& arrival) -> Result<Landing> {
+  recorders_[kB].head = [&](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
     asked = arrival;
     EXPECT_EQ(arrival.payload_bytes, payload.size());
     EXPECT_EQ(GetParam().lends, !arrival.lent.empty());
-    return arrival.lent.empty() ? Landing::discard() : Landing::borrow();
+    return arrival.lent.empty() ? ReceiveBuffer::discard() : ReceiveBuffer::in_place();
   };
   recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes landed) {
     landed_at = landed.data();
@@ -126,12 +126,12 @@ TEST_P(Conformance, AnswersArriveWholeWhereverTheyWereWritten) {
   std::vector<std::vector<std::byte>> memory;
   std::vector<std::byte> elsewhere;
   for (const size_t bytes : sizes) memory.emplace_back(bytes);
-  recorders_[kB].keeps_loans = true;
+  recorders_[kB].keeps_leases = true;
   recorders_[kB].frame = [&](Connection& connection, const Arrival& arrival, Bytes) {
     const size_t index = std::stoul(std::string(as_text(arrival.head)));
     const std::string answer = pattern(sizes[index], index);
     elsewhere.assign(as_bytes(answer).begin(), as_bytes(answer).end());
-    Payload payload{elsewhere, {}, arrival.loan};
+    Payload payload{elsewhere, {}, arrival.lease};
     if (!arrival.reply_space.empty()) {
       std::copy(elsewhere.begin(), elsewhere.end(), arrival.reply_space.begin());
       payload.data = arrival.reply_space;
@@ -139,8 +139,8 @@ TEST_P(Conformance, AnswersArriveWholeWhereverTheyWereWritten) {
     connection.send(arrival.head, payload, sent_.expect_one());
     return Status::ok();
   };
-  recorders_[kA].head = [&](Connection&, const Arrival& arrival) -> Result<Landing> {
-    return Landing::into(memory[std::stoul(std::string(as_text(arrival.head)))]);
+  recorders_[kA].head = [&](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
+    return ReceiveBuffer::at(memory[std::stoul(std::string(as_text(arrival.head)))]);
   };
   start_both();
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -156,7 +156,9 @@ TEST_P(Conformance, AnswersArriveWholeWhereverTheyWereWritten) {
 }
 
 TEST_P(Conformance, DiscardedPayloadsAreSkipped) {
-  recorders_[kB].head = [](Connection&, const Arrival&) -> Result<Landing> { return Landing::discard(); };
+  recorders_[kB].head = [](Connection&, const Arrival&) -> Result<ReceiveBuffer> {
+    return ReceiveBuffer::discard();
+  };
   start_both();
   const std::string small = pattern(100, 1);
   const std::string large = pattern(3'000'000, 2);
@@ -236,7 +238,7 @@ TEST_P(Conformance, OnSentIsNeverCalledFromInsideSend) {
 }
 
 TEST_P(Conformance, AnErrorOfOnHeadClosesBothEnds) {
-  recorders_[kB].head = [](Connection&, const Arrival&) -> Result<Landing> {
+  recorders_[kB].head = [](Connection&, const Arrival&) -> Result<ReceiveBuffer> {
     return data_loss("unknown key");
   };
   start_both();
@@ -307,9 +309,9 @@ TEST_P(Conformance, CloseFromInsideACallbackEndsTheCallbacks) {
 }
 
 TEST_P(Conformance, CloseFromInsideOnHeadEndsTheCallbacks) {
-  recorders_[kB].head = [](Connection& connection, const Arrival&) -> Result<Landing> {
+  recorders_[kB].head = [](Connection& connection, const Arrival&) -> Result<ReceiveBuffer> {
     connection.close();
-    return Landing::discard();
+    return ReceiveBuffer::discard();
   };
   start_both();
   const std::string payload = pattern(100'000, 1);

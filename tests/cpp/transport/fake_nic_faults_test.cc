@@ -17,12 +17,12 @@ TEST(FakeNicFaults, ACutHoldsWritesUntilMendedOrGivenUp) {
   Ends ends;
   auto& [fabric, a, b] = ends;
   fabric.cut(*b.nic, *a.nic);
-  ASSERT_TRUE(a.post(a.write(b, 10)));
+  ASSERT_TRUE(a.post(a.write(b, 10)).is_ok());
   EXPECT_EQ(fabric.statistics().writes, 0u);
   fabric.mend(*a.nic, *b.nic);
   EXPECT_TRUE(a.next().ok());
   fabric.cut(*a.nic, *b.nic);
-  ASSERT_TRUE(a.post(a.write(b, 10)));
+  ASSERT_TRUE(a.post(a.write(b, 10)).is_ok());
   EXPECT_FALSE(a.poll());
   fabric.set_options({.unreachable_retry_us = 1000});
   const int status = a.next().status;
@@ -34,10 +34,10 @@ TEST(FakeNicFaults, AFailedQueuePairFlushesAndTheOtherEndGivesUp) {
   Ends ends;
   auto& [fabric, a, b] = ends;
   fabric.set_options({.delay_us = kNever});
-  ASSERT_TRUE(a.pair->post_arrivals(2));
+  ASSERT_TRUE(a.pair->post_arrivals(2).is_ok());
   Write silent = a.write(b, 10, 77);
   silent.completes = false;
-  ASSERT_TRUE(a.post(silent));
+  ASSERT_TRUE(a.post(silent).is_ok());
   a.pair->fail();
   std::array<Completion, 8> completions;
   ASSERT_EQ(*a.pair->poll(completions), 3u);
@@ -56,7 +56,7 @@ TEST(FakeNicFaults, APortGoesDownAndComesUp) {
   EXPECT_TRUE(is_readable(b.nic->event_fd()));
   EXPECT_EQ(b.nic->next_event(), NicEvent::kPortDown);
   EXPECT_EQ(b.nic->next_event(), NicEvent::kNone);
-  ASSERT_TRUE(a.post(a.write(b, 10)));
+  ASSERT_TRUE(a.post(a.write(b, 10)).is_ok());
   EXPECT_EQ(fabric.statistics().writes, 0u);
   b.nic->set_port(true);
   EXPECT_EQ(b.nic->next_event(), NicEvent::kPortUp);
@@ -66,7 +66,7 @@ TEST(FakeNicFaults, APortGoesDownAndComesUp) {
 TEST(FakeNicFaults, ADeviceThatIsGoneTakesItsQueuePairsAlong) {
   Ends ends;
   auto& [fabric, a, b] = ends;
-  ASSERT_TRUE(b.pair->post_arrivals(1));
+  ASSERT_TRUE(b.pair->post_arrivals(1).is_ok());
   b.nic->be_gone();
   EXPECT_EQ(b.nic->next_event(), NicEvent::kGone);
   EXPECT_EQ(b.next().status, kFlushed);
@@ -148,9 +148,9 @@ void play(Side& side, Side& other, bool begins, uint32_t rounds) {
     Write write = side.write(other, 1000);
     write.to_address += 2000;
     write.immediate = round;
-    ASSERT_TRUE(side.post(write));
+    ASSERT_TRUE(side.post(write).is_ok());
   };
-  ASSERT_TRUE(side.pair->post_arrivals(2));
+  ASSERT_TRUE(side.pair->post_arrivals(2).is_ok());
   if (begins) send(0);
   for (uint32_t arrived = 0, written = 0; arrived + written < 2 * rounds;) {
     const Completion completion = side.next();
@@ -164,7 +164,7 @@ void play(Side& side, Side& other, bool begins, uint32_t rounds) {
       ASSERT_EQ(side.memory[i], static_cast<std::byte>(completion.immediate & 0xff));
     }
     ++arrived;
-    ASSERT_TRUE(side.pair->post_arrivals(1));
+    ASSERT_TRUE(side.pair->post_arrivals(1).is_ok());
     if (!begins || arrived < rounds) send(completion.immediate + 1);
   }
 }

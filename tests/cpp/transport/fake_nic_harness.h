@@ -48,7 +48,7 @@ struct Side {
   // Waits as the transport does.
   Completion next() {
     while (true) {
-      EXPECT_TRUE(pair->arm());
+      EXPECT_TRUE(pair->arm().is_ok());
       if (const auto completion = poll()) return *completion;
       if (!is_readable(channel->fd(), 20'000)) break;
       channel->next();
@@ -57,7 +57,7 @@ struct Side {
     return {.status = -1};
   }
   Completion outcome(const Write& write) {
-    EXPECT_TRUE(post(write));
+    EXPECT_TRUE(post(write).is_ok());
     return next();
   }
 
@@ -69,8 +69,8 @@ struct Side {
 };
 
 inline void connect(Side& a, Side& b) {
-  ASSERT_TRUE(a.pair->connect(b.pair->address()));
-  ASSERT_TRUE(b.pair->connect(a.pair->address()));
+  ASSERT_TRUE(a.pair->connect(b.pair->address()).is_ok());
+  ASSERT_TRUE(b.pair->connect(a.pair->address()).is_ok());
 }
 
 struct Ends {

@@ -13,11 +13,11 @@ namespace {
 TEST(FakeNic, WritesInOrderAndTellsTheOtherEndAfterwards) {
   Ends ends;
   auto& [fabric, a, b] = ends;
-  ASSERT_TRUE(b.pair->post_arrivals(1));
+  ASSERT_TRUE(b.pair->post_arrivals(1).is_ok());
   std::vector<Write> writes{a.write(b, 1000, 1), a.write(b, 0, 2), a.write(b, 0, 3)};
   writes[0].completes = writes[1].completes = false;
   writes[1].immediate = 0xabcdef01;
-  ASSERT_TRUE(a.pair->post(writes));
+  ASSERT_TRUE(a.pair->post(writes).is_ok());
   const Completion arrived = b.next();
   EXPECT_TRUE(arrived.ok());
   EXPECT_EQ(arrived.kind, Completion::Kind::kArrived);
@@ -35,7 +35,7 @@ TEST(FakeNic, ReadsOnlyWhatIsRegisteredWithItsKey) {
     std::vector<Write> writes{ends.a.write(ends.b, 100), ends.a.write(ends.b, 1, 2)};
     writes[1].completes = false;
     spoil(ends, writes[0]);
-    EXPECT_TRUE(ends.a.pair->post(writes));
+    EXPECT_TRUE(ends.a.pair->post(writes).is_ok());
     const int status = ends.a.next().status;
     if (status != 0) {
       EXPECT_EQ(ends.a.next().status, kFlushed) << "what fails is told even if not asked for";
@@ -65,7 +65,7 @@ TEST(FakeNic, WritesOnlyWhereItMayAndFailsBothEndsOtherwise) {
     Ends ends;
     Write write = ends.a.write(ends.b, 100);
     spoil(ends, write);
-    EXPECT_TRUE(ends.b.pair->post_arrivals(1));
+    EXPECT_TRUE(ends.b.pair->post_arrivals(1).is_ok());
     const int status = ends.a.outcome(write).status;
     const auto counts = ends.fabric.statistics();
     EXPECT_EQ(counts.remote_access_errors, status != 0);
@@ -101,8 +101,8 @@ TEST(FakeNic, CopiesWhatIsInlinedAndReadsTheRestLater) {
   inlined.local_key = 0;
   Write read_later = a.write(b, 64, 2);
   read_later.to_address += 64;
-  ASSERT_TRUE(a.post(inlined));
-  ASSERT_TRUE(a.post(read_later));
+  ASSERT_TRUE(a.post(inlined).is_ok());
+  ASSERT_TRUE(a.post(read_later).is_ok());
   EXPECT_EQ(fabric.statistics().writes, 0u);  // and the wire has seen both
   a.fill(8);
   fabric.set_options({});
@@ -118,10 +118,10 @@ TEST(FakeNic, CountsAndHoldsWhatNoArrivalWasPostedFor) {
   auto& [fabric, a, b] = ends;
   Write write = a.write(b, 10);
   write.immediate = 5;
-  ASSERT_TRUE(a.post(write));
+  ASSERT_TRUE(a.post(write).is_ok());
   ASSERT_TRUE(ends.wait_until([](const auto& counts) { return counts.receiver_not_ready > 0; }));
   EXPECT_FALSE(a.poll());
-  ASSERT_TRUE(b.pair->post_arrivals(1));
+  ASSERT_TRUE(b.pair->post_arrivals(1).is_ok());
   EXPECT_EQ(b.next().immediate, 5u);
   EXPECT_TRUE(a.next().ok());
   EXPECT_EQ(fabric.statistics().receiver_not_ready, 1u);
@@ -134,27 +134,27 @@ TEST(FakeNic, TakesNoMoreThanWasAskedForUntilCompletionsAreSeen) {
   auto& [fabric, a, b] = ends;
   std::vector<Write> writes(15, a.write(b, 1, 1));
   for (Write& write : writes) write.completes = false;
-  ASSERT_TRUE(a.pair->post(writes));
-  ASSERT_TRUE(a.post(a.write(b, 1, 16)));
+  ASSERT_TRUE(a.pair->post(writes).is_ok());
+  ASSERT_TRUE(a.post(a.write(b, 1, 16)).is_ok());
   ASSERT_TRUE(ends.wait_until([](const auto& counts) { return counts.writes == 16; }));
-  EXPECT_FALSE(a.post(a.write(b, 1))) << "done, but nobody has seen it";
+  EXPECT_FALSE(a.post(a.write(b, 1)).is_ok()) << "done, but nobody has seen it";
   EXPECT_EQ(a.next().id, 16u);
-  EXPECT_TRUE(a.pair->post(writes));
-  EXPECT_TRUE(b.pair->post_arrivals(16));
-  EXPECT_FALSE(b.pair->post_arrivals(1));
+  EXPECT_TRUE(a.pair->post(writes).is_ok());
+  EXPECT_TRUE(b.pair->post_arrivals(16).is_ok());
+  EXPECT_FALSE(b.pair->post_arrivals(1).is_ok());
 }
 
 TEST(FakeNic, ChannelTellsOncePerArmOfWhatComesAfterIt) {
   Ends ends;
   Side& a = ends.a;
   auto complete_one = [&, done = uint64_t{0}]() mutable {
-    ASSERT_TRUE(a.post(a.write(ends.b, 1)));
+    ASSERT_TRUE(a.post(a.write(ends.b, 1)).is_ok());
     ++done;
     ASSERT_TRUE(ends.wait_until([&](const auto& counts) { return counts.writes == done; }));
   };
   complete_one();
   EXPECT_FALSE(is_readable(a.channel->fd())) << "not armed";
-  ASSERT_TRUE(a.pair->arm());
+  ASSERT_TRUE(a.pair->arm().is_ok());
   EXPECT_FALSE(is_readable(a.channel->fd())) << "came before";
   complete_one();
   complete_one();
@@ -162,7 +162,7 @@ TEST(FakeNic, ChannelTellsOncePerArmOfWhatComesAfterIt) {
   EXPECT_EQ(a.channel->next(), &a);
   EXPECT_FALSE(is_readable(a.channel->fd())) << "one event per arm";
   EXPECT_EQ(a.channel->next(), nullptr);
-  ASSERT_TRUE(a.pair->arm());
+  ASSERT_TRUE(a.pair->arm().is_ok());
   complete_one();
   a.pair.reset();
   EXPECT_EQ(a.channel->next(), nullptr) << "of a queue pair that is destroyed";
@@ -172,7 +172,7 @@ TEST(FakeNic, TouchesNothingForADestroyedQueuePair) {
   Ends ends;
   auto& [fabric, a, b] = ends;
   fabric.set_options({.delay_us = kNever});
-  ASSERT_TRUE(a.post(a.write(b, 1000)));
+  ASSERT_TRUE(a.post(a.write(b, 1000)).is_ok());
   a.pair.reset();
   a.region.reset();
   a.memory = {};
@@ -188,9 +188,9 @@ TEST(FakeNic, ReachesOnlyWhoIsThereAndExpectsIt) {
     Side b(fabric);
     QueuePairAddress address = b.pair->address();
     spoil(address);
-    EXPECT_TRUE(a.pair->connect(address)) << "nobody is asked";
-    EXPECT_FALSE(a.pair->connect(address)) << "once";
-    EXPECT_TRUE(b.pair->connect(a.pair->address()));
+    EXPECT_TRUE(a.pair->connect(address).is_ok()) << "nobody is asked";
+    EXPECT_FALSE(a.pair->connect(address).is_ok()) << "once";
+    EXPECT_TRUE(b.pair->connect(a.pair->address()).is_ok());
     return a.outcome(a.write(b, 1)).status;
   };
   EXPECT_EQ(attempt([](QueuePairAddress&) {}), 0);
@@ -199,8 +199,8 @@ TEST(FakeNic, ReachesOnlyWhoIsThereAndExpectsIt) {
   EXPECT_EQ(attempt([](QueuePairAddress& to) { to.packet_sequence ^= 1; }), kRetryExceeded);
   FakeFabric fabric;
   Side a(fabric);
-  EXPECT_FALSE(a.post(a.write(a, 1))) << "not connected";
-  EXPECT_FALSE(a.pair->connect({.number = 1, .mtu_bytes = 1500}));
+  EXPECT_FALSE(a.post(a.write(a, 1)).is_ok()) << "not connected";
+  EXPECT_FALSE(a.pair->connect({.number = 1, .mtu_bytes = 1500}).is_ok());
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ class NoConnection final : public Connection {
  public:
   void start(Receiver*) override {}
   void send(Bytes, const Payload&, UniqueFunction<void(const Status&)>) override {}
-  void close_when_sent(Patience) override {}
+  void close_when_sent(GracePeriod) override {}
   void close() override {}
   EventLoop& loop() override { std::abort(); }
   const std::string& peer() const override { return peer_; }
@@ -130,7 +130,9 @@ TEST(FrameReader, CutsAStreamRightHoweverItIsDividedIntoReads) {
     const std::vector<Received> frames = random_frames(random, 20, most < 100 ? 4000 : 200'000);
     Recorder recorder;
     if (seed % 7 == 6) {
-      recorder.head = [](Connection&, const Arrival&) -> Result<Landing> { return Landing::discard(); };
+      recorder.head = [](Connection&, const Arrival&) -> Result<ReceiveBuffer> {
+        return ReceiveBuffer::discard();
+      };
     }
     FrameReader reader(connection, {kLimit});
     const Status status = read_stream(stream_of(frames), reader, recorder,
@@ -169,9 +171,9 @@ TEST(FrameReader, MutatedStreamsEndInDataLossOrInFramesWithinTheLimits) {
     for (unsigned i = 0; i < 1 + random() % 3; ++i)
       stream[random() % stream.size()] = static_cast<char>(random());
     Recorder recorder;
-    recorder.head = [&](Connection&, const Arrival& arrival) -> Result<Landing> {
+    recorder.head = [&](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
       EXPECT_LE(arrival.payload_bytes, kSmallLimit);
-      return Landing::discard();
+      return ReceiveBuffer::discard();
     };
     FrameReader reader(connection, {kSmallLimit});
     const Status status = read_stream(stream, reader, recorder, [&] { return 1 + random() % 900; });

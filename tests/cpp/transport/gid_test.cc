@@ -21,7 +21,7 @@ const std::vector<GidEntry> kTable = {
     entry(7, "::ffff:10.9.0.2", GidType::kV2, "eth0.9"),
 };
 
-int chosen(std::span<const GidEntry> table, const GidWish& wish) {
+int chosen(std::span<const GidEntry> table, const GidPreference& wish) {
   const auto gid = choose_gid(table, wish);
   return gid ? gid->index : -1;
 }

@@ -100,13 +100,13 @@ struct Seen {
   bool after_close = false;  // a callback came after on_closed
 };
 
-// Keeps every frame, and no loan. Tests may replace what it does: a frame is seen when that has been done, so that who
+// Keeps every frame, and no lease. Tests may replace what it does: a frame is seen when that has been done, so that who
 // waited for the last one finds nothing under way that refers to its variables.
 class Recorder : public Receiver {
  public:
-  std::function<Result<Landing>(Connection&, const Arrival&)> head;  // default: into memory of its own
-  std::function<Status(Connection&, const Arrival&, Bytes)> frame;   // default: nothing
-  bool keeps_loans = false;                                          // `frame` gives them back
+  std::function<Result<ReceiveBuffer>(Connection&, const Arrival&)> head;  // default: into memory of its own
+  std::function<Status(Connection&, const Arrival&, Bytes)> frame;         // default: nothing
+  bool keeps_leases = false;                                               // `frame` gives them back
   Watched<Seen> seen;
 
   bool wait_for_frames(size_t count) {
@@ -123,20 +123,20 @@ class Recorder : public Receiver {
     return now.closed.front();
   }
 
-  Result<Landing> on_head(Connection& connection, const Arrival& arrival) override {
+  Result<ReceiveBuffer> on_head(Connection& connection, const Arrival& arrival) override {
     seen.update([](Seen& s) {
       ++s.heads;
       s.after_close |= !s.closed.empty();
     });
     if (head) return head(connection, arrival);
     memory_.resize(arrival.payload_bytes);
-    return Landing::into(memory_);
+    return ReceiveBuffer::at(memory_);
   }
   Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) override {
     Received received{std::string(as_text(arrival.head)), std::string(as_text(payload))};
     seen.update([](Seen& s) { s.after_close |= !s.closed.empty(); });
     Status status = frame ? frame(connection, arrival, payload) : Status::ok();
-    if (!keeps_loans) connection.give_back(arrival.loan);
+    if (!keeps_leases) connection.return_lease(arrival.lease);
     seen.update([&](Seen& s) { s.frames.push_back(std::move(received)); });
     return status;
   }

@@ -23,7 +23,7 @@ TEST(RdmaArenaTest, ThousandsOfPiecesAreFewRegionsAndDoNotOverlap) {
   Card card;
   Arena arena(card.registrations);
   std::mt19937 random(1);
-  std::vector<Arena::Piece> pieces;
+  std::vector<Arena::Allocation> pieces;
   size_t taken_bytes = 0;
   for (int i = 0; i < 4000; ++i) {
     auto piece = arena.take(1 + random() % 30'000);
@@ -45,7 +45,7 @@ TEST(RdmaArenaTest, WhatWasGivenBackIsUsedAgain) {
   Card card;
   Arena arena(card.registrations);
   std::mt19937 random(2);
-  std::vector<Arena::Piece> pieces(64);
+  std::vector<Arena::Allocation> pieces(64);
   for (int i = 0; i < 20'000; ++i) {
     auto piece = arena.take(1 + random() % 60'000);
     ASSERT_TRUE(piece.is_ok());
@@ -59,9 +59,9 @@ TEST(RdmaArenaTest, WhatWasGivenBackIsUsedAgain) {
 TEST(RdmaArenaTest, PiecesMoveWithTheirMemory) {
   Card card;
   Arena arena(card.registrations);
-  Arena::Piece piece = std::move(*arena.take(5000));
+  Arena::Allocation piece = std::move(*arena.take(5000));
   std::byte* const at = piece.bytes().data();
-  Arena::Piece moved = std::move(piece);
+  Arena::Allocation moved = std::move(piece);
   EXPECT_FALSE(piece);
   EXPECT_EQ(moved.bytes().data(), at);
   EXPECT_EQ(moved.bytes().size(), 5000u);
@@ -73,9 +73,9 @@ TEST(RdmaArenaTest, PiecesMoveWithTheirMemory) {
 TEST(RdmaArenaTest, TheLimitOfLockedMemoryIsUsedUpAndThenTold) {
   Card card({.memlock_bytes = 3 << 20});
   Arena arena(card.registrations);
-  std::vector<Arena::Piece> pieces;
+  std::vector<Arena::Allocation> pieces;
   Status why;
-  while (why) {
+  while (why.is_ok()) {
     auto piece = arena.take(128 << 10);
     if (piece) {
       pieces.push_back(std::move(*piece));

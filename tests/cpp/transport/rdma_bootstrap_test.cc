@@ -9,7 +9,7 @@
 namespace byteps::transport::rdma {
 namespace {
 
-Offer some_offer() {
+EndpointOffer some_offer() {
   return {.rail = 3,
           .is_ethernet = true,
           .queue_pair = {.number = 0xabcdef,
@@ -22,7 +22,7 @@ Offer some_offer() {
           .card = "mlx5_0 port 1, ::ffff:10.0.0.2 (RoCE v2, index 1)"};
 }
 
-void expect_sound(const Result<Offer>& decoded) {
+void expect_sound(const Result<EndpointOffer>& decoded) {
   if (!decoded) {
     const StatusCode code = decoded.status().code();
     EXPECT_TRUE(code == StatusCode::kDataLoss || code == StatusCode::kUnavailable) << decoded.status();
@@ -42,7 +42,7 @@ void expect_sound(const Result<Offer>& decoded) {
 
 TEST(RdmaBootstrapTest, AnOfferArrivesAsItWasMade) {
   for (const int mtu_bytes : {256, 512, 1024, 2048, 4096}) {
-    Offer offer = some_offer();
+    EndpointOffer offer = some_offer();
     offer.queue_pair.mtu_bytes = mtu_bytes;
     offer.is_ethernet = mtu_bytes != 512;
     const std::string text = encode_offer(offer);
@@ -83,7 +83,7 @@ TEST(RdmaBootstrapTest, EveryChangedByteIsRefusedOrStaysWithinTheLimits) {
 }
 
 TEST(RdmaBootstrapTest, WhatIsCutShortIsRefusedAndWhatIsTooLongToo) {
-  Offer offer = some_offer();
+  EndpointOffer offer = some_offer();
   offer.card.clear();
   const std::string text = encode_offer(offer);
   for (size_t size = 0; size < text.size(); ++size) {

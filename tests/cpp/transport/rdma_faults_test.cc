@@ -41,7 +41,7 @@ class RdmaFaultsTest : public RdmaTest {
           std::array{size_t{0}, size_t{100}, size_t{9'000}, size_t{100'000}}[turn_[side]++ % 4];
       end(side).send(as_bytes("load"), payload_of(std::string_view(text_).substr(0, bytes)),
                      [this, side](const Status& status) {
-                       if (status) send_next(side);
+                       if (status.is_ok()) send_next(side);
                        under_way_.update([](int& count) { --count; });
                      });
     });

@@ -1,4 +1,4 @@
-// Loans, places, and the order of things at the beginning and the end of an RDMA connection.
+// BufferLeases, places, and the order of things at the beginning and the end of an RDMA connection.
 #include <algorithm>
 #include <cstring>
 
@@ -19,35 +19,35 @@ class RdmaFramesTest : public RdmaTest {
   Payload part(size_t index, size_t bytes = 30'000) {
     return {.data = memory_.bytes().subspan(index * 40'000, bytes), .reply_space = {}};
   }
-  void keep_loans(int side) {
-    recorders_[side].keeps_loans = true;
+  void keep_leases(int side) {
+    recorders_[side].keeps_leases = true;
     recorders_[side].frame = [this](Connection&, const Arrival& arrival, Bytes) {
-      loans_.update([&](auto& loans) { loans.push_back(arrival.loan); });
+      leases_.update([&](auto& leases) { leases.push_back(arrival.lease); });
       return Status::ok();
     };
   }
 
   Slab memory_{4 << 20};
-  Watched<std::vector<Loan>> loans_;
+  Watched<std::vector<LeaseId>> leases_;
 };
 
 TEST_F(RdmaFramesTest, LoansAreGivenBackByBothWaysAndThePlaceIsFreeAgain) {
-  keep_loans(kB);
+  keep_leases(kB);
   set_up_and_connect();
   start_both();
   for (size_t i = 0; i < 20; ++i) {
     Payload payload = part(0);
-    payload.place = 5;
+    payload.reuse_key = 5;
     send(kA, "question", payload);
-    ASSERT_TRUE(loans_.wait([&](const auto& loans) { return loans.size() == i + 1; }));
-    const Loan loan = loans_.get().back();
-    EXPECT_NE(loan, kNoLoan);
-    EXPECT_EQ(loan, loans_.get().front()) << "the same memory each time";
+    ASSERT_TRUE(leases_.wait([&](const auto& leases) { return leases.size() == i + 1; }));
+    const LeaseId lease = leases_.get().back();
+    EXPECT_NE(lease, kNoLease);
+    EXPECT_EQ(lease, leases_.get().front()) << "the same memory each time";
     if (i % 2 == 0) {
-      run_on(loop(kB), [&] { end(kB).give_back(loan); });
+      run_on(loop(kB), [&] { end(kB).return_lease(lease); });
       send(kB, "given back");
     } else {
-      send(kB, "given back", {.data = {}, .reply_space = {}, .gives_back = loan});
+      send(kB, "given back", {.data = {}, .reply_space = {}, .returns_lease = lease});
     }
     ASSERT_TRUE(recorders_[kA].wait_for_frames(i + 1));
   }
@@ -56,25 +56,25 @@ TEST_F(RdmaFramesTest, LoansAreGivenBackByBothWaysAndThePlaceIsFreeAgain) {
 
 // Against the rule; every frame arrives whole all the same.
 TEST_F(RdmaFramesTest, FramesOfOnePlaceThatDoNotWaitForEachOther) {
-  keep_loans(kB);
+  keep_leases(kB);
   set_up_and_connect();
   start_both();
   for (int round = 0; round < 3; ++round) {
     run_on(loop(kA), [&] {
       for (size_t i = 0; i < 20; ++i) {
         Payload payload = part(i);
-        payload.place = 5;
+        payload.reuse_key = 5;
         end(kA).send(as_bytes("frame"), payload, sent_.expect_one());
       }
     });
-    ASSERT_TRUE(loans_.wait([&](const auto& loans) { return loans.size() == 20; }));
-    std::vector<Loan> loans = loans_.get();
-    loans_.update([](auto& all) { all.clear(); });
+    ASSERT_TRUE(leases_.wait([&](const auto& leases) { return leases.size() == 20; }));
+    std::vector<LeaseId> leases = leases_.get();
+    leases_.update([](auto& all) { all.clear(); });
     run_on(loop(kB), [&] {
-      for (const Loan loan : loans) end(kB).give_back(loan);
+      for (const LeaseId lease : leases) end(kB).return_lease(lease);
     });
-    std::sort(loans.begin(), loans.end());
-    EXPECT_EQ(std::unique(loans.begin(), loans.end()), loans.end());
+    std::sort(leases.begin(), leases.end());
+    EXPECT_EQ(std::unique(leases.begin(), leases.end()), leases.end());
   }
   const Seen seen = recorders_[kB].seen.get();
   for (size_t i = 0; i < 60; ++i) EXPECT_TRUE(seen.frames[i].payload == pattern(30'000, i % 20)) << i;
@@ -82,14 +82,14 @@ TEST_F(RdmaFramesTest, FramesOfOnePlaceThatDoNotWaitForEachOther) {
 }
 
 TEST_F(RdmaFramesTest, WhatIsGivenBackAfterTheEndIsOfNoEffect) {
-  keep_loans(kB);
+  keep_leases(kB);
   set_up_and_connect();
   start_both();
   send(kA, "frame", part(0));
-  ASSERT_TRUE(loans_.wait([](const auto& loans) { return loans.size() == 1; }));
+  ASSERT_TRUE(leases_.wait([](const auto& leases) { return leases.size() == 1; }));
   destroy(kA);
   ASSERT_TRUE(recorders_[kB].wait_until_closed());
-  run_on(loop(kB), [&] { end(kB).give_back(loans_.get().front()); });
+  run_on(loop(kB), [&] { end(kB).return_lease(leases_.get().front()); });
 }
 
 // Nothing comes back that would have this end look at what waits once more.
@@ -98,11 +98,11 @@ TEST_F(RdmaFramesTest, AFrameThatHasToBeCopiedAfterAllDoesNotHoldUpWhatFollows) 
   start_both();
   const std::string others_memory = pattern(8'000, 1);
   Payload payload = payload_of(others_memory);
-  payload.place = 5;
+  payload.reuse_key = 5;
   for (size_t i = 0; i < 5; ++i) {
     send(kA, "first", payload);
     ASSERT_TRUE(recorders_[kB].wait_for_frames(3 * i + 1));
-    send(kB, "the loan was given back");
+    send(kB, "the lease was given back");
     ASSERT_TRUE(recorders_[kA].wait_for_frames(i + 1));
     card(kA).fail_next_registration(unavailable("not this time"));
     run_on(loop(kA), [&] {
@@ -154,10 +154,10 @@ TEST_F(RdmaFramesTest, ABacklogThatNobodyReadsEndsAtTheDeadline) {
 }
 
 TEST_F(RdmaFramesTest, AnswersThatCameBeforeStartAreDeliveredThoughTheOtherEndHasGone) {
-  recorders_[kB].keeps_loans = true;
+  recorders_[kB].keeps_leases = true;
   recorders_[kB].frame = [this](Connection& connection, const Arrival& arrival, Bytes payload) {
     Payload answer = part(9, payload.size());
-    answer.gives_back = arrival.loan;
+    answer.returns_lease = arrival.lease;
     connection.send(as_bytes("answer"), answer, sent_.expect_one());
     connection.send(as_bytes("last words"), {}, sent_.expect_one());
     connection.close_when_sent(soon_us());
@@ -168,10 +168,10 @@ TEST_F(RdmaFramesTest, AnswersThatCameBeforeStartAreDeliveredThoughTheOtherEndHa
   start(kB);
   Payload question = part(0);
   question.reply_space = memory_.bytes().subspan(2 << 20, 30'000);
-  question.place = 1;
+  question.reuse_key = 1;
   send(kA, "question", question);
   ASSERT_TRUE(recorders_[kB].wait_for_frames(1));
-  // A landing that is asked for and granted, the question; the answer, the last words, and the end.
+  // A receive_buffer that is asked for and granted, the question; the answer, the last words, and the end.
   ASSERT_TRUE(eventually([&] { return fabric_.statistics().immediates >= before + 6; }));
   expect_all_sent();
   destroy(kB);
@@ -211,16 +211,16 @@ TEST_F(RdmaFramesTest, NoFrameIsSaidToBeSentAfterOneWhoseCallbackCloses) {
 TEST_F(RdmaFramesTest, CallbacksMaySendAndGiveBackAndClose) {
   set_up_and_connect();
   int left = 300;
-  recorders_[kB].keeps_loans = true;
+  recorders_[kB].keeps_leases = true;
   recorders_[kB].frame = [&](Connection& connection, const Arrival& arrival, Bytes) {
-    connection.give_back(arrival.loan);
+    connection.return_lease(arrival.lease);
     for (int i = 0; i < 3; ++i) connection.send(as_bytes("echo"), part(i, 5'000), sent_.expect_one());
     if (--left == 0) connection.close();
     return Status::ok();
   };
   start_both();
   std::function<void(const Status&)> again = [&](const Status& status) {
-    if (status) end(kA).send(as_bytes("more"), part(50, 6'000), again);
+    if (status.is_ok()) end(kA).send(as_bytes("more"), part(50, 6'000), again);
   };
   run_on(loop(kA), [&] { end(kA).send(as_bytes("first"), part(50, 6'000), again); });
   EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);

@@ -13,19 +13,21 @@ namespace {
 class RawPeer {
  public:
   RawPeer(FakeFabric& fabric, EventLoop& loop)
-      : loop_(loop), nic_(fabric.make_nic()), memory_(kInboxAt + 2 * kLandingBytes) {
+      : loop_(loop), nic_(fabric.make_nic()), memory_(kInboxAt + 2 * kReceiveBufferBytes) {
     channel_ = std::move(*nic_->make_channel());
     region_ = std::move(*nic_->register_memory(memory_, Access::kRemoteWrite));
     pair_ = std::move(*nic_->make_queue_pair(*channel_, this, {.max_writes = 256, .max_arrivals = 4096}));
-    BPS_CHECK(pair_->post_arrivals(4096));
+    BPS_CHECK(pair_->post_arrivals(4096).is_ok());
   }
   ~RawPeer() { hang_up(); }
   void hang_up() {
     run_on(loop_, [&] { tcp_.reset(); });
   }
 
-  static constexpr size_t kLandingBytes = 8 << 20;
-  uint64_t landing() const { return reinterpret_cast<uint64_t>(memory_.data() + kInboxAt + kRingBytes); }
+  static constexpr size_t kReceiveBufferBytes = 8 << 20;
+  uint64_t receive_buffer() const {
+    return reinterpret_cast<uint64_t>(memory_.data() + kInboxAt + kRingBytes);
+  }
   uint32_t key() const { return region_->key().remote; }
 
   void meet(const Address& address) {
@@ -33,18 +35,18 @@ class RawPeer {
     auto connected = connect_and_wait(*transport, loop_, address, soon_us());
     ASSERT_TRUE(connected.is_ok()) << connected.status();
     tcp_ = std::move(*connected);
-    const Offer mine{.is_ethernet = true,
-                     .queue_pair = pair_->address(),
-                     .ring_address = reinterpret_cast<uint64_t>(memory_.data() + kInboxAt),
-                     .ring_key = key(),
-                     .card = "raw"};
+    const EndpointOffer mine{.is_ethernet = true,
+                             .queue_pair = pair_->address(),
+                             .ring_address = reinterpret_cast<uint64_t>(memory_.data() + kInboxAt),
+                             .ring_key = key(),
+                             .card = "raw"};
     run_on(loop_, [&] {
       tcp_->start(&recorder_);
       tcp_->send(as_bytes(encode_offer(mine)), {}, {});
     });
     ASSERT_TRUE(recorder_.wait_for_frames(1));
     other_ = *decode_offer(as_bytes(recorder_.seen.get().frames[0].head));
-    ASSERT_TRUE(pair_->connect(other_.queue_pair));
+    ASSERT_TRUE(pair_->connect(other_.queue_pair).is_ok());
     write_immediate(kConsumedFlag);
   }
   // At the ring's next place, as long as it has any.
@@ -73,18 +75,18 @@ class RawPeer {
 
  private:
   static constexpr size_t kInboxAt = kRingBytes;
-  void post(const Write& write) { BPS_CHECK(pair_->post({&write, 1})); }
+  void post(const Write& write) { BPS_CHECK(pair_->post({&write, 1}).is_ok()); }
 
   EventLoop& loop_;
   Recorder recorder_;
   std::unique_ptr<FakeNic> nic_;
-  std::vector<std::byte> memory_;  // what is sent, what comes, and landings
+  std::vector<std::byte> memory_;  // what is sent, what comes, and receive_buffers
   std::unique_ptr<CompletionChannel> channel_;
   std::unique_ptr<MemoryRegion> region_;
   std::unique_ptr<QueuePair> pair_;
   std::unique_ptr<Connection> tcp_;
   RingWriter ring_;
-  Offer other_;
+  EndpointOffer other_;
 };
 
 class RdmaHostileTest : public RdmaTest {
@@ -99,10 +101,10 @@ class RdmaHostileTest : public RdmaTest {
     ends_[kB] = acceptor_->take();
     ASSERT_TRUE(ends_[kB]);
     if (answers_) {
-      recorder_->keeps_loans = true;
+      recorder_->keeps_leases = true;
       recorder_->frame = [this](Connection& connection, const Arrival& arrival, Bytes) {
         connection.send(as_bytes("answer"),
-                        {.data = as_bytes(text_), .reply_space = {}, .gives_back = arrival.loan}, {});
+                        {.data = as_bytes(text_), .reply_space = {}, .returns_lease = arrival.lease}, {});
         return Status::ok();
       };
     }
@@ -126,16 +128,16 @@ class RdmaHostileTest : public RdmaTest {
   std::unique_ptr<RawPeer> peer_;
 };
 
-const Record kReserve{.type = RecordType::kReserve, .loan = 5, .payload_bytes = 10'000};
-const Record kPlaced{.type = RecordType::kPlaced, .head_bytes = 1, .loan = 5, .payload_bytes = 10'000};
+const Record kReserve{.type = RecordType::kReserve, .lease = 5, .payload_bytes = 10'000};
+const Record kPlaced{.type = RecordType::kPlaced, .head_bytes = 1, .lease = 5, .payload_bytes = 10'000};
 const Record kPiece{.type = RecordType::kFrame, .head_bytes = 1, .payload_bytes = 10'000, .inline_bytes = 4};
 const Record kWithReply{
-    .type = RecordType::kFrame, .head_bytes = 1, .loan = 6, .address = 4096, .key = 1, .reply_bytes = 8'000};
+    .type = RecordType::kFrame, .head_bytes = 1, .lease = 6, .address = 4096, .key = 1, .reply_bytes = 8'000};
 
 TEST_F(RdmaHostileTest, RecordsThatMakeNoSenseNow) {
   const Record end_of_piece{.type = RecordType::kMore, .inline_bytes = 4};
-  const Record too_large{.type = RecordType::kPlaced, .loan = 5, .payload_bytes = 10'001};
-  const Record answered{.type = RecordType::kAnswered, .gives_back = 3, .payload_bytes = 5'000};
+  const Record too_large{.type = RecordType::kPlaced, .lease = 5, .payload_bytes = 10'001};
+  const Record answered{.type = RecordType::kAnswered, .returns_lease = 3, .payload_bytes = 5'000};
   const std::vector<std::vector<Record>> all{
       {end_of_piece},
       {kPiece, kPiece},
@@ -145,12 +147,12 @@ TEST_F(RdmaHostileTest, RecordsThatMakeNoSenseNow) {
       {kPlaced},
       {kReserve, too_large},
       {kReserve, kReserve},
-      {kReserve, {.type = RecordType::kRelease, .loan = 5}, kPlaced},
-      {{.type = RecordType::kRelease, .loan = 5}},
+      {kReserve, {.type = RecordType::kRelease, .lease = 5}, kPlaced},
+      {{.type = RecordType::kRelease, .lease = 5}},
       {answered},
-      {{.type = RecordType::kGiveBack, .gives_back = 3}},
-      {{.type = RecordType::kFrame, .gives_back = 3}},
-      {{.type = RecordType::kReserved, .loan = 3, .address = 4096}},
+      {{.type = RecordType::kGiveBack, .returns_lease = 3}},
+      {{.type = RecordType::kFrame, .returns_lease = 3}},
+      {{.type = RecordType::kReserved, .lease = 3, .address = 4096}},
       {{.type = static_cast<RecordType>(77)}},
       {{.type = RecordType::kEnd, .consumed = 5}},
   };
@@ -167,14 +169,14 @@ TEST_F(RdmaHostileTest, RecordsThatMakeNoSenseNow) {
 TEST_F(RdmaHostileTest, LoansThatAreOutAreNotLentAgain) {
   const std::vector<std::vector<Record>> all{
       {kReserve, kPlaced, kPlaced},
-      {kReserve, kPlaced, {.type = RecordType::kRelease, .loan = 5}},
+      {kReserve, kPlaced, {.type = RecordType::kRelease, .lease = 5}},
       {kWithReply, kWithReply},
-      {kWithReply, {.type = RecordType::kReserve, .loan = 6, .payload_bytes = 1}},
+      {kWithReply, {.type = RecordType::kReserve, .lease = 6, .payload_bytes = 1}},
   };
   for (const auto& records : all) {
     SCOPED_TRACE(&records - all.data());
     ASSERT_NO_FATAL_FAILURE(meet());
-    run_on(loop(kB), [&] { recorder_->keeps_loans = true; });
+    run_on(loop(kB), [&] { recorder_->keeps_leases = true; });
     for (const Record& record : records) peer_->write(record, "h");
     expect_data_loss();
   }
@@ -209,13 +211,14 @@ TEST_F(RdmaHostileTest, MoreRecordsThanTheRingHolds) {
 TEST_F(RdmaHostileTest, ALoanThatIsGivenBackBeforeItWasLent) {
   set_up({}, {.cards = {{.max_message_bytes = 8192}}});
   ASSERT_NO_FATAL_FAILURE(meet());
-  const std::string large = pattern(RawPeer::kLandingBytes / 2, 3);
+  const std::string large = pattern(RawPeer::kReceiveBufferBytes / 2, 3);
   send(kB, "frame", payload_of(large));
   fabric_.set_options({.delay_us = 300});
   const uint64_t before = fabric_.statistics().writes;
-  peer_->write({.type = RecordType::kReserved, .loan = 1, .address = peer_->landing(), .key = peer_->key()});
+  peer_->write(
+      {.type = RecordType::kReserved, .lease = 1, .address = peer_->receive_buffer(), .key = peer_->key()});
   ASSERT_TRUE(eventually([&] { return fabric_.statistics().writes > before + 5; }));
-  peer_->write({.type = RecordType::kGiveBack, .gives_back = 1});
+  peer_->write({.type = RecordType::kGiveBack, .returns_lease = 1});
   expect_data_loss();
   fabric_.set_options({});
   EXPECT_EQ(sent_.all().front().code(), StatusCode::kDataLoss);
@@ -233,7 +236,7 @@ TEST_F(RdmaHostileTest, MemoryThatIsNotThere) {
   ASSERT_NO_FATAL_FAILURE(meet());
   const std::string large = pattern(20'000, 3);
   send(kB, "frame", payload_of(large));
-  peer_->write({.type = RecordType::kReserved, .loan = 1, .address = UINT64_MAX - 10, .key = 12});
+  peer_->write({.type = RecordType::kReserved, .lease = 1, .address = UINT64_MAX - 10, .key = 12});
   EXPECT_EQ(recorder_->why_closed().code(), StatusCode::kUnavailable);
   EXPECT_EQ(sent_.all().front().code(), StatusCode::kUnavailable);
 }
@@ -246,9 +249,9 @@ TEST_F(RdmaHostileTest, ChangedBytesCloseOrMeanSomethingHarmless) {
       kPiece,
       {.type = RecordType::kMore, .inline_bytes = 4},
       {.type = RecordType::kFrame, .head_bytes = 1},
-      {.type = RecordType::kGiveBack, .gives_back = 1},
-      {.type = RecordType::kReserved, .loan = 1},
-      {.type = RecordType::kRelease, .loan = 5},
+      {.type = RecordType::kGiveBack, .returns_lease = 1},
+      {.type = RecordType::kReserved, .lease = 1},
+      {.type = RecordType::kRelease, .lease = 5},
       {.type = RecordType::kEnd},
   };
   for (int i = 0; i < 200; ++i) {

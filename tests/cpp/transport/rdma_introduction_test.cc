@@ -35,7 +35,8 @@ class RdmaIntroductionTest : public RdmaTest {
     run_on(loop(kA), [&] { connection.reset(); });
   }
   std::string some_offer() {
-    Offer offer{.is_ethernet = true, .queue_pair = {}, .ring_address = 4096, .ring_key = 1, .card = "mine"};
+    EndpointOffer offer{
+        .is_ethernet = true, .queue_pair = {}, .ring_address = 4096, .ring_key = 1, .card = "mine"};
     offer.queue_pair = {.number = 77, .packet_sequence = 7, .gid = card(kA).info().gid, .mtu_bytes = 1024};
     return encode_offer(offer);
   }

@@ -5,9 +5,9 @@
 namespace byteps::transport::rdma {
 namespace {
 
-RailWish of_ip(const std::string& ip) { return {.devices = "", .ip = ip}; }
-RailWish of_devices(const std::string& devices) { return {.devices = devices, .ip = ""}; }
-RailWish of_node(int node) { return {.devices = "", .ip = "", .numa_node = node}; }
+RailPreference of_ip(const std::string& ip) { return {.devices = "", .ip = ip}; }
+RailPreference of_devices(const std::string& devices) { return {.devices = devices, .ip = ""}; }
+RailPreference of_node(int node) { return {.devices = "", .ip = "", .numa_node = node}; }
 
 struct Port {
   std::string device;
@@ -33,7 +33,7 @@ PortReport report(const Port& port) {
 }
 
 // "b:1 a:1", or the error's message.
-std::string chosen(const std::vector<Port>& ports, const RailWish& wish) {
+std::string chosen(const std::vector<Port>& ports, const RailPreference& wish) {
   std::vector<PortReport> reports;
   for (const Port& port : ports) reports.push_back(report(port));
   const auto rails = choose_rails(reports, wish);
@@ -49,7 +49,7 @@ TEST(RdmaRailsTest, TheOnesToUseAndTheirOrder) {
   const Port down{.device = "d", .why_not = "d port 1 is down: plug it in"};
   struct Case {
     std::vector<Port> ports;
-    RailWish wish;
+    RailPreference wish;
     std::string expected;
   };
   const std::vector<Case> cases{
@@ -85,7 +85,7 @@ TEST(RdmaRailsTest, WhereThereIsNoneItSaysWhy) {
   const Port down{.device = "d", .why_not = "d port 1 is down: plug it in"};
   struct Case {
     std::vector<Port> ports;
-    RailWish wish;
+    RailPreference wish;
     StatusCode code;
     std::string part;
   };

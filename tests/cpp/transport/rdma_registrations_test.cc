@@ -32,8 +32,8 @@ class Foreign {
 
 struct Card {
   explicit Card(const FakeNicOptions& options = {}) : nic(fabric.make_nic(options)) {}
-  Registrations::Lease lease(Registrations& all, Bytes range, Access access = Access::kLocal) {
-    auto leased = all.lease(range, access);
+  Registrations::Ref registration(Registrations& all, Bytes range, Access access = Access::kLocal) {
+    auto leased = all.registration(range, access);
     EXPECT_TRUE(leased.is_ok()) << leased.status();
     return *leased;
   }
@@ -48,10 +48,10 @@ TEST(RdmaRegistrationsTest, ASlabIsRegisteredOnceForAllOfItAndKept) {
   const Slab slab(100 * kPage);
   uint32_t key = 0;
   for (size_t i = 0; i < 100; ++i) {
-    const auto lease =
-        card.lease(all, slab.bytes().subspan(i * kPage, 10), i % 2 ? Access::kRemoteWrite : Access::kLocal);
-    if (i == 0) key = lease.key().remote;
-    EXPECT_EQ(lease.key().remote, key);
+    const auto registration = card.registration(all, slab.bytes().subspan(i * kPage, 10),
+                                                i % 2 ? Access::kRemoteWrite : Access::kLocal);
+    if (i == 0) key = registration.key().remote;
+    EXPECT_EQ(registration.key().remote, key);
   }
   const RegistrationCounts counts = all.counts();
   EXPECT_EQ(counts.made, 1u);
@@ -64,8 +64,8 @@ TEST(RdmaRegistrationsTest, OtherMemoryIsForgottenWithItsLastLease) {
   Card card;
   Registrations all(*card.nic);
   const Foreign memory(3);
-  auto one = card.lease(all, memory.bytes());
-  auto two = card.lease(all, memory.bytes());
+  auto one = card.registration(all, memory.bytes());
+  auto two = card.registration(all, memory.bytes());
   EXPECT_EQ(one.key().local, two.key().local);
   EXPECT_EQ(all.counts().made, 1u);
   one = {};
@@ -73,7 +73,7 @@ TEST(RdmaRegistrationsTest, OtherMemoryIsForgottenWithItsLastLease) {
   two = {};
   EXPECT_EQ(card.live(), 0u);
   EXPECT_EQ(all.counts().regions, 0u);
-  card.lease(all, memory.bytes());
+  card.registration(all, memory.bytes());
   EXPECT_EQ(all.counts().made, 2u);
 }
 
@@ -82,12 +82,12 @@ TEST(RdmaRegistrationsTest, ANeighboursLeaseDoesNotVouchForMemoryThatHasGone) {
   Card card;
   Registrations all(*card.nic);
   const Foreign memory(4);
-  auto tensor = card.lease(all, memory.bytes().first(3 * kPage + 100));
-  const auto neighbour = card.lease(all, memory.bytes().subspan(3 * kPage + 200, 1000));
+  auto tensor = card.registration(all, memory.bytes().first(3 * kPage + 100));
+  const auto neighbour = card.registration(all, memory.bytes().subspan(3 * kPage + 200, 1000));
   const uint32_t old_key = tensor.key().local;
   tensor = {};
   const Foreign other(3, memory.bytes().data());
-  tensor = card.lease(all, memory.bytes().first(3 * kPage + 100));
+  tensor = card.registration(all, memory.bytes().first(3 * kPage + 100));
   EXPECT_NE(tensor.key().local, old_key);
   EXPECT_EQ(all.counts().made, 3u);
 }
@@ -96,18 +96,18 @@ TEST(RdmaRegistrationsTest, LeasesToReadDoNotAllowToWrite) {
   Card card;
   Registrations all(*card.nic);
   const Foreign memory(1);
-  const auto reads = card.lease(all, memory.bytes(), Access::kLocal);
-  const auto writes = card.lease(all, memory.bytes(), Access::kRemoteWrite);
+  const auto reads = card.registration(all, memory.bytes(), Access::kLocal);
+  const auto writes = card.registration(all, memory.bytes(), Access::kRemoteWrite);
   EXPECT_NE(reads.key().remote, writes.key().remote);
-  EXPECT_EQ(card.lease(all, memory.bytes(), Access::kRemoteWrite).key().remote, writes.key().remote);
+  EXPECT_EQ(card.registration(all, memory.bytes(), Access::kRemoteWrite).key().remote, writes.key().remote);
 }
 
 TEST(RdmaRegistrationsTest, WithOnDemandPagingOtherMemoryIsKeptToo) {
   Card card({.on_demand_paging = true});
   Registrations all(*card.nic);
   const Foreign memory(8);
-  card.lease(all, memory.bytes());
-  for (size_t i = 0; i < 8; ++i) card.lease(all, memory.bytes().subspan(i * kPage, 100));
+  card.registration(all, memory.bytes());
+  for (size_t i = 0; i < 8; ++i) card.registration(all, memory.bytes().subspan(i * kPage, 100));
   EXPECT_EQ(all.counts().made, 1u);
   EXPECT_EQ(card.live(), 1u);
 }
@@ -117,13 +117,13 @@ TEST(RdmaRegistrationsTest, ASlabAtTheAddressesOfAnotherIsAnother) {
   Registrations all(*card.nic);
   auto slab = std::make_unique<Slab>(64 * kPage);
   const std::byte* const first = slab->bytes().data();
-  const uint32_t key = card.lease(all, slab->bytes()).key().local;
+  const uint32_t key = card.registration(all, slab->bytes()).key().local;
   int again = 0;
   for (int i = 0; i < 200 && again == 0; ++i) {
     slab.reset();
     slab = std::make_unique<Slab>(64 * kPage);
-    const auto lease = card.lease(all, slab->bytes());
-    EXPECT_NE(lease.key().local, key);
+    const auto registration = card.registration(all, slab->bytes());
+    EXPECT_NE(registration.key().local, key);
     again += slab->bytes().data() == first;
     EXPECT_EQ(card.live(), 1u) << "what has gone is forgotten";
   }
@@ -135,12 +135,12 @@ TEST(RdmaRegistrationsTest, WhatNobodyNeedsIsKeptUpToABound) {
   Registrations all(*card.nic, 4 * kPage);
   std::vector<std::unique_ptr<Slab>> slabs;
   for (int i = 0; i < 10; ++i) slabs.push_back(std::make_unique<Slab>(2 * kPage));
-  const auto in_use = card.lease(all, slabs[0]->bytes());
-  for (int i = 1; i < 10; ++i) card.lease(all, slabs[i]->bytes());
+  const auto in_use = card.registration(all, slabs[0]->bytes());
+  for (int i = 1; i < 10; ++i) card.registration(all, slabs[i]->bytes());
   EXPECT_LE(card.live(), 4u) << "one in use, two idle, and the last";
-  EXPECT_EQ(card.lease(all, slabs[0]->bytes()).key().local, in_use.key().local);
+  EXPECT_EQ(card.registration(all, slabs[0]->bytes()).key().local, in_use.key().local);
   EXPECT_EQ(all.counts().made, 10u);
-  card.lease(all, slabs[9]->bytes());
+  card.registration(all, slabs[9]->bytes());
   EXPECT_EQ(all.counts().made, 10u) << "the last used ones are kept";
 }
 
@@ -148,11 +148,11 @@ TEST(RdmaRegistrationsTest, TheCardsReasonPassesThroughAndNothingIsLeft) {
   Card card({.memlock_bytes = 2 * kPage});
   Registrations all(*card.nic);
   const Slab large(3 * kPage);
-  const auto refused = all.lease(large.bytes().first(10), Access::kLocal);
+  const auto refused = all.registration(large.bytes().first(10), Access::kLocal);
   EXPECT_EQ(refused.status().code(), StatusCode::kUnavailable);
   EXPECT_NE(refused.status().message().find("limit of locked memory"), std::string::npos) << refused.status();
   const Slab small(2 * kPage);
-  card.lease(all, small.bytes());
+  card.registration(all, small.bytes());
   EXPECT_EQ(all.counts().made, 1u);
   EXPECT_EQ(all.counts().regions, 1u);
 }
@@ -167,9 +167,10 @@ TEST(RdmaRegistrationsTest, SeveralLoopsShareThem) {
   for (size_t thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
       for (size_t i = 0; i < 300; ++i) {
-        const auto own = all.lease(slab.bytes().subspan((thread * 16 + i % 16) * kPage, 10), Access::kLocal);
+        const auto own =
+            all.registration(slab.bytes().subspan((thread * 16 + i % 16) * kPage, 10), Access::kLocal);
         const auto foreign =
-            all.lease(memory.bytes().subspan(i % 4 * 4 * kPage, kPage), Access::kRemoteWrite);
+            all.registration(memory.bytes().subspan(i % 4 * 4 * kPage, kPage), Access::kRemoteWrite);
         failed += !own || !foreign;
       }
     });

@@ -17,28 +17,28 @@ constexpr size_t kSpacingBytes = 5 * 4096;
 class RdmaRoundsTest : public RdmaTest {
  protected:
   RdmaRoundsTest() {
-    recorders_[kB].keeps_loans = true;
-    recorders_[kB].head = [this](Connection&, const Arrival& arrival) -> Result<Landing> {
+    recorders_[kB].keeps_leases = true;
+    recorders_[kB].head = [this](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
       if (arrival.lent.empty()) {
         copied_.resize(arrival.payload_bytes);
-        return Landing::into(copied_);
+        return ReceiveBuffer::at(copied_);
       }
-      landings_.update([&](auto& landings) { landings.push_back(arrival.lent.data()); });
-      return Landing::borrow();
+      landings_.update([&](auto& receive_buffers) { receive_buffers.push_back(arrival.lent.data()); });
+      return ReceiveBuffer::in_place();
     };
     recorders_[kB].frame = [this](Connection& connection, const Arrival& arrival, Bytes payload) {
       const size_t place = std::stoul(std::string(as_text(arrival.head)));
       const MutableBytes answer =
           answers_.bytes().subspan(place * std::max(payload.size(), kSpacingBytes), payload.size());
       std::transform(payload.begin(), payload.end(), answer.begin(), [](std::byte b) { return ~b; });
-      connection.send(arrival.head, {.data = answer, .reply_space = {}, .gives_back = arrival.loan},
+      connection.send(arrival.head, {.data = answer, .reply_space = {}, .returns_lease = arrival.lease},
                       sent_.expect_one());
       return Status::ok();
     };
-    recorders_[kA].head = [this](Connection&, const Arrival& arrival) -> Result<Landing> {
+    recorders_[kA].head = [this](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
       const size_t place = std::stoul(std::string(as_text(arrival.head)));
       straight_ += arrival.lent.data() == tensors_.at(place).data();
-      return Landing::into(tensors_.at(place));
+      return ReceiveBuffer::at(tensors_.at(place));
     };
   }
 
@@ -53,7 +53,7 @@ class RdmaRoundsTest : public RdmaTest {
       for (size_t place = 0; place < places; ++place) {
         const MutableBytes tensor = tensors_.at(place);
         end(kA).send(as_bytes(std::to_string(1000 + place).substr(1)),
-                     {.data = tensor, .reply_space = tensor, .place = place + 1}, sent_.expect_one());
+                     {.data = tensor, .reply_space = tensor, .reuse_key = place + 1}, sent_.expect_one());
       }
     });
     ASSERT_TRUE(recorders_[kA].wait_for_frames(answered_));
@@ -69,9 +69,9 @@ class RdmaRoundsTest : public RdmaTest {
     for (size_t i = 0; i < places; ++i) tensors_.push_back(memory.subspan(i * kSpacingBytes, kTensorBytes));
   }
   std::vector<const void*> take_landings() {
-    auto landings = landings_.get();
+    auto receive_buffers = landings_.get();
     landings_.update([](auto& all) { all.clear(); });
-    return landings;
+    return receive_buffers;
   }
 
   Slab answers_{256 * kSpacingBytes};
@@ -88,15 +88,15 @@ TEST_F(RdmaRoundsTest, AfterTheFirstRoundNothingIsAskedForOrMadeKnownAgain) {
   set_up_and_connect();
   start_both();
   round(256);
-  const auto landings = take_landings();
-  ASSERT_EQ(landings.size(), 256u);
+  const auto receive_buffers = take_landings();
+  ASSERT_EQ(receive_buffers.size(), 256u);
   const uint64_t made =
       registration_counts(*transports_[kA]).made + registration_counts(*transports_[kB]).made;
   EXPECT_LE(made, 8u);
   for (int again = 0; again < 9; ++again) {
     const uint64_t before = fabric_.statistics().bytes;
     round(256);
-    EXPECT_EQ(take_landings(), landings);
+    EXPECT_EQ(take_landings(), receive_buffers);
     // The payloads, and a record each way for each: 48 bytes and the head of 3.
     EXPECT_EQ(fabric_.statistics().bytes - before, 256 * 2 * (kTensorBytes + 48 + 3));
   }
@@ -140,7 +140,7 @@ TEST_F(RdmaRoundsTest, WithoutMemoryThatTheWorkersCardMayKnowEverythingArrives) 
 TEST_F(RdmaRoundsTest, WithoutMemoryThatTheServersCardMayKnowEverythingArrives) {
   const Slab memory(256 * kSpacingBytes);
   tensors_in(memory.bytes(), 256);
-  set_up_and_connect({}, {.cards = {{.memlock_bytes = 1 << 20}}});  // its rings and some landings
+  set_up_and_connect({}, {.cards = {{.memlock_bytes = 1 << 20}}});  // its rings and some receive_buffers
   start_both();
   for (int i = 0; i < 3; ++i) round(256);
   const size_t in_place = take_landings().size();

@@ -38,7 +38,7 @@ class RawLender {
     Handshake handshake(Side::kConnecting, credentials);
     Hello hello;
     Verdict verdict;
-    if (!send(handshake.hello()) || !receive(hello) || !handshake.on_hello(hello)) return false;
+    if (!send(handshake.hello()) || !receive(hello) || !handshake.on_hello(hello).is_ok()) return false;
     return send(handshake.claim(), gift_fd) && receive(verdict) && handshake.check_verdict(verdict).is_ok();
   }
   bool send(Bytes bytes, int gift_fd = -1) {
@@ -111,7 +111,7 @@ class Shm : public testing::Test {
     return make_shm_transport({.stream = {.credentials = credentials}, .lend_bytes = kLendBytes});
   }
   void listen() { acceptor_ = std::make_unique<Acceptor>(*shm_, *loop_, kAnyName); }
-  // `mine_` lends, `other_` borrows and keeps all loans.
+  // `mine_` lends, `other_` borrows and keeps all leases.
   void connect() {
     listen();
     auto connected = connect_and_wait(*shm_, *loop_, acceptor_->address(), soon_us());
@@ -123,21 +123,21 @@ class Shm : public testing::Test {
     start_borrower();
   }
   void start_borrower() {
-    borrower_.keeps_loans = true;
-    borrower_.head = [](Connection&, const Arrival& arrival) -> Result<Landing> {
-      if (arrival.loan != kNoLoan) return Landing::borrow();
-      return Landing::discard();
+    lease_holder_.keeps_leases = true;
+    lease_holder_.head = [](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
+      if (arrival.lease != kNoLease) return ReceiveBuffer::in_place();
+      return ReceiveBuffer::discard();
     };
-    borrower_.frame = [this](Connection&, const Arrival& arrival, Bytes) {
-      if (arrival.loan != kNoLoan) loans_.push_back(arrival.loan);
+    lease_holder_.frame = [this](Connection&, const Arrival& arrival, Bytes) {
+      if (arrival.lease != kNoLease) leases_.push_back(arrival.lease);
       return Status::ok();
     };
-    run_on(*loop_, [this] { other_->start(&borrower_); });
+    run_on(*loop_, [this] { other_->start(&lease_holder_); });
   }
   void give_one_back() {
     run_on(*loop_, [this] {
-      other_->give_back(loans_.front());
-      loans_.pop_front();
+      other_->return_lease(leases_.front());
+      leases_.pop_front();
     });
   }
   void send(std::string_view head, std::string_view payload) {
@@ -160,8 +160,8 @@ class Shm : public testing::Test {
   const std::unique_ptr<Transport> shm_ = transport();
   SentLog sent_;
   Recorder asker_;
-  Starving borrower_;
-  std::deque<Loan> loans_;  // on the loop
+  Starving lease_holder_;
+  std::deque<LeaseId> leases_;  // on the loop
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<Connection> mine_;
   std::unique_ptr<Connection> other_;
@@ -169,7 +169,7 @@ class Shm : public testing::Test {
 
 // ---- Who is let in ----
 
-TEST_F(Shm, IsViableHere) { EXPECT_TRUE(shm_->viable()) << shm_->viable(); }
+TEST_F(Shm, IsViableHere) { EXPECT_TRUE(shm_->viable().is_ok()) << shm_->viable(); }
 
 TEST_F(Shm, NamesAreRandomAndSayTheJob) {
   listen();
@@ -269,7 +269,7 @@ TEST_F(Shm, ForgedFramesCloseTheConnection) {
     auto connection = acceptor_->take();
     ASSERT_TRUE(connection);
     Recorder recorder;
-    recorder.keeps_loans = true;
+    recorder.keeps_leases = true;
     run_on(*loop_, [&] { connection->start(&recorder); });
     forgeries[i](peer);
     EXPECT_EQ(recorder.why_closed().code(), StatusCode::kDataLoss) << i << ": " << recorder.why_closed();
@@ -287,7 +287,7 @@ TEST_F(Shm, LoansOfADeadPeerStayReadableUntilTheConnectionGoes) {
   start_borrower();
   Bytes lent;
   run_on(*loop_, [&] {
-    borrower_.frame = [&](Connection&, const Arrival&, Bytes payload) {
+    lease_holder_.frame = [&](Connection&, const Arrival&, Bytes payload) {
       lent = payload;
       return Status::ok();
     };
@@ -297,13 +297,13 @@ TEST_F(Shm, LoansOfADeadPeerStayReadableUntilTheConnectionGoes) {
     std::memcpy(mapped->bytes().data(), "last words", 10);
   }
   peer.send_frame({ReferenceType::kLent, 1, 10, 10}, "head");
-  ASSERT_TRUE(borrower_.wait_for_frames(1));
+  ASSERT_TRUE(lease_holder_.wait_for_frames(1));
   peer.close();
   memory->reset();
-  EXPECT_EQ(borrower_.why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(lease_holder_.why_closed().code(), StatusCode::kUnavailable);
   run_on(*loop_, [&] {
     EXPECT_EQ(as_text(lent), "last words");
-    other_->give_back(1);  // to nobody
+    other_->return_lease(1);  // to nobody
   });
 }
 
@@ -312,7 +312,7 @@ TEST_F(Shm, NothingIsLeftAndNothingWasEverInAFileSystem) {
   connect();
   const std::string name = acceptor_->address().to_string();
   send("head", "payload");
-  ASSERT_TRUE(borrower_.wait_for_frames(1));
+  ASSERT_TRUE(lease_holder_.wait_for_frames(1));
   EXPECT_EQ(names_in("/dev/shm"), before);
   EXPECT_NE(content_of("/proc/net/unix").find(name), std::string::npos);
   EXPECT_NE(content_of("/proc/self/maps").find("memfd:byteps"), std::string::npos);
@@ -334,37 +334,37 @@ TEST_F(Shm, FramesWaitInOrderForRoomAndTheOtherEndIsTold) {
   for (const char* head : {"1", "2", "3"}) send(head, half);
   send("4", small);
   send("5", {});  // needs no room, but may not overtake
-  ASSERT_TRUE(borrower_.calls.wait([](int n) { return n == 1; }));
+  ASSERT_TRUE(lease_holder_.calls.wait([](int n) { return n == 1; }));
   drain();
-  EXPECT_EQ(borrower_.seen.get().frames.size(), 2u);
-  EXPECT_EQ(borrower_.calls.get(), 1) << "told once, until a loan comes back";
+  EXPECT_EQ(lease_holder_.seen.get().frames.size(), 2u);
+  EXPECT_EQ(lease_holder_.calls.get(), 1) << "told once, until a lease comes back";
   give_one_back();
-  ASSERT_TRUE(borrower_.wait_for_frames(3));
-  ASSERT_TRUE(borrower_.calls.wait([](int n) { return n == 2; }));
+  ASSERT_TRUE(lease_holder_.wait_for_frames(3));
+  ASSERT_TRUE(lease_holder_.calls.wait([](int n) { return n == 2; }));
   give_one_back();
-  ASSERT_TRUE(borrower_.wait_for_frames(5));
+  ASSERT_TRUE(lease_holder_.wait_for_frames(5));
   drain();
-  EXPECT_EQ(borrower_.calls.get(), 2);
-  const Seen seen = borrower_.seen.get();
+  EXPECT_EQ(lease_holder_.calls.get(), 2);
+  const Seen seen = lease_holder_.seen.get();
   for (size_t i = 0; i < 5; ++i) EXPECT_EQ(seen.frames[i].head, std::to_string(i + 1));
   EXPECT_TRUE(seen.frames[2].payload == half);
-  for (const Status& status : sent_.all()) EXPECT_TRUE(status) << status;
+  for (const Status& status : sent_.all()) EXPECT_TRUE(status.is_ok()) << status;
 }
 
 TEST_F(Shm, ALargerPayloadThanTheMemoryGoesThroughTheSocket) {
   connect();
   const std::string large = pattern(kLendBytes + 1, 1);
-  std::vector<std::byte> landing(large.size());
+  std::vector<std::byte> receive_buffer(large.size());
   run_on(*loop_, [&] {
-    borrower_.head = [&](Connection&, const Arrival& arrival) -> Result<Landing> {
-      EXPECT_EQ(arrival.loan, kNoLoan);
+    lease_holder_.head = [&](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
+      EXPECT_EQ(arrival.lease, kNoLease);
       EXPECT_TRUE(arrival.lent.empty() && arrival.reply_space.empty());
-      return Landing::into(landing);
+      return ReceiveBuffer::at(receive_buffer);
     };
   });
   send("large", large);
-  ASSERT_TRUE(borrower_.wait_for_frames(1));
-  EXPECT_TRUE(borrower_.seen.get().frames[0].payload == large);
+  ASSERT_TRUE(lease_holder_.wait_for_frames(1));
+  EXPECT_TRUE(lease_holder_.seen.get().frames[0].payload == large);
 }
 
 TEST_F(Shm, AFailureThatAnswersALoanGivesItBack) {
@@ -372,13 +372,14 @@ TEST_F(Shm, AFailureThatAnswersALoanGivesItBack) {
   const std::string all = pattern(kLendBytes, 1);
   send("1", all);
   send("2", all);
-  ASSERT_TRUE(borrower_.calls.wait([](int n) { return n == 1; }));
+  ASSERT_TRUE(lease_holder_.calls.wait([](int n) { return n == 1; }));
   const std::string text = "no such tensor";
-  run_on(*loop_,
-         [&] { other_->send(as_bytes("failed"), {as_bytes(text), {}, loans_.front()}, sent_.expect_one()); });
+  run_on(*loop_, [&] {
+    other_->send(as_bytes("failed"), {as_bytes(text), {}, leases_.front()}, sent_.expect_one());
+  });
   ASSERT_TRUE(asker_.wait_for_frames(1));
   EXPECT_EQ(asker_.seen.get().frames[0].payload, text);
-  ASSERT_TRUE(borrower_.wait_for_frames(2));
+  ASSERT_TRUE(lease_holder_.wait_for_frames(2));
 }
 
 TEST_F(Shm, ClosingWhenSentAlsoSendsWhatWaitsForRoom) {
@@ -387,12 +388,12 @@ TEST_F(Shm, ClosingWhenSentAlsoSendsWhatWaitsForRoom) {
   for (const char* head : {"1", "2", "3"}) send(head, all);
   run_on(*loop_, [&] { mine_->close_when_sent(soon_us()); });
   for (size_t frames : {1, 2, 3}) {
-    ASSERT_TRUE(borrower_.wait_for_frames(frames));
+    ASSERT_TRUE(lease_holder_.wait_for_frames(frames));
     if (frames < 3) give_one_back();
   }
-  EXPECT_EQ(borrower_.why_closed().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(lease_holder_.why_closed().code(), StatusCode::kUnavailable);
   EXPECT_TRUE(asker_.why_closed().is_ok()) << asker_.why_closed();
-  for (const Status& status : sent_.all()) EXPECT_TRUE(status) << status;
+  for (const Status& status : sent_.all()) EXPECT_TRUE(status.is_ok()) << status;
 }
 
 TEST_F(Shm, ClosingWhenSentWaitsForRoomUntilItsDeadlineOnly) {
@@ -416,7 +417,7 @@ TEST_F(Shm, WhatWaitsForRoomFailsWhenTheOtherEndCloses) {
   connect();
   const std::string all = pattern(kLendBytes, 1);
   for (const char* head : {"1", "2"}) send(head, all);
-  ASSERT_TRUE(borrower_.wait_for_frames(1));
+  ASSERT_TRUE(lease_holder_.wait_for_frames(1));
   run_on(*loop_, [this] { other_->close(); });
   EXPECT_EQ(asker_.why_closed().code(), StatusCode::kUnavailable);
   EXPECT_EQ(sent_.all().back().code(), StatusCode::kUnavailable);

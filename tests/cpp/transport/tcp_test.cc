@@ -60,7 +60,7 @@ class RawSocket {
     Handshake handshake(Side::kConnecting, credentials);
     Hello hello;
     Verdict verdict;
-    if (!send(handshake.hello()) || !receive(hello) || !handshake.on_hello(hello)) return false;
+    if (!send(handshake.hello()) || !receive(hello) || !handshake.on_hello(hello).is_ok()) return false;
     return send(handshake.claim()) && receive(verdict) && handshake.check_verdict(verdict).is_ok();
   }
   int fd() const { return fd_.get(); }

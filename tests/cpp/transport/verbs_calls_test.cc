@@ -49,7 +49,7 @@ TEST_F(VerbsCalls, AQueuePairIsConnectedToTheOtherAddress) {
   EXPECT_EQ(queue_pair->address().number, 0x123456u);
   EXPECT_EQ(queue_pair->address().lid, 17);
   EXPECT_EQ(queue_pair->address().gid, info_.gid);
-  ASSERT_TRUE(queue_pair->connect(other_));
+  ASSERT_TRUE(queue_pair->connect(other_).is_ok());
   ASSERT_EQ(script_.modified.size(), 3u);
   EXPECT_EQ(script_.modified[0].first.state, abi::kQpInit);
   EXPECT_EQ(script_.modified[0].first.pkey_index, 1);
@@ -74,14 +74,14 @@ TEST_F(VerbsCalls, AQueuePairIsConnectedToTheOtherAddress) {
 TEST_F(VerbsCalls, AnEndWithoutAGidIsReachedByItsLid) {
   QueuePairAddress other = other_;
   other.gid = {};
-  ASSERT_TRUE(make()->connect(other));
+  ASSERT_TRUE(make()->connect(other).is_ok());
   EXPECT_EQ(to_receive().address_vector.is_global, 0);
   EXPECT_EQ(to_receive().address_vector.lid, 9);
 }
 
 TEST_F(VerbsCalls, TheSmallerPacketCounts) {
   info_.mtu_bytes = 1024;
-  ASSERT_TRUE(make()->connect(other_));
+  ASSERT_TRUE(make()->connect(other_).is_ok());
   EXPECT_EQ(to_receive().path_mtu, abi::kMtu1024);
 }
 
@@ -94,7 +94,7 @@ TEST_F(VerbsCalls, AnEndThatIsNotReadyIsTriedWithoutEndOnlyIfPagesComeOnDemand) 
   for (const auto& each : cases) {
     script_.modified.clear();
     info_.on_demand_paging = each.on_demand;
-    ASSERT_TRUE(make({.not_ready_retries = each.wanted})->connect(other_));
+    ASSERT_TRUE(make({.not_ready_retries = each.wanted})->connect(other_).is_ok());
     EXPECT_EQ(to_send().rnr_retry, each.retries) << each.wanted << each.on_demand;
   }
 }
@@ -127,7 +127,7 @@ TEST_F(VerbsCalls, WritesArePostedInOrderAsTheyAre) {
   for (size_t i = 0; i < writes.size(); ++i) writes[i].id = i;
   writes[68] = {.id = 68, .data = std::span(data).first(64), .immediate = 0x01020304};
   writes[69] = {.id = 69, .data = {}, .immediate = 7, .completes = true};
-  ASSERT_TRUE(queue_pair->post(writes));
+  ASSERT_TRUE(queue_pair->post(writes).is_ok());
   ASSERT_EQ(script_.posted.size(), 70u);
   for (size_t i = 0; i < 70; ++i) EXPECT_EQ(script_.posted[i].id, i);
   EXPECT_EQ(script_.posted[0].opcode, abi::kWrRdmaWrite);
@@ -158,7 +158,7 @@ TEST_F(VerbsCalls, ArrivalsArePostedInBatches) {
   const auto queue_pair = make();
   for (const uint32_t count : {0u, 1u, 32u, 33u, 100u}) {
     script_.posted_arrivals = 0;
-    ASSERT_TRUE(queue_pair->post_arrivals(count));
+    ASSERT_TRUE(queue_pair->post_arrivals(count).is_ok());
     EXPECT_EQ(script_.posted_arrivals, count);
   }
 }

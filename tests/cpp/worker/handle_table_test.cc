@@ -18,7 +18,7 @@ TEST(HandleTableTest, AHandleIsDoneOnceFinishedAndGoneOnceWaitedFor) {
   EXPECT_EQ(table.wait(handle, now_us() + 1000, interrupted).code(), StatusCode::kDeadlineExceeded);
   table.finish(handle, Status::ok());
   EXPECT_TRUE(*table.poll(handle));
-  EXPECT_TRUE(table.wait(handle, kNever, interrupted));
+  EXPECT_TRUE(table.wait(handle, kNever, interrupted).is_ok());
   EXPECT_FALSE(interrupted);
   EXPECT_EQ(table.poll(handle).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(table.wait(handle, kNever, interrupted).code(), StatusCode::kInvalidArgument);
@@ -92,7 +92,7 @@ TEST(HandleTableTest, AWaitingThreadIsWokenByAnother) {
   const protocol::Handle handle = table.open(1);
   std::thread finisher([&] { table.finish(handle, Status::ok()); });
   bool interrupted = false;
-  EXPECT_TRUE(table.wait(handle, kNever, interrupted));
+  EXPECT_TRUE(table.wait(handle, kNever, interrupted).is_ok());
   finisher.join();
 }
 
@@ -102,11 +102,11 @@ TEST(HandleTableTest, AnnouncedHandlesAreGivenInTheOrderOfCompletion) {
   const protocol::Handle a = table.open(1);
   const protocol::Handle b = table.open(1);
   const protocol::Handle silent = table.open(1);
-  EXPECT_TRUE(table.announce(a));
-  EXPECT_TRUE(table.announce(a));
+  EXPECT_TRUE(table.announce(a).is_ok());
+  EXPECT_TRUE(table.announce(a).is_ok());
   table.finish(silent, Status::ok());
   table.finish(b, Status::ok());
-  EXPECT_TRUE(table.announce(b));  // done before it was announced
+  EXPECT_TRUE(table.announce(b).is_ok());  // done before it was announced
   table.finish(a, unavailable("rank 1 is gone"));
   EXPECT_EQ(table.next_done(), b);
   EXPECT_EQ(table.next_done(), a);
@@ -119,7 +119,7 @@ TEST(HandleTableTest, WhoWaitsForAnnouncedHandlesIsWoken) {
   Metrics metrics;
   HandleTable table(metrics);
   const protocol::Handle handle = table.open(1);
-  EXPECT_TRUE(table.announce(handle));
+  EXPECT_TRUE(table.announce(handle).is_ok());
   std::vector<std::optional<protocol::Handle>> given;
   std::thread listener([&] {
     do given.push_back(table.next_done());
@@ -127,7 +127,7 @@ TEST(HandleTableTest, WhoWaitsForAnnouncedHandlesIsWoken) {
   });
   table.finish(handle, Status::ok());
   bool interrupted = false;
-  EXPECT_TRUE(table.wait(handle, kNever, interrupted));  // does not take the announcement away
+  EXPECT_TRUE(table.wait(handle, kNever, interrupted).is_ok());  // does not take the announcement away
   table.close();
   listener.join();
   EXPECT_EQ(given, (std::vector<std::optional<protocol::Handle>>{handle, std::nullopt}));

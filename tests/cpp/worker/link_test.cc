@@ -24,7 +24,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
     link_ = std::make_unique<Link>(
         LinkOptions{.rank = 3, .epoch = 1, .service = 5, .service_text = "server 5"},
         [this](transport::ConnectCallback done) {
-          if (!refusal_) return done(refusal_);
+          if (!refusal_.is_ok()) return done(refusal_);
           auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
           service_ = std::move(other);
           service_->start(this);
@@ -45,9 +45,9 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
     for (int i = 0; i < 10; ++i) on_loop([] {});
   }
 
-  Outgoing partition(uint32_t tensor, int32_t priority = 0, size_t bytes = 8) {
+  OutgoingPartition partition(uint32_t tensor, int32_t priority = 0, size_t bytes = 8) {
     memory_[tensor].assign(bytes, std::byte{1});
-    Outgoing outgoing;
+    OutgoingPartition outgoing;
     outgoing.handle = tensor;
     outgoing.head.type = DataType::kPushPull;
     outgoing.head.dtype = DType::kInt8;
@@ -60,7 +60,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
     outgoing.output = memory_[tensor];
     return outgoing;
   }
-  void enqueue(std::vector<Outgoing> partitions) {
+  void enqueue(std::vector<OutgoingPartition> partitions) {
     on_loop([&] { link_->enqueue(std::move(partitions)); });
     drain();
   }
@@ -71,7 +71,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
   }
 
   // LinkEvents
-  void on_settled(protocol::Handle handle, const Result<protocol::Plan>& outcome) override {
+  void on_completed(protocol::Handle handle, const Result<protocol::Plan>& outcome) override {
     settled_[handle] = outcome.status();
     if (outcome) plans_[handle] = *outcome;
   }
@@ -80,8 +80,8 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
     lost_ = why;
   }
   // The service
-  Result<transport::Landing> on_head(transport::Connection&, const transport::Arrival&) override {
-    return transport::Landing::borrow();
+  Result<transport::ReceiveBuffer> on_head(transport::Connection&, const transport::Arrival&) override {
+    return transport::ReceiveBuffer::in_place();
   }
   Status on_frame(transport::Connection&, const transport::Arrival& arrival, Bytes) override {
     received_.push_back(*protocol::decode_data(arrival.head));
@@ -119,14 +119,14 @@ TEST_F(LinkTest, TheResultLandsInTheTensor) {
   EXPECT_TRUE(settled_.empty());
   answer(received_[1], "abcdefgh");
   ASSERT_TRUE(settled_.contains(1));
-  EXPECT_TRUE(settled_[1]);
+  EXPECT_TRUE(settled_[1].is_ok());
   EXPECT_EQ(as_text(memory_[1]), "abcdefgh");
 }
 
 TEST_F(LinkTest, ThePlanOfTheAnswerIsHandedOn) {
   enqueue({partition(1)});
   DataHead head = received_[1];
-  head.plan = {.cut = 3, .credit = 9};
+  head.plan = {.partition_scale = 3, .credit = 9};
   answer(head, "abcdefgh");
   EXPECT_EQ(plans_[1], head.plan);
 }
@@ -177,7 +177,7 @@ TEST_F(LinkTest, ABrokenConnectionSettlesOnlyWhenTheVerdictComes) {
   enqueue({partition(1)});
   on_loop([this] { service_->close(); });
   drain();
-  EXPECT_FALSE(lost_);
+  EXPECT_FALSE(lost_.is_ok());
   enqueue({partition(2)});
   EXPECT_TRUE(settled_.empty());
   on_loop([this] { link_->fail(unavailable("server 5 is dead")); });
@@ -193,9 +193,9 @@ TEST_F(LinkTest, AGoodbyeFailsWhatIsUnansweredNamingWhoLeft) {
   answer({}, "", DataType::kGoodbye);
   on_loop([this] { service_->close(); });
   drain();
-  EXPECT_TRUE(settled_[1]);
+  EXPECT_TRUE(settled_[1].is_ok());
   EXPECT_EQ(settled_[2].message(), "server 5 has left the job");
-  EXPECT_TRUE(lost_) << "leaving is no loss";
+  EXPECT_TRUE(lost_.is_ok()) << "leaving is no loss";
   enqueue({partition(3)});
   EXPECT_EQ(settled_[3].message(), "server 5 has left the job");
 }
@@ -206,7 +206,7 @@ TEST_F(LinkTest, NothingWaitsForAServiceThatLeftBeforeTheFirstPartition) {
   enqueue({partition(1)});
   EXPECT_EQ(settled_[1].message(), "server 5 has left the job");
   EXPECT_EQ(service_, nullptr);
-  EXPECT_TRUE(lost_);
+  EXPECT_TRUE(lost_.is_ok());
 }
 
 TEST_F(LinkTest, AConnectionThatBreaksAfterItsPeerLeftIsNoLoss) {
@@ -216,7 +216,7 @@ TEST_F(LinkTest, AConnectionThatBreaksAfterItsPeerLeftIsNoLoss) {
   on_loop([this] { service_->close(); });
   drain();
   EXPECT_EQ(settled_[1].message(), "server 5 has left the job");
-  EXPECT_TRUE(lost_);
+  EXPECT_TRUE(lost_.is_ok());
 }
 
 TEST_F(LinkTest, AServiceThatCannotBeReachedIsReported) {
@@ -240,12 +240,12 @@ TEST_F(LinkTest, LeavingSaysGoodbyeAfterWhatWasSentAndSettlesTheRest) {
 
 // A failure is not answered, so the next round of its key may come right after it.
 TEST_F(LinkTest, AFailureGoesBeforeWhatComesLaterHoweverUrgentThatIs) {
-  Outgoing failure = partition(1, -5);
+  OutgoingPartition failure = partition(1, -5);
   failure.failure = unavailable("rank 4 has left");
   failure.input = {};
-  Outgoing next = partition(1, 100);
+  OutgoingPartition next = partition(1, 100);
   next.head.round = 2;
-  std::vector<Outgoing> both;
+  std::vector<OutgoingPartition> both;
   both.push_back(std::move(failure));
   both.push_back(std::move(next));
   enqueue(std::move(both));
@@ -257,13 +257,13 @@ TEST_F(LinkTest, AFailureGoesBeforeWhatComesLaterHoweverUrgentThatIs) {
 }
 
 TEST_F(LinkTest, AFailureIsNeverSettled) {
-  Outgoing failure = partition(1);
+  OutgoingPartition failure = partition(1);
   failure.failure = unavailable("rank 4 has left");
-  std::vector<Outgoing> one;
+  std::vector<OutgoingPartition> one;
   one.push_back(std::move(failure));
   enqueue(std::move(one));
   on_loop([this] { link_->fail(unavailable("server 5 is dead")); });
-  Outgoing late = partition(2);
+  OutgoingPartition late = partition(2);
   late.failure = unavailable("rank 4 has left");
   one.clear();
   one.push_back(std::move(late));

@@ -1,0 +1,48 @@
+// The way from a machine's services to the roots: worker links at the level of the cluster.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+
+#include "base/annotations.h"
+#include "summation/parent_link.h"
+#include "worker/shard_links.h"
+
+namespace byteps::node {
+
+class NodeParentLink final : public summation::ParentLink, public worker::LinkEvents {
+ public:
+  // `lost` hears of links that break (LinkEvents::on_link_lost).
+  using LostCallback = UniqueFunction<void(uint32_t service, const Status& why)>;
+  NodeParentLink(uint32_t rank, LostCallback lost) : rank_(rank), lost_(std::move(lost)) {}
+
+  // To fill before the first use, with lanes whose links have this object for events.
+  worker::ShardLinks& links() { return links_; }
+
+  // Any thread.
+  bool reaches(uint32_t root_node) const override { return links_.leads_to(root_node); }
+  void push_pull(transport::EventLoop& loop, const protocol::DataHead& head, Bytes partial,
+                 MutableBytes result, UniqueFunction<void(const Result<protocol::Plan>&)> done) override;
+  void fail_round(const protocol::DataHead& head, const Status& why) override;
+
+  // On the links' loops.
+  void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) override;
+  void on_link_lost(uint32_t service, const Status& why) override { lost_(service, why); }
+
+ private:
+  struct Pending {
+    transport::EventLoop* loop;
+    UniqueFunction<void(const Result<protocol::Plan>&)> done;
+  };
+
+  void enqueue(worker::OutgoingPartition outgoing);
+
+  const uint32_t rank_;
+  LostCallback lost_;
+  worker::ShardLinks links_;
+  Mutex mutex_;
+  uint64_t last_handle_ BPS_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<uint64_t, Pending> pending_ BPS_GUARDED_BY(mutex_);
+};
+
+}  // namespace byteps::node

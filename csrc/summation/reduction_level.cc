@@ -1,0 +1,194 @@
+#include "summation/reduction_level.h"
+
+#include <utility>
+
+#include "base/copy.h"
+#include "summation/child.h"
+#include "summation/shard.h"
+
+namespace byteps::summation {
+
+using protocol::Complete;
+using protocol::DataHead;
+using protocol::DataType;
+using protocol::Fail;
+
+ReductionLevel::ReductionLevel(Environment environment, protocol::Children children,
+                               protocol::WaitLimits limits, ParentLink* parent_link, uint32_t num_final_roots)
+    : Collector(environment),
+      weights_(protocol::weights(children)),
+      aggregator_(std::move(children), limits),
+      parent_link_(parent_link),
+      num_final_roots_(num_final_roots) {}
+
+Result<ReductionLevel::Verdict> ReductionLevel::admit(const DataHead& head, uint32_t child,
+                                                      uint64_t payload_bytes) const {
+  if (goes_up(head.root_node) && !parent_link_->reaches(head.root_node)) {
+    return data_loss("contribution: node " + std::to_string(head.root_node) + " cannot be the root of it");
+  }
+  return aggregator_.admit(head, child, payload_bytes);
+}
+
+void ReductionLevel::for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) {
+  for (auto& [key, round] : rounds_) {
+    if (child < round.slots.size()) f(round.slots[child]);
+  }
+}
+
+void ReductionLevel::on_tick() {
+  aggregator_.on_tick(now_us(), actions_);
+  apply();
+}
+
+void ReductionLevel::contribute(uint32_t child, const DataHead& head, Contribution contribution) {
+  Slots& slots = rounds_[head.key].slots;
+  slots.resize(aggregator_.num_children());
+  slots[child] = std::move(contribution);
+  aggregator_.on_contribution(head, child, now_us(), actions_);
+  apply();
+  schedule_tick();
+}
+
+void ReductionLevel::contribute_failure(uint32_t child, const DataHead& head, const Status& why) {
+  aggregator_.on_failed_contribution(head, child, why, actions_);
+  apply();
+}
+
+void ReductionLevel::child_gone(uint32_t child, const Status& why) {
+  aggregator_.on_child_gone(child, why, actions_);
+  apply();
+}
+
+void ReductionLevel::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
+  aggregator_.fail_tensor(number, last_round, why, actions_);
+  apply();
+}
+
+void ReductionLevel::fail(const Status& why) {
+  failed_ = true;
+  aggregator_.fail_all(why, actions_);
+  apply();
+  for (auto& [key, round] : rounds_) {
+    if (round.send_to_parenting.empty() || std::exchange(round.abandoned, true)) continue;
+    fail_slots(round.head, round.slots, why);
+  }
+}
+
+void ReductionLevel::apply() {
+  for (const protocol::AggregationAction& action : actions_) {
+    if (const auto* complete = std::get_if<Complete>(&action)) apply(*complete);
+    if (const auto* fail = std::get_if<Fail>(&action)) apply(*fail);
+    if (const auto* stalled = std::get_if<protocol::Stalled>(&action))
+      environment_.events.on_stalled(*stalled);
+  }
+  actions_.clear();
+}
+
+void ReductionLevel::apply(const Complete& complete) {
+  const DataHead& head = complete.head;
+  Round& round = rounds_[head.key];
+  if (goes_up(head.root_node)) return send_to_parent(head, round);
+  BufferPool::Buffer result;
+  bool all_have_space = true;
+  for (Contribution& contribution : round.slots) {
+    if (contribution.from != nullptr && contribution.reply_space.empty()) all_have_space = false;
+    if (result.empty()) result = std::move(contribution.buffer);
+  }
+  if (result.empty() && !all_have_space) result = environment_.pool.acquire(head.bytes);
+  reduce_slots(head, round.slots, result.bytes(), true);
+  answer(head, round.slots, std::move(result));
+}
+
+void ReductionLevel::send_to_parent(const DataHead& head, Round& round) {
+  Bytes partial;
+  for (Contribution& contribution : round.slots) {
+    if (round.send_to_parenting.empty()) round.send_to_parenting = std::move(contribution.buffer);
+    if (!contribution.data.empty()) partial = contribution.data;
+  }
+  if (round.send_to_parenting.empty())
+    round.send_to_parenting = environment_.pool.acquire(std::max<uint64_t>(head.bytes, 1));
+  round.head = head;
+  round.abandoned = false;
+  const MutableBytes space = round.send_to_parenting.bytes().first(head.bytes);
+  if (!partial.empty()) {
+    reduce_slots(head, round.slots, space, false);
+    partial = space;
+  }
+  for (Contribution& contribution : round.slots) contribution.data = {};
+  parent_link_->push_pull(environment_.loop, head, partial, space,
+                          [this, head](const Result<protocol::Plan>& outcome) { on_result(head, outcome); });
+}
+
+void ReductionLevel::on_result(DataHead head, const Result<protocol::Plan>& outcome) {
+  Round& round = rounds_[head.key];
+  BufferPool::Buffer result = std::move(round.send_to_parenting);
+  if (round.abandoned) return;
+  if (!outcome) return fail_slots(head, round.slots, outcome.status());
+  head.plan = *outcome;
+  const Bytes values = result.bytes().first(head.bytes);
+  for (const Contribution& contribution : round.slots) {
+    if (!contribution.reply_space.empty()) {
+      copy_bytes(contribution.reply_space, values);
+    }
+  }
+  answer(head, round.slots, std::move(result));
+}
+
+void ReductionLevel::apply(const Fail& fail) {
+  Slots& slots = rounds_[fail.head.key].slots;
+  for (const uint32_t child : fail.children) answer_failure(fail.head, slots[child], fail.status);
+  // The root learns why this machine does not contribute; when the whole job fails it knows.
+  if (fail.ends_round && goes_up(fail.head.root_node) && !failed_)
+    parent_link_->fail_round(fail.head, fail.status);
+}
+
+void ReductionLevel::reduce_slots(const DataHead& head, const Slots& slots, MutableBytes result,
+                                  bool deliver) const {
+  std::vector<const void*> sources;
+  std::vector<std::byte*> spaces;
+  sources.reserve(slots.size());
+  if (!result.empty()) spaces.push_back(result.data());
+  for (const Contribution& contribution : slots) {
+    if (!contribution.data.empty()) sources.push_back(contribution.data.data());
+    if (deliver && !contribution.reply_space.empty()) spaces.push_back(contribution.reply_space.data());
+  }
+  const kernels::Reduction what = reduction(head, sources.size());
+  reduce(what, std::move(sources), spaces, head.bytes);
+}
+
+kernels::Reduction ReductionLevel::reduction(const DataHead& head, size_t count) const {
+  const bool is_average = head.op == ReduceOp::kAverage;
+  if (is_average && !is_float(head.dtype)) {
+    if (goes_up(head.root_node)) return {.dtype = head.dtype, .op = ReduceOp::kSum};
+    return {.dtype = head.dtype, .op = head.op, .divisor = static_cast<int>(environment_.num_workers)};
+  }
+  // Of a broadcast, or of the only machine: what is a sum of one array of bytes is a copy that keeps every bit.
+  if (count == 1) return {.dtype = DType::kUInt8, .op = ReduceOp::kSum};
+  if (!is_average) return {.dtype = head.dtype, .op = head.op};
+  const bool are_equal = weights_.total == weights_.of_child.size();
+  return {.dtype = head.dtype,
+          .op = head.op,
+          .divisor = static_cast<int>(weights_.total),
+          .weights = are_equal ? std::span<const uint32_t>() : weights_.of_child};
+}
+
+void ReductionLevel::answer(const DataHead& head, Slots& slots, BufferPool::Buffer result) {
+  DataHead answer = head;
+  answer.type = DataType::kResult;
+  answer.epoch = environment_.epoch;
+  const auto shared = std::make_shared<const BufferPool::Buffer>(std::move(result));
+  for (Contribution& slot : slots) {
+    const Contribution contribution = std::exchange(slot, {});
+    if (contribution.from == nullptr) continue;
+    const bool by_reference = !contribution.reply_space.empty();
+    const Bytes values =
+        by_reference ? Bytes(contribution.reply_space) : Bytes(shared->bytes()).first(head.bytes);
+    contribution.from->send(answer, {values, {}, contribution.lease}, shared);
+  }
+}
+
+void ReductionLevel::fail_slots(const DataHead& head, Slots& slots, const Status& why) {
+  for (Contribution& slot : slots) answer_failure(head, slot, why);
+}
+
+}  // namespace byteps::summation

@@ -1,0 +1,266 @@
+#include "transport/rdma/frame_sender.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace byteps::transport::rdma {
+namespace {
+
+// Completions cost time; this often is enough to know what room there is.
+constexpr uint32_t kWritesPerCompletion = 32;
+// What the other end has not been told to be consumed, at most: then it has room for the largest record left.
+constexpr uint32_t kUntoldUnits = kRingUnits / 4;
+static_assert(kUntoldUnits + 2 * units_of(kMaxRecordBytes) <= kRingUnits);
+
+bool goes_through_ring(const Payload& payload) { return payload.data.size() <= kEagerBytes; }
+
+}  // namespace
+
+FrameSender::FrameSender(Registrations& registrations, uint64_t max_message_bytes, MutableBytes staging,
+                         uint32_t staging_key, std::string peer)
+    : registrations_(registrations),
+      max_message_bytes_(std::max<uint64_t>(max_message_bytes, kEagerBytes)),
+      staging_(staging),
+      staging_key_(staging_key),
+      peer_(std::move(peer)),
+      leases_(controls_, peer_) {}
+
+void FrameSender::open(QueuePair& queue_pair, const RemoteMemory& ring) {
+  queue_pair_ = &queue_pair;
+  remote_ring_ = ring;
+}
+
+void FrameSender::send(Bytes head, const Payload& payload, const RemoteMemory& answer_to, OnSent on_sent) {
+  BPS_CHECK(head.size() <= kMaxHeadBytes) << "a head of " << head.size() << " bytes";
+  Frame& frame = frames_.emplace_back();
+  if (!head.empty()) std::memcpy(frame.head.data(), head.data(), head.size());
+  frame.head_bytes = head.size();
+  frame.payload = payload;
+  frame.on_sent = std::move(on_sent);
+  if (goes_through_ring(payload)) {
+    frame.inlined = true;
+  } else if (payload.returns_lease != kNoLease && answer_to.bytes >= payload.data.size()) {
+    frame.answer_to = answer_to;
+  } else {
+    frame.receive_buffer = leases_.reserve(payload.reuse_key, payload.data.size());
+  }
+}
+
+void FrameSender::send_end() { frames_.emplace_back().is_end = true; }
+
+Status FrameSender::pump(uint32_t consumed) {
+  if (!queue_pair_) return Status::ok();
+  consumed_ = consumed;
+  while (post_next()) {
+  }
+  BPS_RETURN_IF_ERROR(flush());
+  while (!sent_.empty()) {  // until one closes, which tells the others
+    OnSent on_sent = std::move(sent_.front());
+    sent_.pop_front();
+    on_sent(Status::ok());
+  }
+  return Status::ok();
+}
+
+// Controls first; a frame's beginning may cause some. False: nothing is left, or there is no room now.
+bool FrameSender::post_next() {
+  if (!controls_.empty()) {
+    if (!post_control(controls_.front())) return false;
+    controls_.pop_front();
+    return true;
+  }
+  if (frames_.empty() || !post_frame(frames_.front())) return false;
+  finish(frames_.front());
+  frames_.pop_front();
+  return true;
+}
+
+Status FrameSender::tell_consumed(uint32_t consumed, bool in_any_case) {
+  const bool is_due = ((consumed - told_) & kCountMask) >= kUntoldUnits;
+  if ((!is_due && !in_any_case) || !queue_pair_ || !has_room_for_write()) return Status::ok();
+  told_ = consumed;
+  add_write({.to_address = remote_ring_.address,
+             .to_key = remote_ring_.key,
+             .immediate = kConsumedFlag | consumed});
+  return flush();
+}
+
+bool FrameSender::post_control(const Record& record) { return post_record(record, {}, {}, false); }
+
+bool FrameSender::post_frame(Frame& frame) {
+  if (frame.is_end) {
+    if (!post_record({.type = RecordType::kEnd}, {}, {}, true)) return false;
+    end_id_ = last_id_;
+    return true;
+  }
+  if (is_waiting_for_landing(frame)) return false;
+  if (!frame.begun) begin(frame);
+  return frame.inlined ? post_pieces(frame) : post_payload(frame);
+}
+
+bool FrameSender::is_waiting_for_landing(Frame& frame) {
+  if (frame.receive_buffer == kNoLease) return false;
+  if (!leases_.is_answered(frame.receive_buffer)) return true;
+  if (leases_.target(frame.receive_buffer).address == 0) go_through_ring(frame);  // there is no memory for it
+  return false;
+}
+
+void FrameSender::go_through_ring(Frame& frame) {
+  if (frame.receive_buffer != kNoLease) leases_.release(std::exchange(frame.receive_buffer, kNoLease));
+  frame.inlined = true;
+}
+
+// What the frame's record says, and which memory the card has to know for it.
+void FrameSender::begin(Frame& frame) {
+  frame.begun = true;
+  lend_reply_space(frame);  // first: where both are the same memory, the card knows it then
+  if (!frame.inlined) {
+    auto registration = registrations_.registration(frame.payload.data, Access::kLocal);
+    if (registration) {
+      frame.data_lease = std::move(*registration);
+    } else {
+      if (!std::exchange(warned_, true)) {
+        BPS_LOG(kWarning) << peer_ << ": payloads are copied: " << registration.status().message();
+      }
+      go_through_ring(frame);
+    }
+  }
+  frame.lease = frame.receive_buffer;
+  if (frame.lease == kNoLease && frame.reply_lease) frame.lease = leases_.next();
+  Record& record = frame.record;
+  record.type = frame.inlined                      ? RecordType::kFrame
+                : frame.receive_buffer == kNoLease ? RecordType::kAnswered
+                                                   : RecordType::kPlaced;
+  record.head_bytes = static_cast<uint16_t>(frame.head_bytes);
+  record.lease = frame.lease;
+  record.returns_lease = frame.payload.returns_lease;
+  record.payload_bytes = frame.payload.data.size();
+}
+
+// So that the answer can be written to where it is wanted. One that is small or cannot comes another way; what answers
+// in place is not answered itself.
+void FrameSender::lend_reply_space(Frame& frame) {
+  const MutableBytes reply_space = frame.payload.reply_space;
+  const bool is_answer = frame.payload.returns_lease != kNoLease && frame.receive_buffer == kNoLease;
+  if (reply_space.size() <= kEagerBytes || is_answer) return;
+  auto registration = registrations_.registration(reply_space, Access::kRemoteWrite);
+  if (!registration) return;
+  frame.record.address = reinterpret_cast<uint64_t>(reply_space.data());
+  frame.record.key = registration->key().remote;
+  frame.record.reply_bytes = reply_space.size();
+  frame.reply_lease = std::move(*registration);
+}
+
+// The payload from where it is, in as many writes as the card needs, then the record.
+bool FrameSender::post_payload(Frame& frame) {
+  const RemoteMemory target =
+      frame.receive_buffer == kNoLease ? frame.answer_to : leases_.target(frame.receive_buffer);
+  const Bytes data = frame.payload.data;
+  while (frame.moved_bytes < data.size()) {
+    if (!has_room_for_write()) return false;
+    const size_t bytes = std::min<uint64_t>(data.size() - frame.moved_bytes, max_message_bytes_);
+    add_write({.data = data.subspan(frame.moved_bytes, bytes),
+               .local_key = frame.data_lease.key().local,
+               .to_address = target.address + frame.moved_bytes,
+               .to_key = target.key});
+    frame.moved_bytes += bytes;
+  }
+  return post_record(frame.record, Bytes(frame.head).first(frame.head_bytes), {}, true);
+}
+
+bool FrameSender::post_pieces(Frame& frame) {
+  const Bytes data = frame.payload.data;
+  do {
+    const Bytes piece =
+        data.subspan(frame.moved_bytes, std::min(data.size() - frame.moved_bytes, kEagerBytes));
+    const bool is_first = frame.moved_bytes == 0;
+    Record record = is_first ? frame.record : Record{.type = RecordType::kMore};
+    record.inline_bytes = static_cast<uint32_t>(piece.size());
+    const Bytes head = is_first ? Bytes(frame.head).first(frame.head_bytes) : Bytes();
+    if (!post_record(record, head, piece, false)) return false;
+    frame.moved_bytes += piece.size();
+  } while (frame.moved_bytes < data.size());
+  return true;
+}
+
+// `payload` is copied. False: no room now.
+bool FrameSender::post_record(Record record, Bytes head, Bytes payload, bool completes) {
+  if (!has_room_for_write()) return false;
+  const size_t bytes = kRecordBytes + head.size() + payload.size();
+  const uint32_t units = units_of(bytes);
+  const std::optional<uint32_t> position = ring_.place(units);
+  if (!position) return false;
+  const size_t offset = *position * kUnitBytes;
+  const MutableBytes at = staging_.subspan(offset, bytes);
+  record.consumed = told_ = consumed_;
+  encode_record(record, at.first<kRecordBytes>());
+  if (!head.empty()) std::memcpy(at.data() + kRecordBytes, head.data(), head.size());
+  if (!payload.empty()) std::memcpy(at.data() + kRecordBytes + head.size(), payload.data(), payload.size());
+  const bool is_inline = bytes <= queue_pair_->max_inline_bytes();
+  add_write({.data = at,
+             .local_key = is_inline ? 0 : staging_key_,
+             .to_address = remote_ring_.address + offset,
+             .to_key = remote_ring_.key,
+             .immediate = units,
+             .completes = completes});
+  return true;
+}
+
+void FrameSender::add_write(Write write) {
+  ++unfinished_writes_;
+  write.id = ++last_id_;
+  if (++unmarked_writes_ >= kWritesPerCompletion) write.completes = true;
+  if (write.completes) posted_.push_back({write.id, std::exchange(unmarked_writes_, 0), {}, {}});
+  batch_.push_back(write);
+}
+
+// All of the frame is posted or in the batch. Only now the other end can know its lease.
+void FrameSender::finish(Frame& frame) {
+  if (frame.lease != kNoLease)
+    leases_.lend(frame.lease, {frame.payload.reply_space, std::move(frame.reply_lease)});
+  if (frame.data_lease) {
+    posted_.back().data_lease = std::move(frame.data_lease);  // its record was the last one
+    posted_.back().on_sent = std::move(frame.on_sent);
+  } else if (frame.on_sent) {
+    sent_.push_back(std::move(frame.on_sent));
+  }
+}
+
+Status FrameSender::flush() {
+  if (batch_.empty()) return Status::ok();
+  const Status status = queue_pair_->post(batch_);
+  batch_.clear();
+  return status.with_context(peer_);
+}
+
+void FrameSender::on_written(uint64_t id) {
+  while (!posted_.empty() && posted_.front().id <= id) {
+    unfinished_writes_ -= posted_.front().writes;
+    OnSent on_sent = std::move(posted_.front().on_sent);
+    posted_.pop_front();
+    if (on_sent) on_sent(Status::ok());  // may close, which empties posted_
+  }
+}
+
+void FrameSender::fail(const Status& why, bool written_is_sent) {
+  leases_.clear();
+  stop(why, written_is_sent);
+}
+
+void FrameSender::stop(const Status& why, bool written_is_sent) {
+  queue_pair_ = nullptr;
+  controls_.clear();
+  for (OnSent& on_sent : std::exchange(sent_, {})) on_sent(Status::ok());
+  for (Posted& posted : std::exchange(posted_, {})) {
+    if (posted.on_sent) posted.on_sent(written_is_sent ? Status::ok() : why);
+  }
+  for (Frame& frame : std::exchange(frames_, {})) {
+    if (frame.on_sent) frame.on_sent(why);
+  }
+}
+
+}  // namespace byteps::transport::rdma

@@ -1,0 +1,224 @@
+#include "protocol/root_assigner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+
+namespace byteps::protocol {
+namespace {
+
+using Random = std::mt19937;
+
+// Ranks of each machine by the shards of their services, then servers likewise.
+Tree make_tree(const std::vector<std::vector<uint32_t>>& machines, const std::vector<uint32_t>& servers) {
+  std::vector<NodeInfo> nodes;
+  const auto add = [&nodes](Role role, const std::string& machine, uint32_t shards) {
+    NodeInfo& node = nodes.emplace_back();
+    node.role = role;
+    node.machine = machine;
+    node.addresses.resize(shards);
+  };
+  uint32_t num_workers = 0;
+  for (size_t m = 0; m < machines.size(); ++m) {
+    for (const uint32_t shards : machines[m]) add(Role::kWorker, std::to_string(m), shards);
+    num_workers += static_cast<uint32_t>(machines[m].size());
+  }
+  for (size_t k = 0; k < servers.size(); ++k) add(Role::kServer, "server " + std::to_string(k), servers[k]);
+  return {nodes, num_workers};
+}
+
+Tree random_tree(Random& random) {
+  const auto between = [&random](uint32_t least, uint32_t most) {
+    return least + static_cast<uint32_t>(random() % (most - least + 1));
+  };
+  const bool equal_machines = random() % 3 == 0;
+  const bool equal_shards = random() % 3 > 0;
+  const uint32_t ranks = between(1, 8);
+  const uint32_t shards = between(1, 4);
+  const auto any_shards = [&] { return equal_shards ? shards : between(1, 4); };
+  std::vector<std::vector<uint32_t>> machines(between(1, 6));
+  for (auto& machine : machines) {
+    machine.resize(equal_machines ? ranks : between(1, 8));
+    std::ranges::generate(machine, any_shards);
+  }
+  std::vector<uint32_t> servers(between(0, 3));
+  std::ranges::generate(servers, any_shards);
+  return make_tree(machines, servers);
+}
+
+std::vector<double> random_shares(Random& random, size_t num_reducer_hosts) {
+  std::vector<double> shares(num_reducer_hosts, 1);
+  if (random() % 2 == 0) {
+    for (double& share : shares) share = static_cast<double>(random() % 4);
+    shares[random() % num_reducer_hosts] += 1;
+  }
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+// Partitions of tensors: of some size all but the last, which is smaller.
+std::vector<uint64_t> random_sizes(Random& random, size_t count, uint64_t largest) {
+  std::vector<uint64_t> sizes;
+  while (sizes.size() < count) {
+    const uint64_t full = random() % 2 == 0 ? largest : 1 + random() % largest;
+    const size_t pieces = std::vector<size_t>{1, 1, 1, 2, 5, 20, 100}[random() % 7];
+    sizes.insert(sizes.end(), pieces - 1, full);
+    sizes.push_back(1 + random() % full);
+  }
+  return sizes;
+}
+
+// What each of some services has got, against what it would have got by now if all had got their part.
+class Spread {
+ public:
+  explicit Spread(std::vector<double> parts) : parts_(std::move(parts)), bytes_(parts_.size()) {}
+  static Spread even(size_t members) {
+    return Spread(std::vector<double>(members, 1 / static_cast<double>(members)));
+  }
+  // By rank and shard, of ranks with so many shards each.
+  static Spread of_shards(const std::vector<uint32_t>& shards) {
+    std::vector<double> parts;
+    for (const uint32_t count : shards)
+      parts.insert(parts.end(), count, 1 / static_cast<double>(shards.size() * count));
+    return Spread(parts);
+  }
+
+  void charge(size_t member, uint64_t bytes) {
+    bytes_[member] += static_cast<double>(bytes);
+    total_ += static_cast<double>(bytes);
+  }
+  double worst_bytes() const {
+    double worst = 0;
+    for (size_t i = 0; i < parts_.size(); ++i)
+      worst = std::max(worst, std::abs(bytes_[i] - parts_[i] * total_));
+    return worst;
+  }
+
+ private:
+  std::vector<double> parts_;
+  std::vector<double> bytes_;
+  double total_ = 0;
+};
+
+// The services that can be a root at one reducer_host, or sum one machine.
+struct Services {
+  std::vector<uint32_t> nodes;
+  std::vector<uint32_t> first_shard;  // by node: place in `shards`
+  Spread ranks;
+  Spread shards;
+
+  Services(const Tree& tree, std::vector<uint32_t> ranks_of_reducer_host)
+      : nodes(std::move(ranks_of_reducer_host)), ranks(Spread::even(nodes.size())), shards(Spread::even(1)) {
+    std::vector<uint32_t> counts;
+    uint32_t next = 0;
+    for (const uint32_t node : nodes) {
+      first_shard.push_back(next);
+      counts.push_back(tree.num_shards(node));
+      next += counts.back();
+    }
+    shards = Spread::of_shards(counts);
+  }
+  void charge(const Tree& tree, uint32_t node, const RootLocation& place, uint64_t bytes) {
+    const auto index = static_cast<size_t>(std::ranges::find(nodes, node) - nodes.begin());
+    ranks.charge(index, bytes);
+    shards.charge(first_shard[index] + tree.shard(node, tree.shard_index(place)), bytes);
+  }
+};
+
+// In partitions of the largest size, at any prefix: distances from an even spread.
+struct Worst {
+  double ranks_of_machine = 0;
+  double shards_of_machine = 0;
+  double ranks_of_root = 0;
+  double shards_of_root = 0;
+};
+
+Worst worst_of(const Tree& tree, RootAssigner places, const std::vector<uint64_t>& sizes, uint64_t largest) {
+  std::vector<Services> machines;
+  std::vector<Services> roots;
+  for (uint32_t m = 0; m < tree.num_machines(); ++m) {
+    roots.emplace_back(tree, tree.ranks_of(m));
+    machines.emplace_back(tree, tree.ranks_of(m));
+  }
+  for (uint32_t node = tree.num_workers(); node < tree.num_nodes(); ++node)
+    roots.emplace_back(tree, std::vector<uint32_t>{node});
+  Worst worst;
+  const auto look_at = [largest](const Services& services, double& ranks, double& shards) {
+    ranks = std::max(ranks, services.ranks.worst_bytes() / static_cast<double>(largest));
+    shards = std::max(shards, services.shards.worst_bytes() / static_cast<double>(largest));
+  };
+  for (const uint64_t bytes : sizes) {
+    const RootLocation place = places.next(bytes);
+    EXPECT_TRUE(tree.check(place).is_ok());
+    roots[place.reducer_host].charge(tree, tree.root(place), place, bytes);
+    look_at(roots[place.reducer_host], worst.ranks_of_root, worst.shards_of_root);
+    for (uint32_t m = 0; m < tree.num_machines(); ++m) {
+      if (machines[m].nodes.size() == 1) continue;
+      machines[m].charge(tree, tree.parent_of(tree.ranks_of(m).front(), place).node, place, bytes);
+      look_at(machines[m], worst.ranks_of_machine, worst.shards_of_machine);
+    }
+  }
+  return worst;
+}
+
+void expect_within(const Worst& worst, double partitions, const std::string& what) {
+  EXPECT_LE(worst.ranks_of_machine, partitions) << what;
+  EXPECT_LE(worst.shards_of_machine, partitions) << what;
+  EXPECT_LE(worst.ranks_of_root, partitions) << what;
+  EXPECT_LE(worst.shards_of_root, partitions) << what;
+}
+
+// The reducer_hosts' shares are the Placer's promise, and its test's. The number of partitions is about one and a half times
+// what random shapes have shown to be the worst.
+TEST(RootAssigner, SpreadsBytesOverRanksAndShardsOfMachinesAndRootsAtEveryPrefix) {
+  constexpr uint64_t kLargest = 4096;
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    Random random(seed);
+    const Tree tree = random_tree(random);
+    const RootAssigner places(tree, random_shares(random, tree.num_reducer_hosts()));
+    const Worst worst = worst_of(tree, places, random_sizes(random, 600, kLargest), kLargest);
+    expect_within(worst, 4, "seed " + std::to_string(seed));
+    if (HasFailure()) return;
+  }
+}
+
+TEST(RootAssigner, SpreadsBytesWhereNoPeriodFitsAllMachines) {
+  const std::vector<uint32_t> one_each(13, 1);
+  std::vector<std::vector<uint32_t>> machines;
+  for (const size_t ranks : {13, 11, 9, 7, 5})
+    machines.emplace_back(one_each.begin(), one_each.begin() + ranks);
+  const Tree tree = make_tree(machines, {1, 2});
+  const std::vector<double> shares(7, 1.0 / 7);
+  Random random(1);
+  expect_within(worst_of(tree, {tree, shares}, random_sizes(random, 2000, 4096), 4096), 4, "13, 11, 9, 7, 5");
+}
+
+// Few partitions, as many as ranks on a machine: each sums its machine for one of them.
+TEST(RootAssigner, SpreadsAFewPartitionsOverTheRanksOfEveryMachine) {
+  const std::vector<uint32_t> four(4, 1);
+  const Tree tree = make_tree({four, four, four, four}, {});
+  RootAssigner places(tree, std::vector<double>(4, 0.25));
+  std::set<uint32_t> serving;
+  for (int i = 0; i < 4; ++i) {
+    const RootLocation place = places.next(4096);
+    for (uint32_t rank = 0; rank < 16; rank += 4) serving.insert(tree.parent_of(rank, place).node);
+  }
+  EXPECT_EQ(serving.size(), 16u);
+}
+
+TEST(RootAssigner, EmptyPartitionsTakeTurns) {
+  const Tree tree = make_tree({{2, 2}}, {});
+  RootAssigner places(tree, {1});
+  std::set<uint16_t> turns;
+  for (int i = 0; i < 4; ++i) turns.insert(places.next(0).serving_index);
+  EXPECT_EQ(turns.size(), 4u);
+}
+
+}  // namespace
+}  // namespace byteps::protocol

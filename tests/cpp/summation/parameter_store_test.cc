@@ -1,0 +1,155 @@
+// What a shard keeps, between scripted workers.
+#include "summation/parameter_store.h"
+
+#include "summation/harness.h"
+
+namespace byteps::summation {
+namespace {
+
+class StoreTest : public ShardFixture {
+ protected:
+  StoreTest() {
+    start({.describe_rank = {"rank 0", "rank 1"},
+           .machines = {{"rank 0 and rank 1"}, {0, 0}},
+           .ranks = {},
+           .bytes_per_s = {},
+           .limits = {}},
+          Level::kRanks);
+  }
+  // Both, with the values of rank 0.
+  void seed(uint8_t staleness, Values values) {
+    on_loop([&] {
+      for (const auto& peer : peers_) peer->staleness_ = staleness;
+      send_seed(*peers_[0], 1, std::move(values));
+      send_seed(*peers_[1], 1, {});
+    });
+    for (const auto& peer : peers_) {
+      ASSERT_EQ(peer->answers_.size(), 1u);
+      peer->op_ = ReduceOp::kAccumulate;
+    }
+  }
+  void send_seed(Peer& peer, uint32_t round, Values values, bool with_reply_space = false) {
+    peer.op_ = ReduceOp::kSeed;
+    const DataHead head = peer.head(round);
+    peer.values_ = std::move(values);
+    peer.send(head, protocol::has_values(head) ? std::as_bytes(std::span(peer.values_)) : Bytes{},
+              with_reply_space);
+    peer.op_ = ReduceOp::kAccumulate;
+  }
+};
+
+TEST_F(StoreTest, EveryRankBeginsWithWhatTheRootSeeds) {
+  seed(0, {1, 2, 3, 4});
+  for (const auto& peer : peers_) {
+    EXPECT_EQ(peer->answers_[0].type, DataType::kResult);
+    EXPECT_EQ(result_of(*peer), (Values{1, 2, 3, 4}));
+  }
+}
+
+TEST_F(StoreTest, ContributionsAddUpFromRoundToRound) {
+  seed(0, {1, 2, 3, 4});
+  on_loop([this] { peers_[1]->contribute(2, {10, 10, 10, 10}); });
+  EXPECT_EQ(peers_[1]->answers_.size(), 1u);
+  on_loop([this] { peers_[0]->contribute(2, {100, 100, 100, 100}); });
+  for (const auto& peer : peers_) EXPECT_EQ(result_of(*peer, 1), (Values{111, 112, 113, 114}));
+  on_loop([this] {
+    peers_[0]->contribute(3, {1000, 0, 0, 0});
+    peers_[1]->contribute(3, {0, 0, 0, 1000});
+  });
+  for (const auto& peer : peers_) EXPECT_EQ(result_of(*peer, 2), (Values{1111, 112, 113, 1114}));
+}
+
+TEST_F(StoreTest, LentMemoryIsReadAndAnsweredInPlace) {
+  seed(0, {1, 2, 3, 4});
+  on_loop([this] { peers_[0]->contribute(2, {10, 10, 10, 10}, true); });
+  on_loop([this] { peers_[1]->contribute(2, {100, 100, 100, 100}, true); });
+  for (const auto& peer : peers_) EXPECT_EQ(peer->values_, (Values{111, 112, 113, 114}));
+  // The value is not in anybody's memory.
+  on_loop([this] { peers_[0]->values_ = {0, 0, 0, 0}; });
+  on_loop([this] {
+    send_seed(*peers_[0], 3, {9, 9, 9, 9}, true);
+    send_seed(*peers_[1], 3, Values(kCount), true);
+  });
+  EXPECT_EQ(peers_[1]->values_, (Values{111, 112, 113, 114}));
+}
+
+// The answer to the first is on its way when the second is added.
+TEST_F(StoreTest, AnAnswerOnItsWayDoesNotChange) {
+  seed(protocol::kUnboundedStaleness, {0, 0, 0, 0});
+  for (uint32_t round = 2; round < 50; ++round) {
+    on_loop([&] {
+      peers_[0]->contribute(round, {1, 1, 1, 1});
+      peers_[1]->contribute(round, {1000, 1000, 1000, 1000});
+    });
+    const auto rounds = static_cast<int32_t>(round - 1);
+    const Values of_first = result_of(*peers_[0], round - 1);
+    const Values of_second = result_of(*peers_[1], round - 1);
+    EXPECT_EQ(of_first, Values(kCount, rounds + 1000 * (rounds - 1)));
+    EXPECT_EQ(of_second, Values(kCount, rounds + 1000 * rounds));
+  }
+}
+
+TEST_F(StoreTest, WhoIsTooFarAheadWaits) {
+  seed(1, {0, 0, 0, 0});
+  on_loop([this] { peers_[0]->contribute(2, {1, 1, 1, 1}, true); });
+  EXPECT_EQ(peers_[0]->answers_.size(), 2u);
+  on_loop([this] { peers_[0]->contribute(3, {1, 1, 1, 1}, true); });
+  EXPECT_EQ(peers_[0]->answers_.size(), 2u);
+  on_loop([this] { peers_[1]->contribute(2, {5, 5, 5, 5}); });
+  EXPECT_EQ(peers_[0]->values_, Values(kCount, 7));
+  EXPECT_EQ(result_of(*peers_[1], 1), Values(kCount, 7));
+}
+
+TEST_F(StoreTest, TheContributionOfARankThatIsGoneStillCounts) {
+  seed(0, {0, 0, 0, 0});
+  on_loop([this] {
+    peers_[0]->contribute(2, {3, 3, 3, 3}, true);
+    peers_[0]->goodbye();
+  });
+  on_loop([this] { peers_[0]->values_ = {77, 77, 77, 77}; });  // it may do so: it was told nothing
+  on_loop([this] { peers_[1]->contribute(2, {5, 5, 5, 5}); });
+  EXPECT_EQ(result_of(*peers_[1], 1), Values(kCount, 8));
+  on_loop([this] { peers_[1]->contribute(3, {5, 5, 5, 5}); });
+  ASSERT_EQ(peers_[1]->answers_.size(), 3u);
+  EXPECT_EQ(peers_[1]->answers_[2].type, DataType::kFailed);
+  EXPECT_NE(peers_[1]->texts_[2].find("rank 0 has left the job"), std::string::npos);
+}
+
+TEST_F(StoreTest, WhenTheJobFailsWhoWaitsIsTold) {
+  seed(0, {0, 0, 0, 0});
+  on_loop([this] { peers_[0]->contribute(2, {3, 3, 3, 3}, true); });
+  on_loop([this] { shard_->fail(unavailable("rank 1 is lost")); });
+  ASSERT_EQ(peers_[0]->answers_.size(), 2u);
+  EXPECT_EQ(peers_[0]->answers_[1].type, DataType::kFailed);
+  EXPECT_EQ(peers_[0]->texts_[1], "rank 1 is lost");
+}
+
+TEST_F(StoreTest, WhatIsNotKeptDoesNotBelongHere) {
+  on_loop([this] { peers_[0]->contribute(1, {1, 1, 1, 1}); });
+  EXPECT_TRUE(peers_[0]->closed_);
+}
+
+TEST_F(StoreTest, HalfPrecisionIsRoundedOncePerAnswer) {
+  DataHead head;
+  const auto send = [&](Peer& peer, ReduceOp op, uint32_t round, std::vector<uint16_t>& values) {
+    head = peer.head(round);
+    head.op = op;
+    head.dtype = DType::kBFloat16;
+    head.bytes = 2 * values.size();
+    peer.send(head, protocol::has_values(head) ? std::as_bytes(std::span(values)) : Bytes{});
+  };
+  // 256, and two times 1, which alone would be lost in the eight bits of a bfloat16.
+  std::vector<uint16_t> large{0x4380}, one{0x3F80};
+  on_loop([&] {
+    send(*peers_[0], ReduceOp::kSeed, 1, large);
+    send(*peers_[1], ReduceOp::kSeed, 1, large);
+  });
+  on_loop([&] {
+    send(*peers_[0], ReduceOp::kAccumulate, 2, one);
+    send(*peers_[1], ReduceOp::kAccumulate, 2, one);
+  });
+  for (const auto& peer : peers_) EXPECT_EQ(peer->texts_.at(1), std::string("\x81\x43"));
+}
+
+}  // namespace
+}  // namespace byteps::summation

@@ -1,0 +1,258 @@
+// The pure parts of the shared-memory transport: slots, references, leases; and the memory itself.
+#include "transport/shm/buffer_leases.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "transport/shm/reference.h"
+#include "transport/shm/segment.h"
+#include "transport/slots.h"
+
+namespace byteps::transport {
+namespace {
+
+constexpr size_t kUnit = Slots::kAlignBytes;
+
+// ---- Slots ----
+
+TEST(Slots, TheLowestRoomThatIsLargeEnoughIsTaken) {
+  Slots slots(10 * kUnit);
+  EXPECT_EQ(slots.take(1), 0u);
+  EXPECT_EQ(slots.take(2 * kUnit), kUnit);
+  EXPECT_EQ(slots.take(3 * kUnit + 1), 3 * kUnit);
+  EXPECT_EQ(slots.take(4 * kUnit), std::nullopt);
+  EXPECT_EQ(slots.take(3 * kUnit), 7 * kUnit);
+  EXPECT_EQ(slots.take(1), std::nullopt);
+  slots.put_back(7 * kUnit, 3 * kUnit);
+  slots.put_back(kUnit, 2 * kUnit);
+  EXPECT_EQ(slots.take(3 * kUnit), 7 * kUnit) << "the hole below is too small";
+  EXPECT_EQ(slots.take(1), kUnit);
+}
+
+TEST(Slots, WhatDoesNotFillAUnitIsNotUsed) {
+  EXPECT_EQ(Slots(kUnit - 1).take(1), std::nullopt);
+  EXPECT_EQ(Slots(3 * kUnit - 1).free_bytes(), 2 * kUnit);
+}
+
+// Against a map of units, one flag each.
+TEST(Slots, NeverOverlapAlwaysLowestAndAllComesBack) {
+  constexpr size_t kUnits = 200;
+  struct Taken {
+    size_t offset;
+    size_t bytes;
+  };
+  for (uint32_t seed = 0; seed < 50; ++seed) {
+    std::mt19937 random(seed);
+    Slots slots(kUnits * kUnit);
+    std::vector<bool> used(kUnits);
+    std::vector<Taken> taken;
+    const auto mark = [&](const Taken& slot, bool value) {
+      for (size_t i = slot.offset / kUnit; i * kUnit < slot.offset + slot.bytes; ++i) {
+        ASSERT_NE(used[i], value) << "seed " << seed;
+        used[i] = value;
+      }
+    };
+    const auto lowest_room = [&](size_t units) -> std::optional<size_t> {
+      const auto room = std::search_n(used.begin(), used.end(), units, false);
+      if (room == used.end()) return std::nullopt;
+      return static_cast<size_t>(room - used.begin()) * kUnit;
+    };
+    for (int step = 0; step < 2000; ++step) {
+      if (taken.empty() || random() % 2) {
+        const size_t bytes = 1 + random() % (random() % 8 == 0 ? 60 * kUnit : 5 * kUnit);
+        const auto offset = slots.take(bytes);
+        ASSERT_EQ(offset, lowest_room((bytes + kUnit - 1) / kUnit)) << "seed " << seed;
+        if (offset) mark(taken.emplace_back(Taken{*offset, bytes}), true);
+      } else {
+        std::swap(taken[random() % taken.size()], taken.back());
+        slots.put_back(taken.back().offset, taken.back().bytes);
+        mark(taken.back(), false);
+        taken.pop_back();
+      }
+    }
+    for (const Taken& slot : taken) slots.put_back(slot.offset, slot.bytes);
+    EXPECT_EQ(slots.take(kUnits * kUnit), 0u) << "seed " << seed << ": one piece again";
+  }
+}
+
+// ---- References ----
+
+using ReferenceBytes = std::array<std::byte, kReferenceBytes>;
+
+ReferenceBytes encode(const Reference& reference) {
+  ReferenceBytes bytes;
+  encode_reference(reference, bytes);
+  return bytes;
+}
+
+TEST(Reference, IsLaidOutAsDocumented) {
+  const ReferenceBytes bytes = encode({ReferenceType::kLent, 0x04030201, 0x08070605, 0x0c0b0a09});
+  const unsigned char expected[] = {2, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
+}
+
+TEST(Reference, SoundOnesComeBackAndOthersAreRefused) {
+  constexpr std::array<uint32_t, 3> kValues{0, 1, 0xffffffff};
+  for (uint32_t type = 0; type < 9; ++type) {
+    for (const uint32_t lease : kValues) {
+      for (const uint32_t data : kValues) {
+        for (const uint32_t reply : kValues) {
+          const Reference reference{static_cast<ReferenceType>(type), lease, data, reply};
+          const bool sound = (type == 1 && !data && !reply) || (type == 2 && lease && (data || reply)) ||
+                             (type == 3 && lease && data && !reply) ||
+                             (type == 4 && lease && !data && !reply) ||
+                             (type == 5 && !lease && !data && !reply);
+          const auto decoded = decode_reference(encode(reference));
+          EXPECT_EQ(decoded.is_ok(), sound) << type << " " << lease << " " << data << " " << reply;
+          if (decoded) {
+            EXPECT_EQ(*decoded, reference);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Reference, ArbitraryBytesAreRefusedOrMeanWhatTheySay) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 200'000; ++i) {
+    ReferenceBytes bytes;
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() % 4 ? 0 : random());
+    bytes[0] = static_cast<std::byte>(random() % 8);
+    const auto decoded =
+        decode_reference(Bytes(bytes).first(random() % 50 ? bytes.size() : random() % bytes.size()));
+    if (decoded) {
+      EXPECT_EQ(encode(*decoded), bytes);
+    } else {
+      EXPECT_EQ(decoded.status().code(), StatusCode::kDataLoss);
+    }
+  }
+}
+
+// ---- BufferLeases ----
+
+struct BothEnds {
+  explicit BothEnds(size_t bytes) : memory(bytes), lease_owner(memory), lease_holder(memory) {}
+  std::vector<std::byte> memory;
+  LeaseOwner lease_owner;
+  LeaseHolder lease_holder;
+};
+
+TEST(BufferLeases, DataGoesThereAndTheAnswerComesBackInTheSamePlace) {
+  BothEnds ends(1000);
+  const std::string_view question = "what is it?";
+  std::vector<std::byte> answer_space(20);
+  const auto lent = ends.lease_owner.lend({as_bytes(question), answer_space});
+  ASSERT_TRUE(lent);
+  auto borrowed = ends.lease_holder.borrow(*lent);
+  ASSERT_TRUE(borrowed.is_ok()) << borrowed.status();
+  EXPECT_EQ(as_text(borrowed->data), question);
+  ASSERT_EQ(borrowed->reply_space.size(), answer_space.size());
+  std::memcpy(borrowed->reply_space.data(), "nothing", 7);
+  const Reference returned =
+      ends.lease_holder.return_lease(lent->lease, Bytes(borrowed->reply_space).first(7));
+  EXPECT_EQ(returned.type, ReferenceType::kReturned);
+  EXPECT_EQ(as_text(ends.lease_owner.answer(returned).value()), "nothing");
+  EXPECT_TRUE(ends.lease_owner.take_back(returned.lease).is_ok());
+  EXPECT_EQ(ends.lease_owner.lent(), 0u);
+  EXPECT_EQ(ends.lease_holder.borrowed(), 0u);
+}
+
+TEST(BufferLeases, AnAnswerFromElsewhereIsSent) {
+  BothEnds ends(1000);
+  std::vector<std::byte> space(100);
+  const auto lent = ends.lease_owner.lend({{}, space});
+  ASSERT_TRUE(ends.lease_holder.borrow(*lent).is_ok());
+  EXPECT_EQ(ends.lease_holder.return_lease(lent->lease, space),
+            (Reference{ReferenceType::kInline, lent->lease}));
+}
+
+TEST(BufferLeases, OnlyWhatTheMemoryHoldsIsEverLent) {
+  std::vector<std::byte> memory(10 * kUnit + 5);
+  std::vector<std::byte> large(memory.size());
+  LeaseOwner lease_owner(memory);
+  EXPECT_FALSE(lease_owner.may_lend({}));
+  EXPECT_TRUE(lease_owner.may_lend({Bytes(large).first(10 * kUnit), {}}));
+  EXPECT_TRUE(lease_owner.may_lend({{}, MutableBytes(large).first(1)}));
+  EXPECT_FALSE(lease_owner.may_lend({large, {}}));
+  EXPECT_FALSE(lease_owner.may_lend({{}, large}));
+  // With nothing lent, whatever may be lent finds room.
+  const auto all = lease_owner.lend({Bytes(large).first(10 * kUnit), {}});
+  ASSERT_TRUE(all);
+  EXPECT_FALSE(lease_owner.lend({Bytes(large).first(1), {}}));
+  EXPECT_TRUE(lease_owner.take_back(all->lease).is_ok());
+  EXPECT_TRUE(lease_owner.lend({Bytes(large).first(1), {}}));
+}
+
+TEST(BufferLeases, ForgedReferencesReachNoMemory) {
+  BothEnds ends(4096);
+  for (const Reference& forged : {
+           Reference{ReferenceType::kLent, 1, 4097, 0},
+           Reference{ReferenceType::kLent, 1, 0, 4097},
+           Reference{ReferenceType::kLent, 64, 65, 0},
+           Reference{ReferenceType::kLent, 65, 1, 0},
+           Reference{ReferenceType::kLent, 66, 1, 0},
+           Reference{ReferenceType::kLent, 2, 0xffffffff, 0},
+           Reference{ReferenceType::kLent, 0xffffffff, 0xffffffff, 0xffffffff},
+       }) {
+    EXPECT_EQ(ends.lease_holder.borrow(forged).status().code(), StatusCode::kDataLoss)
+        << forged.lease << " " << forged.data_bytes;
+  }
+  const Reference sound{ReferenceType::kLent, 64, 64, 64};
+  EXPECT_TRUE(ends.lease_holder.borrow(sound).is_ok());
+  EXPECT_FALSE(ends.lease_holder.borrow(sound).is_ok()) << "twice";
+
+  std::vector<std::byte> space(100);
+  const auto lent = ends.lease_owner.lend({{}, space});
+  EXPECT_FALSE(ends.lease_owner.answer({ReferenceType::kReturned, lent->lease, 101}).is_ok());
+  EXPECT_FALSE(ends.lease_owner.answer({ReferenceType::kReturned, lent->lease + 1, 1}).is_ok());
+  EXPECT_FALSE(ends.lease_owner.take_back(lent->lease + 1).is_ok());
+  EXPECT_TRUE(ends.lease_owner.take_back(lent->lease).is_ok());
+  EXPECT_FALSE(ends.lease_owner.take_back(lent->lease).is_ok()) << "twice";
+}
+
+// ---- Memory ----
+
+TEST(Segment, TwoMappingsAreTheSameMemory) {
+  const auto fd = create_segment(10'000);
+  ASSERT_TRUE(fd.is_ok()) << fd.status();
+  auto one = Segment::map(fd->get());
+  auto two = Segment::map(fd->get());
+  ASSERT_TRUE(one.is_ok() && two.is_ok()) << one.status() << two.status();
+  ASSERT_EQ(two->bytes().size(), 10'000u);
+  EXPECT_NE(one->bytes().data(), two->bytes().data());
+  one->bytes().back() = std::byte{7};
+  EXPECT_EQ(two->bytes().back(), std::byte{7});
+}
+
+TEST(Segment, NobodyCanCutMemoryAwayFromAnother) {
+  const auto fd = create_segment(8192);
+  ASSERT_TRUE(fd.is_ok()) << fd.status();
+  EXPECT_NE(ftruncate(fd->get(), 0), 0);
+  EXPECT_NE(ftruncate(fd->get(), 100'000), 0);
+  EXPECT_NE(fcntl(fd->get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+}
+
+TEST(Segment, OnlySealedMemoryIsMapped) {
+  const UniqueFd unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
+  EXPECT_EQ(Segment::map(unsealed.get()).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(fcntl(unsealed.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_EQ(Segment::map(unsealed.get()).status().code(), StatusCode::kDataLoss) << "half sealed";
+  const UniqueFd file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  for (const int other : {file.get(), -1}) {
+    EXPECT_EQ(Segment::map(other).status().code(), StatusCode::kDataLoss);
+  }
+  const auto empty = create_segment(0);
+  EXPECT_EQ(Segment::map(empty->get()).status().code(), StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace byteps::transport
