@@ -158,6 +158,13 @@ def test_targets_of_make_exist() -> None:
     assert not missing, "\n".join(missing)
 
 
+def test_protocol_version_is_documented() -> None:
+    header = (ROOT / "csrc" / "protocol" / "message.h").read_text()
+    (version,) = re.findall(r"kProtocolVersion = (\d+);", header)
+    page = (ROOT / "docs" / "wire-format.md").read_text()
+    assert re.findall(r"^\| protocol \| .*? \| (\d+) \|", page, re.MULTILINE) == [version]
+
+
 def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
 
