@@ -175,6 +175,18 @@ def test_python_parses(document: str) -> None:
         ast.parse(block)
 
 
+def test_example_of_readme_is_one_that_tests_run() -> None:
+    (example,) = blocks("README.md", "python")
+    calls = [line for line in example.splitlines() if "bps." in line]
+    tested = (ROOT / "examples" / "torch" / "minimal.py").read_text().splitlines()
+    assert calls and set(calls) <= set(tested)
+
+
+def test_figures_of_readme_have_measures() -> None:
+    measures = re.findall(r"\| `(\w+)` \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert measures and all((ROOT / "benchmarks" / "measures" / f"{name}.py").is_file() for name in measures)
+
+
 def test_launch_commands_parse() -> None:
     for document in ("README.md", *(name for name in DOCUMENTS if name.startswith("docs/"))):
         for command in re.findall(r"^bpslaunch (.*)", "".join(blocks(document, "")).replace("\\\n", ""), re.MULTILINE):
@@ -194,7 +206,7 @@ def test_lines_are_short(document: str) -> None:
 
 
 def test_overview_picture_is_up_to_date() -> None:
-    command = [sys.executable, ROOT / "tools" / "draw_overview.py"]
+    command = [sys.executable, str(ROOT / "tools" / "draw_overview.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     drawn = (ROOT / "docs" / "overview.svg").read_text()
