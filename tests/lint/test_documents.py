@@ -55,7 +55,7 @@ def words_of_sources() -> set[str]:
 
 # docs/env.md is generated.
 DOCUMENTS = [name for name in tracked() if name.endswith(".md") and name != "docs/env.md"]
-# docs/migration.md lists names of other projects; tests/frameworks/test_conformance.py checks them.
+# docs/migration.md lists names of other projects; tests/frameworks/migration.py checks them.
 WITH_SYMBOLS = [name for name in DOCUMENTS if name != "docs/migration.md"]
 
 
