@@ -17,7 +17,7 @@ GBIT_PER_S = 10
 MEGABYTES = 500
 
 PANEL_WIDTH, GAP, MARGIN = 312, 12, 24
-BOX_WIDTH, BOX_HEIGHT, PIPE_WIDTH, PIPE_HEIGHT = 68, 42, 14, 62
+BOX_WIDTH, BOX_HEIGHT, PIPE_WIDTH, PIPE_HEIGHT = 72, 44, 14, 58
 TITLE_Y, SERVER_Y = 80, 124
 SWITCH_Y = SERVER_Y + BOX_HEIGHT + PIPE_HEIGHT
 WORKER_Y = SWITCH_Y + 20 + PIPE_HEIGHT
@@ -30,16 +30,16 @@ STYLE = """\
     text { font-family: "Segoe UI", "Helvetica Neue", Helvetica, Arial, sans-serif; fill: #1f2328; }
     .card { fill: #ffffff; stroke: #d0d7de; }
     .panel { fill: #f6f8fa; }
-    .title { font-size: 16px; font-weight: 600; }
-    .note { font-size: 12px; fill: #57606a; }
-    .label { font-size: 11px; }
+    .title { font-size: 17px; font-weight: 600; }
+    .note { font-size: 13px; fill: #57606a; }
+    .label { font-size: 12px; }
     .machine { fill: #ffffff; stroke: #57606a; }
     .idle { fill: none; stroke: #afb8c1; stroke-dasharray: 4 3; }
     .switch { fill: #d0d7de; }
     .pipe { fill: #eaeef2; stroke: #8c959f; stroke-width: 0.75; }
     .used { fill: #54aeff; }
     .full { fill: #0969da; }
-    .time { font-size: 16px; font-weight: 600; }
+    .time { font-size: 17px; font-weight: 600; }
     @media (prefers-color-scheme: dark) {
       text { fill: #e6edf3; }
       .card { fill: #0d1117; stroke: #30363d; }
@@ -131,7 +131,7 @@ def draw_panel(left: float, panel: Panel, slowest_ms: float) -> Iterator[str]:
         yield from draw_link(x, SWITCH_Y + 20, link_mb[index], max(link_mb))
         yield from draw_machine(x, WORKER_Y, "worker", shares[index])
 
-    longest = PANEL_WIDTH - 28 - 70
+    longest = PANEL_WIDTH - 28 - 78
     yield box(left + 14, TIME_Y, longest * time_ms / slowest_ms, 14, "full", 2)
     yield text(left + 14 + longest * time_ms / slowest_ms + 8, TIME_Y + 13, "time", f"{time_ms:.0f} ms", "start")
 
