@@ -194,7 +194,7 @@ def test_launch_commands_parse() -> None:
             assert options.command[0] == "python", f"{document}: bpslaunch {command}"
 
 
-@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name != "ARCHITECTURE.md"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_lines_are_short(document: str) -> None:
     """Prose only: tables and code may be wider."""
     long = [
