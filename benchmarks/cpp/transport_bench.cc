@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/epoll_loop.h"
 #include "transport/inproc.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
@@ -24,7 +25,7 @@ enum class Kind { kInproc, kShm, kTcp };
 
 constexpr std::string_view kHead = "a head of the usual size, which has 48 bytes: so";
 
-std::unique_ptr<EventLoop> make_loop() { return std::move(*EventLoop::create("bench")); }
+std::unique_ptr<EventLoop> make_loop() { return std::move(*EpollLoop::create("bench")); }
 
 std::unique_ptr<Transport> make_transport(Kind kind) {
   const Credentials credentials{"secret", "bench"};

@@ -17,6 +17,13 @@ inline TimeUs now_us() {
   return now.tv_sec * 1'000'000LL + now.tv_nsec / 1000;
 }
 
+// A source of times. Any thread.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual TimeUs now_us() const = 0;
+};
+
 // `start_us` + `wait_us`, either of which may be kNever.
 inline TimeUs later(TimeUs start_us, TimeUs wait_us) {
   return wait_us < kNever - start_us ? start_us + wait_us : kNever;

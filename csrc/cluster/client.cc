@@ -39,7 +39,7 @@ Client::Client(transport::EventLoop& loop, transport::Transport& tcp, ClientOpti
           loop, [this] { return membership_.next_tick_us(); },
           [this] {
             MembershipActions actions;
-            membership_.on_tick(now_us(), actions);
+            membership_.on_tick(loop_.now_us(), actions);
             apply(actions);
           }) {}
 
@@ -58,7 +58,7 @@ void Client::join(protocol::Join join) {
       }
     }
     join_ = std::move(join);
-    membership_.on_begin(now_us());
+    membership_.on_begin(loop_.now_us());
     timer_.update();
     try_connect(0);
   });
@@ -67,7 +67,7 @@ void Client::join(protocol::Join join) {
 void Client::try_connect(size_t attempt) {
   const bool alone = candidates_.size() == 1;
   const TimeUs deadline_us = alone ? options_.start_deadline_us
-                                   : std::min(options_.start_deadline_us, now_us() + kCandidatePatienceUs);
+                                   : std::min(options_.start_deadline_us, loop_.now_us() + kCandidatePatienceUs);
   tcp_.connect(loop_, candidates_[attempt % candidates_.size()], deadline_us,
                [this, attempt](auto connection) { on_connected(std::move(connection), attempt); });
 }
@@ -78,10 +78,10 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
     channel_ = std::make_unique<ControlChannel>(std::move(*connection), *this);
     channel_->start();
     MembershipActions actions;
-    membership_.on_connected(join_, now_us(), actions);
+    membership_.on_connected(join_, loop_.now_us(), actions);
     return apply(actions);
   }
-  const TimeUs now = now_us();
+  const TimeUs now = loop_.now_us();
   const bool is_last = (attempt + 1) % candidates_.size() == 0;
   if (connection.status().code() == StatusCode::kPermissionDenied) {
     if (refusal_.is_ok()) first_refusal_us_ = now;
@@ -98,19 +98,19 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
     return fail_to_connect(is_refused ? refusal_ : connection.status());
   }
   if (!is_last) return try_connect(attempt + 1);
-  loop_.run_at(now_us() + kCandidatePauseUs, [this, attempt] { try_connect(attempt + 1); });
+  loop_.run_at(loop_.now_us() + kCandidatePauseUs, [this, attempt] { try_connect(attempt + 1); });
 }
 
 // May be called from inside a callback of the channel, which is destroyed after that.
 void Client::connect_again(const Status& why) {
-  first_refusal_us_ = now_us();  // it was no stranger just now
+  first_refusal_us_ = loop_.now_us();  // it was no stranger just now
   refusal_ = why;
   last_refused_ = 0;
   if (channel_) {
     channel_->close();
     loop_.post([doomed = std::move(channel_)] {});
   }
-  loop_.run_at(now_us() + kCandidatePauseUs, [this] { try_connect(0); });
+  loop_.run_at(loop_.now_us() + kCandidatePauseUs, [this] { try_connect(0); });
 }
 
 void Client::fail_to_connect(const Status& why) {
@@ -128,7 +128,7 @@ void Client::send(protocol::Control message) {
 void Client::suspect(uint32_t node, Status why) {
   loop_.post([this, node, why = std::move(why)] {
     MembershipActions actions;
-    membership_.on_suspect(node, why, now_us(), actions);
+    membership_.on_suspect(node, why, loop_.now_us(), actions);
     apply(actions);
   });
 }
@@ -181,7 +181,7 @@ void Client::hang_up() {
 
 Status Client::on_control(ControlChannel&, const protocol::Control& message) {
   MembershipActions actions;
-  BPS_RETURN_IF_ERROR(membership_.on_message(message, now_us(), actions));
+  BPS_RETURN_IF_ERROR(membership_.on_message(message, loop_.now_us(), actions));
   apply(actions);
   if (!membership_.failure().is_ok()) return Status::ok();  // answers that were under way find nobody waiting
   if (std::holds_alternative<protocol::Placed>(message) ||

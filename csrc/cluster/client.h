@@ -54,6 +54,7 @@ class Client final : public ControlEvents {
   void send(protocol::Control message);
   // Any thread. This node's connection to `node` broke.
   void suspect(uint32_t node, Status why);
+  TimeUs now_us() const { return loop_.now_us(); }  // any thread
   // Any thread. This process ends by `cause`: the scheduler fails the job, and on_failed follows; leave() remains to
   // be called.
   void fail_job(std::string cause);

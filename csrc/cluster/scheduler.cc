@@ -21,12 +21,12 @@ using protocol::SendTo;
 Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options, bool is_alone)
     : loop_(loop),
       is_alone_(is_alone),
-      state_(options, now_us()),
+      state_(options, loop_.now_us()),
       timer_(
           loop, [this] { return state_.next_tick_us(); },
           [this] {
             SchedulerActions actions;
-            state_.on_tick(now_us(), actions);
+            state_.on_tick(loop_.now_us(), actions);
             apply(actions);
           }) {}
 
@@ -71,7 +71,7 @@ Status Scheduler::listen(transport::Transport& tcp, int socket_fd) {
 void Scheduler::open(std::unique_ptr<transport::Listener> listener) {
   listener_ = std::move(listener);
   listener_->tell_refused([this](const transport::Address& caller, const Status& why) {
-    state_.on_refused(caller.ip, why, now_us());
+    state_.on_refused(caller.ip, why, loop_.now_us());
     timer_.update();
   });
   timer_.update();
@@ -91,7 +91,7 @@ Status Scheduler::on_control(ControlChannel& channel, const protocol::Control& m
     BPS_LOG(kInfo) << join->self.describe() << " at " << channel.peer() << " asks to join";
   }
   SchedulerActions actions;
-  state_.on_message(ids_.at(&channel), message, now_us(), actions);
+  state_.on_message(ids_.at(&channel), message, loop_.now_us(), actions);
   apply(actions);
   return Status::ok();
 }
@@ -104,7 +104,7 @@ void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
   loop_.post([doomed = std::move(found->second)] {});  // it is calling us: destroyed after that
   peers_.erase(found);
   SchedulerActions actions;
-  state_.on_closed(id, why, now_us(), actions);
+  state_.on_closed(id, why, loop_.now_us(), actions);
   apply(actions);
 }
 
@@ -125,7 +125,7 @@ void Scheduler::apply(const SchedulerActions& actions) {
       if (peer != peers_.end()) peer->second->send(send->message);
     } else if (const auto* close = std::get_if<ClosePeer>(&action)) {
       const auto peer = peers_.find(close->peer);
-      if (peer != peers_.end()) peer->second->close_when_sent(now_us() + kFlushUs);
+      if (peer != peers_.end()) peer->second->close_when_sent(loop_.now_us() + kFlushUs);
     } else if (const auto* waiting = std::get_if<protocol::LogWaiting>(&action)) {
       if (is_alone_) BPS_LOG(kWarning) << waiting->text;
     }
@@ -139,7 +139,7 @@ void Scheduler::check_ended() {
   const bool over = state_.phase() == Phase::kFinished || state_.phase() == Phase::kFailed || shut_down_;
   if (!over || ended_.is_set()) return;
   if (!peers_.empty() && grace_timer_ == 0) {
-    grace_timer_ = loop_.run_at(now_us() + kFlushUs, [this] { set_ended(); });
+    grace_timer_ = loop_.run_at(loop_.now_us() + kFlushUs, [this] { set_ended(); });
   }
   if (peers_.empty()) set_ended();
 }

@@ -246,13 +246,13 @@ Result<bool> Node::poll(protocol::Handle handle) {
 
 Status Node::wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting) {
   if (!worker_) return failed_precondition("only a worker has handles");
-  WaitReporter still_here(*client_, [this, handle] { return worker_->name_wait(handle); }, now_us());
+  WaitReporter still_here(*client_, [this, handle] { return worker_->name_wait(handle); }, control_loop_->now_us());
   while (true) {
     bool interrupted = false;
     const Status status =
         worker_->handles().wait(handle, std::min(deadline_us, still_here.next_us()), interrupted);
     const bool timed_out = status.code() == StatusCode::kDeadlineExceeded && worker_->handles().poll(handle);
-    if (timed_out && now_us() < deadline_us) {
+    if (timed_out && control_loop_->now_us() < deadline_us) {
       still_here.tell();
     } else if (!interrupted) {
       return still_here.has_told() ? with_missing(status) : status;
@@ -270,13 +270,13 @@ Status Node::self_check() {
 // Frameworks that are called back have no thread that waits, and wait all the same.
 void Node::tell_of_callbacks() {
   const auto stuck =
-      worker_ ? worker_->handles().stuck_callback(now_us() - WaitReporter::kTellUs) : std::nullopt;
+      worker_ ? worker_->handles().stuck_callback(control_loop_->now_us() - WaitReporter::kTellUs) : std::nullopt;
   if (!stuck || stuck->handle != stuck_callback_) wait_reporter_.reset();
   stuck_callback_ = stuck ? stuck->handle : 0;
   if (!stuck) return;
   const auto what = [this, handle = stuck->handle] { return worker_->name_wait(handle); };
   if (!wait_reporter_) wait_reporter_.emplace(*client_, what, stuck->since_us);
-  if (now_us() >= wait_reporter_->next_us()) wait_reporter_->tell();
+  if (control_loop_->now_us() >= wait_reporter_->next_us()) wait_reporter_->tell();
 }
 
 Status Node::announce(protocol::Handle handle) {
@@ -299,7 +299,7 @@ Status Node::barrier(const KeepWaiting& keep_waiting) {
     barriers_.push_back(barrier);
   }
   if (is_first) send_barrier();
-  WaitReporter still_here(*client_, [] { return "a barrier"; }, now_us());
+  WaitReporter still_here(*client_, [] { return "a barrier"; }, control_loop_->now_us());
   Status status;
   do {  // the scheduler has the deadline
     status = wait_for(barrier->done, still_here.next_us(), keep_waiting);
@@ -337,7 +337,7 @@ Status Node::wait_until_done(const KeepWaiting& keep_waiting) {
 
 // Until all have been told, this node with them: what it closes then is no news to anybody.
 void Node::fail_job(const std::string& cause) {
-  const TimeUs deadline_us = now_us() + kLeaveFailedUs;
+  const TimeUs deadline_us = control_loop_->now_us() + kLeaveFailedUs;
   client_->fail_job(cause);
   while (finished_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
   }
@@ -346,7 +346,7 @@ void Node::fail_job(const std::string& cause) {
 // Before it leaves: what others then wait for in vain fails within the time of a message.
 void Node::tell_why_it_leaves(const std::string& after) {
   if (finished_.is_set()) return;  // nobody waits any more
-  const TimeUs deadline_us = now_us() + kLeaveFailedUs;
+  const TimeUs deadline_us = control_loop_->now_us() + kLeaveFailedUs;
   client_->send(protocol::Leaving{roster_.self, after});
   while (announced_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
   }
@@ -365,7 +365,7 @@ void Node::shutdown(const std::string& cause, const std::string& after) {
   }
   if (client_ && !cause.empty()) fail_job(cause);
   if (client_ && cause.empty() && !after.empty()) tell_why_it_leaves(after);
-  const auto deadline_us = [this] { return now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
+  const auto deadline_us = [this] { return control_loop_->now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
   const auto grace_period = [&] {
     return GracePeriod(deadline_us(), failure().is_ok() ? static_cast<TimeUs>(roster_.timeout_us) : 0);
   };

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "transport/epoll_loop.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
@@ -118,7 +119,7 @@ Result<PeerReport> check_peer(const NodeConfig& config, const Address& peer, Res
   const auto tcp = transport::make_tcp_transport(std::move(tcp_options));
   const std::vector<std::string> own_cards = names_of(cards);
   const auto rdma = make_rdma(config, std::move(cards));
-  auto loop = transport::EventLoop::create("bps-doctor");
+  auto loop = transport::EpollLoop::create("bps-doctor");
   if (!loop) return loop.status();
   Steps steps(std::move(*loop), step_us, keep_waiting);
 

@@ -5,6 +5,7 @@
 
 #include "node/host.h"
 #include "node/peer_facts.h"
+#include "transport/epoll_loop.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
@@ -21,7 +22,7 @@ std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
 Result<std::unique_ptr<PeerListener>> PeerListener::create(const NodeConfig& config, const std::string& ip,
                                                            uint16_t port, Result<RdmaCards> cards) {
   std::unique_ptr<PeerListener> self(new PeerListener(config, std::move(cards)));
-  auto loop = transport::EventLoop::create("bps-doctor");
+  auto loop = transport::EpollLoop::create("bps-doctor");
   if (!loop) return loop.status();
   self->loop_ = std::move(*loop);
   BPS_RETURN_IF_ERROR(self->open(ip, port));

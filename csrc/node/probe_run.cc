@@ -60,7 +60,7 @@ ProbeRun::ProbeRun(transport::EventLoop& loop, transport::Transport& tcp, uint32
 ProbeRun::~ProbeRun() { stop(); }
 
 void ProbeRun::start(const std::vector<transport::Address>& helpers, Done done) {
-  meter_ = protocol::ProbeMeter(now_us());
+  meter_ = protocol::ProbeMeter(loop_.now_us());
   done_ = std::move(done);
   pending_ = helpers.size();
   timer_ = loop_.run_at(meter_.deadline_us(), [this] { finish(); });
@@ -84,7 +84,7 @@ void ProbeRun::on_connected(Result<std::unique_ptr<Connection>> connection) {
 
 // False: enough was seen.
 bool ProbeRun::on_answer(uint64_t bytes) {
-  const TimeUs now = now_us();
+  const TimeUs now = loop_.now_us();
   meter_.on_answer(bytes, now);
   if (!meter_.done(now)) return true;
   finish();

@@ -113,7 +113,7 @@ void Routes::connect_to(transport::Transport& transport, transport::EventLoop& l
                         const std::string& address, transport::ConnectCallback done) const {
   auto parsed = transport::parse_address(address);
   if (!parsed) return done(parsed.status());
-  transport.connect(loop, *parsed, now_us() + timeout_us_, std::move(done));
+  transport.connect(loop, *parsed, loop.now_us() + timeout_us_, std::move(done));
 }
 
 void Routes::log_fallback(const TransportCandidate& way, const protocol::NodeInfo& node, const Status& why) {

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "node/host.h"
 #include "node/node.h"
+#include "transport/epoll_loop.h"
 #include "transport/inproc.h"
 
 namespace byteps::node {
@@ -55,13 +56,13 @@ Status Node::start_loops() {
   }
   for (int i = 0; i < count; ++i) {
     const std::string name = "bps-data-" + std::to_string(i);
-    auto loop = transport::EventLoop::create(name, [this](const Status& why) { on_out_of_memory(why); });
+    auto loop = transport::EpollLoop::create(name, [this](const Status& why) { on_out_of_memory(why); });
     if (!loop) return loop.status();
     data_loops_.push_back(std::move(*loop));
     loop_watch_.add(*data_loops_.back(), name);
     outboxes_.push_back(std::make_unique<protocol::Outbox>(static_cast<uint64_t>(config_.credit_bytes)));
   }
-  auto loop = transport::EventLoop::create("bps-control",
+  auto loop = transport::EpollLoop::create("bps-control",
                                            [this](const Status& why) { on_control_out_of_memory(why); });
   if (!loop) return loop.status();
   control_loop_ = std::move(*loop);
@@ -214,7 +215,7 @@ void Node::build_worker(const protocol::Tree& tree) {
       worker::WorkerOptions{.rank = rank,
                             .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),
                             .autotune = config_.autotune},
-      tree, protocol::PartitionRule(tree.reducer_hosts(), roster_.partition_bytes), metrics_, *this);
+      tree, protocol::PartitionRule(tree.reducer_hosts(), roster_.partition_bytes), metrics_, *control_loop_, *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
   build_links(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
               worker_->links(), *worker_);

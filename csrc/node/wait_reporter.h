@@ -30,7 +30,7 @@ class WaitReporter {
   bool has_told() const { return !told_.empty(); }
   void tell() {
     told_ = what_();
-    client_.send(protocol::Waits{told_, notices_.due(now_us())});
+    client_.send(protocol::Waits{told_, notices_.due(client_.now_us())});
     next_us_ = notices_.next_us();
   }
 

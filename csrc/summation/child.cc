@@ -43,7 +43,7 @@ void Child::enqueue(const DataHead& head, Answer answer) {
   port_.push(
       head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
         const bool rest = shard_.outbox_.has_contributed();
-        if (const auto rate = pacer_.on_send(bytes, now_us(), shard_.outbox_.burst(), rest))
+        if (const auto rate = pacer_.on_send(bytes, shard_.loop().now_us(), shard_.outbox_.burst(), rest))
           connection_->pace(*rate);
         hand_over(answer,
                   [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {

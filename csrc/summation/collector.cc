@@ -24,7 +24,7 @@ constexpr TimeUs kReclaimUs = 5'000;
 void Collector::reduce(const kernels::Reduction& reduction, std::vector<const void*> sources,
                        std::span<std::byte* const> spaces, size_t bytes) const {
   if (sources.empty() || spaces.empty()) return;
-  const TimeUs started_us = now_us();
+  const TimeUs started_us = environment_.loop.now_us();
   const size_t element_bytes = size_of(reduction.dtype);
   std::byte* const out = spaces.front();
   for (size_t offset = 0; offset < bytes; offset += kBlockBytes) {
@@ -37,7 +37,7 @@ void Collector::reduce(const kernels::Reduction& reduction, std::vector<const vo
   }
   add(environment_.metrics.sums, 1);
   add(environment_.metrics.sum_bytes, bytes);
-  add(environment_.metrics.sum_us, static_cast<uint64_t>(now_us() - started_us));
+  add(environment_.metrics.sum_us, static_cast<uint64_t>(environment_.loop.now_us() - started_us));
 }
 
 void Collector::answer_failure(const DataHead& head, Contribution& slot, const Status& why) {
@@ -70,7 +70,7 @@ void Collector::forget(const Child& connection) {
 void Collector::reclaim(Child& connection) {
   starving_.push_back(&connection);
   if (reclaim_timer_ != 0) return;
-  reclaim_timer_ = environment_.loop.run_at(now_us() + kReclaimUs, [this] {
+  reclaim_timer_ = environment_.loop.run_at(environment_.loop.now_us() + kReclaimUs, [this] {
     reclaim_timer_ = 0;
     give_loans_back();
   });

@@ -33,7 +33,7 @@ void ParameterStore::contribute(uint32_t child, const DataHead& head, Contributi
   Slots& slots = values_[head.key].slots;
   slots.resize(tracker_.num_ranks());
   slots[child] = std::move(contribution);
-  tracker_.on_contribution(head, now_us(), actions_);
+  tracker_.on_contribution(head, environment_.loop.now_us(), actions_);
   apply();
   schedule_tick();
 }
@@ -64,7 +64,7 @@ void ParameterStore::for_each_slot_of(uint32_t child, const std::function<void(C
 }
 
 void ParameterStore::on_tick() {
-  tracker_.on_tick(now_us(), actions_);
+  tracker_.on_tick(environment_.loop.now_us(), actions_);
   apply();
 }
 

@@ -36,7 +36,7 @@ void ReductionLevel::for_each_slot_of(uint32_t child, const std::function<void(C
 }
 
 void ReductionLevel::on_tick() {
-  aggregator_.on_tick(now_us(), actions_);
+  aggregator_.on_tick(environment_.loop.now_us(), actions_);
   apply();
 }
 
@@ -44,7 +44,7 @@ void ReductionLevel::contribute(uint32_t child, const DataHead& head, Contributi
   Slots& slots = rounds_[head.key].slots;
   slots.resize(aggregator_.num_children());
   slots[child] = std::move(contribution);
-  aggregator_.on_contribution(head, child, now_us(), actions_);
+  aggregator_.on_contribution(head, child, environment_.loop.now_us(), actions_);
   apply();
   schedule_tick();
 }

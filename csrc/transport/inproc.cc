@@ -175,14 +175,14 @@ void InprocConnection::close_when_sent(GracePeriod grace_period) {
   // The other end closes when it has read all, which ends this one; or else the deadline does.
   other_.inbox.finish();
   tell_other_end();
-  closing_wait_.emplace(grace_period, now_us());
+  closing_wait_.emplace(grace_period, loop().now_us());
   go_on_closing();
 }
 
 void InprocConnection::go_on_closing() {
   const size_t left = other_.inbox.size();
-  const auto next_us = closing_wait_->look(left, left > 0, now_us());
-  const TimeUs at_us = next_us.value_or(now_us());
+  const auto next_us = closing_wait_->look(left, left > 0, loop().now_us());
+  const TimeUs at_us = next_us.value_or(loop().now_us());
   deadline_ = self_.loop->run_at(
       at_us, [this, is_over = !next_us] { is_over ? end(Status::ok()) : go_on_closing(); });
 }

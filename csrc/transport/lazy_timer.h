@@ -34,7 +34,7 @@ class LazyTimer {
  private:
   void fire() {
     armed_us_ = kNever;
-    if (next_tick_() <= now_us()) tick_();
+    if (next_tick_() <= loop_.now_us()) tick_();
     update();
   }
 

@@ -9,7 +9,7 @@ using protocol::Handle;
 Handle HandleTable::open(uint64_t bytes, OnDone on_done) {
   auto entry = std::make_shared<Entry>();
   entry->on_done = std::move(on_done);
-  entry->started_us = now_us();
+  entry->started_us = clock_.now_us();
   entry->bytes = bytes;
   MutexLock lock(mutex_);
   if (unfinished_++ == 0) busy_since_us_ = entry->started_us;
@@ -30,7 +30,7 @@ OnDone HandleTable::cancel(Handle handle) {
 void HandleTable::finish(Handle handle, Status status) {
   const std::shared_ptr<Entry> entry = find(handle);
   BPS_CHECK(entry != nullptr) << "handle " << handle << " finished twice";
-  const TimeUs now = now_us();
+  const TimeUs now = clock_.now_us();
   add(metrics_.push_pulls, 1);
   add(metrics_.push_pull_us, static_cast<uint64_t>(now - entry->started_us));
   if (status.is_ok()) add(metrics_.push_pull_bytes, entry->bytes);

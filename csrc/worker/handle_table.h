@@ -21,7 +21,7 @@ namespace byteps::worker {
 
 class HandleTable {
  public:
-  explicit HandleTable(Metrics& metrics) : metrics_(metrics) {}
+  HandleTable(Metrics& metrics, const Clock& clock) : metrics_(metrics), clock_(clock) {}
 
   // A new handle for a push_pull of `bytes`. With `on_done` it is not for wait(): that is called, once, instead.
   protocol::Handle open(uint64_t bytes, OnDone on_done = {});
@@ -65,6 +65,7 @@ class HandleTable {
   std::shared_ptr<Entry> find(protocol::Handle handle) BPS_EXCLUDES(mutex_);
 
   Metrics& metrics_;
+  const Clock& clock_;
   Mutex mutex_;
   std::unordered_map<protocol::Handle, std::shared_ptr<Entry>> entries_ BPS_GUARDED_BY(mutex_);
   protocol::Handle next_ BPS_GUARDED_BY(mutex_) = 1;

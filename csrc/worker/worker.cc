@@ -13,11 +13,12 @@ using protocol::SendDeclare;
 using protocol::StartPartition;
 
 Worker::Worker(const WorkerOptions& options, protocol::Tree tree, const protocol::PartitionRule& rule,
-               Metrics& metrics, WorkerEvents& events)
+               Metrics& metrics, const Clock& clock, WorkerEvents& events)
     : options_(options),
       metrics_(metrics),
+      clock_(clock),
       events_(events),
-      handles_(metrics),
+      handles_(metrics, clock),
       table_(options.rank, std::move(tree), rule) {
   if (options.autotune && options.rank == 0) {
     tuner_.emplace(options.credit_bytes);
@@ -101,7 +102,7 @@ void Worker::on_refused(const protocol::Refused& refused) {
 // A broadcast is no part of a step, even where it comes again; and what is kept does not follow plans.
 void Worker::tune(const protocol::PushPull& request) {
   if (request.op == ReduceOp::kBroadcast || is_stored(request.op)) return;
-  const std::optional<TimeUs> step_us = steps_.on_start(request.name, now_us());
+  const std::optional<TimeUs> step_us = steps_.on_start(request.name, clock_.now_us());
   if (!step_us) return;
   const std::string decision = tuner_->on_step(*step_us);
   if (!decision.empty()) BPS_LOG(kInfo) << "autotune " << decision;

@@ -42,7 +42,7 @@ struct WorkerOptions {
 class Worker final : public LinkEvents {
  public:
   Worker(const WorkerOptions& options, protocol::Tree tree, const protocol::PartitionRule& rule,
-         Metrics& metrics, WorkerEvents& events);
+         Metrics& metrics, const Clock& clock, WorkerEvents& events);
 
   // To fill before the first push_pull: with the links to all that may be a parent in a tree, and to all that may keep
   // something (protocol::Level::kRanks).
@@ -100,6 +100,7 @@ class Worker final : public LinkEvents {
 
   const WorkerOptions options_;
   Metrics& metrics_;
+  const Clock& clock_;
   WorkerEvents& events_;
   HandleTable handles_;
   ShardLinks links_;

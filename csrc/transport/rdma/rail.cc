@@ -64,7 +64,7 @@ Result<std::shared_ptr<NicLoop>> NicLoop::create(EventLoop& loop, std::shared_pt
 }
 
 NicLoop::NicLoop(EventLoop& loop, std::shared_ptr<Rail> rail)
-    : loop_(loop),
+    : loop_(EpollLoop::from(loop)),
       rail_(std::move(rail)),
       arena_(rail_->registrations()),
       channel_handler_([this] { read_channel(); }),

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/annotations.h"
-#include "transport/event_loop.h"
+#include "transport/epoll_loop.h"
 #include "transport/rdma/arena.h"
 #include "transport/rdma/nic.h"
 #include "transport/rdma/registrations.h"
@@ -84,7 +84,7 @@ class NicLoop final {
   void read_channel();
   void on_gone(const Status& why);
 
-  EventLoop& loop_;
+  EpollLoop& loop_;
   const std::shared_ptr<Rail> rail_;
   Arena arena_;
   std::unique_ptr<CompletionChannel> channel_;

@@ -35,7 +35,7 @@ Status broken(const std::string& what, int error_number) {
 }  // namespace
 
 StreamConnection::StreamConnection(EventLoop& loop, UniqueFd fd, std::string peer, const FrameLimits& limits)
-    : loop_(loop), fd_(std::move(fd)), peer_(std::move(peer)), reader_(*this, limits) {}
+    : loop_(EpollLoop::from(loop)), fd_(std::move(fd)), peer_(std::move(peer)), reader_(*this, limits) {}
 
 StreamConnection::~StreamConnection() {
   BPS_CHECK(!in_callback_) << "a connection is destroyed inside a callback of its own";

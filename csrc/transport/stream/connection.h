@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/unique_fd.h"
+#include "transport/epoll_loop.h"
 #include "transport/stream/frame_reader.h"
 #include "transport/stream/send_queue.h"
 #include "transport/transport.h"
@@ -45,7 +46,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   void report(const Status& why);
   void shut(const Status& why);
 
-  EventLoop& loop_;
+  EpollLoop& loop_;
   UniqueFd fd_;
   const std::string peer_;
   Receiver* receiver_ = nullptr;

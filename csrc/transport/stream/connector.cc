@@ -40,7 +40,7 @@ void Connector::start(EventLoop& loop, std::shared_ptr<const StreamKind> kind, c
 
 Connector::Connector(EventLoop& loop, std::shared_ptr<const StreamKind> kind, const Address& address,
                      ConnectCallback on_done)
-    : loop_(loop),
+    : loop_(EpollLoop::from(loop)),
       kind_(std::move(kind)),
       address_(address),
       started_us_(now_us()),

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/unique_fd.h"
+#include "transport/epoll_loop.h"
 #include "transport/stream/handshake.h"
 #include "transport/stream/stream.h"
 
@@ -32,7 +33,7 @@ class Connector final : private FdHandler, public std::enable_shared_from_this<C
   void drop_socket();
   void finish(Result<std::unique_ptr<Connection>> result);
 
-  EventLoop& loop_;
+  EpollLoop& loop_;
   const std::shared_ptr<const StreamKind> kind_;
   const Address address_;
   const TimeUs started_us_;

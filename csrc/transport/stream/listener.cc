@@ -67,7 +67,7 @@ class StreamListener::UnverifiedConnection final : private FdHandler {
 
  private:
   void on_ready(uint32_t) override { go_on(); }
-  EventLoop& loop() { return listener_.loop_; }
+  EpollLoop& loop() { return listener_.loop_; }
 
   StreamListener& listener_;
   UniqueFd fd_;
@@ -80,7 +80,7 @@ class StreamListener::UnverifiedConnection final : private FdHandler {
 
 StreamListener::StreamListener(EventLoop& loop, std::shared_ptr<const StreamKind> kind, UniqueFd fd,
                                const Address& address, AcceptCallback on_accept)
-    : loop_(loop),
+    : loop_(EpollLoop::from(loop)),
       kind_(std::move(kind)),
       fd_(std::move(fd)),
       address_(address),

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/unique_fd.h"
+#include "transport/epoll_loop.h"
 #include "transport/stream/handshake.h"
 #include "transport/stream/stream.h"
 
@@ -37,7 +38,7 @@ class StreamListener final : public Listener, private FdHandler {
   void on_dropped(Strangers::iterator who, const Address& peer, const Status& why, bool has_other_secret);
   void warn(const std::string& what);
 
-  EventLoop& loop_;
+  EpollLoop& loop_;
   const std::shared_ptr<const StreamKind> kind_;
   const UniqueFd fd_;
   const Address address_;

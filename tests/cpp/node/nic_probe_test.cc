@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "protocol/nic_probe.h"
+#include "transport/epoll_loop.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
@@ -22,7 +23,7 @@ class NicProbeTest : public testing::Test {
     transport::TcpOptions options;
     options.credentials = {"secret", "job"};
     tcp_ = transport::make_tcp_transport(std::move(options));
-    control_ = std::move(transport::EventLoop::create("control").value());
+    control_ = std::move(transport::EpollLoop::create("control").value());
   }
   ~NicProbeTest() override {
     for (const auto& probe : probes_) probe->stop();
@@ -34,7 +35,7 @@ class NicProbeTest : public testing::Test {
   protocol::ProbeHelper add(int num_loops, uint32_t epoch = kEpoch) {
     std::vector<transport::EventLoop*> loops;
     for (int i = 0; i < num_loops; ++i) {
-      loops_.push_back(std::move(transport::EventLoop::create("data").value()));
+      loops_.push_back(std::move(transport::EpollLoop::create("data").value()));
       loops.push_back(loops_.back().get());
     }
     probes_.push_back(std::make_unique<NicProbe>(*tcp_, *control_, loops, epoch));
@@ -115,7 +116,7 @@ class Rogue final : public transport::Receiver {
 
 TEST_F(NicProbeTest, FramesThatAreNoProbesCloseTheConnection) {
   const auto helper = add(1);
-  const auto loop = std::move(transport::EventLoop::create("rogue").value());
+  const auto loop = std::move(transport::EpollLoop::create("rogue").value());
   protocol::DataHead good;
   good.type = protocol::DataType::kProbe;
   good.epoch = kEpoch;

@@ -8,6 +8,7 @@
 #include "node/peer_frames.h"
 #include "node/peer_listener.h"
 #include "support/fake_nic.h"
+#include "transport/epoll_loop.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
@@ -140,7 +141,7 @@ TEST_F(PeerCheckTest, WhoSpeaksOtherwiseIsNotAnswered) {
   transport::TcpOptions options;
   options.credentials = {"secret", "job"};
   const auto tcp = transport::make_tcp_transport(std::move(options));
-  const auto loop = std::move(transport::EventLoop::create("stranger").value());
+  const auto loop = std::move(transport::EpollLoop::create("stranger").value());
   std::unique_ptr<transport::Connection> connection;
   loop->post([&] {
     tcp->connect(*loop, listener_->address(), now_us() + kStepUs, [&](auto made) {

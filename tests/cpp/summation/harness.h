@@ -13,6 +13,7 @@
 #include "base/event_flag.h"
 #include "base/log.h"
 #include "summation/shard.h"
+#include "transport/epoll_loop.h"
 #include "transport/inproc.h"
 #include "transport/shm/shm_transport.h"
 
@@ -102,7 +103,7 @@ class Peer final : public transport::Receiver {
 
 class ShardFixture : public testing::Test, public ShardEvents {
  protected:
-  ShardFixture() : loop_(std::move(*transport::EventLoop::create("shard-test"))) {
+  ShardFixture() : loop_(std::move(*transport::EpollLoop::create("shard-test"))) {
     shard_ = std::make_unique<Shard>(*loop_, outbox_, metrics_, *this);
   }
   // The shard serves a job in which `position` is its place; ranks 0 and 1 speak to it at `level`.

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/event_flag.h"
+#include "transport/epoll_loop.h"
 #include "transport/inproc.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
@@ -26,8 +27,8 @@ namespace byteps::transport {
 
 inline constexpr auto kTestDeadline = std::chrono::seconds(20);
 
-inline std::unique_ptr<EventLoop> make_loop() {
-  auto loop = EventLoop::create("test loop");
+inline std::unique_ptr<EpollLoop> make_loop() {
+  auto loop = EpollLoop::create("test loop");
   BPS_CHECK(loop.is_ok()) << loop.status();
   return std::move(*loop);
 }

@@ -9,9 +9,15 @@
 namespace byteps::worker {
 namespace {
 
+class SystemClock final : public Clock {
+ public:
+  TimeUs now_us() const override { return byteps::now_us(); }
+};
+const SystemClock system_clock;
+
 TEST(HandleTableTest, AHandleIsDoneOnceFinishedAndGoneOnceWaitedFor) {
   Metrics metrics;
-  HandleTable table(metrics);
+  HandleTable table(metrics, system_clock);
   const protocol::Handle handle = table.open(100);
   bool interrupted = false;
   EXPECT_FALSE(*table.poll(handle));
@@ -28,7 +34,7 @@ TEST(HandleTableTest, AHandleIsDoneOnceFinishedAndGoneOnceWaitedFor) {
 
 TEST(HandleTableTest, AFailureIsTheOutcomeAndMovesNoBytes) {
   Metrics metrics;
-  HandleTable table(metrics);
+  HandleTable table(metrics, system_clock);
   const protocol::Handle handle = table.open(100);
   table.finish(handle, unavailable("rank 1 is gone"));
   bool interrupted = false;
@@ -38,7 +44,7 @@ TEST(HandleTableTest, AFailureIsTheOutcomeAndMovesNoBytes) {
 
 TEST(HandleTableTest, BusyTimeCountsOverlappingHandlesOnce) {
   Metrics metrics;
-  HandleTable table(metrics);
+  HandleTable table(metrics, system_clock);
   const TimeUs before = now_us();
   const protocol::Handle a = table.open(1);
   const protocol::Handle b = table.open(1);
@@ -53,7 +59,7 @@ TEST(HandleTableTest, BusyTimeCountsOverlappingHandlesOnce) {
 
 TEST(HandleTableTest, ACallbackTakesThePlaceOfWaiting) {
   Metrics metrics;
-  HandleTable table(metrics);
+  HandleTable table(metrics, system_clock);
   std::string message;
   const protocol::Handle handle = table.open(100, [&](const Status& status) { message = status.message(); });
   EXPECT_FALSE(*table.poll(handle));
@@ -67,7 +73,7 @@ TEST(HandleTableTest, ACallbackTakesThePlaceOfWaiting) {
 
 TEST(HandleTableTest, ACancelledHandleGivesItsCallbackBack) {
   Metrics metrics;
-  HandleTable table(metrics);
+  HandleTable table(metrics, system_clock);
   int called = 0;
   OnDone on_done = table.cancel(table.open(1, [&](const Status&) { ++called; }));
   table.close();
@@ -79,7 +85,7 @@ TEST(HandleTableTest, ACancelledHandleGivesItsCallbackBack) {
 
 TEST(HandleTableTest, ACancelledHandleWasNeverThere) {
   Metrics metrics;
-  HandleTable table(metrics);
+  HandleTable table(metrics, system_clock);
   const protocol::Handle handle = table.open(1);
   table.cancel(handle);
   EXPECT_FALSE(table.poll(handle));
@@ -88,7 +94,7 @@ TEST(HandleTableTest, ACancelledHandleWasNeverThere) {
 
 TEST(HandleTableTest, AWaitingThreadIsWokenByAnother) {
   Metrics metrics;
-  HandleTable table(metrics);
+  HandleTable table(metrics, system_clock);
   const protocol::Handle handle = table.open(1);
   std::thread finisher([&] { table.finish(handle, Status::ok()); });
   bool interrupted = false;
@@ -98,7 +104,7 @@ TEST(HandleTableTest, AWaitingThreadIsWokenByAnother) {
 
 TEST(HandleTableTest, AnnouncedHandlesAreGivenInTheOrderOfCompletion) {
   Metrics metrics;
-  HandleTable table(metrics);
+  HandleTable table(metrics, system_clock);
   const protocol::Handle a = table.open(1);
   const protocol::Handle b = table.open(1);
   const protocol::Handle silent = table.open(1);
@@ -117,7 +123,7 @@ TEST(HandleTableTest, AnnouncedHandlesAreGivenInTheOrderOfCompletion) {
 
 TEST(HandleTableTest, WhoWaitsForAnnouncedHandlesIsWoken) {
   Metrics metrics;
-  HandleTable table(metrics);
+  HandleTable table(metrics, system_clock);
   const protocol::Handle handle = table.open(1);
   EXPECT_TRUE(table.announce(handle).is_ok());
   std::vector<std::optional<protocol::Handle>> given;
@@ -135,7 +141,7 @@ TEST(HandleTableTest, WhoWaitsForAnnouncedHandlesIsWoken) {
 
 TEST(HandleTableTest, SaysWhichCallbackWaitsWhenNothingHappens) {
   Metrics metrics;
-  HandleTable table(metrics);
+  HandleTable table(metrics, system_clock);
   EXPECT_FALSE(table.stuck_callback(kNever)) << "nothing is in flight";
   const protocol::Handle waited_for = table.open(4);
   EXPECT_FALSE(table.stuck_callback(kNever)) << "a thread may wait for it, and says so itself";

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/event_flag.h"
+#include "transport/epoll_loop.h"
 #include "transport/inproc.h"
 
 namespace byteps::worker {
@@ -20,7 +21,7 @@ using protocol::DataType;
 
 class LinkTest : public testing::Test, public LinkEvents, public transport::Receiver {
  protected:
-  LinkTest() : loop_(std::move(*transport::EventLoop::create("link-test"))) {
+  LinkTest() : loop_(std::move(*transport::EpollLoop::create("link-test"))) {
     link_ = std::make_unique<Link>(
         LinkOptions{.rank = 3, .epoch = 1, .service = 5, .service_text = "server 5"},
         [this](transport::ConnectCallback done) {

@@ -1,4 +1,4 @@
-#include "transport/event_loop.h"
+#include "transport/epoll_loop.h"
 
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -60,7 +60,7 @@ Status start_thread(std::thread& thread, const std::string& name, UniqueFunction
 
 }  // namespace
 
-struct EventLoop::State {
+struct EpollLoop::State {
   struct Watch {
     FdHandler* handler = nullptr;
     uint32_t registration = 0;
@@ -108,7 +108,7 @@ struct EventLoop::State {
   }
 };
 
-Status EventLoop::State::open() {
+Status EpollLoop::State::open() {
   epoll_fd.reset(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_fd.valid()) return from_errno("event loop: epoll_create1", errno);
   wake_fd.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -121,13 +121,13 @@ Status EventLoop::State::open() {
   return Status::ok();
 }
 
-void EventLoop::State::wake() const {
+void EpollLoop::State::wake() const {
   const uint64_t one = 1;
   while (write(wake_fd.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
 }
 
-void EventLoop::State::run() {
+void EpollLoop::State::run() {
   t_current_loop = this;
   while (true) {
     try {
@@ -141,7 +141,7 @@ void EventLoop::State::run() {
   }
 }
 
-void EventLoop::State::stop_serving() {
+void EpollLoop::State::stop_serving() {
   serves = false;
   for (size_t fd = 0; fd < watches.size(); ++fd) {
     if (watches[fd].handler) epoll_ctl(epoll_fd.get(), EPOLL_CTL_DEL, static_cast<int>(fd), nullptr);
@@ -149,7 +149,7 @@ void EventLoop::State::stop_serving() {
   }
 }
 
-void EventLoop::State::run_passes() {
+void EpollLoop::State::run_passes() {
   std::array<epoll_event, kEventsPerWait> events;
   while (run_tasks()) {
     run_timers();
@@ -160,7 +160,7 @@ void EventLoop::State::run_passes() {
 }
 
 // False after the tasks that were posted before stop() have run.
-bool EventLoop::State::run_tasks() {
+bool EpollLoop::State::run_tasks() {
   bool last = false;
   if (begun == batch.size()) {  // else: one of them has run out of memory, and the others have their turn
     batch.clear();
@@ -176,9 +176,9 @@ bool EventLoop::State::run_tasks() {
   return !last;
 }
 
-void EventLoop::State::run_timers() {
+void EpollLoop::State::run_timers() {
   if (timers.empty()) return;
-  const TimeUs now = now_us();
+  const TimeUs now = byteps::now_us();
   const TimerId newest = last_timer;
   while (!timers.empty()) {
     const auto [at_us, id] = timers.begin()->first;
@@ -189,7 +189,7 @@ void EventLoop::State::run_timers() {
   }
 }
 
-void EventLoop::State::run_turns() {
+void EpollLoop::State::run_turns() {
   turns_running.clear();
   turns_running.swap(turns);
   if (!serves) return;
@@ -199,7 +199,7 @@ void EventLoop::State::run_turns() {
   turns_running.clear();
 }
 
-std::span<epoll_event> EventLoop::State::wait(std::span<epoll_event> events) {
+std::span<epoll_event> EpollLoop::State::wait(std::span<epoll_event> events) {
   bool may_sleep = false;
   {
     MutexLock lock(mutex);
@@ -217,11 +217,11 @@ std::span<epoll_event> EventLoop::State::wait(std::span<epoll_event> events) {
 }
 
 // Until something is ready or the next timer is due.
-int EventLoop::State::sleep(std::span<epoll_event> events) {
+int EpollLoop::State::sleep(std::span<epoll_event> events) {
   const int capacity = static_cast<int>(events.size());
   const TimeUs next = timers.empty() ? kNever : timers.begin()->first.first;
   if (next == kNever) return epoll_wait(epoll_fd.get(), events.data(), capacity, -1);
-  const TimeUs left_us = std::max<TimeUs>(next - now_us(), 0);
+  const TimeUs left_us = std::max<TimeUs>(next - byteps::now_us(), 0);
 #ifdef SYS_epoll_pwait2
   if (have_pwait2) {
     const timespec timeout{left_us / 1'000'000, (left_us % 1'000'000) * 1000};
@@ -236,7 +236,7 @@ int EventLoop::State::sleep(std::span<epoll_event> events) {
   return epoll_wait(epoll_fd.get(), events.data(), capacity, left_ms);
 }
 
-void EventLoop::State::dispatch(std::span<const epoll_event> events) {
+void EpollLoop::State::dispatch(std::span<const epoll_event> events) {
   for (const epoll_event& event : events) {
     const size_t fd = static_cast<uint32_t>(event.data.u64);
     const auto registration = static_cast<uint32_t>(event.data.u64 >> 32);
@@ -246,13 +246,19 @@ void EventLoop::State::dispatch(std::span<const epoll_event> events) {
   }
 }
 
-EventLoop::EventLoop() : state_(std::make_unique<State>()) {}
+EpollLoop::EpollLoop() : state_(std::make_unique<State>()) {}
 
-EventLoop::~EventLoop() { stop(); }
+EpollLoop& EpollLoop::from(EventLoop& loop) {
+  auto* const epoll_loop = dynamic_cast<EpollLoop*>(&loop);
+  BPS_CHECK(epoll_loop != nullptr) << "descriptors need an EpollLoop";
+  return *epoll_loop;
+}
 
-Result<std::unique_ptr<EventLoop>> EventLoop::create(const std::string& name,
+EpollLoop::~EpollLoop() { EpollLoop::stop(); }
+
+Result<std::unique_ptr<EpollLoop>> EpollLoop::create(const std::string& name,
                                                      UniqueFunction<void(const Status&)> on_out_of_memory) {
-  std::unique_ptr<EventLoop> loop(new EventLoop);
+  std::unique_ptr<EpollLoop> loop(new EpollLoop);
   State* state = loop->state_.get();
   state->name = name;
   state->on_out_of_memory = std::move(on_out_of_memory);
@@ -262,7 +268,7 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create(const std::string& name,
   return loop;
 }
 
-void EventLoop::post(Task task) {
+void EpollLoop::post(Task task) {
   bool wake = false;
   {
     MutexLock lock(state_->mutex);
@@ -274,7 +280,7 @@ void EventLoop::post(Task task) {
   if (wake) state_->wake();
 }
 
-bool EventLoop::run_and_wait(Task task) {
+bool EpollLoop::run_and_wait(Task task) {
   BPS_CHECK(!in_loop()) << "the loop would wait for itself";
   // Travels with the task, so that the waiter also learns that it was destroyed unrun.
   struct Completion {
@@ -297,9 +303,9 @@ bool EventLoop::run_and_wait(Task task) {
   return ran;
 }
 
-bool EventLoop::in_loop() const { return t_current_loop == state_.get(); }
+bool EpollLoop::in_loop() const { return t_current_loop == state_.get(); }
 
-void EventLoop::stop() {
+void EpollLoop::stop() {
   if (!state_->thread.joinable()) return;
   BPS_CHECK(!in_loop()) << "a loop cannot stop itself";
   {
@@ -319,7 +325,7 @@ void EventLoop::stop() {
   while (!state_->timers.empty()) state_->timers.extract(state_->timers.begin());
 }
 
-Status EventLoop::watch(int fd, uint32_t epoll_events, FdHandler* handler) {
+Status EpollLoop::watch(int fd, uint32_t epoll_events, FdHandler* handler) {
   state_->check_thread();
   if (!state_->serves) return unavailable("event loop: " + state_->name + " is out of memory");
   const auto index = static_cast<size_t>(fd);
@@ -333,7 +339,7 @@ Status EventLoop::watch(int fd, uint32_t epoll_events, FdHandler* handler) {
   return Status::ok();
 }
 
-Status EventLoop::modify(int fd, uint32_t epoll_events) {
+Status EpollLoop::modify(int fd, uint32_t epoll_events) {
   state_->check_thread();
   const State::Watch& watch = state_->watches.at(static_cast<size_t>(fd));
   epoll_event event{epoll_events, {.u64 = pack(fd, watch.registration)}};
@@ -343,13 +349,13 @@ Status EventLoop::modify(int fd, uint32_t epoll_events) {
   return Status::ok();
 }
 
-void EventLoop::unwatch(int fd) {
+void EpollLoop::unwatch(int fd) {
   state_->check_thread();
   epoll_ctl(state_->epoll_fd.get(), EPOLL_CTL_DEL, fd, nullptr);
   state_->watches.at(static_cast<size_t>(fd)) = {};
 }
 
-EventLoop::TimerId EventLoop::run_at(TimeUs at_us, Task task) {
+EventLoop::TimerId EpollLoop::run_at(TimeUs at_us, Task task) {
   state_->check_thread();
   const TimerId id = ++state_->last_timer;
   state_->timer_times.emplace(id, at_us);
@@ -357,7 +363,7 @@ EventLoop::TimerId EventLoop::run_at(TimeUs at_us, Task task) {
   return id;
 }
 
-void EventLoop::cancel(TimerId timer) {
+void EpollLoop::cancel(TimerId timer) {
   state_->check_thread();
   const auto found = state_->timer_times.find(timer);
   if (found == state_->timer_times.end()) return;
@@ -365,12 +371,12 @@ void EventLoop::cancel(TimerId timer) {
   state_->timer_times.erase(found);
 }
 
-void EventLoop::request_turn(TurnHandler* handler) {
+void EpollLoop::request_turn(TurnHandler* handler) {
   state_->check_thread();
   state_->turns.push_back(handler);
 }
 
-void EventLoop::cancel_turn(TurnHandler* handler) {
+void EpollLoop::cancel_turn(TurnHandler* handler) {
   state_->check_thread();
   std::erase(state_->turns, handler);
   std::replace(state_->turns_running.begin(), state_->turns_running.end(), handler,

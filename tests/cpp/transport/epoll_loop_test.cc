@@ -1,4 +1,4 @@
-#include "transport/event_loop.h"
+#include "transport/epoll_loop.h"
 
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -17,7 +17,7 @@
 namespace byteps::transport {
 namespace {
 
-TEST(EventLoop, RunsTasksInTheOrderPosted) {
+TEST(EpollLoop, RunsTasksInTheOrderPosted) {
   const auto loop = make_loop();
   constexpr int kTasks = 5000;
   std::array<std::vector<int>, 3> seen;
@@ -35,7 +35,7 @@ TEST(EventLoop, RunsTasksInTheOrderPosted) {
   }
 }
 
-TEST(EventLoop, ATaskPostedByATaskRunsAfterIt) {
+TEST(EpollLoop, ATaskPostedByATaskRunsAfterIt) {
   const auto loop = make_loop();
   std::string order;
   run_on(*loop, [&] {
@@ -48,7 +48,7 @@ TEST(EventLoop, ATaskPostedByATaskRunsAfterIt) {
   EXPECT_FALSE(loop->in_loop());
 }
 
-TEST(EventLoop, WhatATaskHoldsGoesWithIt) {
+TEST(EpollLoop, WhatATaskHoldsGoesWithIt) {
   const auto loop = make_loop();
   auto held = std::make_shared<int>(1);
   const std::weak_ptr<int> watch = held;
@@ -61,7 +61,7 @@ TEST(EventLoop, WhatATaskHoldsGoesWithIt) {
   EXPECT_TRUE(gone);
 }
 
-TEST(EventLoop, StopRunsWhatWasPostedAndDestroysWhatComesLater) {
+TEST(EpollLoop, StopRunsWhatWasPostedAndDestroysWhatComesLater) {
   const auto loop = make_loop();
   int ran = 0;
   for (int i = 0; i < 100; ++i) loop->post([&] { ++ran; });
@@ -76,7 +76,7 @@ TEST(EventLoop, StopRunsWhatWasPostedAndDestroysWhatComesLater) {
   loop->stop();
 }
 
-TEST(EventLoop, RunAndWaitReturnsWhenTheLoopStopsMeanwhile) {
+TEST(EpollLoop, RunAndWaitReturnsWhenTheLoopStopsMeanwhile) {
   for (int round = 0; round < 50; ++round) {
     const auto loop = make_loop();
     std::thread stopper([&] { loop->stop(); });
@@ -88,7 +88,7 @@ TEST(EventLoop, RunAndWaitReturnsWhenTheLoopStopsMeanwhile) {
   }
 }
 
-TEST(EventLoop, TimersRunInOrderAndNotBeforeTheirTime) {
+TEST(EpollLoop, TimersRunInOrderAndNotBeforeTheirTime) {
   const auto loop = make_loop();
   std::string order;
   Watched<bool> done;
@@ -109,12 +109,12 @@ TEST(EventLoop, TimersRunInOrderAndNotBeforeTheirTime) {
   for (const TimeUs late : late_us) EXPECT_GE(late, 0);
 }
 
-TEST(EventLoop, ACancelledTimerIsDestroyedUnrun) {
+TEST(EpollLoop, ACancelledTimerIsDestroyedUnrun) {
   const auto loop = make_loop();
   bool ran = false;
   auto held = std::make_shared<int>(1);
   const std::weak_ptr<int> watch = held;
-  EventLoop::TimerId second = 0;
+  EpollLoop::TimerId second = 0;
   run_on(*loop, [&] {
     // Both are due at once; the first cancels the second.
     loop->run_at(now_us() - 2, [&] { loop->cancel(second); });
@@ -126,7 +126,7 @@ TEST(EventLoop, ACancelledTimerIsDestroyedUnrun) {
   EXPECT_TRUE(watch.expired());
 }
 
-TEST(EventLoop, ATimerThatIsAlwaysDueStarvesNothing) {
+TEST(EpollLoop, ATimerThatIsAlwaysDueStarvesNothing) {
   const auto loop = make_loop();
   int passes = 0;
   UniqueFunction<void()> again;
@@ -143,7 +143,7 @@ TEST(EventLoop, ATimerThatIsAlwaysDueStarvesNothing) {
 // A descriptor that is ready whenever it is told to.
 class Signal : public FdHandler {
  public:
-  explicit Signal(EventLoop& loop) : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), loop_(loop) {
+  explicit Signal(EpollLoop& loop) : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), loop_(loop) {
     EXPECT_TRUE(loop.watch(fd_.get(), EPOLLIN, this).is_ok());
   }
   ~Signal() override { loop_.unwatch(fd_.get()); }
@@ -163,10 +163,10 @@ class Signal : public FdHandler {
 
  private:
   UniqueFd fd_;
-  EventLoop& loop_;
+  EpollLoop& loop_;
 };
 
-TEST(EventLoop, AHandlerRunsWhenItsDescriptorIsReady) {
+TEST(EpollLoop, AHandlerRunsWhenItsDescriptorIsReady) {
   const auto loop = make_loop();
   auto signal = on_loop(*loop, [&] { return std::make_unique<Signal>(*loop); });
   Watched<int> calls;
@@ -184,7 +184,7 @@ TEST(EventLoop, AHandlerRunsWhenItsDescriptorIsReady) {
   run_on(*loop, [&] { signal.reset(); });
 }
 
-TEST(EventLoop, NoEventReachesAHandlerThatWasUnwatchedInTheSamePass) {
+TEST(EpollLoop, NoEventReachesAHandlerThatWasUnwatchedInTheSamePass) {
   const auto loop = make_loop();
   for (const bool same_number : {false, true}) {
     std::array<std::unique_ptr<Signal>, 2> signals;
@@ -220,7 +220,7 @@ class Turns : public TurnHandler {
   std::function<void()> action_;
 };
 
-TEST(EventLoop, ATurnComesOnceAfterAllTasksOfThePass) {
+TEST(EpollLoop, ATurnComesOnceAfterAllTasksOfThePass) {
   const auto loop = make_loop();
   std::string order;
   Turns turns([&] { order += "turn "; });
@@ -233,7 +233,7 @@ TEST(EventLoop, ATurnComesOnceAfterAllTasksOfThePass) {
   EXPECT_EQ(order, "task task task task turn ");
 }
 
-TEST(EventLoop, ATurnAskedForInATurnComesWithoutAnythingElseHappening) {
+TEST(EpollLoop, ATurnAskedForInATurnComesWithoutAnythingElseHappening) {
   const auto loop = make_loop();
   Watched<int> turns_taken;
   Turns turns([&] {
@@ -246,7 +246,7 @@ TEST(EventLoop, ATurnAskedForInATurnComesWithoutAnythingElseHappening) {
 }
 
 // A connection posts its own destruction from inside a callback, also in the loop's very last pass.
-TEST(EventLoop, WhatItPostsToItselfIsNeverDestroyedInsideTheCallback) {
+TEST(EpollLoop, WhatItPostsToItselfIsNeverDestroyedInsideTheCallback) {
   const auto loop = make_loop();
   bool in_turn = false;
   int destroyed_inside = 0;
@@ -266,7 +266,7 @@ TEST(EventLoop, WhatItPostsToItselfIsNeverDestroyedInsideTheCallback) {
   EXPECT_EQ(destroyed_inside, 0);
 }
 
-TEST(EventLoop, ACancelledTurnDoesNotCome) {
+TEST(EpollLoop, ACancelledTurnDoesNotCome) {
   const auto loop = make_loop();
   int taken = 0;
   Turns victim([&] { ++taken; });
@@ -283,8 +283,8 @@ TEST(EventLoop, ACancelledTurnDoesNotCome) {
   EXPECT_EQ(taken, 0);
 }
 
-TEST(EventLoop, ItsThreadHasItsNameAndBlocksAllSignals) {
-  auto loop = EventLoop::create("a name that is too long");
+TEST(EpollLoop, ItsThreadHasItsNameAndBlocksAllSignals) {
+  auto loop = EpollLoop::create("a name that is too long");
   ASSERT_TRUE(loop.is_ok());
   run_on(**loop, [] {
     char name[32];
@@ -311,7 +311,7 @@ long sleeps_of(pid_t thread) {
   return -1;
 }
 
-TEST(EventLoop, AnIdleLoopDoesNotWakeUp) {
+TEST(EpollLoop, AnIdleLoopDoesNotWakeUp) {
   const auto loop = make_loop();
   const pid_t thread = on_loop(*loop, [&] {
     loop->run_at(now_us() + 60'000'000, [] {});
@@ -324,9 +324,9 @@ TEST(EventLoop, AnIdleLoopDoesNotWakeUp) {
   EXPECT_EQ(sleeps_of(thread), before);
 }
 
-TEST(EventLoop, OutOfMemoryItServesNobodyAndCanStillBeToldToEnd) {
+TEST(EpollLoop, OutOfMemoryItServesNobodyAndCanStillBeToldToEnd) {
   Watched<std::vector<std::string>> told;
-  auto loop = EventLoop::create(
+  auto loop = EpollLoop::create(
       "full", [&](const Status& why) { told.update([&](auto& texts) { texts.push_back(why.message()); }); });
   ASSERT_TRUE(loop.is_ok());
   struct Count final : FdHandler {
