@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import mxnet as mx
 
 from byteps.agreement import look_for_differences
+from byteps.dynamic_subclass import DynamicSubclass, become_subclass, restore_class
 from byteps.mxnet.exchange import Exchange
 from byteps.numpy import sum_of_bits
-from byteps.reclass import Reclassed, reclass, restore
 from byteps.runtime import current_job
 
 __all__ = ["Extended", "Update", "extend", "hyperparameters_of", "install", "retract"]
@@ -29,7 +29,7 @@ class Update(NamedTuple):
     gradient: NDArray
 
 
-class Extended(Reclassed, mx.optimizer.Optimizer):
+class Extended(DynamicSubclass, mx.optimizer.Optimizer):
     """Base of what is added to the class of an optimizer."""
 
     extension: Any  # what the addition needs; not part of copies and pickles
@@ -109,13 +109,13 @@ def extend(
     optimizer: mx.optimizer.Optimizer, addition: type[Extended], exchange: Exchange, extension: Any = None
 ) -> None:
     """Puts `addition` before the class of `optimizer`."""
-    reclass(optimizer, addition)
+    become_subclass(optimizer, addition)
     optimizer.exchange, optimizer.extension = exchange, extension
 
 
 def retract(optimizer: Extended) -> None:
     """Takes back what `extend` did."""
-    restore(optimizer)
+    restore_class(optimizer)
     for name in ("exchange", "extension", *_FLAGS):
         optimizer.__dict__.pop(name, None)
 
@@ -132,7 +132,7 @@ def install() -> None:
         before = self.optimizer
         set_states(self, states)
         if isinstance(before, Extended) and not isinstance(self.optimizer, Extended):
-            extend(self.optimizer, cast("type[Extended]", before.addition), before.exchange, before.extension)
+            extend(self.optimizer, cast("type[Extended]", before.mixin), before.exchange, before.extension)
             self.optimizer._checked_in = before._checked_in
 
     mx.optimizer.Updater.set_states = set_states_and_extend

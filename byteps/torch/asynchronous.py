@@ -17,12 +17,13 @@ from typing import Any, TypeVar, cast
 import torch
 
 from byteps.agreement import check_agreement
+from byteps.dynamic_subclass import DynamicSubclass, become_subclass
 from byteps.errors import InvalidArgumentError
 from byteps.ops import Handle, ReduceOp, accumulate_buffer, check_staleness, seed_buffer
 from byteps.runtime import Job, current_job
 from byteps.torch.eager import eager
+from byteps.torch.nested_step import StepView, closure_of, step_view
 from byteps.torch.ops import synchronize_all
-from byteps.torch.reclass import Reclassed, Within, closure_of, reclass, within
 from byteps.torch.tensor import Staged, stage
 
 __all__ = ["choose_staleness", "make_asynchronous", "warn_if_asynchronous"]
@@ -82,7 +83,7 @@ def make_asynchronous(
     for index, group in enumerate(optimizer.param_groups):
         weights.add_group(group["params"], index)
     weights.begin()
-    reclass(optimizer, _Asynchronous)
+    become_subclass(optimizer, _Asynchronous)
     cast("_Asynchronous", optimizer)._weights = weights
     # Hooks, not an override of step: see DistributedOptimizer.
     optimizer.register_step_pre_hook(_before_step)
@@ -90,7 +91,7 @@ def make_asynchronous(
     return optimizer
 
 
-class _Asynchronous(Reclassed, torch.optim.Optimizer):
+class _Asynchronous(DynamicSubclass, torch.optim.Optimizer):
     """What is added to the optimizer's class."""
 
     _weights: _Weights
@@ -122,7 +123,7 @@ class _Asynchronous(Reclassed, torch.optim.Optimizer):
 
 @eager
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if isinstance(optimizer, Within):
+    if isinstance(optimizer, StepView):
         return None
     changed = cast("_Asynchronous", optimizer)._weights.join()
     if changed and closure_of(args, kwargs) is None:  # a closure computes the gradients after this
@@ -130,12 +131,12 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
-    return (within(optimizer, optimizer.param_groups), *args[1:]), kwargs
+    return (step_view(optimizer, optimizer.param_groups), *args[1:]), kwargs
 
 
 @eager
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if not isinstance(optimizer, Within):
+    if not isinstance(optimizer, StepView):
         cast("_Asynchronous", optimizer)._weights.exchange()
 
 

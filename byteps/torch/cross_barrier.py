@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
+from byteps.dynamic_subclass import DynamicSubclass, become_subclass
 from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from byteps.per_job import JobNumber
 from byteps.runtime import init, local_rank, local_size, rank, shutdown, size
@@ -18,9 +19,9 @@ from byteps.torch.ddp import DistributedDataParallel
 from byteps.torch.eager import eager
 from byteps.torch.gates import Gates
 from byteps.torch.lazy_step import LazyStep
+from byteps.torch.nested_step import StepView, closure_of, step_view
 from byteps.torch.ops import byteps_push_pull, poll, synchronize
 from byteps.torch.options import Options, Owner, bytes_of_megabytes, check_passes
-from byteps.torch.reclass import Reclassed, Within, closure_of, reclass, within
 
 # BytePS's scripts import this module in place of byteps.torch.
 __all__ = [
@@ -117,19 +118,19 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
     lazy.add(*_new_ones(names, optimizer, lazy))
     gates = Gates(model, lazy)
 
-    reclass(optimizer, _CrossBarrier)
+    become_subclass(optimizer, _CrossBarrier)
     wrapped = cast("_CrossBarrier", optimizer)
     wrapped._lazy, wrapped._gates, wrapped._names, wrapped._steps_left = lazy, gates, names, num_steps
     # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into
     # the instance, where it would win.
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
-    reclass(model, _Gated)
+    become_subclass(model, _Gated)
     cast("_Gated", model)._gates, cast("_Gated", model)._lazy = gates, lazy
     return optimizer
 
 
-class _CrossBarrier(Reclassed, torch.optim.Optimizer):
+class _CrossBarrier(DynamicSubclass, torch.optim.Optimizer):
     """What CrossBarrier adds to the optimizer's class."""
 
     _lazy: LazyStep
@@ -176,7 +177,7 @@ class _CrossBarrier(Reclassed, torch.optim.Optimizer):
         return super().__getstate__()
 
 
-class _Gated(Reclassed, nn.Module):
+class _Gated(DynamicSubclass, nn.Module):
     """What CrossBarrier adds to the model's class."""
 
     _gates: Gates
@@ -217,7 +218,7 @@ class _Gated(Reclassed, nn.Module):
 @eager
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     wrapped = cast("_CrossBarrier", optimizer)
-    if isinstance(wrapped, Within) or wrapped._lazy.applying:  # the class's step calls that of its base class
+    if isinstance(wrapped, StepView) or wrapped._lazy.applying:  # the class's step calls that of its base class
         return None
     if closure_of(args, kwargs) is not None:
         raise InvalidArgumentError(
@@ -233,13 +234,13 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
     groups = optimizer.param_groups
     if wrapped._lazy.begin():
         groups = [{**group, "params": []} for group in groups]  # nothing to do as yet
-    return (within(optimizer, groups), *args[1:]), kwargs
+    return (step_view(optimizer, groups), *args[1:]), kwargs
 
 
 @eager
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     wrapped = cast("_CrossBarrier", optimizer)
-    if isinstance(wrapped, Within) or wrapped._lazy.applying:
+    if isinstance(wrapped, StepView) or wrapped._lazy.applying:
         return
     wrapped._lazy.synchronized = False
     wrapped._steps_left -= 1
@@ -262,7 +263,7 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer, per_parameter: bo
         raise ArgumentTypeError(
             f"CrossBarrier: expected a model and its optimizer, got {type(model).__name__} and {plain.__name__}"
         )
-    if isinstance(optimizer, Reclassed):
+    if isinstance(optimizer, DynamicSubclass):
         raise InvalidArgumentError(
             "CrossBarrier: this optimizer is a distributed one already, or has a CrossBarrier: use one of them"
         )

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from byteps.dynamic_subclass import DynamicSubclass, become_subclass
 from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from byteps.ops import ReduceOp
 from byteps.per_job import JobNumber
@@ -18,9 +19,9 @@ from byteps.torch.broadcast import is_model
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager
 from byteps.torch.exchange import Exchange
+from byteps.torch.nested_step import closure_of, is_nested_step
 from byteps.torch.ops import push_pull
 from byteps.torch.options import Groups, Options, Owner, check_passes
-from byteps.torch.reclass import Reclassed, closure_of, is_step_within, reclass
 from byteps.torch.values import hyperparameters_of
 
 __all__ = ["DistributedOptimizer"]
@@ -121,7 +122,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     exchange = Exchange(names, label, backward_passes_per_step, options)
     exchange.add(*_with_places(enumerate(optimizer.param_groups)))
     exchange.hyperparameters = partial(_hyperparameters, weakref.ref(optimizer))
-    reclass(optimizer, _Distributed)
+    become_subclass(optimizer, _Distributed)
     cast("_Distributed", optimizer)._exchange = exchange
     # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into
     # the instance, where it would win.
@@ -146,7 +147,7 @@ class _Label:
         return "Gradient." if number == 0 else f"Gradient.{number}."
 
 
-class _Distributed(Reclassed, torch.optim.Optimizer):
+class _Distributed(DynamicSubclass, torch.optim.Optimizer):
     """What DistributedOptimizer adds to the optimizer's class."""
 
     _exchange: Exchange
@@ -188,7 +189,7 @@ class _Distributed(Reclassed, torch.optim.Optimizer):
 
 @eager
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if is_step_within(optimizer):
+    if is_nested_step(optimizer):
         return None
     exchange = cast("_Distributed", optimizer)._exchange
     if cast("_Distributed", optimizer)._skips:
@@ -206,7 +207,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
 
 @eager
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if not is_step_within(optimizer):
+    if not is_nested_step(optimizer):
         cast("_Distributed", optimizer)._exchange.begin_step()
 
 
@@ -228,7 +229,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
             "DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
             + ("; DistributedDataParallel(model) takes a model" if is_model(optimizer) else "")
         )
-    if isinstance(optimizer, Reclassed):
+    if isinstance(optimizer, DynamicSubclass):
         raise InvalidArgumentError(
             "DistributedOptimizer: this optimizer is a distributed one already, or has a CrossBarrier: use one of them"
         )
