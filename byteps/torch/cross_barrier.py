@@ -17,11 +17,11 @@ from byteps.torch.broadcast import broadcast_optimizer_state, broadcast_paramete
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.ddp import DistributedDataParallel
 from byteps.torch.eager import eager
-from byteps.torch.gates import Gates
+from byteps.torch.forward_hooks import ForwardHooks
 from byteps.torch.lazy_step import LazyStep
 from byteps.torch.nested_step import StepView, closure_of, step_view
 from byteps.torch.ops import byteps_push_pull, poll, synchronize
-from byteps.torch.options import Options, Owner, bytes_of_megabytes, check_passes
+from byteps.torch.options import Owner, ReducerOptions, bytes_of_megabytes, check_passes
 
 # BytePS's scripts import this module in place of byteps.torch.
 __all__ = [
@@ -105,7 +105,7 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
     _check(model, optimizer, per_parameter, backward_passes_per_step)
     warn_if_asynchronous(OWNER.name)
     names = _names(model, optimizer, named_parameters)
-    options = Options(
+    options = ReducerOptions(
         OWNER,
         compression,
         bucket_bytes=bytes_of_megabytes(OWNER, bucket_cap_mb),
@@ -116,17 +116,17 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
     step = getattr(plain.step, "__wrapped__", plain.step)  # without hooks, which are for the program's calls
     lazy = LazyStep(optimizer, step, names, lambda: f"CrossBarrier.{number.get()}.", backward_passes_per_step, options)
     lazy.add(*_new_ones(names, optimizer, lazy))
-    gates = Gates(model, lazy)
+    hooks = ForwardHooks(model, lazy)
 
     become_subclass(optimizer, _CrossBarrier)
     wrapped = cast("_CrossBarrier", optimizer)
-    wrapped._lazy, wrapped._gates, wrapped._names, wrapped._steps_left = lazy, gates, names, num_steps
+    wrapped._lazy, wrapped._barrier_hooks, wrapped._names, wrapped._steps_left = lazy, hooks, names, num_steps
     # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into
     # the instance, where it would win.
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
-    become_subclass(model, _Gated)
-    cast("_Gated", model)._gates, cast("_Gated", model)._lazy = gates, lazy
+    become_subclass(model, _CrossBarrierModel)
+    cast("_CrossBarrierModel", model)._barrier_hooks, cast("_CrossBarrierModel", model)._lazy = hooks, lazy
     return optimizer
 
 
@@ -134,7 +134,7 @@ class _CrossBarrier(DynamicSubclass, torch.optim.Optimizer):
     """What CrossBarrier adds to the optimizer's class."""
 
     _lazy: LazyStep
-    _gates: Gates
+    _barrier_hooks: ForwardHooks
     _names: dict[Tensor, str]
     _steps_left: int
 
@@ -170,17 +170,17 @@ class _CrossBarrier(DynamicSubclass, torch.optim.Optimizer):
         new = _new_ones(self._names, self, self._lazy)
         self._lazy.add(*new)
         for parameter in new[0]:
-            self._gates.add_to_root(parameter)
+            self._barrier_hooks.add_to_model_hook(parameter)
 
     def __getstate__(self) -> dict[str, Any]:
         self.flush()
         return super().__getstate__()
 
 
-class _Gated(DynamicSubclass, nn.Module):
+class _CrossBarrierModel(DynamicSubclass, nn.Module):
     """What CrossBarrier adds to the model's class."""
 
-    _gates: Gates
+    _barrier_hooks: ForwardHooks
     _lazy: LazyStep
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
@@ -204,11 +204,13 @@ class _Gated(DynamicSubclass, nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         self._lazy.flush()
-        return {key: value for key, value in self.__dict__.items() if key not in ("_gates", "_lazy")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_barrier_hooks", "_lazy")}
 
     @eager
     def _flush(self) -> None:
-        if not self._gates.in_forward:  # there the gates see to it, and models ask their parameters for their device
+        if (
+            not self._barrier_hooks.in_forward
+        ):  # hooks update them there, and models ask their parameters for their device
             self._lazy.flush()
 
     def _parameters_as_they_are(self) -> Iterator[nn.Parameter]:
@@ -225,7 +227,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
             "CrossBarrier: step(closure) needs the gradients at once: call backward before step, or use "
             "DistributedOptimizer"
         )
-    wrapped._gates.stop_learning()
+    wrapped._barrier_hooks.stop_learning()
     if size() > 1 and not wrapped._lazy.synchronized and getattr(optimizer, "found_inf", None) is not None:
         raise InvalidArgumentError(
             "CrossBarrier: GradScaler looks for infinities in gradients that are in flight: call "
@@ -253,7 +255,7 @@ def _new_ones(
 ) -> tuple[list[Tensor], list[str]]:
     """The optimizer's parameters that `lazy` does not have, and their names."""
     own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    new = [parameter for parameter in names if parameter in own and lazy.parcel_of(parameter) is None]
+    new = [parameter for parameter in names if parameter in own and lazy.bucket_of(parameter) is None]
     return new, [names[parameter] for parameter in new]
 
 
@@ -269,7 +271,7 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer, per_parameter: bo
         )
     if isinstance(model, DistributedDataParallel | nn.parallel.DistributedDataParallel):
         raise InvalidArgumentError("CrossBarrier: the model averages its gradients itself: pass model.module")
-    if isinstance(model, _Gated):
+    if isinstance(model, _CrossBarrierModel):
         raise InvalidArgumentError("CrossBarrier: the model has a CrossBarrier already: give that optimizer all of it")
     check_passes(passes)
     if isinstance(optimizer, torch.optim.LBFGS):

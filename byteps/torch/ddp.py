@@ -20,12 +20,12 @@ from byteps.per_job import JobNumber
 from byteps.runtime import is_initialized, size
 from byteps.torch.asynchronous import warn_if_asynchronous
 from byteps.torch.backward_end import current_backward
+from byteps.torch.backward_reducer import BackwardReducer
 from byteps.torch.broadcast import broadcast_parameters
 from byteps.torch.buffers import broadcast_buffers
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager, untraced
-from byteps.torch.exchange import Exchange
-from byteps.torch.options import Options, Owner, bytes_of_megabytes
+from byteps.torch.options import Owner, ReducerOptions, bytes_of_megabytes
 
 __all__ = ["DistributedDataParallel"]
 
@@ -107,7 +107,7 @@ class DistributedDataParallel(nn.Module):
             raise InvalidArgumentError("DistributedDataParallel: no parameter of the module requires a gradient")
         warn_if_asynchronous(OWNER.name)
         self.broadcast_buffers = broadcast_buffers
-        self._options = Options(
+        self._options = ReducerOptions(
             OWNER,
             compression,
             bucket_bytes=bytes_of_megabytes(OWNER, bucket_cap_mb),
@@ -116,7 +116,7 @@ class DistributedDataParallel(nn.Module):
             nan_check=nan_check,
             keep_buckets=gradient_as_bucket_view,
         )
-        self._exchange: Exchange | None = None
+        self._reducer: BackwardReducer | None = None
         self._guards = {}
         self.module = module
         self.register_load_state_dict_pre_hook(_add_missing_prefix)  # type: ignore[no-untyped-call]
@@ -135,26 +135,26 @@ class DistributedDataParallel(nn.Module):
 
         The first backward outside sends what has come together.
         """
-        exchange = self._joined()
-        before, exchange.paused = exchange.paused, True
+        reducer = self._joined()
+        before, reducer.paused = reducer.paused, True
         try:
             yield
         finally:
-            exchange.paused = before
+            reducer.paused = before
 
     def synchronize(self) -> None:
         """Averages the gradients as they are. Backward does it; needed only on a rank that had no backward pass.
 
         On a rank that had no forward pass either it stands for one of each.
         """
-        exchange = self._joined()
-        if exchange.ended_early:  # others cannot tell, and call this
-            exchange.ended_early = False
+        reducer = self._joined()
+        if reducer.ended_early:  # others cannot tell, and call this
+            reducer.ended_early = False
             return
-        if self.training and self._round_of_forward != exchange.completed:
-            self._synchronize_buffers(exchange)
-        exchange.begin_step()
-        exchange.synchronize()
+        if self.training and self._round_of_forward != reducer.completed:
+            self._synchronize_buffers(reducer)
+        reducer.begin_step()
+        reducer.synchronize()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -165,41 +165,41 @@ class DistributedDataParallel(nn.Module):
             return getattr(self.module, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_exchange": None, "_guards": {}}  # a copy joins the job when it is first trained
+        return {**self.__dict__, "_reducer": None, "_guards": {}}  # a copy joins the job when it is first trained
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._guard()
 
-    def _joined(self) -> Exchange:
-        if self._exchange is None:
+    def _joined(self) -> BackwardReducer:
+        if self._reducer is None:
             return self._join()
-        self._exchange.join()
-        return self._exchange
+        self._reducer.join()
+        return self._reducer
 
     @eager
-    def _join(self) -> Exchange:
+    def _join(self) -> BackwardReducer:
         number = JobNumber("DistributedDataParallel")
         named = dict(self.module.named_parameters())
         options = replace(self._options, alone=_with_sparse_gradients(self.module))
-        exchange = Exchange(
+        reducer = BackwardReducer(
             {parameter: name for name, parameter in named.items()},
             lambda: f"DistributedDataParallel.{number.get()}.",
             1,
             options,
         )
-        exchange.add(list(named.values()), list(named))
-        exchange.join()
-        begin = partial(_begin_alike, weakref.ref(self), weakref.ref(exchange))
+        reducer.add(list(named.values()), list(named))
+        reducer.join()
+        begin = partial(_begin_alike, weakref.ref(self), weakref.ref(reducer))
         begin()
-        exchange.on_join = begin
-        _complete_before_steps(exchange)
+        reducer.on_join = begin
+        _complete_before_steps(reducer)
         for guard in self._guards.values():
             guard.remove()
         self._guards.clear()
         self._round_of_forward = -1
-        self._exchange = exchange
-        return exchange
+        self._reducer = reducer
+        return reducer
 
     def _guard(self) -> None:
         """Has gradients of a copy fail until it joins the job: in eval() it cannot, as some ranks may be without it."""
@@ -210,36 +210,36 @@ class DistributedDataParallel(nn.Module):
     @eager
     def _before_forward(self) -> None:
         if current_backward() != -1 or not self.training:
-            if self._exchange is None:
+            if self._reducer is None:
                 self._guard()  # parameters may have been frozen before
             return  # checkpointing computes a forward pass once more
-        exchange = self._joined()
-        if exchange.waits_for_step:
-            exchange.synchronize()
-        elif exchange.has_begun:  # and never ended: an exception
-            exchange.abandon()
-        exchange.hook_unfrozen()
-        self._synchronize_buffers(exchange)
+        reducer = self._joined()
+        if reducer.waits_for_step:
+            reducer.synchronize()
+        elif reducer.has_begun:  # and never ended: an exception
+            reducer.abandon()
+        reducer.hook_unfrozen()
+        self._synchronize_buffers(reducer)
 
-    def _synchronize_buffers(self, exchange: Exchange) -> None:
-        if self.broadcast_buffers and not exchange.paused:
-            self._round_of_forward = exchange.completed
-            broadcast_buffers(self.module, exchange.prefix)
+    def _synchronize_buffers(self, reducer: BackwardReducer) -> None:
+        if self.broadcast_buffers and not reducer.paused:
+            self._round_of_forward = reducer.completed
+            broadcast_buffers(self.module, reducer.prefix)
 
     @eager
     def _watch(self, output: Any) -> None:
         """Has backward tell when it begins, so that its end can be waited for even if it has others within it."""
-        exchange = self._exchange
-        if exchange is not None and not exchange.paused and torch.is_grad_enabled():
-            begin = eager(partial(_begin, weakref.ref(exchange)))
+        reducer = self._reducer
+        if reducer is not None and not reducer.paused and torch.is_grad_enabled():
+            begin = eager(partial(_begin, weakref.ref(reducer)))
             for tensor in tree_leaves(output):
                 if isinstance(tensor, Tensor) and tensor.grad_fn is not None:  # a leaf would keep it for ever
                     tensor.register_hook(begin)
 
 
-def _begin_alike(model: weakref.ref[DistributedDataParallel], exchange: weakref.ref[Exchange]) -> None:
+def _begin_alike(model: weakref.ref[DistributedDataParallel], reducer: weakref.ref[BackwardReducer]) -> None:
     """Makes the parameters and buffers those of rank 0, in each job that the model is trained in."""
-    mine, its = model(), exchange()
+    mine, its = model(), reducer()
     if mine is not None and its is not None:
         broadcast_parameters([*mine.module.named_parameters(), *mine.module.named_buffers()], 0, its.prefix)
 
@@ -253,30 +253,30 @@ def _refuse(_: Tensor) -> None:
         )
 
 
-def _begin(exchange: weakref.ref[Exchange], _: Tensor) -> None:
-    alive = exchange()
+def _begin(reducer: weakref.ref[BackwardReducer], _: Tensor) -> None:
+    alive = reducer()
     if alive is not None and not alive.paused:
         alive.watch_backward()
 
 
-_exchanges: weakref.WeakSet[Exchange] = weakref.WeakSet()
+_reducers: weakref.WeakSet[BackwardReducer] = weakref.WeakSet()
 _step_hook: Any = None
 
 
-def _complete_before_steps(exchange: Exchange) -> None:
+def _complete_before_steps(reducer: BackwardReducer) -> None:
     """Has the next step of any optimizer wait where compiled autograd hides that a pass has ended."""
     global _step_hook  # noqa: PLW0603  (torch's registry of hooks is the process's)
-    _exchanges.add(exchange)
+    _reducers.add(reducer)
     if _step_hook is None:
         _step_hook = register_optimizer_step_pre_hook(_complete_all)
 
 
 @eager
 def _complete_all(*_: Any) -> None:
-    for exchange in list(_exchanges):
-        if exchange.waits_for_step:
-            exchange.synchronize()
-        exchange.ended_early = False
+    for reducer in list(_reducers):
+        if reducer.waits_for_step:
+            reducer.synchronize()
+        reducer.ended_early = False
 
 
 def _with_sparse_gradients(module: nn.Module) -> frozenset[Tensor]:

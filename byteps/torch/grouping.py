@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from byteps.errors import InvalidArgumentError
-from byteps.torch.options import Options
+from byteps.torch.options import ReducerOptions
 
 __all__ = ["group"]
 
@@ -18,7 +18,7 @@ Tensor = torch.Tensor
 Kind = tuple[torch.dtype, torch.device, bool]
 
 
-def group(parameters: Sequence[Tensor], options: Options) -> list[list[int]]:
+def group(parameters: Sequence[Tensor], options: ReducerOptions) -> list[list[int]]:
     """Splits the positions of `parameters` as `options.groups` or `options.bucket_bytes` say.
 
     Each position is in one of the lists. Those of a list are of one kind, and in order.

@@ -10,23 +10,23 @@ from typing import Any
 import torch
 
 from byteps.errors import InvalidArgumentError
+from byteps.torch.bucket import Bucket, changed_in_flight
 from byteps.torch.eager import eager
-from byteps.torch.options import Options
-from byteps.torch.parcel import Parcel, changed_in_flight
+from byteps.torch.options import ReducerOptions
 from byteps.torch.presence import PresenceQuery
-from byteps.torch.sender import Sender
+from byteps.torch.reducer import Reducer
 from byteps.torch.values import hyperparameters_of
 
 __all__ = ["LazyStep"]
 
 Tensor = torch.Tensor
-Received = tuple[Parcel, Sequence[Tensor | None]]
+Received = tuple[Bucket, Sequence[Tensor | None]]
 
 
-class LazyStep(Sender):
+class LazyStep(Reducer):
     """Sends the gradients of an optimizer, and has what it has yet to do of its last step.
 
-    After `begin`, the step is *pending*: a parcel's parameters change when `pass_gate` or `flush` says so, by the
+    After `begin`, the step is *pending*: `update_before_use` and `flush` change parameters bucket by bucket, by the
     optimizer's own code, with the options (learning rate and so on) that the optimizer had at `begin`.
     """
 
@@ -37,7 +37,7 @@ class LazyStep(Sender):
         names: dict[Tensor, str],
         label: Callable[[], str],
         passes: int,
-        options: Options,
+        options: ReducerOptions,
     ) -> None:
         """Makes one without parameters; see `add`.
 
@@ -55,11 +55,11 @@ class LazyStep(Sender):
         self.applying = False  # the optimizer's code runs for a part of its parameters
         self._optimizer = optimizer
         self._step = step
-        self._parcel_of: dict[Tensor, Parcel] = {}
+        self._bucket_of: dict[Tensor, Bucket] = {}
         self._group_of: dict[Tensor, int] = {}
-        self._pending: dict[Parcel, None] = {}  # in the order of the next forward pass
+        self._pending: dict[Bucket, None] = {}  # in the order of the next forward pass
         self._group_options: list[dict[str, Any]] = []  # at `begin`
-        self._ungated: set[Tensor] = set()  # which nothing has waited for in the forward pass as yet
+        self._awaiting_hook: set[Tensor] = set()  # which nothing has waited for in the forward pass as yet
         self._query: PresenceQuery | None = None  # about the gradients of the pending step
         self._without_gradient: set[Tensor] = set()  # on all ranks: its answer
         self._failure: Exception | None = None
@@ -71,18 +71,18 @@ class LazyStep(Sender):
 
     @property
     def idle(self) -> bool:
-        """Whether `pass_gate` would do nothing."""
-        return not self._ungated and not self._pending and self._failure is None
+        """Whether `update_before_use` would do nothing."""
+        return not self._awaiting_hook and not self._pending and self._failure is None
 
     def add(self, parameters: Sequence[Tensor], fallback_names: Sequence[str]) -> None:
         """As in the base class; of the optimizer's groups as they are now."""
         super().add(parameters, fallback_names)
-        self._parcel_of = {parameter: parcel for parcel in self._parcels for parameter in parcel.parameters}
+        self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
         self._group_of = {p: index for index, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
         self._prioritize()
 
-    def parcel_of(self, parameter: Tensor) -> Parcel | None:
-        return self._parcel_of.get(parameter)
+    def bucket_of(self, parameter: Tensor) -> Bucket | None:
+        return self._bucket_of.get(parameter)
 
     @torch.no_grad()
     def begin(self) -> bool:
@@ -97,28 +97,28 @@ class LazyStep(Sender):
         self.join()
         if self.synchronized:
             return False
-        self._check_gated(self._parcels)
+        self._check_hooks_ran(self._buckets)
         self.flush()
         self._look_for_differences()
-        for parcel in self._in_flight:
-            if not parcel.is_in_place() or not parcel.is_unwritten():
-                raise changed_in_flight(parcel)
+        for bucket in self._in_flight:
+            if not bucket.is_in_place() or not bucket.is_unwritten():
+                raise changed_in_flight(bucket)
         due = self._due()
         self._query, self._without_gradient = self._ask(), set()
-        for parcel in due:
-            self._send(parcel)
+        for bucket in due:
+            self._send(bucket)
         self._group_options = [_options_of(group) for group in self._optimizer.param_groups]
-        self._pending = dict.fromkeys(parcel for parcel in self._parcels if parcel.handle is not None)
+        self._pending = dict.fromkeys(bucket for bucket in self._buckets if bucket.handle is not None)
         self._in_flight.clear()
-        self._ungated = set(self._parcel_of) if self._pending else set()
+        self._awaiting_hook = set(self._bucket_of) if self._pending else set()
         self._begin_round()
         self._step_number += 1
         return self.pending
 
-    def pass_gate(self, parameters: Iterable[Tensor], parcels: Iterable[Parcel]) -> None:
-        """Before the use of `parameters`, which are in `parcels`."""
-        self._need(parcels)
-        self._ungated.difference_update(parameters)
+    def update_before_use(self, parameters: Iterable[Tensor], buckets: Iterable[Bucket]) -> None:
+        """Before the use of `parameters`, which are in `buckets`."""
+        self._need(buckets)
+        self._awaiting_hook.difference_update(parameters)
 
     def flush(self) -> None:
         """Carries out what is pending. Waits for the gradients.
@@ -127,38 +127,38 @@ class LazyStep(Sender):
             BytePSError: what a push_pull failed of, now or before.
         """
         self._need(list(self._pending))
-        self._ungated.clear()
+        self._awaiting_hook.clear()
 
     @eager
     @torch.no_grad()
     def synchronize(self) -> None:
         """Waits for the gradients of the step to come, and puts the averages into .grad; nothing is pending then."""
         if not self.synchronized:
-            self._check_gated(self._parcels)
+            self._check_hooks_ran(self._buckets)
             self.flush()
             self.complete()
 
     def detach_gradients(self, set_to_none: bool) -> None:
         """zero_grad() for parameters whose gradients are in use still."""
-        for parcel in self._pending:
-            for parameter in parcel.parameters:
+        for bucket in self._pending:
+            for parameter in bucket.parameters:
                 if parameter.grad is not None:
                     parameter.grad = None if set_to_none else torch.zeros_like(parameter)
 
-    def _inspect(self, parcel: Parcel) -> None:
-        self._check_gated([parcel])
-        super()._inspect(parcel)
+    def _inspect(self, bucket: Bucket) -> None:
+        self._check_hooks_ran([bucket])
+        super()._inspect(bucket)
 
-    def _check_gated(self, parcels: Iterable[Parcel]) -> None:
+    def _check_hooks_ran(self, buckets: Iterable[Bucket]) -> None:
         """Raises InvalidArgumentError if backward has come to a parameter that forward could use before its step.
 
         Whether its step was still pending depends on how fast gradients have come; the exception must not.
         """
-        if not self._ungated:
+        if not self._awaiting_hook:
             return
-        for parcel in parcels:
-            for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True):
-                if gradient.left < self._passes and parameter in self._ungated:
+        for bucket in buckets:
+            for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
+                if gradient.left < self._passes and parameter in self._awaiting_hook:
                     raise InvalidArgumentError(
                         f"CrossBarrier: '{self._names[parameter]}' was used without a call of the module that owns it, "
                         "so nothing has waited for the last step to change it: call optimizer.flush() before the "
@@ -172,36 +172,36 @@ class LazyStep(Sender):
         first part, which a late one still sends, for something that it does not have yet, and nothing would be complete
         until it has. While the first part travels, all reach the end of backward.
         """
-        by_need = sorted(self._parcels, key=lambda parcel: self._positions.get(parcel.parameters[0], len(self._names)))
-        nbytes = [sum(parameter.nbytes for parameter in parcel.parameters) for parcel in by_need]
+        by_need = sorted(self._buckets, key=lambda bucket: self._positions.get(bucket.parameters[0], len(self._names)))
+        nbytes = [sum(parameter.nbytes for parameter in bucket.parameters) for bucket in by_need]
         first_part = sum(nbytes) / 4
-        for place in reversed(range(len(by_need))):
-            first_part -= nbytes[place]
-            by_need[place].priority = 0 if first_part >= 0 else -1 - place
+        for index in reversed(range(len(by_need))):
+            first_part -= nbytes[index]
+            by_need[index].priority = 0 if first_part >= 0 else -1 - index
 
-    def _need(self, parcels: Iterable[Parcel]) -> None:
-        """Waits for the pending ones of the parcels, and carries out the step for them and for what else has come."""
+    def _need(self, buckets: Iterable[Bucket]) -> None:
+        """Waits for the pending ones of the buckets, and carries out the step for them and for what else has come."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        wanted = [parcel for parcel in parcels if parcel in self._pending]
+        wanted = [bucket for bucket in buckets if bucket in self._pending]
         if not wanted:
             return
         try:
-            received = [self._taken(parcel) for parcel in wanted]
+            received = [self._taken(bucket) for bucket in wanted]
             # In one call with others the optimizer costs less. The rest comes later than the first that is not there.
-            received += [self._taken(parcel) for parcel in list(takewhile(Parcel.is_done, self._pending))]
+            received += [self._taken(bucket) for bucket in list(takewhile(Bucket.is_done, self._pending))]
             self._apply(received)
         except Exception as error:
             self._failure = error  # the parameters are not what they should be: nothing may go on with them
             raise
 
     @torch.no_grad()
-    def _taken(self, parcel: Parcel) -> Received:
-        del self._pending[parcel]
+    def _taken(self, bucket: Bucket) -> Received:
+        del self._pending[bucket]
         written: list[Tensor] = []
-        gradients = parcel.receive(written)
+        gradients = bucket.receive(written)
         torch.autograd.graph.increment_version(written)
-        return parcel, gradients
+        return bucket, gradients
 
     def _apply(self, received: list[Received]) -> None:
         if self._query is not None:
@@ -209,8 +209,8 @@ class LazyStep(Sender):
             self._query = None
         parameters: dict[int, list[Tensor]] = {}
         kept: list[tuple[Tensor, Tensor | None]] = []  # .grad, which may be of the next step already
-        for parcel, gradients in received:
-            for parameter, gradient in zip(parcel.parameters, gradients, strict=True):
+        for bucket, gradients in received:
+            for parameter, gradient in zip(bucket.parameters, gradients, strict=True):
                 if parameter in self._without_gradient:
                     parameter.grad = None if parameter.grad is gradient else parameter.grad
                 elif parameter.requires_grad:

@@ -8,8 +8,8 @@ from byteps.errors import NotFiniteError
 from byteps.objects import broadcast_object
 from byteps.ops import ReduceOp
 from byteps.runtime import current_job
+from byteps.torch.bucket import Bucket
 from byteps.torch.ops import start_push_pull, synchronize
-from byteps.torch.parcel import Parcel
 
 __all__ = ["NanCheck", "name_of_report"]
 
@@ -22,8 +22,8 @@ class NanCheck:
     def __init__(self) -> None:
         self._suspects: list[str] = []
 
-    def inspect(self, parcel: Parcel) -> None:
-        for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True):
+    def inspect(self, bucket: Bucket) -> None:
+        for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
             grad = parameter.grad
             if grad is None:
                 continue

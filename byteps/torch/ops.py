@@ -349,12 +349,12 @@ class _GroupedPushPull(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         _check_differentiable(ctx.op, ctx.names[0])
-        wanted = [place for place in range(len(grads)) if ctx.needs_input_grad[3 + place]]
+        wanted = [index for index in range(len(grads)) if ctx.needs_input_grad[3 + index]]
         reduced: list[Tensor | None] = [None] * len(grads)
-        names = [f"{ctx.names[place]}.gradient" for place in wanted]
-        results = _reduced_each([grads[place] for place in wanted], ctx.op, names, ctx.priority)
-        for place, result in zip(wanted, results, strict=True):
-            reduced[place] = result
+        names = [f"{ctx.names[index]}.gradient" for index in wanted]
+        results = _reduced_each([grads[index] for index in wanted], ctx.op, names, ctx.priority)
+        for index, result in zip(wanted, results, strict=True):
+            reduced[index] = result
         return None, None, None, *reduced
 
 

@@ -15,13 +15,13 @@ from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedEr
 from byteps.ops import ReduceOp
 from byteps.per_job import JobNumber
 from byteps.torch.asynchronous import choose_staleness, make_asynchronous
+from byteps.torch.backward_reducer import BackwardReducer
 from byteps.torch.broadcast import is_model
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager
-from byteps.torch.exchange import Exchange
 from byteps.torch.nested_step import closure_of, is_nested_step
 from byteps.torch.ops import push_pull
-from byteps.torch.options import Groups, Options, Owner, check_passes
+from byteps.torch.options import Groups, Owner, ReducerOptions, check_passes
 from byteps.torch.values import hyperparameters_of
 
 __all__ = ["DistributedOptimizer"]
@@ -101,7 +101,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     """
     _check_optimizer(optimizer)
     check_passes(backward_passes_per_step)
-    options = Options(
+    options = ReducerOptions(
         OWNER,
         compression,
         op,
@@ -119,11 +119,11 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     if bound is not None:
         options.check_asynchronous()
         return make_asynchronous(optimizer, names, label, op, bound)
-    exchange = Exchange(names, label, backward_passes_per_step, options)
-    exchange.add(*_with_places(enumerate(optimizer.param_groups)))
-    exchange.hyperparameters = partial(_hyperparameters, weakref.ref(optimizer))
+    reducer = BackwardReducer(names, label, backward_passes_per_step, options)
+    reducer.add(*_with_fallback_names(enumerate(optimizer.param_groups)))
+    reducer.hyperparameters = partial(_hyperparameters, weakref.ref(optimizer))
     become_subclass(optimizer, _Distributed)
-    cast("_Distributed", optimizer)._exchange = exchange
+    cast("_Distributed", optimizer)._reducer = reducer
     # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into
     # the instance, where it would win.
     optimizer.register_step_pre_hook(_before_step)
@@ -150,7 +150,7 @@ class _Label:
 class _Distributed(DynamicSubclass, torch.optim.Optimizer):
     """What DistributedOptimizer adds to the optimizer's class."""
 
-    _exchange: Exchange
+    _reducer: BackwardReducer
     _skips = False  # step must not synchronize
 
     def synchronize(self) -> None:
@@ -158,7 +158,7 @@ class _Distributed(DynamicSubclass, torch.optim.Optimizer):
 
         Does nothing if that is so since the last gradient came.
         """
-        self._exchange.synchronize()
+        self._reducer.synchronize()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -172,34 +172,34 @@ class _Distributed(DynamicSubclass, torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From now on, `passes` backward passes add to a gradient before it is sent."""
         check_passes(passes)
-        self._exchange.set_passes(passes)
+        self._reducer.set_passes(passes)
 
     @eager
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As in the plain class; an error while gradients are in flight."""
-        self._exchange.check_idle("zero_grad()")
-        self._exchange.begin_step()
+        self._reducer.check_idle("zero_grad()")
+        self._reducer.begin_step()
         super().zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in the plain class; all ranks must add the same groups."""
         super().add_param_group(param_group)
-        self._exchange.add(*_with_places([(len(self.param_groups) - 1, self.param_groups[-1])]))
+        self._reducer.add(*_with_fallback_names([(len(self.param_groups) - 1, self.param_groups[-1])]))
 
 
 @eager
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if is_nested_step(optimizer):
         return None
-    exchange = cast("_Distributed", optimizer)._exchange
+    reducer = cast("_Distributed", optimizer)._reducer
     if cast("_Distributed", optimizer)._skips:
-        exchange.check_idle("step() within skip_synchronize()")
+        reducer.check_idle("step() within skip_synchronize()")
         return None
     closure = closure_of(args, kwargs)
     if closure is None:
-        exchange.synchronize()
+        reducer.synchronize()
         return None
-    synchronized_closure = _synchronized(closure, exchange)
+    synchronized_closure = _synchronized(closure, reducer)
     if len(args) > 1:
         return (args[0], synchronized_closure, *args[2:]), kwargs
     return args, {**kwargs, "closure": synchronized_closure}
@@ -208,13 +208,13 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
 @eager
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if not is_nested_step(optimizer):
-        cast("_Distributed", optimizer)._exchange.begin_step()
+        cast("_Distributed", optimizer)._reducer.begin_step()
 
 
-def _synchronized(closure: Closure, exchange: Exchange) -> Closure:
+def _synchronized(closure: Closure, reducer: BackwardReducer) -> Closure:
     def synchronized_closure() -> Any:
         loss = closure()
-        exchange.synchronize()
+        reducer.synchronize()
         if isinstance(loss, torch.Tensor):
             return push_pull(loss.detach())
         return loss if loss is None else push_pull(torch.tensor(float(loss), dtype=torch.float64)).item()
@@ -242,7 +242,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def _with_places(
+def _with_fallback_names(
     groups: Iterable[tuple[int, dict[str, Any]]],
 ) -> tuple[list[torch.Tensor], list[str]]:
     """The parameters of the optimizer's groups, and names for them by their places."""

@@ -13,7 +13,7 @@ from byteps.errors import InvalidArgumentError
 from byteps.ops import ReduceOp
 from byteps.torch.compression import AnyCompressor, Compression
 
-__all__ = ["Groups", "Options", "Owner", "bytes_of_megabytes", "check_passes"]
+__all__ = ["Groups", "Owner", "ReducerOptions", "bytes_of_megabytes", "check_passes"]
 
 Groups = int | Sequence[Sequence[torch.Tensor]] | None
 SYNC_MODES = ("auto", "backward", "step")
@@ -30,7 +30,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReducerOptions:
     """What the gradients of one owner have in common. DistributedOptimizer documents what is not said here."""
 
     owner: Owner

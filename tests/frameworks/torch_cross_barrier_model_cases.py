@@ -185,10 +185,10 @@ def case_no_parameter_is_waited_for_too_early() -> None:
     else:
         # Hold back the last layer: its gradient comes only after rank 0 has said that it has gone on.
         lazy = optimizer._lazy
-        first, last = (lazy.parcel_of(layer.weight) for layer in model)
+        first, last = (lazy.bucket_of(layer.weight) for layer in model)
         assert first is not last
         send = lazy._send
-        lazy._send = lambda parcel: None if parcel is last else send(parcel)
+        lazy._send = lambda bucket: None if bucket is last else send(bucket)
         model(torch.ones(1, 4)).sum().backward()
         del lazy._send
         assert first.handle is not None and last.handle is None
@@ -203,10 +203,10 @@ def case_no_parameter_is_waited_for_too_early() -> None:
 def case_what_forward_needs_first_goes_first_after_the_first_quarter_of_backward() -> None:
     model = nn.Sequential(*[nn.Linear(20, 20, bias=False) for _ in range(8)])
     lazy = crossed(model, sgd(model))._lazy
-    parcels = [lazy.parcel_of(layer.weight) for layer in model]
-    assert [parcel.priority for parcel in parcels] == [-1, -2, -3, -4, -5, -6, 0, 0]
+    buckets = [lazy.bucket_of(layer.weight) for layer in model]
+    assert [bucket.priority for bucket in buckets] == [-1, -2, -3, -4, -5, -6, 0, 0]
     waits_for_all = plain(model, sgd(model))
-    assert {parcel.priority for parcel in waits_for_all._exchange._parcels} == {0}
+    assert {bucket.priority for bucket in waits_for_all._reducer._buckets} == {0}
 
 
 def case_a_forward_pass_that_fails_is_forgotten() -> None:

@@ -14,39 +14,41 @@ from byteps.compression import compressor_name
 from byteps.errors import InvalidArgumentError
 from byteps.runtime import Job, current_job
 from byteps.torch.backward_end import current_backward
-from byteps.torch.bucket import Bucket
+from byteps.torch.bucket import Bucket, Gradient, SingleParameterBucket
 from byteps.torch.eager import eager, frame_callback, untraced
+from byteps.torch.fused_bucket import FusedBucket
 from byteps.torch.grouping import group
 from byteps.torch.nan_check import NanCheck
-from byteps.torch.options import Options
-from byteps.torch.parcel import Gradient, Parcel, Single
+from byteps.torch.options import ReducerOptions
 from byteps.torch.presence import Presence, PresenceQuery, name_of_query
 from byteps.torch.sparse import densify
 from byteps.torch.tensor import memory_order
 from byteps.torch.values import sums_of
 
-__all__ = ["Sender"]
+__all__ = ["Reducer"]
 
 Tensor = torch.Tensor
 
 
-class Sender:
+class Reducer:
     """The gradients of some parameters on their way to the other ranks and back.
 
-    A *round* is this way of all gradients, once. It begins with the first gradient that backward gives. A parcel is
+    A *round* is this way of all gradients, once. It begins with the first gradient that backward gives. A bucket is
     sent when its gradients have come from all of the round's backward passes; `complete` sends the rest and ends the
-    round. When to call it, or what to do in its place, is up to subclasses. Parcels of equal priority, as all have at
+    round. When to call it, or what to do in its place, is up to subclasses. Buckets of equal priority, as all have at
     first, go in the order in which they were sent.
 
     Only the thread that runs the training loop calls the methods; backward may run in others.
     """
 
-    def __init__(self, names: dict[Tensor, str], label: Callable[[], str], passes: int, options: Options) -> None:
+    def __init__(
+        self, names: dict[Tensor, str], label: Callable[[], str], passes: int, options: ReducerOptions
+    ) -> None:
         """Makes one without parameters; see `add`.
 
         Args:
             names: of parameters, the same on all ranks, in the order in which forward needs them.
-            label: makes the prefix of the names that ranks meet under, for each job anew; used by no other sender.
+            label: makes the prefix of the names that ranks meet under, for each job anew; used by no other reducer.
             passes: how many backward passes give gradients for one round.
             options: the same on all ranks.
         """
@@ -66,29 +68,29 @@ class Sender:
         self._positions = {parameter: position for position, parameter in enumerate(names)}
         self._options = options
         self._nan_check = NanCheck() if options.nan_check else None
-        self._inspects = options.nan_check or options.sparse_as_dense  # before a parcel is sent
+        self._inspects = options.nan_check or options.sparse_as_dense  # before a bucket is sent
         self._passes = passes
-        self._parcels: list[Parcel] = []
+        self._buckets: list[Bucket] = []
         self._unhooked: list[tuple[Tensor, Gradient]] = []  # frozen ones, as yet
-        self._unseen: dict[str, tuple[Tensor, Parcel]] = {}  # gradients that no rank has ever had, as far as all know
-        self._in_flight: deque[Parcel] = deque()
+        self._unseen: dict[str, tuple[Tensor, Bucket]] = {}  # gradients that no rank has ever had, as far as all know
+        self._in_flight: deque[Bucket] = deque()
         self._backward: int | None = None  # the pass that the last hook ran in
 
     def add(self, parameters: Sequence[Tensor], fallback_names: Sequence[str]) -> None:
         """Takes care of the gradients of `parameters`. Once it has joined, all ranks do this at once, and compare."""
-        first = sum(len(parcel.parameters) for parcel in self._parcels)
-        places = {p: self._positions.get(p, first + index) for index, p in enumerate(parameters)}
+        first = sum(len(bucket.parameters) for bucket in self._buckets)
+        positions = {p: self._positions.get(p, first + index) for index, p in enumerate(parameters)}
         names = {p: self._names.get(p, name) for p, name in zip(parameters, fallback_names, strict=True)}
-        ordered = sorted(parameters, key=places.__getitem__)
+        ordered = sorted(parameters, key=positions.__getitem__)
         options = self._options
-        if self._parcels and not options.bucket_bytes:
+        if self._buckets and not options.bucket_bytes:
             options = replace(options, groups=None)  # which are those of the first parameters
         groups = [[ordered[position] for position in members] for members in group(ordered, options)]
         if self._job is not None:
             self._check_agreement(groups, names)
         for members in groups:
-            gradients = [Gradient(f"{self.prefix}{names[p]}", len(self._parcels), self._passes) for p in members]
-            self._add_parcel(members, gradients)
+            gradients = [Gradient(f"{self.prefix}{names[p]}", len(self._buckets), self._passes) for p in members]
+            self._add_bucket(members, gradients)
 
     def check_idle(self, action: str) -> None:
         """Raises InvalidArgumentError while the core uses the memory of the .grad of parameters."""
@@ -112,12 +114,12 @@ class Sender:
         before, self.prefix = self.prefix, self._label()
         self._unseen.clear()
         names = {}
-        for parcel in self._parcels:
-            parcel.rename(before, self.prefix)
-            for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True):
+        for bucket in self._buckets:
+            bucket.rename(before, self.prefix)
+            for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
                 names[parameter] = gradient.name.removeprefix(self.prefix)
-                self._unseen[gradient.name] = parameter, parcel
-        self._check_agreement([parcel.parameters for parcel in self._parcels], names)
+                self._unseen[gradient.name] = parameter, bucket
+        self._check_agreement([bucket.parameters for bucket in self._buckets], names)
         self._job = job
         self._step_number = 1
         self.on_join()
@@ -161,13 +163,13 @@ class Sender:
         for parameter, gradient in unfrozen:
             self._hook(parameter, gradient)
 
-    def _add_parcel(self, parameters: list[Tensor], gradients: list[Gradient]) -> None:
-        kind = Single if len(parameters) == 1 else Bucket
-        parcel = kind(parameters, gradients, self._options)
-        parcel.expect(self._passes)
-        self._parcels.append(parcel)
+    def _add_bucket(self, parameters: list[Tensor], gradients: list[Gradient]) -> None:
+        kind = SingleParameterBucket if len(parameters) == 1 else FusedBucket
+        bucket = kind(parameters, gradients, self._options)
+        bucket.expect(self._passes)
+        self._buckets.append(bucket)
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            self._unseen[gradient.name] = parameter, parcel
+            self._unseen[gradient.name] = parameter, bucket
             self._unhooked.append((parameter, gradient))
         self.hook_unfrozen()
 
@@ -196,8 +198,8 @@ class Sender:
         self._compared_in = self._job
         named = {
             gradient.name: parameter
-            for parcel in self._parcels
-            for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True)
+            for bucket in self._buckets
+            for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True)
         }
         look_for_differences(
             self._options.owner.name,
@@ -210,18 +212,18 @@ class Sender:
         alive = weakref.ref(self)  # the parameter owns the hook: a reference back would keep both forever
 
         def on_gradient(parameter: Tensor) -> None:
-            sender = alive()
-            if sender is None or sender.paused:
+            reducer = alive()
+            if reducer is None or reducer.paused:
                 return
-            if sender._backward != current_backward():
-                sender._enter_backward()
+            if reducer._backward != current_backward():
+                reducer._enter_backward()
             gradient.left = left = gradient.left - 1
             if left <= 0:
-                parcel = sender._parcels[gradient.place]
-                parcel.missing -= 1
-                if parcel.missing <= 0 or left < 0:
-                    launch = Sender._launch if frame_callback() is None else _launch_eagerly
-                    launch(sender, parcel, gradient)
+                bucket = reducer._buckets[gradient.bucket_index]
+                bucket.missing -= 1
+                if bucket.missing <= 0 or left < 0:
+                    launch = Reducer._launch if frame_callback() is None else _launch_eagerly
+                    launch(reducer, bucket, gradient)
 
         # Compiled autograd would trace the hook, and then computes wrong gradients.
         parameter.register_post_accumulate_grad_hook(untraced(on_gradient))
@@ -233,16 +235,16 @@ class Sender:
         self.synchronized = False
         self._backward = current_backward()
 
-    def _launch(self, parcel: Parcel, gradient: Gradient) -> None:
-        """The last gradient of a parcel has come; or one too many, and then perhaps not the last."""
-        if gradient.left < 0 and (parcel.handle is not None or not self._may_repeat()):
+    def _launch(self, bucket: Bucket, gradient: Gradient) -> None:
+        """The last gradient of a bucket has come; or one too many, and then perhaps not the last."""
+        if gradient.left < 0 and (bucket.handle is not None or not self._may_repeat()):
             raise InvalidArgumentError(
                 f"backward() gave '{gradient.name}' more gradients than the {self._passes} that were expected before "
                 f"it is averaged: {self._options.owner.when_repeated}. (Checkpointing counts twice with "
                 "use_reentrant=True: use False. Set requires_grad to False where a pass needs no gradient.)"
             )
-        if parcel.missing <= 0 and parcel.may_go():
-            self._send(parcel)
+        if bucket.missing <= 0 and bucket.may_go():
+            self._send(bucket)
             self._after_launch()
 
     def _may_repeat(self) -> bool:
@@ -250,21 +252,21 @@ class Sender:
         return False
 
     def _after_launch(self) -> None:
-        """Backward has sent a parcel."""
+        """Backward has sent a bucket."""
 
-    def _send(self, parcel: Parcel) -> None:
+    def _send(self, bucket: Bucket) -> None:
         assert self._job is not None
         try:
             if self._inspects:
-                self._inspect(parcel)
+                self._inspect(bucket)
             if self._job.size > 1:
-                parcel.step = self._step_number
-                parcel.send(self._job.in_flight)
-                self._in_flight.append(parcel)
+                bucket.step = self._step_number
+                bucket.send(self._job.in_flight)
+                self._in_flight.append(bucket)
         except Exception as error:
-            self._refuse(parcel.wire_names(), error)
+            self._refuse(bucket.wire_names(), error)
             raise
-        parcel.sent = True
+        bucket.sent = True
 
     def _refuse(self, names: Iterable[str], error: Exception) -> None:
         """These will not come from this rank in this round: the other ranks need not wait."""
@@ -274,40 +276,40 @@ class Sender:
                 self._job.in_flight.node.refuse(name, f"{type(error).__name__}: {error}", self._step_number)
 
     def _refuse_unsent(self, error: Exception) -> None:
-        unsent = [parcel for parcel in self._parcels if not parcel.sent and parcel.is_due(self._passes)]
-        self._refuse([name for parcel in unsent for name in parcel.wire_names()], error)
+        unsent = [bucket for bucket in self._buckets if not bucket.sent and bucket.is_due(self._passes)]
+        self._refuse([name for bucket in unsent for name in bucket.wire_names()], error)
         self._refuse([name_of_query(self.prefix)], error)
 
-    def _inspect(self, parcel: Parcel) -> None:
-        """What is done before a parcel is sent, if there is anything."""
+    def _inspect(self, bucket: Bucket) -> None:
+        """What is done before a bucket is sent, if there is anything."""
         if self._options.sparse_as_dense:
-            densify(parcel.parameters)
+            densify(bucket.parameters)
         if self._nan_check is not None:
-            self._nan_check.inspect(parcel)
+            self._nan_check.inspect(bucket)
 
     def _send_the_rest(self, errors: list[Exception]) -> list[Tensor]:
         """Sends all that is due. Returns the parameters that no rank has a gradient of, and that must get none."""
         due = self._due()
         query = self._ask()
         found = {} if query is None else self._learned(query)
-        for parcel in due:
-            if any(found.get(gradient.name, True) for gradient in parcel.gradients):
-                self._send_collecting(parcel, errors)
+        for bucket in due:
+            if any(found.get(gradient.name, True) for gradient in bucket.gradients):
+                self._send_collecting(bucket, errors)
         return self._unused(found)
 
-    def _due(self) -> list[Parcel]:
-        """The parcels that backward has not sent as they are now."""
-        due: list[Parcel] = []
-        if len(self._in_flight) < len(self._parcels):
-            due = [parcel for parcel in self._parcels if parcel.handle is None and parcel.is_due(self._passes)]
+    def _due(self) -> list[Bucket]:
+        """The buckets that backward has not sent as they are now."""
+        due: list[Bucket] = []
+        if len(self._in_flight) < len(self._buckets):
+            due = [bucket for bucket in self._buckets if bucket.handle is None and bucket.is_due(self._passes)]
         if self._options.sparse_as_dense:
-            for parcel in due:
-                densify(parcel.parameters)
+            for bucket in due:
+                densify(bucket.parameters)
         return due
 
-    def _send_collecting(self, parcel: Parcel, errors: list[Exception]) -> None:
+    def _send_collecting(self, bucket: Bucket, errors: list[Exception]) -> None:
         try:
-            self._send(parcel)
+            self._send(bucket)
         except Exception as error:  # the others are on their way, and must be waited for
             errors.append(error)
 
@@ -319,8 +321,8 @@ class Sender:
         if self._options.find_unused_parameters:
             named = [
                 (gradient.name, parameter)
-                for parcel in self._parcels
-                for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True)
+                for bucket in self._buckets
+                for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True)
                 if parameter.requires_grad
             ]
         return PresenceQuery(named, self.prefix, self._step_number) if named else None
@@ -329,8 +331,8 @@ class Sender:
         """The answer, by name."""
         found = query.result()
         for name in [name for name in self._unseen if found.get(name)]:
-            _, parcel = self._unseen.pop(name)
-            parcel.learn(found[name])
+            _, bucket = self._unseen.pop(name)
+            bucket.learn(found[name])
         return found
 
     def _unused(self, found: dict[str, Presence]) -> list[Tensor]:
@@ -338,36 +340,36 @@ class Sender:
             return []
         return [
             parameter
-            for parcel in self._parcels
-            for parameter, gradient in zip(parcel.parameters, parcel.gradients, strict=True)
+            for bucket in self._buckets
+            for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True)
             if not found.get(gradient.name, True)
         ]
 
     def _wait(self, errors: list[Exception]) -> None:
         """Waits for all that is in flight, whatever happens: none may be left when the next round begins."""
-        for parcel in self._in_flight:
+        for bucket in self._in_flight:
             try:
-                parcel.proceed()
+                bucket.proceed()
             except Exception as error:
                 errors.append(error)
         written: list[Tensor] = []
         while self._in_flight:
-            parcel = self._in_flight[0]
+            bucket = self._in_flight[0]
             try:
-                parcel.finish(written)
+                bucket.finish(written)
             except Exception as error:
                 errors.append(error)
-                parcel.release()
-            parcel.reduced = True
+                bucket.release()
+            bucket.reduced = True
             self._in_flight.popleft()
         if written:
             torch.autograd.graph.increment_version(written)
 
     def _begin_round(self) -> None:
         self._backward = None
-        for parcel in self._parcels:
-            parcel.sent = False
-            parcel.expect(self._passes)
+        for bucket in self._buckets:
+            bucket.sent = False
+            bucket.expect(self._passes)
         self.hook_unfrozen()
 
 
@@ -375,4 +377,4 @@ def _nothing() -> None:
     """Nothing is to be done."""
 
 
-_launch_eagerly = eager(Sender._launch)
+_launch_eagerly = eager(Reducer._launch)

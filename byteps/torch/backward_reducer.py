@@ -11,20 +11,20 @@ import torch
 from byteps.errors import AbortedError, InvalidArgumentError
 from byteps.ops import ReduceOp
 from byteps.torch.backward_end import at_end_of_backward, current_backward, is_compiled, is_nested
+from byteps.torch.bucket import Bucket
 from byteps.torch.eager import eager
 from byteps.torch.nan_check import name_of_report
-from byteps.torch.options import Options
-from byteps.torch.parcel import Parcel
-from byteps.torch.sender import Sender
+from byteps.torch.options import ReducerOptions
+from byteps.torch.reducer import Reducer
 
-__all__ = ["Exchange"]
+__all__ = ["BackwardReducer"]
 
 log = logging.getLogger("byteps")
 
 Tensor = torch.Tensor
 
 
-class Exchange(Sender):
+class BackwardReducer(Reducer):
     """Sends gradients when backward has them, and waits for all of them at once.
 
     The end of a backward pass (sync "auto" and "backward"), the owner or the user waits. A gradient that comes again
@@ -32,7 +32,9 @@ class Exchange(Sender):
     each other before a step.
     """
 
-    def __init__(self, names: dict[Tensor, str], label: Callable[[], str], passes: int, options: Options) -> None:
+    def __init__(
+        self, names: dict[Tensor, str], label: Callable[[], str], passes: int, options: ReducerOptions
+    ) -> None:
         """As in the base class."""
         super().__init__(names, label, passes, options)
         self.rounds = 0  # since the last step or zero_grad
@@ -42,7 +44,7 @@ class Exchange(Sender):
         self._whole: int | None = None  # one of them, which has all others within it
         self._compiled = False  # the pass, by compiled autograd, which does not tell its end
         self.ended_early = False  # the last round, with the last gradient of a compiled pass
-        self._not_launched = 0  # parcels that a compiled pass has yet to send
+        self._not_launched = 0  # buckets that a compiled pass has yet to send
         self._warned: set[str] = set()
 
     @property
@@ -65,8 +67,8 @@ class Exchange(Sender):
         self.synchronized = False
         self.rounds = 0
         if self._options.op is not ReduceOp.Average:
-            for parcel in self._parcels:
-                parcel.reduced = False
+            for bucket in self._buckets:
+                bucket.reduced = False
 
     @eager
     @torch.no_grad()
@@ -112,7 +114,7 @@ class Exchange(Sender):
             return
         self._compiled, self.ended_early = is_compiled(), False
         if self._compiled:
-            self._not_launched = sum(parcel.is_due(self._passes) for parcel in self._parcels)
+            self._not_launched = sum(bucket.is_due(self._passes) for bucket in self._buckets)
             if self._options.sync == "backward":
                 self._warn(
                     "compiled autograd does not tell the end of backward: gradients are those of all ranks when the "
@@ -149,8 +151,8 @@ class Exchange(Sender):
         errors: list[Exception] = []
         sent = list(self._in_flight)
         self._wait(errors)
-        for parcel in sent:
-            parcel.expect(self._passes)
+        for bucket in sent:
+            bucket.expect(self._passes)
         if errors:
             raise errors[0]
 
@@ -164,14 +166,14 @@ class Exchange(Sender):
                 self.ended_early = True
                 self.synchronize()
 
-    def _inspect(self, parcel: Parcel) -> None:
-        if parcel.reduced and self._options.op is not ReduceOp.Average:
+    def _inspect(self, bucket: Bucket) -> None:
+        if bucket.reduced and self._options.op is not ReduceOp.Average:
             raise InvalidArgumentError(
-                f"'{parcel.name}' got another gradient after its {self._options.op.name} over the ranks: set "
+                f"'{bucket.name}' got another gradient after its {self._options.op.name} over the ranks: set "
                 "backward_passes_per_step to the number of backward passes, use op=Average, or sync='step' if each "
                 "parameter gets one gradient a step; between steps call optimizer.zero_grad()"
             )
-        super()._inspect(parcel)
+        super()._inspect(bucket)
 
     def _begin_round(self) -> None:
         super()._begin_round()
@@ -183,7 +185,7 @@ class Exchange(Sender):
     def _advise(self) -> None:
         if self.rounds == 2 and self._options.owner.when_averaged_twice:
             self._warn(
-                f"'{self._parcels[0].name}' and the optimizer's other gradients were averaged after each of two "
+                f"'{self._buckets[0].name}' and the optimizer's other gradients were averaged after each of two "
                 f"backward passes before a step. The result is right; {self._options.owner.when_averaged_twice}"
             )
 
