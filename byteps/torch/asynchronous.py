@@ -251,7 +251,7 @@ class _Weights:
         base = weight.parameter.detach().clone()
         staged = stage(base)
         name = self._prefix + weight.name
-        return seed_buffer(staged.buffer, name, self._staleness, weight.priority, _landing(staged, base))
+        return seed_buffer(staged.buffer, name, self._staleness, weight.priority, _copier_back(staged, base))
 
     def _push(self, weight: _Weight) -> Handle:
         base = weight.base
@@ -260,11 +260,11 @@ class _Weights:
         if self._scaled:
             change.div_(current_job().size)
         staged = stage(change)
-        name, finish = self._prefix + weight.name, _landing(staged, change)
+        name, finish = self._prefix + weight.name, _copier_back(staged, change)
         return accumulate_buffer(staged.buffer, staged.buffer, name, self._staleness, weight.priority, finish)
 
 
-def _landing(staged: Staged, tensor: Tensor) -> Callable[[], Tensor]:
+def _copier_back(staged: Staged, tensor: Tensor) -> Callable[[], Tensor]:
     """What gives the result of a push_pull of `staged`, which is of `tensor`."""
 
     def finish() -> Tensor:

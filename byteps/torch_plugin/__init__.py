@@ -41,5 +41,5 @@ def register() -> None:
     if NAME.upper() not in Backend._plugins:
         devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
         Backend.register_backend(NAME, create, extended_api=True, devices=devices)
-        rendezvous.teach()
-        hugging_face.teach()
+        rendezvous.patch_rendezvous()
+        hugging_face.patch_accelerate()

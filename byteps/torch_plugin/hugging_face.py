@@ -15,17 +15,17 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["teach"]
+__all__ = ["patch_accelerate"]
 
 _MODULE = "accelerate.state"
 _NAME = "byteps"
 
 
-def teach() -> None:
+def patch_accelerate() -> None:
     """Now, or when Accelerate is imported."""
     module = sys.modules.get(_MODULE)
     if module is not None:
-        _teach(module)
+        _patch(module)
     else:
         sys.meta_path.insert(0, _Finder())
 
@@ -41,11 +41,11 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _LoaderThatTeaches(spec.loader)
+            spec.loader = _PatchingLoader(spec.loader)
         return spec
 
 
-class _LoaderThatTeaches(Loader):
+class _PatchingLoader(Loader):
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
@@ -57,10 +57,10 @@ class _LoaderThatTeaches(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _teach(module)
+        _patch(module)
 
 
-def _teach(module: ModuleType) -> None:
+def _patch(module: ModuleType) -> None:
     """Accelerate's own choice of a backend stays as it is for all others, and in versions that choose elsewhere."""
     state = getattr(module, "PartialState", None)
     kinds = getattr(module, "DistributedType", None)

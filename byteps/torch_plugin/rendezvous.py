@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
-__all__ = ["teach"]
+__all__ = ["patch_rendezvous"]
 
 Handler = Callable[..., Iterator[Any]]
 
 
-def teach() -> None:
+def patch_rendezvous() -> None:
     """Has the scheme env:// ask byteps who started this process, if PyTorch's variables are not there."""
     handlers = getattr(importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
     if "env" in handlers:

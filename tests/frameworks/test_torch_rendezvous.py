@@ -21,7 +21,7 @@ from byteps.ops import Buffer, ReduceOp, push_pull_buffer, synchronize  # noqa: 
 from byteps.runtime import Job  # noqa: E402
 from byteps.torch.c10d import group  # noqa: E402
 from byteps.torch.c10d.address import listen, reachable_host  # noqa: E402
-from byteps.torch.c10d.place import Place  # noqa: E402
+from byteps.torch.c10d.group_info import GroupInfo  # noqa: E402
 from byteps.torch.c10d.rendezvous import join_group  # noqa: E402
 
 
@@ -35,15 +35,15 @@ def nothing_wrong() -> None:
     """What `watch` finds."""
 
 
-def place_of(store: object, rank: int, size: int, timeout_s: float = 20.0) -> Place:
+def info_of(store: object, rank: int, size: int, timeout_s: float = 20.0) -> GroupInfo:
     """In a group of the global ranks 10, 11, ..."""
-    return Place(store, rank, size, timeout_s, "some", tuple(range(10, 10 + size)))
+    return GroupInfo(store, rank, size, timeout_s, "some", tuple(range(10, 10 + size)))
 
 
 def join_all(store: object, size: int) -> list[Job]:
     with ThreadPoolExecutor(size) as pool:
-        places = [place_of(store, rank, size) for rank in range(size)]
-        return list(pool.map(lambda place: join_group(place, nothing_wrong), places))
+        infos = [info_of(store, rank, size) for rank in range(size)]
+        return list(pool.map(lambda info: join_group(info, nothing_wrong), infos))
 
 
 def sums(jobs: list[Job]) -> list[float]:
@@ -93,14 +93,14 @@ def test_no_secret_that_the_ranks_have_goes_to_the_store(secret: str, monkeypatc
 
 def test_a_rank_0_that_does_not_come() -> None:
     with pytest.raises(TimeoutError, match=r"rank 10 did not come to process group 'some' of 2 ranks within 0\.2 s"):
-        join_group(place_of(HashStore(), 1, 2, 0.2), nothing_wrong)
+        join_group(info_of(HashStore(), 1, 2, 0.2), nothing_wrong)
 
 
 def test_all_who_came_hear_who_did_not() -> None:
     store = HashStore()
     with ThreadPoolExecutor(2) as pool:
         joins = [
-            pool.submit(join_group, place_of(store, rank, 4, limit), nothing_wrong)
+            pool.submit(join_group, info_of(store, rank, 4, limit), nothing_wrong)
             for rank, limit in ((0, 0.5), (2, 20))
         ]
         for join in joins:
@@ -111,9 +111,9 @@ def test_all_who_came_hear_who_did_not() -> None:
 def test_who_gives_up_before_rank_0_names_the_missing_too() -> None:
     store = HashStore()
     with ThreadPoolExecutor(2) as pool:
-        early = pool.submit(join_group, place_of(store, 1, 3, 1.0), nothing_wrong)
+        early = pool.submit(join_group, info_of(store, 1, 3, 1.0), nothing_wrong)
         time.sleep(0.5)
-        late = pool.submit(join_group, place_of(store, 0, 3, 1.0), nothing_wrong)
+        late = pool.submit(join_group, info_of(store, 0, 3, 1.0), nothing_wrong)
         for join in (early, late):
             with pytest.raises(TimeoutError, match=r"^rank 12 did not come to process group 'some' of 3 ranks"):
                 join.result(timeout=10)
@@ -123,7 +123,7 @@ def test_a_rank_0_that_comes_and_does_not_answer() -> None:
     store = HashStore()
     store.set("byteps/here/1/0", "")
     with pytest.raises(TimeoutError, match=r"all 2 ranks came .* rank 10 has not answered within 0\.2 s"):
-        join_group(place_of(store, 1, 2, 0.2), nothing_wrong)
+        join_group(info_of(store, 1, 2, 0.2), nothing_wrong)
 
 
 def test_waiting_ends_when_it_is_in_vain() -> None:
@@ -132,15 +132,15 @@ def test_waiting_ends_when_it_is_in_vain() -> None:
 
     store = HashStore()
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(join_group, place_of(store, 0, 3, 60.0), watch)
-        third = pool.submit(join_group, place_of(store, 2, 3, 60.0), nothing_wrong)
+        first = pool.submit(join_group, info_of(store, 0, 3, 60.0), watch)
+        third = pool.submit(join_group, info_of(store, 2, 3, 60.0), nothing_wrong)
         for join in (first, third):
             with pytest.raises(PeerLostError, match="rank 11 is lost"):
                 join.result(timeout=20)
 
 
 def test_one_rank_needs_nobody() -> None:
-    job = join_group(place_of(HashStore(), 0, 1), nothing_wrong)
+    job = join_group(info_of(HashStore(), 0, 1), nothing_wrong)
     assert sums([job]) == [1.0]
     runtime.leave(job)
     runtime.leave(job)  # may be repeated

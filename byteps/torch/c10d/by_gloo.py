@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import AllToAllOptions, ProcessGroup, ProcessGro
 
 from byteps.errors import TimeoutError
 from byteps.torch.c10d.arguments import check_dtypes, check_list, options_of
-from byteps.torch.c10d.place import Place
+from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.eager import eager
 
 __all__ = ["ByGloo", "GlooProgress", "InnerGloo"]
@@ -120,13 +120,13 @@ class ByGloo(_ProcessGroup):  # type: ignore[misc]
 class InnerGloo(ProcessGroupGloo):
     """What torch finds as the backend of a group's devices, and gives a new timeout (`_set_pg_timeout`)."""
 
-    def __init__(self, place: Place, store: Store, on_timeout: Callable[[timedelta], None]) -> None:
+    def __init__(self, info: GroupInfo, store: Store, on_timeout: Callable[[timedelta], None]) -> None:
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         # Lazy: it connects to a rank when it first sends to it. Such a device cannot be shared by groups, whose
         # connections it would take for one another.
         options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
-        options._timeout = timedelta(seconds=place.timeout_s)
-        super().__init__(store, place.rank, place.size, options)
+        options._timeout = timedelta(seconds=info.timeout_s)
+        super().__init__(store, info.rank, info.size, options)
         self._on_timeout = on_timeout
 
     def _set_default_timeout(self, timeout: timedelta) -> None:

@@ -14,8 +14,8 @@ from byteps import runtime
 from byteps.errors import AbortedError, BytePSError, NotInitializedError
 from byteps.runtime import Job
 from byteps.torch.c10d.collective import Collective
+from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.joining import Joining
-from byteps.torch.c10d.place import Place
 from byteps.torch.c10d.rendezvous import join_group, join_world
 
 __all__ = ["Channel", "OwnChannel", "SharedChannel"]
@@ -93,8 +93,8 @@ class SharedChannel(Channel):
         self.prefix = self._names.prefix
 
     @classmethod
-    def of_world(cls, place: Place) -> SharedChannel:
-        job, joined = join_world(place)
+    def of_world(cls, info: GroupInfo) -> SharedChannel:
+        job, joined = join_world(info)
         return cls(job, joined=joined)
 
     def submit(self, collective: Collective) -> None:
@@ -126,8 +126,8 @@ class OwnChannel(Channel):
 
     prefix = _PREFIX
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, info: GroupInfo) -> None:
+        self._info = info
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._job: Job | None = None
@@ -148,7 +148,7 @@ class OwnChannel(Channel):
 
     def explain(self, error: BytePSError) -> BytePSError:
         """A rank that leaves this job may have done so because another is lost, which the job of all ranks can tell."""
-        explained = self._place.explain(error)
+        explained = self._info.explain(error)
         failure = _failure_of_own_job()
         return type(error)(f"{explained}; before, the job of all ranks has failed: {failure}") if failure else explained
 
@@ -163,8 +163,8 @@ class OwnChannel(Channel):
             runtime.leave(job)
 
     def _join(self) -> Job:
-        store: Any = self._place.store  # others may use it while this thread waits in its clone
-        return join_group(replace(self._place, store=store.clone()), self._watch)
+        store: Any = self._info.store  # others may use it while this thread waits in its clone
+        return join_group(replace(self._info, store=store.clone()), self._watch)
 
     def _wait_for_job(self, collective: Collective) -> None:
         self._waiting.append(collective)

@@ -41,8 +41,8 @@ class Collective:
     def __init__(self, explain: Explain) -> None:
         self._explain = explain
         self._parts: list[_Part] = []
-        self._copies: list[tuple[Buffer, Buffer]] = []  # (target, other memory in its place)
-        self._landings: list[tuple[Tensor, Tensor]] = []  # (output, host copy)
+        self._copies: list[tuple[Buffer, Buffer]] = []  # (target, memory used in its place)
+        self._host_copies: list[tuple[Tensor, Tensor]] = []  # (output, host copy)
         self._handles: list[Handle] = []
         self._failure: BytePSError | None = None
         self.progress: Progress
@@ -57,14 +57,14 @@ class Collective:
         if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
             return _buffer(tensor)
         memory = torch.empty(tensor.shape, dtype=tensor.dtype)
-        self._land(tensor, memory)
+        self._copy_back_later(tensor, memory)
         return _buffer(memory)
 
     def in_place(self, tensor: Tensor) -> Buffer:
         """A tensor's elements, as input and output."""
         staged = stage(tensor, any_dtype=True, row_major=True)
         if staged.copied:
-            self._land(tensor, staged.memory)
+            self._copy_back_later(tensor, staged.memory)
         return staged.buffer._replace(shape=None)
 
     def reduce(self, source: Buffer, target: Buffer, op: ReduceOp) -> None:
@@ -76,7 +76,7 @@ class Collective:
     def reduce_part(self, scratch: Tensor, first: int, output: Tensor, op: ReduceOp) -> None:
         """Reduces all of `scratch`, whose elements from `first` on become the output."""
         staged = stage(scratch, row_major=True)
-        self._land(output, staged.memory.view(-1)[first : first + output.numel()])
+        self._copy_back_later(output, staged.memory.view(-1)[first : first + output.numel()])
         self.reduce(staged.buffer, staged.buffer, op)
 
     def broadcast(self, source: Buffer, target: Buffer, root: int) -> None:
@@ -124,7 +124,7 @@ class Collective:
             self.progress.fail(self._failure)
             raise self._failure
         self._parts.clear()
-        self.progress.begin(self._handles, self._copy_back if self._copies or self._landings else None)
+        self.progress.begin(self._handles, self._copy_back if self._copies or self._host_copies else None)
 
     def fail(self, error: Exception) -> None:
         """Instead of `launch` and `begin`."""
@@ -140,18 +140,18 @@ class Collective:
             self._copies.append((part.target, scratch))
             self._parts[number] = part._replace(target=scratch)
 
-    def _land(self, tensor: Tensor, memory: Tensor) -> None:
+    def _copy_back_later(self, tensor: Tensor, memory: Tensor) -> None:
         if tensor.is_cuda:  # what the stream still has to do with the output must not come after the copy into it
             torch.cuda.current_stream(tensor.device).synchronize()
-        self._landings.append((tensor, memory))
+        self._host_copies.append((tensor, memory))
 
     def _devices(self) -> set[torch.device]:
-        return {tensor.device for tensor, _ in self._landings if tensor.is_cuda}
+        return {tensor.device for tensor, _ in self._host_copies if tensor.is_cuda}
 
     def _copy_back(self) -> None:
         for target, memory in self._copies:
             ctypes.memmove(target.ptr, memory.ptr, target.nbytes)
-        for tensor, host_copy in self._landings:
+        for tensor, host_copy in self._host_copies:
             tensor.detach().copy_(host_copy.view(tensor.dtype).view(tensor.shape))
         for device in self._devices():
             torch.cuda.current_stream(device).synchronize()  # other threads and streams read the output, too

@@ -41,7 +41,7 @@ from byteps.torch.c10d.arguments import (
 from byteps.torch.c10d.by_gloo import ByGloo, GlooProgress, InnerGloo
 from byteps.torch.c10d.channel import Channel, OwnChannel, SharedChannel
 from byteps.torch.c10d.collective import Collective
-from byteps.torch.c10d.place import Place
+from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.progress import Awaited, Progress
 from byteps.torch.c10d.roll_call import who_is_missing
 from byteps.torch.c10d.work import CollectiveWork
@@ -66,7 +66,7 @@ def create_group(options: Any, backend_options: object) -> ProcessGroup:
     Raises:
         BytePSError: the job of all ranks cannot be joined.
     """
-    place = Place(
+    info = GroupInfo(
         store=options.store,
         rank=options.group_rank,
         size=options.group_size,
@@ -74,19 +74,19 @@ def create_group(options: Any, backend_options: object) -> ProcessGroup:
         name=options.group_id,
         global_ranks=tuple(options.global_ranks_in_group) or tuple(range(options.group_size)),
     )
-    return BytePSGroup(_channel_of(place, is_default=not options.global_ranks_in_group), place)
+    return BytePSGroup(_channel_of(info, is_default=not options.global_ranks_in_group), info)
 
 
-def _channel_of(place: Place, *, is_default: bool) -> Channel:
+def _channel_of(info: GroupInfo, *, is_default: bool) -> Channel:
     if is_default:
-        return SharedChannel.of_world(place)
+        return SharedChannel.of_world(info)
     if runtime.is_initialized():
         job = runtime.current_job()
-        of_all = place.global_ranks == tuple(range(job.size)) and place.rank == job.rank
+        of_all = info.global_ranks == tuple(range(job.size)) and info.rank == job.rank
         # The limit of another timeout would be the job's. Torch's default is what nobody has asked for.
-        if of_all and place.timeout_s in (job.config.op_timeout_s, default_pg_timeout.total_seconds()):
+        if of_all and info.timeout_s in (job.config.op_timeout_s, default_pg_timeout.total_seconds()):
             return SharedChannel(job, joined=False)
-    return OwnChannel(place)
+    return OwnChannel(info)
 
 
 class BytePSGroup(ByGloo):
@@ -95,19 +95,19 @@ class BytePSGroup(ByGloo):
     The ranks of a group must make their calls in the same order, also those of several threads.
     """
 
-    def __init__(self, channel: Channel, place: Place) -> None:
-        super().__init__(place.rank, place.size)
+    def __init__(self, channel: Channel, info: GroupInfo) -> None:
+        super().__init__(info.rank, info.size)
         self._channel = channel
-        self._rank = place.rank
-        self._size = place.size
-        self._place = place
+        self._rank = info.rank
+        self._size = info.size
+        self._info = info
         # A store may outlive groups (torchrun's does): what an earlier group has left there is not read.
-        generation = place.store.add(f"byteps/groups/{place.rank}", 1)
-        self._store = PrefixStore(f"byteps/group{generation}", place.store)
-        self._limit_s = place.timeout_s + _GRACE_S
+        generation = info.store.add(f"byteps/groups/{info.rank}", 1)
+        self._store = PrefixStore(f"byteps/group{generation}", info.store)
+        self._limit_s = info.timeout_s + _GRACE_S
         self._under_way: deque[Progress] = deque()  # what a barrier waits for
         try:
-            self._gloo = InnerGloo(place, self._store, self._set_limit)
+            self._gloo = InnerGloo(info, self._store, self._set_limit)
         except BaseException:
             channel.close()
             raise
@@ -115,7 +115,7 @@ class BytePSGroup(ByGloo):
         self._set_default_backend(custom)
         for device in ("cpu", "cuda"):
             self._register_backend(torch.device(device), custom, self._gloo)
-        self._set_group_name(place.name)
+        self._set_group_name(info.name)
 
     def getBackendName(self) -> str:  # noqa: N802
         return "byteps"
@@ -267,7 +267,7 @@ class BytePSGroup(ByGloo):
         self._limit_s = timeout.total_seconds()
 
     def _missing(self, number: int) -> str:
-        return who_is_missing(self._store, self._rank, self._place.global_ranks, number)
+        return who_is_missing(self._store, self._rank, self._info.global_ranks, number)
 
     def _collective(self) -> Collective:
         return Collective(self._channel.explain)

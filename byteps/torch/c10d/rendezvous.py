@@ -17,9 +17,9 @@ from byteps.config import Config, process_environment
 from byteps.errors import BytePSError, InvalidArgumentError
 from byteps.runtime import Job
 from byteps.torch.c10d.address import is_literal_loopback, listen, reachable_host
+from byteps.torch.c10d.group_info import GroupInfo
 from byteps.torch.c10d.launched import claim
 from byteps.torch.c10d.meeting import meet
-from byteps.torch.c10d.place import Place
 
 __all__ = ["join_group", "join_world"]
 
@@ -46,7 +46,7 @@ class _Invitation:
     secret: str = field(default="", repr=False)  # empty: the one in your environment, or this user's
 
 
-def join_world(place: Place) -> tuple[Job, bool]:
+def join_world(info: GroupInfo) -> tuple[Job, bool]:
     """The job of all ranks, which is this process's job, and whether this call has joined it.
 
     Raises:
@@ -54,39 +54,39 @@ def join_world(place: Place) -> tuple[Job, bool]:
     """
     if runtime.is_initialized():
         job = runtime.current_job()
-        _check_same(job, place, "byteps.init() made this process", "call init_process_group before or without it")
+        _check_same(job, info, "byteps.init() made this process", "call init_process_group before or without it")
         return job, claim(job)
     environ = process_environment()
-    if place.size == 1 and not _describes_job(environ):
+    if info.size == 1 and not _describes_job(environ):
         return runtime.join_as_process(_alone(environ)), True
-    with _Host(place, environ, may_follow_environment=True) as host:
+    with _Host(info, environ, may_follow_environment=True) as host:
         job = runtime.join_as_process(host.environ_of_job(_nothing_to_watch))
     try:
-        _check_same(job, place, "the environment makes this process", "let one launcher say both")
+        _check_same(job, info, "the environment makes this process", "let one launcher say both")
     except InvalidArgumentError:
         runtime.leave(job)
         raise
     return job, True
 
 
-def join_group(place: Place, watch: Callable[[], None]) -> Job:
+def join_group(info: GroupInfo, watch: Callable[[], None]) -> Job:
     """A job of its own for some of the ranks. `watch` as for `meet`."""
     environ = {"BYTEPS_NIC_PROBE": "0", **process_environment()}  # what it would find, the world's job has found
-    if place.size == 1:
+    if info.size == 1:
         return runtime.join_beside(_alone(environ))
-    with _Host(place, environ, may_follow_environment=False) as host:
+    with _Host(info, environ, may_follow_environment=False) as host:
         environ_of_job = host.environ_of_job(watch)
         try:
             return runtime.join_beside(environ_of_job)
         except BytePSError as error:
-            raise place.explain(error) from error
+            raise info.explain(error) from error
 
 
 class _Host:
     """Finds the environment of the group's job; in rank 0 it holds the scheduler's socket until the job has it."""
 
-    def __init__(self, place: Place, environ: Environ, *, may_follow_environment: bool) -> None:
-        self._place = place
+    def __init__(self, info: GroupInfo, environ: Environ, *, may_follow_environment: bool) -> None:
+        self._info = info
         self._environ = environ
         self._may_follow_environment = may_follow_environment
         self._listener: socket.socket | None = None
@@ -99,14 +99,14 @@ class _Host:
             self._listener.close()
 
     def environ_of_job(self, watch: Callable[[], None]) -> Environ:
-        limit_s = _start_timeout_s(self._environ, self._place)
-        invitation = _Invitation(**meet(self._place, limit_s, lambda: asdict(self._invite()), watch))
+        limit_s = _start_timeout_s(self._environ, self._info)
+        invitation = _Invitation(**meet(self._info, limit_s, lambda: asdict(self._invite()), watch))
         return self._as_environ(invitation, limit_s) if invitation.job_id else self._environ
 
     def _invite(self) -> _Invitation:
         if self._may_follow_environment and _describes_job(self._environ):
             return _Invitation()
-        host = reachable_host(self._place.store, self._environ)
+        host = reachable_host(self._info.store, self._environ)
         self._listener = listen(host)
         given = self._environ.get("BYTEPS_SECRET") or self._environ.get("BYTEPS_SECRET_FILE")
         # On one machine all have their user's own secret, and other users can read what the store has.
@@ -120,11 +120,11 @@ class _Host:
 
     def _as_environ(self, invitation: _Invitation, start_timeout_s: float) -> Environ:
         """In the words of torchrun, which `byteps.detect` knows."""
-        own, place = self._environ, self._place
+        own, info = self._environ, self._info
         environ = {name: value for name, value in own.items() if name not in _OF_A_JOB}
         environ |= {
-            "RANK": str(place.rank),
-            "WORLD_SIZE": str(place.size),
+            "RANK": str(info.rank),
+            "WORLD_SIZE": str(info.size),
             "MASTER_ADDR": invitation.host,
             "MASTER_PORT": str(invitation.port),
             "DMLC_PS_ROOT_PORT": str(invitation.port),
@@ -143,7 +143,7 @@ class _Host:
 
     def _op_timeout_s(self) -> str:
         """The environment's limit, if it has one, unless a group of some ranks was made with a shorter one."""
-        own, of_group = self._environ.get("BYTEPS_OP_TIMEOUT_S", ""), min(self._place.timeout_s, _MAX_SECONDS)
+        own, of_group = self._environ.get("BYTEPS_OP_TIMEOUT_S", ""), min(self._info.timeout_s, _MAX_SECONDS)
         with suppress(ValueError):  # what cannot be parsed is an error of the job's
             return own if own and (self._may_follow_environment or float(own) < of_group) else str(of_group)
         return own
@@ -162,17 +162,17 @@ def _alone(environ: Environ) -> Environ:
     return {name: value for name, value in environ.items() if name not in (*_OF_A_JOB, *_LAUNCHERS)}
 
 
-def _check_same(job: Job, place: Place, who: str, advice: str) -> None:
-    if (job.rank, job.size) != (place.rank, place.size):
+def _check_same(job: Job, info: GroupInfo, who: str, advice: str) -> None:
+    if (job.rank, job.size) != (info.rank, info.size):
         raise InvalidArgumentError(
             f"init_process_group with backend byteps: {who} rank {job.rank} of {job.size}, and the process group has "
-            f"it as rank {place.rank} of {place.size}: expected the same; {advice}"
+            f"it as rank {info.rank} of {info.size}: expected the same; {advice}"
         )
 
 
-def _start_timeout_s(environ: Environ, place: Place) -> float:
+def _start_timeout_s(environ: Environ, info: GroupInfo) -> float:
     knob = Config.knobs()["start_timeout_s"]
     limit_s: Any = knob.default
     with suppress(KeyError, ValueError):  # what cannot be parsed is an error of the job's, which names all of them
         limit_s = knob.parse(environ[knob.names[0]])
-    return min(float(limit_s), place.timeout_s)
+    return min(float(limit_s), info.timeout_s)

@@ -1,4 +1,4 @@
-"""Who a process is in a process group."""
+"""What a process knows of a process group that it is in."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch._C._distributed_c10d import Store
 
 from byteps.errors import BytePSError
 
-__all__ = ["Place"]
+__all__ = ["GroupInfo"]
 
 _MAX_LISTED = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """This process's place in a group, and what it knows of the others."""
+class GroupInfo:
+    """What a process knows of a group: itself, and the others."""
 
     store: Store  # of this group alone
     rank: int
