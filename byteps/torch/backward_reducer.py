@@ -1,9 +1,9 @@
-"""The gradients of an optimizer or a module, from backward to where they are needed."""
+"""The reducer of DistributedOptimizer and DistributedDataParallel: rounds end with backward, or when asked."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -16,6 +16,7 @@ from byteps.torch.eager import eager
 from byteps.torch.nan_check import name_of_report
 from byteps.torch.options import ReducerOptions
 from byteps.torch.reducer import Reducer
+from byteps.torch.round import PassEnd, RoundState
 
 __all__ = ["BackwardReducer"]
 
@@ -25,50 +26,54 @@ Tensor = torch.Tensor
 
 
 class BackwardReducer(Reducer):
-    """Sends gradients when backward has them, and waits for all of them at once.
+    """Waits for all gradients at once: at the end of backward (sync "auto" and "backward"), or in `synchronize`.
 
-    The end of a backward pass (sync "auto" and "backward"), the owner or the user waits. A gradient that comes again
-    after its round makes another one: averages of what is the same on all ranks change nothing, so rounds may follow
-    each other before a step.
+    A gradient that comes again after its round makes another round. Averaging what is the same on all ranks changes
+    nothing, so there may be several rounds before a step.
     """
 
     def __init__(
-        self, names: dict[Tensor, str], label: Callable[[], str], passes: int, options: ReducerOptions
+        self,
+        names: dict[Tensor, str],
+        label: Callable[[], str],
+        passes: int,
+        options: ReducerOptions,
+        *,
+        hyperparameters: Callable[[], Sequence[str]] = list,
+        on_join: Callable[[str], None] | None = None,
     ) -> None:
-        """As in the base class."""
-        super().__init__(names, label, passes, options)
-        self.rounds = 0  # since the last step or zero_grad
-        self._inspects = self._inspects or options.op is not ReduceOp.Average
-        self._passes_left = passes  # backward passes until the round ends by itself
-        self._watched: set[int] = set()  # passes whose end will call back
-        self._whole: int | None = None  # one of them, which has all others within it
-        self._compiled = False  # the pass, by compiled autograd, which does not tell its end
-        self.ended_early = False  # the last round, with the last gradient of a compiled pass
-        self._not_launched = 0  # buckets that a compiled pass has yet to send
-        self._warned: set[str] = set()
+        """See the base class."""
+        super().__init__(names, label, passes, options, hyperparameters=hyperparameters, on_join=on_join)
+        self._reduces_once = options.op is not ReduceOp.Average  # in each step
+        self._inspects = self._inspects or self._reduces_once
+        self._reduced: set[Bucket] = set()  # buckets that were in flight since the last step, if `_reduces_once`
+        self._warned: set[str] = set()  # warnings that were given
 
     @property
-    def has_begun(self) -> bool:
-        """Whether a round has begun and not ended."""
-        return self._backward is not None or bool(self._watched)
+    def is_in_backward(self) -> bool:
+        """Whether a backward pass has begun and not ended; between passes: it has raised."""
+        return self._round.is_in_backward
 
     @property
     def waits_for_step(self) -> bool:
-        """Whether nothing but a call of `synchronize` will end the round that compiled autograd has begun."""
-        return self._compiled and self.has_begun
+        """Whether only a call of `synchronize` will end the round that compiled autograd has begun."""
+        return self._round.state is RoundState.COUNTING
 
     def set_passes(self, passes: int) -> None:
         self.check_idle("set_backward_passes_per_step()")
-        self._passes = passes
-        self._begin_round()
+        self._round.set_passes(passes)
+        self._expect_gradients()
 
     def begin_step(self) -> None:
-        """Gradients that come from now on are of another step."""
-        self.synchronized = False
-        self.rounds = 0
-        if self._options.op is not ReduceOp.Average:
-            for bucket in self._buckets:
-                bucket.reduced = False
+        super().begin_step()
+        self._reduced.clear()
+
+    def acknowledge_early_end(self) -> bool:
+        """Whether the last gradient of a compiled pass has ended the round. True only once for each round.
+
+        Other ranks, whose pass gave fewer gradients, have to call `synchronize` then.
+        """
+        return self._round.acknowledge_early_end()
 
     @eager
     @torch.no_grad()
@@ -77,97 +82,91 @@ class BackwardReducer(Reducer):
 
         Raises:
             InvalidArgumentError: a gradient was changed while it was in flight.
-            NotFiniteError: a gradient has a NaN, and `nan_check` asks.
-            BytePSError: what the push_pull failed of.
+            NotFiniteError: `nan_check` is on, and a gradient has a NaN or an infinity.
+            BytePSError: a push_pull has failed.
         """
-        if not self.synchronized:
-            self.rounds += 1
+        if not self._round.is_synchronized:
             self.complete()
 
     @torch.no_grad()
     def abandon(self) -> None:
-        """Drops what a backward pass that failed has sent. What the other ranks wait for in this step fails."""
+        """Drops what a backward pass that has raised has sent. What the other ranks wait for in this step fails."""
         why = AbortedError("an exception has ended this rank's backward pass")
         self._refuse_unsent(why)
         self._wait([])
         if self._nan_check is not None:
-            self._refuse([name_of_report(self.prefix)], why)
+            self._refuse([name_of_report(self._prefix)], why)
             self._nan_check.forget()
-        self._begin_round()
-        self._step_number += 1
+        self._round.abandon()
+        self._expect_gradients()
 
     def watch_backward(self) -> None:
-        """From a hook: the round ends with this backward pass, whatever passes it has within it.
+        """From a hook: ends the round with this backward pass, including all passes that are nested in it.
 
-        If no gradient comes in it, nothing is sent.
+        If the pass gives no gradient, nothing is sent.
         """
         backward = current_backward()
-        if backward not in self._watched and not is_compiled():
-            self._whole = backward
-            self._watch(backward, nested=False)
+        if not self._round.is_reported(backward) and not is_compiled():
+            self._watch(backward, nested=False, outermost=True)
 
     @eager
     def _enter_backward(self) -> None:
         super()._enter_backward()
         backward = current_backward()
-        if self._options.sync == "step" or backward in self._watched or self._whole is not None:
+        if self._options.sync == "step" or self._round.is_watched(backward):
             return
-        self._compiled, self.ended_early = is_compiled(), False
-        if self._compiled:
-            self._not_launched = sum(bucket.is_due(self._passes) for bucket in self._buckets)
-            if self._options.sync == "backward":
-                self._warn(
-                    "compiled autograd does not tell the end of backward: gradients are those of all ranks when the "
-                    "last parameter has its own; where one gets none, optimizer.step() waits, and gradients must not "
-                    "be touched before it without optimizer.synchronize()"
-                )
-        else:
-            self._watch(backward, is_nested())
+        if not is_compiled():
+            self._watch(backward, nested=is_nested(), outermost=False)
+            return
+        self._round.count(sum(bucket.is_due() for bucket in self._buckets))
+        if self._options.sync == "backward":
+            self._warn(
+                "compiled autograd does not report the end of backward: gradients are those of all ranks when the last "
+                "parameter has its own. If one gets none, optimizer.step() waits, and gradients must not be touched "
+                "before it without optimizer.synchronize()"
+            )
 
-    def _watch(self, backward: int, nested: bool) -> None:
-        self._watched.add(backward)
+    def _watch(self, backward: int, *, nested: bool, outermost: bool) -> None:
+        self._round.watch(backward, outermost=outermost)
         at_end_of_backward(partial(self._leave_backward, backward, nested))
 
     @eager
     @torch.no_grad()
     def _leave_backward(self, backward: int, nested: bool) -> None:
-        if backward not in self._watched:
-            return
-        if backward == self._whole and self._backward is None:
-            self._begin_round()  # torch.autograd.grad, which leaves parameters alone
-            return
-        self._watched.discard(backward)
-        self._backward = None
-        if not nested:
-            self._passes_left -= 1
-        if self._passes_left <= 0:
-            self.synchronize()
-            self._advise()
-        else:
-            self._wait_for_the_sent()
+        match self._round.leave(backward, nested=nested):
+            case PassEnd.EMPTY:  # torch.autograd.grad, which gives no parameter a gradient
+                self._round.reset()
+                self._expect_gradients()
+            case PassEnd.MORE_PASSES:
+                self._wait_for_sent()
+            case PassEnd.LAST_PASS:
+                self.synchronize()
+                self._advise()
 
-    def _wait_for_the_sent(self) -> None:
-        """Before a pass that adds to gradients."""
+    def _wait_for_sent(self) -> None:
+        """Waits for the buckets that were sent, because the next pass adds to their gradients."""
         errors: list[Exception] = []
         sent = list(self._in_flight)
         self._wait(errors)
         for bucket in sent:
-            bucket.expect(self._passes)
+            bucket.expect_gradients()
         if errors:
             raise errors[0]
 
+    def _wait(self, errors: list[Exception]) -> None:
+        if self._reduces_once:
+            self._reduced.update(self._in_flight)
+        super()._wait(errors)
+
     def _may_repeat(self) -> bool:
-        return self._backward in self._watched
+        return self._round.backward is not None and self._round.is_reported(self._round.backward)
 
     def _after_launch(self) -> None:
-        if self._compiled:
-            self._not_launched -= 1
-            if self._not_launched == 0:
-                self.ended_early = True
-                self.synchronize()
+        if self._round.sent_one():
+            self.synchronize()
 
     def _inspect(self, bucket: Bucket) -> None:
-        if bucket.reduced and self._options.op is not ReduceOp.Average:
+        if bucket in self._reduced:
             raise InvalidArgumentError(
                 f"'{bucket.name}' got another gradient after its {self._options.op.name} over the ranks: set "
                 "backward_passes_per_step to the number of backward passes, use op=Average, or sync='step' if each "
@@ -175,15 +174,8 @@ class BackwardReducer(Reducer):
             )
         super()._inspect(bucket)
 
-    def _begin_round(self) -> None:
-        super()._begin_round()
-        self._watched.clear()
-        self._whole = None
-        self._compiled = False
-        self._passes_left = self._passes
-
     def _advise(self) -> None:
-        if self.rounds == 2 and self._options.owner.when_averaged_twice:
+        if self._round.completed_since_step == 2 and self._options.owner.when_averaged_twice:
             self._warn(
                 f"'{self._buckets[0].name}' and the optimizer's other gradients were averaged after each of two "
                 f"backward passes before a step. The result is right; {self._options.owner.when_averaged_twice}"

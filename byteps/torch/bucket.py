@@ -1,94 +1,143 @@
-"""What travels as one push_pull: the gradient of one parameter here, those of many in bucket.py."""
+"""Buckets of gradients: what one push_pull reduces."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import cast
+from enum import Enum, auto
 
 import torch
 
-from byteps.compression import sends_as_is
 from byteps.errors import InvalidArgumentError
 from byteps.handles import Handle, InFlight
-from byteps.ops import DTYPE_CODES
-from byteps.torch.ops import start_push_pull
+from byteps.torch.eager import untraced
 from byteps.torch.options import ReducerOptions
 from byteps.torch.presence import Presence
-from byteps.torch.sparse import RowExchange, name_of_rows
-from byteps.torch.tensor import DTYPE_NAMES
+from byteps.torch.states import transition
 
-__all__ = ["Bucket", "Gradient", "SingleParameterBucket", "changed_in_flight", "check_dtype"]
+__all__ = ["Bucket", "BucketState", "Gradient", "changed_in_flight", "check_dtype"]
 
 Tensor = torch.Tensor
 
 
 class Gradient:
-    """One parameter's gradient, as its hook sees it. It does not know the parameter, which owns it through the hook."""
+    """One parameter's gradient in a round. Does not refer to the parameter, which owns it through its hook."""
 
-    __slots__ = ("bucket_index", "left", "name")
+    __slots__ = ("bucket_index", "name", "passes_left")
 
-    def __init__(self, name: str, bucket_index: int, passes: int) -> None:
+    def __init__(self, name: str, bucket_index: int) -> None:
         self.name = name
-        self.bucket_index = bucket_index  # in the reducer's list
-        self.left = passes  # backward passes until it is sent
+        self.bucket_index = bucket_index  # in the reducer's list of buckets
+        self.passes_left = 0  # number of backward passes until it is complete
+
+    def expect(self, passes: int) -> None:
+        self.passes_left = passes
+
+    @untraced
+    def count(self) -> int:
+        """Counts one backward pass, and returns the number of those left; negative: one too many."""
+        self.passes_left -= 1
+        return self.passes_left
+
+    def rename(self, before: str, prefix: str) -> None:
+        self.name = prefix + self.name.removeprefix(before)
+
+
+class BucketState(Enum):
+    """States of a bucket in a round."""
+
+    WAITING = auto()  # for gradients; not sent in this round
+    IN_FLIGHT = auto()  # the core uses its memory
+    REDUCED = auto()  # its gradients are those of all ranks
+    FAILED = auto()  # its push_pull has failed
+    DEFERRED = auto()  # the core uses its memory, for the round before
+
+
+_IDLE = (BucketState.WAITING, BucketState.REDUCED, BucketState.FAILED)
+_IN_FLIGHT = (BucketState.IN_FLIGHT, BucketState.DEFERRED)
+_SENT = (BucketState.IN_FLIGHT, BucketState.REDUCED, BucketState.FAILED)
 
 
 class Bucket(ABC):
-    """Gradients that travel together. From `send` to `finish` the core uses their memory."""
+    """Gradients that are reduced together. `parameters` and `gradients` have the same order."""
 
-    __slots__ = ("gradients", "handle", "missing", "options", "parameters", "priority", "reduced", "sent", "step")
+    __slots__ = ("_handle", "_missing", "_passes", "_state", "gradients", "options", "parameters", "priority")
 
     def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Gradient], options: ReducerOptions) -> None:
         self.parameters = parameters
         self.gradients = gradients
         self.options = options
-        self.priority = 0  # of its push_pull; larger goes first
-        self.step = 0  # of training, as its reducer counts
-        self.handle: Handle | None = None  # in flight
-        self.missing = 0  # gradients that backward has yet to give
-        self.sent = False  # since the last synchronize
-        self.reduced = False  # since the last step or zero_grad
+        self.priority = 0  # of its push_pull; larger ones go first
+        self._state = BucketState.WAITING
+        self._handle: Handle | None = None  # while the core uses its memory
+        self._passes = 0  # number of backward passes that add to each gradient of a round
+        self._missing = 0  # number of gradients that are not complete
 
     @property
     def name(self) -> str:
         return self.gradients[0].name
 
-    def expect(self, passes: int) -> None:
-        """Begins to wait for gradients from so many backward passes each."""
-        self.missing = 0
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            gradient.left = passes
-            self.missing += parameter.requires_grad
+    @property
+    def state(self) -> BucketState:
+        return self._state
 
-    def is_due(self, passes: int) -> bool:
-        """Whether there is something that the other ranks do not have."""
-        if self.sent and all(gradient.left == passes for gradient in self.gradients):
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether the core uses its memory."""
+        return self._state in _IN_FLIGHT
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether it was sent in this round."""
+        return self._state in _SENT
+
+    def begin_round(self, passes: int) -> None:
+        """Waits for gradients of a new round, `passes` backward passes each. A deferred one stays deferred."""
+        if self._state is not BucketState.DEFERRED:
+            self._state = transition(self._state, _IDLE, BucketState.WAITING)
+        self._passes = passes
+        self.expect_gradients()
+
+    def expect_gradients(self) -> None:
+        """Waits for gradients from the round's number of backward passes (once more, if it was reduced)."""
+        self._missing = 0
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            gradient.expect(self._passes)
+            self._missing += parameter.requires_grad
+
+    @untraced
+    def count(self, gradient: Gradient) -> bool:
+        """Counts one backward pass of a gradient. Returns whether the bucket may be ready now, or got one too many."""
+        left = gradient.count()
+        if left > 0:
+            return False
+        self._missing -= 1
+        return self._missing <= 0 or left < 0
+
+    def is_ready(self) -> bool:
+        """Whether backward can send it: all of its gradients are complete."""
+        return self._missing <= 0 and self._may_be_sent()
+
+    def is_due(self) -> bool:
+        """Whether it has something that was not sent."""
+        if self.is_sent and all(gradient.passes_left == self._passes for gradient in self.gradients):
             return False
         return any(parameter.requires_grad for parameter in self.parameters)
 
-    @abstractmethod
-    def may_go(self) -> bool:
-        """Whether it can be sent during backward: nothing more will come."""
+    def set_priority(self, priority: int) -> None:
+        self.priority = priority
 
     def rename(self, before: str, prefix: str) -> None:
-        """For another job, whose ranks know nothing of its gradients yet: their names begin with `prefix` there."""
+        """Begins another job, whose ranks do not know its gradients: their names begin with `prefix` there."""
         for gradient in self.gradients:
-            gradient.name = prefix + gradient.name.removeprefix(before)
+            gradient.rename(before, prefix)
 
     def learn(self, presence: Presence) -> None:  # noqa: B027  (of no interest to most)
-        """What the ranks together have of its gradients."""
+        """Takes note of what the ranks together have of its gradients."""
 
     @abstractmethod
     def wire_names(self) -> Sequence[str]:
-        """What the other ranks may wait for it by."""
-
-    @abstractmethod
-    def send(self, in_flight: InFlight) -> None:
-        """Starts the push_pull, which is of `step`. A gradient that is not there is zeros."""
-
-    def proceed(self) -> None:  # noqa: B027  (most are on their way as a whole)
-        """Before `finish`: starts what could not be sent before the other ranks had answered. May wait for them."""
+        """Returns the names of push_pulls that other ranks may wait for."""
 
     @abstractmethod
     def is_in_place(self) -> bool:
@@ -96,178 +145,81 @@ class Bucket(ABC):
 
     @abstractmethod
     def is_unwritten(self) -> bool:
-        """Whether the program has left the memory alone that is in flight."""
+        """Whether the program has not written to the memory that is in flight."""
 
     def is_done(self) -> bool:
-        """Whether `receive` would not wait."""
-        return self.handle is None or self.handle.poll()
+        """Whether `finish` and `receive_deferred` would not wait."""
+        return self._handle is None or self._handle.poll()
 
-    @abstractmethod
-    def receive(self, written: list[Tensor]) -> Sequence[Tensor | None]:
-        """Waits until the memory that was sent has the gradients of all ranks. Leaves .grad alone.
+    def send(self, in_flight: InFlight, step: int) -> None:
+        """Starts its push_pull in this step of training. A gradient that is missing counts as zeros."""
+        new = transition(self._state, _IDLE, BucketState.IN_FLIGHT)
+        self._start(in_flight, step)
+        self._state = new
+
+    def keep_own(self) -> None:
+        """In place of `send` in a job of one rank, whose gradients are those of all ranks."""
+        self._state = transition(self._state, _IDLE, BucketState.REDUCED)
+
+    def proceed(self) -> None:  # noqa: B027  (most are sent as a whole)
+        """Starts what could not be sent before the other ranks had answered. May wait for them. Precedes `finish`."""
+
+    def finish(self, written: list[Tensor]) -> None:
+        """Waits until each .grad, which must be what was sent, is the gradient of all ranks.
 
         Args:
             written: gets the tensors that the core has written to without torch's knowledge.
 
-        Returns:
-            The gradients in the order of `parameters`, valid until the next `send`; None: no rank has that one.
-
         Raises:
-            InvalidArgumentError: the memory was changed while it was in flight.
-            BytePSError: what the push_pull failed of.
+            InvalidArgumentError: .grad or the memory was changed while it was in flight.
+            BytePSError: the push_pull has failed.
         """
-
-    def finish(self, written: list[Tensor]) -> None:
-        """As `receive`, where each .grad must be what was sent, and is the gradient of all ranks then."""
+        new = transition(self._state, (BucketState.IN_FLIGHT,), BucketState.REDUCED)
         in_place = self.is_in_place()
-        self.receive(written)
+        gradients = self._receive(written)
         if not in_place:
             raise changed_in_flight(self)
+        self._store(gradients)
+        self._state = new
 
-    def release(self) -> None:
-        """After `receive`, which does it itself unless it raises."""
-        self.handle = None
+    def fail(self) -> None:
+        """Follows `finish` and `receive_deferred` that have raised."""
+        self._state = transition(self._state, _IN_FLIGHT, BucketState.FAILED)
+        self._release()
 
+    def defer(self) -> None:
+        """Has the next round begin while this one's gradients are in flight."""
+        self._state = transition(self._state, (BucketState.IN_FLIGHT,), BucketState.DEFERRED)
 
-class SingleParameterBucket(Bucket):
-    """The gradient of one parameter, sent from where it is."""
+    def receive_deferred(self, written: list[Tensor]) -> Sequence[Tensor | None]:
+        """As `finish`, for the round before. Leaves .grad alone, which may belong to the next step.
 
-    __slots__ = ("bound_dtype", "code", "ctx", "grad", "is_sparse", "nbytes", "op", "quick_dtype", "rows", "version")
+        Returns:
+            The gradients of all ranks, valid until the next `send`; None where no rank has one.
+        """
+        new = transition(self._state, (BucketState.DEFERRED,), BucketState.WAITING)
+        gradients = self._receive(written)
+        self._state = new
+        return gradients
 
-    def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Gradient], options: ReducerOptions) -> None:
-        super().__init__(parameters, gradients, options)
-        self.is_sparse: bool | None = None  # None: no rank has ever had this gradient
-        self.bound_dtype: torch.dtype | None = None  # that the ranks know the name with
-        self.quick_dtype: torch.dtype | None = None  # of gradients that need no preparation at all
-        self.code = self.nbytes = 0
-        self.op = options.op.value
-        self.grad: Tensor | None = None  # the parameter's .grad when it was sent
-        self.rows: RowExchange | None = None  # if it is a sparse gradient that is in flight
-        self.version = 0
-        self.ctx: object = None  # what the compression wants back
+    @abstractmethod
+    def _may_be_sent(self) -> bool:
+        """Whether it can be sent during backward when no gradient is missing."""
 
-    def expect(self, passes: int) -> None:
-        self.gradients[0].left = passes
-        self.missing = 1
+    @abstractmethod
+    def _start(self, in_flight: InFlight, step: int) -> None:
+        """Starts the push_pull, and sets the handle."""
 
-    def may_go(self) -> bool:
-        # Of a sparse gradient the others must know first that it is one: they may have none to tell from.
-        if self.is_sparse is not None:
-            return True
-        grad = self.parameters[0].grad
-        return grad is None or not grad.is_sparse
+    @abstractmethod
+    def _receive(self, written: list[Tensor]) -> Sequence[Tensor | None]:
+        """Waits for the push_pull and returns the gradients. Clears the handle, unless the push_pull has failed."""
 
-    def rename(self, before: str, prefix: str) -> None:
-        super().rename(before, prefix)
-        self.is_sparse = self.bound_dtype = self.quick_dtype = None
+    def _store(self, gradients: Sequence[Tensor | None]) -> None:  # noqa: B027  (most are received in place)
+        """Makes the gradients that were received each parameter's .grad."""
 
-    def learn(self, presence: Presence) -> None:
-        self.is_sparse = presence.sparse
-
-    def wire_names(self) -> Sequence[str]:
-        return self.name, name_of_rows(self.name)
-
-    def send(self, in_flight: InFlight) -> None:
-        grad = self.parameters[0].grad
-        if (
-            grad is not None
-            and grad.dtype is self.quick_dtype
-            and type(grad) is Tensor
-            and grad.layout is torch.strided
-            and grad.is_cpu
-            and grad.nbytes == self.nbytes
-            and grad.is_contiguous()
-            and not grad.is_neg()
-        ):
-            pointer = grad.data_ptr()
-            self.handle = in_flight.start(
-                self.gradients[0].name,
-                pointer,
-                pointer,
-                self.nbytes,
-                self.code,
-                self.op,
-                0,
-                self.priority,
-                grad,
-                _done,
-                shape=grad.shape,
-                step=self.step,
-            )
-        elif (grad is not None and grad.is_sparse) or (grad is None and self.is_sparse):
-            self._send_rows(grad)
-        else:
-            grad = self._send_dense(grad)
-        self.grad = grad
-        self.version = 0 if grad is None else grad._version
-
-    def proceed(self) -> None:
-        if self.rows is not None:
-            self.rows.send_payload()
-
-    def is_in_place(self) -> bool:
-        return self.parameters[0].grad is self.grad
-
-    def is_unwritten(self) -> bool:
-        return self.grad is None or self.grad._version == self.version
-
-    def receive(self, written: list[Tensor]) -> Sequence[Tensor | None]:
-        grad, handle, rows = self.grad, self.handle, self.rows
-        assert handle is not None
-        unwritten = self.is_unwritten()
-        result = handle.synchronize() if rows is None else rows.finish()
-        if not unwritten:
-            raise changed_in_flight(self)
-        self.handle = self.grad = self.rows = None
-        if rows is not None:
-            return (cast("Tensor | None", result),)
-        assert grad is not None
-        if result is None:
-            written.append(grad)
-        else:
-            decompressed = self.options.compression.decompress(cast(Tensor, result), self.ctx)
-            if decompressed is not grad:
-                grad.copy_(decompressed)
-        return (grad,)
-
-    def finish(self, written: list[Tensor]) -> None:
-        if self.rows is None:
-            super().finish(written)
-            return
-        in_place = self.is_in_place()
-        (gradient,) = self.receive(written)
-        if not in_place:
-            raise changed_in_flight(self)
-        self.parameters[0].grad = gradient
-
-    def release(self) -> None:
-        self.handle = self.grad = self.rows = None
-
-    def _send_dense(self, grad: Tensor | None) -> Tensor:
-        parameter = self.parameters[0]
-        if self.is_sparse:
-            raise _changed_layout(self.name, "sparse", "dense")
-        if grad is None:
-            grad = parameter.grad = torch.zeros_like(parameter)
-        elif grad.layout is torch.strided and grad.stride() != parameter.stride():
-            # Ranks agree on the order of the parameter's elements in memory, not on that of any tensor put into .grad.
-            grad = parameter.grad = torch.empty_like(parameter).copy_(grad)
-        check_dtype(self.name, self.bound_dtype, grad.dtype)
-        wire, self.ctx = self.options.compression.compress(grad)
-        self.handle = start_push_pull(wire, self.options.op, self.name, self.priority, in_place=True, step=self.step)
-        self.bound_dtype = grad.dtype
-        self.is_sparse = False
-        if sends_as_is(self.options.compression) and parameter.is_contiguous() and grad.is_cpu and grad.numel():
-            self.quick_dtype = grad.dtype
-            self.code, self.nbytes = DTYPE_CODES[DTYPE_NAMES[grad.dtype]], grad.nbytes
-        return grad
-
-    def _send_rows(self, grad: Tensor | None) -> None:
-        if self.is_sparse is False:
-            raise _changed_layout(self.name, "dense", "sparse")
-        self.rows = RowExchange(self.parameters[0], grad, self.name, self.options.op, self.priority, self.step)
-        self.handle = self.rows.counts
-        self.is_sparse = True
+    def _release(self) -> None:
+        """Lets go of what was in flight."""
+        self._handle = None
 
 
 def changed_in_flight(bucket: Bucket) -> InvalidArgumentError:
@@ -277,19 +229,9 @@ def changed_in_flight(bucket: Bucket) -> InvalidArgumentError:
 
 
 def check_dtype(name: str, bound: torch.dtype | None, dtype: torch.dtype) -> None:
+    """Raises InvalidArgumentError if `name` is bound to another dtype."""
     if bound is not None and bound is not dtype:
         raise InvalidArgumentError(
-            f"'{name}' has a gradient of {dtype}, and had one of {bound} before: the ranks know it by that; cast the "
-            "model before its gradients are distributed, or distribute them anew after the cast"
+            f"'{name}' has a gradient of {dtype}, and had one of {bound} before, which the ranks know it by: cast the "
+            "model before its gradients are distributed, or distribute them again after the cast"
         )
-
-
-def _changed_layout(name: str, before: str, now: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"'{name}' has a {now} gradient, and a {before} one before or on another rank: make them alike, for example "
-        "with sparse_as_dense=True"
-    )
-
-
-def _done() -> None:
-    """The result of a gradient that needs nothing more."""

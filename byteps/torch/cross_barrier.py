@@ -220,7 +220,7 @@ class _CrossBarrierModel(DynamicSubclass, nn.Module):
 @eager
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     wrapped = cast("_CrossBarrier", optimizer)
-    if isinstance(wrapped, StepView) or wrapped._lazy.applying:  # the class's step calls that of its base class
+    if isinstance(wrapped, StepView) or wrapped._lazy.is_applying:  # the class's step calls that of its base class
         return None
     if closure_of(args, kwargs) is not None:
         raise InvalidArgumentError(
@@ -228,7 +228,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
             "DistributedOptimizer"
         )
     wrapped._barrier_hooks.stop_learning()
-    if size() > 1 and not wrapped._lazy.synchronized and getattr(optimizer, "found_inf", None) is not None:
+    if size() > 1 and not wrapped._lazy.is_synchronized and getattr(optimizer, "found_inf", None) is not None:
         raise InvalidArgumentError(
             "CrossBarrier: GradScaler looks for infinities in gradients that are in flight: call "
             "optimizer.synchronize() before scaler.step(), or use DistributedOptimizer"
@@ -242,9 +242,9 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
 @eager
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     wrapped = cast("_CrossBarrier", optimizer)
-    if isinstance(wrapped, StepView) or wrapped._lazy.applying:
+    if isinstance(wrapped, StepView) or wrapped._lazy.is_applying:
         return
-    wrapped._lazy.synchronized = False
+    wrapped._lazy.begin_step()
     wrapped._steps_left -= 1
     if wrapped._steps_left <= 0:
         wrapped.flush()

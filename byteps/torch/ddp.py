@@ -136,11 +136,8 @@ class DistributedDataParallel(nn.Module):
         The first backward outside sends what has come together.
         """
         reducer = self._joined()
-        before, reducer.paused = reducer.paused, True
-        try:
+        with reducer.pause():
             yield
-        finally:
-            reducer.paused = before
 
     def synchronize(self) -> None:
         """Averages the gradients as they are. Backward does it; needed only on a rank that had no backward pass.
@@ -148,10 +145,9 @@ class DistributedDataParallel(nn.Module):
         On a rank that had no forward pass either it stands for one of each.
         """
         reducer = self._joined()
-        if reducer.ended_early:  # others cannot tell, and call this
-            reducer.ended_early = False
+        if reducer.acknowledge_early_end():  # ranks whose round has not ended call this, so all do
             return
-        if self.training and self._round_of_forward != reducer.completed:
+        if self.training and self._round_of_buffers != reducer.completed_rounds:
             self._synchronize_buffers(reducer)
         reducer.begin_step()
         reducer.synchronize()
@@ -187,17 +183,15 @@ class DistributedDataParallel(nn.Module):
             lambda: f"DistributedDataParallel.{number.get()}.",
             1,
             options,
+            on_join=partial(_broadcast_module, weakref.ref(self)),
         )
         reducer.add(list(named.values()), list(named))
         reducer.join()
-        begin = partial(_begin_alike, weakref.ref(self), weakref.ref(reducer))
-        begin()
-        reducer.on_join = begin
         _complete_before_steps(reducer)
         for guard in self._guards.values():
             guard.remove()
         self._guards.clear()
-        self._round_of_forward = -1
+        self._round_of_buffers = -1
         self._reducer = reducer
         return reducer
 
@@ -216,32 +210,32 @@ class DistributedDataParallel(nn.Module):
         reducer = self._joined()
         if reducer.waits_for_step:
             reducer.synchronize()
-        elif reducer.has_begun:  # and never ended: an exception
+        elif reducer.is_in_backward:  # which has raised
             reducer.abandon()
         reducer.hook_unfrozen()
         self._synchronize_buffers(reducer)
 
     def _synchronize_buffers(self, reducer: BackwardReducer) -> None:
-        if self.broadcast_buffers and not reducer.paused:
-            self._round_of_forward = reducer.completed
+        if self.broadcast_buffers and not reducer.is_paused:
+            self._round_of_buffers = reducer.completed_rounds
             broadcast_buffers(self.module, reducer.prefix)
 
     @eager
     def _watch(self, output: Any) -> None:
         """Has backward tell when it begins, so that its end can be waited for even if it has others within it."""
         reducer = self._reducer
-        if reducer is not None and not reducer.paused and torch.is_grad_enabled():
+        if reducer is not None and not reducer.is_paused and torch.is_grad_enabled():
             begin = eager(partial(_begin, weakref.ref(reducer)))
             for tensor in tree_leaves(output):
                 if isinstance(tensor, Tensor) and tensor.grad_fn is not None:  # a leaf would keep it for ever
                     tensor.register_hook(begin)
 
 
-def _begin_alike(model: weakref.ref[DistributedDataParallel], reducer: weakref.ref[BackwardReducer]) -> None:
+def _broadcast_module(model: weakref.ref[DistributedDataParallel], prefix: str) -> None:
     """Makes the parameters and buffers those of rank 0, in each job that the model is trained in."""
-    mine, its = model(), reducer()
-    if mine is not None and its is not None:
-        broadcast_parameters([*mine.module.named_parameters(), *mine.module.named_buffers()], 0, its.prefix)
+    alive = model()
+    if alive is not None:
+        broadcast_parameters([*alive.module.named_parameters(), *alive.module.named_buffers()], 0, prefix)
 
 
 def _refuse(_: Tensor) -> None:
@@ -255,7 +249,7 @@ def _refuse(_: Tensor) -> None:
 
 def _begin(reducer: weakref.ref[BackwardReducer], _: Tensor) -> None:
     alive = reducer()
-    if alive is not None and not alive.paused:
+    if alive is not None and not alive.is_paused:
         alive.watch_backward()
 
 
@@ -276,7 +270,7 @@ def _complete_all(*_: Any) -> None:
     for reducer in list(_reducers):
         if reducer.waits_for_step:
             reducer.synchronize()
-        reducer.ended_early = False
+        reducer.acknowledge_early_end()
 
 
 def _with_sparse_gradients(module: nn.Module) -> frozenset[Tensor]:

@@ -125,7 +125,7 @@ class ForwardHooks:
             watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def before_module(self, hook: PreForwardHook) -> None:
-        if not self._lazy.idle:
+        if not self._lazy.is_complete:
             self._lazy.update_before_use(hook.parameters, hook.buckets)
         elif self._watch is not None:
             self._seen.update(hook.parameters)

@@ -1,9 +1,10 @@
-"""One step of an optimizer, carried out part by part as gradients arrive."""
+"""An optimizer's step that is applied bucket by bucket, as gradients arrive."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum, auto
 from itertools import takewhile
 from typing import Any
 
@@ -15,18 +16,28 @@ from byteps.torch.eager import eager
 from byteps.torch.options import ReducerOptions
 from byteps.torch.presence import PresenceQuery
 from byteps.torch.reducer import Reducer
+from byteps.torch.states import transition
 from byteps.torch.values import hyperparameters_of
 
-__all__ = ["LazyStep"]
+__all__ = ["LazyStep", "StepState"]
 
 Tensor = torch.Tensor
 Received = tuple[Bucket, Sequence[Tensor | None]]
 
 
-class LazyStep(Reducer):
-    """Sends the gradients of an optimizer, and has what it has yet to do of its last step.
+class StepState(Enum):
+    """States of the optimizer's last step."""
 
-    After `begin`, the step is *pending*: `update_before_use` and `flush` change parameters bucket by bucket, by the
+    COMPLETE = auto()  # all parameters are up to date
+    PENDING = auto()  # parameters may be out of date, or have not been used since they were
+    APPLYING = auto()  # the optimizer's code runs for some of the parameters
+    FAILED = auto()  # a gradient or the optimizer's code has failed: some parameters stay out of date
+
+
+class LazyStep(Reducer):
+    """Reduces the gradients of an optimizer, and applies its step when parameters are needed.
+
+    After `begin` the step is *pending*: `update_before_use` and `flush` change parameters bucket by bucket, by the
     optimizer's own code, with the options (learning rate and so on) that the optimizer had at `begin`.
     """
 
@@ -42,40 +53,44 @@ class LazyStep(Reducer):
         """Makes one without parameters; see `add`.
 
         Args:
-            optimizer: which changes each parameter by that parameter's own gradient and state.
+            optimizer: one that changes each parameter by that parameter's own gradient and state.
             step: the step method of its class, without hooks.
-            names: as in the base class, like the rest.
-            label: makes the prefix of the names that ranks meet under.
-            passes: backward passes for a step.
-            options: which make sparse gradients dense: nothing waits here for the numbers of rows.
+            names: see the base class; so are the rest.
+            label: see `names`.
+            passes: see `names`.
+            options: with `sparse_as_dense`, because nothing here waits for the numbers of rows.
         """
-        super().__init__(names, label, passes, options)
+        super().__init__(names, label, passes, options, hyperparameters=lambda: hyperparameters_of(optimizer))
         assert options.sparse_as_dense
-        self.hyperparameters = lambda: hyperparameters_of(optimizer)
-        self.applying = False  # the optimizer's code runs for a part of its parameters
         self._optimizer = optimizer
         self._step = step
         self._bucket_of: dict[Tensor, Bucket] = {}
         self._group_of: dict[Tensor, int] = {}
-        self._pending: dict[Bucket, None] = {}  # in the order of the next forward pass
+        self._step_state = StepState.COMPLETE
+        self._pending: dict[Bucket, None] = {}  # deferred buckets, in the order of the next forward pass
         self._group_options: list[dict[str, Any]] = []  # at `begin`
-        self._awaiting_hook: set[Tensor] = set()  # which nothing has waited for in the forward pass as yet
+        self._unused_since: set[Tensor] = set()  # parameters that no forward pre-hook has waited for since `begin`
         self._query: PresenceQuery | None = None  # about the gradients of the pending step
-        self._without_gradient: set[Tensor] = set()  # on all ranks: its answer
-        self._failure: Exception | None = None
+        self._without_gradient: set[Tensor] = set()  # parameters without a gradient on any rank, by the answer
+        self._failure: Exception | None = None  # in FAILED
 
     @property
-    def pending(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether parameters are older than the program thinks."""
         return bool(self._pending)
 
     @property
-    def idle(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether `update_before_use` would do nothing."""
-        return not self._awaiting_hook and not self._pending and self._failure is None
+        return self._step_state is StepState.COMPLETE
+
+    @property
+    def is_applying(self) -> bool:
+        """Whether the optimizer's code runs for some of its parameters."""
+        return self._step_state is StepState.APPLYING
 
     def add(self, parameters: Sequence[Tensor], fallback_names: Sequence[str]) -> None:
-        """As in the base class; of the optimizer's groups as they are now."""
+        """See the base class. The parameters are in the optimizer's groups already."""
         super().add(parameters, fallback_names)
         self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
         self._group_of = {p: index for index, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
@@ -86,16 +101,16 @@ class LazyStep(Reducer):
 
     @torch.no_grad()
     def begin(self) -> bool:
-        """The program's call of step(): all gradients are on their way when it returns.
+        """The program calls step(): all gradients are sent when this returns.
 
         Returns:
-            Whether the step is pending. If not, .grad is that of all ranks, and the optimizer can make the step.
+            Whether the step is pending. If not, each .grad is that of all ranks, and the optimizer can make the step.
 
         Raises:
             InvalidArgumentError: gradients were changed since backward sent them.
         """
         self.join()
-        if self.synchronized:
+        if self._round.is_synchronized:
             return False
         self._check_hooks_ran(self._buckets)
         self.flush()
@@ -108,57 +123,68 @@ class LazyStep(Reducer):
         for bucket in due:
             self._send(bucket)
         self._group_options = [_options_of(group) for group in self._optimizer.param_groups]
-        self._pending = dict.fromkeys(bucket for bucket in self._buckets if bucket.handle is not None)
+        self._pending = dict.fromkeys(bucket for bucket in self._buckets if bucket.is_in_flight)
         self._in_flight.clear()
-        self._awaiting_hook = set(self._bucket_of) if self._pending else set()
-        self._begin_round()
-        self._step_number += 1
-        return self.pending
+        for bucket in self._pending:
+            bucket.defer()
+        if self._pending:
+            self._unused_since = set(self._bucket_of)
+            self._step_state = transition(self._step_state, (StepState.COMPLETE,), StepState.PENDING)
+        self._round.defer()
+        self._expect_gradients()
+        return self.is_pending
 
     def update_before_use(self, parameters: Iterable[Tensor], buckets: Iterable[Bucket]) -> None:
-        """Before the use of `parameters`, which are in `buckets`."""
+        """Brings `parameters`, which are in `buckets`, up to date."""
         self._need(buckets)
-        self._awaiting_hook.difference_update(parameters)
+        self._unused_since.difference_update(parameters)
+        self._complete_if_used()
 
     def flush(self) -> None:
-        """Carries out what is pending. Waits for the gradients.
+        """Applies all that is pending. Waits for the gradients.
 
         Raises:
-            BytePSError: what a push_pull failed of, now or before.
+            BytePSError: a push_pull has failed, now or before.
         """
         self._need(list(self._pending))
-        self._awaiting_hook.clear()
+        self._unused_since.clear()
+        self._complete_if_used()
 
     @eager
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Waits for the gradients of the step to come, and puts the averages into .grad; nothing is pending then."""
-        if not self.synchronized:
+        """Makes each .grad that of all ranks for the step to come. Waits; nothing is pending then."""
+        if not self._round.is_synchronized:
             self._check_hooks_ran(self._buckets)
             self.flush()
             self.complete()
 
     def detach_gradients(self, set_to_none: bool) -> None:
-        """zero_grad() for parameters whose gradients are in use still."""
+        """Does zero_grad() for parameters whose gradients are in flight for the pending step."""
         for bucket in self._pending:
             for parameter in bucket.parameters:
                 if parameter.grad is not None:
                     parameter.grad = None if set_to_none else torch.zeros_like(parameter)
+
+    def _complete_if_used(self) -> None:
+        if self._step_state is StepState.PENDING and not self._unused_since:
+            self._step_state = StepState.COMPLETE
 
     def _inspect(self, bucket: Bucket) -> None:
         self._check_hooks_ran([bucket])
         super()._inspect(bucket)
 
     def _check_hooks_ran(self, buckets: Iterable[Bucket]) -> None:
-        """Raises InvalidArgumentError if backward has come to a parameter that forward could use before its step.
+        """Raises InvalidArgumentError if a parameter has a gradient that no forward pre-hook has waited for.
 
-        Whether its step was still pending depends on how fast gradients have come; the exception must not.
+        Forward may have used it before its step. Whether it has depends on how fast gradients have arrived; the
+        exception must not.
         """
-        if not self._awaiting_hook:
+        if not self._unused_since:
             return
         for bucket in buckets:
             for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
-                if gradient.left < self._passes and parameter in self._awaiting_hook:
+                if gradient.passes_left < self._round.passes and parameter in self._unused_since:
                     raise InvalidArgumentError(
                         f"CrossBarrier: '{self._names[parameter]}' was used without a call of the module that owns it, "
                         "so nothing has waited for the last step to change it: call optimizer.flush() before the "
@@ -166,21 +192,21 @@ class LazyStep(Reducer):
                     )
 
     def _prioritize(self) -> None:
-        """What forward needs first goes first, but for up to a quarter of the bytes, which backward gives before all.
+        """Gives buckets that forward needs first a higher priority, but for the first quarter that backward gives.
 
-        Those go in the order in which they come. Ranks are never quite together: those that are ahead would leave this
-        first part, which a late one still sends, for something that it does not have yet, and nothing would be complete
-        until it has. While the first part travels, all reach the end of backward.
+        These, up to a quarter of the bytes, go in backward's order. Ranks are never quite together: by priority, ranks
+        that are ahead would leave buckets that a late rank still sends for others that it does not have yet, and no
+        bucket would be complete until it has. While the first quarter is sent, all ranks reach the end of backward.
         """
         by_need = sorted(self._buckets, key=lambda bucket: self._positions.get(bucket.parameters[0], len(self._names)))
         nbytes = [sum(parameter.nbytes for parameter in bucket.parameters) for bucket in by_need]
         first_part = sum(nbytes) / 4
         for index in reversed(range(len(by_need))):
             first_part -= nbytes[index]
-            by_need[index].priority = 0 if first_part >= 0 else -1 - index
+            by_need[index].set_priority(0 if first_part >= 0 else -1 - index)
 
     def _need(self, buckets: Iterable[Bucket]) -> None:
-        """Waits for the pending ones of the buckets, and carries out the step for them and for what else has come."""
+        """Waits for the pending ones of `buckets`, and applies the step to them and to others that have come."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         wanted = [bucket for bucket in buckets if bucket in self._pending]
@@ -188,18 +214,23 @@ class LazyStep(Reducer):
             return
         try:
             received = [self._taken(bucket) for bucket in wanted]
-            # In one call with others the optimizer costs less. The rest comes later than the first that is not there.
+            # One call of the optimizer for many buckets costs less. Those behind one that has not come are not polled.
             received += [self._taken(bucket) for bucket in list(takewhile(Bucket.is_done, self._pending))]
             self._apply(received)
         except Exception as error:
-            self._failure = error  # the parameters are not what they should be: nothing may go on with them
+            self._failure = error  # nothing may go on with parameters that are out of date
+            self._step_state = transition(self._step_state, (StepState.PENDING, StepState.APPLYING), StepState.FAILED)
             raise
 
     @torch.no_grad()
     def _taken(self, bucket: Bucket) -> Received:
         del self._pending[bucket]
         written: list[Tensor] = []
-        gradients = bucket.receive(written)
+        try:
+            gradients = bucket.receive_deferred(written)
+        except Exception:
+            bucket.fail()
+            raise
         torch.autograd.graph.increment_version(written)
         return bucket, gradients
 
@@ -208,7 +239,7 @@ class LazyStep(Reducer):
             self._without_gradient = set(self._unused(self._learned(self._query)))
             self._query = None
         parameters: dict[int, list[Tensor]] = {}
-        kept: list[tuple[Tensor, Tensor | None]] = []  # .grad, which may be of the next step already
+        kept: list[tuple[Tensor, Tensor | None]] = []  # .grad, which may belong to the next step already
         for bucket, gradients in received:
             for parameter, gradient in zip(bucket.parameters, gradients, strict=True):
                 if parameter in self._without_gradient:
@@ -218,18 +249,19 @@ class LazyStep(Reducer):
                     parameter.grad = gradient
                     parameters.setdefault(self._group_of[parameter], []).append(parameter)
         groups = [{**self._group_options[index], "params": members} for index, members in sorted(parameters.items())]
-        self.applying = True
+        before = self._step_state
+        self._step_state = transition(before, (StepState.PENDING, StepState.APPLYING), StepState.APPLYING)
         try:
             with _replaced_groups(self._optimizer, groups), _plain_mode():
                 self._step(self._optimizer)
         finally:
-            self.applying = False
+            self._step_state = before
             for parameter, grad in kept:
                 parameter.grad = grad
         self._keep_changed_options(dict(zip(sorted(parameters), groups, strict=True)))
 
     def _keep_changed_options(self, groups: dict[int, dict[str, Any]]) -> None:
-        """Optimizers may count in their groups."""
+        """Writes back options that the optimizer has changed: it may count steps in its groups."""
         for index, group in groups.items():
             for key, value in group.items():
                 if key != "params" and value is not self._group_options[index].get(key):
@@ -237,7 +269,7 @@ class LazyStep(Reducer):
 
 
 def _options_of(group: dict[str, Any]) -> dict[str, Any]:
-    """A copy: schedulers change the learning rate after the step, some of them in place."""
+    """Returns a copy, because schedulers change the learning rate after the step, some of them in place."""
     return {
         key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items() if key != "params"
     }
@@ -254,7 +286,7 @@ def _replaced_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, An
 
 @contextmanager
 def _plain_mode() -> Iterator[None]:
-    """As where optimizers step: a forward pass may run under autocast or in inference mode."""
+    """Disables autocast and inference mode, which the forward pass may run in and a step does not."""
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     if not kinds and not torch.is_inference_mode_enabled():
         yield

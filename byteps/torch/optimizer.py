@@ -119,9 +119,9 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     if bound is not None:
         options.check_asynchronous()
         return make_asynchronous(optimizer, names, label, op, bound)
-    reducer = BackwardReducer(names, label, backward_passes_per_step, options)
+    hyperparameters = partial(_hyperparameters, weakref.ref(optimizer))
+    reducer = BackwardReducer(names, label, backward_passes_per_step, options, hyperparameters=hyperparameters)
     reducer.add(*_with_fallback_names(enumerate(optimizer.param_groups)))
-    reducer.hyperparameters = partial(_hyperparameters, weakref.ref(optimizer))
     become_subclass(optimizer, _Distributed)
     cast("_Distributed", optimizer)._reducer = reducer
     # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into

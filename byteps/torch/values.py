@@ -1,26 +1,42 @@
-"""What ranks should have alike when they begin to train: weights and hyperparameters."""
+"""What ranks compare before they train: parameters, weights and hyperparameters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["hyperparameters_of", "sums_of"]
+from byteps.torch.tensor import memory_order
+
+__all__ = ["descriptions_of", "hyperparameters_of", "sums_of"]
 
 Tensor = torch.Tensor
 
-# How a step is computed, which may depend on a rank's device.
+# Options that choose an implementation of the step; they may depend on a rank's device.
 _IMPLEMENTATION = ("capturable", "differentiable", "foreach", "fused")
 _WORD = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+def descriptions_of(groups: Iterable[Sequence[Tensor]], names: Mapping[Tensor, str]) -> list[str]:
+    """Returns a line for each group of parameters; sorted, because ranks may have them in different orders."""
+    lines = []
+    for members in groups:
+        described = []
+        for parameter in members:
+            memory = memory_order(parameter)
+            order = "" if memory is None else f" in memory order {memory}"
+            frozen = "" if parameter.requires_grad else ", frozen"
+            described.append(f"'{names[parameter]}' of {parameter.dtype} {list(parameter.shape)}{order}{frozen}")
+        lines.append(" with ".join(described))
+    return sorted(lines)
+
+
 @torch.no_grad()
 def sums_of(parameters: Sequence[Tensor]) -> list[int]:
-    """A number for each parameter: the sum of its bits, as whole numbers. As fast as memory, on whatever device.
+    """Returns the sum of each parameter's bits, taken as integers, computed on its device at the speed of memory.
 
-    0 for those that have no plain memory, such as a DTensor, of which each rank has another part.
+    0 for parameters without plain memory, such as a DTensor, of which each rank has another part.
     """
     sums: list[Tensor | None] = []
     for parameter in parameters:
@@ -42,7 +58,7 @@ def _sum(parameter: Tensor) -> Tensor:
 
 
 def hyperparameters_of(optimizer: torch.optim.Optimizer) -> list[str]:
-    """A line for each scalar option of each group of parameters."""
+    """Returns a line for each scalar option of each group of parameters."""
     lines = []
     for number, group in enumerate(optimizer.param_groups):
         for key in sorted(group):

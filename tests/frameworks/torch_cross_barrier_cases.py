@@ -224,7 +224,7 @@ def case_last_step_is_complete_after_num_steps() -> None:
     pending = []
     for number in range(2):
         plain_loop(model, optimizer, *map(my_share, data(number)))
-        pending.append(optimizer._lazy.pending)
+        pending.append(optimizer._lazy.is_pending)
     assert pending == [bps.size() > 1, False]
 
 

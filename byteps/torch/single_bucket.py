@@ -1,0 +1,172 @@
+"""The bucket of one parameter, whose gradient is sent from its own memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from byteps.compression import sends_as_is
+from byteps.errors import InvalidArgumentError
+from byteps.handles import InFlight
+from byteps.ops import DTYPE_CODES
+from byteps.torch.bucket import Bucket, Gradient, changed_in_flight, check_dtype
+from byteps.torch.ops import start_push_pull
+from byteps.torch.options import ReducerOptions
+from byteps.torch.presence import Presence
+from byteps.torch.sparse import RowExchange, name_of_rows
+from byteps.torch.tensor import DTYPE_NAMES
+
+__all__ = ["SingleParameterBucket"]
+
+Tensor = torch.Tensor
+
+
+class SingleParameterBucket(Bucket):
+    """The gradient of one parameter, dense or sparse."""
+
+    __slots__ = (
+        *("_bound_dtype", "_code", "_context", "_grad", "_is_sparse", "_nbytes", "_op", "_quick_dtype"),
+        *("_rows", "_version"),
+    )
+
+    def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Gradient], options: ReducerOptions) -> None:
+        super().__init__(parameters, gradients, options)
+        self._is_sparse: bool | None = None  # None: no rank has had this gradient yet
+        self._bound_dtype: torch.dtype | None = None  # the dtype that the ranks know the name with
+        self._quick_dtype: torch.dtype | None = None  # the dtype of gradients that are sent without preparation,
+        self._code = self._nbytes = 0  # its code in the core, and their size
+        self._op = options.op.value
+        self._grad: Tensor | None = None  # the parameter's .grad when it was sent
+        self._version = 0  # its version counter then
+        self._rows: RowExchange | None = None  # in flight, if the gradient is sparse
+        self._context: object = None  # of the compression, for decompressing
+
+    def expect_gradients(self) -> None:
+        self.gradients[0].expect(self._passes)
+        self._missing = 1
+
+    def rename(self, before: str, prefix: str) -> None:
+        super().rename(before, prefix)
+        self._is_sparse = self._bound_dtype = self._quick_dtype = None
+
+    def learn(self, presence: Presence) -> None:
+        self._is_sparse = presence.sparse
+
+    def wire_names(self) -> Sequence[str]:
+        return self.name, name_of_rows(self.name)
+
+    def is_in_place(self) -> bool:
+        return self.parameters[0].grad is self._grad
+
+    def is_unwritten(self) -> bool:
+        return self._grad is None or self._grad._version == self._version
+
+    def proceed(self) -> None:
+        if self._rows is not None:
+            self._rows.send_payload()
+
+    def _may_be_sent(self) -> bool:
+        # A rank without this gradient has to learn first that it is sparse.
+        if self._is_sparse is not None:
+            return True
+        grad = self.parameters[0].grad
+        return grad is None or not grad.is_sparse
+
+    def _start(self, in_flight: InFlight, step: int) -> None:
+        grad = self.parameters[0].grad
+        if (
+            grad is not None
+            and grad.dtype is self._quick_dtype
+            and type(grad) is Tensor
+            and grad.layout is torch.strided
+            and grad.is_cpu
+            and grad.nbytes == self._nbytes
+            and grad.is_contiguous()
+            and not grad.is_neg()
+        ):
+            pointer = grad.data_ptr()
+            self._handle = in_flight.start(
+                self.gradients[0].name,
+                pointer,
+                pointer,
+                self._nbytes,
+                self._code,
+                self._op,
+                0,
+                self.priority,
+                grad,
+                _no_result,
+                shape=grad.shape,
+                step=step,
+            )
+        elif (grad is not None and grad.is_sparse) or (grad is None and self._is_sparse):
+            self._start_rows(grad, step)
+        else:
+            grad = self._start_dense(grad, step)
+        self._grad = grad
+        self._version = 0 if grad is None else grad._version
+
+    def _start_dense(self, grad: Tensor | None, step: int) -> Tensor:
+        parameter = self.parameters[0]
+        if self._is_sparse:
+            raise _changed_layout(self.name, "sparse", "dense")
+        if grad is None:
+            grad = parameter.grad = torch.zeros_like(parameter)
+        elif grad.layout is torch.strided and grad.stride() != parameter.stride():
+            # Ranks agree on the memory order of the parameter, not on that of a tensor that was put into .grad.
+            grad = parameter.grad = torch.empty_like(parameter).copy_(grad)
+        check_dtype(self.name, self._bound_dtype, grad.dtype)
+        wire, self._context = self.options.compression.compress(grad)
+        self._handle = start_push_pull(wire, self.options.op, self.name, self.priority, in_place=True, step=step)
+        self._bound_dtype = grad.dtype
+        self._is_sparse = False
+        if sends_as_is(self.options.compression) and parameter.is_contiguous() and grad.is_cpu and grad.numel():
+            self._quick_dtype = grad.dtype
+            self._code, self._nbytes = DTYPE_CODES[DTYPE_NAMES[grad.dtype]], grad.nbytes
+        return grad
+
+    def _start_rows(self, grad: Tensor | None, step: int) -> None:
+        if self._is_sparse is False:
+            raise _changed_layout(self.name, "dense", "sparse")
+        self._rows = RowExchange(self.parameters[0], grad, self.name, self.options.op, self.priority, step)
+        self._handle = self._rows.counts
+        self._is_sparse = True
+
+    def _receive(self, written: list[Tensor]) -> Sequence[Tensor | None]:
+        grad, handle, rows = self._grad, self._handle, self._rows
+        assert handle is not None
+        unwritten = self.is_unwritten()
+        result = handle.synchronize() if rows is None else rows.finish()
+        if not unwritten:
+            raise changed_in_flight(self)
+        self._release()
+        if rows is not None:
+            return (cast("Tensor | None", result),)
+        assert grad is not None
+        if result is None:
+            written.append(grad)
+        else:
+            decompressed = self.options.compression.decompress(cast(Tensor, result), self._context)
+            if decompressed is not grad:
+                grad.copy_(decompressed)
+        return (grad,)
+
+    def _store(self, gradients: Sequence[Tensor | None]) -> None:
+        if self._is_sparse:
+            self.parameters[0].grad = gradients[0]
+
+    def _release(self) -> None:
+        self._handle = self._grad = self._rows = None
+
+
+def _changed_layout(name: str, before: str, now: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"'{name}' has a {now} gradient, and had a {before} one before or on another rank: use the same layout "
+        "everywhere, for example with sparse_as_dense=True"
+    )
+
+
+def _no_result() -> None:
+    """The result is in the gradient's own memory."""
