@@ -11,7 +11,10 @@ __all__ = ["DynamicSubclass", "become_subclass", "restore_class"]
 
 
 class DynamicSubclass:
-    """Base class of mixins for `become_subclass`. Copies and pickles of an object are of its plain class."""
+    """Base class of mixins for `become_subclass`.
+
+    Copies and pickles of an object are of its plain class.
+    """
 
     plain_class: type[Any]
     mixin: type[DynamicSubclass]
@@ -22,7 +25,7 @@ class DynamicSubclass:
 
 
 def become_subclass(instance: Any, mixin: type[DynamicSubclass]) -> None:
-    """Makes the class of `instance` a subclass of `mixin` and of its present class, in this order."""
+    """Makes the class of `instance` a subclass of `mixin` and of its present class."""
     plain = type(instance)
     members = {"__module__": plain.__module__, "__doc__": plain.__doc__, "plain_class": plain, "mixin": mixin}
     instance.__class__ = type(plain.__name__, (mixin, plain), members)

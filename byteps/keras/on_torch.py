@@ -14,7 +14,8 @@ from byteps.ops import Handle, ReduceOp, one_call
 from byteps.torch.compression import AnyCompressor
 from byteps.torch.compression import Compression as Compressors
 from byteps.torch.eager import eager
-from byteps.torch.ops import push_pull, start_push_pull, synchronize_all
+from byteps.torch.ops import push_pull
+from byteps.torch.start import start_push_pull, synchronize_all
 
 __all__ = ["all_true", "check_usable", "exchange", "is_eager", "is_sparse", "no_gradient", "outside_graphs"]
 

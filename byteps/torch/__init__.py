@@ -1,4 +1,6 @@
-"""byteps for PyTorch, under the names of BytePS and Horovod. examples/torch/minimal.py shows the few calls it takes."""
+"""byteps for PyTorch, under the names of BytePS and Horovod. examples/torch/minimal.py is a
+complete program.
+"""
 
 from byteps.built import (
     ccl_built,

@@ -1,9 +1,9 @@
 """push_pull under Horovod's names and with its arguments.
 
-Arguments that the functions share beside those of `byteps.torch.ops`:
-    average: not together with `op`.
-    prescale_factor: every rank's tensor is multiplied by it before.
-    postscale_factor: the result is multiplied by it.
+Arguments of all functions, besides those of `byteps.torch.ops`:
+    average: only without `op`.
+    prescale_factor: multiplies every rank's tensor.
+    postscale_factor: multiplies the result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from byteps.errors import InvalidArgumentError
 from byteps.ops import Handle, ReduceOp, one_call, resolve_op
 from byteps.torch.compression import AnyCompressor, Compression
-from byteps.torch.ops import push_pull, start_push_pull, synchronize
+from byteps.torch.ops import push_pull
+from byteps.torch.start import start_push_pull, synchronize
 
 __all__ = ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_"]
 
@@ -82,7 +83,10 @@ def allreduce_async_(
 def _arguments(
     tensor: Tensor, name: str | None, average: bool | None, op: ReduceOp | None, before: float, after: float
 ) -> tuple[float, float, ReduceOp]:
-    """Both factors and the operation. What cannot be used is a call of this name that fails on all ranks."""
+    """Returns both factors and the operation.
+
+    Invalid ones make this call of `name` fail on all ranks.
+    """
     try:
         return _factor(tensor, before), _factor(tensor, after), resolve_op(_either(average, op), op)
     except InvalidArgumentError as error:
@@ -91,7 +95,7 @@ def _arguments(
 
 
 def _factor(tensor: Tensor, factor: float) -> float:
-    """The factor, as a whole number for a tensor of whole numbers."""
+    """Returns the factor, as an integer for a tensor of integers."""
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         return factor
     if not float(factor).is_integer():

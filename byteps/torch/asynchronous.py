@@ -1,9 +1,10 @@
-"""Asynchronous training: the summation services keep the weights, and ranks push what they change in them.
+"""Asynchronous training: summation services store the weights, and ranks push their changes of the
+weights.
 
-What `DistributedOptimizer` makes of an optimizer when it is asynchronous. A step runs the plain optimizer on this
-rank's own gradients; then what the rank has changed in its weights since it last got them is added to what the services
-keep, and the weights become what the services have by then. So gradients never leave the rank, and a slow rank
-delays others only where the staleness says so (`byteps.ops.seed_buffer`). docs/async.md has the reasons.
+`DistributedOptimizer` makes an optimizer asynchronous with this module. A step runs the plain
+optimizer on this rank's own gradients. Then it adds the change of this rank's weights to those of
+the services, and gets the sum. So gradients never leave the rank, and a slow rank delays others
+only as far as the staleness allows (`byteps.ops.seed_buffer`). docs/async.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from byteps.ops import Handle, ReduceOp, accumulate_buffer, check_staleness, see
 from byteps.runtime import Job, current_job
 from byteps.torch.eager import eager
 from byteps.torch.nested_step import StepView, closure_of, step_view
-from byteps.torch.ops import synchronize_all
+from byteps.torch.start import synchronize_all
 from byteps.torch.tensor import Staged, stage
 
 __all__ = ["choose_staleness", "make_asynchronous", "warn_if_asynchronous"]
@@ -35,7 +36,7 @@ log = logging.getLogger("byteps")
 
 
 def choose_staleness(asynchronous: bool | None, staleness: float | None) -> float | None:
-    """The staleness that the arguments of DistributedOptimizer ask for, else the environment; None: synchronous."""
+    """Returns the staleness by the arguments or the environment. None: synchronous training."""
     if staleness is not None:
         check_staleness(staleness)
     config = current_job().config
@@ -50,7 +51,7 @@ def choose_staleness(asynchronous: bool | None, staleness: float | None) -> floa
 
 
 def warn_if_asynchronous(name: str) -> None:
-    """For a way to train that exchanges gradients whatever BYTEPS_ENABLE_ASYNC says."""
+    """Warns that `name` ignores BYTEPS_ENABLE_ASYNC, if it is set."""
     if current_job().config.asynchronous:
         log.warning(
             "%s trains synchronously: BYTEPS_ENABLE_ASYNC=1 has no effect on it. Asynchronous training needs "
@@ -62,18 +63,22 @@ def warn_if_asynchronous(name: str) -> None:
 def make_asynchronous(
     optimizer: OptimizerT, names: dict[Tensor, str], label: Callable[[], str], op: ReduceOp, staleness: float
 ) -> OptimizerT:
-    """Makes `optimizer` keep its weights in the summation services, and returns it.
+    """Makes `optimizer` store its weights in the summation services, and returns it.
 
     Args:
-        optimizer: of any class; the same object is returned, so what holds it stays valid.
-        names: of its parameters; those that are needed first by the forward pass first. The same on all ranks.
-        label: makes the prefix of the names under which the weights are kept, for each job anew. The same as for
-            gradients, so that ranks that train synchronously and others compare what they do.
-        op: Average: each rank's change counts 1 / size, as its gradient would; Sum: as a whole, as in BytePS.
-        staleness: how many steps a rank may be ahead of the slowest one; `math.inf`: any number.
+        optimizer: of any class. The same object is returned, so references to it stay valid.
+        names: of its parameters, in the order in which the forward pass needs them. The same on all
+            ranks.
+        label: makes the prefix of the weights' names, for each job anew. It is the same as for
+            gradients, so that ranks that train synchronously and ranks that do not find their
+            difference.
+        op: Average weighs each rank's change by 1 / size, as its gradient would be; Sum by 1, as in
+            BytePS.
+        staleness: number of steps that a rank may be ahead of the slowest one, or `math.inf`.
 
     Raises:
-        InvalidArgumentError: another op. On all ranks: theirs differ, or some of them train synchronously.
+        InvalidArgumentError: another op. On all ranks: their arguments differ, or some train
+            synchronously.
     """
     if op not in (ReduceOp.Average, ReduceOp.Sum):
         raise InvalidArgumentError(
@@ -85,38 +90,38 @@ def make_asynchronous(
     weights.begin()
     become_subclass(optimizer, _Asynchronous)
     cast("_Asynchronous", optimizer)._weights = weights
-    # Hooks, not an override of step: see DistributedOptimizer.
+    # Hooks instead of a step method: see DistributedOptimizer.
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
     return optimizer
 
 
 class _Asynchronous(DynamicSubclass, torch.optim.Optimizer):
-    """What is added to the optimizer's class."""
+    """Methods that are added to the optimizer's class."""
 
     _weights: _Weights
 
     def settle(self) -> None:
-        """Blocks until all ranks have called it; then all have the weights with every rank's changes in them.
+        """Gets the weights with every rank's changes. Blocks until all ranks have called it.
 
-        Before the weights are evaluated or saved, and at the end, as a rank that leaves takes along what its process
-        keeps.
+        Call it before the weights are evaluated or saved, and at the end: the part of the weights
+        that a rank's process stores is lost when the rank leaves.
         """
         self._weights.settle()
 
     def synchronize(self) -> None:
-        """Nothing to wait for: a step uses this rank's own gradients. For scripts that clip gradients."""
+        """Does nothing: a step uses this rank's own gradients. For scripts that clip gradients."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Changes nothing, as `synchronize`."""
+        """Changes nothing, like `synchronize`."""
         yield
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes nothing: gradients add up on this rank until it steps."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in the plain class; all ranks must add the same groups."""
+        """See the plain class. All ranks must add the same groups."""
         super().add_param_group(param_group)
         self._weights.add_group(self.param_groups[-1]["params"], len(self.param_groups) - 1)
 
@@ -126,8 +131,8 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
     if isinstance(optimizer, StepView):
         return None
     changed = cast("_Asynchronous", optimizer)._weights.join()
-    if changed and closure_of(args, kwargs) is None:  # a closure computes the gradients after this
-        log.info("the weights have moved on since this rank got them: it makes no update in its first step")
+    if changed and closure_of(args, kwargs) is None:  # a closure computes its gradients later
+        log.info("other ranks have changed the weights since this rank got them: its first step makes no update")
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
@@ -141,7 +146,7 @@ def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs:
 
 
 class _Weight:
-    """One parameter, and its value as the services last gave it; on its way, the change that becomes the next one."""
+    """One parameter, and the value that the services gave last; in flight, its change."""
 
     __slots__ = ("base", "name", "parameter", "priority")
 
@@ -153,7 +158,7 @@ class _Weight:
 
 
 class _Weights:
-    """The weights of one optimizer. Only the thread that runs the training loop calls the methods."""
+    """The weights of one optimizer. Only the thread of the training loop may call the methods."""
 
     def __init__(self, names: dict[Tensor, str], label: Callable[[], str], op: ReduceOp, staleness: float) -> None:
         self._names = names
@@ -164,20 +169,20 @@ class _Weights:
         self._scaled = op is ReduceOp.Average
         self._staleness = staleness
         self._weights: list[_Weight] = []
-        self._job: weakref.ref[Job] | None = None  # what is kept ends with it
+        self._job: weakref.ref[Job] | None = None  # the job whose services store the weights
 
     def add_group(self, parameters: Iterable[Tensor], group: int) -> None:
-        """Takes care of `parameters`, which are the optimizer's group number `group`."""
+        """Adds `parameters`, the optimizer's group number `group`."""
         for index, parameter in enumerate(parameters):
             name = self._names.get(parameter, f"group{group}.{index}")
             position = self._positions.get(parameter, len(self._weights))
             self._weights.append(_Weight(parameter, name, -position))
 
     def begin(self) -> None:
-        """In each job, before the first step: ranks are not in step any more then, and do not wait for each other.
+        """Compares the ranks' parameters and arguments, once in each job, before the first step.
 
         Raises:
-            InvalidArgumentError: on all ranks: they differ in what they are about to do.
+            InvalidArgumentError: on all ranks: they differ.
         """
         self._prefix = self._label()
         self._check_agreement()
@@ -192,13 +197,14 @@ class _Weights:
 
     @torch.no_grad()
     def join(self) -> bool:
-        """Gets the weights that this rank does not have yet: rank 0's when it joined, with all changes since.
+        """Gets the weights that this rank does not have yet: those of rank 0 when it joined, with
+        all changes since.
 
         Returns:
-            Whether they differ from those that this rank has computed its gradients with.
+            Whether they differ from the weights that this rank has computed its gradients with.
         """
         job = current_job()
-        if self._job is None or self._job() is not job:  # another one, after suspend and resume: rank 0's weights again
+        if self._job is None or self._job() is not job:  # the next one, after suspend and resume
             self.begin()
             for weight in self._weights:
                 weight.base = None
@@ -216,17 +222,18 @@ class _Weights:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Adds this rank's changes to what the services keep, and takes over what they have then.
+        """Adds this rank's changes to the weights of the services, and gets the sum.
 
-        Changes made outside of the optimizer are among them. After an error the weights are this rank's own, and the
-        next step begins with those of the services.
+        Changes made outside of the optimizer are included. After an error this rank keeps its own
+        weights, and the next step begins with those of the services.
 
         Raises:
-            BytePSError: what a push_pull failed of.
+            BytePSError: a push_pull has failed.
         """
         joined = [weight for weight in self._weights if weight.base is not None]
         try:
-            handles = [self._push(weight) for weight in joined]  # all under way before the first is waited for
+            # All start before the first is waited for.
+            handles = [self._push(weight) for weight in joined]
             bases = synchronize_all(handles)
         except BaseException:
             for weight in joined:
@@ -239,13 +246,14 @@ class _Weights:
     def settle(self) -> None:
         node = current_job().node
         self.join()
-        node.barrier()  # every change of every rank has been answered
+        node.barrier()  # the services have added every change of every rank
         joined = [weight for weight in self._weights if weight.base is not None]
         handles = [self._seed(weight) for weight in joined]
         for weight, base in zip(joined, synchronize_all(handles), strict=True):
             weight.base = base
             weight.parameter.copy_(base)
-        node.barrier()  # nobody leaves, and takes along what others have not got yet
+        # No rank leaves, with the weights that it stores, before all ranks have got them.
+        node.barrier()
 
     def _seed(self, weight: _Weight) -> Handle:
         base = weight.parameter.detach().clone()
@@ -265,7 +273,7 @@ class _Weights:
 
 
 def _copier_back(staged: Staged, tensor: Tensor) -> Callable[[], Tensor]:
-    """What gives the result of a push_pull of `staged`, which is of `tensor`."""
+    """Returns a function that copies a staged result to `tensor`, and returns `tensor`."""
 
     def finish() -> Tensor:
         staged.copy_back(tensor)

@@ -1,4 +1,4 @@
-"""The end of a backward pass, as autograd knows it."""
+"""The backward pass that runs a hook, and callbacks at its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch.autograd.function import BackwardCFunction
 
 __all__ = ["at_end_of_backward", "current_backward", "is_compiled", "is_nested"]
 
-# The pass that the calling hook runs in, or -1. Passes are never numbered alike.
+# Returns the number of the pass that the calling hook runs in, or -1. No two passes have the same
+# number.
 current_backward: Callable[[], int] = torch._C._current_graph_task_id
 
 _CUSTOM_BACKWARDS: set[CodeType] = {
@@ -20,21 +21,24 @@ _CUSTOM_BACKWARDS: set[CodeType] = {
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:
-    """From a hook: has `callback` called when the backward pass is over, before backward() returns.
+    """From a hook: calls `callback` at the end of the backward pass, before backward() returns.
 
-    What it raises, backward() raises. It is not called if the pass fails, nor under compiled autograd.
+    backward() raises what `callback` raises. It is not called if the pass fails, nor under compiled
+    autograd.
     """
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def is_compiled() -> bool:
-    """Whether the backward pass of the calling hook is run by compiled autograd."""
+    """Whether compiled autograd runs the backward pass of the calling hook."""
     compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
     return compiled_autograd is not None and compiled_autograd.in_compiled_autograd_region
 
 
 def is_nested() -> bool:
-    """Whether the backward pass of the calling hook runs inside another one, as reentrant checkpointing does."""
+    """Whether the backward pass of the calling hook is nested in another one, as reentrant
+    checkpointing does.
+    """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code in _CUSTOM_BACKWARDS:

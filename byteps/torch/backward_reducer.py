@@ -1,4 +1,4 @@
-"""The reducer of DistributedOptimizer and DistributedDataParallel: rounds end with backward, or when asked."""
+"""The reducer of DistributedOptimizer and DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Tensor = torch.Tensor
 
 
 class BackwardReducer(Reducer):
-    """Waits for all gradients at once: at the end of backward (sync "auto" and "backward"), or in `synchronize`.
+    """Waits for all gradients at once: at the end of backward, or in `synchronize`.
 
-    A gradient that comes again after its round makes another round. Averaging what is the same on all ranks changes
-    nothing, so there may be several rounds before a step.
+    A gradient that comes again after its round makes another round. Averaging what is the same on
+    all ranks changes nothing, so there may be several rounds before a step.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class BackwardReducer(Reducer):
         super().__init__(names, label, passes, options, hyperparameters=hyperparameters, on_join=on_join)
         self._reduces_once = options.op is not ReduceOp.Average  # in each step
         self._inspects = self._inspects or self._reduces_once
-        self._reduced: set[Bucket] = set()  # buckets that were in flight since the last step, if `_reduces_once`
-        self._warned: set[str] = set()  # warnings that were given
+        self._reduced: set[Bucket] = set()  # since the last step, if `_reduces_once`
+        self._warned: set[str] = set()  # messages
 
     @property
     def is_in_backward(self) -> bool:
-        """Whether a backward pass has begun and not ended; between passes: it has raised."""
+        """Whether a backward pass has begun and not ended. Stays True if the pass raises."""
         return self._round.is_in_backward
 
     @property
     def waits_for_step(self) -> bool:
-        """Whether only a call of `synchronize` will end the round that compiled autograd has begun."""
+        """Whether only `synchronize` will end the round that compiled autograd has begun."""
         return self._round.state is RoundState.COUNTING
 
     def set_passes(self, passes: int) -> None:
@@ -69,7 +69,7 @@ class BackwardReducer(Reducer):
         self._reduced.clear()
 
     def acknowledge_early_end(self) -> bool:
-        """Whether the last gradient of a compiled pass has ended the round. True only once for each round.
+        """Whether the last gradient of a compiled pass has ended the round. True once for a round.
 
         Other ranks, whose pass gave fewer gradients, have to call `synchronize` then.
         """
@@ -90,7 +90,7 @@ class BackwardReducer(Reducer):
 
     @torch.no_grad()
     def abandon(self) -> None:
-        """Drops what a backward pass that has raised has sent. What the other ranks wait for in this step fails."""
+        """Drops the gradients of a backward pass that has raised. Other ranks' push_pulls fail."""
         why = AbortedError("an exception has ended this rank's backward pass")
         self._refuse_unsent(why)
         self._wait([])
@@ -101,7 +101,7 @@ class BackwardReducer(Reducer):
         self._expect_gradients()
 
     def watch_backward(self) -> None:
-        """From a hook: ends the round with this backward pass, including all passes that are nested in it.
+        """From a hook: ends the round with this backward pass and all passes nested in it.
 
         If the pass gives no gradient, nothing is sent.
         """

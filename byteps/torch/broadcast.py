@@ -1,4 +1,4 @@
-"""Making the ranks' models and optimizers equal before training."""
+"""Broadcasts of models and optimizers, which make all ranks equal before training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from byteps.errors import ArgumentTypeError, InvalidArgumentError
 from byteps.objects import broadcast_object
 from byteps.ops import check_root
 from byteps.runtime import rank, size
-from byteps.torch.ops import GroupHandle, broadcast_async_, synchronize
+from byteps.torch.ops import broadcast_async_
+from byteps.torch.start import GroupHandle, synchronize
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters", "is_model"]
 
@@ -24,17 +25,17 @@ Named = tuple[str, torch.Tensor]
 def broadcast_parameters(
     params: Mapping[str, torch.Tensor] | Iterable[Named | torch.Tensor], root_rank: int, prefix: str = "Parameter."
 ) -> None:
-    """Replaces the tensors by those of rank `root_rank`, in place; all at once. Blocks.
+    """Replaces the tensors by those of rank `root_rank`, in place, all at once. Blocks.
 
     Args:
-        params: `model.state_dict()`, `model.named_parameters()`, or a list of tensors. Of any dtype. Those that have
-            names may come in another order on each rank.
-        root_rank: whose tensors.
-        prefix: of the names that the ranks know the tensors by.
+        params: `model.state_dict()`, `model.named_parameters()`, or a list of tensors, of any
+            dtype. The order of named ones may differ between ranks.
+        root_rank: the rank whose tensors all ranks get.
+        prefix: of the push_pulls' names.
 
     Raises:
-        InvalidArgumentError: something among them is not a tensor (use `broadcast_object` for it). On all ranks: their
-            tensors differ in name, dtype or shape.
+        InvalidArgumentError: an item is not a tensor (use `broadcast_object` for it). On all ranks:
+            their tensors differ in name, dtype or shape.
     """
     check_root(root_rank)
     named = _named(params)
@@ -56,16 +57,17 @@ def broadcast_optimizer_state(
     *,
     model: torch.nn.Module | None = None,
 ) -> None:
-    """Replaces the optimizer's state and options (learning rate and so on) by those of rank `root_rank`. Blocks.
+    """Replaces the optimizer's state and options, such as the learning rate, by rank `root_rank`'s.
 
-    The state may exist on some ranks only, as when rank 0 has read a checkpoint: no step is made to create it. As in
-    `load_state_dict`, the optimizers must have the same groups of parameters.
+    Blocks; all ranks must call it. Only rank `root_rank` needs to have state, for example from a
+    checkpoint: no step is made to create it. As for `load_state_dict`, the optimizers must have the
+    same groups of parameters.
 
     Args:
         optimizer: any optimizer, wrapped by DistributedOptimizer or not.
-        root_rank: whose state.
-        prefix: of the names that the ranks know the state's tensors by. Horovod has `model` in this place.
-        model: accepted for Horovod's scripts, unused.
+        root_rank: the rank whose state all ranks get.
+        prefix: of the push_pulls' names. Horovod has `model` in this position.
+        model: unused; accepted for Horovod's scripts.
     """
     check_root(root_rank)
     if not hasattr(optimizer, "load_state_dict") or not hasattr(optimizer, "param_groups"):
@@ -87,7 +89,7 @@ def broadcast_optimizer_state(
 
 
 def is_model(value: object) -> bool:
-    """Whether it is a model, and not one of torch's containers, which are lists and dicts of parameters, too."""
+    """Whether `value` is a model, and not a ParameterList or ParameterDict."""
     containers = torch.nn.ParameterList | torch.nn.ParameterDict
     return isinstance(value, torch.nn.Module) and not isinstance(value, containers)
 
@@ -113,8 +115,8 @@ def _named(params: Mapping[str, torch.Tensor] | Iterable[Named | torch.Tensor]) 
 
 
 def _broadcast_all(named: list[Named], root_rank: int, prefix: str) -> None:
-    # The ranks agree on dtypes and sizes. They are part of the names because a name is bound to the first dtype and
-    # size that it comes with, and several models may have tensors of one name.
+    # Dtype and size, which are the same on all ranks, are part of the name: several models may have
+    # tensors of the same name, and a name is bound to the dtype of its first push_pull.
     handles = [
         broadcast_async_(tensor, root_rank, f"{prefix}{name}[{tensor.dtype},{tensor.nbytes}]") for name, tensor in named
     ]
@@ -122,7 +124,7 @@ def _broadcast_all(named: list[Named], root_rank: int, prefix: str) -> None:
 
 
 class _Describer(pickle.Pickler):
-    """Pickles a state with its tensors left out: their bytes travel on their own, without another copy."""
+    """Pickles a state without its tensors, whose bytes are broadcast separately, without a copy."""
 
     def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -136,7 +138,7 @@ class _Describer(pickle.Pickler):
 
 
 class _Rebuilder(pickle.Unpickler):
-    """Puts empty tensors, to be filled, where `_Describer` left some out."""
+    """Unpickles a state with empty tensors where `_Describer` has left tensors out."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)

@@ -21,7 +21,7 @@ Tensor = torch.Tensor
 
 
 class Gradient:
-    """One parameter's gradient in a round. Does not refer to the parameter, which owns it through its hook."""
+    """One parameter's gradient in a round. It has no reference to the parameter, which owns it."""
 
     __slots__ = ("bucket_index", "name", "passes_left")
 
@@ -35,7 +35,7 @@ class Gradient:
 
     @untraced
     def count(self) -> int:
-        """Counts one backward pass, and returns the number of those left; negative: one too many."""
+        """Counts one backward pass. Returns the number of those left; negative: one too many."""
         self.passes_left -= 1
         return self.passes_left
 
@@ -46,11 +46,11 @@ class Gradient:
 class BucketState(Enum):
     """States of a bucket in a round."""
 
-    WAITING = auto()  # for gradients; not sent in this round
+    WAITING = auto()  # it waits for gradients, and was not sent in this round
     IN_FLIGHT = auto()  # the core uses its memory
     REDUCED = auto()  # its gradients are those of all ranks
     FAILED = auto()  # its push_pull has failed
-    DEFERRED = auto()  # the core uses its memory, for the round before
+    DEFERRED = auto()  # the core still uses its memory for the round before
 
 
 _IDLE = (BucketState.WAITING, BucketState.REDUCED, BucketState.FAILED)
@@ -92,14 +92,14 @@ class Bucket(ABC):
         return self._state in _SENT
 
     def begin_round(self, passes: int) -> None:
-        """Waits for gradients of a new round, `passes` backward passes each. A deferred one stays deferred."""
+        """Begins to wait for the gradients of `passes` backward passes. DEFERRED stays as it is."""
         if self._state is not BucketState.DEFERRED:
             self._state = transition(self._state, _IDLE, BucketState.WAITING)
         self._passes = passes
         self.expect_gradients()
 
     def expect_gradients(self) -> None:
-        """Waits for gradients from the round's number of backward passes (once more, if it was reduced)."""
+        """Begins to wait for gradients of all the round's passes; again, if it was reduced."""
         self._missing = 0
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             gradient.expect(self._passes)
@@ -107,7 +107,7 @@ class Bucket(ABC):
 
     @untraced
     def count(self, gradient: Gradient) -> bool:
-        """Counts one backward pass of a gradient. Returns whether the bucket may be ready now, or got one too many."""
+        """Counts one backward pass. Returns whether the bucket may be ready."""
         left = gradient.count()
         if left > 0:
             return False
@@ -128,12 +128,12 @@ class Bucket(ABC):
         self.priority = priority
 
     def rename(self, before: str, prefix: str) -> None:
-        """Begins another job, whose ranks do not know its gradients: their names begin with `prefix` there."""
+        """Begins another job, whose ranks do not know the gradients: renames them."""
         for gradient in self.gradients:
             gradient.rename(before, prefix)
 
     def learn(self, presence: Presence) -> None:  # noqa: B027  (of no interest to most)
-        """Takes note of what the ranks together have of its gradients."""
+        """Receives the answer of a query about its gradients."""
 
     @abstractmethod
     def wire_names(self) -> Sequence[str]:
@@ -152,17 +152,17 @@ class Bucket(ABC):
         return self._handle is None or self._handle.poll()
 
     def send(self, in_flight: InFlight, step: int) -> None:
-        """Starts its push_pull in this step of training. A gradient that is missing counts as zeros."""
+        """Starts its push_pull in this step of training. A missing gradient counts as zeros."""
         new = transition(self._state, _IDLE, BucketState.IN_FLIGHT)
         self._start(in_flight, step)
         self._state = new
 
     def keep_own(self) -> None:
-        """In place of `send` in a job of one rank, whose gradients are those of all ranks."""
+        """Replaces `send` in a job of one rank, whose gradients are those of all ranks."""
         self._state = transition(self._state, _IDLE, BucketState.REDUCED)
 
     def proceed(self) -> None:  # noqa: B027  (most are sent as a whole)
-        """Starts what could not be sent before the other ranks had answered. May wait for them. Precedes `finish`."""
+        """Starts push_pulls that depend on answers of other ranks. Comes before `finish`."""
 
     def finish(self, written: list[Tensor]) -> None:
         """Waits until each .grad, which must be what was sent, is the gradient of all ranks.
@@ -183,7 +183,7 @@ class Bucket(ABC):
         self._state = new
 
     def fail(self) -> None:
-        """Follows `finish` and `receive_deferred` that have raised."""
+        """Ends a round in which `finish` or `receive_deferred` has raised."""
         self._state = transition(self._state, _IN_FLIGHT, BucketState.FAILED)
         self._release()
 
@@ -192,7 +192,7 @@ class Bucket(ABC):
         self._state = transition(self._state, (BucketState.IN_FLIGHT,), BucketState.DEFERRED)
 
     def receive_deferred(self, written: list[Tensor]) -> Sequence[Tensor | None]:
-        """As `finish`, for the round before. Leaves .grad alone, which may belong to the next step.
+        """Waits like `finish`, but does not touch .grad, which may belong to the next step.
 
         Returns:
             The gradients of all ranks, valid until the next `send`; None where no rank has one.
@@ -212,13 +212,13 @@ class Bucket(ABC):
 
     @abstractmethod
     def _receive(self, written: list[Tensor]) -> Sequence[Tensor | None]:
-        """Waits for the push_pull and returns the gradients. Clears the handle, unless the push_pull has failed."""
+        """Waits, returns the gradients, and clears the handle unless the push_pull failed."""
 
     def _store(self, gradients: Sequence[Tensor | None]) -> None:  # noqa: B027  (most are received in place)
         """Makes the gradients that were received each parameter's .grad."""
 
     def _release(self) -> None:
-        """Lets go of what was in flight."""
+        """Releases references to tensors and push_pulls."""
         self._handle = None
 
 

@@ -1,4 +1,4 @@
-"""A module's buffers, which are not trained: the statistics of BatchNorm and the like."""
+"""Broadcasts of a module's buffers, such as the statistics of BatchNorm."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def broadcast_buffers(module: nn.Module, prefix: str) -> None:
     """Replaces all buffers by those of rank 0, in one message. Blocks.
 
     Args:
-        module: with the same buffers on all ranks.
-        prefix: of the message's name.
+        module: has the same buffers on all ranks.
+        prefix: of the broadcast's name.
     """
-    # Wide types first, so that every buffer's bytes are aligned.
+    # Wide types come first, so that every buffer is aligned.
     buffers = sorted((buffer for buffer in module.buffers() if buffer.numel()), key=lambda b: -b.element_size())
     if not buffers or size() == 1:
         return

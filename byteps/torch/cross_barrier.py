@@ -1,4 +1,4 @@
-"""CrossBarrier: the next forward pass begins while gradients are still on their way."""
+"""CrossBarrier: the next forward pass begins while gradients are still in flight."""
 
 from __future__ import annotations
 
@@ -65,42 +65,47 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
     find_unused_parameters: bool = False,
     per_parameter: bool = False,
 ) -> OptimizerT:
-    """Makes `optimizer` average the gradients of all ranks without waiting for them, and returns it.
+    """Makes `optimizer` average the gradients of all ranks without waiting for them, and returns
+    it.
 
-    `step` returns at once. Each module's parameters are changed just before the module's next forward, when their
-    gradients have arrived; so the network is busy during forward too. All parameters get the same bits as by
-    DistributedOptimizer: the optimizer's own code changes them, with the learning rate of the time of `step`.
+    `step` returns at once. Each module's parameters change just before the module's next forward,
+    when their gradients have arrived; so the network is busy during forward, too. All parameters
+    get the same bits as with DistributedOptimizer: the optimizer's own code changes them, with the
+    learning rate at the time of `step`.
 
-    It is the same object as before, as is the model; copies and pickles of both are ordinary ones. Until a module's
-    next forward its parameters are those of the step before. What reads them otherwise has to call
-    `optimizer.flush()`, but `model.state_dict`, `load_state_dict`, `parameters`, `train`, `eval`, copies, pickles and
-    the optimizer's methods do that by themselves.
+    Optimizer and model stay the same objects; copies and pickles of them are plain ones. Until a
+    module's next forward its parameters are those of the step before. Code that reads them by other
+    means has to call `optimizer.flush()` first. `model.state_dict`, `load_state_dict`,
+    `parameters`, `train`, `eval`, copies, pickles and the optimizer's methods call it themselves.
 
-    Not to be combined with what needs all gradients before the step: clipping by their norm, GradScaler, closures.
-    `optimizer.synchronize()` waits for them, and then all of these work, at the speed of DistributedOptimizer.
+    Code that needs all gradients before the step, such as clipping by their norm and GradScaler,
+    has to call `optimizer.synchronize()` first, which waits for them. It is then as fast as
+    DistributedOptimizer.
 
     Args:
-        model: whose forward is called to train; the inner one if it is wrapped. Not to be compiled before.
-        optimizer: of the model's parameters; of a class of torch.optim but LBFGS. It gets sparse gradients as dense
-            ones.
-        named_parameters: as for DistributedOptimizer; `model.named_parameters()` by default. In the order of the
-            forward pass, as good as it is known.
-        compression: one of `Compression`, for the way over the network.
-        backward_passes_per_step: how many backward passes add to a gradient before it is sent.
-        num_steps: after so many steps the program ends, so that one does not wait for the next forward.
-        bucket_cap_mb: small parameters are sent, and changed, together, in buckets of so many MiB.
-        find_unused_parameters: the optimizer passes over parameters that got a gradient on no rank. Otherwise their
-            gradient counts as zero, unless no rank has ever had one.
-        per_parameter: the optimizer is of another class, but one that changes each parameter by its own gradient and
-            state only, no matter in how many calls of its step.
+        model: the model whose forward is called in training, without wrappers and not compiled yet.
+        optimizer: of the model's parameters; of any class of torch.optim but LBFGS. It gets sparse
+            gradients as dense ones.
+        named_parameters: see DistributedOptimizer; `model.named_parameters()` by default. Best in
+            the order of the forward pass.
+        compression: one of `Compression`, for the network.
+        backward_passes_per_step: number of backward passes that add to a gradient before it is
+            sent.
+        num_steps: number of steps of the program: the last one does not wait for a forward pass.
+        bucket_cap_mb: size of the buckets in which small parameters are sent and changed together,
+            in MiB.
+        find_unused_parameters: the optimizer skips parameters that have a gradient on no rank.
+            Otherwise their gradient counts as zero, unless no rank has ever had one.
+        per_parameter: the optimizer's class is not of torch.optim, but changes each parameter by
+            its own gradient and state only, whatever other parameters are in the same call of step.
 
     Raises:
-        InvalidArgumentError: arguments that make no sense. From the first backward or step, on all ranks: parameters
-            that differ.
+        InvalidArgumentError: invalid arguments. From the first backward or step, on all ranks:
+            their parameters differ.
         UnsupportedError: an optimizer that needs all gradients at once.
         NotInitializedError: before `init`.
     """
-    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper runs the hooks of what it wraps
+    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper runs the model's hooks
     plain = type(optimizer)
     _check(model, optimizer, per_parameter, backward_passes_per_step)
     warn_if_asynchronous(OWNER.name)
@@ -113,7 +118,8 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
         find_unused_parameters=find_unused_parameters,
     )
     number = JobNumber("CrossBarrier")
-    step = getattr(plain.step, "__wrapped__", plain.step)  # without hooks, which are for the program's calls
+    # Without hooks, which only the program's calls run.
+    step = getattr(plain.step, "__wrapped__", plain.step)
     lazy = LazyStep(optimizer, step, names, lambda: f"CrossBarrier.{number.get()}.", backward_passes_per_step, options)
     lazy.add(*_new_ones(names, optimizer, lazy))
     hooks = ForwardHooks(model, lazy)
@@ -121,8 +127,8 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
     become_subclass(optimizer, _CrossBarrier)
     wrapped = cast("_CrossBarrier", optimizer)
     wrapped._lazy, wrapped._barrier_hooks, wrapped._names, wrapped._steps_left = lazy, hooks, names, num_steps
-    # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into
-    # the instance, where it would win.
+    # Hooks instead of a step method: a scheduler that was made earlier has stored a wrapper of the
+    # plain class's step in the instance, which would hide the method.
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
     become_subclass(model, _CrossBarrierModel)
@@ -131,7 +137,7 @@ def CrossBarrier(  # noqa: N802  (the name that BytePS gave it)
 
 
 class _CrossBarrier(DynamicSubclass, torch.optim.Optimizer):
-    """What CrossBarrier adds to the optimizer's class."""
+    """Methods that CrossBarrier adds to the optimizer's class."""
 
     _lazy: LazyStep
     _barrier_hooks: ForwardHooks
@@ -143,28 +149,28 @@ class _CrossBarrier(DynamicSubclass, torch.optim.Optimizer):
         self._lazy.flush()
 
     def synchronize(self) -> None:
-        """Waits until all gradients are those of all ranks; the next `step` is an ordinary one."""
+        """Waits until all gradients are those of all ranks. The next `step` is made at once."""
         self._lazy.synchronize()
 
     @eager
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in the plain class; an error between backward and step."""
+        """See the plain class. Raises InvalidArgumentError between backward and step."""
         self._lazy.check_idle("zero_grad()")
         self._lazy.detach_gradients(set_to_none)
         super().zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """As in the plain class, after `flush`."""
+        """See the plain class. Calls `flush` before."""
         self.flush()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As in the plain class, after `flush`."""
+        """See the plain class. Calls `flush` before."""
         self.flush()
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in the plain class; all ranks must add the same groups, of parameters of the model."""
+        """See the plain class. All ranks must add the same groups, of parameters of the model."""
         self.flush()
         super().add_param_group(param_group)
         new = _new_ones(self._names, self, self._lazy)
@@ -178,23 +184,23 @@ class _CrossBarrier(DynamicSubclass, torch.optim.Optimizer):
 
 
 class _CrossBarrierModel(DynamicSubclass, nn.Module):
-    """What CrossBarrier adds to the model's class."""
+    """Methods that CrossBarrier adds to the model's class."""
 
     _barrier_hooks: ForwardHooks
     _lazy: LazyStep
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """As in the plain class; up to date."""
+        """See the plain class. The parameters are up to date."""
         self._flush()
         return super().named_parameters(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Any:
-        """As in the plain class, after the last step is complete."""
+        """See the plain class. The last step is complete before."""
         self._flush()
         return super().train(mode)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in the plain class; the gradients that the last step still needs stay."""
+        """See the plain class. Gradients that the last step still needs stay."""
         self._lazy.detach_gradients(set_to_none)
         for parameter in self._parameters_as_they_are():
             if set_to_none:
@@ -220,11 +226,12 @@ class _CrossBarrierModel(DynamicSubclass, nn.Module):
 @eager
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     wrapped = cast("_CrossBarrier", optimizer)
-    if isinstance(wrapped, StepView) or wrapped._lazy.is_applying:  # the class's step calls that of its base class
+    # A step that calls its base class's.
+    if isinstance(wrapped, StepView) or wrapped._lazy.is_applying:
         return None
     if closure_of(args, kwargs) is not None:
         raise InvalidArgumentError(
-            "CrossBarrier: step(closure) needs the gradients at once: call backward before step, or use "
+            "CrossBarrier: step(closure) needs all gradients at once: call backward before step, or use "
             "DistributedOptimizer"
         )
     wrapped._barrier_hooks.stop_learning()
@@ -235,7 +242,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
         )
     groups = optimizer.param_groups
     if wrapped._lazy.begin():
-        groups = [{**group, "params": []} for group in groups]  # nothing to do as yet
+        groups = [{**group, "params": []} for group in groups]  # nothing to do yet
     return (step_view(optimizer, groups), *args[1:]), kwargs
 
 
@@ -253,7 +260,7 @@ def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs:
 def _new_ones(
     names: dict[Tensor, str], optimizer: torch.optim.Optimizer, lazy: LazyStep
 ) -> tuple[list[Tensor], list[str]]:
-    """The optimizer's parameters that `lazy` does not have, and their names."""
+    """Returns the optimizer's parameters that `lazy` does not have, and their names."""
     own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     new = [parameter for parameter in names if parameter in own and lazy.bucket_of(parameter) is None]
     return new, [names[parameter] for parameter in new]
@@ -267,12 +274,14 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer, per_parameter: bo
         )
     if isinstance(optimizer, DynamicSubclass):
         raise InvalidArgumentError(
-            "CrossBarrier: this optimizer is a distributed one already, or has a CrossBarrier: use one of them"
+            "CrossBarrier: the optimizer is distributed already, or has a CrossBarrier: use one of them"
         )
     if isinstance(model, DistributedDataParallel | nn.parallel.DistributedDataParallel):
         raise InvalidArgumentError("CrossBarrier: the model averages its gradients itself: pass model.module")
     if isinstance(model, _CrossBarrierModel):
-        raise InvalidArgumentError("CrossBarrier: the model has a CrossBarrier already: give that optimizer all of it")
+        raise InvalidArgumentError(
+            "CrossBarrier: the model has a CrossBarrier already: one optimizer must have all its parameters"
+        )
     check_passes(passes)
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UnsupportedError("CrossBarrier: LBFGS needs all gradients at once: use DistributedOptimizer")
@@ -284,7 +293,7 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer, per_parameter: bo
 
 
 def _names(model: nn.Module, optimizer: torch.optim.Optimizer, named: Iterable[Named] | None) -> dict[Tensor, str]:
-    """The names of the model's parameters, in the order of `named`."""
+    """Returns the names of the model's parameters, in the order of `named`."""
     of_model = dict.fromkeys(model.parameters())
     names: dict[Tensor, str] = {}
     for name, parameter in model.named_parameters() if named is None else named:
@@ -297,6 +306,6 @@ def _names(model: nn.Module, optimizer: torch.optim.Optimizer, named: Iterable[N
     if foreign:
         raise InvalidArgumentError(
             f"CrossBarrier: {foreign} of the optimizer's {len(own)} parameters are not the model's, or have no name in "
-            "named_parameters: nothing would say when they are needed"
+            "named_parameters, so no forward pass could wait for them"
         )
     return names

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: gradients are averaged during backward, whatever the training loop does with them."""
+"""DistributedDataParallel: a module whose gradients are averaged during backward."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ OWNER = Owner(
 class DistributedDataParallel(nn.Module):
     """A module whose gradients are, when `backward` returns, the averages over all ranks.
 
-    So optimizers, clipping, GradScaler and whatever else works on gradients need not know of it. A backward pass sends
-    gradients while it runs, and waits for all at its end. Every rank has to make the same backward passes; which of the
-    module's parameters take part may differ.
+    So optimizers, clipping, GradScaler and other code that uses gradients work as on one process. A
+    backward pass sends gradients while it runs, and waits for all at its end. All ranks must make
+    the same backward passes, but different parameters of the module may take part in them.
 
-    Attributes of the wrapped module can be read through it; the module itself is `module`. Its state_dict has the
-    prefix "module.", and load_state_dict takes one without it too. Copies and pickles are independent instances, which
-    join the job at their first forward pass in training; before, their parameters refuse gradients.
+    Attributes of the wrapped module, `module`, can be read through this one. The state_dict has the
+    prefix "module."; load_state_dict also takes one without the prefix. Copies and pickles are
+    independent instances, which join the job at their first forward pass in training; until then a
+    gradient of their parameters is an error.
     """
 
     module: nn.Module
-    _guards: dict[Tensor, RemovableHandle]  # hooks of the parameters of a copy that has not joined the job
+    _guards: dict[Tensor, RemovableHandle]  # hooks, in a copy that has not joined the job
 
     def __init__(
         self,
@@ -68,32 +69,34 @@ class DistributedDataParallel(nn.Module):
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
     ) -> None:
-        """Wraps `module`, whose parameters and buffers become those of rank 0. Blocks; all ranks must call.
+        """Wraps `module`, and gives all ranks the parameters and buffers of rank 0. Blocks; all
+        ranks must call it.
 
         All ranks must wrap their modules in the same order.
 
         Args:
-            module: with at least one parameter that requires a gradient.
-            device_ids: None, or the one device that the module is on.
-            broadcast_buffers: replace buffers, such as BatchNorm's statistics, by those of rank 0 before each forward
-                in training. Not within `no_sync`.
-            compression: one of `Compression`, for the way over the network.
-            bucket_cap_mb: small parameters are sent together, in buckets of so many MiB.
-            find_unused_parameters: a parameter that got a gradient on no rank keeps its `.grad`, None in general, so
-                that the optimizer passes over it. Otherwise it gets zeros, unless no rank has ever had a gradient of
-                it. In both cases a parameter that some ranks lack a gradient for gets the average, with zeros for
-                theirs.
-            sparse_as_dense: make sparse gradients dense. Otherwise every rank gets the rows of all ranks. They share no
-                bucket if they are of an nn.Embedding or nn.EmbeddingBag.
-            nan_check: look for NaN and infinities in each gradient, and have `backward` raise on all ranks.
-            output_device: accepted for torch's scripts, unused.
-            gradient_as_bucket_view: reuse the memory of buckets, so that the next backward overwrites the gradients of
-                this one even where `zero_grad` has let them go.
-            static_graph: unused too.
+            module: at least one of its parameters requires a gradient.
+            device_ids: None, or a list of the one device that the module is on.
+            broadcast_buffers: replace buffers, such as BatchNorm's statistics, by those of rank 0
+                before each forward in training, except within `no_sync`.
+            compression: one of `Compression`, for the network.
+            bucket_cap_mb: size of the buckets in which small parameters are sent together, in MiB.
+            find_unused_parameters: a parameter that has a gradient on no rank keeps its `.grad`,
+                mostly None, so that the optimizer skips it. Otherwise it gets zeros, unless no rank
+                has ever had its gradient. In both cases, if only some ranks have a gradient, the
+                others' counts as zeros in the average.
+            sparse_as_dense: make sparse gradients dense. Otherwise every rank gets the rows of all
+                ranks. Gradients of an nn.Embedding or nn.EmbeddingBag share no bucket.
+            nan_check: look for NaN and infinities in each gradient; then `backward` raises on all
+                ranks.
+            output_device: unused; accepted for torch's scripts.
+            gradient_as_bucket_view: reuse the memory of buckets, so that the next backward
+                overwrites the gradients of this one, even if `zero_grad` has dropped them.
+            static_graph: unused; accepted for torch's scripts.
 
         Raises:
-            InvalidArgumentError: arguments that make no sense; on all ranks: modules that differ.
-            NotInitializedError: before `init`.
+            InvalidArgumentError: invalid arguments. On all ranks: their modules differ.
+            NotInitializedError: `init` was not called.
         """
         super().__init__()
         if not isinstance(module, nn.Module):
@@ -133,16 +136,16 @@ class DistributedDataParallel(nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Within it, backward adds to the gradients of this rank and sends nothing.
 
-        The first backward outside sends what has come together.
+        The first backward after it sends the sums.
         """
         reducer = self._joined()
         with reducer.pause():
             yield
 
     def synchronize(self) -> None:
-        """Averages the gradients as they are. Backward does it; needed only on a rank that had no backward pass.
+        """Averages the gradients, as backward does. Needed only on a rank without a backward pass.
 
-        On a rank that had no forward pass either it stands for one of each.
+        On a rank that has made no forward pass either, it takes the place of both.
         """
         reducer = self._joined()
         if reducer.acknowledge_early_end():  # ranks whose round has not ended call this, so all do
@@ -161,7 +164,8 @@ class DistributedDataParallel(nn.Module):
             return getattr(self.module, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reducer": None, "_guards": {}}  # a copy joins the job when it is first trained
+        # A copy joins the job when it is first trained.
+        return {**self.__dict__, "_reducer": None, "_guards": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -196,7 +200,10 @@ class DistributedDataParallel(nn.Module):
         return reducer
 
     def _guard(self) -> None:
-        """Has gradients of a copy fail until it joins the job: in eval() it cannot, as some ranks may be without it."""
+        """Has gradients of a copy raise until it joins the job.
+
+        It cannot join in eval(), because other ranks may not have the copy.
+        """
         for parameter in self.module.parameters():
             if parameter.requires_grad and parameter not in self._guards:
                 self._guards[parameter] = parameter.register_post_accumulate_grad_hook(untraced(_refuse))
@@ -205,8 +212,8 @@ class DistributedDataParallel(nn.Module):
     def _before_forward(self) -> None:
         if current_backward() != -1 or not self.training:
             if self._reducer is None:
-                self._guard()  # parameters may have been frozen before
-            return  # checkpointing computes a forward pass once more
+                self._guard()  # again, because parameters may have been frozen before
+            return  # no new pass: checkpointing repeats a forward pass during backward
         reducer = self._joined()
         if reducer.waits_for_step:
             reducer.synchronize()
@@ -222,17 +229,18 @@ class DistributedDataParallel(nn.Module):
 
     @eager
     def _watch(self, output: Any) -> None:
-        """Has backward tell when it begins, so that its end can be waited for even if it has others within it."""
+        """Has the round end with the backward pass of `output` and all passes nested in it."""
         reducer = self._reducer
         if reducer is not None and not reducer.is_paused and torch.is_grad_enabled():
             begin = eager(partial(_begin, weakref.ref(reducer)))
             for tensor in tree_leaves(output):
-                if isinstance(tensor, Tensor) and tensor.grad_fn is not None:  # a leaf would keep it for ever
+                # A leaf would keep the hook forever.
+                if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
                     tensor.register_hook(begin)
 
 
 def _broadcast_module(model: weakref.ref[DistributedDataParallel], prefix: str) -> None:
-    """Makes the parameters and buffers those of rank 0, in each job that the model is trained in."""
+    """Gives all ranks the parameters and buffers of rank 0, in each job of the model."""
     alive = model()
     if alive is not None:
         broadcast_parameters([*alive.module.named_parameters(), *alive.module.named_buffers()], 0, prefix)
@@ -241,9 +249,9 @@ def _broadcast_module(model: weakref.ref[DistributedDataParallel], prefix: str) 
 def _refuse(_: Tensor) -> None:
     if is_initialized() and size() > 1:
         raise InvalidArgumentError(
-            "DistributedDataParallel: a copy of a model got a gradient before it has joined the job, which would be "
-            "this rank's alone: on all ranks, call train() and make the copy's first forward pass before eval(), or "
-            "wrap what it has in it anew: DistributedDataParallel(model.module)"
+            "DistributedDataParallel: a copy of a model got a gradient before it has joined the job, and other ranks "
+            "would not get it: on all ranks, call train() and make the copy's first forward pass before eval(), or "
+            "wrap its module again: DistributedDataParallel(model.module)"
         )
 
 
@@ -258,7 +266,7 @@ _step_hook: Any = None
 
 
 def _complete_before_steps(reducer: BackwardReducer) -> None:
-    """Has the next step of any optimizer wait where compiled autograd hides that a pass has ended."""
+    """Has steps of optimizers end the round if compiled autograd has hidden the end of the pass."""
     global _step_hook  # noqa: PLW0603  (torch's registry of hooks is the process's)
     _reducers.add(reducer)
     if _step_hook is None:
@@ -274,7 +282,7 @@ def _complete_all(*_: Any) -> None:
 
 
 def _with_sparse_gradients(module: nn.Module) -> frozenset[Tensor]:
-    """The parameters whose gradients may be sparse: they cannot share a bucket."""
+    """Returns the parameters whose gradients may be sparse. They cannot share a bucket."""
     tables = (part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse)
     return frozenset(table.weight for table in tables)
 

@@ -1,6 +1,7 @@
 """A communication hook for torch's own DistributedDataParallel, under any of its backends."""
 
-# No annotations from the future: DistributedDataParallel looks at those of the hook.
+# Without `from __future__ import annotations`, because DistributedDataParallel reads the hook's
+# annotations.
 
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from byteps.errors import InvalidArgumentError
 from byteps.ops import Average
 from byteps.runtime import current_job
 from byteps.torch.compression import AnyCompressor, Compression
-from byteps.torch.ops import start_push_pull, synchronize
+from byteps.torch.start import start_push_pull, synchronize
 
 __all__ = ["DDPHookState", "ddp_hook"]
 
@@ -23,8 +24,9 @@ class DDPHookState:
     """Options of `ddp_hook`.
 
     Attributes:
-        name: under which the ranks meet; each model that is trained at the same time needs its own.
-        compression: one of `Compression`, for the way over the network.
+        name: prefix of the push_pulls' names. Models that are trained at the same time need
+            different ones.
+        compression: one of `Compression`, for the network.
     """
 
     name: str = "ddp_hook"
@@ -40,15 +42,16 @@ def ddp_hook(
         model = torch.nn.parallel.DistributedDataParallel(model)
         model.register_comm_hook(bps.DDPHookState(compression=bps.Compression.bf16), bps.ddp_hook)
 
-    The default process group and byteps's job must be of the same processes; the group's backend broadcasts
-    parameters and buffers still.
+    The default process group and byteps's job must consist of the same processes. The group's
+    backend still broadcasts parameters and buffers.
 
     Args:
-        state: None for the options' defaults.
-        bucket: given by DistributedDataParallel.
+        state: None for the defaults.
+        bucket: from DistributedDataParallel.
 
     Returns:
-        A future of the averaged bucket. What a push_pull fails of is raised by `backward`, as a RuntimeError.
+        A future of the averaged bucket. If the push_pull fails, `backward` raises its error as a
+        RuntimeError.
     """
     state = state or DDPHookState()
     if not isinstance(state, DDPHookState):
@@ -56,13 +59,14 @@ def ddp_hook(
     if dist.is_initialized() and dist.get_world_size() != current_job().size:
         raise InvalidArgumentError(
             f"ddp_hook: the process group has {dist.get_world_size()} ranks and byteps's job {current_job().size}: "
-            "both must be of the same processes"
+            "both must consist of the same processes"
         )
     memory: Tensor = bucket.buffer()
     wire, context = state.compression.compress(memory)
-    name = f"{state.name}.{bucket.index()}.{wire.dtype}.{wire.numel()}"  # DDP makes its buckets anew after a step
+    # DDP remakes its buckets after the first step.
+    name = f"{state.name}.{bucket.index()}.{wire.dtype}.{wire.numel()}"
     handle = start_push_pull(wire, Average, name, 0, in_place=True)
-    # Of a future with devices PyTorch sees to it that streams wait for what its callbacks do on them.
+    # For a future with devices, PyTorch has streams wait for what its callbacks do on them.
     done: torch.futures.Future[None] = torch.futures.Future(devices=[memory.device] if memory.is_cuda else [])
 
     def finish(_: torch.futures.Future[None]) -> Tensor:
@@ -71,7 +75,7 @@ def ddp_hook(
             memory.copy_(averaged)
         return memory
 
-    # An exception is the future's only if it comes out of a chained callback: set_exception hides it from DDP.
+    # DDP does not see an exception of set_exception, but it sees one of a chained callback.
     result = done.then(finish)
     handle.add_done_callback(lambda: done.set_result(None))
     return result

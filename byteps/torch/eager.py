@@ -1,4 +1,4 @@
-"""Functions that torch.compile must call and not trace."""
+"""Decorators of functions that torch.compile must not trace."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def eager(function: F) -> F:
-    """The function, which breaks the graph where compiled code calls it: it hands raw memory to another thread."""
+    """Has compiled code break its graph: `function` passes raw memory to another thread."""
     return cast(F, torch.compiler.disable(function))
 
 
 def untraced(function: F) -> F:
-    """As `eager`, at no cost for each call, for a function that calls nothing in Python but what is `eager`."""
+    """Like `eager`, without its cost. Functions that `function` calls must be decorated, too."""
     return cast(F, torch._dynamo.decorators.skip(function))
 
 
-# Not None while torch.compile looks at the frames that this thread enters.
+# Returns None unless torch.compile watches the frames that this thread enters.
 frame_callback: Callable[[], object] = torch._C._dynamo.eval_frame.get_eval_frame_callback

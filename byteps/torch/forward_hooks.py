@@ -84,9 +84,9 @@ class StateDictHook(_Hook):
 class ForwardHooks:
     """All hooks of a model.
 
-    A module's hook waits for the parameters that the module owns. Some modules use parameters of others whose forward
-    is never called, or is called later. So all forward passes before the first step are watched: such a parameter is
-    added to the last hook that has run before its first use.
+    A module's hook waits for the parameters that the module owns. Some modules use parameters of
+    others whose forward is never called, or is called later. So all forward passes before the first
+    step are watched: such a parameter is added to the last hook that has run before its first use.
     """
 
     def __init__(self, model: nn.Module, lazy: LazyStep) -> None:
@@ -94,13 +94,14 @@ class ForwardHooks:
         self._lazy = lazy
         self._learns = not any(_is_compiled(module) for module in model.modules())
         self._watch: ParameterUseMode | None = None  # during a forward pass that is watched
-        self._seen: set[Tensor] = set()  # parameters whose hook has run, or that were used, in that pass
+        # Parameters whose hook has run, or that were used, in that pass.
+        self._seen: set[Tensor] = set()
         self._model_hook = ModelPreForwardHook(self)
         self._last: PreForwardHook = self._model_hook  # the last hook that has run in that pass
         self._install(model)
 
     def stop_learning(self) -> None:
-        """From the first step on parameters change lazily: a parameter without a hook would be out of date already."""
+        """From the first step on, a parameter without a hook would be out of date."""
         self._learns = False
         self._seen.clear()
 

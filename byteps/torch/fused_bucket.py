@@ -11,8 +11,8 @@ import torch
 from byteps.errors import InvalidArgumentError
 from byteps.handles import InFlight
 from byteps.torch.bucket import Bucket, Gradient, changed_in_flight, check_dtype
-from byteps.torch.ops import start_push_pull
 from byteps.torch.options import ReducerOptions
+from byteps.torch.start import start_push_pull
 from byteps.torch.tensor import memory_order, memory_that_stays
 
 __all__ = ["FusedBucket"]
@@ -23,9 +23,9 @@ Tensor = torch.Tensor
 class FusedBucket(Bucket):
     """Gradients of one dtype and device, contiguous in one buffer.
 
-    From the first `send` on, each parameter's .grad is a view of the buffer. If it still is one at the next `send`
-    (zero_grad(set_to_none=False)), nothing is copied. Otherwise each gradient is copied once: into the same buffer, or
-    into a new one if `options.keep_buckets` is False.
+    From the first `send` on, each parameter's .grad is a view of the buffer. If it still is one at
+    the next `send` (zero_grad(set_to_none=False)), nothing is copied. Otherwise each gradient is
+    copied once: into the same buffer, or into a new one if `options.keep_buckets` is False.
     """
 
     __slots__ = (*("_bound_dtype", "_buffer", "_context", "_layout", "_pointers", "_version", "_views", "_wire_name"),)
@@ -33,7 +33,8 @@ class FusedBucket(Bucket):
     def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Gradient], options: ReducerOptions) -> None:
         super().__init__(parameters, gradients, options)
         self._buffer: Tensor | None = None
-        self._layout: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []  # shape, strides, offset of each view
+        # Shape, strides and offset of each view.
+        self._layout: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
         self._views: list[Tensor] = []
         self._pointers: list[int] = []  # of the views
         self._bound_dtype: torch.dtype | None = None  # the dtype that the ranks know the name with
@@ -114,13 +115,14 @@ class FusedBucket(Bucket):
             strides = parameter.stride() if dense else torch.empty(parameter.shape, device="meta").stride()
             self._layout.append((tuple(parameter.shape), strides, offset))
             offset += parameter.numel()
-        # A digest in the name keeps ranks whose buckets differ from adding gradients that do not belong together.
+        # A digest in the name keeps ranks whose buckets differ from adding gradients that do not
+        # belong together.
         names = [gradient.name for gradient in self.gradients]
         digest = hashlib.sha256(repr((names, self._layout)).encode()).hexdigest()[:12]
         self._wire_name = f"{self.name}+{len(names) - 1}[{digest}]"
 
     def _fill(self, grads: Sequence[Tensor | None], anew: bool) -> None:
-        """Copies gradients that are not views into the buffer, or all of them into a new one, and makes them views."""
+        """Copies gradients into the buffer, or into a new one; afterwards they are views."""
         if anew or self._buffer is None:
             first = self.parameters[0]
             size = sum(parameter.numel() for parameter in self.parameters)

@@ -1,4 +1,4 @@
-"""Which gradients travel together: one push_pull for many small ones."""
+"""Divides parameters into buckets, so that one push_pull reduces many small gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from byteps.torch.options import ReducerOptions
 
 __all__ = ["group"]
 
-# To copy a larger gradient into a bucket costs more than to send it alone.
+# Copying a larger gradient into a bucket costs more than a push_pull of its own.
 MOST_BYTES_COPIED = 128 << 10
 
 Tensor = torch.Tensor
@@ -19,9 +19,9 @@ Kind = tuple[torch.dtype, torch.device, bool]
 
 
 def group(parameters: Sequence[Tensor], options: ReducerOptions) -> list[list[int]]:
-    """Splits the positions of `parameters` as `options.groups` or `options.bucket_bytes` say.
+    """Divides the positions of `parameters` into lists, as `options` say.
 
-    Each position is in one of the lists. Those of a list are of one kind, and in order.
+    Each position is in one list. The parameters of a list have the same kind, and keep their order.
     """
     if isinstance(options.groups, Sequence):
         chosen = _named_groups(parameters, options.groups)
@@ -46,8 +46,8 @@ def _named_groups(parameters: Sequence[Tensor], groups: Sequence[Sequence[Tensor
             raise InvalidArgumentError(f"groups[{number}] is {type(members).__name__}: expected a list of parameters")
         if any(member not in positions for member in members):
             raise InvalidArgumentError(
-                f"groups[{number}]: one of its {len(members)} tensors is no parameter of the optimizer, or is in two "
-                "groups"
+                f"groups[{number}]: one of its {len(members)} tensors is not a parameter of the optimizer, or is in "
+                "two groups"
             )
         chosen.append([positions.pop(member) for member in members])
     return chosen + [[position] for position in positions.values()]
@@ -56,9 +56,9 @@ def _named_groups(parameters: Sequence[Tensor], groups: Sequence[Sequence[Tensor
 def _consecutive(
     parameters: Sequence[Tensor], alone: frozenset[Tensor], is_full: Callable[[int, int], bool]
 ) -> list[list[int]]:
-    """Fills groups one after the other; `is_full(bytes in it, bytes of the next parameter)` begins a new one.
+    """Fills one group after the other until `is_full(its bytes, the next parameter's bytes)`.
 
-    Each kind fills groups of its own, so that one parameter of another does not end a group early.
+    Each kind has groups of its own, so that a parameter of another kind does not end a group early.
     """
     open_groups: dict[Kind, tuple[list[int], int]] = {}
     chosen: list[list[int]] = []
@@ -84,5 +84,5 @@ def _split_by_kind(parameters: Sequence[Tensor], positions: Iterable[int]) -> li
 
 
 def _kind_of(parameter: Tensor) -> Kind:
-    """What those that travel together have in common. Frozen parameters travel only if they are unfrozen."""
+    """Returns what parameters of one bucket have in common. Frozen ones get no gradients."""
     return parameter.dtype, parameter.device, parameter.requires_grad

@@ -31,14 +31,15 @@ class StepState(Enum):
     COMPLETE = auto()  # all parameters are up to date
     PENDING = auto()  # parameters may be out of date, or have not been used since they were
     APPLYING = auto()  # the optimizer's code runs for some of the parameters
-    FAILED = auto()  # a gradient or the optimizer's code has failed: some parameters stay out of date
+    FAILED = auto()  # parameters stay out of date: a gradient or the optimizer's code has failed
 
 
 class LazyStep(Reducer):
     """Reduces the gradients of an optimizer, and applies its step when parameters are needed.
 
-    After `begin` the step is *pending*: `update_before_use` and `flush` change parameters bucket by bucket, by the
-    optimizer's own code, with the options (learning rate and so on) that the optimizer had at `begin`.
+    After `begin` the step is *pending*: `update_before_use` and `flush` change parameters bucket by
+    bucket, by the optimizer's own code, with the options (learning rate and so on) that the
+    optimizer had at `begin`.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class LazyStep(Reducer):
         self._bucket_of: dict[Tensor, Bucket] = {}
         self._group_of: dict[Tensor, int] = {}
         self._step_state = StepState.COMPLETE
-        self._pending: dict[Bucket, None] = {}  # deferred buckets, in the order of the next forward pass
+        self._pending: dict[Bucket, None] = {}  # deferred buckets, in the order of forward
         self._group_options: list[dict[str, Any]] = []  # at `begin`
-        self._unused_since: set[Tensor] = set()  # parameters that no forward pre-hook has waited for since `begin`
+        self._unused_since: set[Tensor] = set()  # which no pre-hook has waited for since `begin`
         self._query: PresenceQuery | None = None  # about the gradients of the pending step
-        self._without_gradient: set[Tensor] = set()  # parameters without a gradient on any rank, by the answer
+        self._without_gradient: set[Tensor] = set()  # on any rank, as it was answered
         self._failure: Exception | None = None  # in FAILED
 
     @property
@@ -104,7 +105,8 @@ class LazyStep(Reducer):
         """The program calls step(): all gradients are sent when this returns.
 
         Returns:
-            Whether the step is pending. If not, each .grad is that of all ranks, and the optimizer can make the step.
+            Whether the step is pending. If not, each .grad is that of all ranks, and the optimizer
+            can make the step.
 
         Raises:
             InvalidArgumentError: gradients were changed since backward sent them.
@@ -153,7 +155,7 @@ class LazyStep(Reducer):
     @eager
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Makes each .grad that of all ranks for the step to come. Waits; nothing is pending then."""
+        """Makes each .grad that of all ranks for the next step. Waits for what is pending."""
         if not self._round.is_synchronized:
             self._check_hooks_ran(self._buckets)
             self.flush()
@@ -175,10 +177,10 @@ class LazyStep(Reducer):
         super()._inspect(bucket)
 
     def _check_hooks_ran(self, buckets: Iterable[Bucket]) -> None:
-        """Raises InvalidArgumentError if a parameter has a gradient that no forward pre-hook has waited for.
+        """Raises InvalidArgumentError if a parameter has a gradient, but no hook has waited for it.
 
-        Forward may have used it before its step. Whether it has depends on how fast gradients have arrived; the
-        exception must not.
+        Forward may have used it before its step. Whether it has depends on how fast gradients have
+        arrived; the exception must not.
         """
         if not self._unused_since:
             return
@@ -192,11 +194,12 @@ class LazyStep(Reducer):
                     )
 
     def _prioritize(self) -> None:
-        """Gives buckets that forward needs first a higher priority, but for the first quarter that backward gives.
+        """Sets priorities: buckets that forward needs first go first, except backward's first ones.
 
-        These, up to a quarter of the bytes, go in backward's order. Ranks are never quite together: by priority, ranks
-        that are ahead would leave buckets that a late rank still sends for others that it does not have yet, and no
-        bucket would be complete until it has. While the first quarter is sent, all ranks reach the end of backward.
+        These, up to a quarter of the bytes, go in backward's order. Ranks are never quite together:
+        by priority, ranks that are ahead would leave buckets that a late rank still sends for
+        others that it does not have yet, and no bucket would be complete until it has. While the
+        first quarter is sent, all ranks reach the end of backward.
         """
         by_need = sorted(self._buckets, key=lambda bucket: self._positions.get(bucket.parameters[0], len(self._names)))
         nbytes = [sum(parameter.nbytes for parameter in bucket.parameters) for bucket in by_need]
@@ -206,7 +209,7 @@ class LazyStep(Reducer):
             by_need[index].set_priority(0 if first_part >= 0 else -1 - index)
 
     def _need(self, buckets: Iterable[Bucket]) -> None:
-        """Waits for the pending ones of `buckets`, and applies the step to them and to others that have come."""
+        """Waits for the pending ones of `buckets`, and applies the step to all that has come."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         wanted = [bucket for bucket in buckets if bucket in self._pending]
@@ -214,7 +217,8 @@ class LazyStep(Reducer):
             return
         try:
             received = [self._taken(bucket) for bucket in wanted]
-            # One call of the optimizer for many buckets costs less. Those behind one that has not come are not polled.
+            # One call of the optimizer for many buckets costs less. Those behind one that has not
+            # come are not polled.
             received += [self._taken(bucket) for bucket in list(takewhile(Bucket.is_done, self._pending))]
             self._apply(received)
         except Exception as error:
@@ -239,7 +243,8 @@ class LazyStep(Reducer):
             self._without_gradient = set(self._unused(self._learned(self._query)))
             self._query = None
         parameters: dict[int, list[Tensor]] = {}
-        kept: list[tuple[Tensor, Tensor | None]] = []  # .grad, which may belong to the next step already
+        # .grad, which may belong to the next step already.
+        kept: list[tuple[Tensor, Tensor | None]] = []
         for bucket, gradients in received:
             for parameter, gradient in zip(bucket.parameters, gradients, strict=True):
                 if parameter in self._without_gradient:
@@ -269,7 +274,7 @@ class LazyStep(Reducer):
 
 
 def _options_of(group: dict[str, Any]) -> dict[str, Any]:
-    """Returns a copy, because schedulers change the learning rate after the step, some of them in place."""
+    """Returns a copy, because schedulers change options after the step, some of them in place."""
     return {
         key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items() if key != "params"
     }
@@ -286,7 +291,7 @@ def _replaced_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, An
 
 @contextmanager
 def _plain_mode() -> Iterator[None]:
-    """Disables autocast and inference mode, which the forward pass may run in and a step does not."""
+    """Disables autocast and inference mode, in which the forward pass may run."""
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     if not kinds and not torch.is_inference_mode_enabled():
         yield

@@ -1,14 +1,14 @@
 """push_pull as an operator of torch, for code that torch.compile and torch.export trace.
 
-`torch.ops.byteps.push_pull(tensor, name, op, priority)` is what `byteps.torch.push_pull` with a name becomes in traced
-code. It stays in the graph, so nothing breaks there.
+In traced code `byteps.torch.push_pull` with a name becomes `torch.ops.byteps.push_pull(tensor,
+name, op, priority)`, which stays in the graph. A call without a name breaks the graph, because
+automatic names need a counter of calls, which traced code cannot have.
 
-What the ranks must have in common. A graph's operators run one after the other, and this one waits for all ranks. The
-name says which tensors belong together, so a wrong order gives no wrong sum; but ranks that wait for different ones
-wait in vain. Hence all ranks have to trace the same code: then torch gives them the same graph, in the same order. The
-operator is declared to have an effect, so that no pass drops it where its result is unused, merges two of it, or moves
-it past another one of it. Without a name there would be a counter of calls, which traced code cannot have; such a call
-breaks the graph, as before.
+All ranks must trace the same code. A graph's operators run one after the other, and this one waits
+for all ranks. Names tell which tensors belong together, so a wrong order does not give a wrong sum;
+but ranks that wait for different tensors time out. From the same code torch makes the same graph
+with the same order on all ranks. The operator is declared to have an effect, so that no pass drops
+a call whose result is unused, merges two calls, or changes their order.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch
 
 from byteps.errors import UnsupportedError
 from byteps.ops import ReduceOp
-from byteps.torch.ops import start_push_pull, synchronize
+from byteps.torch.start import start_push_pull, synchronize
 
-__all__: list[str] = []  # importing it registers the operator
+__all__: list[str] = []  # importing the module registers the operator
 
 Tensor = torch.Tensor
 
@@ -29,7 +29,8 @@ Tensor = torch.Tensor
 @torch.library.custom_op("byteps::push_pull", mutates_args=())
 def _push_pull(tensor: Tensor, name: str, op: str, priority: int) -> Tensor:
     output: Tensor = synchronize(start_push_pull(tensor, ReduceOp[op], name, priority, in_place=False))
-    expected = torch.empty_like(tensor, device="meta")  # what the graph was made for, where the input has gaps
+    # The strides that the graph expects if the input has gaps.
+    expected = torch.empty_like(tensor, device="meta")
     return output if output.stride() == expected.stride() else torch.empty_like(tensor).copy_(output)
 
 

@@ -1,4 +1,6 @@
-"""The learning rate of large batches: Goyal et al. 2017, "Accurate, Large Minibatch SGD", sections 2.1 and 2.2."""
+"""Learning rates for large batches: Goyal et al. 2017, "Accurate, Large Minibatch SGD", sections
+2.1 and 2.2.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,32 @@ __all__ = ["GradualWarmup"]
 
 
 class GradualWarmup(LRScheduler):
-    """Raises the learning rate from what suits one rank to what suits all of them, in equal steps.
+    """Raises the learning rate from that of one rank to that of all ranks, in equal steps.
 
-    The optimizer is made with the learning rate of one rank. With k ranks the batch is k times as large, and so shall
-    the learning rate be (linear scaling rule); but not at once, because weights change too fast for that in the
-    beginning. It only multiplies, so it goes together with schedulers that multiply too, such as MultiStepLR and
-    ExponentialLR: step both. With those that compute the rate anew (LambdaLR, OneCycleLR, CosineAnnealingLR): put them
-    behind it by SequentialLR.
+    The optimizer is made with the learning rate of one rank. With k ranks the batch is k times as
+    large, and so the learning rate should be (linear scaling rule); but not at once, because
+    weights change too fast at first. This scheduler multiplies the rate, so it can be combined with
+    schedulers that multiply, too, such as MultiStepLR and ExponentialLR: call `step` of both.
+    Schedulers that compute the rate anew (LambdaLR, OneCycleLR, CosineAnnealingLR) have to follow
+    it in a SequentialLR.
     """
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, warmup_steps: int, scale: float | None = None, last_epoch: int = -1
     ) -> None:
-        """Makes the scheduler; the learning rate does not change before its first `step`, unless `warmup_steps` is 0.
+        """Makes the scheduler; the learning rate does not change before its first `step`, unless
+        `warmup_steps` is 0.
 
         Args:
             optimizer: of any class, wrapped by byteps or not.
-            warmup_steps: how many calls of `step` lead to the full learning rate. The paper warms up for five epochs.
-            scale: how many times the initial learning rate is wanted in the end. None: `size()`.
-            last_epoch: as in all schedulers of torch; -1 begins.
+            warmup_steps: number of calls of `step` until the full learning rate. The paper warms up
+                for five epochs.
+            scale: the full learning rate divided by the initial one. None: `size()`.
+            last_epoch: see torch's schedulers; -1 begins.
 
         Raises:
-            InvalidArgumentError: a number that makes no sense.
-            NotInitializedError: no `scale`, and no `init` before.
+            InvalidArgumentError: an invalid number.
+            NotInitializedError: there is no `scale`, and `init` was not called.
         """
         if not isinstance(warmup_steps, int) or warmup_steps < 0:
             raise InvalidArgumentError(f"GradualWarmup: warmup_steps is {warmup_steps!r}: expected 0 or more")
@@ -45,10 +50,11 @@ class GradualWarmup(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float | torch.Tensor]:
-        """The next learning rate of each group. Called by `step`."""
+        """Returns the next learning rate of each group. Called by `step`."""
         ratio = self._factor(self.last_epoch)
         if self.last_epoch > 0:
-            resumed = getattr(self, "_is_initial", False)  # the optimizer's checkpoint has the rate of this step
+            # The checkpoint has the rate of this step.
+            resumed = getattr(self, "_is_initial", False)
             ratio = 1.0 if resumed else ratio / self._factor(self.last_epoch - 1)
         return [group["lr"] * ratio for group in self.optimizer.param_groups]
 

@@ -1,4 +1,4 @@
-"""Loss, accuracy and the like, over all samples of all ranks."""
+"""Averages of metrics, such as loss and accuracy, over the samples of all ranks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ __all__ = ["MetricAverage"]
 
 
 class MetricAverage:
-    """Collects means of batches; `compute` gives their mean over all ranks, weighted by how many samples they are of.
+    """Collects the means of batches.
 
-    Ranks may have different numbers of batches, and none at all:
+    `compute` returns their mean over all ranks, weighted by numbers of samples. Ranks may have
+    different numbers of batches, also none:
 
         metrics = bps.MetricAverage("loss", "accuracy")
         for x, y in batches:
@@ -39,12 +40,12 @@ class MetricAverage:
         """Adds a batch of this rank.
 
         Args:
-            count: how many samples it has.
-            values: of metrics: their means over the batch, as numbers or tensors of one element. A tensor's device is
-                not waited for.
+            count: number of its samples.
+            values: mean of each metric over the batch, as a number or a tensor of one element. Does
+                not wait for a tensor's device.
 
         Raises:
-            InvalidArgumentError: a metric that the constructor was not told of, a negative count, a larger tensor.
+            InvalidArgumentError: an unknown metric, a negative count, a tensor of several elements.
         """
         if count < 0:
             raise InvalidArgumentError(f"MetricAverage.update: count is {count}: expected 0 or more")
@@ -53,13 +54,13 @@ class MetricAverage:
                 raise InvalidArgumentError(
                     f"MetricAverage.update: no metric '{name}': expected one of {', '.join(self._names)}"
                 )
-            if count:  # the mean of no sample is NaN
+            if count:  # the mean of no samples is NaN
                 self._sums[name] += _number(name, value) * count
                 self._counts[name] += count
 
     @eager
     def compute(self) -> dict[str, float]:
-        """The mean of each metric over the samples of all ranks; NaN if there was none. Blocks; all ranks must call."""
+        """Returns each metric's mean over all ranks, or NaN. Blocks; all ranks must call it."""
         local = [float(self._sums[name]) for name in self._names] + [self._counts[name] for name in self._names]
         name = f"byteps.MetricAverage.{','.join(self._names)}"
         totals = push_pull(torch.tensor(local, dtype=torch.float64), name=name, op=Sum).tolist()

@@ -1,4 +1,4 @@
-"""Finds the gradients that are not finite before a step spreads them."""
+"""Finds gradients with NaN or infinities before a step uses them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from byteps.objects import broadcast_object
 from byteps.ops import ReduceOp
 from byteps.runtime import current_job
 from byteps.torch.bucket import Bucket
-from byteps.torch.ops import start_push_pull, synchronize
+from byteps.torch.start import start_push_pull, synchronize
 
 __all__ = ["NanCheck", "name_of_report"]
 
-SHOWN = 5  # names for each rank
+SHOWN = 5  # number of names that an error shows for each rank
 
 
 class NanCheck:
-    """Looks at this rank's gradients as they are sent, and reports those of all ranks."""
+    """Checks this rank's gradients when they are sent, and reports those of all ranks."""
 
     def __init__(self) -> None:
         self._suspects: list[str] = []
@@ -32,14 +32,14 @@ class NanCheck:
                 self._suspects.append(gradient.name)
 
     def forget(self) -> None:
-        """What was sent is dropped."""
+        """Drops what `inspect` has found."""
         self._suspects.clear()
 
     def report(self, prefix: str, step: int) -> None:
-        """On all ranks at once, when all gradients of this step are sent. The ranks meet by `name_of_report(prefix)`.
+        """Exchanges what `inspect` has found in this step. All ranks call it at once.
 
         Raises:
-            NotFiniteError: on all ranks alike, naming the gradients and the ranks that they come from.
+            NotFiniteError: on all ranks, with the names of gradients and their ranks.
         """
         suspects, self._suspects = self._suspects, []
         job = current_job()
@@ -60,5 +60,5 @@ class NanCheck:
 
 
 def name_of_report(prefix: str) -> str:
-    """That ranks meet by to report."""
+    """Returns the name of the push_pull of `report`."""
     return f"{prefix}not_finite"

@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 __all__ = ["StepView", "closure_of", "is_nested_step", "step_view"]
 
-_STEP_WITH_HOOKS = Optimizer.profile_hook_step(lambda: None).__code__  # the same code in every class of optimizers
+# The same code in every class of optimizers.
+_STEP_WITH_HOOKS = Optimizer.profile_hook_step(lambda: None).__code__
 
 
 class StepView:
@@ -20,10 +21,10 @@ class StepView:
 
 
 def step_view(optimizer: Any, param_groups: list[dict[str, Any]]) -> Any:
-    """Returns a view of a dynamic subclass of an optimizer that has other `param_groups`, and else its attributes.
+    """Returns a view of an optimizer, a DynamicSubclass, with other `param_groups`.
 
-    A pre-hook of step passes the view on in place of the optimizer. Hooks then recognise nested steps, which a step
-    calls in its base class, and nothing has to be restored if the step raises.
+    A pre-hook of step passes the view on in place of the optimizer. Hooks then recognise nested
+    steps, which a step calls in its base class, and nothing has to be restored if the step raises.
     """
     kind = type(optimizer)
     if "_step_view" not in vars(kind):
@@ -42,7 +43,7 @@ def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def is_nested_step(optimizer: Any) -> bool:
-    """From a hook of step: whether a step of the same optimizer has made this call, to the step of its base class."""
+    """From a hook of step: whether a step of the same optimizer calls its base class's step."""
     calls = 0
     frame: FrameType | None = sys._getframe()
     while frame is not None and calls < 2:

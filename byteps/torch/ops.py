@@ -1,40 +1,30 @@
 """push_pull and broadcast of torch tensors.
 
 Arguments that the functions share:
-    tensor: of the same shape and dtype on all ranks. It must not change while its handle is in flight.
+    tensor: has the same shape and dtype on all ranks. It must not change while its handle is in flight.
     average: False means op=Sum.
     name: the same on all ranks for tensors that belong together; at most once in flight. Without names all ranks must
         make their calls in the same order.
-    version: accepted for BytePS's scripts, unused.
+    version: unused; accepted for BytePS's scripts.
     priority: larger ones go first.
-    compression: one of `Compression`, for the way over the network.
+    compression: one of `Compression`, for the network.
     op: Average, Sum, Min, Max or Product; takes precedence over `average`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
 import torch
 
 from byteps.errors import AbortedError, InvalidArgumentError, UnsupportedError
-from byteps.ops import (
-    Handle,
-    ReduceOp,
-    broadcast_buffer,
-    declare_buffer,
-    is_automatic,
-    one_call,
-    push_pull_buffer,
-    resolve_op,
-)
-from byteps.ops import poll as poll_one
-from byteps.ops import synchronize as synchronize_one
+from byteps.ops import Handle, ReduceOp, declare_buffer, one_call, resolve_op
 from byteps.runtime import init, local_rank, local_size, rank, resume, shutdown, size, suspend  # noqa: F401
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager
+from byteps.torch.start import GroupHandle, poll, start_broadcast, start_push_pull, synchronize, synchronize_all
 from byteps.torch.tensor import stage
 
 __all__ = [
@@ -54,18 +44,10 @@ __all__ = [
     "push_pull_async_inplace",
     "push_pull_inplace",
     "synchronize",
-    "synchronize_all",
 ]
 
 Tensor = torch.Tensor
 Tensors = Sequence[Tensor]
-
-
-class GroupHandle:
-    """The handles of a grouped push_pull."""
-
-    def __init__(self, handles: list[Handle]) -> None:
-        self.handles = handles
 
 
 def push_pull(
@@ -78,10 +60,10 @@ def push_pull(
     *,
     op: ReduceOp | None = None,
 ) -> Tensor:
-    """The average (or what `op` says) of all ranks' tensors, as a new tensor.
+    """Returns the average of all ranks' tensors, or their reduction by `op`, as a new tensor.
 
-    Differentiable for Average and Sum: the gradient is the push_pull of the gradients. With a name it can be part of a
-    graph of torch.compile and torch.export; without one it breaks the graph.
+    Differentiable for Average and Sum: the gradient is the push_pull of the gradients. With a name
+    it can be part of a graph of torch.compile and torch.export; without one it breaks the graph.
     """
     if torch.compiler.is_compiling() and name is not None:  # see library.py
         compressed, ctx = compression.compress(tensor)
@@ -104,7 +86,9 @@ def push_pull_inplace(
     *,
     op: ReduceOp | None = None,
 ) -> Tensor:
-    """Replaces `tensor` by the average (or what `op` says) of all ranks' tensors, and returns it."""
+    """Replaces `tensor` by the average of all ranks' tensors, or their reduction by `op`, and
+    returns it.
+    """
     return _result(push_pull_async_inplace(tensor, average, name, version, priority, op=op))
 
 
@@ -179,7 +163,7 @@ def grouped_push_pull_async(
     *,
     op: ReduceOp | None = None,
 ) -> GroupHandle:
-    """Starts `grouped_push_pull`, without its gradient; `synchronize` returns the list of new tensors."""
+    """Starts `grouped_push_pull`, without its gradient; `synchronize` returns new tensors."""
     return _start_group(tensors, _op_of_group(tensors, average, op, name), name, priority, in_place=False)
 
 
@@ -197,9 +181,10 @@ def grouped_push_pull_async_inplace(
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None) -> Tensor:
-    """Rank `root_rank`'s tensor, as a new tensor. Of any dtype; the others pass one of the same shape and dtype.
+    """Returns rank `root_rank`'s tensor, of any dtype, as a new tensor.
 
-    Differentiable: the root gets the sum of the ranks' gradients, the others zeros.
+    All ranks pass the same shape and dtype. Differentiable: the root gets the sum of the ranks'
+    gradients, the others get zeros.
     """
     return _broadcast(tensor, root_rank, name)
 
@@ -222,105 +207,16 @@ def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None) ->
     return start_broadcast(tensor, root_rank, name)
 
 
-@eager
-def start_broadcast(tensor: Tensor, root_rank: int, name: str | None, step: int = 0) -> Handle:
-    """`broadcast_async_`, in a step of training: see `byteps.ops.push_pull_buffer`."""
-    with one_call(name, step=step) as known:
-        staged = stage(tensor, any_dtype=True, row_major=True)
-
-        def finish() -> Tensor:
-            staged.copy_back(tensor)
-            torch.autograd.graph.increment_version(tensor)
-            return tensor
-
-        return broadcast_buffer(staged.buffer, root_rank, known, finish, step=step)
-
-
-@eager
-def poll(handle: Handle | GroupHandle) -> bool:
-    """Whether `synchronize` would return at once."""
-    if isinstance(handle, GroupHandle):
-        return all(map(poll_one, handle.handles))
-    return poll_one(handle)
-
-
-@eager
-def synchronize(handle: Handle | GroupHandle) -> Any:
-    """Waits for what an _async function started and returns its result, each time the same."""
-    return synchronize_all(handle.handles) if isinstance(handle, GroupHandle) else synchronize_one(handle)
-
-
-@eager
-def synchronize_all(handles: Iterable[Handle]) -> list[Any]:
-    """The results; the first error if there is one, when none is in flight any more."""
-    results: list[Any] = []
-    errors: list[Exception] = []
-    for handle in handles:
-        try:
-            results.append(synchronize_one(handle))
-        except Exception as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return results
-
-
 def declare(name: str, tensor: Tensor | None = None) -> None:
-    """Tells the job of a tensor ahead of its first push_pull, in any order; optional.
+    """Announces a tensor to the job before its first push_pull, in any order. Optional.
 
     Args:
-        name: of the push_pull to come.
-        tensor: of its shape and dtype. Without it nothing is known to prepare for, and nothing is done.
+        name: of the push_pull.
+        tensor: has its shape and dtype. Without it, nothing is done.
     """
     if tensor is not None:
         staged = stage(tensor)
         declare_buffer(name, staged.buffer.dtype, staged.buffer.nbytes)
-
-
-@eager
-def start_push_pull(
-    tensor: Tensor, op: ReduceOp, name: str | None, priority: int, *, in_place: bool, scale: float = 1, step: int = 0
-) -> Handle:
-    """Starts a push_pull of `tensor` into itself or into a new tensor, with as few copies as can be.
-
-    Args:
-        tensor: as said above; so are op, name and priority.
-        op: see `tensor`.
-        name: see `tensor`.
-        priority: see `tensor`.
-        in_place: into itself.
-        scale: what the result is multiplied by.
-        step: see `byteps.ops.push_pull_buffer`.
-    """
-    with one_call(name, step=step) as known:
-        return _start(tensor, op, known, priority, in_place=in_place, scale=scale, step=step)
-
-
-def _start(
-    tensor: Tensor, op: ReduceOp, name: str, priority: int, *, in_place: bool, scale: float, step: int
-) -> Handle:
-    # Who has not named a tensor need not care for its memory order either.
-    source = target = stage(tensor, row_major=is_automatic(name))
-    if in_place:
-        output = tensor
-    elif not source.copied:
-        output = torch.empty_like(tensor, requires_grad=False)
-        target = stage(output)
-    elif tensor.device.type == "cpu":
-        output = source.memory
-    else:
-        output = torch.empty_like(tensor, requires_grad=False)
-
-    def finish() -> Tensor:
-        if output is not target.memory:
-            target.copy_back(output)
-        if scale != 1:
-            output.detach().mul_(scale)
-        if in_place:
-            torch.autograd.graph.increment_version(output)
-        return output
-
-    return push_pull_buffer(source.buffer, target.buffer, name, op, priority, finish, step=step)
 
 
 class _PushPull(torch.autograd.Function):
@@ -364,7 +260,7 @@ def _reduced_group(tensors: Tensors, op: ReduceOp, name: str | None, priority: i
 
 
 def _reduced_each(tensors: Tensors, op: ReduceOp, names: Sequence[str], priority: int) -> list[Tensor]:
-    """Differentiable again, one by one, if anybody asks."""
+    """Reduces each tensor; differentiable again, one by one, if gradients are enabled."""
     if torch.is_grad_enabled():
         return [
             push_pull(tensor, name=name, priority=priority, op=op) for tensor, name in zip(tensors, names, strict=True)
@@ -421,7 +317,7 @@ def _start_group(tensors: Tensors, op: ReduceOp, name: str | None, priority: int
     for index, tensor in enumerate(tensors):
         try:
             with one_call(None if name is None else f"{name}.{index}") as tensor_name:
-                if failure is not None:  # every tensor counts, as on ranks where all is well
+                if failure is not None:  # every tensor counts as a call, as on the other ranks
                     raise AbortedError(f"an earlier tensor of the group has failed: {failure}")
                 handles.append(start_push_pull(tensor, op, tensor_name, priority, in_place=in_place))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: gradients are averaged over the ranks while backward still runs."""
+"""DistributedOptimizer: an optimizer whose gradients are averaged over ranks during backward."""
 
 from __future__ import annotations
 
@@ -59,45 +59,52 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
 ) -> OptimizerT:
     """Makes `optimizer` average the gradients of all ranks before each step, and returns it.
 
-    It is the same object, so its state and the schedulers that hold it stay valid; copies and pickles of it are
-    ordinary optimizers. Each gradient is sent as soon as backward has it. All ranks make the same optimizers, and use
-    them in the same order: at the first gradients they compare what they are about to do. docs/torch-optimizer.md says
-    more.
+    It is the same object, so its state and references to it stay valid. Copies and pickles of it
+    are plain optimizers. Each gradient is sent as soon as backward has computed it. All ranks must
+    make the same optimizers and use them in the same order; at the first gradients they compare
+    their parameters and arguments. See docs/torch-optimizer.md.
 
-    A parameter that got no gradient on this rank takes part with its old gradient, or with zeros.
+    If a parameter has no new gradient on this rank, its old one is averaged, or zeros.
 
     Args:
-        optimizer: of any class but LBFGS. If `step` gets a closure, its loss is averaged too, so that all ranks decide
-            alike.
-        named_parameters: `model.named_parameters()`; the same names on all ranks. Without it, parameters are known by
-            their places in the optimizer's groups.
-        compression: one of `Compression`, for the way over the network. Sparse gradients are not compressed.
-        backward_passes_per_step: how many backward passes add to a gradient before it is sent.
-        op: what becomes of the ranks' gradients.
-        sync: who waits for the gradients. "backward": the end of the last backward pass, so that clipping and
-            `GradScaler` find the gradients of all ranks. Compiled autograd hides that end: there the last gradient
-            waits, or `step` if a parameter got none, and a warning says so. "auto": as "backward", without the warning.
-            "step": `step`, or `optimizer.synchronize()` where gradients are read or changed before it.
-        groups: how many groups of about the same size to send the gradients in, or lists of parameters that travel
-            together. For models with many small parameters.
+        optimizer: of any class but LBFGS. If `step` gets a closure, its loss is averaged, too, so
+            that all ranks make the same decisions.
+        named_parameters: `model.named_parameters()`, with the same names on all ranks. Without it,
+            the name of a parameter is its position in the optimizer's groups.
+        compression: one of `Compression`, for the network. Sparse gradients are not compressed.
+        backward_passes_per_step: number of backward passes that add to a gradient before it is
+            sent.
+        op: the reduction of the ranks' gradients.
+        sync: the point at which the program waits for the gradients. "backward": the end of the
+            last backward pass, so that clipping and `GradScaler` see the gradients of all ranks.
+            Compiled autograd hides that end: there it is the last gradient, or `step` if a
+            parameter gets none, and a warning says so. "auto": as "backward", without the warning.
+            "step": `step`, or `optimizer.synchronize()`, which must come before gradients are read
+            or changed.
+        groups: number of buckets of about the same size, or lists of parameters that share a
+            bucket. For models with many small parameters.
         num_groups: Horovod's older name for a number of groups.
-        bucket_bytes: in place of `groups`: consecutive parameters travel together, up to so many bytes.
-        sparse_as_dense: make sparse gradients dense. Otherwise every rank gets the rows of all ranks.
-        find_unused_parameters: ask the other ranks, once a step, which parameters have no gradient anywhere, and leave
-            those without, as one process does; not with zeros.
-        nan_check: look for NaN and infinities in each gradient, and raise on all ranks before the step.
-        gradient_predivide_factor: accepted for Horovod's scripts. Sums of half-precision are made in float32 and
-            rounded after the division, so there is nothing that it could save from overflow.
-        asynchronous: the ranks do not wait for each other: `byteps.torch.asynchronous`. None: as BYTEPS_ENABLE_ASYNC
-            says.
-        staleness: if asynchronous, how many steps a rank may be ahead of the slowest one. None: as BYTEPS_STALENESS
-            says.
+        bucket_bytes: instead of `groups`: consecutive parameters share a bucket of up to so many
+            bytes.
+        sparse_as_dense: make sparse gradients dense. Otherwise every rank gets the rows of all
+            ranks.
+        find_unused_parameters: ask the other ranks once a step which parameters have a gradient on
+            no rank, and leave them without one, as one process does. Otherwise they get zeros.
+        nan_check: look for NaN and infinities in each gradient, and raise on all ranks before the
+            step.
+        gradient_predivide_factor: unused; accepted for Horovod's scripts. Half-precision gradients
+            are summed in float32 and rounded after the division, so that a sum cannot overflow.
+        asynchronous: ranks do not wait for each other; see `byteps.torch.asynchronous`. None:
+            BYTEPS_ENABLE_ASYNC.
+        staleness: if asynchronous, number of steps that a rank may be ahead of the slowest one.
+            None: BYTEPS_STALENESS.
 
     Raises:
-        InvalidArgumentError: a name given twice, a parameter without a name, other arguments that make no sense. From
-            the first backward or step, on all ranks: theirs differ.
+        InvalidArgumentError: a name is given twice, a parameter has no name, other arguments are
+            invalid. From the first backward or step, on all ranks: their parameters or arguments
+            differ.
         UnsupportedError: LBFGS.
-        NotInitializedError: before `init`.
+        NotInitializedError: `init` was not called.
     """
     _check_optimizer(optimizer)
     check_passes(backward_passes_per_step)
@@ -124,8 +131,8 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     reducer.add(*_with_fallback_names(enumerate(optimizer.param_groups)))
     become_subclass(optimizer, _Distributed)
     cast("_Distributed", optimizer)._reducer = reducer
-    # Hooks, not an override of step: a scheduler that was made earlier has put a wrapper of the plain class's step into
-    # the instance, where it would win.
+    # Hooks instead of a step method: a scheduler that was made earlier has stored a wrapper of the
+    # plain class's step in the instance, which would hide the method.
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
     return optimizer
@@ -137,7 +144,7 @@ def _hyperparameters(optimizer: weakref.ref[torch.optim.Optimizer]) -> list[str]
 
 
 class _Label:
-    """The prefix of an optimizer's names in the current job: two models may have parameters of the same name."""
+    """The prefix of an optimizer's names in the current job, which no other optimizer has."""
 
     def __init__(self) -> None:
         self._number = JobNumber("DistributedOptimizer")
@@ -148,21 +155,24 @@ class _Label:
 
 
 class _Distributed(DynamicSubclass, torch.optim.Optimizer):
-    """What DistributedOptimizer adds to the optimizer's class."""
+    """Methods that DistributedOptimizer adds to the optimizer's class."""
 
     _reducer: BackwardReducer
-    _skips = False  # step must not synchronize
+    _skips = False  # whether step must not synchronize
 
     def synchronize(self) -> None:
-        """Waits until all gradients are those of all ranks; sends those that backward did not send.
+        """Waits until all gradients are those of all ranks. Sends those that backward has not sent.
 
-        Does nothing if that is so since the last gradient came.
+        Does nothing if no gradient has come since the last call.
         """
         self._reducer.synchronize()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it, `step` does not synchronize. Not needed after `synchronize`, which `step` remembers."""
+        """Within it, `step` does not synchronize.
+
+        Not needed after `synchronize`, which `step` takes into account.
+        """
         self._skips = True
         try:
             yield
@@ -176,13 +186,13 @@ class _Distributed(DynamicSubclass, torch.optim.Optimizer):
 
     @eager
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As in the plain class; an error while gradients are in flight."""
+        """See the plain class. Raises InvalidArgumentError while gradients are in flight."""
         self._reducer.check_idle("zero_grad()")
         self._reducer.begin_step()
         super().zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in the plain class; all ranks must add the same groups."""
+        """See the plain class. All ranks must add the same groups."""
         super().add_param_group(param_group)
         self._reducer.add(*_with_fallback_names([(len(self.param_groups) - 1, self.param_groups[-1])]))
 
@@ -231,12 +241,12 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
         )
     if isinstance(optimizer, DynamicSubclass):
         raise InvalidArgumentError(
-            "DistributedOptimizer: this optimizer is a distributed one already, or has a CrossBarrier: use one of them"
+            "DistributedOptimizer: the optimizer is distributed already, or has a CrossBarrier: use one of them"
         )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UnsupportedError(
-            "DistributedOptimizer: LBFGS evaluates its closure as often as its line search likes, and a rank whose "
-            "rounding differs in the last bit evaluates it once more, while the others wait for nothing. Use another "
+            "DistributedOptimizer: the line search of LBFGS decides how often it evaluates its closure, and a rank "
+            "whose rounding differs in the last bit may evaluate it once more, and wait in vain. Use another "
             "optimizer; or plain LBFGS on every rank, with a closure that averages the loss and each .grad by "
             "byteps.torch.push_pull, on machines of one kind"
         )
@@ -245,7 +255,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
 def _with_fallback_names(
     groups: Iterable[tuple[int, dict[str, Any]]],
 ) -> tuple[list[torch.Tensor], list[str]]:
-    """The parameters of the optimizer's groups, and names for them by their places."""
+    """Returns the parameters of the optimizer's groups, and names made of their positions."""
     parameters: dict[torch.Tensor, str] = {}
     for number, group in groups:
         for index, parameter in enumerate(group["params"]):

@@ -1,4 +1,4 @@
-"""What the users of DistributedOptimizer, DistributedDataParallel and CrossBarrier can choose."""
+"""Options of reducers, which users of DistributedOptimizer and the other wrappers choose."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SYNC_MODES = ("auto", "backward", "step")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose gradients they are, and what errors tell its users to do."""
+    """The class that uses a reducer, and what its errors advise."""
 
     name: str
-    when_changed: str  # a gradient in flight
-    when_repeated: str  # more gradients than backward passes
-    when_averaged_twice: str = ""  # before a step; "": nothing
+    when_changed: str  # advice if a gradient was changed in flight
+    when_repeated: str  # advice if a parameter got more gradients than expected
+    when_averaged_twice: str = ""  # advice for a warning; "": no warning
 
 
 @dataclass(frozen=True, slots=True)
 class ReducerOptions:
-    """What the gradients of one owner have in common. DistributedOptimizer documents what is not said here."""
+    """Options of one reducer. DistributedOptimizer documents those without a comment."""
 
     owner: Owner
     compression: AnyCompressor = Compression.none
@@ -42,11 +42,12 @@ class ReducerOptions:
     sparse_as_dense: bool = False
     find_unused_parameters: bool = False
     nan_check: bool = False
-    alone: frozenset[torch.Tensor] = frozenset()  # parameters that share no bucket
-    keep_buckets: bool = True  # .grad of a step may be written to by the next one
+    alone: frozenset[torch.Tensor] = frozenset()  # parameters that must not share a bucket
+    # Reuse buffers, so that a step overwrites the .grad of the one before.
+    keep_buckets: bool = True
 
     def check(self, gradient_predivide_factor: float) -> None:
-        """Raises InvalidArgumentError for what makes no sense, alone or together."""
+        """Raises InvalidArgumentError for invalid options and combinations."""
         if not isinstance(self.op, ReduceOp):
             raise InvalidArgumentError(f"op is {self.op!r}: expected Average, Sum, Min, Max or Product of this package")
         if self.sync not in SYNC_MODES:
@@ -59,7 +60,7 @@ class ReducerOptions:
             raise InvalidArgumentError(f"gradient_predivide_factor needs op=Average, got {self.op.name}")
 
     def check_asynchronous(self) -> None:
-        """Raises InvalidArgumentError for what asynchronous training cannot do."""
+        """Raises InvalidArgumentError for options that asynchronous training does not support."""
         if not sends_as_is(self.compression):
             raise InvalidArgumentError(f"{self.owner.name}: asynchronous training takes no compression")
         if self.nan_check:
@@ -71,25 +72,23 @@ class ReducerOptions:
     def _check_groups(self) -> None:
         groups, size = self.groups, self.bucket_bytes
         if isinstance(groups, bool) or not isinstance(groups, int | Sequence | None) or isinstance(groups, str):
-            raise InvalidArgumentError(
-                f"groups is {groups!r:.80}: expected how many groups to make, or lists of parameters"
-            )
+            raise InvalidArgumentError(f"groups is {groups!r:.80}: expected a number of groups, or lists of parameters")
         if isinstance(groups, int) and groups < 0:
             raise InvalidArgumentError(f"groups is {groups}: expected 0 or more")
         if not isinstance(size, int) or size < 0:
             raise InvalidArgumentError(f"bucket_bytes is {size!r}: expected a number of bytes, or 0 for no buckets")
         if groups and size:
-            raise InvalidArgumentError("groups and bucket_bytes are two ways to say what travels together: give one")
+            raise InvalidArgumentError("groups and bucket_bytes both divide parameters into buckets: give only one")
 
 
 def check_passes(passes: int) -> None:
-    """Raises InvalidArgumentError unless `passes` is a number of backward passes."""
+    """Raises InvalidArgumentError unless `passes` is an integer of 1 or more."""
     if not isinstance(passes, int) or passes < 1:
         raise InvalidArgumentError(f"backward_passes_per_step is {passes!r}: expected 1 or more")
 
 
 def bytes_of_megabytes(owner: Owner, megabytes: float) -> int:
-    """A bucket's size from the argument of users.
+    """Returns the size of a bucket in bytes, from the users' argument in MiB.
 
     Raises:
         InvalidArgumentError: not a positive number.

@@ -1,4 +1,4 @@
-"""The base class of what reduces the gradients of an optimizer or a model while backward runs."""
+"""Base class of reducers, which reduce gradients over the ranks while backward runs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ Tensor = torch.Tensor
 class Reducer:
     """Reduces the gradients of some parameters, round by round.
 
-    A *round* reduces each gradient once. It begins with the first gradient that backward gives. A bucket is sent when
-    its gradients are complete, after all of the round's backward passes; `complete` sends the others and ends the
-    round. Subclasses decide when to call it, or what to do instead. Buckets have equal priority at first, and go in
-    the order in which they are sent.
+    A *round* reduces each gradient once. It begins with the first gradient that backward gives. A
+    bucket is sent when its gradients are complete, after all of the round's backward passes;
+    `complete` sends the others and ends the round. Subclasses decide when to call it, or what to do
+    instead. Buckets have equal priority at first, and go in the order in which they are sent.
 
-    Only the thread that runs the training loop may call the methods; backward may run in other threads.
+    Only the thread that runs the training loop may call the methods; backward may run in other
+    threads.
     """
 
     def __init__(
@@ -57,13 +58,15 @@ class Reducer:
 
         Args:
             names: of parameters, the same on all ranks, in the order in which forward needs them.
-            label: makes the prefix of the names that push_pulls have, for each job anew; no two reducers share one.
+            label: makes the prefix of the names that push_pulls have, for each job anew; no two
+                reducers share one.
             passes: number of backward passes that give gradients for one round.
             options: the same on all ranks.
-            hyperparameters: returns a line for each hyperparameter that should be the same on all ranks.
+            hyperparameters: returns a line for each hyperparameter that should be the same on all
+                ranks.
             on_join: called with the prefix when the reducer has joined a job.
         """
-        current_job()  # raises now rather than in the first backward pass; so does an unknown compressor
+        current_job()  # raises now rather than in the first backward pass; so does the next line
         compressor_name(options.compression)
         self._names = names
         self._positions = {parameter: position for position, parameter in enumerate(names)}
@@ -72,20 +75,20 @@ class Reducer:
         self._hyperparameters = hyperparameters
         self._on_join = on_join
         self._nan_check = NanCheck() if options.nan_check else None
-        self._inspects = options.nan_check or options.sparse_as_dense  # whether `_inspect` has something to do
+        self._inspects = options.nan_check or options.sparse_as_dense  # before a bucket is sent
         self._job: Job | None = None  # the job that the reducer has joined
         self._compared_in: Job | None = None  # the job in which ranks have compared their weights
         self._prefix = ""  # of the names that push_pulls have
         self._paused = False
         self._round = Round(passes)
         self._buckets: list[Bucket] = []
-        self._in_flight: deque[Bucket] = deque()  # buckets of this round, in the order in which they were sent
-        self._unhooked: list[tuple[Tensor, Gradient]] = []  # parameters that were frozen so far
+        self._in_flight: deque[Bucket] = deque()  # in the order in which they were sent
+        self._unhooked: list[tuple[Tensor, Gradient]] = []  # frozen parameters
         self._unseen: dict[str, tuple[Tensor, Bucket]] = {}  # gradients that no rank has had so far
 
     @property
     def prefix(self) -> str:
-        """Of the names that push_pulls have in this job."""
+        """Prefix of the names of push_pulls in this job."""
         return self._prefix
 
     @property
@@ -100,7 +103,7 @@ class Reducer:
 
     @property
     def is_paused(self) -> bool:
-        """Whether gradients stay on this rank."""
+        """Whether the code is within `pause`."""
         return self._paused
 
     @contextmanager
@@ -113,7 +116,7 @@ class Reducer:
             self._paused = before
 
     def add(self, parameters: Sequence[Tensor], fallback_names: Sequence[str]) -> None:
-        """Adds `parameters`. If the reducer has joined a job, all ranks call this at once, and compare what they add.
+        """Adds `parameters`. If the reducer has joined a job, all ranks do so at once, and compare.
 
         Args:
             parameters: any number of them.
@@ -142,9 +145,10 @@ class Reducer:
             )
 
     def join(self) -> None:
-        """Joins the current job, if it has not yet: makes names for it, and compares parameters with the other ranks.
+        """Joins the current job, unless it has: makes names, and compares parameters.
 
-        The constructor does not do it: after `resume` with more ranks, some have made their reducers in the job before.
+        Not called by the constructor: a rank that comes to the job by `resume` has its reducers
+        from before.
 
         Raises:
             InvalidArgumentError: on all ranks: their parameters or options differ.
@@ -167,7 +171,7 @@ class Reducer:
             self._on_join(self._prefix)
 
     def begin_step(self) -> None:
-        """The optimizer has made its step, or gradients are zero: those that come now belong to another step."""
+        """Begins another step of training, after the optimizer's step or zero_grad."""
         self._round.begin_step()
 
     def complete(self) -> None:
@@ -188,7 +192,7 @@ class Reducer:
         self._expect_gradients()
         if self._nan_check is not None:
             try:
-                self._nan_check.report(self._prefix, step)  # even after an error, which only this rank may have
+                self._nan_check.report(self._prefix, step)  # even after an error of this rank alone
             except Exception as error:
                 errors.append(error)
         try:
@@ -232,7 +236,7 @@ class Reducer:
         check_agreement(options.owner.name, lines, f"{self._prefix}agreement")
 
     def _look_for_differences(self) -> None:
-        """Compares the ranks' weights before the first step in a job. Equal weights stay equal after it."""
+        """Compares the ranks' weights before the first step in a job; equal ones stay equal."""
         if self._compared_in is self._job:
             return
         self._compared_in = self._job
@@ -245,7 +249,7 @@ class Reducer:
         )
 
     def _hook(self, parameter: Tensor, gradient: Gradient) -> None:
-        alive = weakref.ref(self)  # the parameter owns the hook: a strong reference would keep both forever
+        alive = weakref.ref(self)  # the parameter owns the hook, and must not own the reducer
 
         def on_gradient(parameter: Tensor) -> None:
             reducer = alive()
@@ -258,17 +262,17 @@ class Reducer:
                 launch = Reducer._launch if frame_callback() is None else _launch_eagerly
                 launch(reducer, bucket, gradient)
 
-        # Compiled autograd would trace the hook, and compute wrong gradients. What it calls is untraced or eager, too.
+        # Compiled autograd would trace the hook, and compute wrong gradients.
         parameter.register_post_accumulate_grad_hook(untraced(on_gradient))
 
     @eager
     def _enter_backward(self) -> None:
-        """Called for the first gradient of a backward pass, and the first one after a nested pass."""
+        """Called for the first gradient of a backward pass, and the first after a nested pass."""
         self.join()
         self._round.enter(current_backward())
 
     def _launch(self, bucket: Bucket, gradient: Gradient) -> None:
-        """Called when the last gradient of a bucket has come, or when one has come once more than expected."""
+        """Called when a bucket's last gradient has come, or a gradient more often than expected."""
         if gradient.passes_left < 0 and (bucket.is_in_flight or not self._may_repeat()):
             raise InvalidArgumentError(
                 f"backward() gave '{gradient.name}' more gradients than the {self._round.passes} that were expected "
@@ -320,7 +324,7 @@ class Reducer:
             self._nan_check.inspect(bucket)
 
     def _send_the_rest(self, errors: list[Exception]) -> list[Tensor]:
-        """Sends all that is due. Returns the parameters that have a gradient on no rank, and must not get one."""
+        """Sends what is due. Returns parameters that have a gradient on no rank."""
         due = self._due()
         query = self._ask()
         found = {} if query is None else self._learned(query)
@@ -346,10 +350,10 @@ class Reducer:
             errors.append(error)
 
     def _ask(self) -> PresenceQuery | None:
-        """Asks the other ranks about gradients that may exist nowhere or be sparse. None: there are no such ones."""
+        """Asks the other ranks about gradients that may be missing or sparse there, if any."""
         if self._job is None or self._job.size == 1:
             return None
-        named = [(name, parameter) for name, (parameter, _) in self._unseen.items() if parameter.requires_grad]
+        named = [(name, p) for name, (p, _) in self._unseen.items() if p.requires_grad]
         if self._options.find_unused_parameters:
             named = [(gradient.name, p) for _, p, gradient in self._members() if p.requires_grad]
         return PresenceQuery(named, self._prefix, self._round.step) if named else None
@@ -368,7 +372,7 @@ class Reducer:
         return [parameter for _, parameter, gradient in self._members() if not found.get(gradient.name, True)]
 
     def _wait(self, errors: list[Exception]) -> None:
-        """Waits for all that is in flight, also after an error: nothing may be when the next round begins."""
+        """Waits for all that is in flight, also after errors, so that the next round can begin."""
         for bucket in self._in_flight:
             try:
                 bucket.proceed()

@@ -1,4 +1,4 @@
-"""The rounds of a reducer: which backward passes belong to one, and when it ends. Pure: knows no tensors."""
+"""The rounds of a reducer, and their backward passes. Pure: knows no tensors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class RoundState(Enum):
     IDLE = auto()  # no gradient has come since the last step
     EXPECTING = auto()  # a watched backward pass has begun, and has given no gradient yet
     COLLECTING = auto()  # a backward pass gives gradients
-    COUNTING = auto()  # so does one of compiled autograd, whose end is the last bucket that is sent
-    BETWEEN_PASSES = auto()  # a backward pass is over, and the round is not
+    COUNTING = auto()  # likewise, in compiled autograd: the last bucket to send ends the round
+    BETWEEN_PASSES = auto()  # a backward pass has ended, and the round goes on
     SYNCHRONIZED = auto()  # the round is complete: each .grad is that of all ranks
-    ENDED_EARLY = auto()  # likewise, by the last bucket of COUNTING: other ranks may have had fewer gradients
+    ENDED_EARLY = auto()  # likewise, from COUNTING: the round of other ranks may go on
 
 
 class PassEnd(Enum):
@@ -38,8 +38,9 @@ _UNFINISHED = (RoundState.IDLE, *_IN_PASS, RoundState.BETWEEN_PASSES)
 class Round:
     """The current round of a reducer, and the number of those before.
 
-    Backward passes are known by the numbers that autograd gives them. A pass is *watched* if autograd reports its end
-    (`leave`). Passes may be nested in others, as reentrant checkpointing does.
+    Backward passes are known by the numbers that autograd gives them. A pass is *watched* if
+    autograd reports its end (`leave`). Passes may be nested in others, as reentrant checkpointing
+    does.
     """
 
     def __init__(self, passes: int) -> None:
@@ -47,11 +48,11 @@ class Round:
         self.step = 1  # number of the round in its job, which all ranks count alike
         self.completed = 0  # number of rounds that `complete` has ended
         self.completed_since_step = 0  # number of those since the last `begin_step`
-        self.backward: int | None = None  # the pass of the last gradient, in COLLECTING and COUNTING
+        self.backward: int | None = None  # pass of the last gradient, in COLLECTING and COUNTING
         self._state = RoundState.IDLE
         self._passes_left = passes
         self._watched: set[int] = set()
-        self._outermost: int | None = None  # the watched pass that all others of the round are nested in, if known
+        self._outermost: int | None = None  # the watched pass in which all others are nested
         self._unsent = 0  # number of buckets that COUNTING waits for
 
     @property
@@ -77,7 +78,7 @@ class Round:
         self.reset()
 
     def watch(self, backward: int, *, outermost: bool) -> None:
-        """Autograd will report the end of a pass. `outermost`: all passes until then belong to the same round."""
+        """Autograd will report the end of a pass; `outermost`: passes until then are nested."""
         if self._state is RoundState.IDLE or self.is_synchronized:
             self._state = RoundState.EXPECTING
         self._watched.add(backward)
@@ -98,12 +99,12 @@ class Round:
         self.backward = backward
 
     def count(self, unsent: int) -> None:
-        """After `enter`: the pass has no end that is reported, and has so many buckets to send."""
+        """After `enter`: the pass ends with the last of `unsent` buckets, and not by `leave`."""
         self._state = transition(self._state, (RoundState.COLLECTING,), RoundState.COUNTING)
         self._unsent = unsent
 
     def sent_one(self) -> bool:
-        """Backward has sent a bucket. Returns whether it was the last one of a pass whose end is not reported."""
+        """Backward has sent a bucket. Returns whether COUNTING has come to its end."""
         if self._state is not RoundState.COUNTING:
             return False
         self._unsent -= 1
@@ -133,14 +134,14 @@ class Round:
         self.completed_since_step += 1
 
     def acknowledge_early_end(self) -> bool:
-        """Makes ENDED_EARLY SYNCHRONIZED. Returns whether it was ENDED_EARLY."""
+        """Changes ENDED_EARLY to SYNCHRONIZED. Returns whether it did."""
         if self._state is not RoundState.ENDED_EARLY:
             return False
         self._state = RoundState.SYNCHRONIZED
         return True
 
     def defer(self) -> None:
-        """Ends the round while its gradients are in flight: others wait for them."""
+        """Ends the round while its gradients are in flight."""
         self._state = transition(self._state, _UNFINISHED, RoundState.IDLE)
         self._forget_passes()
         self.step += 1
@@ -158,7 +159,7 @@ class Round:
         self._forget_passes()
 
     def begin_step(self) -> None:
-        """The optimizer has made its step, or gradients are zero: those that come belong to another step."""
+        """Gradients that come now belong to another step."""
         if self.is_synchronized:
             self._state = RoundState.IDLE
         self.completed_since_step = 0

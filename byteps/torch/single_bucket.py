@@ -12,10 +12,10 @@ from byteps.errors import InvalidArgumentError
 from byteps.handles import InFlight
 from byteps.ops import DTYPE_CODES
 from byteps.torch.bucket import Bucket, Gradient, changed_in_flight, check_dtype
-from byteps.torch.ops import start_push_pull
 from byteps.torch.options import ReducerOptions
 from byteps.torch.presence import Presence
 from byteps.torch.sparse import RowExchange, name_of_rows
+from byteps.torch.start import start_push_pull
 from byteps.torch.tensor import DTYPE_NAMES
 
 __all__ = ["SingleParameterBucket"]
@@ -35,8 +35,9 @@ class SingleParameterBucket(Bucket):
         super().__init__(parameters, gradients, options)
         self._is_sparse: bool | None = None  # None: no rank has had this gradient yet
         self._bound_dtype: torch.dtype | None = None  # the dtype that the ranks know the name with
-        self._quick_dtype: torch.dtype | None = None  # the dtype of gradients that are sent without preparation,
-        self._code = self._nbytes = 0  # its code in the core, and their size
+        # Dtype, its code in the core, and size of gradients that are sent without preparation.
+        self._quick_dtype: torch.dtype | None = None
+        self._code = self._nbytes = 0
         self._op = options.op.value
         self._grad: Tensor | None = None  # the parameter's .grad when it was sent
         self._version = 0  # its version counter then
@@ -115,7 +116,8 @@ class SingleParameterBucket(Bucket):
         if grad is None:
             grad = parameter.grad = torch.zeros_like(parameter)
         elif grad.layout is torch.strided and grad.stride() != parameter.stride():
-            # Ranks agree on the memory order of the parameter, not on that of a tensor that was put into .grad.
+            # Ranks agree on the memory order of the parameter, not on that of a tensor that was put
+            # into .grad.
             grad = parameter.grad = torch.empty_like(parameter).copy_(grad)
         check_dtype(self.name, self._bound_dtype, grad.dtype)
         wire, self._context = self.options.compression.compress(grad)

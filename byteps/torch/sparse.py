@@ -9,7 +9,7 @@ import torch
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import Handle, ReduceOp
 from byteps.runtime import current_job
-from byteps.torch.ops import start_broadcast, start_push_pull, synchronize, synchronize_all
+from byteps.torch.start import start_broadcast, start_push_pull, synchronize, synchronize_all
 
 __all__ = ["RowExchange", "densify", "name_of_rows"]
 
@@ -17,16 +17,16 @@ Tensor = torch.Tensor
 
 
 class RowExchange:
-    """One sparse gradient on its way: first how many rows each rank has, then the rows.
+    """One sparse gradient in flight: first the number of rows of each rank, then the rows.
 
-    Each rank's rows are broadcast: with few rows in common, which is what sparse gradients are for, nothing smaller
-    would do. A payload has the indices (int64, dimension by dimension) and then the values.
+    Each rank's rows are broadcast. This is minimal if ranks have few rows in common, as sparse
+    gradients do. A payload consists of the indices (int64, dimension by dimension) and the values.
     """
 
     def __init__(
         self, parameter: Tensor, grad: Tensor | None, name: str, op: ReduceOp, priority: int, step: int
     ) -> None:
-        """Starts telling how many rows this rank has, in this step of training; none if `grad` is None."""
+        """Starts the exchange of numbers of rows in this step. A `grad` of None has no rows."""
         if op not in (ReduceOp.Average, ReduceOp.Sum):
             raise UnsupportedError(
                 f"'{name}' has a sparse gradient, and op is {op.name}: use Average or Sum, or sparse_as_dense=True"
@@ -39,7 +39,7 @@ class RowExchange:
         self._like = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
         self._shape = parameter.shape
         self._rows = None if grad is None else grad.detach().coalesce()
-        # A rank without rows does not know in how many dimensions the others' are sparse.
+        # Ranks without rows do not know the number of sparse dimensions.
         self._header = torch.zeros(self._size, 2, dtype=torch.int64)
         if self._rows is not None:
             self._header[self._rank] = torch.tensor([self._rows._nnz(), self._rows.sparse_dim()])
@@ -49,7 +49,7 @@ class RowExchange:
         self.counts = start_push_pull(self._header, ReduceOp.Sum, rows, priority, in_place=True, step=step)
 
     def send_payload(self) -> None:
-        """Waits for the numbers of rows, and starts the rows on their way."""
+        """Waits for the numbers of rows, and starts the broadcasts of the rows."""
         synchronize(self.counts)
         for rank in range(self._size):
             nbytes = self._payload_bytes(rank)
@@ -63,22 +63,23 @@ class RowExchange:
             self._handles.append(start_broadcast(payload, rank, f"{name_of_rows(self._name)}.{rank}", self._step))
 
     def finish(self) -> Tensor | None:
-        """Waits for the rows, and puts the gradient together; None if no rank has one."""
+        """Waits for the rows, and returns their sum or average; None if no rank has any."""
         synchronize_all(self._handles)
         if len(self._payloads) < self._size:
             return None  # send_payload has raised
         dims = {int(dim) for _, dim in self._header.tolist() if dim}
         if len(dims) > 1:
             raise InvalidArgumentError(
-                f"'{self._name}': the ranks' sparse gradients have {sorted(dims)} sparse dimensions; they must be alike"
+                f"'{self._name}': the ranks' gradients have {sorted(dims)} sparse dimensions: expected the same number"
             )
         if not dims:
             return None
         indices, values = zip(*(self._read(rank, next(iter(dims))) for rank in range(self._size)), strict=True)
-        # Of half types in float32, as dense gradients are: a sum overflows where the average does not.
+        # Half types are summed in float32, like dense gradients, because a sum may overflow where
+        # the average does not.
         in_full = torch.cat(values).float() if self._like.element_size() == 2 else torch.cat(values)
         gathered = torch.sparse_coo_tensor(torch.cat(indices, dim=1), in_full, self._shape, check_invariants=False)
-        # In the order of ranks, so that all ranks get the same bits.
+        # Rows are in the order of ranks, so that all ranks get the same bits.
         gradient = gathered.coalesce()
         if self._divisor != 1:
             gradient._values().mul_(1 / self._divisor)
@@ -109,7 +110,7 @@ class RowExchange:
 
 
 def name_of_rows(name: str) -> str:
-    """That ranks meet by if the gradient `name` is sparse."""
+    """Returns the name of the push_pull of the numbers of rows of the gradient `name`."""
     return f"{name}.rows"
 
 

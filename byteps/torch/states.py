@@ -12,7 +12,7 @@ State = TypeVar("State", bound=Enum)
 
 
 def transition(current: State, allowed: Collection[State], new: State) -> State:
-    """Returns `new`. Raises AssertionError, a bug of byteps, unless `current` is one of the `allowed` states."""
+    """Returns `new`, or raises AssertionError if `current` is not one of `allowed`."""
     if current not in allowed:
         names = ", ".join(state.name for state in allowed)
         raise AssertionError(f"{type(current).__name__} is {current.name}, expected {names} before {new.name}")

@@ -22,11 +22,13 @@ Tensor = torch.Tensor
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Normalizes by mean and variance of all ranks' batches, as one process with all of them would.
+    """Normalizes by the mean and variance of all ranks' batches, as one process would with the
+    whole batch.
 
-    For inputs of shape (N, C) or (N, C, ...) on any device; N may differ from rank to rank and be 0. In evaluation, and
-    on one rank, it is ordinary batch normalization. All ranks must run the same layers forward and backward, in the
-    same order: a rank without a batch passes an empty one, and uses the result in its loss.
+    Inputs have the shape (N, C) or (N, C, ...), on any device. N may differ between ranks, and may
+    be 0. In evaluation, and on one rank, it is ordinary batch normalization. All ranks must run the
+    same layers forward and backward, in the same order: a rank without a batch passes an empty one,
+    and uses the result in its loss.
 
     The constructor's arguments are those of `torch.nn.BatchNorm2d`.
     """
@@ -36,7 +38,7 @@ class SyncBatchNorm(_BatchNorm):
         self._number = JobNumber("SyncBatchNorm")
 
     def forward(self, input: Tensor) -> Tensor:
-        """The normalized input, of its shape and dtype."""
+        """Returns the normalized input, in its shape and dtype."""
         if not self.training or not is_initialized() or size() == 1:
             return super().forward(input)
         self._check_input_dim(input)
@@ -44,9 +46,10 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module) -> nn.Module:
-        """The module with all its BatchNorm layers, itself included, replaced by SyncBatchNorm.
+        """Replaces all BatchNorm layers of the module, itself included, by SyncBatchNorm, and
+        returns it.
 
-        Parameters and buffers stay the same tensors, so an optimizer may have been made before.
+        Parameters and buffers stay the same tensors, so that an optimizer may be made before.
         """
         if isinstance(module, _LazyNormBase):
             raise InvalidArgumentError(
@@ -107,9 +110,10 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _statistics(x: Tensor, name: str) -> tuple[Tensor, Tensor, float]:
-    """Mean and variance of each channel over all ranks, as float64 (C), and how many values a channel has.
+    """Returns mean and variance of each channel over all ranks, as float64 (C), and the values per
+    channel.
 
-    One push_pull: of float64, in which what cancels in E[x^2] - E[x]^2 is below the rounding of float32.
+    One push_pull of float64, whose error in E[x^2] - E[x]^2 is below the rounding of float32.
     """
     channels = x.size(1)
     values = x.numel() // channels
@@ -131,7 +135,9 @@ def _statistics(x: Tensor, name: str) -> tuple[Tensor, Tensor, float]:
 
 
 class _Normalize(torch.autograd.Function):
-    """y = (x - mean) * inverse_deviation * weight + bias; mean and deviation are functions of all ranks' x."""
+    """y = (x - mean) * inverse_deviation * weight + bias; mean and deviation are functions of all
+    ranks' x.
+    """
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""Torch tensors as memory for the core."""
+"""The memory of torch tensors, for the core."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A tensor's elements where the core can reach them.
+    """A tensor's elements in host memory, which the core can use.
 
-    `memory` is row-major. It is the tensor's own memory, seen through a permutation of its dimensions if it is dense
-    in another order; or a host copy, in which case `copied`.
+    `memory` is row-major: the tensor's own memory, through a permutation of its dimensions if it is
+    dense in another order, or a host copy.
     """
 
     memory: torch.Tensor
-    shape: tuple[int, ...]  # of the tensor; of one that is passed as bytes with those of an element at the end
+    # Of the tensor; if it is passed as bytes, with the bytes of an element as last dimension.
+    shape: tuple[int, ...]
     order: tuple[int, ...] | None  # the permutation; None: row-major
-    copied: bool
+    copied: bool  # whether it is a host copy
 
     @property
     def buffer(self) -> Buffer:
@@ -49,22 +50,23 @@ class Staged:
         return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[memory.dtype], memory, self.shape, self.order or ())
 
     def copy_back(self, tensor: torch.Tensor) -> None:
-        """Writes the memory of a host copy into the tensor that it was copied from; else it is there already."""
+        """Copies a host copy back into its tensor. Does nothing without a host copy."""
         if self.copied:
             tensor.detach().copy_(self.memory.view(tensor.dtype).view(tensor.shape))
 
 
 def stage(tensor: torch.Tensor, *, any_dtype: bool = False, row_major: bool = False) -> Staged:
-    """Finds or makes memory that the core can use; without a copy if the tensor is dense host memory.
+    """Returns host memory of the tensor: its own if it is dense, otherwise a copy.
 
     Args:
-        tensor: read later, so its owner must not change it before the push_pull is done.
-        any_dtype: bytes will do, so dtypes without arithmetic in the core are passed as uint8 (`broadcast`).
-        row_major: copy a tensor that is dense in another order too, so that ranks may differ in that.
+        tensor: must not change before the push_pull is done.
+        any_dtype: pass dtypes without arithmetic in the core as uint8 (for `broadcast`).
+        row_major: also copy a tensor that is dense in another order, which may differ between ranks
+            then.
 
     Raises:
-        InvalidArgumentError: not a tensor, or of a dtype that the core cannot reduce.
-        UnsupportedError: a tensor without plain memory, such as sparse, quantized, meta or fake ones.
+        InvalidArgumentError: `tensor` is not a tensor, or the core cannot reduce its dtype.
+        UnsupportedError: it has no plain memory: sparse, quantized, meta and fake tensors.
     """
     _check_plain(tensor)
     tensor = tensor.detach()
@@ -86,7 +88,7 @@ def _staged(tensor: torch.Tensor, memory: torch.Tensor, order: tuple[int, ...] |
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """The order of dimensions in which a dense tensor's memory runs: None if row-major, () if it is not dense."""
+    """Returns the order of dimensions in memory: None if row-major, () if it is not dense."""
     if tensor.is_contiguous():
         return None
     shape, strides = tensor.shape, tensor.stride()
@@ -110,7 +112,8 @@ def _check_plain(tensor: torch.Tensor) -> None:
         )
     if tensor.is_quantized:
         raise UnsupportedError(f"a quantized tensor ({tensor.dtype}) is not supported: pass tensor.dequantize()")
-    # A subclass with its own dispatch (FakeTensor, DTensor) has no elements behind its pointer.
+    # The pointer of a subclass with its own dispatch (FakeTensor, DTensor) does not point to
+    # elements.
     if tensor.is_meta or type(tensor).__torch_dispatch__ != torch.Tensor.__torch_dispatch__:
         raise UnsupportedError(
             f"a {type(tensor).__name__} of dtype {tensor.dtype} on device {tensor.device} has no memory of its own: "
@@ -130,9 +133,9 @@ def _as_known_dtype(memory: torch.Tensor, any_dtype: bool) -> torch.Tensor:
 
 
 def memory_that_stays(size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """`size` elements in memory that network cards need to be told of only once (`_core.Memory`); on the CPU.
+    """Returns `size` elements of host memory that network cards register only once.
 
-    Not initialised, and not to be resized.
+    It is a `_core.Memory`, is not initialised, and must not be resized.
     """
     if size == 0:
         return torch.empty(0, dtype=dtype, device=device)

@@ -19,7 +19,7 @@ _WORD = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def descriptions_of(groups: Iterable[Sequence[Tensor]], names: Mapping[Tensor, str]) -> list[str]:
-    """Returns a line for each group of parameters; sorted, because ranks may have them in different orders."""
+    """Returns sorted lines, one for each group: ranks may have groups in different orders."""
     lines = []
     for members in groups:
         described = []
@@ -34,7 +34,7 @@ def descriptions_of(groups: Iterable[Sequence[Tensor]], names: Mapping[Tensor, s
 
 @torch.no_grad()
 def sums_of(parameters: Sequence[Tensor]) -> list[int]:
-    """Returns the sum of each parameter's bits, taken as integers, computed on its device at the speed of memory.
+    """Returns the sum of each parameter's bits, as integers, at the speed of its device's memory.
 
     0 for parameters without plain memory, such as a DTensor, of which each rank has another part.
     """

@@ -1,7 +1,8 @@
-"""What makes the backend `byteps` known to PyTorch, with `import torch` already (entry point of group torch.backends).
+"""Registers the backend `byteps` when torch is imported (entry point of group torch.backends).
 
-Frameworks make process groups before a script's own imports (Ray Train), or ask PyTorch which backends there are
-(Hugging Face). So this is cheap, and imports nothing of byteps that may be missing or fail before the backend is used.
+Frameworks make process groups before a script's own imports (Ray Train), or ask PyTorch for its
+backends (Hugging Face). So this module is cheap, and imports parts of byteps that may be missing
+only when the backend is used.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ NAME = "byteps"
 
 
 def load() -> None:
-    """Called by `import torch`, which is not to fail because of this."""
+    """Called by `import torch`. Logs errors, so that the import does not fail because of byteps."""
     try:
         register()
     except Exception:
-        logging.getLogger("byteps").warning("the backend 'byteps' of torch.distributed is not there", exc_info=True)
+        logging.getLogger("byteps").warning("cannot register the backend 'byteps' of torch.distributed", exc_info=True)
 
 
 def register() -> None:
-    """Makes the backend known, once. Does nothing where PyTorch was built without torch.distributed."""
+    """Registers the backend, once. Does nothing if PyTorch was built without torch.distributed."""
     import torch
 
     if not torch.distributed.is_available():
@@ -31,12 +32,13 @@ def register() -> None:
 
     from byteps.torch_plugin import hugging_face, rendezvous
 
-    def create(place: object, options: object) -> ProcessGroup:
+    def create(backend_options: object, pg_options: object) -> ProcessGroup:
         from byteps.torch.c10d.group import create_group
 
-        if not torch.cuda.is_available():  # PyTorch makes tensors of its own on the last device of a backend
+        # PyTorch makes its own tensors on a backend's last device.
+        if not torch.cuda.is_available():
             Backend.backend_capability[NAME] = ["cpu"]
-        return create_group(place, options)
+        return create_group(backend_options, pg_options)
 
     if NAME.upper() not in Backend._plugins:
         devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]

@@ -1,8 +1,8 @@
-"""What Accelerate, and so Hugging Face's Trainer, must know of the backend.
+"""Patches Accelerate, which Hugging Face's Trainer uses, for the backend `byteps`.
 
-For training on CPUs, Accelerate takes gloo whatever it is asked for, and refuses to start if it was asked for another
-backend: TrainingArguments(ddp_backend="byteps", use_cpu=True). Without `use_cpu`, on a machine that has no accelerator,
-it makes the process group and then trains in each process alone.
+For training on CPUs, Accelerate always chooses gloo, and refuses to start if the program has asked
+for another backend: TrainingArguments(ddp_backend="byteps", use_cpu=True). Without `use_cpu`, on a
+machine without an accelerator, it makes the process group and then trains in each process alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAME = "byteps"
 
 
 def patch_accelerate() -> None:
-    """Now, or when Accelerate is imported."""
+    """Patches Accelerate, now or when it is imported."""
     module = sys.modules.get(_MODULE)
     if module is not None:
         _patch(module)
@@ -31,7 +31,7 @@ def patch_accelerate() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Sees the import of one module, once."""
+    """Patches the module when it is imported, once."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -61,7 +61,7 @@ class _PatchingLoader(Loader):
 
 
 def _patch(module: ModuleType) -> None:
-    """Accelerate's own choice of a backend stays as it is for all others, and in versions that choose elsewhere."""
+    """Patches the choice of a backend, for `byteps` only, if this version has the method."""
     state = getattr(module, "PartialState", None)
     kinds = getattr(module, "DistributedType", None)
     choose = getattr(state, "_prepare_backend", None)

@@ -1,6 +1,7 @@
-"""`init_process_group` under launchers whose variables PyTorch does not read: mpirun, mpiexec, srun; BytePS's by hand.
+"""Makes `init_process_group` work under launchers whose variables PyTorch does not read.
 
-PyTorch's rendezvous by environment is left as it is where its four variables are set, as torchrun and bpslaunch do.
+These are mpirun, mpiexec and srun, and BytePS's variables set by hand. Where PyTorch's own four
+variables are set, as torchrun and bpslaunch do, PyTorch's rendezvous is used.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Handler = Callable[..., Iterator[Any]]
 
 
 def patch_rendezvous() -> None:
-    """Has the scheme env:// ask byteps who started this process, if PyTorch's variables are not there."""
+    """Patches the scheme env:// to use byteps's job if PyTorch's variables are not set."""
     handlers = getattr(importlib.import_module("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
     if "env" in handlers:
         handlers["env"] = _after(handlers["env"])

@@ -1,4 +1,4 @@
-"""Asynchronous training on several ranks against synchronous training, and the rules of its optimizer."""
+"""Asynchronous training, compared with synchronous training, and the rules of its optimizer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def case_without_staleness_it_is_synchronous_training() -> None:
 
 
 def case_sum_instead_of_average_is_noticed() -> None:
-    if bps.size() > 1:  # the tolerance can tell right from wrong
+    if bps.size() > 1:  # a wrong result exceeds the tolerance
         with expect_error(AssertionError, "differs by"):
             assert_same_training(asynchronous=True, staleness=0, op=bps.Sum)
 
@@ -75,7 +75,7 @@ def cross_barrier(model: nn.Module) -> Optimizer:
 def case_without_staleness_all_ranks_have_the_same_bits() -> None:
     torch.manual_seed(0)
     model = mlp()
-    # Adam's updates are of all sizes: a sum in another order would be another one.
+    # Adam's updates have all sizes, so a sum in another order would differ.
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters(), asynchronous=True, staleness=0)
     for number in range(5):
@@ -123,13 +123,15 @@ def case_every_step_of_every_rank_counts_once() -> None:
             count(weight, optimizer)
             now = weight[0].item()
             assert torch.equal(weight.detach(), torch.full((3,), now))
-            own = step - 1 if seen == 0 and staleness != 0 else step  # the first one, of who came late, is none
+            # A late rank makes no update in its first.
+            own = step - 1 if seen == 0 and staleness != 0 else step
             assert now >= max(own - 1, seen)
             if staleness != math.inf:
                 assert now <= bps.size() * (step + staleness)
             seen = now
         optimizer.settle()
-        late = 0 if staleness == 0 else bps.size() - 1  # may have made no update in their first steps
+        # Late ranks make no update in their first steps.
+        late = 0 if staleness == 0 else bps.size() - 1
         total = weight[0].item()
         assert 30 * bps.size() - late <= total <= 30 * bps.size(), f"{total} with staleness {staleness}"
         assert not differs_between_ranks(weight)
@@ -140,7 +142,7 @@ def case_a_step_within_a_step_is_none_of_its_own() -> None:
         def step(self, closure: object = None) -> None:
             super().step()
 
-    weight, _ = counter()  # from now on the step of the base class has hooks, too
+    weight, _ = counter()  # now the step of the base class has hooks, too
     optimizer = bps.DistributedOptimizer(Derived([weight], lr=1.0), asynchronous=True, staleness=0)
     for _ in range(2):
         before = bps.metrics()["push_pulls"]
@@ -281,7 +283,7 @@ def case_wrong_use() -> None:
         with expect_error(InvalidArgumentError, "staleness is", "0 to 254, or math.inf"):
             wrap(asynchronous=True, staleness=staleness)
     optimizer = wrap(asynchronous=True)
-    with expect_error(InvalidArgumentError, "a distributed one already"):
+    with expect_error(InvalidArgumentError, "is distributed already"):
         bps.DistributedOptimizer(optimizer)
 
 

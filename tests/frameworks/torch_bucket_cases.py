@@ -1,4 +1,4 @@
-"""Gradients that travel together."""
+"""Buckets of several gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from byteps.errors import InvalidArgumentError
 
 
 def push_pulls_of_a_step(model: nn.Module, **options: object) -> int:
-    """After a first step, in which more is asked."""
+    """Returns the number of push_pulls of a second step: the first one has queries, too."""
     optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters(), **options)
     x, y = data(0)
     plain_step(model, optimizer, my_share(x), my_share(y), True)
@@ -46,7 +46,8 @@ def case_a_bucket_is_one_push_pull() -> None:
     weights, biases = ([p for name, p in model.named_parameters() if kind in name] for kind in ("weight", "bias"))
     assert push_pulls_of_a_step(model, groups=[weights, biases[:2]]) == 3  # one bias is in no group
     large = nn.Sequential(nn.Linear(6, 300), nn.Linear(300, 120), nn.Linear(120, 3))
-    assert push_pulls_of_a_step(large, bucket_bytes=1 << 20) == 2  # the weight of 144 kB is not worth a copy
+    # The weight of 144 kB is not worth a copy.
+    assert push_pulls_of_a_step(large, bucket_bytes=1 << 20) == 2
     model[0].requires_grad_(False)
     assert push_pulls_of_a_step(model, groups=1) == 1
     assert model[0].weight.grad is None
@@ -165,7 +166,7 @@ def case_a_parameter_that_no_rank_has_ever_used_is_left_alone() -> None:
 
 def case_touched_in_flight() -> None:
     if bps.size() == 1:
-        return  # nothing is ever in flight
+        return  # one rank sends nothing
     model = mlp()
     optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters(), groups=1, sync="step")
     for touch in (
@@ -186,10 +187,10 @@ def case_wrong_groups() -> None:
         (-1, "groups is -1"),
         ("all", "groups is 'all'"),
         ([[weight], [weight]], "two groups"),
-        ([[nn.Parameter(torch.ones(1))]], "no parameter of the optimizer"),
+        ([[nn.Parameter(torch.ones(1))]], "not a parameter of the optimizer"),
         ([weight], "expected a list of parameters"),
     ):
         with expect_error(InvalidArgumentError, part):
             bps.DistributedOptimizer(sgd(model), model.named_parameters(), groups=groups)
-    with expect_error(InvalidArgumentError, "give one"):
+    with expect_error(InvalidArgumentError, "give only one"):
         bps.DistributedOptimizer(sgd(model), model.named_parameters(), groups=2, bucket_bytes=100)

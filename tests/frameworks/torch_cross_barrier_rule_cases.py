@@ -1,4 +1,4 @@
-"""What CrossBarrier makes of model and optimizer, and what it refuses."""
+"""Models and optimizers under CrossBarrier, and the errors of wrong use."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def case_wrong_arguments() -> None:
         (InvalidArgumentError, sgd(model), {"backward_passes_per_step": 0}, "backward_passes_per_step is 0"),
         (InvalidArgumentError, sgd(model), {"bucket_cap_mb": -1}, "bucket_cap_mb is -1"),
         (InvalidArgumentError, sgd(model), {"named_parameters": [("a", p) for p in model.parameters()]}, "twice"),
-        (InvalidArgumentError, plain(model, sgd(model)), {}, "distributed one already, or has a CrossBarrier"),
+        (InvalidArgumentError, plain(model, sgd(model)), {}, "distributed already, or has a CrossBarrier"),
     ):
         with expect_error(error, part):
             crossed(model, optimizer, **options)
@@ -100,7 +100,7 @@ def case_wrong_arguments() -> None:
 
 def case_what_it_cannot_be_combined_with() -> None:
     if bps.size() == 1:
-        return  # nothing is ever in flight
+        return  # one rank sends nothing
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     refused: dict[str, tuple[Callable[[nn.Module, Optimizer], object], str]] = {
         "clipping": (
@@ -129,4 +129,4 @@ def case_what_it_cannot_be_combined_with() -> None:
             (scaler.scale(loss) if what == "scaler" else loss).backward()
             with expect_error(InvalidArgumentError, part):
                 action(model, optimizer)
-            optimizer._lazy._wait([])  # nothing of it may meet the next case's tensors
+            optimizer._lazy._wait([])  # the next case's push_pulls must not meet these

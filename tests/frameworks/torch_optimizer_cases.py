@@ -1,4 +1,4 @@
-"""What DistributedOptimizer is and is not; what it refuses, and how clearly."""
+"""DistributedOptimizer as an optimizer, and the errors of wrong use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def case_it_stays_the_same_optimizer() -> None:
         assert type(clone) is torch.optim.Adam
         assert str(clone.state_dict()) == str(state)
     optimizer.load_state_dict(state)
-    with expect_error(InvalidArgumentError, "distributed one already"):
+    with expect_error(InvalidArgumentError, "distributed already"):
         bps.DistributedOptimizer(optimizer, model.named_parameters())
 
 
@@ -78,7 +78,7 @@ def case_too_many_backward_passes() -> None:
     with expect_error(InvalidArgumentError, "more gradients than the 1", "Gradient.", "backward_passes_per_step"):
         forward_backward(model, *data(0))
     with expect_error(InvalidArgumentError, "in flight") if bps.size() > 1 else nullcontext():
-        optimizer.synchronize()  # the pass too many has changed what was being sent
+        optimizer.synchronize()  # the extra pass has changed gradients in flight
     optimizer.zero_grad()
     forward_backward(model, *data(0))
     optimizer.step()
@@ -86,7 +86,7 @@ def case_too_many_backward_passes() -> None:
 
 def case_gradients_touched_while_in_flight() -> None:
     if bps.size() == 1:
-        return  # nothing is ever in flight
+        return  # one rank sends nothing
     model = mlp()
     optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters(), sync="step")
     touches: dict[str, Callable[[], object]] = {
@@ -117,7 +117,7 @@ def case_an_optimizer_that_is_another_tools() -> None:
     ):
         model = mlp()
         optimizer = wrap(model, sgd(model))
-        with expect_error(InvalidArgumentError, "distributed one already, or has a CrossBarrier"):
+        with expect_error(InvalidArgumentError, "distributed already, or has a CrossBarrier"):
             bps.DistributedOptimizer(optimizer)
 
 
@@ -151,7 +151,7 @@ def case_a_closure() -> None:
 
 
 class HalfByHalf(torch.optim.SGD):
-    """Its step is two steps of its base class, which call their hooks as well once there has been a plain SGD."""
+    """Calls the step of its base class twice, whose hooks run, too, after a plain SGD was made."""
 
     def step(self, closure: Callable[[], torch.Tensor] | None = None) -> torch.Tensor | None:
         loss = super().step(closure)
@@ -211,7 +211,7 @@ def case_a_copied_model_is_on_its_own() -> None:
     model = mlp()
     optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters())
     clone, clones_optimizer = copy.deepcopy((model, optimizer))
-    if bps.rank() == 0:  # it sends nothing: the others do not do it
+    if bps.rank() == 0:  # sends nothing: the other ranks do not do it
         forward_backward(clone, *data(0))
         clones_optimizer.step()
     optimizer.zero_grad()
@@ -219,7 +219,7 @@ def case_a_copied_model_is_on_its_own() -> None:
 
 def case_ranks_with_other_parameters() -> None:
     if bps.size() == 1:
-        return  # nobody to differ from
+        return  # one rank cannot differ
     last = bps.size() - 1
     odd = bps.rank() == last
     layers = [nn.Linear(2, 3 if odd else 2)]
@@ -293,7 +293,7 @@ def case_nan_check() -> None:
 
 def case_nan_check_of_a_round_that_failed_on_one_rank() -> None:
     if bps.size() == 1:
-        return  # nothing is in flight
+        return  # one rank sends nothing
     model = mlp()
     optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters(), nan_check=True, sync="step")
     for _ in range(2):
@@ -320,4 +320,4 @@ def case_parameters_that_no_rank_uses_are_left_alone() -> None:
             model[used](torch.ones(1, 2)).sum().backward()
             optimizer.step()
             assert model[1 - used].weight.grad is None
-            assert torch.equal(model[1 - used].weight, before)  # no momentum either
+            assert torch.equal(model[1 - used].weight, before)  # no momentum, either

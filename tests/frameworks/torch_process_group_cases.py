@@ -1,4 +1,4 @@
-"""Collectives of the backend byteps, beside torch's gloo or what they are by definition."""
+"""Collectives of the backend byteps, compared with torch's gloo or their definition."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def case_the_backend_is_there() -> None:
     start_process_group()
     assert dist.get_backend() == "byteps" and dist.group.WORLD.name() == "byteps"
     assert (dist.get_rank(), dist.get_world_size()) == (bps.rank(), bps.size())
-    assert bps.push_pull(torch.ones(3), False, "beside")[0] == bps.size()  # the same job serves both
+    # The same job carries both.
+    assert bps.push_pull(torch.ones(3), False, "beside")[0] == bps.size()
 
 
 def case_all_reduce_like_gloo() -> None:
@@ -109,7 +110,7 @@ def case_tensors_that_share_memory() -> None:
     dist.all_reduce_coalesced([whole[:4], whole[2:]])
     assert torch.equal(whole, summed(6))
     parts = [torch.zeros(3) for _ in range(size)]
-    other = parts[(rank + 1) % size].copy_(mine(3))  # the place of another rank's part
+    other = parts[(rank + 1) % size].copy_(mine(3))  # the slot of another rank's part
     dist.all_gather(parts, other)
     assert all(map(torch.equal, parts, all_ranks(3)))
     rows = mine(size, 20_000)
@@ -195,7 +196,7 @@ def case_reduce_scatter() -> None:
         assert torch.equal(output, expected.to(dtype)) and torch.equal(own, mine(size, 3, dtype=dtype))
     dist.reduce_scatter_single(output := torch.zeros(3), mine(size, 3), dist.ReduceOp.AVG)
     assert torch.allclose(output, expected / size)
-    large = 10_000  # elements, each part a push_pull of its own
+    large = 10_000  # elements: each part is a push_pull of its own
     dist.reduce_scatter_single(output := torch.zeros(large), mine(size, large))
     assert torch.equal(output, summed(size, large)[rank])
     dist.reduce_scatter_single(torch.zeros(0), torch.zeros(0))
@@ -293,7 +294,7 @@ def case_all_to_all_of_unequal_parts() -> None:
     dist.all_to_all(outputs, [mine(100_000)] * size, async_op=True)
     dist.barrier()  # waits for it
     assert all(map(torch.equal, outputs, all_ranks(100_000)))
-    with expect_error(InvalidArgumentError, "number 0 of the outputs is of torch.int32"):
+    with expect_error(InvalidArgumentError, "the dtype of outputs[0] is torch.int32"):
         dist.group.WORLD.alltoall([torch.zeros(1, dtype=torch.int32)] * size, [torch.zeros(1)] * size)
 
 
@@ -310,7 +311,7 @@ def case_shards_are_gathered_without_a_gpu() -> None:
 
 
 def case_barrier_implies_wait() -> None:
-    """As in PyTorch's test of that name; also for what is copied back, for gloo's and without waiting oneself."""
+    """PyTorch's test of that name; also with copies back, with gloo, and without a wait."""
     group = dist.group.WORLD
     for _ in range(20):
         tensors = [mine(50_000) for _ in range(5)]
@@ -332,7 +333,7 @@ def case_barrier_implies_wait() -> None:
 
 
 def case_two_threads() -> None:
-    """Each of a group's collectives has its own place in the order, whoever calls it."""
+    """Collectives of several threads keep one order on all ranks."""
     size, errors = dist.get_world_size(), []
 
     def reduce_ones() -> None:
@@ -357,7 +358,7 @@ def case_two_threads() -> None:
 
 
 def case_all_to_all_again_and_again() -> None:
-    """With tensors that Python lets go while gloo's thread still works: who waits for whom, with which lock held?"""
+    """Python releases tensors while gloo's thread works: they do not wait for each other's locks."""
     size = dist.get_world_size()
     for number in range(3000):
         tensor = torch.full((size,), float(number))
@@ -401,7 +402,8 @@ def case_futures() -> None:
     work.wait()
     assert torch.equal(work.get_future().wait()[0], summed(4)) and work.get_future().done()
     parts = [torch.zeros(4) for _ in all_ranks(4)]
-    assert dist.all_gather(parts, mine(4), async_op=True).get_future().wait() == parts  # as gloo's
+    # As with gloo.
+    assert dist.all_gather(parts, mine(4), async_op=True).get_future().wait() == parts
     called = threading.Event()
     dist.all_reduce(mine(4), async_op=True).get_future().add_done_callback(lambda _: called.set())
     assert called.wait(20)
@@ -432,7 +434,7 @@ def case_futures_hold_what_gloo_has() -> None:
 
 
 def case_a_callback_waits_for_other_collectives() -> None:
-    """As PyTorch's PowerSGD hook does. Those of one are called in one after the other here, ten deep."""
+    """As PyTorch's PowerSGD hook does, here nested ten deep."""
 
     def reduce_again(done: torch.futures.Future[list[torch.Tensor]]) -> int:
         depth = int(done.value()[0][1])
@@ -446,7 +448,7 @@ def case_a_callback_waits_for_other_collectives() -> None:
 
 
 def case_a_copied_tensor_is_filled_without_wait() -> None:
-    """What gloo does: the result of an async collective lands whether somebody waits or not."""
+    """As with gloo: an async collective fills its output whether the program waits or not."""
     tensor = mine(4, 6).T[::2]
     future = dist.all_reduce(tensor, async_op=True).get_future()
     future.wait()

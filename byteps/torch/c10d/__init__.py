@@ -1,4 +1,4 @@
-"""The process groups of the backend `byteps` of torch.distributed, which `byteps.torch_plugin` makes known.
+"""The process groups of torch.distributed's backend `byteps`. Users read docs/torch-distributed.md.
 
-docs/torch-distributed.md is for users.
+`byteps.torch_plugin` registers the backend.
 """

@@ -1,4 +1,4 @@
-"""Where rank 0 of a process group can be reached by the others."""
+"""The address at which the ranks of a process group reach rank 0."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from byteps.errors import InvalidArgumentError
 
 __all__ = ["is_literal_loopback", "listen", "reachable_host"]
 
-_BACKLOG = 1024  # a whole group may connect at once
+_BACKLOG = 1024  # all ranks of a group may connect at once
 
 
 def reachable_host(store: Store, environ: Mapping[str, str]) -> str:
-    """A name or address of this machine for the ranks that share `store`."""
+    """Returns a name or address of this machine that the ranks that share `store` can reach."""
     interface, node_host = environ.get("DMLC_INTERFACE", ""), environ.get("DMLC_NODE_HOST", "")
     meeting_point = _host_of(store)
-    if not meeting_point:  # a file or memory: on one machine, unless the environment says more
+    # A store in a file or in memory: one machine, unless the environment differs.
+    if not meeting_point:
         return node_host or LOOPBACK
     if not interface and not node_host and _is_here(meeting_point):
-        return meeting_point  # where all of them have found the store
+        return meeting_point  # all ranks have reached the store there
     return _core.listen_address(interface, node_host, meeting_point)
 
 
 def listen(host: str) -> socket.socket:
-    """A socket on a free port that accepts what is sent to `host`.
+    """Returns a socket that listens on a free port of `host`.
 
     Raises:
-        InvalidArgumentError: that is no name or address.
+        InvalidArgumentError: `host` is not a name or address of this machine.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        if not is_literal_loopback(host):  # this machine's own name may mean a loopback address here, and here only
+        # Only this machine may resolve its name to a loopback address.
+        if not is_literal_loopback(host):
             address = ("::" if family == socket.AF_INET6 else "0.0.0.0", 0)
         return socket.create_server(address, family=family, backlog=_BACKLOG)
     except OSError as error:
@@ -53,6 +55,7 @@ def _host_of(store: Store) -> str:
 
 
 def is_literal_loopback(host: str) -> bool:
+    """Whether `host` is "localhost" or a loopback address. Does not resolve names."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

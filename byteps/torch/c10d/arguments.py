@@ -1,4 +1,4 @@
-"""What callers of torch's process groups may pass, and what of it the core can do."""
+"""Arguments of torch's collectives: their forms, checks, and operations of the core."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 Tensor = torch.Tensor
 Tensors = list[Tensor]
 
-_OPS = (  # a torch op has no hash
+_OPS = (  # not a dict: torch's ops have no hash
     (TorchOp.SUM, ReduceOp.Sum),
     (TorchOp.AVG, ReduceOp.Average),
     (TorchOp.MIN, ReduceOp.Min),
@@ -39,7 +39,7 @@ _OPS = (  # a torch op has no hash
 
 
 def core_op(op: Any, tensors: Sequence[Tensor]) -> ReduceOp | None:
-    """The core's operation, or None if it has none for these tensors."""
+    """Returns the core's operation, or None if the core cannot reduce these tensors by it."""
     if not all(is_plain(tensor) and tensor.dtype in DTYPE_NAMES for tensor in tensors):
         return None
     return next((ours for theirs, ours in _OPS if op == theirs), None)
@@ -50,7 +50,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def options_of(kind: Callable[[], Any], opts: Any, timeout: timedelta | None, **fields: Any) -> Any:
-    """`opts`, or new ones: torch has a short form of most methods, with the options' fields as arguments."""
+    """Returns `opts`, or new ones made of `fields`, which most methods also take as arguments."""
     if opts is not None and not isinstance(opts, (TorchOp, TorchOp.RedOpType, int)):
         return opts
     built = kind()
@@ -85,21 +85,21 @@ def check_dtypes(what: str, role: str, tensors: Sequence[Tensor], dtype: torch.d
     for rank, tensor in enumerate(tensors):
         if tensor.dtype != dtype:
             raise InvalidArgumentError(
-                f"{what}: number {rank} of the {role} is of {tensor.dtype}: expected {dtype} everywhere"
+                f"{what}: the dtype of {role}[{rank}] is {tensor.dtype}: expected {dtype} for all"
             )
 
 
 def check_elements(what: str, role: str, tensor: Tensor, other_role: str, other: Tensor) -> None:
     if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
         raise InvalidArgumentError(
-            f"{what}: {role} has {tensor.numel()} elements of {tensor.dtype}, {other_role} has {other.numel()} of "
-            f"{other.dtype}: expected the same"
+            f"{what}: {role} has {tensor.numel()} elements of {tensor.dtype}, and {other_role} has {other.numel()} of "
+            f"{other.dtype}: expected the same number and dtype"
         )
 
 
 def check_parts(what: str, role: str, whole: Tensor, part_role: str, part: Tensor, size: int) -> None:
     if whole.numel() != size * part.numel() or whole.dtype != part.dtype:
         raise InvalidArgumentError(
-            f"{what}: the {role} has {whole.numel()} elements of {whole.dtype}, the {part_role} {part.numel()} of "
-            f"{part.dtype}: expected {size} times as many, of the same dtype"
+            f"{what}: the {role} has {whole.numel()} elements of {whole.dtype}, and the {part_role} has {part.numel()} "
+            f"of {part.dtype}: expected {size} times as many, of the same dtype"
         )

@@ -1,4 +1,4 @@
-"""What process groups have torch's gloo do."""
+"""Collectives and point-to-point operations that process groups pass on to torch's gloo."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["ByGloo", "GlooProgress", "InnerGloo"]
 
 Tensor = torch.Tensor
 Tensors = list[Tensor]
-_ProcessGroup: Any = ProcessGroup  # its methods have forms that one signature has to take all
+_ProcessGroup: Any = ProcessGroup  # Any: its methods are overloaded
 
 
 class GlooProgress:
-    """A collective of gloo's that one of the core's waits for: an `Awaited`."""
+    """A collective of gloo's that a collective of the core waits for: an `Awaited`."""
 
     def __init__(self, work: Any) -> None:
         self._work = work
@@ -31,7 +31,7 @@ class GlooProgress:
         self.error: Exception | None = None
 
     def poll(self) -> bool:
-        # Not the work's `is_completed`, which is false when the future calls its callbacks.
+        # `is_completed` of the work is still false while the future calls its callbacks.
         return bool(self._future.done())
 
     def is_completed(self) -> bool:
@@ -59,19 +59,19 @@ class GlooProgress:
 
 
 class ByGloo(_ProcessGroup):  # type: ignore[misc]
-    """Collectives that torch would pass on to `_gloo` by itself, but with the lock of Python's interpreter held.
+    """Calls gloo's collectives without the GIL, which torch would hold.
 
-    Gloo's thread needs that lock to let go of tensors, and gloo's queue waits for that thread.
+    Gloo's thread needs the GIL to release tensors, and gloo's queue waits for that thread.
     """
 
     _gloo: Any
-    # Makes the Work of a collective whose outputs are filled when gloo's is done. Takes gloo's Work, the outputs, what
-    # fills them, and the options.
+    # Makes the Work of a collective from gloo's Work, the outputs, a function that fills them when
+    # gloo's Work is done, and the options.
     _after_gloo: Callable[[Any, Tensors, Callable[[], object], Any], Any]
-    _gloo_was_asked = False  # for a collective, since the last barrier
+    _gloo_was_used = False  # for a collective, since the last barrier
 
-    def _ask_gloo(self) -> Any:
-        self._gloo_was_asked = True
+    def _use_gloo(self) -> Any:
+        self._gloo_was_used = True
         return self._gloo
 
     @eager
@@ -86,13 +86,13 @@ class ByGloo(_ProcessGroup):  # type: ignore[misc]
         timeout: timedelta | None = None,
     ) -> Any:
         opts = options_of(AllToAllOptions, opts, timeout)
-        return self._ask_gloo().alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
+        return self._use_gloo().alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
 
-    alltoall_base = all_to_all_single  # its name before
+    alltoall_base = all_to_all_single  # its older name
 
     @eager
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None, *, timeout: timedelta | None = None) -> Any:
-        """Gloo's own takes parts of one size only, but its collective of a whole tensor splits it anywhere."""
+        """Uses alltoall_base, because gloo's alltoall takes parts of equal size only."""
         for role, tensors in (("outputs", outputs), ("inputs", inputs)):
             check_list("all_to_all", role, tensors, self.size())
             check_dtypes("all_to_all", role, tensors, inputs[0].dtype)
@@ -100,11 +100,12 @@ class ByGloo(_ProcessGroup):  # type: ignore[misc]
         whole = torch.cat([_bytes_of(tensor) for tensor in inputs])
         sizes = [tensor.nbytes for tensor in outputs]
         received = torch.empty(sum(sizes), dtype=torch.uint8)
-        work = self._ask_gloo().alltoall_base(received, whole, sizes, [tensor.nbytes for tensor in inputs], opts)
+        work = self._use_gloo().alltoall_base(received, whole, sizes, [tensor.nbytes for tensor in inputs], opts)
 
         def copy_back() -> None:
             for output, part in zip(outputs, received.split(sizes), strict=True):
-                output.detach().copy_(part.clone().view(output.dtype).view(output.shape))  # a clone is aligned
+                # A clone is aligned.
+                output.detach().copy_(part.clone().view(output.dtype).view(output.shape))
 
         return self._after_gloo(work, outputs, copy_back, opts)
 
@@ -118,12 +119,12 @@ class ByGloo(_ProcessGroup):  # type: ignore[misc]
 
 
 class InnerGloo(ProcessGroupGloo):
-    """What torch finds as the backend of a group's devices, and gives a new timeout (`_set_pg_timeout`)."""
+    """The gloo backend that torch finds for a group's devices, and whose timeout it sets."""
 
     def __init__(self, info: GroupInfo, store: Store, on_timeout: Callable[[timedelta], None]) -> None:
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        # Lazy: it connects to a rank when it first sends to it. Such a device cannot be shared by groups, whose
-        # connections it would take for one another.
+        # Lazy devices connect to a rank when they first send to it. Groups cannot share one: it
+        # would confuse their connections.
         options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
         options._timeout = timedelta(seconds=info.timeout_s)
         super().__init__(store, info.rank, info.size, options)

@@ -1,4 +1,4 @@
-"""A process group's way to its ranks: a job, and what keeps apart the groups that share one."""
+"""The job that carries a process group's collectives: its own, or shared with other groups."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from byteps.torch.c10d.rendezvous import join_group, join_world
 __all__ = ["Channel", "OwnChannel", "SharedChannel"]
 
 _PREFIX = "c10d"
-_lock = threading.Lock()  # of all _Names
+_lock = threading.Lock()  # guards all _Names
 
 
 class Channel(ABC):
-    """What a group needs of its job: the job of exactly its ranks, numbered as in the group. Any thread may call.
+    """A job with exactly the ranks of a group, numbered as in it. All methods are thread-safe.
 
-    Collectives get their names one after the other, in the order of `submit`, which is to be the same on all ranks.
+    Collectives get their names in the order of `submit`, which must be the same on all ranks.
     """
 
-    prefix: str  # of the names of push_pulls
+    prefix: str  # of the push_pulls' names
 
     @abstractmethod
     def submit(self, collective: Collective) -> None:
-        """Launches a collective, at once or when the job has been joined. Does not wait for other ranks to join.
+        """Launches a collective, at once or when the job is joined. Does not wait for other ranks.
 
         Raises:
-            BytePSError: the push_pulls cannot be started, or the group was destroyed.
+            BytePSError: the push_pulls cannot be started, or the group is destroyed.
         """
 
     @abstractmethod
     def explain(self, error: BytePSError) -> BytePSError:
-        """An error of the job, with what the job does not know."""
+        """Returns an error of the job with what only the group knows."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leaves what was joined for the group alone. May be repeated."""
+        """Leaves the job if it was joined for this group only. May be repeated."""
 
 
 class _Names:
-    """A prefix of names in a job."""
+    """A prefix of the names of one group's push_pulls in a job."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -58,7 +58,7 @@ class _Names:
 
     @classmethod
     def take(cls, job: Job) -> _Names:
-        """The first that are free; the same on all ranks that take and free in the same order."""
+        """Returns the first free one: the same one if ranks take and free in one order."""
         with _lock:
             of_job = _names_of_jobs.setdefault(job, [])
             names = next((names for names in of_job if not names._taken), None)
@@ -77,14 +77,14 @@ _names_of_jobs: WeakKeyDictionary[Job, list[_Names]] = WeakKeyDictionary()
 
 
 class SharedChannel(Channel):
-    """The process's own job, for groups of all ranks.
+    """The job of this process, for groups of all ranks.
 
-    Such groups are created and destroyed in the same order everywhere, so that all ranks give a group the same prefix,
-    which another group has had before: names stay declared for as long as the job lives.
+    All ranks create and destroy such groups in the same order, and so give a group the same prefix.
+    Prefixes are reused, because names stay declared for as long as the job lives.
     """
 
     def __init__(self, job: Job, *, joined: bool) -> None:
-        """`joined`: for this group, which leaves the job when it is destroyed."""
+        """`joined`: the job was joined for this group, which leaves it when it is destroyed."""
         self._job: Job | None = job
         self._joined = joined
         self._names = _Names.take(job)
@@ -119,9 +119,9 @@ class SharedChannel(Channel):
 
 
 class OwnChannel(Channel):
-    """A job of the group's own, which its first collective joins, on a thread of its own.
+    """A job for this group alone. The group's first collective joins it, in a thread of its own.
 
-    So the first collectives of several groups may be called in different orders on different ranks.
+    So ranks may call the first collectives of several groups in different orders.
     """
 
     prefix = _PREFIX
@@ -132,7 +132,7 @@ class OwnChannel(Channel):
         self._numbers = count(1)
         self._job: Job | None = None
         self._joining: Joining | None = None
-        self._waiting: list[Collective] = []  # for the job
+        self._waiting: list[Collective] = []  # collectives that wait for the job
         self._closed = False
 
     def submit(self, collective: Collective) -> None:
@@ -147,7 +147,7 @@ class OwnChannel(Channel):
         collective.begin()
 
     def explain(self, error: BytePSError) -> BytePSError:
-        """A rank that leaves this job may have done so because another is lost, which the job of all ranks can tell."""
+        """Adds the failure of the job of all ranks, which may be why a rank has left this job."""
         explained = self._info.explain(error)
         failure = _failure_of_own_job()
         return type(error)(f"{explained}; before, the job of all ranks has failed: {failure}") if failure else explained
@@ -163,7 +163,8 @@ class OwnChannel(Channel):
             runtime.leave(job)
 
     def _join(self) -> Job:
-        store: Any = self._info.store  # others may use it while this thread waits in its clone
+        # Cloned, because other threads may use it while this one waits.
+        store: Any = self._info.store
         return join_group(replace(self._info, store=store.clone()), self._watch)
 
     def _wait_for_job(self, collective: Collective) -> None:
@@ -185,13 +186,13 @@ class OwnChannel(Channel):
             if closed:
                 collective.fail(_destroyed())
             else:
-                with suppress(BytePSError):  # who waits for the collective gets it
+                with suppress(BytePSError):  # the collective's Work raises it
                     collective.begin()
         if closed:
             runtime.leave(job)
 
     def _failed(self, error: Exception) -> None:
-        """The next collective tries again."""
+        """Fails the collectives that wait. The next one tries to join again."""
         with self._lock:
             self._joining = None
             waiting, self._waiting = self._waiting, []
@@ -199,7 +200,7 @@ class OwnChannel(Channel):
             collective.fail(error)
 
     def _watch(self) -> None:
-        """Raises if joining is in vain: whoever is waited for may be the one that is lost."""
+        """Raises if a rank of the job of all ranks is lost, or the group is destroyed."""
         failure = _failure_of_own_job()
         if failure:
             raise AbortedError(failure)

@@ -1,4 +1,4 @@
-"""Collectives as push_pulls of a job."""
+"""Collectives made of push_pulls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[[Buffer, Buffer, str, Job, int], Handle]
 
 
 class _Part(NamedTuple):
-    """One push_pull to be."""
+    """A push_pull that is not started."""
 
     source: Buffer
     target: Buffer
@@ -33,9 +33,10 @@ class _Part(NamedTuple):
 
 
 class Collective:
-    """One collective: first the memory that takes part and the push_pulls, then `work`, then `launch` and `begin`.
+    """One collective.
 
-    Tensors of other devices and with gaps take part as host copies.
+    Calls come in this order: memory and push_pulls, then `work`, then `launch`, then `begin`.
+    Tensors on other devices, or with gaps in memory, are exchanged as host copies.
     """
 
     def __init__(self, explain: Explain) -> None:
@@ -46,14 +47,14 @@ class Collective:
         self._handles: list[Handle] = []
         self._failure: BytePSError | None = None
         self.progress: Progress
-        self.number = 0  # in the order of the group's collectives, from 1
+        self.number = 0  # counts the group's collectives from 1; set by the channel
 
     def source(self, tensor: Tensor) -> Buffer:
-        """The elements of an input, which must not change before the collective is done."""
+        """Returns the memory of an input, which must not change before the collective is done."""
         return _buffer(tensor)
 
     def target(self, tensor: Tensor) -> Buffer:
-        """Memory for the elements of an output, whose present ones do not matter."""
+        """Returns memory for an output; its present content is not used."""
         if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
             return _buffer(tensor)
         memory = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -61,7 +62,7 @@ class Collective:
         return _buffer(memory)
 
     def in_place(self, tensor: Tensor) -> Buffer:
-        """A tensor's elements, as input and output."""
+        """Returns the memory of a tensor that is input and output."""
         staged = stage(tensor, any_dtype=True, row_major=True)
         if staged.copied:
             self._copy_back_later(tensor, staged.memory)
@@ -74,7 +75,7 @@ class Collective:
         self._parts.append(_Part(source, target, start))
 
     def reduce_part(self, scratch: Tensor, first: int, output: Tensor, op: ReduceOp) -> None:
-        """Reduces all of `scratch`, whose elements from `first` on become the output."""
+        """Reduces all of `scratch`; its elements from `first` on become the output."""
         staged = stage(scratch, row_major=True)
         self._copy_back_later(output, staged.memory.view(-1)[first : first + output.numel()])
         self.reduce(staged.buffer, staged.buffer, op)
@@ -92,19 +93,24 @@ class Collective:
         missing: Callable[[int], str],
         earlier: Sequence[Awaited] = (),
     ) -> CollectiveWork:
-        """The Work of what was asked for above. `earlier` as for `Progress`, the rest as for CollectiveWork.
+        """Returns the Work of the collective, which has all its push_pulls now.
 
-        `missing` gets the collective's number.
+        Args:
+            outputs: see CollectiveWork.
+            limit_s: see CollectiveWork.
+            missing: see CollectiveWork; gets the collective's number.
+            earlier: see Progress.
         """
         self._keep_apart()
         self.progress = Progress(self._explain, earlier)
         return CollectiveWork(self.progress, outputs, self._devices(), limit_s, lambda: missing(self.number))
 
     def launch(self, job: Job, prefix: str) -> None:
-        """Starts the push_pulls. The ranks of a group launch its collectives in the same order. `begin` comes next.
+        """Starts the push_pulls. The ranks of a group launch its collectives in the same order.
 
-        The n-th push_pulls meet, whatever they are, and the number of the collective travels with them: so ranks whose
-        collectives differ get an error, also where they have made different numbers of them.
+        The n-th push_pulls of the ranks meet, whatever they are, and carry the collective's number.
+        So ranks whose collectives differ get an error, also if their collectives consist of
+        different numbers of push_pulls.
         """
         number = job.in_flight.next_number(prefix)
         try:
@@ -115,7 +121,7 @@ class Collective:
             self._failure = self._explain(error)
 
     def begin(self) -> None:
-        """Tells who waits for the collective what `launch` has come to. Calls back what belongs to others.
+        """Tells the Work about `launch`. May call callbacks, so no lock may be held.
 
         Raises:
             BytePSError: the push_pulls could not be started.
@@ -127,11 +133,11 @@ class Collective:
         self.progress.begin(self._handles, self._copy_back if self._copies or self._host_copies else None)
 
     def fail(self, error: Exception) -> None:
-        """Instead of `launch` and `begin`."""
+        """Ends a collective that was not launched."""
         self.progress.fail(error)
 
     def _keep_apart(self) -> None:
-        """Gives targets other memory if any of them overlaps what another push_pull reads or writes."""
+        """Gives all targets other memory if one overlaps memory that another push_pull uses."""
         if not _overlap(self._parts):
             return
         for number, part in enumerate(self._parts):
@@ -141,7 +147,8 @@ class Collective:
             self._parts[number] = part._replace(target=scratch)
 
     def _copy_back_later(self, tensor: Tensor, memory: Tensor) -> None:
-        if tensor.is_cuda:  # what the stream still has to do with the output must not come after the copy into it
+        # The copy into the output must come after what the stream still does with it.
+        if tensor.is_cuda:
             torch.cuda.current_stream(tensor.device).synchronize()
         self._host_copies.append((tensor, memory))
 
@@ -154,11 +161,12 @@ class Collective:
         for tensor, host_copy in self._host_copies:
             tensor.detach().copy_(host_copy.view(tensor.dtype).view(tensor.shape))
         for device in self._devices():
-            torch.cuda.current_stream(device).synchronize()  # other threads and streams read the output, too
+            # Other threads and streams read the output.
+            torch.cuda.current_stream(device).synchronize()
 
 
 def _overlap(parts: Sequence[_Part]) -> bool:
-    """Whether a part's target shares memory with another part's source or target, or with some of its own source."""
+    """Whether a target overlaps another part, or its own source without being equal to it."""
     targets = sorted(_range(part.target) for part in parts if part.target.nbytes)
     if any(end > start for (_, end), (start, _) in pairwise(targets)):
         return True
@@ -175,7 +183,7 @@ def _range(buffer: Buffer) -> tuple[int, int]:
 
 
 def _buffer(tensor: Tensor) -> Buffer:
-    """Without its shape: collectives take tensors of equal numbers of elements."""
+    """Returns the tensor's memory without its shape, which ranks need not have in common."""
     return stage(tensor, any_dtype=True, row_major=True).buffer._replace(shape=None)
 
 
@@ -184,4 +192,4 @@ def _as_bytes(buffer: Buffer) -> Buffer:
 
 
 def _nothing() -> None:
-    """The result of a push_pull is in its memory; nobody calls `synchronize`."""
+    """Does nothing: the result is in the target's memory."""

@@ -1,7 +1,7 @@
 """The process group of the backend `byteps`.
 
-What it does itself goes through the core (`collective.py`); everything else, and tensors that the core cannot reduce,
-go to an inner group of torch's gloo.
+Collectives go through the core (`collective.py`) if it has their operation for their tensors, else
+through an inner group of torch's gloo.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ __all__ = ["BytePSGroup", "create_group"]
 Tensor = torch.Tensor
 Tensors = list[Tensor]
 
-_SMALL_PART = 16 << 10  # bytes; below, a push_pull for each part of a reduce_scatter costs more than copying them
-_GRACE_S = 5.0  # the job's own verdict, which names the ranks that are missing, comes at the group's timeout
+# Bytes; smaller parts of a reduce_scatter are copied together and reduced by one push_pull.
+_SMALL_PART = 16 << 10
+_GRACE_S = 5.0  # at the group's timeout the job's own error comes, which names the missing ranks
 
 
 def create_group(options: Any, backend_options: object) -> ProcessGroup:
-    """What torch calls for a group of the backend `byteps`, on each of its ranks.
+    """Creates a group of the backend `byteps`; torch calls it on each of the group's ranks.
 
     Args:
-        options: torch's DistributedBackendOptions. No global ranks: the default group.
-        backend_options: `pg_options` of init_process_group and new_group; there are none for this backend.
+        options: torch's DistributedBackendOptions. Without global ranks, it is the default group.
+        backend_options: `pg_options` of init_process_group and new_group; this backend has none.
 
     Raises:
         BytePSError: the job of all ranks cannot be joined.
@@ -83,16 +84,18 @@ def _channel_of(info: GroupInfo, *, is_default: bool) -> Channel:
     if runtime.is_initialized():
         job = runtime.current_job()
         of_all = info.global_ranks == tuple(range(job.size)) and info.rank == job.rank
-        # The limit of another timeout would be the job's. Torch's default is what nobody has asked for.
+        # The job has one limit, so a group with another timeout needs its own job. Torch's default
+        # asks for none.
         if of_all and info.timeout_s in (job.config.op_timeout_s, default_pg_timeout.total_seconds()):
             return SharedChannel(job, joined=False)
     return OwnChannel(info)
 
 
 class BytePSGroup(ByGloo):
-    """See torch.distributed.ProcessGroup for the methods; C++ (DDP, functional collectives) calls them as well.
+    """A process group.
 
-    The ranks of a group must make their calls in the same order, also those of several threads.
+    The methods are those of torch.distributed.ProcessGroup; C++ code of torch calls them, too. The
+    ranks of a group must make their calls in the same order, also if several threads make them.
     """
 
     def __init__(self, channel: Channel, info: GroupInfo) -> None:
@@ -101,11 +104,11 @@ class BytePSGroup(ByGloo):
         self._rank = info.rank
         self._size = info.size
         self._info = info
-        # A store may outlive groups (torchrun's does): what an earlier group has left there is not read.
+        # A store may outlive groups, as torchrun's does. The number keeps their entries apart.
         generation = info.store.add(f"byteps/groups/{info.rank}", 1)
         self._store = PrefixStore(f"byteps/group{generation}", info.store)
         self._limit_s = info.timeout_s + _GRACE_S
-        self._under_way: deque[Progress] = deque()  # what a barrier waits for
+        self._in_flight: deque[Progress] = deque()  # collectives that a barrier waits for
         try:
             self._gloo = InnerGloo(info, self._store, self._set_limit)
         except BaseException:
@@ -125,12 +128,15 @@ class BytePSGroup(ByGloo):
         self._set_limit(timeout)
 
     def shutdown(self) -> None:
-        """Leaves the group's job in order."""
+        """Leaves the group's job."""
         self._channel.close()
         self._gloo.shutdown()
 
     def abort(self) -> None:
-        """As `shutdown`. What is under way fails, but in a job that the group shares with others."""
+        """Leaves the group's job.
+
+        Collectives in flight fail, unless the group shares the job with others.
+        """
         self._channel.close()
         self._gloo.abort()
 
@@ -143,7 +149,7 @@ class BytePSGroup(ByGloo):
         opts = options_of(AllreduceOptions, opts, timeout, reduceOp=op)
         reduce_op = core_op(opts.reduceOp, tensors)
         if reduce_op is None:
-            return self._ask_gloo().allreduce(tensors, opts)
+            return self._use_gloo().allreduce(tensors, opts)
         return self._reduce_in_place(tensors, reduce_op, opts)
 
     @eager
@@ -151,7 +157,7 @@ class BytePSGroup(ByGloo):
         opts = opts or AllreduceCoalescedOptions()
         reduce_op = core_op(opts.reduceOp, tensors)
         if reduce_op is None:
-            return self._ask_gloo().allreduce_coalesced(tensors, opts)
+            return self._use_gloo().allreduce_coalesced(tensors, opts)
         return self._reduce_in_place(tensors, reduce_op, opts)
 
     @eager
@@ -164,7 +170,7 @@ class BytePSGroup(ByGloo):
         opts = options_of(ReduceScatterOptions, opts, timeout, reduceOp=op)
         reduce_op = core_op(opts.reduceOp, [*outputs, *inputs[0]])
         if reduce_op is None:
-            return self._ask_gloo().reduce_scatter(outputs, inputs, opts)
+            return self._use_gloo().reduce_scatter(outputs, inputs, opts)
         collective = self._collective()
         self._reduce_scatter(collective, outputs[0], inputs[0], reduce_op)
         return self._start(collective, outputs, opts)
@@ -178,7 +184,7 @@ class BytePSGroup(ByGloo):
         opts = opts or ReduceScatterOptions()
         reduce_op = core_op(opts.reduceOp, [*outputs, *inputs])
         if reduce_op is None:
-            gloo = self._ask_gloo()
+            gloo = self._use_gloo()
             pairs = [self._flat(output, whole) for output, whole in zip(outputs, inputs, strict=True)]
             return _all_of([gloo._reduce_scatter_base(output, whole, opts) for output, whole in pairs])
         collective = self._collective()
@@ -197,7 +203,7 @@ class BytePSGroup(ByGloo):
         check_one("broadcast", "tensors", tensors, "broadcast for each")
         opts = options_of(BroadcastOptions, opts, timeout, rootRank=root)
         if not is_plain(tensors[0]):
-            return self._ask_gloo().broadcast(tensors, opts)
+            return self._use_gloo().broadcast(tensors, opts)
         collective = self._collective()
         memory = collective.in_place(tensors[0])
         collective.broadcast(memory, memory, opts.rootRank)
@@ -210,14 +216,14 @@ class BytePSGroup(ByGloo):
         check_one("allgather", "lists of outputs", outputs, "allgather_coalesced")
         opts = options_of(AllgatherOptions, opts, timeout)
         if not is_plain(inputs[0]):
-            return self._ask_gloo().allgather(outputs, inputs, opts)
+            return self._use_gloo().allgather(outputs, inputs, opts)
         collective = self._collective()
         self._gather(collective, outputs[0], inputs[0])
         return self._start(collective, outputs[0], opts)
 
     @eager
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
-        """`outputs` has a list for each rank, of its tensors."""
+        """`outputs` has a list of tensors for each rank."""
         check_list("allgather_coalesced", "lists of outputs", outputs, self._size)
         collective = self._collective()
         for parts, tensor in zip(zip(*outputs, strict=True), inputs, strict=True):
@@ -242,11 +248,11 @@ class BytePSGroup(ByGloo):
 
     @eager
     def barrier(self, opts: Any = None, *, timeout: Any = None) -> Any:
-        """Done when all ranks have called it, and what this one has called before is done."""
+        """Completes after all ranks' calls and this rank's earlier collectives."""
         opts = options_of(BarrierOptions, opts, timeout)
-        earlier: list[Awaited] = [*self._under_way]
-        if self._gloo_was_asked:  # on all ranks alike
-            self._gloo_was_asked = False
+        earlier: list[Awaited] = [*self._in_flight]
+        if self._gloo_was_used:  # the same on all ranks
+            self._gloo_was_used = False
             earlier.append(GlooProgress(self._gloo.barrier(opts)))
         collective = self._collective()
         token = torch.zeros(1, dtype=torch.uint8)
@@ -254,16 +260,16 @@ class BytePSGroup(ByGloo):
         collective.reduce(memory, memory, ReduceOp.Max)
         return self._start(collective, [], opts, earlier)
 
-    # Names that torch has given up, which C++ and scripts may still use.
+    # Older names, which C++ and scripts may still use.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    # --- how
+    # --- implementation
 
     def _set_limit(self, timeout: timedelta) -> None:
-        """For what is waited for from now on: the job keeps its own limit."""
+        """Sets the limit of later waits. The job keeps its own limit."""
         self._limit_s = timeout.total_seconds()
 
     def _missing(self, number: int) -> str:
@@ -276,23 +282,26 @@ class BytePSGroup(ByGloo):
         given_s = opts.timeout.total_seconds()
         work = collective.work(outputs, lambda: given_s if given_s > 0 else self._limit_s, self._missing, earlier)
         self._channel.submit(collective)
-        self._keep_in_mind(collective.progress)
+        self._remember(collective.progress)
         return work
 
     def _after_gloo(self, work: Any, outputs: Tensors, copy_back: Callable[[], object], opts: Any) -> Any:
         given_s = opts.timeout.total_seconds()
         progress = Progress(self._channel.explain, [GlooProgress(work)])
         devices = {tensor.device for tensor in outputs if tensor.is_cuda}
-        limit_s, missing = lambda: given_s if given_s > 0 else self._limit_s, lambda: "gloo does not say for whom"
+        limit_s, missing = (
+            lambda: given_s if given_s > 0 else self._limit_s,
+            lambda: "gloo does not tell which ranks are missing",
+        )
         progress.begin((), copy_back)
-        self._keep_in_mind(progress)
+        self._remember(progress)
         return CollectiveWork(progress, outputs, devices, limit_s, missing)
 
-    def _keep_in_mind(self, progress: Progress) -> None:
-        under_way = self._under_way
-        while under_way and under_way[0].poll():
-            under_way.popleft()
-        under_way.append(progress)
+    def _remember(self, progress: Progress) -> None:
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].poll():
+            in_flight.popleft()
+        in_flight.append(progress)
 
     def _reduce_in_place(self, tensors: Tensors, op: ReduceOp, opts: Any) -> Any:
         collective = self._collective()
@@ -302,12 +311,12 @@ class BytePSGroup(ByGloo):
         return self._start(collective, tensors, opts)
 
     def _flat(self, output: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
-        """Gloo wants the parts to be rows."""
+        """Returns both as one dimension, because gloo expects parts to be rows."""
         check_parts("reduce_scatter", "input", whole, "output", output, self._size)
         return (output.view(-1), whole.reshape(-1)) if output.is_contiguous() else (output, whole)
 
     def _reduce_scatter(self, collective: Collective, output: Tensor, parts: Sequence[Tensor], op: ReduceOp) -> None:
-        """Every rank gets every part's sum, and keeps its own."""
+        """Every rank reduces every part, and keeps its own."""
         check_list("reduce_scatter", "inputs", parts, self._size)
         check_dtypes("reduce_scatter", "inputs", parts, output.dtype)
         check_elements("reduce_scatter", f"input {self._rank}", parts[self._rank], "its output", output)
@@ -329,7 +338,7 @@ class BytePSGroup(ByGloo):
 
 
 def _all_of(works: list[Any]) -> Any:
-    """Gloo's works of one coalesced call, of which the last one is waited for last."""
+    """Waits for all Works of a coalesced call but the last, and returns that."""
     for work in works[:-1]:
         work.wait()
     return works[-1]

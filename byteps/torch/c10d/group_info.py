@@ -17,15 +17,15 @@ _MAX_LISTED = 32
 class GroupInfo:
     """What a process knows of a group: itself, and the others."""
 
-    store: Store  # of this group alone
+    store: Store  # used by this group only
     rank: int
     size: int
-    timeout_s: float  # of the group's operations
+    timeout_s: float  # limit of the group's operations
     name: str
-    global_ranks: tuple[int, ...]  # of the group's ranks, in their order
+    global_ranks: tuple[int, ...]  # global rank of each of the group's ranks
 
     def explain(self, error: BytePSError) -> BytePSError:
-        """The error of a job that knows the group's own numbers of ranks only, with what they stand for."""
+        """Returns an error of the group's job with the global ranks added."""
         if self.global_ranks == tuple(range(self.size)):
             return error
         pairs = [f"rank {rank} is global rank {known}" for rank, known in enumerate(self.global_ranks)]

@@ -1,4 +1,4 @@
-"""The thread on which a group joins a job of its own, so that nobody's collectives wait for another group's ranks."""
+"""Joins a group's own job in a thread, so that no other group waits for its ranks."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from byteps.runtime import Job
 
 __all__ = ["Joining"]
 
-_PATIENCE_S = 5.0  # more than a thread needs to see that it is to end
+_GRACE_PERIOD_S = 5.0  # for the thread to notice that it must end
 
 
 class Joining:
     """One attempt to join a job."""
 
-    _under_way: ClassVar[set[Joining]] = set()
+    _running: ClassVar[set[Joining]] = set()
     _at_exit_registered = False
 
     def __init__(
         self, join: Callable[[], Job], joined: Callable[[Job], None], failed: Callable[[Exception], None]
     ) -> None:
-        """`join` blocks, and raises soon once `is_given_up`; then one of the others is called, on the same thread."""
+        """Makes an attempt that `start` begins.
+
+        Args:
+            join: blocks; raises soon after `is_given_up` has become True.
+            joined: called with what `join` returns, in the same thread.
+            failed: called with what `join` raises, in the same thread.
+        """
         self._join = join
         self._joined = joined
         self._failed = failed
@@ -33,15 +39,16 @@ class Joining:
     def start(self) -> None:
         if not Joining._at_exit_registered:
             Joining._at_exit_registered = True
-            atexit.register(_give_all_up)  # Python cannot end well while a thread is in torch's store
-        Joining._under_way.add(self)
+            # The interpreter cannot exit while a thread is in torch's store.
+            atexit.register(_give_all_up)
+        Joining._running.add(self)
         self._thread.start()
 
     def give_up(self) -> None:
-        """Returns when the thread has ended, or after a while."""
+        """Ends the thread. Waits for it, at most for the grace period."""
         self.is_given_up = True
         if self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE_S)
+            self._thread.join(_GRACE_PERIOD_S)
 
     def _run(self) -> None:
         try:
@@ -51,9 +58,9 @@ class Joining:
         else:
             self._joined(job)
         finally:
-            Joining._under_way.discard(self)
+            Joining._running.discard(self)
 
 
 def _give_all_up() -> None:
-    for joining in list(Joining._under_way):
+    for joining in list(Joining._running):
         joining.give_up()

@@ -1,4 +1,4 @@
-"""A torch Store for the ranks of byteps's job, where the launcher has told byteps of them and not PyTorch."""
+"""A torch Store for the ranks of byteps's job, if the launcher describes the job to byteps only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from byteps.runtime import Job
 
 __all__ = ["claim", "store_of_job"]
 
-_joined: list[Job] = []  # at most one: by `store_of_job`, for a process group that is about to be made
+_joined: list[Job] = []  # at most one: joined by `store_of_job` for the next process group
 
 
 def store_of_job(timeout: timedelta | None) -> tuple[Any, int, int]:
-    """A store that rank 0 has opened, rank and number of ranks. Joins the job that the environment describes."""
+    """Joins the environment's job. Returns a store, this rank, and the number of ranks."""
     options: dict[str, Any] = {"wait_for_workers": False} | ({} if timeout is None else {"timeout": timeout})
     if not runtime.is_initialized():
         environ = dict(process_environment())
@@ -27,7 +27,7 @@ def store_of_job(timeout: timedelta | None) -> tuple[Any, int, int]:
             environ.setdefault("BYTEPS_OP_TIMEOUT_S", str(timeout.total_seconds()))
         _joined[:] = [runtime.join_as_process(environ)]
     job = runtime.current_job()
-    host = job.config.scheduler_host or LOOPBACK  # on the machine of rank 0, and known to all
+    host = job.config.scheduler_host or LOOPBACK  # rank 0's machine, which all ranks know
     store = None
     if job.rank == 0:
         store = TCPStore(host, 0, is_master=True, **options)
@@ -38,7 +38,7 @@ def store_of_job(timeout: timedelta | None) -> tuple[Any, int, int]:
 
 
 def claim(job: Job) -> bool:
-    """Whether the job was joined for the process group that asks, which then has to leave it."""
+    """Whether the job was joined for the group that calls this, which must leave it then."""
     claimed = job in _joined
     _joined.clear()
     return claimed

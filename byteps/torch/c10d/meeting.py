@@ -1,4 +1,4 @@
-"""All ranks of a group, at one time, in its store."""
+"""A rendezvous of all ranks of a group in its store."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ _POLL_S = 1.0
 
 
 def meet(info: GroupInfo, limit_s: float, invite: Callable[[], Any], watch: Callable[[], None]) -> Any:
-    """What rank 0's `invite` returns, on every rank, once all of them are here. Blocks.
+    """Waits for all ranks, and returns on each of them what `invite` has returned on rank 0.
 
     Args:
         info: of the group.
-        limit_s: how long the others are waited for.
-        invite: called on rank 0, when the others have come; returns something for JSON.
-        watch: called about every second while others are waited for; raises if that is in vain.
+        limit_s: limit of the wait.
+        invite: called on rank 0 when all ranks have come; returns something for JSON.
+        watch: called about every second of the wait; raises if waiting is of no use.
 
     Raises:
-        TimeoutError: somebody did not come, on all ranks that did; or rank 0 did, and says nothing.
-        BytePSError: what `invite` or `watch` raises on rank 0, on all ranks.
+        TimeoutError: on all ranks that have come: some have not; or rank 0 has come but does not
+            answer.
+        BytePSError: on all ranks: `invite` or `watch` has raised it on rank 0.
     """
     store = info.store
-    # A store may outlive groups (torchrun's does): what an earlier meeting has left there is not read.
+    # A store may outlive groups, as torchrun's does. The number keeps their entries apart.
     number = store.add(f"byteps/meetings/{info.rank}", 1)
-    answer, seats = f"byteps/answer/{number}", [f"byteps/here/{number}/{rank}" for rank in range(info.size)]
-    store.set(seats[info.rank], "")
+    answer, arrivals = f"byteps/answer/{number}", [f"byteps/here/{number}/{rank}" for rank in range(info.size)]
+    store.set(arrivals[info.rank], "")
     if info.rank > 0:
         if not _wait(info, [answer], limit_s, watch):
-            raise _late(info, seats, limit_s)
+            raise _late(info, arrivals, limit_s)
         said = json.loads(store.get(answer))
         if "error" in said:
             raise getattr(errors, said["error"])(said["text"])
         return said["invitation"]
     try:
-        if not _wait(info, seats, limit_s, watch):
-            raise _late(info, seats, limit_s)
+        if not _wait(info, arrivals, limit_s, watch):
+            raise _late(info, arrivals, limit_s)
         said = {"invitation": invite()}
     except BytePSError as error:
         store.set(answer, json.dumps({"error": type(error).__name__, "text": str(error)}))
@@ -56,7 +57,7 @@ def meet(info: GroupInfo, limit_s: float, invite: Callable[[], Any], watch: Call
 
 
 def _wait(info: GroupInfo, keys: list[str], limit_s: float, watch: Callable[[], None]) -> bool:
-    """Whether all keys are set, in time."""
+    """Returns whether all keys are set before the limit."""
     deadline = time.monotonic() + limit_s
     while True:
         left_s = deadline - time.monotonic()
@@ -65,24 +66,26 @@ def _wait(info: GroupInfo, keys: list[str], limit_s: float, watch: Callable[[], 
             return True
         except DistNetworkError as error:
             raise PeerLostError(f"the store of process group '{info.name}' cannot be reached: {error}") from error
-        except RuntimeError:  # not yet
+        except RuntimeError:  # not all are set
             watch()
         if left_s <= 0:
             return False
 
 
-def _late(info: GroupInfo, seats: list[str], limit_s: float) -> TimeoutError:
-    """What a rank says that has waited in vain."""
-    missing = [known for known, seat in zip(info.global_ranks, seats, strict=True) if not info.store.check([seat])]
+def _late(info: GroupInfo, arrivals: list[str], limit_s: float) -> TimeoutError:
+    """Returns the error of a rank whose wait has reached the limit."""
+    missing = [
+        known for known, arrival in zip(info.global_ranks, arrivals, strict=True) if not info.store.check([arrival])
+    ]
     if not missing:
         return TimeoutError(
             f"all {info.size} ranks came to process group '{info.name}', and rank {info.global_ranks[0]} has not "
-            f"answered within {limit_s:g} s: expected it to say where its job is; BYTEPS_START_TIMEOUT_S and the "
-            "group's timeout limit it"
+            f"answered within {limit_s:g} s: expected it to tell the address of its job; BYTEPS_START_TIMEOUT_S and "
+            "the group's timeout are the limits"
         )
     return TimeoutError(
         f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))} did not come to process group "
         f"'{info.name}' of {info.size} ranks within {limit_s:g} s: expected all of them to call "
         "init_process_group, and the first collective of a group of some ranks; BYTEPS_START_TIMEOUT_S and the "
-        "group's timeout limit it"
+        "group's timeout are the limits"
     )

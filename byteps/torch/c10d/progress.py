@@ -1,4 +1,4 @@
-"""What is under way of one collective, from the call to the end."""
+"""The progress of one collective, from the call to its completion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Callback = Callable[[], object]
 
 
 class Awaited(Protocol):
-    """Something that a collective may have to wait for. See `Progress`."""
+    """Something that a collective may have to wait for; the methods are those of `Progress`."""
 
     error: Exception | None
 
@@ -28,17 +28,17 @@ class Awaited(Protocol):
 
 
 class Progress:
-    """All methods may be called from any thread.
+    """The push_pulls of one collective, and what follows them. Any thread may call the methods.
 
-    Whoever sees the last push_pull done first completes the collective: a thread that waits, or, if there is memory to
-    be copied back or somebody to be called, a thread of the job for callbacks.
+    The first thread that sees the last push_pull done completes the collective: one that waits, or,
+    if there is memory to copy back or a callback to call, a callback thread of the job.
     """
 
     def __init__(self, explain: Explain, earlier: Sequence[Awaited] = ()) -> None:
-        """Of a collective whose push_pulls have not begun.
+        """Makes the progress of a collective whose push_pulls are not started.
 
         Args:
-            explain: adds to an error what the job does not know.
+            explain: adds what the job does not know to its errors.
             earlier: collectives that must be complete before this one is.
         """
         self.completed = False
@@ -50,10 +50,10 @@ class Progress:
         self._begun = threading.Event()
         self._handles: Sequence[Handle] = ()
         self._callbacks: list[Callback] = []
-        self._watched = False  # the job's thread completes it, also if nobody ever waits
+        self._watched = False  # a callback thread of the job completes it, also if no thread waits
 
     def begin(self, handles: Sequence[Handle], copy_back: Callback | None) -> None:
-        """Its push_pulls, and what fills the outputs from the host copies that they have filled, if there are any."""
+        """The push_pulls are started. `copy_back` fills outputs from host copies, if any."""
         with self._lock:
             self._handles, self._copy_back = handles, copy_back
             watched = self._watched = self._watched or copy_back is not None
@@ -62,7 +62,7 @@ class Progress:
             self._complete_when_done()
 
     def fail(self, error: Exception) -> None:
-        """It ends before it has begun."""
+        """The collective has failed before its push_pulls were started."""
         with self._lock:
             self.error = error
             self._end()
@@ -70,7 +70,7 @@ class Progress:
         self._call_back()
 
     def poll(self) -> bool:
-        """Whether `wait` would return at once. Completes nothing."""
+        """Whether `wait` would return at once. Has no side effects."""
         if self.completed:
             return True
         return (
@@ -81,18 +81,18 @@ class Progress:
         )
 
     def is_completed(self) -> bool:
-        """As `poll`, but completes what can be."""
+        """Whether the collective is complete. Completes it if all its push_pulls are done."""
         if not self.completed and self._is_done():
             self._complete()
         return self.completed
 
     def wait(self, deadline_s: float) -> None:
-        """Blocks until it is complete, well or not, or raises TimeoutError."""
+        """Blocks until the collective ends, or raises TimeoutError at the deadline."""
         if self.completed:
             return
         if not self._begun.wait(max(0.0, deadline_s - time.monotonic())):
             raise self._explain(
-                TimeoutError("waiting for a collective of a process group whose ranks have not all come to its job yet")
+                TimeoutError("waiting for a collective of a process group whose ranks have not all joined its job yet")
             )
         for handle in self._handles:
             self._wait_for(handle, deadline_s)
@@ -101,7 +101,7 @@ class Progress:
         self._complete()
 
     def add_done_callback(self, callback: Callback) -> None:
-        """Has `callback` called when this is complete: from a thread of the job, or at once, here, if it is already."""
+        """Calls `callback` at completion: in a thread of the job, or here if it is over."""
         with self._lock:
             completed, watched = self.completed, self._watched
             if not completed:
@@ -114,8 +114,9 @@ class Progress:
             self._complete_when_done()
 
     def raise_error(self) -> None:
-        """Raises what it failed of, if it did."""
-        if self.error is not None:  # a copy: its frames refer to this object
+        """Raises the error of a collective that has failed."""
+        # A copy, because frames of the original would refer to this object.
+        if self.error is not None:
             raise type(self.error)(*self.error.args)
 
     def _is_done(self) -> bool:
@@ -142,7 +143,7 @@ class Progress:
         self._complete()
 
     def _complete(self) -> None:
-        """Once all that it consists of is done."""
+        """Called when all push_pulls and earlier collectives are done."""
         with self._lock:
             if self.completed:
                 return
@@ -150,7 +151,7 @@ class Progress:
             if self.error is None and self._copy_back is not None:
                 try:
                     self._copy_back()
-                except Exception as error:  # such as no memory left on the device
+                except Exception as error:  # such as out of memory on the device
                     self.error = error
             self._end()
         self._call_back()

@@ -1,6 +1,6 @@
-"""How the ranks of a process group come to be a job: by what the launcher says, or through the group's torch Store.
+"""Has the ranks of a process group join a job, which the launcher describes or rank 0 makes.
 
-Rank 0 of the group decides, when all are there.
+Rank 0 of the group decides which, when all ranks have come.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["join_group", "join_world"]
 
 Environ = Mapping[str, str]
 
-# What says which job a process is in, and with whom: a group's job has its own.
+# Variables that describe the job of a process. The job of a group has its own values.
 _OF_A_JOB = (
     *("DMLC_ROLE", "DMLC_NUM_WORKER", "DMLC_WORKER_ID", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"),
     *("BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE", "BYTEPS_GLOBAL_RANK", "BYTEPS_FORCE_DISTRIBUTED", "BYTEPS_PLACEMENT"),
@@ -38,19 +38,19 @@ _MAX_SECONDS = 7 * 24 * 3600.0  # as in byteps.config
 
 @dataclass(frozen=True, slots=True)
 class _Invitation:
-    """What rank 0 tells the others. With an empty `job_id`: join what your environment describes."""
+    """The message of rank 0. An empty `job_id`: join the job that your environment describes."""
 
     job_id: str = ""
     host: str = ""
     port: int = 0
-    secret: str = field(default="", repr=False)  # empty: the one in your environment, or this user's
+    secret: str = field(default="", repr=False)  # empty: that of the environment, or of the user
 
 
 def join_world(info: GroupInfo) -> tuple[Job, bool]:
-    """The job of all ranks, which is this process's job, and whether this call has joined it.
+    """Returns the job of all ranks, this process's job, and whether the group has to leave it.
 
     Raises:
-        InvalidArgumentError: byteps.init() was called, or the environment says, that this process is another rank.
+        InvalidArgumentError: by byteps.init() or the environment, this process is another rank.
     """
     if runtime.is_initialized():
         job = runtime.current_job()
@@ -70,8 +70,9 @@ def join_world(info: GroupInfo) -> tuple[Job, bool]:
 
 
 def join_group(info: GroupInfo, watch: Callable[[], None]) -> Job:
-    """A job of its own for some of the ranks. `watch` as for `meet`."""
-    environ = {"BYTEPS_NIC_PROBE": "0", **process_environment()}  # what it would find, the world's job has found
+    """Joins a job for some of the ranks, and returns it. `watch`: see `meet`."""
+    # The job of all ranks has probed it.
+    environ = {"BYTEPS_NIC_PROBE": "0", **process_environment()}
     if info.size == 1:
         return runtime.join_beside(_alone(environ))
     with _Host(info, environ, may_follow_environment=False) as host:
@@ -83,7 +84,7 @@ def join_group(info: GroupInfo, watch: Callable[[], None]) -> Job:
 
 
 class _Host:
-    """Finds the environment of the group's job; in rank 0 it holds the scheduler's socket until the job has it."""
+    """Makes the environment of the group's job. Rank 0 holds the scheduler's socket until then."""
 
     def __init__(self, info: GroupInfo, environ: Environ, *, may_follow_environment: bool) -> None:
         self._info = info
@@ -109,7 +110,7 @@ class _Host:
         host = reachable_host(self._info.store, self._environ)
         self._listener = listen(host)
         given = self._environ.get("BYTEPS_SECRET") or self._environ.get("BYTEPS_SECRET_FILE")
-        # On one machine all have their user's own secret, and other users can read what the store has.
+        # Ranks of one machine have their user's secret; in the store, other users could read one.
         secret = "" if given or is_literal_loopback(host) else secrets.token_hex(32)
         return _Invitation(
             job_id=f"torch-{secrets.token_hex(8)}",
@@ -119,7 +120,7 @@ class _Host:
         )
 
     def _as_environ(self, invitation: _Invitation, start_timeout_s: float) -> Environ:
-        """In the words of torchrun, which `byteps.detect` knows."""
+        """Returns the variables that torchrun would set, which `byteps.detect` reads."""
         own, info = self._environ, self._info
         environ = {name: value for name, value in own.items() if name not in _OF_A_JOB}
         environ |= {
@@ -142,15 +143,15 @@ class _Host:
         return environ
 
     def _op_timeout_s(self) -> str:
-        """The environment's limit, if it has one, unless a group of some ranks was made with a shorter one."""
+        """Returns the environment's limit, or the group's if that is shorter or the only one."""
         own, of_group = self._environ.get("BYTEPS_OP_TIMEOUT_S", ""), min(self._info.timeout_s, _MAX_SECONDS)
-        with suppress(ValueError):  # what cannot be parsed is an error of the job's
+        with suppress(ValueError):  # the job reports values that cannot be parsed
             return own if own and (self._may_follow_environment or float(own) < of_group) else str(of_group)
         return own
 
 
 def _nothing_to_watch() -> None:
-    """There is no other job yet that could tell of a lost rank."""
+    """Does nothing: no other job can report a lost rank yet."""
 
 
 def _describes_job(environ: Environ) -> bool:
@@ -158,7 +159,7 @@ def _describes_job(environ: Environ) -> bool:
 
 
 def _alone(environ: Environ) -> Environ:
-    """Of a job of one rank."""
+    """Returns the environment of a job of one rank."""
     return {name: value for name, value in environ.items() if name not in (*_OF_A_JOB, *_LAUNCHERS)}
 
 
@@ -173,6 +174,6 @@ def _check_same(job: Job, info: GroupInfo, who: str, advice: str) -> None:
 def _start_timeout_s(environ: Environ, info: GroupInfo) -> float:
     knob = Config.knobs()["start_timeout_s"]
     limit_s: Any = knob.default
-    with suppress(KeyError, ValueError):  # what cannot be parsed is an error of the job's, which names all of them
+    with suppress(KeyError, ValueError):  # the job reports all values that cannot be parsed
         limit_s = knob.parse(environ[knob.names[0]])
     return min(float(limit_s), info.timeout_s)

@@ -1,7 +1,7 @@
-"""Futures that hold a list of tensors as C++ has it.
+"""Futures that hold a C++ list of tensors.
 
-Futures that Python makes hold a Python object, whatever it is, and PyTorch has no function to give them another type.
-But those that TorchScript makes have the type of the function that they are the result of.
+Futures that Python makes hold a Python object, and PyTorch has no function to give them another
+type. Futures that TorchScript makes have the type of the function whose result they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def start(done: Future[Any], outputs: List[Tensor]) -> Future[List[Tensor]]:
 
 
 def tensor_list(done: Future[Any], outputs: list[torch.Tensor]) -> Future[Any]:
-    """A future of `outputs`, complete when `done` is, and with its error. Blocks no thread."""
+    """Returns a future of `outputs` that completes, or fails, with `done`. Blocks no thread."""
     future: Future[Any] = _compiled().start(done, outputs)
     return future
 

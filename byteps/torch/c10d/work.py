@@ -1,4 +1,4 @@
-"""What a collective gives back: torch's Work."""
+"""torch's Work of a collective."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 
 class CollectiveWork(Work):
-    """A collective under way. All methods may be called from any thread, as often as one likes."""
+    """A collective in flight. Any thread may call the methods, any number of times."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class CollectiveWork(Work):
         """See `Collective.start`.
 
         Args:
-            progress: of what is waited for.
+            progress: of the collective.
             outputs: the result, in the form that torch's future has.
-            devices: of the outputs, but for the CPU.
-            limit_s: says how long `wait` waits unless it is told.
-            missing: says who is waited for in vain after that.
+            devices: of the outputs, except the CPU.
+            limit_s: returns the default limit of `wait`.
+            missing: returns a sentence about the missing ranks, for the error at that limit.
         """
         super().__init__()
         self._progress = progress
@@ -52,11 +52,11 @@ class CollectiveWork(Work):
         self._future: Future[Any] | None = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Blocks until the outputs are there. `timeout` of 0 or less: the group's.
+        """Blocks until the outputs are there. `timeout` of 0 or less: the group's timeout.
 
         Raises:
-            TimeoutError: not yet; the collective stays under way.
-            BytePSError: what it failed of, such as PeerLostError.
+            TimeoutError: the timeout is over; the collective stays in flight.
+            BytePSError: the collective has failed, for example by a PeerLostError.
         """
         if not self._progress.completed:
             given_s = timeout.total_seconds()
@@ -82,16 +82,17 @@ class CollectiveWork(Work):
         return self._progress.error
 
     def result(self) -> Any:
-        """The outputs, once they are there. Blocks."""
+        """Waits, and returns the outputs."""
         self.wait()
         return self._outputs
 
     def get_future(self) -> Future[Any]:
-        """A future of the outputs. An error reaches C++ (DDP) too, there as a RuntimeError with the same message."""
+        """Returns a future of the outputs. In C++ (DDP) its error is a RuntimeError."""
         with self._lock:
             future, is_new = self._future, self._future is None
             if future is None:
-                # Only an exception in a callback becomes an error of a future for C++; `Future.set_exception` does not.
+                # C++ sees an exception of a callback as the future's error, but not one of
+                # `Future.set_exception`.
                 start: Future[None] = Future(devices=list(self._devices))
                 future = self._future = start.then(self._outcome)
         if is_new:
@@ -103,10 +104,10 @@ class CollectiveWork(Work):
         return future
 
     def _may_be_fp16_hook(self) -> bool:
-        """Whether DDP's FP16_COMPRESS, which is C++, may have called this: no other code asks for C++'s own list.
+        """Whether DDP's FP16_COMPRESS hook, which needs a C++ list, may have called `get_future`.
 
-        Only C++ is given one, that is, a call that the frame of Python below does not make: callbacks of such a future
-        run on threads of PyTorch's which are few, and Python's callbacks may wait for each other.
+        Python code must not get such a future: its callbacks run in a few threads of PyTorch's, and
+        Python's callbacks may wait for each other.
         """
         outputs = self._outputs
         return not self._devices and len(outputs) == 1 and getattr(outputs[0], "dtype", None) is torch.float16
