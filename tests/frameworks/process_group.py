@@ -1,4 +1,4 @@
-"""The default process group of test jobs, on the job that the cases' runner has joined; values for its ranks."""
+"""The default process group of test jobs, on the job that the runner of cases has joined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import byteps.torch as bps
 
 
 def start_process_group(backend: str = "byteps") -> None:
-    """Creates the default group, once; ranks meet in a file that is named after the job."""
+    """Creates the default group, once, with a store in a file that is named after the job."""
     if not dist.is_initialized():
         path = Path(tempfile.gettempdir()) / f"{os.environ['BYTEPS_JOB_ID']}.store"
         dist.init_process_group(

@@ -1,4 +1,4 @@
-"""A rank of torch.distributed that dies, or one of those who wait for it.
+"""A rank of torch.distributed that dies, or one that waits for it.
 
     python process_group_failures_program.py WHAT [STORE]
 
@@ -35,7 +35,7 @@ def die() -> None:
 
 
 class Dies(nn.Module):
-    """The last rank dies when backward comes by: gradients of later layers are on their way then."""
+    """The last rank dies in backward, while gradients of later layers are in flight."""
 
     passes = 0
 
@@ -91,7 +91,7 @@ def in_hsdp(store: str | None) -> None:
 
 
 def in_the_trainer(store: str | None) -> None:
-    """Hugging Face's, which starts and knows the process group by itself."""
+    """Trains with Hugging Face's Trainer, which makes the process group itself."""
     sys.path.append(str(Path(__file__).parents[2] / "examples/torch"))
     from gpt2_parts import StdlibText, make_model
     from transformers import Trainer, TrainingArguments
@@ -109,7 +109,7 @@ def group_with_the_last() -> dist.ProcessGroup:
 
 
 def before_a_subgroup(store: str | None) -> None:
-    """That is, before the group has a job."""
+    """The last rank dies before the group has a job."""
     start(store)
     sum_of_ranks()
     group = group_with_the_last()
@@ -132,7 +132,8 @@ def in_a_subgroup(store: str | None) -> None:
 
 def one_rank_is_missing(store: str) -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    ready = dist.FileStore(f"{store}.ready", size)  # or the time would be up before the slower one has begun
+    # Else the time could be up before the slower one has begun.
+    ready = dist.FileStore(f"{store}.ready", size)
     ready.set(str(rank), "")
     ready.wait([str(other) for other in range(size)], timedelta(seconds=60))
     start(store, timeout_s=3)
@@ -140,7 +141,7 @@ def one_rank_is_missing(store: str) -> None:
 
 
 def one_rank_is_missing_in_a_group_with_a_timeout(store: str | None) -> None:
-    """Of all ranks."""
+    """A group of all ranks."""
     start(store)
     group = dist.new_group(timeout=timedelta(seconds=3))
     sum_of_ranks(group)
@@ -155,7 +156,7 @@ def one_rank_is_missing_after_a_new_timeout(store: str | None) -> None:
 
 
 def leave_out_the_last(group: dist.ProcessGroup | None = None) -> None:
-    """The last rank does not take part in a collective; it stays until the others have given up."""
+    """The last rank skips a collective, and stays until the others have timed out."""
     store_of_group = dist.distributed_c10d._get_default_store()
     if is_last():
         store_of_group.set_timeout(timedelta(seconds=60))

@@ -1,4 +1,4 @@
-"""A rank of torch.distributed that does the same again and again, and sees that it holds no more for it.
+"""A rank of torch.distributed that repeats operations, and checks that its resources do not grow.
 
     python process_group_leaks_program.py WHAT [STORE]
 
@@ -32,7 +32,8 @@ class Held(NamedTuple):
     mib: float
 
 
-# Less than one object, or 6 KiB, of each step. Threads for callbacks: as many as have been in one at a time.
+# Limits: less than one object, or 6 KiB, for each step; threads for as many callbacks as ran at
+# once.
 SLACK = Held(objects=300, threads=4, files=0, mib=8.0)
 
 
@@ -43,7 +44,7 @@ def held() -> Held:
 
 
 def repeat(once: Callable[[int], object], times: int, slack: Held = SLACK) -> None:
-    """Everything has its final size a quarter of the way."""
+    """Compares with a quarter of the steps, when all sizes are final."""
     for number in range(times // 4):
         once(number)
     before = held()
@@ -85,7 +86,7 @@ def steps_of_fsdp2(store: str | None) -> None:
 
 
 def collectives(store: str | None) -> None:
-    """Of all kinds, of which some are waited for, and of sizes that hardly come again."""
+    """Starts collectives of all kinds and many sizes; waits for some of them."""
     start(store)
     size = dist.get_world_size()
 
@@ -106,7 +107,7 @@ def collectives(store: str | None) -> None:
 
 
 def groups(store: str | None) -> None:
-    """Of some ranks, and of all."""
+    """Makes and destroys groups of some ranks, and of all."""
     start(store)
     some = list(range(dist.get_world_size() - 1))
 
@@ -129,7 +130,7 @@ def process_groups(store: str) -> None:
         start(f"{store}.{number}")
         assert sum_of_ranks() == sum(range(dist.get_world_size()))
         dist.destroy_process_group()
-        sys.excepthook = hook  # torch has put another one before it
+        sys.excepthook = hook  # torch has replaced it
         assert not bps.is_initialized()
 
     repeat(step, 100)

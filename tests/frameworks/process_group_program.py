@@ -1,9 +1,9 @@
-"""A rank of torch.distributed for tests: what unmodified scripts do on the backend byteps.
+"""A rank of torch.distributed for tests: an unmodified script on the backend byteps.
 
     python process_group_program.py WHAT [STORE]
 
-Without STORE the launcher says everything (env://). With a file as STORE the ranks meet there, and BYTEPS_LOCAL_RANK
-and BYTEPS_LOCAL_SIZE, or RANK and WORLD_SIZE, say who this is.
+Without STORE the launcher says everything (env://). With a file as STORE the ranks meet there, and
+BYTEPS_LOCAL_RANK and BYTEPS_LOCAL_SIZE, or RANK and WORLD_SIZE, say who this is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs of programs whose ranks start as a process group does: by a launcher, or knowing nothing but a store."""
+"""Runs programs whose ranks are started by a launcher, or know only a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEADLINE_S = 60
 
 
 def without_job() -> dict[str, str]:
-    """An environment that describes no job."""
+    """Returns an environment that describes no job."""
     kept = {name: value for name, value in job_environment(0, 1).items() if not name.startswith(("BYTEPS_", "DMLC_"))}
     return kept | {"BYTEPS_START_TIMEOUT_S": "30", "BYTEPS_TIMEOUT_S": "10"}
 
@@ -25,7 +25,7 @@ def run_in_store(
     env_of: Callable[[int], dict[str, str]] = lambda _: {},
     deadline_s: float = DEADLINE_S,
 ) -> list[Finished]:
-    """Ranks that know nothing of each other but a file, the last argument of `python *command FILE`."""
+    """Starts ranks that share only a file, the last argument of `python *command FILE`."""
     processes: list[Process] = []
     try:
         for rank in range(ranks):
@@ -37,7 +37,7 @@ def run_in_store(
 
 
 def run_launcher(command: Sequence[str], deadline_s: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:
-    """A program that starts its ranks itself: `python *command`, in an environment that describes no job."""
+    """Runs `python *command`, which starts its ranks itself, in an environment without a job."""
     return subprocess.run(
         [sys.executable, *command],
         env=without_job(),

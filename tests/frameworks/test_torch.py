@@ -1,4 +1,4 @@
-"""byteps.torch in real jobs. What is checked is in the modules of cases; every case runs on all ranks at once."""
+"""byteps.torch in real jobs: each case of the imported modules runs on all ranks at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asynchronous training in real jobs: with and without servers, slow, late, dead and contradictory ranks."""
+"""Asynchronous training in real jobs: servers or none; slow, late, dead and disagreeing ranks."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFa
 def asynchronous_job(
     folder: Path, plans: list[list[str]], staleness: str, servers: int = 0, env: Mapping[str, str] | None = None
 ) -> Cluster:
-    """A job whose rank r does `plans[r]`; the values of the weights are on the servers, if there are some."""
+    """Starts a job whose rank r does `plans[r]`. Servers, if there are any, store the weights."""
     own = {
         "BYTEPS_ENABLE_ASYNC": "1",
-        "BYTEPS_START_TIMEOUT_S": "120",  # servers are there long before ranks that import torch
+        "BYTEPS_START_TIMEOUT_S": "120",  # servers start long before ranks, which import torch
         "BYTEPS_STALENESS": staleness,
         "BYTEPS_PLACEMENT": "ps" if servers else "allreduce",
     }
@@ -53,7 +53,7 @@ def asynchronous_job(
 
 
 def weights_of(output: str) -> list[str]:
-    """What `step` and `settle` have printed."""
+    """Returns what `step` and `settle` have printed."""
     return [line.split("weight ")[1] for line in output.splitlines() if "weight " in line]
 
 
@@ -63,7 +63,7 @@ def test_steps_of_all_ranks_add_up(tmp_path: Path, servers: int, staleness: str)
     with asynchronous_job(tmp_path, 2 * [["step*20", "settle"]], staleness, servers) as cluster:
         assert [cluster[f"rank {rank}"].end() for rank in (0, 1)] == [0, 0], cluster.describe()
         settled = {weights_of(cluster[f"rank {rank}"].output)[-1] for rank in (0, 1)}
-        # Without a bound, who comes late makes no update in its first step.
+        # Without a bound, a late rank makes no update in its first step.
         assert settled <= {"40"} if staleness == "0" else settled <= {"39", "40"}, cluster.describe()
         assert len(settled) == 1, cluster.describe()
         assert all(cluster[f"server {number}"].end() == 0 for number in range(servers))
@@ -82,7 +82,7 @@ def test_steps_of_all_ranks_add_up(tmp_path: Path, servers: int, staleness: str)
     ids=["workers", "server", "shared-out", "everywhere", "workers-tcp", "server-tcp"],
 )
 def test_weights_are_kept_anywhere(tmp_path: Path, placement: str, servers: int, env: Mapping[str, str]) -> None:
-    """Four ranks on two machines, so that each speaks to some services through memory and to others through TCP."""
+    """Four ranks on two machines: each reaches some services by shared memory, others by TCP."""
     settings = {"BYTEPS_PLACEMENT": placement, "BYTEPS_NIC_PROBE": "0", "DMLC_NUM_WORKER": "4"}
     with asynchronous_job(tmp_path, [], "1", servers, env=settings | env) as cluster:
         for rank in range(4):
@@ -102,8 +102,9 @@ def test_a_rank_is_no_further_ahead_than_the_staleness_says(tmp_path: Path, serv
     with asynchronous_job(tmp_path, plans, "2", servers, env={"BYTEPS_STALL_WARNING_S": "1"}) as cluster:
         fast, slow = cluster["rank 0"], cluster["rank 1"]
         slow.wait_for("did step\n")
-        fast.wait_for("step 3: ")  # two more than the slow one: as far as it may go
-        said_to_wait = "round 5 of rank 0"  # with the fourth step: the first round has brought the weights
+        fast.wait_for("step 3: ")  # two more than the slow one, which is the limit
+        # The fourth step: the first round has only read the weights.
+        said_to_wait = "round 5 of rank 0"
         wait_until(lambda: any(said_to_wait in member.output for member in cluster.members.values()), cluster.describe)
         assert "step 4: " not in fast.output
         slow.resume_plan()

@@ -37,7 +37,10 @@ EXCLUDED = {
 
 
 def shipped() -> list[str]:
-    """The names of PyTorch's tests, without loading them. Those that need a GPU skip themselves."""
+    """Returns the names of PyTorch's tests without importing them.
+
+    Tests for GPUs skip themselves.
+    """
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.origin is not None
     path = Path(spec.origin).parent / "testing/_internal/distributed/distributed_test.py"
@@ -63,7 +66,7 @@ NAMES = [name for name in shipped() if not any(fnmatch(name, pattern) for patter
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[str, str]]]:
-    """By rank: test -> (traceback, why it was skipped)."""
+    """Returns for each rank: test -> (traceback, reason of a skip)."""
     folder = tmp_path_factory.mktemp("c10d")
     inherited = {
         name: value for name, value in job_environment(0, 1).items() if not name.startswith(("BYTEPS_", "DMLC_"))

@@ -1,4 +1,4 @@
-"""The backend byteps is there with `import torch`: without byteps.torch, under every launcher, in Hugging Face's."""
+"""`import torch` registers the backend byteps, for all launchers and Hugging Face's libraries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_mpirun() -> None:
 
 
 def test_srun(tmp_path: Path) -> None:
-    """Its variables; Slurm itself is not here."""
+    """Sets Slurm's variables; Slurm itself is not installed."""
     step = {
         "SLURM_JOB_ID": str(secrets.randbelow(10**9)),
         "SLURM_STEP_ID": "0",
@@ -68,7 +68,7 @@ def test_without_any_launcher_pytorch_says_what_is_missing() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "best"])
 def test_hugging_face(device: str) -> None:
-    """On the CPU because it was told so, and because there is nothing better."""
+    """On the CPU by `use_cpu`, and because there is no other device."""
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     import torch
@@ -80,7 +80,7 @@ def test_hugging_face(device: str) -> None:
 
 
 def test_a_broken_installation_does_not_break_pytorch() -> None:
-    """The native module is missing: who uses the backend hears of it, nobody else."""
+    """If the native module is missing, only programs that use the backend get an error."""
     program = """
 import sys
 sys.modules["byteps._core"] = None

@@ -42,7 +42,7 @@ def test_every_rank_exits_well(job: CaseJob, tmp_path_factory: pytest.TempPathFa
     outcome_of(job, tmp_path_factory).check_exit()
 
 
-# --- who says which job it is
+# --- launchers and environments that describe the job
 
 
 def check_launcher(command: list[str]) -> None:
@@ -92,7 +92,7 @@ if __name__ == "__main__":
 
 
 def test_a_secret_of_the_environment_is_used(tmp_path: Path) -> None:
-    """Ranks that do not share it are no job, though they share the store."""
+    """Ranks with different secrets cannot form a job, though they share the store."""
     secrets = {
         rank: {"BYTEPS_SECRET": f"the secret of rank {rank}", "BYTEPS_START_TIMEOUT_S": "5"} for rank in range(2)
     }

@@ -1,4 +1,4 @@
-"""The backend byteps of torch.distributed: what ends the others when a rank dies or does not come."""
+"""The backend byteps of torch.distributed: errors when a rank dies or does not come."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_rank_that_dies_ends_the_waiters_of_its_subgroup(tmp_path: Path, momen
 
 
 def test_a_rank_that_dies_in_the_trainer_of_hugging_face_ends_torchrun() -> None:
-    """Which kills the others as soon as it sees that; it looks seldom here, so that they can say what they know."""
+    """Torchrun kills the others when it notices, here late, so that they can print errors."""
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--monitor-interval=15"]

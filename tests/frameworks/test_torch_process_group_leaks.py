@@ -1,4 +1,4 @@
-"""The backend byteps of torch.distributed holds no more memory, threads and files the longer it runs."""
+"""The backend byteps of torch.distributed does not leak memory, threads or files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of ranks, seen from outside: one dies; nothing leaks; denormals that the program flushes."""
+"""Whole programs: a rank dies; nothing leaks; denormals are summed, though programs flush them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def held(finished: Finished) -> list[tuple[int, ...]]:
-    """(objects, file descriptors, KiB), each time the rank has told."""
+    """Returns (objects, file descriptors, KiB) for each report of the rank."""
     assert finished.returncode == 0, finished.output
     lines = [line.split() for line in finished.output.splitlines() if line.startswith("held ")]
     return [tuple(map(int, line[1:])) for line in lines]
@@ -46,9 +46,10 @@ def test_denormals_are_kept_where_the_program_flushes_them(tmp_path: Path) -> No
 def test_two_thousand_steps_hold_no_more_than_five_hundred(mode: str, tmp_path: Path) -> None:
     for finished in run_job([PROGRAM, "train", "2000", mode], 2, tmp_path, deadline_s=240, uses_torch=True):
         (objects, descriptors, kib), (objects_later, descriptors_later, kib_later) = held(finished)
-        assert objects_later <= objects + 200, finished.output  # 1,500 steps: a leak has a multiple of that
+        # A leak in 1,500 steps would exceed this many times.
+        assert objects_later <= objects + 200, finished.output
         assert descriptors_later <= descriptors, finished.output
-        assert kib_later <= kib + 8192, finished.output  # allocators move a little
+        assert kib_later <= kib + 8192, finished.output  # allocators vary a little
 
 
 def test_a_hundred_jobs_one_after_the_other_hold_no_more_than_twenty_five(tmp_path: Path) -> None:

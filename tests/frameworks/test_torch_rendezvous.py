@@ -1,4 +1,4 @@
-"""How ranks of a process group come to be a job through a torch Store, with threads for ranks."""
+"""Ranks of a process group join a job through a torch Store; threads are the ranks."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_wrong() -> None:
-    """What `watch` finds."""
+    """The error that `watch` raises."""
 
 
 def info_of(store: object, rank: int, size: int, timeout_s: float = 20.0) -> GroupInfo:
-    """In a group of the global ranks 10, 11, ..."""
+    """Returns the info of a group of the global ranks 10, 11, ..."""
     return GroupInfo(store, rank, size, timeout_s, "some", tuple(range(10, 10 + size)))
 
 
@@ -81,7 +81,8 @@ def test_groups_in_one_store_do_not_meet() -> None:
         leave_all(jobs)
 
 
-@pytest.mark.parametrize("secret", ["known to all ranks already", ""])  # without one: that of the user
+# Without a secret, ranks use that of the user.
+@pytest.mark.parametrize("secret", ["known to all ranks already", ""])
 def test_no_secret_that_the_ranks_have_goes_to_the_store(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BYTEPS_SECRET", secret)
     store = HashStore()

@@ -16,7 +16,7 @@ from byteps.torch.round import PassEnd, Round, RoundState  # noqa: E402
 
 
 class FakeBucket(Bucket):
-    """A bucket of two parameters whose push_pull fails if told so."""
+    """A bucket of two parameters whose push_pull raises if `fails` is set."""
 
     fails = False
 
@@ -75,7 +75,7 @@ DEFERRED   -          -         -        FAILED  -         WAITING           =
 
 
 def row_of(table: str, state: Enum) -> dict[str, Enum | None]:
-    """What each action leads to from a state; None: it is refused."""
+    """Returns the state after each action; None: it is refused."""
     actions, *rows = (line.split() for line in table.strip().splitlines())
     (row,) = (row[1:] for row in rows if row[0] == state.name)
     after = {"=": state, "-": None, **type(state).__members__}

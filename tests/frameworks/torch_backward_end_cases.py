@@ -1,4 +1,4 @@
-"""Waiting at the end of backward: loops that know nothing of other ranks are right, however often they go backward."""
+"""Waiting at the end of backward: loops written for one process, with any number of passes."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ class WithUnused(nn.Module):
 
 
 def case_gradients_touched_under_compiled_autograd() -> None:
-    """When the last parameter has its gradient the pass is over; if one has none, that is not known before step."""
+    """A pass ends with the last parameter's gradient; if a parameter has none, it ends in step."""
 
     def clipping(model: nn.Module, optimizer: Optimizer, x: torch.Tensor, y: torch.Tensor, distributed: bool) -> None:
         optimizer.zero_grad()
@@ -269,7 +269,7 @@ def case_gradients_touched_under_compiled_autograd() -> None:
 
     compiler = torch.compile(backend="eager")
     assert_same_training(small, step=clipping)
-    if bps.size() > 1:  # otherwise nothing is ever in flight
+    if bps.size() > 1:  # one rank sends nothing
         with expect_error(InvalidArgumentError, "changed while it was in flight", "optimizer.synchronize()"):
             trained(WithUnused, sgd, clipping, (6,), distributed=True)
 
@@ -311,7 +311,7 @@ def case_a_failed_backward_is_told_from_an_unfinished_one() -> None:
 
 @contextmanager
 def captured_warnings() -> Iterator[list[str]]:
-    """What byteps logs within it."""
+    """Collects what byteps logs within it."""
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())

@@ -1,4 +1,4 @@
-"""What programs written for BytePS and Horovod import and call, as they do it."""
+"""Imports and calls of programs that were written for BytePS and Horovod."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def case_the_model_where_something_else_belongs() -> None:
 
 
 class Halving:
-    """A compressor that is an object, and remembers."""
+    """A compressor with state: an instance, not a class."""
 
     def __init__(self) -> None:
         self.uses = 0

@@ -1,4 +1,4 @@
-"""CrossBarrier gives the bits of the plain loop, whatever the optimizer and the loop."""
+"""CrossBarrier gives the same bits as the plain loop, for all optimizers and loops."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def case_schedulers() -> None:
     for make in makers.values():
         assert_same_bits(make_scheduler=make)
     tensor_rate = OPTIMIZERS["adamw tensor lr"]
-    assert_same_bits(make_optimizer=tensor_rate, make_scheduler=makers["step"])  # which changes the tensor in place
+    # It changes the tensor in place.
+    assert_same_bits(make_optimizer=tensor_rate, make_scheduler=makers["step"])
 
     def scheduler_before(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> Tensor:
         loss = plain_loop(model, optimizer, x, y)
@@ -52,7 +53,7 @@ def case_schedulers() -> None:
 
     def make(model: nn.Module) -> Optimizer:
         optimizer = sgd(model)
-        optimizer.early = StepLR(optimizer, 1, gamma=0.5)  # wraps step before we do
+        optimizer.early = StepLR(optimizer, 1, gamma=0.5)  # wraps step before CrossBarrier does
         return optimizer
 
     assert_same_bits(loop=scheduler_before, make_optimizer=make)
@@ -239,11 +240,11 @@ def case_a_step_that_raises_is_not_the_last() -> None:
             super().step()
 
     def make(model: nn.Module) -> Optimizer:
-        sgd(model)  # from now on the step of the base class has hooks, too
+        sgd(model)  # now the step of the base class has hooks, too
         return Moody(model.parameters(), lr=0.1, momentum=0.9)
 
     def loop(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> Tensor:
-        optimizer.flush()  # what is left of the step before does not raise
+        optimizer.flush()  # the rest of the step before does not raise
         optimizer.fails = True
         with expect_error(ValueError, "out of luck"):
             optimizer.step()

@@ -1,4 +1,4 @@
-"""CrossBarrier gives the bits of the plain loop, however the model uses its parameters."""
+"""CrossBarrier gives the same bits as the plain loop, for all models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Shared(nn.Module):
 
 
 class Functional(nn.Module):
-    """Parameters used by others than the modules that own them: before their forward, or without."""
+    """Modules that use parameters of other modules, before those' forward or without it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Functional(nn.Module):
 
 
 class Attention(nn.Module):
-    """MultiheadAttention uses the weight of a module within it and never calls that."""
+    """MultiheadAttention uses the weight of an inner module without calling the module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def case_compiled_submodules_and_model() -> None:
 
 
 def case_no_parameter_is_waited_for_too_early() -> None:
-    """The first layer's forward begins although the last layer's gradient has not come: another rank holds it back."""
+    """The first layer's forward begins while another rank holds back the last layer's gradient."""
     if bps.size() == 1:
         return
     torch.manual_seed(1)
@@ -183,7 +183,8 @@ def case_no_parameter_is_waited_for_too_early() -> None:
         model[0](torch.ones(1, 4))  # needs nothing of the last layer
         assert torch.equal(model[1].weight, before)
     else:
-        # Hold back the last layer: its gradient comes only after rank 0 has said that it has gone on.
+        # Hold back the last layer: its gradient comes only after rank 0 has said that it has gone
+        # on.
         lazy = optimizer._lazy
         first, last = (lazy.bucket_of(layer.weight) for layer in model)
         assert first is not last
@@ -244,7 +245,7 @@ def case_two_models_at_once() -> None:
 
 
 class UsedOutside(nn.Module):
-    """The second forward pass and those after it use a parameter of a module that they do not call."""
+    """The second and later forward passes use a parameter of a module that they do not call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,7 +260,7 @@ class UsedOutside(nn.Module):
 
 def case_a_parameter_used_before_it_is_up_to_date_is_noticed() -> None:
     if bps.size() == 1:
-        return  # all are up to date
+        return  # one rank has nothing pending
     torch.manual_seed(1)
     model = UsedOutside()
     optimizer = crossed(model, sgd(model), bucket_cap_mb=1e-6)

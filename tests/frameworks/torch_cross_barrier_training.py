@@ -1,4 +1,4 @@
-"""Training with CrossBarrier, which gives the bits of the plain loop."""
+"""Training with CrossBarrier, compared bit by bit with the plain loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Optimizer = torch.optim.Optimizer
 Tensor = torch.Tensor
 Loop = Callable[[nn.Module, Optimizer, Tensor, Tensor], Tensor]
 STEPS = 6
-SMALL = 1e-4  # MiB: several buckets even for these models
+SMALL = 1e-4  # MiB: makes several buckets of these models
 
 
 def plain_loop(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def trained(
     make_scheduler: Callable[[Optimizer], object] | None = None,
     **options: object,
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The loss of every step, and the state in the end."""
+    """Returns the loss of every step, and the final state."""
     torch.manual_seed(1)
     model = make_model()
     optimizer = wrap(model, make_optimizer(model), **options)

@@ -103,7 +103,7 @@ def case_frozen_and_late_unfrozen_parameters() -> None:
 
 def case_shared_parameters_and_checkpointing() -> None:
     class Reentrant(nn.Module):
-        """A backward pass within the backward pass, which ends long before."""
+        """Runs a nested backward pass, which ends long before the outer one."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""DistributedDataParallel as a module: buffers, attributes, copies, checks, and what it refuses."""
+"""DistributedDataParallel as a module: buffers, attributes, copies, checks, errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from byteps.errors import BytePSError, InvalidArgumentError, NotFiniteError
 
 
 def differs(buffer: torch.Tensor) -> bool:
-    """Whether any rank has another one; asked by all ranks."""
+    """Returns whether the tensor differs on any rank. All ranks call it."""
     here = not torch.equal(buffer, bps.broadcast(buffer, 0, f"differs.{buffer.numel()}"))
     return bool(bps.push_pull(torch.tensor(float(here)), name="differs", op=bps.Max))
 
@@ -26,7 +26,7 @@ def differs(buffer: torch.Tensor) -> bool:
 def case_buffers_are_those_of_rank_0_before_each_forward_in_training() -> None:
     model = bps.DistributedDataParallel(nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)))
     norm = model.module[1]
-    norm.momentum = 0.0  # forward only counts
+    norm.momentum = 0.0  # forward changes only the counter
     norm.running_mean.fill_(bps.rank())
     norm.num_batches_tracked.fill_(5 + bps.rank())
     x = my_share(data(0)[0])
@@ -115,7 +115,7 @@ def case_copies_and_pickles_train_too() -> None:
 
 
 def case_a_copy_in_eval_does_not_train_alone() -> None:
-    """Neither through the model nor past it, also if parameters were frozen; what asks for no gradient may go on."""
+    """Neither through the model nor around it, also if parameters were frozen; no_grad works."""
     original = bps.DistributedDataParallel(mlp())
     original.module[0].weight.requires_grad_(False)
     clone = copy.deepcopy(original).eval()
@@ -135,7 +135,8 @@ def case_a_copy_in_eval_does_not_train_alone() -> None:
     clone.train()(x).sum().backward()
     clone.eval().zero_grad()
     (clone(x).sum() * (bps.rank() + 1)).backward()
-    assert torch.equal(clone.module[4].bias.grad, torch.full((3,), (bps.size() + 1.0)))  # 2 samples, the mean
+    # The mean over ranks of the sum of 2 samples.
+    assert torch.equal(clone.module[4].bias.grad, torch.full((3,), (bps.size() + 1.0)))
 
 
 def case_it_can_be_collected() -> None:
@@ -159,7 +160,8 @@ def case_wrong_use() -> None:
     for other in (nn.Linear(2 + bps.rank(), 2), nn.Linear(2, 2).requires_grad_(bps.rank() == 0)):
         with expect_error(InvalidArgumentError, "DistributedDataParallel", "differ"):
             bps.DistributedDataParallel(nn.ModuleList([nn.Linear(1, 1), other]))
-    table = nn.Parameter(torch.ones(10, 3))  # of no nn.Embedding, so that nothing tells that its gradient is sparse
+    # Not an nn.Embedding: nothing tells that its gradient is sparse.
+    table = nn.Parameter(torch.ones(10, 3))
     model = bps.DistributedDataParallel(Lookup(table))
     with expect_error(InvalidArgumentError, "shares a bucket", "sparse_as_dense=True"):
         model(torch.tensor([1])).sum().backward()
@@ -198,7 +200,7 @@ def case_nan_check_forgets_a_backward_pass_that_fails() -> None:
 
 
 def case_a_backward_pass_that_fails_on_one_rank_leaves_no_rank_a_step_behind() -> None:
-    """The others' gradients of that step fail, and say so; those of later steps meet."""
+    """On the other ranks that step fails with an error, and later steps work."""
 
     def fail(_: torch.Tensor) -> None:
         raise ValueError("out of luck")
@@ -228,7 +230,7 @@ def case_a_backward_pass_that_fails_on_one_rank_leaves_no_rank_a_step_behind() -
 
 
 def case_gradients_that_are_kept_over_steps() -> None:
-    """zero_grad lets them go; what has them still, has them unchanged unless gradient_as_bucket_view is asked for."""
+    """Gradients from before zero_grad keep their values, but not with gradient_as_bucket_view."""
     for views in (False, True):
         model = bps.DistributedDataParallel(mlp(), gradient_as_bucket_view=views)
         kept, copies = [], []

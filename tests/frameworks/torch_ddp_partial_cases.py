@@ -1,4 +1,4 @@
-"""DistributedDataParallel where ranks use different parameters, or some rows of one."""
+"""DistributedDataParallel on ranks that use different parameters, or different rows of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import byteps.torch as bps
 
 
 class Branches(nn.Module):
-    """Which of its layers take part depends on the rank and the step; `never` does not."""
+    """Uses different layers on each rank and in each step, and `never` in none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Branches(nn.Module):
 
 
 class BranchesTogether(Branches):
-    """In one process: each rank's part of the batch takes that rank's branch."""
+    """The same in one process: each rank's part of the batch takes that rank's branch."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.tanh(self.body(x))
@@ -40,14 +40,16 @@ def case_unused_parameters() -> None:
         options = {"bucket_cap_mb": bucket_cap_mb, "find_unused_parameters": True}
         got = trained(Branches, plain_loop, (6,), momentum, **options)
         assert_close(expected, got)
-        assert got.never.weight.grad is None  # as in one process: weight decay has left it alone
+        # So weight decay has not changed it, as in one process.
+        assert got.never.weight.grad is None
         untouched = trained(Branches, plain_loop, (6,), lambda m: torch.optim.SGD(m.parameters(), lr=0.1))
         assert untouched.never.weight.grad is None  # no rank has ever had one
 
 
 def case_a_rank_without_backward_pass() -> None:
     torch.manual_seed(1)
-    for layers in ([nn.Linear(2, 1)], [nn.BatchNorm1d(2), nn.Linear(2, 1)]):  # the others broadcast buffers, or not
+    # With buffers to broadcast, and without.
+    for layers in ([nn.Linear(2, 1)], [nn.BatchNorm1d(2), nn.Linear(2, 1)]):
         model = bps.DistributedDataParallel(nn.Sequential(*layers))
         alone = copy.deepcopy(model.module)
         x = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
@@ -62,7 +64,7 @@ def case_a_rank_without_backward_pass() -> None:
 
 
 class Extra(nn.Module):
-    """Whose every parameter takes part on rank 0, and on no other."""
+    """Uses all parameters on rank 0, and not all on the others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +93,7 @@ class WordsOfEvenRanks(Words):
 
 
 class WordsTogether(Words):
-    """In one process: each rank's part of the batch uses what that rank uses."""
+    """The same in one process: each rank's part of the batch uses what that rank uses."""
 
     def __init__(self) -> None:
         super().__init__(sparse=False)

@@ -1,6 +1,6 @@
-"""A rank whose program flushes denormals to zero before it joins: threads inherit that, and sums are not to.
+"""A rank whose program flushes denormals to zero before it joins; sums must not.
 
-Its own thread flushes, so values are made and compared as bits.
+Threads inherit the flag. The program's own thread has it, so values are made and compared as bits.
 """
 
 from __future__ import annotations

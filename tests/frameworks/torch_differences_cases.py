@@ -1,4 +1,4 @@
-"""Ranks that would train apart: with other weights, or another learning rate."""
+"""Ranks that differ in weights or hyperparameters when they begin to train."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 2) ->
 
 
 def case_ranks_that_begin_with_other_weights_are_told_so() -> None:
-    """Once, at the first step; not if they are made equal after the optimizer was made."""
+    """One warning at the first step; none if weights are broadcast after the optimizer is made."""
     last = bps.size() - 1
     for broadcasts, options in ((False, {}), (True, {}), (False, {"groups": 2}), (False, {"sync": "step"})):
         torch.manual_seed(3 + (bps.rank() == last))
@@ -58,7 +58,7 @@ def case_ranks_with_other_learning_rates_are_told_so() -> None:
 
 
 def case_weights_of_all_kinds_are_compared() -> None:
-    """A bit that differs is found in every dtype and layout."""
+    """One differing bit is found in every dtype and layout."""
     kinds = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64]
     for dtype in kinds:
         for tensor in (torch.ones(5, 3), torch.ones(4, 2), torch.ones(3, 5).mT, torch.ones(6)[1:], torch.ones(1)):

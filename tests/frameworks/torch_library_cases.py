@@ -79,7 +79,8 @@ def case_whole_training_step_in_one_graph() -> None:
 def case_dynamic_shapes() -> None:
     @torch.compile(backend="aot_eager", fullgraph=True, dynamic=True)
     def compiled(tensor: Tensor) -> Tensor:
-        return bps.push_pull(tensor.sum(0), name="dynamic", op=bps.Sum)  # its own shape stays
+        # The result keeps the operator's shape.
+        return bps.push_pull(tensor.sum(0), name="dynamic", op=bps.Sum)
 
     for rows in (2, 3, 5):
         assert torch.allclose(compiled(mine(3).expand(rows, 3)), rows * summed(3))
@@ -101,7 +102,7 @@ def case_without_a_name_the_graph_breaks() -> None:
         return bps.push_pull(tensor * 2, op=bps.Sum) + 1
 
     assert torch.equal(torch.compile(unnamed, backend="eager")(mine(3)), summed(3) * 2 + 1)
-    torch._dynamo.reset()  # which has compiled it already
+    torch._dynamo.reset()  # drops the compiled function
     with expect_error(torch._dynamo.exc.Unsupported, "only one with a name"):
         torch.compile(unnamed, backend="eager", fullgraph=True)(mine(3))
     torch._dynamo.reset()

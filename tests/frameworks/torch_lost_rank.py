@@ -2,7 +2,8 @@
 
     python torch_lost_rank.py MODE FILE
 
-FILE: for torch.distributed. Rank 1 ends with 9; a rank that gets an exception prints it and ends with 3.
+FILE: for torch.distributed. Rank 1 ends with 9; a rank that gets an exception prints it and ends
+with 3.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Step = Callable[[], object]
 
 
 class Bomb(nn.Module):
-    """Ends the process when backward comes by, once it is armed: gradients of later layers are on their way then."""
+    """Ends the process in backward if armed, while gradients of later layers are in flight."""
 
     armed = False
 
@@ -89,13 +90,13 @@ def main() -> int:
     for number in range(1000):
         if bps.rank() == 1 and number == 3:
             Bomb.armed = True
-            if mode in ("library", "metric"):  # which have no middle
+            if mode in ("library", "metric"):  # these have no backward to die in
                 os._exit(9)
         try:
             step()
         except Exception as error:
             print(type(error).__name__, error, flush=True)
-            os._exit(3)  # without the shutdown of torch.distributed, which would wait for the dead rank
+            os._exit(3)  # skips the shutdown of torch.distributed, which waits for the dead rank
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What byteps.torch's operations do beyond the conformance suite: layouts, autograd, in-place, broadcasts."""
+"""Operations of byteps.torch, beyond the conformance suite: layouts, autograd, broadcasts."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def case_second_derivative_of_push_pull() -> None:
 
 
 def case_gradient_of_a_grouped_push_pull() -> None:
-    """Those of tensors that none is asked of stay away; gradients of gradients are there, too."""
+    """Only tensors that require gradients get them; gradients of gradients work, too."""
     for op, share in ((bps.Sum, bps.size()), (bps.Average, 1)):
         leaves = [mine(3).requires_grad_(), mine(2, 2), mine(1).requires_grad_()]
         reduced = bps.grouped_push_pull(leaves, name=f"grouped.gradient.{op.name}", op=op)
@@ -123,7 +123,7 @@ def case_gradient_of_a_grouped_push_pull() -> None:
 
 
 def case_gradient_of_a_broadcast() -> None:
-    """The root's is the sum of all ranks': a model that all use, and that one has, learns as in one process."""
+    """The root's gradient is the sum of all ranks': a broadcast model learns as in one process."""
     root = bps.size() - 1
     leaf = mine(3, 2).requires_grad_()
     copied = bps.broadcast(leaf, root, "gradient.broadcast")
@@ -214,14 +214,14 @@ def case_declared_tensors() -> None:
 
 def case_a_tensor_in_flight_outlives_its_handle() -> None:
     if bps.size() == 1:
-        return  # nothing is ever in flight
+        return  # one rank sends nothing
     tensor = mine(1000)
     alive = weakref.ref(tensor)
     if bps.rank() == 0:
         bps.push_pull_async_inplace(tensor, name="kept")
         del tensor
         gc.collect()
-        assert alive() is not None  # the other ranks have not come yet
+        assert alive() is not None  # the other ranks have not started theirs
     bps.barrier()
     if bps.rank() != 0:
         bps.push_pull_inplace(tensor, name="kept")
@@ -267,7 +267,8 @@ def case_broadcast_parameters() -> None:
         bps.broadcast_parameters(parts[form], root)
         assert all(map(torch.equal, net.parameters(), model(seed=root).parameters())), form
         assert net[1].num_batches_tracked == (root if form == "state_dict" else bps.rank())
-    bps.broadcast_parameters(torch.nn.Sequential(torch.nn.Linear(2, 2)).state_dict(), 0)  # another "0.weight"
+    # This is another "0.weight".
+    bps.broadcast_parameters(torch.nn.Sequential(torch.nn.Linear(2, 2)).state_dict(), 0)
     if bps.size() > 1:
         other = {"same": torch.ones(1), "other": torch.ones(2 + bps.rank())}
         with expect_error(InvalidArgumentError, "'other' of torch.float32 [2]" if bps.rank() == 1 else "differ"):
@@ -317,7 +318,7 @@ def case_broadcast_optimizer_state() -> None:
             return loss
 
         if bps.rank() == 0:
-            optimizer.step(closure)  # as after a checkpoint: only the root has state
+            optimizer.step(closure)  # only the root has state, as after a checkpoint
         bps.broadcast_parameters(net.state_dict(), 0)
         before = copy.deepcopy(net.state_dict())
         bps.broadcast_optimizer_state(optimizer, 0)

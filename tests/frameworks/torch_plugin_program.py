@@ -1,4 +1,4 @@
-"""A rank of programs that never import byteps, and still train by it.
+"""A rank of a program that trains with the backend byteps without importing byteps.
 
 python torch_plugin_program.py WHAT [OPTION]
 """

@@ -1,4 +1,4 @@
-"""Process groups of the backend byteps: of some ranks, many of them, and other backends beside."""
+"""Process groups of the backend byteps: subgroups, many groups, other backends beside them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from byteps.errors import InvalidArgumentError, NotInitializedError
 
 
 def case_subgroups() -> None:
-    """Overlapping ones, in an order of ranks of their own, each with its own sums at the same time."""
+    """Overlapping groups with different orders of ranks reduce at the same time."""
     start_process_group()
     size = dist.get_world_size()
     if size < 2:
@@ -43,7 +43,7 @@ def case_subgroups() -> None:
 
 
 def case_groups_use_gloo_at_the_same_time() -> None:
-    """Each has connections of its own."""
+    """Each group has its own connections."""
     rank, size = dist.get_rank(), dist.get_world_size()
     groups = [dist.group.WORLD, dist.new_group(), dist.new_group()]
     tensors = [mine(4, dtype=torch.int32) << number for number in range(len(groups))]
@@ -72,7 +72,7 @@ def case_group_of_all_ranks_shares_the_job() -> None:
     assert len(prefixes) == 3
     dist.destroy_process_group(group)
     again = dist.new_group()
-    assert again._channel.prefix in prefixes  # names are used again
+    assert again._channel.prefix in prefixes  # prefixes are reused
     dist.all_reduce(tensor := mine(3), group=again)
     assert torch.equal(tensor, summed(3))
     dist.destroy_process_group(again)
@@ -125,7 +125,7 @@ def case_a_destroyed_group_says_so() -> None:
 
 
 def case_first_collectives_of_groups_in_any_order() -> None:
-    """Joining a group's job waits for its ranks, which are waiting for those of another group here."""
+    """Joining a group's job waits for ranks that wait for another group's ranks here."""
     if dist.get_world_size() < 3:
         return
     groups = {members: dist.new_group(list(range(members))) for members in (2, 3)}
@@ -164,7 +164,8 @@ def case_other_backends_beside() -> None:
 def case_destroy_and_start_again() -> None:
     dist.barrier()
     dist.destroy_process_group()
-    assert bps.push_pull(torch.ones(3), False, "beside")[0] == bps.size()  # the job was not the group's
+    # The job did not belong to the group.
+    assert bps.push_pull(torch.ones(3), False, "beside")[0] == bps.size()
     dist.init_process_group(
         "cpu:byteps,cuda:byteps",
         init_method=f"file://{_file('again')}",

@@ -1,4 +1,4 @@
-"""Unmodified training on the backend byteps gives the parameters of one process on the whole batch."""
+"""Unmodified training on the backend byteps, compared with one process on the whole batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mlp() -> nn.Module:
 
 
 class WithUnused(nn.Module):
-    """One of its layers takes part in every second step only."""
+    """Uses one of its layers in every second step only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def parameters(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def check(wrap: Wrap, make: Callable[[], nn.Module] = mlp, tolerance: float = EXACT, **options: object) -> nn.Module:
-    """Trains `wrap(make())` on this rank's share, and `make()` on everything."""
+    """Trains `wrap(make())` on this rank's share, and `make()` on the whole batch."""
     start_process_group()
     alone, together = make(), wrap(make())
     train(alone, whole)
@@ -108,7 +108,7 @@ def assert_equal(together: nn.Module, alone: nn.Module, tolerance: float = EXACT
 
 
 def case_the_powersgd_hook() -> None:
-    """PyTorch's own, on both backends: its callbacks wait for collectives that they start."""
+    """PyTorch's hook, on both backends: its callbacks wait for collectives that they start."""
     start_process_group()
     models = []
     for backend in ("byteps", "gloo"):
@@ -124,7 +124,7 @@ def case_the_powersgd_hook() -> None:
 
 
 def case_the_hooks_in_cpp() -> None:
-    """DDP's built-in ones, with several buckets: the same as on gloo, and FP16_COMPRESS as on one process, too."""
+    """DDP's built-in hooks equal gloo's, with several buckets; FP16_COMPRESS equals one process."""
     start_process_group()
     alone = mlp()
     train(alone, whole)
@@ -145,7 +145,7 @@ def case_the_hooks_in_cpp() -> None:
 
 
 def case_a_wrong_reduction_would_be_seen() -> None:
-    """The negative control of the tolerance: sums in place of averages."""
+    """Sums instead of averages exceed the tolerance."""
     start_process_group()
     if dist.get_world_size() == 1:
         return
@@ -339,7 +339,7 @@ def case_fsdp2_of_tensor_parallel() -> None:
 
 
 def case_checkpoint_of_shards() -> None:
-    """Of parameters and of the optimizer's state, loaded into what has trained on meanwhile."""
+    """Parameters and optimizer state are loaded into a model that has trained on meanwhile."""
     start_process_group()
     model = sharded(mlp())
     optimizer = sgd(model)
@@ -357,7 +357,7 @@ def case_checkpoint_of_shards() -> None:
     for name, tensor in parameters(model).items():
         assert torch.equal(tensor, saved[name]), name
     train(model, share, lambda _: optimizer)
-    for name, tensor in parameters(model).items():  # the momentum is that of then, too
+    for name, tensor in parameters(model).items():  # momentum was restored, too
         assert torch.equal(tensor, trained_on[name]), name
 
 

@@ -1,8 +1,12 @@
 """A rank that trains with DistributedOptimizer, for tests that look at it from outside.
 
-python torch_rank.py train STEPS MODE      prints "held OBJECTS DESCRIPTORS KIB" a quarter of the way and at the end
-python torch_rank.py die MODE MOMENT       the last rank ends itself in the middle; the others print what they raise
-python torch_rank.py cycles COUNT          init, some steps, shutdown, so many times; prints as train does
+Usage:
+    python torch_rank.py train STEPS MODE
+        prints "held OBJECTS DESCRIPTORS KIB" after a quarter of the steps and at the end
+    python torch_rank.py die MODE MOMENT
+        the last rank ends itself in the middle; the others print what they raise
+    python torch_rank.py cycles COUNT
+        COUNT times init, some steps, shutdown; prints as train does
 """
 
 from __future__ import annotations
@@ -68,7 +72,7 @@ def resident_kib() -> int:
 
 
 def train(steps: int, mode: str) -> None:
-    """Says what it holds a quarter of the way, when everything has its final size, and at the end."""
+    """Prints its resources after a quarter of the steps, with final sizes, and at the end."""
     bps.init()
     trainer = Trainer(mode)
     for number in range(1, steps + 1):
@@ -80,7 +84,7 @@ def train(steps: int, mode: str) -> None:
 
 
 def held() -> tuple[int, int, int]:
-    """Objects of Python, file descriptors, KiB of memory."""
+    """Returns numbers of Python objects, file descriptors, and KiB of memory."""
     gc.collect()
     return len(gc.get_objects()), len(list(Path("/proc/self/fd").iterdir())), resident_kib()
 
@@ -90,7 +94,7 @@ def die(mode: str, moment: str) -> None:
     trainer = Trainer(mode)
     victim = bps.rank() == bps.size() - 1
     try:
-        for _ in range(3):  # others may still be in the last of them when the victim dies
+        for _ in range(3):  # others may still be in the last one when the victim dies
             trainer.step()
         if victim and moment == "backward":
             trainer.model.body[2].register_full_backward_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))

@@ -1,4 +1,4 @@
-"""Recipes of large batches: learning rate, metrics, batch normalization over all ranks."""
+"""Recipes for large batches: learning rate, metrics, batch normalization over all ranks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def case_warmup_resumes() -> None:
     saved = copy.deepcopy((optimizer.state_dict(), warmup.state_dict()))
     for make in (
         lambda optimizer: bps.GradualWarmup(optimizer, 4, scale=3),
-        lambda optimizer: bps.GradualWarmup(optimizer, 9, scale=9),  # the saved one counts
+        lambda optimizer: bps.GradualWarmup(optimizer, 9, scale=9),  # the saved scale is used
     ):
         other = optimizer_of()
         resumed = make(other)
@@ -94,7 +94,8 @@ def case_wrong_warmup() -> None:
 
 
 def case_metric_average() -> None:
-    values = [torch.arange(4.0 * rank, 4 * rank + rank + 1) for rank in range(bps.size())]  # rank r has r + 1 samples
+    # Rank r has r + 1 samples.
+    values = [torch.arange(4.0 * rank, 4 * rank + rank + 1) for rank in range(bps.size())]
     metrics = bps.MetricAverage("loss", "share")
     for part in values[bps.rank()].split(2):
         metrics.update(len(part), loss=part.mean(), share=len(part))
@@ -131,7 +132,7 @@ def case_wrong_metrics() -> None:
 
 
 def norms(**options: object) -> tuple[nn.Module, nn.Module]:
-    """(of one process, over all ranks), with the same parameters."""
+    """Returns the layers of one process and over all ranks, with the same parameters."""
     torch.manual_seed(1)
     alone = nn.BatchNorm2d(4, **options)
     if alone.affine:
@@ -270,7 +271,7 @@ def case_conversion() -> None:
 
 def case_wrong_use_of_batch_norm() -> None:
     if bps.size() == 1:
-        return  # it is torch's own
+        return  # one rank uses torch's own layer
     norm = bps.SyncBatchNorm(4)
     for shape in ((4,), (2, 3)):
         with expect_error(InvalidArgumentError, "(N, 4, ...)"):

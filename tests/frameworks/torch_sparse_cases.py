@@ -74,7 +74,7 @@ def case_made_dense() -> None:
 
 
 def case_a_gradient_that_cannot_be_made_dense_on_one_rank() -> None:
-    """It fails on the others, who learn why; the next step is right."""
+    """The step fails on the other ranks with its cause; the next step is right."""
     culprit, several = bps.size() - 1, bps.size() > 1
     table = nn.Embedding(ROWS, WIDTH, sparse=True)
     optimizer = bps.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0), sparse_as_dense=True)
@@ -108,7 +108,7 @@ def case_every_check() -> None:
 
 
 def case_rows_on_some_ranks_only() -> None:
-    """The others can tell neither from a gradient nor from an earlier one that it is sparse."""
+    """The other ranks have neither a gradient nor an earlier one to tell that it is sparse."""
     table = nn.Embedding(ROWS, WIDTH, sparse=True)
     nn.init.ones_(table.weight)
     other = nn.Parameter(torch.zeros(1))
@@ -188,7 +188,7 @@ def case_float16_rows_whose_sum_would_overflow() -> None:
 
 def case_sparse_on_one_rank_and_dense_on_another() -> None:
     if bps.size() == 1:
-        return  # nobody to differ from
+        return  # one rank cannot differ
     model = Words(sparse=bps.rank() == 0)
     optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.table.parameters(), lr=0.1))
     with expect_error(InvalidArgumentError, "sparse", "dense", "sparse_as_dense=True"):

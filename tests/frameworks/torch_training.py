@@ -1,4 +1,4 @@
-"""Models that learn alone on a whole batch, and on several ranks on their shares of it."""
+"""Models that train in one process on a whole batch, and on several ranks on shares of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Checkpointed(nn.Module):
 
 
 class Nested(nn.Module):
-    """Reentrant checkpoints: of one body twice, and of all of the rest."""
+    """Uses reentrant checkpoints: twice of one body, and once of the rest."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Nested(nn.Module):
 
 
 class Words(nn.Module):
-    """Of data: a table with sparse gradients, one that only even ranks use, and a dense rest."""
+    """Has a table with sparse gradients, a table that only even ranks use, and dense layers."""
 
     def __init__(self, sparse: bool = True) -> None:
         super().__init__()
@@ -103,7 +103,8 @@ def trained(
     distributed: bool,
     **options: object,
 ) -> nn.Module:
-    torch.manual_seed(bps.rank() if distributed else 0)  # broadcast_parameters must make the models equal
+    # broadcast_parameters must make the models equal.
+    torch.manual_seed(bps.rank() if distributed else 0)
     model = make_model()
     optimizer = make_optimizer(model)
     if distributed:

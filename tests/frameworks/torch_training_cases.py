@@ -1,6 +1,6 @@
-"""Training on several ranks gives the parameters of one process on the same global batch, in every mode.
+"""Training on several ranks gives the parameters of one process on the same global batch.
 
-Every rank trains a reference alone on the whole batch, and together with the others on its share of it.
+Each rank trains a reference alone on the whole batch, and together with the others on its share.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def case_adam_and_others() -> None:
 
 
 def case_sum_instead_of_average_is_noticed() -> None:
-    if bps.size() > 1:  # the tolerance can tell right from wrong
+    if bps.size() > 1:  # a wrong result exceeds the tolerance
         with expect_error(AssertionError, "differs by"):
             assert_same_training(op=bps.Sum)
 
@@ -111,7 +111,8 @@ def case_schedulers_made_before_and_after() -> None:
         optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
         scheduler = scheduler or torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # the scheduler warns when it misses the optimizer's steps
+            # The scheduler warns when it misses the optimizer's steps.
+            warnings.simplefilter("error")
             for number in range(STEPS):
                 x, y = data(number)
                 plain_step(model, optimizer, my_share(x), my_share(y), True)
