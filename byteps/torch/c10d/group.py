@@ -52,7 +52,7 @@ __all__ = ["BytePSGroup", "create_group"]
 Tensor = torch.Tensor
 Tensors = list[Tensor]
 
-# Bytes; smaller parts of a reduce_scatter are copied together and reduced by one push_pull.
+# Number of bytes. Smaller parts of a reduce_scatter are reduced together, by one push_pull.
 _SMALL_PART = 16 << 10
 _GRACE_S = 5.0  # at the group's timeout the job's own error comes, which names the missing ranks
 

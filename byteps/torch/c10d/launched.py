@@ -19,7 +19,7 @@ _joined: list[Job] = []  # at most one: joined by `store_of_job` for the next pr
 
 
 def store_of_job(timeout: timedelta | None) -> tuple[Any, int, int]:
-    """Joins the environment's job. Returns a store, this rank, and the number of ranks."""
+    """Joins the environment's job. Returns a store of rank 0, the rank and the size."""
     options: dict[str, Any] = {"wait_for_workers": False} | ({} if timeout is None else {"timeout": timeout})
     if not runtime.is_initialized():
         environ = dict(process_environment())
