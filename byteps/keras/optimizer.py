@@ -15,7 +15,7 @@ from byteps.errors import ArgumentTypeError, InternalError, InvalidArgumentError
 from byteps.keras.backend import Options, current_backend
 from byteps.keras.compression import Compression
 from byteps.keras.exchange import GradientExchange
-from byteps.keras.teach import teach_keras
+from byteps.keras.patch_keras import patch_keras
 from byteps.ops import ReduceOp, check_synchronous
 
 __all__ = ["DistributedOptimizer", "is_distributed"]
@@ -86,7 +86,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         f"sparse_as_dense={sparse_as_dense}, gradient_accumulation_steps={inner.gradient_accumulation_steps}"
     )
     options = Options(compression, op, sparse_as_dense)
-    teach_keras(_Distributed)
+    patch_keras(_Distributed)
     plain = type(inner)
     members = {"__module__": plain.__module__, "__doc__": plain.__doc__, "plain": plain}
     object.__setattr__(inner, "__class__", type(plain.__name__, (_Distributed, plain), members))

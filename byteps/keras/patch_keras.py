@@ -1,7 +1,8 @@
-"""What two classes of Keras have to know of distributed optimizers.
+"""Patches two classes of Keras, LossScaleOptimizer and Trainer, to work with distributed optimizers.
 
-Model.compile may put a LossScaleOptimizer around an optimizer that is distributed already, and may choose XLA; the
-optimizer is not asked. So the classes themselves look at what optimizer they have; nothing changes for any other.
+Model.compile may wrap a distributed optimizer in a LossScaleOptimizer, and may choose XLA, without
+asking the optimizer. The patched methods check which optimizer they have; all other optimizers
+behave as before.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ import keras
 
 from byteps.keras.exchange import GradientExchange
 
-__all__ = ["Inner", "teach_keras"]
+__all__ = ["Inner", "patch_keras"]
 
 
 class Inner(Protocol):
-    """What is asked of an optimizer that is distributed, inside a LossScaleOptimizer."""
+    """The members of a distributed optimizer that the patched LossScaleOptimizer uses."""
 
     gradient_accumulation_steps: int | None
     _exchange: GradientExchange
 
     def averaged(self, grads: Any, trainable_variables: Any) -> list[Any]:
-        """The gradients of all ranks."""
+        """Returns the gradients reduced over all ranks."""
 
 
 @functools.cache
-def teach_keras(distributed: type[Any]) -> None:
-    """Makes Keras's classes heed optimizers of the class `distributed`. Once."""
-    _teach_loss_scaling(distributed)
-    _teach_trainer(distributed)
+def patch_keras(distributed: type[Any]) -> None:
+    """Patches Keras's classes for optimizers of the class `distributed`. Repeated calls do nothing."""
+    _patch_loss_scaling(distributed)
+    _patch_trainer(distributed)
 
 
-def _teach_loss_scaling(distributed: type[Any]) -> None:
-    """Lets all ranks skip the same steps.
+def _patch_loss_scaling(distributed: type[Any]) -> None:
+    """Makes all ranks skip the same steps.
 
-    Keras applies the inner optimizer's gradients only if they are finite, and halves its scale if they are not. An
-    overflow on one rank must be one on all: the others would wait for it within the step that it skips, and their
-    scales would differ from then on.
+    Keras applies gradients only if they are finite, and halves its scale if they are not. If only
+    one rank skipped a step, the other ranks would wait for it in that step, and their scales would
+    differ afterwards.
     """
     scaling = keras.optimizers.LossScaleOptimizer
     plain_apply, plain_check_finite = scaling.apply, scaling.check_finite
@@ -50,7 +51,7 @@ def _teach_loss_scaling(distributed: type[Any]) -> None:
             plain_apply(self, grads, trainable_variables)
             return
         variables = None if trainable_variables is None else list(trainable_variables)
-        # While still scaled: the sums of all ranks are what is looked at, and none waits for the end of backward.
+        # Reduces the scaled gradients, so that Keras checks the sums of all ranks for overflow.
         averaged = inner.averaged(list(grads), variables)
         with inner._exchange.done():
             plain_apply(self, averaged, variables)
@@ -64,11 +65,11 @@ def _teach_loss_scaling(distributed: type[Any]) -> None:
     scaling.apply, scaling.check_finite = apply, check_finite
 
 
-def _teach_trainer(distributed: type[Any]) -> None:
-    """Lets `jit_compile="auto"` mean no XLA, which cannot hold an operation that waits for other ranks."""
+def _patch_trainer(distributed: type[Any]) -> None:
+    """Makes `jit_compile="auto"` choose no XLA, which cannot compile operations that wait for other ranks."""
     plain_resolve = getattr(keras.Model, "_resolve_auto_jit_compile", None)
     if plain_resolve is None:
-        return  # then users read in an error what to do
+        return  # Backend.check_usable raises an error that tells users what to do
 
     @functools.wraps(plain_resolve)
     def resolve(self: Any) -> Any:
