@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.cluster import RANK_PROGRAM, Cluster, Member
-from support.torch_process import Nursery
+from support.torch_process import Forkserver
 
-NUMPY = Nursery(imports=("numpy", "byteps._core", "byteps.numpy", "byteps.config"))
+NUMPY = Forkserver(imports=("numpy", "byteps._core", "byteps.numpy", "byteps.config"))
 HOSTS = ("10.77.0.1", "10.77.0.2")
 DEVICES = ("rxe0", "rxe1")
 PATIENCE_S = 120.0  # for a job of a few steps, on the guest's one slow processor, beside all else that is tested
@@ -31,7 +31,7 @@ class PairJob(Cluster):
         transport: str = "rdma",
         servers: int = 2,
         workers: int = 2,
-        nursery: Nursery = NUMPY,
+        forkserver: Forkserver = NUMPY,
         env: Mapping[str, str] | None = None,
     ) -> None:
         """A job without processes.
@@ -41,7 +41,7 @@ class PairJob(Cluster):
             transport: BYTEPS_TRANSPORT of all.
             servers: processes.
             workers: ranks, of which number 0 is the scheduler, too.
-            nursery: what ranks are forked from.
+            forkserver: the process that forks the ranks.
             env: added to the environment of all.
         """
         folder.mkdir(parents=True)
@@ -56,7 +56,7 @@ class PairJob(Cluster):
             "BYTEPS_OP_TIMEOUT_S": "60",
             "BYTEPS_TIMEOUT_S": "20",
         }
-        super().__init__(folder, workers, servers, hosted=True, env=settings | dict(env or {}), nursery=nursery)
+        super().__init__(folder, workers, servers, hosted=True, env=settings | dict(env or {}), forkserver=forkserver)
 
     def start_all(
         self,
@@ -109,14 +109,14 @@ class PairJob(Cluster):
         env: Mapping[str, Mapping[str, str]] | None,
         before: Mapping[str, Sequence[str]] | None,
     ) -> None:
-        place = {
+        settings = {
             "BYTEPS_MACHINE": name.replace(" ", "-"),
             "DMLC_NODE_HOST": HOSTS[number % 2],
             "BYTEPS_RDMA_DEVICES": DEVICES[number % 2],
         }
-        nursery = NUMPY if name.startswith("server") else None  # what was imported has to be taken down again
-        settings = {**place, **own, **(env or {}).get(name, {})}
-        self._start(name, arguments, settings, (before or {}).get(name, ()), nursery)
+        forkserver = NUMPY if name.startswith("server") else None  # a program with PyTorch takes long to exit
+        settings |= {**own, **(env or {}).get(name, {})}
+        self._start(name, arguments, settings, (before or {}).get(name, ()), forkserver)
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from rdma.pair import PairJob, traffic
-from support.torch_process import Nursery
+from support.torch_process import Forkserver
 
 PROGRAM = Path(__file__).with_name("torch_program.py")
-TORCH = Nursery(imports=("torch", "byteps.torch"))  # once for both jobs: it takes the guest half a minute
+TORCH = Forkserver(imports=("torch", "byteps.torch"))  # shared by both jobs: its imports take the guest half a minute
 MODEL_BYTES = 4 * (65 * 256 + 257 * 256 + 257 * 3)
 STEPS = 4
 
 
 def train(folder: Path, transport: str) -> set[str]:
     """What the weights of the ranks came to be."""
-    with PairJob(folder, transport=transport, nursery=TORCH) as job:
+    with PairJob(folder, transport=transport, forkserver=TORCH) as job:
         job.start_all(program=PROGRAM)
         job.end_all()
     return {(folder / f"rank{rank}.txt").read_text() for rank in (0, 1)}

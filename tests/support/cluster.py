@@ -15,7 +15,7 @@ from pathlib import Path
 
 from support.job import Process, job_environment
 from support.processes import thread_states
-from support.torch_process import Nursery, TorchProcess
+from support.torch_process import Forkserver, TorchProcess
 
 RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
 RAISED = 3  # exit code of a rank program whose plan ended with an exception of byteps
@@ -35,19 +35,24 @@ class Member:
     """One process of a job: "rank 1", "server 0" or "scheduler"."""
 
     def __init__(
-        self, name: str, command: list[str | Path], env: Mapping[str, str], folder: Path, nursery: Nursery | None = None
+        self,
+        name: str,
+        command: list[str | Path],
+        env: Mapping[str, str],
+        folder: Path,
+        forkserver: Forkserver | None = None,
     ) -> None:
         self.name = name
         self._log = folder / f"{name.replace(' ', '')}.log"
         self.process: Process
         with self._log.open("wb") as log:
-            if nursery is None:
+            if forkserver is None:
                 self.process = subprocess.Popen(
                     command, env=dict(env), cwd=folder, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
                 )
             else:
                 self.process = TorchProcess(
-                    command[1:], env, log.fileno(), folder=folder, has_stdin=True, nursery=nursery
+                    command[1:], env, log.fileno(), folder=folder, has_stdin=True, forkserver=forkserver
                 )
         self.pid = self.process.pid
 
@@ -125,7 +130,7 @@ class Cluster:
         *,
         hosted: bool = False,
         env: Mapping[str, str] | None = None,
-        nursery: Nursery | None = None,
+        forkserver: Forkserver | None = None,
     ) -> None:
         """A job without processes.
 
@@ -135,11 +140,11 @@ class Cluster:
             servers: processes.
             hosted: rank 0 is the scheduler too; else it is a process of its own.
             env: added to the environment of all.
-            nursery: all start from it as TorchProcess.
+            forkserver: starts all processes, each a TorchProcess.
         """
         self.members: dict[str, Member] = {}
         self._folder = folder
-        self._nursery = nursery
+        self._forkserver = forkserver
         # Bound and not listening: the system gives this port to nobody else, and the scheduler can listen there.
         self._port_holder = socket.socket()
         self._port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -184,8 +189,8 @@ class Cluster:
             uses_torch: start it as TorchProcess, unless there is a `before`.
         """
         own = {"DMLC_WORKER_ID": str(rank), "BYTEPS_LOCAL_RANK": "0"}
-        nursery = Nursery(rank % 2) if uses_torch else None
-        return self._start(f"rank {rank}", [program, *plan], own | dict(env or {}), before, nursery)
+        forkserver = Forkserver(rank % 2) if uses_torch else None
+        return self._start(f"rank {rank}", [program, *plan], own | dict(env or {}), before, forkserver)
 
     def start_server(self, number: int = 0) -> Member:
         return self._start(f"server {number}", ["-m", "byteps.server"], {"DMLC_ROLE": "server"})
@@ -205,11 +210,11 @@ class Cluster:
         arguments: list[str | Path],
         own: Mapping[str, str],
         before: Sequence[str | Path] = (),
-        nursery: Nursery | None = None,
+        forkserver: Forkserver | None = None,
     ) -> Member:
         command = [*before, sys.executable, *arguments]
-        nursery = None if before else nursery or self._nursery
-        self.members[name] = Member(name, command, self.env | own, self._folder, nursery)
+        forkserver = None if before else forkserver or self._forkserver
+        self.members[name] = Member(name, command, self.env | own, self._folder, forkserver)
         return self.members[name]
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.torch_process import Nursery, TorchProcess
+from support.torch_process import Forkserver, TorchProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 _LAUNCHERS = ("BYTEPS_", "DMLC_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
@@ -124,7 +124,7 @@ def start(
     """A process whose output goes to the rank's file in `folder`, and that finds `files` under the same numbers."""
     with output_path(folder, rank).open("wb") as output:
         if uses_torch:
-            return TorchProcess(command, env, output.fileno(), files=files, nursery=Nursery(rank % 2))
+            return TorchProcess(command, env, output.fileno(), files=files, forkserver=Forkserver(rank % 2))
         return subprocess.Popen(
             [python, *command],
             env=env,

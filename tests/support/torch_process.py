@@ -1,6 +1,6 @@
-"""Python programs that use PyTorch or other modules that take long to import, started without importing them anew.
+"""Starts Python programs that use PyTorch or other slow modules without importing them again.
 
-As subprocess.Popen, and many times as fast.
+Like subprocess.Popen, but many times faster.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _POLL_S = 0.01
 
 
 @dataclass(frozen=True)
-class Nursery:
-    """What processes are forked from; the first one starts it."""
+class Forkserver:
+    """Identifies a forkserver; the first process that uses it starts it."""
 
     number: int = 0
-    imports: tuple[str, ...] = ("torch._dynamo", "torch.distributed.fsdp")  # which start no threads
+    imports: tuple[str, ...] = ("torch._dynamo", "torch.distributed.fsdp")  # start no threads
 
     def start(self, python_path: str) -> None:
-        """Lets it import while this process does something else: its first program has less to wait for then."""
-        _nursery(self, python_path)
+        """Starts the forkserver, which imports its modules in the background."""
+        _connect(self, python_path)
 
 
 class TorchProcess:
-    """A child of this process, with what tests use of subprocess.Popen.
+    """A child of this process, with the methods of subprocess.Popen that tests use.
 
-    It differs from a process of its own in what is decided before the first line of a program: it shares the seed of
-    str hashes with others of its `nursery`, OMP_NUM_THREADS is 1, and its garbage collector leaves alone what the
-    nursery has imported.
+    Three things differ from an ordinary process: it shares the seed of str hashes with the other
+    programs of its `forkserver`, OMP_NUM_THREADS is 1, and its garbage collector ignores the
+    objects that the forkserver has imported.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class TorchProcess:
         folder: Path | None = None,
         files: Sequence[int] = (),
         has_stdin: bool = False,
-        nursery: Nursery = Nursery(),
+        forkserver: Forkserver = Forkserver(),
     ) -> None:
         """Starts `python *command`.
 
         Args:
             command: a script, -c or -m, and arguments.
             env: the whole environment, with support.job.job_environment's PYTHONPATH.
-            output: descriptor for both streams.
-            folder: to run in; None: this process's.
-            files: descriptors that it finds under the same numbers.
-            has_stdin: `stdin` is a pipe to it; else it reads nothing.
-            nursery: those of the same share a hash seed. Ranks of a job should not.
+            output: descriptor for stdout and stderr.
+            folder: working folder; None: this process's.
+            files: descriptors that the program gets under the same numbers.
+            has_stdin: `stdin` is a pipe to the program; otherwise its stdin is empty.
+            forkserver: programs of one forkserver share a hash seed; ranks of a job should not.
         """
         self.returncode: int | None = None
         self.stdin: IO[bytes] | None = None
@@ -77,11 +77,11 @@ class TorchProcess:
             "command": [str(word) for word in command],
             "env": dict(env),
             "folder": str(folder or Path.cwd()),
-            "places": [0, 1, 2, *files],
+            "targets": [0, 1, 2, *files],
         }
         try:
             self.pid = _ask(
-                nursery, env["PYTHONPATH"], json.dumps(request).encode(), [read_end, output, output, *files]
+                forkserver, env["PYTHONPATH"], json.dumps(request).encode(), [read_end, output, output, *files]
             )
         finally:
             os.close(read_end)
@@ -110,10 +110,11 @@ class TorchProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _ask(nursery: Nursery, python_path: str, request: bytes, files: list[int]) -> int:
-    """The pid of a new process."""
-    connection = _nursery(nursery, python_path)
-    # The process between the nursery and the new one has ended when the answer comes. Until then orphans are ours.
+def _ask(forkserver: Forkserver, python_path: str, request: bytes, files: list[int]) -> int:
+    """Starts a program and returns its pid."""
+    connection = _connect(forkserver, python_path)
+    # The intermediate process has ended when the answer arrives. Until then this process adopts
+    # orphans.
     _adopt_orphans(True)
     try:
         socket.send_fds(connection, [request], files)
@@ -121,17 +122,17 @@ def _ask(nursery: Nursery, python_path: str, request: bytes, files: list[int]) -
     finally:
         _adopt_orphans(False)
     if not answer:
-        raise RuntimeError("the nursery has ended: see its error message above")
+        raise RuntimeError("the forkserver has ended: see its error message above")
     return int(answer)
 
 
 @functools.cache
-def _nursery(nursery: Nursery, python_path: str) -> socket.socket:
+def _connect(forkserver: Forkserver, python_path: str) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
     env.pop("PYTHONHASHSEED", None)
     process = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("nursery.py"), str(theirs.fileno()), *nursery.imports],
+        [sys.executable, Path(__file__).with_name("forkserver.py"), str(theirs.fileno()), *forkserver.imports],
         env=env,
         stdin=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],
@@ -146,6 +147,6 @@ def _nursery(nursery: Nursery, python_path: str) -> socket.socket:
     return ours
 
 
-def _adopt_orphans(does: bool) -> None:
-    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(does), 0, 0, 0) != 0:
+def _adopt_orphans(enabled: bool) -> None:
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(enabled), 0, 0, 0) != 0:
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")

@@ -1,9 +1,9 @@
-"""Starts Python programs by fork from a process that has imported what they use, if that takes longer than most tests.
+"""A server that forks Python programs from a process that has already imported slow modules.
 
-    python nursery.py FD MODULE...
+    python forkserver.py FD MODULE...
 
-Each message on the socket FD is one program: JSON, with the files that it gets as descriptors. The answer is its pid.
-`support.torch_process` is the other end.
+Each message on the socket FD describes one program in JSON and carries its files as descriptors.
+The answer is its pid. `support.torch_process` is the client.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 MESSAGE_BYTES = 1 << 17
-HIGH_FD = 500  # beyond all that a program is told to find
+HIGH_FD = 500  # above every descriptor number that a program asks for
 
 
 def main() -> list[str] | None:
-    """Serves; returns once in each program, with its command, and None when nobody asks any more."""
+    """Serves requests. Returns the command in each forked program; None: the socket was closed."""
     for module in sys.argv[2:]:
         importlib.import_module(module)
-    gc.freeze()  # a program's collector would touch all of it, and so copy it
+    gc.freeze()  # otherwise a collection in a program would copy all pages of the modules
     threads = sum(1 for _ in Path("/proc/self/task").iterdir())
     assert threads == 1, f"{threads} threads: a fork would lose all but one"
     connection = socket.socket(fileno=int(sys.argv[1]))
@@ -43,7 +43,7 @@ def main() -> list[str] | None:
             pid = os.fork()
             if pid != 0:
                 os.write(tells, str(pid).encode())
-                os._exit(0)  # who asked becomes the parent: see torch_process
+                os._exit(0)  # the client adopts the program: see torch_process
             connection.close()
             os.close(told)
             os.close(tells)
@@ -56,12 +56,12 @@ def main() -> list[str] | None:
 
 
 def become(program: dict[str, Any], files: list[int]) -> None:
-    """Gives this process the environment, the folder and the open files of the program."""
+    """Gives this process the program's environment, working folder and open files."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD) for fd in files]
     for fd in files:
         os.close(fd)
-    for fd, place in zip(high, program["places"], strict=True):
-        os.dup2(fd, place)
+    for fd, target in zip(high, program["targets"], strict=True):
+        os.dup2(fd, target)
         os.close(fd)
     os.environ.clear()
     os.environ.update(program["env"])
@@ -71,7 +71,7 @@ def become(program: dict[str, Any], files: list[int]) -> None:
 
 
 def run(command: list[str]) -> None:
-    """As `python *command`."""
+    """Runs `python *command`."""
     what, *arguments = command
     if what == "-m":
         sys.argv = arguments
@@ -88,4 +88,4 @@ def run(command: list[str]) -> None:
 if __name__ == "__main__":
     _command = main()
     if _command is not None:
-        run(_command)  # outside of all, so that an exception ends the program as it would end any other
+        run(_command)  # not inside main(): tracebacks look like an ordinary program's
