@@ -1,4 +1,4 @@
-"""push_pulls as operations of MXNet's engine (csrc/mxnet/), and the exceptions that arrays carry if one fails."""
+"""push_pulls as operations of MXNet's engine (csrc/mxnet/), and their errors as exceptions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Description(ctypes.Structure):
     )
 
 
-class _Lane(ctypes.Structure):
+class _Variable(ctypes.Structure):
     _fields_ = (
         ("array", ctypes.c_void_p),
-        ("underway", ctypes.c_uint32),
+        ("pending", ctypes.c_uint32),
         ("failed", ctypes.c_uint8),
-        ("left_out", ctypes.c_uint8),
+        ("skipped", ctypes.c_uint8),
     )
 
 
@@ -52,7 +52,7 @@ class _PushPull(ctypes.Structure):
         ("bytes", ctypes.c_uint64),
         ("input", ctypes.c_void_p),
         ("output", ctypes.c_void_p),
-        ("lane", ctypes.POINTER(_Lane)),
+        ("variable", ctypes.POINTER(_Variable)),
         ("dtype", ctypes.c_uint8),
         ("op", ctypes.c_uint8),
         ("root", ctypes.c_uint32),
@@ -63,17 +63,20 @@ class _PushPull(ctypes.Structure):
 
 
 def _load() -> ctypes.CDLL:
-    """The library, which knows the core and the engine.
+    """Loads the library and connects it to the core and to MXNet's engine.
 
     Raises:
-        UnsupportedError: it is not there, or of another byteps; or this MXNet lacks functions.
+        UnsupportedError: the library is missing or of another byteps, or this MXNet lacks
+            functions.
     """
     if not _PATH.exists():
         raise UnsupportedError(f"{_PATH} is missing: this byteps was built without it; `pip install byteps` again")
     library = ctypes.CDLL(str(_PATH))
     expected = library.bps_mxnet_set_core(ctypes.c_void_p(_core.C_API))
     if expected != 0:
-        raise UnsupportedError(f"{_PATH} is of another byteps: it needs version {expected} of the core's C API")
+        raise UnsupportedError(
+            f"{_PATH} belongs to another version of byteps: it needs version {expected} of the core's C API"
+        )
     array = mx.nd.empty((1,), ctx=mx.cpu())
     if library.bps_mxnet_set_engine(ctypes.c_void_p(_LIB._handle), array.handle) != 0:
         raise UnsupportedError(f"MXNet {mx.__version__}: {_LIB._name} lacks C functions of 1.9: install the wheel")
@@ -85,59 +88,61 @@ _describe, _push_pull = _library.bps_mxnet_describe, _library.bps_mxnet_push_pul
 
 
 def describe(array: mx.nd.NDArray) -> Description:
-    """What the array is, without waiting for it."""
+    """Describes the array without waiting for its value."""
     description = Description()
     check_call(_describe(array.handle, ctypes.byref(description)))
     return description
 
 
-class _NamedLane:
-    """What goes by one name, which is a place in the engine: see csrc/mxnet/engine_operation.h."""
+class _EngineVariable:
+    """Orders the operations of one name: see csrc/mxnet/engine_operation.h."""
 
     def __init__(self, name: str) -> None:
         self.name = name.encode()
-        self.lane = _Lane()
-        self.pointer = ctypes.pointer(self.lane)
+        self.state = _Variable()
+        self.pointer = ctypes.pointer(self.state)
         self.arrays: list[mx.nd.NDArray] = []
         self._renew()
 
     def _renew(self) -> None:
-        self.arrays.append(mx.nd.empty((1,), ctx=mx.cpu()))  # another thread may be about to use the one before
-        self.lane.array = self.arrays[-1].handle
+        # The old array stays alive: another thread may be using it.
+        self.arrays.append(mx.nd.empty((1,), ctx=mx.cpu()))
+        self.state.array = self.arrays[-1].handle
 
     def recover(self) -> None:
-        """After an error: makes the next operation independent of it, if ranks still agree on how many there were.
+        """Makes the next operation independent of one that has failed.
 
         Raises:
-            AbortedError: they need not.
+            AbortedError: operations are pending, or ranks may disagree on how many there were.
         """
         name = self.name.decode()
-        if self.lane.left_out:
+        if self.state.skipped:
             raise AbortedError(
-                f"push_pull of '{name}': after an error MXNet has left out an operation by this name, in which other "
+                f"push_pull of '{name}': after an error MXNet has skipped an operation of this name, in which other "
                 "ranks may have taken part: end the program, or call suspend() and resume() on all ranks"
             )
-        if self.lane.underway:
+        if self.state.pending:
             raise AbortedError(
-                f"push_pull of '{name}': another one by this name has failed, and more of them are behind it: call "
-                "mxnet.nd.waitall(), which raises what it failed of"
+                f"push_pull of '{name}': an earlier push_pull of this name has failed, and others are still pending: "
+                "call mxnet.nd.waitall(), which raises the error"
             )
-        self._renew()  # the engine leaves out what follows on the old one
-        self.lane.failed = 0
+        self._renew()  # the engine skips all later operations on the old array
+        self.state.failed = 0
 
 
-class _Lanes:
-    """Those of one job."""
+class _EngineVariables:
+    """The engine variables of one job."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, _NamedLane] = {}
+        self.by_name: dict[str, _EngineVariable] = {}
         self.lock = threading.Lock()
-        _all_lanes.append(self)
+        _all_variables.append(self)
 
 
-_all_lanes: list[_Lanes] = []  # the engine may still have operations of a job that was left
-_lanes = PerJob(_Lanes)
-os.register_at_fork(after_in_child=_lanes.forget)
+# Those of all jobs stay alive: the engine may still have operations of a job that was left.
+_all_variables: list[_EngineVariables] = []
+_variables = PerJob(_EngineVariables)
+os.register_at_fork(after_in_child=_variables.forget)
 
 
 def push(
@@ -153,37 +158,37 @@ def push(
     staleness: int = 0,
     step: int = 0,
 ) -> None:
-    """Has the engine reduce `source` over all ranks into `target`, which may be the same, once it is computed.
+    """Has the engine reduce `source` over all ranks into `target`. Does not wait.
 
     Args:
-        source: dense, on the CPU. What is done with it later waits.
-        target: of the same size.
-        nbytes: of each of them.
-        name: the same on all ranks. What goes by one name goes in the order of calls.
-        dtype: the core's code.
-        op: the core's code.
-        root: of a broadcast.
-        priority: larger ones go first. 32 bits.
-        staleness: of what is kept; 255: unbounded.
+        source: dense array on the CPU. Later operations on it wait in the engine.
+        target: dense array of the same size on the CPU, which may be `source`.
+        nbytes: size of each of the two.
+        name: the same on all ranks. Operations of one name run in the order of calls.
+        dtype: data type, as the core's code.
+        op: operation, as the core's code.
+        root: root rank of a broadcast.
+        priority: larger ones go first; must fit 32 bits.
+        staleness: bound for parameters held by the services; 255: unbounded.
         step: see `byteps.ops.push_pull_buffer`.
 
     Raises:
-        AbortedError: others by this name have failed before, and it is not clear what became of them.
+        AbortedError: an operation of this name has failed, and others are pending or were skipped.
     """
-    lanes = _lanes.get()
-    with lanes.lock:
-        named = lanes.by_name.get(name)
-        if named is None:
-            named = lanes.by_name[name] = _NamedLane(name)
-        elif named.lane.failed or named.lane.left_out:
-            named.recover()
+    variables = _variables.get()
+    with variables.lock:
+        variable = variables.by_name.get(name)
+        if variable is None:
+            variable = variables.by_name[name] = _EngineVariable(name)
+        elif variable.state.failed or variable.state.skipped:
+            variable.recover()
     request = _PushPull(
-        named.name,
-        len(named.name),
+        variable.name,
+        len(variable.name),
         nbytes,
         source.handle,
         target.handle,
-        named.pointer,
+        variable.pointer,
         dtype,
         op,
         root,
@@ -196,22 +201,22 @@ def push(
 
 @contextmanager
 def one_call(name: str | None, step: int = 0) -> Iterator[str]:
-    """As `byteps.ops.one_call`: one that fails comes after those of its name that the engine has not begun."""
+    """`byteps.ops.one_call` for MXNet: a failed call waits for pending operations of its name."""
     with ops.one_call(name, step=step) as known:
         try:
             yield known
-        except AbortedError:  # the name is unusable until all of its operations are over: they must not be waited for
+        except AbortedError:  # operations of this name may be pending: do not wait for them
             raise
         except Exception:
-            named = _lanes.get().by_name.get(known)
-            if named is not None:
+            variable = _variables.get().by_name.get(known)
+            if variable is not None:
                 with suppress(MXNetError):
-                    named.arrays[-1].wait_to_read()
+                    variable.arrays[-1].wait_to_read()
             raise
 
 
 def _exception_of(kind: type[BytePSError]) -> Callable[[str], Exception]:
-    """Makes what MXNet raises for a message that begins with the name of `kind`: an exception of both families."""
+    """Makes exceptions that are both a `kind` and an MXNetError, from messages with its name."""
     both: Any = type(kind.__name__, (kind, MXNetError), {"__module__": kind.__module__, "__doc__": kind.__doc__})
     return lambda message: both(message.partition(": ")[2])
 

@@ -38,7 +38,7 @@ class NDArray {
   NDArrayHandle handle_ = nullptr;
 };
 
-// From the push to the end. The engine owns it, and deletes it after on_complete, or when it leaves the operation out.
+// From the push to the end. The engine owns it, and deletes it after on_complete, or when it skips it.
 struct Operation {
   std::string title;         // in MXNet's profiles
   BpsMxnetPushPull request;  // without what is used during the call only
@@ -50,10 +50,10 @@ struct Operation {
   static constexpr std::string_view kTitle = "BytepsPushPull ";
   std::string_view name() const { return std::string_view(title).substr(kTitle.size()); }
 
-  void push() const { ++std::atomic_ref(request.lane->underway); }
+  void push() const { ++std::atomic_ref(request.variable->pending); }
   // Both before anybody can learn of it.
-  void fail() const { std::atomic_ref(request.lane->failed).store(1); }
-  void end() const { --std::atomic_ref(request.lane->underway); }
+  void fail() const { std::atomic_ref(request.variable->failed).store(1); }
+  void end() const { --std::atomic_ref(request.variable->pending); }
 };
 
 // The exception that Python raises: byteps/mxnet/native.py knows these names. `code` as in docs/wire-format.md.
@@ -108,13 +108,13 @@ class Wait {
   std::string message_;
 };
 
-// The engine is done with an operation, or has left it out.
+// The engine is done with an operation, or has skipped it.
 void forget(void* argument) {
   const std::unique_ptr<Operation> operation(static_cast<Operation*>(argument));
   if (operation->has_run) return;
   core->refuse(operation->name().data(), operation->name().size(), operation->request.step,
-               "MXNet has left it out after an error of another operation");
-  std::atomic_ref(operation->request.lane->left_out).store(1);
+               "MXNet has skipped it after an error of another operation");
+  std::atomic_ref(operation->request.variable->skipped).store(1);
   operation->end();
 }
 
@@ -179,7 +179,7 @@ int push_pull(const BpsMxnetPushPull& request) {
   operation->title.append(Operation::kTitle).append(request.name, request.name_bytes);
   operation->request = request;
   if (!operation->output.refer_to(request.output)) return -1;
-  NDArrayHandle writes[] = {request.output, request.lane->array, request.input};
+  NDArrayHandle writes[] = {request.output, request.variable->array, request.input};
   const int count = request.input == request.output ? 2 : 3;
   if (count == 3 && !operation->input.refer_to(request.input)) return -1;
   operation->push();

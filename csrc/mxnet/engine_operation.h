@@ -10,16 +10,14 @@
 
 extern "C" {
 
-// What goes by one name, in the engine: an array that every operation of that name writes. So they go in the order of
-// the program, whatever arrays they are of, and a name is never in flight twice. But where one fails, the engine leaves out
-// those that follow on this array, until somebody reads an array of the failed one.
-struct BpsMxnetLane {
-  void* array;        // an NDArray whose memory nobody touches
-  uint32_t underway;  // operations that were pushed and have not ended
-  uint8_t
-      failed;  // one of them has failed: before the next one the lane needs another array, and no operation underway
-  uint8_t
-      left_out;  // one has been left out: this rank has taken part in fewer rounds of this name than others
+// The engine variable of one tensor name. Every operation of the name writes its array, so the engine
+// runs them one at a time, in the order of the program, whatever tensors they are of. After an error
+// the engine skips all later operations on the array, until somebody reads an array of the failed one.
+struct BpsMxnetVariable {
+  void* array;       // an NDArray whose memory nobody touches
+  uint32_t pending;  // number of operations that were pushed and have not ended
+  uint8_t failed;    // an operation has failed: replace the array before the next one, once none is pending
+  uint8_t skipped;   // the engine has skipped an operation: other ranks have had more rounds of this name
 };
 
 struct BpsMxnetPushPull {
@@ -28,9 +26,9 @@ struct BpsMxnetPushPull {
   uint64_t bytes;
   void*
       input;  // NDArrays of dense storage on the CPU, of `bytes` bytes; both may be the same. The handles may
-  void* output;        // be freed after the call.
-  BpsMxnetLane* lane;  // valid until the process ends
-  uint8_t dtype;       // as in BpsPushPull, from here on
+  void* output;                // be freed after the call.
+  BpsMxnetVariable* variable;  // valid until the process ends
+  uint8_t dtype;               // as in BpsPushPull, from here on
   uint8_t op;
   uint32_t root;
   int32_t priority;

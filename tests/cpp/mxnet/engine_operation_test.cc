@@ -43,9 +43,9 @@ struct Fake {
 
   int completions = 0;
   std::string error;
-  const BpsMxnetLane* lane = nullptr;
-  bool lane_had_failed = false;  // at completion
-  uint32_t lane_underway = 99;   // at completion
+  const BpsMxnetVariable* variable = nullptr;
+  bool variable_had_failed = false;  // at completion
+  uint32_t variable_pending = 99;    // at completion
 };
 Fake* fake = nullptr;
 
@@ -53,9 +53,9 @@ void on_complete(void* /*engine*/, void* param, const Error* error) {
   auto& its = *static_cast<Fake*>(param);
   ++its.completions;
   its.error = error == nullptr ? "" : error->what();
-  if (its.lane == nullptr) return;
-  its.lane_had_failed = its.lane->failed != 0;
-  its.lane_underway = its.lane->underway;
+  if (its.variable == nullptr) return;
+  its.variable_had_failed = its.variable->failed != 0;
+  its.variable_pending = its.variable->pending;
 }
 
 void run_pushed() {
@@ -84,8 +84,8 @@ class EngineOperationTest : public testing::Test {
     fake = &fake_;
     ASSERT_EQ(bps_mxnet_set_core(&kCore), 0u);
     set_engine();
-    fake_.lane = &lane_;
-    request_.lane = &lane_;
+    fake_.variable = &variable_;
+    request_.variable = &variable_;
   }
   void TearDown() override { EXPECT_EQ(fake_.arrays, 0); }
 
@@ -104,14 +104,14 @@ class EngineOperationTest : public testing::Test {
   FakeStorage input_storage_;
   FakeArray array_{&storage_};
   FakeArray input_{&input_storage_};
-  FakeArray lane_array_{nullptr};
-  BpsMxnetLane lane_{&lane_array_, 0, 0, 0};
+  FakeArray variable_array_{nullptr};
+  BpsMxnetVariable variable_{&variable_array_, 0, 0, 0};
   BpsMxnetPushPull request_{.name = "weights",
                             .name_bytes = 6,
                             .bytes = 16,
                             .input = &array_,
                             .output = &array_,
-                            .lane = &lane_,
+                            .variable = &variable_,
                             .dtype = 3,
                             .op = 1,
                             .root = 2,
@@ -123,7 +123,7 @@ class EngineOperationTest : public testing::Test {
 TEST_F(EngineOperationTest, AsksTheCoreWhenTheEngineRunsIt) {
   ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
   EXPECT_FALSE(fake_.asked);
-  EXPECT_EQ(fake_.pushed->writes, (std::vector<void*>{&array_, &lane_array_}));
+  EXPECT_EQ(fake_.pushed->writes, (std::vector<void*>{&array_, &variable_array_}));
   run_pushed();
   EXPECT_TRUE(storage_.is_reordered);
   EXPECT_EQ(fake_.asked_name, "weight");
@@ -137,20 +137,20 @@ TEST_F(EngineOperationTest, AsksTheCoreWhenTheEngineRunsIt) {
   EXPECT_EQ(fake_.asked->staleness, 5);
   EXPECT_EQ(fake_.asked->step, 9u);
   EXPECT_EQ(fake_.completions, 0);
-  EXPECT_EQ(lane_.underway, 1u);
+  EXPECT_EQ(variable_.pending, 1u);
   std::thread([this] { answer(0, ""); }).join();
   EXPECT_EQ(fake_.completions, 1);
   EXPECT_EQ(fake_.error, "");
-  EXPECT_EQ(fake_.lane_underway, 0u);
+  EXPECT_EQ(fake_.variable_pending, 0u);
   end_pushed();
-  EXPECT_EQ(lane_.failed, 0);
-  EXPECT_EQ(lane_.left_out, 0);
+  EXPECT_EQ(variable_.failed, 0);
+  EXPECT_EQ(variable_.skipped, 0);
 }
 
 TEST_F(EngineOperationTest, AnInputOfItsOwnIsWrittenToo) {
   request_.input = &input_;
   ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
-  EXPECT_EQ(fake_.pushed->writes, (std::vector<void*>{&array_, &lane_array_, &input_}));
+  EXPECT_EQ(fake_.pushed->writes, (std::vector<void*>{&array_, &variable_array_, &input_}));
   run_pushed();
   EXPECT_TRUE(input_storage_.is_reordered);
   EXPECT_EQ(fake_.asked->input, input_storage_.data.data());
@@ -159,29 +159,29 @@ TEST_F(EngineOperationTest, AnInputOfItsOwnIsWrittenToo) {
   end_pushed();
 }
 
-TEST_F(EngineOperationTest, AnErrorIsToldByTheNameOfItsExceptionAfterTheLaneHasFailed) {
+TEST_F(EngineOperationTest, AnErrorIsToldByTheNameOfItsExceptionAfterTheVariableHasFailed) {
   constexpr std::array kNames{"InvalidArgument", "NotInitialized", "Timeout",     "PeerLost", "Aborted",
                               "DataLoss",        "Authentication", "Unsupported", "Internal"};
   for (size_t i = 0; i < kNames.size(); ++i) {
-    lane_.failed = 0;
+    variable_.failed = 0;
     ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
     run_pushed();
     answer(static_cast<int>(i) + 1, "what happened");
     EXPECT_EQ(fake_.error, "byteps." + std::string(kNames[i]) + "Error: what happened");
-    EXPECT_TRUE(fake_.lane_had_failed);
-    EXPECT_EQ(fake_.lane_underway, 0u);
+    EXPECT_TRUE(fake_.variable_had_failed);
+    EXPECT_EQ(fake_.variable_pending, 0u);
     end_pushed();
-    EXPECT_EQ(lane_.left_out, 0);
+    EXPECT_EQ(variable_.skipped, 0);
   }
 }
 
-TEST_F(EngineOperationTest, ALaneKnowsWhatTheEngineLeavesOut) {
+TEST_F(EngineOperationTest, AVariableKnowsThatTheEngineHasSkippedAnOperation) {
   ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
-  EXPECT_EQ(lane_.underway, 1u);
+  EXPECT_EQ(variable_.pending, 1u);
   end_pushed();
-  EXPECT_EQ(lane_.left_out, 1);
+  EXPECT_EQ(variable_.skipped, 1);
   EXPECT_EQ(fake_.refused.substr(0, 16), "weight in step 9") << "its round counts on the other ranks";
-  EXPECT_EQ(lane_.underway, 0u);
+  EXPECT_EQ(variable_.pending, 0u);
   EXPECT_FALSE(fake_.asked);
 }
 
@@ -213,7 +213,7 @@ TEST_F(EngineOperationTest, ANaiveEngineIsDoneAfterThePush) {
   ASSERT_EQ(bps_mxnet_push_pull(&request_), 0);
   EXPECT_EQ(fake_.completions, 1);
   end_pushed();
-  EXPECT_EQ(lane_.failed, 0);
+  EXPECT_EQ(variable_.failed, 0);
 }
 
 TEST_F(EngineOperationTest, ANaiveEngineWaitsForAnotherThread) {
@@ -232,7 +232,7 @@ TEST_F(EngineOperationTest, ANaiveEngineWaitsForAnotherThread) {
   EXPECT_EQ(fake_.last_error, "byteps.PeerLostError: rank 1 is lost");
   EXPECT_EQ(fake_.completions, 0);
   end_pushed();
-  EXPECT_EQ(lane_.failed, 1);
+  EXPECT_EQ(variable_.failed, 1);
 }
 
 TEST_F(EngineOperationTest, ArraysAreDescribedWithoutWaiting) {
