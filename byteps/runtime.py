@@ -148,13 +148,13 @@ class _Process:
     def leave(self, past: str, cause: str = "") -> None:
         self.suspended = None
         if self.job is not None and not self.job.forked:
-            failures = [failure for settle in self.before_leaving if (failure := settle()) is not None]
+            errors = [error for callback in self.before_leaving if (error := callback()) is not None]
             job, self.job, self.past = self.job, None, past
             _core.leave_c_job(self.absence())
             self.past_progress += job.push_pulls()
             job.leave(cause)
-            if failures:
-                raise failures[0]
+            if errors:
+                raise errors[0]
 
     def absence(self) -> str:
         """What to tell who needs a job while there is none."""
@@ -191,14 +191,15 @@ def current_job() -> Job:
     return job
 
 
-def call_before_leaving(settle: Callable[[], Exception | None]) -> None:
-    """Has `settle` called whenever this process is about to leave the job of `init`.
+def call_before_leaving(callback: Callable[[], Exception | None]) -> None:
+    """Has `callback` called whenever this process is about to leave the job of `init`.
 
-    For adapters whose framework runs behind the program: what the program has asked for is done before, as others wait
-    for it. What `settle` returns is raised by `shutdown` or `suspend` when the job has been left, and logged at exit. A
-    process that ends by an exception leaves at once.
+    For adapters whose framework runs asynchronously: the callback waits until everything that the
+    program has asked for is done, since other ranks wait for it. The error that it returns is raised
+    by `shutdown` or `suspend` after the job has been left, or logged at exit. A process that ends by
+    an exception leaves at once.
     """
-    _process.before_leaving.append(settle)
+    _process.before_leaving.append(callback)
 
 
 def jobs_so_far() -> int:

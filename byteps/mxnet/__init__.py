@@ -16,9 +16,9 @@ from byteps.built import (
     nccl_built,
     rocm_built,
 )
+from byteps.mxnet import drain as _drain
 from byteps.mxnet import kvstore as _kvstore
 from byteps.mxnet import parameters as _parameters
-from byteps.mxnet import settling as _settling
 from byteps.mxnet import updates as _updates
 from byteps.mxnet.broadcast import broadcast_parameters
 from byteps.mxnet.compression import Compression
@@ -89,7 +89,7 @@ __all__ = [
     "suspend",
 ]
 
+_drain.install()
 _kvstore.install()
 _parameters.install()
-_settling.install()
 _updates.install()
