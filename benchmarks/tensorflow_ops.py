@@ -24,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 import byteps.tensorflow as bps
-from byteps.tensorflow.exchange import Options, exchange_gradients
+from byteps.tensorflow.exchange import GradientOptions, exchange_gradients
 
 OPERATORS, ROUNDS = 50, 200
 LAYERS, WIDTH, BATCH = 8, 512, 2048
@@ -45,8 +45,12 @@ def main() -> None:
 
 
 def costs() -> None:
-    push_pull: Callable[[tf.Tensor, int], tf.Tensor] = lambda x, i: exchange_gradients([x], [f"cost.{i}"], Options())[0]  # noqa: E731
-    add: Callable[[tf.Tensor, int], tf.Tensor] = lambda x, i: x + 1.0  # noqa: E731
+    def push_pull(x: tf.Tensor, i: int) -> tf.Tensor:
+        return exchange_gradients([x], [f"cost.{i}"], GradientOptions())[0]
+
+    def add(x: tf.Tensor, _: int) -> tf.Tensor:
+        return x + 1.0
+
     for title, make in (("independent", independent), ("chained", chained)):
         with_us, without_us = in_turns(make(push_pull), make(add))
         added_us = (with_us - without_us) / OPERATORS
@@ -92,7 +96,7 @@ def timeline() -> None:
                 x = tf.tanh(x @ layer)
             loss = tf.reduce_sum(x)
         gradients = tape.gradient(loss, layers)
-        reduced = exchange_gradients(gradients, names, Options())
+        reduced = exchange_gradients(gradients, names, GradientOptions())
         return [clock_behind(tensor) for tensor in gradients], [clock_behind(tensor) for tensor in reduced]
 
     for _ in range(3):

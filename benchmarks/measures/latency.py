@@ -10,7 +10,7 @@ from benchmarks.harness.alternate import alternate
 from benchmarks.harness.results import Case, Recorder
 from benchmarks.lab import Lab
 from benchmarks.peers import launch
-from benchmarks.peers.places import OnOneHost
+from benchmarks.peers.testbeds import OnOneHost
 
 TITLE = "One machine: latency of 4 KiB, 2 ranks"
 DEADLINE_S = 300
@@ -23,15 +23,15 @@ WAKE_UPS = "one byte there and back"
 
 def run(recorder: Recorder) -> None:
     with Lab([1000]) as lab:
-        place = OnOneHost(lab, 2)
+        testbed = OnOneHost(lab, 2)
         for busy in (False, True):
             with busy_cores() if busy else contextlib.nullcontext():
-                recorder.add(_measure(place, busy=busy))
+                recorder.add(_measure(testbed, busy=busy))
 
 
-def _measure(place: OnOneHost, *, busy: bool) -> Case:
-    contenders = [launch.byteps(place), launch.gloo(place), launch.openmpi(place, OPENMPI, ring=False)]
-    contenders.append(launch.wake_ups(place, WAKE_UPS))
+def _measure(testbed: OnOneHost, *, busy: bool) -> Case:
+    contenders = [launch.byteps(testbed), launch.gloo(testbed), launch.openmpi(testbed, OPENMPI, ring=False)]
+    contenders.append(launch.wake_ups(testbed, WAKE_UPS))
     request = {"bytes": TENSOR_BYTES, "calls": CALLS}
     figures = alternate(contenders, request, turns=5 if busy else 15, deadline_s=80)
     case = Case(

@@ -1,10 +1,10 @@
-"""64 MiB between ranks of one machine, in place."""
+"""64 MiB between ranks of one machine, in testbed."""
 
 from benchmarks.harness.alternate import alternate
 from benchmarks.harness.results import Case, Recorder
 from benchmarks.lab import Lab
 from benchmarks.peers import launch
-from benchmarks.peers.places import OnOneHost
+from benchmarks.peers.testbeds import OnOneHost
 
 TITLE = "One machine: 64 MiB float32 in place"
 DEADLINE_S = 150
@@ -18,14 +18,14 @@ OPENMPI_DEFAULT = "OpenMPI, shared memory"
 def run(recorder: Recorder) -> None:
     for ranks in (2, 4):
         with Lab([1000]) as lab:
-            place = OnOneHost(lab, ranks)
+            testbed = OnOneHost(lab, ranks)
             contenders = [
-                launch.byteps(place),
-                launch.gloo(place),
-                launch.openmpi(place, OPENMPI),
-                launch.openmpi(place, OPENMPI_DEFAULT, ring=False),
-                launch.memory(place, "copy"),
-                launch.memory(place, "in place"),
+                launch.byteps(testbed),
+                launch.gloo(testbed),
+                launch.openmpi(testbed, OPENMPI),
+                launch.openmpi(testbed, OPENMPI_DEFAULT, ring=False),
+                launch.memory(testbed, "copy"),
+                launch.memory(testbed, "in place"),
             ]
             figures = alternate(contenders, {"bytes": TENSOR_BYTES, "calls": CALLS}, turns=9, deadline_s=60)
         bounds = [figures[f"memory, {how}"].median_s for how in ("copy", "in place")]

@@ -12,7 +12,7 @@ from benchmarks.lab.iperf import best_share
 from benchmarks.measures.shapes import bytes_per_s
 from benchmarks.models import FORWARD_PART, MODELS, Layer
 from benchmarks.peers import launch
-from benchmarks.peers.places import OnHosts
+from benchmarks.peers.testbeds import OnHosts
 
 TITLE = "Network lab: compute and communication at once, 2 workers"
 DEADLINE_S = 1200

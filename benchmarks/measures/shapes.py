@@ -10,7 +10,7 @@ from benchmarks.harness.results import Case
 from benchmarks.lab import Lab
 from benchmarks.lab.iperf import best_share
 from benchmarks.peers import launch
-from benchmarks.peers.places import OnHosts
+from benchmarks.peers.testbeds import OnHosts
 
 TENSOR_BYTES = 64 << 20
 FORCED_PS = {"BYTEPS_PLACEMENT": "ps"}

@@ -11,7 +11,7 @@ from benchmarks.harness.contender import Contender, ContenderError
 from benchmarks.harness.results import Case, Recorder
 from benchmarks.lab import Lab
 from benchmarks.peers import launch
-from benchmarks.peers.places import OnHosts, OnOneHost, Place
+from benchmarks.peers.testbeds import OnHosts, OnOneHost, Testbed
 
 TITLE = "System calls per MB (of one rank's tensor)"
 DEADLINE_S = 150
@@ -28,8 +28,8 @@ def run(recorder: Recorder) -> None:
         _add(recorder, "lab, 2 workers, 1 server", OnHosts(lab, 2, 1))
 
 
-def _add(recorder: Recorder, name: str, place: Place) -> None:
-    contenders = [launch.byteps(place), launch.gloo(place)]
+def _add(recorder: Recorder, name: str, testbed: Testbed) -> None:
+    contenders = [launch.byteps(testbed), launch.gloo(testbed)]
     case = Case(name, None, "", {contender.name: Figures() for contender in contenders})
     for contender in contenders:
         try:

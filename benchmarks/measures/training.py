@@ -10,7 +10,7 @@ from benchmarks.lab import Lab
 from benchmarks.lab.iperf import best_share
 from benchmarks.measures.shapes import bytes_per_s
 from benchmarks.peers import launch
-from benchmarks.peers.places import OnHosts, OnOneHost, Place
+from benchmarks.peers.testbeds import OnHosts, OnOneHost, Testbed
 
 TITLE = "Training with PyTorch: steps beside DDP over gloo"
 DEADLINE_S = 1200
@@ -41,17 +41,17 @@ SWEEP = ((64, 2), (128, 4), (256, 4), (512, 6))
 def run(recorder: Recorder) -> None:
     with Lab([RATE_MBPS] * (WORKERS + SERVERS)) as lab:
         goodput = RATE_MBPS * best_share(lab)
-        place = OnHosts(lab, WORKERS, SERVERS)
+        testbed = OnHosts(lab, WORKERS, SERVERS)
         for title, model in (("little compute", BOUND_BY_NETWORK), ("as much compute", BALANCED)):
-            recorder.add(_in_the_lab(place, title, model, goodput))
+            recorder.add(_in_the_lab(testbed, title, model, goodput))
     for width, layers in SWEEP:
         with Lab([1000]) as lab:
             recorder.add(_on_one_machine(OnOneHost(lab, 2), width, layers))
 
 
-def _in_the_lab(place: Place, title: str, model: Mapping[str, Any], goodput: float) -> Case:
+def _in_the_lab(testbed: Testbed, title: str, model: Mapping[str, Any], goodput: float) -> Case:
     figures = alternate(
-        [launch.training(place, method, name) for name, method in METHODS.items()],
+        [launch.training(testbed, method, name) for name, method in METHODS.items()],
         {"model": model, "calls": 5},
         turns=5,
         deadline_s=400,
@@ -71,7 +71,7 @@ def _in_the_lab(place: Place, title: str, model: Mapping[str, Any], goodput: flo
     return case
 
 
-def _on_one_machine(place: Place, width: int, layers: int) -> Case:
+def _on_one_machine(testbed: Testbed, width: int, layers: int) -> Case:
     model = {
         "kind": "gpt2",
         "width": width,
@@ -81,7 +81,7 @@ def _on_one_machine(place: Place, width: int, layers: int) -> Case:
         "context": 64,
         "batch": 1,
     }
-    contenders = [launch.training(place, method, name) for name, method in METHODS_ON_ONE_MACHINE.items()]
+    contenders = [launch.training(testbed, method, name) for name, method in METHODS_ON_ONE_MACHINE.items()]
     figures = alternate(contenders, {"model": model, "calls": 10}, turns=9, deadline_s=200)
     megabytes = 4e-6 * (layers * 12 * width**2 + (4096 + 64) * width)
     case = Case(f"GPT-2 of {megabytes:.0f} MB, 2 ranks on one machine", None, "", figures)

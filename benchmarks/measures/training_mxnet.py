@@ -11,7 +11,7 @@ from benchmarks.lab import Lab
 from benchmarks.lab.iperf import best_share
 from benchmarks.measures.shapes import bytes_per_s
 from benchmarks.peers import launch
-from benchmarks.peers.places import OnHosts, OnOneHost, Place
+from benchmarks.peers.testbeds import OnHosts, OnOneHost, Testbed
 
 TITLE = "Training with MXNet: steps beside its own dist_sync"
 DEADLINE_S = 900
@@ -51,33 +51,33 @@ def megabytes(model: Mapping[str, Any]) -> float:
 
 def on_one_machine(model: Mapping[str, Any], calls: int) -> Case:
     with Lab([1000]) as lab:
-        place = OnOneHost(lab, 2)
-        peers = _peers(place, (1, 2), UNIX_SOCKETS)
-        contenders = [*peers, *_ours(place), launch.mxnet_training(place, "nothing", NOTHING)]
+        testbed = OnOneHost(lab, 2)
+        peers = _peers(testbed, (1, 2), UNIX_SOCKETS)
+        contenders = [*peers, *_ours(testbed), launch.mxnet_training(testbed, "nothing", NOTHING)]
         figures = _steps(contenders, model, calls=calls, turns=7, deadline_s=200)
     name = f"{model['kind'].upper()} of {megabytes(model):.1f} MB, 2 ranks on one machine"
     return _case(Case(name, None, "", figures), [peer.name for peer in peers])
 
 
-def in_the_lab(place: Place, model: Mapping[str, Any], bound_s: float | None) -> Case:
-    peers = _peers(place, (place.servers,), {})
-    contenders = [*peers, *_ours(place), launch.mxnet_training(place, "nothing", NOTHING)]
+def in_the_lab(testbed: Testbed, model: Mapping[str, Any], bound_s: float | None) -> Case:
+    peers = _peers(testbed, (testbed.servers,), {})
+    contenders = [*peers, *_ours(testbed), launch.mxnet_training(testbed, "nothing", NOTHING)]
     figures = _steps(contenders, model, calls=4, turns=5, deadline_s=400)
     name = f"MLP of {megabytes(model):.0f} MB, {WORKERS} workers, {SERVERS} servers, {RATE_MBPS} Mbit/s"
     return _case(Case(name, bound_s, "communication alone, with the servers", figures), [peer.name for peer in peers])
 
 
-def _peers(place: Place, servers: Sequence[int], settings: Mapping[str, str]) -> list[Contender]:
+def _peers(testbed: Testbed, servers: Sequence[int], settings: Mapping[str, str]) -> list[Contender]:
     """dist_sync in all its ways: the fastest one is what ours is compared with."""
     return [
-        launch.mxnet_store(place, method, f"dist_sync, k = {number}, in {where}", number, settings)
+        launch.mxnet_store(testbed, method, f"dist_sync, k = {number}, in {where}", number, settings)
         for number in servers
         for where, method in UPDATES.items()
     ]
 
 
-def _ours(place: Place) -> list[Contender]:
-    return [launch.mxnet_training(place, method, name) for name, method in OURS.items()]
+def _ours(testbed: Testbed) -> list[Contender]:
+    return [launch.mxnet_training(testbed, method, name) for name, method in OURS.items()]
 
 
 def _steps(

@@ -11,7 +11,7 @@ from benchmarks.lab import Lab
 from benchmarks.lab.iperf import best_share
 from benchmarks.measures.shapes import bytes_per_s
 from benchmarks.peers import launch
-from benchmarks.peers.places import OnHosts, OnOneHost, Place
+from benchmarks.peers.testbeds import OnHosts, OnOneHost, Testbed
 
 TITLE = "Training with Keras: steps beside MultiWorkerMirroredStrategy"
 DEADLINE_S = 1200
@@ -94,8 +94,8 @@ def on_one_machine(name: str, model: Mapping[str, Any], batch: int) -> Case:
     return case
 
 
-def in_the_lab(place: Place, model: Mapping[str, Any], bound_s: float | None) -> Case:
-    figures = _steps(place, METHODS_IN_THE_LAB, model, SMALL_BATCH, calls=4, turns=5, deadline_s=500)
+def in_the_lab(testbed: Testbed, model: Mapping[str, Any], bound_s: float | None) -> Case:
+    figures = _steps(testbed, METHODS_IN_THE_LAB, model, SMALL_BATCH, calls=4, turns=5, deadline_s=500)
     name = f"MLP of {megabytes(model):.0f} MB, {WORKERS} workers, {SERVERS} servers, {RATE_MBPS} Mbit/s"
     case = Case(name, bound_s, "communication alone, with the servers", figures)
     peer = _fastest(case, PEERS)
@@ -106,7 +106,7 @@ def in_the_lab(place: Place, model: Mapping[str, Any], bound_s: float | None) ->
 
 
 def _steps(
-    place: Place,
+    testbed: Testbed,
     methods: Mapping[str, str],
     model: Mapping[str, Any],
     batch: int,
@@ -115,7 +115,7 @@ def _steps(
     turns: int,
     deadline_s: float,
 ) -> dict[str, Figures]:
-    contenders = [launch.keras_training(place, method, name) for name, method in methods.items()]
+    contenders = [launch.keras_training(testbed, method, name) for name, method in methods.items()]
     return alternate(contenders, {"model": model, "batch": batch, "calls": calls}, turns=turns, deadline_s=deadline_s)
 
 

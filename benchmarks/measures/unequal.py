@@ -7,7 +7,7 @@ from benchmarks.lab import Lab
 from benchmarks.lab.iperf import best_share
 from benchmarks.measures.shapes import TENSOR_BYTES, bytes_per_s
 from benchmarks.peers import launch
-from benchmarks.peers.places import OnHosts
+from benchmarks.peers.testbeds import OnHosts
 
 TITLE = "Network lab: unequal links, 64 MiB float32"
 DEADLINE_S = 150
@@ -20,10 +20,10 @@ BELIEVE_EQUAL = {"BYTEPS_NIC_MBPS": "200"}
 def run(recorder: Recorder) -> None:
     with Lab([*WORKERS_MBPS, *SERVERS_MBPS]) as lab:
         share = best_share(lab)
-        place = OnHosts(lab, len(WORKERS_MBPS), len(SERVERS_MBPS))
+        testbed = OnHosts(lab, len(WORKERS_MBPS), len(SERVERS_MBPS))
         contenders = [
-            launch.byteps(place),
-            launch.byteps(place, "byteps, shares as if equal", BELIEVE_EQUAL),
+            launch.byteps(testbed),
+            launch.byteps(testbed, "byteps, shares as if equal", BELIEVE_EQUAL),
             launch.gloo(OnHosts(lab, len(WORKERS_MBPS))),
         ]
         figures = alternate(contenders, {"bytes": TENSOR_BYTES}, deadline_s=120)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _ports = itertools.count(7400)  # each job's own; a lab's hosts have no other listeners
 
 
-class Place(Protocol):
+class Testbed(Protocol):
     """n ranks, and k servers for those who can use them."""
 
     lab: Lab
@@ -76,10 +76,12 @@ class OnOneHost:
         return local_environments(self.ranks, next(_ports), settings)
 
 
-def popen(place: Place, index: int, argv: Sequence[str], env: Mapping[str, str], output: Any) -> subprocess.Popen[Any]:
+def popen(
+    testbed: Testbed, index: int, argv: Sequence[str], env: Mapping[str, str], output: Any
+) -> subprocess.Popen[Any]:
     """Starts a rank or, from n on, a server."""
-    return place.lab.popen(
-        place.host_of(index).number,
+    return testbed.lab.popen(
+        testbed.host_of(index).number,
         argv,
         env=dict(env),
         cwd=ROOT,
