@@ -1,4 +1,4 @@
-"""Stand-ins for `byteps._core.Node` where there is no job to take part in."""
+"""Replacements of `byteps._core.Node` for processes without other ranks to talk to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ METRICS = (
 
 
 class LocalNode:
-    """The only rank of a job: every push_pull is complete when it returns, and its own result unless it is kept."""
+    """The only rank of a job: every push_pull is complete when it returns."""
 
     rank = 0
     size = 1
@@ -45,15 +45,16 @@ class LocalNode:
 
     def __init__(self) -> None:
         self._metrics = dict.fromkeys(METRICS, 0.0)
-        self._kept: dict[str, tuple[int, ctypes.Array[ctypes.c_char]]] = {}  # data type and value
+        # Parameters of asynchronous training, by name: data type and value.
+        self._parameters: dict[str, tuple[int, ctypes.Array[ctypes.c_char]]] = {}
         self._from_c: _core.AloneMetrics | None = None
 
     def offer_to_c(self) -> None:
-        """From now on the C functions of the core (csrc/c_api/) speak for this rank; its metrics count that, too."""
+        """Makes the C functions of the core (csrc/c_api/) act for this rank, and count in its metrics."""
         self._from_c = _core.enter_c_job_alone()
 
     def declare(self, name: str, dtype: int, nbytes: int) -> None:
-        """Nothing to place."""
+        """Does nothing: there is no placement."""
 
     def push_pull(
         self,
@@ -72,7 +73,7 @@ class LocalNode:
         step: int = 0,
     ) -> int:
         if op in (SEED, ACCUMULATE):
-            input_ptr = self._keep(name, input_ptr, nbytes, dtype, op)
+            input_ptr = self._update_parameter(name, input_ptr, nbytes, dtype, op)
         if input_ptr != output_ptr:
             ctypes.memmove(output_ptr, input_ptr, nbytes)
         self._metrics["push_pulls"] += 1
@@ -80,22 +81,22 @@ class LocalNode:
         return 0
 
     def refuse(self, name: str, why: str, step: int = 0) -> None:
-        """Nobody waits for it."""
+        """Does nothing: no other rank waits for it."""
 
-    def _keep(self, name: str, input_ptr: int, nbytes: int, dtype: int, op: int) -> int:
-        """Where the tensor's value is, with the input in it."""
-        if name not in self._kept:
+    def _update_parameter(self, name: str, input_ptr: int, nbytes: int, dtype: int, op: int) -> int:
+        """Adds the input to the parameter, or seeds it. Returns the address of its value."""
+        if name not in self._parameters:
             if op == ACCUMULATE:
                 raise InvalidArgumentError(f"accumulate of '{name}' before it was seeded")
-            self._kept[name] = (dtype, ctypes.create_string_buffer(nbytes))
-            ctypes.memmove(self._kept[name][1], input_ptr, nbytes)
-        kept_dtype, kept = self._kept[name]
-        if (kept_dtype, len(kept)) != (dtype, nbytes):
+            self._parameters[name] = (dtype, ctypes.create_string_buffer(nbytes))
+            ctypes.memmove(self._parameters[name][1], input_ptr, nbytes)
+        held_dtype, value = self._parameters[name]
+        if (held_dtype, len(value)) != (dtype, nbytes):
             raise InvalidArgumentError(
-                f"'{name}' is kept as {len(kept)} bytes of data type {kept_dtype}: expected the same, got {nbytes} "
+                f"'{name}' is held as {len(value)} bytes of data type {held_dtype}: expected the same, got {nbytes} "
                 f"bytes of data type {dtype}"
             )
-        address = ctypes.addressof(kept)
+        address = ctypes.addressof(value)
         if op == ACCUMULATE:
             _core.reduce_n(address, [address, input_ptr], nbytes // _ITEM_BYTES[dtype], dtype, SUM)
         return address
@@ -104,16 +105,16 @@ class LocalNode:
         return True
 
     def wait(self, handle: int, timeout_s: float | None = None) -> None:
-        """Everything is done already."""
+        """Does nothing: every push_pull is complete when it returns."""
 
     def announce(self, handle: int) -> None:
-        """Never called: no handle of this node is ever in flight."""
+        """Never called, since no handle of this node is ever in flight."""
 
     def next_done(self) -> int | None:
         return None
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Does nothing: there are no other ranks."""
 
     def failure(self) -> str:
         return ""
@@ -126,11 +127,11 @@ class LocalNode:
         return metrics
 
     def shutdown(self, cause: str = "", after: str = "") -> None:
-        """Nothing to leave."""
+        """Does nothing: there is no job to leave."""
 
 
 class ForkedNode:
-    """What a forked child finds in place of its parent's node: threads and connections did not come along."""
+    """Replaces the parent's node in a forked child, which has no threads and connections of it."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -140,7 +141,7 @@ class ForkedNode:
 
 
 def forked_from(rank: int) -> str:
-    """Why a process forked from that rank cannot communicate."""
+    """Returns the error message for a process forked from that rank."""
     return (
         f"this process was forked from rank {rank} after byteps.init(): a forked child can ask for rank and size, but "
         "cannot communicate. Communicate in the parent, or start the child with the 'spawn' method"

@@ -16,7 +16,7 @@ from byteps.config import Config
 from byteps.errors import InvalidArgumentError
 
 from .child import STDERR, STDOUT, Command
-from .options import Options
+from .options import LauncherOptions
 from .topology import Machine, share_cores, threads_of
 
 Environ = Mapping[str, str]
@@ -43,7 +43,7 @@ class Job:
     scheduler: socket.socket | None = None  # bound and listening, for worker 0
 
 
-def make_job(options: Options, environ: Environ) -> Job:
+def make_job(options: LauncherOptions, environ: Environ) -> Job:
     """The job that flags and environment describe.
 
     Raises:
@@ -63,7 +63,7 @@ def make_job(options: Options, environ: Environ) -> Job:
     return _own_job(options, env)
 
 
-def commands_of(job: Job, options: Options, machine: Machine, folder: Path) -> Iterator[Command]:
+def commands_of(job: Job, options: LauncherOptions, machine: Machine, folder: Path) -> Iterator[Command]:
     """Workers first, in the order of their ranks. In `folder` they write what ends them."""
     local_size = job.config.local_size
     cpus = share_cores(machine, local_size) if job.config.numa_on else [None] * local_size
@@ -108,7 +108,7 @@ def _torch_variables(config: Config, local_rank: int) -> dict[str, str]:
     }
 
 
-def _copies(job: Job, options: Options, label: str, streams: int) -> dict[int, Path]:
+def _copies(job: Job, options: LauncherOptions, label: str, streams: int) -> dict[int, Path]:
     if options.log_dir is None:
         return {}
     directory = options.log_dir / job.config.job_id / label
@@ -138,7 +138,7 @@ def _local_size(environ: Environ) -> int:
     return int(text)
 
 
-def _own_job(options: Options, env: dict[str, str]) -> Job:
+def _own_job(options: LauncherOptions, env: dict[str, str]) -> Job:
     nnodes, node_rank, servers = options.nnodes or 1, options.node_rank or 0, options.servers or 0
     if nnodes > 1:
         _check_several_machines(options, env)
@@ -164,7 +164,7 @@ def _own_job(options: Options, env: dict[str, str]) -> Job:
     return Job(config=Config.parse(env), env=env, servers=here, scheduler=scheduler)
 
 
-def _check_several_machines(options: Options, env: Environ) -> None:
+def _check_several_machines(options: LauncherOptions, env: Environ) -> None:
     flags = {
         "--node-rank": options.node_rank,
         "--master-addr": options.master_addr,

@@ -14,7 +14,7 @@ from byteps.detect import detect
 from byteps.errors import InvalidArgumentError
 
 from .job import SERVER, commands_of, make_job, processes_for, with_threads
-from .options import AUTO, Options, parse_options
+from .options import AUTO, LauncherOptions, parse_options
 from .output import Console
 from .process import Patience, ProcessGroup
 from .topology import read_machine
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _EXIT_CANNOT_START
 
 
-def _launch(options: Options, environ: dict[str, str], console: Console) -> int:
+def _launch(options: LauncherOptions, environ: dict[str, str], console: Console) -> int:
     machine = read_machine(frozenset(os.sched_getaffinity(0)))
     if options.nproc_per_node == AUTO:
         options = replace(options, nproc_per_node=processes_for(environ, machine))
@@ -68,7 +68,7 @@ def _launch(options: Options, environ: dict[str, str], console: Console) -> int:
     return ProcessGroup(commands, console, patience, folder).run()
 
 
-def warn_of_outer_launcher(options: Options, environ: Mapping[str, str], console: Console) -> None:
+def warn_of_outer_launcher(options: LauncherOptions, environ: Mapping[str, str], console: Console) -> None:
     """Mpirun or srun that starts several bpslaunch without telling them: each would train alone, without a word."""
     outer = detect({name: value for name, value in environ.items() if name not in _INNER}, [])
     if outer is None or outer.size == 1 or options.nnodes or environ.get("DMLC_NUM_WORKER") or outer.rank > 0:

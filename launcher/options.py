@@ -25,7 +25,7 @@ _EPILOG = """examples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class LauncherOptions:
     """A flag that is not given is None, so that the environment may speak instead."""
 
     nnodes: int | None
@@ -46,13 +46,13 @@ class Options:
         return any(flag is not None for flag in flags)
 
 
-def parse_options(argv: Sequence[str]) -> Options:
+def parse_options(argv: Sequence[str]) -> LauncherOptions:
     """Exits with code 2 and a message if the flags cannot be used."""
     parser = _parser()
     given = parser.parse_args(argv)
     if given.tee and given.log_dir is None:
         parser.error("--tee needs --log-dir")
-    return Options(
+    return LauncherOptions(
         nnodes=given.nnodes,
         nproc_per_node=given.nproc_per_node,
         node_rank=given.node_rank,

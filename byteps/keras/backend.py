@@ -13,11 +13,11 @@ from byteps.errors import UnsupportedError
 from byteps.keras.compression import Compression
 from byteps.ops import ReduceOp
 
-__all__ = ["Backend", "Options", "current_backend"]
+__all__ = ["Backend", "OptimizerOptions", "current_backend"]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class OptimizerOptions:
     """What the gradients of one optimizer have in common. DistributedOptimizer documents it."""
 
     compression: Any = Compression.none
@@ -43,7 +43,7 @@ class Backend(Protocol):
     def no_gradient(self, variable: Any, sparse: bool) -> Any:
         """A gradient of zeros; of no rows if `sparse`."""
 
-    def exchange(self, gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+    def exchange(self, gradients: Sequence[Any], names: Sequence[str], options: OptimizerOptions) -> list[Any]:
         """The gradients reduced over all ranks; priority falls with the position. None of them is None."""
 
     def all_true(self, flag: Any, name: str) -> Any:

@@ -80,7 +80,7 @@ def broadcast_variables(named: Named, root_rank: int, values: Sequence[Array] | 
     Args:
         named: names, and variables of Keras or TensorFlow, of any dtype.
         root_rank: whose.
-        values: what to send in place of the root's variables, which get it too.
+        values: what to send instead of the root's variables, which get it too.
 
     Raises:
         InvalidArgumentError: on all ranks: theirs differ in number, name, dtype or shape.
@@ -100,4 +100,4 @@ def broadcast_variables(named: Named, root_rank: int, values: Sequence[Array] | 
 
 def _by_place(kind: str, variables: Sequence[Any]) -> Named:
     """Optimizers write the names of models, counters of Keras and all, into those of their own variables."""
-    return [(f"{kind} {place}", variable) for place, variable in enumerate(variables)]
+    return [(f"{kind} {index}", variable) for index, variable in enumerate(variables)]

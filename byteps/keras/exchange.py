@@ -12,7 +12,7 @@ import numpy as np
 
 from byteps.agreement import check_agreement, look_for_differences
 from byteps.errors import InvalidArgumentError
-from byteps.keras.backend import Backend, Options
+from byteps.keras.backend import Backend, OptimizerOptions
 from byteps.keras.naming import stable_names
 from byteps.numpy import push_pull, sum_of_bits
 from byteps.ops import ReduceOp
@@ -31,7 +31,7 @@ class GradientExchange:
     arguments.
     """
 
-    def __init__(self, backend: Backend, options: Options, description: str) -> None:
+    def __init__(self, backend: Backend, options: OptimizerOptions, description: str) -> None:
         """Args: description of the optimizer's arguments, which must be alike on all ranks."""
         self._number = JobNumber("keras.DistributedOptimizer")
         self._backend = backend
@@ -105,11 +105,11 @@ class GradientExchange:
 
         Args:
             pairs: of gradients or None, and variables.
-            op: in place of the optimizer's, and then without compression.
+            op: instead of the optimizer's, and then without compression.
         """
         self.count += 1
         present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        options = self._options if op is None else Options(op=op)
+        options = self._options if op is None else OptimizerOptions(op=op)
         if self._options.sparse_as_dense:
             options = replace(options, sparse_as_dense=True)
         names = [self._prefix + self._names[id(variable)] for _, variable in present]
@@ -134,12 +134,12 @@ class GradientExchange:
 
     def _ask(self, pairs: Pairs) -> dict[int, bool]:
         """The variables that have a gradient on some rank, if the ranks differ in that; True for sparse ones."""
-        places = {id(variable): place for place, variable in enumerate(self._variables)}
-        mine = np.zeros((len(places), 2), np.uint8)
+        indices = {id(variable): index for index, variable in enumerate(self._variables)}
+        mine = np.zeros((len(indices), 2), np.uint8)
         for gradient, variable in pairs:
             if gradient is not None:
                 is_sparse = self._backend.is_sparse(gradient) and not self._options.sparse_as_dense
-                mine[places[id(variable)], int(is_sparse)] = 1
+                mine[indices[id(variable)], int(is_sparse)] = 1
         some, lacking = push_pull(np.stack((mine, 1 - mine)), name=f"{self._prefix}presence", op=ReduceOp.Max)
         if not (some & lacking).any():  # what is somewhere is lacking nowhere
             return {}

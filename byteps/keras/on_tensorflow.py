@@ -9,12 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.errors import UnsupportedError
-from byteps.keras.backend import Options
+from byteps.keras.backend import OptimizerOptions
 from byteps.keras.compression import Compression
 from byteps.ops import ReduceOp
 from byteps.tensorflow.compression import Compression as Compressors
-from byteps.tensorflow.exchange import Options as ExchangeOptions
-from byteps.tensorflow.exchange import exchange_gradients
+from byteps.tensorflow.exchange import GradientOptions, exchange_gradients
 from byteps.tensorflow.native import is_compiled_by_xla
 
 __all__ = ["all_true", "check_usable", "exchange", "is_eager", "is_sparse", "no_gradient", "outside_graphs"]
@@ -56,17 +55,17 @@ def no_gradient(variable: Any, sparse: bool) -> Any:
     return tf.IndexedSlices(tf.zeros([0, *shape[1:]], dtype), tf.zeros([0], tf.int32), tf.constant(shape, tf.int32))
 
 
-def exchange(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+def exchange(gradients: Sequence[Any], names: Sequence[str], options: OptimizerOptions) -> list[Any]:
     return list(exchange_gradients(gradients, names, _translated(options)))
 
 
 def all_true(flag: Any, name: str) -> Any:
-    (smallest,) = exchange_gradients([tf.cast(flag, tf.int32)], [name], ExchangeOptions(op=ReduceOp.Min))
+    (smallest,) = exchange_gradients([tf.cast(flag, tf.int32)], [name], GradientOptions(op=ReduceOp.Min))
     return tf.cast(smallest, tf.bool)
 
 
-def _translated(options: Options) -> ExchangeOptions:
+def _translated(options: OptimizerOptions) -> GradientOptions:
     compression = options.compression
     if isinstance(compression, Compression):
         compression = getattr(Compressors, compression.name)
-    return ExchangeOptions(compression=compression, op=options.op, sparse_as_dense=options.sparse_as_dense)
+    return GradientOptions(compression=compression, op=options.op, sparse_as_dense=options.sparse_as_dense)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from byteps.keras.backend import Options
+from byteps.keras.backend import OptimizerOptions
 from byteps.keras.compression import Compression
 from byteps.ops import Handle, ReduceOp, one_call
 from byteps.torch.compression import AnyCompressor
@@ -41,16 +41,16 @@ def no_gradient(variable: Any, sparse: bool) -> Any:
 
 
 @eager
-def exchange(gradients: Sequence[torch.Tensor], names: Sequence[str], options: Options) -> list[torch.Tensor]:
+def exchange(gradients: Sequence[torch.Tensor], names: Sequence[str], options: OptimizerOptions) -> list[torch.Tensor]:
     compressor = _compressor(options.compression)
     handles: list[Handle] = []
     contexts: list[Any] = []
     errors: list[Exception] = []
-    for place, (gradient, name) in enumerate(zip(gradients, names, strict=True)):
+    for index, (gradient, name) in enumerate(zip(gradients, names, strict=True)):
         try:  # each of them is a call, as on ranks where all goes well
             with one_call(name):
                 small, ctx = compressor.compress(_dense(gradient))
-                handles.append(start_push_pull(small, options.op, name, -place, in_place=False))
+                handles.append(start_push_pull(small, options.op, name, -index, in_place=False))
                 contexts.append(ctx)
         except Exception as error:
             errors.append(error)

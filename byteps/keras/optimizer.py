@@ -12,7 +12,7 @@ import keras
 
 from byteps.compression import compressor_name
 from byteps.errors import ArgumentTypeError, InternalError, InvalidArgumentError, UnsupportedError
-from byteps.keras.backend import Options, current_backend
+from byteps.keras.backend import OptimizerOptions, current_backend
 from byteps.keras.compression import Compression
 from byteps.keras.exchange import GradientExchange
 from byteps.keras.patch_keras import patch_keras
@@ -85,7 +85,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         f"{type(inner).__name__}, op={op.name}, compression={_name_of(compression)}, "
         f"sparse_as_dense={sparse_as_dense}, gradient_accumulation_steps={inner.gradient_accumulation_steps}"
     )
-    options = Options(compression, op, sparse_as_dense)
+    options = OptimizerOptions(compression, op, sparse_as_dense)
     patch_keras(_Distributed)
     plain = type(inner)
     members = {"__module__": plain.__module__, "__doc__": plain.__doc__, "plain": plain}

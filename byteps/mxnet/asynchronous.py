@@ -16,7 +16,7 @@ import mxnet as mx
 import numpy as np
 
 from byteps.errors import UnsupportedError
-from byteps.mxnet.exchange import Exchange, priority_of
+from byteps.mxnet.exchange import GradientExchange, priority_of
 from byteps.mxnet.native import push
 from byteps.mxnet.tensor import stage
 from byteps.mxnet.updates import Extended, Update, extend
@@ -31,7 +31,7 @@ NDArray: TypeAlias = mx.nd.NDArray
 log = logging.getLogger("byteps")
 
 
-def make_asynchronous(optimizer: mx.optimizer.Optimizer, exchange: Exchange) -> None:
+def make_asynchronous(optimizer: mx.optimizer.Optimizer, exchange: GradientExchange) -> None:
     """Makes `optimizer` keep its weights in the summation services.
 
     Args:
@@ -65,7 +65,7 @@ class _Asynchronous(Extended):
 class _Weights:
     """The weights of one optimizer, and their values as the services last gave them, which end with a job."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange
         self._is_scaled = exchange.op is ReduceOp.Average
         self._staleness = staleness_code(current_job().config.staleness)

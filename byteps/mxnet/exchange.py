@@ -20,7 +20,7 @@ from byteps.ops import ReduceOp
 from byteps.per_job import JobNumber, PerJob
 from byteps.runtime import current_job
 
-__all__ = ["Exchange", "any_rank", "priority_of"]
+__all__ = ["GradientExchange", "any_rank", "priority_of"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
@@ -44,7 +44,7 @@ class _Steps:
         return self._step
 
 
-class Exchange:
+class GradientExchange:
     """What one optimizer, trainer or kvstore exchanges. All ranks must make the same ones, in the same order.
 
     In another job, after `suspend` and `resume`, they are numbered anew, and compare again what they do, as they are
@@ -53,7 +53,7 @@ class Exchange:
 
     def __init__(self, op: ReduceOp, compression: AnyCompressor = Compression.none) -> None:
         compressor_name(compression)  # an error if it is none
-        self._number = JobNumber("mxnet.Exchange")
+        self._number = JobNumber("mxnet.GradientExchange")
         self.op = op
         self.compression = compression
         self._steps = PerJob(_Steps)
@@ -137,14 +137,16 @@ _NUMBER = re.compile(r"\d+")
 
 
 def _without_counts(names: Sequence[str]) -> list[str]:
-    """The names with each number replaced by its place among those that come after the same text."""
+    """Replaces each number in the names by its rank among the numbers that follow the same text."""
     numbers: dict[str, set[int]] = defaultdict(set)
     for name in names:
         for match in _NUMBER.finditer(name):
             numbers[_NUMBER.sub("#", name[: match.start()])].add(int(match[0]))
-    places = {text: {number: place for place, number in enumerate(sorted(them))} for text, them in numbers.items()}
+    ordinals = {
+        text: {number: ordinal for ordinal, number in enumerate(sorted(them))} for text, them in numbers.items()
+    }
 
-    def place_of(match: re.Match[str]) -> str:
-        return str(places[_NUMBER.sub("#", match.string[: match.start()])][int(match[0])])
+    def ordinal_of(match: re.Match[str]) -> str:
+        return str(ordinals[_NUMBER.sub("#", match.string[: match.start()])][int(match[0])])
 
-    return [_NUMBER.sub(place_of, name) for name in names]
+    return [_NUMBER.sub(ordinal_of, name) for name in names]

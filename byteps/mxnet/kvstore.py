@@ -19,7 +19,7 @@ from mxnet.kvstore import KVStoreBase
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.broadcast import broadcast_arrays
-from byteps.mxnet.exchange import Exchange
+from byteps.mxnet.exchange import GradientExchange
 from byteps.mxnet.optimizer import DistributedOptimizer
 from byteps.mxnet.tensor import copy_to_all, sum_of_devices
 from byteps.mxnet.trainer import compressor_of
@@ -46,7 +46,7 @@ class BytepsStore(KVStoreBase):
     def __init__(self) -> None:
         self._is_asynchronous = current_job().config.asynchronous
         self._size = current_job().size
-        self._exchange = Exchange(ReduceOp.Sum)
+        self._exchange = GradientExchange(ReduceOp.Sum)
         self._values: dict[Key, NDArray] = {}  # of those who init, push and pull
         self._updater: mx.optimizer.Updater | None = None
         self._weights: dict[Key, list[NDArray]] = {}  # that there are copies of: the first one has the value
@@ -119,14 +119,14 @@ class BytepsStore(KVStoreBase):
         """Replaces what is kept by the sum of all ranks' values, or updates it by them if there is an optimizer."""
         for each, values, _ in _by_key(key, value, value):
             if self._updater is not None:
-                self._update(each, _listed(values), [self._kept(each)])
+                self._update(each, _listed(values), [self._stored(each)])
             else:
                 self._values[each] = self._sum(each, _listed(values), priority, in_place=False)
 
     def pull(self, key: Any, out: Any, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Gives `out` what is kept."""
         for each, outs, _ in _by_key(key, out, out):
-            copy_to_all(self._kept(each), _listed(outs))
+            copy_to_all(self._stored(each), _listed(outs))
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
         raise UnsupportedError("kvstore 'dist_byteps': weights in sparse rows are not supported: use dense ones")
@@ -152,7 +152,7 @@ class BytepsStore(KVStoreBase):
                 copy_to_all(weights[0], weights)
 
     def check_names(self, names: Sequence[str], *, exactly: bool) -> None:
-        """`Exchange.check_names`: of the parameters of the Trainer or Module that has made or got the store."""
+        """`GradientExchange.check_names`: of the parameters of the Trainer or Module that has made or got the store."""
         self._exchange.check_names("kvstore 'dist_byteps'", names, exactly=exactly)
 
     def give_weights(self, key: Key, value: NDArray, weights: Sequence[NDArray]) -> None:
@@ -182,7 +182,7 @@ class BytepsStore(KVStoreBase):
         self._its_updater()(key, sum_of_devices(gradients), weights[0])
         copy_to_all(weights[0], weights)
 
-    def _kept(self, key: Key) -> NDArray:
+    def _stored(self, key: Key) -> NDArray:
         if key not in self._values:
             raise InvalidArgumentError(f"kvstore 'dist_byteps': key {key!r} has no value: call init({key!r}, value)")
         return self._values[key]

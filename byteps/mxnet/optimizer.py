@@ -10,7 +10,7 @@ import mxnet as mx
 from byteps.errors import ArgumentTypeError, InvalidArgumentError
 from byteps.mxnet.asynchronous import make_asynchronous
 from byteps.mxnet.compression import AnyCompressor, Compression
-from byteps.mxnet.exchange import Exchange, priority_of
+from byteps.mxnet.exchange import GradientExchange, priority_of
 from byteps.mxnet.updates import Extended, Update, extend
 from byteps.ops import ReduceOp
 from byteps.runtime import current_job
@@ -49,7 +49,7 @@ def DistributedOptimizer(  # noqa: N802  (BytePS's name)
         raise InvalidArgumentError("DistributedOptimizer: this optimizer is a distributed one already")
     if op not in (ReduceOp.Average, ReduceOp.Sum):
         raise InvalidArgumentError(f"DistributedOptimizer: op is {op!r}: expected Average or Sum")
-    exchange = Exchange(op, compression)
+    exchange = GradientExchange(op, compression)
     exchange.check_supported("DistributedOptimizer")
     if current_job().config.asynchronous:
         make_asynchronous(optimizer, exchange)

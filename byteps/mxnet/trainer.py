@@ -14,7 +14,7 @@ from byteps.agreement import look_for_differences
 from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from byteps.mxnet.broadcast import broadcast_arrays, broadcast_parameter, check_parameters, in_common_order
 from byteps.mxnet.compression import AnyCompressor, Compression
-from byteps.mxnet.exchange import Exchange, any_rank
+from byteps.mxnet.exchange import GradientExchange, any_rank
 from byteps.mxnet.optimizer import DistributedOptimizer
 from byteps.mxnet.updates import Extended, hyperparameters_of, retract
 from byteps.ops import ReduceOp, check_root
@@ -77,7 +77,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         if self._contains_sparse_weight:
             raise UnsupportedError("DistributedTrainer: weights in sparse rows are not supported: use dense ones")
         self._root_rank = root_rank
-        self._exchange = Exchange(ReduceOp.Average, compression)
+        self._exchange = GradientExchange(ReduceOp.Average, compression)
         self._ignores_stale = False
         self._asynchronous = current_job().config.asynchronous
         self._named = list(params.items()) if hasattr(params, "items") else None
@@ -90,12 +90,12 @@ class DistributedTrainer(mx.gluon.Trainer):
         # Gluon sorts them by name, and so dense10 before dense9; on another rank they may be dense0 and dense1.
         named = None if self._named is None else in_common_order(self._named, self._exchange.prefix)
         in_order = self._params if named is None else [parameter for _, parameter in named]
-        self._places = {parameter: place for place, parameter in enumerate(in_order)}
-        requests = [f"parameter {place}: grad_req '{each.grad_req}'" for each, place in self._places.items()]
+        self._indices = {parameter: index for index, parameter in enumerate(in_order)}
+        requests = [f"parameter {index}: grad_req '{each.grad_req}'" for each, index in self._indices.items()]
         self._exchange.check_agreement("DistributedTrainer", requests)
-        check_parameters("DistributedTrainer", list(self._places), self._exchange.prefix)
-        for parameter, place in self._places.items():
-            broadcast_parameter(parameter, place, self._root_rank, self._exchange.prefix)
+        check_parameters("DistributedTrainer", list(self._indices), self._exchange.prefix)
+        for parameter, index in self._indices.items():
+            broadcast_parameter(parameter, index, self._root_rank, self._exchange.prefix)
 
     def _join(self) -> None:
         """In another job than before: does what a rank does that makes its Trainer now."""
@@ -144,8 +144,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         """Gluon calls it before the first step: one rank may have loaded a file into its parameters meanwhile."""
         for parameter in self._params_to_init:
             if parameter._data is not None:
-                place = self._places[parameter]
-                broadcast_arrays(parameter.list_data(), place, self._root_rank, self._exchange.prefix)
+                index = self._indices[parameter]
+                broadcast_arrays(parameter.list_data(), index, self._root_rank, self._exchange.prefix)
         self._params_to_init = []
         if not self._asynchronous:
             look_for_differences(
@@ -158,12 +158,12 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _allreduce_grads(self) -> None:
         if self._asynchronous:
             return
-        trained = [parameter for parameter in self._places if parameter.grad_req != "null"]
+        trained = [parameter for parameter in self._indices if parameter.grad_req != "null"]
         if self._ignores_stale:
             trained = self._fresh_anywhere(trained)
         for parameter in trained:
-            place = self._places[parameter]
-            self._exchange.reduce(place, parameter.list_grad(), -place)
+            index = self._indices[parameter]
+            self._exchange.reduce(index, parameter.list_grad(), -index)
 
     def _fresh_anywhere(self, trained: list[Parameter]) -> list[Parameter]:
         """Those of the parameters that some rank has a new gradient of. Where this rank has none, 0 is its part."""

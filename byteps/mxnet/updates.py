@@ -12,7 +12,7 @@ import mxnet as mx
 
 from byteps.agreement import look_for_differences
 from byteps.dynamic_subclass import DynamicSubclass, become_subclass, restore_class
-from byteps.mxnet.exchange import Exchange
+from byteps.mxnet.exchange import GradientExchange
 from byteps.numpy import sum_of_bits
 from byteps.runtime import current_job
 
@@ -33,7 +33,7 @@ class Extended(DynamicSubclass, mx.optimizer.Optimizer):
     """Base of what is added to the class of an optimizer."""
 
     extension: Any  # what the addition needs; not part of copies and pickles
-    exchange: Exchange  # nor is this
+    exchange: GradientExchange  # nor is this
     _checked_in: Any = None  # the job in which all ranks are known to have the same parameters in the same order
     _is_within = False  # an update, as one of the two methods may call the other one
 
@@ -106,7 +106,7 @@ _FLAGS = ("_checked_in", "_is_within")
 
 
 def extend(
-    optimizer: mx.optimizer.Optimizer, addition: type[Extended], exchange: Exchange, extension: Any = None
+    optimizer: mx.optimizer.Optimizer, addition: type[Extended], exchange: GradientExchange, extension: Any = None
 ) -> None:
     """Puts `addition` before the class of `optimizer`."""
     become_subclass(optimizer, addition)

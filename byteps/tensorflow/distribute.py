@@ -16,7 +16,7 @@ from byteps.agreement import check_agreement
 from byteps.ops import Average, ReduceOp, check_synchronous
 from byteps.runtime import current_job
 from byteps.tensorflow.compression import AnyCompressor, Compression
-from byteps.tensorflow.exchange import Options, exchange_gradients
+from byteps.tensorflow.exchange import GradientOptions, exchange_gradients
 from byteps.tensorflow.ops import broadcast
 from byteps.tensorflow.tensor import as_written, automatic_name
 
@@ -63,7 +63,7 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
         sparse_as_dense: bool = False,
     ) -> None:
         check_synchronous("MirroredStrategy")
-        options = Options(compression, op, sparse_as_dense)
+        options = GradientOptions(compression, op, sparse_as_dense)
         super().__init__(devices, cross_device_ops or tf.distribute.ReductionToOneDevice())
         _extend(self.extended, options)
         line = f"{self.num_replicas_in_sync} replicas, {options}"
@@ -76,7 +76,7 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
             yield context
 
 
-def _extend(extended: Any, options: Options) -> None:
+def _extend(extended: Any, options: GradientOptions) -> None:
     """Re-classes what does the work of a strategy."""
     plain = type(extended)
     extended.__class__ = type(plain.__name__, (_AcrossProcesses, plain), {"__module__": plain.__module__})
@@ -86,7 +86,7 @@ def _extend(extended: Any, options: Options) -> None:
 class _AcrossProcesses:
     """Comes before the class of a strategy's `extended`."""
 
-    _byteps_options: Options
+    _byteps_options: GradientOptions
 
     @as_written
     def batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> list[Any]:
@@ -113,7 +113,9 @@ class _AcrossProcesses:
         if (owner, getattr(fn, "__name__", "")) != ("LossScaleOptimizer", "check_finite"):
             return result
         flags = [tf.cast(flag, tf.int32) for flag in _of_all_devices(result)]
-        (lowest,) = exchange_gradients([tf.reduce_min(flags)], ["byteps.replicas.finite"], Options(op=ReduceOp.Min))
+        (lowest,) = exchange_gradients(
+            [tf.reduce_min(flags)], ["byteps.replicas.finite"], GradientOptions(op=ReduceOp.Min)
+        )
         return tf.cast(lowest, tf.bool)
 
     def _use_merge_call(self) -> bool:
@@ -127,11 +129,11 @@ def _of_all_devices(result: Any) -> Sequence[Any]:
 
 def _names(values: Sequence[Any]) -> list[str]:
     """The same on all ranks. Eagerly they return with each call, which blocks; in a graph each is another one."""
-    return [_name(place) for place in range(len(values))]
+    return [_name(index) for index in range(len(values))]
 
 
-def _name(place: int) -> str:
-    return f"byteps.replicas.{place}" if tf.executing_eagerly() else automatic_name()
+def _name(index: int) -> str:
+    return f"byteps.replicas.{index}" if tf.executing_eagerly() else automatic_name()
 
 
 def _kind(tensor: tf.Tensor, shape: Any) -> str:

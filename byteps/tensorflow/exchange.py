@@ -21,11 +21,11 @@ from byteps.tensorflow.native import push_pull_node, step_node
 from byteps.tensorflow.ops import reduce_slices
 from byteps.tensorflow.tensor import as_written, core_errors, dense
 
-__all__ = ["Options", "exchange_gradients"]
+__all__ = ["GradientOptions", "exchange_gradients"]
 
 
 @dataclass(frozen=True)
-class Options:
+class GradientOptions:
     """What becomes of gradients; checked when made.
 
     Args:
@@ -53,7 +53,7 @@ class Options:
 
 
 @as_written
-def exchange_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+def exchange_gradients(gradients: Sequence[Any], names: Sequence[str], options: GradientOptions) -> list[Any]:
     """The gradients of all ranks, reduced; eagerly, or as nodes of the graph that is being traced.
 
     All of them go at once, and nobody waits for one but who uses it. The first ones have the highest priority: they
@@ -76,11 +76,11 @@ def exchange_gradients(gradients: Sequence[Any], names: Sequence[str], options: 
         return _exchanger(tuple(names), options)(list(gradients))
 
 
-def _exchange_all(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+def _exchange_all(gradients: Sequence[Any], names: Sequence[str], options: GradientOptions) -> list[Any]:
     step = _step(gradients, names)
     return [
-        _exchange(gradient, name, -place, options, step)
-        for place, (gradient, name) in enumerate(zip(gradients, names, strict=True))
+        _exchange(gradient, name, -index, options, step)
+        for index, (gradient, name) in enumerate(zip(gradients, names, strict=True))
     ]
 
 
@@ -97,14 +97,14 @@ def _step(gradients: Sequence[Any], names: Sequence[str]) -> tf.Tensor:
 
 
 @functools.lru_cache(maxsize=64)
-def _exchanger(names: tuple[str, ...], options: Options) -> Callable[[list[Any]], list[Any]]:
+def _exchanger(names: tuple[str, ...], options: GradientOptions) -> Callable[[list[Any]], list[Any]]:
     function: Callable[[list[Any]], list[Any]] = tf.function(
         lambda gradients: _exchange_all(gradients, names, options), autograph=False
     )
     return function
 
 
-def _exchange(gradient: Any, name: str, priority: int, options: Options, step: tf.Tensor) -> Any:
+def _exchange(gradient: Any, name: str, priority: int, options: GradientOptions, step: tf.Tensor) -> Any:
     if gradient is None:
         return None
     if isinstance(gradient, tf.IndexedSlices):
@@ -120,7 +120,7 @@ def _exchange(gradient: Any, name: str, priority: int, options: Options, step: t
 _checked: weakref.WeakKeyDictionary[Job, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()
 
 
-def _check_alike(gradients: Sequence[Any], names: Sequence[str], options: Options) -> None:
+def _check_alike(gradients: Sequence[Any], names: Sequence[str], options: GradientOptions) -> None:
     lines = (repr(options), *(_line(gradient, name) for gradient, name in zip(gradients, names, strict=True)))
     checked = _checked.setdefault(current_job(), set())
     if lines not in checked:

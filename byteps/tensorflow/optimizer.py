@@ -9,7 +9,7 @@ import tensorflow as tf
 from byteps.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from byteps.ops import Average, ReduceOp, check_synchronous
 from byteps.tensorflow.compression import AnyCompressor, Compression
-from byteps.tensorflow.exchange import Options, exchange_gradients
+from byteps.tensorflow.exchange import GradientOptions, exchange_gradients
 from byteps.tensorflow.passes import Passes
 from byteps.tensorflow.tensor import as_written, variable_names
 
@@ -67,7 +67,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         NotInitializedError: before `init`.
     """
     check_synchronous("DistributedOptimizer")
-    options = Options(compression, op, sparse_as_dense)
+    options = GradientOptions(compression, op, sparse_as_dense)
     number = backward_passes_per_step
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise InvalidArgumentError(f"backward_passes_per_step is {number!r}: expected a whole number from 1")
@@ -100,7 +100,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
 class _Distributed:
     """Comes before the class of an optimizer of tf.compat.v1."""
 
-    _byteps_options: Options
+    _byteps_options: GradientOptions
     _byteps_passes: Passes | None
 
     @as_written

@@ -10,7 +10,7 @@ import tensorflow as tf
 from byteps.agreement import check_agreement
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.per_job import PerJob
-from byteps.tensorflow.exchange import Options, exchange_gradients
+from byteps.tensorflow.exchange import GradientOptions, exchange_gradients
 
 __all__ = ["Passes"]
 
@@ -27,7 +27,7 @@ class Passes:
         options: of the exchange.
     """
 
-    def __init__(self, number: int, average: bool, options: Options) -> None:
+    def __init__(self, number: int, average: bool, options: GradientOptions) -> None:
         self._number = number
         self._average = average
         self._options = options
@@ -43,22 +43,22 @@ class Passes:
             InvalidArgumentError: on all ranks: their numbers of passes differ, or as `exchange_gradients`.
         """
         gradients = [self._dense(gradient, name) for gradient, name in zip(gradients, names, strict=True)]
-        present = [place for place, gradient in enumerate(gradients) if gradient is not None]
-        key = tuple(variables[place].ref() for place in present)
+        present = [index for index, gradient in enumerate(gradients) if gradient is not None]
+        key = tuple(variables[index].ref() for index in present)
         if key not in self._checked.get():
-            _check_changeable([variables[place] for place in present])
+            _check_changeable([variables[index] for index in present])
             line = f"backward_passes_per_step={self._number}, average_aggregated_gradients={self._average}"
             check_agreement("DistributedOptimizer", [line], "byteps.passes.agreement")
             self._checked.get().add(key)
         if key not in self._sums:
-            self._sums[key] = _Sums([variables[place] for place in present], self._number)
+            self._sums[key] = _Sums([variables[index] for index in present], self._number)
         sums = self._sums[key]
         self._last.update(dict.fromkeys(key, sums))
         added = iter(
             tf.cond(
                 sums.begin_pass(),
-                lambda: self._exchange(sums, [gradients[place] for place in present], [names[p] for p in present]),
-                lambda: sums.add([gradients[place] for place in present]),
+                lambda: self._exchange(sums, [gradients[index] for index in present], [names[p] for p in present]),
+                lambda: sums.add([gradients[index] for index in present]),
             )
         )
         return [None if gradient is None else next(added) for gradient in gradients]

@@ -14,7 +14,7 @@ from byteps.numpy import sum_of_bits
 from byteps.ops import Average, ReduceOp, check_synchronous
 from byteps.per_job import PerJob
 from byteps.tensorflow.compression import AnyCompressor, Compression
-from byteps.tensorflow.exchange import Options, exchange_gradients
+from byteps.tensorflow.exchange import GradientOptions, exchange_gradients
 from byteps.tensorflow.tensor import as_written, variable_names
 
 __all__ = ["DistributedGradientTape"]
@@ -23,7 +23,7 @@ __all__ = ["DistributedGradientTape"]
 class _Distributed:
     """Comes before the class of a tape."""
 
-    _byteps_options: Options
+    _byteps_options: GradientOptions
 
     @as_written
     def gradient(
@@ -86,7 +86,7 @@ def DistributedGradientTape(  # noqa: N802  (the name that BytePS and Horovod ga
         )
     if isinstance(gradtape, _Distributed):
         raise UnsupportedError("DistributedGradientTape: the tape is distributed already")
-    options = Options(compression, op, sparse_as_dense)
+    options = GradientOptions(compression, op, sparse_as_dense)
     gradtape.__class__ = _distributed_class(type(gradtape))
     gradtape._byteps_options = options
     return gradtape

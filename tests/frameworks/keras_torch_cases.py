@@ -27,7 +27,7 @@ from support.expect import expect_error
 import byteps.keras as bps
 import byteps.torch
 from byteps.errors import InvalidArgumentError
-from byteps.keras.backend import Options
+from byteps.keras.backend import OptimizerOptions
 from byteps.keras.on_torch import exchange
 from byteps.keras.optimizer import is_distributed
 
@@ -65,7 +65,7 @@ def case_gradients_that_fail_on_one_rank_leave_no_rank_a_step_behind() -> None:
         if fails:
             gradients[0] = None
         try:
-            reduced = exchange(gradients, ["first", "second"], Options(op=byteps.torch.Sum))
+            reduced = exchange(gradients, ["first", "second"], OptimizerOptions(op=byteps.torch.Sum))
         except Exception as error:
             assert step == 1 and (fails or f"rank {culprit} (host " in str(error)), error
         else:

@@ -33,7 +33,7 @@ from support.expect import expect_error
 
 from byteps import rank, size
 from byteps.errors import AbortedError, InvalidArgumentError, UnsupportedError
-from byteps.mxnet.exchange import Exchange
+from byteps.mxnet.exchange import GradientExchange
 
 
 def case_distributed_trainer() -> None:
@@ -384,7 +384,7 @@ def case_training_goes_on_in_another_job() -> None:
 
 def case_a_step_that_breaks_off_on_one_rank_leaves_no_rank_a_step_behind() -> None:
     """The others' gradient of that step fails; those of later steps meet."""
-    exchange = Exchange(bps.Sum)
+    exchange = GradientExchange(bps.Sum)
     culprit = size() - 1
     for step in range(5):
         gradients = [nd.full(3, 10.0 * step + rank()) for _ in range(2)]
@@ -403,7 +403,7 @@ def case_a_step_that_breaks_off_on_one_rank_leaves_no_rank_a_step_behind() -> No
 
 def case_arrays_without_elements_take_part() -> None:
     with np_shape(True):
-        exchange = Exchange(bps.Sum)
+        exchange = GradientExchange(bps.Sum)
         for step in range(3):
             rows = (0, 2)[rank() == 0] if step == 1 else 2
             array = nd.ones((rows, 3))

@@ -18,7 +18,7 @@ from support.expect import expect_error
 import byteps.tensorflow as bps
 from byteps import _core, rank, size
 from byteps.errors import UnsupportedError
-from byteps.tensorflow.exchange import Options, exchange_gradients
+from byteps.tensorflow.exchange import GradientOptions, exchange_gradients
 
 # --- In functions
 
@@ -64,7 +64,7 @@ def case_a_push_pull_of_a_constant_happens_in_every_call() -> None:
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def function(x: Any) -> Any:
         mine = tf.ones(3) if rank() == 0 else x[:3]
-        return exchange_gradients([mine], ["constant on one rank"], Options(op=bps.Sum))
+        return exchange_gradients([mine], ["constant on one rank"], GradientOptions(op=bps.Sum))
 
     for _ in range(5):
         (result,) = function(tf.ones(4))

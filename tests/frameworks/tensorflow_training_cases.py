@@ -24,7 +24,7 @@ from support.said import Said
 import byteps.tensorflow as bps
 from byteps import rank, size
 from byteps.errors import AbortedError, InvalidArgumentError, UnsupportedError
-from byteps.tensorflow.exchange import Options, exchange_gradients
+from byteps.tensorflow.exchange import GradientOptions, exchange_gradients
 from byteps.tensorflow.native import push_pull_node, step_node
 
 Part = Callable[[Batch], Batch]
@@ -265,7 +265,7 @@ def case_steps_are_counted_when_gradients_come() -> None:
 
     @tf.function
     def function(x: Any) -> Any:
-        return exchange_gradients([x + 1.0, x + 2.0], ["first", "last"], Options())
+        return exchange_gradients([x + 1.0, x + 2.0], ["first", "last"], GradientOptions())
 
     labelled = [n for n in nodes_of(function, tf.ones(3), type_prefix="BytepsAnchor") if n.get_attr("label")]
     assert [len(node.control_inputs) for node in labelled] == [1]

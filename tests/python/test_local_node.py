@@ -28,7 +28,7 @@ def test_values_add_up_to_what_was_seeded_first(dtype: str) -> None:
     assert (push_pull(node, "seed", ones) == seed + 1).all()
     assert (push_pull(node, "accumulate", ones) == seed + 2).all()
     assert (push_pull(node, "seed", ones, "another") == ones).all()
-    assert (push_pull(node, "sum", ones) == ones).all(), "what is not kept has nothing to do with it"
+    assert (push_pull(node, "sum", ones) == ones).all(), "ordinary push_pulls are independent of parameters"
 
 
 @pytest.mark.parametrize("other", [np.ones(4, "float32"), np.ones(3, "int32")], ids=["size", "data type"])
@@ -36,7 +36,7 @@ def test_what_is_kept_stays_of_its_kind(other: np.ndarray) -> None:
     node = LocalNode()
     push_pull(node, "seed", np.ones(3, "float32"))
     for op in ("seed", "accumulate"):
-        with pytest.raises(InvalidArgumentError, match="'w' is kept as 12 bytes"):
+        with pytest.raises(InvalidArgumentError, match="'w' is held as 12 bytes"):
             push_pull(node, op, other)
 
 
