@@ -1,4 +1,7 @@
-"""byteps for Keras 3, under the names of BytePS and Horovod: docs/keras.md. Its backend may be tensorflow or torch."""
+"""byteps for Keras 3 with the tensorflow or torch backend: the API of BytePS and Horovod.
+
+docs/keras.md describes it.
+"""
 
 from byteps.built import (
     ccl_built,

@@ -1,4 +1,4 @@
-"""How gradients of Keras's backend travel: what the adapters of the backends have in common."""
+"""The interface to the adapter of Keras's backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Backend", "OptimizerOptions", "current_backend"]
 
 @dataclass(frozen=True, slots=True)
 class OptimizerOptions:
-    """What the gradients of one optimizer have in common. DistributedOptimizer documents it."""
+    """Options of one optimizer's gradients; see DistributedOptimizer."""
 
     compression: Any = Compression.none
     op: ReduceOp = ReduceOp.Average
@@ -26,35 +26,38 @@ class OptimizerOptions:
 
 
 class Backend(Protocol):
-    """A module for one backend of Keras. Gradients and flags are tensors of that backend."""
+    """A module for one backend of Keras. All gradients and flags are tensors of that backend."""
 
     def check_usable(self) -> None:
-        """Raises UnsupportedError where gradients cannot be exchanged from, with what to do instead."""
+        """Raises UnsupportedError, with advice, where gradients cannot be exchanged."""
 
     def is_eager(self) -> bool:
-        """Whether what is computed now has values; False while a graph is traced."""
+        """Whether tensors have values now; False while a graph is traced."""
 
     def outside_graphs(self) -> AbstractContextManager[Any]:
-        """Within it variables have values, also while a graph is traced."""
+        """Returns a context in which variables have values, also while a graph is traced."""
 
     def is_sparse(self, gradient: Any) -> bool:
-        """Whether it is rows of a table, and not a dense tensor."""
+        """Whether the gradient consists of rows (IndexedSlices), not of a dense tensor."""
 
     def no_gradient(self, variable: Any, sparse: bool) -> Any:
-        """A gradient of zeros; of no rows if `sparse`."""
+        """Returns a gradient of zeros; without rows if `sparse`."""
 
     def exchange(self, gradients: Sequence[Any], names: Sequence[str], options: OptimizerOptions) -> list[Any]:
-        """The gradients reduced over all ranks; priority falls with the position. None of them is None."""
+        """Returns the gradients reduced over all ranks; the first ones have the highest priority.
+
+        No gradient may be None.
+        """
 
     def all_true(self, flag: Any, name: str) -> Any:
-        """Whether `flag`, a boolean of no dimensions, is true on all ranks."""
+        """Whether `flag`, a boolean scalar, is true on all ranks."""
 
 
 def current_backend() -> Backend:
-    """The module for the backend that Keras runs on.
+    """Returns the module for Keras's backend.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: byteps does not support this backend.
     """
     name = keras.backend.backend()
     if name == "tensorflow":

@@ -1,4 +1,4 @@
-"""Making the ranks' models and optimizers equal."""
+"""Broadcasts of models and optimizers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ Named = list[tuple[str, Any]]
 def broadcast_global_variables(root_rank: int, model: Any = None) -> None:
     """Replaces a model's weights and its optimizer's state by those of rank `root_rank`. Blocks.
 
-    Keras 3 has no collection of all variables, so it must be told whose: models of the scripts of BytePS and Horovod,
-    which name none, are better served by callbacks.BroadcastGlobalVariablesCallback.
+    Keras 3 has no collection of all variables, so the model is required. Scripts of BytePS and
+    Horovod, which pass none, should use callbacks.BroadcastGlobalVariablesCallback.
 
     Args:
-        root_rank: whose.
-        model: a built model, or a list of variables. The state of its optimizer, if it was compiled with one, is made
-            where it does not exist yet, as when rank 0 alone has read a checkpoint.
+        root_rank: the rank that sends its values.
+        model: a built model, or a list of variables. If the model has an optimizer that is not
+            built, it is built: rank 0 may have read its state from a checkpoint.
 
     Raises:
-        InvalidArgumentError: no model, or one that is not built. On all ranks: theirs differ.
+        InvalidArgumentError: no model, or one that is not built. On all ranks: their variables
+            differ.
     """
     if isinstance(root_rank, keras.Model):
         raise ArgumentTypeError(
@@ -41,7 +42,7 @@ def broadcast_global_variables(root_rank: int, model: Any = None) -> None:
         )
     if model is None:
         raise InvalidArgumentError(
-            "broadcast_global_variables: Keras 3 does not know of all variables: pass the model as the second "
+            "broadcast_global_variables: Keras 3 has no list of all variables: pass the model as the second "
             "argument, or use callbacks.BroadcastGlobalVariablesCallback"
         )
     if isinstance(model, keras.Model):
@@ -53,25 +54,25 @@ def broadcast_global_variables(root_rank: int, model: Any = None) -> None:
         build_optimizer(model)
         broadcast_variables(variables_of(model), root_rank)
     else:
-        broadcast_variables(_by_place("variable", model), root_rank)
+        broadcast_variables(_numbered("variable", model), root_rank)
 
 
 def build_optimizer(model: Any) -> None:
-    """Makes the variables of a built model's optimizer, if there are none yet."""
+    """Builds the optimizer of a built model, if it has one that is not built."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
 
 
 def variables_of(model: Any) -> Named:
-    """A built model's weights, and its optimizer's variables, with names that all ranks share.
+    """Returns a built model's weights and its optimizer's variables, with common names.
 
-    Not the states of seed generators: ranks are to drop out different units of their different samples. Nor those of
-    metrics, which are about this rank's samples until their results are averaged.
+    Leaves out the states of seed generators, since dropout should differ between ranks, and those
+    of metrics, which count this rank's samples.
     """
     optimizer = getattr(model, "optimizer", None)
     weights = list(zip(stable_names(model.weights), model.weights, strict=True))
-    return weights + _by_place("optimizer", [] if optimizer is None else optimizer.variables)
+    return weights + _numbered("optimizer", [] if optimizer is None else optimizer.variables)
 
 
 def broadcast_variables(named: Named, root_rank: int, values: Sequence[Array] | None = None) -> None:
@@ -79,11 +80,12 @@ def broadcast_variables(named: Named, root_rank: int, values: Sequence[Array] | 
 
     Args:
         named: names, and variables of Keras or TensorFlow, of any dtype.
-        root_rank: whose.
-        values: what to send instead of the root's variables, which get it too.
+        root_rank: the rank that sends its values.
+        values: the values that the root sends, instead of its variables' values. The root's
+            variables are replaced by them, too.
 
     Raises:
-        InvalidArgumentError: on all ranks: theirs differ in number, name, dtype or shape.
+        InvalidArgumentError: on all ranks: their variables differ in number, name, dtype or shape.
     """
     check_root(root_rank)
     names, variables = [name for name, _ in named], [variable for _, variable in named]
@@ -98,6 +100,6 @@ def broadcast_variables(named: Named, root_rank: int, values: Sequence[Array] | 
             variable.assign(array)
 
 
-def _by_place(kind: str, variables: Sequence[Any]) -> Named:
-    """Optimizers write the names of models, counters of Keras and all, into those of their own variables."""
+def _numbered(kind: str, variables: Sequence[Any]) -> Named:
+    """Names variables by index: the names of an optimizer's variables have counters of Keras."""
     return [(f"{kind} {index}", variable) for index, variable in enumerate(variables)]

@@ -1,4 +1,4 @@
-"""Callbacks for Model.fit, under the names and with the arguments of BytePS and Horovod, the same on every rank."""
+"""Callbacks for Model.fit with the names and arguments of BytePS and Horovod."""
 
 from __future__ import annotations
 
@@ -25,33 +25,37 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Replaces the model's weights and its optimizer's state by those of one rank, once in each `fit`.
+    """Replaces the model's weights and optimizer state by those of one rank, once in each `fit`.
 
-    That is before the first batch if all ranks' models are built, as those are that know the shape of their input. A
-    model that builds itself from its first batch gets the root's state after that batch: as it is then, or as it was
-    before if the root's model was built already, for example from a file.
+    If the models of all ranks are built, this happens before the first batch. If some are not, it
+    happens after the first batch, which builds them. All ranks then get the root's state of that
+    time, or of before the batch if the root's model was built already, for example from a file.
 
-    Where only one rank has read a checkpoint, all need its `initial_epoch`; that they have the same is checked.
+    If only one rank reads a checkpoint, all ranks must pass its `initial_epoch` to `fit`. The ranks
+    compare their first epochs.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        """Makes it.
+        """Creates the callback.
 
         Args:
-            root_rank: whose state.
+            root_rank: the rank that sends its state.
             device: accepted for the scripts of BytePS and Horovod, unused.
         """
         super().__init__()
         self.root_rank = root_rank
-        self._is_due = False
+        self._is_pending = False
         self._snapshot: list[np.ndarray[Any, Any]] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._is_due = True
+        self._is_pending = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Other callbacks, such as BackupAndRestore, have restored what they want to by now."""
-        if not self._is_due:
+        """Broadcasts.
+
+        Callbacks such as BackupAndRestore restore state before, in on_train_begin.
+        """
+        if not self._is_pending:
             return
         check_root(self.root_rank)
         check_agreement("Model.fit", [f"first epoch {epoch}"], "fit.epoch")
@@ -61,7 +65,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         built = arrays.push_pull(np.array([is_built, not is_built], np.uint8), name="fit.built", op=ReduceOp.Max)
         optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
         if is_distributed(optimizer):
-            optimizer._exchange.broadcast_is_due = bool(built[1])
+            optimizer._exchange.broadcast_is_pending = bool(built[1])
         if not built[1]:
             self._broadcast()
         elif is_built and rank() == self.root_rank:
@@ -71,33 +75,37 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         )
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._is_due:
+        if self._is_pending:
             self._broadcast()
 
     def _broadcast(self) -> None:
-        self._is_due = False
+        self._is_pending = False
         broadcast_variables(variables_of(self.model), self.root_rank, self._snapshot)
         self._snapshot = None
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Averages what `fit` logs at the end of an epoch, validation included, over the ranks.
+    """Averages the logs of each epoch over the ranks, including those of validation.
 
-    Put it before callbacks that read logs, such as ReduceLROnPlateau, EarlyStopping and ModelCheckpoint: they then do
-    the same on all ranks. Ranks count alike, however many samples each has seen.
+    Put it before callbacks that read logs, such as ReduceLROnPlateau, EarlyStopping and
+    ModelCheckpoint, so that they do the same on all ranks. All ranks have the same weight, whatever
+    their number of samples.
     """
 
     def __init__(self, device: str = "") -> None:
-        """Makes it. `device` is accepted for the scripts of BytePS and Horovod, unused."""
+        """Creates the callback.
+
+        `device` is accepted for the scripts of BytePS and Horovod, unused.
+        """
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes the averages back into `logs`.
+        """Replaces the values in `logs` by their averages.
 
         Raises:
-            InvalidArgumentError: on all ranks: they have other metrics, or of other shapes.
+            InvalidArgumentError: on all ranks: their metrics differ in names or shapes.
         """
-        logs = {} if logs is None else logs  # takes part all the same: others may have some
+        logs = {} if logs is None else logs  # a rank without logs takes part in the comparison
         values = {name: _number(name, logs[name]) for name in sorted(logs)}
         lines = [f"'{name}' of shape {list(value.shape)}" for name, value in values.items()]
         check_agreement("MetricAverageCallback", lines, "metrics.agreement")
@@ -117,6 +125,6 @@ def _number(name: str, value: Any) -> np.ndarray[Any, Any]:
         return np.asarray(keras.ops.convert_to_numpy(value), np.float64)
     except (TypeError, ValueError):
         raise InvalidArgumentError(
-            f"MetricAverageCallback: the metric '{name}' is {value!r:.80}: expected a number; put callbacks that log "
-            "something else behind it"
+            f"MetricAverageCallback: the metric '{name}' is {value!r:.80}: expected a number; list callbacks that "
+            "log other values after MetricAverageCallback"
         ) from None

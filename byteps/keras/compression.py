@@ -1,4 +1,4 @@
-"""Smaller forms of gradients for their way over the network, by name: each backend has its own compressors."""
+"""Names of the gradient compressors, which each backend implements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of callbacks that BytePS and Horovod take in different orders."""
+"""Arguments of callbacks, which BytePS and Horovod take in different orders."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["SCHEDULE", "WARMUP", "arguments_of"]
 
 
 class Conventions(NamedTuple):
-    """One callback's arguments in both orders, each a signature."""
+    """The signatures of one callback in BytePS and in Horovod."""
 
     byteps: Callable[..., None]
     horovod: Callable[..., None]
-    advice: str  # what to write where a call may be of either
+    advice: str  # the arguments to pass by name if a call is ambiguous
 
 
 def _byteps_schedule(
@@ -67,10 +67,10 @@ WARMUP = Conventions(_byteps_warmup, _horovod_warmup, "warmup_epochs= and initia
 def arguments_of(
     caller: str, conventions: Conventions, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call by their names, whichever of the conventions it follows.
+    """Returns the arguments of a call by name, by the convention that the call follows.
 
     Raises:
-        InvalidArgumentError: it follows none; or both, with different meanings.
+        InvalidArgumentError: the call fits no convention, or it fits both with different meanings.
     """
     readings: list[dict[str, Any]] = []
     errors = []
@@ -98,7 +98,7 @@ def arguments_of(
 
 
 def _is_plausible(arguments: Mapping[str, Any], positional: Sequence[str]) -> bool:
-    """Whether somebody may have meant the positional ones so."""
+    """Whether each positional argument is of the kind that its name requires."""
     return all(_KINDS[name](arguments[name]) for name in positional if name in _KINDS)
 
 
@@ -111,12 +111,12 @@ def _is_flag(value: Any) -> bool:
 
 
 def _is_epoch(value: Any) -> bool:
-    """1.0 is a factor; 5.0 may be an epoch."""
+    """Whether `value` may be an epoch: 5.0 may be one, 1.0 is taken for a factor."""
     return _is_number(value) and (isinstance(value, Integral) or (float(value) > 1 and float(value).is_integer()))
 
 
 def _is_rate(value: Any) -> bool:
-    """A whole number above 1, as an int, is one of epochs."""
+    """Whether `value` may be a learning rate: an int above 1 is taken for a number of epochs."""
     return value is None or (_is_number(value) and not (isinstance(value, Integral) and int(value) > 1))
 
 

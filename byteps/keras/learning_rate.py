@@ -1,4 +1,7 @@
-"""The learning rate of large batches: Goyal et al. 2017, "Accurate, Large Minibatch SGD", sections 2.1 to 3."""
+"""Learning rates for large batches.
+
+Goyal et al. 2017, "Accurate, Large Minibatch SGD", sections 2.1 to 3.
+"""
 
 from __future__ import annotations
 
@@ -16,33 +19,36 @@ from byteps.runtime import size
 __all__ = ["LearningRateScheduleCallback", "LearningRateWarmupCallback"]
 
 
-# Rates of optimizers before the first batch of the `fit` that runs now.
+# Learning rate of each optimizer before the first batch of the current `fit`.
 _rates_before: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` until before `end_epoch`.
+    """Sets the learning rate to `initial_lr * multiplier(epoch)` in a range of epochs.
 
-    Outside of them it leaves the rate alone, so that several of them can follow each other. It is made with the
-    arguments of BytePS, or with those of Horovod, which begin with the rate:
+    The range begins with `start_epoch` and ends before `end_epoch`.
+    It does not change the rate in other epochs, so several of these callbacks can follow each
+    other. Takes the arguments of BytePS, or those of Horovod, which begin with the rate:
 
         LearningRateScheduleCallback(multiplier, start_epoch=0, end_epoch=None, staircase=True,
-                                     momentum_correction=True, steps_per_epoch=None, initial_lr=None)
+                                     momentum_correction=True, steps_per_epoch=None,
+                                     initial_lr=None)
         LearningRateScheduleCallback(initial_lr, multiplier, start_epoch=0, ...)
 
     Args:
         multiplier: a number, or a function of the epoch.
         start_epoch: the first epoch, from 0.
-        end_epoch: the first epoch that it leaves alone again; None: none.
-        staircase: the rate changes with epochs only; else with every batch, and `multiplier` gets fractions of epochs.
-        momentum_correction: scale the optimizer's momentum with the rate, which is a factor of it in SGD and RMSprop.
-            Without it, old gradients would keep the weight that they had at the old rate.
-        steps_per_epoch: if not staircase; None: as many as `fit` has.
-        initial_lr: what is multiplied; None: the rate that the optimizer has when `fit` begins.
+        end_epoch: the first epoch after the schedule; None: the schedule does not end.
+        staircase: change the rate at epochs only. If False, it changes at every batch, and
+            `multiplier` gets fractions of epochs.
+        momentum_correction: scale the optimizer's momentum with the rate, which is a factor of it
+            in SGD and RMSprop. Without it, old gradients keep the weight of the old rate.
+        steps_per_epoch: number of steps, if not staircase; None: the number that `fit` has.
+        initial_lr: the rate that is multiplied; None: the optimizer's rate when `fit` begins.
 
     Raises:
-        InvalidArgumentError: not a rate, or epochs that make no sense; numbers without names that mean one thing to
-            BytePS and another to Horovod.
+        InvalidArgumentError: an invalid rate or invalid epochs; positional numbers that BytePS and
+            Horovod take differently.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -68,10 +74,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.current_epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Checks what can be known now.
+        """Checks the optimizer and the number of steps.
 
         Raises:
-            InvalidArgumentError: the rate of the optimizer follows a schedule of its own; the steps are not known.
+            InvalidArgumentError: the optimizer's rate follows a schedule of its own, or the number
+                of steps is not known.
         """
         optimizer = _inner(self.model.optimizer)
         if not isinstance(optimizer._learning_rate, keras.Variable):
@@ -81,7 +88,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             )
         if not self.staircase and not self._steps():
             raise InvalidArgumentError(
-                f"{type(self).__name__}: how many steps an epoch has is not known before it ends: pass steps_per_epoch"
+                f"{type(self).__name__}: the number of steps of an epoch is not known in advance: pass steps_per_epoch"
             )
         _rates_before.pop(optimizer, None)
 
@@ -90,7 +97,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         optimizer = _inner(self.model.optimizer)
-        if optimizer not in _rates_before:  # by now a broadcast has given all ranks the same
+        if optimizer not in _rates_before:  # after the broadcast: the same on all ranks
             _rates_before[optimizer] = _rate_of(optimizer)
         is_over = self.end_epoch is not None and self.current_epoch >= self.end_epoch
         if self.current_epoch < self.start_epoch or is_over:
@@ -115,7 +122,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             return
         optimizer.learning_rate = new
         if self.momentum_correction and old > 0 and optimizer.built and getattr(optimizer, "momentum", 0):
-            # Not optimizer.momentum: that is a constant of the compiled step.
+            # Scales the variables, since optimizer.momentum is a constant in the compiled step.
             momentums = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or ()
             for momentum in momentums:
                 if momentum is not None:
@@ -123,24 +130,25 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate batch by batch from `initial_lr / size()`, what suits one rank, to `initial_lr`.
+    """Raises the learning rate batch by batch from `initial_lr / size()` to `initial_lr`.
 
-    It is made with the arguments of BytePS, or with those of Horovod, which begin with the rate:
+    Takes the arguments of BytePS, or those of Horovod, which begin with the rate:
 
-        LearningRateWarmupCallback(warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0,
+        LearningRateWarmupCallback(warmup_epochs=5, momentum_correction=True, steps_per_epoch=None,
+        verbose=0,
                                    initial_lr=None)
         LearningRateWarmupCallback(initial_lr, warmup_epochs=5, ...)
 
     Args:
-        warmup_epochs: how long it takes.
+        warmup_epochs: number of epochs.
         momentum_correction: see `LearningRateScheduleCallback`; so is steps_per_epoch.
         steps_per_epoch: see `momentum_correction`.
-        verbose: 1 tells when it is done.
-        initial_lr: the rate for all ranks' batches together, usually `size()` times that of one rank; None: the rate
-            that the optimizer has when `fit` begins.
+        verbose: 1 prints a line at the end of the warmup.
+        initial_lr: the rate for the batches of all ranks together, usually `size()` times the rate
+            for one rank; None: the optimizer's rate when `fit` begins.
 
     Raises:
-        InvalidArgumentError: as the base class.
+        InvalidArgumentError: see the base class.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -173,7 +181,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 def _inner(optimizer: Any) -> Any:
-    """The optimizer that has the learning rate and the momentum: not a LossScaleOptimizer."""
+    """Returns the optimizer inside a LossScaleOptimizer, or `optimizer` itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 

@@ -13,18 +13,19 @@ _AUTOMATIC = re.compile(r"(.+?)(?:_\d+)?")
 
 
 def path_of(variable: Any) -> str:
-    """The path of a Keras variable; the name of a tf.Variable, which has none."""
+    """Returns the path of a Keras variable, or the name of a tf.Variable, which has no path."""
     return str(getattr(variable, "path", None) or variable.name)
 
 
 def stable_names(variables: Iterable[Any]) -> list[str]:
-    """Names by the variables' paths, each once.
+    """Returns unique names made from the variables' paths, the same on all ranks.
 
-    Keras numbers layers without a name over the whole process: `dense_4/kernel` on one rank is `dense_7/kernel` on
-    another that has built another model before. So what follows from such counters is numbered anew, by order of
-    appearance: both are `dense/kernel`, and the next one `dense.1/kernel`.
+    Keras numbers unnamed layers over the whole process: `dense_4/kernel` on one rank is
+    `dense_7/kernel` on a rank that has built another model before. This function replaces those
+    numbers by the order of appearance: the first is `dense/kernel` on both ranks, the next one
+    `dense.1/kernel`.
     """
-    numbers: dict[str, dict[str, int]] = {}  # of the children of a folder with one base name, by their own names
+    numbers: dict[str, dict[str, int]] = {}  # name with its folder -> original part -> index
     seen: Counter[str] = Counter()
     names = []
     for variable in variables:

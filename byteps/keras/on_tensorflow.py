@@ -1,4 +1,7 @@
-"""Gradients of Keras's TensorFlow backend. The only file of byteps.keras that imports byteps.tensorflow."""
+"""Gradients of Keras's TensorFlow backend.
+
+The only file of byteps.keras that imports byteps.tensorflow.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ __all__ = ["all_true", "check_usable", "exchange", "is_eager", "is_sparse", "no_
 
 
 def check_usable() -> None:
-    """Raises UnsupportedError inside what XLA compiles, and inside one of several replicas of this process."""
+    """Raises UnsupportedError in functions compiled by XLA, and with several replicas."""
     if is_compiled_by_xla():
         raise UnsupportedError(
             "DistributedOptimizer: this training step is compiled by XLA, which cannot hold an operation that waits "

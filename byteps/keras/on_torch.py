@@ -21,7 +21,7 @@ __all__ = ["all_true", "check_usable", "exchange", "is_eager", "is_sparse", "no_
 
 
 def check_usable() -> None:
-    """Everything is: compiled steps break their graph at `exchange`."""
+    """Does nothing: torch.compile breaks its graph at `exchange`."""
 
 
 def is_eager() -> bool:
@@ -33,7 +33,7 @@ def outside_graphs() -> AbstractContextManager[Any]:
 
 
 def is_sparse(gradient: Any) -> bool:
-    return False  # `exchange` makes them dense: so do Keras's optimizers
+    return False  # `exchange` makes sparse gradients dense, as Keras's optimizers do
 
 
 def no_gradient(variable: Any, sparse: bool) -> Any:
@@ -47,7 +47,7 @@ def exchange(gradients: Sequence[torch.Tensor], names: Sequence[str], options: O
     contexts: list[Any] = []
     errors: list[Exception] = []
     for index, (gradient, name) in enumerate(zip(gradients, names, strict=True)):
-        try:  # each of them is a call, as on ranks where all goes well
+        try:  # every gradient counts as a call, also after an error, as on ranks without one
             with one_call(name):
                 small, ctx = compressor.compress(_dense(gradient))
                 handles.append(start_push_pull(small, options.op, name, -index, in_place=False))

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: a Keras optimizer whose gradients are those of all ranks."""
+"""DistributedOptimizer: a Keras optimizer that averages gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -41,33 +41,35 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
 ) -> OptimizerT:
     """Makes `optimizer` average the gradients of all ranks before each update, and returns it.
 
-    It is the same object; what Keras makes of it (files, configurations, copies, pickles) is as of a plain optimizer.
-    Call it before the first training step, since Keras keeps the steps that it has compiled. All ranks make the same
-    optimizers in the same order: they compare their variables and arguments at the first gradients. docs/keras.md says
-    more.
+    Returns the same object. Files, configurations, copies and pickles of it are those of a plain
+    optimizer. Call this before the first training step, since Keras compiles the step only once.
+    All ranks must create the same optimizers in the same order: they compare variables and
+    arguments at the first gradients. See docs/keras.md.
 
     Args:
-        optimizer: any of Keras 3, with all its options. They see averaged gradients. A LossScaleOptimizer may be inside
-            or outside; Model.compile makes one for the policy mixed_float16.
-        name: accepted for the scripts of BytePS and Horovod, unused; so are device_dense and device_sparse.
+        optimizer: any optimizer of Keras 3. All its options apply to the averaged gradients. A
+            LossScaleOptimizer may be inside or outside; Model.compile creates one for the policy
+            mixed_float16.
+        name: accepted for the scripts of BytePS and Horovod, unused; so are device_dense and
+            device_sparse.
         device_dense: see `name`.
         device_sparse: see `name`.
-        compression: one of `Compression`, or a compressor of the backend's adapter, for the way over the network.
+        compression: one of `Compression`, or a compressor of the backend's adapter.
         sparse_as_dense: make IndexedSlices dense. Otherwise every rank gets the rows of all ranks.
-        op: what becomes of the ranks' gradients.
-        gradient_predivide_factor: accepted for Horovod's scripts. Sums of half precision are made in float32 and
-            rounded after the division, so there is nothing that it could save from overflow.
-        backward_passes_per_step: how many steps add to the gradients before one of them sends and applies them:
-            Horovod's name for gradient_accumulation_steps of Keras's optimizers, which this sets.
-        average_aggregated_gradients: whether the gradients of those steps are averaged, which Keras does; else they are
-            summed, as Horovod does.
-        num_groups: accepted for Horovod's scripts, unused, and so is `groups`: gradients need not be fused to be fast.
+        op: the reduction of the gradients.
+        gradient_predivide_factor: accepted for Horovod's scripts, without effect: sums of half
+            precision are computed in float32 and rounded after the division.
+        backward_passes_per_step: number of steps whose gradients are added up before they are sent
+            and applied. Sets gradient_accumulation_steps of the Keras optimizer.
+        average_aggregated_gradients: average the gradients of those steps, as Keras does. Otherwise
+            they are summed, as in Horovod.
+        num_groups: accepted for Horovod's scripts, unused; so is groups.
         groups: see `num_groups`.
-        process_set: refused, unless None.
+        process_set: must be None.
 
     Raises:
-        InvalidArgumentError: not an optimizer of Keras 3, one that is distributed already, arguments that make no
-            sense.
+        InvalidArgumentError: not an optimizer of Keras 3, an optimizer that is distributed already,
+            or invalid arguments.
         UnsupportedError: the jax backend; process_set; asynchronous training.
         NotInitializedError: before `init`.
     """
@@ -92,18 +94,18 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
     object.__setattr__(inner, "__class__", type(plain.__name__, (_Distributed, plain), members))
     exchange = GradientExchange(backend, options, description)
     exchange.hyperparameters = functools.partial(_hyperparameters, weakref.ref(inner))
-    object.__setattr__(inner, "_exchange", exchange)  # neither Keras nor TensorFlow is to track it
+    object.__setattr__(inner, "_exchange", exchange)  # not tracked by Keras or TensorFlow
     object.__setattr__(inner, "_factor", factor)
     return optimizer
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Whether DistributedOptimizer has had this optimizer, or the one inside it."""
+    """Whether this optimizer, or the one inside a LossScaleOptimizer, is distributed."""
     return isinstance(getattr(optimizer, "inner_optimizer", optimizer), _Distributed)
 
 
 class _Distributed:
-    """What DistributedOptimizer adds to the optimizer's class."""
+    """The base class that DistributedOptimizer adds to the optimizer's class."""
 
     plain: type[Any]
     gradient_accumulation_steps: int | None
@@ -112,7 +114,7 @@ class _Distributed:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[Any]:
-        """The plain class, for Keras writes it into files. `type` and `isinstance` tell the truth."""
+        """The plain class, which Keras writes into files. `type` returns the real one."""
         return self.plain
 
     def __reduce__(self) -> Any:
@@ -122,10 +124,10 @@ class _Distributed:
         return view.__reduce__()
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        """As in the plain class, with the gradients of all ranks."""
+        """Applies the gradients reduced over all ranks."""
         plain_apply = super().apply  # type: ignore[misc]
         grads = list(grads)
-        if self._exchange.is_done or not grads:
+        if self._exchange.is_reduced or not grads:
             plain_apply(grads, trainable_variables)
             return
         if not self.gradient_accumulation_steps:
@@ -135,17 +137,18 @@ class _Distributed:
         variables = self._known(grads, trainable_variables)
         grads = self._completed(grads, variables)
         due = [v for g, v in zip(grads, variables, strict=True) if g is not None and not _overwrites(v)]
-        self._exchange.due = due
-        before = self._exchange.count
-        plain_apply(grads, variables)
-        if due and self._exchange.count == before and not self._exchange.is_eager():
+        with self._exchange.accumulating(due):
+            plain_apply(grads, variables)
+            has_averaged = self._exchange.has_averaged_sums
+        if due and not has_averaged and not self._exchange.is_eager():
             raise InternalError(
-                f"DistributedOptimizer: Keras {keras.__version__} has applied accumulated gradients without clipping "
-                "them, where byteps averages them: please report it, and accumulate in a training loop of your own"
+                f"DistributedOptimizer: Keras {keras.__version__} has applied accumulated gradients without calling "
+                "_clip_gradients, in which byteps averages them: please report it, and accumulate gradients in your "
+                "own training loop"
             )
 
     def averaged(self, grads: Any, trainable_variables: Any) -> list[Any]:
-        """The gradients reduced over all ranks."""
+        """Returns the gradients reduced over all ranks."""
         variables = self._known(grads, trainable_variables)
         grads = self._completed(grads, variables)
         ordinary = [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)]
@@ -153,15 +156,18 @@ class _Distributed:
         return [g if r is None else r for g, r in zip(grads, reduced, strict=True)]
 
     def _clip_gradients(self, grads: Any) -> Any:
-        """As in the plain class; accumulated gradients come here when they are due, and none before."""
-        if self.gradient_accumulation_steps and not self._exchange.is_done:
-            grads = self._exchange.average(list(zip(grads, self._exchange.due, strict=True)))
+        """Reduces accumulated gradients, then clips.
+
+        Keras calls it when accumulated gradients are due.
+        """
+        if self.gradient_accumulation_steps and not self._exchange.is_reduced:
+            grads = self._exchange.average_accumulated(grads)
             if self._factor != 1:
                 grads = [gradient * self._factor for gradient in grads]
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def _known(self, grads: Any, trainable_variables: Any) -> list[Any]:
-        """The variables that the gradients are of; the exchange knows all of the optimizer's afterwards."""
+        """Returns the variables of the gradients, and gives all variables to the exchange."""
         own = cast(Any, self)
         everything = list(own._trainable_variables if own.built else trainable_variables or ())
         variables = everything if trainable_variables is None else list(trainable_variables)
@@ -171,16 +177,17 @@ class _Distributed:
             )
         if own.built:
             own._check_variables_are_known(variables)
-        self._exchange.know(everything)
+        self._exchange.set_variables(everything)
         return variables
 
     def _completed(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """With what other ranks have and this one lacks; new values of variables, which are no gradients, exchanged."""
+        """Adds zeros for missing gradients, and reduces the values of overwritten variables."""
         grads = self._exchange.complete(list(zip(gradients, variables, strict=True)))
         new_values = [g if _overwrites(v) else None for g, v in zip(grads, variables, strict=True)]
         if all(value is None for value in new_values):
             return grads
-        # Scales and maxima of float8: what Keras makes of those of several steps it makes of those of several ranks.
+        # Scales and maxima of float8 training: the maximum over ranks, as Keras takes it over
+        # steps.
         largest = self._exchange.average(list(zip(new_values, variables, strict=True)), ReduceOp.Max)
         return [g if value is None else value for g, value in zip(grads, largest, strict=True)]
 
@@ -196,17 +203,17 @@ def _overwrites(variable: Any) -> bool:
 
 
 def _checked(optimizer: Any) -> Any:
-    """The optimizer whose gradients are to be averaged: that inside a LossScaleOptimizer, or itself."""
+    """Returns the optimizer inside a LossScaleOptimizer, or `optimizer` itself."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        advice = "a name becomes one by keras.optimizers.get(name)"
+        advice = "keras.optimizers.get(name) makes an optimizer from a name"
         if isinstance(optimizer, keras.Model):
-            advice = "a model gets one by model.compile(DistributedOptimizer(keras.optimizers.SGD()), ...)"
+            advice = "for a model call model.compile(DistributedOptimizer(keras.optimizers.SGD()), ...)"
         raise ArgumentTypeError(
             f"DistributedOptimizer: expected an optimizer of Keras {keras.__version__}, got "
             f"{type(optimizer).__module__}.{type(optimizer).__qualname__}: {optimizer!r:.80}; {advice}"
         )
     if is_distributed(optimizer):
-        raise InvalidArgumentError("DistributedOptimizer: this optimizer is a distributed one already: wrap it once")
+        raise InvalidArgumentError("DistributedOptimizer: this optimizer is distributed already: wrap it once")
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
@@ -230,12 +237,12 @@ def _accumulate(optimizer: Any, passes: int) -> None:
     if optimizer.gradient_accumulation_steps:
         raise InvalidArgumentError(
             f"DistributedOptimizer: backward_passes_per_step is {passes}, and the optimizer has "
-            f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}, which is the same thing: give one"
+            f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}, which means the same: set only one"
         )
     if optimizer.built:
         raise InvalidArgumentError(
-            "DistributedOptimizer: backward_passes_per_step needs an optimizer that is not built yet, since it adds "
-            "variables: make it with gradient_accumulation_steps instead"
+            "DistributedOptimizer: backward_passes_per_step adds variables, but the optimizer is already built: create "
+            "it with gradient_accumulation_steps instead"
         )
     optimizer.gradient_accumulation_steps = passes
 

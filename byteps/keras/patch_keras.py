@@ -1,4 +1,4 @@
-"""Patches two classes of Keras, LossScaleOptimizer and Trainer, to work with distributed optimizers.
+"""Patches Keras's LossScaleOptimizer and Trainer to work with distributed optimizers.
 
 Model.compile may wrap a distributed optimizer in a LossScaleOptimizer, and may choose XLA, without
 asking the optimizer. The patched methods check which optimizer they have; all other optimizers
@@ -29,7 +29,10 @@ class Inner(Protocol):
 
 @functools.cache
 def patch_keras(distributed: type[Any]) -> None:
-    """Patches Keras's classes for optimizers of the class `distributed`. Repeated calls do nothing."""
+    """Patches Keras's classes for optimizers of the class `distributed`.
+
+    Repeated calls do nothing.
+    """
     _patch_loss_scaling(distributed)
     _patch_trainer(distributed)
 
@@ -53,20 +56,20 @@ def _patch_loss_scaling(distributed: type[Any]) -> None:
         variables = None if trainable_variables is None else list(trainable_variables)
         # Reduces the scaled gradients, so that Keras checks the sums of all ranks for overflow.
         averaged = inner.averaged(list(grads), variables)
-        with inner._exchange.done():
+        with inner._exchange.reduced():
             plain_apply(self, averaged, variables)
 
     @functools.wraps(plain_check_finite)
     def check_finite(self: Any, grads: Any) -> Any:
         finite = plain_check_finite(self, grads)
         inner = _inner(self, distributed)
-        return finite if inner is None or inner._exchange.is_done else inner._exchange.agree(finite)
+        return finite if inner is None or inner._exchange.is_reduced else inner._exchange.all_true(finite)
 
     scaling.apply, scaling.check_finite = apply, check_finite
 
 
 def _patch_trainer(distributed: type[Any]) -> None:
-    """Makes `jit_compile="auto"` choose no XLA, which cannot compile operations that wait for other ranks."""
+    """Makes `jit_compile="auto"` choose no XLA, which cannot compile waiting for other ranks."""
     plain_resolve = getattr(keras.Model, "_resolve_auto_jit_compile", None)
     if plain_resolve is None:
         return  # Backend.check_usable raises an error that tells users what to do

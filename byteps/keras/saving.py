@@ -1,4 +1,4 @@
-"""Models from files, with distributed optimizers."""
+"""Loading of models with distributed optimizers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ def load_model(
     compression: Any = Compression.none,
     **options: Any,
 ) -> Any:
-    """`keras.saving.load_model`, with the model's optimizer made a DistributedOptimizer, which keeps its state.
+    """Loads a model with `keras.saving.load_model` and makes its optimizer a DistributedOptimizer.
 
-    A file does not tell whether its optimizer was distributed, so it may come from plain Keras.
+    The optimizer keeps its state. The file may come from plain Keras: it does not store whether the
+    optimizer was distributed.
 
     Args:
-        filepath: of a .keras or .h5 file.
+        filepath: path of a .keras or .h5 file.
         custom_optimizers: classes of optimizers that Keras does not know.
-        custom_objects: whatever else it does not know, by name.
+        custom_objects: other objects that Keras does not know, by name.
         compression: see `DistributedOptimizer`.
         options: other arguments of `DistributedOptimizer`, and safe_mode of Keras.
 
     Returns:
-        The model; a plain one if it was saved without an optimizer.
+        The model. If it was saved without an optimizer, it has none.
     """
     known = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()}
     known.update(custom_objects or {})

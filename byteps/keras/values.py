@@ -1,4 +1,4 @@
-"""push_pull, broadcast and allgather of numbers, NumPy arrays and tensors, outside of graphs, for every backend."""
+"""push_pull, broadcast and allgather of values outside graphs, for every backend of Keras."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ __all__ = ["allgather", "allreduce", "broadcast", "push_pull"]
 
 
 def push_pull(value: Any, name: str | None = None, average: bool = True, *, op: ReduceOp | None = None) -> Any:
-    """The average (or what `op` says) of all ranks' values. Blocks.
+    """Returns the values of all ranks, averaged or reduced by `op`. Blocks.
 
     Args:
-        value: a number, a NumPy array, a list of numbers, or a tensor or variable of Keras's backend that has a value;
-            of the same shape and dtype on all ranks. Numbers are summed in float64, or int64 where the result is whole.
-        name: the same on all ranks for values that belong together; without names all ranks must make their calls in
-            the same order.
+        value: a number, a NumPy array, a list of numbers, or a tensor or variable of Keras's
+            backend; of the same shape and dtype on all ranks. Numbers are summed in float64, or in
+            int64 if the result is whole.
+        name: the same on all ranks for values that belong together. Without names all ranks must
+            make their calls in the same order.
         average: False means op=Sum.
-        op: Average, Sum, Min, Max or Product; takes precedence over `average`.
+        op: Average, Sum, Min, Max or Product; overrides `average`.
 
     Returns:
         A number for a number, an array for an array or a list, a tensor for a tensor or variable.
 
     Raises:
-        InvalidArgumentError: not a value, or one that is not known yet, such as within tf.function.
+        InvalidArgumentError: `value` is of another kind, or has no value yet, as in tf.function.
     """
     if op is None:
         op = ReduceOp.Average if average else ReduceOp.Sum
@@ -57,8 +58,8 @@ def allreduce(
         value: see `push_pull`; so are name and op.
         name: see `value`.
         average: not together with `op`.
-        prescale_factor: what every rank's value is multiplied by.
-        postscale_factor: what the result is multiplied by.
+        prescale_factor: factor of every rank's value.
+        postscale_factor: factor of the result.
         op: see `value`.
     """
     if average is not None and op is not None:
@@ -70,7 +71,10 @@ def allreduce(
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """Rank `root_rank`'s value; the others pass one of the same shape and dtype. Blocks. See `push_pull`."""
+    """Returns rank `root_rank`'s value. Blocks.
+
+    All ranks pass a value of the same shape and dtype; see `push_pull`.
+    """
     array = _array(value, "broadcast")
     is_bool = array.dtype == np.bool_
     result = arrays.broadcast(array.astype(np.uint8) if is_bool else array, root_rank, name)
@@ -78,14 +82,16 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """All ranks' values, one after the other along their first dimension, in which they may differ. Blocks.
+    """Returns the values of all ranks, concatenated along the first dimension. Blocks.
 
     Args:
-        value: of one dimension or more; see `push_pull`.
-        name: only needed to tell calls of several threads apart.
+        value: of one dimension or more, of which the first may differ between ranks; see
+            `push_pull`.
+        name: needed only if several threads call this at the same time.
 
     Raises:
-        InvalidArgumentError: a value without dimensions. On all ranks: theirs differ in dtype or in other dimensions.
+        InvalidArgumentError: a value without dimensions. On all ranks: their values differ in dtype
+            or in another dimension.
     """
     job = current_job()
     mine = _array(value, "allgather")
@@ -104,8 +110,8 @@ def _array(value: Any, caller: str) -> np.ndarray[Any, Any]:
         array = np.asarray(keras.ops.convert_to_numpy(value) if _is_tensor(value) else value)
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"{caller}: {value!r:.80} has no value now: within graphs use byteps.tensorflow; expected a number, an "
-            f"array or a tensor ({error})"
+            f"{caller}: {value!r:.80} has no value now: in graphs use byteps.tensorflow; expected a number, an array "
+            f"or a tensor ({error})"
         ) from None
     if array.dtype.kind in "OSU":
         raise InvalidArgumentError(f"{caller}: expected a number, an array or a tensor, got {value!r:.80}")
