@@ -2,7 +2,7 @@
 
 from byteps.mxnet.numpy_names import import_mxnet as _import_mxnet
 
-_import_mxnet()  # before any other module does
+_import_mxnet()  # before any other import of MXNet
 
 from byteps.built import (
     ccl_built,

@@ -1,9 +1,8 @@
-"""Asynchronous training: the summation services keep the weights, and ranks push what they change in them.
+"""Asynchronous training: the summation services hold the weights, and ranks push changes of them.
 
-What `DistributedOptimizer` and the kvstore make of an optimizer with BYTEPS_ENABLE_ASYNC=1. An update runs the plain
-optimizer on this rank's own gradient; then what the rank has changed in the weight is added to what the services
-keep, and the weight becomes what the services have by then. All of it happens in the engine. docs/async.md has the
-reasons.
+`DistributedOptimizer` and the kvstore use this with BYTEPS_ENABLE_ASYNC=1. An update runs the plain
+optimizer on this rank's gradient. The change of the weight is then added to the value that the
+services hold, and the weight becomes that value. All of this runs in the engine. See docs/async.md.
 """
 
 from __future__ import annotations
@@ -32,30 +31,31 @@ log = logging.getLogger("byteps")
 
 
 def make_asynchronous(optimizer: mx.optimizer.Optimizer, exchange: GradientExchange) -> None:
-    """Makes `optimizer` keep its weights in the summation services.
+    """Makes `optimizer` train asynchronously.
 
     Args:
         optimizer: of any class.
-        exchange: its names and op. Average: each rank's change counts 1 / size, as its gradient would; Sum: as a whole,
-            as in BytePS.
+        exchange: gives names and the operation. Average: each rank's change counts 1 / size, as its
+            gradient would; Sum: each change counts in full, as in BytePS.
     """
     extend(optimizer, _Asynchronous, exchange, _Weights(exchange))
 
 
 class _Asynchronous(Extended):
-    """What is added to the optimizer's class: after an update the weights are what the services have."""
+    """The base class added to the optimizer's: updates set weights to the services' values."""
 
     extension: _Weights
 
     def settle(self) -> None:
-        """Blocks until all ranks have called it; then all have the weights with every rank's changes in them.
+        """Gives all ranks the same weights, with the changes of every rank.
 
-        Before the weights are evaluated or saved, and at the end.
+        Blocks until all ranks have called it. Call it before the weights are evaluated or saved,
+        and at the end of training.
         """
         self.extension.settle()
 
     def around(self, updates: Sequence[Update], update: Callable[[], None]) -> None:
-        """Raises UnsupportedError for weights of half precision, or on a second device."""
+        """Raises UnsupportedError for weights in half precision or on several devices."""
         if current_job().size == 1:
             update()
         else:
@@ -63,25 +63,25 @@ class _Asynchronous(Extended):
 
 
 class _Weights:
-    """The weights of one optimizer, and their values as the services last gave them, which end with a job."""
+    """The weights of one optimizer, and their last values received from the services."""
 
     def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange
         self._is_scaled = exchange.op is ReduceOp.Average
         self._staleness = staleness_code(current_job().config.staleness)
         self._weights: dict[int | str, NDArray] = {}
-        self._kept: PerJob[dict[int | str, NDArray]] = PerJob(dict)
+        self._received: PerJob[dict[int | str, NDArray]] = PerJob(dict)
 
     @property
     def _bases(self) -> dict[int | str, NDArray]:
-        """What the services had when this rank asked last, of the weights that it has joined in this job."""
-        return self._kept.get()
+        """The last values received in the current job, by key."""
+        return self._received.get()
 
     def update(self, weights: dict[int | str, NDArray], update: Callable[[], None]) -> None:
-        """Has `update` change the weights, and exchanges the changes."""
+        """Calls `update`, which changes the weights, and exchanges the changes."""
         joining = {index: weight for index, weight in weights.items() if index not in self._bases}
         if joining and self._join(joining):
-            log.info("the weights have moved on since this rank got them: it makes no update in its first step")
+            log.info("other ranks have changed the weights since this rank got them: it skips its first update")
         else:
             update()
         for index, weight in weights.items():
@@ -102,20 +102,23 @@ class _Weights:
         if job.size == 1:
             return
         mx.nd.waitall()
-        job.node.barrier()  # every change of every rank has been answered
+        job.node.barrier()  # the services have all changes of all ranks
         for index, base in self._bases.items():
             self._push(index, base, base, SEED)
             base.copyto(self._weights[index])
         mx.nd.waitall()
-        job.node.barrier()  # nobody leaves, and takes along what others have not got yet
+        job.node.barrier()  # no rank leaves, with its service, before all ranks have the weights
 
     def _join(self, weights: dict[int | str, NDArray]) -> bool:
-        """Gets rank 0's weights, with all changes since. Whether they differ from what this rank has."""
+        """Replaces the weights by the services' values. Returns whether that changed them.
+
+        The values are those of rank 0 at its first update, with all changes since.
+        """
         for index, weight in weights.items():
             if weight.dtype == np.float16:
                 raise UnsupportedError(
-                    f"asynchronous training of parameter {index} in float16: what a step changes in it is too little "
-                    "for that precision to hold; use float32, or train synchronously"
+                    f"asynchronous training of parameter {index} in float16: the changes of a step are too small for "
+                    "this precision; use float32, or train synchronously"
                 )
             base = weight.copy()
             self._push(index, base, base, SEED)

@@ -1,4 +1,4 @@
-"""Making the ranks' models equal before training."""
+"""Broadcasts of parameters."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ PREFIX = "mxnet.broadcast."
 def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:
     """Replaces the parameters by those of rank `root_rank`, in place.
 
-    Returns when all ranks have called it; the arrays follow in the engine. Parameters whose shapes are not known yet
-    are replaced as soon as their first use initializes them, also if it has done so on other ranks already.
+    Returns when all ranks have called it; the engine replaces the arrays later. Parameters of
+    unknown shape are replaced when their first use initializes them, which may happen at other
+    times on other ranks.
 
     Args:
-        params: arrays by name, as `Module.get_params()` has them; or what gluon's `collect_params()` returns. If all
-            ranks have the same names, those belong together; else the ranks have the same number of them in the same
-            order, as gluon numbers the blocks of each process.
-        root_rank: whose parameters.
+        params: arrays by name, as from `Module.get_params()`, or the result of gluon's
+            `collect_params()`. If all ranks have the same names, parameters belong together by
+            name, otherwise by their order, since gluon numbers blocks differently in each process.
+        root_rank: the rank that sends its parameters.
 
     Raises:
-        InvalidArgumentError: something else is given. On all ranks: their parameters differ.
+        InvalidArgumentError: `params` is of another kind. On all ranks: their parameters differ.
     """
     check_root(root_rank)
     if not isinstance(params, Mapping) and not hasattr(params, "items"):
@@ -66,16 +67,19 @@ def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:
 
 
 def in_common_order(named: Iterable[tuple[str, Any]], prefix: str) -> list[tuple[str, Any]]:
-    """Sorted by name if all ranks have the same names; else as they are. Blocks until all ranks have called it."""
+    """Returns the items sorted by name if all ranks have the same names, otherwise unchanged.
+
+    Blocks until all ranks have called it.
+    """
     named = list(named)
     by_name = sorted(named, key=lambda item: str(item[0]))
     return by_name if are_alike([str(name) for name, _ in by_name], f"{prefix}names") else named
 
 
 def check_parameters(caller: str, values: Sequence[Any], prefix: str) -> None:
-    """Raises InvalidArgumentError on all ranks if their arrays or Parameters differ. Blocks until all have called it.
+    """Raises InvalidArgumentError on all ranks if their arrays differ in dtype or shape.
 
-    Shapes count where all ranks know them.
+    Compares only the shapes that are known on all ranks. Blocks until all ranks have called it.
     """
     lines = [f"parameter {number}: {np.dtype(value.dtype)}" for number, value in enumerate(values)]
     check_agreement(caller, lines, f"{prefix}dtypes")
@@ -87,10 +91,10 @@ def check_parameters(caller: str, values: Sequence[Any], prefix: str) -> None:
 
 
 def broadcast_parameter(parameter: Parameter, number: int, root_rank: int, prefix: str) -> None:
-    """Replaces a parameter of gluon by rank `root_rank`'s, now or as soon as it is initialized.
+    """Replaces a parameter of gluon by rank `root_rank`'s, now or when it is initialized.
 
     Raises:
-        InvalidArgumentError: nobody has called initialize().
+        InvalidArgumentError: initialize() was not called.
     """
     if parameter._data is not None:
         broadcast_arrays(parameter.list_data(), number, root_rank, prefix)
@@ -104,7 +108,7 @@ def broadcast_parameter(parameter: Parameter, number: int, root_rank: int, prefi
 
 
 def broadcast_arrays(arrays: Sequence[mx.nd.NDArray], key: int | str, root_rank: int, prefix: str) -> None:
-    """Replaces the arrays, one for each of this rank's devices, by the first one of rank `root_rank`."""
+    """Replaces the arrays, one for each device of this rank, by rank `root_rank`'s first one."""
     array = arrays[0]
     broadcast_(array, root_rank, f"{prefix}parameter.{key}")
     copy_to_all(array, arrays)

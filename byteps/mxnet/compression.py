@@ -1,4 +1,4 @@
-"""Smaller forms of an array for its way over the network."""
+"""Compressors of arrays."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["AnyCompressor", "Compression", "Compressor", "FP16Compressor", "None
 
 NDArray: TypeAlias = mx.nd.NDArray
 Compressor: TypeAlias = compression.Compressor[NDArray]
-AnyCompressor: TypeAlias = type[Compressor] | Compressor  # instances will do as well
+AnyCompressor: TypeAlias = type[Compressor] | Compressor  # a class or an instance
 
 
 class FP16Compressor(compression.CastCompressor[NDArray]):
-    """Half precision: 11 significant bits, range up to 65504, so that large gradients become infinite."""
+    """Half precision: 11 significant bits, range up to 65504. Larger gradients become infinite."""
 
     wire_dtype = np.float16
 

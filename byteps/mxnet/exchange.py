@@ -1,4 +1,4 @@
-"""Gradients of all ranks and of this rank's devices, by the numbers that optimizers give to parameters."""
+"""The exchange of gradients between ranks, and between the devices of a rank."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ NDArray: TypeAlias = mx.nd.NDArray
 
 
 class _Steps:
-    """Counts the steps of one exchange in one job: a key that comes again begins the next one.
+    """Counts the steps of one exchange in one job. A step ends when one of its keys is used again.
 
-    So a step that has broken off halfway on one rank is one step there, too, for all keys.
+    So all keys agree on the step, also after a step that was interrupted on one rank.
     """
 
     def __init__(self) -> None:
         self._step = 1
-        self._keys: set[int | str] = set()  # that have come in it
+        self._keys: set[int | str] = set()  # used in this step
 
     def of_next(self, key: int | str) -> int:
-        """The number of the step in which this key comes now."""
+        """Returns the number of the step that this use of the key belongs to."""
         if key in self._keys:
             self._step += 1
             self._keys.clear()
@@ -45,14 +45,14 @@ class _Steps:
 
 
 class GradientExchange:
-    """What one optimizer, trainer or kvstore exchanges. All ranks must make the same ones, in the same order.
+    """The gradients of one optimizer, trainer or kvstore.
 
-    In another job, after `suspend` and `resume`, they are numbered anew, and compare again what they do, as they are
-    used again.
+    All ranks must create the same exchanges in the same order. In another job, after `suspend` and
+    `resume`, exchanges get new numbers and the ranks compare them again when they are used.
     """
 
     def __init__(self, op: ReduceOp, compression: AnyCompressor = Compression.none) -> None:
-        compressor_name(compression)  # an error if it is none
+        compressor_name(compression)  # raises an error for anything but a compressor
         self._number = JobNumber("mxnet.GradientExchange")
         self.op = op
         self.compression = compression
@@ -60,47 +60,50 @@ class GradientExchange:
 
     @property
     def is_of_this_job(self) -> bool:
-        """Whether it has been used in the current job."""
+        """Whether this exchange has been used in the current job."""
         return self._number.is_of(current_job())
 
     @property
     def prefix(self) -> str:
-        """Of the names of its arrays: two models have parameters of the same numbers."""
+        """The beginning of the names of its arrays, which tells models apart."""
         return f"mxnet.{self._number.get()}."
 
     def check_agreement(self, caller: str, lines: Sequence[str] = ()) -> None:
-        """Raises an error on all ranks if they are about to do different things. Blocks until all have called it.
+        """Raises an error on all ranks if their options differ.
+
+        Blocks until all ranks have called it.
+
 
         Args:
-            caller: begins the message.
-            lines: what must be alike on all ranks beside the way to train.
+            caller: beginning of the error message.
+            lines: other things that must be the same on all ranks.
 
         Raises:
             InvalidArgumentError: they differ.
-            UnsupportedError: compression of asynchronous training.
+            UnsupportedError: compression in asynchronous training.
         """
         config = current_job().config
-        way = f"asynchronous training with staleness={config.staleness}" if config.asynchronous else "training in step"
-        options = f"{way}, op={self.op.name}, {compressor_name(self.compression)}"
+        mode = f"asynchronous training with staleness={config.staleness}" if config.asynchronous else "training in step"
+        options = f"{mode}, op={self.op.name}, {compressor_name(self.compression)}"
         check_agreement(caller, [options, *lines], f"{self.prefix}agreement")
         self.check_supported(caller)
 
     def check_supported(self, caller: str) -> None:
-        """Raises UnsupportedError for compression of asynchronous training."""
+        """Raises UnsupportedError for compression in asynchronous training."""
         if current_job().config.asynchronous and not sends_as_is(self.compression):
-            raise UnsupportedError(
-                f"{caller}: asynchronous training sends changes of weights as they are: no compression"
-            )
+            raise UnsupportedError(f"{caller}: asynchronous training supports no compression")
 
     def check_names(self, caller: str, names: Sequence[str], *, exactly: bool = False) -> None:
-        """Raises InvalidArgumentError on all ranks unless the parameters come in the same order. Blocks, as above.
+        """Raises InvalidArgumentError on all ranks if the order of their parameters differs.
+
+        Blocks until all ranks have called it.
 
         Args:
-            caller: begins the message.
-            names: of the parameters, in the order of their keys.
-            exactly: the names are the keys. Else they may have other numbers on each rank, as gluon gives them to
-                blocks; but gluon sorts by name, and so `dense10` before `dense9`, where another rank has `dense0` and
-                `dense1`.
+            caller: beginning of the error message.
+            names: names of the parameters, in the order of their keys.
+            exactly: the names must be the same on all ranks. Otherwise the numbers that gluon gives
+                to blocks may differ, but must have the same order: gluon sorts by name, so
+                `dense10` comes before `dense9`, while another rank has `dense0` before `dense1`.
         """
         lines = names if exactly else _without_counts(names)
         try:
@@ -112,7 +115,10 @@ class GradientExchange:
             ) from None
 
     def reduce(self, key: int | str, gradients: Sequence[NDArray], priority: int) -> None:
-        """Replaces the gradients, one for each of this rank's devices, by what all devices of all ranks have."""
+        """Replaces the gradients, one for each device of this rank, by the reduced gradient.
+
+        The gradients of a rank's devices are summed first.
+        """
         name, step = f"{self.prefix}gradient.{key}", self._steps.get().of_next(key)
         with one_call(name, step):
             gradient = sum_of_devices(gradients)
@@ -122,14 +128,17 @@ class GradientExchange:
 
 
 def any_rank(flags: Sequence[bool], name: str) -> list[bool]:
-    """Which of the flags are set on some rank. Blocks until all ranks have called it, with as many flags."""
+    """Returns for each flag whether it is set on any rank. Blocks until all ranks have called it.
+
+    All ranks must pass the same number of flags.
+    """
     array = mx.nd.array(flags, dtype="uint8", ctx=mx.cpu())
     byteps_push_pull(array, name=name, op=ReduceOp.Max)
     return [bool(flag) for flag in array.asnumpy()]
 
 
 def priority_of(key: int | str) -> int:
-    """Of a parameter by its number: what the next forward pass needs first goes first."""
+    """Returns a parameter's priority: those that the next forward pass needs first go first."""
     return -key if isinstance(key, int) else 0
 
 
@@ -137,7 +146,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def _without_counts(names: Sequence[str]) -> list[str]:
-    """Replaces each number in the names by its rank among the numbers that follow the same text."""
+    """Replaces each number in names by its index among the numbers that follow the same text."""
     numbers: dict[str, set[int]] = defaultdict(set)
     for name in names:
         for match in _NUMBER.finditer(name):

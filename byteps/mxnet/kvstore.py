@@ -1,8 +1,8 @@
 """The kvstore 'dist_byteps', for gluon's Trainer and for Module as they are.
 
-As in MXNet's own distributed kvstores the ranks' values are added up, not averaged: `Module` divides by the batch size
-of all ranks, and a `Trainer` is told a batch size by its user. The optimizer stays with the Trainer or Module, but for
-asynchronous training, in which the kvstore has it, as in MXNet.
+As in MXNet's own distributed kvstores, values of ranks are added up, not averaged: `Module` divides
+by the batch size of all ranks, and users of a `Trainer` pass a batch size. The Trainer or Module
+has the optimizer. In asynchronous training the kvstore has it, as in MXNet.
 """
 
 from __future__ import annotations
@@ -32,29 +32,31 @@ NDArray: TypeAlias = mx.nd.NDArray
 Key: TypeAlias = int | str
 
 NAMES = ("dist_byteps", "byteps")  # the second one is the name in MXNet 2
-_LOCAL = ("local", "device", "nccl")  # in the names of MXNet's own of one machine
+_LOCAL = ("local", "device", "nccl")  # parts of the names of MXNet's own stores of one machine
 
 
 class BytepsStore(KVStoreBase):
-    """Sums of all ranks. All methods return at once: the arrays follow in the engine.
+    """A kvstore that sums over all ranks.
 
-    Keys are numbers or strings, the same on all ranks for arrays that belong together, or lists of keys with a list of
-    values for each. A value or `out` is an array, or a list with one for each of this rank's devices. All ranks must
-    make the same stores in the same order.
+    All methods return at once; the engine does the work later.
+
+    A key is a number or string, the same on all ranks for arrays that belong together; or a list of
+    keys, with a list of values. A value or `out` is an array, or a list with an array for each
+    device of this rank. All ranks must create the same stores in the same order.
     """
 
     def __init__(self) -> None:
         self._is_asynchronous = current_job().config.asynchronous
         self._size = current_job().size
         self._exchange = GradientExchange(ReduceOp.Sum)
-        self._values: dict[Key, NDArray] = {}  # of those who init, push and pull
+        self._values: dict[Key, NDArray] = {}  # values of `init` and `push`
         self._updater: mx.optimizer.Updater | None = None
-        self._weights: dict[Key, list[NDArray]] = {}  # that there are copies of: the first one has the value
+        self._weights: dict[Key, list[NDArray]] = {}  # copies; the first one is current
         self._exchange.check_agreement("kvstore 'dist_byteps'")
 
     @property
     def type(self) -> str:
-        """Trainer and Module look for 'dist', '_sync' and 'async' in it."""
+        """Contains 'dist', and '_sync' or 'async', for which Trainer and Module look."""
         return "dist_async_byteps" if self._is_asynchronous else "dist_sync_byteps"
 
     @property
@@ -66,7 +68,7 @@ class BytepsStore(KVStoreBase):
         return current_job().size
 
     def is_capable(self, capability: str) -> bool:
-        """Whether `set_optimizer` will do ('optimizer')."""
+        """Whether the store supports `capability`, which must be 'optimizer'."""
         if capability.lower() != self.OPTIMIZER:
             raise InvalidArgumentError(f"kvstore 'dist_byteps': capability {capability!r}: expected 'optimizer'")
         return self._is_asynchronous
@@ -82,14 +84,14 @@ class BytepsStore(KVStoreBase):
         self._exchange.check_agreement("kvstore 'dist_byteps': set_gradient_compression")
 
     def barrier(self) -> None:
-        """Blocks until all ranks have called it and computed what they had been told to."""
+        """Blocks until all ranks have called it and finished all earlier operations."""
         mx.nd.waitall()
         current_job().node.barrier()
 
-    _barrier = barrier  # as of MXNet's own
+    _barrier = barrier  # the name in MXNet's own stores
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """Gives `out` rank 0's value."""
+        """Writes rank 0's value to `out`."""
         self._join()
         for each, values, outs in _by_key(key, value, out):
             targets = _listed(outs)
@@ -97,9 +99,9 @@ class BytepsStore(KVStoreBase):
             broadcast_arrays(targets, each, 0, self._exchange.prefix)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Gives `out`, by default `value`, the sum of all ranks' values.
+        """Writes the sum of all ranks' values to `out`, by default `value`.
 
-        With an optimizer the values are gradients, and `out` are the weights to update.
+        If the store has an optimizer, values are gradients, and `out` are the weights to update.
         """
         for each, values, outs in _by_key(key, value, value if out is None else out):
             if self._updater is not None:
@@ -109,14 +111,14 @@ class BytepsStore(KVStoreBase):
             copy_to_all(total, _listed(outs))
 
     def init(self, key: Any, value: Any) -> None:
-        """Keeps rank 0's value, for `push` and `pull`."""
+        """Stores rank 0's value, for `push` and `pull`."""
         self._join()
         for each, values, _ in _by_key(key, value, value):
             self._values[each] = _listed(values)[0].copy()
             broadcast_arrays([self._values[each]], each, 0, self._exchange.prefix)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Replaces what is kept by the sum of all ranks' values, or updates it by them if there is an optimizer."""
+        """Replaces the stored value by the sum of all ranks' values, or updates it."""
         for each, values, _ in _by_key(key, value, value):
             if self._updater is not None:
                 self._update(each, _listed(values), [self._stored(each)])
@@ -124,7 +126,7 @@ class BytepsStore(KVStoreBase):
                 self._values[each] = self._sum(each, _listed(values), priority, in_place=False)
 
     def pull(self, key: Any, out: Any, priority: int = 0, ignore_sparse: bool = True) -> None:
-        """Gives `out` what is kept."""
+        """Writes the stored value to `out`."""
         for each, outs, _ in _by_key(key, out, out):
             copy_to_all(self._stored(each), _listed(outs))
 
@@ -132,31 +134,34 @@ class BytepsStore(KVStoreBase):
         raise UnsupportedError("kvstore 'dist_byteps': weights in sparse rows are not supported: use dense ones")
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """For asynchronous training: from now on `pushpull` updates weights.
+        """Makes `pushpull` and `push` update weights. For asynchronous training only.
 
         Raises:
             InvalidArgumentError: training is synchronous.
         """
         if not self._is_asynchronous:
             raise InvalidArgumentError(
-                "kvstore 'dist_byteps': the optimizer stays with the Trainer or Module in synchronous training: leave "
+                "kvstore 'dist_byteps': in synchronous training the Trainer or Module has the optimizer: leave "
                 "update_on_kvstore out, or set BYTEPS_ENABLE_ASYNC=1"
             )
         self._updater = mx.optimizer.get_updater(DistributedOptimizer(optimizer))
 
     def settle(self) -> None:
-        """If training is asynchronous: blocks until all ranks have called it; then all have the same weights."""
+        """Gives all ranks the same weights, if training is asynchronous.
+
+        Blocks until all ranks have called it.
+        """
         if self._updater is not None:
             self._updater.optimizer.settle()
             for weights in self._weights.values():
                 copy_to_all(weights[0], weights)
 
     def check_names(self, names: Sequence[str], *, exactly: bool) -> None:
-        """`GradientExchange.check_names`: of the parameters of the Trainer or Module that has made or got the store."""
+        """Compares the parameter names of a Trainer or Module over all ranks."""
         self._exchange.check_names("kvstore 'dist_byteps'", names, exactly=exactly)
 
     def give_weights(self, key: Key, value: NDArray, weights: Sequence[NDArray]) -> None:
-        """Replaces a Module's parameter, which has `value` and this rank's devices' `weights`, by rank 0's."""
+        """Replaces a Module's parameter, `value` and its copies `weights`, by rank 0's."""
         self._weights[key] = [*weights, value]
         self.broadcast(key, value, out=self._weights[key])
 
@@ -188,21 +193,24 @@ class BytepsStore(KVStoreBase):
         return self._values[key]
 
     def _join(self) -> None:
-        """In another job than before: compares again what the ranks do; an error if some ranks lack the store."""
+        """At the first use in a job: compares options.
+
+        Raises an error if some ranks lack the store.
+        """
         if self._exchange.is_of_this_job:
             return
         if current_job().size > self._size:
             raise InvalidArgumentError(
-                f"kvstore 'dist_byteps': it was made in a job of {self._size} ranks, and of the {current_job().size} "
-                "that there are now some do not have it: after resume() make the store, and the Trainer or Module that "
-                "uses it, anew on all ranks; or use DistributedTrainer"
+                f"kvstore 'dist_byteps': it was created in a job of {self._size} ranks, and some of the now "
+                f"{current_job().size} ranks do not have it: after resume() create the store, and the Trainer or "
+                "Module that uses it, on all ranks; or use DistributedTrainer"
             )
         self._size = current_job().size
         self._exchange.check_agreement("kvstore 'dist_byteps'")
 
     def _its_updater(self) -> mx.optimizer.Updater:
         if self._updater is None:
-            raise InvalidArgumentError("kvstore 'dist_byteps': it has no optimizer, whose states the Trainer has")
+            raise InvalidArgumentError("kvstore 'dist_byteps': it has no optimizer: the Trainer has its states")
         return self._updater
 
 
@@ -217,11 +225,12 @@ def _listed(values: Any) -> Sequence[NDArray]:
 
 
 def install() -> None:
-    """Has MXNet know the store by its names, and use it where it would not.
+    """Registers the store in MXNet, and patches the functions that create and initialize stores.
 
-    MXNet takes a name without 'dist' for a store of one machine, and makes none at all if there is one device: a
-    misspelt name trains every rank alone, without a word. With 'dist' it is a store of MXNet's own servers, which it
-    looks for for ever. And MXNet expects a store that has no optimizer to have given Modules their weights before.
+    Without the patches, MXNet takes a name without 'dist' for a store of one machine, and creates
+    none for a single device: after a spelling mistake every rank would train alone. For other names
+    with 'dist' it would wait forever for its own servers. And it does not initialize the weights of
+    Modules from a store without an optimizer.
     """
     for name in NAMES:
         KVStoreBase.kv_registry[name] = BytepsStore
@@ -256,18 +265,18 @@ def _creating(create: Callable[..., Any], *, keys_are_names: bool) -> Callable[.
 
 
 def _check_name(name: Any) -> None:
-    """Raises InvalidArgumentError if there is no store of that name, or one that would wait for servers of MXNet's."""
+    """Raises InvalidArgumentError if there is no such store, or if it needs servers of MXNet."""
     if not isinstance(name, str) or name.lower() in KVStoreBase.kv_registry:
         return
     if "dist" in name.lower() and is_initialized():
         raise InvalidArgumentError(
-            f"kvstore '{name}': MXNet's own distributed kvstores need processes of MXNet, which a job of byteps does "
+            f"kvstore '{name}': MXNet's own distributed kvstores need servers of MXNet, which a job of byteps does "
             "not have: use 'dist_byteps'"
         )
     if not any(part in name.lower() for part in ("dist", *_LOCAL)):
         raise InvalidArgumentError(
-            f"kvstore '{name}' is none that MXNet knows, and it would train without any: expected 'dist_byteps'; or "
-            "'local', 'device' or another one of MXNet's"
+            f"kvstore '{name}' is unknown, and MXNet would train without a kvstore: expected 'dist_byteps', 'local', "
+            "'device' or another store of MXNet"
         )
 
 

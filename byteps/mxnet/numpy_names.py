@@ -1,13 +1,14 @@
-"""Makes `import mxnet` work with numpys that are newer than MXNet, whose last release (1.9.1) is of 2022.
+"""Makes `import mxnet` work with current releases of numpy. MXNet's last release is 1.9.1, of 2022.
 
-MXNet reads names that numpy has removed since: some while it is imported, some only when its functions run. They are
-set in numpy during the import and taken away again after it, as other libraries ask numpy what it has. For later, the
-modules of MXNet see a numpy of their own: a copy of numpy's names (so what is replaced in the module `numpy` after
-the import is not seen by MXNet), and the removed ones. No name that numpy has is ever changed.
+MXNet uses names that numpy has removed, some during its import, some when its functions run. This
+module adds them to numpy during the import and removes them afterwards, since other libraries check
+which names numpy has. After the import, the modules of MXNet see a copy of the module numpy with
+the removed names added, so they do not see later changes of the module `numpy`. No name that numpy
+has is changed.
 
-What a newer numpy does otherwise with arrays stays its own affair: since 2.0 it refuses numbers that a dtype cannot
-hold (`mx.nd.array([300], dtype="uint8")`), and since 2.4 `float(array)` unless the array has no dimension (so
-`loss.asscalar()`, not `float(loss.asnumpy())`).
+Other changes of numpy remain visible: numpy 2.0 and newer refuse numbers that a dtype cannot hold
+(`mx.nd.array([300], dtype="uint8")`), and 2.4 and newer refuse `float(array)` unless the array has
+no dimension: use `loss.asscalar()`, not `float(loss.asnumpy())`.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from byteps.errors import UnsupportedError
 
 __all__ = ["import_mxnet"]
 
-_WORKING_NUMPY = "numpy>=1.23,<2.5"  # tested; a newer one is tried all the same
+_WORKING_NUMPY = "numpy>=1.23,<2.5"  # tested; newer releases are not refused
 
 
 def import_mxnet() -> ModuleType:
-    """The module `mxnet`, imported if it was not. To be called before anything else imports MXNet.
+    """Imports and returns the module `mxnet`. Call it before any other import of MXNet.
 
-    If it has been imported already, neither numpy nor MXNet is touched.
+    If MXNet has been imported already, changes neither numpy nor MXNet.
 
     Raises:
         ImportError: MXNet or a package that it needs is not installed.
-        UnsupportedError: MXNet cannot be imported with this numpy, or is another release than 1.9.
+        UnsupportedError: MXNet cannot be imported with this numpy, or is not of release 1.9.
     """
     if sys.modules.get("mxnet") is not None:
         return _of_the_right_release(sys.modules["mxnet"])
@@ -48,7 +49,7 @@ def import_mxnet() -> ModuleType:
     if removed:
         _give_mxnet_its_own_numpy(removed)
     if int(np.__version__.split(".")[0]) >= 2:
-        _write_numbers_as_before()
+        _write_plain_numbers()
     if not hasattr(np.ndarray, "tostring"):
         _call_tobytes()
     return mxnet
@@ -62,7 +63,7 @@ def _of_the_right_release(mxnet: ModuleType) -> ModuleType:
 
 
 def _import_with(removed: dict[str, Any]) -> ModuleType:
-    for name in _modules_of_mxnet():  # left by an import that failed, as the user's does without the names
+    for name in _modules_of_mxnet():  # left by a failed import of the user's
         del sys.modules[name]
     vars(np).update(removed)
     try:
@@ -80,13 +81,13 @@ def _import_with(removed: dict[str, Any]) -> ModuleType:
 
 def _numpy_has(name: str) -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy 1.23 to 2.3 warn when a name that will go is looked up
+        warnings.simplefilter("ignore")  # numpy 1.23 to 2.3 warn of deprecated names
         return hasattr(np, name)
 
 
 def _give_mxnet_its_own_numpy(removed: dict[str, Any]) -> None:
     own = ModuleType("numpy", np.__doc__)
-    vars(own).update(vars(np))  # with numpy's __getattr__, which imports submodules when they are asked for
+    vars(own).update(vars(np))  # includes __getattr__, which imports submodules
     vars(own).update(removed)
     for module in _modules_of_mxnet().values():
         for name, value in list(vars(module).items()):
@@ -94,14 +95,15 @@ def _give_mxnet_its_own_numpy(removed: dict[str, Any]) -> None:
                 setattr(module, name, own)
 
 
-def _write_numbers_as_before() -> None:
-    """Parameters of operators go to MXNet's library as text, in which numpy's numbers must be plain numbers.
+def _write_plain_numbers() -> None:
+    """Makes MXNet write numpy's numbers in operator parameters as plain numbers.
 
-    Since numpy 2 the text of a tuple or list is "(np.int64(3), 4)", where it was "(3, 4)". For instance
-    `shape=(np.int64(3), 4)`, or the list of learning rates, if a schedule computed them with numpy.
+    Parameters go to MXNet's library as text. With numpy 2 the text of `shape=(np.int64(3), 4)` is
+    "(np.int64(3), 4)" and not "(3, 4)"; likewise the list of learning rates that a schedule
+    computed.
     """
     for name in ("mxnet._ctypes.ndarray", "mxnet._ctypes.symbol", "mxnet.symbol.symbol", "mxnet.io.io"):
-        vars(sys.modules[name])["str"] = _text  # in these modules `str` is only ever called
+        vars(sys.modules[name])["str"] = _text  # these modules only call `str`
 
 
 def _text(value: Any) -> str:
@@ -113,7 +115,7 @@ def _text(value: Any) -> str:
 
 
 def _call_tobytes() -> None:
-    """In place of arrays' method `tostring`, which numpy 2.3 removed, where MXNet calls it."""
+    """Makes MXNet call `tobytes` of arrays instead of `tostring`, which numpy 2.3 removed."""
     recordio = sys.modules["mxnet.recordio"]
     for function in (recordio.pack, recordio.pack_img):
         names = function.__code__.co_names
@@ -126,13 +128,13 @@ def _modules_of_mxnet() -> dict[str, ModuleType]:
 
 
 def _removed_names() -> dict[str, Any]:
-    """What MXNet 1.9 reads of numpy and newer releases lack, with the meaning that numpy gave it."""
+    """Returns the names that MXNet 1.9 uses and newer numpys lack, with their former values."""
     return {
-        # Gone since numpy 1.24: Python's types. MXNet reads `bool` at its import, `int` in mxnet.test_utils.
-        # numpy 2 has a `bool` again, which is its own type, and MXNet takes either.
+        # Removed in numpy 1.24: Python's types. MXNet uses `bool` at its import, `int` in
+        # mxnet.test_utils. MXNet accepts the new type `bool` of numpy 2 as well.
         "bool": bool,
         "int": int,
-        # Gone since numpy 2.0: constants by other names, which mxnet.numpy exports or defaults to.
+        # Removed in numpy 2.0: aliases of constants, which mxnet.numpy exports or uses as defaults.
         "Inf": np.inf,
         "NAN": np.nan,
         "NINF": -np.inf,
@@ -140,8 +142,8 @@ def _removed_names() -> dict[str, Any]:
         "NaN": np.nan,
         "PINF": np.inf,
         "PZERO": 0.0,
-        # Gone since numpy 2.0 (in1d and trapz: 2.4): functions by other names, which mxnet.numpy exports. They are
-        # functions of their own, as MXNet says by function what it does with its own arrays.
+        # Removed in numpy 2.0 (in1d and trapz: 2.4): renamed functions, which mxnet.numpy exports.
+        # Each must be a distinct function, since MXNet registers its own version for each.
         "alltrue": _renamed_to("all"),
         "in1d": lambda *args, **kwargs: np.ravel(np.isin(*args, **kwargs)),
         "msort": lambda a: np.sort(a, axis=0),
@@ -149,9 +151,10 @@ def _removed_names() -> dict[str, Any]:
         "round_": _renamed_to("round"),
         "sometrue": _renamed_to("any"),
         "trapz": _renamed_to("trapezoid"),
-        # Gone since numpy 1.20, but left as functions that raise, until 2.0. mxnet.numpy exports them all the same.
+        # Removed in numpy 1.20, replaced by functions that raise until 2.0. mxnet.numpy exports
+        # them.
         **{name: _financial(name) for name in ("mirr", "npv", "pmt", "ppmt", "pv", "rate")},
-        # Gone since numpy 2.0: a module. mxnet.numpy.pad asks it for the base of strings.
+        # Removed in numpy 2.0: a module. mxnet.numpy.pad uses its base class of strings.
         "compat": SimpleNamespace(basestring=str),
     }
 
@@ -175,10 +178,11 @@ def _found(release: str) -> str:
 
 
 def _remedy() -> str:
-    needs = "requests graphviz" + (" setuptools" if sys.version_info >= (3, 12) else "")  # for its module distutils
+    # setuptools has the module distutils.
+    needs = "requests graphviz" + (" setuptools" if sys.version_info >= (3, 12) else "")
     return (
         "To install a pair that works:\n"
         f'  pip install "{_WORKING_NUMPY}" {needs}\n'
         "  pip install --no-deps mxnet==1.9.1\n"
-        "(--no-deps, as MXNet asks for a numpy older than 2, which it does not need with byteps.)"
+        "(--no-deps: MXNet requires numpy<2, which is not necessary with byteps.)"
     )

@@ -1,15 +1,15 @@
 """push_pull and broadcast of MXNet's arrays, in its engine.
 
-All of them return at once. The arrays become what they are to be when the engine gets there: `wait_to_read`, `asnumpy`
-and whatever else reads an array waits for it, and raises if it failed.
+All functions return at once, and the engine does the work later. Functions that read an array, such
+as `wait_to_read` and `asnumpy`, wait for it and raise its error.
 
-Arguments that the functions share:
-    tensor: an NDArray of the same shape and dtype on all ranks, on any device.
-    name: the same on all ranks for arrays that belong together. Without names all ranks must make their calls in the
-        same order.
+Common arguments:
+    tensor: an NDArray of the same shape and dtype on all ranks, on any device. name: the same on
+    all ranks for arrays that belong together. Without names all ranks must make their
+        calls in the same order.
     priority: larger ones go first.
-    op: Average, Sum, Min, Max or Product; takes precedence over `is_average`.
-    compression: one of `Compression`, for the way over the network.
+    op: Average, Sum, Min, Max or Product; overrides `is_average`.
+    compression: one of `Compression`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NDArray: TypeAlias = mx.nd.NDArray
 
 
 def byteps_declare_tensor(name: str, **kwargs: Any) -> None:
-    """Accepted for BytePS's scripts: there is nothing to prepare for before an array comes by this name.
+    """Does nothing; accepted for BytePS's scripts.
 
     Raises:
         UnsupportedError: parameters of a compressor are given.
@@ -40,7 +40,7 @@ def byteps_declare_tensor(name: str, **kwargs: Any) -> None:
     if kwargs:
         raise UnsupportedError(
             f"byteps_declare_tensor('{name}'): {', '.join(kwargs)}: this version compresses by casting only: pass "
-            "compression=Compression.fp16 where the tensor is exchanged"
+            "compression=Compression.fp16 to push_pull"
         )
 
 
@@ -54,7 +54,7 @@ def byteps_push_pull(
     op: ReduceOp | None = None,
     compression: AnyCompressor = Compression.none,
 ) -> None:
-    """Replaces `tensor` by the average (or what `op` says) of all ranks' tensors.
+    """Replaces `tensor` by the average of all ranks' tensors, or their reduction by `op`.
 
     `is_average=False` means op=Sum. `version` is accepted for BytePS's scripts, and unused.
     """
@@ -71,7 +71,7 @@ def reduce_staged(
     compression: AnyCompressor = Compression.none,
     step: int = 0,
 ) -> None:
-    """`byteps_push_pull` of an array that its caller has staged, within `one_call`; of a step if that is not 0."""
+    """`byteps_push_pull` of a staged array. To be called within `one_call`; step 0: no step."""
     compressed, context = compression.compress(staged.array)
     is_same = compressed is staged.array
     sent = staged if is_same else stage(compressed, "push_pull")
@@ -90,7 +90,7 @@ def push_pull(
     op: ReduceOp | None = None,
     compression: AnyCompressor = Compression.none,
 ) -> NDArray:
-    """`byteps_push_pull` into a new array."""
+    """Returns the result of `byteps_push_pull` as a new array."""
     with one_call(name) as known:
         reduced = _copy_of(tensor, "push_pull")
         byteps_push_pull(reduced, 0, priority, known, op=resolve_op(average, op), compression=compression)
@@ -98,7 +98,7 @@ def push_pull(
 
 
 def broadcast_(tensor: NDArray, root_rank: int, name: str | None = None, priority: int = 0) -> None:
-    """Replaces `tensor` by rank `root_rank`'s. Of any dtype."""
+    """Replaces `tensor`, of any dtype, by rank `root_rank`'s."""
     what = f"broadcast of '{name}'" if name else "broadcast"
     with one_call(name) as known:
         check_root(root_rank)
@@ -108,7 +108,7 @@ def broadcast_(tensor: NDArray, root_rank: int, name: str | None = None, priorit
 
 
 def broadcast(tensor: NDArray, root_rank: int, name: str | None = None, priority: int = 0) -> NDArray:
-    """Rank `root_rank`'s tensor, as a new array. Of any dtype."""
+    """Returns rank `root_rank`'s tensor, of any dtype, as a new array."""
     with one_call(name) as known:
         copy = _copy_of(tensor, "broadcast")
         broadcast_(copy, root_rank, known, priority)

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: an optimizer of MXNet that updates by the gradients of all ranks."""
+"""DistributedOptimizer: an optimizer of MXNet that averages gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ OptimizerT = TypeVar("OptimizerT", bound=mx.optimizer.Optimizer)
 def DistributedOptimizer(  # noqa: N802  (BytePS's name)
     optimizer: OptimizerT, compression: AnyCompressor = Compression.none, op: ReduceOp = ReduceOp.Average
 ) -> OptimizerT:
-    """Makes an optimizer average each gradient over all ranks before it updates by it.
+    """Makes an optimizer average each gradient over all ranks before it updates the weight.
 
-    For `Module` and for gluon's `Trainer`, both with a kvstore of this rank alone ('local', 'device' or None). With
-    BYTEPS_ENABLE_ASYNC=1 training is asynchronous: `byteps.mxnet.asynchronous`.
+    For `Module` and for gluon's `Trainer`, with a kvstore of this rank only ('local', 'device' or
+    None). With BYTEPS_ENABLE_ASYNC=1 training is asynchronous: see `byteps.mxnet.asynchronous`.
 
     Args:
-        optimizer: of any class. The same object is returned, so what holds it stays valid; its learning rate, its
-            rescale_grad and so on are its own. Copies and pickles are of its plain class.
-        compression: one of `Compression`, for the way over the network.
+        optimizer: of any class. The same object is returned; its learning rate, rescale_grad and
+            other attributes do not change. Copies and pickles have its plain class.
+        compression: one of `Compression`.
         op: Average or Sum.
 
     Raises:
-        InvalidArgumentError: no optimizer, or a distributed one. From the first update, on all ranks: they call this
-            with other arguments, or some of them train asynchronously.
-        UnsupportedError: compression of asynchronous training.
+        InvalidArgumentError: not an optimizer, or a distributed one. At the first update, on all
+            ranks: their arguments differ, or only some of them train asynchronously.
+        UnsupportedError: compression in asynchronous training.
         NotInitializedError: before `init`.
     """
     if not isinstance(optimizer, mx.optimizer.Optimizer):
@@ -46,7 +46,7 @@ def DistributedOptimizer(  # noqa: N802  (BytePS's name)
             "; a net of gluon is trained by DistributedTrainer(net.collect_params(), 'sgd')"
         )
     if is_distributed(optimizer):
-        raise InvalidArgumentError("DistributedOptimizer: this optimizer is a distributed one already")
+        raise InvalidArgumentError("DistributedOptimizer: this optimizer is distributed already")
     if op not in (ReduceOp.Average, ReduceOp.Sum):
         raise InvalidArgumentError(f"DistributedOptimizer: op is {op!r}: expected Average or Sum")
     exchange = GradientExchange(op, compression)
@@ -59,12 +59,12 @@ def DistributedOptimizer(  # noqa: N802  (BytePS's name)
 
 
 def is_distributed(optimizer: mx.optimizer.Optimizer) -> bool:
-    """Whether it exchanges something with other ranks."""
+    """Whether `optimizer` is a DistributedOptimizer."""
     return isinstance(optimizer, Extended)
 
 
 class _Distributed(Extended):
-    """What DistributedOptimizer adds to the optimizer's class: updates are by the gradients of all ranks."""
+    """The base class added to the optimizer's: reduces gradients before an update."""
 
     def around(self, updates: Sequence[Update], update: Callable[[], None]) -> None:
         for key, _, gradient in updates:

@@ -1,4 +1,4 @@
-"""Parameters of gluon that get their values later, when the first batch tells their shapes."""
+"""Parameters of gluon that get their values at the first batch, when their shapes are known."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ _actions: weakref.WeakKeyDictionary[Parameter, list[Callable[[], None]]] = weakr
 
 
 def call_after_init(parameter: Parameter, action: Callable[[], None]) -> None:
-    """Has `action` called once, when the parameter gets values. It must not refer to the parameter for ever."""
+    """Has `action` called once, when the parameter gets values.
+
+    `action` must hold weak references to the parameter only.
+    """
     _actions.setdefault(parameter, []).append(action)
 
 
 def install() -> None:
-    """Gluon calls this method of a Parameter when shapes become known, and when values are loaded from a file."""
+    """Patches the method of Parameter that gives it values, at the first batch or from a file."""
     init = Parameter._init_impl
 
     @functools.wraps(init)

@@ -1,4 +1,4 @@
-"""Arrays of MXNet as the core needs them: dense, on the CPU, of a dtype that it knows."""
+"""Converts arrays to the form that the core needs: dense, on the CPU, of a known dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Staged", "copy_to_all", "stage", "sum_of_devices"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
-# By MXNet's code: name, and bytes of an element. The last ones are bits to us.
+# Name and bytes per element by MXNet's code. The core knows only some of them.
 _DTYPES = {
     **{0: ("float32", 4), 1: ("float64", 8), 2: ("float16", 2), 12: ("bfloat16", 2)},
     **{3: ("uint8", 1), 4: ("int32", 4), 5: ("int8", 1), 6: ("int64", 8)},
@@ -31,24 +31,24 @@ class Staged(NamedTuple):
     array: NDArray
     nbytes: int
     dtype: int  # the core's code
-    copy_back: Callable[[], None]  # puts what the array holds by then into the original
+    copy_back: Callable[[], None]  # copies `array` to the original in the engine
 
 
 def stage(array: NDArray, what: str, *, any_dtype: bool = False) -> Staged:
-    """The array as the core can take it, without waiting for it.
+    """Returns the array, or a copy, in the form that the core needs. Does not wait for its value.
 
     Args:
-        array: of any device; dense or row-sparse.
-        what: begins the message of an error.
-        any_dtype: bits will do.
+        array: dense or row-sparse, on any device.
+        what: beginning of error messages.
+        any_dtype: accept dtypes that the core cannot reduce.
 
     Raises:
-        InvalidArgumentError: no array, or of a dtype that cannot be reduced.
-        UnsupportedError: compressed sparse rows.
+        InvalidArgumentError: not an array, or of a dtype that cannot be reduced.
+        UnsupportedError: an array in CSR format.
     """
     if not isinstance(array, mx.nd.NDArray):
         raise InvalidArgumentError(f"{what}: expected an NDArray, got {type(array).__name__}")
-    array = array.as_nd_ndarray()  # of mx.np: the same one, as MXNet's older functions take it
+    array = array.as_nd_ndarray()  # for arrays of mx.np: a view for MXNet's older functions
     found = describe(array)
     name, item_bytes = _DTYPES[found.dtype]
     if name not in DTYPE_CODES and not any_dtype:
@@ -86,7 +86,10 @@ def _copy_rows(source: NDArray, target: NDArray) -> None:
 
 
 def sum_of_devices(arrays: Sequence[NDArray]) -> NDArray:
-    """What this rank's devices have together: the only array itself, or a new one where the first one is."""
+    """Returns the sum of the arrays, on the first one's device.
+
+    A single array is returned itself.
+    """
     if len(arrays) == 1:
         return arrays[0]
     context = arrays[0].context
@@ -94,7 +97,7 @@ def sum_of_devices(arrays: Sequence[NDArray]) -> NDArray:
 
 
 def copy_to_all(source: NDArray, targets: Sequence[NDArray]) -> None:
-    """Gives all of this rank's devices what one has."""
+    """Copies `source` to all `targets`, one for each device of this rank."""
     for target in targets:
         if target is not source:
             source.as_nd_ndarray().copyto(target.as_nd_ndarray())

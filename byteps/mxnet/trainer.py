@@ -1,4 +1,4 @@
-"""DistributedTrainer: gluon's Trainer, by the gradients of all ranks."""
+"""DistributedTrainer: gluon's Trainer with gradients averaged over all ranks."""
 
 from __future__ import annotations
 
@@ -24,31 +24,34 @@ __all__ = ["DistributedTrainer", "compressor_of"]
 
 log = logging.getLogger("byteps")
 
-# BytePS's compression_params: what is to be done, and how, which means nothing without.
+# BytePS's compression_params: _CHOICES turn compression on, _DETAILS configure it.
 _CHOICES = ("compressor", "ef", "momentum")
 _DETAILS = ("k", "normalize", "partition", "scaling", "seed")
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """A Trainer whose step averages the gradients of all ranks. Everything else is as in gluon.
+    """A Trainer whose step averages the gradients of all ranks.
 
-    `step(batch_size)` takes the size of this rank's batch. All ranks begin with the parameters of rank `root_rank`; no
-    `broadcast_parameters` is needed. Where backward adds gradients up (grad_req='add'), a step after several backward
-    passes sends them once.
+    `step(batch_size)` takes the size of this rank's batch. All ranks begin with the parameters of
+    rank `root_rank`; `broadcast_parameters` is not needed. If backward adds gradients up
+    (grad_req='add'), a step after several backward passes sends their sum once.
 
-    With BYTEPS_ENABLE_ASYNC=1 training is asynchronous: `byteps.mxnet.asynchronous`. Then call `settle` before the
-    parameters are evaluated or saved.
+    With BYTEPS_ENABLE_ASYNC=1 training is asynchronous: see `byteps.mxnet.asynchronous`. Then call
+    `settle` before the parameters are evaluated or saved.
 
     Args:
-        params: what `collect_params()` returns, a dict or a list; the same on all ranks, but for names.
-        optimizer: name of an optimizer, or an Optimizer. One that is distributed becomes a plain one again.
-        optimizer_params: for the optimizer, if its name is given.
-        root_rank: whose parameters all ranks begin with.
-        compression_params: {'fp16': True} sends gradients in half precision. BytePS's other parameters are accepted as
-            long as they ask for nothing: without a 'compressor', 'ef' and 'momentum', or with '' for them.
+        params: the result of `collect_params()`, a dict or a list; the same on all ranks, except
+            for names.
+        optimizer: name of an optimizer, or an Optimizer. A distributed one becomes a plain one
+            again.
+        optimizer_params: arguments of the optimizer, if `optimizer` is a name.
+        root_rank: the rank whose parameters all ranks begin with.
+        compression_params: {'fp16': True} sends gradients in half precision. BytePS's other
+            parameters are accepted if they turn no compression on: without 'compressor', 'ef' and
+            'momentum', or with '' for them.
 
     Raises:
-        InvalidArgumentError: arguments that cannot be used. On all ranks: their parameters differ.
+        InvalidArgumentError: invalid arguments. On all ranks: their parameters differ.
         UnsupportedError: another compression; weights in sparse rows.
         NotInitializedError: before `init`.
     """
@@ -66,12 +69,13 @@ class DistributedTrainer(mx.gluon.Trainer):
         check_root(root_rank)
         if isinstance(params, mx.gluon.Block):
             raise ArgumentTypeError(
-                "DistributedTrainer: a net given: expected its parameters: "
-                "DistributedTrainer(net.collect_params(), ...)"
+                "DistributedTrainer: got a net, expected its parameters: DistributedTrainer(net.collect_params(), ...)"
             )
         compression = compressor_of(compression_params)
         if isinstance(optimizer, Extended):
-            log.warning("DistributedTrainer averages gradients itself: the DistributedOptimizer is a plain one again")
+            log.warning(
+                "DistributedTrainer averages gradients itself: the DistributedOptimizer becomes a plain optimizer"
+            )
             retract(optimizer)
         super().__init__(params, optimizer, dict(optimizer_params or {}) or None, kvstore=None)
         if self._contains_sparse_weight:
@@ -81,13 +85,13 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._ignores_stale = False
         self._asynchronous = current_job().config.asynchronous
         self._named = list(params.items()) if hasattr(params, "items") else None
-        self._begin_alike()
+        self._synchronize_parameters()
         if self._asynchronous:
             DistributedOptimizer(self._optimizer)
 
-    def _begin_alike(self) -> None:
-        """In each job: compares what the ranks have, and gives them the parameters of the root."""
-        # Gluon sorts them by name, and so dense10 before dense9; on another rank they may be dense0 and dense1.
+    def _synchronize_parameters(self) -> None:
+        """Compares the ranks' parameters and broadcasts the root's. Once in each job."""
+        # Gluon sorts by name: dense10 before dense9, but dense0 before dense1 on another rank.
         named = None if self._named is None else in_common_order(self._named, self._exchange.prefix)
         in_order = self._params if named is None else [parameter for _, parameter in named]
         self._indices = {parameter: index for index, parameter in enumerate(in_order)}
@@ -98,42 +102,45 @@ class DistributedTrainer(mx.gluon.Trainer):
             broadcast_parameter(parameter, index, self._root_rank, self._exchange.prefix)
 
     def _join(self) -> None:
-        """In another job than before: does what a rank does that makes its Trainer now."""
+        """At the first use in a job: does the same as ranks that create their Trainer now."""
         if not self._exchange.is_of_this_job:
-            self._begin_alike()
+            self._synchronize_parameters()
             self._params_to_init = list(self._params)
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """As in gluon.
 
         Args:
-            batch_size: of this rank.
-            ignore_stale_grad: parameters that backward has not reached since the last step on any rank are left as they
-                are. Where it has on some ranks only, the others' gradients count as 0. Costs a small push_pull, and
-                waits for it. Not if training is asynchronous.
+            batch_size: size of this rank's batch.
+            ignore_stale_grad: do not update parameters that have no new gradient on any rank. If
+                only some ranks have one, the gradients of the others count as 0. Waits for a small
+                push_pull. Not supported in asynchronous training.
         """
         if ignore_stale_grad and self._asynchronous:
             raise UnsupportedError(
-                "DistributedTrainer: ignore_stale_grad=True in asynchronous training, in which ranks ask nobody"
+                "DistributedTrainer: ignore_stale_grad=True is not supported in asynchronous training"
             )
         self._join()
         with self._ignoring_stale(ignore_stale_grad):
             super().step(batch_size, ignore_stale_grad)
 
     def settle(self) -> None:
-        """If training is asynchronous: blocks until all ranks have called it; then all have the same weights."""
+        """Gives all ranks the same weights, if training is asynchronous.
+
+        Blocks until all ranks have called it.
+        """
         if self._asynchronous:
             self._optimizer.settle()
 
     def allreduce_grads(self, ignore_stale_grad: bool = False) -> None:
-        """As in gluon; `ignore_stale_grad` as `update` will be told."""
+        """As in gluon. Pass the same `ignore_stale_grad` to `update`."""
         self._join()
         with self._ignoring_stale(ignore_stale_grad):
             super().allreduce_grads()
 
     @contextmanager
     def _ignoring_stale(self, ignores: bool) -> Iterator[None]:
-        """For `_allreduce_grads`, which gluon calls without saying it."""
+        """Passes `ignores` to `_allreduce_grads`, which gluon calls without arguments."""
         self._ignores_stale = ignores
         try:
             yield
@@ -141,7 +148,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._ignores_stale = False
 
     def _init_params(self) -> None:
-        """Gluon calls it before the first step: one rank may have loaded a file into its parameters meanwhile."""
+        """Broadcasts before the first step: a rank may have loaded its parameters from a file."""
         for parameter in self._params_to_init:
             if parameter._data is not None:
                 index = self._indices[parameter]
@@ -150,7 +157,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         if not self._asynchronous:
             look_for_differences(
                 "DistributedTrainer",
-                list,  # the parameters are rank 0's
+                list,  # parameters need no comparison: all ranks have the root's
                 lambda: hyperparameters_of(self._optimizer),
                 f"{self._exchange.prefix}differences",
             )
@@ -166,7 +173,10 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._exchange.reduce(index, parameter.list_grad(), -index)
 
     def _fresh_anywhere(self, trained: list[Parameter]) -> list[Parameter]:
-        """Those of the parameters that some rank has a new gradient of. Where this rank has none, 0 is its part."""
+        """Returns the parameters with a new gradient on any rank.
+
+        Sets this rank's stale ones to 0.
+        """
         mine = [any(data._fresh_grad for data in parameter.list_data()) for parameter in trained]
         fresh = any_rank(mine, f"{self._exchange.prefix}fresh")
         chosen = [parameter for parameter, is_fresh in zip(trained, fresh, strict=True) if is_fresh]
@@ -179,11 +189,11 @@ class DistributedTrainer(mx.gluon.Trainer):
 
 
 def compressor_of(params: Mapping[str, Any] | None) -> AnyCompressor:
-    """The compressor that BytePS's `compression_params` ask for.
+    """Returns the compressor for BytePS's `compression_params`.
 
     Raises:
-        InvalidArgumentError: parameters that BytePS does not have.
-        UnsupportedError: a compressor that this version does not have.
+        InvalidArgumentError: unknown parameters.
+        UnsupportedError: a compressor that this version does not support.
     """
     params = dict(params or {})
     unknown = params.keys() - {"fp16", *_CHOICES, *_DETAILS}

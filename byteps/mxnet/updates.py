@@ -1,4 +1,4 @@
-"""Optimizers of MXNet that do more around their updates, and stay the objects that they are."""
+"""Extends the updates of MXNet's optimizers without replacing the objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NDArray: TypeAlias = mx.nd.NDArray
 
 
 class Update(NamedTuple):
-    """Of one parameter."""
+    """The arguments of the update of one parameter."""
 
     key: int | str
     weight: NDArray
@@ -30,31 +30,34 @@ class Update(NamedTuple):
 
 
 class Extended(DynamicSubclass, mx.optimizer.Optimizer):
-    """Base of what is added to the class of an optimizer."""
+    """The base of classes that are put before the class of an optimizer."""
 
-    extension: Any  # what the addition needs; not part of copies and pickles
-    exchange: GradientExchange  # nor is this
-    _checked_in: Any = None  # the job in which all ranks are known to have the same parameters in the same order
-    _is_within = False  # an update, as one of the two methods may call the other one
+    extension: Any  # data of the subclass; not part of copies and pickles
+    exchange: GradientExchange  # not part of copies and pickles
+    _checked_in: Any = None  # weak reference to the job in which the ranks have compared parameters
+    _is_updating = False  # an update may call another one of this object
 
     @abstractmethod
     def around(self, updates: Sequence[Update], update: Callable[[], None]) -> None:
-        """Called for each update, with that of the plain class as `update`."""
+        """Called for each update. `update` runs the update of the plain class."""
 
     def settle(self) -> None:
-        """If training is asynchronous: blocks until all ranks have called it; then all have the same weights."""
+        """Gives all ranks the same weights, if training is asynchronous.
+
+        Blocks until all have called it.
+        """
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """As in the plain class. `index` and the others may be lists."""
+        """Overrides the plain class's method. All arguments may be lists."""
         self._outermost(index, weight, grad, lambda: super(Extended, self).update(index, weight, grad, state))
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """As in the plain class. `index` and the others may be lists."""
+        """Overrides the plain class's method. All arguments may be lists."""
         plain = super().update_multi_precision
         self._outermost(index, weight, grad, lambda: plain(index, weight, grad, state))
 
     def _outermost(self, index: Any, weight: Any, grad: Any, update: Callable[[], None]) -> None:
-        if self._is_within:
+        if self._is_updating:
             return update()
         if isinstance(index, (list, tuple)):
             updates = [Update(*each) for each in zip(index, weight, grad, strict=True)]
@@ -67,14 +70,14 @@ class Extended(DynamicSubclass, mx.optimizer.Optimizer):
             of_a_trainer = self.param_dict  # gluon's; else empty
             names = [of_a_trainer[number].name for number in sorted(of_a_trainer)]
             self.exchange.check_names("DistributedOptimizer", names)
-            if not job.config.asynchronous:  # in which all get rank 0's weights, and may differ in the rest
+            if not job.config.asynchronous:  # asynchronous ranks get rank 0's weights
                 self._look_for_differences(of_a_trainer)
             self._checked_in = weakref.ref(job)
-        self._is_within = True
+        self._is_updating = True
         try:
             self.around(updates, update)
         finally:
-            self._is_within = False
+            self._is_updating = False
 
     def _look_for_differences(self, parameters: dict[int, Any]) -> None:
         look_for_differences(
@@ -89,11 +92,12 @@ class Extended(DynamicSubclass, mx.optimizer.Optimizer):
         return {key: value for key, value in state.items() if key not in ("exchange", "extension", *_FLAGS)}
 
 
-_OF_A_RANK = ("aggregate_num", "begin_num_update", "num_update", "rescale_grad")  # the last: by its batch's size
+# These may differ between ranks.
+_OF_A_RANK = ("aggregate_num", "begin_num_update", "num_update", "rescale_grad")
 
 
 def hyperparameters_of(optimizer: mx.optimizer.Optimizer) -> list[str]:
-    """A line for each scalar that an optimizer has been made with."""
+    """Returns a line for each scalar argument of an optimizer."""
     values = {"learning_rate": optimizer.learning_rate, **vars(optimizer)}
     return [
         f"{key}={values[key]!r}"
@@ -102,7 +106,7 @@ def hyperparameters_of(optimizer: mx.optimizer.Optimizer) -> list[str]:
     ]
 
 
-_FLAGS = ("_checked_in", "_is_within")
+_FLAGS = ("_checked_in", "_is_updating")
 
 
 def extend(
@@ -114,16 +118,16 @@ def extend(
 
 
 def retract(optimizer: Extended) -> None:
-    """Takes back what `extend` did."""
-    restore_class(optimizer)
+class Extended(DynamicSubclass, mx.optimizer.Optimizer):
+    """The base of classes that are put before the class of an optimizer."""
     for name in ("exchange", "extension", *_FLAGS):
         optimizer.__dict__.pop(name, None)
 
 
 def install() -> None:
-    """From now on an optimizer that comes from a file (`load_states`) does what the one did whose place it takes.
+    """Makes an optimizer from a file (`load_states`) distributed if it replaces a distributed one.
 
-    A file has plain optimizers, so that it can be read without byteps. Each rank would train alone from there on.
+    Files have plain optimizers, so that they can be read without byteps.
     """
     set_states = mx.optimizer.Updater.set_states
 

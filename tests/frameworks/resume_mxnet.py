@@ -39,7 +39,7 @@ class Trainer:
 
     def broadcast(self) -> None:
         if self.distributed and bps.size() > self.size:  # some ranks lack the store
-            with expect_error(InvalidArgumentError, f"made in a job of {self.size} ranks", "make the store", "anew"):
+            with expect_error(InvalidArgumentError, f"created in a job of {self.size} ranks", "create the store"):
                 self.trainers[2].allreduce_grads()
             self.trainers[2] = self.with_kvstore()
         self.size = bps.size()
