@@ -1,4 +1,4 @@
-"""Making the ranks' variables equal before training."""
+"""Broadcasts of variables."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ __all__ = ["BroadcastGlobalVariablesHook", "broadcast_global_variables", "broadc
 def broadcast_variables(variables: Iterable[Any], root_rank: int, scope: str = "") -> Any:
     """Replaces the values of `variables` by those of rank `root_rank`, all at once.
 
-    Eagerly it waits, and compares what the ranks have first. In a graph of tf.compat.v1 it returns the operation; in a
-    tf.function, whose calls do it, nothing.
+    Eagerly it first compares the ranks' variables, and waits. In a graph of tf.compat.v1 it returns
+    the operation. In a tf.function it returns nothing, and each call of the function broadcasts.
 
     Args:
-        variables: of TensorFlow or Keras, such as `model.variables`, and of any dtype with a fixed size; the same on
-            all ranks.
-        root_rank: whose values.
+        variables: of TensorFlow or Keras, such as `model.variables`, of any dtype with a fixed
+            size; the same on all ranks.
+        root_rank: the rank that sends its values.
         scope: accepted for BytePS's scripts, unused.
 
     Raises:
-        InvalidArgumentError: something among them is not a variable. On all ranks: their variables differ.
+        InvalidArgumentError: an item is not a variable. On all ranks: their variables differ.
     """
     check_root(root_rank)
     if hasattr(variables, "variables") or not isinstance(variables, Iterable):  # models, optimizers
         raise ArgumentTypeError(
-            f"broadcast_variables: {type(variables).__name__} given: expected a list of variables, such as "
+            f"broadcast_variables: got {type(variables).__name__}, expected a list of variables, such as "
             "broadcast_variables(model.variables, root_rank)"
         )
     variables = list(variables)
     for variable in variables:
         if not hasattr(variable, "assign"):
             raise InvalidArgumentError(
-                f"broadcast_variables: expected variables, got {type(variable).__name__}; broadcast_object takes "
-                "everything else"
+                f"broadcast_variables: expected variables, got {type(variable).__name__}; use broadcast_object "
+                "for other values"
             )
     names = variable_names(variables, "Variable.")
     if not tf.executing_eagerly():
@@ -62,7 +62,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, scope: str = "
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """`broadcast_variables` of all global variables of a tf.compat.v1 graph; returns the operation."""
+    """Returns the operation that broadcasts all global variables of a tf.compat.v1 graph."""
     if tf.executing_eagerly():
         raise InvalidArgumentError(
             "broadcast_global_variables: there are no global variables without a tf.compat.v1 graph: call "
@@ -72,29 +72,30 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Makes the ranks' variables equal once the session of tf.compat.v1.train.MonitoredTrainingSession exists.
+    """Broadcasts global variables when a tf.compat.v1.train.MonitoredSession is created.
 
-    By then rank `root_rank` has restored its checkpoint; the others need none. Local variables stay as they are. Put it
-    before hooks that look at the global step, such as StopAtStepHook with `num_steps`.
+    Rank `root_rank` has restored its checkpoint by then; other ranks need none. Local variables do
+    not change. Put this hook before hooks that use the global step, such as StopAtStepHook with
+    `num_steps`.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        """Args: whose values; `device` is accepted for scripts of BytePS and Horovod, unused."""
+        """Args: root_rank: the rank that sends its values; device: accepted, unused."""
         super().__init__()
         self._root_rank = root_rank
         self._operation: Any = None
 
     def begin(self) -> None:
-        """Adds the operation to the graph. Called by the session."""
+        """Adds the operation to the graph. The session calls it."""
         if self._operation is None or self._operation.graph is not tf.compat.v1.get_default_graph():
             self._operation = broadcast_global_variables(self._root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Runs it. Called by the session.
+        """Runs the operation. The session calls it.
 
         Raises:
-            AbortedError: the job has ended. Not TensorFlow's exception of that name, upon which such a session would
-                begin anew, again and again. A lost rank is tf.errors.UnknownError.
+            AbortedError: the job has ended. It is not tf.errors.AbortedError, upon which the
+                session would start again and again. A lost rank raises tf.errors.UnknownError.
         """
         try:
             session.run(self._operation)

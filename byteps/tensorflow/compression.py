@@ -1,4 +1,4 @@
-"""Smaller forms of a gradient for its way over the network."""
+"""Compressors of gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AnyCompressor", "Compression", "Compressor", "FP16Compressor", "None
 
 Tensor: TypeAlias = tf.Tensor
 Compressor: TypeAlias = compression.Compressor[Tensor]
-AnyCompressor: TypeAlias = type[Compressor] | Compressor  # instances will do as well
+AnyCompressor: TypeAlias = type[Compressor] | Compressor  # a class or an instance
 
 
 class _Cast(compression.CastCompressor[Tensor]):
@@ -27,7 +27,7 @@ class _Cast(compression.CastCompressor[Tensor]):
 
 
 class FP16Compressor(_Cast):
-    """Half precision: 11 significant bits, range up to 65504, so that large gradients become infinite."""
+    """Half precision: 11 significant bits, range up to 65504. Larger gradients become infinite."""
 
     wire_dtype = tf.float16
 

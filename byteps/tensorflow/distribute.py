@@ -1,7 +1,8 @@
-"""MirroredStrategy: the devices of this process train together, and the processes by push_pull.
+"""MirroredStrategy: trains on all devices of this process, and with other processes by push_pull.
 
-Replicas are those of tf.distribute.MirroredStrategy: one for each device of this process. What they reduce together,
-above all gradients, is reduced over the processes as well; docs/tensorflow-distribute.md says what is and what is not.
+Replicas are those of tf.distribute.MirroredStrategy: one for each device of this process. Values
+that replicas reduce together, above all gradients, are reduced over the processes as well.
+docs/tensorflow-distribute.md has the details.
 """
 
 from __future__ import annotations
@@ -29,26 +30,30 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
         strategy = bps.distribute.MirroredStrategy()
         with strategy.scope():
             model = ...
-            model.compile(optimizer)  # a plain one
+            model.compile(optimizer)  # a plain optimizer
         model.fit(my_part_of_the_data)
 
-    Every process feeds its own part of the data, and what TensorFlow says about batches, losses and
-    `num_replicas_in_sync` goes for one process. With equal batches everywhere the processes then train as one with a
-    batch of all of them.
+    Every process reads its own part of the data. Batches, losses and `num_replicas_in_sync` are
+    those of one process. If all processes have batches of the same size, they train like one
+    process with the batches of all.
 
-    What crosses processes: `batch_reduce_to` and what stands on it, `tf.distribute.ReplicaContext.all_reduce` and the
-    gradients of optimizers. All processes have to do it together. And the first values of variables, which become those
-    of rank 0. Everything else, such as `reduce`, `gather` and metrics, is of this process.
+    `batch_reduce_to` reduces over all processes, and so do its users: the optimizers and
+    `tf.distribute.ReplicaContext.all_reduce`. All processes have to call it together. Variables
+    begin with the values of rank 0. Everything else, such as `reduce`, `gather` and metrics, is
+    local to the process.
 
     Args:
-        devices: as in the plain class.
-        cross_device_ops: between the devices of this process; by default tf.distribute.ReductionToOneDevice.
-        op: what becomes of the processes' results. Sum is what BytePS did.
-        compression: one of `Compression`, for the way over the network.
-        sparse_as_dense: make tf.IndexedSlices (of embeddings) dense. Otherwise every process gets the rows of all.
+        devices: see tf.distribute.MirroredStrategy.
+        cross_device_ops: reduction between the devices of this process; by default
+            tf.distribute.ReductionToOneDevice.
+        op: the reduction over processes. BytePS used Sum.
+        compression: one of `Compression`.
+        sparse_as_dense: make tf.IndexedSlices (of embeddings) dense. Otherwise every process gets
+            the rows of all processes.
 
     Raises:
-        InvalidArgumentError: arguments that make no sense. On all ranks: they or the numbers of replicas differ.
+        InvalidArgumentError: invalid arguments. On all ranks: their arguments or numbers of
+            replicas differ.
         UnsupportedError: asynchronous training.
         NotInitializedError: before `init`.
     """
@@ -71,26 +76,29 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
 
     @contextmanager
     def scope(self) -> Iterator[Any]:
-        """As in the plain class; variables that are made in it begin with the values of rank 0."""
+        """Like the plain strategy's scope. New variables in it begin with the values of rank 0."""
         with super().scope() as context, tf.variable_creator_scope(_create_as_rank_0):
             yield context
 
 
 def _extend(extended: Any, options: GradientOptions) -> None:
-    """Re-classes what does the work of a strategy."""
+    """Puts _AcrossProcesses before the class of a strategy's `extended`."""
     plain = type(extended)
     extended.__class__ = type(plain.__name__, (_AcrossProcesses, plain), {"__module__": plain.__module__})
     extended._byteps_options = options
 
 
 class _AcrossProcesses:
-    """Comes before the class of a strategy's `extended`."""
+    """The base class that is put before the class of a strategy's `extended`."""
 
     _byteps_options: GradientOptions
 
     @as_written
     def batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> list[Any]:
-        """As in the plain class, then over the processes. The first ones have the highest priority."""
+        """Reduces over the replicas, then over the processes.
+
+        The first values have the highest priority.
+        """
         pairs = list(value_destination_pairs)
         results = super().batch_reduce_to(reduce_op, pairs, options)  # type: ignore[misc]
         if current_job().size == 1:
@@ -104,9 +112,10 @@ class _AcrossProcesses:
 
     @as_written
     def call_for_each_replica(self, fn: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As in the plain class; but Keras's LossScaleOptimizer learns whether all gradients of all ranks are finite.
+        """Calls `fn`. Makes Keras's LossScaleOptimizer skip the same updates on all ranks.
 
-        It skips an update, and with it a `batch_reduce_to`, if they are not, which must not be some ranks' decision.
+        It skips an update, with its `batch_reduce_to`, if gradients are not finite. Its check is
+        reduced over all ranks.
         """
         result = super().call_for_each_replica(fn, args, kwargs)  # type: ignore[misc]
         owner = type(getattr(fn, "__self__", None)).__name__
@@ -119,7 +128,7 @@ class _AcrossProcesses:
         return tf.cast(lowest, tf.bool)
 
     def _use_merge_call(self) -> bool:
-        """Replicas always meet in `batch_reduce_to`; those that XLA compiles would go past it."""
+        """Makes replicas always call `batch_reduce_to`, also if XLA compiles them."""
         return True
 
 
@@ -128,7 +137,7 @@ def _of_all_devices(result: Any) -> Sequence[Any]:
 
 
 def _names(values: Sequence[Any]) -> list[str]:
-    """The same on all ranks. Eagerly they return with each call, which blocks; in a graph each is another one."""
+    """Returns names that are the same on all ranks. In a graph each call returns new ones."""
     return [_name(index) for index in range(len(values))]
 
 
@@ -141,7 +150,7 @@ def _kind(tensor: tf.Tensor, shape: Any) -> str:
 
 
 class _ValueOfRank0:
-    """The initial value of a variable, asked for by all ranks at once."""
+    """The initial value of a variable, which is rank 0's."""
 
     def __init__(self, own: Any, dtype: Any, name: str) -> None:
         self._own = own

@@ -1,4 +1,4 @@
-"""Gradients of many variables, on their way to the other ranks and back."""
+"""The exchange of gradients between ranks."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ __all__ = ["GradientOptions", "exchange_gradients"]
 
 @dataclass(frozen=True)
 class GradientOptions:
-    """What becomes of gradients; checked when made.
+    """Options of the exchange of gradients.
 
     Args:
-        compression: for the way over the network; not of tf.IndexedSlices.
-        op: what becomes of the ranks' gradients.
-        sparse_as_dense: make tf.IndexedSlices dense. Otherwise every rank gets the rows of all ranks.
+        compression: one of `Compression`. Does not apply to tf.IndexedSlices.
+        op: the reduction.
+        sparse_as_dense: make tf.IndexedSlices dense. Otherwise every rank gets the rows of all
+            ranks.
 
     Raises:
-        InvalidArgumentError: no ReduceOp, no compressor.
+        InvalidArgumentError: `op` is not a ReduceOp, or `compression` is not a compressor.
     """
 
     compression: AnyCompressor = Compression.none
@@ -47,31 +48,32 @@ class GradientOptions:
         compressor_name(self.compression)
 
     def __repr__(self) -> str:
-        """What ranks compare."""
+        """The text that ranks compare."""
         compressor = compressor_name(self.compression)
         return f"op={self.op.name}, compression={compressor}, sparse_as_dense={self.sparse_as_dense}"
 
 
 @as_written
 def exchange_gradients(gradients: Sequence[Any], names: Sequence[str], options: GradientOptions) -> list[Any]:
-    """The gradients of all ranks, reduced; eagerly, or as nodes of the graph that is being traced.
+    """Returns the gradients reduced over all ranks, eagerly or as nodes of the current graph.
 
-    All of them go at once, and nobody waits for one but who uses it. The first ones have the highest priority: they
-    belong to the layers that the next forward pass begins with.
+    All gradients are sent at the same time, and nodes wait only for the gradients that they use.
+    The first ones have the highest priority, since the next forward pass begins with their layers.
 
     Args:
-        gradients: tensors, tf.IndexedSlices or None, which stays None and must be None on all ranks.
-        names: of the gradients, the same on all ranks.
-        options: what becomes of them.
+        gradients: tensors, tf.IndexedSlices or None. None stays None, and must be None on all
+            ranks.
+        names: names of the gradients, the same on all ranks.
+        options: see `GradientOptions`.
 
     Raises:
-        InvalidArgumentError: on all ranks, the first time that this rank has such a list: theirs differ in names,
-            dtypes, or which are None or tf.IndexedSlices.
+        InvalidArgumentError: on all ranks: their gradients differ in names or dtypes, or in which
+            of them are None or tf.IndexedSlices. The ranks compare each list of gradients once.
     """
     _check_alike(gradients, names, options)
     if not tf.executing_eagerly():
         return _exchange_all(gradients, names, options)
-    # A function of its own, in which they do not wait for each other.
+    # In a function the nodes do not wait for each other.
     with core_errors():
         return _exchanger(tuple(names), options)(list(gradients))
 
@@ -85,10 +87,11 @@ def _exchange_all(gradients: Sequence[Any], names: Sequence[str], options: Gradi
 
 
 def _step(gradients: Sequence[Any], names: Sequence[str]) -> tf.Tensor:
-    """The number of this exchange, counted when its gradients come.
+    """Returns the number of this exchange, counted when its last gradient is ready.
 
-    TensorFlow may begin an iteration of a loop before the one before has ended, but not with gradients, which need the
-    variables as that one leaves them. The last gradient is the one that backward has first.
+    Backward computes the last gradient first.
+    TensorFlow may begin an iteration of a loop before the previous one has ended. Its gradients,
+    however, need the variables that the previous iteration updates.
     """
     last = next((gradient for gradient in reversed(gradients) if gradient is not None), None)
     after = [] if last is None else [last.values if isinstance(last, tf.IndexedSlices) else last]
@@ -132,4 +135,4 @@ def _line(gradient: Any, name: str) -> str:
     if gradient is None:
         return f"'{name}' without a gradient"
     kind = "tf.IndexedSlices" if isinstance(gradient, tf.IndexedSlices) else "tensor"
-    return f"'{name}', a {kind} of {gradient.dtype.name}"  # no shape: a function may know it in one trace only
+    return f"'{name}', a {kind} of {gradient.dtype.name}"  # shapes may be known in some traces only

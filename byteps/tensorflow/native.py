@@ -1,4 +1,4 @@
-"""The operators of this adapter (csrc/tensorflow/), loaded into the TensorFlow of this process."""
+"""The operators of this adapter (csrc/tensorflow/), which this module loads into TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _PATH = Path(__file__).with_name("_ops.so")
 
 
 def _load() -> Any:
-    """The module of functions that TensorFlow makes of the library.
+    """Loads the library and returns TensorFlow's module of its operators.
 
     Raises:
-        UnsupportedError: the library is not there, or of another TensorFlow API or byteps.
+        UnsupportedError: the library is missing, or of another version of byteps; or this
+            TensorFlow lacks its C API.
     """
     if not _PATH.exists():
         raise UnsupportedError(f"{_PATH} is missing: this byteps was built without it; `pip install byteps` again")
@@ -35,12 +36,14 @@ def _load() -> Any:
         ) from None
     expected = ctypes.CDLL(str(_PATH)).bps_tensorflow_set_core(ctypes.c_void_p(_core.C_API))
     if expected != 0:
-        raise UnsupportedError(f"{_PATH} is of another byteps: it needs version {expected} of the core's C API")
+        raise UnsupportedError(
+            f"{_PATH} belongs to another version of byteps: it needs version {expected} of the core's C API"
+        )
     return ops
 
 
 def _make_tensorflow_visible() -> None:
-    """Some releases load themselves so that the C API cannot be found by others."""
+    """Makes TensorFlow's C API visible to other libraries, which some releases do not do."""
     if not hasattr(ctypes.CDLL(None), "TF_NewAsyncKernelBuilder"):
         for library in sorted(Path(tf.sysconfig.get_lib()).glob("libtensorflow_framework.so*")):
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
@@ -59,19 +62,21 @@ def push_pull_node(
     stateful: bool = False,
     step: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Reduces `tensor` over the ranks: in a graph, a node that no thread waits in; eagerly, waits.
+    """Reduces `tensor` over the ranks. Eagerly it waits; in a graph no thread waits.
 
     Args:
         tensor: of any shape, and a dtype that the core knows.
         name: the same on all ranks.
-        op: the core's code.
+        op: operation, as the core's code.
         priority: larger ones go first.
-        root_rank: if `op` is broadcast.
-        stateful: the node runs whenever its function does, and in the program's order with other such nodes.
-        step: a `step_node`'s, of what else is exchanged in the same step. None: the n-th push_pulls of a name meet.
+        root_rank: the root, if `op` is broadcast.
+        stateful: the node runs whenever its function runs, in the program's order with other
+            stateful nodes.
+        step: the result of a `step_node`, common to all gradients of a step. None: the n-th
+            push_pulls of the name belong together.
 
     Returns:
-        The result, in the memory of `tensor` if nobody else needs it.
+        The result, in the memory of `tensor` if it has no other use.
     """
     _check_not_compiled(name)
     check_priority(name, priority)
@@ -90,24 +95,25 @@ def push_pull_node(
 
 
 def step_node(label: str) -> tf.Tensor:
-    """A number that counts how often nodes of this label have run in the job. Gradients of different steps never meet.
+    """Returns the number of the step: the number of runs of nodes of this label in the job.
 
-    So where a function breaks off halfway on one rank, and its program goes on, that rank's gradients meet those of the
-    others again.
+    The core never reduces gradients of different steps together. So if a function fails halfway on
+    one rank and its program goes on, the gradients of its next step are those of the others' next
+    step.
     """
     return _ops.byteps_anchor(label=label)
 
 
 def broadcast_node(tensor: tf.Tensor, root_rank: int, name: str) -> tf.Tensor:
-    """Rank `root_rank`'s tensor, by a stateful node. See `push_pull_node`."""
+    """Returns rank `root_rank`'s tensor, by a stateful node. See `push_pull_node`."""
     return push_pull_node(tensor, name, BROADCAST, 0, root_rank=root_rank, stateful=True)
 
 
 def _anchor() -> tf.Tensor:
-    """What keeps TensorFlow from taking the result for a constant, once for each graph.
+    """Returns an input that is never constant, one for each graph.
 
-    A rank whose input is a constant, as a gradient can be, would take part in the first round only, and wrongly hope
-    that the others' inputs are constants too.
+    Without it TensorFlow would compute a node with constant inputs only once, as a gradient can be
+    constant on one rank, while the other ranks wait in later rounds.
     """
     graph = tf.compat.v1.get_default_graph()
     if not hasattr(graph, "_byteps_anchor"):
@@ -117,16 +123,17 @@ def _anchor() -> tf.Tensor:
 
 
 def _check_not_compiled(name: str) -> None:
-    """TensorFlow would raise as well, but say nothing that helps."""
+    """Raises an error with advice, which TensorFlow's own error lacks."""
     if is_compiled_by_xla():
         raise UnsupportedError(
-            f"push_pull of '{name}' in a function with jit_compile=True: XLA cannot wait for other ranks. Compile what "
-            "computes the gradients, and call push_pull (or the optimizer) in a function around it without jit_compile"
+            f"push_pull of '{name}' in a function with jit_compile=True: XLA cannot wait for other ranks. Compile the "
+            "function that computes the gradients, and call push_pull (or the optimizer) in a function around it "
+            "without jit_compile"
         )
 
 
 def is_compiled_by_xla() -> bool:
-    """Whether the function that is being traced has jit_compile=True, or one around it."""
+    """Whether the function that is being traced, or an outer one, has jit_compile=True."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while graph is not None:
         context = graph._get_control_flow_context()
@@ -137,6 +144,6 @@ def is_compiled_by_xla() -> bool:
 
 
 def keep(tensor: tf.Tensor) -> None:
-    """Makes a function compute `tensor` even if nobody uses it."""
+    """Makes a function compute `tensor` even if it is not used."""
     if not tf.executing_eagerly():
         _ops.byteps_keep(tensor)

@@ -1,16 +1,17 @@
-"""push_pull, broadcast and allgather of tensors of TensorFlow, eagerly or in a tf.function.
+"""push_pull, broadcast and allgather of TensorFlow's tensors, eagerly or in a tf.function.
 
-Eagerly they wait for the result, and raise the exceptions of byteps.errors. In a tf.function they become nodes of its
-graph: no thread waits in them, and what goes wrong is raised by the function's call, as tf.errors.OpError.
+Eagerly they wait for the result, and raise the exceptions of byteps.errors. In a tf.function they
+become nodes of its graph, in which no thread waits. The function's call then raises errors as
+tf.errors.OpError.
 
-Arguments that the functions share:
-    tensor: of the same shape and dtype on all ranks, if not said otherwise.
-    name: the same on all ranks for tensors that belong together; at most once in flight. Without names all ranks must
-        make their calls, or trace their functions, in the same order.
+Common arguments:
+    tensor: of the same shape and dtype on all ranks, unless documented otherwise. name: the same on
+    all ranks for tensors that belong together; at most once in flight. Without names
+        all ranks must make their calls, or trace their functions, in the same order.
     average: False means op=Sum.
-    op: Average, Sum, Min, Max or Product; goes with `average` only if that is None.
+    op: Average, Sum, Min, Max or Product; not together with `average`.
     priority: larger ones go first.
-    compression: one of `Compression`, for the way over the network.
+    compression: one of `Compression`.
     scope, device_dense, device_sparse: accepted for scripts of BytePS and Horovod, unused.
 """
 
@@ -23,7 +24,7 @@ import tensorflow as tf
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import BROADCAST, ReduceOp, check_root, resolve_op
-from byteps.runtime import (  # noqa: F401  (where BytePS has them, too)
+from byteps.runtime import (  # noqa: F401  (BytePS exports them here, too)
     current_job,
     get_pushpull_speed,
     init,
@@ -57,10 +58,11 @@ def push_pull(
     name: str | None = None,
     priority: int = 0,
 ) -> Any:
-    """The average (or what `op` says) of all ranks' tensors.
+    """Returns the average of all ranks' tensors, or their reduction by `op`.
 
-    Differentiable for Average and Sum: the gradient is the push_pull of the gradients. Of tf.IndexedSlices, which may
-    have another number of rows on each rank, it gives the rows of all ranks, as tf.IndexedSlices.
+    Differentiable for Average and Sum: the gradient is the push_pull of the gradients. For
+    tf.IndexedSlices, whose number of rows may differ between ranks, returns the rows of all ranks
+    as tf.IndexedSlices.
     """
     if enable_async:
         raise UnsupportedError(
@@ -89,7 +91,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     name: str | None = None,
 ) -> Any:
-    """`push_pull` under Horovod's name and with its arguments: the tensor and the result may be scaled besides."""
+    """`push_pull` with Horovod's name and arguments, and with factors for tensor and result."""
     reduced = push_pull(_scaled(tensor, prescale_factor), average=average, compression=compression, op=op, name=name)
     return _scaled(reduced, postscale_factor)
 
@@ -102,7 +104,10 @@ def grouped_push_pull(
     compression: AnyCompressor = Compression.none,
     op: ReduceOp | None = None,
 ) -> list[Any]:
-    """`push_pull` of several tensors, named `name`.0, `name`.1 and so on; those of the front go first."""
+    """`push_pull` of several tensors, named `name`.0, `name`.1 and so on.
+
+    The first ones go first.
+    """
     if isinstance(tensors, (tf.Tensor, tf.Variable)) or not isinstance(tensors, Sequence):
         raise InvalidArgumentError(f"grouped push_pull: expected a list of tensors, got {type(tensors).__name__}")
     names = [None if name is None else f"{name}.{index}" for index in range(len(tensors))]
@@ -122,7 +127,7 @@ def grouped_allreduce(
     op: ReduceOp | None = None,
     name: str | None = None,
 ) -> list[Any]:
-    """`grouped_push_pull` under Horovod's name and with its arguments."""
+    """`grouped_push_pull` with Horovod's name and arguments."""
     return grouped_push_pull(tensors, average, name, compression, op)
 
 
@@ -130,11 +135,12 @@ def grouped_allreduce(
 def broadcast(
     tensor: Any, root_rank: int, scope: str = "", name: str | None = None, is_variable: bool = True
 ) -> tf.Tensor:
-    """Rank `root_rank`'s tensor. Of any dtype with a fixed size.
+    """Returns rank `root_rank`'s tensor, of any dtype with a fixed size.
 
-    In a tf.function it happens whenever the function is called, in the program's order with the other broadcasts.
-    Differentiable: the root gets the sum of the gradients, the others zeros. The order of the arguments is BytePS's;
-    Horovod has `name` third. `is_variable` is accepted for BytePS's scripts, unused: no variable is changed.
+    In a tf.function each call of the function broadcasts, in the program's order with other
+    broadcasts. Differentiable: the root gets the sum of the gradients, the others zeros. The order
+    of the arguments is BytePS's; in Horovod `name` is the third. `is_variable` is accepted for
+    BytePS's scripts, unused: no variable is changed.
     """
     with one_call(name) as known:
         check_root(root_rank)
@@ -146,7 +152,7 @@ def broadcast(
 
 @as_written
 def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:
-    """The tensors of all ranks, one after the other along the first dimension, in which they may differ.
+    """Returns the tensors of all ranks, concatenated along the first dimension, which may differ.
 
     Differentiable: each rank gets the sum of the gradients of its part.
     """
@@ -172,11 +178,10 @@ def _push_pull_slices(
 def reduce_slices(
     slices: tf.IndexedSlices, op: ReduceOp, name: str, priority: int, step: tf.Tensor | None = None
 ) -> tf.IndexedSlices:
-    """The rows of all ranks, in the order of ranks; divided by their number if `op` is Average.
+    """Returns the rows of all ranks, in the order of ranks. Average divides by the number of ranks.
 
     Raises:
-        UnsupportedError: another `op`, which would need what no rank has; the average of whole numbers, which is not
-            that of their parts.
+        UnsupportedError: `op` is neither Average nor Sum; the average of integers.
     """
     if op not in (ReduceOp.Average, ReduceOp.Sum):
         raise UnsupportedError(
@@ -192,7 +197,7 @@ def reduce_slices(
 
 
 def _broadcast_bits(tensor: tf.Tensor, root_rank: int, name: str) -> tf.Tensor:
-    """Of a dtype that the core does not know, and TensorFlow has bits of."""
+    """Broadcasts a tensor of a dtype that the core does not know, as bytes."""
     bits = tf.cast(tensor, tf.uint8) if tensor.dtype == tf.bool else tf.bitcast(tensor, tf.uint8)
     result = broadcast(bits, root_rank, name=name)
     return tf.cast(result, tf.bool) if tensor.dtype == tf.bool else tf.bitcast(result, tensor.dtype)
@@ -222,7 +227,7 @@ def _what(operation: str, name: str | None) -> str:
 @tf.RegisterGradient("BytepsPushPull")
 @tf.RegisterGradient("BytepsCollective")
 def _gradient(node: Any, gradient: tf.Tensor) -> list[tf.Tensor | None]:
-    """The ranks' gradients summed, or averaged as the tensors were; those of a broadcast go to the root alone."""
+    """Reduces the gradients as the tensors were reduced. The root of a broadcast gets their sum."""
     op, name = node.get_attr("reduce_op"), node.get_attr("tensor_name").decode()
     is_broadcast = op == BROADCAST
     if not is_broadcast and op not in (ReduceOp.Average.value, ReduceOp.Sum.value):

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: optimizers whose gradients are those of all ranks."""
+"""DistributedOptimizer: optimizers that average gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -39,31 +39,33 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         optimizer = bps.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer(0.001 * bps.size()))
         train = optimizer.minimize(loss)
 
-    It is the same object. One of tf.compat.v1.train exchanges gradients in `compute_gradients`, so that what is clipped
-    between it and `apply_gradients` is the average; one of Keras 3 becomes that of byteps.keras.DistributedOptimizer.
-    All ranks compute the gradients of the same variables. Gradients travel under the names of their variables.
+    Returns the same object. An optimizer of tf.compat.v1.train exchanges gradients in
+    `compute_gradients`, so gradients can be clipped before `apply_gradients`. For an optimizer of
+    Keras 3 see byteps.keras.DistributedOptimizer. All ranks must compute the gradients of the same
+    variables. A gradient has the name of its variable.
 
     Args:
-        optimizer: of tf.compat.v1.train, tf.compat.v1.mixed_precision or Keras 3, not distributed yet.
-        compression: one of `Compression`, for the way over the network.
-        sparse_as_dense: make tf.IndexedSlices (of embeddings) dense. Otherwise every rank gets the rows of all ranks.
-        backward_passes_per_step: so many computations of gradients are added up on this rank before the ranks exchange
-            the sums. `apply_gradients` changes variables after the last one only, and counts each as a global step.
-            The sums are local variables of a tf.compat.v1 graph, which tf.compat.v1.local_variables_initializer makes
-            zero.
-        op: what becomes of the ranks' gradients.
+        optimizer: of tf.compat.v1.train, tf.compat.v1.mixed_precision or Keras 3.
+        compression: one of `Compression`.
+        sparse_as_dense: make tf.IndexedSlices (of embeddings) dense. Otherwise every rank gets the
+            rows of all ranks.
+        backward_passes_per_step: number of calls of `compute_gradients` whose gradients are added
+            up before the ranks exchange the sums. `apply_gradients` changes variables only after
+            the last of them, but always counts the global step. In a tf.compat.v1 graph the sums
+            are local variables, which tf.compat.v1.local_variables_initializer sets to zero.
+        op: the reduction of the gradients.
         average_aggregated_gradients: divide the sum of those passes by their number.
-        name: accepted for scripts of BytePS and Horovod, as all below.
+        name: accepted for scripts of BytePS and Horovod, unused, like all arguments below.
         use_locking: unused.
         device_dense: unused.
         device_sparse: unused.
-        gradient_predivide_factor: sums of half precision are made in float32, so nothing is left for it to improve.
-        num_groups: gradients travel without being copied together.
-        groups: likewise.
+        gradient_predivide_factor: unused: sums of half precision are computed in float32.
+        num_groups: unused: gradients are not copied into common buffers.
+        groups: unused.
 
     Raises:
-        InvalidArgumentError: no optimizer, or arguments that make no sense.
-        UnsupportedError: an optimizer that is distributed already, or of Keras 2; asynchronous training.
+        InvalidArgumentError: not an optimizer, or invalid arguments.
+        UnsupportedError: a distributed optimizer, or one of Keras 2; asynchronous training.
         NotInitializedError: before `init`.
     """
     check_synchronous("DistributedOptimizer")
@@ -81,7 +83,7 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
         optimizer._byteps_passes = Passes(number, average_aggregated_gradients, options) if number > 1 else None
         return optimizer
     _check_keras(optimizer)
-    import byteps.keras as of_keras  # which stands on this package
+    import byteps.keras as of_keras  # not at the top: it imports this package
 
     return of_keras.DistributedOptimizer(
         optimizer,
@@ -98,19 +100,19 @@ def DistributedOptimizer(  # noqa: N802  (the name that BytePS and Horovod gave 
 
 
 class _Distributed:
-    """Comes before the class of an optimizer of tf.compat.v1."""
+    """The base class that is put before the class of an optimizer of tf.compat.v1."""
 
     _byteps_options: GradientOptions
     _byteps_passes: Passes | None
 
     @as_written
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """As in the plain class, and the ranks' gradients reduced."""
+        """Computes gradients as the plain class does, and reduces them over all ranks."""
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         if replicas > 1:
             raise UnsupportedError(
-                f"DistributedOptimizer: {replicas} replicas in this process, which would exchange their gradients one "
-                "by one: use byteps.tensorflow.distribute.MirroredStrategy and the plain optimizer"
+                f"DistributedOptimizer: {replicas} replicas in this process, each of which would exchange gradients: "
+                "use byteps.tensorflow.distribute.MirroredStrategy and the plain optimizer"
             )
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
@@ -125,7 +127,10 @@ class _Distributed:
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """As in the plain class; but for `global_step` it changes nothing before the last of several passes."""
+        """Applies gradients as the plain class does, after the last of several passes.
+
+        Earlier passes change `global_step` only.
+        """
         plain = super().apply_gradients  # type: ignore[misc]
         pairs = list(grads_and_vars)
         complete = None
@@ -164,5 +169,5 @@ def _check_keras(optimizer: Any) -> None:
         )
     raise ArgumentTypeError(
         f"DistributedOptimizer: expected an optimizer of tf.compat.v1.train or of Keras, got {what}; with a model, "
-        "pass what is to train it: model.compile(DistributedOptimizer(keras.optimizers.SGD()), ...)"
+        "call model.compile(DistributedOptimizer(keras.optimizers.SGD()), ...)"
     )

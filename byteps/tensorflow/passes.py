@@ -1,4 +1,4 @@
-"""Gradients of several backward passes, added up on this rank before the ranks exchange their sums."""
+"""Sums of the gradients of several backward passes, which the ranks exchange once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["Passes"]
 
 
 class Passes:
-    """What one optimizer has added up; eagerly, in a tf.function, or in a graph of tf.compat.v1.
+    """The gradient sums of one optimizer; eagerly, in a tf.function, or in a graph of tf.compat.v1.
 
-    In such a graph the sums are local variables: no checkpoint has them, and tf.compat.v1.local_variables_initializer
-    makes them zero, which a MonitoredSession does by itself.
+    In such a graph the sums are local variables: checkpoints do not contain them, and
+    tf.compat.v1.local_variables_initializer sets them to zero. A MonitoredSession runs it.
 
     Args:
-        number: of passes, of which the last one exchanges.
+        number: number of passes, of which the last one exchanges the sums.
         average: divide the sums by `number`.
-        options: of the exchange.
+        options: options of the exchange.
     """
 
     def __init__(self, number: int, average: bool, options: GradientOptions) -> None:
@@ -32,15 +32,18 @@ class Passes:
         self._average = average
         self._options = options
         self._sums: dict[tuple[Any, ...], _Sums] = {}
-        self._checked: PerJob[set[tuple[Any, ...]]] = PerJob(set)  # that the ranks make as many passes
-        self._last: dict[Any, _Sums] = {}  # of each variable
+        # Lists of variables for which the ranks have compared their numbers of passes.
+        self._checked: PerJob[set[tuple[Any, ...]]] = PerJob(set)
+        self._last: dict[Any, _Sums] = {}  # by variable: the sums of its last pass
 
     def add(self, gradients: Sequence[Any], variables: Sequence[Any], names: Sequence[str]) -> list[Any]:
-        """Counts as one pass. The sums of all ranks, reduced, if it is the last one; else this rank's sums so far.
+        """Adds the gradients of a pass. Returns the sums; the last pass reduces them.
 
         Raises:
-            UnsupportedError: tf.IndexedSlices that are not to be made dense; variables that tf.cond cannot change.
-            InvalidArgumentError: on all ranks: their numbers of passes differ, or as `exchange_gradients`.
+            UnsupportedError: tf.IndexedSlices without sparse_as_dense; variables that tf.cond
+                cannot change.
+            InvalidArgumentError: on all ranks: their numbers of passes differ; see also
+                `exchange_gradients`.
         """
         gradients = [self._dense(gradient, name) for gradient, name in zip(gradients, names, strict=True)]
         present = [index for index, gradient in enumerate(gradients) if gradient is not None]
@@ -64,12 +67,15 @@ class Passes:
         return [None if gradient is None else next(added) for gradient in gradients]
 
     def are_complete(self, variables: Sequence[Any]) -> Any:
-        """Whether the last `add` of these variables was a last pass: a tensor; None: there was none."""
+        """Returns, as a tensor, whether the last `add` was the last pass.
+
+        None: there was no `add`.
+        """
         found = {id(sums): sums for v in variables if (sums := self._last.get(v.ref())) is not None}
         if len(found) > 1:
             raise InvalidArgumentError(
-                "DistributedOptimizer: apply_gradients got gradients of several compute_gradients, whose passes are "
-                "counted one by one: apply what each of them returns by itself"
+                "DistributedOptimizer: apply_gradients got gradients of several calls of compute_gradients, whose "
+                "passes are counted separately: apply the result of each call by itself"
             )
         return next(iter(found.values())).are_complete() if found else None
 
@@ -85,13 +91,13 @@ class Passes:
         if not self._options.sparse_as_dense:
             raise UnsupportedError(
                 f"'{name}' is tf.IndexedSlices, whose sum over backward_passes_per_step={self._number} would need "
-                "a dense gradient's memory: use sparse_as_dense=True"
+                "the memory of a dense gradient: use sparse_as_dense=True"
             )
         return tf.convert_to_tensor(gradient)
 
 
 class _Sums:
-    """Of the gradients of some variables that are always computed together."""
+    """The sums of gradients that are computed by the same calls."""
 
     def __init__(self, variables: Sequence[Any], number: int) -> None:
         self._number = number
@@ -102,14 +108,14 @@ class _Sums:
         self._complete: Any = None
 
     def begin_pass(self) -> tf.Tensor:
-        """Whether it is the last one."""
+        """Begins a pass. Returns whether it is the last one."""
         self._complete = tf.equal(tf.convert_to_tensor(self._pass.assign_add(1)) % self._number, 0)
         return self._complete
 
     def are_complete(self) -> tf.Tensor:
         if not tf.executing_eagerly() and getattr(self._complete, "graph", None) is tf.compat.v1.get_default_graph():
             return self._complete
-        return tf.equal(self._pass.read_value() % self._number, 0)  # the gradients are of an earlier call
+        return tf.equal(self._pass.read_value() % self._number, 0)  # an earlier call
 
     def add(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return [
@@ -118,7 +124,7 @@ class _Sums:
         ]
 
     def take(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The sums with `gradients` added; zero is left behind."""
+        """Returns the sums with `gradients` added, and sets the sums to zero."""
         taken = []
         for variable, gradient in zip(self._sums, gradients, strict=True):
             total = variable.read_value() + gradient
@@ -134,13 +140,13 @@ def _check_changeable(variables: Sequence[Any]) -> None:
         if variable.dtype != variable.dtype.base_dtype and tf.compat.v1.control_flow_v2_enabled():
             raise UnsupportedError(
                 f"backward_passes_per_step: '{variable.name}' is a reference variable, which TensorFlow's control flow "
-                "cannot change: make variables with use_resource=True, or call "
-                "tf.compat.v1.disable_control_flow_v2() (or disable_v2_behavior()) at the beginning"
+                "cannot change: create variables with use_resource=True, or call "
+                "tf.compat.v1.disable_control_flow_v2() (or disable_v2_behavior()) first"
             )
 
 
 def _zeros(shape: Any, dtype: Any, name: str, device: str = "") -> Any:
-    """A variable outside of functions and control flow."""
+    """Creates a variable of zeros outside of functions and control flow."""
     with tf.init_scope(), tf.device(device):
         return tf.compat.v1.Variable(
             tf.zeros(shape, dtype),

@@ -1,7 +1,7 @@
-"""tf.functions are traced anew in each job of this process.
+"""Makes TensorFlow trace functions again in each job of this process.
 
-Their graphs hold what ends with a job: how many ranks there are, and under which names they meet. And where a rank that
-has come new to a job traces a function, and compares with the others what it is about to do, they must trace it, too.
+Graphs contain data of a job: the number of ranks and names of tensors. Moreover, a rank that is new
+in a job traces its functions and compares them with the other ranks, so these must trace them, too.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ log = logging.getLogger("byteps")
 
 
 def install() -> None:
-    """Makes the job a part of what TensorFlow finds a function's traces by. It offers no public way to do so."""
+    """Adds the number of the job to the key of TensorFlow's traces.
+
+    There is no public API for this.
+    """
     try:
         from tensorflow.python.eager.polymorphic_function import function_context
 
         plain = function_context.make_function_context
     except (ImportError, AttributeError):
         log.warning(
-            "TensorFlow %s keeps the traces of functions elsewhere than byteps expects: make functions anew after "
+            "TensorFlow %s does not have the cache of traces that byteps expects: create functions again after "
             "resume()",
             tf.__version__,
         )

@@ -1,4 +1,4 @@
-"""DistributedGradientTape: gradients of all ranks, from tf.GradientTape."""
+"""DistributedGradientTape: a tf.GradientTape with gradients averaged over all ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["DistributedGradientTape"]
 
 
 class _Distributed:
-    """Comes before the class of a tape."""
+    """The base class that is put before the class of a tape."""
 
     _byteps_options: GradientOptions
 
@@ -33,7 +33,7 @@ class _Distributed:
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """tf.GradientTape.gradient, and the ranks' gradients reduced."""
+        """Returns the gradients of tf.GradientTape.gradient, reduced over all ranks."""
         own = super().gradient(target, sources, output_gradients, unconnected_gradients)  # type: ignore[misc]
         flat, variables = tf.nest.flatten(own), tf.nest.flatten(sources)
         names = variable_names(variables, "Gradient.")
@@ -60,22 +60,23 @@ def DistributedGradientTape(  # noqa: N802  (the name that BytePS and Horovod ga
             loss = ...
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-    It is the same object. All ranks ask for the gradients of the same variables. Gradients travel under the names of
-    their variables: a Keras variable's path, another one's name.
+    Returns the same object. All ranks must compute the gradients of the same variables. A gradient
+    has the name of its variable: the path of a Keras variable, the name of another one.
 
     Args:
         gradtape: recording or not, persistent or not.
-        compression: one of `Compression`, for the way over the network.
-        sparse_as_dense: make tf.IndexedSlices (of embeddings) dense. Otherwise every rank gets the rows of all ranks.
-        op: what becomes of the ranks' gradients.
-        device_dense: accepted for scripts of BytePS and Horovod, as all below.
+        compression: one of `Compression`.
+        sparse_as_dense: make tf.IndexedSlices (of embeddings) dense. Otherwise every rank gets the
+            rows of all ranks.
+        op: the reduction of the gradients.
+        device_dense: accepted for scripts of BytePS and Horovod, unused, like all arguments below.
         device_sparse: unused.
-        gradient_predivide_factor: sums of half precision are made in float32, so nothing is left for it to improve.
-        num_groups: gradients travel without being copied together.
-        groups: likewise.
+        gradient_predivide_factor: unused: sums of half precision are computed in float32.
+        num_groups: unused: gradients are not copied into common buffers.
+        groups: unused.
 
     Raises:
-        InvalidArgumentError: no tape, or arguments that make no sense.
+        InvalidArgumentError: not a tape, or invalid arguments.
         UnsupportedError: a tape that is distributed already; asynchronous training.
         NotInitializedError: before `init`.
     """
@@ -96,7 +97,10 @@ _steps: PerJob[Counter[tuple[str, ...]]] = PerJob(Counter)
 
 
 def _look_for_differences(variables: Sequence[Any], names: Sequence[str]) -> None:
-    """In the second step: scripts of Horovod make their ranks' variables equal after the first. Not in functions."""
+    """Compares the ranks' variables in the second eager step.
+
+    Scripts of Horovod broadcast variables after the first step.
+    """
     if not tf.executing_eagerly():
         return
     steps, key = _steps.get(), tuple(names)

@@ -1,4 +1,4 @@
-"""Tensors of TensorFlow as the core needs them, and the names that they go by."""
+"""Conversion and names of tensors, and errors of operators as exceptions of byteps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_written(function: F) -> F:
-    """Keeps AutoGraph from rewriting a function of this package that is called in a tf.function."""
+    """Keeps AutoGraph from rewriting a function of this package."""
     return cast(F, tf.autograph.experimental.do_not_convert(function))
 
 
@@ -32,21 +32,21 @@ _ADVICE = {
     tf.bool: "convert it with tf.cast(tensor, tf.uint8)",
     tf.complex64: "pass tf.math.real(tensor) and tf.math.imag(tensor)",
     tf.complex128: "pass tf.math.real(tensor) and tf.math.imag(tensor)",
-    tf.string: "broadcast_object takes strings",
+    tf.string: "use broadcast_object for strings",
 }
 
 
 def dense(value: Any, what: str, *, any_dtype: bool = False) -> tf.Tensor:
-    """`value` as a tensor of a dtype that the core can reduce.
+    """Returns `value` as a dense tensor of a dtype that the core can reduce.
 
     Args:
-        value: a tensor, a variable, or what TensorFlow makes a tensor of.
-        what: begins the message of an error.
-        any_dtype: bits will do, so any dtype of a fixed size.
+        value: a tensor, a variable, or a value that TensorFlow converts to a tensor.
+        what: beginning of error messages.
+        any_dtype: accept all dtypes of a fixed size.
 
     Raises:
-        UnsupportedError: a tensor without plain memory: sparse, ragged, symbolic.
-        InvalidArgumentError: no tensor, or of another dtype.
+        UnsupportedError: a sparse, ragged or symbolic tensor.
+        InvalidArgumentError: not a tensor, or of another dtype.
     """
     if isinstance(value, tf.SparseTensor):
         raise UnsupportedError(f"{what}: a SparseTensor is not supported: pass tf.sparse.to_dense(tensor)")
@@ -77,16 +77,17 @@ _graph_counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def automatic_name() -> str:
-    """A name for a tensor that its caller gave none: the same on all ranks whose programs make the same calls.
+    """Returns a name for an unnamed tensor: the same on all ranks that make the same calls.
 
-    It says nothing of the tensor and what is done with it, so that ranks that do not make the same calls meet, which is
-    an error. Eagerly it is one of a bounded cycle. In a graph it is the place among those without a name that the
-    outermost function has, so that neither what else a rank has traced nor how often changes it.
+    It contains nothing of the tensor or the operation, so that ranks with different calls get an
+    error. Eagerly names are reused in a bounded cycle. In a graph the name has the tensor's index
+    among the unnamed tensors of the outermost function, so it does not depend on other traced
+    functions.
     """
     if tf.executing_eagerly():
         return current_job().in_flight.automatic_name()
     graph = tf.compat.v1.get_default_graph()
-    while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # an outer function, not what calls it
+    while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # an outer function
         graph = graph.outer_graph
     _graph_counts[graph] = _graph_counts.get(graph, 0) + 1
     return f"byteps.graph.{getattr(graph, 'name', '')}.{_graph_counts[graph]}"
@@ -94,13 +95,13 @@ def automatic_name() -> str:
 
 @contextmanager
 def one_call(name: str | None) -> Iterator[str]:
-    """As `byteps.ops.one_call`, also of a node of a graph: a function that cannot be traced is a call, too."""
+    """`byteps.ops.one_call`, also for nodes of graphs. A failed tracing counts as a call."""
     with ops.one_call(automatic_name() if name is None else name) as known, core_errors():
         yield known
 
 
 class _Names:
-    """Of the variables that this process has asked for in one job."""
+    """The names of variables in one job."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -121,11 +122,11 @@ _names = PerJob(_Names)
 
 
 def variable_names(variables: Sequence[Any], prefix: str) -> list[str]:
-    """Names of variables of TensorFlow or Keras: a Keras variable's path, another's name; and the shape.
+    """Returns names of variables: a Keras variable's path or another one's name, and the shape.
 
-    The second variable of a name that this process asks for in a job gets `#1`, and so on; a name does not come back
-    when its variable is gone, for each rank's garbage collection decides when that is. In a graph of tf.compat.v1 names
-    are different anyway.
+    The second variable of the same name in a job gets `#1`, and so on. A name is not reused after
+    its variable is deleted, since ranks may delete variables at different times. In a graph of
+    tf.compat.v1 names are unique.
     """
     names = [_plain_name(variable) for variable in variables]
     if tf.compat.v1.executing_eagerly_outside_functions():
@@ -153,7 +154,7 @@ _EXCEPTIONS: dict[type[tf.errors.OpError], type[BytePSError]] = {
 
 @contextmanager
 def core_errors() -> Iterator[None]:
-    """Turns what an operator of byteps raises eagerly into the exception of byteps.errors that it stands for."""
+    """Converts eager errors of byteps's operators to exceptions of byteps.errors."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -161,11 +162,11 @@ def core_errors() -> Iterator[None]:
         if kind is None or not tf.executing_eagerly():
             raise
         known = kind(_own_words(error.message))
-        known.counted = True  # by the core, which the node has asked
+        known.counted = True  # the core has counted the call
         raise known from None
 
 
 def _own_words(message: str) -> str:
-    """A message of the core without what TensorFlow puts around it: operators, and where they were made."""
+    """Removes from a message of the core the names and locations of operators."""
     message = re.sub(r"(?s)^Graph execution error:.*\n\n(?=[^\n]+\n\t \[\[\{\{node)", "", message)
     return re.sub(r"(?s)^\{\{function_node .*?\}\} |\n\t \[\[\{\{node.*$| \[Op:\w+\].*$", "", message)

@@ -193,7 +193,7 @@ def case_variables_that_differ_between_ranks() -> None:
         bps.broadcast_variables(variables, 0)
     module = tf.Module()
     module.variable = tf.Variable(1.0)
-    with expect_error(TypeError, "Module given", "broadcast_variables(model.variables, root_rank)"):
+    with expect_error(TypeError, "got Module", "broadcast_variables(model.variables, root_rank)"):
         bps.broadcast_variables(module, 0)
     with expect_error(InvalidArgumentError, "expected variables, got EagerTensor"):
         bps.broadcast_variables([tf.ones(2)], 0)

@@ -216,7 +216,7 @@ def case_passes_of_two_losses_are_counted_one_by_one() -> None:
     step()
     assert one.numpy() == -6, one
     pairs = used.compute_gradients(lambda: one, [one]) + used.compute_gradients(lambda: other, [other])
-    with expect_error(InvalidArgumentError, "several compute_gradients"):
+    with expect_error(InvalidArgumentError, "several calls of compute_gradients"):
         used.apply_gradients(pairs)
 
 
