@@ -1,7 +1,7 @@
-"""byteps: sums gradients over the processes of a data-parallel training.
+"""byteps: sums gradients over the processes of data-parallel training.
 
-This module works on NumPy arrays; `byteps.torch`, `byteps.tensorflow` and `byteps.keras` are for those frameworks.
-Nothing is loaded before it is used.
+This module works on NumPy arrays. `byteps.torch`, `byteps.tensorflow`, `byteps.keras` and
+`byteps.mxnet` are the adapters for frameworks. Submodules are imported at their first use.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def __getattr__(name: str) -> object:
     if name == "_core" and importlib.util.find_spec("byteps._core") is None:
         raise ImportError(
             f"byteps in {__path__[0]} has no native module byteps._core: this is a clone that was not built. Run "
-            "`make build` or `pip install .` there; if byteps is installed elsewhere, start from another folder, as "
-            "Python looks here first"
+            "`make build` or `pip install .` there; if byteps is installed elsewhere, start from another folder, "
+            "since Python looks here first"
         )
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'byteps' has no attribute '{name}'")

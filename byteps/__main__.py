@@ -1,4 +1,4 @@
-"""`python -m byteps`: the program `byteps`."""
+"""Runs the program `byteps` as `python -m byteps`."""
 
 import sys
 

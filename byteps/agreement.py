@@ -1,4 +1,4 @@
-"""Whether all ranks are about to do the same thing, before tensors that do not fit meet."""
+"""Checks that all ranks are about to do the same, with errors that say how they differ."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ log = logging.getLogger("byteps")
 
 
 def check_agreement(caller: str, mine: Sequence[str], name: str) -> None:
-    """Compares the ranks' descriptions of what they are about to do. Blocks until all ranks have called it.
+    """Compares descriptions of what the ranks are about to do. Blocks until all have called it.
 
     Args:
-        caller: begins the message.
-        mine: one line for each thing that must be alike.
-        name: the same on all ranks; tells this check apart from others.
+        caller: beginning of the error message.
+        mine: a line for each thing that must be the same on all ranks.
+        name: the same on all ranks; other checks have other names.
 
     Raises:
-        InvalidArgumentError: on all ranks alike, naming two of them and the first lines that differ.
+        InvalidArgumentError: on all ranks. The message names two ranks and the first lines that
+            differ.
     """
     if are_alike(mine, name):
         return
@@ -43,7 +44,10 @@ def check_agreement(caller: str, mine: Sequence[str], name: str) -> None:
 
 
 def are_alike(mine: Sequence[str], name: str) -> bool:
-    """Whether all ranks have the same lines. Blocks until all have called it; see `check_agreement`."""
+    """Whether all ranks have the same lines; see `check_agreement`.
+
+    Blocks until all have called it.
+    """
     if current_job().size == 1:
         return True
     digest = _digest(mine)
@@ -54,18 +58,19 @@ def are_alike(mine: Sequence[str], name: str) -> bool:
 def look_for_differences(
     caller: str, weights: Callable[[], Sequence[int]], hyperparameters: Callable[[], Sequence[str]], name: str
 ) -> None:
-    """Tells of ranks that would train apart, as BYTEPS_DIFFERENCES says. Blocks until all ranks have called it.
+    """Checks whether weights or hyperparameters differ between ranks.
 
-    To be called before the first step only, when whoever makes the ranks' weights equal has done so.
+    BYTEPS_DIFFERENCES says whether a difference is a warning or an error. Call it once before the
+    first step, after weights have been broadcast. Blocks until all ranks have called it.
 
     Args:
-        caller: begins the message.
-        weights: makes numbers of this rank's weights, which are the same for the same bits.
-        hyperparameters: makes a line for each.
-        name: as in `check_agreement`.
+        caller: beginning of the message.
+        weights: returns hashes of this rank's weights.
+        hyperparameters: returns a line for each hyperparameter.
+        name: see `check_agreement`.
 
     Raises:
-        InvalidArgumentError: on all ranks, if the setting says so.
+        InvalidArgumentError: on all ranks, with BYTEPS_DIFFERENCES=error.
     """
     job = current_job()
     if job.size == 1 or job.config.differences == "ignore":
@@ -89,7 +94,7 @@ def look_for_differences(
         concerned.update(others)
     if not found:
         return
-    message = f"{caller}: the ranks will train apart: {'; '.join(found)}. (BYTEPS_DIFFERENCES says what to do about it)"
+    message = f"{caller}: the ranks will train apart: {'; '.join(found)}. (See the setting BYTEPS_DIFFERENCES)"
     if job.config.differences == "error":
         raise InvalidArgumentError(message)
     if job.rank in concerned:
@@ -101,7 +106,7 @@ def _digest(lines: Sequence[str]) -> int:
 
 
 def _unlike_rank_0(digest: int, name: str) -> list[int]:
-    """The ranks that have another digest than rank 0."""
+    """Returns the ranks whose digest differs from rank 0's."""
     job = current_job()
     digests = _maxima([digest if rank == job.rank else 0 for rank in range(job.size)], name)
     return [rank for rank in range(job.size) if digests[rank] != digests[0]]
@@ -113,7 +118,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _maxima(numbers: list[int], name: str) -> list[int]:
-    """Of each number the largest that a rank has."""
+    """Returns the maximum of each number over all ranks."""
     memory = (ctypes.c_int64 * len(numbers))(*numbers)
     buffer = Buffer(ctypes.addressof(memory), ctypes.sizeof(memory), "int64", memory)
     synchronize(push_pull_buffer(buffer, buffer, name, ReduceOp.Max, 0, finish=lambda: None))

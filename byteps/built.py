@@ -1,4 +1,4 @@
-"""What Horovod's scripts ask before they use it: byteps is built with none of these libraries, and needs none."""
+"""Functions of Horovod that say which libraries it was built with. byteps needs none of them."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ __all__ = [
 
 
 def mpi_built() -> bool:
-    """False: mpirun can start a job, but the job does not use MPI."""
+    """Returns False: mpirun can start a job, but the job does not use MPI."""
     return False
 
 
 def mpi_enabled() -> bool:
-    """False, as `mpi_built`."""
+    """Returns False: see `mpi_built`."""
     return False
 
 
 def mpi_threads_supported() -> bool:
-    """False, as `mpi_built`. A program may use mpi4py beside byteps, with threads or without."""
+    """Returns False: see `mpi_built`. A program may use mpi4py beside byteps, also with threads."""
     return False
 
 
 def gloo_built() -> bool:
-    """False: the transports are byteps's own."""
+    """Returns False: byteps has its own transports."""
     return False
 
 
 def gloo_enabled() -> bool:
-    """False, as `gloo_built`."""
+    """Returns False: see `gloo_built`."""
     return False
 
 
 def nccl_built() -> int:
-    """0, where Horovod gives NCCL's version: tensors of GPUs travel through the host's memory."""
+    """Returns 0 and no version of NCCL: tensors of GPUs are copied through host memory."""
     return 0
 
 
 def ddl_built() -> bool:
-    """False."""
+    """Returns False."""
     return False
 
 
 def ccl_built() -> bool:
-    """False."""
+    """Returns False."""
     return False
 
 
 def cuda_built() -> bool:
-    """False: the framework moves tensors between its devices and the host."""
+    """Returns False: the framework copies tensors between its devices and the host."""
     return False
 
 
 def rocm_built() -> bool:
-    """False, as `cuda_built`."""
+    """Returns False: see `cuda_built`."""
     return False

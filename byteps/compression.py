@@ -1,4 +1,4 @@
-"""Smaller forms of a tensor for its way over the network: what the compressors of all adapters have in common."""
+"""Base classes of the compressors of all adapters."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ TensorT = TypeVar("TensorT")
 
 
 class Compressor(Protocol[TensorT]):
-    """Any class with these two static methods will do, and any object with these two methods."""
+    """The interface of a compressor: a class with these static methods, or an object with them."""
 
     @staticmethod
     def compress(tensor: TensorT) -> tuple[TensorT, object]:
-        """The tensor to send, and what `decompress` needs to know."""
+        """Returns the tensor to send, and a context for `decompress`."""
 
     @staticmethod
     def decompress(tensor: TensorT, ctx: object) -> TensorT:
-        """The tensor as it was before `compress`, but for what the compression lost."""
+        """Reverts `compress`, except for lost precision."""
 
 
 class NoneCompressor(Generic[TensorT]):
-    """Sends the tensor as it is."""
+    """Sends tensors unchanged."""
 
     @staticmethod
     def compress(tensor: TensorT) -> tuple[TensorT, object]:
@@ -37,7 +37,7 @@ class NoneCompressor(Generic[TensorT]):
 
 
 class CastCompressor(ABC, Generic[TensorT]):
-    """Sends floating-point tensors of a wider type as `wire_dtype`; other tensors as they are."""
+    """Sends floating-point tensors of wider types as `wire_dtype`, and other tensors unchanged."""
 
     wire_dtype: Any
 
@@ -54,27 +54,28 @@ class CastCompressor(ABC, Generic[TensorT]):
     @classmethod
     @abstractmethod
     def is_wider(cls, tensor: TensorT) -> bool:
-        """Whether it is a floating-point tensor with more bits than `wire_dtype`."""
+        """Whether `tensor` has a floating-point type with more bits than `wire_dtype`."""
 
     @staticmethod
     @abstractmethod
     def cast(tensor: TensorT, dtype: Any) -> TensorT:
-        """The tensor in another dtype of its framework."""
+        """Returns the tensor converted to another dtype of its framework."""
 
 
 def compressor_name(compression: object) -> str:
-    """The same on all ranks, for what they compare.
+    """Returns the compressor's name, for comparisons between ranks.
 
     Raises:
         InvalidArgumentError: not a compressor.
     """
     if not all(callable(getattr(compression, method, None)) for method in ("compress", "decompress")):
         raise InvalidArgumentError(
-            f"compression is {compression!r:.80}: expected one of Compression, or what has compress and decompress"
+            f"compression is {compression!r:.80}: expected one of Compression, or an object with compress "
+            "and decompress"
         )
     return compression.__name__ if isinstance(compression, type) else type(compression).__name__
 
 
 def sends_as_is(compression: object) -> bool:
-    """Whether it is Compression.none, or an instance of it."""
+    """Whether `compression` is Compression.none or an instance of it."""
     return compression is NoneCompressor or isinstance(compression, NoneCompressor)

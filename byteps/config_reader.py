@@ -1,6 +1,6 @@
-"""From variables to the fields of `byteps.config.Config`: what each one says, and what they mean together.
+"""Computes the fields of `byteps.config.Config` from environment variables.
 
-Faults are collected, never raised, so that a user sees all of them at once.
+Collects faults instead of raising them, so that users see all of them at once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from byteps.secret_file import MIN_SECRET_CHARS, read_secret_file
 
 LOOPBACK = "127.0.0.1"
 _DERIVED = "derived"
-_MAX_PARTITIONS_OF_CREDIT = 1023  # a larger number of BYTEPS_SCHEDULING_CREDIT counts bytes
+_MAX_PARTITIONS_OF_CREDIT = 1023  # larger values of BYTEPS_SCHEDULING_CREDIT are bytes
 _MAX_SIZE = 1 << 14
-_PARTITION_BYTES = 1 << 20  # the largest that is chosen where nobody sets it
-_PLACE_FIELDS = ("num_machines", "machine_id", "local_rank", "local_size", "global_rank")
+_PARTITION_BYTES = 1 << 20  # the largest automatic partition size
+_RANK_FIELDS = ("num_machines", "machine_id", "local_rank", "local_size", "global_rank")
 
 
 class Reader:
-    """Reads once, when built; then `values`, `sources`, `faults` and `warnings` are final."""
+    """Reads once, in the constructor.
+
+    The results are `values`, `sources`, `faults` and `warnings`.
+    """
 
     def __init__(self, environ: Mapping[str, str], knobs: Mapping[str, Knob]) -> None:
         self._environ = environ
@@ -38,16 +41,16 @@ class Reader:
         self._read_table()
         self._warn_of_other_names()
         self._read_secret_file()
-        self._settle_credit()
+        self._compute_credit()
         if self.values["role"] == "worker":
-            found = None if self._is_given(*_PLACE_FIELDS) else detect(environ, self.faults)
+            found = None if self._is_given(*_RANK_FIELDS) else detect(environ, self.faults)
             if found is not None:
-                self._place_by_launcher(found)
+                self._set_rank_by_launcher(found)
             else:
-                self._place_by_variables()
-            self._settle_scheduler_of_worker(found)
+                self._set_rank_by_variables()
+            self._set_scheduler_of_worker(found)
         else:
-            self._settle_server_or_scheduler()
+            self._check_server_or_scheduler()
         self._check_number_of_processes()
         self._check_secret()
 
@@ -70,7 +73,7 @@ class Reader:
         self.sources[field] = source
 
     def _is_given(self, *fields: str) -> bool:
-        """Whether a variable of one of the fields is set, rightly or not."""
+        """Whether a variable of one of the fields is set, to any value."""
         return any(self._environ.get(name, "").strip() for field in fields for name in self._knobs[field].names)
 
     def _warn_of_other_names(self) -> None:
@@ -102,20 +105,20 @@ class Reader:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             self.faults.append(f"BYTEPS_SECRET_FILE={path!r}: {reason}")
 
-    def _settle_credit(self) -> None:
+    def _compute_credit(self) -> None:
         credit = self.values["credit_bytes"]
         if credit == 0:
             self._set("credit_bytes", self._knobs["credit_bytes"].default, "default")
         elif credit <= _MAX_PARTITIONS_OF_CREDIT:
             self.values["credit_bytes"] = credit * (self.values["partition_bytes"] or _PARTITION_BYTES)
 
-    # --- who this process is
+    # --- rank and size
 
-    def _place_by_launcher(self, found: Detected) -> None:
+    def _set_rank_by_launcher(self, found: Detected) -> None:
         for field in ("rank", "size", "local_rank", "local_size"):
             self._set(field, getattr(found, field), found.launcher)
 
-    def _place_by_variables(self) -> None:
+    def _set_rank_by_variables(self) -> None:
         values = self.values
         if values["local_size"] == -1 and not self._is_given("local_size"):
             values["local_size"] = 1
@@ -134,33 +137,33 @@ class Reader:
         name = self._knobs[field].names[0]
         index = self.values[field]
         if index >= count:
-            self.faults.append(f"{name}={index}: expected less than {count}, as many as there are")
+            self.faults.append(f"{name}={index}: expected less than {count}, the number of them")
         elif needed and not self._is_given(field):
             self.faults.append(f"{name} is not set: expected a number from 0 to {count - 1}")
         elif index == -1 and field != "global_rank":
             self.values[field] = 0
 
-    # --- where the scheduler is
+    # --- address of the scheduler
 
-    def _settle_scheduler_of_worker(self, found: Detected | None) -> None:
+    def _set_scheduler_of_worker(self, found: Detected | None) -> None:
         values = self.values
         if found is None and values["num_machines"] <= 1 and not self._wants_scheduler():
-            self._settle_one_machine()
+            self._set_one_machine()
         if values["size"] == 1 and values["num_servers"] == 0 and not values["force_distributed"]:
             return
         if values["placement"] == "ps" and values["num_servers"] == 0:
             self.faults.append("BYTEPS_PLACEMENT=ps without servers: expected DMLC_NUM_SERVER of at least 1")
         if found is not None and not self._is_given("scheduler_host"):
-            self._settle_scheduler_by_launcher(found)
+            self._set_scheduler_by_launcher(found)
         else:
             self._require_scheduler()
 
-    def _settle_one_machine(self) -> None:
-        """The original's rule: one worker machine needs no scheduler and no servers, even if it is told of some."""
+    def _set_one_machine(self) -> None:
+        """Ignores scheduler and servers of a single worker machine, like the original BytePS."""
         if self.values["num_servers"] > 0:
             self.warnings.append(
-                f"DMLC_NUM_SERVER={self.values['num_servers']} has no effect: one worker machine sums by itself, "
-                "without scheduler and servers; BYTEPS_FORCE_DISTRIBUTED=1 uses them all the same"
+                f"DMLC_NUM_SERVER={self.values['num_servers']} has no effect: a single worker machine uses no "
+                "scheduler and servers; set BYTEPS_FORCE_DISTRIBUTED=1 to use them nevertheless"
             )
             self._set("num_servers", 0, _DERIVED)
             self._set("placement", "auto", _DERIVED)
@@ -170,15 +173,15 @@ class Reader:
         elif self.values["scheduler_host"]:
             self._set("scheduler_host", "", _DERIVED)
 
-    def _settle_scheduler_by_launcher(self, found: Detected) -> None:
+    def _set_scheduler_by_launcher(self, found: Detected) -> None:
         if self.values["num_servers"] > 0:
             self.faults.append(
                 f"DMLC_NUM_SERVER={self.values['num_servers']} under {found.launcher}: expected DMLC_PS_ROOT_URI and "
-                "DMLC_PS_ROOT_PORT too, where servers and workers find the scheduler"
+                "DMLC_PS_ROOT_PORT, too: the address of the scheduler"
             )
         if found.host == "" and not found.one_machine:
             self.faults.append(
-                f"{found.launcher} started ranks on several machines and does not tell where rank 0 is: "
+                f"{found.launcher} has started ranks on several machines without the address of rank 0: "
                 "expected MASTER_ADDR, the host of rank 0"
             )
         own_job_id = self.values["job_id"] if self._is_given("job_id") else ""
@@ -193,7 +196,7 @@ class Reader:
             if not self.values[field] and not self._is_given(field):
                 self.faults.append(f"{self._knobs[field].names[0]} is not set: expected {what}")
 
-    def _settle_server_or_scheduler(self) -> None:
+    def _check_server_or_scheduler(self) -> None:
         values = self.values
         if values["num_machines"] > 0 and values["local_size"] > 0:
             self._set("size", values["num_machines"] * values["local_size"], _DERIVED)
@@ -202,7 +205,7 @@ class Reader:
         if values["num_machines"] != 1 or self._wants_scheduler():
             self._require_scheduler()
         else:
-            self._set("scheduler_host", "", _DERIVED)  # nobody will look for it
+            self._set("scheduler_host", "", _DERIVED)  # not used
 
     def _wants_scheduler(self) -> bool:
         return bool(self.values["host_scheduler"] or self.values["force_distributed"])
@@ -225,7 +228,10 @@ class Reader:
             )
 
     def _is_remote(self, host: str) -> bool:
-        """Surely not this machine's loopback. What a name stands for is left to the core, which resolves it."""
+        """Whether `host` is certainly not the loopback of this machine.
+
+        The core resolves names later.
+        """
         try:
             return not ipaddress.ip_address(host).is_loopback
         except ValueError:

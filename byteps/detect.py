@@ -1,6 +1,6 @@
-"""Recognises who started this process by the variables that launchers set: torchrun, mpirun, srun.
+"""Detects the launcher of this process (torchrun, mpirun, mpiexec, srun).
 
-Pure: it reads the mapping it is given and nothing else.
+Pure functions of the environment variables.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from dataclasses import dataclass, replace
 Environ = Mapping[str, str]
 
 PORT_CANDIDATES = 16
-_FIRST_PORT, _PORTS = 10000, 22000  # below 32768, where Linux takes the ports of outgoing connections from
+_FIRST_PORT, _PORTS = 10000, 22000  # below 32768, Linux's first port of outgoing connections
 _LIST_ITEM = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detected:
-    """A process's place in its job, as its launcher tells it."""
+    """The identity of a process in its job, from its launcher."""
 
     launcher: str
     rank: int
     size: int
-    local_rank: int  # -1: not told
-    local_size: int  # -1: not told
-    host: str  # of rank 0; "": not told
-    identity: str  # the same in all processes of the job; as different as possible in other jobs
+    local_rank: int  # -1: unknown
+    local_size: int  # -1: unknown
+    host: str  # host of rank 0; "": unknown
+    identity: str  # the same in all processes of the job, and different in other jobs if possible
 
     @property
     def one_machine(self) -> bool:
@@ -35,28 +35,30 @@ class Detected:
 
 
 def detect(environ: Environ, faults: list[str]) -> Detected | None:
-    """The launcher that started this process, or None; adds to `faults` what cannot be made sense of.
+    """Returns the launcher that started this process, or None. Adds invalid variables to `faults`.
 
-    torchrun wins over mpirun, mpirun over srun: an inner launcher inherits the variables of an outer one.
+    torchrun takes precedence over mpirun, and mpirun over srun, since an inner launcher inherits
+    the variables of an outer one.
     """
     for recognise in (_torchrun, _open_mpi, _hydra, _slurm):
         found = recognise(environ, faults)
         if found is not None:
             _check(found, faults)
-            return _with_whole_place(found)
+            return _with_consistent_local_rank(found)
     return None
 
 
 def job_id_of(found: Detected, job_id: str = "") -> str:
-    """A name for the job, the same in all its processes. `job_id` replaces what the launcher tells."""
+    """Returns the job's id, the same in all its processes: `job_id`, or one from the launcher."""
     return job_id or f"{found.launcher}-{_digest(found, job_id).hex()[:16]}"
 
 
 def ports_of(found: Detected, job_id: str = "") -> tuple[int, ...]:
-    """Ports to try for the scheduler, in this order: rank 0 takes the first that is free.
+    """Returns ports for the scheduler, in the order to try: rank 0 takes the first that is free.
 
-    The launcher's own port is taken (torchrun's store listens there), so these follow from the job's identity;
-    a process that finds another job there knows it by the job id in the handshake and tries the next.
+    torchrun's own port is taken by its store, so these ports are derived from the job's identity. A
+    process that connects to another job notices it by the job id in the handshake and tries the
+    next port.
     """
     digest = _digest(found, job_id)
     pairs = (int.from_bytes(digest[i : i + 2], "big") for i in range(0, 2 * PORT_CANDIDATES, 2))
@@ -68,14 +70,17 @@ def _digest(found: Detected, job_id: str) -> bytes:
     return hashlib.sha256(identity.encode(errors="surrogateescape")).digest()
 
 
-def _with_whole_place(found: Detected) -> Detected:
-    """A place on the machine takes both numbers; with one of them alone (LOCAL_RANK is often set by hand) the ranks of
-    a machine are numbered when they meet.
+def _with_consistent_local_rank(found: Detected) -> Detected:
+    """Replaces local rank and size if only one of them is known.
+
+    LOCAL_RANK, for example, is often set by hand. If they stay unknown, the ranks of a machine are
+    numbered when they have joined.
     """
     if (found.local_rank == -1) == (found.local_size == -1):
         return found
-    place = (found.rank, found.size) if found.one_machine else (-1, -1)
-    return replace(found, local_rank=place[0], local_size=place[1])
+    if found.one_machine:
+        return replace(found, local_rank=found.rank, local_size=found.size)
+    return replace(found, local_rank=-1, local_size=-1)
 
 
 def _check(found: Detected, faults: list[str]) -> None:
@@ -107,7 +112,7 @@ def _torchrun(environ: Environ, faults: list[str]) -> Detected | None:
         local_rank=_number(environ, "LOCAL_RANK", faults),
         local_size=_number(environ, "LOCAL_WORLD_SIZE", faults),
         host=environ["MASTER_ADDR"],
-        # The run id is "none" unless the user gave one; the port keeps the jobs of one machine apart.
+        # The run id is "none" unless the user sets one. The port differs between jobs of a machine.
         identity="/".join(environ.get(n, "") for n in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
     )
 
@@ -127,7 +132,10 @@ def _open_mpi(environ: Environ, faults: list[str]) -> Detected | None:
 
 
 def _hydra(environ: Environ, faults: list[str]) -> Detected | None:
-    """MPICH and Intel MPI. Their mpiexec gives the job no name: jobs side by side need BYTEPS_JOB_ID."""
+    """Detects mpiexec of MPICH and Intel MPI.
+
+    It has no job id: concurrent jobs need BYTEPS_JOB_ID.
+    """
     if not all(environ.get(name) for name in ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")):
         return None
     return Detected(
@@ -142,7 +150,10 @@ def _hydra(environ: Environ, faults: list[str]) -> Detected | None:
 
 
 def _slurm(environ: Environ, faults: list[str]) -> Detected | None:
-    """A task of srun. A batch script or an allocation's shell has no list of nodes of its step: not a task."""
+    """Detects a task of srun.
+
+    Batch scripts and shells of allocations have no SLURM_STEP_NODELIST.
+    """
     if not all(environ.get(name) for name in ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST")):
         return None
     size = _number(environ, "SLURM_STEP_NUM_TASKS", faults, _number(environ, "SLURM_NTASKS", faults, 1))
@@ -166,13 +177,16 @@ def _slurm_local_size(environ: Environ, size: int, faults: list[str]) -> int:
 
 
 def first_host(nodelist: str) -> str:
-    """The first host of Slurm's compressed list: "node[01-04,7],login" -> "node01"."""
+    """Returns the first host of Slurm's compressed list: "node[01-04,7],login" -> "node01"."""
     item = _LIST_ITEM.match(nodelist)
     return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", item[0]) if item else ""
 
 
 def tasks_per_node(text: str) -> Iterator[int]:
-    """The numbers of Slurm's compressed list: "2(x3),1" -> 2, 2, 2, 1; nothing after what is not one."""
+    """Yields the numbers of Slurm's compressed list: "2(x3),1" -> 2, 2, 2, 1.
+
+    Stops at invalid text.
+    """
     for item in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", item)
         if not match:

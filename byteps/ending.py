@@ -1,8 +1,8 @@
-"""What ends this process by an exception: noted when it happens, for the other ranks and for bpslaunch.
+"""Records the exception that ends this process, for the other ranks and for bpslaunch.
 
-An exception that nobody catches comes by `sys.excepthook`, and `sys.exit(1)` by `sys.exit`; at exit Python tells no
-more about either. Both do what they did before, and the note comes in between. Of `raise SystemExit(1)` Python tells
-nobody: there the launcher knows the code, and the other ranks that this one has left.
+`sys.excepthook` and `sys.exit` are wrapped, since Python does not report the cause at exit. A
+`raise SystemExit(1)` calls neither: the launcher then knows the exit code, and the other ranks
+learn only that this rank has left.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ _MAX_CHARACTERS = 1000
 
 
 class Ending:
-    """The end of this process, as far as it is known."""
+    """The cause of the end of this process."""
 
     def __init__(
         self, on_uncaught: Callable[[], object], failure: Callable[[], str], progress: Callable[[], float]
     ) -> None:
-        """Nothing is watched yet.
+        """Does not watch yet; see `watch`.
 
         Args:
-            on_uncaught: called when an exception ends the main thread, after it was printed.
-            failure: why the job of this process has failed; "": it has not.
-            progress: a number that changes whenever the program communicates.
+            on_uncaught: called when an exception has ended the main thread and was printed.
+            failure: returns why the job of this process has failed; "": it has not.
+            progress: returns a number that changes whenever the program communicates.
         """
         self.cause = ""  # "KeyError: 'label'"
-        self.error_file = ""  # where to report it to
-        self._at = 0.0  # by time.time()
-        self._because_of = ""  # another's failure
+        self.error_file = ""  # file for the report; "": none
+        self._at = 0.0  # time of the cause, by time.time()
+        self._because_of = ""  # failure of another process that led to the cause
         self._on_uncaught = on_uncaught
         self._failure = failure
         self._progress = progress
-        self._progress_at_exit: float | None = None  # at the call of sys.exit that is the cause
+        self._progress_at_exit: float | None = None  # at the call of sys.exit
         self._pid = 0
         self._excepthook = sys.excepthook
 
     def watch(self) -> None:
-        """From now on, in this process and not in those that it forks. Once is enough."""
+        """Starts watching this process, but not its forked children. Repeated calls do nothing."""
         if self._pid == 0:
             self._excepthook, sys.excepthook = sys.excepthook, self._hook
             sys.exit = self._noted_exit
         self._pid = os.getpid()
 
     def at_exit(self) -> str:
-        """The cause; "": the program is through."""
+        """Returns the cause, or "" if the program has ended well. Writes the report."""
         if self._pid != os.getpid():
             return ""
-        if self._progress_at_exit not in (None, self._progress()):  # somebody caught it, and the program went on
+        if self._progress_at_exit not in (None, self._progress()):  # SystemExit was caught
             self.cause = ""
         error = getattr(sys, "last_value", None)
-        if not self.cause and error is not None and sys.excepthook != self._hook:  # replaced by one that is not ours
+        if not self.cause and error is not None and sys.excepthook != self._hook:  # replaced
             self._note(describe(error), error)
         self._report()
         return self.cause
@@ -80,10 +80,10 @@ class Ending:
 
     def _noted_exit(self, status: object = None, /) -> NoReturn:
         end = SystemExit(status)
-        last_words = _describe_exit(end)
-        if last_words and self._is_main_thread():
+        description = _describe_exit(end)
+        if description and self._is_main_thread():
             error = sys.exc_info()[1]
-            self._note(last_words if error is None else f"{describe(error)}, then {last_words}", error)
+            self._note(description if error is None else f"{describe(error)}, then {description}", error)
             self._progress_at_exit = self._progress()
         raise end
 
@@ -102,19 +102,20 @@ class Ending:
 
 
 def describe(error: BaseException) -> str:
-    """In one line, as at the end of a traceback."""
+    """Returns the exception in one line, as at the end of a traceback."""
     try:
         text = str(error)
     except Exception:
-        text = "(it cannot say why)"
+        text = "(no message: its __str__ fails)"
     name = type(error).__name__
     return f"{name}: {_shortened(' '.join(text.split()))}" if text else name
 
 
 def on_its_way() -> str:
-    """The exception that this thread handles, in an `except` or a `finally`; "": none, or one that is no failure.
+    """Describes the exception that this thread is handling in an `except` or a `finally`.
 
-    Whether it ends the program, nobody knows then.
+    Returns "" if there is none, or one that is no failure. The exception may or may not end the
+    program.
     """
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
@@ -125,13 +126,13 @@ def on_its_way() -> str:
 
 
 def report(path: str, at: float, cause: str, because_of: str) -> None:
-    """Writes for bpslaunch why this process ends, unless that is written already.
+    """Writes the cause of this process's end to a file for bpslaunch, unless the file exists.
 
     Args:
-        path: BYTEPS_ERROR_FILE; empty: nobody wants to know.
-        at: by time.time().
-        cause: "KeyError: 'label'".
-        because_of: the failure of another process that it ends by; "": none.
+        path: BYTEPS_ERROR_FILE; empty: write nothing.
+        at: time of the cause, by time.time().
+        cause: such as "KeyError: 'label'".
+        because_of: failure of another process that led to the cause; "": none.
     """
     if not path:
         return
@@ -156,7 +157,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _describe_exit(end: SystemExit) -> str:
-    """As at a call of sys.exit; "": with success."""
+    """Returns the end as a call of sys.exit; "" for success."""
     is_success = end.code is None or (isinstance(end.code, int) and end.code == 0)
     return "" if is_success else f"sys.exit({_shortened(repr(end.code))})"
 

@@ -1,4 +1,7 @@
-"""The exceptions of byteps. A message says what failed, where, what was expected, what was got, what to do."""
+"""The exceptions of byteps.
+
+A message says what failed and where, what was expected, what was found, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +25,28 @@ __all__ = [
 
 
 class BytePSError(Exception):
-    """Base of all of them."""
+    """The base class of all exceptions of byteps."""
 
-    counted = False  # by the core: as a push_pull that has failed on all ranks (`byteps.ops.one_call`)
+    counted = False  # whether the core has counted the call as failed (`byteps.ops.one_call`)
 
-    if not TYPE_CHECKING:  # to which this would be a function of any type
-        __init__ = Exception.__init__  # TensorFlow's AutoGraph replaces exceptions that it cannot see how to make
+    if not TYPE_CHECKING:  # type checkers would lose the signature
+        __init__ = Exception.__init__  # without it, TensorFlow's AutoGraph replaces the exception
 
 
 class InvalidArgumentError(BytePSError, ValueError):
-    """A shape, dtype, name, setting or argument that cannot be used."""
+    """An invalid shape, dtype, name, setting or argument."""
 
 
 class ArgumentTypeError(InvalidArgumentError, TypeError):
-    """An argument of another kind than the one that is meant, such as a model in place of its parameters."""
+    """An argument of the wrong kind, such as a model instead of its parameters."""
 
 
 class NotInitializedError(BytePSError, RuntimeError):
-    """Used before `init` or after `shutdown`."""
+    """A call before `init` or after `shutdown`."""
 
 
 class TimeoutError(BytePSError, builtins.TimeoutError):
-    """A peer stayed silent, or a rank did not take part, for longer than allowed."""
+    """A peer was silent, or a rank did not take part, for longer than the time limit."""
 
 
 class PeerLostError(BytePSError, ConnectionError):
@@ -55,11 +58,11 @@ class AbortedError(BytePSError, RuntimeError):
 
 
 class DataLossError(BytePSError, RuntimeError):
-    """Bytes that cannot be what the peer meant to send."""
+    """Received bytes are corrupt."""
 
 
 class AuthenticationError(BytePSError, PermissionError):
-    """The other side of a connection does not know the job's secret, or is of another job."""
+    """The peer of a connection does not know the job's secret, or belongs to another job."""
 
 
 class UnsupportedError(BytePSError, NotImplementedError):
@@ -67,8 +70,8 @@ class UnsupportedError(BytePSError, NotImplementedError):
 
 
 class InternalError(BytePSError, RuntimeError):
-    """A fault of byteps itself; please report it."""
+    """A bug of byteps; please report it."""
 
 
 class NotFiniteError(BytePSError, FloatingPointError):
-    """A NaN or an infinite number where one was looked for."""
+    """A NaN or an infinite number was found by a check."""

@@ -1,4 +1,4 @@
-"""Push_pulls in flight: who owns their memory, and what became of them."""
+"""push_pulls in flight: their memory, results and errors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Handle", "InFlight", "Node"]
 
 log = logging.getLogger("byteps")
 
-# Automatic names repeat after so many, so that a program that never names its tensors does not declare new ones
-# forever. It bounds how many unnamed tensors can be in flight.
+# Number of automatic names, which are then reused, so that unnamed tensors do not declare new names
+# forever. At most so many unnamed tensors can be in flight.
 AUTOMATIC_NAMES = 256
 FIRST_SWEEP = 256
-SPARE_THREADS = 3  # for callbacks, beside those that are in one
+MAX_IDLE_THREADS = 3  # maximum number of threads that wait for callbacks
 
 
 class Node(Protocol):
-    """What this package needs of `byteps._core.Node`, which documents it."""
+    """The methods of `byteps._core.Node` that this package uses, documented there."""
 
     def declare(self, name: str, dtype: int, nbytes: int) -> None: ...
     def push_pull(
@@ -57,26 +57,26 @@ class Node(Protocol):
 
 
 class Handle:
-    """One push_pull: pass it to `poll` and `synchronize`.
+    """The handle of a push_pull, for `poll` and `synchronize`.
 
-    Dropping it is safe: the job keeps the tensors alive for as long as the core uses their memory.
+    A handle may be dropped: the job keeps the tensors alive while the core uses their memory.
     """
 
     __slots__ = ("_error", "_finish", "_in_flight", "_keepalive", "_lock", "_number", "_result", "name")
 
     def __init__(self, in_flight: InFlight | None, name: str, keepalive: object, finish: Callable[[], object]) -> None:
         self.name = name
-        self._lock = threading.Lock()  # held by the thread that waits, so that no other frees the core's handle
-        self._in_flight = in_flight  # None: the core is done with the memory
+        self._lock = threading.Lock()  # held while waiting: no other thread frees the handle
+        self._in_flight = in_flight  # None: the core does not use the memory any more
         self._number = -1
         self._keepalive = keepalive
         self._finish: Callable[[], object] | None = finish
-        self._result: object = None  # of `finish`, which is called once
+        self._result: object = None  # result of `finish`, which is called once
         self._error: BytePSError | None = None
 
     @classmethod
     def completed(cls, name: str, finish: Callable[[], object]) -> Handle:
-        """A handle of something that needed no communication."""
+        """Returns a handle of an operation that needed no communication."""
         return cls(None, name, None, finish)
 
     def __repr__(self) -> str:
@@ -84,14 +84,14 @@ class Handle:
         return f"<byteps handle of '{self.name}', {state}>"
 
     def poll(self) -> bool:
-        """True if `synchronize` would not wait."""
+        """Whether `synchronize` would return without waiting."""
         in_flight = self._in_flight
         return in_flight is None or in_flight.is_done(self)
 
     def synchronize(self) -> object:
-        """Waits until the push_pull is done; returns its result or raises what went wrong, each time the same.
+        """Waits until the push_pull is done, and returns its result or raises its error.
 
-        The result is made by the first call, and is kept as long as the handle.
+        Further calls return the same result or raise the same error.
         """
         in_flight = self._in_flight
         if in_flight is not None:
@@ -99,7 +99,8 @@ class Handle:
         with self._lock:
             if self._error is not None:
                 self._finish = None
-                # What is raised refers to frames, and no cycle may keep tensors and the node alive.
+                # A copy: the raised exception refers to frames, and a cycle would keep tensors
+                # alive.
                 raise copy.copy(self._error)
             if self._finish is not None:
                 self._result = self._finish()
@@ -107,12 +108,12 @@ class Handle:
             return self._result
 
     def wait(self, timeout_s: float | None = None) -> BytePSError | None:
-        """Waits until the push_pull is done; returns what went wrong, or None. As often as one likes.
+        """Waits until the push_pull is done, and returns its error or None.
 
-        `synchronize` remains to be called where the result matters.
+        May be called repeatedly. Does not replace `synchronize`, which makes the result.
 
         Raises:
-            TimeoutError: it is not done after `timeout_s`, and stays in flight.
+            TimeoutError: the push_pull is not done after `timeout_s`, and stays in flight.
         """
         in_flight = self._in_flight
         if in_flight is not None:
@@ -120,11 +121,12 @@ class Handle:
         return self._error
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Has `callback` called once the push_pull is done, well or not, when `synchronize` would not wait.
+        """Has `callback` called once the push_pull is done, with or without an error.
 
-        From a thread of the job, or at once, here, if it is done already. Callbacks of several handles begin in the
-        order of completion, on several threads: one may wait for another. An exception that it raises is printed. It
-        must not leave the job: whoever does waits for this thread.
+        A thread of the job calls it, or this call itself if the push_pull is done already.
+        Callbacks of several handles begin in the order of completion, on several threads, so one
+        may wait for another. Exceptions of a callback are logged. A callback must not leave the
+        job, since leaving waits for this thread.
         """
         in_flight = self._in_flight
         if in_flight is None or not in_flight.announce(self, callback):
@@ -132,9 +134,9 @@ class Handle:
 
 
 class Callbacks:
-    """Calls back when handles of a node are done, from threads of its own, of which the first starts with the first.
+    """Calls callbacks of handles on its own threads, which it starts as needed.
 
-    One of them always listens, so that a callback may wait for what another one does.
+    One thread always listens, so that callbacks may wait for each other.
     """
 
     def __init__(self, node: Node) -> None:
@@ -142,13 +144,16 @@ class Callbacks:
         self._lock = threading.Lock()
         self._waiting: dict[int, list[Callable[[], object]]] = {}
         self._threads: set[threading.Thread] = set()
-        self._idle = 0  # threads that listen, or wait to do so
-        self._listens = threading.Lock()  # held by the one that does
-        self._ended = threading.Event()  # the node will tell of nothing more
+        self._idle = 0  # number of threads that listen, or wait to listen
+        self._listens = threading.Lock()  # held by the thread that listens
+        self._ended = threading.Event()  # the node will report no more handles
         self._closed = False
 
     def add(self, number: int, callback: Callable[[], object]) -> bool:
-        """Has `callback` called when the node's handle `number` is done. False: it is already, or never will be."""
+        """Has `callback` called when handle `number` of the node is done.
+
+        Returns False if the handle is done already, or if there will be no more callbacks.
+        """
         with self._lock:
             if self._closed:
                 return False
@@ -162,7 +167,7 @@ class Callbacks:
         return True
 
     def _take_back(self, number: int, callback: Callable[[], object]) -> bool:
-        """True: it is or was called all the same, because the handle had been announced before."""
+        """Removes a callback. Returns True if it was or will be called nevertheless."""
         with self._lock:
             waiting = self._waiting.get(number, [])
             if callback not in waiting:
@@ -173,14 +178,14 @@ class Callbacks:
         return False
 
     def close(self) -> None:
-        """After the node's shutdown, which ends the threads: calls what is left."""
+        """Ends the threads and calls the remaining callbacks. Call it after the node's shutdown."""
         with self._lock:
             threads = self._threads - {threading.current_thread()}
         if threads:
             self._ended.wait()
         with self._lock:
             self._closed = True
-        for number in list(self._waiting):  # a thread may be in a callback that waits for one of them
+        for number in list(self._waiting):  # a running callback may wait for one of them
             self._call(number)
         for thread in threads:
             thread.join()
@@ -204,7 +209,7 @@ class Callbacks:
                     self._start_thread()
             self._call(number)
             with self._lock:
-                if self._idle >= SPARE_THREADS:
+                if self._idle >= MAX_IDLE_THREADS:
                     self._threads.discard(threading.current_thread())
                     return
                 self._idle += 1
@@ -216,11 +221,11 @@ class Callbacks:
             try:
                 callback()
             except Exception:
-                log.exception("a callback of a push_pull failed")
+                log.exception("a callback of a push_pull has failed")
 
 
 class InFlight:
-    """The push_pulls of one node that are under way, by name. A name is in flight at most once."""
+    """The push_pulls of one node that are in flight, at most one for each name."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -232,22 +237,25 @@ class InFlight:
         self._callbacks = Callbacks(node)
 
     def announce(self, handle: Handle, callback: Callable[[], object]) -> bool:
-        """See `Handle.add_done_callback`. False: it is done already, and `callback` is the caller's to call."""
-        # Without the handle's lock, which a thread in `wait` holds until the end.
-        self._settle_if_done(handle)
+        """See `Handle.add_done_callback`.
+
+        False: the handle is done, and the caller calls `callback`.
+        """
+        # Does not take the handle's lock, which a thread in `wait` holds until the end.
+        self._complete_if_done(handle)
         return handle._in_flight is not None and self._callbacks.add(handle._number, callback)
 
     def next_number(self, family: str) -> int:
-        """Counts, from 1, what its callers do in the same order on all ranks; modulo 2**32."""
+        """Returns the next number of a family, from 1, modulo 2**32."""
         self._numbers[family] = self._numbers[family] % 2**32 + 1
         return self._numbers[family]
 
     def automatic_name(self, family: str = "byteps.unnamed") -> str:
-        """The next of a bounded cycle of names of that family.
+        """Returns the next name of a bounded cycle of names.
 
-        It says nothing of the tensor, so that the n-th ones of all ranks meet, whatever they are. The same on all ranks
-        if they ask in the same order, which is up to the program. Waits if that name is still in
-        flight, which ends because every other rank starts the same push_pull too.
+        The name does not depend on the tensor: the n-th unnamed tensors of all ranks belong
+        together, and the program must use them in the same order on all ranks. Waits if the name is
+        still in flight.
         """
         number = self._automatic[family]
         self._automatic[family] = (number + 1) % AUTOMATIC_NAMES
@@ -275,18 +283,18 @@ class InFlight:
         collective: int = -1,
         step: int = 0,
     ) -> Handle:
-        """Hands one push_pull to the node; see `byteps._core.Node.push_pull`.
+        """Starts a push_pull; see `byteps._core.Node.push_pull`.
 
-        `keepalive` owns the memory, and is let go when the node is done with it. `finish` makes the result of
-        `Handle.synchronize`, in the thread that calls that.
+        `keepalive` owns the memory, and is released when the node does not use it any more.
+        `finish` makes the result of `Handle.synchronize`, in the thread that calls it.
         """
         busy = self._handles.get(name)
         if busy is not None:
-            self._settle_if_done(busy)
+            self._complete_if_done(busy)
         if len(self._handles) >= self._next_sweep:
             self._sweep()
         handle = Handle(self, name, keepalive, finish)
-        # Before the core learns of the memory, so that nothing can free it in between.
+        # Registers the handle before the core uses the memory, so that nothing frees it in between.
         if self._handles.setdefault(name, handle) is not handle:
             raise InvalidArgumentError(
                 f"push_pull of '{name}': a tensor of this name is still in flight; synchronize its handle first, or "
@@ -309,14 +317,14 @@ class InFlight:
                 step,
             )
         except Exception as error:
-            self._let_go(handle)
+            self._release(handle)
             if isinstance(error, BytePSError):
                 error.counted = True
             raise
         return handle
 
     def refuse(self, name: str, error: Exception, step: int = 0) -> None:
-        """Counts a push_pull of that name that has failed here, so that it does on all ranks; unless it is counted."""
+        """Makes a call that has failed on this rank fail on all ranks, unless it is counted."""
         if getattr(error, "counted", False):
             return
         self.node.refuse(name, f"{type(error).__name__}: {error}", step)
@@ -327,27 +335,31 @@ class InFlight:
         try:
             return self.node.poll(handle._number)
         except InvalidArgumentError:
-            return True  # another thread has just waited for it
+            return True  # another thread has completed it
 
     def wait(self, handle: Handle, timeout_s: float | None = None) -> None:
-        """Blocks until the node is done with the handle's memory, well or not; an error is kept in the handle.
+        """Blocks until the node has released the handle's memory. Stores an error in the handle.
 
-        An interrupt (Ctrl-C) or a timeout leaves the handle in flight, because the node still uses its memory.
+        After an interrupt (Ctrl-C) or a timeout the handle stays in flight, since the node still
+        uses its memory.
         """
         if timeout_s is None:
             with handle._lock:
-                self._settle(handle)
+                self._complete(handle)
             return
         deadline_s = time.monotonic() + timeout_s
         if not handle._lock.acquire(timeout=max(timeout_s, 0)):  # another thread waits
             raise TimeoutError(f"push_pull of '{handle.name}' is not done after {timeout_s} s")
         try:
-            self._settle(handle, max(deadline_s - time.monotonic(), 0))
+            self._complete(handle, max(deadline_s - time.monotonic(), 0))
         finally:
             handle._lock.release()
 
     def disown(self, node: Node) -> None:
-        """In a forked child: `node` refuses everything, and threads that held the locks of handles are not here."""
+        """Prepares for use in a forked child.
+
+        `node` raises errors; locks of handles are replaced.
+        """
         self.node = node
         self.speed = _speed_meter(node)
         for handle in self._handles.values():
@@ -355,54 +367,54 @@ class InFlight:
         self._callbacks = Callbacks(node)
 
     def close(self) -> None:
-        """After the node's shutdown: nothing is in flight any more, and nobody will hear of it."""
+        """Fails all handles that are in flight. Call it after the node's shutdown."""
         for handle in list(self._handles.values()):
-            with handle._lock:  # a thread that waits is about to hear of the shutdown by itself
+            with handle._lock:  # a waiting thread gets the node's own error first
                 if handle._in_flight is None:
                     continue
                 handle._error = NotInitializedError(
                     f"push_pull of '{handle.name}' was in flight at byteps.shutdown(): synchronize handles before it"
                 )
-                self._let_go(handle)
+                self._release(handle)
         self._callbacks.close()
 
-    def _settle(self, handle: Handle, timeout_s: float | None = None) -> None:
+    def _complete(self, handle: Handle, timeout_s: float | None = None) -> None:
         if handle._in_flight is None:
             return
         try:
             self.node.wait(handle._number, timeout_s)
         except BytePSError as error:
             if isinstance(error, TimeoutError) and timeout_s is not None and self._is_open(handle._number):
-                raise  # of the wait, not of the push_pull
-            handle._error = error.with_traceback(None)  # whose frames refer to the handle
+                raise  # the wait timed out, not the push_pull
+            handle._error = error.with_traceback(None)  # frames refer to the handle
             error.counted = True
-        self._let_go(handle)
+        self._release(handle)
         self.speed.tick()
 
     def _is_open(self, number: int) -> bool:
-        """Whether the node still has the handle: a wait that ended with the push_pull's own error freed it."""
+        """Whether the node still has the handle, which is freed when the push_pull has ended."""
         try:
             self.node.poll(number)
         except InvalidArgumentError:
             return False
         return True
 
-    def _settle_if_done(self, handle: Handle) -> None:
+    def _complete_if_done(self, handle: Handle) -> None:
         if handle._lock.acquire(blocking=False):
             try:
                 started = handle._in_flight is not None and handle._number >= 0
                 if started and self.node.poll(handle._number):
-                    self._settle(handle)
+                    self._complete(handle)
             finally:
                 handle._lock.release()
 
     def _sweep(self) -> None:
-        """Lets go of the memory of handles that are done and that nobody may ever synchronize."""
+        """Releases the memory of handles that are done, since they may never be synchronized."""
         for handle in list(self._handles.values()):
-            self._settle_if_done(handle)
+            self._complete_if_done(handle)
         self._next_sweep = max(FIRST_SWEEP, 2 * len(self._handles))
 
-    def _let_go(self, handle: Handle) -> None:
+    def _release(self, handle: Handle) -> None:
         del self._handles[handle.name]
         handle._keepalive = None
         handle._in_flight = None

@@ -1,6 +1,6 @@
-"""One setting: the variables that set it, how their text becomes a value, its unit and its meaning.
+"""Definition of a setting: its environment variables, parser, unit and documentation.
 
-Pure. A parser returns the value or raises ValueError with what it expected.
+Pure functions. A parser returns the value, or raises a ValueError that says what it expected.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FALSE = {"0", "false", "no", "off"}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """What the table of `byteps.config` knows about one field."""
+    """A row of the table in `byteps.config`."""
 
-    names: tuple[str, ...]  # the first one that is set counts; none: derived from other fields
+    names: tuple[str, ...]  # the first one that is set is used; empty: derived from other fields
     parse: Callable[[str], object]
     unit: str = ""
     doc: str
@@ -32,13 +32,13 @@ class Knob:
 
 
 def knob(default: T, *names: str, parse: Parser[T], doc: str, unit: str = "", secret: bool = False) -> T:
-    """A dataclass field set by the environment variables `names`."""
+    """Returns a dataclass field that the environment variables `names` set."""
     about = Knob(names=names, parse=parse, unit=unit, doc=doc, default=default, secret=secret)
     return dataclasses.field(default=default, repr=not secret, metadata={"knob": about})
 
 
 def derived(default: T, doc: str) -> T:
-    """A dataclass field that follows from others."""
+    """Returns a dataclass field that is derived from others."""
     return knob(default, parse=_not_parsed, doc=doc)
 
 
@@ -76,7 +76,7 @@ def number(low: float, high: float) -> Parser[float]:
 
 
 def size_bytes(low: int, high: int, *, clips: bool = False) -> Parser[int]:
-    """Args: `clips`: more than `high` means `high`."""
+    """Args: `clips`: larger values become `high`."""
 
     def parse(text: str) -> int:
         match = re.fullmatch(r"([0-9]{1,18})\s*([KMG]?)(?:i?B)?", text, re.IGNORECASE)
@@ -122,7 +122,7 @@ def unbounded(text: str) -> float:
 
 
 def either(*parsers: Parser[T]) -> Parser[T]:
-    """The first parser that takes the text."""
+    """Returns a parser that uses the first of `parsers` that accepts the text."""
 
     def parse(text: str) -> T:
         expected = []

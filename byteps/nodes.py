@@ -50,7 +50,7 @@ class LocalNode:
         self._from_c: _core.AloneMetrics | None = None
 
     def offer_to_c(self) -> None:
-        """Makes the C functions of the core (csrc/c_api/) act for this rank, and count in its metrics."""
+        """Makes the core's C functions (csrc/c_api/) act for this rank and count in its metrics."""
         self._from_c = _core.enter_c_job_alone()
 
     def declare(self, name: str, dtype: int, nbytes: int) -> None:

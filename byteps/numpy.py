@@ -28,15 +28,15 @@ Array = np.ndarray[Any, Any]
 def push_pull(
     array: Array, average: bool = True, name: str | None = None, *, priority: int = 0, op: ReduceOp | None = None
 ) -> Array:
-    """The average (or what `op` says) of the arrays that all ranks pass, as a new array.
+    """Returns the average of all ranks' arrays, or their reduction by `op`, as a new array. Blocks.
 
     Args:
         array: of the same shape and dtype on all ranks; not changed.
         average: False means op=Sum.
-        name: the same on all ranks for arrays that belong together; without names all ranks must make their calls in
-            the same order.
+        name: the same on all ranks for arrays that belong together. Without names all ranks must
+            make their calls in the same order.
         priority: larger ones go first.
-        op: Average, Sum, Min, Max or Product; takes precedence over `average`.
+        op: Average, Sum, Min, Max or Product; overrides `average`.
     """
     return cast(Array, synchronize(push_pull_async(array, average, name, priority=priority, op=op)))
 
@@ -44,7 +44,10 @@ def push_pull(
 def push_pull_async(
     array: Array, average: bool = True, name: str | None = None, *, priority: int = 0, op: ReduceOp | None = None
 ) -> Handle:
-    """Starts `push_pull`; `array` must not change until `synchronize`, which returns the new array."""
+    """Starts `push_pull`.
+
+    `array` must not change until `synchronize`, which returns the new array.
+    """
     with one_call(name) as known:
         source = np.asarray(array, order="C")
         target = np.empty_like(source)
@@ -54,7 +57,10 @@ def push_pull_async(
 
 
 def broadcast(array: Array, root_rank: int, name: str | None = None) -> Array:
-    """Rank `root_rank`'s array, as a new array; the others pass one of the same shape and dtype."""
+    """Returns rank `root_rank`'s array as a new array. Blocks.
+
+    All ranks pass an array of the same shape and dtype.
+    """
     with one_call(name) as known:
         target = np.array(array, order="C")
         handle = broadcast_buffer(_buffer(target), root_rank, known, finish=lambda: target)
@@ -62,7 +68,7 @@ def broadcast(array: Array, root_rank: int, name: str | None = None) -> Array:
 
 
 def broadcast_arrays(arrays: Sequence[Array], root_rank: int, names: Sequence[str]) -> list[Array]:
-    """Rank `root_rank`'s arrays, as new arrays; all at once. Of any dtype without objects, which travel as bytes."""
+    """Returns rank `root_rank`'s arrays as new arrays, of any dtype without objects. Blocks."""
     targets = [np.array(array, order="C") for array in arrays]
     handles = [
         broadcast_buffer(
@@ -79,7 +85,7 @@ def broadcast_arrays(arrays: Sequence[Array], root_rank: int, names: Sequence[st
 
 
 def sum_of_bits(array: Array) -> int:
-    """The sum of the array's bits as whole numbers, as fast as memory: other for most arrays that are not the same."""
+    """Returns the sum of the array's bits as integers: a hash that is as fast as memory."""
     octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     word = next(size for size in (8, 4, 2, 1) if octets.size % size == 0)
     return int(octets.view(f"u{word}").sum(dtype=np.uint64))

@@ -1,4 +1,4 @@
-"""Broadcast of Python objects and bytes, without any framework."""
+"""Broadcasts of Python objects and bytes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["broadcast_bytes", "broadcast_object"]
 
 T = TypeVar("T")
 SMALLEST_PAYLOAD = 256
-PICKLED, FAULT = 0, 1  # what a payload is
+PICKLED, FAULT = 0, 1  # kinds of payloads
 
 
 def broadcast_object(obj: T, root_rank: int = 0, name: str | None = None) -> T:
-    """Rank `root_rank`'s object, on every rank. Blocks.
+    """Returns rank `root_rank`'s object. Blocks.
 
-    The object travels pickled, and unpickling runs code of the sender's choice. It comes from a rank that proved to
-    know the job's secret: whoever knows that can already run code in the job.
+    The object is pickled, and unpickling can run code of the sender, which has proved that it knows
+    the job's secret.
 
     Args:
-        obj: anything that pickle takes; ignored on the other ranks. Of any size, which may change between calls.
-        root_rank: whose object.
-        name: only needed to tell calls of several threads apart.
+        obj: an object that can be pickled, of any size; ignored on the other ranks.
+        root_rank: the rank that sends its object.
+        name: needed only if several threads call this at the same time.
 
     Raises:
-        InvalidArgumentError: the object cannot be pickled; raised on all ranks.
+        InvalidArgumentError: on all ranks: the object cannot be pickled.
     """
     check_root(root_rank)
     if current_job().size == 1:
@@ -43,7 +43,7 @@ def broadcast_object(obj: T, root_rank: int = 0, name: str | None = None) -> T:
 
 
 def broadcast_bytes(payload: bytes, root_rank: int, name: str) -> bytes:
-    """Rank `root_rank`'s bytes, on every rank; the others' payload is ignored. Blocks."""
+    """Returns rank `root_rank`'s bytes. Blocks. Ignores the payload of other ranks."""
     return _broadcast_tagged(PICKLED, payload, root_rank, name)[1]
 
 
@@ -55,7 +55,7 @@ def _pickled(obj: object) -> tuple[int, bytes]:
 
 
 def _broadcast_tagged(kind: int, payload: bytes, root_rank: int, name: str) -> tuple[int, bytes]:
-    """Sizes first, then the payload padded to a power of two, so that the number of names stays bounded."""
+    """Broadcasts the size, then the payload, padded to a power of two, which bounds the names."""
     header = (ctypes.c_int64 * 2)(kind, len(payload))
     _broadcast_memory(header, root_rank, f"{name}.header")
     kind, nbytes = header

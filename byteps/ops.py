@@ -46,11 +46,11 @@ BROADCAST = _core.OP_CODES["broadcast"]
 SEED = _core.OP_CODES["seed"]
 ACCUMULATE = _core.OP_CODES["accumulate"]
 MAX_STALENESS = 254
-_UNBOUNDED = 255  # as the core says it
+_UNBOUNDED = 255  # the core's code
 
 
 class ReduceOp(Enum):
-    """What push_pull makes of the ranks' tensors, element by element. The value is the core's code."""
+    """The elementwise reduction of push_pull. The value is the core's code."""
 
     Average = _core.OP_CODES["average"]
     Sum = _core.OP_CODES["sum"]
@@ -67,18 +67,18 @@ Product = ReduceOp.Product
 
 
 class Buffer(NamedTuple):
-    """Memory of a tensor."""
+    """The memory of a tensor."""
 
     ptr: int
     nbytes: int
     dtype: str  # a key of `_core.DTYPE_CODES`
     owner: object  # keeps the memory alive
-    shape: Sequence[int] | None = None  # alike on all ranks; None: so many elements in a row
-    order: Sequence[int] = ()  # of its dimensions in memory; none: row-major
+    shape: Sequence[int] | None = None  # the same on all ranks; None: one dimension
+    order: Sequence[int] = ()  # order of the dimensions in memory; empty: row-major
 
 
 def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
-    """The operation that BytePS's `average` and the newer `op` ask for together; Average if neither says."""
+    """Returns the operation for BytePS's `average` and the newer `op`; Average if both are None."""
     if op is None:
         return ReduceOp.Average if average is None or average else ReduceOp.Sum
     if not isinstance(op, ReduceOp):
@@ -87,7 +87,7 @@ def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 
 
 def check_root(root_rank: int, job: Job | None = None) -> None:
-    """Raises InvalidArgumentError unless the job has that rank."""
+    """Raises InvalidArgumentError unless `root_rank` is a rank of the job."""
     size = (job or current_job()).size
     if not 0 <= root_rank < size:
         raise InvalidArgumentError(f"root_rank is {root_rank}: expected 0 to {size - 1}")
@@ -110,11 +110,11 @@ class _Call:
 
 
 def one_call(name: str | None, job: Job | None = None, step: int = 0) -> _Call:
-    """Around all that one call of a push_pull does up to its start: gives its name, an automatic one if it has none.
+    """Returns a context for everything that one call of a push_pull does before it starts.
 
-    The n-th calls of a name on all ranks belong together, in a `step` of training if it has one. So a call that fails
-    here counts, and fails on all ranks; else this rank's next one would meet the others' last. May be nested, with the
-    name that the outer one gives.
+    The context gives the name, an automatic one if `name` is None. The n-th calls of a name on all
+    ranks belong together, within a `step` of training if there is one. So a call that raises in the
+    context counts, too, and fails on all ranks. May be nested, with the name of the outer context.
     """
     in_flight = (job or current_job()).in_flight
     if name is None:
@@ -124,7 +124,7 @@ def one_call(name: str | None, job: Job | None = None, step: int = 0) -> _Call:
 
 
 def is_automatic(name: str) -> bool:
-    """Whether nobody but `one_call` has chosen it."""
+    """Whether `name` is an automatic name."""
     return name.startswith("byteps.unnamed.")
 
 
@@ -142,16 +142,18 @@ def push_pull_buffer(
     """Starts reducing `source` over all ranks into `target`.
 
     Args:
-        source: this rank's part; unchanged until the handle is done.
-        target: for the result; may be `source`.
-        op: the operation.
-        name: the same on all ranks for tensors that belong together. None: `InFlight.automatic_name`.
+        source: this rank's tensor; must not change until the handle is done.
+        target: gets the result; may be `source`.
+        name: the same on all ranks for tensors that belong together. None:
+            `InFlight.automatic_name`.
+        op: the reduction.
         priority: larger ones go first.
-        finish: called by `synchronize` when `target` is filled; its result is synchronize's.
-        job: whose ranks; None: the process's.
-        collective: a number of what this is part of, which must be the same on all ranks; -1: of nothing.
-        step: of training, as all ranks count it from 1: gradients of different steps never meet, though a rank may have
-            left some out. 0: the n-th calls of a name meet.
+        finish: called by `synchronize` when `target` is filled; makes the result of `synchronize`.
+        job: the job whose ranks take part; None: the job of the process.
+        collective: number of the collective that this push_pull is part of, the same on all ranks;
+            -1: none.
+        step: number of the training step, which all ranks count from 1. Gradients of different
+            steps are never reduced together, also if a rank has left some out. 0: no step.
 
     Raises:
         InvalidArgumentError: a tensor of this name is in flight.
@@ -171,7 +173,7 @@ def broadcast_buffer(
     collective: int = -1,
     step: int = 0,
 ) -> Handle:
-    """Starts filling `buffer` with what rank `root_rank` has in `source`, by default in `buffer`.
+    """Starts filling `buffer` with rank `root_rank`'s `source`, by default its `buffer`.
 
     See `push_pull_buffer`.
     """
@@ -184,7 +186,7 @@ def broadcast_buffer(
 
 
 def check_staleness(staleness: float) -> None:
-    """Raises InvalidArgumentError unless it is a whole number of rounds from 0 to 254, or `math.inf`."""
+    """Raises InvalidArgumentError unless it is an integer from 0 to 254, or `math.inf`."""
     is_whole = isinstance(staleness, int) and not isinstance(staleness, bool) and 0 <= staleness <= MAX_STALENESS
     if not is_whole and staleness != math.inf:
         raise InvalidArgumentError(
@@ -193,18 +195,18 @@ def check_staleness(staleness: float) -> None:
 
 
 def staleness_code(staleness: float) -> int:
-    """A number of rounds, or `math.inf`, as the core says it."""
+    """Returns the core's code of a number of rounds or `math.inf`."""
     return _UNBOUNDED if staleness == math.inf else int(staleness)
 
 
 def check_name(name: object) -> None:
-    """Raises InvalidArgumentError unless it is a string."""
+    """Raises InvalidArgumentError unless `name` is a string."""
     if not isinstance(name, str):
         raise InvalidArgumentError(f"name is {name!r}: expected a string")
 
 
 def check_priority(name: str, priority: int) -> None:
-    """Raises InvalidArgumentError unless it is a whole number that the core can take."""
+    """Raises InvalidArgumentError unless `priority` is an integer of 32 bits."""
     if priority == 0 and type(priority) is int:
         return
     if not hasattr(priority, "__index__") or not -(2**31) <= priority < 2**31:
@@ -214,28 +216,29 @@ def check_priority(name: str, priority: int) -> None:
 
 
 def check_synchronous(caller: str) -> None:
-    """Raises UnsupportedError if the environment asks for asynchronous training; for who does not offer it."""
+    """Raises UnsupportedError if the environment asks for asynchronous training."""
     if current_job().config.asynchronous:
         raise UnsupportedError(
-            f"{caller}: BYTEPS_ENABLE_ASYNC=1 asks for asynchronous training, which byteps has for PyTorch and MXNet "
-            "(their DistributedOptimizer): unset it to train synchronously"
+            f"{caller}: BYTEPS_ENABLE_ASYNC=1 asks for asynchronous training, which byteps supports for PyTorch and "
+            "MXNet only (DistributedOptimizer): unset it to train synchronously"
         )
 
 
 def seed_buffer(buffer: Buffer, name: str, staleness: float, priority: int, finish: Callable[[], object]) -> Handle:
-    """Starts replacing `buffer` by the value that the summation services keep under `name`.
+    """Starts replacing `buffer` by the parameter `name` that the summation services hold.
 
-    What rank 0 passes first becomes that value, and nobody gets an answer before; what others pass is not looked at. So
-    all begin with it, one that comes late gets what the value is by then, and later calls only read.
+    The first call of rank 0 sets the value, and other ranks wait for it; their own values are
+    ignored. Later calls only read the value.
 
     Args:
         buffer: of the same size and dtype on all ranks.
-        name: not that of a tensor that is reduced.
-        staleness: how many rounds a rank may be ahead of the slowest, the same on all ranks: a rank's calls of this
-            function and of `accumulate_buffer` for `name` are its rounds, and round r is answered once every rank has
-            begun round r - staleness. With 0 ranks are in step; with `math.inf` nobody waits for others.
+        name: name of the parameter; not of a tensor that is reduced.
+        staleness: number of rounds that a rank may be ahead of the slowest one, the same on all
+            ranks. A rank's calls of this function and of `accumulate_buffer` for `name` are its
+            rounds. Round r is answered when every rank has begun round r - staleness. 0: ranks are
+            in step; `math.inf`: ranks do not wait.
         priority: larger ones go first.
-        finish: as in `push_pull_buffer`.
+        finish: see `push_pull_buffer`.
     """
     check_staleness(staleness)
     return _start(buffer, buffer, name, SEED, 0, priority, finish, current_job(), staleness)
@@ -244,17 +247,18 @@ def seed_buffer(buffer: Buffer, name: str, staleness: float, priority: int, fini
 def accumulate_buffer(
     source: Buffer, target: Buffer, name: str, staleness: float, priority: int, finish: Callable[[], object]
 ) -> Handle:
-    """Starts adding `source` to the value that the summation services keep, and getting that value into `target`.
+    """Starts adding `source` to a parameter of the services, and reading its value into `target`.
 
-    The answer has this rank's contributions in it, and those of all ranks up to `staleness` rounds before. A
-    contribution that fails is not in the value. See `seed_buffer`, which comes first, and `push_pull_buffer`.
+    The value contains this rank's contributions, and those of all ranks up to `staleness` rounds
+    before. A contribution that fails is not added. Call `seed_buffer` first; see also
+    `push_pull_buffer`.
     """
     check_staleness(staleness)
     return _start(source, target, name, ACCUMULATE, 0, priority, finish, current_job(), staleness)
 
 
 def declare_buffer(name: str, dtype: str, nbytes: int) -> None:
-    """Tells the job of a tensor ahead of its first push_pull, which is then faster. Does not wait."""
+    """Announces a tensor before its first push_pull, which is then faster. Does not wait."""
     current_job().node.declare(name, DTYPE_CODES[dtype], nbytes)
 
 
@@ -264,10 +268,10 @@ def poll(handle: Handle) -> bool:
 
 
 def synchronize(handle: Handle) -> object:
-    """Waits for a push_pull or broadcast and returns its result, each time the same.
+    """Waits for a push_pull or broadcast and returns its result. May be called repeatedly.
 
     Raises:
-        BytePSError: what the push_pull failed of.
+        BytePSError: the push_pull has failed.
     """
     return _checked(handle).synchronize()
 
@@ -289,7 +293,7 @@ def _start(
     if name is None:
         name = in_flight.automatic_name()
     check_name(name)
-    try:  # as in one_call, and without an object for it in each call
+    try:  # like one_call, but without its cost
         check_priority(name, priority)
         shape = (target.nbytes // ITEM_BYTES[target.dtype],) if target.shape is None else target.shape
         return in_flight.start(

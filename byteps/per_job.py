@@ -1,4 +1,4 @@
-"""What begins anew with each job of this process."""
+"""Objects that are created again in each job of this process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 class PerJob(Generic[T]):
-    """Something that begins anew with each job of this process."""
+    """An object that is created again in each job of this process."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._of: tuple[weakref.ref[Job], T] | None = None
 
     def get(self) -> T:
-        """That of the current job.
+        """Returns the object of the current job.
 
         Raises:
-            NotInitializedError: there is none.
+            NotInitializedError: there is no job.
         """
         job = current_job()
         if self._of is None or self._of[0]() is not job:
@@ -32,7 +32,10 @@ class PerJob(Generic[T]):
         return self._of[1]
 
     def forget(self) -> None:
-        """In a forked child, where a thread of the parent may have been using it."""
+        """Forgets the object.
+
+        For forked children, since a thread of the parent may have been using it.
+        """
         self._of = None
 
     def __reduce__(self) -> tuple[type[PerJob[T]], tuple[Callable[[], T]]]:
@@ -40,11 +43,10 @@ class PerJob(Generic[T]):
 
 
 class JobNumber:
-    """The number of an object among those of its kind: part of the names that ranks meet under.
+    """The number of an object among those of its kind, used in names that all ranks share.
 
-    Given at the first call of `get` in each job, so from 0 in the order in which a job's ranks first use such objects.
-    A process that comes to a job after others have left an earlier one counts as they do. Copies and pickles get
-    numbers of their own.
+    The first call of `get` in each job assigns it, from 0, so all ranks must first use such objects
+    in the same order. Copies and pickles get their own numbers.
     """
 
     def __init__(self, kind: str) -> None:
@@ -53,10 +55,10 @@ class JobNumber:
         self._number = 0
 
     def get(self) -> int:
-        """That in the current job.
+        """Returns the number in the current job.
 
         Raises:
-            NotInitializedError: there is none.
+            NotInitializedError: there is no job.
         """
         job = current_job()
         if not self.is_of(job):
@@ -65,7 +67,7 @@ class JobNumber:
         return self._number
 
     def is_of(self, job: Job) -> bool:
-        """Whether it has been given in that job."""
+        """Whether the number has been assigned in `job`."""
         return self._job is not None and self._job() is job
 
     def __reduce__(self) -> tuple[type[JobNumber], tuple[str]]:

@@ -1,6 +1,6 @@
-"""The job that this process takes part in: from `init` to `shutdown`.
+"""The job of this process, from `init` to `shutdown`.
 
-The environment counts in `init` only. All functions may be called from any thread.
+Only `init` reads the environment. All functions may be called from any thread.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ log = logging.getLogger("byteps")
 
 
 class Job:
-    """One membership in a job: who this process is in it, and what it has in flight."""
+    """The membership of this process in a job."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Joins the job that `environ` describes, and blocks until every process of the job has."""
+        """Joins the job that `environ` describes.
+
+        Blocks until all processes of the job have joined.
+        """
         config = Config.from_env(environ)
         if config.role != "worker":
-            raise InvalidArgumentError(f"init() in a process whose DMLC_ROLE is '{config.role}': only workers train")
+            raise InvalidArgumentError(f"init() in a process with DMLC_ROLE={config.role}: only workers call it")
         node = LocalNode() if config.is_single_process else _core.Node(config.to_node_config())
         self.environ = environ
         self.config = config
@@ -63,19 +66,22 @@ class Job:
         self.numbers: Counter[str] = Counter()  # see per_job.JobNumber
 
     def leave(self, cause: str = "") -> None:
-        """Handles that were not synchronized fail. `cause`: what ends this process, by which the job fails for all.
+        """Leaves the job. Handles that were not synchronized fail.
 
-        Without a cause the job goes on; who waits for this rank learns of the exception on whose way this is called.
+        Args:
+            cause: the exception that ends this process, which fails the job for all ranks. "": the
+                job goes on. Ranks that wait for this one are told of the exception that is being
+                handled.
         """
         self.node.shutdown(cause, on_its_way())
         self.in_flight.close()
 
     def push_pulls(self) -> float:
-        """How many have been started."""
+        """Returns the number of push_pulls that were started."""
         return 0.0 if self.forked else self.node.metrics()["push_pulls"]
 
     def disown(self) -> None:
-        """In a forked child: the node belongs to the parent, so never run its destructor here."""
+        """Prepares for use in a forked child, which must never destroy the parent's node."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.node))
         self.node = ForkedNode(self.rank)
         self.in_flight.disown(self.node)
@@ -83,18 +89,18 @@ class Job:
 
 
 class _Process:
-    """This process's way through its jobs, one at a time."""
+    """The jobs of this process, one at a time."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # of init, shutdown, suspend and resume
+        self.lock = threading.RLock()  # guards init, shutdown, suspend and resume
         self.job: Job | None = None
-        self.beside: set[Job] = set()  # of groups of ranks; see `join_beside`
+        self.beside: set[Job] = set()  # further jobs, of groups of ranks; see `join_beside`
         self.suspended: Job | None = None
-        self.past = ""  # why there is no job, once there was one
+        self.past = ""  # why there is no job any more
         self.before_leaving: list[Callable[[], Exception | None]] = []
         self.at_exit_registered = False
-        self.jobs = 0  # joined so far
-        self.past_progress = 0.0  # in those that it has left
+        self.jobs = 0  # number of jobs joined so far
+        self.past_progress = 0.0  # number of push_pulls in jobs that were left
         self.ending = Ending(self.on_uncaught, self.failure, self.progress)
 
     def join(self, environ: Mapping[str, str]) -> None:
@@ -112,37 +118,37 @@ class _Process:
             self.at_exit_registered = True
 
     def watch_ending(self, environ: Mapping[str, str]) -> None:
-        """Before joining, which may fail."""
+        """Watches for the end of the process. Call it before joining, which may fail."""
         self.ending.error_file = environ.get("BYTEPS_ERROR_FILE", "")
         self.ending.watch()
 
     def failure(self) -> str:
-        """Why a job of this process has failed, or ""."""
+        """Returns why a job of this process has failed, or ""."""
         return next((text for job in (self.job, *self.beside) if job is not None and (text := job.node.failure())), "")
 
     def progress(self) -> float:
-        """How many push_pulls this process has started."""
+        """Returns the number of push_pulls that this process has started."""
         return self.past_progress + sum(job.push_pulls() for job in (self.job, *self.beside) if job is not None)
 
     def on_uncaught(self) -> None:
-        """The others learn of it now: before the end of the program come threads of its own, which may never end."""
+        """Leaves all jobs now: the program may wait forever for its own threads before it ends."""
         try:
             self.leave_all(self.ending.cause)
-        except Exception as error:  # the program's own was printed, and is what counts
+        except Exception as error:  # the program's own exception was printed
             log.error("leaving the job: %s: %s", type(error).__name__, error)
 
     def leave_all(self, cause: str) -> None:
         for job in list(self.beside):
             leave(job, cause)
         with self.lock:
-            if cause:  # the others are to learn of it soon
+            if cause:  # other ranks should learn of it soon
                 self.before_leaving.clear()
             self.leave(" any more: shutdown() was called", cause)
 
     def at_exit(self) -> None:
         try:
             self.leave_all(self.ending.at_exit())
-        except Exception as error:  # nobody has looked at what failed, nor will
+        except Exception as error:  # the program cannot handle it any more
             log.error("leaving the job at the end of the program: %s: %s", type(error).__name__, error)
 
     def leave(self, past: str, cause: str = "") -> None:
@@ -157,7 +163,7 @@ class _Process:
                 raise errors[0]
 
     def absence(self) -> str:
-        """What to tell who needs a job while there is none."""
+        """Returns the error message for calls that need a job while there is none."""
         return f"byteps is not initialized{self.past}: call byteps.init() first"
 
     def check_not_forked(self) -> None:
@@ -180,10 +186,10 @@ _process = _Process()
 
 
 def current_job() -> Job:
-    """The job of this process; for the other modules of byteps.
+    """Returns the job of this process; for the other modules of byteps.
 
     Raises:
-        NotInitializedError: there is none.
+        NotInitializedError: there is no job.
     """
     job = _process.job
     if job is None:
@@ -195,20 +201,20 @@ def call_before_leaving(callback: Callable[[], Exception | None]) -> None:
     """Has `callback` called whenever this process is about to leave the job of `init`.
 
     For adapters whose framework runs asynchronously: the callback waits until everything that the
-    program has asked for is done, since other ranks wait for it. The error that it returns is raised
-    by `shutdown` or `suspend` after the job has been left, or logged at exit. A process that ends by
-    an exception leaves at once.
+    program has asked for is done, since other ranks wait for it. The error that it returns is
+    raised by `shutdown` or `suspend` after the job has been left, or logged at exit. A process that
+    ends by an exception leaves at once.
     """
     _process.before_leaving.append(callback)
 
 
 def jobs_so_far() -> int:
-    """How many jobs this process has joined by `init` and `resume`, the current one included."""
+    """Returns the number of jobs joined by `init` and `resume`, including the current one."""
     return _process.jobs
 
 
 def join_as_process(environ: Mapping[str, str]) -> Job:
-    """`init` with the job that `environ` describes, for adapters that know it from elsewhere.
+    """`init` for the job that `environ` describes, for adapters that have their own rendezvous.
 
     Raises:
         InvalidArgumentError: this process has a job already.
@@ -216,16 +222,16 @@ def join_as_process(environ: Mapping[str, str]) -> Job:
     with _process.lock:
         _process.check_not_forked()
         if _process.job is not None:
-            raise InvalidArgumentError("byteps.init() was called meanwhile: this process has a job already")
+            raise InvalidArgumentError("byteps.init() was called in the meantime: this process has a job already")
         _process.join(environ)
         return current_job()
 
 
 def join_beside(environ: Mapping[str, str]) -> Job:
-    """Joins one more job, beside the process's own: for collectives of some of its ranks, numbered anew.
+    """Joins a further job, for collectives of a group of ranks, which have other numbers in it.
 
-    Whoever calls this leaves it by `leave`; the end of the process does so too. May be called by several threads at
-    once.
+    Call `leave` to leave it; the end of the process leaves it, too. Several threads may call this
+    at the same time.
     """
     _process.watch_ending(environ)
     job = Job(environ)
@@ -236,9 +242,9 @@ def join_beside(environ: Mapping[str, str]) -> Job:
 
 
 def leave(job: Job, cause: str = "") -> None:
-    """Leaves a job that one of the functions above has joined; nothing if that is done already.
+    """Leaves a job that one of the functions above has joined. Does nothing if it was left already.
 
-    `cause`: what ends this process.
+    `cause`: the exception that ends this process.
     """
     with _process.lock:
         is_own = job is _process.job
@@ -250,27 +256,28 @@ def leave(job: Job, cause: str = "") -> None:
             _process.past_progress += job.push_pulls()
         _process.beside.discard(job)
     if not is_own and not job.forked:
-        job.leave(cause)  # without the lock: it waits for others, who may first have to leave another job
+        job.leave(cause)  # without the lock: other ranks may have to leave another job first
 
 
 def init(lazy: bool = True) -> None:
-    """Joins the job that the environment describes; without a launcher, a job of this process alone.
+    """Joins the job that the environment describes.
 
-    Returns when all processes have joined. A second call does nothing.
+    Without a launcher, the job has only this process. Returns when all processes have joined. A
+    second call does nothing.
 
     Args:
-        lazy: accepted for BytePS's scripts. The job is always joined here, so that a missing rank is an error of
-            `init` and not of the first push_pull.
+        lazy: accepted for BytePS's scripts, unused: `init` always joins the job, so that missing
+            ranks are errors of `init`.
 
     Raises:
-        InvalidArgumentError: settings that cannot be used, all of them in one message; ranks or a communicator given,
-            as for Horovod.
+        InvalidArgumentError: invalid settings, all in one message; or ranks or a communicator as
+            argument, as for Horovod.
         TimeoutError: a process of the job did not start.
     """
     if not isinstance(lazy, bool | int):
         raise InvalidArgumentError(
-            f"init({lazy!r:.80}): expected no argument, as all processes of the job take part; groups of ranks are "
-            "made by torch.distributed.new_group, with the backend byteps"
+            f"init({lazy!r:.80}): expected no argument, as all processes of the job take part; for groups of ranks "
+            "use torch.distributed.new_group with the backend byteps"
         )
     with _process.lock:
         _process.check_not_forked()
@@ -279,17 +286,21 @@ def init(lazy: bool = True) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job; runs at exit too. Does nothing without a job. `init` may follow.
+    """Leaves the job. Also called at exit. Does nothing without a job. `init` may be called again.
 
     Raises:
-        Exception: of a framework that runs behind the program, if what it still had to do failed. The job is left.
+        Exception: a pending operation of the framework has failed. The job has been left
+            nevertheless.
     """
     with _process.lock:
         _process.leave(" any more: shutdown() was called")
 
 
 def suspend() -> None:
-    """Leaves the job until `resume`; raises as `shutdown`. Tensors keep their names, nothing has to be declared."""
+    """Leaves the job until `resume`. Raises the same errors as `shutdown`.
+
+    Tensors keep their names.
+    """
     with _process.lock:
         job = current_job()
         try:
@@ -301,18 +312,18 @@ def suspend() -> None:
 def resume(num_workers: int, num_servers: int, global_rank: int, context: object = None) -> None:
     """Joins the job again after `suspend`, with another number of machines.
 
-    Everything else is as it was at `init`.
+    All other settings are those of `init`.
 
     Args:
-        num_workers: worker machines, as in DMLC_NUM_WORKER.
-        num_servers: server processes.
-        global_rank: this process's rank.
+        num_workers: number of worker machines, as in DMLC_NUM_WORKER.
+        num_servers: number of server processes.
+        global_rank: rank of this process.
         context: accepted for BytePS's scripts, unused.
     """
     with _process.lock:
         _process.check_not_forked()
         if _process.suspended is None:
-            raise NotInitializedError("resume() without suspend(): there is no job to come back to")
+            raise NotInitializedError("resume() without suspend(): there is no job to join again")
         topology = {
             "DMLC_NUM_WORKER": str(num_workers),
             "DMLC_NUM_SERVER": str(num_servers),
@@ -322,48 +333,48 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: object
 
 
 def is_initialized() -> bool:
-    """Whether push_pull can be called here: after `init` and before `shutdown`, and not in a forked child."""
+    """Whether this process has a job: after `init`, before `shutdown`, not in forked children."""
     return _process.job is not None and not _process.job.forked
 
 
 def rank() -> int:
-    """This process's number, from 0 to `size` - 1.
+    """Returns the number of this process, from 0 to `size` - 1.
 
-    Known in forked children too (DataLoader's workers), and between `suspend` and `resume`, as it was before; so are
-    the other numbers.
+    This function and the ones below also work in forked children (such as DataLoader's workers).
+    Between `suspend` and `resume` they return the numbers of the job that was left.
     """
     return _latest_job().rank
 
 
 def size() -> int:
-    """How many processes train."""
+    """Returns the number of workers."""
     return _latest_job().size
 
 
 def local_rank() -> int:
-    """This process's number among those of its machine."""
+    """Returns the number of this process among the workers of its machine."""
     return _latest_job().local_rank
 
 
 def local_size() -> int:
-    """How many processes train on this machine."""
+    """Returns the number of workers on this machine."""
     return _latest_job().local_size
 
 
 def cross_rank() -> int:
-    """This process's number among those with its `local_rank`, one for each machine that has so many."""
+    """Returns the number of this process among the workers with the same `local_rank`."""
     job = _latest_job()
     return _with_local_rank(job.local_rank, job.places[: job.rank])
 
 
 def cross_size() -> int:
-    """How many machines have a process with this one's `local_rank`."""
+    """Returns the number of workers with the same `local_rank`, one on each machine."""
     job = _latest_job()
     return _with_local_rank(job.local_rank, job.places)
 
 
 def is_homogeneous() -> bool:
-    """Whether all machines have equally many processes."""
+    """Whether all machines have the same number of workers."""
     return len({local_size for _, local_size in _latest_job().places}) == 1
 
 
@@ -381,13 +392,14 @@ def barrier() -> None:
 
 
 def get_pushpull_speed() -> tuple[int, float]:
-    """(milliseconds since the epoch, MB/s of tensor bytes) of the oldest sample that was not asked for yet.
+    """Removes and returns the oldest sample: (milliseconds since the epoch, MB/s of tensor bytes).
 
-    Samples are about ten seconds apart and the newest 1024 are kept. (0, -5.0) if there is none.
+    Samples are about ten seconds apart, and the newest 1024 are stored. Returns (0, -5.0) if there
+    is none.
     """
     return current_job().in_flight.speed.pop_oldest()
 
 
 def metrics() -> dict[str, float]:
-    """Counters of this process since `init`; `byteps._core.Node.metrics` lists them."""
+    """Returns counters of this process since `init`; see `byteps._core.Node.metrics`."""
     return current_job().node.metrics()

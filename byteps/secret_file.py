@@ -1,7 +1,8 @@
-"""Files that hold a secret: whether others could know it, and the one that every user has for jobs of one machine.
+"""Checks and reads files with secrets, and creates each user's own secret for jobs of one machine.
 
-What counts is who else can read or change a file. Only its user and root may; but a secret that Kubernetes, Docker or
-Podman mounts into a container is known to all of the container by design: root's file on a tmpfs mounted read-only.
+Only the user and root may be able to read or change such a file. An exception is a secret that
+Kubernetes, Docker or Podman mounts into a container, which every process in the container may read:
+a file of root on a tmpfs that is mounted read-only.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ _MAX_SECRET_BYTES = 4096
 _NAME = "secret"
 _ROOT = 0
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FALLBACKS = ("/tmp", "/dev/shm")  # where a home folder cannot be written to
+_FALLBACKS = ("/tmp", "/dev/shm")  # used if the home folder is not writable
 
 
 def read_secret_file(path: Path) -> str:
-    """The text in a file that other users can neither read nor change, without white space around it.
+    """Returns the stripped text of a file that other users can neither read nor change.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it will not do; says what was expected.
+        OSError: the file cannot be read.
+        ValueError: its owner, mode or content is not acceptable; the message says what was
+            expected.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe nobody need write to
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # also for pipes
     try:
         _check(os.fstat(descriptor), is_mounted=_is_mounted_secret(descriptor))
         return _text(os.read(descriptor, _MAX_SECRET_BYTES + 1))
@@ -38,7 +40,10 @@ def read_secret_file(path: Path) -> str:
 
 
 def folders_of_user(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Where the file of this process's user may be, best first; the same in all processes of a job of one machine."""
+    """Returns the possible folders of this user's secret, best first.
+
+    They are the same in all processes of a job of one machine.
+    """
     state = environ.get("XDG_STATE_HOME", "")
     home = environ.get("HOME", "")
     found = [f"{state}/byteps"] if state.startswith("/") else [f"{home}/.local/state/byteps"] if home else []
@@ -46,10 +51,12 @@ def folders_of_user(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def secret_of_user(folders: tuple[str, ...]) -> str:
-    """The secret in the first folder that can have one; it is made at the first use, whoever else is making it now.
+    """Returns the secret in the first usable folder. Creates it at the first use.
+
+    Several processes may call this at the same time.
 
     Raises:
-        ValueError: no folder can, or the file there is known to others; says what to do.
+        ValueError: no folder is usable, or others can read the file; the message says what to do.
     """
     reasons = []
     for folder in folders:
@@ -58,7 +65,7 @@ def secret_of_user(folders: tuple[str, ...]) -> str:
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror}")
     raise ValueError(
-        f"no place for this user's secret ({'; '.join(reasons)}): expected a home folder that can be written to, "
+        f"no folder for this user's secret ({'; '.join(reasons)}): expected a writable home folder, "
         "BYTEPS_SECRET_FILE or BYTEPS_SECRET"
     )
 
@@ -66,7 +73,7 @@ def secret_of_user(folders: tuple[str, ...]) -> str:
 def _check(info: os.stat_result, *, is_mounted: bool) -> None:
     user, mode = os.geteuid(), stat.S_IMODE(info.st_mode)
     if not stat.S_ISREG(info.st_mode):
-        raise ValueError("expected a file")
+        raise ValueError("expected a regular file")
     if info.st_uid not in {user, _ROOT}:
         raise ValueError(
             f"it belongs to user {info.st_uid} (mode {mode:03o}), who can read and change it: expected a file of user "
@@ -79,7 +86,7 @@ def _check(info: os.stat_result, *, is_mounted: bool) -> None:
         what = " and ".join(word for word, bits in (("read", 0o044), ("change", 0o022), ("run", 0o011)) if mode & bits)
         raise ValueError(
             f"{' and '.join(who)} can {what} it (user {info.st_uid}, mode {mode:03o}): expected chmod 600. Only a "
-            "secret mounted into a container, root's file on a tmpfs mounted read-only, may have another mode"
+            "secret that is mounted into a container (a file of root on a read-only tmpfs) may have another mode"
         )
 
 
@@ -88,12 +95,12 @@ def _text(content: bytes) -> str:
         raise ValueError(f"expected text of {MIN_SECRET_CHARS} to {_MAX_SECRET_BYTES} bytes")
     try:
         return content.decode().strip()
-    except UnicodeDecodeError:  # whose own message shows the content
+    except UnicodeDecodeError:  # its message would show the content
         raise ValueError("expected text (UTF-8), such as `openssl rand -hex 32` writes") from None
 
 
 def _is_mounted_secret(descriptor: int) -> bool:
-    """On a tmpfs that this process sees read-only, as kubelet, Docker and Podman mount secrets."""
+    """Whether the file is on a read-only tmpfs, as secrets of Kubernetes, Docker and Podman are."""
     if not os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
         return False
     device = os.fstat(descriptor).st_dev
@@ -102,7 +109,7 @@ def _is_mounted_secret(descriptor: int) -> bool:
 
 def _file_system(device: str) -> str:
     with suppress(OSError), Path("/proc/self/mountinfo").open(encoding="utf-8", errors="replace") as mounts:
-        for line in mounts:  # number, parent, major:minor, root, mount point, options, ..., "-", kind, ...
+        for line in mounts:  # id, parent, major:minor, root, ..., "-", type, ...
             fields = line.split()
             if fields[2] == device:
                 return fields[fields.index("-") + 1]
@@ -119,7 +126,7 @@ def _secret_in(path: str) -> str:
             return _text(os.read(descriptor, _MAX_SECRET_BYTES + 1))
         except ValueError as error:
             raise ValueError(
-                f"this user's secret, {path}/{_NAME}: {error}; or remove it, and byteps makes another one"
+                f"this user's secret, {path}/{_NAME}: {error}; or remove the file, and byteps creates a new one"
             ) from None
         finally:
             os.close(descriptor)
@@ -127,7 +134,11 @@ def _secret_in(path: str) -> str:
 
 @contextmanager
 def _private_folder(path: str) -> Iterator[int]:
-    """A descriptor of the folder, which is made if need be. OSError: it is not this user's alone."""
+    """Yields a descriptor of the folder, which is created if necessary.
+
+    Raises:
+        OSError: the folder belongs to another user, or others can write to it.
+    """
     try:
         folder = os.open(path, _FOLDER_FLAGS)
     except FileNotFoundError:
@@ -155,7 +166,7 @@ def _exists(folder: int) -> bool:
 
 
 def _make(folder: int) -> None:
-    """Whole or not at all: of those that make it at once, one gives it its name, and all read that."""
+    """Creates the file atomically. If several processes do this at once, one of them succeeds."""
     draft = f".{_NAME}.{os.getpid()}.{secrets.token_hex(8)}"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:

@@ -1,7 +1,7 @@
-"""`python -m byteps.server`: a server or the scheduler of a job, until the workers have left.
+"""Runs a server or the scheduler of a job, until all workers have left: `python -m byteps.server`.
 
-Which of the two, and of which job, the environment says (`byteps env`). Exits with 0 when the workers have left, with
-another code and one line on standard error when the job failed.
+The environment selects the role and the job (`byteps env`). Exits with 0 when the workers have
+left, and with another code and one line on standard error when the job has failed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def main() -> int:
         config = Config.from_env()
         role = config.role
         if role == "worker":
-            raise InvalidArgumentError("DMLC_ROLE is not set to server or scheduler: a worker is a training program")
+            raise InvalidArgumentError("DMLC_ROLE is not set to server or scheduler: workers run the training program")
         if config.is_needless:
-            _say(role, "one worker machine needs none; BYTEPS_FORCE_DISTRIBUTED=1 uses it all the same")
+            _say(role, "not needed for a single worker machine; set BYTEPS_FORCE_DISTRIBUTED=1 to use it nevertheless")
             return 0
         _serve(config)
     except InvalidArgumentError as error:

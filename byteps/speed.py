@@ -1,4 +1,4 @@
-"""How fast push_pull is going, as `get_pushpull_speed` reports it."""
+"""Measures the rate of push_pull for `get_pushpull_speed`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["SpeedMeter"]
 
 INTERVAL_S = 10.0
 MAX_SAMPLES = 1024
-NO_SAMPLE = (0, -5.0)  # BytePS's answer when there is none
+NO_SAMPLE = (0, -5.0)  # the same as in BytePS
 
 
 class SpeedMeter:
-    """Samples the rate of completed tensor bytes, one sample per `INTERVAL_S` or more, of which it keeps the newest."""
+    """Samples the rate of completed tensor bytes, at most every `INTERVAL_S`."""
 
     def __init__(self, total_bytes: Callable[[], float], clock: Callable[[], float] = time.time) -> None:
-        """Args: `total_bytes` says how many have been completed so far; it is asked once for each sample."""
+        """Args: `total_bytes` returns the number of bytes completed so far."""
         self._total_bytes = total_bytes
         self._clock = clock
         self._samples: deque[tuple[int, float]] = deque(maxlen=MAX_SAMPLES)
@@ -25,7 +25,7 @@ class SpeedMeter:
         self._bytes_at_start = 0.0
 
     def tick(self) -> None:
-        """Takes a sample if it is time. To be called now and then, such as when something is done."""
+        """Takes a sample if the interval is over. Call it after each completed push_pull."""
         now = self._clock()
         elapsed = now - self._interval_start
         if elapsed >= INTERVAL_S:
@@ -35,6 +35,9 @@ class SpeedMeter:
             self._bytes_at_start = total
 
     def pop_oldest(self) -> tuple[int, float]:
-        """(milliseconds since the epoch, MB/s) of the oldest sample, which is forgotten; (0, -5.0) if there is none."""
+        """Removes the oldest sample and returns it: (milliseconds since the epoch, MB/s).
+
+        Returns (0, -5.0) if there is none.
+        """
         self.tick()
         return self._samples.popleft() if self._samples else NO_SAMPLE

@@ -1,4 +1,4 @@
-"""The version of byteps, as installed."""
+"""The version of the installed package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def package_version() -> str:
-    """Empty where byteps is imported from its sources."""
+    """Returns the version; "" if byteps is imported from its sources."""
     try:
         return metadata.version("byteps")
     except metadata.PackageNotFoundError:

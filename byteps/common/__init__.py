@@ -1,4 +1,4 @@
-"""`BytePSBasics` of BytePS, for programs that make one: the process's job, whatever the framework."""
+"""`BytePSBasics` of the original BytePS, for programs that use it directly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["BytePSBasics", "check_extension", "get_ext_suffix"]
 
 
 class BytePSBasics:
-    """Functions of `byteps` as methods. All instances speak of the same job, which is the process's."""
+    """Functions of `byteps` as methods. All instances refer to the job of the process."""
 
     init = staticmethod(runtime.init)
     shutdown = staticmethod(runtime.shutdown)
@@ -24,15 +24,15 @@ class BytePSBasics:
     get_pushpull_speed = staticmethod(runtime.get_pushpull_speed)
 
     def __init__(self, pkg_path: str = "", *args: str) -> None:
-        """Args: where BytePS keeps a framework's library; accepted for its scripts, unused."""
+        """Args: accepted for scripts of BytePS, unused."""
 
 
 def get_ext_suffix() -> str:
-    """How the names of Python's extension modules end, such as ".cpython-311-x86_64-linux-gnu.so"."""
+    """Returns the suffix of extension modules, such as ".cpython-311-x86_64-linux-gnu.so"."""
     return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Raises ImportError unless byteps is built. One build has all frameworks, so the arguments are unused."""
+    """Raises ImportError if byteps is not built. The arguments are not used."""
     if importlib.util.find_spec("byteps._core") is None:
         raise ImportError(f"{ext_name}: byteps's native module is missing: install byteps again (pip install .)")

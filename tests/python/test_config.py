@@ -231,7 +231,7 @@ def test_faults_of_a_secret_file(tmp_path: Path) -> None:
     path.chmod(0o644)
     assert "chmod 600" in faults({"BYTEPS_SECRET_FILE": str(path)})[0]
     assert "No such file" in faults({"BYTEPS_SECRET_FILE": str(tmp_path / "none")})[0]
-    assert "expected a file" in faults({"BYTEPS_SECRET_FILE": str(tmp_path)})[0]
+    assert "expected a regular file" in faults({"BYTEPS_SECRET_FILE": str(tmp_path)})[0]
 
 
 def test_the_secret_is_not_in_the_printed_form(tmp_path: Path) -> None:

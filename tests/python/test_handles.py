@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("byteps._core")
 
 from byteps.errors import InvalidArgumentError, NotInitializedError, PeerLostError, TimeoutError
-from byteps.handles import AUTOMATIC_NAMES, FIRST_SWEEP, SPARE_THREADS, Handle, InFlight
+from byteps.handles import AUTOMATIC_NAMES, FIRST_SWEEP, MAX_IDLE_THREADS, Handle, InFlight
 from byteps.nodes import LocalNode
 
 
@@ -208,7 +208,7 @@ def test_callbacks_come_from_other_threads_when_the_handle_is_done(in_flight: In
 
 def test_a_callback_may_wait_for_others(in_flight: InFlight, node: ScriptedNode) -> None:
     """However many of them do at a time."""
-    count = SPARE_THREADS + 5
+    count = MAX_IDLE_THREADS + 5
     done = [threading.Event() for _ in range(count + 1)]
 
     def wait_for_the_next(number: int) -> None:

@@ -71,7 +71,7 @@ def test_what_is_no_text_is_not_shown(key: Path) -> None:
     assert "expected text of 16 to 4096 bytes" in refusal(key)
     key.unlink()
     os.mkfifo(key, 0o600)
-    assert "expected a file" in refusal(key)
+    assert "expected a regular file" in refusal(key)
 
 
 MOUNTED = """
@@ -126,7 +126,7 @@ def test_a_home_that_cannot_be_written_to(tmp_path: Path) -> None:
     fallback = str(tmp_path / "byteps-0")
     assert secret_of_user(("/proc/none/byteps", fallback)) == secret_of_user((fallback,))
     with pytest.raises(
-        ValueError, match=r"no place for this user's secret \(/proc/none/byteps: No such file"
+        ValueError, match=r"no folder for this user's secret \(/proc/none/byteps: No such file"
     ) as caught:
         secret_of_user(("/proc/none/byteps", "/proc/version/byteps"))
     assert "BYTEPS_SECRET_FILE" in str(caught.value)
@@ -157,7 +157,7 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
 def test_a_users_secret_that_others_can_read_is_no_secret(tmp_path: Path) -> None:
     secret_of_user((str(tmp_path),))
     (tmp_path / "secret").chmod(0o644)
-    with pytest.raises(ValueError, match=f"this user's secret, {tmp_path}/secret: .* or remove it"):
+    with pytest.raises(ValueError, match=f"this user's secret, {tmp_path}/secret: .* or remove the file"):
         secret_of_user((str(tmp_path),))
 
 
