@@ -1,1 +1,1 @@
-"""bpslaunch: starts the processes of a job on this machine, and ends them together."""
+"""bpslaunch: starts the processes of a job on this machine and ends them together."""

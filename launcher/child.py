@@ -1,4 +1,4 @@
-"""One process that bpslaunch starts: what it runs, what it writes, how it ends."""
+"""A process that bpslaunch starts."""
 
 from __future__ import annotations
 
@@ -23,18 +23,22 @@ Copies = dict[int, IO[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A process to be."""
+    """The command of a process."""
 
     label: str  # "r0", "s1"
     argv: Sequence[str]
-    env: Mapping[str, str] = field(repr=False)  # has the secret
-    pass_fds: tuple[int, ...] = ()  # given away: closed here once the process has them
+    env: Mapping[str, str] = field(repr=False)  # contains the secret
+    pass_fds: tuple[int, ...] = ()  # closed in the launcher once the process has them
     cpus: Cpus | None = None
-    is_server: bool = False  # leaves by itself when the workers have left
-    copies: Mapping[int, Path] = field(default_factory=dict)  # STDOUT, STDERR -> the file to write it to as well
+    is_server: bool = False  # ends by itself when the workers have left
+    copies: Mapping[int, Path] = field(default_factory=dict)  # STDOUT, STDERR -> log file
 
     def open_copies(self) -> Copies:
-        """Raises: InvalidArgumentError: a file cannot be written."""
+        """Opens the log files.
+
+        Raises:
+            InvalidArgumentError: a file cannot be written.
+        """
         opened: Copies = {}
         for number, path in self.copies.items():
             try:
@@ -44,13 +48,13 @@ class Command:
                 for file in opened.values():
                     file.close()
                 raise InvalidArgumentError(
-                    f"--log-dir: cannot write {path}: {error.strerror}: expected a folder that this user may write to"
+                    f"--log-dir: cannot write {path}: {error.strerror}: expected a folder that this user can write to"
                 ) from error
         return opened
 
 
 class Child:
-    """A started process, which leads a session of its own."""
+    """A started process, which leads its own session."""
 
     def __init__(
         self,
@@ -60,13 +64,16 @@ class Child:
         copies: Copies | None = None,
         in_child: Callable[[], None] | None = None,
     ) -> None:
-        """Starts it. `in_child` runs there before its program; `copies` come from `command`."""
+        """Starts the process.
+
+        `in_child` runs in it before its program; `copies` are those of `command`.
+        """
         self.command = command
         self.last_line: list[bytes] = []
-        self.was_told_to_end = False  # by a signal of ours
+        self.was_told_to_end = False  # by a signal from the launcher
         self.ended_at = 0.0
-        self.report: Report | None = None  # what it has said itself about its end
-        self.remark = ""  # what the launcher knows about its end
+        self.report: Report | None = None  # its own report about its end
+        self.remark = ""  # the launcher's remark about its end
         with bound_to(command.cpus):
             self._process = subprocess.Popen(
                 list(command.argv),
@@ -104,24 +111,27 @@ class Child:
 
     @property
     def exit_code(self) -> int:
-        """As a shell counts: 128 + the signal that killed it. Only after its end."""
+        """The exit code as in a shell: 128 + signal for a killed process. Valid after its end."""
         code = self._process.returncode
         if code < 0 and self.was_told_to_end and self.report is not None:
-            return 1  # by the exception that it has reported, had it been given the time
+            return 1  # it has reported an exception, and was killed before it ended by it
         return 128 - code if code < 0 else code
 
     def how_it_ended(self) -> str:
         code = self._process.returncode
         if code < 0 and self.was_told_to_end and self.report is not None:
-            return "did not come to its end"
+            return "was stopped before it ended"
         return f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
 
     def has_ended(self) -> bool:
-        """True from its end until `reap`: its number cannot be given to another process meanwhile."""
+        """Whether the process has ended. Its pid is not reused before `reap`."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def reap(self, now: float) -> None:
-        """After its end, by time.time(): ends what it started and left behind, passes on its last output."""
+        """Kills remaining children of the ended process, and passes on its last output.
+
+        `now`: time.time().
+        """
         self._signal(signal.SIGKILL)
         for stream in self.streams:
             stream.finish()
@@ -135,11 +145,11 @@ class Child:
         self._signal(number)
 
     def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # nobody there who could take it
+        with suppress(ProcessLookupError, PermissionError):  # the session has no process
             os.killpg(self.pid, number)
 
     def is_stopped(self) -> bool:
-        """Whether it, or a process that it has started, is stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+        """Whether a process of its session is stopped (SIGSTOP, Ctrl-Z, a debugger)."""
         return any(_is_stopped_in(path, self.pid) for path in Path("/proc").glob("[0-9]*/stat"))
 
 
@@ -153,6 +163,6 @@ def signal_name(number: int) -> str:
 def _is_stopped_in(stat: Path, session: int) -> bool:
     try:
         fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:  # it has ended meanwhile
+    except OSError:  # it has ended
         return False
     return int(fields[3]) == session and fields[0] in "Tt"

@@ -1,7 +1,7 @@
-"""A process that ends the job's processes should the launcher be killed without a chance to do so.
+"""A process that kills the job's processes if the launcher is killed.
 
-It learns the process groups through a pipe, whose end-of-file is the launcher's death. Unlike the kernel's
-parent-death signal this reaches grandchildren too (a shell's command, a data loader's workers).
+It reads the process groups from a pipe, and end-of-file means that the launcher has died. Unlike
+the kernel's parent-death signal this reaches grandchildren, too, such as workers of data loaders.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from types import TracebackType
 
 
 class Guard:
-    """Forks when built, so there must be no other thread. To be used as a context."""
+    """A context manager. The constructor forks, so there must be no other thread."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """`folder` is removed at the end."""
+        """Args: `folder` is removed at the end."""
         reader, self._writer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
@@ -35,15 +35,15 @@ class Guard:
         os.waitpid(self._pid, 0)
 
     def protect_this_process(self) -> None:
-        """In a child that leads a process group, before its program starts.
+        """Registers this process, which leads a process group, before its program starts.
 
-        The child tells it itself: between its beginning and anything that the launcher could say, the launcher may be
-        killed. And while the child has not told it yet, it has the pipe open, too.
+        The child itself registers, since the launcher may be killed right after the fork. The child
+        also has the pipe open until then, so that the guard does not see an end-of-file.
         """
         self._tell(os.getpid())
 
     def release(self, group: int) -> None:
-        """The group is gone; its number may be given to others."""
+        """Unregisters a group that has ended, since its number may be reused."""
         self._tell(-group)
 
     def _tell(self, number: int) -> None:
@@ -52,9 +52,9 @@ class Guard:
 
 
 def _stand_guard(reader: int, folder: Path | None) -> None:
-    """The child's life. Never returns."""
+    """The program of the guard. Never returns."""
     try:
-        os.setsid()  # out of reach of the terminal's Ctrl-C
+        os.setsid()  # Ctrl-C of the terminal does not reach the guard
         _close_all_but(reader)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         groups: set[int] = set()
@@ -72,6 +72,6 @@ def _stand_guard(reader: int, folder: Path | None) -> None:
 
 
 def _close_all_but(fd: int) -> None:
-    """Sockets above all: one that the guard held open would look alive to those who connect to it."""
+    """Closes all other descriptors. A socket that stays open would accept connections."""
     os.closerange(3, fd)
     os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))

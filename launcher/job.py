@@ -1,6 +1,6 @@
-"""What a machine's processes are: their number, their environment, their cores.
+"""Computes the processes of a machine: their number, environment and cores.
 
-Pure, but for the scheduler's socket and the names drawn at random.
+Pure functions, except for the scheduler's socket and random names.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .topology import Machine, share_cores, threads_of
 
 Environ = Mapping[str, str]
 
-# As `python -m byteps.server`, but the current folder, which may be a clone that was not built, is no place to look for
-# byteps. (Python 3.10 has no option -P.)
+# Like `python -m byteps.server`, but does not import from the current folder, which may be a clone
+# that was not built. (Python 3.10 has no option -P.)
 SERVER = (
     sys.executable,
     "-c",
@@ -30,24 +30,24 @@ SERVER = (
 )
 
 _LOOPBACK = "127.0.0.1"
-_BACKLOG = 1024  # a whole job may connect at once
+_BACKLOG = 1024  # all processes of a job may connect at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """This machine's part of a job."""
+    """The part of a job that runs on this machine."""
 
-    config: Config  # of its first worker
-    env: Environ = field(repr=False)  # likewise; has the secret
-    servers: tuple[int, ...] = ()  # numbers of the servers that run here
-    scheduler: socket.socket | None = None  # bound and listening, for worker 0
+    config: Config  # settings of the first worker
+    env: Environ = field(repr=False)  # environment of the first worker; contains the secret
+    servers: tuple[int, ...] = ()  # numbers of the servers on this machine
+    scheduler: socket.socket | None = None  # listening socket for worker 0
 
 
 def make_job(options: LauncherOptions, environ: Environ) -> Job:
-    """The job that flags and environment describe.
+    """Returns the job that flags and environment describe.
 
     Raises:
-        InvalidArgumentError: they describe none, or the scheduler's port cannot be had.
+        InvalidArgumentError: invalid flags or environment, or the scheduler's port is not free.
     """
     env = {**environ, "PYTHONUNBUFFERED": "1"}
     if options.secret_file is not None:
@@ -55,16 +55,19 @@ def make_job(options: LauncherOptions, environ: Environ) -> Job:
         env["BYTEPS_SECRET_FILE"] = str(options.secret_file.absolute())
     local_size = options.nproc_per_node or _local_size(environ)
     env |= {"DMLC_ROLE": "worker", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": str(local_size)}
-    names_others = env.get("DMLC_PS_ROOT_URI") or env.get("DMLC_NUM_WORKER", "1") != "1"
-    if names_others and not options.describes_job:
+    has_other_machines = env.get("DMLC_PS_ROOT_URI") or env.get("DMLC_NUM_WORKER", "1") != "1"
+    if has_other_machines and not options.describes_job:
         config = Config.parse(env)
         if config.sources["scheduler_host"] == "environment DMLC_PS_ROOT_URI" and not config.is_single_process:
-            return Job(config=config, env=env)  # somebody else starts the scheduler
+            return Job(config=config, env=env)  # the scheduler runs elsewhere
     return _own_job(options, env)
 
 
 def commands_of(job: Job, options: LauncherOptions, machine: Machine, folder: Path) -> Iterator[Command]:
-    """Workers first, in the order of their ranks. In `folder` they write what ends them."""
+    """Yields the commands of the workers, in the order of ranks, and of the servers.
+
+    Processes report the cause of their end in `folder`.
+    """
     local_size = job.config.local_size
     cpus = share_cores(machine, local_size) if job.config.numa_on else [None] * local_size
     every = options.tee.get(None, 0)
@@ -93,13 +96,13 @@ def commands_of(job: Job, options: LauncherOptions, machine: Machine, folder: Pa
 
 
 def with_threads(job: Job, machine: Machine) -> Job:
-    """The same with OMP_NUM_THREADS, so that ranks do not fight for cores."""
+    """Returns the job with OMP_NUM_THREADS set, so that ranks do not compete for cores."""
     threads = {"OMP_NUM_THREADS": str(threads_of(machine, job.config.local_size))}
     return replace(job, env={**job.env, **threads})
 
 
 def _torch_variables(config: Config, local_rank: int) -> dict[str, str]:
-    """A worker's place in the words of torchrun: torch.distributed reads them, and libraries above it."""
+    """Returns torchrun's variables of a worker, which torch.distributed reads."""
     return {
         "RANK": str(config.rank + local_rank),
         "WORLD_SIZE": str(config.size),
@@ -117,7 +120,7 @@ def _copies(job: Job, options: LauncherOptions, label: str, streams: int) -> dic
 
 
 def processes_for(environ: Environ, machine: Machine) -> int:
-    """As torchrun's "auto": one for each GPU that may be used, or without GPUs for each core."""
+    """Returns the number of visible GPUs, or of cores without GPUs, like torchrun's "auto"."""
     for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
         if (listed := environ.get(name, "").strip()) and listed != "all":
             return len(_names_in(listed)) or machine.cores
@@ -130,7 +133,7 @@ def _names_in(listed: str) -> list[str]:
 
 
 def _local_size(environ: Environ) -> int:
-    """BytePS's rule: a worker for each device, or one."""
+    """Returns BYTEPS_LOCAL_SIZE, else the number of visible devices, else 1, as in BytePS."""
     devices = [name for name in environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     text = environ.get("BYTEPS_LOCAL_SIZE") or str(len(devices) or 1)
     if not text.isdecimal() or int(text) < 1:
@@ -151,10 +154,10 @@ def _own_job(options: LauncherOptions, env: dict[str, str]) -> Job:
         "DMLC_PS_ROOT_URI": host,
         "DMLC_PS_ROOT_PORT": str(scheduler.getsockname()[1] if scheduler is not None else port),
         "BYTEPS_HOST_SCHEDULER": "1",
-        "MASTER_ADDR": host,  # of torch's store
+        "MASTER_ADDR": host,  # for torch's store
         "MASTER_PORT": str(port + 1 if nnodes > 1 else _free_port(host)),
     }
-    for name in ("BYTEPS_GLOBAL_RANK", "BYTEPS_SCHEDULER_FD"):  # of a job that this one is started from
+    for name in ("BYTEPS_GLOBAL_RANK", "BYTEPS_SCHEDULER_FD"):  # of an outer job
         env.pop(name, None)
     if not env.get("BYTEPS_SECRET") and not env.get("BYTEPS_SECRET_FILE"):
         env["BYTEPS_SECRET"] = secrets.token_hex(32)
@@ -175,16 +178,19 @@ def _check_several_machines(options: LauncherOptions, env: Environ) -> None:
         missing.append("--secret-file (or BYTEPS_SECRET_FILE)")
     if missing:
         raise InvalidArgumentError(
-            f"--nnodes {options.nnodes} needs the same job on every machine: expected {', '.join(missing)}"
+            f"--nnodes {options.nnodes} needs the same job on all machines: expected {', '.join(missing)}"
         )
     if options.master_port == 65535:
         raise InvalidArgumentError(
-            "--master-port 65535: expected at most 65534, because torch's store has the next one"
+            "--master-port 65535: expected at most 65534, since torch's store uses the next port"
         )
 
 
 def _free_port(host: str) -> int:
-    """For torch's store, which opens its port itself; another program may have taken it by then."""
+    """Returns a free port for torch's store.
+
+    Another program may take it before the store opens it.
+    """
     with _listen(host, 0) as probe:
         return int(probe.getsockname()[1])
 

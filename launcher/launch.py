@@ -1,4 +1,4 @@
-"""bpslaunch: the program."""
+"""The program bpslaunch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from byteps.errors import InvalidArgumentError
 from .job import SERVER, commands_of, make_job, processes_for, with_threads
 from .options import AUTO, LauncherOptions, parse_options
 from .output import Console
-from .process import Patience, ProcessGroup
+from .process import GracePeriods, ProcessGroup
 from .topology import read_machine
 
-_INNER = ("RANK", "WORLD_SIZE")  # of torchrun, or of another bpslaunch
+_INNER = ("RANK", "WORLD_SIZE")  # set by torchrun, or by another bpslaunch
 _EXIT_USAGE = 2
-_EXIT_CANNOT_START = 127  # as a shell's
-_EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE: nobody reads what the job writes
+_EXIT_CANNOT_START = 127  # as in a shell
+_EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE: the reader of the output has gone
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one machine's part of a job and returns its exit code; in a server's place it becomes the server."""
+    """Runs the part of a job on this machine and returns its exit code.
+
+    With DMLC_ROLE=server or scheduler this process becomes the server or scheduler.
+    """
     options = parse_options(sys.argv[1:] if argv is None else argv)
     environ = process_environment()
     console = Console()
@@ -64,18 +67,18 @@ def _launch(options: LauncherOptions, environ: dict[str, str], console: Console)
             console.say(f"OMP_NUM_THREADS={threads} for each of {count} processes on {machine.cores} cores")
     folder = Path(tempfile.mkdtemp(prefix="bpslaunch-"))
     commands = list(commands_of(job, options, machine, folder))
-    patience = Patience(to_stop=job.config.grace_s, of_stopped=job.config.timeout_s)
-    return ProcessGroup(commands, console, patience, folder).run()
+    grace = GracePeriods(to_stop=job.config.grace_s, of_stopped=job.config.timeout_s)
+    return ProcessGroup(commands, console, grace, folder).run()
 
 
 def warn_of_outer_launcher(options: LauncherOptions, environ: Mapping[str, str], console: Console) -> None:
-    """Mpirun or srun that starts several bpslaunch without telling them: each would train alone, without a word."""
+    """Warns if mpirun or srun starts several bpslaunch without flags, each with its own job."""
     outer = detect({name: value for name, value in environ.items() if name not in _INNER}, [])
     if outer is None or outer.size == 1 or options.nnodes or environ.get("DMLC_NUM_WORKER") or outer.rank > 0:
         return
     console.say(
-        f"{outer.launcher} has started {outer.size} processes, and each bpslaunch makes a job of its own: give it "
-        f"--nnodes {outer.size} and --node-rank, or leave bpslaunch out: {outer.launcher} ... python train.py"
+        f"{outer.launcher} has started {outer.size} processes, and each bpslaunch starts a separate job: pass "
+        f"--nnodes {outer.size} and --node-rank, or start without bpslaunch: {outer.launcher} ... python train.py"
     )
 
 

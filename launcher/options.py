@@ -13,7 +13,7 @@ from byteps.version import package_version
 AUTO = 0
 
 _DESCRIPTION = """Starts the processes of a training job on this machine and ends them together.
-Flags that torchrun has mean what they mean there."""
+Flags with the names of torchrun's flags have the same meaning."""
 
 _EPILOG = """examples:
   bpslaunch --nproc-per-node 4 train.py --epochs 3
@@ -26,28 +26,28 @@ _EPILOG = """examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherOptions:
-    """A flag that is not given is None, so that the environment may speak instead."""
+    """The flags of bpslaunch. None: the flag was not given, and the environment is used."""
 
     nnodes: int | None
-    nproc_per_node: int | None  # AUTO: as many as this machine is good for
+    nproc_per_node: int | None  # AUTO: the number of GPUs or cores
     node_rank: int | None
     servers: int | None
     master_addr: str | None
     master_port: int | None
     secret_file: Path | None
     log_dir: Path | None
-    tee: dict[int | None, int]  # local rank -> streams (1, 2 or both: 3); under None: of all the others
+    tee: dict[int | None, int]  # local rank, or None for the others -> 1, 2 or 3 (both)
     command: tuple[str, ...]
 
     @property
     def describes_job(self) -> bool:
-        """Whether the command line says what surrounds this machine; else BytePS's environment variables may."""
+        """Whether flags describe the job, so that BytePS's environment variables are not used."""
         flags = (self.nnodes, self.node_rank, self.servers, self.master_addr, self.master_port)
         return any(flag is not None for flag in flags)
 
 
 def parse_options(argv: Sequence[str]) -> LauncherOptions:
-    """Exits with code 2 and a message if the flags cannot be used."""
+    """Parses the flags. Exits with code 2 and a message if they are invalid."""
     parser = _parser()
     given = parser.parse_args(argv)
     if given.tee and given.log_dir is None:
@@ -80,34 +80,43 @@ def _parser() -> argparse.ArgumentParser:
         spellings = {f"--{name}", f"--{name.replace('-', '_')}"}
         parser.add_argument(*sorted(spellings), dest=name.replace("-", "_"), **about)  # type: ignore[arg-type]
 
-    flag("nnodes", type=_count(1), metavar="N", help="machines with workers (1)")
+    flag("nnodes", type=_count(1), metavar="N", help="number of worker machines (1)")
     flag(
         "nproc-per-node",
         type=_processes,
         metavar="N",
-        help="workers on each machine (BYTEPS_LOCAL_SIZE, or as many as NVIDIA_VISIBLE_DEVICES lists, or 1); auto: one "
-        "for each GPU, or without GPUs for each core",
+        help="number of workers on each machine (BYTEPS_LOCAL_SIZE, or the number of NVIDIA_VISIBLE_DEVICES, or 1); "
+        "auto: the number of GPUs, or of cores if there are none",
     )
     flag("node-rank", type=_count(0), metavar="I", help="number of this machine, from 0")
     flag(
         "servers",
         type=_count(0),
         metavar="K",
-        help="server processes in the whole job (0); server i runs on machine i modulo --nnodes",
+        help="number of server processes in the whole job (0); server i runs on machine i modulo --nnodes",
     )
-    flag("master-addr", metavar="HOST", help="machine 0, where the scheduler listens (127.0.0.1)")
-    flag("master-port", type=_count(1, 65535), metavar="PORT", help="port of the scheduler (any free one)")
-    flag("secret-file", type=Path, metavar="FILE", help="secret shared by the machines of the job; mode 600")
-    flag("log-dir", type=Path, metavar="DIR", help="copy what each process writes to DIR/<job>/<process>/")
+    flag("master-addr", metavar="HOST", help="address of machine 0, which runs the scheduler (127.0.0.1)")
+    flag("master-port", type=_count(1, 65535), metavar="PORT", help="port of the scheduler (any free port)")
+    flag(
+        "secret-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the secret that all machines of the job share; mode 600",
+    )
+    flag("log-dir", type=Path, metavar="DIR", help="copy the output of each process to DIR/<job>/<process>/")
     flag(
         "tee",
         type=_streams,
         metavar="SPEC",
-        help="what --log-dir copies: 1 (stdout), 2 (stderr), 3 (both, the default), or as 0:3,1:1 by local rank",
+        help="streams that --log-dir copies: 1 (stdout), 2 (stderr), 3 (both, the default), or by local rank: 0:3,1:1",
     )
     parser.add_argument("--version", action="version", version=f"bpslaunch of byteps {package_version()}")
-    parser.add_argument("-m", "--module", action="store_true", help="the command is a Python module: python -m command")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="a .py file is run by this Python")
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="run the command as a Python module: python -m command"
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="program and arguments; a .py file is run by this Python"
+    )
     return parser
 
 

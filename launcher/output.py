@@ -1,7 +1,7 @@
-"""What the processes write, line by line and with the writer's name, on the launcher's own output.
+"""Writes the output of the processes, line by line and with their names, to the launcher's output.
 
-Lines of different processes never mix. Progress bars (text that is overwritten after a carriage return) stay in place
-at the bottom of a terminal; elsewhere only their last state is written.
+Lines of different processes never mix. On a terminal, progress bars (text that is overwritten after
+a carriage return) stay at the bottom; elsewhere only their last state is written.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import IO
 
 _READ_BYTES = 1 << 16
-_MAX_LINE_BYTES = 1 << 16  # what is longer is cut into several lines
-_MAX_DRAIN_BYTES = 1 << 20  # as much as a pipe can hold
+_MAX_LINE_BYTES = 1 << 16  # longer lines are split
+_MAX_DRAIN_BYTES = 1 << 20  # capacity of a pipe
 _CLEAR = b"\r\x1b[K"
 _COLORS = (36, 33, 32, 35, 34, 31)
 
@@ -25,7 +25,7 @@ class Console:
         self.stdout = stdout
         self.stderr = stderr
         self._terminals = {fd for fd in (stdout, stderr) if os.isatty(fd)}
-        self._bar: tuple[int, bytes] | None = None  # what stands at the bottom of the terminal, and on which stream
+        self._bar: tuple[int, bytes] | None = None  # stream and text of the progress bar
 
     def prefix(self, fd: int, label: str, index: int) -> bytes:
         if fd not in self._terminals:
@@ -41,7 +41,10 @@ class Console:
             _write(fd, line + b"\n")
 
     def show_bar(self, fd: int, bar: bytes) -> None:
-        """Replaces the bar at the bottom of the terminal; empty: removes it. Without a terminal, nothing."""
+        """Replaces the bar at the bottom of the terminal; empty: removes it.
+
+        Does nothing without a terminal.
+        """
         if fd in self._terminals:
             columns = max(os.get_terminal_size(fd).columns, 20)
             bar = bar.decode(errors="replace")[: columns - 1].encode()
@@ -49,14 +52,14 @@ class Console:
             self._bar = (fd, bar) if bar else None
 
     def say(self, text: str) -> None:
-        """A line of the launcher's own."""
+        """Writes a line of the launcher itself."""
         self.write_line(self.stderr, f"bpslaunch: {text}".encode(errors="replace"))
 
 
 class Stream:
-    """One output of one process, from its pipe to the console and to a file.
+    """Copies an output stream of a process from its pipe to the console and to a file.
 
-    `on_line` gets each line as it is written.
+    Calls `on_line` with each line.
     """
 
     def __init__(
@@ -68,12 +71,12 @@ class Stream:
         self._fd = fd
         self._prefix = prefix
         self._on_line = on_line
-        self._pending = b""  # the line that has not ended
+        self._pending = b""  # the unfinished line
         self._bar = b""
         os.set_blocking(pipe.fileno(), False)
 
     def read(self) -> int | None:
-        """Passes on what the process wrote; returns its size, 0 at the end, None if nothing is there now."""
+        """Copies available output. Returns its size, 0 at the end, None if there is none now."""
         try:
             data = os.read(self.pipe.fileno(), _READ_BYTES)
         except BlockingIOError:
@@ -87,7 +90,7 @@ class Stream:
         return len(data)
 
     def finish(self) -> None:
-        """Passes on the rest and closes. The pipe may still be held open by a process that outlived its own."""
+        """Copies the rest and closes the pipe, which a descendant of the process may have open."""
         drained = 0
         while (count := self.read()) and (drained := drained + count) < _MAX_DRAIN_BYTES:
             pass
@@ -121,5 +124,5 @@ def _write(fd: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(fd, data) :]
-        except BlockingIOError:  # some callers hand over an output that is not blocking
+        except BlockingIOError:  # the output may be non-blocking
             select.select([], [fd], [])

@@ -1,4 +1,4 @@
-"""A group of processes that end together: the first failure stops all, and nothing is left behind."""
+"""A group of processes that end together: the first failure stops all of them."""
 
 from __future__ import annotations
 
@@ -18,52 +18,57 @@ from .output import Console, Stream
 from .verdict import first_failure, name_of, verdict
 from .wakeup import SignalWakeup
 
-__all__ = ["STDERR", "STDOUT", "Command", "Patience", "ProcessGroup"]
+__all__ = ["STDERR", "STDOUT", "Command", "GracePeriods", "ProcessGroup"]
 
-_GIVE_UP_S = 10.0  # a process that SIGKILL does not end for so long hangs in the kernel
-_LOOKS_PER_TIMEOUT = 4
+_GIVE_UP_S = 10.0  # after SIGKILL
+_CHECKS_PER_TIMEOUT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """Seconds that processes are given before they are stopped with more force."""
+class GracePeriods:
+    """Times in seconds before processes are stopped with a stronger signal."""
 
-    to_report: float = 5.0  # after another's failure, to raise and print their own exception
-    to_leave: float = 10.0  # servers, after the last worker
+    to_report: float = 5.0  # after the failure of another process, to report an own exception
+    to_leave: float = 10.0  # for servers, after the last worker has ended
     to_interrupt: float = 5.0  # after SIGINT, before SIGTERM
     to_stop: float = 30.0  # after SIGTERM, before SIGKILL
-    of_stopped: float = 30.0  # who is stopped when others have ended, before SIGKILL
+    of_stopped: float = 30.0  # for a stopped process after others have ended, before SIGKILL
 
 
 class ProcessGroup:
-    """Runs commands to their common end. One thread: everything happens in `run`."""
+    """Runs commands until all have ended, in one thread."""
 
     def __init__(
         self,
         commands: Sequence[Command],
         console: Console,
-        patience: Patience = Patience(),
+        grace: GracePeriods = GracePeriods(),
         folder: Path | None = None,
     ) -> None:
-        """`folder` is removed at the end, whatever ends the launcher."""
+        """Args: `folder` is removed at the end, also if the launcher is killed."""
         self._commands = commands
         self._console = console
-        self._patience = patience
+        self._grace = grace
         self._folder = folder
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._has_failed = False
-        self._signal: signal.Signals | None = None  # that asked the launcher to stop
-        self._is_stopping = False  # from here on, processes fail because of the first failure or of a signal
-        self._steps: deque[tuple[float, signal.Signals | None]] = deque()  # when to send what; None: give up
-        self._stopped_since: dict[Child, float] = {}  # looked at since the first worker has ended
+        self._signal: signal.Signals | None = None  # the signal that stops the launcher
+        self._is_stopping = False  # later failures are consequences of the first one or of a signal
+        # Times and the signals to send then; None: give up.
+        self._steps: deque[tuple[float, signal.Signals | None]] = deque()
+        self._stopped_since: dict[Child, float] = {}  # filled after the first worker has ended
 
     def run(self) -> int:
-        """Returns the job's exit code: 0, that of the process that failed first, or 128 + the signal that stopped it.
+        """Runs the job and returns its exit code.
+
+        The exit code is 0, that of the process that failed first, or 128 + the signal that stopped
+        the launcher.
 
         Raises:
-            InvalidArgumentError: the output cannot be copied to where it is wanted. No process was started.
-            OSError: a command cannot be started, or the console cannot be written to. No process is left then.
+            InvalidArgumentError: a log file cannot be opened. No process was started.
+            OSError: a command cannot be started, or the console cannot be written to. All processes
+                were killed.
         """
         with Guard(self._folder) as guard, SignalWakeup() as wakeup, self._selector:
             self._selector.register(wakeup.fileno(), selectors.EVENT_READ, None)
@@ -83,7 +88,7 @@ class ProcessGroup:
         return self._judge()
 
     def _open_copies(self) -> list[Copies]:
-        """Before any process starts, so that none is left if that fails."""
+        """Opens all log files, before any process starts."""
         opened: list[Copies] = []
         try:
             for command in self._commands:
@@ -106,7 +111,7 @@ class ProcessGroup:
         for key, _ in self._selector.select(self._time_to_wait()):
             stream: Stream | None = key.data
             if stream is not None:
-                if stream.read() == 0:  # it closed its end
+                if stream.read() == 0:  # end-of-file
                     self._selector.unregister(stream.pipe)
             else:
                 for number in wakeup.read():
@@ -115,13 +120,13 @@ class ProcessGroup:
             _, number_due = self._steps.popleft()
             if number_due is not None:
                 self._send_all(number_due)
-        if self._looks_for_stopped():
+        if self._watches_stopped():
             self._check_stopped()
 
     def _time_to_wait(self) -> float | None:
         if self._steps:
             return max(self._steps[0][0] - time.monotonic(), 0)
-        return self._patience.of_stopped / _LOOKS_PER_TIMEOUT if self._looks_for_stopped() else None
+        return self._grace.of_stopped / _CHECKS_PER_TIMEOUT if self._watches_stopped() else None
 
     def _gave_up(self) -> bool:
         return bool(self._steps) and self._steps[0][1] is None and self._steps[0][0] <= time.monotonic()
@@ -135,13 +140,11 @@ class ProcessGroup:
             return
         self._signal = number
         self._is_stopping = True
-        self._console.say(f"{number.name}: stopping the processes; once more to kill them")
-        self._schedule(
-            (0.0, number), (self._patience.to_interrupt, signal.SIGTERM), (self._patience.to_stop, signal.SIGKILL)
-        )
+        self._console.say(f"{number.name}: stopping the processes; send it again to kill them")
+        self._schedule((0.0, number), (self._grace.to_interrupt, signal.SIGTERM), (self._grace.to_stop, signal.SIGKILL))
 
     def _schedule(self, *steps: tuple[float, signal.Signals]) -> None:
-        """Replaces what was to come. Each step: seconds after the one before, signal."""
+        """Replaces the scheduled steps. Each step: seconds after the previous one, signal."""
         self._steps.clear()
         at = time.monotonic()
         for pause, number in steps:
@@ -158,7 +161,7 @@ class ProcessGroup:
             self._kill_stopped()
 
     def _kill_stopped(self) -> None:
-        """Those that are stopped hear of no other signal."""
+        """Kills stopped processes, which react to no other signal."""
         for child in self._children:
             if child.is_running and child.is_stopped():
                 child.send(signal.SIGKILL)
@@ -175,7 +178,7 @@ class ProcessGroup:
         if any(child.exit_code != 0 for child in ended):
             self._on_failure()
         elif ended and not self._steps and not any(c.is_running and not c.command.is_server for c in self._children):
-            self._schedule((self._patience.to_leave, signal.SIGTERM), (self._patience.to_stop, signal.SIGKILL))
+            self._schedule((self._grace.to_leave, signal.SIGTERM), (self._grace.to_stop, signal.SIGKILL))
 
     def _on_failure(self) -> None:
         if self._is_stopping:
@@ -184,12 +187,12 @@ class ProcessGroup:
         self._is_stopping = True
         if any(child.is_running for child in self._children):
             failed = ", ".join(c.command.label for c in self._children if not c.is_running and c.exit_code != 0)
-            self._console.say(f"{failed} failed; stopping the others in {self._patience.to_report:g} s")
+            self._console.say(f"{failed} failed; stopping the others in {self._grace.to_report:g} s")
         self._kill_stopped()
-        self._schedule((self._patience.to_report, signal.SIGTERM), (self._patience.to_stop, signal.SIGKILL))
+        self._schedule((self._grace.to_report, signal.SIGTERM), (self._grace.to_stop, signal.SIGKILL))
 
-    def _looks_for_stopped(self) -> bool:
-        """Before the first worker has left its job, the others notice that one is stopped; afterwards nobody would."""
+    def _watches_stopped(self) -> bool:
+        """Whether to check for stopped processes: until the first worker ends, other ranks do."""
         is_over = any(not child.is_running and not child.command.is_server for child in self._children)
         return is_over and not self._steps
 
@@ -198,7 +201,7 @@ class ProcessGroup:
         stopped = {child for child in self._children if child.is_running and child.is_stopped()}
         self._stopped_since = {child: self._stopped_since.get(child, now) for child in stopped}
         for child, since in self._stopped_since.items():
-            if now - since >= self._patience.of_stopped:
+            if now - since >= self._grace.of_stopped:
                 child.remark = f"it was stopped for {now - since:.0f} s after others had ended, so bpslaunch killed it"
                 child.send(signal.SIGKILL)
 

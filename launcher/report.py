@@ -1,4 +1,4 @@
-"""What a process has written about its own end (`byteps.ending`), in the file that bpslaunch has named to it."""
+"""Reads the reports of processes about their end, which `byteps.ending` writes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Why a process has ended, in its own words."""
+    """The cause of the end of a process, from itself."""
 
-    at: float  # by time.time()
-    cause: str  # "KeyError: 'label'"
-    because_of: str  # the failure of another process that it has failed by; "": none that it knows
+    at: float  # time of the cause, by time.time()
+    cause: str  # such as "KeyError: 'label'"
+    because_of: str  # failure of another process that led to the cause; "": none
 
 
 def read_report(path: Path) -> Report | None:
-    """None: it has written none, or none that can be read."""
+    """Returns the report, or None if there is none or it is invalid."""
     try:
-        said = json.loads(path.read_text())
-        return Report(float(said["at"]), str(said["cause"]), str(said["because_of"]))
+        fields = json.loads(path.read_text())
+        return Report(float(fields["at"]), str(fields["cause"]), str(fields["because_of"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

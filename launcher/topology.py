@@ -1,6 +1,6 @@
-"""Which cores each process of a machine gets.
+"""Distributes the cores of a machine to processes.
 
-Pure, but for `read_machine`, which reads /sys.
+Pure functions, except for `read_machine`, which reads /sys, and `bound_to`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ class Machine:
     """The logical CPUs that this process may use."""
 
     nodes: tuple[Cpus, ...]  # one set for each NUMA node
-    cores: int  # physical: hyperthreads of one core count once
+    cores: int  # number of physical cores
 
 
 def parse_cpu_list(text: str) -> Cpus:
-    """The kernel's notation: "0-3,8" -> {0, 1, 2, 3, 8}. ValueError if it is something else."""
+    """Parses the kernel's notation: "0-3,8" -> {0, 1, 2, 3, 8}.
+
+    Raises ValueError for other text.
+    """
     cpus: set[int] = set()
     for item in filter(None, text.strip().split(",")):
         first, _, last = item.partition("-")
@@ -32,7 +35,10 @@ def parse_cpu_list(text: str) -> Cpus:
 
 
 def read_machine(allowed: Cpus, sys_root: Path = Path("/sys")) -> Machine:
-    """What /sys says of the CPUs `allowed`; one NUMA node and no hyperthreads where it says nothing."""
+    """Reads the topology of the CPUs `allowed` from /sys.
+
+    Without information there is one NUMA node and no hyperthreads.
+    """
     system = sys_root / "devices/system"
     node_files = sorted(system.glob("node/node[0-9]*/cpulist"), key=lambda path: int(path.parent.name[4:]))
     nodes = tuple(filter(None, (_read_cpus(path) & allowed for path in node_files)))
@@ -41,11 +47,11 @@ def read_machine(allowed: Cpus, sys_root: Path = Path("/sys")) -> Machine:
 
 
 def share_cores(machine: Machine, process_count: int) -> list[Cpus | None]:
-    """The CPUs to bind each process to, or None: not bound.
+    """Returns the CPUs to bind each process to; None: do not bind it.
 
-    What binding gains is memory on the process's own NUMA node. So a process is bound to whole nodes and never to a
-    slice of one: within a node the kernel balances better than a fixed slice. Nodes that cannot be shared out evenly
-    stay unbound, as one slow rank slows down all.
+    The gain of binding is memory on the process's own NUMA node. So a process is bound to whole
+    nodes: within a node the kernel balances better than fixed slices. If processes cannot have
+    equal numbers of CPUs, none is bound, since one slow rank slows down all.
     """
     node_count = len(machine.nodes)
     if node_count == 1 or process_count == 1 or len({len(node) for node in machine.nodes}) > 1:
@@ -60,13 +66,13 @@ def share_cores(machine: Machine, process_count: int) -> list[Cpus | None]:
 
 
 def threads_of(machine: Machine, process_count: int) -> int:
-    """Threads that each of the processes can use without taking cores from the others."""
+    """Returns the number of threads for each process such that each thread has a core."""
     return max(1, machine.cores // process_count)
 
 
 @contextmanager
 def bound_to(cpus: Cpus | None) -> Iterator[None]:
-    """Processes started inside are bound to `cpus` (a child inherits its parent's CPUs)."""
+    """Binds processes that are started in this context to `cpus`, which they inherit."""
     if cpus is None:
         yield
         return

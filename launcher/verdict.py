@@ -1,4 +1,4 @@
-"""Whose failure was the first, and what is said about it when the job is over."""
+"""Finds the process that failed first, and describes its failure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from .child import Child
 
 
 def first_failure(children: Sequence[Child]) -> Child | None:
-    """The child that failed first; of those that failed because of a process elsewhere, if no other did.
+    """Returns the child that failed first. Call it when all children have ended.
 
-    All must have ended. None: no child failed by itself; those do not count that were told to end.
+    Children that failed because of another process are considered only if there are no others.
+    Returns None if no child failed by itself; children that the launcher stopped did not.
     """
     failed = [child for child in children if _failed_by_itself(child)]
     own = [child for child in failed if child.report is None or not child.report.because_of]
@@ -19,7 +20,7 @@ def first_failure(children: Sequence[Child]) -> Child | None:
 
 
 def verdict(first: Child, children: Sequence[Child]) -> Iterator[str]:
-    """Lines about it, and about those that failed because of it."""
+    """Yields lines about the first failure and about later failures."""
     yield f"{name_of(first)} {first.how_it_ended()}{_why(first)}"
     others = [child for child in children if child is not first and _failed_by_itself(child)]
     if others:
@@ -48,5 +49,8 @@ def _failed_by_itself(child: Child) -> bool:
 
 
 def _order(child: Child) -> tuple[float, bool]:
-    """By time; of those that ended together, one that was killed did not fail because of the others."""
+    """Sorts by time.
+
+    At the same time, a process that was killed comes before processes that exited.
+    """
     return (child.ended_at if child.report is None else child.report.at), child.exit_code <= 128

@@ -1,4 +1,4 @@
-"""Signals as something that a selector can wait for."""
+"""Makes signals available to a selector."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalWakeup:
-    """While entered, the signals above only make `fileno` readable. Main thread only.
+    """A context in which the signals above only make `fileno` readable. For the main thread only.
 
-    SIGHUP stays ignored if it is when this starts: that is what nohup asks for.
+    SIGHUP stays ignored if it is ignored at the start, as under nohup.
     """
 
     def __enter__(self) -> SignalWakeup:
@@ -38,7 +38,7 @@ class SignalWakeup:
         return self._reader.fileno()
 
     def read(self) -> list[signal.Signals]:
-        """The signals that arrived, oldest first; of SIGCHLD some may have become one."""
+        """Returns the received signals, oldest first. Several SIGCHLD may be merged into one."""
         try:
             return [signal.Signals(number) for number in self._reader.recv(4096)]
         except BlockingIOError:

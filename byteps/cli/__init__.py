@@ -1,4 +1,4 @@
-"""The program `byteps`: what can be set, what this machine can do, how fast it is, what a cluster needs."""
+"""The program `byteps`: shows settings, checks this machine, measures push_pull, plans clusters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""`byteps bench push_pull`: how fast gradients are summed.
+"""`byteps bench push_pull`: measures the time of push_pull.
 
-Inside a job (under bpslaunch, torchrun, mpirun) it measures that job; alone it starts one on this machine.
+In a job (under bpslaunch, torchrun, mpirun) it measures that job. Otherwise it starts a job on this
+machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _BYTES = size_bytes(1, 1 << 40)
 
 
 class Result(NamedTuple):
-    """Of the whole job; times are those of rank 0."""
+    """Results of the whole job. Times are those of rank 0."""
 
     ranks: int
     servers: int
@@ -31,7 +32,7 @@ class Result(NamedTuple):
     tensors: int
     tensor_bytes: int
     iterations: int
-    median_s: float  # of one iteration: all tensors
+    median_s: float  # time of one iteration with all tensors
     p10_s: float
     p90_s: float
     gb_per_s: float  # bytes of all tensors, on each rank, per second
@@ -39,20 +40,20 @@ class Result(NamedTuple):
 
 
 def add_parser(commands: Any) -> None:
-    bench = commands.add_parser("bench", help="measure", description=__doc__)
+    bench = commands.add_parser("bench", help="measure push_pull", description=__doc__)
     what = bench.add_subparsers(required=True, metavar="what")
     parser = what.add_parser("push_pull", help="time and CPU time of push_pull", description=__doc__)
     parser.add_argument(
-        "--size", type=_size, default=64 << 20, metavar="BYTES", help="of each tensor; suffixes K, M, G (64M)"
+        "--size", type=_size, default=64 << 20, metavar="BYTES", help="size of each tensor; suffixes K, M, G (64M)"
     )
-    parser.add_argument("--dtype", type=_dtype, default="float32", help="float32 and others of NumPy's names")
-    parser.add_argument("--tensors", type=int, default=1, help="pushed together (1)")
-    parser.add_argument("--iters", type=int, default=20, help="measured iterations (20)")
-    parser.add_argument("--warmup", type=int, default=3, help="iterations before (3)")
-    parser.add_argument("--nproc-per-node", type=int, default=2, help="ranks of the job that is started (2)")
-    parser.add_argument("--servers", type=int, default=0, help="servers of the job that is started (0)")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the result there")
+    parser.add_argument("--dtype", type=_dtype, default="float32", help="data type, by NumPy's name (float32)")
+    parser.add_argument("--tensors", type=int, default=1, help="number of tensors in each iteration (1)")
+    parser.add_argument("--iters", type=int, default=20, help="number of measured iterations (20)")
+    parser.add_argument("--warmup", type=int, default=3, help="number of iterations before the measurement (3)")
+    parser.add_argument("--nproc-per-node", type=int, default=2, help="number of ranks, if it starts a job (2)")
+    parser.add_argument("--servers", type=int, default=0, help="number of servers, if it starts a job (0)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the result to FILE")
     parser.set_defaults(run=_run)
 
 
@@ -104,7 +105,7 @@ def _run_in_new_job(arguments: argparse.Namespace) -> int:
 
 
 def measure(arguments: argparse.Namespace, servers: int) -> Result | None:
-    """Joins the job and measures; None on all ranks but 0."""
+    """Joins the job and measures. Returns None on all ranks but 0."""
     import numpy as np
 
     import byteps
@@ -132,7 +133,7 @@ def measure(arguments: argparse.Namespace, servers: int) -> Result | None:
     cpu_start = time.process_time()
     times = [iterate() for _ in range(arguments.iters)]
     cpu = np.array([time.process_time() - cpu_start])
-    expected = np.asarray((byteps.size() - 1) / 2).astype(dtype)  # the average of the ranks, however often averaged
+    expected = np.asarray((byteps.size() - 1) / 2).astype(dtype)  # the average of all ranks
     if not all(np.all(tensor == expected) for tensor in tensors):
         raise InternalError(f"push_pull gave a wrong sum on rank {byteps.rank()}: expected {expected} everywhere")
     cpu_s = float(byteps.push_pull(cpu, average=False, name="bench.cpu")[0])

@@ -1,6 +1,9 @@
-"""`byteps doctor`: what this machine can do, and what is wrong with the settings. Exits with 1 if something is.
+"""`byteps doctor`: shows the abilities of this machine and checks the settings.
 
-With --listen on one machine and --peer on another also whether they reach each other, by TCP and by RDMA.
+Exits with 1 if something is wrong.
+
+With --listen on one machine and --peer on another it also checks whether they reach each other, by
+TCP and by RDMA.
 """
 
 from __future__ import annotations
@@ -24,16 +27,18 @@ from byteps.config_reader import Reader
 from byteps.errors import BytePSError
 from byteps.launcher.topology import read_machine
 
-_FEW_FILES = 1024  # a connection takes one, and a process has a few to every other
+_FEW_FILES = 1024  # a process has a few connections to every other process
 _FRAMEWORKS = ("numpy", "torch")
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("doctor", help="this machine's abilities, faults of the settings", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser = commands.add_parser("doctor", help="check this machine and the settings", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON")
     ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("--listen", metavar="[HOST:]PORT", help="wait for the doctors of other machines")
-    ends.add_argument("--peer", metavar="HOST:PORT", help="check the way to a machine whose doctor listens there")
+    ends.add_argument("--listen", metavar="[HOST:]PORT", help="wait for byteps doctor --peer of other machines")
+    ends.add_argument(
+        "--peer", metavar="HOST:PORT", help="check the connection to a machine on which byteps doctor listens"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -57,7 +62,7 @@ def _is_usable(environ: dict[str, str]) -> bool:
 
 
 def examine(environ: dict[str, str]) -> list[Finding]:
-    """Everything there is to say, whatever fails on the way."""
+    """Returns all findings; failed checks are findings, too."""
     return [*_machine(), *_limits(), *_frameworks(), *_core_abilities(), *_settings(environ)]
 
 
@@ -124,9 +129,9 @@ def _settings(environ: dict[str, str]) -> Iterator[Finding]:
 
 def _job_in_words(config: Config) -> str:
     if config.is_single_process:
-        return "a worker alone: no launcher recognised and no other process described"
+        return "a single worker: no launcher was detected, and no setting names other processes"
     who = f"worker {config.rank} of {config.size}" if config.role == "worker" else config.role
-    return f"{who}, {config.num_servers} server(s), says {config.sources['size']}"
+    return f"{who}, {config.num_servers} server(s), by {config.sources['size']}"
 
 
 def _network(config: Config) -> Iterator[Finding]:
@@ -134,17 +139,17 @@ def _network(config: Config) -> Iterator[Finding]:
 
     host = config.scheduler_host or "127.0.0.1"
     address = _core.listen_address(config.interface, config.node_host, host)
-    yield Finding("address", "ok", f"{address} is handed out to reach {host} from")
+    yield Finding("address", "ok", f"{address} is advertised, to reach {host}")
     interface, mbps = _core.network_interface(address)
     interface = interface or "no interface of this machine"
     if config.nic_mbps:
-        yield Finding("network card", "ok", f"{interface}, {config.nic_mbps:g} Mbit/s, says BYTEPS_NIC_MBPS")
+        yield Finding("network card", "ok", f"{interface}, {config.nic_mbps:g} Mbit/s, by BYTEPS_NIC_MBPS")
     elif mbps:
-        yield Finding("network card", "ok", f"{interface}, {mbps:g} Mbit/s, says the kernel")
+        yield Finding("network card", "ok", f"{interface}, {mbps:g} Mbit/s, by the kernel")
     elif config.nic_probe:
-        text = "the kernel does not know its speed: measured when a job of several machines starts"
-        yield Finding("network card", "ok", f"{interface}, {text}; BYTEPS_NIC_MBPS saves that second")
+        text = "the kernel does not know its speed, which a job of several machines measures when it starts"
+        yield Finding("network card", "ok", f"{interface}, {text}; BYTEPS_NIC_MBPS avoids the measurement")
     else:
-        advice = "counts as the mean of the others; BYTEPS_NIC_MBPS tells where machines differ"
+        advice = "the mean of the others is used; set BYTEPS_NIC_MBPS if machines differ"
         yield Finding("network card", "note", f"{interface}, speed unknown and not measured: {advice}")
     yield from rdma.examine(config, address)

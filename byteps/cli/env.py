@@ -1,4 +1,4 @@
-"""`byteps env`: every setting with its value, where that comes from, and what it means."""
+"""`byteps env`: lists all settings with their values, sources and meanings."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from byteps.retired import RETIRED
 
 _INTRODUCTION = """# Environment variables
 
-Written by `byteps env --markdown`; the table in `byteps/config.py` is the source. They count when `init` is called.
-`byteps env` shows the values in force and where they come from. An empty variable counts as not set.
+`byteps env --markdown` writes this page from the table in `byteps/config.py`. `init` reads the variables. `byteps env`
+shows the current values and their sources. An empty variable counts as not set.
 
-`bpslaunch` sets all that its processes need. Under `torchrun`, `mpirun`, `mpiexec` (MPICH, Intel MPI) and `srun`,
-nothing needs to be set on one machine; on several, `BYTEPS_SECRET_FILE` ([security.md](security.md)), and
-`MASTER_ADDR` (the host of rank 0) where the launcher does not tell it. MPICH's `mpiexec` gives a job no name: two such
-jobs at once on one machine need different `BYTEPS_JOB_ID`s.
+`bpslaunch` sets all variables that its processes need. Under `torchrun`, `mpirun`, `mpiexec` (MPICH, Intel MPI) and
+`srun`, a job of one machine needs no variables. A job of several machines needs `BYTEPS_SECRET_FILE`
+([security.md](security.md)), and `MASTER_ADDR` (the host of rank 0) if the launcher does not set it. MPICH's `mpiexec`
+has no job id: concurrent jobs on one machine need different `BYTEPS_JOB_ID`s.
 """
 
 _RETIRED = """
 ## Variables of the original BytePS without effect
 
-Setting one of these to anything but 0 is worth a warning.
+Setting one of these to a value other than 0 causes a warning.
 """
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("env", help="settings: values, origins, meanings", description=__doc__)
+    parser = commands.add_parser("env", help="list settings with values, sources and meanings", description=__doc__)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="the page docs/env.md, without values")
-    form.add_argument("--json", action="store_true", help="for programs")
+    form.add_argument("--markdown", action="store_true", help="print the page docs/env.md, without values")
+    form.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def as_json(config: Config) -> dict[str, Any]:
-    """Field -> variable, value, source, unit and meaning. Never the secret."""
+    """Returns variable, value, source, unit and meaning of each field, without the secret."""
     return {
         field: {
             "variable": knob.names[0] if knob.names else None,
@@ -74,7 +74,7 @@ def _json_value(value: object) -> object:
 
 
 def markdown() -> str:
-    """The page docs/env.md."""
+    """Returns the page docs/env.md."""
     lines = [_INTRODUCTION, "| variable | default | unit | meaning |", "|---|---|---|---|"]
     for knob in Config.knobs().values():
         if knob.names:
@@ -100,7 +100,7 @@ def _default(knob: Knob) -> str:
 
 
 def _text(value: object) -> str:
-    """As one would set it; "-" for what is not set."""
+    """Returns the text of a value as in the environment; "-": not set."""
     match value:
         case bool():
             return str(int(value))

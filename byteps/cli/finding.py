@@ -1,4 +1,4 @@
-"""What `byteps doctor` finds."""
+"""The findings of `byteps doctor`."""
 
 from __future__ import annotations
 

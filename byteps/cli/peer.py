@@ -1,4 +1,4 @@
-"""`byteps doctor --listen` and `--peer`: whether two machines reach each other, by TCP and by RDMA."""
+"""`byteps doctor --listen` and `--peer`: check whether two machines reach each other."""
 
 from __future__ import annotations
 
@@ -14,42 +14,44 @@ from byteps.errors import BytePSError, InvalidArgumentError, PeerLostError, Time
 if TYPE_CHECKING:
     from byteps import _core
 
-_OUTSIDE = "192.0.2.1"  # stands for other machines (RFC 5737); nothing is sent to it
+_OUTSIDE = "192.0.2.1"  # an address outside (RFC 5737), to which nothing is sent
 _LARGEST_PORT = 65535
 
 
 def listen(config: Config, where: str) -> int:
-    """Answers other doctors until Ctrl-C, or until none has come for BYTEPS_START_TIMEOUT_S.
+    """Answers `byteps doctor --peer` of other machines.
+
+    Ends at Ctrl-C, or if nobody connects for BYTEPS_START_TIMEOUT_S.
 
     Args:
         config: the settings.
-        where: "9000", "10.0.0.1:9000".
+        where: such as "9000" or "10.0.0.1:9000".
 
     Returns:
-        An exit status: 0 if somebody has come, or Ctrl-C.
+        The exit code: 0 after Ctrl-C or if somebody has connected.
     """
     from byteps import _core
 
     host, port = split(where, needs_host=False)
     listener = _core.PeerListener(config.to_node_config(), _own_address(config, host), port)
-    print(f"listening: on another machine: byteps doctor --peer {listener.address}", flush=True)
+    print(f"listening: run on another machine: byteps doctor --peer {listener.address}", flush=True)
     if listener.why_no_rdma:
         print(f"listening by TCP only: {listener.why_no_rdma}", flush=True)
     code = int(config.transport == "rdma" and bool(listener.why_no_rdma))
-    has_come = False
+    has_answered = False
     try:
         while True:
             print(listener.next(config.start_timeout_s), flush=True)
-            has_come = True
+            has_answered = True
     except TimeoutError:
-        print(f"nobody for {config.start_timeout_s:g} s (BYTEPS_START_TIMEOUT_S)", flush=True)
-        return code | int(not has_come)
+        print(f"nobody has connected for {config.start_timeout_s:g} s (BYTEPS_START_TIMEOUT_S)", flush=True)
+        return code | int(not has_answered)
     except KeyboardInterrupt:
         return code
 
 
 def check(config: Config, where: str) -> list[Finding]:
-    """The way to a machine whose doctor listens at `where`."""
+    """Checks the connection to a machine on which `byteps doctor --listen` runs."""
     host, port = split(where, needs_host=True)
     try:
         return list(_check(config, where, host, port))
@@ -78,7 +80,7 @@ def _check(config: Config, where: str, host: str, port: int) -> Iterator[Finding
 
 def _describe(speed: _core.PeerSpeed | _core.PeerRail) -> str:
     gbits = speed["bytes_per_s"] * 8 / 1e9
-    return f"round trip {speed['round_trip_us']:.0f} us, about {gbits:.2g} Gbit/s each way by one connection"
+    return f"round trip {speed['round_trip_us']:.0f} us, about {gbits:.2g} Gbit/s in each direction on one connection"
 
 
 def _own_address(config: Config, host: str) -> str:
@@ -86,7 +88,8 @@ def _own_address(config: Config, host: str) -> str:
 
     if host:
         return _resolve(host)
-    outside = _OUTSIDE if config.secret else "127.0.0.1"  # without a secret nobody else may come
+    # Without a secret only this machine may connect.
+    outside = _OUTSIDE if config.secret else "127.0.0.1"
     return _core.listen_address(config.interface, config.node_host, config.scheduler_host or outside)
 
 
@@ -103,10 +106,10 @@ def _resolve(host: str) -> str:
 
 
 def split(where: str, *, needs_host: bool) -> tuple[str, int]:
-    """("10.0.0.1", 9000) of "10.0.0.1:9000", and ("", 9000) of "9000".
+    """Splits host and port: "10.0.0.1:9000" -> ("10.0.0.1", 9000), "9000" -> ("", 9000).
 
     Raises:
-        InvalidArgumentError: it is neither.
+        InvalidArgumentError: other text.
     """
     host, colon, port = where.rpartition(":")
     has_host = bool(host) if colon else not needs_host

@@ -1,7 +1,7 @@
-"""`byteps plan`: where a cluster's gradients are summed best, how long that takes, and whether servers are worth it.
+"""`byteps plan`: computes the best placement for a cluster, its time, and the benefit of servers.
 
-Times are those of the network alone, as csrc/protocol/placement.h predicts them: the ranks of a machine sum among
-themselves first. --simulate trains a step with the protocol's own code on a simulated network.
+Times are those of the network alone (csrc/protocol/placement.h); ranks of a machine are summed
+first. --simulate also runs a training step with the protocol's own code on a simulated network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from byteps.errors import InvalidArgumentError
 
 _PLACEMENTS = {"allreduce": "all-reduce", "ps": "parameter server", "auto": "byteps"}
 _MODELS = ("vgg16", "resnet50", "gpt2")
-_LAYERS = 50  # of a model that is known by its size only
+_LAYERS = 50  # number of layers of a model of which only the size is known
 _MAX_SITES = 1 << 14
 _PARTITION_KIB = 256
 _MAX_MESSAGES = 6_000_000  # up to 20 s for each placement
@@ -30,7 +30,7 @@ _MAX_ROWS = 17
 class Cluster:
     machines_mbps: list[float]
     servers_mbps: list[float]
-    other_mbps: float  # of servers that might be added
+    other_mbps: float  # speed of additional servers
     nbytes: int
 
     def shares(self, placement: str) -> list[float]:
@@ -52,24 +52,30 @@ class Cluster:
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "plan", help="predict: shares, times, servers worth adding", description=__doc__, allow_abbrev=False
+        "plan", help="predict shares, times and the benefit of servers", description=__doc__, allow_abbrev=False
     )
-    parser.add_argument("--workers", type=_count(1), metavar="N", help="worker machines")
-    parser.add_argument("--servers", type=_count(0), metavar="K", help="CPU machines (0)")
-    parser.add_argument("--nic-gbps", type=_positive, default=100.0, metavar="G", help="network cards, each way (100)")
-    parser.add_argument("--worker-gbps", type=_speeds, metavar="G,G,...", help="where the machines' cards differ")
-    parser.add_argument("--server-gbps", type=_speeds, metavar="G,G,...", help="where the servers' cards differ")
+    parser.add_argument("--workers", type=_count(1), metavar="N", help="number of worker machines")
+    parser.add_argument("--servers", type=_count(0), metavar="K", help="number of server machines (0)")
+    parser.add_argument(
+        "--nic-gbps", type=_positive, default=100.0, metavar="G", help="speed of network cards in each direction (100)"
+    )
+    parser.add_argument(
+        "--worker-gbps", type=_speeds, metavar="G,G,...", help="speeds of the worker machines, if they differ"
+    )
+    parser.add_argument("--server-gbps", type=_speeds, metavar="G,G,...", help="speeds of the servers, if they differ")
     size = parser.add_mutually_exclusive_group(required=True)
-    size.add_argument("--model-mb", type=_positive, metavar="MB", help="bytes of all gradients, in millions")
-    size.add_argument("--model", choices=_MODELS, help="a known network")
-    parser.add_argument("--gpus-per-machine", type=_count(1), default=8, metavar="G", help="for the headline (8)")
-    parser.add_argument("--simulate", action="store_true", help="run the protocol on a simulated network, too")
-    parser.add_argument("--compute-ms", type=_positive, metavar="MS", help="a GPU's work for a step, in the simulation")
+    size.add_argument("--model-mb", type=_positive, metavar="MB", help="size of all gradients in millions of bytes")
+    size.add_argument("--model", choices=_MODELS, help="a known model")
+    parser.add_argument(
+        "--gpus-per-machine", type=_count(1), default=8, metavar="G", help="number of GPUs in each worker machine (8)"
+    )
+    parser.add_argument("--simulate", action="store_true", help="also run the protocol on a simulated network")
+    parser.add_argument("--compute-ms", type=_positive, metavar="MS", help="computing time of a step in the simulation")
     parser.add_argument("--partition-kib", type=_count(4), metavar="KIB", help="BYTEPS_PARTITION_BYTES / 1024")
     parser.add_argument(
-        "--latency-us", type=_positive, default=10.0, metavar="US", help="of the simulated network (10)"
+        "--latency-us", type=_positive, default=10.0, metavar="US", help="latency of the simulated network (10)"
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
@@ -132,18 +138,18 @@ def _layers(arguments: argparse.Namespace) -> tuple[list[tuple[int, float]], flo
 
 
 def _cards(kind: str, gbps: list[float] | None, count: int | None, default_gbps: float) -> list[float]:
-    """Speeds in Mbit/s."""
+    """Returns speeds in Mbit/s."""
     if gbps is None:
         if count is None and kind == "worker":
             raise InvalidArgumentError("expected --workers or --worker-gbps")
         return [default_gbps * 1e3] * (count or 0)
     if count not in {None, len(gbps)}:
-        raise InvalidArgumentError(f"--{kind}s {count}: expected {len(gbps)}, as --{kind}-gbps has so many speeds")
+        raise InvalidArgumentError(f"--{kind}s {count}: expected {len(gbps)}, the number of speeds in --{kind}-gbps")
     return [speed * 1e3 for speed in gbps]
 
 
 def by_servers(cluster: Cluster) -> list[float]:
-    """Seconds with 0, 1, ... servers: those there are, then more until there are as many as machines."""
+    """Returns seconds with 0, 1, ... servers, at least up to the number of worker machines."""
     most = max(len(cluster.machines_mbps), len(cluster.servers_mbps))
     return [cluster.with_servers(count).seconds("auto") for count in range(most + 1)]
 
@@ -155,9 +161,9 @@ def simulate(
 
     knobs = Config.knobs()
     wanted = (arguments.partition_kib or _PARTITION_KIB) << 10
-    least = 2 * len(cluster.machines_mbps) * cluster.nbytes // _MAX_MESSAGES  # so that it ends soon, in little memory
+    least = 2 * len(cluster.machines_mbps) * cluster.nbytes // _MAX_MESSAGES  # bounds the time
     partition_bytes = max(wanted, least)
-    runs: dict[tuple[float, ...], dict[str, float]] = {}  # by shares: placements may be the same
+    runs: dict[tuple[float, ...], dict[str, float]] = {}  # by shares, which may be equal
     for placement in _PLACEMENTS:
         if (shares := tuple(cluster.shares(placement))) in runs:
             continue
@@ -184,13 +190,13 @@ def as_text(report: dict[str, Any]) -> Iterator[str]:
     yield format_table([("SITE", "CARD", "SHARE", "MB"), *_share_rows(report)])
     yield ""
     predicted = report["predicted_s"]
-    rows = [("PLACEMENT", "TIME", "OURS IS FASTER")]
+    rows = [("PLACEMENT", "TIME", "BYTEPS IS FASTER BY")]
     for placement, name in _PLACEMENTS.items():
         ratio = f"{predicted[placement] / predicted['auto']:.2f}x" if predicted["auto"] else "-"
         rows.append((name, _ms(predicted[placement]), "" if placement == "auto" else ratio))
     yield format_table(rows)
     yield ""
-    yield format_table([("SERVERS", "TIME", "THE LAST ONE SAVES", "AGAINST NONE"), *_server_rows(report)])
+    yield format_table([("SERVERS", "TIME", "SAVED BY THE LAST", "SPEEDUP"), *_server_rows(report)])
     yield f"\n{verdict(report['by_servers_s'], len(servers))}"
     if "simulation" in report:
         yield ""
@@ -198,7 +204,7 @@ def as_text(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _share_rows(report: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Neighbours that are alike in one row."""
+    """Yields a row for each group of equal neighbours."""
     machines, servers, shares = report["machines_mbps"], report["servers_mbps"], report["shares"]
     names = [("machine", i) for i in range(len(machines))] + [("server", i) for i in range(len(servers))]
     sites = zip(names, [*machines, *servers], shares, strict=True)
@@ -219,17 +225,19 @@ def _server_rows(report: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def verdict(times: list[float], servers: int) -> str:
-    """How many servers are worth having, in words."""
+    """Returns a sentence on the useful number of servers."""
     useful = next(count for count, time in enumerate(times) if time <= min(times) * (1 + 1e-9))
     if useful == 0:
         return "Servers do not make it faster."
     half = next(count for count, time in enumerate(times) if times[0] - time >= (times[0] - min(times)) / 2)
     text = (
-        f"Up to {useful} servers make it faster, {times[0] / times[useful]:.2f}x in all; more do not. "
-        f"Half of the time that can be saved is saved by {half}."
+        f"Up to {useful} servers make it faster, by {times[0] / times[useful]:.2f}x in total; more do not. "
+        f"Half of that time is saved by {half}."
     )
     if 0 < servers < useful:
-        text += f" To your {servers}, {useful - servers} more would add {times[servers] / times[useful]:.2f}x."
+        text += (
+            f" Adding {useful - servers} to your {servers} would make it {times[servers] / times[useful]:.2f}x faster."
+        )
     return text
 
 
@@ -238,7 +246,7 @@ def _simulation_text(simulation: dict[str, Any]) -> Iterator[str]:
         f"Simulated step: {_ms(simulation['compute_s'])} of computation, partitions of "
         f"{simulation['partition_bytes'] / 1024:.0f} KiB.\n"
     )
-    rows: list[tuple[str, ...]] = [("PLACEMENT", "BOUND", "FIRST GRADIENT TO LAST SUM", "STEP", "OURS IS FASTER")]
+    rows: list[tuple[str, ...]] = [("PLACEMENT", "BOUND", "FIRST GRADIENT TO LAST SUM", "STEP", "BYTEPS IS FASTER BY")]
     ours = simulation["placements"]["auto"]
     for placement, name in _PLACEMENTS.items():
         result = simulation["placements"][placement]

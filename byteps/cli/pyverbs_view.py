@@ -1,4 +1,4 @@
-"""RDMA devices as pyverbs sees them, where that is installed: what libibverbs and its drivers say, beside sysfs."""
+"""Compares RDMA devices in sysfs with those that pyverbs (libibverbs and its drivers) lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = {"InfiniBand": 0, "RoCE v1": 1, "RoCE v2": 2}  # enum ibv_gid_type
 
 
 def examine(ports: list[_core.RdmaPort]) -> Iterator[Finding]:
-    """Whether it agrees with `ports`, and what only it knows."""
+    """Compares `ports` with pyverbs, and yields facts that only pyverbs knows."""
     try:
         device = importlib.import_module("pyverbs.device")
         errors: Any = importlib.import_module("pyverbs.pyverbs_error").PyverbsError
@@ -41,8 +41,8 @@ def examine(ports: list[_core.RdmaPort]) -> Iterator[Finding]:
                 yield _compare(name, context, [port for port in ports if port["device"] == name])
         except errors as error:
             yield Finding(_TOPIC, "note", f"{name}: {error}")
-        except AttributeError as error:  # of a release that has other names
-            yield Finding(_TOPIC, "note", f"{name}: not the pyverbs that is expected: {error}")
+        except AttributeError as error:  # another release of pyverbs
+            yield Finding(_TOPIC, "note", f"{name}: unexpected release of pyverbs: {error}")
 
 
 def _compare(name: str, context: Any, ports: list[_core.RdmaPort]) -> Finding:
@@ -56,7 +56,7 @@ def _compare(name: str, context: Any, ports: list[_core.RdmaPort]) -> Finding:
         for gid in port["gids"]
     }
     if seen != told:
-        text = f"{len(seen)} GIDs, of which {len(seen & told)} are those of sysfs: is one of them being changed?"
+        text = f"{len(seen)} GIDs, of which {len(seen & told)} are in sysfs: is one of them being changed?"
         return Finding(_TOPIC, "note", f"{name}: {text}")
     known = context.query_device()
     firmware = f"firmware {known.fw_version}, " if known.fw_version else ""

@@ -1,6 +1,6 @@
-"""The part of `byteps doctor` on RDMA: what this machine has, what of it a job would use, and what hinders it.
+"""The checks of `byteps doctor` for RDMA: devices, the ones that a job would use, and problems.
 
-Nothing here is wrong unless BYTEPS_TRANSPORT demands RDMA: without it a job uses TCP.
+Problems are notes unless BYTEPS_TRANSPORT requires RDMA, since a job can use TCP.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 _TOPIC = "rdma"
 _GIDS_SHOWN = 8
-_ETHERNET_MTU = 4200  # holds packets of 4096 bytes and their heads
+_ETHERNET_MTU = 4200  # for packets of 4096 bytes with headers
 _CAP_IPC_LOCK = 1 << 14
-_ALL_USERS = ["0", "0", "4294967295"]  # of /proc/self/uid_map: not in a user namespace, whose capabilities do not count
+_ALL_USERS = ["0", "0", "4294967295"]  # /proc/self/uid_map outside user namespaces
 
 
 def examine(config: Config, address: str) -> Iterator[Finding]:
-    """All of it; nothing where there is no device, unless one is demanded.
+    """Yields all findings. Without a device there are none, unless RDMA is required.
 
     Args:
         config: the settings.
-        address: that this process hands out.
+        address: the address that this process advertises.
     """
     from byteps import _core
 
@@ -39,7 +39,7 @@ def examine(config: Config, address: str) -> Iterator[Finding]:
     ports = _core.rdma_ports()
     if not ports:
         if config.transport == "rdma":
-            yield Finding(_TOPIC, bad, "BYTEPS_TRANSPORT is rdma: expected an RDMA device, this machine has none")
+            yield Finding(_TOPIC, bad, "BYTEPS_TRANSPORT is rdma: expected an RDMA device, but this machine has none")
         return
     if config.transport == "tcp":
         yield Finding(_TOPIC, "note", "not used: BYTEPS_TRANSPORT is tcp")
@@ -98,10 +98,10 @@ def _why_not_chosen(config: Config, port: _core.RdmaPort, chosen: _core.RdmaPort
     if config.rdma_devices:
         return "BYTEPS_RDMA_DEVICES does not name it"
     if port["is_ethernet"] != chosen["is_ethernet"]:
-        return f"{chosen['device']} is {'RoCE' if chosen['is_ethernet'] else 'InfiniBand'}, and one kind only is used"
+        return f"{chosen['device']} is {'RoCE' if chosen['is_ethernet'] else 'InfiniBand'}, and only one kind is used"
     if port["mbps"] != chosen["mbps"]:
-        return f"its speed is not that of {chosen['device']}, which goes before; BYTEPS_RDMA_DEVICES names others"
-    return "the others are of the NUMA node that this process runs on; BYTEPS_RDMA_DEVICES names others"
+        return f"its speed is not that of {chosen['device']}, which is preferred; set BYTEPS_RDMA_DEVICES to use others"
+    return "the others are on the NUMA node of this process; set BYTEPS_RDMA_DEVICES to use others"
 
 
 def _opened(port: _core.RdmaPort, trial: _core.RdmaTrial, bad: State) -> Iterator[Finding]:
@@ -114,18 +114,18 @@ def _opened(port: _core.RdmaPort, trial: _core.RdmaTrial, bad: State) -> Iterato
         return
     if trial["mtu_bytes"] < 4096:
         link = trial["interface"] or "its interface"
-        advice = f"where the network can: ip link set {link} mtu {_ETHERNET_MTU}, on all machines and switches"
-        yield Finding(name, "note", f"packets could have 4096 bytes, which is faster; {advice}")
+        advice = f"if the network supports it: ip link set {link} mtu {_ETHERNET_MTU}, on all machines and switches"
+        yield Finding(name, "note", f"packets of 4096 bytes would be faster; {advice}")
     gid = next((gid for gid in port["gids"] if gid["index"] == trial["gid_index"]), None)
     if gid and gid["gid"].startswith("fe80:"):
         advice = f"ip address add, to {gid['interface'] or 'its interface'}"
-        yield Finding(name, "note", f"the GID is link-local, which no router passes on; an IP address helps: {advice}")
+        yield Finding(name, "note", f"the GID is link-local, which no router forwards; add an IP address: {advice}")
     elif gid and gid["kind"] == "RoCE v1":
-        yield Finding(name, "note", "the GID is of RoCE v1, which no router passes on; all machines need the same kind")
+        yield Finding(name, "note", "the GID is of RoCE v1, which no router forwards; all machines need the same kind")
 
 
 def _locked_memory(trials: list[_core.RdmaTrial], bad: State) -> Iterator[Finding]:
-    """The limit of locked memory: whether it is enough is only known of what was tried."""
+    """Checks the limit of locked memory by the results of the trials."""
     topic = "locked memory"
     refusals = [trial["why_no_memory"] for trial in trials if trial["why_no_memory"]]
     if refusals:
@@ -136,13 +136,13 @@ def _locked_memory(trials: list[_core.RdmaTrial], bad: State) -> Iterator[Findin
     if limit == resource.RLIM_INFINITY or limit >= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         yield Finding(topic, "ok", text)
     elif _may_lock_anything():
-        yield Finding(topic, "ok", f"{text}, which does not bind this process (CAP_IPC_LOCK)")
+        yield Finding(topic, "ok", f"{text}, which does not limit this process (CAP_IPC_LOCK)")
     elif trials and all(trial["on_demand_paging"] for trial in trials):
-        yield Finding(topic, "ok", f"{text}, of which little is needed: memory is paged on demand")
+        yield Finding(topic, "ok", f"{text}, which is enough: memory is paged on demand")
     else:
-        need = "RDMA locks about the bytes of the model and of the shares that this process's service sums"
+        need = "RDMA locks about the size of the model and of the shares that this process's service sums"
         advice = "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, or --ulimit memlock=-1 of docker"
-        yield Finding(topic, "note", f"{text}: {need}; what is refused is copied, which is slow: {advice}")
+        yield Finding(topic, "note", f"{text}: {need}; memory beyond the limit is copied, which is slow: {advice}")
 
 
 def _may_lock_anything() -> bool:

@@ -84,16 +84,16 @@ def test_many_servers_are_a_short_table(capsys: pytest.CaptureFixture[str]) -> N
 def test_verdict() -> None:
     assert verdict([2.0, 2.0, 2.0], 1) == "Servers do not make it faster."
     assert verdict([2.0, 1.5, 1.25, 1.0, 1.0], 3) == (
-        "Up to 3 servers make it faster, 2.00x in all; more do not. Half of the time that can be saved is saved by 1."
+        "Up to 3 servers make it faster, by 2.00x in total; more do not. Half of that time is saved by 1."
     )
-    assert verdict([2.0, 1.5, 1.25, 1.0, 1.0], 1).endswith("To your 1, 2 more would add 1.50x.")
+    assert verdict([2.0, 1.5, 1.25, 1.0, 1.0], 1).endswith("Adding 2 to your 1 would make it 1.50x faster.")
 
 
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
         (["--model-mb", "1"], "expected --workers or --worker-gbps"),
-        (["--workers", "3", "--worker-gbps", "1,2", "--model-mb", "1"], "--workers 3: expected 2, as --worker-gbps"),
+        (["--workers", "3", "--worker-gbps", "1,2", "--model-mb", "1"], "--workers 3: expected 2, the number of speeds in --worker-gbps"),
         (["--workers", "3", "--servers", "2", "--server-gbps", "1", "--model-mb", "1"], "--servers 2: expected 1"),
     ],
 )

@@ -144,9 +144,9 @@ def test_what_hinders_rdma_is_wrong_only_where_it_is_demanded(machine: Machine, 
 @pytest.mark.parametrize(
     ("changes", "environ", "why"),
     [
-        ({"is_ethernet": False}, {}, "mlx5_0 is RoCE, and one kind only is used"),
+        ({"is_ethernet": False}, {}, "mlx5_0 is RoCE, and only one kind is used"),
         ({"mbps": 25_000}, {}, "its speed is not that of mlx5_0"),
-        ({"numa_node": 1}, {}, "NUMA node that this process runs on"),
+        ({"numa_node": 1}, {}, "on the NUMA node of this process"),
         ({}, {"BYTEPS_RDMA_DEVICES": "mlx5_0"}, "BYTEPS_RDMA_DEVICES does not name it"),
     ],
 )
@@ -165,8 +165,8 @@ def test_a_port_that_is_not_used_says_why(
     ("gid", "changes", "advice"),
     [
         ({}, {"mtu_bytes": 1024}, "ip link set eth0 mtu 4200"),
-        ({"gid": "fe80::1"}, {}, "the GID is link-local, which no router passes on"),
-        ({"kind": "RoCE v1"}, {}, "the GID is of RoCE v1, which no router passes on"),
+        ({"gid": "fe80::1"}, {}, "the GID is link-local, which no router forwards"),
+        ({"kind": "RoCE v1"}, {}, "the GID is of RoCE v1, which no router forwards"),
     ],
 )
 def test_what_works_but_not_well_is_noted(
@@ -184,9 +184,9 @@ def test_what_works_but_not_well_is_noted(
     [
         (resource.RLIM_INFINITY, False, {}, "ok", "no limit"),
         (1 << 62, False, {}, "ok", f"{1 << 52} KiB"),
-        (8 << 20, True, {}, "ok", "8192 KiB, which does not bind this process"),
-        (8 << 20, False, {"on_demand_paging": True}, "ok", "8192 KiB, of which little is needed"),
-        (8 << 20, False, {}, "note", "8192 KiB: RDMA locks about the bytes of the model"),
+        (8 << 20, True, {}, "ok", "8192 KiB, which does not limit this process"),
+        (8 << 20, False, {"on_demand_paging": True}, "ok", "8192 KiB, which is enough"),
+        (8 << 20, False, {}, "note", "8192 KiB: RDMA locks about the size of the model"),
         (64 << 10, False, {"why_no_memory": "registering: refused"}, "note", "registering: refused"),
     ],
 )
@@ -243,7 +243,7 @@ def test_pyverbs_agrees_and_adds_what_it_knows(machine: Machine) -> None:
 def test_where_pyverbs_disagrees_a_note_says_so(machine: Machine) -> None:
     machine.monkeypatch.setattr(FakeContext, "gid", "fe80::1")
     ((state, text),) = of(machine.examine(), "rdma pyverbs")
-    assert (state, text.startswith("mlx5_0: 1 GIDs, of which 0 are those of sysfs")) == ("note", True)
+    assert (state, text.startswith("mlx5_0: 1 GIDs, of which 0 are in sysfs")) == ("note", True)
     machine.ports.append(port("mlx5_1"))
     (state, text), _ = of(machine.examine(), "rdma pyverbs")
     assert (state, text.startswith("mlx5_1: in sysfs, but libibverbs has no driver")) == ("note", True)
@@ -276,7 +276,7 @@ def no_check(*_: object) -> dict[str, Any]:
 def test_each_card_of_a_way_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core, "check_peer", no_check)
     tcp, good, bad = peer.check(Config.parse({}), "127.0.0.1:9")
-    speed = "round trip 12 us, about 10 Gbit/s each way by one connection"
+    speed = "round trip 12 us, about 10 Gbit/s in each direction on one connection"
     assert (tcp.state, tcp.text) == ("ok", f"b by TCP from 127.0.0.1: {speed}")
     assert (good.state, good.text) == ("ok", f"mlx5_0 port 1 to rdma 10.0.0.2:7 (mlx5_0 port 1): {speed}")
     assert (bad.state, bad.text) == ("wrong", "mlx5_0 port 1: introduction: no answer")
@@ -312,7 +312,7 @@ def test_a_listener_ends_when_nobody_comes(capsys: pytest.CaptureFixture[str]) -
     assert peer.listen(config, "0") == 1
     out = capsys.readouterr().out
     assert "byteps doctor --peer 127.0.0.1:" in out
-    assert "nobody for 0.2 s" in out
+    assert "nobody has connected for 0.2 s" in out
 
 
 def test_listening_where_rdma_is_demanded_and_is_not_there_is_an_error(

@@ -22,13 +22,13 @@ from byteps.errors import InvalidArgumentError
 
 DEADLINE_S = 30.0
 
-# Runs a process group: {"label": source of a Python program} and the seconds of patience, as JSON.
+# Runs a process group: {"label": source of a Python program} and the seconds of grace, as JSON.
 DRIVER = """
 import json, os, sys
 from pathlib import Path
 from byteps.launcher.output import Console
-from byteps.launcher.process import Command, Patience, ProcessGroup
-programs, patience = json.loads(sys.argv[1])
+from byteps.launcher.process import Command, GracePeriods, ProcessGroup
+programs, grace = json.loads(sys.argv[1])
 folder = Path("reports").absolute()
 folder.mkdir()
 commands = [
@@ -40,7 +40,7 @@ commands = [
     )
     for label, source in programs.items()
 ]
-sys.exit(ProcessGroup(commands, Console(), Patience(**patience), folder).run())
+sys.exit(ProcessGroup(commands, Console(), GracePeriods(**grace), folder).run())
 """
 
 # What the programs below have in common: `here` leaves the process's number where the test finds it.
@@ -63,12 +63,12 @@ STUBBORN = "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.S
 class Group:
     """A running driver."""
 
-    def __init__(self, folder: Path, programs: dict[str, str], **patience: float) -> None:
+    def __init__(self, folder: Path, programs: dict[str, str], **grace: float) -> None:
         sources = {label: f"{PRELUDE}\nNAME = {label!r}\n{source}" for label, source in programs.items()}
-        patience = {"to_report": 0.2, "to_leave": 0.2, "to_interrupt": 0.2, "to_stop": 0.2} | patience
+        grace = {"to_report": 0.2, "to_leave": 0.2, "to_interrupt": 0.2, "to_stop": 0.2} | grace
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, json.dumps([sources, patience])],
+            [sys.executable, "-c", DRIVER, json.dumps([sources, grace])],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -99,8 +99,8 @@ class Group:
 def start(tmp_path: Path) -> Iterator[Any]:
     groups: list[Group] = []
 
-    def make(programs: dict[str, str], **patience: float) -> Group:
-        groups.append(Group(tmp_path, programs, **patience))
+    def make(programs: dict[str, str], **grace: float) -> Group:
+        groups.append(Group(tmp_path, programs, **grace))
         return groups[-1]
 
     yield make
