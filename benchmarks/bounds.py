@@ -13,10 +13,11 @@ def placement_bound_s(
 ) -> float:
     """The least time to sum `size_bytes` over n workers when worker i sums m_i of them and server j m_j.
 
-    A worker sends what others sum, and the sum of its own share to each of them: M + (n - 2) m_i bytes, as much as
-    it receives; a server sends and receives n m_j. So m_i <= (T B_i - M) / (n - 2), m_j <= T B_j / n, and T is the
-    least for which these reach M. With equal rates this is 2 n (n - 1) M / ((n^2 + k n - 2 k) B) for k <= n.
-    Source: Jiang et al., OSDI 2020, section 4.1, and its extension to unequal rates by water-filling.
+    A worker sends what others sum, and the sum of its own share to each of them: M + (n - 2) m_i
+    bytes, as much as it receives; a server sends and receives n m_j. So m_i <= (T B_i - M) / (n -
+    2), m_j <= T B_j / n, and T is the least for which these reach M. With equal rates this is 2 n
+    (n - 1) M / ((n^2 + k n - 2 k) B) for k <= n. Source: Jiang et al., OSDI 2020, section 4.1, and
+    its extension to unequal rates by water-filling.
     """
     workers = len(worker_bytes_per_s)
     if workers < 2:
@@ -49,10 +50,10 @@ def parameter_server_bound_s(size_bytes: float, workers: int, servers: int, byte
 def overlap_bound_s(forward_s: Sequence[float], backward_s: Sequence[float], communication_s: Sequence[float]) -> float:
     """The least time of a training step, from one backward to the next; times by layer, in forward's order.
 
-    A layer's communication may begin when backward is through with the layer, and its next forward when it is over.
-    One thing at a time goes over the link, always the one needed first, and gives way to a more urgent one: that is the
-    schedule with the earliest deadlines first, and no other one makes the latest layer less late.
-    Source: Horn, "Some Simple Scheduling Algorithms", 1974.
+    A layer's communication may begin when backward is through with the layer, and its next forward
+    when it is over. One thing at a time goes over the link, always the one needed first, and gives
+    way to a more urgent one: that is the schedule with the earliest deadlines first, and no other
+    one makes the latest layer less late. Source: Horn, "Some Simple Scheduling Algorithms", 1974.
     """
     layers = range(len(forward_s))
     ready_s, now = [0.0] * len(layers), 0.0

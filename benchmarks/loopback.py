@@ -2,9 +2,9 @@
 
     python benchmarks/loopback.py [--json FILE]      (with byteps[torch] installed)
 
-Each measure alternates gloo and byteps, run by run, and reports medians and their ratio, on rank 0's clock. CPU time
-is that of both ranks' processes (user + system), which in `servers 0` is all there is. For the 4 KiB latency each call
-follows the last at once.
+Each measure alternates gloo and byteps, run by run, and reports medians and their ratio, on rank
+0's clock. CPU time is that of both ranks' processes (user + system), which in `servers 0` is all
+there is. For the 4 KiB latency each call follows the last at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Parameter shapes of two real models, in the order in which forward uses them, and how much work each layer is.
 
-Written down from the architectures: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016 (ResNet-50
-for 224 x 224 images), and Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (GPT-2 small).
+Written down from the architectures: He et al., "Deep Residual Learning for Image Recognition", CVPR
+2016 (ResNet-50 for 224 x 224 images), and Radford et al., "Language Models are Unsupervised
+Multitask Learners", 2019 (GPT-2 small).
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """What a push_pull in MXNet's engine costs, and when those of a training step begin and end.
 
-    python benchmarks/mxnet_ops.py                                              # one rank: the operation itself
-    bpslaunch --nproc-per-node 2 -- python benchmarks/mxnet_ops.py
-    python -m benchmarks.lab --hosts 2 --mbps 200 -- python benchmarks/mxnet_ops.py --timeline
+    python benchmarks/mxnet_ops.py # one rank: the operation itself bpslaunch --nproc-per-node 2 --
+    python benchmarks/mxnet_ops.py python -m benchmarks.lab --hosts 2 --mbps 200 -- python
+    benchmarks/mxnet_ops.py --timeline
 
 with the Python that has MXNet, and this folder's parent on PYTHONPATH.
 
-Cost: from the push to the end, of one element: one at a time, each waited for; a chain on one array; and many at once,
-on arrays of their own. Beside them the same with the core, without an engine, and with an operation of MXNet's own in
-place (v += 0). They take turns; medians.
+Cost: from the push to the end, of one element: one at a time, each waited for; a chain on one
+array; and many at once, on arrays of their own. Beside them the same with the core, without an
+engine, and with an operation of MXNet's own in place (v += 0). They take turns; medians.
 
-Timeline: a step of equal layers, whose gradients become ready one after the other, the last layer's first. Times are
-those at which MXNet's engine began and ended an operation, as MXNet's profiler has seen them. A letter is a layer; on
-its line, `.` is between the start of the step and its gradient, `=` is while it travels. The line above them is what
-the engine computes: `f` forward, `b` backward.
+Timeline: a step of equal layers, whose gradients become ready one after the other, the last layer's
+first. Times are those at which MXNet's engine began and ended an operation, as MXNet's profiler has
+seen them. A letter is a layer; on its line, `.` is between the start of the step and its gradient,
+`=` is while it travels. The line above them is what the engine computes: `f` forward, `b` backward.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ def all_at_once(way: Way) -> None:
 
 
 def in_turns(functions: Sequence[Callable[[], object]]) -> list[float]:
-    """Microseconds of an operation by each function, as a median. Ranks meet before the clock starts."""
+    """Microseconds of an operation by each function, as a median.
+
+    Ranks meet before the clock starts.
+    """
     taken: list[list[float]] = [[] for _ in functions]
     for turn in range(ROUNDS + 1):
         for function, times in zip(functions, taken, strict=True):

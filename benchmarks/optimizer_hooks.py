@@ -2,13 +2,15 @@
 
     python benchmarks/optimizer_hooks.py [--ranks 2] [--parameters 500] [--rounds 40] [--json]
 
-Each rank trains the same model of many tiny parameters with a plain optimizer and with wrapped ones, in turns, so that
-all see the same load on the machine. What is compared is CPU time of the thread that trains: it has the hooks, the
-hand-over to the core and the way back, and a thread that waits uses none. Medians of all rounds, of the slowest rank.
+Each rank trains the same model of many tiny parameters with a plain optimizer and with wrapped
+ones, in turns, so that all see the same load on the machine. What is compared is CPU time of the
+thread that trains: it has the hooks, the hand-over to the core and the way back, and a thread that
+waits uses none. Medians of all rounds, of the slowest rank.
 
-Two numbers for each variant: with a core that does nothing, in a job that looks like one of two ranks, which is what
-Python costs and what the goals are about (15 us, 8 us with groups); and with the real core and so many ranks, where
-every push_pull of 16 bytes may wake the core's sleeping thread, and the ranks take the processors from each other.
+Two numbers for each variant: with a core that does nothing, in a job that looks like one of two
+ranks, which is what Python costs and what the goals are about (15 us, 8 us with groups); and with
+the real core and so many ranks, where every push_pull of 16 bytes may wake the core's sleeping
+thread, and the ranks take the processors from each other.
 """
 
 from __future__ import annotations

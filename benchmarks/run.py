@@ -1,7 +1,8 @@
 """Runs measures and writes the report: python -m benchmarks.run [MEASURE...], by default all of them.
 
-Each measure is a process of its own with a hard deadline, so none can take the others with it. Results go to
-benchmarks/results/: NAME.json and report.html. BENCH_TURNS=1 makes a quick, rough run.
+Each measure is a process of its own with a hard deadline, so none can take the others with it.
+Results go to benchmarks/results/: NAME.json and report.html. BENCH_TURNS=1 makes a quick, rough
+run.
 """
 
 from __future__ import annotations

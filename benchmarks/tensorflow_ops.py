@@ -1,16 +1,17 @@
 """What a push_pull in a graph of TensorFlow costs, and when those of a training step begin and end.
 
-    python benchmarks/tensorflow_ops.py                                             # one rank: the operator itself
-    python -m byteps.launcher.launch --nproc-per-node 2 -- python benchmarks/tensorflow_ops.py
-    python -m benchmarks.lab --hosts 2 --mbps 200 -- python benchmarks/tensorflow_ops.py --timeline
+    python benchmarks/tensorflow_ops.py # one rank: the operator itself python -m
+    byteps.launcher.launch --nproc-per-node 2 -- python benchmarks/tensorflow_ops.py python -m
+    benchmarks.lab --hosts 2 --mbps 200 -- python benchmarks/tensorflow_ops.py --timeline
 
-Cost: a function of many push_pulls of a few elements that do not depend on each other, and one in which each gets the
-last one's result, beside the same functions with an addition in place of each push_pull. They take turns; medians of
-what the push_pulls add, for each of them.
+Cost: a function of many push_pulls of a few elements that do not depend on each other, and one in
+which each gets the last one's result, beside the same functions with an addition in place of each
+push_pull. They take turns; medians of what the push_pulls add, for each of them.
 
-Timeline: backward through equal layers, whose gradients become ready one after the other, the last layer's first. Times
-come from nodes of the graph that wait for a gradient, or for its push_pull. A letter is a layer; on its line, `.` is
-between the start of the step and its gradient, `=` is while it travels.
+Timeline: backward through equal layers, whose gradients become ready one after the other, the last
+layer's first. Times come from nodes of the graph that wait for a gradient, or for its push_pull. A
+letter is a layer; on its line, `.` is between the start of the step and its gradient, `=` is while
+it travels.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ def report(accuracy: float, images: int, seconds: float, parameters: bytes, wait
         images: that all ranks have seen.
         seconds: that training took.
         parameters: of this rank's model, which is to be the same on all ranks.
-        waiting_s: of `seconds`, for communication, in the thread that trains; NaN where that is not known.
+        waiting_s: of `seconds`, for communication, in the thread that trains; NaN where that is not
+            known.
 
     Returns:
         The exit code: 0 only if the ranks' parameters are the same, bit for bit.

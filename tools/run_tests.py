@@ -2,12 +2,14 @@
 
     tools/run_tests.py [release] [simulator] [core] [python] [benchmarks] [asan-ubsan] [tsan]
 
-"core" is the part of "python" that needs PyTorch at most, neither root nor other launchers, and few minutes.
-`make test` runs release, simulator and core. With no argument all parts but "core" run, as in `make test-all`.
+"core" is the part of "python" that needs PyTorch at most, neither root nor other launchers, and few
+minutes. `make test` runs release, simulator and core. With no argument all parts but "core" run, as
+in `make test-all`.
 
-Ends with a table, the skipped tests with their reasons, and one line "N passed, N failed, N skipped". The exit code is
-0 only if nothing failed and every skip is one that tests/expected_skips.txt allows. Logs of the single test programs
-appear as they run; the JUnit files of the last run stay in build/test-results/.
+Ends with a table, the skipped tests with their reasons, and one line "N passed, N failed, N
+skipped". The exit code is 0 only if nothing failed and every skip is one that
+tests/expected_skips.txt allows. Logs of the single test programs appear as they run; the JUnit
+files of the last run stay in build/test-results/.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ def run_cpp(preset: str) -> Outcome:
             outcome.add_junit(cases_of / f"{name}.xml")
         elif program.get("status") == "run":  # not of GoogleTest
             outcome.passed += 1
-        # A crash, a time-out, or a sanitizer's report after the last test: the program failed, no case of it did.
+        # A crash, a time-out, or a sanitizer's report after the last test: the program failed, no
+        # case of it did.
         if program.get("status") != "run" and len(outcome.failures) == failures_before:
             outcome.failures.append(f"{name} of preset {preset} as a whole")
     if not outcome.passed and not outcome.failures:
@@ -127,7 +130,8 @@ def pytest(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", *settings, *arguments]
 
 
-# The promises of the README, in files that need neither TensorFlow nor MXNet, as little time as possible.
+# The promises of the README, in files that need neither TensorFlow nor MXNet, as little time as
+# possible.
 CORE = (
     "tests/python",
     "tests/frameworks/test_conformance.py",
@@ -160,7 +164,8 @@ def run_python() -> Outcome:
         outcome.failures.append("build of preset release")
         return outcome
 
-    # One virtual machine runs at a time, on one processor: beside all else, or it would be waited for in the end.
+    # One virtual machine runs at a time, on one processor: beside all else, or it would be waited
+    # for in the end.
     in_machines = pytest("rdma", "tests/rdma")
     print("+", *in_machines, "(shown when it is done)", flush=True)
     log = RESULTS / "rdma.log"

@@ -1,9 +1,10 @@
 """A rank's side of the harness: it makes a step whenever the driver says so.
 
-The driver listens on a Unix socket with a path, which reaches into every network namespace. A message is a line of
-JSON. A rank first says {"rank": .., "pid": ..}; to {"calls": C, ...} it answers {"begin": .., "end": ..}, seconds of
-the monotonic clock that all processes of a machine share, plus what the step itself returns; to {} it leaves. A step
-without calls prepares and warms up.
+The driver listens on a Unix socket with a path, which reaches into every network namespace. A
+message is a line of JSON. A rank first says {"rank": .., "pid": ..}; to {"calls": C, ...} it
+answers {"begin": .., "end": ..}, seconds of the monotonic clock that all processes of a machine
+share, plus what the step itself returns; to {} it leaves. A step without calls prepares and warms
+up.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python -m benchmarks.lab --hosts 4 --servers 2 --mbps 200 -- byteps bench push_pull
     python -m benchmarks.lab --mbps 400 100 -- bash -c 'ip addr show eth0'
 
-Each command finds its host in LAB_HOST and all addresses in LAB_ADDRESSES. The lab is gone when the first one fails or
-all have ended.
+Each command finds its host in LAB_HOST and all addresses in LAB_ADDRESSES. The lab is gone when the
+first one fails or all have ended.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ _PORT = "5201"
 def best_share(lab: Lab, seconds: float = 3.0) -> float:
     """The part of its nominal rate that the best of goodput_mbps()'s streams carried.
 
-    What a stream has carried, its links can carry; where another one carried less, something else than the links was
-    in its way (a core that was busy, another stream). So the best one is what a bound may be made of.
+    What a stream has carried, its links can carry; where another one carried less, something else
+    than the links was in its way (a core that was busy, another stream). So the best one is what a
+    bound may be made of.
     """
     rates = [host.mbps for host in lab.hosts]
     slower = [min(rate, rates[(i + 1) % len(rates)]) for i, rate in enumerate(rates)]

@@ -1,7 +1,8 @@
 """Outlives the process that made a lab, to end what still runs in it: python keeper.py OWNER_PID NET_FD...
 
-It waits until its standard input ends or its owner does, kills every process in the given network namespaces, and ends.
-It holds the namespaces open, so that nobody else's can get their inode numbers.
+It waits until its standard input ends or its owner does, kills every process in the given network
+namespaces, and ends. It holds the namespaces open, so that nobody else's can get their inode
+numbers.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@
         lab.run(0, ["iperf3", "-s", "-D"])
         lab.run(1, ["iperf3", "-c", lab.hosts[0].address])
 
-A host is a network namespace (with a host name and, if wished, a /dev/shm and IPC of its own) whose only interface,
-eth0, is a veth pair into a bridge; the bridge is in a namespace, too, so nothing of the machine's own network is
-touched. A token bucket at each end of the pair limits both directions. Nothing has a name outside: whatever happens to
-this process, the kernel removes the namespaces, and keeper.py ends the processes that still run in them.
+A host is a network namespace (with a host name and, if wished, a /dev/shm and IPC of its own) whose
+only interface, eth0, is a veth pair into a bridge; the bridge is in a namespace, too, so nothing of
+the machine's own network is touched. A token bucket at each end of the pair limits both directions.
+Nothing has a name outside: whatever happens to this process, the kernel removes the namespaces, and
+keeper.py ends the processes that still run in them.
 
 Needs root, iproute2 and util-linux.
 """
@@ -34,7 +35,8 @@ _KEEPER = Path(__file__).with_name("keeper.py")
 
 # A packet before segmentation has up to 64 KiB, and the bucket must hold one.
 _BURST_BYTES = 72 << 10
-# As a switch would have: some 20 ms of the rate, but enough for a few segments of each of several senders.
+# As a switch would have: some 20 ms of the rate, but enough for a few segments of each of several
+# senders.
 _QUEUE_S = 0.02
 _LEAST_QUEUE_BYTES = 512 << 10
 

@@ -13,7 +13,8 @@ def run(recorder: Recorder) -> None:
     for workers, all_servers in SHAPES.items():
         for case in measure_shapes(1000, workers, all_servers, ps_turns={}, deadline_s=70).values():
             case.at_most("time / bound", case.over_bound("byteps"), 1.08)
-            # Where all processes together need most of both cores, these and not the links are the limit.
+            # Where all processes together need most of both cores, these and not the links are the
+            # limit.
             figures = case.figures["byteps"]
             if figures.median_s and figures.mean_cpu_s:
                 case.notes["cores that byteps keeps busy"] = round(figures.mean_cpu_s / figures.median_s, 2)

@@ -6,7 +6,8 @@ from benchmarks.measures.shapes import measure_shapes, ps_name
 TITLE = "Network lab: 64 MiB float32, 200 Mbit/s (n = 8: 100 Mbit/s)"
 DEADLINE_S = 1300
 
-# n: (Mbit/s, every k, turns of the forced parameter server by k, seconds, how far over the bound is near enough)
+# n: (Mbit/s, every k, turns of the forced parameter server by k, seconds, how far over the bound is
+# near enough)
 SHAPES = {
     2: (200, (0, 2), {}, 100, 1.05),
     3: (200, (1,), {1: 3}, 150, 1.05),

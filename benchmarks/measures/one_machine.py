@@ -1,4 +1,4 @@
-"""64 MiB between ranks of one machine, in testbed."""
+"""64 MiB between ranks of one machine, in place."""
 
 from benchmarks.harness.alternate import alternate
 from benchmarks.harness.results import Case, Recorder

@@ -29,12 +29,13 @@ METHODS_ON_ONE_MACHINE = {
 }
 
 RATE_MBPS, WORKERS, SERVERS = 200, 4, 4
-# 32 MiB of gradients each. The second one computes for about as long as it communicates, on two cores for four ranks.
+# 32 MiB of gradients each. The second one computes for about as long as it communicates, on two
+# cores for four ranks.
 BOUND_BY_NETWORK = {"kind": "mlp", "width": 1024, "layers": 8, "batch": 8}
 BALANCED = {"kind": "mlp", "width": 1024, "layers": 8, "batch": 256}
 
-# Width and layers of transformers, from 1 to 85 MB of gradients. One text of 64 tokens a step: few, so that
-# communication matters.
+# Width and layers of transformers, from 1 to 85 MB of gradients. One text of 64 tokens a step: few,
+# so that communication matters.
 SWEEP = ((64, 2), (128, 4), (256, 4), (512, 6))
 
 

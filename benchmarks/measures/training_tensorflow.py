@@ -37,8 +37,8 @@ RATE_MBPS, WORKERS, SERVERS = 200, 4, 4
 MLP = {"kind": "mlp", "width": 1024, "layers": 8}  # 34 MB of gradients
 SMALL_BATCH = 8
 
-# Width and layers of transformers, from 1 to 79 MB of gradients. One image of 64 patches a step: few, so that
-# communication matters.
+# Width and layers of transformers, from 1 to 79 MB of gradients. One image of 64 patches a step:
+# few, so that communication matters.
 SWEEP = ((64, 2), (128, 4), (256, 4), (512, 6))
 MANY_MEGABYTES = 30  # then steps are long, and a turn has fewer of them
 MLP_ON_ONE_MACHINE = {"kind": "mlp", "width": 1024, "layers": 4}

@@ -1,9 +1,10 @@
 """A rank that trains a Keras model on TensorFlow in one way or another: python -m benchmarks.peers.keras_rank METHOD.
 
-A step understands `model` (keyword arguments of one of MODELS, and its name as `kind`) and `batch`, the samples of each
-rank, and trains on a global batch that all methods make alike, of which each rank has its share. It makes one step more
-than `calls`, which is not timed: there the ranks meet. What is timed ends with the last step's result. The answer has
-`begin` and `end` of that, and `weights`: some of each variable's values.
+A step understands `model` (keyword arguments of one of MODELS, and its name as `kind`) and `batch`,
+the samples of each rank, and trains on a global batch that all methods make alike, of which each
+rank has its share. It makes one step more than `calls`, which is not timed: there the ranks meet.
+What is timed ends with the last step's result. The answer has `begin` and `end` of that, and
+`weights`: some of each variable's values.
 
 Nothing may be traced while the clock runs; if something is, the step fails.
 """
@@ -213,8 +214,8 @@ class Strategy(Library):
             return super().build(kind, settings)
 
     def batches(self, model: Any, samples: int) -> Any:
-        # Not experimental_distribute_dataset, which forgets that the data does not end, and then asks all ranks in
-        # each step who has some left.
+        # Not experimental_distribute_dataset, which forgets that the data does not end, and then
+        # asks all ranks in each step who has some left.
         return self._strategy.distribute_datasets_from_function(lambda _: _share(model, samples, self.rank, self.size))
 
     def run_step(self, model: Any, batch: Any) -> Any:
@@ -224,8 +225,9 @@ class Strategy(Library):
 def _repair_fit() -> None:
     """Keras 3.15's fit fails under this strategy, in two places: it cannot be measured without this.
 
-    It averages the first batch over ranks as if a batch were one tensor, to see what to build; our models are built.
-    It averages each step's logs over ranks along an axis that they do not have; they stay as they are, as byteps's do.
+    It averages the first batch over ranks as if a batch were one tensor, to see what to build; our
+    models are built. It averages each step's logs over ranks along an axis that they do not have;
+    they stay as they are, as byteps's do.
     """
     from keras.src.backend.tensorflow import trainer
 

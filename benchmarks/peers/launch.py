@@ -162,7 +162,7 @@ def openmpi(testbed: Testbed, name: str = "openmpi", *, ring: bool = True, tcp: 
     """OpenMPI by its own mpirun, which enters the lab's hosts as it would log into machines.
 
     Args:
-        testbed: the ranks' hosts.
+        testbed: the hosts of the ranks.
         name: of the contender.
         ring: force the ring; OpenMPI's own choice takes twice its time on networks.
         tcp: its TCP transport only; None: in a lab.

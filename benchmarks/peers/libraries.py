@@ -1,4 +1,7 @@
-"""What a rank needs of each library: to join, and to sum one array in testbed. Runs inside the ranks."""
+"""What a rank needs of each library: to join, and to sum one array in place.
+
+Runs inside the ranks.
+"""
 
 from __future__ import annotations
 

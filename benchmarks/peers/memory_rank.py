@@ -1,8 +1,9 @@
 """The bound of one machine, a rank of it: python -m benchmarks.peers.memory_rank.
 
-However ranks of one machine sum M bytes in place, each rank's M bytes must be read from its memory and M bytes of sums
-written to it. A step does that and nothing else, in all ranks at once: it passes once over the array, in place
-(each word is read and written back), or copies it to another one, whichever `how` says.
+However ranks of one machine sum M bytes in place, each rank's M bytes must be read from its memory
+and M bytes of sums written to it. A step does that and nothing else, in all ranks at once: it
+passes once over the array, in place (each word is read and written back), or copies it to another
+one, whichever `how` says.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """A rank that trains a gluon model on MXNet in one way or another: python -m benchmarks.peers.mxnet_rank METHOD.
 
-Where DMLC_ROLE says so, the process is MXNet's own scheduler or a server of its instead, until their job ends.
+Where DMLC_ROLE says so, the process is MXNet's own scheduler or a server of its instead, until
+their job ends.
 
-A step understands `model` (keyword arguments of one of MODELS, and its name as `kind`) and `batch`, the samples of each
-rank, and trains on a global batch that all methods make alike, of which each rank has its share. It makes one step more
-than `calls`, which is not timed: there the ranks meet. What is timed ends when the last step's weights are there. The
-answer has `begin` and `end` of that, and `weights`: some of each parameter's values.
+A step understands `model` (keyword arguments of one of MODELS, and its name as `kind`) and `batch`,
+the samples of each rank, and trains on a global batch that all methods make alike, of which each
+rank has its share. It makes one step more than `calls`, which is not timed: there the ranks meet.
+What is timed ends when the last step's weights are there. The answer has `begin` and `end` of that,
+and `weights`: some of each parameter's values.
 """
 
 from __future__ import annotations
@@ -109,8 +111,9 @@ class Store(Library):
 
     def trainer(self, parameters: Any, sgd: Mapping[str, float]) -> Any:
         trainer = gluon.Trainer(parameters, "sgd", sgd, kvstore=self._name, update_on_kvstore=self._update_on_servers)
-        # MXNet 1.9.1 does this in the first step, and there nothing keeps a rank from asking for the first weights when
-        # the server already has the first gradients in their place; so here, before all gradients.
+        # MXNet 1.9.1 does this in the first step, and there nothing keeps a rank from asking for
+        # the first weights when the server already has the first gradients in their place; so here,
+        # before all gradients.
         trainer._init_kvstore()
         trainer._init_params()
         mx.nd.waitall()

@@ -1,9 +1,10 @@
 """A rank that trains an imaginary model: python -m benchmarks.peers.overlap_rank.
 
-The model's shapes and order are real, its compute is matrix products on one thread. A step understands `model`,
-`compute_s` (the whole model's forward and backward) and `mode`: "compute" or "communication" alone, or "priority" and
-"no priority": backward hands out each layer's gradients as they are ready, the next forward waits for each layer's
-before it uses it. It returns `step_s`: for the overlapping modes from the end of one backward to the end of the next.
+The model's shapes and order are real, its compute is matrix products on one thread. A step
+understands `model`, `compute_s` (the whole model's forward and backward) and `mode`: "compute" or
+"communication" alone, or "priority" and "no priority": backward hands out each layer's gradients as
+they are ready, the next forward waits for each layer's before it uses it. It returns `step_s`: for
+the overlapping modes from the end of one backward to the end of the next.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A rank that trains a model in one way or another: python -m benchmarks.peers.train_rank METHOD.
 
-A step understands `model` (keyword arguments of one of MODELS, and its name as `kind`) and makes `calls` training
-steps on random data of its own, of which it sees the end. All methods start from the same parameters and use the same
-plain optimizer.
+A step understands `model` (keyword arguments of one of MODELS, and its name as `kind`) and makes
+`calls` training steps on random data of its own, of which it sees the end. All methods start from
+the same parameters and use the same plain optimizer.
 """
 
 from __future__ import annotations

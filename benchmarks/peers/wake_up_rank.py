@@ -1,6 +1,7 @@
 """The least that two processes need that sleep while they wait: python -m benchmarks.peers.wake_up_rank.
 
-A call is one byte from rank 0 to rank 1 and one back, through Unix sockets. Each is woken once; nothing is summed.
+A call is one byte from rank 0 to rank 1 and one back, through Unix sockets. Each is woken once;
+nothing is summed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python examples/mxnet/module_fit.py
     bpslaunch --nproc-per-node 2 -- python examples/mxnet/module_fit.py
 
-The batch of one step is the same for any number of ranks, which share it out, so all train the same network. The exit
-code is 0 only if the ranks end with the same parameters, bit for bit.
+The batch of one step is the same for any number of ranks, which share it out, so all train the same
+network. The exit code is 0 only if the ranks end with the same parameters, bit for bit.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Trains a small convolutional network on real images, on any number of ranks, and reports what communication cost.
 
-    python examples/torch/fashion_mnist.py
-    bpslaunch --nproc-per-node 2 --servers 1 -- python examples/torch/fashion_mnist.py
-    torchrun --nproc-per-node 2 examples/torch/fashion_mnist.py
-    mpirun -n 2 python examples/torch/fashion_mnist.py
-    bpslaunch --nproc-per-node 2 -- python examples/torch/fashion_mnist.py --mode cross-barrier    # or others: --help
+    python examples/torch/fashion_mnist.py bpslaunch --nproc-per-node 2 --servers 1 -- python
+    examples/torch/fashion_mnist.py torchrun --nproc-per-node 2 examples/torch/fashion_mnist.py
+    mpirun -n 2 python examples/torch/fashion_mnist.py bpslaunch --nproc-per-node 2 -- python
+    examples/torch/fashion_mnist.py --mode cross-barrier # or others: --help
 
-The batch of one step is the same for any number of ranks, which share it out, so all train the same network. The exit
-code is 0 only if the ranks end with the same parameters, bit for bit.
+The batch of one step is the same for any number of ranks, which share it out, so all train the same
+network. The exit code is 0 only if the ranks end with the same parameters, bit for bit.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ def main() -> None:
     options = parse_options("Trains a small GPT-2 with Accelerate.")
     dist.init_process_group(options.backend)
     torch.set_num_threads(1)
-    # The schedule counts steps of training; Accelerate's default counts one for each rank in each of them.
+    # The schedule counts steps of training; Accelerate's default counts one for each rank in each
+    # of them.
     accelerator = Accelerator(cpu=True, step_scheduler_with_optimizer=False)
     model = make_model(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 2 examples/torch/gpt2_trainer.py
 
-The only line for byteps is the one that names the backend. Needs `pip install transformers accelerate`. The text is
-Python's own standard library; the weights start random, so nothing is downloaded.
+The only line for byteps is the one that names the backend. Needs `pip install transformers
+accelerate`. The text is Python's own standard library; the weights start random, so nothing is
+downloaded.
 """
 
 from __future__ import annotations

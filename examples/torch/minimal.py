@@ -1,4 +1,7 @@
-"""The calls that make a training distributed. Run: bpslaunch --nproc-per-node 2 -- python examples/torch/minimal.py."""
+"""The calls that make a training distributed.
+
+Run: bpslaunch --nproc-per-node 2 -- python examples/torch/minimal.py.
+"""
 
 import torch
 

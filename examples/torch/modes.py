@@ -44,13 +44,19 @@ def with_ddp(model: nn.Module, plain: torch.optim.Optimizer, options: argparse.N
 
 
 def with_torch_ddp(model: nn.Module, plain: torch.optim.Optimizer, options: argparse.Namespace) -> Training:
-    """Torch's own DistributedDataParallel on the backend "byteps": nothing else changes. By torchrun or bpslaunch."""
+    """Torch's own DistributedDataParallel on the backend "byteps": nothing else changes.
+
+    By torchrun or bpslaunch.
+    """
     dist.init_process_group("byteps")
     return Training(nn.parallel.DistributedDataParallel(model), plain, finish=dist.destroy_process_group)
 
 
 def with_torch_ddp_hook(model: nn.Module, plain: torch.optim.Optimizer, options: argparse.Namespace) -> Training:
-    """Torch's own DistributedDataParallel on any backend; byteps averages the gradients. By torchrun or bpslaunch."""
+    """Torch's own DistributedDataParallel on any backend; byteps averages the gradients.
+
+    By torchrun or bpslaunch.
+    """
     dist.init_process_group("gloo")
     wrapped = nn.parallel.DistributedDataParallel(model)
     wrapped.register_comm_hook(

@@ -1,4 +1,7 @@
-"""What the conformance suite needs to know of byteps.mxnet. Arrays are those of mx.np, which may have no elements."""
+"""What the conformance suite needs to know of byteps.mxnet.
+
+Arrays are those of mx.np, which may have no elements.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def functional() -> keras.Model:
 
 
 def adam(**options: Any) -> keras.optimizers.Optimizer:
-    # With Keras's epsilon the first steps are the signs of the gradients, and rounding decides those of tiny ones.
+    # With Keras's epsilon the first steps are the signs of the gradients, and rounding decides
+    # those of tiny ones.
     return optimizers.Adam(1e-2, epsilon=1e-3, **options)
 
 

@@ -1,4 +1,7 @@
-"""What the cases of MXNet and numpy share. It imports MXNet, and has to be imported before anything else does that."""
+"""What the cases of MXNet and numpy share.
+
+It imports MXNet, and has to be imported before anything else does that.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ def part_of_rank(batch: np.ndarray) -> np.ndarray:
 
 
 class HalfDense(gluon.HybridBlock):
-    """A layer of weights in half precision. It computes in float32, as MXNet cannot multiply others on a CPU."""
+    """A layer of weights in half precision.
+
+    It computes in float32, as MXNet cannot multiply others on a CPU.
+    """
 
     def __init__(self, units: int) -> None:
         super().__init__()

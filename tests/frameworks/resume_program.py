@@ -2,9 +2,10 @@
 
     python resume_program.py RANK FRAMEWORK FOLDER
 
-Rank r comes with the job of r + 1 ranks, and all but rank 0 end after the third. Who was there before keeps its model,
-optimizers and functions; who comes makes its own. After each job the ranks' weights are those of one process that has
-learned from all batches. `frameworks.resume_FRAMEWORK` has the Trainer:
+Rank r comes with the job of r + 1 ranks, and all but rank 0 end after the third. Who was there
+before keeps its model, optimizers and functions; who comes makes its own. After each job the ranks'
+weights are those of one process that has learned from all batches. `frameworks.resume_FRAMEWORK`
+has the Trainer:
 
     Trainer(distributed)  plain models and optimizers
     .broadcast()          makes them those of rank 0

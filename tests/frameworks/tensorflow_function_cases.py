@@ -215,7 +215,10 @@ class Table(ctypes.Structure):
 
 @contextmanager
 def watched_memory() -> Iterator[dict[str, bool]]:
-    """Takes the core's place. Yields what push_pull is given: name -> whether the output is in the input's memory."""
+    """Takes the core's place.
+
+    Yields what push_pull is given: name -> whether the output is in the input's memory.
+    """
     in_place: dict[str, bool] = {}
 
     def push_pull(request: Any) -> None:

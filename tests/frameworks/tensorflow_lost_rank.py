@@ -2,7 +2,8 @@
 
     python tensorflow_lost_rank.py MODE
 
-Rank 1 ends with 9; a rank that gets an exception prints it and ends with 3, by the way that any program ends.
+Rank 1 ends with 9; a rank that gets an exception prints it and ends with 3, by the way that any
+program ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""byteps.keras in real jobs. What is checked is in the modules of cases; every case runs on all ranks at once."""
+"""byteps.keras in real jobs.
+
+What is checked is in the modules of cases; every case runs on all ranks at once.
+"""
 
 from __future__ import annotations
 

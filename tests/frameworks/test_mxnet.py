@@ -1,4 +1,7 @@
-"""byteps.mxnet in real jobs, in an environment of its own. What is checked is in the modules of cases."""
+"""byteps.mxnet in real jobs, in an environment of its own.
+
+What is checked is in the modules of cases.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ ASYNC_JOBS = [
     CaseJob("frameworks.mxnet_async_cases", ranks, python=PYTHON, env=(("BYTEPS_ENABLE_ASYNC", "1"),))
     for ranks in (1, 3)
 ]
-# The engine that has no threads: what is told to it is done when the call returns, and errors come from there.
+# The engine that has no threads: what is told to it is done when the call returns, and errors come
+# from there.
 NAIVE_JOBS = [
     CaseJob("frameworks.mxnet_naive_cases", ranks, python=PYTHON, env=(("MXNET_ENGINE_TYPE", "NaiveEngine"),))
     for ranks in (1, 2)

@@ -1,6 +1,7 @@
 """MXNet with the newest numpy and with the oldest: real work, and what is said where it cannot be imported.
 
-MXNet and its numpys are in an environment of their own (tools/bootstrap.sh); this process imports neither.
+MXNet and its numpys are in an environment of their own (tools/bootstrap.sh); this process imports
+neither.
 """
 
 from __future__ import annotations

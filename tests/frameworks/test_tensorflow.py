@@ -1,6 +1,7 @@
 """byteps.tensorflow in real jobs. What is checked is in the modules of cases; every case runs on all ranks at once.
 
-They are named and not imported here: TensorFlow would take this process seconds, and only the ranks need it.
+They are named and not imported here: TensorFlow would take this process seconds, and only the ranks
+need it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ JOBS = jobs_of(
     }
 )
 CONFORMANCE_JOBS = [CaseJob(conformance.__name__, ranks, "tensorflow") for ranks in (1, 2)]
-# Of the oldest TensorFlow that the operators promise to work in, in an environment of its own (tools/bootstrap.sh).
+# Of the oldest TensorFlow that the operators promise to work in, in an environment of its own
+# (tools/bootstrap.sh).
 OLDEST = Path(sys.prefix, "oldest-tensorflow", "bin", "python")
 OLD_JOBS = [CaseJob(job.module, ranks, python=OLDEST) for job, ranks in ((JOBS[0], 1), (JOBS[3], 2))]
 LOST_RANK = Path(__file__).with_name("tensorflow_lost_rank.py")

@@ -1,4 +1,7 @@
-"""Ranks that do not ask for the same thing. Each case: all ranks learn who asks for what, and the job goes on."""
+"""Ranks that do not ask for the same thing.
+
+Each case: all ranks learn who asks for what, and the job goes on.
+"""
 
 from __future__ import annotations
 

@@ -207,7 +207,8 @@ def test_a_rank_that_leaves_while_others_wait(waiting: str, tmp_path: Path) -> N
         raised = cluster["rank 0"].raised()
         assert raised.at_s - since_s < TIMEOUT_S
         assert f"rank 1 (host {HOST}, pid" in raised.message and "has left the job" in raised.message
-        # Both ranks have told what they wanted to tell: for the rest of the job that is an orderly end.
+        # Both ranks have told what they wanted to tell: for the rest of the job that is an orderly
+        # end.
         for name in ("rank 1", "server 0", "scheduler"):
             assert cluster[name].end() == 0, cluster[name].describe()
 

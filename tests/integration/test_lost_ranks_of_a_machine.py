@@ -16,7 +16,8 @@ HOST = socket.gethostname()
 TIMEOUT_S = 30.0
 DEATH_S = 15.0  # a death has to be known by then: not by silence
 SILENCE_S = 4.0  # the timeout of tests in which a rank is stopped
-# Of survivors. Nobody leaves before all have raised: a rank that has left would be named in its turn.
+# Of survivors. Nobody leaves before all have raised: a rank that has left would be named in its
+# turn.
 CLEAN_UP = ("then", "pause", "shutdown", "linger")
 
 
@@ -55,7 +56,10 @@ def make_cluster(folder: Path, ranks: int, timeout_s: float) -> Cluster:
 
 
 def start(cluster: Cluster, ranks: int, victim: int, state: State) -> Member:
-    """Starts all, and returns the victim when it has got there. Its bystander is the rank after it."""
+    """Starts all, and returns the victim when it has got there.
+
+    Its bystander is the rank after it.
+    """
     for rank in range(ranks):
         plan = state.bystander if rank == (victim + 1) % ranks else state.others
         cluster.start_rank(rank, *(state.victim if rank == victim else plan + CLEAN_UP))

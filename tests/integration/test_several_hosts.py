@@ -74,15 +74,16 @@ def test_ranks_of_a_host_send_their_sum_once(lab: Lab, tmp_path: Path) -> None:
     for host in (0, 1):
         sent = sum(rank["metrics"]["bytes_sent"] for rank in ranks[2 * host : 2 * host + 2])
         assert sent == pytest.approx(STEPS * STEP_BYTES, rel=0.05)
-        # Half of the sums of machines end on either host, and each rank serves its share of both levels.
+        # Half of the sums of machines end on either host, and each rank serves its share of both
+        # levels.
         assert all(rank["metrics"]["sums"] > 0 for rank in ranks)
 
 
 def water_filling(machines_mbps: Sequence[float], servers_mbps: Sequence[float]) -> list[float]:
     """The share of each machine's rank in all that is summed, one rank on each machine.
 
-    In the shortest time T, found by bisection, worker i moves 1 + (n - 2) x_i and server j moves n x_j. Where the
-    slowest worker alone fixes T, servers are filled first.
+    In the shortest time T, found by bisection, worker i moves 1 + (n - 2) x_i and server j moves n
+    x_j. Where the slowest worker alone fixes T, servers are filled first.
     """
     n = len(machines_mbps)
 

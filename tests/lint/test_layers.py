@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# csrc/<folder> -> the other folders whose headers it may include. Change it in a commit of its own, with the reason.
+# csrc/<folder> -> the other folders whose headers it may include. Change it in a commit of its own,
+# with the reason.
 LAYERS: dict[str, set[str]] = {
     "base": set(),
     "device": {"base"},
@@ -34,7 +35,8 @@ LAYERS["tensorflow"] = LAYERS["mxnet"] = {"c_api"}  # libraries of their own, an
 ADAPTERS = ("torch", "tensorflow", "keras", "mxnet")
 FRAMEWORKS = {*ADAPTERS, "jax"}
 TORCH_PLUGIN = "torch_plugin"  # of the adapter for PyTorch, which loads it before the adapter is imported
-# Files that may import another adapter: Keras runs on several frameworks, and TensorFlow has names for what is Keras's.
+# Files that may import another adapter: Keras runs on several frameworks, and TensorFlow has names
+# for what is Keras's.
 MEETING_PLACES: dict[str, set[str]] = {
     "byteps/keras/on_tensorflow.py": {"byteps.tensorflow"},
     "byteps/keras/on_torch.py": {"byteps.torch"},

@@ -93,7 +93,10 @@ def test_verdict() -> None:
     ("arguments", "fault"),
     [
         (["--model-mb", "1"], "expected --workers or --worker-gbps"),
-        (["--workers", "3", "--worker-gbps", "1,2", "--model-mb", "1"], "--workers 3: expected 2, the number of speeds in --worker-gbps"),
+        (
+            ["--workers", "3", "--worker-gbps", "1,2", "--model-mb", "1"],
+            "--workers 3: expected 2, the number of speeds in --worker-gbps",
+        ),
         (["--workers", "3", "--servers", "2", "--server-gbps", "1", "--model-mb", "1"], "--servers 2: expected 1"),
     ],
 )

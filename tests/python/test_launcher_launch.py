@@ -156,7 +156,9 @@ def test_jobs_of_their_own_under_mpirun_are_warned_of(
     flags: tuple[str, ...], env: dict[str, str], warns: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     warn_of_outer_launcher(parse_options([*flags, "true"]), env, Console())
-    assert ("mpirun has started 4 processes, and each bpslaunch starts a separate job" in capfd.readouterr().err) == warns
+    assert (
+        "mpirun has started 4 processes, and each bpslaunch starts a separate job" in capfd.readouterr().err
+    ) == warns
 
 
 @pytest.mark.parametrize(

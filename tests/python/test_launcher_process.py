@@ -43,7 +43,8 @@ commands = [
 sys.exit(ProcessGroup(commands, Console(), GracePeriods(**grace), folder).run())
 """
 
-# What the programs below have in common: `here` leaves the process's number where the test finds it.
+# What the programs below have in common: `here` leaves the process's number where the test finds
+# it.
 PRELUDE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path

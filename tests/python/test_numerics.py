@@ -1,6 +1,7 @@
 """docs/numerics.md, computed once more with numpy, is what every tree of services gives, to the bit.
 
-Jobs are of one process: a node for each rank and server, with the names of machines that they say they are on.
+Jobs are of one process: a node for each rank and server, with the names of machines that they say
+they are on.
 """
 
 from __future__ import annotations

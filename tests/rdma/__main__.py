@@ -1,10 +1,11 @@
 """Runs a command in a virtual machine that has RDMA devices.
 
-    python -m tests.rdma -- ibv_devinfo
-    python -m tests.rdma --share build/release -- build/release/transport_test --gtest_filter='*Verbs*'
+    python -m tests.rdma -- ibv_devinfo python -m tests.rdma --share build/release --
+    build/release/transport_test --gtest_filter='*Verbs*'
 
-The guest has this machine's files, read-only, and two Soft-RoCE devices wired to each other: rxe0 with 10.77.0.1 and
-rxe1 with 10.77.0.2. Ends with the command's status; 124: it ran too long; 125: the machine failed.
+The guest has this machine's files, read-only, and two Soft-RoCE devices wired to each other: rxe0
+with 10.77.0.1 and rxe1 with 10.77.0.2. Ends with the command's status; 124: it ran too long; 125:
+the machine failed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """In the guest: which way a job's connections take, and what it says about that.
 
-All but the first are jobs of two ranks that sum for each other, each with one connection to the other.
+All but the first are jobs of two ranks that sum for each other, each with one connection to the
+other.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ def run_all_in_vm(
         machine: further arguments of run_in_vm.
 
     Returns:
-        name -> how its command ended; MACHINE_FAILED, with the reason, if the machine did not come to its end.
+        name -> how its command ended; MACHINE_FAILED, with the reason, if the machine did not come
+        to its end.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -2,7 +2,8 @@
 
     python case_program.py MODULE FOLDER [CASE...]
 
-Each gets a folder of its own that does not exist yet. {case: traceback or ""} goes to FOLDER/MODULE.json after each.
+Each gets a folder of its own that does not exist yet. {case: traceback or ""} goes to
+FOLDER/MODULE.json after each.
 """
 
 from __future__ import annotations

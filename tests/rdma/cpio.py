@@ -18,7 +18,10 @@ _BLOCK = 512  # of archives: the kernel takes several, one after the other
 
 
 def archive(entries: Mapping[str, tuple[int, bytes]]) -> bytes:
-    """Packs path -> (mode, content), and the folders of the paths. All is root's; a link's content is its target."""
+    """Packs path -> (mode, content), and the folders of the paths.
+
+    All is root's; a link's content is its target.
+    """
     folders = {str(folder) for path in entries for folder in PurePosixPath(path).parents if folder.name}
     everything = dict.fromkeys(sorted(folders), (_FOLDER, b"")) | dict(entries)
     packed = [_member(number, path, *entry) for number, (path, entry) in enumerate(everything.items(), 1)]

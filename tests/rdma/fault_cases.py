@@ -11,8 +11,8 @@ from rdma.pair import PATIENCE_S, PairJob, ip, losing
 
 # Of a rank whose connection has failed: it waits so long for a better reason.
 QUICK = {"BYTEPS_TIMEOUT_S": "5"}
-# 0.27 s, six times: it gives up after some seconds. And packets of a busy guest are sent again for nothing, which does
-# no harm.
+# 0.27 s, six times: it gives up after some seconds. And packets of a busy guest are sent again for
+# nothing, which does no harm.
 IMPATIENT = QUICK | {"BYTEPS_RDMA_TIMEOUT": "16"}
 BEYOND_THE_WIRE = ("rank 1", "server 1")  # by rxe1
 
@@ -28,7 +28,10 @@ def steps_of(job: PairJob) -> list[int]:
 
 
 def check_goes_on(job: PairJob) -> None:
-    """Every rank does two more steps at least, of which the second is begun after now. Ranks check the sums."""
+    """Every rank does two more steps at least, of which the second is begun after now.
+
+    Ranks check the sums.
+    """
     for member, done in zip(job.ranks(), steps_of(job), strict=True):
         member.wait_for("did step", done + 2)
 

@@ -117,7 +117,8 @@ def _initramfs(unpacked: Path) -> bytes:
 def _quick_to_boot(image: bytes) -> bytes:
     """The kernel inside its compressed image: an emulated processor takes seconds to unpack it.
 
-    Source: Documentation/arch/x86/boot.rst of Linux. An image that is compressed in another way boots as it is.
+    Source: Documentation/arch/x86/boot.rst of Linux. An image that is compressed in another way
+    boots as it is.
     """
     sectors = image[0x1F1] or 4
     offset, length = struct.unpack_from("<II", image, 0x248)

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-# What the guest needs by name. What those depend on is read from them, but for the two that rxe asks the kernel for.
+# What the guest needs by name. What those depend on is read from them, but for the two that rxe
+# asks the kernel for.
 WANTED = (
     "virtio_pci",  # the machine's devices
     "virtio_console",  # output, and messages to who started the machine

@@ -1,9 +1,10 @@
 """A virtual machine with RDMA devices, to run one command in it: this machine's kernel need not have any.
 
-Debian's kernel under an emulator (no KVM), with Soft-RoCE devices. The guest has the host's files, read-only, so what
-was built here runs there, with this process's environment and folder. /tmp can be written to, but what is written there
-is gone afterwards; the folders in `shares` are the host's own. A guest boots in about 4 s; its processors are many
-times slower than the host's. With more than one of them Soft-RoCE's packets overtake each other.
+Debian's kernel under an emulator (no KVM), with Soft-RoCE devices. The guest has the host's files,
+read-only, so what was built here runs there, with this process's environment and folder. /tmp can
+be written to, but what is written there is gone afterwards; the folders in `shares` are the host's
+own. A guest boots in about 4 s; its processors are many times slower than the host's. With more
+than one of them Soft-RoCE's packets overtake each other.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def run_in_vm(
         shares: folders that it may write to; they exist.
         cpus: of the guest.
         memory_mib: of the guest.
-        topology: "pair": rxe0 with 10.77.0.1 and rxe1 with 10.77.0.2, wired to each other; "none": no device.
+        topology: "pair": rxe0 with 10.77.0.1 and rxe1 with 10.77.0.2, wired to each other; "none":
+            no device.
         env: added to this process's environment.
         folder: to run in; None: this process's.
 

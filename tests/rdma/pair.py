@@ -1,6 +1,7 @@
 """Jobs in the guest, on two machines that it pretends to be: odd ranks and servers use rxe1, the others rxe0.
 
-All processes are forked from one that has imported numpy: to start them one by one takes the guest's processor seconds.
+All processes are forked from one that has imported numpy: to start them one by one takes the
+guest's processor seconds.
 """
 
 from __future__ import annotations
@@ -67,13 +68,15 @@ class PairJob(Cluster):
     ) -> None:
         """Starts `program` with `plan` on every rank, and the servers.
 
-        In this order: the first rank may take the guest a minute, which servers would have to wait for the job.
+        In this order: the first rank may take the guest a minute, which servers would have to wait
+        for the job.
 
         Args:
             plan: arguments of the program.
             program: a script.
             env: by the name of a member ("rank 1"): added to its environment.
-            before: by the name of a member: a command that runs the command behind it and keeps the pid.
+            before: by the name of a member: a command that runs the command behind it and keeps the
+                pid.
         """
         NUMPY.start(self.env["PYTHONPATH"])
         for rank in range(int(self.env["DMLC_NUM_WORKER"])):

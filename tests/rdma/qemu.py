@@ -39,7 +39,8 @@ def started(hardware: Hardware) -> Iterator[dict[str, socket.socket]]:
     """Runs the emulator while in the context.
 
     Yields:
-        PORTS and LOG, each with this end of a connection to it. They are at their end once the emulator has ended.
+        PORTS and LOG, each with this end of a connection to it. They are at their end once the
+        emulator has ended.
 
     Raises:
         OSError: it cannot be started.

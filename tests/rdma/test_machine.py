@@ -28,7 +28,8 @@ pytestmark = [
 COMMAND_LIMIT_S = 60.0
 DEVICES = ("rxe0", "rxe1")
 
-# Both need a server that listens before the client comes, and events: polling starves the one emulated processor.
+# Both need a server that listens before the client comes, and events: polling starves the one
+# emulated processor.
 PINGPONG = """
 ibv_rc_pingpong -d rxe0 -g 1 -e -n 50 -s 10000 &
 until ss -Hltn "sport = :18515" | grep -q .; do sleep 0.1; done

@@ -46,7 +46,8 @@ class CaseJob:
 def jobs_of(ranks: Mapping[ModuleType | str, Sequence[int]], *, deadline_s: float = 240, **env: str) -> list[CaseJob]:
     """A job for each module and number of ranks.
 
-    One rank and three are enough: averages of three are not exact. Four, where cases share batches among them.
+    One rank and three are enough: averages of three are not exact. Four, where cases share batches
+    among them.
 
     Args:
         ranks: by module, or by its dotted name if this process should not import it.

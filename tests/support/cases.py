@@ -4,7 +4,8 @@ A module of cases has functions `case_*`. Every rank runs all of them in the ord
 
     python cases.py MODULE RESULTS [ADAPTER]
 
-and writes {case: traceback or ""} as JSON to RESULTS. A test module asks `Outcome.check` about one case at a time.
+and writes {case: traceback or ""} as JSON to RESULTS. A test module asks `Outcome.check` about one
+case at a time.
 """
 
 from __future__ import annotations

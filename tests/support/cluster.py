@@ -66,7 +66,10 @@ class Member:
         self.process.wait()
 
     def stop(self) -> None:
-        """As Ctrl-Z does: its connections stay open. Returns when all its threads stand, which can take a moment."""
+        """As Ctrl-Z does: its connections stay open.
+
+        Returns when all its threads stand, which can take a moment.
+        """
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -145,7 +148,8 @@ class Cluster:
         self.members: dict[str, Member] = {}
         self._folder = folder
         self._forkserver = forkserver
-        # Bound and not listening: the system gives this port to nobody else, and the scheduler can listen there.
+        # Bound and not listening: the system gives this port to nobody else, and the scheduler can
+        # listen there.
         self._port_holder = socket.socket()
         self._port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._port_holder.bind(("127.0.0.1", 0))

@@ -36,7 +36,10 @@ def connect(port: int) -> socket.socket:
 
 
 def connect_with_secret(port: int, secret: str, job_id: str) -> socket.socket:
-    """A connection that has proved the secret. ConnectionError if the other side does not accept the proof."""
+    """A connection that has proved the secret.
+
+    ConnectionError if the other side does not accept the proof.
+    """
     connection = connect(port)
     nonce = os.urandom(32)
     connection.sendall(_GREETING + nonce)

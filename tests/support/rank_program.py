@@ -2,8 +2,8 @@
 
     python rank_program.py WORD... [then WORD...]
 
-WORD*N: so many times. Prints "did WORD" after each, and "raised TIME TYPE MESSAGE" for an exception of byteps, which
-skips to the words after "then" and makes it end with code 3.
+WORD*N: so many times. Prints "did WORD" after each, and "raised TIME TYPE MESSAGE" for an exception
+of byteps, which skips to the words after "then" and makes it end with code 3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A rank that trains for some steps, and writes what came of them as JSON to rankN.json.
 
-Arguments: a folder for the result, and how many steps. The result: the metrics, a digest of all sums, whose bits
-depend on their order, and the plan (factor of partitions, credit) at the end of every step.
+Arguments: a folder for the result, and how many steps. The result: the metrics, a digest of all
+sums, whose bits depend on their order, and the plan (factor of partitions, credit) at the end of
+every step.
 """
 
 from __future__ import annotations
