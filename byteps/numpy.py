@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from byteps.errors import InvalidArgumentError
 from byteps.ops import (
     DTYPE_CODES,
     Buffer,
@@ -18,6 +17,7 @@ from byteps.ops import (
     push_pull_buffer,
     resolve_op,
     synchronize,
+    unsupported_dtype,
 )
 
 __all__ = ["broadcast", "broadcast_arrays", "push_pull", "push_pull_async", "sum_of_bits"]
@@ -93,8 +93,5 @@ def sum_of_bits(array: Array) -> int:
 
 def _buffer(array: Array) -> Buffer:
     if array.dtype.name not in DTYPE_CODES or not array.dtype.isnative:
-        raise InvalidArgumentError(
-            f"dtype {array.dtype} is not supported: expected {', '.join(DTYPE_CODES)} in the machine's byte order; "
-            "convert it with array.astype()"
-        )
+        raise unsupported_dtype(array.dtype, "in the machine's byte order: convert it with array.astype()")
     return Buffer(array.ctypes.data, array.nbytes, array.dtype.name, array, array.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -23,14 +23,17 @@ __all__ = [
     "ReduceOp",
     "Sum",
     "accumulate_buffer",
+    "average_or_op",
     "broadcast_buffer",
     "check_name",
+    "check_op",
     "check_priority",
     "check_root",
     "check_staleness",
     "check_synchronous",
     "declare_buffer",
     "is_automatic",
+    "no_gradient_of",
     "one_call",
     "poll",
     "push_pull_buffer",
@@ -38,6 +41,7 @@ __all__ = [
     "seed_buffer",
     "staleness_code",
     "synchronize",
+    "unsupported_dtype",
 ]
 
 DTYPE_CODES = _core.DTYPE_CODES
@@ -81,9 +85,39 @@ def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
     """Returns the operation for BytePS's `average` and the newer `op`; Average if both are None."""
     if op is None:
         return ReduceOp.Average if average is None or average else ReduceOp.Sum
+    check_op(op)
+    return op
+
+
+def average_or_op(average: bool | None, op: ReduceOp | None, caller: str) -> ReduceOp:
+    """`resolve_op` for functions of Horovod, in which `average` and `op` exclude each other."""
+    if average is not None and op is not None:
+        raise InvalidArgumentError(f"{caller}: give either average or op, not both")
+    return resolve_op(average, op)
+
+
+def check_op(op: object) -> None:
+    """Raises InvalidArgumentError unless `op` is a ReduceOp."""
     if not isinstance(op, ReduceOp):
         raise InvalidArgumentError(f"op is {op!r}: expected Average, Sum, Min, Max or Product of this package")
-    return op
+
+
+def unsupported_dtype(dtype: object, advice: str, what: str = "", known: Iterable[str] = DTYPE_CODES) -> Exception:
+    """Returns the error for a tensor of a dtype that cannot be reduced.
+
+    Args:
+        dtype: name of the dtype.
+        advice: what to do instead.
+        what: beginning of the message, such as "push_pull of 'x'".
+        known: names of the supported dtypes in this framework.
+    """
+    begin = f"{what}: " if what else ""
+    return InvalidArgumentError(f"{begin}dtype {dtype} is not supported: expected {', '.join(known)}; {advice}")
+
+
+def no_gradient_of(name: str, op: str) -> Exception:
+    """Returns the error for the gradient of a push_pull that is not differentiable."""
+    return UnsupportedError(f"push_pull of '{name}' with op={op} has no gradient: use Average or Sum")
 
 
 def check_root(root_rank: int, job: Job | None = None) -> None:

@@ -16,7 +16,7 @@ from byteps.keras.backend import OptimizerOptions, current_backend
 from byteps.keras.compression import Compression
 from byteps.keras.exchange import GradientExchange
 from byteps.keras.patch_keras import patch_keras
-from byteps.ops import ReduceOp, check_synchronous
+from byteps.ops import ReduceOp, check_op, check_synchronous
 
 __all__ = ["DistributedOptimizer", "is_distributed"]
 
@@ -220,8 +220,7 @@ def _checked(optimizer: Any) -> Any:
 def _check_arguments(
     op: ReduceOp, gradient_predivide_factor: float, passes: int, groups: object, num_groups: int
 ) -> None:
-    if not isinstance(op, ReduceOp):
-        raise InvalidArgumentError(f"op is {op!r}: expected Average, Sum, Min, Max or Product of this package")
+    check_op(op)
     factor = gradient_predivide_factor
     if not (math.isfinite(factor) and factor > 0):
         raise InvalidArgumentError(f"gradient_predivide_factor is {factor!r}: expected a positive number")

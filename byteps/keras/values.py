@@ -11,7 +11,7 @@ import numpy as np
 from byteps import numpy as arrays
 from byteps.errors import InvalidArgumentError
 from byteps.objects import broadcast_object
-from byteps.ops import ReduceOp
+from byteps.ops import ReduceOp, average_or_op, resolve_op
 from byteps.runtime import current_job
 
 __all__ = ["allgather", "allreduce", "broadcast", "push_pull"]
@@ -35,8 +35,7 @@ def push_pull(value: Any, name: str | None = None, average: bool = True, *, op: 
     Raises:
         InvalidArgumentError: `value` is of another kind, or has no value yet, as in tf.function.
     """
-    if op is None:
-        op = ReduceOp.Average if average else ReduceOp.Sum
+    op = resolve_op(average, op)
     array = _array(value, "push_pull")
     array = array.astype(np.uint8) if array.dtype == np.bool_ else array
     if isinstance(value, int | bool) and op is ReduceOp.Average:
@@ -62,11 +61,10 @@ def allreduce(
         postscale_factor: factor of the result.
         op: see `value`.
     """
-    if average is not None and op is not None:
-        raise InvalidArgumentError("allreduce: give either average or op, not both")
+    op = average_or_op(average, op, "allreduce")
     if prescale_factor != 1:
         value = _like(value, _array(value, "allreduce") * prescale_factor)
-    reduced = push_pull(value, name, average is not False, op=op)
+    reduced = push_pull(value, name, op=op)
     return reduced if postscale_factor == 1 else _like(reduced, _array(reduced, "allreduce") * postscale_factor)
 
 

@@ -14,12 +14,13 @@ from typing import TypeAlias
 import mxnet as mx
 import numpy as np
 
+from byteps.asynchronous import SKIPPED_UPDATE, change_divisor, settle_weights
 from byteps.errors import UnsupportedError
 from byteps.mxnet.exchange import GradientExchange, priority_of
 from byteps.mxnet.native import push
 from byteps.mxnet.tensor import stage
 from byteps.mxnet.updates import Extended, Update, extend
-from byteps.ops import ACCUMULATE, SEED, ReduceOp, staleness_code
+from byteps.ops import ACCUMULATE, SEED, staleness_code
 from byteps.per_job import PerJob
 from byteps.runtime import current_job
 
@@ -67,7 +68,6 @@ class _Weights:
 
     def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange
-        self._is_scaled = exchange.op is ReduceOp.Average
         self._staleness = staleness_code(current_job().config.staleness)
         self._weights: dict[int | str, NDArray] = {}
         self._received: PerJob[dict[int | str, NDArray]] = PerJob(dict)
@@ -81,7 +81,7 @@ class _Weights:
         """Calls `update`, which changes the weights, and exchanges the changes."""
         joining = {index: weight for index, weight in weights.items() if index not in self._bases}
         if joining and self._join(joining):
-            log.info("other ranks have changed the weights since this rank got them: it skips its first update")
+            log.info(SKIPPED_UPDATE)
         else:
             update()
         for index, weight in weights.items():
@@ -92,22 +92,21 @@ class _Weights:
                     "rank one device, or use the kvstore 'dist_byteps'"
                 )
             change = weight - base
-            if self._is_scaled:
-                change /= current_job().size
+            if (divisor := change_divisor(self._exchange.op)) > 1:
+                change /= divisor
             self._push(index, change, base, ACCUMULATE)
             base.copyto(weight)
 
     def settle(self) -> None:
-        job = current_job()
-        if job.size == 1:
-            return
-        mx.nd.waitall()
-        job.node.barrier()  # the services have all changes of all ranks
+        if current_job().size > 1:
+            mx.nd.waitall()
+            settle_weights(self._read)
+
+    def _read(self) -> None:
         for index, base in self._bases.items():
             self._push(index, base, base, SEED)
             base.copyto(self._weights[index])
         mx.nd.waitall()
-        job.node.barrier()  # no rank leaves, with its service, before all ranks have the weights
 
     def _join(self, weights: dict[int | str, NDArray]) -> bool:
         """Replaces the weights by the services' values. Returns whether that changed them.

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import mxnet as mx
 
 from byteps.agreement import check_agreement
+from byteps.asynchronous import describe_mode
 from byteps.compression import compressor_name, sends_as_is
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.compression import AnyCompressor, Compression
@@ -83,7 +84,7 @@ class GradientExchange:
             UnsupportedError: compression in asynchronous training.
         """
         config = current_job().config
-        mode = f"asynchronous training with staleness={config.staleness}" if config.asynchronous else "training in step"
+        mode = describe_mode(config.staleness if config.asynchronous else None)
         options = f"{mode}, op={self.op.name}, {compressor_name(self.compression)}"
         check_agreement(caller, [options, *lines], f"{self.prefix}agreement")
         self.check_supported(caller)

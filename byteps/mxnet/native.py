@@ -15,8 +15,9 @@ import mxnet as mx
 from mxnet.base import _LIB, MXNetError, check_call
 from mxnet.error import register
 
-from byteps import _core, errors, ops
+from byteps import errors, ops
 from byteps.errors import AbortedError, BytePSError, UnsupportedError
+from byteps.native_library import load_library
 from byteps.per_job import PerJob
 
 __all__ = ["Description", "describe", "one_call", "push"]
@@ -69,14 +70,7 @@ def _load() -> ctypes.CDLL:
         UnsupportedError: the library is missing or of another byteps, or this MXNet lacks
             functions.
     """
-    if not _PATH.exists():
-        raise UnsupportedError(f"{_PATH} is missing: this byteps was built without it; `pip install byteps` again")
-    library = ctypes.CDLL(str(_PATH))
-    expected = library.bps_mxnet_set_core(ctypes.c_void_p(_core.C_API))
-    if expected != 0:
-        raise UnsupportedError(
-            f"{_PATH} belongs to another version of byteps: it needs version {expected} of the core's C API"
-        )
+    library = load_library(_PATH, "bps_mxnet_set_core")
     array = mx.nd.empty((1,), ctx=mx.cpu())
     if library.bps_mxnet_set_engine(ctypes.c_void_p(_LIB._handle), array.handle) != 0:
         raise UnsupportedError(f"MXNet {mx.__version__}: {_LIB._name} lacks C functions of 1.9: install the wheel")

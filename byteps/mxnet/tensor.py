@@ -9,7 +9,7 @@ import mxnet as mx
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.native import Description, describe
-from byteps.ops import DTYPE_CODES
+from byteps.ops import DTYPE_CODES, unsupported_dtype
 
 __all__ = ["Staged", "copy_to_all", "stage", "sum_of_devices"]
 
@@ -52,9 +52,7 @@ def stage(array: NDArray, what: str, *, any_dtype: bool = False) -> Staged:
     found = describe(array)
     name, item_bytes = _DTYPES[found.dtype]
     if name not in DTYPE_CODES and not any_dtype:
-        raise InvalidArgumentError(
-            f"{what}: dtype {name} is not supported: expected {', '.join(DTYPE_CODES)}; convert it with astype()"
-        )
+        raise unsupported_dtype(name, "convert it with astype()", what)
     extent = found.elements * item_bytes, DTYPE_CODES.get(name, DTYPE_CODES["uint8"])
     if found.storage_type == _DENSE and not _is_on_gpu(found):
         return Staged(array, *extent, _nothing)

@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from byteps.agreement import check_agreement
 from byteps.compression import compressor_name
-from byteps.errors import InvalidArgumentError
-from byteps.ops import ReduceOp
+from byteps.ops import ReduceOp, check_op
 from byteps.runtime import Job, current_job
 from byteps.tensorflow.compression import AnyCompressor, Compression
 from byteps.tensorflow.native import push_pull_node, step_node
@@ -43,8 +42,7 @@ class GradientOptions:
     sparse_as_dense: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.op, ReduceOp):
-            raise InvalidArgumentError(f"op is {self.op!r}: expected Average, Sum, Min, Max or Product of this package")
+        check_op(self.op)
         compressor_name(self.compression)
 
     def __repr__(self) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from byteps import _core
 from byteps.errors import UnsupportedError
+from byteps.native_library import check_built, load_library
 from byteps.ops import BROADCAST, check_priority
 
 __all__ = ["broadcast_node", "is_compiled_by_xla", "keep", "push_pull_node", "step_node"]
@@ -24,8 +24,7 @@ def _load() -> Any:
         UnsupportedError: the library is missing, or of another version of byteps; or this
             TensorFlow lacks its C API.
     """
-    if not _PATH.exists():
-        raise UnsupportedError(f"{_PATH} is missing: this byteps was built without it; `pip install byteps` again")
+    check_built(_PATH)
     _make_tensorflow_visible()
     try:
         ops = tf.load_op_library(str(_PATH))
@@ -34,11 +33,7 @@ def _load() -> Any:
             f"TensorFlow {tf.__version__} cannot load the operators of byteps, which need the C API of 2.15 or newer: "
             f"{error.message}"
         ) from None
-    expected = ctypes.CDLL(str(_PATH)).bps_tensorflow_set_core(ctypes.c_void_p(_core.C_API))
-    if expected != 0:
-        raise UnsupportedError(
-            f"{_PATH} belongs to another version of byteps: it needs version {expected} of the core's C API"
-        )
+    load_library(_PATH, "bps_tensorflow_set_core")
     return ops
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import BROADCAST, ReduceOp, check_root, resolve_op
+from byteps.ops import BROADCAST, ReduceOp, average_or_op, check_root, no_gradient_of
 from byteps.runtime import (  # noqa: F401  (BytePS exports them here, too)
     current_job,
     get_pushpull_speed,
@@ -69,7 +69,7 @@ def push_pull(
             "push_pull: enable_async is not supported with TensorFlow: byteps.torch has asynchronous training"
         )
     with one_call(name) as known:
-        reduce_op = _either(average, op, "push_pull")
+        reduce_op = average_or_op(average, op, "push_pull")
         if isinstance(tensor, tf.IndexedSlices):
             return _push_pull_slices(tensor, reduce_op, name, known, priority)
         tensor = dense(tensor, _what("push_pull", name))
@@ -214,12 +214,6 @@ def _scaled(value: Any, factor: float) -> Any:
     return tensor * tf.cast(factor, tensor.dtype)
 
 
-def _either(average: bool | None, op: ReduceOp | None, what: str) -> ReduceOp:
-    if average is not None and op is not None:
-        raise InvalidArgumentError(f"{what}: give either average or op, not both")
-    return resolve_op(average, op)
-
-
 def _what(operation: str, name: str | None) -> str:
     return operation if name is None else f"{operation} of '{name}'"
 
@@ -231,7 +225,7 @@ def _gradient(node: Any, gradient: tf.Tensor) -> list[tf.Tensor | None]:
     op, name = node.get_attr("reduce_op"), node.get_attr("tensor_name").decode()
     is_broadcast = op == BROADCAST
     if not is_broadcast and op not in (ReduceOp.Average.value, ReduceOp.Sum.value):
-        raise UnsupportedError(f"push_pull of '{name}' with op={ReduceOp(op).name} has no gradient: use Average or Sum")
+        raise no_gradient_of(name, ReduceOp(op).name)
     with core_errors():
         reduced = push_pull_node(
             gradient,

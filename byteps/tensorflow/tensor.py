@@ -62,10 +62,7 @@ def dense(value: Any, what: str, *, any_dtype: bool = False) -> tf.Tensor:
         raise InvalidArgumentError(f"{what}: expected a tensor, got {type(value).__name__}: {error}") from None
     if tensor.dtype not in DTYPES and not (any_dtype and _has_bits(tensor.dtype)):
         advice = _ADVICE.get(tensor.dtype, "convert it with tf.cast()")
-        raise InvalidArgumentError(
-            f"{what}: dtype {tensor.dtype.name} is not supported: expected "
-            f"{', '.join(dtype.name for dtype in DTYPES)}; {advice}"
-        )
+        raise ops.unsupported_dtype(tensor.dtype.name, advice, what, [dtype.name for dtype in DTYPES])
     return tensor
 
 
