@@ -11,7 +11,7 @@ _STEPS = 100  # of the bisection: to the last bit
 def placement_bound_s(
     size_bytes: float, worker_bytes_per_s: Sequence[float], server_bytes_per_s: Sequence[float] = ()
 ) -> float:
-    """The least time to sum `size_bytes` over n workers when worker i sums m_i of them and server j m_j.
+    """Returns the minimum time to sum `size_bytes`, with m_i bytes on worker i and m_j on server j.
 
     A worker sends what others sum, and the sum of its own share to each of them: M + (n - 2) m_i
     bytes, as much as it receives; a server sends and receives n m_j. So m_i <= (T B_i - M) / (n -
@@ -48,7 +48,9 @@ def parameter_server_bound_s(size_bytes: float, workers: int, servers: int, byte
 
 
 def overlap_bound_s(forward_s: Sequence[float], backward_s: Sequence[float], communication_s: Sequence[float]) -> float:
-    """The least time of a training step, from one backward to the next; times by layer, in forward's order.
+    """Returns the minimum time of a training step, between two backward passes.
+
+    Times are by layer, in the order of forward.
 
     A layer's communication may begin when backward is through with the layer, and its next forward
     when it is over. One thing at a time goes over the link, always the one needed first, and gives
@@ -68,7 +70,7 @@ def overlap_bound_s(forward_s: Sequence[float], backward_s: Sequence[float], com
 
 
 def _most_urgent_first(ready_s: Sequence[float], needs_s: Sequence[float]) -> list[float]:
-    """When each of some jobs is over, on one link that they may leave and take again; the first is the most urgent."""
+    """Returns the end of each job on a shared link; the first job is the most urgent."""
     left_s = list(needs_s)
     over_s = [0.0] * len(left_s)
     coming = sorted(range(len(left_s)), key=lambda job: ready_s[job], reverse=True)

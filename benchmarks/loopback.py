@@ -1,4 +1,4 @@
-"""push_pull of two ranks on one machine over TCP, beside torch.distributed's gloo in the same processes.
+"""push_pull of two ranks on one machine over TCP, compared with gloo in the same processes.
 
     python benchmarks/loopback.py [--json FILE]      (with byteps[torch] installed)
 

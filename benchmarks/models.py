@@ -1,4 +1,4 @@
-"""Parameter shapes of two real models, in the order in which forward uses them, and how much work each layer is.
+"""Parameter shapes of two real models in the order of forward, and the work of each layer.
 
 Written down from the architectures: He et al., "Deep Residual Learning for Image Recognition", CVPR
 2016 (ResNet-50 for 224 x 224 images), and Radford et al., "Language Models are Unsupervised

@@ -1,4 +1,4 @@
-"""What DistributedOptimizer adds to each parameter's share of a training step: Python and core, without the waiting.
+"""Cost of DistributedOptimizer by parameter and step: Python and core, without waiting.
 
     python benchmarks/optimizer_hooks.py [--ranks 2] [--parameters 500] [--rounds 40] [--json]
 

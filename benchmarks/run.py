@@ -1,4 +1,4 @@
-"""Runs measures and writes the report: python -m benchmarks.run [MEASURE...], by default all of them.
+"""Runs measures, by default all, and writes the report: python -m benchmarks.run [MEASURE...].
 
 Each measure is a process of its own with a hard deadline, so none can take the others with it.
 Results go to benchmarks/results/: NAME.json and report.html. BENCH_TURNS=1 makes a quick, rough
@@ -25,7 +25,7 @@ _GRACE_S = 15.0  # between asking and killing
 
 def run_one(name: str) -> None:
     """In this process."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # leaves contexts in order
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # leaves contexts
     module = importlib.import_module(f"benchmarks.measures.{name}")
     print(f"\n=== {module.TITLE}", flush=True)
     module.run(Recorder(name, module.TITLE, show))

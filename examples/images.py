@@ -1,4 +1,7 @@
-"""Fashion-MNIST or, where it cannot be had, the digits of scikit-learn, as NumPy arrays: the same data on all ranks."""
+"""Fashion-MNIST, or scikit-learn's digits if it is not available, as NumPy arrays.
+
+All ranks have the same data.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ class Images(NamedTuple):
 
 
 def load_images(use_digits: bool) -> Images:
-    """Fashion-MNIST if every machine has it or can get it, and `use_digits` is false; else the digits. All ranks call.
+    """Returns Fashion-MNIST if all machines have it and `use_digits` is false, else the digits.
+
+    All ranks must call it.
 
     The digits, 1,797 images of 8 x 8, come with scikit-learn's wheel.
     """

@@ -47,7 +47,7 @@ def say(text: str) -> None:
 def _costs(waiting: float) -> tuple[float, float, float]:
     """Of this rank: MB of tensors, GB/s of them while one was under way, and `waiting`."""
     metrics = byteps.metrics()
-    summed_mb = metrics["push_pull_bytes"] / 1e6  # whatever carried them: within a machine, no network
+    summed_mb = metrics["push_pull_bytes"] / 1e6  # also within a machine
     busy_us = metrics["busy_us"]
     return summed_mb, metrics["push_pull_bytes"] / busy_us / 1e3 if busy_us else 0.0, waiting
 

@@ -1,1 +1,1 @@
-"""Contenders that take turns: what they are (contender.py), how they speak (rank.py), how they are timed."""
+"""Measures contenders (contender.py), which speak rank.py's protocol, in turns."""

@@ -31,7 +31,8 @@ class Figures:
         return statistics.median(self.seconds) if self.seconds else None
 
     @property
-    def mean_cpu_s(self) -> float | None:  # the kernel counts in hundredths of a second: a sum is what it knows
+    # The kernel counts hundredths of a second, so only sums are exact.
+    def mean_cpu_s(self) -> float | None:
         return statistics.fmean(self.cpu_s) if self.cpu_s else None
 
     def as_json(self) -> dict[str, Any]:

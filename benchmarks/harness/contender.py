@@ -32,7 +32,8 @@ class Step:
 
     seconds: float  # from the first rank's begin to the last one's end
     cpu_s: float  # user and system time of all processes, in units of 1 / CLK_TCK
-    ranks: list[dict[str, Any]] = field(default_factory=list)  # what each rank answered, in their order
+    # Answers of the ranks, in their order.
+    ranks: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -41,7 +42,8 @@ class Started:
 
     processes: list[subprocess.Popen[Any]]
     ranks: int
-    counted: list[subprocess.Popen[Any]] = field(default_factory=list)  # no ranks, but their CPU time counts: servers
+    # Servers, whose CPU time is added.
+    counted: list[subprocess.Popen[Any]] = field(default_factory=list)
 
 
 # Given the variables to add to the environment and a file for all output, starts the processes.

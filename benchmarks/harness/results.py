@@ -1,4 +1,4 @@
-"""What a measure found, as JSON: one file per measure in benchmarks/results/, written after each case."""
+"""Results of measures as JSON, one file each in benchmarks/results/, written after each case."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ class Case:
     bound_s: float | None  # None: there is none
     bound: str  # what the bound is made of
     figures: Mapping[str, Figures]
-    gigabytes: float = 0.0  # of tensors that one call sums, over all ranks; 0: CPU time is not compared
+    # Size of the tensors of one call, over all ranks; 0: do not compare CPU time.
+    gigabytes: float = 0.0
     goals: list[Goal] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
-    bounds_s: dict[str, float] = field(default_factory=dict)  # of contenders whose bound is another one
+    # Bounds of contenders that differ from the common one.
+    bounds_s: dict[str, float] = field(default_factory=dict)
 
     def ratio(self, above: str, below: str) -> float | None:
         """Of two contenders' medians."""
@@ -88,7 +90,7 @@ class Recorder:
         self._document: dict[str, Any] = {"measure": measure, "title": title, **surroundings(), "cases": []}
 
     def add(self, case: Case) -> None:
-        """Shows the case and writes all so far, so that a measure that is killed keeps what it has."""
+        """Shows the case and writes all results so far, in case the measure is killed later."""
         document = case.as_json() | {"load": os.getloadavg()[0]}
         self._document["cases"].append(document)
         RESULTS.mkdir(exist_ok=True)

@@ -23,7 +23,9 @@ def best_share(lab: Lab, seconds: float = 3.0) -> float:
 
 
 def goodput_mbps(lab: Lab, seconds: float = 3.0) -> list[float]:
-    """TCP payload in Mbit/s of one stream from each host to the next, all at once: each host sends and receives.
+    """Returns the TCP payload in Mbit/s of a stream from each host to the next, all at once.
+
+    Each host sends and receives.
 
     The first second is left out. The i-th figure is that of the stream from host i to host i + 1.
     """

@@ -1,4 +1,4 @@
-"""The environment of byteps processes on the hosts of a lab: one worker on each of the first n, then k servers."""
+"""Environments of byteps processes in a lab: n workers, then k servers, one on each host."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""H hosts on this machine, each with a network interface that sends and receives R Mbit/s at once.
+"""A network lab on this machine: hosts with network interfaces of given speeds.
 
     with Lab([200, 200, 100]) as lab:
         lab.run(0, ["iperf3", "-s", "-D"])
         lab.run(1, ["iperf3", "-c", lab.hosts[0].address])
 
-A host is a network namespace (with a host name and, if wished, a /dev/shm and IPC of its own) whose
-only interface, eth0, is a veth pair into a bridge; the bridge is in a namespace, too, so nothing of
-the machine's own network is touched. A token bucket at each end of the pair limits both directions.
-Nothing has a name outside: whatever happens to this process, the kernel removes the namespaces, and
-keeper.py ends the processes that still run in them.
+A host is a network namespace, with a host name and optionally its own /dev/shm and IPC. Its only
+interface, eth0, is a veth pair to a bridge in another namespace, so the machine's own network does
+not change. A token bucket at each end of the pair limits both directions. The namespaces have no
+names: if this process dies, the kernel removes them, and keeper.py ends the processes in them.
 
 Needs root, iproute2 and util-linux.
 """
@@ -46,16 +45,16 @@ class Host:
     """One host of a lab."""
 
     number: int
-    mbps: float  # of its link, each way
+    mbps: float  # speed of its link in each direction
     address: str
     name: str
 
 
 class Lab:
-    """The hosts, from `__enter__` to `__exit__`."""
+    """A lab, which exists from `__enter__` to `__exit__`."""
 
     def __init__(self, rates_mbps: Sequence[float], *, mtu: int = 1500, own_shm: bool = True) -> None:
-        """Nothing is made yet.
+        """Only checks the arguments.
 
         Args:
             rates_mbps: of each host's link, in each direction.
@@ -91,7 +90,7 @@ class Lab:
         self._take_down()
 
     def popen(self, host: int, argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
-        """As subprocess.Popen(argv, **options), on a host; Popen.pid is that of `argv`."""
+        """Runs subprocess.Popen(argv, **options) on a host. Popen.pid is that of `argv`."""
         folder = str(options.pop("cwd", None) or Path.cwd())
         process = subprocess.Popen([*self._namespaces[host].enter_command(folder), *argv], **options)
         self._processes.append(process)
@@ -100,16 +99,19 @@ class Lab:
     def run(
         self, host: int, argv: Sequence[str | Path], *, check: bool = True, **options: Any
     ) -> subprocess.CompletedProcess[Any]:
-        """As subprocess.run(argv, **options), on a host; a failure raises, unless `check` says otherwise."""
+        """Runs subprocess.run(argv, **options) on a host.
+
+        Raises on failure unless `check` is False.
+        """
         folder = str(options.pop("cwd", None) or Path.cwd())
         return subprocess.run([*self._namespaces[host].enter_command(folder), *argv], check=check, **options)
 
     def enter_command(self, host: int) -> Sequence[str]:
-        """For programs that start others themselves: the words before a command that put it on the host."""
+        """Returns the words to put before a command to run it on the host."""
         return self._namespaces[host].enter_command(str(Path.cwd()))
 
     def queues(self, host: int) -> str:
-        """What `tc` says of both ends of a host's link: configuration and counters."""
+        """Returns the output of `tc` for both ends of a host's link: configuration and counters."""
         assert self._bridge is not None
         ends = [(self._namespaces[host], INTERFACE), (self._bridge, _port(host))]
         shown = [
@@ -164,7 +166,8 @@ class Lab:
     def _set_up_machine(self, host: Host) -> None:
         subprocess.run(["hostname", host.name], check=True)
         subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-        subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)  # shows this namespace's interfaces
+        # Shows this network namespace.
+        subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)
         if self._own_shm:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm"], check=True)
 

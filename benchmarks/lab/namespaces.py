@@ -58,7 +58,7 @@ class Namespaces:
         return f"/proc/{os.getpid()}/fd/{self._descriptors[name]}"
 
     def enter_command(self, folder: str) -> Sequence[str]:
-        """What to write before a command so that it runs in these namespaces, in `folder`; it keeps its pid."""
+        """Returns the words to put before a command to run it in these namespaces, with its pid."""
         options = [f"--{_LONG_NAMES[name]}={self.path(name)}" for name in self._descriptors]
         return ["nsenter", *options, f"--wdns={folder}", "--"]
 

@@ -1,4 +1,4 @@
-"""4 KiB between two ranks of one machine, one call after the other: on idle cores, and on cores that compute."""
+"""Latency of 4 KiB between two ranks of one machine, on idle and on busy cores."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Training steps of real models' shapes over links on which communication takes as long as compute."""
+"""Training steps of real models on links where communication takes as long as compute."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ RATES_MBPS = {"ResNet-50": 100, "GPT-2 small": 600}
 MODES = ("compute", "communication", "priority", "no priority")
 NAMES = {"priority": "byteps", "no priority": "byteps, no priority"}
 TURNS = 5
-STEPS = 3  # of the overlapping modes: the ranks begin one apart by what the compute of the step before differed
+STEPS = 3  # in overlapping modes ranks may begin a step at different times
 
 
 def run(recorder: Recorder) -> None:

@@ -1,4 +1,7 @@
-"""Frames by RDMA beside perftest's programs, on two Soft-RoCE devices of a virtual machine: ratios only."""
+"""Frames by RDMA compared with perftest, on two Soft-RoCE devices of a virtual machine.
+
+Only the ratios are meaningful.
+"""
 
 import json
 import sys

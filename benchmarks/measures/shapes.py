@@ -1,4 +1,4 @@
-"""What the measures in the lab share: one table for (n, k) workers and servers with one lab for several k."""
+"""Measures in the lab: a table by (n, k) workers and servers, with one lab for several k."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def measure_shapes(
     other_turns: int = 5,
     deadline_s: float,
 ) -> dict[int, Case]:
-    """All k of one n take turns in one lab with the peers, which have no use for servers; one case for each k.
+    """Measures all k of one n in turns with the peers, which use no servers. One case for each k.
 
     Args:
         rate_mbps: of all links.

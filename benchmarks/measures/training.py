@@ -1,4 +1,4 @@
-"""PyTorch training steps in the network lab and on one machine, beside torch's own DDP over gloo."""
+"""PyTorch training steps in the lab and on one machine, compared with torch's DDP over gloo."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ GLOO, BACKEND, OPTIMIZER, CROSS = "DDP, gloo", "DDP, byteps", "DistributedOptimi
 METHODS = {GLOO: "ddp-gloo", BACKEND: "ddp-byteps", OPTIMIZER: "optimizer", CROSS: "cross-barrier"}
 
 BUCKETS, MEET, DDP_ALONE = "DistributedOptimizer, buckets", "no gradients sent", "DDP, no gradients sent"
-COMMUNICATION_MATTERS = 1.25  # if gloo's steps take so many times the same steps without gradients sent
+COMMUNICATION_MATTERS = 1.25  # ratio of gloo's steps to steps without gradients sent
 METHODS_ON_ONE_MACHINE = {
     GLOO: "ddp-gloo",
     BACKEND: "ddp-byteps",

@@ -1,4 +1,4 @@
-"""gluon training steps on one machine and in the network lab, beside MXNet's own store dist_sync."""
+"""gluon training steps on one machine and in the lab, compared with MXNet's store dist_sync."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,8 @@ DEADLINE_S = 900
 
 OURS = {"DistributedTrainer": "trainer", "Trainer, dist_byteps": "kvstore"}
 NOTHING = "no gradients sent"
-UPDATES = {"workers": "dist_sync-workers", "servers": "dist_sync-servers"}  # where weights are updated
+# Process that updates weights.
+UPDATES = {"workers": "dist_sync-workers", "servers": "dist_sync-servers"}
 
 WEIGHTS_DIFFER = 1e-5  # at most, after the same steps of the same model by different methods
 

@@ -1,4 +1,4 @@
-"""Keras training steps on one machine and in the network lab, beside TensorFlow's MultiWorkerMirroredStrategy."""
+"""Keras training steps on one machine and in the lab, compared with MultiWorkerMirroredStrategy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,1 +1,1 @@
-"""byteps and its peers as contenders: who starts them (launch.py), what their ranks do (sum_rank.py)."""
+"""byteps and its peers as contenders: launch.py starts them, sum_rank.py is a rank."""

@@ -1,4 +1,4 @@
-"""A rank that trains a Keras model on TensorFlow in one way or another: python -m benchmarks.peers.keras_rank METHOD.
+"""A rank that trains a Keras model on TensorFlow: python -m benchmarks.peers.keras_rank METHOD.
 
 A step understands `model` (keyword arguments of one of MODELS, and its name as `kind`) and `batch`,
 the samples of each rank, and trains on a global batch that all methods make alike, of which each
@@ -24,13 +24,14 @@ import tensorflow as tf
 from benchmarks.harness.rank import serve
 
 THREADS_OF_AN_OPERATION = 1
-OPERATIONS_AT_ONCE = 4  # see the README: MultiWorkerMirroredStrategy's collectives are slow with fewer
+OPERATIONS_AT_ONCE = 4  # see README.md: its collectives are slow with fewer
 BATCHES = 4  # different ones
 SAMPLES_OF_A_VARIABLE = 16
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 Times = tuple[float, float]
-Turn = Callable[[int], Times]  # makes so many steps and says when the second one began and the last one ended
+# Runs steps; returns the begin of the second and the end of the last one.
+Turn = Callable[[int], Times]
 
 
 def mlp(width: int, layers: int) -> tuple[Any, Any]:
@@ -43,7 +44,7 @@ def mlp(width: int, layers: int) -> tuple[Any, Any]:
 
 
 def transformer(width: int, layers: int, heads: int, patches: int, features: int, classes: int) -> tuple[Any, Any]:
-    """A vision transformer's encoder over images that are cut in patches already: all its gradients are dense."""
+    """The encoder of a vision transformer, without the embedding: all gradients are dense."""
     inputs = keras.Input((patches, features))
     hidden = keras.layers.Dense(width)(inputs)
     for _ in range(layers):
@@ -95,7 +96,7 @@ class Library:
         """The job."""
 
     def meet(self) -> None:
-        """The other ranks, before the clock starts; those who send gradients have met in the first step."""
+        """Waits for the other ranks before the measurement, if the first step did not."""
 
     def build(self, kind: str, settings: Mapping[str, Any]) -> Any:
         """A compiled model; the same on all ranks."""
@@ -144,7 +145,8 @@ class Library:
     def step(self, model: Any, images: Any, labels: Any) -> Any:
         model.traces += 1
         with tf.GradientTape() as tape:
-            loss = LOSS(labels, model(images, training=True))  # under a strategy, Keras divides it by the replicas
+            # Under a strategy, Keras divides it by the number of replicas.
+            loss = LOSS(labels, model(images, training=True))
         gradients = self.tape(tape).gradient(loss, model.trainable_variables)
         model.optimizer.apply(gradients, model.trainable_variables)
         return loss
@@ -172,7 +174,7 @@ class Nothing(Library):
 
 
 class Ours(Library):
-    """byteps.keras around the optimizer, for fit; byteps.tensorflow around the tape, for a loop of one's own."""
+    """byteps.keras around the optimizer for fit; byteps.tensorflow around the tape for loops."""
 
     def __init__(self, way: str) -> None:
         import byteps.tensorflow as bps
@@ -223,7 +225,7 @@ class Strategy(Library):
 
 
 def _repair_fit() -> None:
-    """Keras 3.15's fit fails under this strategy, in two places: it cannot be measured without this.
+    """Repairs Keras 3.15's fit, which fails under this strategy in two places.
 
     It averages the first batch over ranks as if a batch were one tensor, to see what to build; our
     models are built. It averages each step's logs over ranks along an axis that they do not have;

@@ -1,4 +1,4 @@
-"""Makes contenders: each library's own way to start n ranks at a testbed."""
+"""Makes contenders: how each library starts n ranks on a testbed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def gloo(testbed: Testbed, name: str = "gloo") -> Contender:
 
 
 def training(testbed: Testbed, method: str, name: str, settings: Mapping[str, str] | None = None) -> Contender:
-    """Ranks that train, as train_rank.py does by `method`; byteps has its servers if the testbed has some."""
+    """Ranks of train_rank.py with `method`. byteps uses the servers of the testbed."""
 
     def environment(_: int) -> dict[str, str]:
         return {"GLOO_SOCKET_IFNAME": testbed.interface, "BENCH_STORE": store}
@@ -72,7 +72,7 @@ def training(testbed: Testbed, method: str, name: str, settings: Mapping[str, st
 
 
 def keras_training(testbed: Testbed, method: str, name: str, settings: Mapping[str, str] | None = None) -> Contender:
-    """Ranks that train, as keras_rank.py does by `method`; byteps has its servers if the testbed has some."""
+    """Ranks of keras_rank.py with `method`. byteps uses the servers of the testbed."""
     addresses = [testbed.address(rank) for rank in range(testbed.ranks)]
     workers = [f"{address}:{next(_grpc_ports)}" for address in addresses]
     strategy = method.startswith("mwms")
@@ -89,14 +89,14 @@ def keras_training(testbed: Testbed, method: str, name: str, settings: Mapping[s
 
 
 def mxnet_training(testbed: Testbed, method: str, name: str, settings: Mapping[str, str] | None = None) -> Contender:
-    """Ranks that train, as mxnet_rank.py does by one of byteps's methods or `nothing`."""
+    """Ranks of mxnet_rank.py with one of MXNet's own stores and this number of servers."""
     return _training(testbed, _mxnet_rank(method), name, lambda _: {}, settings or {}, servers=True)
 
 
 def mxnet_store(
     testbed: Testbed, method: str, name: str, servers: int, settings: Mapping[str, str] | None = None
 ) -> Contender:
-    """Ranks that train, as mxnet_rank.py does by one of MXNet's own stores, with so many servers of its."""
+    """Ranks of mxnet_rank.py with one of MXNet's own stores and this number of servers."""
 
     def spawn(extra: Mapping[str, str], output: Any) -> Started:
         shared = {
@@ -191,7 +191,7 @@ def openmpi(testbed: Testbed, name: str = "openmpi", *, ring: bool = True, tcp: 
 
 
 def _write_login(testbed: OnHosts, folder: Path) -> str:
-    """What mpirun calls instead of ssh: `login ADDRESS COMMAND...` runs the command on that host of the lab."""
+    """Writes a replacement of ssh for mpirun: `login ADDRESS COMMAND...`."""
     cases = "".join(
         f'  {host.address}) exec {shlex.join(testbed.lab.enter_command(host.number))} sh -c "$*" ;;\n'
         for host in testbed.lab.hosts

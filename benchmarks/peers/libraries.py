@@ -19,12 +19,13 @@ class Library(NamedTuple):
 
     rank: int
     size: int
-    prepare: Callable[[Array, str], Callable[[], object]]  # to a function that sums that array, by that name, in place
+    # Returns a function that sums the array of this name in place.
+    prepare: Callable[[Array, str], Callable[[], object]]
     leave: Callable[[], object]
 
 
 def join_byteps() -> Library:
-    """Below the adapters of frameworks: a rank starts in a tenth of the time that torch takes to import."""
+    """Uses byteps.ops, since importing a framework takes ten times as long."""
     import byteps
     from byteps.ops import Buffer, Sum, push_pull_buffer, synchronize
 

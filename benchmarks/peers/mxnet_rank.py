@@ -1,4 +1,4 @@
-"""A rank that trains a gluon model on MXNet in one way or another: python -m benchmarks.peers.mxnet_rank METHOD.
+"""A rank that trains a gluon model on MXNet: python -m benchmarks.peers.mxnet_rank METHOD.
 
 Where DMLC_ROLE says so, the process is MXNet's own scheduler or a server of its instead, until
 their job ends.
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import byteps.mxnet as bps  # before MXNet, which newer releases of NumPy need; a server ends in here
+import byteps.mxnet as bps  # before MXNet, for newer releases of NumPy; a server ends in here
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
@@ -70,7 +70,7 @@ class Library:
         """The job."""
 
     def meet(self) -> None:
-        """The other ranks, before the clock starts; those who send gradients have met in the first step."""
+        """Waits for the other ranks before the measurement, if the first step did not."""
 
     def trainer(self, parameters: Any, sgd: Mapping[str, float]) -> Any:
         return gluon.Trainer(parameters, "sgd", sgd, kvstore=None)

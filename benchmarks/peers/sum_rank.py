@@ -1,4 +1,4 @@
-"""A rank that sums an array over all ranks, in place: python -m benchmarks.peers.sum_rank LIBRARY.
+"""A rank that sums an array in place over all ranks: python -m benchmarks.peers.sum_rank LIBRARY.
 
 Its steps understand `bytes` (of float32) and `calls`. The first step with a size checks the sum.
 """

@@ -1,4 +1,4 @@
-"""Where the ranks of a contender run: on the hosts of a lab, or all on this machine."""
+"""Testbeds, on which the ranks of a contender run: hosts of a lab, or one host."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.lab.job import LabJob, foreign_environment, local_environments
 from benchmarks.lab.lab import INTERFACE
 
 ROOT = Path(__file__).resolve().parents[2]
-_ports = itertools.count(7400)  # each job's own; a lab's hosts have no other listeners
+_ports = itertools.count(7400)  # a port for each job; hosts of a lab have no other listeners
 
 
 class Testbed(Protocol):
-    """n ranks, and k servers for those who can use them."""
+    """A testbed with n ranks and k servers."""
 
     lab: Lab
     ranks: int
@@ -26,13 +26,13 @@ class Testbed(Protocol):
     interface: str
 
     def host_of(self, index: int) -> Host:
-        """Where rank `index` runs, or, from n on, a server."""
+        """Returns the host of rank `index`, or, from n on, of a server."""
 
     def address(self, rank: int) -> str:
-        """By which the other ranks reach it."""
+        """Returns the address by which other ranks reach `rank`."""
 
     def byteps_environments(self, settings: Mapping[str, str]) -> list[dict[str, str]]:
-        """Of the ranks and servers of a new job of byteps."""
+        """Returns the environments of the ranks and servers of a new job of byteps."""
 
 
 class OnHosts:
@@ -57,7 +57,7 @@ class OnHosts:
 
 
 class OnOneHost:
-    """All ranks on the one host of a lab, as on a machine without a network: its limits do not touch the loopback."""
+    """All ranks on one host of a lab, whose network limits do not apply to the loopback."""
 
     interface = "lo"
     servers = 0
@@ -92,5 +92,5 @@ def popen(
 
 
 def base_environment() -> dict[str, str]:
-    """For every rank program: one thread, our sources, no settings of other launchers."""
+    """Returns the environment of all ranks: one thread, these sources, no other launcher."""
     return foreign_environment() | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}

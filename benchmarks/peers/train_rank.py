@@ -58,7 +58,7 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callabl
 
 
 class TorchDdp:
-    """torch's DistributedDataParallel over one of torch.distributed's backends; `sends` no gradients, or does."""
+    """DistributedDataParallel over a backend of torch.distributed; `sends`: send gradients."""
 
     def __init__(self, backend: str, *, sends: bool = True) -> None:
         import torch.distributed as dist
@@ -124,7 +124,8 @@ class Ours:
 
 METHODS: Mapping[str, Callable[[], TorchDdp | Ours]] = {
     "ddp-gloo": lambda: TorchDdp("gloo"),
-    "ddp-nothing": lambda: TorchDdp("gloo", sends=False),  # its own work: gradients into buckets and back
+    # Only its own work: copies gradients into buckets and back.
+    "ddp-nothing": lambda: TorchDdp("gloo", sends=False),
     "ddp-byteps": lambda: TorchDdp("byteps"),
     "optimizer": lambda: Ours("optimizer"),
     "optimizer-buckets": lambda: Ours("optimizer-buckets"),

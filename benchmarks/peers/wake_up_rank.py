@@ -1,4 +1,4 @@
-"""The least that two processes need that sleep while they wait: python -m benchmarks.peers.wake_up_rank.
+"""Minimum latency of two processes that sleep while they wait: wake_up_rank.py.
 
 A call is one byte from rank 0 to rank 1 and one back, through Unix sockets. Each is woken once;
 nothing is summed.

@@ -1,4 +1,4 @@
-"""Runs in a machine with two RDMA devices: rdma_pair and perftest's programs in turns. Writes one JSON document.
+"""Runs rdma_pair and perftest in turns on a machine with two RDMA devices. Writes JSON.
 
 python3 guest.py RDMA_PAIR TURNS
 """
@@ -59,7 +59,7 @@ def perftest(program: str, size: int, count: int, *more: str) -> tuple[list[floa
 
 def write_bw() -> dict[str, float]:
     figures, busy_s = perftest("ib_write_bw", 1 << 20, MIB_FRAMES, "--report_gbits")
-    return {"seconds": MIB_FRAMES * (8 << 20) / (figures[1] * 1e9), "busy_s": busy_s}  # by the average
+    return {"seconds": MIB_FRAMES * (8 << 20) / (figures[1] * 1e9), "busy_s": busy_s}
 
 
 def send_lat() -> dict[str, float]:

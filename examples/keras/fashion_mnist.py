@@ -70,7 +70,7 @@ def make_model(data: Images) -> keras.Model:
 
 
 class Share(keras.utils.PyDataset):
-    """This rank's part of every batch, in another order each epoch, which is the same on all ranks."""
+    """Returns this rank's part of every batch, in an order that changes with each epoch."""
 
     def __init__(self, data: Images, count: int) -> None:
         super().__init__()

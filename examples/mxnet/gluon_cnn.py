@@ -83,7 +83,7 @@ def train(net: gluon.nn.HybridSequential, data: Images, options: argparse.Namesp
                 loss = loss_of(net(as_input(data.train_images[mine])), mx.nd.array(data.train_labels[mine]))
             loss.backward()
             trainer.step(len(mine))  # averaged over all ranks
-            losses.append(loss.mean().asscalar())  # waits for the forward pass; backward and the network go on
+            losses.append(loss.mean().asscalar())  # waits for forward only
         mean = bps.push_pull(mx.nd.array(losses).mean(), name="loss").asscalar()
         say(f"epoch {epoch + 1}/{options.epochs}: loss {mean:.4f}, {time.perf_counter() - begin:.1f} s")
     mx.nd.waitall()

@@ -1,4 +1,4 @@
-"""Trains a small convolutional network on real images by MXNet's `Module.fit`, on any number of ranks.
+"""Trains a small convolutional network on images by MXNet's `Module.fit`, on several ranks.
 
     python examples/mxnet/module_fit.py
     bpslaunch --nproc-per-node 2 -- python examples/mxnet/module_fit.py
@@ -64,7 +64,7 @@ def make_symbol() -> mx.sym.Symbol:
 
 
 class Share(mx.io.DataIter):
-    """This rank's part of every batch, in another order each epoch, which is the same on all ranks."""
+    """Returns this rank's part of every batch, in an order that changes with each epoch."""
 
     def __init__(self, data: Images, count: int) -> None:
         super().__init__(BATCH // bps.size())

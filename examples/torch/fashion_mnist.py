@@ -1,4 +1,4 @@
-"""Trains a small convolutional network on real images, on any number of ranks, and reports what communication cost.
+"""Trains a small convolutional network on several ranks and reports the cost of communication.
 
     python examples/torch/fashion_mnist.py bpslaunch --nproc-per-node 2 --servers 1 -- python
     examples/torch/fashion_mnist.py torchrun --nproc-per-node 2 examples/torch/fashion_mnist.py
@@ -120,7 +120,7 @@ def train(training: Training, data: Data, epochs: int) -> Totals:
 
 
 def progress(batches: tuple[torch.Tensor, ...], title: str) -> Iterator[torch.Tensor]:
-    """Yields the batches; shows a bar on rank 0, or a line for each tenth where there is no terminal."""
+    """Yields the batches. Rank 0 shows a progress bar, or a line for each tenth."""
     if bps.rank() != 0:
         yield from batches
     elif sys.stderr.isatty():

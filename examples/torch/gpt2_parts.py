@@ -42,7 +42,7 @@ def make_model(options: argparse.Namespace) -> GPT2LMHeadModel:
 
 
 class StdlibText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Pieces of `context` bytes, as a causal language model of Hugging Face's wants them; the same on all ranks."""
+    """Returns pieces of `context` bytes for a causal language model; the same on all ranks."""
 
     def __init__(self, context: int, first: float = 0.0, last: float = 1.0, limit_bytes: int = 4 << 20) -> None:
         """The part from `first` to `last` (of 1) of the first `limit_bytes` of text."""

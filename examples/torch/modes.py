@@ -1,4 +1,4 @@
-"""Every way in which byteps trains a PyTorch model, side by side: what fashion_mnist.py --mode chooses from."""
+"""All modes in which byteps trains a PyTorch model, for fashion_mnist.py --mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Training(NamedTuple):
 
     model: nn.Module  # whose forward it calls
     optimizer: torch.optim.Optimizer
-    wait: Callable[[], None] | None = None  # after backward; step or backward would do it, here its time is wanted
+    wait: Callable[[], None] | None = None  # called after backward to measure the time of waiting
     finish: Callable[[], None] | None = None  # before the weights are used otherwise
 
 
@@ -74,7 +74,7 @@ def with_cross_barrier(model: nn.Module, plain: torch.optim.Optimizer, options: 
 
 
 def asynchronously(model: nn.Module, plain: torch.optim.Optimizer, options: argparse.Namespace) -> Training:
-    """The summation services keep the weights; no rank is more than `staleness` steps ahead of the slowest."""
+    """The summation services hold the weights; ranks are at most `staleness` steps apart."""
     optimizer = bps.DistributedOptimizer(
         plain, model.named_parameters(), asynchronous=True, staleness=options.staleness
     )

@@ -1,4 +1,4 @@
-"""A rank for tests of asynchronous training: does the words of its command line, as support/rank_program.py does.
+"""A rank for tests of asynchronous training, controlled like support/rank_program.py.
 
 The environment says whether, and with which staleness, it trains asynchronously. Its only weight
 becomes larger by one in every step of every rank: it counts them. Prints "step N: weight W" after

@@ -1,4 +1,4 @@
-"""What every adapter must do, whatever the framework. Each case gets an adapter module (adapter_*.py).
+"""The conformance suite of all adapters. Each case gets an adapter module (adapter_*.py).
 
 Where an adapter has no handles (`HAS_HANDLES`), because its framework's operators are asynchronous
 as they are, its `push_pull_async` is a thread that waits; cases of handles themselves have nothing

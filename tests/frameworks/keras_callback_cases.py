@@ -140,7 +140,10 @@ def case_broadcast_of_a_model() -> None:
 
 
 def case_metrics_are_averaged() -> None:
-    """On equal shares the mean of the ranks' means is that of one process; callbacks behind see it, too."""
+    """With equal shares the mean of the ranks' means is that of one process.
+
+    Later callbacks get it, too.
+    """
 
     def losses(distributed: bool) -> list[list[float]]:
         model = compiled(mlp, sgd, distributed, metrics=["accuracy"])
@@ -203,7 +206,7 @@ def case_schedules() -> None:
 
 
 def case_rates_by_the_arguments_of_byteps_and_of_horovod() -> None:
-    """BytePS's begin with the epochs or the multiplier, and the rate is the optimizer's; Horovod's with the rate."""
+    """BytePS's arguments begin with epochs or multiplier, Horovod's with the rate."""
     warmup, schedule = callbacks.LearningRateWarmupCallback, callbacks.LearningRateScheduleCallback
     alone = lambda: keras.optimizers.SGD(0.3)  # noqa: E731
     ranks = bps.size()
@@ -237,7 +240,7 @@ def case_arguments_that_could_be_of_either() -> None:
 
 
 def case_several_schedules_begin_with_the_rate_of_the_optimizer() -> None:
-    """Which the first of them has changed when the second one's turn comes; and all ranks with that of the root."""
+    """The second callback uses the rate from before the first one, and the root's on all ranks."""
     schedule = callbacks.LearningRateScheduleCallback
     model, rates = compiled(mlp, lambda: keras.optimizers.SGD(0.4 + bps.rank()), distributed=True), Rates()
     both = [schedule(0.5, end_epoch=1), schedule(0.25, start_epoch=1)]
@@ -250,7 +253,7 @@ def case_several_schedules_begin_with_the_rate_of_the_optimizer() -> None:
 
 
 def case_momentum_correction() -> None:
-    """The velocity is scaled with the rate: weights move as if it were kept without the rate in it."""
+    """The velocity is scaled with the rate, so weights move as if it did not contain the rate."""
     for optimizer in (keras.optimizers.SGD(0.1, momentum=0.5), keras.optimizers.RMSprop(0.1, momentum=0.5)):
         model = compiled(mlp, lambda optimizer=optimizer: optimizer, distributed=True)
         bps.broadcast_global_variables(0, model)

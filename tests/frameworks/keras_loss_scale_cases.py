@@ -1,4 +1,4 @@
-"""Dynamic loss scaling: ranks skip the same steps, and exchange each gradient once, whoever wraps whom."""
+"""Dynamic loss scaling: ranks skip the same steps and exchange each gradient once."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def case_overflow_on_one_rank_eagerly() -> None:
 
 
 def case_compile_scales_by_itself() -> None:
-    """As Model.compile does for mixed_float16; the layers are float32, so that one process gets the same numbers."""
+    """Like Model.compile for mixed_float16, but with float32 layers for equal numbers."""
 
     def mixed() -> keras.Model:
         model = linear()

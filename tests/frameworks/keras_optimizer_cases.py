@@ -1,4 +1,4 @@
-"""Training on several ranks gives the weights of one process on the same whole batch, for every optimizer and mode."""
+"""Several ranks get the weights of one process on the whole batch, in all modes."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def case_variables_without_gradient_on_some_ranks() -> None:
 
 
 def case_variables_that_take_turns() -> None:
-    """A variable that no rank has a gradient of is left alone, momentum and all, eagerly and in graphs."""
+    """A variable without a gradient on any rank does not change, eagerly and in graphs."""
 
     def run(distributed: bool, way: str) -> list[np.ndarray]:
         keras.utils.set_random_seed(0)
@@ -336,7 +336,7 @@ def case_two_optimizers() -> None:
 
 
 def case_constants_as_gradients() -> None:
-    """Graphs are optimized: what is constant is computed once, and must be sent every time all the same."""
+    """TensorFlow computes constants once, but they must be sent in every step."""
     variable = keras.Variable(np.zeros(3, np.float32))
     optimizer = bps.DistributedOptimizer(optimizers.SGD(1.0))
 

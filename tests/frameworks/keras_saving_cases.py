@@ -1,4 +1,4 @@
-"""What Keras makes of distributed optimizers: files, configurations, copies; and what cannot be done with them."""
+"""Files, configurations and copies of distributed optimizers, and invalid uses of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from byteps.keras.optimizer import is_distributed
 
 SGD = keras.optimizers.SGD
 _CPU = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 2)  # for MirroredStrategy
+# Two devices for MirroredStrategy.
+tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 
 class OwnSGD(keras.optimizers.SGD):
@@ -72,7 +73,7 @@ def case_copies_are_plain() -> None:
 
 
 def case_files_are_those_of_plain_keras() -> None:
-    """One epoch by all ranks, a file of rank 0, and one more epoch: as two epochs of one process."""
+    """One epoch on all ranks, a file of rank 0, and one more epoch equal two epochs."""
     reference = of_rank_0(lambda: state(trained_for(2)))
     model = compiled(mlp, sgd, distributed=True)
     fit(model, distributed=True)

@@ -48,7 +48,7 @@ def share(batches: Array, distributed: bool) -> Array:
 
 
 def unlike_others() -> None:
-    """Gives this rank another seed than the others, and other counters in the names that Keras makes up."""
+    """Gives this rank another seed and other counters in Keras's names than other ranks."""
     keras.utils.set_random_seed(100 + bps.rank())
     for _ in range(bps.rank()):
         keras.Sequential([keras.Input((1,)), keras.layers.Dense(1), keras.layers.Embedding(2, 2)])
@@ -92,7 +92,7 @@ def trained(
 
 
 def state(model: Any) -> list[Array]:
-    """Weights and what the optimizer remembers; with one zero, since torch's accumulators are reset to either."""
+    """Returns weights and optimizer state, with one zero: torch's accumulators may be -0."""
     return [np.array(v.numpy(), np.float64) + 0.0 for v in [*model.weights, *model.optimizer.variables]]
 
 

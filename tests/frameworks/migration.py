@@ -1,4 +1,4 @@
-"""docs/migration.md, compared with a package: what it calls the same exists, and what it calls not yet does not."""
+"""Compares docs/migration.md with a package: names exist, or do not, as it says."""
 
 from __future__ import annotations
 

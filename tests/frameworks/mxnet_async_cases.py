@@ -91,7 +91,7 @@ def case_module_fit() -> None:
 
 
 def on_two_devices(make_trainer: Callable[[gluon.Parameter], gluon.Trainer]) -> tuple[gluon.Parameter, gluon.Trainer]:
-    """After a step in which all ranks join, and one in which each device of each rank has a gradient of -1."""
+    """Runs a step in which all ranks join, then one with a gradient of -1 on each device."""
     devices = [mx.cpu(0), mx.cpu(1)]
     weight = gluon.Parameter("weight", shape=(3,))
     weight.initialize(mx.init.Zero(), ctx=devices)
@@ -102,7 +102,7 @@ def on_two_devices(make_trainer: Callable[[gluon.Parameter], gluon.Trainer]) -> 
         autograd.backward(losses)
         trainer.step(1)
         mx.nd.waitall()
-        bps.barrier()  # a rank that joins late makes no update at first
+        bps.barrier()  # a rank that joins late skips its first update
     return weight, trainer
 
 
@@ -142,7 +142,7 @@ def case_states_from_a_file() -> None:
                 trainer.step(1)
             trainer.settle() if kvstore is None else kvstore.settle()
             assert_equal_on_all_ranks(values_of(net))
-            assert net.weight.data().asnumpy().item() < 0.8  # a rank that joins late makes no update at first
+            assert net.weight.data().asnumpy().item() < 0.8  # the first update may be skipped
 
 
 def case_stale_gradients_are_refused() -> None:

@@ -67,7 +67,7 @@ def case_a_name_is_not_used_while_others_are_behind_an_error() -> None:
     bps.barrier()
     if rank() != 0:
         bps.byteps_push_pull(gate, name="gate", op=bps.Sum)
-        for _ in range(2):  # rank 0 has called three times: once it was refused, and once it waits for the gate
+        for _ in range(2):  # rank 0 has called three times: one was refused, one waits for the gate
             again = mine(3)
             with contextlib.suppress(MXNetError):
                 bps.byteps_push_pull(again, name="behind")
@@ -109,7 +109,8 @@ def case_leaving_raises_what_nobody_has_waited_for() -> None:
         return
     bps.byteps_push_pull(nd.ones((3 + (rank() == 1),)), name="unseen")
     try:
-        with expect_error(BytePSError, "'unseen'"):  # that they differ, or that another rank has left for this reason
+        # They differ, or another rank has left because of that.
+        with expect_error(BytePSError, "'unseen'"):
             bps.shutdown()
     finally:
         bps.init()

@@ -22,7 +22,7 @@ STEPS, FATAL_STEP = 1000, 3
 
 
 class Bomb(autograd.Function):
-    """Ends rank 1 when backward comes by in that step: gradients of later layers are on their way then."""
+    """Ends rank 1 in backward of that step, while gradients of later layers are in flight."""
 
     steps = 0
 

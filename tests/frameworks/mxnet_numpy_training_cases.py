@@ -82,7 +82,8 @@ def case_parameters_save_export_and_load(tmp: Path) -> None:
     same(imported(images), expected.asnumpy())
     net.cast("float16")
     assert {parameter.dtype for parameter in net.collect_params().values()} == {"float16"} | (
-        {"float32"} & {parameter.dtype for parameter in net.collect_params().values()}  # BatchNorm's stay
+        # BatchNorm's parameters stay float32.
+        {"float32"} & {parameter.dtype for parameter in net.collect_params().values()}
     )
 
 

@@ -152,7 +152,7 @@ def case_arrays_that_nobody_keeps() -> None:
 
 
 def case_the_engine_orders_what_depends_on_each_other() -> None:
-    """A random program of computations and push_pulls, the same on all ranks, beside its twin in numpy."""
+    """A random program of computations and push_pulls, and the same program in NumPy."""
     program = random.Random(17)
     arrays = [nd.full((50,), number + rank(), dtype="float64") for number in range(6)]
     twins = [np.stack([np.full(50, number + r, dtype="float64") for r in range(size())]) for number in range(6)]
@@ -292,7 +292,7 @@ def case_the_job_and_compressors_as_in_byteps() -> None:
 
 
 def case_broadcast_parameters_in_another_order_on_each_rank() -> None:
-    """Those that have the same names everywhere; of others the order counts, as gluon numbers blocks."""
+    """Parameters belong together by name if all ranks have the same names, else by order."""
     names = ["a", "b", "c"]
     if rank() % 2:
         names.reverse()

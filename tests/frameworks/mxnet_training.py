@@ -63,7 +63,7 @@ def half_model(seed: int) -> gluon.nn.HybridSequential:
 
 
 def model(seed: int, hybrid: str = "hybrid") -> gluon.nn.HybridSequential:
-    """With shapes that only the first batch tells, and no layer whose result depends on the batch as a whole."""
+    """A model with deferred shapes, and without layers that depend on the whole batch."""
     mx.random.seed(seed)
     net = gluon.nn.HybridSequential()
     net.add(

@@ -1,4 +1,4 @@
-"""resume_program.py's Trainer with Keras: fit and custom loops of a model whose compiled step stays."""
+"""resume_program.py's Trainer with Keras: fit and custom loops with a compiled step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""resume_program.py's Trainer with MXNet: DistributedTrainer, gluon's with a DistributedOptimizer or with the store."""
+"""resume_program.py's Trainer with MXNet: three kinds of trainers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class Trainer:
             with autograd.record():
                 loss = self.loss(net(mx.nd.array(x)), mx.nd.array(y))
             loss.backward()
-            adds_up = trainer is self.trainers[2] and self.distributed  # the kvstore, where the others average
+            # The kvstore adds up, the others average.
+            adds_up = trainer is self.trainers[2] and self.distributed
             trainer.step(len(x) * bps.size() if adds_up else len(x))
         if self.distributed:
             assert bps.push_pull(mx.nd.ones(3), average=False).asnumpy()[0] == bps.size()

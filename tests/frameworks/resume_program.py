@@ -1,4 +1,4 @@
-"""Ranks that come and go: jobs of 1, 2, 3 and 1 ranks, one after the other, in which training goes on.
+"""Ranks leave and join: training goes on in jobs of 1, 2, 3 and 1 ranks.
 
     python resume_program.py RANK FRAMEWORK FOLDER
 
@@ -50,7 +50,8 @@ def check(bps: Any, job: int, trainer: Any, alone: Any) -> None:
 
 def main(rank: int, framework: str, folder: Path) -> None:
     module = importlib.import_module(f"frameworks.resume_{framework}")
-    if rank > 1 and not (folder / f"gate{rank}").read_text():  # waits until the others have left, or failed
+    # Waits until other ranks have left or failed.
+    if rank > 1 and not (folder / f"gate{rank}").read_text():
         return
     bps = module.bps
     trainer = alone = None

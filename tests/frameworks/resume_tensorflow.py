@@ -1,4 +1,4 @@
-"""resume_program.py's Trainer with TensorFlow: a tape in a function that stays, and eagerly; rows, and variables."""
+"""resume_program.py's Trainer with TensorFlow: tapes in functions and eagerly, variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MirroredStrategy: processes with two devices each, beside one process and one device with the whole batch."""
+"""MirroredStrategy: processes with two devices each, compared with one process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_model(seed: int) -> keras.Model:
 
 
 def fitted(optimizer: keras.optimizers.Optimizer, strategy: Any = None, y: np.ndarray = Y, **options: Any) -> Any:
-    """A model after two epochs: of this process alone, or of all under a strategy, from other values on each rank."""
+    """Returns a model after two epochs, of this process alone or under a strategy."""
     if strategy is None:
         model = make_model(seed=1)
         model.compile(optimizer, "mse", **options)
@@ -95,7 +95,7 @@ def case_one_device() -> None:
 
 
 def case_rank_0_evaluates_alone() -> None:
-    """Metrics, evaluate and predict are of one process; others do not wait, and are not waited for."""
+    """Metrics, evaluate and predict are local to a process, which waits for no other."""
     model = fitted(keras.optimizers.SGD(0.2), MirroredStrategy(), metrics=["mae"])
     if bps.rank() == 0:
         predicted = model.predict(X, verbose=0)
@@ -105,7 +105,7 @@ def case_rank_0_evaluates_alone() -> None:
 
 
 def case_batch_normalization() -> None:
-    """What layers reduce over replicas they reduce over processes: the statistics are those of the whole batch."""
+    """Layers reduce statistics over replicas and processes, as over the whole batch."""
 
     def build() -> keras.Model:
         layers = [keras.Input((4,)), keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(1)]

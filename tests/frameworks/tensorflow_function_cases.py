@@ -1,4 +1,4 @@
-"""Operators of byteps.tensorflow in functions: when they run, under which names, in which memory."""
+"""Operators in functions: when they run, under which names, in which memory."""
 
 from __future__ import annotations
 

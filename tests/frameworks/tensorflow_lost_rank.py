@@ -27,7 +27,7 @@ class Steps:
 
 @tf.custom_gradient
 def bomb(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-    """Ends rank 1 when backward comes by in that step: gradients of later layers are on their way then."""
+    """Ends rank 1 in backward of that step, while gradients of later layers are in flight."""
 
     def explode(gradient: np.ndarray) -> np.ndarray:
         if bps.rank() == 1 and Steps.begun > FATAL_STEP:

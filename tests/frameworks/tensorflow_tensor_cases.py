@@ -1,4 +1,4 @@
-"""Operators of byteps.tensorflow on tensors of all kinds: gradients, rows, dtypes, arguments, and mistakes."""
+"""Operators on tensors of all kinds: gradients, rows, dtypes, arguments, errors."""
 
 from __future__ import annotations
 

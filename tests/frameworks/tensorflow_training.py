@@ -1,4 +1,4 @@
-"""Small models of TensorFlow that learn alone on a whole batch, and on several ranks on their shares of it."""
+"""Small models of TensorFlow, trained on a whole batch and on shares of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def share(batch: Batch) -> Batch:
 
 
 class Model(tf.Module):
-    """An embedding (whose gradient is tf.IndexedSlices), two layers, and a variable that nothing depends on."""
+    """An embedding (with tf.IndexedSlices), two layers, and a variable without a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,9 @@ Train = Callable[[Model, Callable[[Batch], Batch]], Any]
 
 
 def assert_trains_as_one_process(train: Train, tolerance: float = 1e-6) -> None:
-    """`train(model, part)` makes STEPS steps on `part(data(step))`, and learns the same on shares as on the whole.
+    """`train(model, part)` makes STEPS steps on `part(data(step))`.
+
+    It must learn the same on shares as on the whole.
 
     It is to be told by `part` whether its ranks communicate: with `alone` they do not.
     """

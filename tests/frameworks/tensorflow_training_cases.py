@@ -1,4 +1,4 @@
-"""DistributedGradientTape: ranks on shares of a batch learn what one process learns on all of it."""
+"""DistributedGradientTape: ranks on shares learn what one process learns on all."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def case_optimizers_of_keras() -> None:
 
 
 def case_a_loss_of_the_rows_of_all_ranks() -> None:
-    """Each sample against all others, as in contrastive learning: gradients go through allgather and broadcast."""
+    """Contrastive learning: gradients go through allgather and broadcast."""
 
     def train(model: Model, part: Part) -> None:
         alone_now = part is alone

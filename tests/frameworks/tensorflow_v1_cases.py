@@ -1,4 +1,4 @@
-"""DistributedOptimizer of tf.compat.v1: graphs with sessions, tf.functions and eager code, beside one process alone."""
+"""DistributedOptimizer of tf.compat.v1: sessions, tf.functions and eager code."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Model:
 
 
 def in_session(optimizer: Optimizer, distributed: bool, sparse: bool = False, **options: Any) -> list[np.ndarray]:
-    """The variables after some steps of a graph."""
+    """Returns the variables after two updates and a pass; `passes` None: one process alone."""
     share = my_share if distributed else lambda batch: batch
     with tf.Graph().as_default():
         model = Model(v1.Variable)
@@ -141,7 +141,7 @@ def case_sum_and_compression() -> None:
 def in_passes(
     optimizer: Optimizer, passes: int | None, mode: str, average: bool = False, sparse: bool = False
 ) -> list[np.ndarray]:
-    """The variables after two updates and a pass; `passes` None: one process alone, with all batches of an update."""
+    """Returns the variables after two updates and a pass; `passes` None: one process alone."""
     if passes is None:
         return alone_with_large_batches(optimizer, 1.0 if average else 2.0)
     options: dict[str, Any] = {"average_aggregated_gradients": average, "sparse_as_dense": sparse}
@@ -291,7 +291,7 @@ def case_loss_scaling() -> None:
 
 
 def case_monitored_session() -> None:
-    """Rank 0's values reach all; then training goes on as alone, past a checkpoint that only rank 0 has."""
+    """All ranks get rank 0's values, also from a checkpoint that only rank 0 has."""
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder) if bps.rank() == 0 else None
         first = in_monitored_session(own, last_step=3)

@@ -1,4 +1,4 @@
-"""The conformance suite, for NumPy and PyTorch; test_tensorflow.py and test_mxnet.py run it for the others."""
+"""The conformance suite for NumPy and PyTorch; other tests run it for other frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MXNet with the newest numpy and with the oldest: real work, and what is said where it cannot be imported.
+"""MXNet with the newest and the oldest NumPy, and errors if it cannot be imported.
 
 MXNet and its numpys are in an environment of their own (tools/bootstrap.sh); this process imports
 neither.
@@ -20,7 +20,8 @@ from support.job import ROOT
 MXNET = Path(sys.prefix, "mxnet", "bin", "python")
 NUMPYS = {"newest": None, "1.23": Path(sys.prefix, "mxnet", "numpy-1.23")}
 CASES = "frameworks.mxnet_numpy_cases"
-CALL = "from byteps.mxnet.numpy_names import import_mxnet; import_mxnet()"  # as byteps/mxnet/__init__.py does
+# Like byteps/mxnet/__init__.py.
+CALL = "from byteps.mxnet.numpy_names import import_mxnet; import_mxnet()"
 
 
 def python_path(first: Path | None) -> str:
@@ -127,7 +128,8 @@ def test_error_if_mxnet_lacks_a_package(tmp_path: Path) -> None:
 
 def test_mxnet_imported_before_is_not_touched(tmp_path: Path) -> None:
     fake_mxnet(tmp_path, "__version__ = '1.9.0'\nimport numpy as np")
-    path = ROOT / "byteps" / "mxnet" / "numpy_names.py"  # alone, as the rest of byteps.mxnet needs more of MXNet
+    # Alone: the rest of byteps.mxnet needs more of MXNet.
+    path = ROOT / "byteps" / "mxnet" / "numpy_names.py"
     program = f"""
         import mxnet, numpy, runpy
         assert runpy.run_path({str(path)!r})["import_mxnet"]() is mxnet

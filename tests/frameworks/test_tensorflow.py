@@ -1,4 +1,6 @@
-"""byteps.tensorflow in real jobs. What is checked is in the modules of cases; every case runs on all ranks at once.
+"""byteps.tensorflow in real jobs. The cases are in modules of cases.
+
+Every case runs on all ranks at once.
 
 They are named and not imported here: TensorFlow would take this process seconds, and only the ranks
 need it.

@@ -1,4 +1,4 @@
-"""Ranks that cannot share memory use TCP: with the same bits, and each says once for each of the others why."""
+"""Ranks that cannot share memory use TCP with the same bits, and log the reason once."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_other_machines_need_no_excuse(tmp_path: Path) -> None:
 
 @needs_lab
 def test_one_machine_by_its_word_but_not_its_network(digest: str, tmp_path: Path) -> None:
-    """As containers are: each rank tries the others' names, which are not there, and loses no time."""
+    """Containers: ranks try names of other ranks that do not exist here, and lose no time."""
     with Lab([1000] * RANKS) as lab:
         paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
         job = LabJob(lab, RANKS, 0, {**SETTINGS, "BYTEPS_MACHINE": "both", "PYTHONPATH": paths})

@@ -12,7 +12,7 @@ from support.processes import resident_bytes, thread_names, wake_ups
 
 IDLE_S = 6.0
 TIMEOUT_S = 8.0  # a heartbeat every two seconds
-WAKE_UPS_PER_HEARTBEAT = 2  # to send one, to read its answer; and one in each thread that carries data
+WAKE_UPS_PER_HEARTBEAT = 2  # one to send, one for the answer, and one in each data thread
 MARGIN = 2  # a thread that loses the processor for a moment counts as one that wakes up
 GROWTH_BYTES = 10 << 20
 

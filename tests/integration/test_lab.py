@@ -1,4 +1,4 @@
-"""The network lab: its links are as asked for, and nothing of it survives its process, however that ends."""
+"""The network lab: its links have the given speeds, and nothing is left after its end."""
 
 from __future__ import annotations
 

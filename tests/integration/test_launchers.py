@@ -101,7 +101,7 @@ def test_bpslaunch_of_one_rank_and_a_server(program: Path) -> None:
 
 
 def test_inside_a_clone_that_was_not_built(program: Path, tmp_path: Path) -> None:
-    """Servers are the installed ones, as workers are; who imports the clone's is told what to do."""
+    """Servers use the installed package, as workers do. Importing a clone raises an error."""
     clone = tmp_path / "clone"
     (clone / "byteps").mkdir(parents=True)
     for path in (ROOT / "byteps").glob("*.py"):
@@ -268,7 +268,8 @@ def test_another_user_of_the_machine_cannot_join(
     path.write_text(BECOME + PROGRAM)
     number = str(free_port())
     env = {name: number if text == "0" else text for name, text in job.items()}
-    others_home = Path("/tmp") / f"byteps-test-{secrets.token_hex(8)}"  # that the other user can reach
+    # Readable for the other user.
+    others_home = Path("/tmp") / f"byteps-test-{secrets.token_hex(8)}"
 
     def start_rank(rank: int, uid: int, home: Path) -> subprocess.Popen[str]:
         own = {"TEST_UID": str(uid), "XDG_STATE_HOME": str(home)} | dict.fromkeys(rank_names, str(rank))

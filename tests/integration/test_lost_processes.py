@@ -1,4 +1,4 @@
-"""Processes that die or fall silent: everybody else learns who it was, in bounded time, and ends."""
+"""Processes die or are silent: all others report who it was, in bounded time, and end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def name_of(cluster: Cluster, victim: str) -> str:
 
 
 def check_that_others_end(cluster: Cluster, victim: str, name: str, since_s: float, causes: Sequence[str]) -> None:
-    """Fails unless all others end within twice the timeout, counted from `since_s`, and say `name` and a cause."""
+    """Fails unless all others end within twice the timeout and report `name` and a cause."""
     limit_s = 2 * TIMEOUT_S
     for member in cluster.others(victim):
         code = member.end(max(0.0, since_s + limit_s - time.monotonic()))
@@ -228,7 +228,7 @@ def test_a_rank_that_ends_by_an_exception_fails_the_job_with_that(tmp_path: Path
 
 @pytest.mark.parametrize("machines", [1, 2])
 def test_a_rank_that_does_not_take_part(machines: int, tmp_path: Path) -> None:
-    """It is alive and busy with something else: the push_pull fails by its own, longer, timeout, after a warning."""
+    """The rank is alive and busy: the push_pull fails by its own, longer timeout."""
     with make_cluster(tmp_path, 2, hosted=False) as cluster:
         cluster.env |= {"BYTEPS_STALL_WARNING_S": "1", "BYTEPS_OP_TIMEOUT_S": "2"}
         cluster.start_scheduler()

@@ -1,4 +1,4 @@
-"""Ranks of one machine, which sum through shared memory, are lost in every state: all others raise, nothing is left."""
+"""Ranks of one machine are lost in every state: all others raise, and nothing is left."""
 
 from __future__ import annotations
 

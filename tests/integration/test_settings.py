@@ -1,4 +1,4 @@
-"""Settings that cannot work, found by real processes: one says so, and the others do not wait for ever."""
+"""Invalid settings in real processes: one reports the error, and the others do not hang."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_addresses_that_do_not_exist(setting: str, value: str, message: str, tmp
         assert rank.end(2 * START_TIMEOUT_S) == RAISED
         assert message in rank.raised().message
         assert server.end(2 * START_TIMEOUT_S) != 0
-        line = server.output.splitlines()[-1]  # before it, that it waits for a name that may yet come
+        line = server.output.splitlines()[-1]  # before it, a line that it waits for the host name
         assert line.startswith("byteps server: ") and message in line, line
 
 

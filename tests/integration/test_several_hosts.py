@@ -66,7 +66,7 @@ def test_two_levels_give_the_same_bits_wherever_roots_are(lab: Lab, tmp_path: Pa
 
 
 def test_ranks_of_a_host_send_their_sum_once(lab: Lab, tmp_path: Path) -> None:
-    """Every byte crosses each host's link once in each direction, however many ranks the host has."""
+    """Every byte crosses each host's link once in each direction, for any number of ranks."""
     with Hosts(tmp_path, lab, 2, 2, env={"BYTEPS_PARTITION_BYTES": str(32 << 10)}) as hosts:
         hosts.start_all(str(tmp_path), str(STEPS), program=TRAINING)
         hosts.end_all()
@@ -151,7 +151,7 @@ def cut_off(lab: Lab, host: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("host", [0, 1])
 def test_a_host_that_is_cut_off(host: int, lab: Lab, tmp_path: Path) -> None:
-    """Both sides of the cut learn of it: that of the scheduler who is lost, the other that the scheduler is."""
+    """Both sides of the cut learn of it: one loses a rank, the other loses the scheduler."""
     with Hosts(tmp_path, lab, 2, 2, env={"BYTEPS_TIMEOUT_S": str(SILENCE_S)}) as hosts:
         hosts.start_all("init", "flood")
         for rank in range(hosts.size):
@@ -193,7 +193,7 @@ def silenced(lab: Lab, sender: int, receiver: int) -> Iterator[None]:
 def test_a_link_that_is_cut_one_way_between_two_hosts(
     word: str, cut: tuple[int, int], lab: Lab, tmp_path: Path
 ) -> None:
-    """All hear from the scheduler, and neither end is told; while nothing is under way, their kernels ask."""
+    """All hear from the scheduler, and no end is told: the kernels probe idle connections."""
     env = {"BYTEPS_TIMEOUT_S": str(SILENCE_S), "BYTEPS_LOG_LEVEL": "info"}
     with Hosts(tmp_path, lab, 3, env=env) as hosts:
         hosts.start_all("init", "step", word, "barrier")
@@ -208,7 +208,7 @@ def test_a_link_that_is_cut_one_way_between_two_hosts(
 
 
 def test_a_rank_that_leaves_while_another_still_receives(tmp_path: Path) -> None:
-    """Slower than an orderly end takes otherwise, and than the timeout; but something arrives all the time."""
+    """The end takes longer than the timeout, but data arrives all the time."""
     env = {"BYTEPS_TIMEOUT_S": "3", "BYTEPS_PLACEMENT": "weights:1,0"}  # all goes through rank 0
     with Lab([1000, 16]) as lab, Hosts(tmp_path, lab, 2, env=env) as hosts:
         hosts.start_all("init", "receive_much")

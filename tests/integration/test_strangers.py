@@ -22,7 +22,7 @@ GROWTH_BYTES = 20 << 20  # a leak of a few hundred bytes a frame would be more
 
 @contextmanager
 def training(folder: Path) -> Iterator[Cluster]:
-    """A job of two ranks and a server that trains while the block runs, and ends well afterwards."""
+    """A job of two ranks and a server that trains in the context and then ends without errors."""
     with Cluster(folder, workers=2, servers=1, env={"BYTEPS_TIMEOUT_S": "20"}) as cluster:
         cluster.start_scheduler()
         cluster.start_server()
@@ -75,7 +75,7 @@ def test_port_scanners_and_http_clients_at_every_port(tmp_path: Path) -> None:
     with training(tmp_path) as cluster, ExitStack() as held:
         ports = [port for member in cluster.members.values() for port in listening_ports(member.pid)]
         assert cluster.port in ports and len(ports) >= 4, ports
-        for port in ports:  # more than a listener keeps, and before the ranks have connected to each other
+        for port in ports:  # more than a listener holds, before the ranks connect
             for _ in range(80):
                 held.enter_context(intruder.connect(port))
         begin_steps(cluster)
@@ -97,7 +97,7 @@ def test_a_proof_of_another_secret_or_job_is_refused(tmp_path: Path) -> None:
 
 
 def attack(cluster: Cluster, ports: list[int], frames: int, mutator: intruder.Mutator, opening: bytes = b"") -> None:
-    """Sends so many mutated frames, many on a connection: those after one that ends it are not looked at."""
+    """Sends mutated frames, many on each connection: those after the fatal one are ignored."""
     secret, job_id = cluster.env["BYTEPS_SECRET"], cluster.env["BYTEPS_JOB_ID"]
     for number in range(frames // FRAMES_PER_CONNECTION):
         port = ports[number % len(ports)]
@@ -122,7 +122,8 @@ def test_mutated_frames_of_somebody_who_knows_the_secret(tmp_path: Path) -> None
         assert max(grown) < GROWTH_BYTES, grown
 
 
-@pytest.mark.parametrize("nic_probe", ["0", "1"])  # while the job runs, and while network cards are measured before
+# While the job runs, or while it measures network cards.
+@pytest.mark.parametrize("nic_probe", ["0", "1"])
 def test_mutated_frames_of_a_member(nic_probe: str, tmp_path: Path) -> None:
     """Who has joined can end the job. It cannot crash anybody, and the others name it."""
     env = {"BYTEPS_TIMEOUT_S": "60", "BYTEPS_NIC_PROBE": nic_probe}

@@ -1,4 +1,4 @@
-"""The wheel that users get: built from the tracked files alone, complete, importable without any framework."""
+"""The wheel is built from tracked files alone, complete, and needs no framework to import."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.timeout(900)  # the first test that wants the wheel compiles the whole core, if no cache has it
+@pytest.mark.timeout(900)  # the first test may compile the whole core
 def test_wheel_has_everything_that_is_imported(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tracked = subprocess.run(
@@ -63,7 +63,7 @@ def test_wheel_works_without_a_framework(wheel: Path, tmp_path: Path) -> None:
         "assert not {'torch', 'tensorflow', 'mxnet'} & set(sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-S", "-c", program],  # without what this environment has, which is an editable clone, too
+        [sys.executable, "-S", "-c", program],  # without the editable clone of this environment
         cwd=tmp_path,
         env={"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]},
         capture_output=True,
@@ -124,7 +124,7 @@ def test_a_script_above_an_editable_clone_finds_the_package(tmp_path: Path) -> N
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     program = f"import site; site.addsitedir({str(tmp_path / 'site')!r}); import byteps; print(byteps.__file__)"
     said = subprocess.run(
-        [sys.executable, "-S", "-c", program],  # without what this environment has, which is an editable clone, too
+        [sys.executable, "-S", "-c", program],  # without the editable clone of this environment
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""What compilers say of the C++ sources beyond building them: headers stand alone, locks guard what they claim to."""
+"""Checks of the C++ sources by compilers: headers compile alone, lock annotations hold."""
 
 from __future__ import annotations
 

@@ -30,11 +30,12 @@ LAYERS: dict[str, set[str]] = {
 }
 LAYERS["c_api"] = {*LAYERS["node"], "node"}
 LAYERS["bindings"] = {*LAYERS["c_api"], "c_api", "sim"}
-LAYERS["tensorflow"] = LAYERS["mxnet"] = {"c_api"}  # libraries of their own, and of that folder only c_api.h
+# Own libraries, which include only c_api.h of c_api.
+LAYERS["tensorflow"] = LAYERS["mxnet"] = {"c_api"}
 
 ADAPTERS = ("torch", "tensorflow", "keras", "mxnet")
 FRAMEWORKS = {*ADAPTERS, "jax"}
-TORCH_PLUGIN = "torch_plugin"  # of the adapter for PyTorch, which loads it before the adapter is imported
+TORCH_PLUGIN = "torch_plugin"  # PyTorch imports it before the adapter
 # Files that may import another adapter: Keras runs on several frameworks, and TensorFlow has names
 # for what is Keras's.
 MEETING_PLACES: dict[str, set[str]] = {
@@ -64,7 +65,7 @@ def module_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Dotted names of everything imported anywhere in the file, with relative imports made absolute."""
+    """Returns the dotted names of all imports in the file, with relative ones made absolute."""
     package = module_of(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
@@ -143,7 +144,7 @@ def test_the_neutral_part_imports_no_framework_and_no_adapter() -> None:
 
 
 def test_what_torch_loads_by_itself_imports_no_framework_and_no_adapter_at_once() -> None:
-    """`import torch` runs it: it is a door of the adapter, which does not open before somebody comes."""
+    """`import torch` runs it, so it must not import the adapter."""
     program = (
         "import sys, byteps.torch_plugin.hugging_face, byteps.torch_plugin.rendezvous;"
         "print([name for name in sys.modules if name.startswith(('torch', 'byteps.'))])"

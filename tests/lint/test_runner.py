@@ -1,4 +1,4 @@
-"""tools/run_tests.py must not lose a failure: it is what the last line of `make test` and `make test-all` rests on."""
+"""tools/run_tests.py must not lose a failure: it prints the last line of `make test`."""
 
 from __future__ import annotations
 

@@ -56,8 +56,9 @@ def test_another_server_never_raises_the_bound(workers: list[float], servers: li
         ([1.0, 1.0], [2.0, 2.0], [0.0, 2.0], 6.0),  # hidden by backward
         ([1.0, 1.0], [2.0, 2.0], [0.0, 3.0], 6.0),  # and by the first layer's forward
         ([1.0, 1.0], [2.0, 2.0], [0.0, 4.0], 7.0),
-        ([1.0, 1.0], [2.0, 2.0], [1.0, 4.0], 8.0),  # the first layer goes before what is left of the last one
-        ([0.0, 0.0, 9.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.5], 10.5),  # the last two of them in backward
+        # The first layer overtakes the rest of the last one.
+        ([1.0, 1.0], [2.0, 2.0], [1.0, 4.0], 8.0),
+        ([0.0, 0.0, 9.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.5], 10.5),  # the last two in backward
     ],
 )
 def test_bound_of_overlap(

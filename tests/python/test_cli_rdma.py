@@ -1,4 +1,4 @@
-"""What byteps doctor makes of RDMA devices that this machine need not have, and of other machines."""
+"""byteps doctor on RDMA devices, which this machine need not have, and on other machines."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ def test_a_check_ends_with_ctrl_c() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(_LIMIT_S)
         doctor = [sys.executable, "-m", "byteps.cli", "doctor", "--peer", f"127.0.0.1:{silent.getsockname()[1]}"]
-        command = ["env", "--default-signal=INT", *doctor]  # what a shell runs in the background ignores it
+        command = ["env", "--default-signal=INT", *doctor]  # background processes ignore it
         environment = {"BYTEPS_TIMEOUT_S": str(10 * _LIMIT_S), "BYTEPS_TRANSPORT": "tcp"}
         with subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.PIPE) as process:
             connection, _ = silent.accept()

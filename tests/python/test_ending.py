@@ -1,4 +1,4 @@
-"""What a process says about its own end: to bpslaunch by a file here, to other ranks by the same cause."""
+"""Reports of a process about its end, to bpslaunch by a file and to other ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bpslaunch as users call it: what its processes are told, and what is wrong with a command line."""
+"""bpslaunch as users call it: environment of its processes, errors of its command line."""
 
 from __future__ import annotations
 

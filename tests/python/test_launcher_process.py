@@ -1,4 +1,4 @@
-"""Groups of real processes: exit codes, signals, first failures, and that nothing is left behind."""
+"""Groups of real processes: exit codes, signals, first failures, and complete clean-up."""
 
 from __future__ import annotations
 

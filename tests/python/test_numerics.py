@@ -1,4 +1,4 @@
-"""docs/numerics.md, computed once more with numpy, is what every tree of services gives, to the bit.
+"""Compares every tree of services with docs/numerics.md, computed by NumPy, bit for bit.
 
 Jobs are of one process: a node for each rank and server, with the names of machines that they say
 they are on.

@@ -66,7 +66,7 @@ def case_rdma_is_used_by_itself(folder: Path) -> None:
             assert f"rdma: {DEVICES[number % 2]} port 1: ::ffff:10.77.0." in member.output, job.describe()
         assert not job.lines(INSTEAD), job.describe()
     sent = traffic() - before
-    assert sent.rdma_packets * 4096 >= 2 * 2 * 2 * STEP_BYTES, sent  # each step there and back, of both ranks
+    assert sent.rdma_packets * 4096 >= 2 * 2 * 2 * STEP_BYTES, sent  # both ways, on both ranks
 
 
 def case_a_rank_without_rdma(folder: Path) -> None:
@@ -114,7 +114,7 @@ def case_no_memory_may_be_locked_where_rdma_is_demanded(folder: Path) -> None:
 
 
 def case_not_all_memory_may_be_locked(folder: Path) -> None:
-    """Enough for the connections, but not for all tensors: what does not fit goes by RDMA all the same, copied."""
+    """Memory is enough for connections but not for all tensors: the others are copied."""
     before = traffic()
     with peers(folder, "auto", before={"rank 1": locked_memory(3072)}) as job:
         job.end_all()

@@ -1,4 +1,4 @@
-"""Several commands in one boot of the machine, one after the other: a boot takes longer than most of them."""
+"""Runs several commands in one boot of the machine, which takes longer than most of them."""
 
 from __future__ import annotations
 

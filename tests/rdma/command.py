@@ -1,4 +1,4 @@
-"""What one boot of the guest finds beside the image: its init program and the command that it runs."""
+"""Files of one boot of the guest beside the image: its init program and its command."""
 
 from __future__ import annotations
 

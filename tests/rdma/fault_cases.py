@@ -37,8 +37,9 @@ def check_goes_on(job: PairJob) -> None:
 
 
 def check_all_raise(job: PairJob, lost: Sequence[str], *parts: str, but: str = "") -> None:
-    """Every rank raises PeerLostError with all parts and one of those `lost`, and every server ends, too."""
-    pids = [f"pid {job[name].pid})" for name in lost]  # servers have numbers of their own, in the order they joined
+    """Checks that every rank raises PeerLostError with all parts, and that servers end."""
+    # Not numbers: those of servers depend on the order of joining.
+    pids = [f"pid {job[name].pid})" for name in lost]
     for member in job.members.values():
         if member.name == but:
             continue
@@ -89,13 +90,13 @@ def case_packets_lost_for_ever(folder: Path) -> None:
 
 
 def case_the_link_goes_down(folder: Path) -> None:
-    """For longer than the kernel keeps the way: Soft-RoCE gives up at once, and there is no other way than to end."""
+    """The device is down for longer than the retry time: Soft-RoCE gives up, the job ends."""
     with PairJob(folder, env=IMPATIENT) as job:
         start(job)
         ip("link", "set", "veth1", "down")
         try:
             check_all_raise(job, BEYOND_THE_WIRE, "lost its connection to")
-            assert len(job.lines("rxe1 port 1 is down")) == 2, job.describe()  # of the two that use it
+            assert len(job.lines("rxe1 port 1 is down")) == 2, job.describe()  # of both users
         finally:
             ip("link", "set", "veth1", "up")
             ip("route", "replace", "10.77.0.2", "dev", "veth0", "src", "10.77.0.1", "table", "100")
@@ -103,7 +104,7 @@ def case_the_link_goes_down(folder: Path) -> None:
 
 
 def case_the_device_is_removed(folder: Path) -> None:
-    """Soft-RoCE waits until nobody uses it any more: the job goes on, and with its end the device goes."""
+    """Removes the device: Soft-RoCE waits until it is not used, so the job goes on to its end."""
     with PairJob(folder) as job:
         start(job)
         removal = subprocess.Popen(["rdma", "link", "delete", "rxe1"])

@@ -1,4 +1,4 @@
-"""What the virtual machine boots: Debian's kernel, busybox and kernel modules, fetched once into the build folder."""
+"""The image of the virtual machine: kernel, busybox and modules, fetched once into build/."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Image:
 
 
 def why_impossible() -> str | None:
-    """What this machine lacks for a virtual machine with RDMA devices and cannot install; None: nothing."""
+    """Returns what is missing for a virtual machine with RDMA devices; None: nothing."""
     if platform.machine() != "x86_64":
         return f"the kernel is fetched for x86_64, this is {platform.machine()}"
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
@@ -126,7 +126,8 @@ def _quick_to_boot(image: bytes) -> bytes:
     packed = image[start : start + length]
     if not packed.startswith(_XZ):
         return image
-    kernel = lzma.LZMADecompressor().decompress(packed)  # behind it is its size, which is not of the format
+    # The size follows, which is not part of the format.
+    kernel = lzma.LZMADecompressor().decompress(packed)
     return kernel if kernel.startswith(_ELF) else image
 
 

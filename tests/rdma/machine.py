@@ -1,4 +1,4 @@
-"""A virtual machine with RDMA devices, to run one command in it: this machine's kernel need not have any.
+"""A virtual machine with RDMA devices, in which to run one command.
 
 Debian's kernel under an emulator (no KVM), with Soft-RoCE devices. The guest has the host's files,
 read-only, so what was built here runs there, with this process's environment and folder. /tmp can
@@ -24,7 +24,7 @@ from .command import Command, guest_archive
 TIMED_OUT = 124
 MACHINE_FAILED = 125
 BOOT_LIMIT_S = 120.0
-TEST_LIMIT_S = 900.0  # for pytest: a download, a machine of another test before, a second try, slow as all may be
+TEST_LIMIT_S = 900.0  # limit of a test: a download, another test's machine, and a second try
 _END_LIMIT_S = 10.0  # for what is in flight when the command has ended
 _BOOTS = 2
 _LOG_BYTES = 8000
@@ -38,7 +38,7 @@ class MachineError(Exception):
 class Machine:
     """What to boot."""
 
-    shares: Sequence[Path] = ()  # folders of the host that the guest may write to, under the same paths
+    shares: Sequence[Path] = ()  # folders of the host to share for writing
     cpus: int = 1
     memory_mib: int = 1024  # with what is written to /tmp and /dev/shm
     topology: str = "pair"  # of command.topologies()
@@ -50,7 +50,7 @@ class Completed:
 
     status: int  # the command's (128 + a signal's number), TIMED_OUT or MACHINE_FAILED
     stdout: str
-    stderr: str  # of the command; then, unless it ended by itself, what became of it and of the machine
+    stderr: str  # the command's; then the machine's end, if it did not end by itself
 
     def describe(self) -> str:
         return f"status {self.status}\n--- stdout:\n{self.stdout}\n--- stderr:\n{self.stderr}"

@@ -1,4 +1,4 @@
-"""Jobs in the guest, on two machines that it pretends to be: odd ranks and servers use rxe1, the others rxe0.
+"""Jobs on two simulated machines of the guest: odd ranks and servers use rxe1, others rxe0.
 
 All processes are forked from one that has imported numpy: to start them one by one takes the
 guest's processor seconds.
@@ -18,7 +18,7 @@ from support.torch_process import Forkserver
 NUMPY = Forkserver(imports=("numpy", "byteps._core", "byteps.numpy", "byteps.config"))
 HOSTS = ("10.77.0.1", "10.77.0.2")
 DEVICES = ("rxe0", "rxe1")
-PATIENCE_S = 120.0  # for a job of a few steps, on the guest's one slow processor, beside all else that is tested
+PATIENCE_S = 120.0  # for a job of a few steps on the guest's slow processor
 ROCE_PORT = 4791  # of UDP
 
 
@@ -117,7 +117,7 @@ class PairJob(Cluster):
             "DMLC_NODE_HOST": HOSTS[number % 2],
             "BYTEPS_RDMA_DEVICES": DEVICES[number % 2],
         }
-        forkserver = NUMPY if name.startswith("server") else None  # a program with PyTorch takes long to exit
+        forkserver = NUMPY if name.startswith("server") else None  # PyTorch takes long to exit
         settings |= {**own, **(env or {}).get(name, {})}
         self._start(name, arguments, settings, (before or {}).get(name, ()), forkserver)
 

@@ -1,4 +1,4 @@
-"""The emulator as a process: started with memory files and sockets only, so nothing is left when it ends."""
+"""Runs the emulator with memory files and sockets only, so nothing is left when it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that sums tensors of several sizes and kinds, and writes digests of the sums as JSON to rankN.json."""
+"""A rank that sums tensors of several kinds and writes digests of the sums to rankN.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C++ tests that need RDMA devices: the card over libibverbs, and what every transport has to do, over it."""
+"""Runs the C++ tests that need RDMA devices: libibverbs and the conformance suite over it."""
 
 from __future__ import annotations
 

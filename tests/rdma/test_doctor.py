@@ -1,4 +1,4 @@
-"""byteps doctor on a machine that has RDMA devices: what it says of them, and of the way to another machine."""
+"""byteps doctor on a machine with RDMA devices, and between two machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the virtual machine boots is made once, and its modules are in an order that the kernel accepts."""
+"""The image is made once, and its modules are in an order that the kernel accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdma.kernel_modules import ModuleMissingError, load_order
 
 
 def module(depends: str) -> bytes:
-    """As the kernel's modules say what they depend on: among other strings, each ended by a zero."""
+    """Returns the strings of a module as the kernel stores them, with its dependencies."""
     return b"\x7fELF...\0license=GPL\0depends=%b\0alias=depends=nothing\0" % depends.encode()
 
 

@@ -150,7 +150,8 @@ def test_in_a_batch_each_command_has_its_own_end() -> None:
     ("share", "why"),
     [
         (Path("/nonexistent"), "No such file or directory"),  # qemu says so
-        (Path(f"/proc/{os.getpid()}/task"), "failed: no place for /proc/"),  # the guest does: it has its own /proc
+        # The guest has its own /proc.
+        (Path(f"/proc/{os.getpid()}/task"), "failed: no place for /proc/"),
     ],
     ids=["qemu", "guest"],
 )

@@ -8,7 +8,7 @@ from rdma.pair import PairJob, traffic
 from support.torch_process import Forkserver
 
 PROGRAM = Path(__file__).with_name("torch_program.py")
-TORCH = Forkserver(imports=("torch", "byteps.torch"))  # shared by both jobs: its imports take the guest half a minute
+TORCH = Forkserver(imports=("torch", "byteps.torch"))  # shared by both jobs
 MODEL_BYTES = 4 * (65 * 256 + 257 * 256 + 257 * 3)
 STEPS = 4
 

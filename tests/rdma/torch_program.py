@@ -1,4 +1,4 @@
-"""A rank that trains a small model with PyTorch, and writes a digest of the weights to rankN.txt."""
+"""A rank that trains a small model with PyTorch and writes a digest to rankN.txt."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def why_no_pyverbs() -> str | None:
 
 
 def pyverbs_path(folder: Path) -> Path:
-    """Makes a folder for PYTHONPATH that has pyverbs and nothing else of Debian's, inside `folder`."""
+    """Creates a folder for PYTHONPATH inside `folder` that has only pyverbs of Debian."""
     path = folder / "pyverbs-path"
     path.mkdir(exist_ok=True)
     link = path / "pyverbs"

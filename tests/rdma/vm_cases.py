@@ -1,4 +1,4 @@
-"""Modules of cases that run in the guest (case_program.py), as tests of a module that runs in pytest.
+"""Cases that run in the guest (case_program.py), as tests of a module in pytest.
 
 OUTCOMES = VmCases("rdma.fault_cases")
 

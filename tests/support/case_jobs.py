@@ -1,4 +1,4 @@
-"""Jobs of cases (support/cases.py) as the tests of a module: a job runs once, when the first of them asks for it.
+"""Jobs of cases (support/cases.py) as tests. A job runs once, when its first test needs it.
 
 JOBS = jobs_of({ops_cases: (1, 2)})
 

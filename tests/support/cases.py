@@ -1,4 +1,4 @@
-"""Many cases in one job: starting processes and importing a framework costs more than all the cases together.
+"""Runs many cases in one job, since starting ranks takes longer than all cases.
 
 A module of cases has functions `case_*`. Every rank runs all of them in the order of definition:
 
@@ -24,7 +24,7 @@ from support.job import Finished, run_job
 
 
 def names_of(module: str) -> list[str]:
-    """The cases of a module, those of modules that it imports by * included, without importing it or its framework."""
+    """Returns the cases of a module, including those imported by *, without importing it."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None, module
     names: list[str] = []
@@ -69,7 +69,7 @@ def run_cases(
     *,
     python: str | Path = sys.executable,
 ) -> Outcome:
-    """Runs all cases of `module` in one job of so many ranks, with `env` added to their environment."""
+    """Runs all cases of `module` in one job of `size` ranks, with `env` in their environment."""
     command = [Path(__file__), module, folder, *filter(None, [adapter])]
     uses_torch = "torch" in module or adapter == "torch"
     finished = run_job(command, ranks, folder, env, deadline_s=deadline_s, uses_torch=uses_torch, python=python)

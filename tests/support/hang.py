@@ -14,7 +14,7 @@ _WAIT_ALL = 0x40000000  # __WALL: also for threads
 
 @contextmanager
 def hanging(pid: int, thread: str) -> Iterator[None]:
-    """Holds the thread of this name, as a debugger does, until the context ends or the process does."""
+    """Stops the thread of this name, like a debugger, until the context or the process ends."""
     tasks = [task for task in Path(f"/proc/{pid}/task").iterdir() if (task / "comm").read_text().strip() == thread]
     assert len(tasks) == 1, f"process {pid} has {len(tasks)} threads of the name {thread}"
     tid = int(tasks[0].name)

@@ -1,4 +1,4 @@
-"""Jobs on the hosts of a lab, several ranks on each, whose processes a test starts and kills one by one."""
+"""Jobs on the hosts of a lab, with several ranks each, which a test starts and kills."""
 
 from __future__ import annotations
 

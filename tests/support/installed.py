@@ -1,4 +1,4 @@
-"""What is installed, without importing it: TensorFlow and CUDA builds of PyTorch do not always share a process."""
+"""Finds installed packages without importing them: some frameworks cannot share a process."""
 
 from __future__ import annotations
 

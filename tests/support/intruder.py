@@ -1,4 +1,4 @@
-"""Speaks the wire format (docs/wire-format.md) without byteps' own code: for peers that do not behave."""
+"""Speaks the wire format (docs/wire-format.md) without byteps' code, for misbehaving peers."""
 
 from __future__ import annotations
 
@@ -58,13 +58,14 @@ def connect_with_secret(port: int, secret: str, job_id: str) -> socket.socket:
 
 
 def greet(connection: socket.socket) -> None:
-    """What everybody can say, and no more."""
+    """Sends the greeting, which needs no secret."""
     connection.sendall(_GREETING + os.urandom(32))
 
 
 class Crowd:
-    """So many strangers at each port while the block runs: each says what everybody can say, and calls again whenever
-    it is turned away.
+    """Strangers at each port, in a context.
+
+    Each sends a greeting, and connects again when it is refused.
     """
 
     def __init__(self, ports: Sequence[int], count: int) -> None:
@@ -136,12 +137,13 @@ def text(value: str) -> bytes:
 
 def join(rank: int, workers: int, servers: int) -> bytes:
     node = struct.pack("<BiiiQ", 1, rank, 0, 1, os.getpid()) + text("intruder") + text("its machine")
-    addresses = struct.pack("<II", 1000, 1) + text("127.0.0.1:9") + struct.pack("<II", 0, 0)  # speed, TCP, local, RDMA
+    # Speed, TCP, local, RDMA.
+    addresses = struct.pack("<II", 1000, 1) + text("127.0.0.1:9") + struct.pack("<II", 0, 0)
     return control(JOIN, node + addresses + struct.pack("<II", workers, servers) + text(package_version()))
 
 
 def receive_epoch(connection: socket.socket) -> int:
-    """What follows the answer to a Join has it: the roster, or what begins a measurement of network cards."""
+    """Returns the message after the answer to Join: the roster, or the measurement of cards."""
     assert _receive_control(connection)[0] == HEARTBEAT
     kind, fields = _receive_control(connection)
     assert kind in (ROSTER, PROBE_SETUP)

@@ -1,4 +1,4 @@
-"""Real jobs for tests: N worker processes on this machine, started by environment, with a hard deadline."""
+"""Real jobs for tests: N worker processes on this machine, with a hard deadline."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Job:
         self._folder = folder
 
     def wait(self, deadline_s: float) -> list[Finished]:
-        """Waits for all processes; fails the test, with what they wrote, if one runs longer than `deadline_s`."""
+        """Waits for all processes. Fails the test if one runs longer than `deadline_s`."""
         end = time.monotonic() + deadline_s
         for rank, process in enumerate(self.processes):
             try:
@@ -79,7 +79,7 @@ def job(
         uses_torch: start the ranks as TorchProcess.
         python: the interpreter; of no effect with `uses_torch`.
     """
-    listener = socket.create_server(("127.0.0.1", 0))  # held until rank 0 has it: nobody else can take the port
+    listener = socket.create_server(("127.0.0.1", 0))  # nobody else can take the port
     shared = job_environment(listener.getsockname()[1], ranks) | dict(env or {})
     processes: list[Process] = []
     try:
@@ -121,7 +121,7 @@ def start(
     uses_torch: bool,
     python: str | Path = sys.executable,
 ) -> Process:
-    """A process whose output goes to the rank's file in `folder`, and that finds `files` under the same numbers."""
+    """Starts a process with output to the rank's file in `folder`, which inherits `files`."""
     with output_path(folder, rank).open("wb") as output:
         if uses_torch:
             return TorchProcess(command, env, output.fileno(), files=files, forkserver=Forkserver(rank % 2))

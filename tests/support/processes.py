@@ -50,7 +50,7 @@ def thread_names(pid: int) -> list[str]:
 
 
 def thread_states(pid: int) -> str:
-    """What each of its threads is doing, for the message of a test: name, state, and where in the kernel (for root)."""
+    """Describes the threads of a process: name, state, and kernel function (for root)."""
     states = []
     for task in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: int(task.name)):
         with suppress(OSError):
@@ -68,7 +68,7 @@ def virtual_bytes(pid: int) -> int:
 
 
 def wake_ups(pid: int) -> int:
-    """How often threads of the process have gone to sleep or lost the processor so far, all together."""
+    """Returns how often threads of the process have slept or lost the processor."""
     return sum(
         _status_number(task / "status", kind)
         for task in Path(f"/proc/{pid}/task").iterdir()

@@ -1,4 +1,4 @@
-"""A rank for tests: does the words of its command line, one after the other, and says what comes of them.
+"""A rank for tests, which runs the words of its command line as actions and prints results.
 
     python rank_program.py WORD... [then WORD...]
 
@@ -39,7 +39,7 @@ def step() -> None:
 
 
 def contribute() -> None:
-    """The first half of a step: the others may get their sums, and this rank goes on to something else."""
+    """Starts a step without waiting for it, so that other ranks may get their sums."""
     for name, gradient in GRADIENTS.items():
         abandoned.append(bps.push_pull_async(gradient, name=name, op=bps.Sum))
 
@@ -82,7 +82,7 @@ def steps() -> None:
 
 
 def steps_until_told() -> None:
-    """Small steps until rank 0 has been told to go on; as all ranks have to stop after the same one, it tells them."""
+    """Runs small steps until rank 0 is told to go on, and tells the other ranks."""
     count = 0
     while not bps.broadcast(np.array([bps.rank() == 0 and told()], np.uint8), 0, "told")[0]:
         small_step()
