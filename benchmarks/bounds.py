@@ -1,4 +1,4 @@
-"""What no placement can beat: the times that bandwidths allow. Pure."""
+"""Lower bounds of times, which no placement can beat, by bandwidths. Pure functions."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def cpu_seconds() -> float:
-    """Of this process with all its threads."""
+    """Returns the CPU time of this process with all its threads."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
@@ -55,7 +55,7 @@ def alternate(sides: dict[str, Callable[[], object]], repeats: int, calls: int) 
 
 
 def measure_rank() -> None:
-    """One rank: joins both libraries, runs all measures; rank 0 prints them as JSON."""
+    """Runs all measures on a rank in both libraries. Rank 0 prints them as JSON."""
     import torch
     import torch.distributed as dist
 
@@ -97,7 +97,7 @@ def measure_rank() -> None:
 
 
 def run_job(servers: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Both ranks in a job of their own."""
+    """Runs both ranks in a new job."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         environ = {

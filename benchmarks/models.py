@@ -64,7 +64,7 @@ def _transformer_block(width: int, tokens: int) -> Iterator[Layer]:
 
 
 def _convolution(inputs: int, outputs: int, side: int, positions: int) -> Layer:
-    """With its batch norm; `positions`: side of the output."""
+    """A convolution with batch norm; `positions`: side of the output."""
     shape = (outputs, inputs, side, side)
     return Layer((shape, (outputs,), (outputs,)), prod(shape) * positions**2)
 

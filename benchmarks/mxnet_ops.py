@@ -1,4 +1,4 @@
-"""What a push_pull in MXNet's engine costs, and when those of a training step begin and end.
+"""Cost of a push_pull in MXNet's engine, and the times of push_pulls in a training step.
 
     python benchmarks/mxnet_ops.py # one rank: the operation itself bpslaunch --nproc-per-node 2 --
     python benchmarks/mxnet_ops.py python -m benchmarks.lab --hosts 2 --mbps 200 -- python
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 class Way(NamedTuple):
-    """To do something to an array of one element."""
+    """A way to change an array of one element."""
 
     start: Callable[[int], Any]  # with array number i
     finish: Callable[[list[Any]], object]  # what `start` has begun and returned, in this order
@@ -96,7 +96,7 @@ def one_at_a_time(way: Way) -> None:
 
 
 def chain(way: Way) -> None:
-    """On one array: each waits for the last one, and nobody else does."""
+    """Runs operations on one array, each of which waits for the previous one."""
     way.finish([way.start(0) for _ in range(OPERATIONS)])
 
 
@@ -152,7 +152,7 @@ def timeline(backward_bulk_size: int) -> None:
 
 
 def profiled(step: Callable[[], None]) -> list[Event]:
-    """What the engine did in it, in the order of the beginnings."""
+    """Returns the engine's events in a step, in the order of their beginnings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "profile.json"
         mx.profiler.set_config(profile_symbolic=True, profile_imperative=True, filename=str(path))

@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, object] | None] = {
 
 
 class Many(torch.nn.Module):
-    """Many small parameters, so that what is done for each of them shows."""
+    """A model with many small parameters, which shows the cost for each of them."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class IdleCore(LocalNode):
 
 
 def measure_python(parameters: int, rounds: int) -> dict[str, float]:
-    """As `measure`, with a core that does nothing. In a job of one rank."""
+    """Runs `measure` with a core that does nothing, in a job of one rank."""
     job = current_job()
     node, job.node, job.size = job.node, IdleCore(), IdleCore.size
     job.in_flight.node = job.node

@@ -24,7 +24,7 @@ _GRACE_S = 15.0  # between asking and killing
 
 
 def run_one(name: str) -> None:
-    """In this process."""
+    """Runs a measure in this process."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # leaves contexts
     module = importlib.import_module(f"benchmarks.measures.{name}")
     print(f"\n=== {module.TITLE}", flush=True)
@@ -32,7 +32,7 @@ def run_one(name: str) -> None:
 
 
 def run_in_child(name: str) -> bool:
-    """In a process of its own; False if it fails or is late."""
+    """Runs a measure in a child process. Returns False if it fails or is late."""
     deadline_s = importlib.import_module(f"benchmarks.measures.{name}").DEADLINE_S
     (RESULTS / f"{name}.json").unlink(missing_ok=True)
     began = time.monotonic()

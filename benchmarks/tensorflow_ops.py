@@ -1,4 +1,4 @@
-"""What a push_pull in a graph of TensorFlow costs, and when those of a training step begin and end.
+"""Cost of a push_pull in a graph of TensorFlow, and the times of push_pulls in a training step.
 
     python benchmarks/tensorflow_ops.py # one rank: the operator itself python -m
     byteps.launcher.launch --nproc-per-node 2 -- python benchmarks/tensorflow_ops.py python -m

@@ -336,7 +336,7 @@ class Config:
         doc="Minimum severity of the log lines on standard error.",
     )
 
-    # Where the value of each field comes from.
+    # Source of each field's value.
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     warnings: tuple[str, ...] = field(default=(), repr=False, compare=False)
     # Possible folders of this user's own secret.
@@ -420,7 +420,7 @@ class Config:
                     f"BYTEPS_SCHEDULER_FD={self.scheduler_fd}: {error.strerror}: expected the socket that bpslaunch "
                     "opened; does a program between bpslaunch and this one close it?"
                 ) from error
-            # Not in tests that pass another socket.
+            # The check excludes sockets that tests pass.
             if process_environment().get("BYTEPS_SCHEDULER_FD") == str(self.scheduler_fd):
                 _core.note_descriptor(self.scheduler_fd)
         return _core.NodeConfig(**node_fields)

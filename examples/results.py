@@ -1,4 +1,4 @@
-"""What a training came to, as all examples report it."""
+"""Results of a training, as all examples report them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def say(text: str) -> None:
 
 
 def _costs(waiting: float) -> tuple[float, float, float]:
-    """Of this rank: MB of tensors, GB/s of them while one was under way, and `waiting`."""
+    """Returns this rank's MB of tensors, GB/s while one was in flight, and `waiting`."""
     metrics = byteps.metrics()
     summed_mb = metrics["push_pull_bytes"] / 1e6  # also within a machine
     busy_us = metrics["busy_us"]

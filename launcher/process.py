@@ -20,7 +20,7 @@ from .wakeup import SignalWakeup
 
 __all__ = ["STDERR", "STDOUT", "Command", "GracePeriods", "ProcessGroup"]
 
-_GIVE_UP_S = 10.0  # after SIGKILL
+_GIVE_UP_S = 10.0  # time after SIGKILL until the launcher gives up
 _CHECKS_PER_TIMEOUT = 4
 
 
@@ -28,11 +28,11 @@ _CHECKS_PER_TIMEOUT = 4
 class GracePeriods:
     """Times in seconds before processes are stopped with a stronger signal."""
 
-    to_report: float = 5.0  # after the failure of another process, to report an own exception
-    to_leave: float = 10.0  # for servers, after the last worker has ended
-    to_interrupt: float = 5.0  # after SIGINT, before SIGTERM
-    to_stop: float = 30.0  # after SIGTERM, before SIGKILL
-    of_stopped: float = 30.0  # for a stopped process after others have ended, before SIGKILL
+    to_report: float = 5.0  # from a failure to SIGTERM: others may report their own exceptions
+    to_leave: float = 10.0  # from the end of the last worker to SIGTERM for servers
+    to_interrupt: float = 5.0  # from SIGINT to SIGTERM
+    to_stop: float = 30.0  # from SIGTERM to SIGKILL
+    of_stopped: float = 30.0  # from the end of others to SIGKILL for a stopped process
 
 
 class ProcessGroup:

@@ -34,7 +34,7 @@ CTEST_JOBS = 3  # so do those of several threads
 
 @dataclass
 class Outcome:
-    """What one part of the suite came to."""
+    """The results of one part of the suite."""
 
     passed: int = 0
     failures: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Outcome:
                 self.passed += 1
 
     def add_pytest(self, succeeded: bool, *names: str) -> None:
-        """What runs of pytest wrote. One that failed without a test that did is a failure, too."""
+        """Adds the results of pytest. A failed run without a failed test is a failure, too."""
         for name in names:
             junit = RESULTS / f"{name}.xml"
             if junit.exists():
@@ -112,7 +112,7 @@ def run_cpp(preset: str) -> Outcome:
 
 
 def run_benchmarks() -> Outcome:
-    """Only compiles them: what they measure is nothing for a test."""
+    """Compiles the benchmarks, which are not run as tests."""
     if build("release", "-DBYTEPS_BUILD_BENCHMARKS=ON"):
         return Outcome(passed=1)
     return Outcome(failures=["build of the C++ benchmarks: see above"])

@@ -14,7 +14,7 @@ from benchmarks.harness.contender import Contender, ContenderError, Step
 
 @dataclass
 class Figures:
-    """Of one contender."""
+    """The measurements of one contender."""
 
     seconds: list[float] = field(default_factory=list)  # of each turn, divided by its calls
     cpu_s: list[float] = field(default_factory=list)

@@ -28,7 +28,7 @@ class ContenderError(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """What one step took."""
+    """The cost of one step."""
 
     seconds: float  # from the first rank's begin to the last one's end
     cpu_s: float  # user and system time of all processes, in units of 1 / CLK_TCK
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass
 class Started:
-    """What `Contender.spawn` has started."""
+    """The processes that `Contender.spawn` has started."""
 
     processes: list[subprocess.Popen[Any]]
     ranks: int
@@ -51,7 +51,7 @@ Spawn = Callable[[Mapping[str, str], Any], Started]
 
 
 class Contender:
-    """From start() to stop(), its processes stay alive."""
+    """A contender, whose processes live from start() to stop()."""
 
     def __init__(self, name: str, spawn: Spawn) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class Contender:
         self._pids = self.rank_pids + [process.pid for process in started.counted]
 
     def step(self, request: Mapping[str, Any], deadline_s: float = 120.0) -> Step:
-        """One step of all ranks at once.
+        """Runs one step on all ranks at the same time.
 
         Args:
             request: what the rank program understands; `calls` says how often.
@@ -149,7 +149,7 @@ class Contender:
         return links
 
     def _read_all(self, end: float) -> list[dict[str, Any]]:
-        """One answer of each rank; the first one that ends instead is noticed at once."""
+        """Reads an answer of each rank. Raises as soon as a rank ends."""
         answers: dict[int, dict[str, Any]] = {}
         with selectors.DefaultSelector() as waiting:
             for rank, link in enumerate(self._links):

@@ -38,7 +38,7 @@ class Goal:
 
 @dataclass
 class Case:
-    """One table and one plot of the report."""
+    """A table and a plot of the report."""
 
     name: str
     bound_s: float | None  # None: there is none
@@ -52,7 +52,7 @@ class Case:
     bounds_s: dict[str, float] = field(default_factory=dict)
 
     def ratio(self, above: str, below: str) -> float | None:
-        """Of two contenders' medians."""
+        """Returns the ratio of two contenders' medians."""
         one, other = self.median_s(above), self.median_s(below)
         return one / other if one and other else None
 
@@ -82,7 +82,7 @@ class Case:
 
 
 class Recorder:
-    """Of one measure."""
+    """Records the results of one measure."""
 
     def __init__(self, measure: str, title: str, show: Callable[[dict[str, Any]], None]) -> None:
         self._measure = measure
@@ -99,7 +99,7 @@ class Recorder:
 
 
 def surroundings() -> dict[str, Any]:
-    """Where and when."""
+    """Describes the machine and the time of a run."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": _output("git", "describe", "--always", "--dirty", "--abbrev=12"),
@@ -138,14 +138,14 @@ def _output(*command: str) -> str:
 
 
 def _version_of_mxnet() -> str:
-    """In an environment of its own."""
+    """Returns the version of MXNet, which has its own environment."""
     folders = map(str, (ROOT / ".venv" / "mxnet" / "lib").glob("python*/site-packages"))
     found = {each.name: each.version for each in metadata.distributions(path=list(folders))}
     return f"{found['mxnet']}, numpy {found['numpy']}" if "mxnet" in found else "not installed"
 
 
 def _version(*packages: str) -> str:
-    """Of the first one that is installed: some are published under several names."""
+    """Returns the version of the first installed package: some have several names."""
     for package in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(package)

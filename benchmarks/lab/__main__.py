@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def run_job(lab: Lab, workers: int, command: list[str], settings: Mapping[str, str]) -> int:
-    """Until all workers have ended, or one has failed; its exit code."""
+    """Runs a job until all workers have ended or one has failed. Returns its exit code."""
     job = LabJob(lab, workers, len(lab.hosts) - workers, settings)
     for host in job.servers:
         lab.popen(host.number, [sys.executable, "-m", "byteps.server"], env=job.environment(host))

@@ -1,4 +1,4 @@
-"""What a lab's links carry, by iperf3: the B of every bound."""
+"""Measures a lab's links by iperf3: the B of every bound."""
 
 from __future__ import annotations
 

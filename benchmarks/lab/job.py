@@ -13,7 +13,7 @@ _LAUNCHERS = ("BYTEPS_", "DMLC_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "RANK", "W
 
 
 class LabJob:
-    """One job: a worker on each of the first hosts, then servers."""
+    """A job: a worker on each of the first hosts, then servers."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class LabJob:
         }
 
     def environment(self, host: Host) -> dict[str, str]:
-        """Of the member on that host."""
+        """Returns the environment of the member on that host."""
         own = {
             "BYTEPS_NIC_MBPS": f"{host.mbps:g}",
             "LAB_HOST": host.name,
@@ -64,7 +64,7 @@ def foreign_environment() -> dict[str, str]:
 
 
 def local_environments(ranks: int, port: int, settings: Mapping[str, str]) -> list[dict[str, str]]:
-    """Of the members of a job of several ranks on one host."""
+    """Returns the environments of the ranks of a job on one host."""
     shared = {
         **_job_environment("127.0.0.1", port),
         "BYTEPS_LOCAL_SIZE": str(ranks),

@@ -42,7 +42,7 @@ _LEAST_QUEUE_BYTES = 512 << 10
 
 @dataclass(frozen=True)
 class Host:
-    """One host of a lab."""
+    """A host of a lab."""
 
     number: int
     mbps: float  # speed of its link in each direction
@@ -54,7 +54,7 @@ class Lab:
     """A lab, which exists from `__enter__` to `__exit__`."""
 
     def __init__(self, rates_mbps: Sequence[float], *, mtu: int = 1500, own_shm: bool = True) -> None:
-        """Only checks the arguments.
+        """Checks the arguments. `__enter__` creates the lab.
 
         Args:
             rates_mbps: of each host's link, in each direction.
@@ -204,7 +204,7 @@ def why_impossible() -> str | None:
 
 
 def host_environment(lab: Lab, host: Host, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What programs on a host may want to know."""
+    """Returns the environment of programs on a host."""
     return {
         **inherited,
         "LAB_HOST": str(host.number),

@@ -54,7 +54,7 @@ class Namespaces:
         return self._descriptors[name]
 
     def path(self, name: str) -> str:
-        """By which programs find it, as long as this process has it open."""
+        """Returns the path of a namespace, which is valid while this process has it open."""
         return f"/proc/{os.getpid()}/fd/{self._descriptors[name]}"
 
     def enter_command(self, folder: str) -> Sequence[str]:

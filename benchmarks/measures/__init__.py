@@ -1,4 +1,4 @@
-"""One file per measure: NAME's module has TITLE, DEADLINE_S and run(recorder)."""
+"""Measures, one in each file: modules with TITLE, DEADLINE_S and run(recorder)."""
 
 MEASURES = (
     "lab",

@@ -47,7 +47,7 @@ def _measure(testbed: OnOneHost, *, busy: bool) -> Case:
 
 @contextlib.contextmanager
 def busy_cores() -> Iterator[None]:
-    """One process for each core that computes all the time, as training does."""
+    """Runs a process on each core that computes all the time, as training does."""
     command = [sys.executable, "-c", "while True: pass"]
     busy = [subprocess.Popen(command) for _ in os.sched_getaffinity(0)]
     try:

@@ -42,7 +42,7 @@ def run(recorder: Recorder) -> None:
 
 
 def megabytes(model: Mapping[str, Any]) -> float:
-    """Of gradients, without the biases."""
+    """Returns the size of all gradients without the biases."""
     if model["kind"] == "mlp":
         return float(4e-6 * model["layers"] * model["width"] ** 2)
     channels, hidden = model["channels"], model["hidden"]
@@ -89,7 +89,7 @@ def _steps(
 
 
 def _case(case: Case, peers: Sequence[str]) -> Case:
-    """With its goals."""
+    """Returns the case with its goals."""
     peer = min(peers, key=lambda name: case.median_s(name) or float("inf"))
     for ours in OURS:
         case.at_least(f"speed / {peer}: {ours}", case.ratio(peer, ours), 1.0)
@@ -103,7 +103,7 @@ def _case(case: Case, peers: Sequence[str]) -> Case:
 
 
 def _compare_weights(case: Case) -> None:
-    """After each turn: all ranks of all methods that send gradients have the same."""
+    """Checks that all ranks of all methods have the same weights after each turn."""
     sending = [each.steps for name, each in case.figures.items() if name != NOTHING and each.steps]
     turns = zip(*sending, strict=False)  # of some there may be fewer
     case.at_most("largest difference between weights", max(map(_difference, turns), default=None), WEIGHTS_DIFFER)

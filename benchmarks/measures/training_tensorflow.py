@@ -63,7 +63,7 @@ def transformer(width: int, layers: int) -> dict[str, Any]:
 
 
 def megabytes(model: Mapping[str, Any]) -> float:
-    """Of gradients, without the biases."""
+    """Returns the size of all gradients without the biases."""
     width, layers = model["width"], model["layers"]
     if model["kind"] == "mlp":
         return float(4e-6 * layers * width * width)
@@ -124,13 +124,13 @@ def _fastest(case: Case, names: Sequence[str]) -> str:
 
 
 def _overhead_s(case: Case, name: str, nothing: str) -> float | None:
-    """Of a step, over one with no gradients sent."""
+    """Returns the overhead of a step over a step without gradients sent."""
     with_gradients, without = case.median_s(name), case.median_s(nothing)
     return with_gradients - without if with_gradients and without else None
 
 
 def _compare_weights(case: Case) -> None:
-    """After each turn: all ranks of all methods, those aside that send nothing, have the same."""
+    """Checks that all ranks of all methods that send gradients have the same weights."""
     sending = [each.steps for name, each in case.figures.items() if name not in OURS.values() and each.steps]
     turns = zip(*sending, strict=False)  # of some there may be fewer
     case.at_most("largest difference between weights", max(map(_difference, turns), default=None), WEIGHTS_DIFFER)

@@ -70,7 +70,7 @@ class Traced(keras.Model):  # type: ignore[misc]
 
 
 class Clock(keras.callbacks.Callback):  # type: ignore[misc]
-    """When a fit began its second step, and when it had the last one's result."""
+    """Notes when a fit began its second step and when it had the result of the last one."""
 
     def __init__(self, meet: Callable[[], object]) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Library:
         return optimizer
 
     def batches(self, model: Any, samples: int) -> Any:
-        """This rank's share of each global batch, again and again."""
+        """Repeats this rank's share of each global batch."""
         return _share(model, samples, self.rank, self.size)
 
     def fit(self, model: Any, data: Any) -> Turn:
@@ -156,7 +156,7 @@ class Library:
 
 
 class Nothing(Library):
-    """No gradients are sent. byteps sees to it that the ranks begin together."""
+    """Sends no gradients. byteps makes the ranks begin together."""
 
     def __init__(self) -> None:
         import byteps

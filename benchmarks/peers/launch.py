@@ -203,12 +203,12 @@ def _write_login(testbed: OnHosts, folder: Path) -> str:
 
 
 def memory(testbed: Testbed, how: str) -> Contender:
-    """No library: what memory_rank.py does; `how` is "copy" or "in place"."""
+    """Ranks of memory_rank.py, without a library; `how` is "copy" or "in place"."""
     return _without_library(testbed, f"memory, {how}", "benchmarks.peers.memory_rank", {"BENCH_HOW": how})
 
 
 def wake_ups(testbed: Testbed, name: str) -> Contender:
-    """No library: what wake_up_rank.py does, with two ranks."""
+    """Two ranks of wake_up_rank.py, without a library."""
     return _without_library(testbed, name, "benchmarks.peers.wake_up_rank", {})
 
 

@@ -1,4 +1,4 @@
-"""What a rank needs of each library: to join, and to sum one array in place.
+"""The libraries of sum_rank.py: to join, and to sum an array in place. Runs inside the ranks.
 
 Runs inside the ranks.
 """

@@ -40,7 +40,7 @@ def mlp(width: int, layers: int) -> tuple[Any, tuple[int, ...], int]:
 
 
 def cnn(channels: int, image: int, hidden: int, classes: int) -> tuple[Any, tuple[int, ...], int]:
-    """Two pairs of convolutions, each of which halves the image, and two dense layers."""
+    """A network of two pairs of convolutions, which halve the image, and two dense layers."""
     net = gluon.nn.HybridSequential()
     inputs = 1
     for outputs in (channels, 2 * channels):
@@ -77,7 +77,7 @@ class Library:
 
 
 class Nothing(Library):
-    """No gradients are sent. byteps sees to it that the ranks begin together."""
+    """Sends no gradients. byteps makes the ranks begin together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ METHODS: Mapping[str, Callable[[], Library]] = {
 
 
 class Training:
-    """Of one model by one method."""
+    """The training of one model by one method."""
 
     def __init__(self, library: Library, kind: str, settings: Mapping[str, Any], samples: int) -> None:
         self._library = library
@@ -172,7 +172,7 @@ class Training:
 
 
 def share(shape: tuple[int, ...], classes: int, samples: int, rank: int, size: int) -> list[tuple[Any, Any]]:
-    """This rank's part of each global batch."""
+    """Returns this rank's part of each global batch."""
     random = np.random.default_rng(0)
     images = random.standard_normal((BATCHES, size * samples, *shape), dtype=np.float32)
     labels = random.integers(classes, size=(BATCHES, size * samples))

@@ -52,7 +52,7 @@ class Compute:
 
 
 class Training:
-    """One model's gradients and its steps."""
+    """The gradients and steps of one model."""
 
     def __init__(self, layers: Sequence[Layer], name: str) -> None:
         self._work = [layer.work / sum(each.work for each in layers) for layer in layers]

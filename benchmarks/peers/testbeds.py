@@ -36,7 +36,7 @@ class Testbed(Protocol):
 
 
 class OnHosts:
-    """One rank on each of the first hosts of a lab, then one server each on the next ones."""
+    """Hosts of a lab: a rank on each of the first, then a server on each of the next ones."""
 
     interface = INTERFACE
 

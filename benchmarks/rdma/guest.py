@@ -23,7 +23,7 @@ SMALL_BYTES = 4096
 
 
 def pair(server: list[str], client: list[str]) -> tuple[str, float]:
-    """What the client writes, and how long processors were busy with both, and with all else."""
+    """Runs server and client. Returns the client's output and the processors' busy time."""
     busy_s = processors_busy_s()
     with subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as listening:
         try:

@@ -1,1 +1,1 @@
-"""What people read of the results: tables (table.py) and a page with plots (page.py)."""
+"""Reports of the results: tables (table.py) and a page with plots (page.py)."""

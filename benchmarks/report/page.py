@@ -20,7 +20,7 @@ _OURS, _PEER = "#2266aa", "#bbbbbb"
 
 
 def write_page(results: Path, target: Path) -> None:
-    """Of all measures whose JSON is in `results`."""
+    """Writes the page of all measures whose JSON is in `results`."""
     documents = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
     body = "".join(_measure(document) for document in documents)
     summary = _summary(documents)

@@ -8,7 +8,7 @@ HEAD = ("contender", "median", "x bound", "byteps is", "CPU s/GB", "turns")
 
 
 def rows_of(case: dict[str, Any]) -> list[tuple[str, ...]]:
-    """One for each contender, in the order of HEAD; of one that failed, why."""
+    """Returns a row for each contender, in the order of HEAD, or the reason of its failure."""
     ours = case["figures"].get("byteps", {}).get("median_s")
     rows = []
     for name, figures in case["figures"].items():

@@ -26,12 +26,12 @@ Pairs = Sequence[tuple[Any, Any]]
 
 
 class _State(Enum):
-    """Which gradients the optimizer is applying."""
+    """The gradients that the optimizer is applying."""
 
-    LOCAL = auto()  # this rank's: they have to be reduced
-    ACCUMULATING = auto()  # this rank's, which Keras adds up: their sums have to be reduced
-    ACCUMULATED = auto()  # the reduced sums of this rank's gradients
-    REDUCED = auto()  # those of all ranks already
+    LOCAL = auto()  # gradients of this rank, to be reduced
+    ACCUMULATING = auto()  # gradients of this rank that Keras adds up; due sums have to be reduced
+    ACCUMULATED = auto()  # sums that were due, reduced over all ranks
+    REDUCED = auto()  # gradients that were reduced before
 
 
 class GradientExchange:

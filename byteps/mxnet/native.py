@@ -133,7 +133,7 @@ class _EngineVariables:
         _all_variables.append(self)
 
 
-# Those of all jobs stay alive: the engine may still have operations of a job that was left.
+# Engine variables of all jobs stay alive: operations of a job that was left may be pending.
 _all_variables: list[_EngineVariables] = []
 _variables = PerJob(_EngineVariables)
 os.register_at_fork(after_in_child=_variables.forget)

@@ -102,13 +102,13 @@ class DistributedTrainer(mx.gluon.Trainer):
             broadcast_parameter(parameter, index, self._root_rank, self._exchange.prefix)
 
     def _join(self) -> None:
-        """At the first use in a job: does the same as ranks that create their Trainer now."""
+        """Does the same as ranks that create their Trainer now, at the first use in a job."""
         if not self._exchange.is_of_this_job:
             self._synchronize_parameters()
             self._params_to_init = list(self._params)
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
-        """As in gluon.
+        """Reduces gradients and updates parameters.
 
         Args:
             batch_size: size of this rank's batch.
@@ -133,7 +133,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._optimizer.settle()
 
     def allreduce_grads(self, ignore_stale_grad: bool = False) -> None:
-        """As in gluon. Pass the same `ignore_stale_grad` to `update`."""
+        """Reduces gradients as `step` does. Pass the same `ignore_stale_grad` to `update`."""
         self._join()
         with self._ignoring_stale(ignore_stale_grad):
             super().allreduce_grads()

@@ -69,7 +69,7 @@ def make_net() -> gluon.nn.HybridSequential:
 
 
 def train(net: gluon.nn.HybridSequential, data: Images, options: argparse.Namespace) -> tuple[int, float]:
-    """How many images all ranks have seen, and the seconds that it took."""
+    """Trains. Returns the number of images on all ranks, and the time in seconds."""
     trainer = bps.DistributedTrainer(net.collect_params(), "adam", {"learning_rate": 2e-3})
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     steps = max(1, min(options.limit or len(data.train_labels), len(data.train_labels)) // BATCH)

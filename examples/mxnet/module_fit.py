@@ -86,7 +86,7 @@ class Share(mx.io.DataIter):
 
 
 def train(module: mx.mod.Module, data: Images, options: argparse.Namespace) -> tuple[int, float]:
-    """How many images all ranks have seen, and the seconds that it took."""
+    """Trains. Returns the number of images on all ranks, and the time in seconds."""
     count = min(options.limit or len(data.train_labels), len(data.train_labels)) // BATCH * BATCH
     share = Share(data, max(count, BATCH))
     begin = time.perf_counter()

@@ -70,7 +70,7 @@ def make_model(data: Images) -> tf.keras.Model:
 
 
 def train(model: tf.keras.Model, data: Images, options: argparse.Namespace) -> tuple[int, float]:
-    """How many images all ranks have seen, and the seconds that it took."""
+    """Trains. Returns the number of images on all ranks, and the time in seconds."""
     optimizer = tf.keras.optimizers.Adam(2e-3)
     optimizer.build(model.trainable_variables)
     bps.broadcast_variables(model.variables + optimizer.variables, root_rank=0)

@@ -44,7 +44,7 @@ class Data(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What the training of one rank came to."""
+    """The results of one rank."""
 
     images: int  # of all ranks
     seconds: float

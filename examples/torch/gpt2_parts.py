@@ -1,4 +1,4 @@
-"""What the GPT-2 examples share: options, model, and real text without a download.
+"""Common parts of the GPT-2 examples: options, model, and text without a download.
 
 The text is the sources of Python's standard library, one token for each byte.
 """
@@ -27,7 +27,7 @@ def parse_options(description: str) -> argparse.Namespace:
 
 
 def make_model(options: argparse.Namespace) -> GPT2LMHeadModel:
-    """With random weights, the same on all ranks."""
+    """Returns a model with random weights, the same on all ranks."""
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=VOCABULARY,

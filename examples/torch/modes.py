@@ -16,7 +16,7 @@ COMPRESSIONS = {"none": bps.Compression.none, "fp16": bps.Compression.fp16, "bf1
 
 
 class Training(NamedTuple):
-    """What a training loop needs."""
+    """A model and functions for a training loop."""
 
     model: nn.Module  # whose forward it calls
     optimizer: torch.optim.Optimizer

@@ -1,4 +1,4 @@
-"""What the conformance suite needs to know of byteps.mxnet.
+"""The adapter of byteps.mxnet for the conformance suite.
 
 Arrays are those of mx.np, which may have no elements.
 """

@@ -1,4 +1,4 @@
-"""What the conformance suite needs to know of byteps' own, NumPy, interface."""
+"""The adapter of byteps's NumPy interface for the conformance suite."""
 
 from __future__ import annotations
 

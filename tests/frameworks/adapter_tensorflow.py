@@ -1,4 +1,4 @@
-"""What the conformance suite needs to know of byteps.tensorflow."""
+"""The adapter of byteps.tensorflow for the conformance suite."""
 
 from __future__ import annotations
 

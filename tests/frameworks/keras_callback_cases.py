@@ -79,7 +79,7 @@ def case_state_of_another_root() -> None:
 
 
 def case_training_goes_on_where_rank_0_has_read_a_checkpoint() -> None:
-    """Only rank 0 has the weights and the optimizer's state of the first epoch."""
+    """Rank 0 alone has the weights and optimizer state of the first epoch."""
     reference = of_rank_0(lambda: state(trained_alone(2)))
     model = compiled(mlp, sgd, distributed=True)
     if bps.rank() == 0:
@@ -94,7 +94,7 @@ def case_training_goes_on_where_rank_0_has_read_a_checkpoint() -> None:
 
 
 def case_models_that_only_the_root_has_built() -> None:
-    """What the root had before the first batch is what all have after it; that batch is lost."""
+    """All ranks get the root's state of before the first batch; the batch is lost."""
     model = compiled(Lazy, sgd, distributed=True)
     if bps.rank() == 0:
         model(data()[0][0])

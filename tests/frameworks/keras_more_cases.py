@@ -1,4 +1,4 @@
-"""Those cases of byteps.keras on TensorFlow that four ranks do no differently than two."""
+"""Cases of byteps.keras on TensorFlow that are the same with two and with four ranks."""
 
 from frameworks.keras_callback_cases import *  # noqa: F403
 from frameworks.keras_saving_cases import *  # noqa: F403

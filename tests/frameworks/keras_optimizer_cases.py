@@ -53,7 +53,7 @@ class Subclassed(keras.Model):
 
 
 class OwnStep(Subclassed):
-    """With a training step of its own."""
+    """A model with its own training step."""
 
     def train_step(self, batch: Any) -> Any:
         x, y = batch
@@ -262,7 +262,7 @@ def case_own_loop() -> None:
 
 
 class Branches(keras.Model):
-    """Of which one is for the samples of rank 0 only, and another is never used."""
+    """A model with a branch for the samples of rank 0 only, and one that is never used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -315,7 +315,7 @@ def case_variables_that_take_turns() -> None:
 
 
 def case_gradients_that_replace_variables() -> None:
-    """As the scales of float8 are: every rank gets the largest."""
+    """Like the scales of float8: every rank gets the maximum."""
     variables = [keras.Variable(np.zeros(3, np.float32), name="w"), keras.Variable(np.zeros(2, np.float32), name="s")]
     variables[1].overwrite_with_gradient = True
     optimizer = bps.DistributedOptimizer(optimizers.SGD(1.0))

@@ -42,7 +42,7 @@ def data(steps: int = STEPS) -> tuple[Array, Array]:
 
 
 def share(batches: Array, distributed: bool) -> Array:
-    """This rank's part of each batch, one after the other, as fit takes them."""
+    """Returns this rank's part of each batch, in the order of fit."""
     part = np.split(batches, bps.size(), axis=1)[bps.rank()] if distributed else batches
     return part.reshape(-1, *batches.shape[2:])
 
@@ -97,7 +97,7 @@ def state(model: Any) -> list[Array]:
 
 
 def of_rank_0(make: Make) -> Any:
-    """What rank 0 makes; the others save the work."""
+    """Returns the result of rank 0's `make`, which the other ranks do not call."""
     return bps.broadcast_object(make() if bps.rank() == 0 else None, 0)
 
 

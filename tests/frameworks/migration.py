@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 
 def rows(section: str) -> Iterator[Row]:
-    """Of the table in that section."""
+    """Yields the rows of the table in that section."""
     (text,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     for line in text.splitlines():
         if line.startswith("| `"):
@@ -64,7 +64,7 @@ def _find(package: Any, name: str) -> Any:
 
 
 def _parameters(function: Any) -> list[inspect.Parameter]:
-    """Those of a class that passes all on are those of its base."""
+    """Returns the parameters; of the base, if a class passes all on."""
     for each in getattr(function, "__mro__", [function]):
         parameters = list(inspect.signature(each).parameters.values())
         if any(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters):

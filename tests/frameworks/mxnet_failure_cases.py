@@ -1,4 +1,4 @@
-"""What becomes of errors: where they come out, and what can be done after them."""
+"""Errors: where they are raised, and how to continue after them."""
 
 from __future__ import annotations
 

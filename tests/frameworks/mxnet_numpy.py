@@ -1,4 +1,4 @@
-"""What the cases of MXNet and numpy share.
+"""Common code of the cases of MXNet with NumPy.
 
 It imports MXNet, and has to be imported before anything else does that.
 """

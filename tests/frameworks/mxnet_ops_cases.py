@@ -85,7 +85,7 @@ def case_sparse_rows() -> None:
 
 
 def case_arrays_of_a_gpu_go_through_the_host() -> None:
-    """With a second CPU device for the GPU, which this machine lacks."""
+    """Uses a second CPU device as the GPU, which this machine lacks."""
     gpu = mx.cpu(1)
     copies = []
 
@@ -334,7 +334,7 @@ def case_the_data_loader_forks_while_push_pulls_are_on_their_way() -> None:
 
 
 def case_last_no_job() -> None:
-    """Also that one can come back to a job, whose names are new."""
+    """Calls fail without a job, and work in a later job, whose names are new."""
     array, expected = mine(4), sum_of_ranks()
     bps.byteps_push_pull(array, name="leaving", op=bps.Sum)
     bps.shutdown()

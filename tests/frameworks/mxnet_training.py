@@ -111,7 +111,7 @@ def values_of(net: gluon.Block) -> list[np.ndarray]:
 def reference(
     optimizer: str, options: Mapping[str, Any], make_model: Callable[[int], gluon.Block] = model
 ) -> list[np.ndarray]:
-    """What one process comes to, which begins as rank 0 does."""
+    """Returns the weights that one process gets, which begins with rank 0's."""
 
     def trainer(net: gluon.Block) -> gluon.Trainer:
         return gluon.Trainer(net.collect_params(), optimizer, dict(options), kvstore=None)

@@ -304,7 +304,7 @@ def case_parameters_that_differ() -> None:
 
 
 def layers_by_other_names() -> dict[str, gluon.Parameter]:
-    """Of two layers of the same shape. Sorted by name they come in another order on each rank."""
+    """Returns parameters of two layers whose order by name differs between ranks."""
     params: dict[str, gluon.Parameter] = {}
     for number in range(2):
         layer = gluon.nn.Dense(1, in_units=1, use_bias=False, prefix=f"dense{number + 9 * (rank() == 1)}_")

@@ -28,7 +28,7 @@ Y = np.sin(X @ np.ones((4, 1), np.float32))
 
 
 def my_share(array: np.ndarray) -> np.ndarray:
-    """This rank's part of each batch."""
+    """Returns this rank's part of each batch."""
     return array.reshape(ROWS // BATCH, bps.size(), -1, array.shape[1])[:, bps.rank()].reshape(-1, array.shape[1])
 
 

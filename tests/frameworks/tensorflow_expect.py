@@ -1,4 +1,4 @@
-"""What the cases of byteps.tensorflow's operators look at."""
+"""Checks that the cases of byteps.tensorflow's operators share."""
 
 from __future__ import annotations
 

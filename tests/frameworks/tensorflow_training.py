@@ -27,7 +27,7 @@ def data(step: int) -> Batch:
 
 
 def share(batch: Batch) -> Batch:
-    """This rank's part of a batch."""
+    """Returns this rank's part of a batch."""
     rows = BATCH // size()
     words, numbers, wanted = (part[rank() * rows : (rank() + 1) * rows] for part in batch)
     return words, numbers, wanted

@@ -113,7 +113,7 @@ def case_a_loss_of_the_rows_of_all_ranks() -> None:
 
 
 def case_ranks_that_begin_with_other_variables_are_told_so() -> None:
-    """In the second step, as Horovod's scripts make them equal after the first."""
+    """The warning comes in the second step: Horovod's scripts broadcast after the first."""
     last = size() - 1
     for broadcasts in (False, True):
         variable = tf.Variable([1.0, 2.0 if rank() == last else 3.0], name="apart")
@@ -156,7 +156,7 @@ def case_the_sum_of_gradients() -> None:
 
 
 def case_inner_functions_of_xla() -> None:
-    """What computes gradients may be compiled, what exchanges them not."""
+    """The computation of gradients may be compiled, but not their exchange."""
 
     def train(model: Model, part: Part) -> None:
         variables = [model.kernel, model.bias, model.head]

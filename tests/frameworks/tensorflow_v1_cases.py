@@ -173,7 +173,7 @@ def in_passes(
 
 
 def alone_with_large_batches(optimizer: Optimizer, factor: float) -> list[np.ndarray]:
-    """What two passes an update come to: `factor` is 2 if they are added up."""
+    """Returns the result of two passes an update: `factor` is 2 if they are added up."""
     model, used = Model(tf.Variable), optimizer()
     for update in range(2):
         batch = tf.constant(np.concatenate([words(2 * update), words(2 * update + 1)]))

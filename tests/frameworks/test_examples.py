@@ -37,7 +37,7 @@ def test_minimal(tmp_path: Path, ranks: int) -> None:
 
 
 def torchrun(ranks: int, *command: object) -> str:
-    """What the program says, which has to succeed."""
+    """Runs the program, which must succeed, and returns its output."""
     finished = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},

@@ -17,7 +17,7 @@ if not MXNET.exists():
 
 
 def on_digits(program: str, ranks: int, folder: Path) -> str:
-    """What rank 0 says."""
+    """Returns the output of rank 0."""
     folder.mkdir(exist_ok=True)
     finished = run_job([EXAMPLES / program, "--digits", "--epochs", "4"], ranks, folder, deadline_s=100, python=MXNET)
     for process in finished:

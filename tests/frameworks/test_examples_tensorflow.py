@@ -13,7 +13,7 @@ skip_unless_installed("tensorflow", "sklearn")
 
 
 def on_digits(framework: str, ranks: int, folder: Path, *options: str, backend: str = "tensorflow") -> str:
-    """What rank 0 says."""
+    """Returns the output of rank 0."""
     folder.mkdir(exist_ok=True)
     command = [ROOT / "examples" / framework / "fashion_mnist.py", "--digits", "--epochs", "4", *options]
     env = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": backend}

@@ -25,7 +25,7 @@ CALL = "from byteps.mxnet.numpy_names import import_mxnet; import_mxnet()"
 
 
 def python_path(first: Path | None) -> str:
-    """With the folder `first` before all others that Python imports from."""
+    """Returns PYTHONPATH with the folder `first` before all others."""
     return os.pathsep.join(map(str, [*filter(None, [first]), ROOT, ROOT / "tests"]))
 
 
@@ -74,7 +74,7 @@ def fake_mxnet(folder: Path, init: str, **modules: str) -> None:
 
 
 def error_of(program: str, first: Path | None = None) -> str:
-    """What this environment's Python, in which there is no MXNet, ends with."""
+    """Returns the error of a program in this environment, which has no MXNet."""
     done = run(sys.executable, "-c", textwrap.dedent(program), first=first)
     assert done.returncode == 1, done.stdout
     return done.stderr
@@ -96,7 +96,7 @@ def test_error_with_another_mxnet(tmp_path: Path) -> None:
 
 
 def test_error_with_a_numpy_of_the_future(tmp_path: Path) -> None:
-    """Which lacks more than is known."""
+    """A future NumPy may lack further names."""
     init = """
         from mxnet import libinfo
         import numpy as np

@@ -73,7 +73,7 @@ def case_a_known_name_with_another_size_on_one_rank_only_once() -> None:
 
 
 def case_a_large_tensor_and_a_small_one() -> None:
-    """One rank has partitions that the other one has not."""
+    """A rank has partitions that the other one does not have."""
     with expect_error(InvalidArgumentError, "'large'", "of shape (3,)", "of shape (3000000,)", *BOTH):
         bps.push_pull(np.ones((3, 3_000_000)[bps.rank()]), False, "large")
     check_agree_again("large", (3_000_000,))

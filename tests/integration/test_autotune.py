@@ -16,7 +16,7 @@ STEPS = 60
 
 
 def train(folder: Path, autotune: bool, **env: str) -> tuple[list[Mapping[str, Any]], str]:
-    """What each rank has to tell, and what rank 0 has written."""
+    """Returns the results of each rank and the output of rank 0."""
     folder.mkdir()
     settings = {
         "BYTEPS_AUTOTUNE": str(int(autotune)),
@@ -46,7 +46,7 @@ def test_changes_what_it_may_on_all_ranks_and_not_a_bit_of_a_sum(tmp_path: Path)
 
 
 def check_plans(plans: list[list[tuple[float, float]]]) -> None:
-    """By rank and step: ranks agree after every step, and the search comes to an end."""
+    """Checks plans by rank and step: ranks agree after every step, and the search ends."""
     assert all(of_rank == plans[0] for of_rank in plans), plans
     configured, settled = plans[0][0], plans[0][SEARCH_STEPS:]
     assert len(set(plans[0])) >= 4, plans[0]

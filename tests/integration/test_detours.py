@@ -36,7 +36,7 @@ needs_lab = pytest.mark.skipif(IMPOSSIBLE is not None, reason=f"no lab on this m
 
 @dataclass(frozen=True)
 class Rank:
-    """What one rank has to tell."""
+    """The results of a rank."""
 
     digest: str
     bytes_sent: float  # not through shared memory
@@ -52,7 +52,7 @@ def read_rank(folder: Path, rank: int, log: str) -> Rank:
 
 @dataclass(frozen=True)
 class Peculiar:
-    """How some ranks differ from the others."""
+    """The settings of ranks that differ from the others."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     before: Sequence[str | Path] = ()
@@ -70,7 +70,7 @@ def train(folder: Path, ranks: int = RANKS, peculiar: Mapping[int, Peculiar] | N
 
 @pytest.fixture(scope="module")
 def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of the sums through shared memory."""
+    """Returns the digest of the sums through shared memory."""
     trained = train(tmp_path_factory.mktemp("shared"))
     assert [rank.bytes_sent for rank in trained] == [0.0] * RANKS
     assert [rank.detours for rank in trained] == [{}] * RANKS

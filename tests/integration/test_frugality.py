@@ -1,4 +1,4 @@
-"""What a job costs while nothing happens, and that it costs no more the longer it lasts."""
+"""An idle job costs little, and its cost does not grow with time."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ with socket.create_server(("", 7000)) as listener:
 
 
 class LabError(Exception):
-    """What a user of the lab raises."""
+    """An error of the lab's user."""
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -1,4 +1,4 @@
-"""One program, unchanged, under everything that can start it."""
+"""Runs the same program under every launcher."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def start_all(cluster: Cluster, plans: Sequence[Sequence[str]]) -> None:
 
 
 def name_of(cluster: Cluster, victim: str) -> str:
-    """How messages name the victim."""
+    """Returns the victim's name in messages."""
     if victim == "scheduler":
         return f"scheduler at 127.0.0.1:{cluster.port}"
     return f"{victim} (host {HOST}, pid {cluster[victim].pid})"
@@ -113,7 +113,7 @@ def test_a_stopped_process_ends_the_job(victim: str, moment: str, tmp_path: Path
 
 @pytest.mark.parametrize("victim", ["rank 1", "server 0"])
 def test_a_process_whose_data_thread_hangs(victim: str, tmp_path: Path) -> None:
-    """Its sockets stay open and its heartbeats go on; nobody gets an answer from it."""
+    """The process does not answer, but its sockets stay open and it sends heartbeats."""
     with make_cluster(tmp_path, 2, hosted=False) as cluster:
         start_all(cluster, [("init", "steps"), ("init", "steps")])
         for rank in (0, 1):

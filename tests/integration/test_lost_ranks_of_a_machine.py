@@ -23,7 +23,7 @@ CLEAN_UP = ("then", "pause", "shutdown", "linger")
 
 @dataclass(frozen=True)
 class State:
-    """What the ranks of a job do when one of them, the victim, is lost."""
+    """The activity of the ranks when one of them, the victim, is lost."""
 
     victim: tuple[str, ...]
     bystander: tuple[str, ...]  # one of the others, who has contributed to nothing
@@ -87,7 +87,7 @@ def check_that_all_raise(cluster: Cluster, lost: Member, since_s: float, limit_s
 
 
 def check_that_nothing_is_left(cluster: Cluster, lost: Member) -> None:
-    """Of the job in the survivors, which have left it but still run; nor of the victim anywhere."""
+    """Checks the survivors, which have left the job, and that the victim has left nothing."""
     for survivor in cluster.others(lost.name):
         survivor.resume_plan()
     for survivor in cluster.others(lost.name):

@@ -151,7 +151,7 @@ def cut_off(lab: Lab, host: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("host", [0, 1])
 def test_a_host_that_is_cut_off(host: int, lab: Lab, tmp_path: Path) -> None:
-    """Both sides of the cut learn of it: one loses a rank, the other loses the scheduler."""
+    """The cut-off host loses the scheduler, and the others lose its rank."""
     with Hosts(tmp_path, lab, 2, 2, env={"BYTEPS_TIMEOUT_S": str(SILENCE_S)}) as hosts:
         hosts.start_all("init", "flood")
         for rank in range(hosts.size):
@@ -179,7 +179,7 @@ def test_a_server_that_is_cut_off(lab: Lab, tmp_path: Path) -> None:
 
 @contextmanager
 def silenced(lab: Lab, sender: int, receiver: int) -> Iterator[None]:
-    """What one host sends to another goes nowhere, and nobody is told."""
+    """Drops all packets from one host to another, without an error."""
     address = lab.hosts[receiver].address
     entry = [address, "dev", INTERFACE]
     lab.run(sender, ["ip", "neigh", "replace", *entry, "lladdr", "02:00:00:00:00:99", "nud", "permanent"])

@@ -125,7 +125,7 @@ def test_mutated_frames_of_somebody_who_knows_the_secret(tmp_path: Path) -> None
 # While the job runs, or while it measures network cards.
 @pytest.mark.parametrize("nic_probe", ["0", "1"])
 def test_mutated_frames_of_a_member(nic_probe: str, tmp_path: Path) -> None:
-    """Who has joined can end the job. It cannot crash anybody, and the others name it."""
+    """A member of the job can end it, but crashes nobody, and the others name it."""
     env = {"BYTEPS_TIMEOUT_S": "60", "BYTEPS_NIC_PROBE": nic_probe}
     with Cluster(tmp_path, workers=2, servers=1, env=env) as cluster:
         scheduler, server = cluster.start_scheduler(), cluster.start_server()

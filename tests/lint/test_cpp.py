@@ -47,7 +47,7 @@ def accept(paths: list[Path], flags: list[str]) -> None:
 
 
 def test_sources_include_their_own_header_first() -> None:
-    """So building the sources proves that these headers are self-contained."""
+    """Proves by the build that these headers are self-contained."""
     wrong = []
     for source in CSRC.rglob("*.cc"):
         header = source.with_suffix(".h")

@@ -82,7 +82,7 @@ def test_models_have_the_published_number_of_parameters(name: str, elements: int
 
 
 def ranks(body: str, count: int = 2) -> Spawn:
-    """Of a program whose step is `body`."""
+    """Starts ranks of a program whose step is `body`."""
     program = f"""
         import os, sys
         from benchmarks.harness.rank import serve

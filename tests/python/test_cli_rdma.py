@@ -65,7 +65,7 @@ def trial(**changes: Any) -> dict[str, Any]:
 
 @dataclass
 class Machine:
-    """What _core says of RDMA. Rails are all usable ports, unless they are set."""
+    """A machine with RDMA devices as _core reports it. Rails are all usable ports unless set."""
 
     monkeypatch: pytest.MonkeyPatch
     ports: list[dict[str, Any]] = field(default_factory=lambda: [port()])
@@ -201,7 +201,7 @@ def test_the_limit_of_locked_memory_is_judged(
 
 
 class FakeContext:
-    """Of pyverbs: one GID, which is told by the test."""
+    """A pyverbs context with one GID, which the test sets."""
 
     gid = "0000:0000:0000:0000:0000:ffff:0a00:0001"
 

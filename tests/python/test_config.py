@@ -1,4 +1,4 @@
-"""What the environment means: values, origins, and every fault at once."""
+"""Settings from the environment: values, sources, and all faults at once."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_handles_in_flight_at_shutdown_fail(in_flight: InFlight) -> None:
 
 
 def test_a_failure_keeps_nothing_alive() -> None:
-    """Not even until the garbage is collected: a node has threads, sockets and memory."""
+    """A failure must not wait for the garbage collector: a node has threads, sockets and memory."""
 
     def fail() -> weakref.ref[ScriptedNode]:
         node = ScriptedNode()

@@ -20,7 +20,7 @@ class Screen:
         self.console = Console(writer, writer)
 
     def text(self) -> str:
-        """What was written since the last call."""
+        """Returns the output since the last call."""
         os.write(self._writer, b"\0")  # a terminal hands on what was written when it gets to it
         text = b""
         while not text.endswith(b"\0"):

@@ -1,4 +1,4 @@
-"""What the only rank of a job keeps."""
+"""Parameters that the only rank of a job holds."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def smaller_or_larger(op: str, a: Array, b: Array) -> Array:
 
 
 def at_one_level(op: str, dtype: str, children: Sequence[Array], weights: Sequence[int]) -> Array:
-    """What a service makes of its children's values."""
+    """Returns the sum that a service computes of its children's values."""
     if len(children) == 1:
         return children[0]
     values = [computed_in(child, dtype) for child in children]
@@ -81,7 +81,7 @@ def at_one_level(op: str, dtype: str, children: Sequence[Array], weights: Sequen
 
 
 def result_of(op: str, dtype: str, inputs: Sequence[Array], machines: Sequence[int]) -> Array:
-    """Of the whole tree; `machines` by rank."""
+    """Returns the result of the whole tree; `machines` by rank."""
     if op == "broadcast":
         return inputs[-1]
     ranks_of: dict[int, list[int]] = {}
@@ -121,7 +121,7 @@ def inputs_of(dtype: str, ranks: int, random: np.random.Generator) -> list[Array
 
 
 def same_bits(op: str, actual: Array, expected: Array, dtype: str) -> bool:
-    """Which NaN a sum yields is the CPU's choice."""
+    """Compares bits; all NaN are equal, since the CPU chooses the NaN of a sum."""
     unequal = actual.view(f"u{actual.itemsize}") != expected.view(f"u{actual.itemsize}")
     if dtype in INTEGERS or op == "broadcast":
         return not unequal.any()
@@ -226,7 +226,7 @@ def test_results_are_those_of_the_formula_wherever_their_roots_are(machines: lis
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_averages_of_finite_values_are_finite(dtype: str) -> None:
-    """Of the formula; the test above says that services compute it."""
+    """Checks the formula; the test above compares services with it."""
     random = np.random.default_rng(1)
     for machines in TREES:
         with np.errstate(all="ignore"):

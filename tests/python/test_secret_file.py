@@ -99,7 +99,7 @@ except (OSError, ValueError) as error: print(error)"
     ],
 )
 def test_a_secret_that_is_mounted_into_a_container(mode: str, how: str, user: int, says: str) -> None:
-    """As kubelet lays it out: root's, behind links, on a tmpfs that is read-only here."""
+    """Lays the secret out like kubelet: root's, behind links, on a read-only tmpfs."""
     command = ["unshare", "--mount", "sh", "-c", MOUNTED, "sh", mode, how, str(user), sys.executable]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert says in run.stdout, run

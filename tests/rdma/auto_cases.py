@@ -1,4 +1,4 @@
-"""In the guest: which way a job's connections take, and what it says about that.
+"""Cases in the guest: the transport that a job's connections choose, and its log lines.
 
 All but the first are jobs of two ranks that sum for each other, each with one connection to the
 other.

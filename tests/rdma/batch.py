@@ -16,7 +16,7 @@ _KILL_AFTER_S = 5  # for what does not heed SIGTERM
 def run_all_in_vm(
     commands: Mapping[str, Sequence[str | Path]], timeout_s: float, *, shares: Sequence[Path] = (), **machine: Any
 ) -> dict[str, Completed]:
-    """As run_in_vm, name by name; also after one that fails.
+    """Runs the commands like run_in_vm, one after the other, also after a failure.
 
     Args:
         commands: name -> program and arguments. Names are good as those of files.

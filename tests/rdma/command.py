@@ -17,7 +17,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # what a shell can export
 
 @dataclass(frozen=True)
 class Command:
-    """What the guest runs, as root, and where."""
+    """A command that the guest runs as root."""
 
     words: Sequence[str | Path]
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -45,5 +45,5 @@ def script(command: Command) -> str:
 
 
 def topologies() -> list[str]:
-    """Which devices a guest can have: names of scripts."""
+    """Returns the possible sets of devices of a guest: names of scripts."""
     return sorted(path.stem for path in _SCRIPTS.glob("*.sh") if path.stem != "init")

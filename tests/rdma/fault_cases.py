@@ -1,4 +1,4 @@
-"""In the guest: what becomes of a job by RDMA when something breaks while it sums."""
+"""Cases in the guest: faults while a job sums by RDMA."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEYOND_THE_WIRE = ("rank 1", "server 1")  # by rxe1
 
 
 def start(job: PairJob) -> None:
-    """All of them, up to where steps follow one another."""
+    """Starts all members, until they run steps."""
     job.start_all("init", "steps")
     check_goes_on(job)
 

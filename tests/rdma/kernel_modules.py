@@ -1,4 +1,4 @@
-"""Which modules of a kernel the guest loads, and in which order."""
+"""Selects the kernel modules that the guest loads, in their order."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ _LOG_BYTES = 8000
 
 
 class MachineError(Exception):
-    """No machine can be started here."""
+    """A machine cannot be started here."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What to boot."""
+    """The configuration of a machine."""
 
     shares: Sequence[Path] = ()  # folders of the host to share for writing
     cpus: int = 1
@@ -46,7 +46,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Completed:
-    """How a command ended, or the machine."""
+    """The result of a command, or of the machine."""
 
     status: int  # the command's (128 + a signal's number), TIMED_OUT or MACHINE_FAILED
     stdout: str
@@ -58,7 +58,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a boot of the machine ended."""
+    """The end of a boot."""
 
     status: int
     complaint: str  # why it is TIMED_OUT or MACHINE_FAILED; empty when the command ended by itself
@@ -146,7 +146,7 @@ def _ending(conversation: _Conversation, timeout_s: float) -> Ending:
 
 
 class _Conversation:
-    """What the guest and its emulator say."""
+    """The output of the guest and its emulator."""
 
     def __init__(
         self,
@@ -166,11 +166,11 @@ class _Conversation:
 
     @property
     def goes_on(self) -> bool:
-        """Not all is said; else the emulator has ended."""
+        """Whether there is more output to come, and the emulator runs."""
         return bool(self._selector.get_map())
 
     def follow(self, limit_s: float, is_enough: Callable[[], bool]) -> None:
-        """Until there is enough or no more, or the time is up."""
+        """Reads until there is enough or no more, or the time limit has expired."""
         end = time.monotonic() + limit_s
         while self.goes_on and not is_enough():
             ready = self._selector.select(max(0.0, end - time.monotonic()))

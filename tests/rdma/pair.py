@@ -95,7 +95,7 @@ class PairJob(Cluster):
             assert member.end(PATIENCE_S) == 0, self.describe()
 
     def lines(self, text: str) -> list[str]:
-        """What members have said with this in it."""
+        """Returns the output lines of members that contain `text`."""
         return [
             f"{name}: {line}"
             for name, member in self.members.items()
@@ -124,7 +124,7 @@ class PairJob(Cluster):
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the guest has sent so far."""
+    """Counters of the guest's traffic."""
 
     rdma_packets: int  # of at most 4096 bytes of payload
     tcp_segments: int  # of at most 4160 bytes on the wire, 65536 on lo
@@ -143,7 +143,7 @@ def traffic() -> Traffic:
 
 @contextlib.contextmanager
 def losing(what: Sequence[str] = ("ipproto", "udp", "dport", str(ROCE_PORT))) -> Iterator[None]:
-    """Nothing of this kind arrives at 10.77.0.2 from the other end; TCP does.
+    """Drops packets of this kind to 10.77.0.2, but not TCP.
 
     Args:
         what: of `ip rule`; nothing: all packets.

@@ -25,7 +25,7 @@ _KERNEL_ARGUMENTS = (
 
 @dataclass(frozen=True)
 class Hardware:
-    """What the machine is made of."""
+    """The hardware of the machine."""
 
     kernel: Path
     initramfs: bytes

@@ -63,7 +63,7 @@ SCRIPTS = {
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Completed]:
-    """One boot, as each command takes several seconds there."""
+    """Runs all commands in one boot, since each takes several seconds."""
     environment = {"PYTHONPATH": str(ROOT), "PYVERBS": str(pyverbs_path(tmp_path_factory.mktemp("python")))}
     commands = {name: ["bash", "-c", textwrap.dedent(script)] for name, script in SCRIPTS.items()}
     return run_all_in_vm(commands, COMMAND_LIMIT_S, env=environment, folder=ROOT)

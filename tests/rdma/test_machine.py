@@ -56,7 +56,7 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(share: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Completed]:
-    """Everything that one boot can show."""
+    """Runs everything that a single boot can show."""
     python_path = pyverbs_path(tmp_path_factory.mktemp("python"))
     commands = {
         "fails": shell("echo good; echo bad >&2; exit 7"),

@@ -1,4 +1,4 @@
-"""In the guest: training with PyTorch by RDMA."""
+"""Cases in the guest: training with PyTorch by RDMA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS = 4
 
 
 def train(folder: Path, transport: str) -> set[str]:
-    """What the weights of the ranks came to be."""
+    """Trains, and returns the digests of the ranks' weights."""
     with PairJob(folder, transport=transport, forkserver=TORCH) as job:
         job.start_all(program=PROGRAM)
         job.end_all()

@@ -1,4 +1,4 @@
-"""In the guest: what a job computes by RDMA."""
+"""Cases in the guest: results of jobs by RDMA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOVED_BYTES = 2 * 2 * PAYLOAD_BYTES
 
 
 def sums(folder: Path, transport: str) -> tuple[list[object], Traffic]:
-    """Of both ranks, and what was sent."""
+    """Returns the sums of both ranks, and the traffic."""
     before = traffic()
     with PairJob(folder, transport=transport) as job:
         job.start_all(program=SUMS)

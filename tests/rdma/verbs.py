@@ -10,7 +10,7 @@ _PACKAGE = Path("/usr/lib/python3/dist-packages/pyverbs")
 
 
 class PyverbsError(Exception):
-    """It is not installed."""
+    """pyverbs is not installed."""
 
 
 def why_no_pyverbs() -> str | None:

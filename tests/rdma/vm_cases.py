@@ -24,10 +24,10 @@ PROGRAM = Path(__file__).with_name("case_program.py")
 
 
 class VmCases:
-    """One boot, when the first of its cases is asked for."""
+    """Runs all cases in one boot, when the first is needed."""
 
     def __init__(self, *modules: str, limit_s: float = 300.0, memory_mib: int = 1024) -> None:
-        """Nothing runs yet.
+        """Does not start the machine yet.
 
         Args:
             modules: dotted names. A case's name belongs to one of them.

@@ -38,7 +38,7 @@ def names_of(module: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one job made of the cases of a module."""
+    """The results of a job that ran the cases of a module."""
 
     finished: list[Finished]
     results: list[Mapping[str, str] | None]  # by rank; None: it did not get to the end

@@ -32,7 +32,7 @@ class Raised:
 
 
 class Member:
-    """One process of a job: "rank 1", "server 0" or "scheduler"."""
+    """A process of a job: "rank 1", "server 0" or "scheduler"."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Member:
 
     @property
     def output(self) -> str:
-        """What it has written so far."""
+        """The output so far."""
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
@@ -66,7 +66,7 @@ class Member:
         self.process.wait()
 
     def stop(self) -> None:
-        """As Ctrl-Z does: its connections stay open.
+        """Stops the process like Ctrl-Z: its connections stay open.
 
         Returns when all its threads stand, which can take a moment.
         """
@@ -74,7 +74,7 @@ class Member:
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def go_on(self) -> None:
-        """After stop()."""
+        """Continues after stop()."""
         self.process.send_signal(signal.SIGCONT)
 
     def resume_plan(self) -> None:
@@ -91,7 +91,7 @@ class Member:
             self.process.stdin.close()
 
     def wait_for(self, text: str, count: int = 1) -> None:
-        """Until it has written `text` so many times."""
+        """Waits until the output contains `text` this number of times."""
         wait_until(lambda: self.output.count(text) >= count or self.process.poll() is not None, self.describe)
         assert self.output.count(text) >= count, self.describe()
 
@@ -106,14 +106,14 @@ class Member:
             ) from None
 
     def raised(self) -> Raised:
-        """After its end: the exception that ended its plan."""
+        """Returns the exception that ended the plan. Valid after the end."""
         lines = [line for line in self.output.splitlines() if line.startswith("raised ")]
         assert len(lines) == 1, self.describe()
         _, at_s, kind, message = lines[0].split(" ", 3)
         return Raised(float(at_s), kind, message)
 
     def check_raised(self, kind: str, *parts: str, deadline_s: float = PATIENCE_S) -> None:
-        """Its plan must end with an exception of this kind, whose message contains all `parts`."""
+        """Checks that the plan ended by such an exception, whose message contains `parts`."""
         assert self.end(deadline_s) == RAISED, self.describe()
         raised = self.raised()
         assert raised.kind == kind and all(part in raised.message for part in parts), self.describe()

@@ -1,4 +1,4 @@
-"""One thread of a process that hangs, while all its others go on."""
+"""Stops one thread of a process, while the others run."""
 
 from __future__ import annotations
 

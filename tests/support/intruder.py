@@ -124,7 +124,7 @@ def control(kind: int, fields: bytes = b"") -> bytes:
 
 
 def data(kind: int, *, epoch: int = 0, tensor: int = 0, round_: int = 0, rank: int = 0, payload: bytes = b"") -> bytes:
-    """Of a tensor of float32 with one partition."""
+    """Returns a Data frame of a float32 tensor with one partition."""
     code = 4 if kind == FAILED else 0
     fields = (epoch, 8 * tensor, 0, 0, round_, len(payload), rank, 0, 0, 0)
     head = struct.pack("<BBBBBB2xIIIiQQHHHH16x", _VERSION, kind, FLOAT32, SUM, code, CLUSTER, *fields)
@@ -151,7 +151,7 @@ def receive_epoch(connection: socket.socket) -> int:
 
 
 def every_message(epoch: int, rank: int) -> list[bytes]:
-    """One valid frame, at least, of each type."""
+    """Returns at least one valid frame of each type."""
     numbers = struct.pack("<II", 7, 1)
     failure = b"\x04" + text("because")
     return [

@@ -24,7 +24,7 @@ Process = subprocess.Popen[bytes] | TorchProcess
 
 @dataclass(frozen=True)
 class Finished:
-    """One process that has ended."""
+    """A process that has ended."""
 
     rank: int
     returncode: int  # negative: killed by that signal
@@ -50,7 +50,7 @@ class Job:
         return [Finished(rank, p.wait(), self.output(rank)) for rank, p in enumerate(self.processes)]
 
     def output(self, rank: int) -> str:
-        """What the rank has written so far."""
+        """Returns the output of the rank so far."""
         return output_path(self._folder, rank).read_text(errors="replace")
 
     def kill(self) -> None:
@@ -136,7 +136,7 @@ def start(
 
 
 def job_environment(port: int, ranks: int) -> dict[str, str]:
-    """What all processes of a job of one machine share."""
+    """Returns the common environment of the processes of a job on one machine."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
     paths = [str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return inherited | {

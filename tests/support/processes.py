@@ -1,4 +1,4 @@
-"""What /proc says about a process."""
+"""Reads facts about processes from /proc."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LISTENING = "0A"
 
 
 def listening_ports(pid: int) -> list[int]:
-    """Of the TCP sockets that the process listens on, for IPv4 and IPv6."""
+    """Returns the ports of the TCP sockets on which the process listens, for IPv4 and IPv6."""
     own = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):
@@ -30,7 +30,7 @@ def abstract_sockets(text: str) -> list[str]:
 
 
 def open_files(pid: int) -> list[str]:
-    """What the process has open or mapped, as the kernel writes it; once each."""
+    """Returns open or mapped files of the process, as the kernel writes them, each once."""
     seen = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):

@@ -32,7 +32,7 @@ def say(*what: object) -> None:
 
 
 def step() -> None:
-    """What a training step asks for."""
+    """Runs a training step."""
     handles = [bps.push_pull_async(gradient, name=name, op=bps.Sum) for name, gradient in GRADIENTS.items()]
     for handle in handles:
         assert (bps.synchronize(handle) == bps.size()).all()

@@ -1,4 +1,4 @@
-"""What byteps tells of ranks that would train apart."""
+"""Captures byteps's warnings of ranks that would train apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from byteps.runtime import current_job
 
 
 class Said(logging.Handler):
-    """What byteps logs within it; as if BYTEPS_DIFFERENCES were `setting`."""
+    """Captures byteps's log in a context with BYTEPS_DIFFERENCES=`setting`."""
 
     def __init__(self, setting: str = "warn") -> None:
         super().__init__()

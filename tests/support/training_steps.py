@@ -20,7 +20,7 @@ SHAPES = {"embedding": (1500, 400), "layer": (300, 301), "bias": (17,)}
 
 
 def step(number: int, digest: hashlib._Hash) -> None:
-    """What backward and an optimizer do: all gradients at once, then wait for each."""
+    """Does what backward and an optimizer do: starts all gradients, then waits for each."""
     random = np.random.default_rng((number, bps.rank()))
     gradients = {name: random.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
     handles = [bps.push_pull_async(gradient, name=name) for name, gradient in gradients.items()]
