@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-_STEPS = 100  # of the bisection: to the last bit
+_STEPS = 100  # iterations of the bisection, to the last bit
 
 
 def placement_bound_s(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 Shape = tuple[int, ...]
 
-FORWARD_PART = 1 / 3  # of the work: backward has two products for each of forward's
+FORWARD_PART = 1 / 3  # share of the work: backward has two products for each of forward's
 
 
 class Layer(NamedTuple):

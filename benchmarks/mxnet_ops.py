@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import byteps.mxnet as bps  # before MXNet, which newer releases of NumPy need
+import byteps.mxnet as bps  # must come before MXNet, for newer releases of NumPy
 import mxnet as mx
 import numpy as np
 from byteps.ops import Buffer, Sum, push_pull_buffer, synchronize
@@ -36,7 +36,7 @@ from mxnet import autograd, gluon
 
 OPERATIONS, ROUNDS = 50, 200
 LAYERS, WIDTH, BATCH = 8, 512, 2048
-COLUMNS = 72  # of the timeline
+COLUMNS = 72  # steps of the timeline
 LETTERS = "ABCDEFGHIJ"
 
 
@@ -58,8 +58,8 @@ def main() -> None:
 class Way(NamedTuple):
     """A way to change an array of one element."""
 
-    start: Callable[[int], Any]  # with array number i
-    finish: Callable[[list[Any]], object]  # what `start` has begun and returned, in this order
+    start: Callable[[int], Any]  # starts with array number i
+    finish: Callable[[list[Any]], object]  # ends the operations of `start`, in this order
 
 
 def costs() -> None:

@@ -47,7 +47,7 @@ def run_in_child(name: str) -> bool:
             try:
                 child.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
-                child.kill()  # its lab's keeper ends the rest
+                child.kill()  # the lab's keeper ends the rest
                 child.wait()
     print(f"({name}: {time.monotonic() - began:.0f} s)", flush=True)
     return child.returncode == 0

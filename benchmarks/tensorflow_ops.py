@@ -29,7 +29,7 @@ from byteps.tensorflow.exchange import GradientOptions, exchange_gradients
 
 OPERATORS, ROUNDS = 50, 200
 LAYERS, WIDTH, BATCH = 8, 512, 2048
-COLUMNS = 72  # of the timeline
+COLUMNS = 72  # steps of the timeline
 
 
 def main() -> None:

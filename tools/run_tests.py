@@ -100,7 +100,7 @@ def run_cpp(preset: str) -> Outcome:
         failures_before = len(outcome.failures)
         if (cases_of / f"{name}.xml").exists():
             outcome.add_junit(cases_of / f"{name}.xml")
-        elif program.get("status") == "run":  # not of GoogleTest
+        elif program.get("status") == "run":  # a program without GoogleTest
             outcome.passed += 1
         # A crash, a time-out, or a sanitizer's report after the last test: the program failed, no
         # case of it did.

@@ -16,7 +16,7 @@ from benchmarks.harness.contender import Contender, ContenderError, Step
 class Figures:
     """The measurements of one contender."""
 
-    seconds: list[float] = field(default_factory=list)  # of each turn, divided by its calls
+    seconds: list[float] = field(default_factory=list)  # time of each turn, divided by its calls
     cpu_s: list[float] = field(default_factory=list)
     failure: str | None = None
     steps: list[Step] = field(default_factory=list, repr=False)

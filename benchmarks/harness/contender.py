@@ -30,7 +30,7 @@ class ContenderError(Exception):
 class Step:
     """The cost of one step."""
 
-    seconds: float  # from the first rank's begin to the last one's end
+    seconds: float  # time from the first rank's begin to the last one's end
     cpu_s: float  # user and system time of all processes, in units of 1 / CLK_TCK
     # Answers of the ranks, in their order.
     ranks: list[dict[str, Any]] = field(default_factory=list)
@@ -60,8 +60,8 @@ class Contender:
         self._links: list[socket.socket] = []
         self._readers: list[Any] = []
         self._processes: Sequence[subprocess.Popen[Any]] = ()
-        self._patience_s = _GOODBYE_S  # when it stops
-        self.rank_pids: list[int] = []  # from start() on
+        self._patience_s = _GOODBYE_S  # time limit for its end
+        self.rank_pids: list[int] = []  # valid after start()
         self._pids: list[int] = []
         self._log: Path | None = None
 
@@ -111,7 +111,7 @@ class Contender:
                 link.sendall(line)
             answers = self._read_all(end)
         except OSError as error:
-            _await_one_end(self._processes)  # its last words come after it has let go of its link
+            _await_one_end(self._processes)  # its last output comes after it has released its link
             self._patience_s = 0.0
             raise self._failure(f"a step: {error}") from None
         cpu_s = sum(map(cpu_seconds, self._pids)) - cpu_before

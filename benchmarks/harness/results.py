@@ -25,7 +25,7 @@ class Goal:
     """A figure that must reach something."""
 
     what: str
-    value: float | None  # None: what it is made of is missing
+    value: float | None  # None: its parts are missing
     limit: float
     at_least: bool = False  # else at most
 
@@ -41,8 +41,8 @@ class Case:
     """A table and a plot of the report."""
 
     name: str
-    bound_s: float | None  # None: there is none
-    bound: str  # what the bound is made of
+    bound_s: float | None  # None: no bound
+    bound: str  # parts of the bound
     figures: Mapping[str, Figures]
     # Size of the tensors of one call, over all ranks; 0: do not compare CPU time.
     gigabytes: float = 0.0

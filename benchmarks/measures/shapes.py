@@ -89,6 +89,6 @@ def _case(rate_mbps: float, workers: int, servers: int, goodput: float, figures:
         bounds_s=bounds_s,
     )
     fastest = min((ratio for name in mine if (ratio := case.over_bound(name))), default=1.0)
-    if fastest < 1:  # what disturbed the contenders disturbed iperf3 more
+    if fastest < 1:  # the disturbance was larger for iperf3 than for the contenders
         case.notes["the bound is too high by at least"] = f"{100 * (1 - fastest):.1f} %: somebody was faster"
     return case

@@ -21,7 +21,7 @@ NOTHING = "no gradients sent"
 # Process that updates weights.
 UPDATES = {"workers": "dist_sync-workers", "servers": "dist_sync-servers"}
 
-WEIGHTS_DIFFER = 1e-5  # at most, after the same steps of the same model by different methods
+WEIGHTS_DIFFER = 1e-5  # maximum difference after the same steps by different methods
 
 CNN = {"kind": "cnn", "channels": 32, "image": 28, "hidden": 128, "classes": 10}
 MLP = {"kind": "mlp", "width": 1024, "layers": 4}
@@ -105,7 +105,7 @@ def _case(case: Case, peers: Sequence[str]) -> Case:
 def _compare_weights(case: Case) -> None:
     """Checks that all ranks of all methods have the same weights after each turn."""
     sending = [each.steps for name, each in case.figures.items() if name != NOTHING and each.steps]
-    turns = zip(*sending, strict=False)  # of some there may be fewer
+    turns = zip(*sending, strict=False)  # some methods may have fewer
     case.at_most("largest difference between weights", max(map(_difference, turns), default=None), WEIGHTS_DIFFER)
     if alone := case.figures[NOTHING].steps:
         case.notes["largest difference between weights where no gradients are sent"] = _difference([alone[0]])

@@ -31,7 +31,7 @@ METHODS_IN_THE_LAB = {name: method for name, method in METHODS.items() if name !
 PEERS = (PEER, PEER_LOOP)  # the faster one is what ours is compared with
 OURS = {OPTIMIZER: NOTHING, TAPE: NOTHING_LOOP}  # and the same steps with no gradients sent
 
-WEIGHTS_DIFFER = 1e-5  # at most, after the same steps of the same model by different methods
+WEIGHTS_DIFFER = 1e-5  # maximum difference after the same steps by different methods
 
 RATE_MBPS, WORKERS, SERVERS = 200, 4, 4
 MLP = {"kind": "mlp", "width": 1024, "layers": 8}  # 34 MB of gradients
@@ -132,7 +132,7 @@ def _overhead_s(case: Case, name: str, nothing: str) -> float | None:
 def _compare_weights(case: Case) -> None:
     """Checks that all ranks of all methods that send gradients have the same weights."""
     sending = [each.steps for name, each in case.figures.items() if name not in OURS.values() and each.steps]
-    turns = zip(*sending, strict=False)  # of some there may be fewer
+    turns = zip(*sending, strict=False)  # some methods may have fewer
     case.at_most("largest difference between weights", max(map(_difference, turns), default=None), WEIGHTS_DIFFER)
     if NOTHING in case.figures and (alone := case.figures[NOTHING].steps):
         case.notes["largest difference between weights where no gradients are sent"] = _difference([alone[0]])

@@ -136,7 +136,7 @@ class Training:
     def __init__(self, library: Library, kind: str, settings: Mapping[str, Any], samples: int) -> None:
         self._library = library
         mx.random.seed(0)
-        np.random.seed(0)  # of which MXNet's initializers draw
+        np.random.seed(0)  # seed of MXNet's initializers
         self._net, shape, classes = MODELS[kind](**settings)
         self._net.initialize(mx.init.Xavier())
         self._loss = gluon.loss.SoftmaxCrossEntropyLoss()

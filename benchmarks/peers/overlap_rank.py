@@ -20,7 +20,7 @@ from benchmarks.harness.rank import serve
 from benchmarks.models import FORWARD_PART, MODELS, Layer
 from byteps.ops import Buffer, Handle, Sum, push_pull_buffer, synchronize
 
-_SIDE = 192  # of the matrices: a product takes a fraction of a millisecond
+_SIDE = 192  # size of the matrices: a product takes a fraction of a millisecond
 _CALIBRATION_S = 0.5
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from benchmarks.harness.rank import serve
 
-Loss = Callable[[], torch.Tensor]  # of a new batch
+Loss = Callable[[], torch.Tensor]  # seed of a new batch
 TrainingStep = Callable[[], None]
 
 
@@ -130,7 +130,7 @@ METHODS: Mapping[str, Callable[[], TorchDdp | Ours]] = {
     "optimizer": lambda: Ours("optimizer"),
     "optimizer-buckets": lambda: Ours("optimizer-buckets"),
     "cross-barrier": lambda: Ours("cross-barrier"),
-    "meet": lambda: Ours("meet"),  # no gradients are sent, but ranks make their steps together
+    "meet": lambda: Ours("meet"),  # gradients are not sent, but ranks make their steps together
 }
 
 

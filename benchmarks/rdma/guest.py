@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 ADDRESS = "10.77.0.1"
-GID = ("-x", "1")  # of its IPv4 address, RoCE v2
-PATIENCE = ("-u", "20")  # on an emulated processor packets wait long
+GID = ("-x", "1")  # GID of its IPv4 address, RoCE v2
+PATIENCE = ("-u", "20")  # packets wait long on an emulated processor
 LIMIT_S = 120
 MIB_FRAMES = 60
 SMALL_FRAMES = 600

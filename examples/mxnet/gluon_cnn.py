@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-import byteps.mxnet as bps  # before MXNet, which newer releases of NumPy need
+import byteps.mxnet as bps  # must come before MXNet, for newer releases of NumPy
 
 # isort: split
 import mxnet as mx

@@ -98,7 +98,7 @@ def make_step(model: tf.keras.Model, optimizer: tf.keras.Optimizer) -> Callable[
             loss = loss_of(labels, model(images, training=True))
         gradients = tape.gradient(loss, model.trainable_variables)  # averaged over all ranks
         optimizer.apply(gradients, model.trainable_variables)
-        return loss  # of this rank's share
+        return loss  # the loss of this rank's share
 
     return step
 

@@ -46,9 +46,9 @@ class Data(NamedTuple):
 class Totals(NamedTuple):
     """The results of one rank."""
 
-    images: int  # of all ranks
+    images: int  # number of images on all ranks
     seconds: float
-    waiting_seconds: float  # for communication, in the training thread; NaN where the mode hides it
+    waiting_seconds: float  # time of the training thread in communication; NaN if the mode hides it
 
 
 def main() -> int:

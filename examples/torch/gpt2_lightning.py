@@ -46,7 +46,7 @@ def main() -> None:
     torch.set_num_threads(1)
     trainer = lightning.Trainer(
         accelerator="cpu",
-        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),  # as torchrun says
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),  # set by torchrun
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         strategy=DDPStrategy(process_group_backend=options.backend),
         max_steps=options.steps,

@@ -18,10 +18,10 @@ COMPRESSIONS = {"none": bps.Compression.none, "fp16": bps.Compression.fp16, "bf1
 class Training(NamedTuple):
     """A model and functions for a training loop."""
 
-    model: nn.Module  # whose forward it calls
+    model: nn.Module  # the model to call
     optimizer: torch.optim.Optimizer
     wait: Callable[[], None] | None = None  # called after backward to measure the time of waiting
-    finish: Callable[[], None] | None = None  # before the weights are used otherwise
+    finish: Callable[[], None] | None = None  # called before other uses of the weights
 
 
 def with_optimizer(model: nn.Module, plain: torch.optim.Optimizer, options: argparse.Namespace) -> Training:

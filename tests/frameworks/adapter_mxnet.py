@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import byteps.mxnet as bps  # before mxnet
+import byteps.mxnet as bps  # must come before mxnet
 import mxnet as mx
 import numpy as np
 

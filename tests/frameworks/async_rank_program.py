@@ -46,7 +46,7 @@ def settle() -> None:
 WORDS = {
     "step": step,
     "steps": steps,
-    "pause": sys.stdin.readline,  # until the test says so
+    "pause": sys.stdin.readline,  # returns when the test says so
     "linger": sys.stdin.read,
     "settle": settle,
     "die": lambda: os._exit(77),

@@ -218,7 +218,7 @@ def case_frozen_layers() -> None:
     assert_same_training(frozen)
 
 
-WAYS = ("any batch", "this batch", "eagerly")  # of a step: what its graph knows of the batch's size
+WAYS = ("any batch", "this batch", "eagerly")  # batch size in a step's graph
 
 
 def loop(model: Any, optimizer: Any, loss_of: Any, batches: tuple[Any, Any], way: str) -> None:

@@ -128,7 +128,7 @@ def case_xla() -> None:
         fit(model, distributed=True)
     devices = tf.config.list_physical_devices
     tf.config.list_physical_devices = lambda *_: [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
-    try:  # as on a machine with GPUs, where Keras chooses XLA by itself
+    try:  # like a machine with GPUs, where Keras chooses XLA by itself
         for optimizer, expected in (
             (sgd(), True),
             (bps.DistributedOptimizer(sgd()), False),
@@ -211,7 +211,7 @@ def case_ranks_that_differ() -> None:
 
 
 def case_without_a_job() -> None:
-    if bps.size() == 1:  # with others it would end theirs
+    if bps.size() == 1:  # other ranks would be ended by it
         bps.shutdown()
         with expect_error(NotInitializedError, "init"):
             bps.DistributedOptimizer(sgd())

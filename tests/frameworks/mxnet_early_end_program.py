@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-import byteps.mxnet as bps  # before mxnet
+import byteps.mxnet as bps  # must come before mxnet
 from mxnet import nd
 
 bps.init()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-import byteps.mxnet as bps  # before mxnet
+import byteps.mxnet as bps  # must come before mxnet
 from mxnet import nd
 from mxnet.base import MXNetError
 from support.expect import expect_error
@@ -20,7 +20,7 @@ def case_an_error_comes_out_where_the_array_is_read() -> None:
         return
     array = nd.ones((4 + (rank() == 1),))
     bps.byteps_push_pull(array, name="misfit")
-    doubled = array * 2  # what is computed of it fails alike
+    doubled = array * 2  # computations with it fail, too
     for reader in (doubled.asnumpy, array.wait_to_read):
         try:
             reader()
@@ -31,7 +31,7 @@ def case_an_error_comes_out_where_the_array_is_read() -> None:
             break
     else:
         raise AssertionError("no error")
-    nd.waitall()  # which it has been told of by now
+    nd.waitall()  # it has been told by now
 
 
 def case_a_name_can_be_used_after_an_error() -> None:
@@ -54,7 +54,7 @@ def case_a_name_is_not_used_while_others_are_behind_an_error() -> None:
     if rank() == 0:
         bps.byteps_push_pull(wrong, name="behind")
         bps.byteps_push_pull(gate, name="gate", op=bps.Sum)
-        behind = gate * 1  # not before the other ranks have made theirs
+        behind = gate * 1  # waits until the other ranks have made theirs
         bps.byteps_push_pull(behind, name="behind")
     bps.barrier()
     if rank() != 0:

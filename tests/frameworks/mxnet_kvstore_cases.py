@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import byteps.mxnet as bps  # before mxnet
+import byteps.mxnet as bps  # must come before mxnet
 import mxnet as mx
 import numpy as np
 from frameworks.mxnet_training import (
@@ -139,7 +139,7 @@ def case_no_kvstore_goes_unnoticed() -> None:
     for name in ("byteps", "BytePS", "dist_byteps"):
         assert trainer(name)._kvstore.type == "dist_sync_byteps"
     assert_equal_on_all_ranks(values_of(net))
-    trainer("device")  # of this rank alone, as before
+    trainer("device")  # a store of this rank alone
 
 
 def case_ranks_that_would_train_apart_are_told_so() -> None:

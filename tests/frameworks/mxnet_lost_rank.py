@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-import byteps.mxnet as bps  # before mxnet
+import byteps.mxnet as bps  # must come before mxnet
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon, nd

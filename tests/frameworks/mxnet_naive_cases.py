@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import byteps.mxnet as bps  # before mxnet
+import byteps.mxnet as bps  # must come before mxnet
 from frameworks.mxnet_ops_cases import mine, sum_of_ranks
 from frameworks.mxnet_training import assert_close, assert_equal_on_all_ranks, model, reference, train
 from mxnet import nd

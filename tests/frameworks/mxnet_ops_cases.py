@@ -7,7 +7,7 @@ import random
 import threading
 from unittest import mock
 
-import byteps.mxnet as bps  # before mxnet
+import byteps.mxnet as bps  # must come before mxnet
 import mxnet as mx
 import numpy as np
 from mxnet import nd
@@ -40,7 +40,7 @@ def case_in_place_and_at_once() -> None:
 
 
 def case_bfloat16_and_booleans() -> None:
-    array = nd.amp_cast(mine(40), dtype=np.dtype([("bfloat16", np.uint16)]))  # so MXNet writes it
+    array = nd.amp_cast(mine(40), dtype=np.dtype([("bfloat16", np.uint16)]))  # MXNet's notation
     bps.byteps_push_pull(array, name="bfloat16", op=bps.Sum)
     assert_all(nd.amp_cast(array, dtype="float32"), sum_of_ranks())
     for dtype in ("bool", "int8", "float64"):
@@ -269,7 +269,7 @@ def case_broadcast_parameters_of_gluon_with_shapes_that_are_not_known_yet() -> N
     net.add(mx.gluon.nn.Dense(4), mx.gluon.nn.BatchNorm(), mx.gluon.nn.Dense(2, in_units=4))
     net.initialize(mx.init.Constant(rank() + 1))
     if rank() == 0:
-        net(nd.ones((2, 3)))  # as if it had loaded a file
+        net(nd.ones((2, 3)))  # like loading a file
     bps.broadcast_parameters(net.collect_params(), root_rank=0)
     net(nd.ones((2, 3)))
     assert_all(net[0].weight.data(), 1)

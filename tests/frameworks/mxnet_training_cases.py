@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import byteps.mxnet as bps  # before mxnet
+import byteps.mxnet as bps  # must come before mxnet
 import mxnet as mx
 import numpy as np
 from frameworks.mxnet_training import (
@@ -240,7 +240,7 @@ def case_as_scripts_of_byteps_call_it() -> None:
             loss = net(nd.full((1, 1), rank()))
         loss.backward()
         trainer.step(1)
-        mean = sum(range(size())) / size()  # of the gradients, which are the inputs
+        mean = sum(range(size())) / size()  # sum of the gradients, which are the inputs
         assert net.weight.data().asscalar() == 1 - 0.5 * mean, number
     assert type(optimizer) is mx.optimizer.SGD and "exchange" not in vars(optimizer)
     twin.set_learning_rate(0.25)

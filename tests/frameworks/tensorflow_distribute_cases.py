@@ -127,7 +127,7 @@ def case_batch_normalization() -> None:
 def case_loss_scaling() -> None:
     """All ranks skip the update in which one has a gradient that is not finite."""
     y = Y.copy()
-    y[BATCH] = np.inf  # of rank 0, in the second batch
+    y[BATCH] = np.inf  # rank 0's second batch
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.2), initial_scale=64.0)
     expected, got = fitted(optimizer, y=y), fitted(optimizer, MirroredStrategy(), y=y)
     assert int(got.optimizer.iterations.numpy()) == 6

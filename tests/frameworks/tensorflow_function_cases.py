@@ -144,7 +144,7 @@ def case_functions_without_names_meet_whatever_else_a_rank_has_traced() -> None:
     def function(x: Any) -> Any:
         return bps.push_pull(bps.push_pull(x, average=False) + 1, average=False)
 
-    for _ in range(rank()):  # as for a metric that one rank computes
+    for _ in range(rank()):  # like a metric that one rank computes
         tf.function(function).get_concrete_function(tf.ones(2))
     assert_equal(tf.function(function)(tf.ones(2)), np.full(2, (size() + 1) * size()))
 

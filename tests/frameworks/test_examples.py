@@ -61,7 +61,7 @@ def train_on_digits(ranks: int, mode: str, *options: str) -> str:
 
 
 def accuracy(output: str) -> float:
-    (found,) = re.findall(r"test accuracy (\S+),", output)  # of rank 0 alone
+    (found,) = re.findall(r"test accuracy (\S+),", output)  # only rank 0 prints them
     return float(found)
 
 

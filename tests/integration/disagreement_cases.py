@@ -127,7 +127,7 @@ def check_refused(error: type[Exception], name: str | None, *words: str, **argum
     else:
         with expect_error(InvalidArgumentError, name or "byteps.unnamed", "rank 1 (host ", *words):
             bps.push_pull(np.ones(4), False, name)
-    bps.barrier()  # who is behind by several refused calls hears of the last one
+    bps.barrier()  # a rank that is behind by several refused calls gets the last error
 
 
 def case_a_call_that_is_refused_on_one_rank_fails_on_all_and_counts() -> None:

@@ -24,8 +24,8 @@ RANKS = 3
 DETOUR = re.compile(r"no shared memory with rank (\d+) \(.*\), TCP instead: (.*)")
 SETTINGS = {
     "BYTEPS_LOG_LEVEL": "info",
-    "BYTEPS_TIMEOUT_S": "60",  # who waits for it fails the test
-    "BYTEPS_SERVER_ENGINE_THREAD": "2",  # two connections to each of the others
+    "BYTEPS_TIMEOUT_S": "60",  # waiting for it would fail the test
+    "BYTEPS_SERVER_ENGINE_THREAD": "2",  # number of connections: two to each other rank
     "BYTEPS_PARTITION_BYTES": str(256 << 10),
 }
 TOO_SMALL = ["prlimit", f"--fsize={1 << 20}", "--"]  # a file, also one in memory, may not be larger
@@ -39,7 +39,7 @@ class Rank:
     """The results of a rank."""
 
     digest: str
-    bytes_sent: float  # not through shared memory
+    bytes_sent: float  # bytes that do not go through shared memory
     detours: Mapping[int, str]  # rank -> why not
 
 

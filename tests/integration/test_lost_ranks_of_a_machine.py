@@ -26,7 +26,7 @@ class State:
     """The activity of the ranks when one of them, the victim, is lost."""
 
     victim: tuple[str, ...]
-    bystander: tuple[str, ...]  # one of the others, who has contributed to nothing
+    bystander: tuple[str, ...]  # another rank, which has contributed nothing
     others: tuple[str, ...]
     reached: str  # the victim has written this
     count: int = 1

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(IMPOSSIBLE is not None, reason=f"no lab on this 
 
 TRAINING = ROOT / "tests/support/training_steps.py"
 STEPS = 2
-STEP_BYTES = 4 * (1500 * 400 + 300 * 301 + 17)  # of the tensors that TRAINING sums in a step
+STEP_BYTES = 4 * (1500 * 400 + 300 * 301 + 17)  # size of the tensors of a step of TRAINING
 DEATH_S = 15.0  # a death has to be known by then: not by silence
 SILENCE_S = 4.0  # the timeout of tests in which a host is cut off
 

@@ -16,7 +16,7 @@ from support.cluster import RAISED, Cluster, wait_until
 from support.processes import listening_ports, resident_bytes
 
 FRAMES = 100_000
-FRAMES_PER_CONNECTION = 5  # one that ends a connection hides those behind it
+FRAMES_PER_CONNECTION = 5  # a frame that ends a connection hides later ones
 GROWTH_BYTES = 20 << 20  # a leak of a few hundred bytes a frame would be more
 
 
@@ -68,7 +68,7 @@ def check_hangs_up_without_a_word(port: int, call: Callable[[socket.socket], Non
             call(connection)
             assert connection.recv(100) == b""
         except (ConnectionResetError, BrokenPipeError):
-            pass  # it hung up before it had read everything
+            pass  # the peer closed before it had read everything
 
 
 def test_port_scanners_and_http_clients_at_every_port(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_mutated_frames_of_somebody_who_knows_the_secret(tmp_path: Path) -> None
         victims = [cluster["scheduler"].pid, cluster["server 0"].pid]
         ports = [port for pid in victims for port in listening_ports(pid)]
         mutator = intruder.Mutator(random.Random(2), intruder.every_message(epoch=1, rank=1))
-        attack(cluster, ports, FRAMES // 10, mutator)  # what grows once
+        attack(cluster, ports, FRAMES // 10, mutator)  # warm-up: some memory grows once
         before = [resident_bytes(pid) for pid in victims]
         attack(cluster, ports, FRAMES, mutator)
         grown = [resident_bytes(pid) - old for pid, old in zip(victims, before, strict=True)]
@@ -195,7 +195,7 @@ def test_four_hundred_strangers_keep_no_job_from_starting(tmp_path: Path) -> Non
                 cluster[f"rank {rank}"].wait_for("did init")
         ports = [port for member in cluster.others("scheduler") for port in listening_ports(member.pid)]
         assert len(ports) >= 3, ports
-        with intruder.Crowd(ports, 400):  # before the ranks have connected to each other
+        with intruder.Crowd(ports, 400):  # the ranks have not connected to each other yet
             for rank in range(2):
                 cluster[f"rank {rank}"].resume_plan()
             assert [member.end() for member in cluster.members.values()] == [0] * 4, cluster.describe()

@@ -109,7 +109,7 @@ def test_a_script_above_an_editable_clone_finds_the_package(tmp_path: Path) -> N
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, clone)
     bin_folder.mkdir()
-    (bin_folder / "cmake").write_text("#!/bin/sh\n")  # what is compiled does not matter here
+    (bin_folder / "cmake").write_text("#!/bin/sh\n")  # the native code does not matter here
     (bin_folder / "cmake").chmod(0o755)
     built = subprocess.run(
         [sys.executable, "setup.py", "editable_wheel", "--dist-dir", tmp_path],

@@ -52,7 +52,7 @@ def test_another_server_never_raises_the_bound(workers: list[float], servers: li
     ("forward_s", "backward_s", "communication_s", "step_s"),
     [
         ([1.0], [2.0], [0.0], 3.0),
-        ([1.0], [2.0], [4.0], 7.0),  # one layer: nothing to overlap with
+        ([1.0], [2.0], [4.0], 7.0),  # a single layer: no overlap
         ([1.0, 1.0], [2.0, 2.0], [0.0, 2.0], 6.0),  # hidden by backward
         ([1.0, 1.0], [2.0, 2.0], [0.0, 3.0], 6.0),  # and by the first layer's forward
         ([1.0, 1.0], [2.0, 2.0], [0.0, 4.0], 7.0),

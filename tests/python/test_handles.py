@@ -173,7 +173,7 @@ def test_a_failure_keeps_nothing_alive() -> None:
         try:
             handle.synchronize()
         except PeerLostError:
-            node.outcomes.clear()  # this node's own reference to the error
+            node.outcomes.clear()  # the node's own reference to the error
         return weakref.ref(node)
 
     gc.disable()

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "uint8", "int32", "int64")
 OPS = ("sum", "average", "min", "max", "product", "broadcast")
-COUNT = 1500  # of a tensor's elements
+COUNT = 1500  # number of elements
 DEADLINE_S = 60.0
 
 

@@ -165,7 +165,7 @@ def test_a_job_without_a_secret_gets_the_users_for_this_machine(tmp_path: Path) 
     here = {"XDG_STATE_HOME": str(tmp_path), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     environ = here | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     config = Config.parse(environ)
-    assert not (tmp_path / "byteps").exists()  # to look at settings makes nothing
+    assert not (tmp_path / "byteps").exists()  # reading settings creates nothing
     node = config.to_node_config()
     assert node.loopback_only
     assert node.secret.decode() == (tmp_path / "byteps" / "secret").read_text().strip()

@@ -49,12 +49,12 @@ NODES = tuple(frozenset(range(4 * i, 4 * i + 4)) for i in range(4))
 @pytest.mark.parametrize(
     ("nodes", "processes", "expected"),
     [
-        (NODES[:1], 4, [None] * 4),  # nothing to gain
+        (NODES[:1], 4, [None] * 4),  # binding has no benefit
         (NODES[:2], 1, [None]),  # would lose half the machine
         (NODES[:2], 2, [NODES[0], NODES[1]]),
         (NODES[:2], 4, [NODES[0], NODES[0], NODES[1], NODES[1]]),
         (NODES, 2, [NODES[0] | NODES[1], NODES[2] | NODES[3]]),
-        (NODES[:2], 3, [None] * 3),  # one rank would have a node of its own
+        (NODES[:2], 3, [None] * 3),  # one rank would have a whole node
         ((NODES[0], frozenset({9})), 2, [None] * 2),
     ],
 )

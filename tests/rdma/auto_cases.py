@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rdma.pair import DEVICES, PATIENCE_S, PairJob, losing, traffic
 
-PLAN = ("init", "step*2", "shutdown")  # whose sums are checked
+PLAN = ("init", "step*2", "shutdown")  # steps whose sums are checked
 STEP_BYTES = 4 * (100 + (1 << 16) + (1 << 19))
 QUICK = {"BYTEPS_TIMEOUT_S": "5"}  # a rank whose connection fails waits so long for a better reason
-OTHER_KIND = {"rank 1": {"BYTEPS_RDMA_GID_INDEX": "0"}}  # its IPv6 one
+OTHER_KIND = {"rank 1": {"BYTEPS_RDMA_GID_INDEX": "0"}}  # GID of its IPv6 address
 INSTEAD = "TCP instead"
 
 
@@ -121,7 +121,7 @@ def case_not_all_memory_may_be_locked(folder: Path) -> None:
         assert not job.lines(INSTEAD), job.describe()
         for what in ("payloads are copied", "what it sends is copied"):
             said = [line for line in job.lines(what) if "the limit of locked memory is 3072 KiB" in line]
-            assert 1 <= len(said) <= 2, job.describe()  # of a connection once, and there are two
+            assert 1 <= len(said) <= 2, job.describe()  # once for each of two connections
         assert not [line for line in job.lines("copied") if not line.startswith("rank 1: W ")], job.describe()
     sent = traffic() - before
     assert sent.rdma_packets * 4096 >= 2 * 2 * STEP_BYTES, sent

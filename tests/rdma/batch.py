@@ -10,7 +10,7 @@ from typing import Any
 
 from .machine import MACHINE_FAILED, Completed, run_in_vm
 
-_KILL_AFTER_S = 5  # for what does not heed SIGTERM
+_KILL_AFTER_S = 5  # time for commands that ignore SIGTERM
 
 
 def run_all_in_vm(

@@ -12,7 +12,7 @@ from pathlib import Path
 from . import cpio
 
 _SCRIPTS = Path(__file__).with_name("guest")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # what a shell can export
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # names that a shell can export
 
 
 @dataclass(frozen=True)

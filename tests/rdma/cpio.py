@@ -13,8 +13,8 @@ FILE = stat.S_IFREG | 0o644
 PROGRAM = stat.S_IFREG | 0o755
 LINK = stat.S_IFLNK | 0o777
 _FOLDER = stat.S_IFDIR | 0o755
-_ALIGNMENT = 4  # of names and contents
-_BLOCK = 512  # of archives: the kernel takes several, one after the other
+_ALIGNMENT = 4  # alignment of names and contents
+_BLOCK = 512  # alignment of archives: the kernel takes several
 
 
 def archive(entries: Mapping[str, tuple[int, bytes]]) -> bytes:

@@ -14,7 +14,7 @@ QUICK = {"BYTEPS_TIMEOUT_S": "5"}
 # 0.27 s, six times: it gives up after some seconds. And packets of a busy guest are sent again for
 # nothing, which does no harm.
 IMPATIENT = QUICK | {"BYTEPS_RDMA_TIMEOUT": "16"}
-BEYOND_THE_WIRE = ("rank 1", "server 1")  # by rxe1
+BEYOND_THE_WIRE = ("rank 1", "server 1")  # members that use rxe1
 
 
 def start(job: PairJob) -> None:

@@ -25,7 +25,7 @@ TIMED_OUT = 124
 MACHINE_FAILED = 125
 BOOT_LIMIT_S = 120.0
 TEST_LIMIT_S = 900.0  # limit of a test: a download, another test's machine, and a second try
-_END_LIMIT_S = 10.0  # for what is in flight when the command has ended
+_END_LIMIT_S = 10.0  # time for output in flight when the command has ended
 _BOOTS = 2
 _LOG_BYTES = 8000
 
@@ -40,8 +40,8 @@ class Machine:
 
     shares: Sequence[Path] = ()  # folders of the host to share for writing
     cpus: int = 1
-    memory_mib: int = 1024  # with what is written to /tmp and /dev/shm
-    topology: str = "pair"  # of command.topologies()
+    memory_mib: int = 1024  # including files in /tmp and /dev/shm
+    topology: str = "pair"  # one of command.topologies()
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Ending:
     """The end of a boot."""
 
     status: int
-    complaint: str  # why it is TIMED_OUT or MACHINE_FAILED; empty when the command ended by itself
+    complaint: str  # reason of TIMED_OUT or MACHINE_FAILED; empty when the command ended by itself
     came_up: bool  # and the command was started
 
 
@@ -97,7 +97,7 @@ def run_in_vm(
     what = Command(command, {**os.environ, **(env or {})}, (folder or Path.cwd()).resolve())
     image.prepared()
     with image.locked(image.FOLDER / "machine.lock"):
-        for _ in range(_BOOTS):  # never again what has begun
+        for _ in range(_BOOTS):  # never repeats a command that has begun
             output = {"stdout": bytearray(), "stderr": bytearray()}
             ending = boot(machine, what, timeout_s, lambda name, data: output[name].extend(data))  # noqa: B023
             if ending.came_up:
@@ -155,9 +155,9 @@ class _Conversation:
         output: Callable[[str, bytes], None],
     ) -> None:
         self.is_up = False
-        self.status: int | None = None  # of the command, when it has ended
-        self.failure = ""  # what the guest's init program could not do
-        self.log = bytearray()  # its end
+        self.status: int | None = None  # exit code of the command
+        self.failure = ""  # errors of the guest's init program
+        self.log = bytearray()  # the last output of the machine
         self._output = output
         self._control = b""
         self._selector = selector

@@ -19,7 +19,7 @@ NUMPY = Forkserver(imports=("numpy", "byteps._core", "byteps.numpy", "byteps.con
 HOSTS = ("10.77.0.1", "10.77.0.2")
 DEVICES = ("rxe0", "rxe1")
 PATIENCE_S = 120.0  # for a job of a few steps on the guest's slow processor
-ROCE_PORT = 4791  # of UDP
+ROCE_PORT = 4791  # port of UDP
 
 
 class PairJob(Cluster):
@@ -126,8 +126,8 @@ class PairJob(Cluster):
 class Traffic:
     """Counters of the guest's traffic."""
 
-    rdma_packets: int  # of at most 4096 bytes of payload
-    tcp_segments: int  # of at most 4160 bytes on the wire, 65536 on lo
+    rdma_packets: int  # number of packets with up to 4096 bytes of payload
+    tcp_segments: int  # number of packets with up to 4160 bytes on the wire, 65536 on lo
 
     def __sub__(self, other: Traffic) -> Traffic:
         return Traffic(self.rdma_packets - other.rdma_packets, self.tcp_segments - other.tcp_segments)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAM = "qemu-system-x86_64"
-PORTS = ("stdout", "stderr", "control")  # of the guest, under these names
-LOG = "log"  # what the guest's kernel and qemu itself say
+PORTS = ("stdout", "stderr", "control")  # devices of the guest under these names
+LOG = "log"  # output of the guest's kernel and of qemu
 _KERNEL_ARGUMENTS = (
     "console=ttyS0 quiet loglevel=4",
     "panic=-1 oops=panic",  # a guest that is broken ends at once
@@ -63,7 +63,7 @@ def started(hardware: Hardware) -> Iterator[dict[str, socket.socket]]:
         )
         stack.callback(_end, process)
         for _, its in pairs.values():
-            its.close()  # so that ours is at its end when the emulator's is closed
+            its.close()  # our end sees the end when the emulator's is closed
         yield {name: own for name, (own, _) in pairs.items()}
 
 

@@ -134,7 +134,7 @@ def test_two_machines_check_the_way_between_them(ran: dict[str, Completed]) -> N
     assert re.search(rf"^{ends}: round trip \d+ us, about [\d.e-]+ Gbit/s", text), text
     heard = ran["peer"].stderr
     assert re.search(r"^rdma 10\.77\.0\.\d+:\d+ \(rxe1 port 1, .*: \d+ frames echoed$", heard, re.MULTILINE), heard
-    assert heard.endswith("ended with 0\n")  # by Ctrl-C
+    assert heard.endswith("ended with 0\n")  # ends by Ctrl-C
 
 
 def test_a_peer_that_is_not_there_is_an_error(ran: dict[str, Completed]) -> None:

@@ -16,7 +16,7 @@ BATCH = 8
 
 def main() -> None:
     bps.init()
-    torch.manual_seed(bps.rank())  # what differs at first is made equal
+    torch.manual_seed(bps.rank())  # initial weights differ and are broadcast
     model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 3))
     optimizer = bps.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), named_parameters=model.named_parameters()

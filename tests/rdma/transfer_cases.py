@@ -26,7 +26,7 @@ def sums(folder: Path, transport: str) -> tuple[list[object], Traffic]:
 
 def case_sums_are_those_of_tcp_and_go_by_rdma(folder: Path) -> None:
     folder.mkdir()
-    ip("link", "set", "lo", "mtu", "4200")  # so that no segment is larger than on the wire
+    ip("link", "set", "lo", "mtu", "4200")  # segments are not larger than on the wire
     by_rdma, rdma_sent = sums(folder / "rdma", "rdma")
     by_tcp, tcp_sent = sums(folder / "tcp", "tcp")
     assert by_rdma[0] == by_rdma[1] == by_tcp[0] == by_tcp[1]

@@ -37,7 +37,7 @@ class VmCases:
         self._modules = modules
         self._limit_s = limit_s
         self._memory_mib = memory_mib
-        self._results: dict[str, str] | None = None  # by case; see case_program.py
+        self._results: dict[str, str] | None = None  # results by case; see case_program.py
         self._said = ""
 
     def each(self, test: object) -> object:

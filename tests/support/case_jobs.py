@@ -29,9 +29,9 @@ _outcomes: dict[CaseJob, Outcome | AssertionError] = {}
 class CaseJob:
     """The cases of a module, run by so many ranks."""
 
-    module: str  # its dotted name
+    module: str  # dotted name of the module
     ranks: int
-    adapter: str = ""  # that the cases get as their argument
+    adapter: str = ""  # argument of the cases
     python: Path = Path(sys.executable)
     env: tuple[tuple[str, str], ...] = ()  # added to the environment
     deadline_s: float = 240
@@ -82,7 +82,7 @@ def outcome_of(job: CaseJob, folders: pytest.TempPathFactory) -> Outcome:
                 dict(job.env),
                 python=job.python,
             )
-        except AssertionError as error:  # it hangs: once is enough
+        except AssertionError as error:  # it hangs: do not try again
             _outcomes[job] = error
     outcome = _outcomes[job]
     if isinstance(outcome, AssertionError):

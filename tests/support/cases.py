@@ -41,7 +41,7 @@ class Outcome:
     """The results of a job that ran the cases of a module."""
 
     finished: list[Finished]
-    results: list[Mapping[str, str] | None]  # by rank; None: it did not get to the end
+    results: list[Mapping[str, str] | None]  # result by rank; None: the rank did not finish
 
     def check(self, case: str) -> None:
         """Fails the test unless the case passed on every rank."""

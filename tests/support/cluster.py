@@ -19,14 +19,14 @@ from support.torch_process import Forkserver, TorchProcess
 
 RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
 RAISED = 3  # exit code of a rank program whose plan ended with an exception of byteps
-PATIENCE_S = 60.0  # for what should take a moment; the machine may be busy
+PATIENCE_S = 60.0  # time limit of short operations on a busy machine
 
 
 @dataclass(frozen=True)
 class Raised:
     """An exception that ended a rank's plan."""
 
-    at_s: float  # by time.monotonic(), which all processes of a machine share
+    at_s: float  # time.monotonic(), which all processes of a machine share
     kind: str
     message: str
 

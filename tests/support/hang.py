@@ -24,7 +24,7 @@ def hanging(pid: int, thread: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _trace(_DETACH, tid, check=False)  # it may be gone
+        _trace(_DETACH, tid, check=False)  # the process may have ended
 
 
 def _trace(request: int, tid: int, *, check: bool = True) -> None:

@@ -28,7 +28,7 @@ class Finished:
 
     rank: int
     returncode: int  # negative: killed by that signal
-    output: str  # both streams
+    output: str  # stdout and stderr
 
 
 class Job:

@@ -24,7 +24,7 @@ GRADIENTS = {f"layer{i}": np.ones(size, np.float32) for i, size in enumerate((10
 LARGE = {f"large{i}": np.ones(1 << 21, np.float32) for i in range(3)}
 
 
-abandoned: list[bps.Handle] = []  # of contribute()
+abandoned: list[bps.Handle] = []  # handle of contribute()
 
 
 def say(*what: object) -> None:
@@ -107,8 +107,8 @@ WORDS: dict[str, Callable[[], object]] = {
     "receive_much": receive_much,
     "steps_until_told": steps_until_told,
     "barrier": bps.barrier,
-    "pause": sys.stdin.readline,  # until the test says so
-    "linger": sys.stdin.read,  # until the test lets it go
+    "pause": sys.stdin.readline,  # waits for the test
+    "linger": sys.stdin.read,  # waits until the test continues it
     "shutdown": bps.shutdown,
 }
 
