@@ -1,6 +1,6 @@
-"""The native core. Every function that can wait releases the GIL, and Ctrl-C interrupts it.
+"""The native core. Functions that wait release the GIL, and Ctrl-C interrupts them.
 
-Failures are raised as the exceptions of `byteps.errors`.
+Errors are exceptions of `byteps.errors`.
 """
 
 from collections.abc import Sequence
@@ -12,60 +12,60 @@ OP_CODES: dict[str, int]  # "sum", "average", "min", "max", "product", "broadcas
 
 @final
 class NodeConfig:
-    """Everything that the core must know; filled by `byteps.config`, checked again by `Node`.
+    """The configuration of a node. `byteps.config` fills it, and `Node` checks it.
 
-    Keyword arguments set the attributes of the same names; those not given keep the defaults below.
+    Keyword arguments set the attributes of the same names; others keep their defaults.
     """
 
     role: str  # "worker", "server", "scheduler"
-    rank: int  # of this worker, or -1: the scheduler numbers
+    rank: int  # rank of this worker; -1: the scheduler assigns it
     num_workers: int
     num_servers: int
-    local_rank: int  # -1: the scheduler numbers by machine
-    local_size: int  # -1: the scheduler counts by machine
+    local_rank: int  # -1: the scheduler assigns it
+    local_size: int  # -1: the scheduler counts the ranks of each machine
     host_scheduler: bool  # this worker (rank 0) also runs the scheduler
-    scheduler_by_rank_0: bool  # rank 0's process runs it (told in every process: for messages)
+    scheduler_by_rank_0: bool  # rank 0 runs the scheduler; set in every process, for messages
     scheduler_host: str  # name or address
-    scheduler_ports: list[int]  # the scheduler takes the first free one; nodes look for it in this order
-    scheduler_fd: int  # listening socket handed over by a launcher, or -1
-    machine: str  # processes of equal ones sum on their machine first, or "" to find out
-    shm: bool  # shared memory between ranks of one machine, where it works
+    scheduler_ports: list[int]  # ports to try, in this order
+    scheduler_fd: int  # listening socket from a launcher, or -1
+    machine: str  # name of the machine, whose ranks are summed first; "": detected
+    shm: bool  # shared memory between ranks of one machine, if possible
     transport: str  # "auto", "tcp", "rdma"
-    rdma_devices: str  # "mlx5_0:1,mlx5_1", or "": chosen
-    rdma_gid_index: int  # -1: chosen
+    rdma_devices: str  # such as "mlx5_0:1,mlx5_1"; "": chosen automatically
+    rdma_gid_index: int  # -1: chosen automatically
     rdma_traffic_class: int
     rdma_service_level: int
     rdma_timeout: int  # packets are sent again after 4.096 us * 2**rdma_timeout
     rdma_spin_us: int
-    interface: str  # name of the interface whose address is handed out, or ""
-    node_host: str  # address that is handed out, or ""
+    interface: str  # interface whose address is advertised, or ""
+    node_host: str  # address to advertise, or ""
     secret: bytes  # empty: no TCP
     loopback_only: bool  # the secret is this user's own
     job_id: str
     version: str
-    start_timeout_s: float  # all nodes must have joined by then
-    timeout_s: float  # a node that is silent for so long is lost
-    op_timeout_s: float  # a push_pull that lacks a rank for so long fails
-    stall_warning_s: float  # ... is warned about
+    start_timeout_s: float  # time limit for all nodes to join
+    timeout_s: float  # a node that is silent for this time is lost
+    op_timeout_s: float  # a push_pull fails if a rank does not take part for this time
+    stall_warning_s: float  # a warning is logged after this time
     partition_bytes: int
     credit_bytes: int
-    autotune: bool  # rank 0 looks for better partition_bytes and credit_bytes while the job runs
-    service_threads: int  # event loops (= shards) of the summation service in this process; 0: chosen by cores
+    autotune: bool  # rank 0 searches for better partition_bytes and credit_bytes
+    service_threads: int  # number of shards of the service; 0: chosen by cores
     placement: str  # "auto", "allreduce", "ps", "weights:1,1,0.5"
-    nic_mbps: float  # of the network card, per direction; 0: as the kernel says, else measured
+    nic_mbps: float  # speed of the network card per direction; 0: from the kernel, or measured
     nic_probe: bool
     log_level: str  # "error", "warning", "info", "debug"
     def __init__(self, **fields: object) -> None: ...
 
 @final
 class Node:
-    """One process's part in a job: joins when built, leaves at `shutdown`.
+    """The membership of this process in a job: the constructor joins, `shutdown` leaves.
 
     All methods may be called from any thread.
     """
 
     def __init__(self, config: NodeConfig) -> None:
-        """Joins the job and blocks until every node has (at most `start_timeout_s`)."""
+        """Joins the job. Blocks until all nodes have joined, at most for `start_timeout_s`."""
 
     @property
     def rank(self) -> int: ...
@@ -77,11 +77,14 @@ class Node:
     def local_size(self) -> int: ...
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Of every worker, by rank: its local rank, and how many workers its machine has."""
+        """Local rank and local size of every worker, by rank."""
     @property
     def num_servers(self) -> int: ...
     def declare(self, name: str, dtype: int, nbytes: int) -> None:
-        """Asks for the tensor's placement ahead of its first push_pull. Does not wait. Not for what is kept."""
+        """Requests the tensor's placement before its first push_pull. Does not wait.
+
+        Not for parameters of asynchronous training.
+        """
 
     def push_pull(
         self,
@@ -99,82 +102,90 @@ class Node:
         collective: int = -1,
         step: int = 0,
     ) -> int:
-        """Starts one push_pull of `nbytes` bytes and returns its handle at once.
+        """Starts a push_pull of `nbytes` bytes and returns its handle. Does not wait.
 
-        The n-th push_pulls of a name on all ranks belong together, those that raise as well: then it fails for all.
-        With a `step`, which all ranks count alike from 1, those of one step belong together, whatever was before it.
-        Their `shape`, the `order` of its dimensions in memory (none: row-major) and the number of the `collective` that
-        they are part of must be alike; None, and where nothing is said: not compared.
+        The n-th push_pulls of a name on all ranks belong together, including calls that raise,
+        which fail on all ranks. If there is a `step`, which all ranks count from 1, push_pulls of
+        the same step belong together. `shape`, the `order` of its dimensions in memory (empty:
+        row-major) and the number of the `collective` must be the same on all ranks; defaults are
+        not compared.
 
-        `input_ptr` may equal `output_ptr`. Both must stay valid, and the input unchanged, until the handle is
-        done; the caller keeps the tensors alive. Larger `priority` goes first. A name may be in flight once.
-        `root` is used by "broadcast", "seed" and "accumulate" only.
+        `input_ptr` may equal `output_ptr`. Both must stay valid, and the input must not change,
+        until the handle is done; the caller keeps the tensors alive. Larger `priority` goes first.
+        A name may be in flight once. `root` is used by "broadcast", "seed" and "accumulate" only.
 
-        "seed" and "accumulate" are for a tensor that the summation services keep, and give its value as it is then.
-        The root's values become it with the first "seed"; what others seed is not looked at, nor is what the root seeds
-        later. With "accumulate" the input is added. All push_pulls of the name together count this rank's rounds: round
-        r is answered once every rank has had round r - `staleness` (255: whatever they have had), see
-        csrc/protocol/keeper.h. `staleness` is the same on all ranks and in all rounds.
+        "seed" and "accumulate" are for parameters that the summation services hold, and return
+        their current values. The root's first "seed" sets the value; other seeds are ignored.
+        "accumulate" adds the input. A rank's push_pulls of the name are its rounds: round r is
+        answered when every rank has begun round r - `staleness` (255: at once). `staleness` is the
+        same on all ranks and in all rounds.
         """
 
     def refuse(self, name: str, why: str, step: int = 0) -> None:
-        """Counts a push_pull of this name, in this step, that was refused before it came here.
+        """Counts a push_pull of this name and step that the caller has refused.
 
         It fails on all ranks.
         """
 
     def poll(self, handle: int) -> bool:
-        """True if `wait` would return (or raise) at once."""
+        """Whether `wait` would return or raise without waiting."""
 
     def wait(self, handle: int, timeout_s: float | None = None) -> None:
-        """Blocks until done, raises what went wrong, and frees the handle (also when it raises, but for a
-        timeout: then the handle stays and `byteps.errors.TimeoutError` is raised).
+        """Blocks until the push_pull is done, raises its error, and frees the handle.
+
+        After `timeout_s` it raises `byteps.errors.TimeoutError` and does not free the handle.
         """
 
     def announce(self, handle: int) -> None:
-        """Makes `next_done` give this handle once it is done. It still has to be waited for."""
+        """Makes `next_done` return this handle when it is done. `wait` must still be called."""
 
     def next_done(self) -> int | None:
-        """Blocks until an announced handle is done, and gives each of them once.
+        """Blocks until an announced handle is done, and returns each of them once.
 
-        After `shutdown` those that are left, then None.
+        After `shutdown` it returns the remaining handles, then None.
         """
 
     def barrier(self) -> None:
         """Blocks until every worker has called it."""
 
     def failure(self) -> str:
-        """Why the job has failed; "" while it is well."""
+        """Returns why the job has failed; "" if it has not."""
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start: push_pulls, push_pull_bytes (tensor bytes completed), push_pull_us (summed
-        time from start to completion), busy_us (time with at least one push_pull in flight), bytes_sent,
-        bytes_received (payload, over all connections of this process), sums, sum_bytes, sum_us (service).
-        As they are now: partition_factor (times the size of partitions as configured) and credit_bytes, which have
-        changed plan_changes times (BYTEPS_AUTOTUNE). What RDMA cards know of this process's memory: rdma_regions and
-        rdma_bytes now, rdma_registrations since the start.
+        """Returns counters.
+
+        Since the start: push_pulls, push_pull_bytes (tensor bytes completed), push_pull_us (sum of
+        times from start to completion), busy_us (time with at least one push_pull in flight),
+        bytes_sent, bytes_received (payload, over all connections of this process), sums, sum_bytes,
+        sum_us (service), plan_changes (BYTEPS_AUTOTUNE), rdma_registrations. Current values:
+        partition_factor (relative to the configured size of partitions), credit_bytes, rdma_regions
+        and rdma_bytes (memory registered at RDMA cards).
         """
 
     def offer_to_c(self) -> None:
-        """From now on the C functions (`C_API`) speak for this node, until they are told otherwise."""
+        """Makes the C functions (`C_API`) use this node."""
 
     def wait_until_done(self) -> None:
-        """For servers and schedulers: blocks until all workers have left; raises if the job failed."""
+        """Blocks until all workers have left; raises if the job has failed.
 
-    def shutdown(self, cause: str = "", after: str = "") -> None:
-        """Leaves the job; `cause`: the exception that ends this process, by which the job fails for all.
-
-        Outstanding handles fail. Idempotent.
+        For servers and schedulers.
         """
 
-# --- For adapters with a library of their own (csrc/c_api/): the address of the table of C functions, and the job of
-# this process that they speak for.
+    def shutdown(self, cause: str = "", after: str = "") -> None:
+        """Leaves the job. Outstanding handles fail. Idempotent.
+
+        `cause`: the exception that ends this process and fails the job for all; "": the job goes
+        on. `after`: the exception that is being handled, for ranks that wait for this one.
+        """
+
+# --- For libraries of adapters (csrc/c_api/): the address of the table of C functions, and the job
+# that they use.
 
 C_API: int
 
 @final
 class AloneMetrics:
-    """What came through the C functions while this rank was alone in its job."""
+    """Counters of the C functions in a job of one rank."""
 
     @property
     def push_pulls(self) -> int: ...
@@ -182,54 +193,55 @@ class AloneMetrics:
     def push_pull_bytes(self) -> int: ...
 
 def enter_c_job_alone() -> AloneMetrics:
-    """The C functions speak for a rank that is alone: every push_pull is its own result."""
+    """Makes the C functions act for a job of one rank: every push_pull returns its input."""
 
 def leave_c_job(why: str) -> None:
-    """The C functions fail with `why`, as NotInitializedError."""
+    """Makes the C functions fail with `why`, as NotInitializedError."""
 
 def abandon_c_job(why: str) -> None:
-    """`leave_c_job` in a forked child."""
+    """`leave_c_job` for forked children."""
 
 def note_descriptor(fd: int) -> None:
-    """`close_descriptors_in_child` closes this one as well; it stays open as long as this process lives."""
+    """Makes `close_descriptors_in_child` close `fd`, too, which stays open in this process."""
 
 def close_descriptors_in_child() -> None:
-    """In a forked child: closes its copies of connections and the like, so that others notice its parent's end."""
+    """Closes a forked child's copies of connections, so that others notice its parent's end."""
 
 class Memory:
-    """Zeros that stay where they are until this object and all views of it are gone; `nbytes` rounded up to whole
-    pages. An RDMA card is told of it once, while of other memory it has to be told for every push_pull. Supports the
-    buffer protocol.
+    """Memory that is zeroed and valid until this object and all views of it are gone.
+
+    `nbytes` is rounded up to whole pages. It is registered at RDMA cards once, while other memory
+    is registered for every push_pull. Supports the buffer protocol.
 
     Raises:
-        MemoryError: there is not so much.
+        MemoryError: not enough memory.
     """
 
     def __init__(self, nbytes: int) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def viable_transports() -> dict[str, str]:
-    """Transport -> "" if this machine can use it, else the reason."""
+    """Returns transport -> "" if this machine can use it, else the reason."""
 
 def isa_levels() -> dict[str, bool]:
-    """Instruction set -> whether this machine has it ("scalar", "avx2", "avx512")."""
+    """Returns instruction set ("scalar", "avx2", "avx512") -> whether this machine has it."""
 
 def reduce_n(dst_ptr: int, src_ptrs: list[int], count: int, dtype: int, op: int, threads: int = 1) -> None:
-    """The service's kernel, for tests and benchmarks: dst[i] = op over srcs in order; `count` elements."""
+    """Runs the service's kernel: dst[i] = op over srcs in order; `count` elements."""
 
 def listen_address(interface: str, node_host: str, scheduler_host: str) -> str:
-    """The address that this process would hand out, chosen as `Node` chooses it."""
+    """Returns the address that a Node of this process would advertise."""
 
 def network_interface(address: str) -> tuple[str, float]:
-    """The interface that carries `address` ("": none here), and its speed in Mbit/s (0: the kernel does not tell)."""
+    """Returns the interface with `address` ("": none) and its speed in Mbit/s (0: unknown)."""
 
 # --- RDMA (csrc/transport/rdma/), for `byteps doctor`. The TypedDicts are plain dicts.
 
 class RdmaGid(TypedDict):
     index: int
-    gid: str  # as an IPv6 address
+    gid: str  # written as an IPv6 address
     kind: str  # "RoCE v1", "RoCE v2", "InfiniBand"
-    interface: str  # of RoCE: whose address it is, or ""
+    interface: str  # RoCE: the interface with this address, or ""
 
 class RdmaPort(TypedDict):
     device: str
@@ -238,80 +250,87 @@ class RdmaPort(TypedDict):
     state: str  # "ACTIVE", "DOWN"
     physical: str  # "LinkUp", "Disabled"
     mbps: int  # 0: unknown
-    numa_node: int  # -1: unknown, or there is one only
+    numa_node: int  # -1: unknown, or a single node
     lid: int
-    interface: str  # of RoCE, or ""
+    interface: str  # RoCE only, else ""
     gids: list[RdmaGid]
     why_not: str  # "" if it can be used, else the reason and the remedy
 
 class RdmaTrial(TypedDict):
     gid: str  # "::ffff:10.0.0.2 (RoCE v2, index 1)"
     gid_index: int
-    mtu_bytes: int  # of a packet's payload
+    mtu_bytes: int  # maximum payload of a packet
     interface: str
     on_demand_paging: bool
     why_no_connections: str  # "" if a queue pair can be made
-    why_no_memory: str  # "" if the card takes as much as a connection needs at least
+    why_no_memory: str  # "" if the card can register the minimum for a connection
 
 class PeerSpeed(TypedDict):
-    round_trip_us: float  # the median, of frames of 4 KiB
-    bytes_per_s: float  # of payload, each way at once, in frames of 1 MiB; by one connection
+    round_trip_us: float  # median with frames of 4 KiB
+    bytes_per_s: float  # payload in each direction at the same time, on one connection
 
 class PeerRail(PeerSpeed):
     own: str  # this machine's card
     other: str  # address and card that answered
-    failure: str  # "" if it works, else at what step it failed and why
+    failure: str  # "" if it works, else the failed step and the reason
 
 class PeerReport(TypedDict):
     host: str
     tcp: PeerSpeed
     why_no_rdma: str  # "": see `rails`
-    rdma_is_absent: bool  # `why_no_rdma` is no fault: there is no device, or nobody wants it
+    rdma_is_absent: bool  # there is no device, or it is not wanted: no fault
     rails: list[PeerRail]  # one for each card of this machine
 
 def rdma_library() -> str:
-    """Why libibverbs cannot be used, or an empty text."""
+    """Returns why libibverbs cannot be used, or ""."""
 
 def rdma_ports() -> list[RdmaPort]:
-    """All RDMA ports of this machine, from sysfs."""
+    """Returns all RDMA ports of this machine, from sysfs."""
 
 def rdma_rails(config: NodeConfig, address: str) -> list[tuple[str, int]]:
-    """Devices and ports that a process uses that hands out `address`, in order; raises if there are none."""
+    """Returns the devices and ports of a process that advertises `address`; raises if none."""
 
 def try_rdma_port(config: NodeConfig, device: str, port: int, address: str) -> RdmaTrial:
-    """Opens it as a job does, and closes it; raises if it cannot be opened."""
+    """Opens the port as a job does, and closes it; raises if it cannot be opened."""
 
 def check_peer(config: NodeConfig, address: str, peer: str) -> PeerReport:
-    """Whether the PeerListener at `peer` ("10.0.0.2:9000") can be reached by a process that hands out `address`.
+    """Checks the connection from a process that advertises `address` to the PeerListener at `peer`.
 
-    Each step has `config.timeout_s`. Raises if the peer cannot be reached by TCP, or is no PeerListener.
+    `peer` is such as "10.0.0.2:9000". Each step has the time limit `config.timeout_s`. Raises if
+    the peer cannot be reached by TCP, or is no PeerListener.
     """
 
 @final
 class PeerListener:
-    """Listens by TCP, and by RDMA where it works, and answers `check_peer` of other machines, on its own thread."""
+    """Answers `check_peer` of other machines, by TCP and by RDMA if it works, on its own thread."""
 
     def __init__(self, config: NodeConfig, address: str, port: int) -> None:
-        """`port` 0: any."""
+        """Args: `port`: 0: any free port."""
 
     @property
     def address(self) -> str: ...
     @property
     def why_no_rdma(self) -> str: ...
     def next(self, timeout_s: float) -> str:
-        """Blocks until the next connection has ended, and says which; `byteps.errors.TimeoutError` if none has."""
+        """Blocks until the next connection has ended, and describes it.
 
-# --- Planning (csrc/protocol/placement.h, csrc/sim/scale_job.h). Speeds are those of network cards, in Mbit/s each way;
-# sites are the worker machines, then the servers.
+        Raises `byteps.errors.TimeoutError` after `timeout_s`.
+        """
+
+# --- Planning (csrc/protocol/placement.h, csrc/sim/scale_job.h). Speeds of network cards are in
+# Mbit/s per direction. Sites are the worker machines, followed by the servers.
 
 def site_shares(machines_mbps: list[float], servers_mbps: list[float], placement: str) -> list[float]:
-    """Part of the bytes that each site sums; `placement` as in NodeConfig. The sum is 1."""
+    """Returns the share of bytes that each site sums; `placement` as in NodeConfig."""
 
 def predicted_seconds(machines_mbps: list[float], servers_mbps: list[float], shares: list[float], nbytes: int) -> float:
-    """What a push_pull of `nbytes` bytes takes at least; infinite if no speed is known."""
+    """Returns the minimum time of a push_pull of `nbytes` bytes; infinite if no speed is known."""
 
 def model_layers(name: str) -> tuple[list[tuple[int, float]], float]:
-    """(gradient bytes, relative work) of the layers of "vgg16", "resnet50" or "gpt2", and assumed seconds a step."""
+    """Returns (gradient bytes, relative work) of the layers of a model, and seconds of a step.
+
+    Models: "vgg16", "resnet50", "gpt2".
+    """
 
 def simulate_step(
     machines_mbps: list[float],
@@ -323,8 +342,9 @@ def simulate_step(
     credit_bytes: int,
     latency_s: float,
 ) -> dict[str, float]:
-    """One training step by the protocol's code on a simulated network.
+    """Runs a training step by the protocol's code on a simulated network.
 
-    predicted_s (bound on communication alone), summed_s (first gradient to last sum), step_s (start of the backward
-    pass to the end of the next forward pass), messages (cost of the simulation: half a million a second).
+    predicted_s (bound on communication alone), summed_s (first gradient to last sum), step_s (start
+    of the backward pass to the end of the next forward pass), messages (cost of the simulation:
+    half a million a second).
     """
