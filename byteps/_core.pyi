@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TypedDict, final
 
 # Wire values (csrc/base/dtype.h).
-DTYPE_CODES: dict[str, int]  # "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"
-OP_CODES: dict[str, int]  # "sum", "average", "min", "max", "product", "broadcast", "seed", "accumulate"
+DTYPE_CODES: dict[str, int]  # float16, bfloat16, float32, float64, int8, uint8, int32, int64
+OP_CODES: dict[str, int]  # sum, average, min, max, product, broadcast, seed, accumulate
 
 @final
 class NodeConfig:
