@@ -2,8 +2,8 @@
 
     python process_group_program.py WHAT [STORE]
 
-Without STORE the launcher says everything (env://). With a file as STORE the ranks meet there, and
-BYTEPS_LOCAL_RANK and BYTEPS_LOCAL_SIZE, or RANK and WORLD_SIZE, say who this is.
+Without STORE the launcher says everything (env://). With a file as STORE the ranks meet there, and BYTEPS_LOCAL_RANK
+and BYTEPS_LOCAL_SIZE, or RANK and WORLD_SIZE, say who this is.
 """
 
 from __future__ import annotations
