@@ -66,8 +66,9 @@ void Client::join(protocol::Join join) {
 
 void Client::try_connect(size_t attempt) {
   const bool alone = candidates_.size() == 1;
-  const TimeUs deadline_us = alone ? options_.start_deadline_us
-                                   : std::min(options_.start_deadline_us, loop_.now_us() + kCandidatePatienceUs);
+  const TimeUs deadline_us =
+      alone ? options_.start_deadline_us
+            : std::min(options_.start_deadline_us, loop_.now_us() + kCandidatePatienceUs);
   tcp_.connect(loop_, candidates_[attempt % candidates_.size()], deadline_us,
                [this, attempt](auto connection) { on_connected(std::move(connection), attempt); });
 }

@@ -32,7 +32,6 @@ class EpollLoop final : public EventLoop {
   ~EpollLoop() override;
 
   void post(Task task) override;
-  bool run_and_wait(Task task) override;
   bool in_loop() const override;
   void stop() override;
   TimeUs now_us() const override { return byteps::now_us(); }

@@ -39,7 +39,7 @@ class EventLoop : public Clock {
   // thread not before it has ended.
   virtual void post(Task task) = 0;
   // Any thread but the loop's: posts `task` and blocks until it has run. False if the loop has stopped.
-  virtual bool run_and_wait(Task task) = 0;
+  virtual bool run_and_wait(Task task);
   virtual bool in_loop() const = 0;
   // Any thread but the loop's: runs what was posted before, then ends. Idempotent.
   virtual void stop() = 0;

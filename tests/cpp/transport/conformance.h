@@ -13,6 +13,8 @@ struct Way {
   const char* address = nullptr;  // to listen at; null: inproc
   // Of the end that connects (kA) or listens (kB); what both share may be kept in `context`.
   std::function<std::unique_ptr<Transport>(int side, std::shared_ptr<void>& context)> make = {};
+  // The loops of both ends; empty: EpollLoops.
+  std::function<std::unique_ptr<EventLoop>(std::shared_ptr<void>& context)> loop = {};
   bool lends = false;               // payloads come in memory that the transport has (Arrival::lent)
   bool shares_reply_space = false;  // Arrival::reply_space
 };
@@ -24,8 +26,8 @@ class Conformance : public testing::TestWithParam<Way> {
 
  protected:
   Conformance() {
-    loops_[kA] = make_loop();
-    if (GetParam().two_loops) loops_[kB] = make_loop();
+    loops_[kA] = new_loop();
+    if (GetParam().two_loops) loops_[kB] = new_loop();
     if (GetParam().address) {
       for (int side : {kA, kB}) transports_[side] = GetParam().make(side, context_);
       acceptor_ = std::make_unique<Acceptor>(*transports_[kB], loop(kB), Address{GetParam().address, 0});
@@ -35,6 +37,11 @@ class Conformance : public testing::TestWithParam<Way> {
   ~Conformance() override {
     destroy(kA);
     destroy(kB);
+  }
+
+  std::unique_ptr<EventLoop> new_loop() {
+    if (GetParam().loop) return GetParam().loop(context_);
+    return make_loop();
   }
 
   using Ends = std::array<std::unique_ptr<Connection>, 2>;
@@ -73,8 +80,8 @@ class Conformance : public testing::TestWithParam<Way> {
   // Outlive the connections, whose last callbacks they get.
   SentLog sent_;
   std::array<Recorder, 2> recorders_;
-  std::array<std::unique_ptr<EventLoop>, 2> loops_;
   std::shared_ptr<void> context_;
+  std::array<std::unique_ptr<EventLoop>, 2> loops_;
   std::array<std::unique_ptr<Transport>, 2> transports_;
   std::unique_ptr<Acceptor> acceptor_;
   Ends ends_;

@@ -563,8 +563,8 @@ TEST_P(Conformance, ConnectionsMayBeDestroyedAfterTheirLoopHasStopped) {
   loop(kB).stop();
   ends_[kA].reset();
   ends_[kB].reset();
-  loops_[kA] = make_loop();
-  loops_[kB] = make_loop();
+  loops_[kA] = new_loop();
+  loops_[kB] = new_loop();
 }
 
 }  // namespace

@@ -1,0 +1,154 @@
+#include "sim/sim_transport.h"
+
+#include <utility>
+
+#include "sim/sim_connection.h"
+
+namespace byteps::sim {
+
+using transport::Address;
+using transport::ConnectCallback;
+using transport::EventLoop;
+
+class SimListener final : public transport::Listener {
+ public:
+  using RefusedCallback = UniqueFunction<void(const Address&, const Status&)>;
+
+  static Result<std::unique_ptr<transport::Listener>> open(SimNetwork& network, EventLoop& loop,
+                                                           const Address& address,
+                                                           const transport::Credentials& credentials,
+                                                           transport::AcceptCallback on_accept) {
+    std::unique_ptr<SimListener> listener(new SimListener(network, loop, credentials, std::move(on_accept)));
+    Result<Address> bound = network.bind(address, *listener);
+    if (!bound) return bound.status();
+    listener->address_ = *bound;
+    return Result<std::unique_ptr<transport::Listener>>(std::move(listener));
+  }
+  ~SimListener() override {
+    const std::lock_guard lock(network_.time().mutex());
+    if (address_) network_.unbind(*address_);
+  }
+
+  const Address& address() const override { return *address_; }
+  void tell_refused(RefusedCallback on_refused) override { on_refused_ = std::move(on_refused); }
+
+  // Ok: takes the caller.
+  Status judge(const transport::Credentials& caller) const {
+    if (caller.job_id != credentials_.job_id) return permission_denied("another job");
+    if (caller.secret != credentials_.secret) return permission_denied("another secret");
+    return Status::ok();
+  }
+  void accept(std::unique_ptr<transport::Connection> connection) {
+    loop_.post([this, alive = std::weak_ptr(alive_), connection = std::move(connection)]() mutable {
+      if (!alive.expired()) on_accept_(std::move(connection));
+    });
+  }
+  void refuse(const Address& caller, const Status& why) {
+    loop_.post([this, alive = std::weak_ptr(alive_), caller, why] {
+      if (!alive.expired() && on_refused_) on_refused_(caller, why);
+    });
+  }
+  EventLoop& loop() { return loop_; }
+
+ private:
+  SimListener(SimNetwork& network, EventLoop& loop, transport::Credentials credentials,
+              transport::AcceptCallback on_accept)
+      : network_(network),
+        loop_(loop),
+        credentials_(std::move(credentials)),
+        on_accept_(std::move(on_accept)) {}
+
+  SimNetwork& network_;
+  EventLoop& loop_;
+  const transport::Credentials credentials_;
+  transport::AcceptCallback on_accept_;
+  RefusedCallback on_refused_;
+  std::optional<Address> address_;  // once bound
+  const std::shared_ptr<const int> alive_ = std::make_shared<const int>(0);
+};
+
+namespace {
+
+constexpr TimeUs kRetryUs = 20'000;
+
+// One connect(), until it has an answer. Lives in what it has scheduled on the network's loop.
+struct Attempt {
+  Attempt(EventLoop& loop, Address to, TimeUs deadline_us, ConnectCallback on_done)
+      : loop(loop), to(std::move(to)), deadline_us(deadline_us), on_done(std::move(on_done)) {}
+
+  EventLoop& loop;
+  Address from;
+  const Address to;
+  transport::Credentials credentials;
+  const TimeUs deadline_us;
+  ConnectCallback on_done;
+};
+
+void answer(Attempt& attempt, Result<std::unique_ptr<transport::Connection>> result) {
+  attempt.loop.post([on_done = std::move(attempt.on_done), result = std::move(result)]() mutable {
+    on_done(std::move(result));
+  });
+}
+
+void join(SimNetwork& network, Attempt& attempt, SimListener& listener) {
+  const auto wire = std::make_shared<Wire>(network, std::array{attempt.from.ip, attempt.to.ip});
+  listener.accept(std::make_unique<SimConnection>(listener.loop(), wire, 1, attempt.from.to_string()));
+  std::unique_ptr<transport::Connection> connection =
+      std::make_unique<SimConnection>(attempt.loop, wire, 0, attempt.to.to_string());
+  answer(attempt, std::move(connection));
+}
+
+// On the network's loop.
+void try_once(SimNetwork& network, const std::shared_ptr<Attempt>& attempt) {
+  const bool is_cut = network.cut_since_us(attempt->from.ip, attempt->to.ip) != kNever ||
+                      network.cut_since_us(attempt->to.ip, attempt->from.ip) != kNever;
+  SimListener* const listener = is_cut ? nullptr : network.listener_at(attempt->to);
+  if (listener != nullptr) {
+    const Status verdict = listener->judge(attempt->credentials);
+    if (verdict.is_ok()) return join(network, *attempt, *listener);
+    listener->refuse(attempt->from, verdict);
+    return answer(*attempt, verdict.with_context(attempt->to.to_string()));
+  }
+  const TimeUs now = network.time().now_us();
+  if (now >= attempt->deadline_us) {
+    return answer(*attempt, unavailable("connect to " + attempt->to.to_string() + ": nobody is there"));
+  }
+  network.loop().run_at(std::min(now + kRetryUs, attempt->deadline_us),
+                        [&network, attempt] { try_once(network, attempt); });
+}
+
+class SimTransport final : public transport::Transport {
+ public:
+  SimTransport(SimNetwork& network, SimTransportOptions options)
+      : network_(network), options_(std::move(options)) {}
+
+  const char* name() const override { return "sim"; }
+  Status viable() const override { return Status::ok(); }
+  Result<std::unique_ptr<transport::Listener>> listen(EventLoop& loop, const Address& address,
+                                                      transport::AcceptCallback on_accept) override {
+    const std::lock_guard lock(network_.time().mutex());
+    return SimListener::open(network_, loop, address, options_.credentials, std::move(on_accept));
+  }
+  void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+               ConnectCallback on_done) override {
+    const auto attempt = std::make_shared<Attempt>(loop, address, deadline_us, std::move(on_done));
+    attempt->from = {options_.ip, 0};
+    attempt->credentials = options_.credentials;
+    network_.loop().post([this, attempt] {
+      const TimeUs at_us = network_.arrival_us(attempt->from.ip, attempt->to.ip, 100);
+      network_.loop().run_at(at_us, [&network = network_, attempt] { try_once(network, attempt); });
+    });
+  }
+
+ private:
+  SimNetwork& network_;
+  const SimTransportOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<transport::Transport> make_sim_transport(SimNetwork& network, SimTransportOptions options) {
+  return std::make_unique<SimTransport>(network, std::move(options));
+}
+
+}  // namespace byteps::sim

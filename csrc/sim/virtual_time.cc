@@ -1,0 +1,235 @@
+#include "sim/virtual_time.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace byteps::sim {
+namespace {
+
+thread_local const VirtualLoop* t_current_loop = nullptr;
+
+// Sets which loop this thread runs, and sets the one before again at the end.
+class RunningLoop {
+ public:
+  explicit RunningLoop(const VirtualLoop& loop) : before_(std::exchange(t_current_loop, &loop)) {}
+  ~RunningLoop() { t_current_loop = before_; }
+  RunningLoop(const RunningLoop&) = delete;
+  RunningLoop& operator=(const RunningLoop&) = delete;
+
+ private:
+  const VirtualLoop* before_;
+};
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+}  // namespace
+
+VirtualTime::~VirtualTime() { BPS_CHECK(loops_.empty()) << "a loop outlives its time"; }
+
+TimeUs VirtualTime::now_us() const {
+  const Lock lock(mutex_);
+  return driven_ ? byteps::now_us() : now_us_;
+}
+
+std::unique_ptr<VirtualLoop> VirtualTime::make_loop(std::string name) {
+  const Lock lock(mutex_);
+  std::unique_ptr<VirtualLoop> loop(new VirtualLoop(*this, std::move(name)));
+  loops_.push_back(loop.get());
+  return loop;
+}
+
+VirtualTime::Next VirtualTime::next() {
+  Next next;
+  uint64_t candidates = 0;
+  for (VirtualLoop* const loop : loops_) {
+    const TimeUs at_us = std::max(loop->ready_us(), now_us());
+    if (loop->ready_us() == kNever || at_us > next.at_us) continue;
+    candidates = at_us < next.at_us ? 1 : candidates + 1;
+    if (random_.below(candidates) == 0) next.loop = loop;
+    next.at_us = at_us;
+  }
+  return next;
+}
+
+bool VirtualTime::run_until(TimeUs deadline_us, const std::function<bool()>& is_over) {
+  while (!is_over()) {
+    const Next chosen = next();
+    if (chosen.loop == nullptr) return false;
+    if (chosen.at_us > deadline_us) {
+      now_us_ = std::max(now_us_, deadline_us);
+      return false;
+    }
+    now_us_ = chosen.at_us;
+    chosen.loop->make_pass();
+  }
+  return true;
+}
+
+void VirtualTime::wake() {
+  if (driven_) changed_.notify_all();
+}
+
+void VirtualTime::drive() {
+  std::unique_lock lock(mutex_);
+  while (!driver_ends_) {
+    const Next chosen = next();
+    const TimeUs wait_us = chosen.loop == nullptr ? kNever : chosen.at_us - now_us();
+    if (chosen.loop != nullptr && wait_us <= 0) {
+      chosen.loop->make_pass();
+      lock.unlock();  // who waits for the mutex gets it
+      lock.lock();
+    } else if (wait_us == kNever) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_for(lock, std::chrono::microseconds(wait_us));
+    }
+  }
+}
+
+VirtualTime::Driver::Driver(VirtualTime& time) : time_(time) {
+  const Lock lock(time_.mutex_);
+  time_.driven_ = true;
+  time_.driver_ends_ = false;
+  thread_ = std::thread([this] { time_.drive(); });
+}
+
+VirtualTime::Driver::~Driver() {
+  {
+    const Lock lock(time_.mutex_);
+    time_.driver_ends_ = true;
+    time_.changed_.notify_all();
+  }
+  thread_.join();
+  time_.driven_ = false;
+}
+
+VirtualLoop::~VirtualLoop() {
+  stop();
+  const Lock lock(time_.mutex_);
+  std::erase(time_.loops_, this);
+}
+
+void VirtualLoop::post(Task task) {
+  const Lock lock(time_.mutex_);
+  // What the loop posts to itself may hold who is calling: it is kept until nobody runs there any more.
+  if (stopped_ && !in_loop()) return;
+  posted_.push_back(std::move(task));
+  time_.wake();
+}
+
+bool VirtualLoop::run_and_wait(Task task) {
+  BPS_CHECK(!in_loop()) << "the loop would wait for itself";
+  std::unique_lock lock(time_.mutex_);
+  if (stopped_) return false;
+  if (!time_.driven_ || t_current_loop != nullptr) {  // nobody else could run it meanwhile
+    const RunningLoop running(*this);
+    run_tasks();
+    task();
+    return true;
+  }
+  lock.unlock();
+  return EventLoop::run_and_wait(std::move(task));
+}
+
+bool VirtualLoop::in_loop() const { return t_current_loop == this; }
+
+void VirtualLoop::stop() {
+  BPS_CHECK(!in_loop()) << "a loop cannot stop itself";
+  const Lock lock(time_.mutex_);
+  if (std::exchange(stopped_, true)) return;
+  if (!killed_) {
+    const RunningLoop running(*this);
+    run_tasks();
+    run_turns();
+  }
+  const std::vector<Task> unrun = std::exchange(posted_, {});
+  timer_times_.clear();
+  while (!timers_.empty()) timers_.extract(timers_.begin());
+}
+
+void VirtualLoop::check_thread() const {
+  BPS_CHECK(in_loop() || stopped_) << "not on the event loop " << name_;
+}
+
+VirtualLoop::TimerId VirtualLoop::run_at(TimeUs at_us, Task task) {
+  check_thread();
+  const Lock lock(time_.mutex_);
+  const TimerId id = ++last_timer_;
+  timer_times_.emplace(id, at_us);
+  timers_.emplace(std::pair(at_us, id), std::move(task));
+  return id;
+}
+
+void VirtualLoop::cancel(TimerId timer) {
+  check_thread();
+  const Lock lock(time_.mutex_);
+  const auto found = timer_times_.find(timer);
+  if (found == timer_times_.end()) return;
+  const auto node = timers_.extract({found->second, timer});  // destroyed last: it may own the caller
+  timer_times_.erase(found);
+}
+
+void VirtualLoop::request_turn(transport::TurnHandler* handler) {
+  check_thread();
+  turns_.push_back(handler);
+}
+
+void VirtualLoop::cancel_turn(transport::TurnHandler* handler) {
+  check_thread();
+  std::erase(turns_, handler);
+  std::replace(turns_running_.begin(), turns_running_.end(), handler,
+               static_cast<transport::TurnHandler*>(nullptr));
+}
+
+void VirtualLoop::pause(bool paused) {
+  const Lock lock(time_.mutex_);
+  paused_ = paused;
+  time_.wake();
+}
+
+TimeUs VirtualLoop::ready_us() const {
+  if (paused_ || killed_ || stopped_) return kNever;
+  if (!posted_.empty() || !turns_.empty()) return 0;
+  return timers_.empty() ? kNever : timers_.begin()->first.first;
+}
+
+void VirtualLoop::make_pass() {
+  const RunningLoop running(*this);
+  run_tasks();
+  run_timers();
+  run_turns();
+}
+
+void VirtualLoop::run_tasks() {
+  std::vector<Task> batch = std::exchange(posted_, {});
+  for (Task& task : batch) {
+    if (killed_) return;
+    Task running = std::move(task);  // what it holds goes with it, not with the batch
+    running();
+  }
+}
+
+void VirtualLoop::run_timers() {
+  const TimeUs now = now_us();
+  const TimerId newest = last_timer_;
+  while (!timers_.empty() && !killed_) {
+    const auto [at_us, id] = timers_.begin()->first;
+    if (at_us > now || id > newest) return;  // a timer set by a timer waits for the next pass
+    auto node = timers_.extract(timers_.begin());
+    timer_times_.erase(id);
+    node.mapped()();
+  }
+}
+
+void VirtualLoop::run_turns() {
+  turns_running_.clear();
+  turns_running_.swap(turns_);
+  for (size_t i = 0; i < turns_running_.size() && !killed_; ++i) {
+    if (transport::TurnHandler* handler = turns_running_[i]) handler->on_turn();
+  }
+  turns_running_.clear();
+}
+
+}  // namespace byteps::sim

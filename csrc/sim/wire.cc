@@ -1,0 +1,84 @@
+#include <algorithm>
+#include <utility>
+
+#include "sim/sim_connection.h"
+
+namespace byteps::sim {
+namespace {
+
+// Until bytes that were lost on a path that is cut are sent again.
+constexpr TimeUs kRetransmitUs = 50'000;
+
+}  // namespace
+
+size_t Wire::room(int side) const {
+  const size_t window = network_.options().window_bytes;
+  return window - std::min(window, ways_[side].unread);
+}
+
+void Wire::send(int side, Chunk chunk) {
+  Way& way = ways_[side];
+  way.unread += chunk.bytes.size();
+  const size_t bytes = chunk.head.size() + chunk.bytes.size();
+  TimeUs arrival_us = network_.arrival_us(hosts_[side], hosts_[1 - side], bytes);
+  if (!way.chunks.empty()) arrival_us = std::max(arrival_us, way.chunks.back().arrival_us);
+  way.chunks.push_back({arrival_us, std::move(chunk)});
+  if (!way.is_due) schedule(side, arrival_us);
+}
+
+void Wire::schedule(int side, TimeUs at_us) {
+  ways_[side].is_due = true;
+  VirtualLoop& loop = network_.loop();
+  loop.post([wire = shared_from_this(), side, at_us, &loop] {
+    loop.run_at(at_us, [wire, side] { wire->arrive(side); });
+  });
+}
+
+void Wire::arrive(int side) {
+  Way& way = ways_[side];
+  if (network_.cut_since_us(hosts_[side], hosts_[1 - side]) != kNever) {
+    return schedule(side, network_.time().now_us() + kRetransmitUs);
+  }
+  OnItsWay first = std::move(way.chunks.front());
+  way.chunks.pop_front();
+  way.is_due = false;
+  if (!way.chunks.empty()) schedule(side, way.chunks.front().arrival_us);
+  deliver(1 - side, std::move(first.chunk));
+}
+
+void Wire::deliver(int side, Chunk chunk) {
+  SimConnection* const end = ends_[side];
+  if (end != nullptr) {
+    end->loop().post([end, alive = end->alive(), chunk = std::move(chunk)]() mutable {
+      if (!alive.expired()) end->on_chunk(std::move(chunk));
+    });
+    return;
+  }
+  if (chunk.is_end) return;
+  ways_[1 - side].unread = 0;
+  if (SimConnection* const sender = ends_[1 - side]) {
+    sender->loop().post([sender, alive = sender->alive()] {
+      if (!alive.expired()) sender->on_reset();
+    });
+  }
+}
+
+void Wire::on_read(int side, size_t bytes) {
+  ways_[1 - side].unread -= std::min(bytes, ways_[1 - side].unread);
+  SimConnection* const sender = ends_[1 - side];
+  if (sender == nullptr) return;
+  sender->loop().post([sender, alive = sender->alive()] {
+    if (!alive.expired()) sender->on_room();
+  });
+}
+
+void Wire::detach(int side) {
+  ends_[side] = nullptr;
+  send(side, {.is_first = false, .is_end = true, .head = {}, .frame_bytes = 0, .bytes = {}});
+}
+
+TimeUs Wire::cut_since_us() const {
+  return std::min(network_.cut_since_us(hosts_[0], hosts_[1]), network_.cut_since_us(hosts_[1], hosts_[0]));
+}
+
+}  // namespace byteps::sim
