@@ -79,7 +79,7 @@ class Plan(NamedTuple):
 
 def plan(placement: str) -> Plan:
     workers, servers = [GBIT_PER_S * 1000.0] * WORKERS, [GBIT_PER_S * 1000.0] * SERVERS
-    shares = _core.site_shares(workers, servers, placement)
+    shares = _core.reducer_host_shares(workers, servers, placement)
     time_s = _core.predicted_seconds(workers, servers, shares, MEGABYTES * 1_000_000)
     link_mb = [MEGABYTES * (1 + (WORKERS - 2) * share) for share in shares[:WORKERS]]
     link_mb += [MEGABYTES * WORKERS * share for share in shares[WORKERS:]]

@@ -36,7 +36,7 @@ class Cluster:
     def shares(self, placement: str) -> list[float]:
         from byteps import _core
 
-        return _core.site_shares(self.machines_mbps, self.servers_mbps, placement)
+        return _core.reducer_host_shares(self.machines_mbps, self.servers_mbps, placement)
 
     def seconds(self, placement: str) -> float:
         from byteps import _core

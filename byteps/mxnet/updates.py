@@ -118,8 +118,8 @@ def extend(
 
 
 def retract(optimizer: Extended) -> None:
-class Extended(DynamicSubclass, mx.optimizer.Optimizer):
-    """The base of classes that are put before the class of an optimizer."""
+    """Reverts `extend`."""
+    restore_class(optimizer)
     for name in ("exchange", "extension", *_FLAGS):
         optimizer.__dict__.pop(name, None)
 

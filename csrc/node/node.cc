@@ -246,7 +246,8 @@ Result<bool> Node::poll(protocol::Handle handle) {
 
 Status Node::wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting) {
   if (!worker_) return failed_precondition("only a worker has handles");
-  WaitReporter still_here(*client_, [this, handle] { return worker_->name_wait(handle); }, control_loop_->now_us());
+  WaitReporter still_here(
+      *client_, [this, handle] { return worker_->name_wait(handle); }, control_loop_->now_us());
   while (true) {
     bool interrupted = false;
     const Status status =
@@ -269,8 +270,9 @@ Status Node::self_check() {
 
 // Frameworks that are called back have no thread that waits, and wait all the same.
 void Node::tell_of_callbacks() {
-  const auto stuck =
-      worker_ ? worker_->handles().stuck_callback(control_loop_->now_us() - WaitReporter::kTellUs) : std::nullopt;
+  const auto stuck = worker_
+                         ? worker_->handles().stuck_callback(control_loop_->now_us() - WaitReporter::kTellUs)
+                         : std::nullopt;
   if (!stuck || stuck->handle != stuck_callback_) wait_reporter_.reset();
   stuck_callback_ = stuck ? stuck->handle : 0;
   if (!stuck) return;
@@ -365,7 +367,9 @@ void Node::shutdown(const std::string& cause, const std::string& after) {
   }
   if (client_ && !cause.empty()) fail_job(cause);
   if (client_ && cause.empty() && !after.empty()) tell_why_it_leaves(after);
-  const auto deadline_us = [this] { return control_loop_->now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs); };
+  const auto deadline_us = [this] {
+    return control_loop_->now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs);
+  };
   const auto grace_period = [&] {
     return GracePeriod(deadline_us(), failure().is_ok() ? static_cast<TimeUs>(roster_.timeout_us) : 0);
   };

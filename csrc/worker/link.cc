@@ -93,7 +93,8 @@ void Link::send(const OutgoingPartition& outgoing) {
   const uint64_t bytes = outgoing.input.size();
   if (!connection_->is_local()) {
     add(metrics_.bytes_sent, bytes);
-    if (const auto rate = pacer_.on_send(bytes, connection_->loop().now_us(), outbox_.burst())) connection_->pace(*rate);
+    if (const auto rate = pacer_.on_send(bytes, connection_->loop().now_us(), outbox_.burst()))
+      connection_->pace(*rate);
   }
   connection_->send(
       protocol::encode(head),
