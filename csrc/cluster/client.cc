@@ -149,20 +149,23 @@ void Client::give_up(const Status& why) {
   hang_up();
 }
 
-void Client::leave(TimeUs deadline_us) {
-  loop_.run_and_wait([this, deadline_us] {
+void Client::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
+  loop_.post([this, deadline_us, done = std::move(done)]() mutable {
     leaving_ = true;
+    leave_done_ = std::move(done);
     MembershipActions actions;
     membership_.leave("", actions);
     apply(actions);
     if (channel_) {
       channel_->close_when_sent(deadline_us);
     } else {
-      left_.set();
+      finish_leaving();
     }
   });
-  while (left_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
-  }
+}
+
+void Client::finish_leaving() {
+  if (leave_done_) std::exchange(leave_done_, nullptr)();
 }
 
 void Client::check_self() {
@@ -177,7 +180,7 @@ void Client::hang_up() {
     channel_->close();
     loop_.post([doomed = std::move(channel_)] {});
   }
-  left_.set();
+  finish_leaving();
 }
 
 Status Client::on_control(ControlChannel&, const protocol::Control& message) {

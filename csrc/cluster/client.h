@@ -60,9 +60,9 @@ class Client final : public ControlEvents {
   void fail_job(std::string cause);
   // The loop's thread, which is of no use any more: the job has failed for this node, and the scheduler notices.
   void give_up(const Status& why);
-  // Any thread but the loop's: leaves in order; blocks until the scheduler has taken it, at most until `deadline_us`
-  // or until the job has failed.
-  void leave(TimeUs deadline_us);
+  // Any thread. Leaves in order, and calls `done` on the loop when the scheduler has taken that, at `deadline_us`, or when
+  // the job has failed.
+  void leave(TimeUs deadline_us, UniqueFunction<void()> done);
 
   Status on_control(ControlChannel& channel, const protocol::Control& message) override;
   void on_channel_closed(ControlChannel& channel, const Status& why) override;
@@ -74,6 +74,7 @@ class Client final : public ControlEvents {
   void fail_to_connect(const Status& why);
   void check_self();
   void hang_up();
+  void finish_leaving();
   void apply(const protocol::MembershipActions& actions);
 
   transport::EventLoop& loop_;
@@ -88,8 +89,8 @@ class Client final : public ControlEvents {
   TimeUs first_refusal_us_ = 0;
   protocol::Join join_;
   std::unique_ptr<ControlChannel> channel_;
-  EventFlag left_;
   bool leaving_ = false;
+  UniqueFunction<void()> leave_done_;
 };
 
 }  // namespace byteps::cluster

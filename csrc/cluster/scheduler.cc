@@ -149,20 +149,25 @@ void Scheduler::set_ended() {
   // Not a warning: every node has been told, this process's own, too.
   if (!state_.failure().is_ok()) BPS_LOG(kInfo) << "job failed: " << state_.failure().message();
   ended_.set();
+  finish_shutdown();
 }
 
-void Scheduler::shutdown(const std::string& text, TimeUs deadline_us) {
-  loop_.run_and_wait([&] {
+void Scheduler::shutdown(const std::string& text, TimeUs deadline_us, UniqueFunction<void()> done) {
+  loop_.post([this, text, deadline_us, done = std::move(done)]() mutable {
     listener_.reset();
     SchedulerActions actions;
     state_.on_shutdown(text, actions);
     shut_down_ = true;
+    shutdown_done_ = std::move(done);
     apply(actions);
     for (const auto& [id, channel] : peers_) channel->close_when_sent(deadline_us);
     check_ended();
+    if (ended_.is_set()) finish_shutdown();
   });
-  while (ended_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {
-  }
+}
+
+void Scheduler::finish_shutdown() {
+  if (shutdown_done_) std::exchange(shutdown_done_, nullptr)();
 }
 
 void Scheduler::give_up(const Status& why) {
@@ -172,6 +177,7 @@ void Scheduler::give_up(const Status& why) {
   peers_.clear();
   ids_.clear();
   ended_.set();
+  finish_shutdown();
 }
 
 }  // namespace byteps::cluster

@@ -31,8 +31,9 @@ class Scheduler final : public ControlEvents {
   EventFlag& ended() { return ended_; }
   // ok: all workers left in order. After ended().
   const Status& outcome() const { return gave_up_.is_ok() ? state_.failure() : gave_up_; }
-  // Any thread but the loop's. This process leaves: tells everybody, flushes, closes; blocks until then.
-  void shutdown(const std::string& text, TimeUs deadline_us);
+  // Any thread. This process leaves: tells everybody, flushes, closes; then calls `done` on the loop. Whoever
+  // does not read the news by `deadline_us` is cut off.
+  void shutdown(const std::string& text, TimeUs deadline_us, UniqueFunction<void()> done);
   // The loop's thread, which is of no use any more: hangs up on everybody, and the job has ended because of `why`.
   void give_up(const Status& why);
 
@@ -46,6 +47,7 @@ class Scheduler final : public ControlEvents {
   void tell_of_nonsense(const ControlChannel& channel, const Status& why);
   void check_ended();
   void set_ended();
+  void finish_shutdown();
 
   transport::EventLoop& loop_;
   const bool is_alone_;
@@ -57,6 +59,7 @@ class Scheduler final : public ControlEvents {
   protocol::PeerId next_peer_ = 1;
   std::set<std::string> nonsense_from_;  // addresses
   bool shut_down_ = false;
+  UniqueFunction<void()> shutdown_done_;
   Status gave_up_;                                 // why, if it has
   transport::EventLoop::TimerId grace_timer_ = 0;  // since the job has ended
   EventFlag

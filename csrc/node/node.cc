@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "base/countdown.h"
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "node/host.h"
@@ -373,15 +374,30 @@ void Node::shutdown(const std::string& cause, const std::string& after) {
   const auto grace_period = [&] {
     return GracePeriod(deadline_us(), failure().is_ok() ? static_cast<TimeUs>(roster_.timeout_us) : 0);
   };
-  if (worker_) worker_->leave(grace_period());
+  const auto leave_and_wait = [&](auto leave) {
+    const GracePeriod period = grace_period();
+    run_until_done(period.outer_deadline_us(),
+                   [&](UniqueFunction<void()> done) { leave(period, std::move(done)); });
+  };
+  if (worker_) leave_and_wait([&](auto period, auto done) { worker_->leave(period, std::move(done)); });
   if (parent_link_) {
-    worker::ShardLinks::leave({&parent_link_->links()}, unavailable(self_.describe() + " has left the job"),
-                              grace_period());
+    leave_and_wait([&](auto period, auto done) {
+      worker::ShardLinks::leave({&parent_link_->links()}, unavailable(self_.describe() + " has left the job"),
+                                period, std::move(done));
+    });
   }
-  if (service_) service_->leave(grace_period());
-  if (client_) client_->leave(deadline_us());
-  const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";
-  if (scheduler_) scheduler_->shutdown(host + " has left the job", deadline_us());
+  if (service_) leave_and_wait([&](auto period, auto done) { service_->leave(period, std::move(done)); });
+  if (client_) {
+    const TimeUs until_us = deadline_us();
+    run_until_done(until_us, [&](UniqueFunction<void()> done) { client_->leave(until_us, std::move(done)); });
+  }
+  if (scheduler_) {
+    const TimeUs until_us = deadline_us();
+    const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";
+    run_until_done(until_us, [&](UniqueFunction<void()> done) {
+      scheduler_->shutdown(host + " has left the job", until_us, std::move(done));
+    });
+  }
   for (const auto& loop : data_loops_) loop->stop();
   if (control_loop_) control_loop_->stop();
   if (worker_) worker_->handles().close();

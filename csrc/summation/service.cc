@@ -1,9 +1,8 @@
 #include "summation/service.h"
 
-#include <atomic>
 #include <utility>
 
-#include "base/event_flag.h"
+#include "base/countdown.h"
 #include "summation/child.h"
 
 namespace byteps::summation {
@@ -68,23 +67,20 @@ void Service::fail(const Status& why) {
   post_each([=](Shard& shard) { shard.fail(why); });
 }
 
-void Service::leave(GracePeriod grace_period) {
-  struct Pending {
-    std::atomic<size_t> shards;
-    EventFlag none_left;
-  };
-  const auto pending = std::make_shared<Pending>();  // shared: a shard may report after the deadline
-  pending->shards = shards_.size();
-  post_each([=](Shard& shard) {
-    shard.leave(grace_period, [pending] {
-      if (pending->shards.fetch_sub(1) == 1) pending->none_left.set();
-    });
-  });
-  while (pending->none_left.wait(grace_period.outer_deadline_us()) == EventFlag::Wake::kInterrupted) {
-  }
-  // Not only when the last reference to this object goes, which garbage may hold.
+void Service::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
+  const auto all_left = Countdown::start(
+      shards_.size(), [this, done = std::move(done)]() mutable { stop_listening(std::move(done)); });
+  post_each([=](Shard& shard) { shard.leave(grace_period, [all_left] { all_left->report(); }); });
+}
+
+// Not only when the last reference to this object goes, which garbage may hold.
+void Service::stop_listening(UniqueFunction<void()> done) {
+  const auto all_stopped = Countdown::start(shards_.size(), std::move(done));
   for (size_t i = 0; i < shards_.size(); ++i) {
-    shards_[i]->loop().run_and_wait([this, i] { listeners_[i].clear(); });
+    shards_[i]->loop().post([this, i, all_stopped] {
+      listeners_[i].clear();
+      all_stopped->report();
+    });
   }
 }
 

@@ -32,13 +32,14 @@ class Service {
   void fail_tensor(uint32_t number, uint64_t last_round, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);
-  // Blocks until all shards have said goodbye and all children are gone, or grace_period with them. Then nobody can
-  // connect any more.
-  void leave(GracePeriod grace_period);
+  // Calls `done`, on a loop of a shard, when all shards have said goodbye and all children are gone, or the
+  // grace period has expired. Then nobody can connect any more.
+  void leave(GracePeriod grace_period, UniqueFunction<void()> done);
 
  private:
   template <typename F>
   void post_each(F f);
+  void stop_listening(UniqueFunction<void()> done);
 
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<std::vector<std::unique_ptr<transport::Listener>>> listeners_;  // by shard

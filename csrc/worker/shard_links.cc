@@ -1,8 +1,8 @@
 #include "worker/shard_links.h"
 
-#include <atomic>
+#include <utility>
 
-#include "base/event_flag.h"
+#include "base/countdown.h"
 
 namespace byteps::worker {
 
@@ -23,24 +23,17 @@ void ShardLinks::fail(const Status& why) {
   for_each([&why](ShardLink& link) { link.loop->post([link = link.link.get(), why] { link->fail(why); }); });
 }
 
-void ShardLinks::leave(std::initializer_list<ShardLinks*> all, const Status& why, GracePeriod grace_period) {
-  struct Pending {
-    std::atomic<size_t> links{1};
-    EventFlag none_left;
-  };
-  const auto pending = std::make_shared<Pending>();  // shared: a lane may report after the deadline
-  const auto done = [pending] {
-    if (pending->links.fetch_sub(1) == 1) pending->none_left.set();
-  };
+void ShardLinks::leave(std::initializer_list<ShardLinks*> all, const Status& why, GracePeriod grace_period,
+                       UniqueFunction<void()> done) {
+  size_t count = 0;
+  for (ShardLinks* const links : all) links->for_each([&count](ShardLink&) { ++count; });
+  const auto countdown = Countdown::start(count, std::move(done));
   for (ShardLinks* const links : all) {
     links->for_each([&](ShardLink& link) {
-      pending->links.fetch_add(1);
-      link.loop->post(
-          [link = link.link.get(), why, grace_period, done] { link->leave(why, grace_period, done); });
+      link.loop->post([link = link.link.get(), why, grace_period, countdown] {
+        link->leave(why, grace_period, [countdown] { countdown->report(); });
+      });
     });
-  }
-  done();
-  while (pending->none_left.wait(grace_period.outer_deadline_us()) == EventFlag::Wake::kInterrupted) {
   }
 }
 

@@ -32,8 +32,9 @@ class ShardLinks {
   // As of Link, for all concerned.
   void peer_left(uint32_t service);
   void fail(const Status& why);
-  // Blocks until all links have left, as long as `grace_period` lasts for one of them.
-  static void leave(std::initializer_list<ShardLinks*> all, const Status& why, GracePeriod grace_period);
+  // Calls `done`, on a loop of theirs, when all links have left or their grace period has expired.
+  static void leave(std::initializer_list<ShardLinks*> all, const Status& why, GracePeriod grace_period,
+                    UniqueFunction<void()> done);
 
  private:
   template <typename F>

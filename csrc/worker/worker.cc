@@ -199,7 +199,7 @@ void Worker::fail(const Status& why) {
   parameter_store_links_.fail(why);
 }
 
-void Worker::leave(GracePeriod grace_period) {
+void Worker::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
   const Status why = failed_precondition("byteps was shut down");
   Work work;
   {
@@ -208,7 +208,7 @@ void Worker::leave(GracePeriod grace_period) {
     work = take_work();
   }
   do_work(std::move(work));
-  ShardLinks::leave({&links_, &parameter_store_links_}, why, grace_period);
+  ShardLinks::leave({&links_, &parameter_store_links_}, why, grace_period, std::move(done));
 }
 
 }  // namespace byteps::worker

@@ -72,8 +72,8 @@ class Worker final : public LinkEvents {
   std::string name_wait(protocol::Handle handle);
   // The job has failed: everything in flight and everything later ends with `why`.
   void fail(const Status& why);
-  // In order: what is in flight fails, all links say goodbye; blocks until then, as ShardLinks::leave.
-  void leave(GracePeriod grace_period);
+  // In order: what is in flight fails, all links say goodbye; then calls `done`, as ShardLinks::leave.
+  void leave(GracePeriod grace_period, UniqueFunction<void()> done);
 
   void on_completed(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }

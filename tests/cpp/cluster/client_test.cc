@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "base/countdown.h"
 #include "cluster/harness.h"
 
 namespace byteps::cluster {
@@ -40,6 +41,11 @@ class ClientTest : public testing::Test, public ClientEvents {
     client_.reset();
     scheduler_.reset();
     doorsteps_.clear();
+  }
+
+  void leave(TimeUs deadline_us) {
+    run_until_done(kNever,
+                   [&](UniqueFunction<void()> done) { client_->leave(deadline_us, std::move(done)); });
   }
 
   // A place where a scheduler may be.
@@ -167,7 +173,7 @@ TEST_F(ClientTest, AFailureIsToldOnceAndAnswersThatWereUnderWayAreNot) {
   client_->suspect(0, unavailable("reset"));
   drain();
   scheduler_->close();
-  client_->leave(kNever);
+  leave(kNever);
   EXPECT_EQ(told_.get().failed.size(), 1u);
   EXPECT_TRUE(told_.get().answers.empty());
 }
@@ -209,7 +215,7 @@ TEST_F(ClientTest, ABrokenConnectionIsReportedOnce) {
 
 TEST_F(ClientTest, LeavesWhenTheSchedulerHasTakenIt) {
   start();
-  std::thread leaving([this] { client_->leave(kNever); });
+  std::thread leaving([this] { leave(kNever); });
   EXPECT_TRUE(scheduler_->wait_for<Leave>());
   scheduler_->close();
   leaving.join();
@@ -228,7 +234,7 @@ TEST_F(ClientTest, GivesUpAndTheSchedulerNotices) {
   EXPECT_EQ(failure().message(), "rank 1 (host h1, pid 101): no memory");
   EXPECT_EQ(scheduler_->why_closed().code(), StatusCode::kUnavailable);
   client_->suspect(0, unavailable("reset"));
-  client_->leave(kNever);
+  leave(kNever);
   EXPECT_EQ(told_.get().failed.size(), 1u);
 }
 
@@ -243,7 +249,7 @@ TEST_F(ClientTest, LeavesASchedulerThatDoesNotAnswerAtTheDeadline) {
   const TimeUs deadline_us = now_us() + 50'000;
   {
     const StoppedLoop stopped(*scheduler_loop_);
-    client_->leave(deadline_us);
+    leave(deadline_us);
   }
   EXPECT_GE(now_us(), deadline_us);
   EXPECT_TRUE(scheduler_->wait_for<Leave>());
@@ -251,7 +257,7 @@ TEST_F(ClientTest, LeavesASchedulerThatDoesNotAnswerAtTheDeadline) {
 
 TEST_F(ClientTest, LeavesAtOnceWithoutAConnection) {
   make_client({open_door().address().port});
-  client_->leave(kNever);
+  leave(kNever);
 }
 
 // The scheduler of the last job is still there when this node comes to join the next one.

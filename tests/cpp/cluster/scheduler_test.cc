@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "base/countdown.h"
 #include "cluster/harness.h"
 #include "support/log_reader.h"
 
@@ -27,6 +28,11 @@ class SchedulerTest : public testing::Test {
     scheduler_.reset();
   }
 
+  void shut_down(const std::string& text, TimeUs deadline_us) {
+    run_until_done(kNever, [&](UniqueFunction<void()> done) {
+      scheduler_->shutdown(text, deadline_us, std::move(done));
+    });
+  }
   void listen() {
     const Status status = scheduler_->listen(*tcp_, "127.0.0.1", {0});
     ASSERT_TRUE(status.is_ok()) << status;
@@ -171,7 +177,7 @@ TEST_F(SchedulerTest, WhoSpeaksAnotherVersionIsHungUpOnAndTheLogSaysSoOnce) {
 
 TEST_F(SchedulerTest, ShuttingDownTellsAllAndWaitsUntilTheyHaveClosed) {
   start();
-  scheduler_->shutdown("rank 0 has left", kNever);
+  shut_down("rank 0 has left", kNever);
   for (const auto& peer : peers_) {
     const auto finished = peer->wait_for<Finished>();
     ASSERT_TRUE(finished);
@@ -185,14 +191,14 @@ TEST_F(SchedulerTest, GivesUpAndAllNotice) {
   EXPECT_TRUE(has_ended(soon_us()));
   EXPECT_EQ(scheduler_->outcome().message(), "the scheduler: no memory");
   for (const auto& peer : peers_) EXPECT_EQ(peer->why_closed().code(), StatusCode::kUnavailable);
-  scheduler_->shutdown("it has left", kNever);
+  shut_down("it has left", kNever);
 }
 
 TEST_F(SchedulerTest, ShuttingDownEndsAtItsDeadline) {
   start();
   const StoppedLoop stopped(*peer_loops_[1]);
   const TimeUs deadline_us = now_us() + 50'000;
-  scheduler_->shutdown("rank 0 has left", deadline_us);
+  shut_down("rank 0 has left", deadline_us);
   EXPECT_GE(now_us(), deadline_us);
 }
 
@@ -203,7 +209,7 @@ TEST_F(SchedulerTest, ShuttingDownBeforeTheStartFailsTheJob) {
   // Answered means that the join before it has been taken.
   first->send(protocol::Heartbeat{});
   ASSERT_TRUE(first->wait_for<protocol::Heartbeat>());
-  scheduler_->shutdown("rank 0 has left", kNever);
+  shut_down("rank 0 has left", kNever);
   const auto lost = first->wait_for<Lost>();
   ASSERT_TRUE(lost);
   EXPECT_EQ(lost->text, "the job has not started: rank 0 has left");

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/countdown.h"
 #include "transport/harness.h"
 
 namespace byteps::worker {
@@ -44,6 +45,11 @@ class LanesTest : public testing::Test {
  protected:
   LanesTest() {
     for (int i = 0; i < 2; ++i) loops_.push_back(transport::make_loop());
+  }
+  void leave(GracePeriod grace_period) {
+    run_until_done(kNever, [&](UniqueFunction<void()> done) {
+      ShardLinks::leave({&links_}, failed_precondition("shut down"), grace_period, std::move(done));
+    });
   }
   // Loops end first, then everything that lived on them.
   ~LanesTest() override {
@@ -190,16 +196,16 @@ TEST_F(LanesTest, LeavingReturnsWhenAllServicesHaveAnswered) {
   enqueue(links_.at(0, 0), 1);
   enqueue(links_.at(0, 1), 2);
   enqueue(links_.at(1, 0), 3);
-  ShardLinks::leave({&links_}, failed_precondition("shut down"), kNever);
+  leave(kNever);
   const Settled settled = settled_.get();
   ASSERT_EQ(settled.status.size(), 3u);
   for (const uint64_t handle : {1, 2, 3}) EXPECT_EQ(settled.status.at(handle).message(), "shut down");
 }
 
 TEST_F(LanesTest, LeavingNobodyReturnsAtOnce) {
-  ShardLinks::leave({&links_}, failed_precondition("shut down"), kNever);
+  leave(kNever);
   add_service(0);
-  ShardLinks::leave({&links_}, failed_precondition("shut down"), kNever);
+  leave(kNever);
 }
 
 TEST_F(LanesTest, StoppedServicesAreWaitedForUntilTheDeadlineOnly) {
@@ -208,7 +214,7 @@ TEST_F(LanesTest, StoppedServicesAreWaitedForUntilTheDeadlineOnly) {
   enqueue(links_.at(0, 1), 2);
   const transport::StoppedLoop stopped(*services_loop_);
   const TimeUs deadline_us = now_us() + 100'000;
-  ShardLinks::leave({&links_}, failed_precondition("shut down"), deadline_us);
+  leave(deadline_us);
   EXPECT_GE(now_us(), deadline_us);
   ASSERT_TRUE(wait_for(2)) << "their links close then, and report to nobody";
   EXPECT_EQ(settled_.get().status.at(2).message(), "shut down");
