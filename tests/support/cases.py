@@ -50,8 +50,10 @@ class Outcome:
                 raise AssertionError(
                     f"rank {finished.rank} ended with {finished.returncode} before it could tell:\n{finished.output}"
                 )
-            if result[case]:
-                raise AssertionError(f"rank {finished.rank} of {len(self.results)}:\n{result[case]}")
+        texts = [(rank, result[case]) for rank, result in enumerate(self.results) if result is not None]
+        failures = [f"rank {rank} of {len(texts)}:\n{text}" for rank, text in texts if text]
+        if failures:  # of all ranks: the first one's is often the consequence of another one's
+            raise AssertionError("\n".join(failures))
 
     def check_exit(self) -> None:
         """Fails the test unless every rank ended well."""
