@@ -1,4 +1,4 @@
-// Names for clang's thread-safety analysis (-Wthread-safety); nothing under other compilers.
+// Macros for clang's thread-safety analysis (-Wthread-safety). Other compilers ignore them.
 #pragma once
 
 #include <mutex>

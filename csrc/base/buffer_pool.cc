@@ -9,7 +9,8 @@
 namespace byteps {
 namespace {
 
-// A slab is as large as all before it together: few for those who need much, and no more than twice what is needed.
+// Each slab is as large as all slabs before it together, so a large pool has few slabs and the
+// reserved memory is at most twice the memory needed.
 constexpr size_t kFirstSlabBytes = size_t{1} << 20;
 constexpr size_t kLargestSlabBytes = size_t{64} << 20;
 
@@ -34,7 +35,7 @@ BufferPool::Buffer::~Buffer() {
   if (data_ != nullptr) pool_->release(data_, size_);
 }
 
-// Powers of two and three steps between them.
+// Size classes are the powers of two and three steps between each two of them.
 size_t BufferPool::class_bytes(size_t size_bytes) {
   if (size_bytes <= kPageBytes) return kPageBytes;
   const size_t step = std::bit_floor(size_bytes - 1) / 4;
@@ -46,7 +47,7 @@ BufferPool::Buffer BufferPool::acquire(size_t size_bytes) {
   std::vector<std::byte*>& list = free_[capacity];
   std::byte* data = nullptr;
   if (list.empty()) {
-    data = cut(capacity);
+    data = carve(capacity);
     reserved_bytes_ += capacity;
   } else {
     data = list.back();
@@ -55,15 +56,15 @@ BufferPool::Buffer BufferPool::acquire(size_t size_bytes) {
   return {this, data, size_bytes};
 }
 
-std::byte* BufferPool::cut(size_t bytes) {
-  bytes = round_up(bytes, kPageBytes);  // the next one begins at a page, too
-  if (uncut_.size() < bytes) {
+std::byte* BufferPool::carve(size_t bytes) {
+  bytes = round_up(bytes, kPageBytes);  // keeps the next buffer page-aligned
+  if (unused_.size() < bytes) {
     const size_t slab_bytes = std::clamp(reserved_bytes_, kFirstSlabBytes, kLargestSlabBytes);
     slabs_.push_back(std::make_unique<Slab>(std::max(bytes, slab_bytes)));
-    uncut_ = slabs_.back()->bytes();
+    unused_ = slabs_.back()->bytes();
   }
-  std::byte* const data = uncut_.data();
-  uncut_ = uncut_.subspan(bytes);
+  std::byte* const data = unused_.data();
+  unused_ = unused_.subspan(bytes);
   return data;
 }
 

@@ -1,6 +1,7 @@
-// Memory for contributions that wait for their round: taken and given back without the allocator's system calls,
-// warm in cache and already faulted in when a round follows a round. It comes out of few slabs (slab.h), so that a
-// device to which it has to be made known hears of few pieces.
+// BufferPool recycles memory for contributions that wait for their round to complete. Acquiring and
+// releasing a buffer costs no system call, and in steady state the memory is already faulted in and
+// warm in cache. Buffers are carved out of a few large slabs (slab.h), so an RDMA device has few
+// regions to register.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +14,17 @@
 
 namespace byteps {
 
-// One thread. Must outlive its buffers.
+// Not thread-safe. Must outlive its buffers.
 class BufferPool {
  public:
-  // Owner of some memory of a pool; gives it back when destroyed.
+  // Owns memory of a pool and returns it to the pool when destroyed.
   class Buffer {
    public:
     Buffer() = default;
     Buffer(Buffer&& other) noexcept;
     Buffer& operator=(Buffer&& other) noexcept;
     ~Buffer();
-    // As many bytes as were asked for; aligned to a page.
+    // As many bytes as requested, page-aligned.
     MutableBytes bytes() const { return {data_, size_}; }
     bool empty() const { return data_ == nullptr; }
 
@@ -39,20 +40,22 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // `size_bytes` of uninitialised memory; rounded up internally by at most a quarter.
+  // Returns `size_bytes` of uninitialised memory. The size is rounded up internally by at most a
+  // quarter.
   Buffer acquire(size_t size_bytes);
 
-  // Memory held, in use or not: the largest sum of what was in use at a time, by size class.
+  // Bytes held, in use or not: the sum over size classes of each class's peak usage.
   size_t reserved_bytes() const { return reserved_bytes_; }
 
  private:
   static size_t class_bytes(size_t size_bytes);
-  std::byte* cut(size_t bytes);
+  std::byte* carve(size_t bytes);
   void release(std::byte* data, size_t size_bytes);
 
   std::vector<std::unique_ptr<Slab>> slabs_;
-  MutableBytes uncut_;                              // of the last slab
-  std::map<size_t, std::vector<std::byte*>> free_;  // by class; last in, first out: the warmest first
+  MutableBytes unused_;  // the unused rest of the last slab
+  // free buffers by size class; LIFO, so the warmest is reused first
+  std::map<size_t, std::vector<std::byte*>> free_;
   size_t reserved_bytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The two types of byte ranges: Bytes (read) and MutableBytes (write). Neither owns its memory.
+// Views of byte ranges: Bytes (read-only) and MutableBytes. Neither owns its memory.
 #pragma once
 
 #include <cstddef>

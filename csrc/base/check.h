@@ -1,13 +1,14 @@
-// BPS_CHECK(condition) << "why": ends the process when an invariant of our own code is broken.
+// BPS_CHECK(condition) << "why": aborts the process when an internal invariant is broken.
 //
-// For bugs only. Whatever a peer, a user, a file or the kernel can cause is a Status.
+// For bugs only. Errors that a peer, a user, a file or the kernel can cause are reported as a
+// Status.
 #pragma once
 
 #include <sstream>
 
 namespace byteps::internal_check {
 
-// Prints file, line, condition and the streamed text, then aborts, when destroyed.
+// On destruction, prints file, line, condition and the streamed text, then aborts.
 class CheckFailure {
  public:
   CheckFailure(const char* file, int line, const char* condition);

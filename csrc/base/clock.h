@@ -1,4 +1,4 @@
-// Time as the core counts it: microseconds of the monotonic clock. Pure code gets it as an argument.
+// Time in microseconds of the monotonic clock. Pure code gets the time as an argument.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class Clock {
   virtual TimeUs now_us() const = 0;
 };
 
-// `start_us` + `wait_us`, either of which may be kNever.
+// Returns `start_us` + `wait_us`; either may be kNever.
 inline TimeUs later(TimeUs start_us, TimeUs wait_us) {
   return wait_us < kNever - start_us ? start_us + wait_us : kNever;
 }

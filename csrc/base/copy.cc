@@ -9,13 +9,14 @@ namespace byteps {
 namespace {
 
 constexpr size_t kLineBytes = 64;
-constexpr size_t kSmallBytes = 1 << 10;  // up to here the C library has a loop of its own
+constexpr size_t kSmallBytes = 1 << 10;  // for smaller sizes the C library uses a loop of its own
 
-// Any 16 bytes, at any address.
+// 16 bytes at any address.
 typedef long long Part __attribute__((vector_size(16), aligned(1), may_alias));
 
 inline void copy_line(std::byte* out, const std::byte* in) {
-  const Part* from = reinterpret_cast<const Part*>(in);  // not auto, which forgets the alignment
+  // not `auto`, which would drop the alignment
+  const Part* from = reinterpret_cast<const Part*>(in);
   Part* to = reinterpret_cast<Part*>(out);
   const Part a = from[0];
   const Part b = from[1];
@@ -25,7 +26,7 @@ inline void copy_line(std::byte* out, const std::byte* in) {
   to[1] = b;
   to[2] = c;
   to[3] = d;
-  asm("" ::: "memory");  // or the compiler makes a call of memcpy of the loop
+  asm("" ::: "memory");  // prevents the compiler from turning the loop into a call of memcpy
 }
 
 }  // namespace
@@ -35,11 +36,13 @@ void copy_bytes(MutableBytes to, Bytes from) {
   size_t bytes = from.size();
   if (bytes == 0) return;
   if (bytes <= kSmallBytes) {
-    asm("" : "+r"(bytes));  // a compiler that knows that there are few uses the string instruction itself
+    // hides that the size is small, or the compiler emits the string instruction itself
+    asm("" : "+r"(bytes));
     std::memcpy(to.data(), from.data(), bytes);
     return;
   }
-  // Whole lines of the target; the first and the last one overlap those.
+  // The loop copies whole cache lines of the destination; these two unaligned copies cover both
+  // ends.
   copy_line(to.data(), from.data());
   copy_line(to.data() + bytes - kLineBytes, from.data() + bytes - kLineBytes);
   const size_t first_line = -reinterpret_cast<uintptr_t>(to.data()) % kLineBytes;

@@ -1,15 +1,15 @@
-// How many files and connections this process may have open.
+// The limit on open files and connections of this process.
 #pragma once
 
 #include <cstdint>
 
 namespace byteps {
 
-// A rank 0 with a thousand others needs more than the usual soft limit of 1024. Raises it to the hard limit, but not above
-// kMostDescriptors: programs that close all descriptors that there may be would take long. Children inherit it.
-// Returns the limit.
+// Raises the soft limit of descriptors (usually 1024, too few for rank 0 of a job with a thousand
+// nodes) to the hard limit, but to at most kMaxDescriptors: some programs close every possible
+// descriptor, which would take long. Child processes inherit the limit. Returns the new limit.
 uint64_t raise_descriptor_limit();
 
-inline constexpr uint64_t kMostDescriptors = 1 << 17;
+inline constexpr uint64_t kMaxDescriptors = 1 << 17;
 
 }  // namespace byteps

@@ -1,4 +1,5 @@
-// Element types and reductions that a summation service knows. Values travel on the wire: append only.
+// Element types and reductions that the summation service supports. The values are sent on the
+// wire: append only.
 #pragma once
 
 #include <cstddef>
@@ -20,27 +21,28 @@ enum class DType : uint8_t {
   kInt64 = 8,
 };
 
-// Element size in bytes.
 size_t size_of(DType dtype);
 constexpr bool is_float(DType dtype) { return dtype <= DType::kFloat64; }
-// numpy's name: "float16", "bfloat16", "float32", …
+// NumPy's name: "float16", "bfloat16", "float32", …
 std::string_view to_string(DType dtype);
-// kDataLoss when `value` names no dtype (it came from the wire or from a caller).
+// Returns kDataLoss if `value` (from the wire or a caller) is not a dtype.
 Result<DType> dtype_from(uint8_t value);
 
 enum class ReduceOp : uint8_t {
   kSum = 1,
-  kAverage = 2,  // floats: the mean; integers: sum divided by size, rounded towards minus infinity
+  // floats: the mean; integers: sum / number of ranks, rounded towards minus infinity
+  kAverage = 2,
   kMin = 3,
   kMax = 4,
   kProduct = 5,
   kBroadcast = 6,  // every rank gets the root's values
-  // Of a tensor whose value a service keeps from one push_pull to the next. Every rank gets that value.
-  kSeed = 7,        // the root's values become it, unless there is one
-  kAccumulate = 8,  // each rank's values are added to it
+  // For a tensor whose value a service stores from one push_pull to the next. Every rank gets the
+  // stored value.
+  kSeed = 7,        // the root's values initialise the stored value unless it exists
+  kAccumulate = 8,  // each rank's values are added to the stored value
 };
 
-// Whether it is of a value that a service keeps.
+// Whether `op` works on a stored value.
 constexpr bool is_stored(ReduceOp op) { return op == ReduceOp::kSeed || op == ReduceOp::kAccumulate; }
 
 std::string_view to_string(ReduceOp op);

@@ -1,7 +1,8 @@
-// A one-shot flag that threads can wait for without polling, and that a signal can interrupt.
+// A one-shot flag. Threads wait for it without polling, and a signal interrupts the wait.
 //
-// set() may be called from any thread, any number of times; wait() by any number of threads. Built on
-// futex(2): std::condition_variable hides EINTR, and Ctrl-C must reach a Python program that waits here.
+// Thread-safe: any number of threads may call set() and wait(), any number of times. Built on
+// futex(2) because std::condition_variable hides EINTR, and Ctrl-C must reach a Python program that
+// waits here.
 #pragma once
 
 #include <atomic>
@@ -17,12 +18,13 @@ class EventFlag {
 
   void set();
   bool is_set() const { return state_.load(std::memory_order_acquire) == kSetValue; }
-  // Blocks until set, until `deadline_us` (now_us() time; kNever: no deadline), or until a signal handler ran.
+  // Blocks until the flag is set, `deadline_us` (in now_us() time; kNever: no deadline) has passed,
+  // or a signal handler has run.
   Wake wait(TimeUs deadline_us);
 
  private:
   static constexpr uint32_t kSetValue = 2;
-  std::atomic<uint32_t> state_{0};  // 0 clear, 1 clear with waiters, 2 set
+  std::atomic<uint32_t> state_{0};  // 0: clear, 1: clear with waiters, 2: set
 };
 
 }  // namespace byteps

@@ -1,4 +1,4 @@
-// How long to wait for somebody who takes what is sent to him slowly, or not at all. Pure.
+// How long to wait for a slow peer to take the data that it has been sent. Pure.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,11 @@
 
 namespace byteps {
 
-// Until `deadline_us`; and while something is still to be taken until nothing of it has been taken for `stall_us`.
+// The wait ends at `deadline_us`. While data is outstanding, it goes on after that until there has
+// been no progress for `stall_us`.
 struct GracePeriod {
   GracePeriod(TimeUs deadline_us, TimeUs stall_us = 0) : deadline_us(deadline_us), stall_us(stall_us) {}
-  // Until when to wait for several that wait like this themselves, and always come to an end.
+  // Deadline for waiting on several objects that each use this grace period and always finish.
   TimeUs outer_deadline_us() const { return stall_us > 0 ? kNever : deadline_us; }
   TimeUs deadline_us;
   TimeUs stall_us;
@@ -20,24 +21,25 @@ struct GracePeriod {
 
 class GraceWait {
  public:
-  GraceWait(GracePeriod grace_period, TimeUs now) : grace_(grace_period), moved_us_(now) {}
+  GraceWait(GracePeriod grace_period, TimeUs now) : grace_(grace_period), progress_us_(now) {}
 
-  // `state` changes whenever something is taken; `outstanding`: not all is. When to look next; none: the wait is over.
+  // `state` changes with every progress; `outstanding`: not all data has been taken. Returns the
+  // time of the next check, or nullopt when the wait is over.
   std::optional<TimeUs> look(uint64_t state, bool outstanding, TimeUs now) {
-    if (state_ && *state_ != state) moved_us_ = now;
+    if (state_ && *state_ != state) progress_us_ = now;
     state_ = state;
     const TimeUs end_us =
-        outstanding ? std::max(grace_.deadline_us, later(moved_us_, grace_.stall_us)) : grace_.deadline_us;
+        outstanding ? std::max(grace_.deadline_us, later(progress_us_, grace_.stall_us)) : grace_.deadline_us;
     if (now >= end_us) return std::nullopt;
-    return std::min(end_us, now + kLookUs);
+    return std::min(end_us, now + kCheckUs);
   }
 
  private:
-  static constexpr TimeUs kLookUs = 1'000'000;
+  static constexpr TimeUs kCheckUs = 1'000'000;
 
   GracePeriod grace_;
   std::optional<uint64_t> state_;
-  TimeUs moved_us_;
+  TimeUs progress_us_;
 };
 
 }  // namespace byteps

@@ -11,7 +11,7 @@
 namespace byteps::log {
 namespace {
 
-// The one state that is process-wide on purpose: standard error is, too.
+// Process-wide on purpose, as standard error is.
 std::atomic<int> g_level{static_cast<int>(Level::kWarning)};
 std::mutex g_prefix_mutex;
 std::string& prefix_locked() {
@@ -47,7 +47,8 @@ Line::Line(Level level, const char* file, int line) {
 Line::~Line() {
   text_ << '\n';
   const std::string line = text_.str();
-  std::fwrite(line.data(), 1, line.size(), stderr);  // stdio locks per call: lines do not mix
+  // one fwrite per line, so that lines of different threads do not mix
+  std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 }  // namespace byteps::log

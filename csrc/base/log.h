@@ -1,7 +1,8 @@
-// One line per event on standard error:
+// Logging to standard error, one line per event:
 //   I 12:00:01.123456 r3 tcp_connection.cc:88] peer 10.0.0.2:9000 closed
 //
-// Any thread may log; lines of different threads do not mix. No line per partition above kDebug.
+// Any thread may log; lines of different threads do not mix. Events of single partitions are logged
+// at kDebug only.
 #pragma once
 
 #include <sstream>
@@ -11,14 +12,15 @@ namespace byteps::log {
 
 enum class Level : int { kError = 0, kWarning = 1, kInfo = 2, kDebug = 3 };
 
-// Lines above this level are not formatted. Default kWarning.
+// Lines less severe than `level` are not even formatted. Default: kWarning.
 void set_level(Level level);
-// Word that tells processes apart in mixed output, such as "r3" or "server 1". Default: "pid N".
+// The word that identifies this process in mixed output, such as "r3" or "server 1". Default: "pid
+// N".
 void set_prefix(std::string prefix);
 
 bool enabled(Level level);
 
-// One line; written when destroyed.
+// One line, written on destruction.
 class Line {
  public:
   Line(Level level, const char* file, int line);

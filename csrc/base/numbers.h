@@ -1,4 +1,4 @@
-// Numbers as bytes, the least significant first, as all formats of byteps have them; sizes in whole units.
+// Integers as little-endian bytes, as in all of byteps's formats; rounding of sizes.
 #pragma once
 
 #include <concepts>
@@ -10,7 +10,7 @@ namespace byteps {
 
 inline constexpr size_t kPageBytes = 4096;
 
-// sizeof(T) bytes, at any address.
+// Reads or writes sizeof(T) bytes at any address.
 template <std::integral T>
 void store_number(std::byte* to, T value) {
   auto bits = static_cast<std::make_unsigned_t<T>>(value);
@@ -24,7 +24,7 @@ T load_number(const std::byte* from) {
   return static_cast<T>(bits);
 }
 
-// The next multiple of `unit`.
+// Rounds up to a multiple of `unit`.
 constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace byteps

@@ -1,4 +1,4 @@
-// A flag that is true while a scope runs, and what it was before when that ends, by an exception, too.
+// Sets a flag for the duration of a scope and restores its previous value, also after an exception.
 #pragma once
 
 #include <utility>

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// All slabs of the process, by where they begin: memory is the process's, too.
+// All slabs of the process by start address. Process-wide, as memory is.
 struct Registry {
   Mutex mutex;
   std::map<const std::byte*, Slab::Found> slabs BPS_GUARDED_BY(mutex);
@@ -22,11 +22,12 @@ struct Registry {
 };
 
 Registry& registry() {
-  static Registry* const instance = new Registry;  // slabs may go after static objects
+  // never destroyed: slabs may outlive static objects
+  static Registry* const instance = new Registry;
   return *instance;
 }
 
-// Begins at a multiple of `alignment`: more is mapped, and the ends given back.
+// Maps more than needed and unmaps both ends, so that the result is aligned.
 MutableBytes map_aligned(size_t bytes, size_t alignment) {
   const size_t mapped_bytes = bytes + alignment - kPageBytes;
   void* const mapped =
@@ -45,7 +46,8 @@ MutableBytes map_aligned(size_t bytes, size_t alignment) {
 Slab::Slab(size_t bytes) {
   const bool is_huge = bytes >= kHugePageBytes;
   bytes_ = map_aligned(round_up(bytes, kPageBytes), is_huge ? kHugePageBytes : kPageBytes);
-  if (is_huge) madvise(bytes_.data(), bytes_.size(), MADV_HUGEPAGE);  // advice: either way is right
+  // only a hint, so the result does not matter
+  if (is_huge) madvise(bytes_.data(), bytes_.size(), MADV_HUGEPAGE);
   Registry& all = registry();
   MutexLock lock(all.mutex);
   number_ = ++all.last_number;

@@ -1,7 +1,9 @@
-// Large pieces of memory that stay: what is cut into buffers, and may be made known to devices piece by piece.
+// Large, long-lived regions of memory, out of which buffers are carved and which devices may
+// register as a whole.
 //
-// A slab has an identity. Whoever keeps something about memory (an RDMA registration) cannot tell by addresses whether it
-// is still the same memory, since what was freed and mapped again has the same addresses; by a slab's number it can.
+// Every slab has a unique number. Memory that was unmapped and mapped again has the same addresses,
+// so whoever caches something about memory (such as an RDMA registration) compares slab numbers
+// instead.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +16,7 @@
 
 namespace byteps {
 
-// So many bytes were wanted at once. Says so, unlike other std::bad_alloc.
+// A std::bad_alloc whose message says how many bytes were requested.
 class OutOfMemory final : public std::bad_alloc {
  public:
   explicit OutOfMemory(size_t bytes) : text_("no memory for " + std::to_string(bytes) + " bytes") {}
@@ -24,10 +26,11 @@ class OutOfMemory final : public std::bad_alloc {
   std::string text_;
 };
 
-// Who keeps something about slabs.
+// Interface for classes that cache something about slabs.
 class SlabObserver {
  public:
-  // Before its memory is unmapped, on the thread that does it. Does not ask for slabs in turn.
+  // Called before the slab's memory is unmapped, on the thread that destroys it. Must not call
+  // Slab.
   virtual void on_slab_gone(uint64_t number) = 0;
 
  protected:
@@ -36,8 +39,8 @@ class SlabObserver {
 
 class Slab {
  public:
-  // Zeros, `bytes` rounded up to whole pages; of 2 MiB pages where the kernel has some and it is large enough for them.
-  // Throws OutOfMemory.
+  // Zero-filled; `bytes` is rounded up to whole pages. Uses 2 MiB pages if it is large enough and
+  // the kernel has some. Throws OutOfMemory.
   explicit Slab(size_t bytes);
   ~Slab();
   Slab(const Slab&) = delete;
@@ -45,14 +48,15 @@ class Slab {
 
   MutableBytes bytes() const { return bytes_; }
 
-  // A slab that is there now, and its number, which no other slab ever has.
+  // A live slab and its number, which is never reused.
   struct Found {
     uint64_t number;
     MutableBytes bytes;
   };
-  // The slab that all of `range` lies in; none: other memory, of which nobody says when it goes. Any thread.
+  // The slab that contains all of `range`; nullopt if the memory is not a slab's, in which case
+  // nothing tells when it is freed. Any thread.
   static std::optional<Found> find(Bytes range);
-  // From now on, until unwatch() has returned, the observer hears of every slab that goes. Any thread.
+  // The observer is told of every slab that is destroyed, until unwatch() has returned. Any thread.
   static void watch(SlabObserver* observer);
   static void unwatch(SlabObserver* observer);
 

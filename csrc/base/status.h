@@ -1,8 +1,8 @@
-// Status and Result<T>: how the core reports what the world can cause.
+// Status and Result<T>: how the core reports errors with causes outside the core.
 //
-// A Status is ok or carries a code and one message in the project's form: what failed: which object,
-// peer, errno: expected, got. Broken invariants (bugs) are for BPS_CHECK instead. No exception leaves a
-// layer of the core; bindings/ turns a Status into the Python exception of the same name.
+// A Status is ok, or has a code and one message of the form "what failed: object, peer or errno:
+// expected, got". Broken invariants (bugs) are for BPS_CHECK. No exception leaves a layer of the
+// core; bindings/ converts a Status into the Python exception of the same name.
 #pragma once
 
 #include <memory>
@@ -16,18 +16,18 @@
 
 namespace byteps {
 
-// Values travel on the wire (docs/wire-format.md): append only.
+// The values are sent on the wire (docs/wire-format.md): append only.
 enum class StatusCode : unsigned char {
   kOk = 0,
-  kInvalidArgument = 1,     // shape, dtype, name, knob
-  kFailedPrecondition = 2,  // not initialised, already shut down
-  kDeadlineExceeded = 3,    // a peer stayed silent
-  kUnavailable = 4,         // a peer is lost or cannot be reached
+  kInvalidArgument = 1,     // wrong shape, dtype, name or setting
+  kFailedPrecondition = 2,  // not initialised, or already shut down
+  kDeadlineExceeded = 3,    // a peer did not answer in time
+  kUnavailable = 4,         // a peer is lost or unreachable
   kAborted = 5,             // the job was stopped because of another failure
-  kDataLoss = 6,            // bytes that cannot be what the peer meant to send
+  kDataLoss = 6,            // corrupt bytes received
   kPermissionDenied = 7,    // authentication failed
   kUnimplemented = 8,       // not supported by this build or machine
-  kInternal = 9,            // should not happen, survivable
+  kInternal = 9,            // should not happen, but the process can go on
 };
 
 std::string_view to_string(StatusCode code);
@@ -41,12 +41,12 @@ class [[nodiscard]] Status {
 
   bool is_ok() const { return rep_ == nullptr; }
   StatusCode code() const { return rep_ ? rep_->code : StatusCode::kOk; }
-  // Empty when ok. Valid while this object or a copy lives.
+  // Empty when ok. Valid as long as this object or a copy of it exists.
   const std::string& message() const;
   // "ok" or "<code>: <message>".
   std::string to_string() const;
 
-  // The same code with "<context>: " put before the message; ok stays ok.
+  // Returns the same code with "<context>: " prepended to the message; ok stays ok.
   Status with_context(std::string_view context) const;
 
  private:
@@ -54,7 +54,7 @@ class [[nodiscard]] Status {
     StatusCode code;
     std::string message;
   };
-  std::shared_ptr<const Rep> rep_;  // shared: one failure completes many handles
+  std::shared_ptr<const Rep> rep_;  // shared, as one failure completes many handles
 };
 
 Status invalid_argument(std::string message);
@@ -66,7 +66,7 @@ Status data_loss(std::string message);
 Status permission_denied(std::string message);
 Status unimplemented(std::string message);
 Status internal(std::string message);
-// "<what>: <strerror(error_number)> (errno N)" as kUnavailable.
+// Returns kUnavailable with "<what>: <strerror(error_number)> (errno N)".
 Status from_errno(std::string_view what, int error_number);
 
 std::ostream& operator<<(std::ostream& out, const Status& status);

@@ -9,9 +9,9 @@ namespace byteps {
 namespace {
 
 constexpr int kBits = 64;
-constexpr int kMaxDescriptor = 1 << 20;  // those beyond stay open in children
+constexpr int kMaxDescriptor = 1 << 20;  // larger descriptors are not closed in children
 
-// A bit for each descriptor. No lock: the child of a fork finds whatever state another thread was in.
+// One bit per descriptor. Lock-free, because at fork() another thread could hold a lock.
 std::array<std::atomic<uint64_t>, kMaxDescriptor / kBits> owned;
 
 bool is_known(int fd) { return fd >= 0 && fd < kMaxDescriptor; }

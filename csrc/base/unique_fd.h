@@ -1,4 +1,4 @@
-// Owner of a file descriptor; closes it when destroyed.
+// Owns a file descriptor and closes it on destruction.
 #pragma once
 
 #include <unistd.h>
@@ -7,11 +7,13 @@
 
 namespace byteps {
 
-// Every descriptor that a UniqueFd owns is known, so that a forked child can close its copies: a connection that the
-// child held open would outlive this process, and the other end would not notice its death.
+// Records every descriptor that a UniqueFd owns, so that a forked child can close its copies. A
+// connection held open by a child would outlive this process, and the peer would not notice its
+// death.
 void note_descriptor(int fd);
 void forget_descriptor(int fd);
-// In a child right after fork(). The objects that owned the descriptors must not be used or destroyed there any more.
+// Call in a child right after fork(). The objects that own the descriptors must not be used or
+// destroyed in the child afterwards.
 void close_descriptors_in_child();
 
 class UniqueFd {

@@ -1,4 +1,4 @@
-// std::function for callables that can only be moved (C++23's std::move_only_function).
+// std::function for move-only callables (C++23's std::move_only_function).
 #pragma once
 
 #include <memory>

@@ -14,7 +14,7 @@ TEST(DescriptorsTest, TheSoftLimitIsRaisedAndNeverLowered) {
   rlimit low = before;
   low.rlim_cur = std::min<rlim_t>(64, before.rlim_max);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  const uint64_t wanted = std::min<uint64_t>(before.rlim_max, kMostDescriptors);
+  const uint64_t wanted = std::min<uint64_t>(before.rlim_max, kMaxDescriptors);
   EXPECT_EQ(raise_descriptor_limit(), wanted);
   EXPECT_EQ(raise_descriptor_limit(), wanted);
   rlimit after{};
