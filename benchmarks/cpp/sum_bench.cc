@@ -1,4 +1,4 @@
-// Bytes per second of kernels/sum.h beside the machine's own copy bandwidth; benchmarks/README.md explains.
+// Throughput of kernels/sum.h compared with the machine's copy bandwidth; see benchmarks/README.md.
 
 #include <benchmark/benchmark.h>
 
@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/parallel.h"
 #include "kernels/sum.h"
 
 #if defined(__x86_64__)
@@ -22,11 +21,11 @@
 namespace byteps::kernels {
 namespace {
 
-constexpr size_t kInCacheBytes = 128 << 10;     // with a second and a third such array: inside a 1 MiB L2
-constexpr size_t kPartitionBytes = 1 << 20;     // with its sources: inside an L3
-constexpr size_t kOutOfCacheBytes = 128 << 20;  // beyond any L3
+constexpr size_t kInCacheBytes = 128 << 10;     // three such arrays fit into a 1 MiB L2 cache
+constexpr size_t kPartitionBytes = 1 << 20;     // fits into an L3 cache with its sources
+constexpr size_t kOutOfCacheBytes = 128 << 20;  // exceeds any L3 cache
 
-// n + 1 arrays of `size_bytes`, written once so that every page exists.
+// n + 1 arrays of `size_bytes`, written once so that all pages are mapped.
 class Arrays {
  public:
   Arrays(size_t n, size_t size_bytes) {
@@ -107,17 +106,9 @@ void run_reduction(benchmark::State& state, Isa isa, Reduction reduction, size_t
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * (n + 1) * size_bytes));
 }
 
-void run_team(benchmark::State& state, int threads, size_t size_bytes) {
-  Arrays arrays(2, size_bytes);
-  Team team(threads);
-  const Reduction sum{.dtype = DType::kFloat32, .op = ReduceOp::kSum};
-  for (auto _ : state) team.reduce_n(sum, arrays.dst(), arrays.srcs(), size_bytes / sizeof(float));
-  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * 3 * size_bytes));
-}
+// ---- The ratio of a sum to the best copy, measured alternately under the same conditions ----
 
-// ---- The ratio: a sum against the best copy, taken in turns so that both see the same machine ----
-
-// Of this thread's CPU, so that the turns of other processes do not count.
+// CPU time of this thread, so that other processes do not count.
 double seconds_of(const auto& work) {
   const auto now = [] {
     timespec time{};
@@ -157,8 +148,6 @@ void run_ratio(benchmark::State& state, size_t n, bool in_place, size_t size_byt
   state.counters["sum_GB/s"] = sum * gigabytes;
   state.counters["ratio"] = sum / best_copy;
 }
-
-// ---- What runs ----
 
 std::string in_kib(size_t size_bytes) { return std::to_string(size_bytes >> 10) + "KiB"; }
 
@@ -200,15 +189,6 @@ void register_reductions() {
   }
 }
 
-void register_teams() {
-  for (int threads : {1, 2, 4}) {
-    for (size_t size : {4 * kPartitionBytes, kOutOfCacheBytes}) {
-      const std::string name = "team/float32/sum/n:2/threads:" + std::to_string(threads) + "/" + in_kib(size);
-      benchmark::RegisterBenchmark(name.c_str(), run_team, threads, size)->UseRealTime();
-    }
-  }
-}
-
 void register_ratios() {
   for (size_t n : {2, 3, 4, 8}) {
     for (bool in_place : {false, true}) {
@@ -219,8 +199,7 @@ void register_ratios() {
   }
 }
 
-const bool kRegistered =
-    (register_copies(), register_reductions(), register_teams(), register_ratios(), true);
+const bool kRegistered = (register_copies(), register_reductions(), register_ratios(), true);
 
 }  // namespace
 }  // namespace byteps::kernels

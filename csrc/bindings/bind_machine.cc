@@ -8,7 +8,6 @@
 #include "bindings/bindings.h"
 #include "bindings/status_to_python.h"
 #include "kernels/cpu_features.h"
-#include "kernels/parallel.h"
 #include "kernels/sum.h"
 #include "node/host.h"
 #include "node/rdma.h"
@@ -40,8 +39,7 @@ py::dict isa_levels() {
   return result;
 }
 
-void reduce_n(uintptr_t dst, const std::vector<uintptr_t>& srcs, size_t count, int dtype, int op,
-              int threads) {
+void reduce_n(uintptr_t dst, const std::vector<uintptr_t>& srcs, size_t count, int dtype, int op) {
   const auto checked_dtype = dtype_from(static_cast<uint8_t>(dtype));
   const auto checked_op = reduce_op_from(static_cast<uint8_t>(op));
   if (!checked_dtype) throw_if_failed(checked_dtype.status());
@@ -54,8 +52,7 @@ void reduce_n(uintptr_t dst, const std::vector<uintptr_t>& srcs, size_t count, i
   const kernels::Reduction reduction{
       .dtype = *checked_dtype, .op = *checked_op, .divisor = static_cast<int>(srcs.size())};
   const py::gil_scoped_release release;
-  kernels::Team team(threads);
-  team.reduce_n(reduction, reinterpret_cast<void*>(dst), sources, count);
+  kernels::reduce_n(reduction, reinterpret_cast<void*>(dst), sources, count);
 }
 
 std::string listen_address(const std::string& interface, const std::string& node_host,
@@ -88,8 +85,7 @@ void bind_machine(py::module_& module) {
       });
   module.def("viable_transports", &viable_transports);
   module.def("isa_levels", &isa_levels);
-  module.def("reduce_n", &reduce_n, arg("dst_ptr"), arg("src_ptrs"), arg("count"), arg("dtype"), arg("op"),
-             arg("threads") = 1);
+  module.def("reduce_n", &reduce_n, arg("dst_ptr"), arg("src_ptrs"), arg("count"), arg("dtype"), arg("op"));
   module.def("network_interface", &network_interface, arg("address"));
   module.def("listen_address", &listen_address, arg("interface"), arg("node_host"), arg("scheduler_host"));
 }

@@ -1,4 +1,4 @@
-// Instruction sets that the kernels are compiled for, and which of them this CPU and kernel can run.
+// The instruction sets that the kernels are compiled for, and which of them this machine can run.
 #pragma once
 
 #include <array>
@@ -7,9 +7,9 @@
 
 namespace byteps::kernels {
 
-// Ascending: a CPU that has one has those before it.
+// In ascending order: a CPU that supports one also supports those before it.
 enum class Isa : uint8_t {
-  kScalar = 0,  // every machine
+  kScalar = 0,  // runs everywhere
   kAvx2 = 1,    // with F16C
   kAvx512 = 2,  // F, BW, DQ and VL
 };
@@ -18,11 +18,11 @@ inline constexpr std::array kAllIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
 
 std::string_view to_string(Isa isa);  // "scalar", "avx2", "avx512"
 
-// True when the CPU has the instructions, the operating system saves their registers and this build
-// contains them.
+// Whether the CPU has the instructions, the operating system saves their registers and this build
+// contains the kernels.
 bool is_supported(Isa isa);
 
-// The last of kAllIsas that is supported. Asked of the CPU once; later calls cost a load.
+// The last of kAllIsas that is supported. The CPU is queried once; later calls cost a load.
 Isa best_isa();
 
 }  // namespace byteps::kernels

@@ -1,13 +1,15 @@
-// What the program may change of how its threads compute, and threads inherit: rounding, denormals that are flushed to
-// zero (torch.set_flush_denormal, libraries built with -ffast-math), traps. Internal to kernels/.
+// The floating-point environment of a thread: rounding mode, flushing of denormals to zero
+// (torch.set_flush_denormal, libraries built with -ffast-math) and traps. The program may change
+// it, and new threads inherit it. Internal to kernels/.
 #pragma once
 
 #include <cfenv>
 
 namespace byteps::kernels {
 
-// While one lives, this thread computes as IEEE 754 does by default. Costs a few cycles if it does so anyway.
-// Defined once for each architecture, as in sum_targets.h.
+// Sets IEEE 754's default environment for this thread, and restores the previous one on
+// destruction. Costs a few cycles if the default is set already. Defined once per architecture, as
+// in sum_targets.h.
 class DefaultFloatEnvironment {
  public:
   DefaultFloatEnvironment();

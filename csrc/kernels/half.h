@@ -1,8 +1,10 @@
-// float16 (IEEE binary16) and bfloat16 to and from float, one value at a time, as bit patterns in uint16_t.
+// Conversion of float16 (IEEE binary16) and bfloat16 to and from float, one value at a time; 16-bit
+// values are bit patterns in uint16_t.
 //
-// Widening is exact. Narrowing rounds to nearest, ties to even; what is too large becomes an infinity. NaN
-// stays NaN: its sign and leading payload bits are kept and it is made quiet. These are the results of
-// x86's F16C instructions bit for bit, so that every instruction set gives the same sums.
+// Widening is exact. Narrowing rounds to nearest, ties to even; values that are too large become
+// infinities. A NaN stays NaN: its sign and leading payload bits are kept and it becomes quiet. The
+// results equal those of x86's F16C instructions bit for bit, so that all instruction sets give the
+// same sums.
 #pragma once
 
 #include <bit>
@@ -38,15 +40,15 @@ inline uint16_t float_to_half(float value) {
   if (magnitude >= kTwoTo16) return signed_half(0x7c00);
   constexpr uint32_t kSmallestNormal = (127 - 14) << 23;
   if (magnitude < kSmallestNormal) {
-    // The last bit of a float in [0.5, 1) is worth 2^-24, as is that of a subnormal half: this addition
-    // rounds.
+    // The last bit of a float in [0.5, 1) is worth 2^-24, as is the last bit of a subnormal half,
+    // so this addition rounds correctly.
     const float rounded = std::bit_cast<float>(magnitude) + 0.5F;
     return signed_half(std::bit_cast<uint32_t>(rounded) - std::bit_cast<uint32_t>(0.5F));
   }
   constexpr uint32_t kBiasDifference = (127 - 15) << 23;
   const uint32_t tie_to_even = 0x0fff + (magnitude >> 13 & 1);
   return signed_half((magnitude - kBiasDifference + tie_to_even) >>
-                     13);  // a carry may reach infinity, rightly
+                     13);  // a carry may correctly give infinity
 }
 
 inline float bfloat16_to_float(uint16_t bfloat16) {

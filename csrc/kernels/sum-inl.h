@@ -1,25 +1,25 @@
-// The loop of sum.h, written once. A target's .cc defines `Target`, then includes this file, both inside its
-// region of `#pragma GCC target`:
+// The loop of sum.h, written once for all targets. A target's .cc defines `Target` and then
+// includes this file, both inside its region of `#pragma GCC target`:
 //   struct Target {
 //     static constexpr size_t kVectorBytes;    // 0: one element at a time
-//     // Floats and Words (uint32_t) are vectors of that size, Halves (uint16_t) of half of it; or one value
+//     // Floats and Words (uint32_t) are vectors of kVectorBytes, Halves (uint16_t) of half of
+//     // that size. With kVectorBytes = 0 each is one value.
 //     static Floats from_half(Halves halves);  // float16
 //     static Halves to_half(Floats values);
 //     static Words widen(Halves halves);       // zero-extends
 //     static Halves narrow(Words words);       // precondition: each below 2^16
 //     template <typename V>
-//     static void stream(void* to, V vector);  // a store around the caches; `to` is aligned
-//     static void fence();                     // orders streaming stores before what follows
+//     static void stream(void* to, V vector);  // a streaming store; `to` is aligned
+//     static void fence();                     // orders streaming stores before later stores
 //     template <typename M>
-//     static bool any(M mask);                 // of what a comparison of Floats, or of as many doubles, yields
+//     static bool any(M mask);                 // mask: result of a comparison of Floats or doubles
 //   };
 //
-// This file includes nothing and all of it has internal linkage: an inline function of another header that
-// was compiled in here, for one instruction set, could be the copy that the linker keeps for the whole
-// program.
+// This file includes nothing and has internal linkage throughout. An inline function of another
+// header, compiled here for one instruction set, could be the copy that the linker keeps for the
+// whole program.
 //
-// CMakeLists.txt forbids the compiler to contract a product and a sum into a fused multiply-add: that is what keeps the
-// targets equal bit for bit.
+// CMakeLists.txt forbids fused multiply-add, which keeps the targets equal bit for bit.
 
 namespace byteps::kernels {
 namespace {
@@ -46,15 +46,15 @@ inline To bits_as(From from) {
   return to;
 }
 
-// ---- Elements: how each dtype is stored and computed with ----
+// ---- Elements: how each dtype is stored and computed ----
 
-// Computed with in its own type. W: the type of the same size whose arithmetic wraps.
+// A dtype that is computed in its own type. W: type of the same size with wrap-around arithmetic.
 template <typename T, typename W>
 struct Plain {
   static constexpr size_t kLanes = kLanesOf<T>;
   using Stored = T;
-  using Packed = Vector<T, kLanes>;  // as in memory
-  using Values = Vector<T, kLanes>;  // as computed with
+  using Packed = Vector<T, kLanes>;  // in memory
+  using Values = Vector<T, kLanes>;  // in registers
   using Wrapping = Vector<W, kLanes>;
 
   static Values unpack(Packed packed) { return packed; }
@@ -72,8 +72,8 @@ struct Half {
   static Packed pack(Values values) { return Target::to_half(values); }
 };
 
-// Rounds as half.h does. A NaN needs no care here: it came from a bfloat16 or from the CPU, so its lower half
-// is zero and rounding leaves it alone.
+// Rounds as half.h does. NaN needs no special case: every NaN here comes from a bfloat16 or the
+// CPU, so its lower half is zero and rounding does not change it.
 struct BFloat16 {
   static constexpr size_t kLanes = kLanesOf<float>;
   using Stored = uint16_t;
@@ -93,11 +93,11 @@ template <typename E>
 inline constexpr bool kIsFloat =
     std::is_floating_point_v<typename E::Stored> || std::is_same_v<typename E::Stored, uint16_t>;
 
-// What the elements of a float type are computed in, one by one.
+// The type of a single computed element of a float type.
 template <typename E>
 using Number = std::conditional_t<std::is_same_v<typename E::Stored, double>, double, float>;
 
-// ---- Operations: combine() two inputs, finish() the last result ----
+// ---- Operations: combine() two inputs, finish() the result ----
 
 struct Identity {
   static constexpr bool kIsMean = false;
@@ -126,7 +126,8 @@ struct Product : Identity {
   }
 };
 
-// `a != a` finds a NaN that came first; one that comes second makes the other comparison false.
+// `a != a` selects `a` if it is NaN. If only `b` is NaN, both comparisons are false, which selects
+// `b`.
 struct Min : Identity {
   template <typename E>
   static typename E::Values combine(typename E::Values a, typename E::Values b) {
@@ -204,16 +205,17 @@ inline typename E::Values weighted(const Call& call, size_t source, typename E::
   }
 }
 
-// Whether a sum may be too large although the mean is not. float16 is far from it in float32.
+// Whether the sum may overflow although the mean is finite. float16 cannot, as it is summed in
+// float32.
 template <typename E, typename Op>
 inline constexpr bool kNeedsCare = Op::kIsMean && kIsFloat<E> && !std::is_same_v<E, Half>;
 
-// May be false although all are, if they are large.
+// May return false for finite values if they are large.
 template <typename E, size_t kCount>
 inline bool all_finite(const typename E::Values (&values)[kCount]) {
   using Values = typename E::Values;
-  if constexpr (E::kLanes == 1 &&
-                kCount > 1) {  // as vectors that every CPU has, else the loop would not be vectorized
+  if constexpr (E::kLanes == 1 && kCount > 1) {
+    // Uses 16-byte vectors, which every CPU has, as the compiler does not vectorize this by itself.
     using Part = Vector<Number<E>, 16 / sizeof(Number<E>)>;
     constexpr size_t kParts = kCount * sizeof(Number<E>) / sizeof(Part);
     Part parts[kParts];
@@ -229,7 +231,7 @@ inline bool all_finite(const typename E::Values (&values)[kCount]) {
   }
 }
 
-// What a mean is where the sum was too large: the sum of smaller numbers, computed anew.
+// Replaces the elements of `mean` whose sum has overflowed: sums the inputs again, scaled down.
 template <typename E, typename Op>
 __attribute__((noinline)) void mend_mean(const Call& call, size_t at, size_t size_bytes,
                                          typename E::Values& mean) {
@@ -251,8 +253,8 @@ __attribute__((noinline)) void mend_mean(const Call& call, size_t at, size_t siz
   mean = mean - mean == Values{} ? mean : mended;
 }
 
-// kVectors vectors that begin `at` bytes into the arrays. All are read before any is written: dst may be a
-// src.
+// Reduces kVectors vectors at byte offset `at`. Reads all of them before writing, as dst may be one
+// of the sources.
 template <typename E, typename Op, size_t kVectors>
 inline void reduce_vectors(const Call& call, size_t at, bool streaming) {
   constexpr size_t kStep = sizeof(typename E::Packed);
@@ -276,7 +278,8 @@ inline void reduce_vectors(const Call& call, size_t at, bool streaming) {
   for (size_t v = 0; v < kVectors; ++v) store<E>(call.dst, at + v * kStep, results[v], streaming);
 }
 
-// Less than a vector: the same arithmetic, the lanes beyond `size_bytes` zero and unused.
+// Reduces less than one vector with the same arithmetic; lanes beyond `size_bytes` are zero and
+// unused.
 template <typename E, typename Op>
 void reduce_part(const Call& call, size_t at, size_t size_bytes) {
   if (size_bytes == 0) return;
@@ -293,19 +296,20 @@ void reduce_part(const Call& call, size_t at, size_t size_bytes) {
   __builtin_memcpy(static_cast<std::byte*>(call.dst) + at, &packed, size_bytes);
 }
 
-// Bytes before the first address in dst that a whole vector may be stored to without crossing a cache line.
+// Number of bytes from `dst` to the next multiple of `alignment`.
 inline size_t bytes_to_alignment(const std::byte* dst, size_t alignment) {
   return (alignment - bits_as<uintptr_t>(dst) % alignment) % alignment;
 }
 
 template <typename E, typename Op>
 void reduce(const Call& shared_call) {
-  const Call call = shared_call;  // a copy that no store through dst can change
+  // A copy, so that the compiler knows that stores to dst do not change it.
+  const Call call = shared_call;
   constexpr size_t kElement = sizeof(typename E::Stored);
   constexpr size_t kStep = sizeof(typename E::Packed);
   constexpr size_t kUnrolled = kNeedsCare<E, Op> && Target::kVectorBytes < 64 ? 8 : 4;
-  size_t at = call.begin * kElement;
-  const size_t end = call.end * kElement;
+  size_t at = 0;
+  const size_t end = call.count * kElement;
 
   const size_t to_alignment = bytes_to_alignment(static_cast<const std::byte*>(call.dst) + at, kStep);
   const bool can_align = to_alignment % kElement == 0;

@@ -9,27 +9,20 @@
 namespace byteps::kernels {
 namespace {
 
-// A dst of this size and its sources leave nothing of the first part in the cache by the time the last is
-// written. Partitions (a few MiB) are far below: they are sent or copied right after and should be found in
-// the cache then.
+// From this size on, the first part of dst has left the cache by the time the last part is written.
+// Partitions (a few MiB) are far smaller; they are sent or copied next and should be in the cache
+// then.
 constexpr size_t kStreamingBytes = size_t{16} << 20;
-
-}  // namespace
 
 Kernel find_kernel(Isa isa, const Reduction& reduction) {
   BPS_CHECK(is_supported(isa)) << to_string(isa);
   const size_t dtype = static_cast<size_t>(reduction.dtype) - 1;
   const size_t op = static_cast<size_t>(reduction.op) - 1;
   BPS_CHECK(dtype < kDTypes) << "dtype " << dtype + 1;
-  BPS_CHECK(op < kReductions) << "a kernel for " << to_string(reduction.op);
+  BPS_CHECK(op < kReductions) << "no kernel for " << to_string(reduction.op);
   const Kernel kernel = kernels_for(isa)[dtype][reduction.weights.empty() ? op : kWeightedAverage];
-  BPS_CHECK(kernel != nullptr) << "weights of " << to_string(reduction.dtype);
+  BPS_CHECK(kernel != nullptr) << "no weighted kernel for " << to_string(reduction.dtype);
   return kernel;
-}
-
-StoreMode choose_stores(const void* dst, std::span<const void* const> srcs, size_t size_bytes) {
-  const bool in_place = std::find(srcs.begin(), srcs.end(), dst) != srcs.end();
-  return !in_place && size_bytes >= kStreamingBytes ? StoreMode::kStreaming : StoreMode::kCached;
 }
 
 Call make_call(const Reduction& reduction, void* dst, std::span<const void* const> srcs, size_t count,
@@ -37,15 +30,21 @@ Call make_call(const Reduction& reduction, void* dst, std::span<const void* cons
   BPS_CHECK(!srcs.empty()) << "nothing to reduce";
   BPS_CHECK(reduction.divisor >= 1 && reduction.divisor < 1 << 24) << "divisor " << reduction.divisor;
   BPS_CHECK(reduction.weights.empty() || reduction.weights.size() == srcs.size())
-      << "a weight for each source";
+      << "expected one weight per source";
   return {.dst = dst,
           .srcs = srcs.data(),
           .n = srcs.size(),
-          .begin = 0,
-          .end = count,
+          .count = count,
           .divisor = reduction.divisor,
           .weights = reduction.weights.data(),
           .stores = stores};
+}
+
+}  // namespace
+
+StoreMode choose_stores(const void* dst, std::span<const void* const> srcs, size_t size_bytes) {
+  const bool in_place = std::find(srcs.begin(), srcs.end(), dst) != srcs.end();
+  return !in_place && size_bytes >= kStreamingBytes ? StoreMode::kStreaming : StoreMode::kCached;
 }
 
 void reduce_n_with(Isa isa, StoreMode stores, const Reduction& reduction, void* dst,

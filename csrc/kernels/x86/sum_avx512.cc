@@ -22,8 +22,8 @@ struct Target {
   typedef uint16_t Halves __attribute__((vector_size(32)));  // NOLINT(modernize-use-using)
   typedef uint32_t Words __attribute__((vector_size(64)));   // NOLINT(modernize-use-using)
 
-  // The masked forms with every lane on are the same instructions; GCC 12 warns of an uninitialised variable
-  // in its own header for the plain ones (GCC bug 105593).
+  // Masked intrinsics with all lanes enabled compile to the same instructions. For the plain ones
+  // GCC 12 warns of an uninitialised variable in its own header (GCC bug 105593).
   static constexpr __mmask16 kAllLanes = 0xffff;
   static __m512 from_half(Halves halves) {
     return _mm512_maskz_cvtph_ps(kAllLanes, reinterpret_cast<__m256i>(halves));

@@ -1,5 +1,5 @@
-// The kernels of x86's instruction sets; those of a table run only on a CPU that has its set. Internal to
-// kernels/.
+// Kernels for x86's instruction sets. Those of a table run only on CPUs that support its set.
+// Internal to kernels/.
 #pragma once
 
 #include "kernels/sum_targets.h"

@@ -7,7 +7,7 @@
 namespace byteps::kernels {
 namespace {
 
-// Asked of CPUID itself because clang 14's __builtin_cpu_supports does not know it. It uses AVX's registers.
+// Uses CPUID directly, as clang 14's __builtin_cpu_supports does not know F16C.
 bool has_f16c() {
   unsigned eax = 0;
   unsigned ebx = 0;
@@ -16,8 +16,8 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
-// Of MXCSR, which is all of the environment that vector instructions look at.
-constexpr unsigned kDefaultControls = 0x1f80;  // to nearest even, denormals kept, no traps
+// Values of MXCSR, the only part of the environment that vector instructions use.
+constexpr unsigned kDefaultControls = 0x1f80;  // round to nearest even, keep denormals, no traps
 constexpr unsigned kStatusBits = 0x3f;
 
 }  // namespace
@@ -31,7 +31,7 @@ DefaultFloatEnvironment::~DefaultFloatEnvironment() {
   if ((saved_.__mxcsr & ~kStatusBits) != kDefaultControls) _mm_setcsr(saved_.__mxcsr);
 }
 
-// The builtins look at CPUID and at XGETBV, hence also at which registers the operating system saves.
+// The builtins check CPUID and XGETBV, and so also which registers the operating system saves.
 Isa detect_best_isa() {
   if (!__builtin_cpu_supports("avx2") || !has_f16c()) return Isa::kScalar;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint32_t kPatterns = 1 << 16;
 
-// A 16-bit format as IEEE 754 describes it: sign, exponent with a bias, mantissa.
+// A 16-bit format as defined by IEEE 754: sign, biased exponent, mantissa.
 struct Format {
   int mantissa_bits;
   int bias;
@@ -29,7 +29,7 @@ struct Format {
   bool is_nan(uint16_t pattern) const { return (pattern & 0x7fff) > infinity(); }
   uint16_t quiet_bit() const { return static_cast<uint16_t>(1 << (mantissa_bits - 1)); }
 
-  // By the definition of the format, in double. Precondition: finite.
+  // Value in double, computed from the definition of the format. Precondition: finite.
   double value(uint16_t pattern) const {
     const int exponent = (pattern & 0x7fff) >> mantissa_bits;
     const int mantissa = pattern & ((1 << mantissa_bits) - 1);
@@ -125,7 +125,7 @@ TEST(Half, is_what_the_f16c_instructions_give) {
     ASSERT_EQ(std::bit_cast<uint32_t>(half_to_float(half)),
               std::bit_cast<uint32_t>(half_to_float_f16c(half)));
   }
-  constexpr uint32_t kPrime = 4093;  // visits every exponent with mantissas of all kinds
+  constexpr uint32_t kPrime = 4093;  // visits every exponent with many different mantissas
   for (uint64_t bits = 0; bits <= UINT32_MAX; bits += kPrime) {
     const auto value = std::bit_cast<float>(static_cast<uint32_t>(bits));
     ASSERT_EQ(float_to_half(value), float_to_half_f16c(value)) << bits;

@@ -40,7 +40,7 @@ std::vector<const void*> pointers_to(const std::vector<Buffer>& buffers, size_t 
   return pointers;
 }
 
-// Floats of moderate size, so that sums and products stay finite and every rounding matters.
+// Floats of moderate size: sums and products stay finite and every rounding matters.
 Buffer random_numbers(DType dtype, size_t count, std::mt19937_64& random) {
   Buffer bytes(count * size_of(dtype));
   std::uniform_real_distribution<double> number(-2, 2);
@@ -61,8 +61,7 @@ Buffer random_numbers(DType dtype, size_t count, std::mt19937_64& random) {
   return bytes;
 }
 
-// Any bit pattern: for floats also infinities, NaN and subnormals, more often than chance alone would give
-// them.
+// Random bit patterns. For floats infinities, NaN and subnormals are more frequent than by chance.
 Buffer random_patterns(DType dtype, size_t count, std::mt19937_64& random) {
   Buffer bytes = random_numbers(dtype, count, random);
   const size_t size = size_of(dtype);
@@ -75,7 +74,7 @@ Buffer random_patterns(DType dtype, size_t count, std::mt19937_64& random) {
       case 0: break;
       case 1: pattern |= exponent_ones; break;
       case 2: pattern &= ~exponent_ones; break;
-      default: continue;  // a number
+      default: continue;  // leave it a random number
     }
     std::memcpy(bytes.data() + i * size, &pattern, size);
   }
@@ -106,16 +105,17 @@ void make_all_nan_equal(DType dtype, Buffer& bytes) {
   }
 }
 
-// ---- The scalar kernels against arithmetic of another kind ----
+// ---- The scalar kernels against independent arithmetic ----
 
-// `value` rounded to a binary format of so many mantissa bits, to nearest even, by the definition.
+// `value` rounded to a binary format with that many mantissa bits, to nearest even, from the
+// definition.
 double round_to(double value, int mantissa_bits, int smallest_exponent) {
   if (value == 0 || !std::isfinite(value)) return value;
   const int unit = std::max(std::ilogb(value), smallest_exponent) - mantissa_bits;
   return std::ldexp(std::nearbyint(std::ldexp(value, -unit)), unit);
 }
 
-// Element i in double arithmetic, whose 53 bits make the rounding of each float32 step the true one.
+// Element i, computed in double, whose 53 bits suffice to round each float32 step correctly.
 double expected_float(const Reduction& reduction, const std::vector<Buffer>& srcs, size_t i) {
   const auto value = [&](const Buffer& src) -> double {
     switch (reduction.dtype) {
@@ -153,7 +153,7 @@ double actual_float(DType dtype, const Buffer& dst, size_t i) {
 
 using Int128 = __int128;
 
-// Element i of an array of the integer dtype.
+// Element i of an array of an integer dtype.
 Int128 integer(DType dtype, const Buffer& array, size_t i) {
   switch (dtype) {
     case DType::kInt8: return element<int8_t>(array.data(), i);
@@ -163,7 +163,7 @@ Int128 integer(DType dtype, const Buffer& array, size_t i) {
   }
 }
 
-// `value` modulo 2^bits, in the dtype's range.
+// `value` modulo 2^bits, in the range of the dtype.
 Int128 wrap(DType dtype, Int128 value) {
   const Int128 modulus = Int128{1} << (8 * size_of(dtype));
   const Int128 remainder = (value % modulus + modulus) % modulus;
@@ -193,7 +193,7 @@ std::string describe(const Reduction& reduction, size_t n) {
 
 constexpr std::array<uint32_t, 8> kWeights = {3, 1, 1, 4, 7, 2, 1, 5};
 
-// Every reduction of n sources there is. `divisor`: of averages without weights.
+// All reductions of n sources. `divisor`: of averages without weights.
 std::vector<Reduction> all_reductions(DType dtype, size_t n, int divisor) {
   std::vector<Reduction> all;
   for (ReduceOp op : kOps) all.push_back({.dtype = dtype, .op = op, .divisor = divisor});
@@ -245,7 +245,7 @@ class Kernels : public testing::TestWithParam<Isa> {
     return dst;
   }
 
-  // Enough copies of one element that both whole vectors and the rest compute it.
+  // Enough copies of one element that both the vector loop and the remainder compute it.
   template <typename T>
   T reduce_one(const Reduction& reduction, const std::vector<T>& inputs) const {
     constexpr size_t kCopies = 131;
@@ -269,8 +269,7 @@ class EveryLength : public Kernels {
   static constexpr size_t kGuard = 80;
   static constexpr std::byte kUntouched{0xa5};
 
-  // Compares one call, its arrays `offset` bytes off their alignment, with the scalar kernel on the same
-  // input.
+  // Compares one call with the scalar kernel; its arrays are `offset` bytes off their alignment.
   void check(const Reduction& reduction, const std::vector<Buffer>& srcs, size_t count, size_t dst_offset,
              size_t src_offset, StoreMode stores) const {
     const size_t size_bytes = count * size_of(reduction.dtype);
@@ -305,7 +304,7 @@ TEST_P(EveryLength, and_misalignment_gives_the_bits_of_the_scalar_kernels) {
   constexpr std::array<Offsets, 5> kOffsets = {{{0, 0}, {8, 0}, {0, 1}, {3, 24}, {16, 2}}};
   std::mt19937_64 random(2);
   for (DType dtype : kDTypes) {
-    const size_t lanes = 64 / size_of(dtype);  // of the widest vectors, or more
+    const size_t lanes = 64 / size_of(dtype);  // lanes of the widest vectors, or more
     const size_t longest = 4 * lanes + 3;
     for (size_t n : kInputs) {
       std::vector<Buffer> srcs;
@@ -379,7 +378,7 @@ TEST_P(Kernels, halves_are_accumulated_in_float32_and_rounded_once) {
     for (float input : inputs) halves.push_back(float_to_half(input));
     return half_to_float(reduce_one<uint16_t>({.dtype = DType::kFloat16, .op = op, .divisor = 2}, halves));
   };
-  EXPECT_EQ(sum16({2048, 1, 1}, ReduceOp::kSum), 2050);         // 2049 is no float16
+  EXPECT_EQ(sum16({2048, 1, 1}, ReduceOp::kSum), 2050);         // 2049 is not a float16
   EXPECT_EQ(sum16({65504, 65504}, ReduceOp::kAverage), 65504);  // the sum alone would be infinite
   EXPECT_EQ(sum16({65504, 65504}, ReduceOp::kSum), HUGE_VALF);
 
@@ -397,7 +396,7 @@ TEST_P(Kernels, averages_of_floats_multiply_by_the_rounded_reciprocal) {
   EXPECT_EQ(reduce_one<double>(average64, {48.0, 1.0}), 49 * (1.0 / 49));
 }
 
-// Arrays of any size, so that an odd one is in a vector with others that need no care.
+// Various sizes, so that overflowing elements share vectors with others.
 TEST_P(Kernels, averages_of_finite_values_are_finite_and_of_equal_ones_nearly_that_value) {
   const auto check = [&]<typename T>(DType dtype, T largest, T smallest, auto as_double) {
     for (const T value : {largest, smallest}) {
