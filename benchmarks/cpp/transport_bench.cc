@@ -1,8 +1,11 @@
-// Latency and throughput of the transports: one side asks, the other answers with as many bytes.
+// Latency and throughput of the transports: one side sends requests, the other answers each with as
+// many bytes.
 //
-// Times are per 200 round trips (ping_pong), per 64 MiB there and back (stream), per 200 requests and answers (burst);
-// bytes_per_second counts both directions. The asking side sends from its own memory and wants the answer there, as
-// workers do; the answering side looks at nothing. Both are loops of this process, and in *_processes of two.
+// Times are per 200 round trips (ping_pong), per 64 MiB in each direction (stream) and per 200
+// requests with answers (burst); bytes_per_second counts both directions. As in workers, requests
+// are sent from the requester's own memory and answers are written there. The answering side does
+// not read the data. The two sides are event loops of one process, or of two processes in
+// *_processes.
 #include <benchmark/benchmark.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,14 +36,14 @@ std::unique_ptr<Transport> make_transport(Kind kind) {
   return make_shm_transport({.stream = {.credentials = credentials}});
 }
 
-// The answering side: by reference where that is possible.
+// The answering side. Answers by reference where possible.
 class Answerer final : public Receiver {
  public:
   Answerer(EventLoop& loop, size_t bytes) : loop_(loop), receive_buffer_(bytes) {}
   ~Answerer() override {
     loop_.run_and_wait([this] { connection_.reset(); });
   }
-  // On the loop.
+  // Call on the loop.
   void start(std::unique_ptr<Connection> connection) {
     connection_ = std::move(connection);
     connection_->start(this);
@@ -89,7 +92,8 @@ std::unique_ptr<Connection> connect(Kind kind, EventLoop& loop, const Address& a
   return connected.get_future().get();
 }
 
-// The answering side in this process or in one of its own. Made while this process has no other thread.
+// The answering side, in this process or another one. Create it while this process has one thread
+// only.
 class OtherSide {
  public:
   virtual ~OtherSide() = default;
@@ -133,7 +137,7 @@ class OtherProcess final : public OtherSide {
     close(ends[0]);
     close(ends[1]);
   }
-  ~OtherProcess() override { waitpid(pid_, nullptr, 0); }  // it goes with its connection
+  ~OtherProcess() override { waitpid(pid_, nullptr, 0); }  // it exits when its connection closes
   std::unique_ptr<Connection> connect_from(EventLoop& loop) override {
     return connect(kind_, loop, address_);
   }
@@ -153,8 +157,8 @@ class OtherProcess final : public OtherSide {
   Address address_;
 };
 
-// The asking side: `count` requests per step, of which `in_flight` at most wait for their answer at a time. Each has
-// memory of its own, as partitions have; answers come in the order of requests.
+// The requesting side: `count` requests per step, at most `in_flight` of them unanswered. Each has
+// its own memory, as partitions have; answers come in the order of the requests.
 class Asker final : public Receiver {
  public:
   Asker(EventLoop& loop, std::unique_ptr<Connection> connection, size_t bytes, int count, int in_flight)
@@ -210,7 +214,8 @@ class Asker final : public Receiver {
 template <typename Other>
 void ask(benchmark::State& state, Kind kind, int count, int in_flight) {
   const auto bytes = static_cast<size_t>(state.range(0));
-  std::unique_ptr<EventLoop> loop;  // outlives both ends, but is no thread yet when the other process is made
+  // created after the other process, which has to be forked before any thread exists
+  std::unique_ptr<EventLoop> loop;
   Other other(kind, bytes);
   loop = make_loop();
   Asker asker(*loop, other.connect_from(*loop), bytes, count, in_flight);
@@ -222,7 +227,7 @@ void ask(benchmark::State& state, Kind kind, int count, int in_flight) {
 void ping_pong(benchmark::State& state, Kind kind) { ask<OtherLoop>(state, kind, 200, 1); }
 void ping_pong_processes(benchmark::State& state, Kind kind) { ask<OtherProcess>(state, kind, 200, 1); }
 
-// 4 MiB of a large tensor in flight.
+// Keeps 4 MiB of a large tensor in flight.
 template <typename Other>
 void stream_to(benchmark::State& state, Kind kind) {
   const auto bytes = static_cast<int>(state.range(0));
