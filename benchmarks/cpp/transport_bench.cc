@@ -214,7 +214,7 @@ class Asker final : public Receiver {
 template <typename Other>
 void ask(benchmark::State& state, Kind kind, int count, int in_flight) {
   const auto bytes = static_cast<size_t>(state.range(0));
-  // created after the other process, which has to be forked before any thread exists
+  // Created after the other process, which has to be forked before any thread exists.
   std::unique_ptr<EventLoop> loop;
   Other other(kind, bytes);
   loop = make_loop();

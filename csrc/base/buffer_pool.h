@@ -54,7 +54,7 @@ class BufferPool {
 
   std::vector<std::unique_ptr<Slab>> slabs_;
   MutableBytes unused_;  // the unused rest of the last slab
-  // free buffers by size class; LIFO, so the warmest is reused first
+  // Free buffers by size class; LIFO, so the warmest is reused first.
   std::map<size_t, std::vector<std::byte*>> free_;
   size_t reserved_bytes_ = 0;
 };

@@ -15,7 +15,7 @@ constexpr size_t kSmallBytes = 1 << 10;  // for smaller sizes the C library uses
 typedef long long Part __attribute__((vector_size(16), aligned(1), may_alias));
 
 inline void copy_line(std::byte* out, const std::byte* in) {
-  // not `auto`, which would drop the alignment
+  // Not `auto`, which would drop the alignment.
   const Part* from = reinterpret_cast<const Part*>(in);
   Part* to = reinterpret_cast<Part*>(out);
   const Part a = from[0];
@@ -36,7 +36,7 @@ void copy_bytes(MutableBytes to, Bytes from) {
   size_t bytes = from.size();
   if (bytes == 0) return;
   if (bytes <= kSmallBytes) {
-    // hides that the size is small, or the compiler emits the string instruction itself
+    // Hides that the size is small; otherwise the compiler emits the string instruction itself.
     asm("" : "+r"(bytes));
     std::memcpy(to.data(), from.data(), bytes);
     return;

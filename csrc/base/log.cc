@@ -47,7 +47,7 @@ Line::Line(Level level, const char* file, int line) {
 Line::~Line() {
   text_ << '\n';
   const std::string line = text_.str();
-  // one fwrite per line, so that lines of different threads do not mix
+  // One fwrite per line, so that lines of different threads do not mix.
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -22,7 +22,7 @@ struct Registry {
 };
 
 Registry& registry() {
-  // never destroyed: slabs may outlive static objects
+  // Never destroyed: slabs may outlive static objects.
   static Registry* const instance = new Registry;
   return *instance;
 }
@@ -46,7 +46,7 @@ MutableBytes map_aligned(size_t bytes, size_t alignment) {
 Slab::Slab(size_t bytes) {
   const bool is_huge = bytes >= kHugePageBytes;
   bytes_ = map_aligned(round_up(bytes, kPageBytes), is_huge ? kHugePageBytes : kPageBytes);
-  // only a hint, so the result does not matter
+  // Only a hint, so the result does not matter.
   if (is_huge) madvise(bytes_.data(), bytes_.size(), MADV_HUGEPAGE);
   Registry& all = registry();
   MutexLock lock(all.mutex);

@@ -15,7 +15,8 @@ TEST(BufferPoolTest, BuffersAreAlignedAndAsLargeAsAsked) {
     BufferPool::Buffer buffer = pool.acquire(size);
     EXPECT_EQ(buffer.bytes().size(), size);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.bytes().data()) % 4096, 0u);
-    std::memset(buffer.bytes().data(), 1, size);  // all of it is ours: the sanitizer looks
+    // Writes all of it, so that the sanitizer finds overlaps.
+    std::memset(buffer.bytes().data(), 1, size);
   }
 }
 

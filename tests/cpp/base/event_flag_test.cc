@@ -43,7 +43,7 @@ TEST(EventFlagTest, WakesAllWaiters) {
 
 TEST(EventFlagTest, ASignalInterruptsTheWait) {
   struct sigaction action{};
-  action.sa_handler = [](int) {};  // as Python installs its own: without SA_RESTART
+  action.sa_handler = [](int) {};  // as Python installs its handlers: without SA_RESTART
   struct sigaction before{};
   ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
   EventFlag flag;
@@ -53,7 +53,7 @@ TEST(EventFlagTest, ASignalInterruptsTheWait) {
     }
     interrupted.set();
   });
-  // The signal may come before the wait has begun, so again until it has done its work.
+  // The signal may come before the wait has begun, so it is repeated until it interrupts the wait.
   while (interrupted.wait(now_us() + 1'000) != EventFlag::Wake::kSet)
     pthread_kill(waiter.native_handle(), SIGUSR1);
   waiter.join();

@@ -28,7 +28,8 @@ TEST(SlabTest, IsFoundByWhatLiesInIt) {
   ASSERT_TRUE(whole);
   EXPECT_EQ(whole->bytes.data(), slab.bytes().data());
   EXPECT_EQ(Slab::find(slab.bytes().subspan(5000, 10))->number, whole->number);
-  EXPECT_FALSE(Slab::find(Bytes(slab.bytes().data() + 100, slab.bytes().size())));  // goes beyond it
+  // Extends beyond the slab.
+  EXPECT_FALSE(Slab::find(Bytes(slab.bytes().data() + 100, slab.bytes().size())));
   std::byte other[16];
   EXPECT_FALSE(Slab::find(Bytes(other)));
 }

@@ -25,8 +25,8 @@ TEST(UniqueFd, AForkedChildHoldsNothingOpen) {
     close_descriptors_in_child();
     ::close(life[1]);
     char byte = 0;
-    ::_exit(
-        static_cast<int>(::read(life[0], &byte, 1)));  // lives until its parent has seen the end of the data
+    // Lives until its parent has seen the end of the data.
+    ::_exit(static_cast<int>(::read(life[0], &byte, 1)));
   }
   ::close(life[0]);
   writer.reset();
