@@ -11,7 +11,7 @@
 namespace byteps::transport::rdma {
 namespace {
 
-// What a dma-buf's bytes are mapped to. Empty: nothing.
+// A mapping of a dma-buf's bytes; empty if mapping failed.
 class Mapping {
  public:
   Mapping() = default;

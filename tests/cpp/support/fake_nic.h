@@ -1,14 +1,16 @@
-// Network cards without hardware: the cards of a FakeFabric write into each other's memory, in one process.
+// Simulated NICs: the NICs of a FakeFabric write into each other's memory within one process.
 //
-// As strict as hardware: keys, ranges, access and state are checked, a mistake ends the queue pair with the status that a
-// card would give, and what hardware may let pass is counted (FakeFabricStatistics::mistakes). Writes are carried out
-// by one thread of the fabric, the wire, some time after post() has returned. Between that thread and those of a test
-// there is no order but what hardware gives as well: a post comes before its write, a write before its completion. So
-// ThreadSanitizer sees memory that is used too early, or changed too early. (Registering, deregistering, making,
-// connecting, failing and destroying, and the calls of this header, do wait for the wire.)
+// They are as strict as hardware. Keys, ranges, access rights and states are checked, an error
+// fails the queue pair with the status that a NIC would report, and errors that hardware may not
+// detect are counted (FakeFabricStatistics::mistakes). One thread of the fabric, the wire, executes
+// writes some time after post() has returned. It is synchronized with a test's threads only as
+// hardware is: a post happens before its write, a write before its completion. So ThreadSanitizer
+// detects memory that is used or changed too early. (Registering, deregistering, creating,
+// connecting, failing and destroying objects, and the functions of this header, wait for the wire.)
 //
-// Threads: the fabric and its cards from any; a queue pair and a channel from one at a time, as nic.h has it. The fabric
-// outlives its cards, a card what it has made; the opposite order ends the program.
+// Threads: the fabric and its NICs are thread-safe; a queue pair or channel is used by one thread
+// at a time, as in nic.h. The fabric must outlive its NICs, and a NIC everything created from it;
+// otherwise the program aborts.
 #pragma once
 
 #include <memory>
@@ -25,7 +27,7 @@ class WireThread;
 struct Card;
 }  // namespace fake
 
-// Statuses of completions: the numbers are those of libibverbs.
+// Statuses of completions, with the numbers of libibverbs.
 inline constexpr int kLocalLengthError = 1;
 inline constexpr int kLocalProtectionError = 4;
 inline constexpr int kFlushed = 5;
@@ -34,10 +36,12 @@ inline constexpr int kRetryExceeded = 12;
 inline constexpr int kReceiverNotReadyExceeded = 13;
 
 struct FakeFabricOptions {
-  TimeUs delay_us = 0;  // each write waits so long at the front; kNever: the wire stands still
-  TimeUs absent_retry_us =
-      20'000;  // nothing answers: no such queue pair, or one that failed or was destroyed
-  TimeUs unreachable_retry_us = kNever;  // cut off, a port is down, or the other end is not connected yet
+  // Delay of each write at the head of its queue; kNever: no write is executed.
+  TimeUs delay_us = 0;
+  // Time until failure if the peer's queue pair does not exist, has failed or was destroyed.
+  TimeUs absent_retry_us = 20'000;
+  // Time until failure if the link is cut, a port is down or the peer is not connected yet.
+  TimeUs unreachable_retry_us = kNever;
   TimeUs receiver_not_ready_retry_us = kNever;
 };
 
@@ -48,17 +52,17 @@ struct FakeNicOptions {
   int numa_node = -1;
   int mtu_bytes = 4096;
   uint64_t mbps = 100'000;
-  uint64_t max_message_bytes = uint64_t{1} << 30;  // 4096: to see messages split
-  uint32_t max_inline_bytes = 220;                 // what queue pairs get of what they want
-  uint64_t memlock_bytes = UINT64_MAX;             // in whole pages; of no effect with on_demand_paging
+  uint64_t max_message_bytes = uint64_t{1} << 30;  // 4096: splits messages
+  uint32_t max_inline_bytes = 220;                 // limit of what queue pairs are granted
+  uint64_t memlock_bytes = UINT64_MAX;             // in whole pages; ignored with on_demand_paging
   bool on_demand_paging = false;
-  bool takes_dmabuf = false;  // a memfd plays the dma-buf
+  bool takes_dmabuf = false;  // simulated with a memfd
 };
 
 struct FakeNicStatistics {
-  uint64_t registrations = 0;         // ever
-  uint64_t failed_registrations = 0;  // ever
-  uint64_t registered_pages = 0;      // ever
+  uint64_t registrations = 0;         // in total
+  uint64_t failed_registrations = 0;  // in total
+  uint64_t registered_pages = 0;      // in total
   uint64_t live_regions = 0;
   uint64_t live_pages = 0;
   uint64_t live_bytes = 0;
@@ -66,16 +70,16 @@ struct FakeNicStatistics {
 };
 
 struct FakeFabricStatistics {
-  uint64_t writes = 0;  // carried out
+  uint64_t writes = 0;  // executed
   uint64_t immediates = 0;
   uint64_t bytes = 0;
-  // Mistakes of the code under test, each write counted once:
-  uint64_t receiver_not_ready = 0;  // had to wait until an arrival was posted
+  // Errors of the code under test; each write is counted once:
+  uint64_t receiver_not_ready = 0;  // had to wait until a receive request was posted
   uint64_t local_protection_errors = 0;
   uint64_t remote_access_errors = 0;
-  uint64_t writes_from_freed_regions = 0;  // among the local protection errors
-  uint64_t writes_into_freed_regions = 0;  // among the remote access errors
-  uint64_t changed_while_posted = 0;       // the data was another when it was read than when it was posted
+  uint64_t writes_from_freed_regions = 0;  // included in the local protection errors
+  uint64_t writes_into_freed_regions = 0;  // included in the remote access errors
+  uint64_t changed_while_posted = 0;       // the data changed between post() and its execution
   uint64_t mistakes() const {
     return receiver_not_ready + local_protection_errors + remote_access_errors + changed_while_posted;
   }
@@ -96,11 +100,11 @@ class FakeNic final : public Nic {
   NicEvent next_event() override;
 
   FakeNicStatistics statistics() const;
-  // One registration fails, or one more after those that were asked for before.
+  // Makes one more registration fail.
   void fail_next_registration(Status why);
   void fail_next_queue_pair(Status why);
-  void set_port(bool is_up);  // tells with an event; writes from and to it wait while it is down
-  void be_gone();             // tells with an event; queue pairs fail, and nothing new can be made
+  void set_port(bool is_up);  // raises an event; writes from and to the port wait while it is down
+  void be_gone();             // raises an event; queue pairs and new requests fail
 
  private:
   friend class FakeFabric;
@@ -115,9 +119,9 @@ class FakeFabric {
   explicit FakeFabric(FakeFabricOptions options = {});
   ~FakeFabric();
 
-  // Each has an address of its own.
+  // Each NIC has an address of its own.
   std::unique_ptr<FakeNic> make_nic(FakeNicOptions options = {});
-  void set_options(FakeFabricOptions options);  // for what waits already, too
+  void set_options(FakeFabricOptions options);  // also affects waiting writes
   // Writes between the two wait (FakeFabricOptions::unreachable_retry_us) until mended.
   void cut(const FakeNic& one, const FakeNic& other);
   void mend(const FakeNic& one, const FakeNic& other);

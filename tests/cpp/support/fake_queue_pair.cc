@@ -39,13 +39,14 @@ class FakeQueuePair final : public QueuePair {
   PostedWrite take(const Write& write) const;
 
   WireThread& thread_;
-  Card& card_;  // its constant parts
+  Card& card_;  // its constant members only
   FakeChannel& channel_;
   QueuePairOptions options_;
   CompletionQueue completions_;
-  End* end_ = nullptr;  // of the wire
+  End* end_ = nullptr;  // used by the wire
   QueuePairAddress address_;
-  // Of the thread that uses the queue pair, and without a lock on purpose: two would be a race.
+  // Used by the queue pair's thread. Without a lock on purpose: use by two threads is a race to be
+  // detected.
   bool is_connected_ = false;
   uint64_t writes_posted_ = 0;
   uint64_t writes_done_ = 0;

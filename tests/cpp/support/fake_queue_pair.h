@@ -1,4 +1,4 @@
-// The queue pair and the channel of a FakeNic, as the code under test sees them.
+// Queue pair and completion channel of a FakeNic, as the code under test sees them.
 #pragma once
 
 #include <atomic>

@@ -154,7 +154,7 @@ TimeUs Wire::step(TimeUs now) {
   return next;
 }
 
-// Returns `now` if something was done.
+// Returns `now` if something was done, else the time of the next attempt.
 TimeUs Wire::advance(End& end, TimeUs now) {
   if (end.writes.empty()) return kNever;
   if (end.front_since_us == kNever) end.front_since_us = now;
@@ -194,7 +194,8 @@ TimeUs Wire::hinder(End& end, Obstacle obstacle, TimeUs now) {
   return now;
 }
 
-// Both ends must know each other, as packets with a wrong number or sequence are dropped without an answer.
+// Both ends must know each other, as packets with a wrong queue pair number or sequence are dropped
+// silently.
 Obstacle Wire::find_other(const End& from, End*& to) const {
   const auto card = std::find_if(cards_.begin(), cards_.end(), [&](const Card* each) {
     return each->info.is_ethernet ? each->info.gid == from.other->gid : each->info.lid == from.other->lid;
@@ -220,7 +221,7 @@ const Region* Wire::find_region(const Card& card, uint32_t MemoryKey::* which, u
   return nullptr;
 }
 
-// Null: the sender's card may not read it.
+// Returns null if the sender's NIC may not read the data.
 const std::byte* Wire::find_source(const End& end, const PostedWrite& posted) const {
   if (posted.is_inlined) return posted.inlined.data();
   const Region* region = find_region(*end.card, &MemoryKey::local, posted.write.local_key);
@@ -237,7 +238,7 @@ int Wire::check_source(const End& end, const PostedWrite& posted) {
   return kLocalProtectionError;
 }
 
-// Null: the other end may not write there. A card does not look at the key of an empty write.
+// Returns null if the peer may not write there. NICs ignore the key of an empty write.
 std::byte* Wire::find_target(const End& to, const Write& write) {
   if (write.data.empty()) return nullptr;
   const Region* region = find_region(*to.card, &MemoryKey::remote, write.to_key);
@@ -284,7 +285,8 @@ void Wire::fail_front(End& end, int status) {
 
 void Wire::flush(End& end) {
   while (!end.writes.empty()) complete_front(end, kFlushed);
-  for (; end.arrivals > 0; --end.arrivals) {  // all but the status means nothing, and here it misleads
+  // Only the status of a failed completion is valid; kind and id are wrong on purpose.
+  for (; end.arrivals > 0; --end.arrivals) {
     end.completions->push({{.kind = Completion::Kind::kWritten, .status = kFlushed, .id = ~uint64_t{0}}, 0});
   }
 }

@@ -1,8 +1,8 @@
-// What a FakeFabric consists of, as its wire sees it: cards, registered memory, ends of connections, and how a write is
-// carried out. See fake_nic.h for what it promises.
+// Internals of a FakeFabric, as its wire sees them: NICs, registered memory, ends of connections,
+// and the execution of writes. See fake_nic.h for the guarantees.
 //
-// Threads: a Wire, its cards' counters and its ends belong to the wire's thread (fake_wire_thread.h); FdQueue and
-// CompletionQueue are where that thread meets others.
+// Threads: a Wire, its NICs' counters and its ends are used by the wire's thread only
+// (fake_wire_thread.h); FdQueue and CompletionQueue are shared with other threads.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -23,7 +23,7 @@
 
 namespace byteps::transport::rdma::fake {
 
-// A queue with a descriptor that is readable while there is something in it. Any thread.
+// A thread-safe queue with a descriptor that is readable while the queue is not empty.
 template <typename T>
 class FdQueue {
  public:
@@ -68,10 +68,11 @@ struct ChannelEvent {
 
 struct Done {
   Completion completion;
-  uint64_t writes = 0;  // of the queue pair since its beginning, this one included, have left it
+  // Number of the queue pair's writes that have finished so far, this one included.
+  uint64_t writes = 0;
 };
 
-// The completions of one queue pair. The channel outlives it.
+// The completions of one queue pair. The channel must outlive it.
 class CompletionQueue {
  public:
   CompletionQueue(FdQueue<ChannelEvent>& channel, void* tag) : channel_(channel), tag_(tag) {}
@@ -99,17 +100,17 @@ struct Card {
   bool is_gone = false;
 };
 
-// The two, whichever way round.
+// The two cards in a canonical order.
 std::pair<const Card*, const Card*> between(const Card& one, const Card& other);
 
 struct Region {
   Card* card = nullptr;
-  uint64_t address = 0;   // as writes name it
-  MutableBytes memory{};  // where it is
+  uint64_t address = 0;   // the address that writes use
+  MutableBytes memory{};  // the actual memory
   Access access = Access::kLocal;
   bool is_dmabuf = false;  // pins no pages of the process
   MemoryKey key{};
-  // Where [at, at + bytes) is; null if that is not all in the region.
+  // The memory of [at, at + bytes); null if it is not within the region.
   std::byte* find(uint64_t at, uint64_t bytes) const;
   uint64_t pages() const;
 };
@@ -118,20 +119,20 @@ struct PostedWrite {
   Write write;
   bool is_inlined = false;
   std::vector<std::byte> inlined;
-  std::optional<size_t> hash;  // of the data when it was posted
+  std::optional<size_t> hash;  // hash of the data when it was posted
 };
 
-// Why the oldest write of an end cannot be carried out at present.
+// Why the oldest write of an end cannot be executed now.
 enum class Obstacle { kNone, kAbsent, kUnreachable, kReceiverNotReady };
 
 struct End {
   Card* card = nullptr;
   CompletionQueue* completions = nullptr;
   QueuePairAddress address;
-  std::optional<QueuePairAddress> other;  // once connected
+  std::optional<QueuePairAddress> other;  // set once connected
   bool has_failed = false;
   std::deque<PostedWrite> writes;
-  uint64_t writes_left = 0;  // since the beginning: carried out, or failed
+  uint64_t writes_left = 0;  // total number of writes that were executed or failed
   uint32_t arrivals = 0;
   TimeUs front_since_us = kNever;
   Obstacle obstacle = Obstacle::kNone;
@@ -153,7 +154,7 @@ class Wire {
   void mend(const Card& one, const Card& other) { cuts_.erase(between(one, other)); }
   void be_gone(Card& card);
 
-  // Gives the region its keys, which nothing on this fabric had before.
+  // Assigns keys that were never used on this fabric.
   Result<MemoryKey> add_region(Region region);
   void remove_region(const MemoryKey& key);
 
@@ -163,7 +164,8 @@ class Wire {
   void post_arrivals(End& end, uint32_t count);
   void fail(End& end);
 
-  // Carries out at most one write of each end. When to come back, unless something happens before.
+  // Executes at most one write per end. Returns the time of the next call, unless something happens
+  // before.
   TimeUs step(TimeUs now);
 
  private:
@@ -181,9 +183,9 @@ class Wire {
 
   std::set<Card*> cards_;
   std::set<std::pair<const Card*, const Card*>> cuts_;
-  std::map<uint32_t, Region> regions_;  // by their local key
+  std::map<uint32_t, Region> regions_;  // by local key
   std::set<uint32_t> freed_keys_;
-  std::map<uint32_t, std::unique_ptr<End>> ends_;  // by number
+  std::map<uint32_t, std::unique_ptr<End>> ends_;  // by queue pair number
   uint32_t next_key_ = 0x1001;
   uint32_t next_number_ = 0x101;
 };

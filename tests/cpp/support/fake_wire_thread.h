@@ -1,7 +1,7 @@
-// The thread of a FakeFabric, and the only one that touches a Wire.
+// The thread of a FakeFabric, the only one that touches a Wire.
 //
-// Jobs come to it through a list without a lock: a lock would order what the wire did before with whatever its next
-// poster does after, and hide races from ThreadSanitizer.
+// Jobs are passed through a lock-free list. A lock would order the wire's earlier work before the
+// next poster's later work and so hide races from ThreadSanitizer.
 #pragma once
 
 #include <atomic>
@@ -21,9 +21,10 @@ class WireThread {
   explicit WireThread(const FakeFabricOptions& options);
   ~WireThread();
 
-  // Done in the order of the calls; nothing of the wire's doings is ordered before what the caller does next.
+  // Runs `work` in the order of the calls. Does not order the wire's work before the caller's next
+  // actions.
   void post(Work work);
-  // Waits until it is done, and with it what the wire was about.
+  // Waits until `work` and everything before it is done.
   template <typename F>
   void run(F work) {
     EventFlag done;
@@ -44,8 +45,8 @@ class WireThread {
   void wait_until(TimeUs due_us);
 
   Wire wire_;
-  std::atomic<Job*> jobs_{nullptr};  // the latest first
-  bool stop_ = false;                // of the wire's thread
+  std::atomic<Job*> jobs_{nullptr};  // most recent first
+  bool stop_ = false;                // used by the wire's thread
   UniqueFd wake_;
   std::thread thread_;
 };

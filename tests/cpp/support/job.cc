@@ -8,7 +8,7 @@
 namespace byteps::node {
 namespace {
 
-// As a launcher does: a listening socket on a port that the kernel chooses.
+// Creates a listening socket on a port chosen by the kernel, as a launcher does.
 int listen_on_loopback(uint16_t& port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

@@ -1,4 +1,5 @@
-// A whole job in one process: real nodes, real sockets on the loopback, a thread for each rank.
+// A whole job in one process: real nodes, real sockets on the loopback interface, one thread per
+// rank.
 #pragma once
 
 #include <functional>
@@ -13,24 +14,23 @@ namespace byteps::node {
 struct JobOptions {
   int workers = 2;
   int servers = 0;
-  int ranks_per_machine = 1;  // servers are machines of their own; 0: everything is on this one
-  std::function<void(NodeConfig&, int rank)> adjust;  // servers have ranks from `workers` on
+  int ranks_per_machine = 1;  // servers count as separate machines; 0: all nodes are on one machine
+  std::function<void(NodeConfig&, int rank)> adjust;  // servers have the ranks from `workers` on
 };
 
 class Job {
  public:
   explicit Job(JobOptions options);
-  ~Job();  // orderly: all nodes shut down at once
+  ~Job();  // shuts all nodes down at once
 
   Node& worker(int rank) { return *nodes_[static_cast<size_t>(rank)]; }
   Node& server(int number) { return *nodes_[static_cast<size_t>(options_.workers + number)]; }
-  // Why node number `i` could not join; ok if it did.
+  // The error with which node `i` failed to join, or ok.
   const Status& start_status(int i) const { return start_status_[static_cast<size_t>(i)]; }
   bool all_started() const;
 
-  // Runs `body(rank, node)` on a thread for each worker and waits for all.
+  // Runs `body(rank, node)` on one thread per worker and waits for all of them.
   void on_all(const std::function<void(int, Node&)>& body);
-  // Worker `rank` leaves now.
   void shut_down(int rank) { worker(rank).shutdown(); }
 
  private:
@@ -39,7 +39,7 @@ class Job {
   std::vector<Status> start_status_;
 };
 
-// push_pull of `values` in place, then wait.
+// Runs push_pull on `values` in place and waits for it.
 template <typename T>
 Status push_pull(Node& node, const std::string& name, std::vector<T>& values, DType dtype,
                  ReduceOp op = ReduceOp::kSum, uint32_t root = 0) {

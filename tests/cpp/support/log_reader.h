@@ -1,4 +1,4 @@
-// What this process writes to standard error, while a test waits for it.
+// Captures this process's standard error, so that tests can wait for log lines.
 #pragma once
 
 #include <poll.h>
@@ -24,7 +24,7 @@ class LogReader {
   }
   ~LogReader() { dup2(stderr_.get(), STDERR_FILENO); }
 
-  // False if it has not been written by the deadline. What came before it is forgotten.
+  // Returns false if `text` has not been logged by the deadline. Forgets the output before it.
   bool wait_for(const std::string& text, TimeUs deadline_us = now_us() + 20'000'000) {
     while (true) {
       if (const size_t at = log_.find(text); at != std::string::npos) {
