@@ -20,7 +20,7 @@ namespace {
 
 using AddrinfoList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// getaddrinfo for stream sockets; on failure the list is empty and `error` says why.
+// Calls getaddrinfo for stream sockets. On failure returns an empty list and sets `error`.
 AddrinfoList lookup(const std::string& host, int flags, std::string* error) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -39,7 +39,7 @@ SocketAddress copy_of(const sockaddr* address, socklen_t length) {
 }
 
 void set_port(SocketAddress& address, uint16_t port) {
-  // The port lies at the same place in both families' structures.
+  // set_port relies on the port having the same offset in both structures.
   static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
   reinterpret_cast<sockaddr_in*>(address.get())->sin_port = htons(port);
 }
@@ -57,7 +57,8 @@ Status not_an_address(const std::string& text) {
       "\": expected a numeric address and a port, like 10.0.0.2:9000 or [::1]:9000, or @name");
 }
 
-// An abstract name lies behind a zero byte, and is as long as the address says.
+// The name of an abstract socket follows a zero byte and is not terminated; its length comes with
+// the address.
 constexpr size_t kUnixNameOffset = offsetof(sockaddr_un, sun_path) + 1;
 
 Result<SocketAddress> to_unix_address(std::string_view name) {
@@ -65,7 +66,7 @@ Result<SocketAddress> to_unix_address(std::string_view name) {
       std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > ' ' && c < 0x7f; });
   if (name.empty() || kUnixNameOffset + name.size() > sizeof(sockaddr_un) || !printable) {
     return invalid_argument("Unix socket \"@" + std::string(name) +
-                            "\": expected 1 to 107 printable characters behind the @");
+                            "\": expected 1 to 107 printable characters after the @");
   }
   SocketAddress result;
   result.storage.ss_family = AF_UNIX;
@@ -83,7 +84,8 @@ std::string name_of_unix_address(const SocketAddress& address) {
 }  // namespace
 
 std::string Address::to_string() const {
-  if (ip.empty()) return "a caller that has gone already";  // before it could be asked who it is
+  // The peer disconnected before its address was queried.
+  if (ip.empty()) return "a peer that has already disconnected";
   if (is_unix()) return ip;
   const bool is_v6 = ip.find(':') != std::string::npos;
   return (is_v6 ? "[" + ip + "]" : ip) + ":" + std::to_string(port);
@@ -174,7 +176,7 @@ Result<std::string> address_of_interface(const std::string& name) {
 Result<std::string> address_by_route(const Address& remote) {
   auto to = to_socket_address(remote);
   if (!to) return to.status();
-  if (remote.port == 0) set_port(*to, 9);  // a route is asked for, any port will do: but 0 is refused
+  if (remote.port == 0) set_port(*to, 9);  // the route lookup accepts any port but 0
   const UniqueFd socket_fd(socket(to->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket_fd.valid() || connect(socket_fd.get(), to->get(), to->length) != 0) {
     return from_errno("route to " + remote.ip, errno);

@@ -29,7 +29,7 @@ Bytes nonce_of(const Hello& hello) { return Bytes(hello).last(kNonceBytes); }
 
 void append(std::vector<std::byte>& text, Bytes part) { text.insert(text.end(), part.begin(), part.end()); }
 
-// In constant time.
+// Takes constant time.
 bool equal(Bytes one, Bytes other) {
   return one.size() == other.size() && CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
 }
@@ -49,7 +49,8 @@ std::string advice(const Credentials& credentials) {
 Handshake::Handshake(Side side, const Credentials& credentials) : side_(side), credentials_(credentials) {
   std::copy(kProtocol.begin(), kProtocol.end(), hello_.begin());
   while (getrandom(hello_.data() + kProtocol.size(), kNonceBytes, 0) != ssize_t{kNonceBytes}) {
-    BPS_CHECK(errno == EINTR) << "getrandom: errno " << errno;  // only while the machine boots
+    // Happens only while the machine boots.
+    BPS_CHECK(errno == EINTR) << "getrandom: errno " << errno;
   }
 }
 
@@ -83,8 +84,8 @@ AuthResult Handshake::judge(const Claim& claim) const {
   return equal(claim, expected) ? AuthResult::kAccepted : AuthResult::kOtherJob;
 }
 
-Verdict Handshake::verdict(AuthResult judgement) const {
-  switch (judgement) {
+Verdict Handshake::verdict(AuthResult result) const {
+  switch (result) {
     case AuthResult::kAccepted: return mac(kAcceptance, credentials_.job_id);
     case AuthResult::kOtherJob: return mac(kOtherJob);
     case AuthResult::kOtherSecret: break;
@@ -109,9 +110,9 @@ Status Handshake::check_verdict(const Verdict& verdict) const {
                            advice(credentials_));
 }
 
-Status Handshake::explain(AuthResult judgement) const {
-  if (judgement == AuthResult::kAccepted) return Status::ok();
-  if (judgement == AuthResult::kOtherJob)
+Status Handshake::explain(AuthResult result) const {
+  if (result == AuthResult::kAccepted) return Status::ok();
+  if (result == AuthResult::kOtherJob)
     return permission_denied("it knows the secret, but has another job id");
   return permission_denied("it has another secret: " + advice(credentials_));
 }

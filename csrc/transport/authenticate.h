@@ -1,15 +1,16 @@
-// Proof of the job's secret, both ways, before anything else on a connection is parsed.
+// Mutual proof of the job's secret, before anything else on a connection is parsed.
 //
-// Pure: bytes in, bytes out. Messages have fixed sizes, so that nothing an uninvited peer sends is interpreted:
+// Pure: bytes in, bytes out. Messages have fixed sizes, so no length sent by an attacker is used:
 //   connecting -> accepting   Hello    "BPS" version, nonce_c[32]
 //   accepting  -> connecting  Hello    "BPS" version, nonce_a[32]
 //   connecting -> accepting   Claim    mac("byteps secret"), mac("byteps connect" | job id)
-//   accepting  -> connecting  Verdict  accepted: mac("byteps accept" | job id); of another job: mac("byteps other job");
-//                                      of another secret: a text that everybody knows
-// mac(label) is HMAC-SHA256(secret, label | nonce_c | nonce_a). The connecting side proves itself first: who listens
-// tells a stranger no more than that it is refused. So who is refused knows it, and why; a connection that only ends may
-// be tried again. The labels differ, so a proof cannot be reflected. Source: ISO/IEC 9798-4 mechanism 4 (three-pass
-// mutual authentication), HMAC: RFC 2104.
+//   accepting  -> connecting  Verdict  accepted:       mac("byteps accept" | job id)
+//                                      another job:    mac("byteps other job")
+//                                      another secret: a publicly known text
+// mac(label) is HMAC-SHA256(secret, label | nonce_c | nonce_a). The connecting side proves itself
+// first, so the accepting side tells a stranger only that it is refused. A refused peer learns the
+// reason; a connection that just ends may be retried. The labels differ, so a proof cannot be
+// reflected. Source: ISO/IEC 9798-4 mechanism 4 (three-pass mutual authentication), HMAC: RFC 2104.
 #pragma once
 
 #include <array>
@@ -21,9 +22,9 @@
 namespace byteps::transport {
 
 struct Credentials {
-  std::string secret;          // empty: of TCP, nothing is listened on or connected to
-  std::string job_id;          // keeps jobs apart that share a secret
-  bool loopback_only = false;  // the secret is this user's own, which other machines do not have
+  std::string secret;          // empty: TCP neither listens nor connects
+  std::string job_id;          // separates jobs that share a secret
+  bool loopback_only = false;  // the secret belongs to this user and exists on this machine only
 };
 
 inline constexpr size_t kHelloBytes = 36;
@@ -36,26 +37,27 @@ using Verdict = std::array<std::byte, kVerdictBytes>;
 enum class Side { kConnecting, kAccepting };
 enum class AuthResult { kAccepted, kOtherJob, kOtherSecret };
 
-// One side of one handshake. `credentials` must outlive it.
+// One side of a handshake. `credentials` must outlive it.
 class Handshake {
  public:
-  // Draws the nonce from the operating system's generator.
+  // Draws the nonce from the operating system's random generator.
   Handshake(Side side, const Credentials& credentials);
 
   const Hello& hello() const { return hello_; }
-  // kDataLoss: not this protocol (a port scanner, an HTTP client) or another version.
+  // Returns kDataLoss if the peer speaks another protocol (port scanner, HTTP client) or version.
   Status on_hello(const Hello& other);
-  // Whether it is a hello of some version: its sender can make sense of this side's.
+  // Whether `other` is a Hello of any version, so that its sender understands this side's Hello.
   static bool is_hello(const Hello& other);
 
-  // After on_hello. The connecting side's proof; what the accepting side thinks of it, and says to it.
+  // Valid after on_hello(). claim() is the connecting side's proof; judge() and verdict() are the
+  // accepting side's check of it and the answer.
   Claim claim() const;
   AuthResult judge(const Claim& claim) const;
-  Verdict verdict(AuthResult judgement) const;
-  // The connecting side: ok, or kPermissionDenied with what differs and what to do.
+  Verdict verdict(AuthResult result) const;
+  // For the connecting side: ok, or kPermissionDenied with the difference and the remedy.
   Status check_verdict(const Verdict& verdict) const;
-  // The accepting side: the same, for its log.
-  Status explain(AuthResult judgement) const;
+  // For the accepting side's log: the same status.
+  Status explain(AuthResult result) const;
 
  private:
   Verdict mac(std::string_view label, std::string_view job_id = {}) const;

@@ -22,7 +22,6 @@
 
 #include "base/annotations.h"
 #include "base/check.h"
-#include "base/event_flag.h"
 #include "base/unique_fd.h"
 
 namespace byteps::transport {
@@ -30,18 +29,20 @@ namespace {
 
 constexpr int kEventsPerWait = 64;
 
-// Given back when there is no more, so that whoever is told can say so. Address space until then: nobody writes to it.
+// Memory that is freed when the process runs out of memory, so that the callback can report it. It
+// is never written to, so it costs address space only.
 constexpr size_t kReserveBytes = 1 << 20;
 
 thread_local const void* t_current_loop = nullptr;
 
-// A registration number travels with each descriptor, so that an event fetched before unwatch() is not given
-// to a handler that got the same descriptor number since.
+// Each event carries the number of its registration. If a descriptor number is reused after
+// unwatch(), events fetched before are not delivered to the new handler.
 uint64_t pack(int fd, uint32_t registration) {
   return uint64_t{registration} << 32 | static_cast<uint32_t>(fd);
 }
 
-// Starts `thread` with all signals blocked: they belong to the program's own threads (Python's, in the end).
+// Starts `thread` with all signals blocked, as signals are for the program's own threads (Python's
+// main thread).
 Status start_thread(std::thread& thread, const std::string& name, UniqueFunction<void()> body) {
   sigset_t all;
   sigset_t before;
@@ -79,11 +80,12 @@ struct EpollLoop::State {
   bool asleep BPS_GUARDED_BY(mutex) = false;
   bool stopping BPS_GUARDED_BY(mutex) = false;
 
-  // The loop's thread only.
+  // Used on the loop's thread only.
   std::vector<Task> batch;
-  size_t begun = 0;            // tasks of the batch
-  bool serves = true;          // descriptors and turns; until it has run out of memory
-  std::vector<Watch> watches;  // by descriptor
+  size_t begun = 0;  // number of tasks of the batch that were started
+  // Whether descriptors and turns are served; false after running out of memory.
+  bool serves = true;
+  std::vector<Watch> watches;  // indexed by descriptor
   uint32_t registrations = 0;
   std::map<std::pair<TimeUs, TimerId>, Task> timers;
   std::unordered_map<TimerId, TimeUs> timer_times;
@@ -113,7 +115,8 @@ Status EpollLoop::State::open() {
   if (!epoll_fd.valid()) return from_errno("event loop: epoll_create1", errno);
   wake_fd.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_fd.valid()) return from_errno("event loop: eventfd", errno);
-  // Edge-triggered: every write wakes once, and nobody has to read the counter (it lasts for 2^64 writes).
+  // Edge-triggered: every write wakes the loop once, and nobody has to read the counter, which
+  // lasts for 2^64 writes.
   epoll_event event{EPOLLIN | EPOLLET, {.u64 = pack(wake_fd.get(), 0)}};
   if (epoll_ctl(epoll_fd.get(), EPOLL_CTL_ADD, wake_fd.get(), &event) != 0) {
     return from_errno("event loop: epoll_ctl", errno);
@@ -156,13 +159,14 @@ void EpollLoop::State::run_passes() {
     run_turns();
     dispatch(wait(events));
   }
-  run_turns();  // what the last tasks sent still goes out
+  run_turns();  // lets handlers send what the last tasks queued
 }
 
-// False after the tasks that were posted before stop() have run.
+// Returns false after running the tasks that were posted before stop().
 bool EpollLoop::State::run_tasks() {
   bool last = false;
-  if (begun == batch.size()) {  // else: one of them has run out of memory, and the others have their turn
+  // The batch is not finished if a task of it ran out of memory.
+  if (begun == batch.size()) {
     batch.clear();
     begun = 0;
     MutexLock lock(mutex);
@@ -170,7 +174,8 @@ bool EpollLoop::State::run_tasks() {
     last = stopping;
   }
   while (begun < batch.size()) {
-    Task task = std::move(batch[begun++]);  // what it holds goes with it, not with the batch
+    // Moved, so that its captures are destroyed right after it has run.
+    Task task = std::move(batch[begun++]);
     task();
   }
   return !last;
@@ -182,7 +187,7 @@ void EpollLoop::State::run_timers() {
   const TimerId newest = last_timer;
   while (!timers.empty()) {
     const auto [at_us, id] = timers.begin()->first;
-    if (at_us > now || id > newest) return;  // a timer set by a timer waits for the next pass
+    if (at_us > now || id > newest) return;  // timers set by a timer run in the next pass
     auto node = timers.extract(timers.begin());
     timer_times.erase(id);
     node.mapped()();
@@ -216,7 +221,7 @@ std::span<epoll_event> EpollLoop::State::wait(std::span<epoll_event> events) {
   return events.first(static_cast<size_t>(std::max(count, 0)));
 }
 
-// Until something is ready or the next timer is due.
+// Sleeps until a descriptor is ready or the next timer is due.
 int EpollLoop::State::sleep(std::span<epoll_event> events) {
   const int capacity = static_cast<int>(events.size());
   const TimeUs next = timers.empty() ? kNever : timers.begin()->first.first;
@@ -227,7 +232,8 @@ int EpollLoop::State::sleep(std::span<epoll_event> events) {
     const timespec timeout{left_us / 1'000'000, (left_us % 1'000'000) * 1000};
     const long count =
         syscall(SYS_epoll_pwait2, epoll_fd.get(), events.data(), capacity, &timeout, nullptr, 0);
-    // Kernels before 5.11 do not have it, and container runtimes of that time forbid what they do not know.
+    // Kernels before 5.11 do not have this call, and container runtimes of that time forbid unknown
+    // calls.
     if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return static_cast<int>(count);
     have_pwait2 = false;
   }
@@ -240,7 +246,7 @@ void EpollLoop::State::dispatch(std::span<const epoll_event> events) {
   for (const epoll_event& event : events) {
     const size_t fd = static_cast<uint32_t>(event.data.u64);
     const auto registration = static_cast<uint32_t>(event.data.u64 >> 32);
-    if (fd >= watches.size()) continue;  // the wake-up descriptor has no watch either
+    if (fd >= watches.size()) continue;  // also skips the wake-up descriptor
     const Watch watch = watches[fd];
     if (watch.handler && watch.registration == registration) watch.handler->on_ready(event.events);
   }
@@ -272,7 +278,8 @@ void EpollLoop::post(Task task) {
   bool wake = false;
   {
     MutexLock lock(state_->mutex);
-    // The loop's own may hold who is calling it: they are kept until nobody runs there any more.
+    // Tasks posted by the loop itself may own the caller, so they are kept until the thread has
+    // ended.
     if (state_->stopping && !in_loop()) return;
     state_->posted.push_back(std::move(task));
     wake = std::exchange(state_->asleep, false);
@@ -297,7 +304,7 @@ void EpollLoop::stop() {
     MutexLock lock(state_->mutex);
     unrun.swap(state_->posted);
   }
-  // What timers own may use this loop once more while it goes.
+  // Destroyed one by one, as objects owned by timers may still call this loop in their destructors.
   state_->timer_times.clear();
   while (!state_->timers.empty()) state_->timers.extract(state_->timers.begin());
 }
@@ -344,7 +351,8 @@ void EpollLoop::cancel(TimerId timer) {
   state_->check_thread();
   const auto found = state_->timer_times.find(timer);
   if (found == state_->timer_times.end()) return;
-  const auto node = state_->timers.extract({found->second, timer});  // destroyed last: it may own the caller
+  // Destroyed last, as it may own the caller.
+  const auto node = state_->timers.extract({found->second, timer});
   state_->timer_times.erase(found);
 }
 

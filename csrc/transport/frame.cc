@@ -9,7 +9,7 @@
 namespace byteps::transport {
 namespace {
 
-// A stream that lost its place is unlikely to show these, nor the zeros behind the head's length.
+// If a stream gets out of sync, these bytes and the zeros after the head's length reveal it.
 constexpr std::array<std::byte, 4> kMagic{std::byte{'B'}, std::byte{'P'}, std::byte{'F'}, std::byte{1}};
 
 Status bad_frame(const std::string& what, uint64_t got, uint64_t expected) {
@@ -28,7 +28,8 @@ void encode_prefix(const FramePrefix& prefix, std::span<std::byte, kFramePrefixB
 
 Result<FramePrefix> decode_prefix(std::span<const std::byte, kFramePrefixBytes> in,
                                   const FrameLimits& limits) {
-  if (!std::equal(kMagic.begin(), kMagic.end(), in.begin())) return data_loss("frame: no frame begins here");
+  if (!std::equal(kMagic.begin(), kMagic.end(), in.begin()))
+    return data_loss("frame: expected the beginning of a frame, got other bytes");
   const uint64_t head_bytes = load_number<uint16_t>(&in[4]);
   const uint64_t reserved = load_number<uint16_t>(&in[6]);
   const uint64_t payload_bytes = load_number<uint64_t>(&in[8]);

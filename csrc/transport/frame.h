@@ -1,6 +1,6 @@
-// The bytes in front of every frame on a stream. Layout: docs/wire-format.md, "Connections and frames".
+// The prefix of every frame on a stream. Layout: docs/wire-format.md, "Connections and frames".
 //
-// Pure. A frame on a stream is: prefix (16 bytes), head, payload.
+// Pure. A frame on a stream consists of prefix (16 bytes), head and payload.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 namespace byteps::transport {
 
 inline constexpr size_t kFramePrefixBytes = 16;
-// Of a sender's head and what a transport puts in front of it (shm/reference.h).
+// Largest head of a sender plus the bytes that a transport prepends to it (shm/reference.h).
 inline constexpr size_t kMaxStreamHeadBytes = kMaxHeadBytes + 16;
 
-// What a receiver takes.
+// Limits of a receiver.
 struct FrameLimits {
   size_t max_payload_bytes;
   size_t max_head_bytes = kMaxHeadBytes;  // at most kMaxStreamHeadBytes
@@ -30,7 +30,7 @@ struct FramePrefix {
 
 void encode_prefix(const FramePrefix& prefix, std::span<std::byte, kFramePrefixBytes> out);
 
-// kDataLoss: no frame begins here, or a length is above its limit.
+// Returns kDataLoss if the bytes are not a prefix or a length exceeds its limit.
 Result<FramePrefix> decode_prefix(std::span<const std::byte, kFramePrefixBytes> in,
                                   const FrameLimits& limits);
 

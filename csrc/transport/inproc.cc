@@ -13,11 +13,11 @@
 namespace byteps::transport {
 namespace {
 
-constexpr int kLettersPerTurn = 64;  // then others on the loop get theirs
+constexpr int kFramesPerTurn = 64;  // then other handlers on the loop get their turn
 
 using OnSent = UniqueFunction<void(const Status&)>;
 
-// One frame on its way. on_sent runs on the sender's loop, whoever completes the letter.
+// A frame in transit. on_sent runs on the sender's loop, whichever thread completes the frame.
 class QueuedFrame {
  public:
   QueuedFrame(EventLoop& sender_loop, Bytes head, const Payload& payload, OnSent on_sent)
@@ -44,61 +44,61 @@ class QueuedFrame {
   OnSent on_sent_;
 };
 
-// One direction of a connection. Any thread.
+// One direction of a connection. Thread-safe.
 class FrameQueue {
  public:
-  // True if the receiver has to be told; completes the letter if the receiver is gone.
-  bool put(QueuedFrame letter) {
+  // Returns true if the receiver has to be notified. Completes the frame if the receiver is gone.
+  bool put(QueuedFrame frame) {
     {
       MutexLock lock(mutex_);
       if (!refusing_) {
-        letters_.push_back(std::move(letter));
-        return letters_.size() == 1;
+        frames_.push_back(std::move(frame));
+        return frames_.size() == 1;
       }
     }
-    letter.complete(unavailable("inproc: closed by the other end"));
+    frame.complete(unavailable("inproc: closed by the other end"));
     return false;
   }
-  // Empty: none there; `*finished`: and none will come.
+  // Returns nullopt if the queue is empty; then `*finished` says whether no more frames will come.
   std::optional<QueuedFrame> take(bool* finished) {
     MutexLock lock(mutex_);
-    *finished = finished_ && letters_.empty();
-    if (letters_.empty()) return std::nullopt;
-    std::optional<QueuedFrame> letter(std::move(letters_.front()));
-    letters_.pop_front();
-    return letter;
+    *finished = finished_ && frames_.empty();
+    if (frames_.empty()) return std::nullopt;
+    std::optional<QueuedFrame> frame(std::move(frames_.front()));
+    frames_.pop_front();
+    return frame;
   }
   bool empty() const { return size() == 0; }
   size_t size() const {
     MutexLock lock(mutex_);
-    return letters_.size();
+    return frames_.size();
   }
-  // The sender sends no more.
+  // The sender will put no more frames.
   void finish() {
     MutexLock lock(mutex_);
     finished_ = true;
   }
-  // Completes what was not taken with `why`, and whatever is put from now on.
+  // Completes all queued and future frames with `why`.
   void refuse(const Status& why) {
     std::deque<QueuedFrame> rest;
     {
       MutexLock lock(mutex_);
       refusing_ = true;
-      rest.swap(letters_);
+      rest.swap(frames_);
     }
-    for (QueuedFrame& letter : rest) letter.complete(why);
+    for (QueuedFrame& frame : rest) frame.complete(why);
   }
 
  private:
   mutable Mutex mutex_;
-  std::deque<QueuedFrame> letters_ BPS_GUARDED_BY(mutex_);
+  std::deque<QueuedFrame> frames_ BPS_GUARDED_BY(mutex_);
   bool finished_ BPS_GUARDED_BY(mutex_) = false;
   bool refusing_ BPS_GUARDED_BY(mutex_) = false;
 };
 
 class InprocConnection;
 
-// What both ends share.
+// State shared by both ends.
 struct Link {
   struct End {
     EventLoop* loop;
@@ -121,7 +121,7 @@ class InprocConnection final : public Connection, public TurnHandler {
   }
 
   void start(Receiver* receiver) override {
-    BPS_CHECK(!receiver_) << "start() is for once";
+    BPS_CHECK(!receiver_) << "start() was called twice";
     receiver_ = receiver;
     request_turn();
   }
@@ -141,9 +141,9 @@ class InprocConnection final : public Connection, public TurnHandler {
  private:
   bool open() const { return error_.is_ok(); }
   void on_finished();
-  void go_on_closing();
-  Status deliver(const QueuedFrame& letter);
-  Result<Bytes> ask_and_land(const Arrival& arrival);
+  void continue_closing();
+  Status deliver(const QueuedFrame& frame);
+  Result<Bytes> receive_payload(const Arrival& arrival);
   void end(const Status& why);
   void shut(const Status& why);
   void request_turn();
@@ -154,7 +154,7 @@ class InprocConnection final : public Connection, public TurnHandler {
   Link::End& other_;
   const std::string peer_ = "inproc";
   Receiver* receiver_ = nullptr;
-  Status error_;  // why this end is closed
+  Status error_;  // the reason why this end is closed
   bool closing_ = false;
   bool turn_requested_ = false;
   bool in_callback_ = false;
@@ -164,68 +164,70 @@ class InprocConnection final : public Connection, public TurnHandler {
 
 void InprocConnection::send(Bytes head, const Payload& payload, OnSent on_sent) {
   BPS_CHECK(head.size() <= kMaxHeadBytes) << "a head of " << head.size() << " bytes";
-  QueuedFrame letter(*self_.loop, head, payload, std::move(on_sent));
-  if (closing_ || !open()) return letter.complete(open() ? aborted("inproc: closing") : error_);
-  if (other_.inbox.put(std::move(letter))) tell_other_end();
+  QueuedFrame frame(*self_.loop, head, payload, std::move(on_sent));
+  if (closing_ || !open()) return frame.complete(open() ? aborted("inproc: closing") : error_);
+  if (other_.inbox.put(std::move(frame))) tell_other_end();
 }
 
 void InprocConnection::close_when_sent(GracePeriod grace_period) {
   if (closing_ || !open()) return;
   closing_ = true;
-  // The other end closes when it has read all, which ends this one; or else the deadline does.
+  // The other end closes when it has read all frames, which closes this end. If not, the deadline
+  // does.
   other_.inbox.finish();
   tell_other_end();
   closing_wait_.emplace(grace_period, loop().now_us());
-  go_on_closing();
+  continue_closing();
 }
 
-void InprocConnection::go_on_closing() {
+void InprocConnection::continue_closing() {
   const size_t left = other_.inbox.size();
   const auto next_us = closing_wait_->look(left, left > 0, loop().now_us());
   const TimeUs at_us = next_us.value_or(loop().now_us());
   deadline_ = self_.loop->run_at(
-      at_us, [this, is_over = !next_us] { is_over ? end(Status::ok()) : go_on_closing(); });
+      at_us, [this, is_over = !next_us] { is_over ? end(Status::ok()) : continue_closing(); });
 }
 
 void InprocConnection::read_inbox() {
-  for (int i = 0; i < kLettersPerTurn && receiver_ && open(); ++i) {
+  for (int i = 0; i < kFramesPerTurn && receiver_ && open(); ++i) {
     bool finished = false;
-    std::optional<QueuedFrame> letter = self_.inbox.take(&finished);
+    std::optional<QueuedFrame> frame = self_.inbox.take(&finished);
     if (finished) return on_finished();
-    if (!letter) return;
-    const Status status = deliver(*letter);
-    letter->complete(Status::ok());
+    if (!frame) return;
+    const Status status = deliver(*frame);
+    frame->complete(Status::ok());
     if (!status.is_ok() && open()) end(status);
   }
   if (receiver_ && open()) request_turn();
 }
 
-// The other end sends no more.
+// The other end sends no more frames.
 void InprocConnection::on_finished() {
   if (!closing_) return end(unavailable("inproc: closed by the other end"));
-  if (other_.inbox.empty()) end(Status::ok());  // else it still reads, and tells when it has come to the end
+  // If the queue is not empty, the other end still reads and notifies this end when it has
+  // finished.
+  if (other_.inbox.empty()) end(Status::ok());
 }
 
-Status InprocConnection::deliver(const QueuedFrame& letter) {
+Status InprocConnection::deliver(const QueuedFrame& frame) {
   const ScopedFlag in_callback(in_callback_);
-  const Arrival arrival = letter.arrival();
+  const Arrival arrival = frame.arrival();
   Bytes payload;
   if (arrival.payload_bytes > 0) {
-    Result<Bytes> landed = ask_and_land(arrival);
-    if (!landed) return landed.status();
-    payload = *landed;
+    Result<Bytes> received = receive_payload(arrival);
+    if (!received) return received.status();
+    payload = *received;
     if (!open()) return Status::ok();  // closed by the callback
   }
   return receiver_->on_frame(*this, arrival, payload);
 }
 
-Result<Bytes> InprocConnection::ask_and_land(const Arrival& arrival) {
+Result<Bytes> InprocConnection::receive_payload(const Arrival& arrival) {
   const Result<ReceiveBuffer> receive_buffer = receiver_->on_head(*this, arrival);
   if (!receive_buffer) return receive_buffer.status();
   return open() ? place_payload(*receive_buffer, arrival.lent) : Bytes();
 }
 
-// Closes this end and reports it.
 void InprocConnection::end(const Status& why) {
   shut(why.is_ok() ? aborted("inproc: closed before this was sent") : why);
   if (!receiver_) return;

@@ -1,4 +1,4 @@
-// Connections inside one process: payloads are lent, nothing is copied.
+// Connections within a process. Payloads are passed by reference, without a copy.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace byteps::transport {
 
-// Two ends of one connection, each on its own loop (which may be the same one). A frame is delivered by a task
-// posted to the other end's loop. A receiver that answers ReceiveBuffer::at gets a copy, unless that is where the payload
-// lies already. BufferLeases have no numbers (kNoLease): the memory is the process's own, see Payload. on_sent comes when the
-// receiver has the frame (a lent payload may still be in use), or has gone. Both loops must outlive both ends; any
-// thread may make a pair.
+// Creates the two ends of a connection, each on its own loop (which may be the same). A frame is
+// delivered by a task posted to the other end's loop. ReceiveBuffer::at gets a copy, unless the
+// payload is already there. Leases have no numbers (kNoLease), as the memory belongs to this
+// process; see Payload. on_sent is called when the receiver has the frame (it may still use the
+// payload) or is gone. Both loops must outlive both ends. Any thread.
 std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>> make_inproc_pair(EventLoop& first,
                                                                                      EventLoop& second);
 

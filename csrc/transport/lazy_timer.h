@@ -1,7 +1,7 @@
-// A timer for pure state machines that say when they want their next tick.
+// A timer for pure state machines that know the time of their next tick.
 //
-// Most events only move that time later, so the timer is left alone and looks again when it fires: a heartbeat
-// costs no timer operation.
+// Most events only postpone that time. The timer then stays as it is and checks again when it
+// fires, so a heartbeat costs no timer operation.
 #pragma once
 
 #include <utility>
@@ -10,15 +10,15 @@
 
 namespace byteps::transport {
 
-// On the loop's thread. Destroyed on it, or after it has stopped.
+// Use on the loop's thread. Destroy on it, or after it has stopped.
 class LazyTimer {
  public:
-  // `next_tick` gives the time wanted (kNever: none); `tick` runs when it has come.
+  // `next_tick` returns the time of the next tick (kNever: none); `tick` is called at that time.
   LazyTimer(EventLoop& loop, UniqueFunction<TimeUs()> next_tick, UniqueFunction<void()> tick)
       : loop_(loop), next_tick_(std::move(next_tick)), tick_(std::move(tick)) {}
   ~LazyTimer() { stop(); }
 
-  // To be called after every event of the state machine.
+  // Call after every event of the state machine.
   void update() {
     const TimeUs wanted_us = next_tick_();
     if (wanted_us >= armed_us_) return;

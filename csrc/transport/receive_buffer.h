@@ -1,11 +1,12 @@
-// For transports that lend: a payload that is in memory already is brought where its receiver wants it.
+// Moves a payload that is already in memory to where its receiver wants it.
 #pragma once
 
 #include "transport/transport.h"
 
 namespace byteps::transport {
 
-// Where `lent` is now, as on_frame wants it. Copies for ReceiveBuffer::at, unless the receive_buffer is that very memory.
+// Returns the payload as on_frame expects it. Copies it for ReceiveBuffer::at, unless that is the
+// memory where it already is.
 Bytes place_payload(const ReceiveBuffer& receive_buffer, Bytes lent);
 
 }  // namespace byteps::transport

@@ -1,7 +1,8 @@
-// Which parts of a piece of memory are in use: first fit, lowest first.
+// Allocator of ranges in a piece of memory: first fit, lowest address first.
 //
-// Pure: numbers, no memory. Lowest first, so that a sender that is never far ahead uses the same few pages again and
-// again, and they stay in cache. Source: Knuth, The Art of Computer Programming, vol. 1, 2.5, algorithms A and B.
+// Pure: handles offsets, not memory. A sender with little data in flight reuses the same few low
+// pages, which stay in cache. Source: Knuth, The Art of Computer Programming, vol. 1, section 2.5,
+// algorithms A and B.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +13,14 @@ namespace byteps::transport {
 
 class Slots {
  public:
-  static constexpr size_t kAlignBytes = 64;  // a cache line: two slots never share one
+  static constexpr size_t kAlignBytes = 64;  // a cache line, so that two slots never share one
 
   explicit Slots(size_t capacity_bytes);
 
-  // Where `bytes` (at least 1) begin, a multiple of kAlignBytes, or nothing if there is no such room now.
+  // Allocates `bytes` (at least 1). Returns the offset, a multiple of kAlignBytes, or nullopt if
+  // there is no room.
   std::optional<size_t> take(size_t bytes);
-  // What take(bytes) returned.
+  // Frees a slot that take(bytes) returned.
   void put_back(size_t offset, size_t bytes);
   size_t free_bytes() const;
 
@@ -27,7 +29,7 @@ class Slots {
     size_t begin;
     size_t end;
   };
-  std::vector<Range> free_;  // sorted; no two touch
+  std::vector<Range> free_;  // sorted; no two are adjacent
 };
 
 }  // namespace byteps::transport

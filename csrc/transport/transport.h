@@ -1,12 +1,13 @@
-// How bytes move between two processes, or between two parts of one: the whole interface.
+// The interface of transports, which move frames between two processes or within one.
 //
-// A connection carries frames, in order, both ways. A frame is a head (small, copied, meaning known to
-// protocol/) and a payload (any size, never copied on its way out). Who receives is asked where a payload
-// shall land before it is read, so it goes straight to the place where it is summed or used.
+// A connection carries frames in order in both directions. A frame consists of a head (small,
+// copied, interpreted by protocol/) and a payload (of any size, not copied by the sender). The
+// receiver is asked for a receive buffer before the payload is read, so it goes directly to where
+// it is summed or used.
 //
-// Threads: every connection and listener belongs to one EventLoop; all methods and callbacks run on that
-// loop's thread unless a line below says otherwise. A transport may be used from any thread.
-// Errors: the first one closes the connection, completes every unsent frame with it, and is reported once.
+// Threads: a connection or listener belongs to one EventLoop; all methods and callbacks run on that
+// loop's thread unless stated otherwise. A Transport may be used from any thread. Errors: the first
+// error closes the connection, completes all unsent frames, and is reported once.
 #pragma once
 
 #include <memory>
@@ -24,48 +25,54 @@ namespace byteps::transport {
 
 inline constexpr size_t kMaxHeadBytes = 256;
 
-// Memory that a sender has lent with a frame, until the receiver gives it back with a frame of its own
-// (Payload::returns_lease) or with Connection::return_lease. Numbered per connection.
+// Identifies a lease: the receiver's right to use memory that the sender provided with a frame. The
+// receiver returns it with a frame (Payload::returns_lease) or Connection::return_lease. Unique per
+// connection.
 using LeaseId = uint32_t;
 inline constexpr LeaseId kNoLease = 0;
 
-// What travels with a head. `data` stays valid and unchanged until on_sent (transports that copy) or, where
-// the receiver took the lease (see ReceiveBuffer), until the receiver's own protocol says that it is done with it.
+// The payload of a frame. `data` must stay valid and unchanged until on_sent or, on transports that
+// pass it by reference (inproc), until the receiver's protocol says that it has finished.
 struct Payload {
   Bytes data;
-  // Where the answer of the same size will be wanted, or empty. It stays valid until the answer has come or the lease is
-  // given back. Transports that lend offer the receiver memory for it: this very memory (inproc), or memory that both
-  // share (shm); or bring the answer there wherever the receiver has it (rdma). Others ignore it.
+  // Where the sender wants an answer of the same size, or empty. Must stay valid until the answer
+  // has come or the lease is returned. Depending on the transport, the receiver gets this very
+  // memory (inproc) or shared memory (shm) as Arrival::reply_space, or the answer is written here
+  // from the receiver's memory (rdma). tcp ignores it.
   MutableBytes reply_space;
-  // A lease of the frame that this one answers, or kNoLease. If `data` begins where that frame's Arrival::reply_space
-  // did, it goes by reference: nothing is copied, and `data` may not be touched any more.
+  // The lease of the frame that this one answers, or kNoLease. If `data` begins at that frame's
+  // Arrival::reply_space, it is passed by reference without a copy, and may not be touched any
+  // more.
   LeaseId returns_lease = kNoLease;
-  // Frames with the same reuse_key (any number but 0) follow each other: each is answered or given back before the next is sent.
-  // Transports that bring payloads into memory of the other end (rdma) use the same memory for all of them.
+  // Frames with the same non-zero reuse_key are sequential: each is answered or its lease returned
+  // before the next is sent. Transports that write into the receiver's memory (rdma) use the same
+  // memory for all of them.
   uint64_t reuse_key = 0;
 };
 
-// A frame whose head has come in. `head` is valid during the callback only; `lent` and `reply_space` of a frame
-// with a lease until that is given back, without one during the callback (inproc: see Payload).
+// A received head. `head` is valid during the callback only. `lent` and `reply_space` are valid
+// until the lease is returned; without a lease during the callback (inproc: see Payload).
 struct Arrival {
   Bytes head;
   size_t payload_bytes;
-  // Where the payload is already: the sender's own memory (inproc), memory that both share (shm), memory of this process
-  // that the transport has for it (rdma). Else empty.
+  // The payload if it is in memory already: the sender's (inproc), shared (shm) or the transport's
+  // (rdma). Else empty.
   Bytes lent;
-  MutableBytes reply_space;  // by transports that lend, also for a frame without payload; else empty
-  LeaseId lease =
-      kNoLease;  // to be given back exactly once, whatever became of the frame, unless closed before
+  // Where the answer can be written; set on transports with leases, also for frames without
+  // payload.
+  MutableBytes reply_space;
+  // Must be returned exactly once, also after an error, unless the connection is closed before.
+  LeaseId lease = kNoLease;
 };
 
-// Where a payload shall go.
+// The receiver's decision where a payload goes.
 class ReceiveBuffer {
  public:
   static ReceiveBuffer at(MutableBytes destination) { return ReceiveBuffer(Kind::kAt, destination); }
-  static ReceiveBuffer in_place() {
-    return ReceiveBuffer(Kind::kInPlace, {});
-  }  // only if `lent` is not empty
-  static ReceiveBuffer discard() { return ReceiveBuffer(Kind::kDiscard, {}); }  // read and thrown away
+  // Allowed only if Arrival::lent is not empty.
+  static ReceiveBuffer in_place() { return ReceiveBuffer(Kind::kInPlace, {}); }
+  // Reads the payload and drops it.
+  static ReceiveBuffer discard() { return ReceiveBuffer(Kind::kDiscard, {}); }
 
   bool is_discard() const { return kind_ == Kind::kDiscard; }
   bool is_in_place() const { return kind_ == Kind::kInPlace; }
@@ -80,67 +87,70 @@ class ReceiveBuffer {
 
 class Connection;
 
-// Who owns a connection's incoming side. Must outlive the connection.
+// Callbacks for received frames. Must outlive the connection.
 class Receiver {
  public:
   virtual ~Receiver() = default;
-  // Not called for frames without payload. The receive_buffer's size must be exactly payload_bytes. An error closes.
+  // Not called for frames without payload. The buffer must have exactly payload_bytes. An error
+  // closes the connection.
   virtual Result<ReceiveBuffer> on_head(Connection& connection, const Arrival& arrival) = 0;
-  // The frame is complete: `payload` is where it landed, or the lease; empty if discarded. An error closes.
+  // The frame is complete. `payload`: the receive buffer, or Arrival::lent if in place; empty if
+  // discarded. An error closes the connection.
   virtual Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) = 0;
-  // Once, unless close() was called by this side first. `why`: kUnavailable for an end-of-file or a socket
-  // error, kDataLoss for bytes that are no frame. No callback follows. The connection may be destroyed only
-  // after this call has returned (EventLoop::post).
+  // Called once, unless this side called close() before; the last callback. `why`: ok after
+  // close_when_sent(), kUnavailable for end-of-file or a socket error, kDataLoss for malformed
+  // bytes. The connection may be destroyed only after this call has returned (EventLoop::post).
   virtual void on_closed(Connection& connection, const Status& why) = 0;
-  // The other end has frames to send and has lent all it can lend: it waits for leases to be given back. Whoever keeps
-  // leases until others have done something must not keep them for ever now, or those others might wait for that
-  // end in turn. Called again only after a lease was given back.
+  // The peer has frames to send, but all its memory is leased. A receiver that holds leases until
+  // other peers have made progress must return some now, as those peers might in turn wait for this
+  // one. Called again only after a lease was returned.
   virtual void on_starving(Connection& connection) { static_cast<void>(connection); }
 };
 
 class Connection {
  public:
-  // Closes at once; frames not yet written complete with kAborted. Not from inside a callback of its own.
+  // Calls close(). Not allowed inside a callback of this connection.
   virtual ~Connection() = default;
 
-  // Begins to deliver. Frames that came earlier are kept. Once.
+  // Starts delivery. Frames received earlier are kept until then. Call once.
   virtual void start(Receiver* receiver) = 0;
 
-  // Queues one frame. `head` is copied (at most kMaxHeadBytes). `on_sent` (may be empty) is called on the loop,
-  // never from inside send(), when the transport needs `payload.data` no longer or has failed.
+  // Queues one frame. `head` (at most kMaxHeadBytes) is copied. `on_sent` (may be empty) is called
+  // on the loop, never inside send(), when the transport no longer needs `payload.data` or has
+  // failed.
   virtual void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) = 0;
 
-  // The receiver needs this lease no longer, and no answer goes into its reply space.
+  // Returns a lease without an answer.
   virtual void return_lease(LeaseId lease) { static_cast<void>(lease); }
 
-  // From now on at most so many bytes go out in a second, evenly; 0: as many as can. Where there is no such thing,
-  // nothing changes.
+  // Limits the sending rate, spread evenly; 0: no limit. No effect on transports that cannot.
   virtual void pace(uint64_t bytes_per_s) { static_cast<void>(bytes_per_s); }
 
-  // From now on the connection ends (kUnavailable) when the machine at the other end has given no sign of life for so long
-  // though it was asked for one, or has had no room for what is to be written. The kernels ask and answer: nobody wakes
-  // up for it, and a process that is slow to answer is no matter. Between processes of one machine nothing changes.
+  // Ends the connection (kUnavailable) when the peer's machine has not acknowledged data or probes
+  // for this long, or has had no room for data to be written. Kernels send and answer the probes,
+  // so no process wakes up and a slow process does not matter. No effect between processes of one
+  // machine.
   virtual void limit_silence(TimeUs limit_us) { static_cast<void>(limit_us); }
 
-  // Refuses further frames (kAborted), writes what was queued, then waits for the other end to close, so that
-  // what it had under way does not cut off what was written; frames from it are delivered until then. Calls
-  // on_closed with ok at the end, or when `grace_period` is over.
+  // Refuses further frames (kAborted), writes the queued ones, then waits until the peer closes, so
+  // that its unread data does not cause a reset; the peer's frames are delivered until then. Calls
+  // on_closed with ok at the end, or when `grace_period` has expired.
   virtual void close_when_sent(GracePeriod grace_period) = 0;
-  // Closes now: no callback but on_sent(kAborted) for what was queued.
+  // Closes immediately. Queued frames complete with on_sent(kAborted); no other callback follows.
   virtual void close() = 0;
 
   virtual EventLoop& loop() = 0;
   // "tcp 10.0.0.2:9000" or "inproc", for messages.
   virtual const std::string& peer() const = 0;
-  // Both ends are on this machine: what is sent takes no time of a network card.
+  // Both ends are on this machine, so the connection does not use a network card.
   virtual bool is_local() const = 0;
 };
 
 class Listener {
  public:
-  virtual ~Listener() = default;               // stops listening; not from inside its callbacks
-  virtual const Address& address() const = 0;  // with the port the kernel chose
-  // From now on `on_refused` is told of callers that speak this protocol and have another secret. Loop thread.
+  virtual ~Listener() = default;               // stops listening; not allowed inside its callbacks
+  virtual const Address& address() const = 0;  // includes the port chosen by the kernel
+  // Sets a callback for peers that speak this protocol but have another secret. Loop thread.
   virtual void tell_refused(UniqueFunction<void(const Address& caller, const Status& why)> on_refused) {
     static_cast<void>(on_refused);
   }
@@ -153,14 +163,14 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual const char* name() const = 0;
-  // Ok if this machine and build can use it; else the reason.
+  // Ok if this machine and build support the transport, else the reason.
   virtual Status viable() const = 0;
-  // Accepts on `loop`. `on_accept` gets connections that have proved the job's secret; others are dropped.
+  // Listens on `loop`. `on_accept` gets authenticated connections; others are dropped.
   virtual Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
                                                    AcceptCallback on_accept) = 0;
-  // Connects and authenticates on `loop`; tries again while the address refuses or who is there hangs up before it has
-  // judged this side's proof, until `deadline_us` (shm: does not, as nobody knows a name that is still to come).
-  // kUnavailable: nobody there by then; kPermissionDenied: the other side has said that it has another secret or job.
+  // Connects and authenticates on `loop`. Retries until `deadline_us` while the address refuses
+  // connections or the peer hangs up before its verdict (shm does not retry, as names are announced
+  // after listening). kUnavailable: no peer; kPermissionDenied: the peer has another secret or job.
   virtual void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
                        ConnectCallback on_done) = 0;
 };

@@ -9,7 +9,8 @@
 namespace byteps::transport::rdma {
 namespace {
 
-// As large as all before together: few regions, and at most twice the memory that is needed.
+// Each slab is as large as all slabs before it together, so there are few regions and the reserved
+// memory is at most twice the memory needed.
 constexpr size_t kFirstSlabBytes = size_t{1} << 20;
 constexpr size_t kLargestSlabBytes = size_t{256} << 20;
 
@@ -57,14 +58,15 @@ Result<Arena::Allocation> Arena::take(size_t bytes) {
 Result<Arena::Allocation::Part*> Arena::grow(size_t bytes) {
   const size_t usual_bytes = std::max(bytes, std::clamp(total_bytes_, kFirstSlabBytes, kLargestSlabBytes));
   auto part = add(usual_bytes);
-  return part || usual_bytes == bytes ? part : add(bytes);  // the limit of locked memory may allow this still
+  // The limit of locked memory may still allow this.
+  return part || usual_bytes == bytes ? part : add(bytes);
 }
 
 Result<Arena::Allocation::Part*> Arena::add(size_t slab_bytes) {
   try {
     parts_.emplace_back(slab_bytes);
   } catch (const std::bad_alloc&) {
-    return unavailable("RDMA: no memory for " + std::to_string(slab_bytes) + " bytes that others write to");
+    return unavailable("RDMA: no memory for " + std::to_string(slab_bytes) + " bytes of receive buffers");
   }
   auto registration = registrations_.registration(parts_.back().slab.bytes(), Access::kRemoteWrite);
   if (!registration) {

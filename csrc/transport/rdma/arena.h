@@ -1,5 +1,5 @@
-// Memory of this end that other ends write to: rings, and receive_buffers for payloads. Cut out of few slabs, each of which the
-// card knows as one region, however many connections there are.
+// Memory of this process that peers write to: rings and receive buffers. Carved out of a few slabs,
+// each of which is one region for the NIC, whatever the number of connections.
 #pragma once
 
 #include <list>
@@ -11,17 +11,17 @@
 
 namespace byteps::transport::rdma {
 
-// One thread; outlives its pieces.
+// Not thread-safe; must outlive its allocations.
 class Arena {
  public:
-  // Owner of some memory of an arena; gives it back when destroyed.
+  // Owns memory of an arena and returns it when destroyed.
   class Allocation {
    public:
     Allocation() = default;
     Allocation(Allocation&& other) noexcept;
     Allocation& operator=(Allocation&& other) noexcept;
     ~Allocation();
-    // Begins at a page.
+    // Page-aligned.
     MutableBytes bytes() const { return bytes_; }
     MemoryKey key() const;
     explicit operator bool() const { return part_ != nullptr; }
@@ -37,7 +37,8 @@ class Arena {
   explicit Arena(Registrations& registrations);
   ~Arena();
 
-  // `bytes`: at least 1. Not initialised. Errors: as of Registrations::registration; or no memory.
+  // Allocates `bytes` (at least 1) of uninitialised memory. Errors: those of
+  // Registrations::registration, or out of memory.
   Result<Allocation> take(size_t bytes);
 
  private:

@@ -43,7 +43,8 @@ class Reader {
     in_ = in_.subspan(sizeof(T));
     return value;
   }
-  // The rest. What is no printable character becomes a question mark: it goes into messages.
+  // The remaining bytes as text for messages; characters that are not printable become question
+  // marks.
   std::string text() {
     std::string text(as_text(in_));
     std::replace_if(text.begin(), text.end(), [](unsigned char c) { return !std::isprint(c); }, '?');
@@ -56,18 +57,18 @@ class Reader {
   bool failed_ = false;
 };
 
-Status no_offer(const std::string& what) { return data_loss("RDMA: no offer: " + what); }
+Status invalid_offer(const std::string& what) { return data_loss("RDMA: an invalid offer: " + what); }
 
 Status check(const EndpointOffer& offer) {
   const QueuePairAddress& queue_pair = offer.queue_pair;
   if (queue_pair.number > kMax24Bits || queue_pair.packet_sequence > kMax24Bits)
-    return no_offer("a number of more than 24 bits");
+    return invalid_offer("a number of more than 24 bits");
   if (std::find(kMtus.begin(), kMtus.end(), queue_pair.mtu_bytes) == kMtus.end()) {
-    return no_offer("packets of " + std::to_string(queue_pair.mtu_bytes) + " bytes");
+    return invalid_offer("packets of " + std::to_string(queue_pair.mtu_bytes) + " bytes");
   }
-  if (offer.ring_address == 0) return no_offer("no ring");
+  if (offer.ring_address == 0) return invalid_offer("no ring");
   if (offer.card.size() > kMaxCardBytes)
-    return no_offer("a card's name of " + std::to_string(offer.card.size()) + " bytes");
+    return invalid_offer("a card's name of " + std::to_string(offer.card.size()) + " bytes");
   return Status::ok();
 }
 
@@ -102,9 +103,9 @@ Result<EndpointOffer> decode_offer(Bytes in) {
   Reader reader(in);
   const auto version = reader.number<uint8_t>();
   const auto kind = reader.number<uint8_t>();
-  if (reader.failed() || version != kVersion) return no_offer("of version " + std::to_string(version));
-  if (kind == kRefusal) return unavailable("the other end cannot: " + reader.text());
-  if (kind != kOffer) return no_offer("of kind " + std::to_string(kind));
+  if (reader.failed() || version != kVersion) return invalid_offer("version " + std::to_string(version));
+  if (kind == kRefusal) return unavailable("refused by the other end: " + reader.text());
+  if (kind != kOffer) return invalid_offer("kind " + std::to_string(kind));
   EndpointOffer offer;
   offer.rail = reader.number<uint16_t>();
   const auto is_ethernet = reader.number<uint8_t>();
@@ -116,7 +117,7 @@ Result<EndpointOffer> decode_offer(Bytes in) {
   offer.queue_pair.mtu_bytes = reader.number<uint16_t>();
   offer.ring_address = reader.number<uint64_t>();
   offer.ring_key = reader.number<uint32_t>();
-  if (reader.failed() || is_ethernet > 1) return no_offer("of " + std::to_string(in.size()) + " bytes");
+  if (reader.failed() || is_ethernet > 1) return invalid_offer(std::to_string(in.size()) + " bytes");
   offer.card = reader.text();
   BPS_RETURN_IF_ERROR(check(offer));
   return offer;

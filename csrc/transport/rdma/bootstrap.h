@@ -1,7 +1,8 @@
-// What two ends tell each other about their queue pairs, through a TCP connection that both have proved the job's secret on.
-// Layout: docs/wire-format.md, "RDMA".
+// Messages in which two ends exchange their queue pairs' parameters, through an authenticated TCP
+// connection. Layout: docs/wire-format.md, "RDMA".
 //
-// Pure. The end that connects sends an offer; the other one an offer of its own, or a refusal with the reason.
+// Pure. The connecting end sends an offer; the accepting end replies with its own offer, or a
+// refusal with the reason.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,11 @@
 namespace byteps::transport::rdma {
 
 struct EndpointOffer {
-  uint16_t rail = 0;  // which of its cards the connecting end uses; the other one takes its counterpart
-  bool is_ethernet = false;  // RoCE; both ends have to be alike
+  // Index of the NIC that the connecting end uses; the accepting end uses the same index.
+  uint16_t rail = 0;
+  bool is_ethernet = false;  // RoCE; must be equal on both ends
   QueuePairAddress queue_pair;
-  uint64_t ring_address = 0;  // kRingBytes there
+  uint64_t ring_address = 0;  // address of the ring, of kRingBytes
   uint32_t ring_key = 0;
   std::string card;  // for messages: "mlx5_0 port 1, ::ffff:10.0.0.2 (RoCE v2, index 1)"
 };
@@ -26,10 +28,10 @@ struct EndpointOffer {
 inline constexpr size_t kMaxCardBytes = 128;
 inline constexpr size_t kMaxOfferBytes = kMaxHeadBytes;
 
-// As the head of a frame without payload.
+// Encodes an offer as the head of a frame without payload.
 std::string encode_offer(const EndpointOffer& offer);
 std::string encode_refusal(const Status& why);
-// Of either. kUnavailable: a refusal, with its reason; kDataLoss: neither.
+// Decodes an offer or refusal. kUnavailable: a refusal, with its reason; kDataLoss: neither.
 Result<EndpointOffer> decode_offer(Bytes in);
 
 }  // namespace byteps::transport::rdma

@@ -5,7 +5,7 @@ namespace byteps::transport::rdma {
 LeaseId BufferLeases::next() {
   do {
     ++last_;
-  } while (last_ == kNoLease || remote_buffers_.contains(last_) || lent_.contains(last_));
+  } while (last_ == kNoLease || remote_buffers_.contains(last_) || granted_.contains(last_));
   return last_;
 }
 
@@ -25,7 +25,7 @@ LeaseId BufferLeases::find_free(uint64_t& reuse_key, uint64_t bytes) {
   const LeaseId lease = known->second;
   RemoteBuffer& receive_buffer = remote_buffers_.at(lease);
   if (receive_buffer.busy) {
-    reuse_key = 0;  // against the rule of places; it gets memory of its own
+    reuse_key = 0;  // the caller breaks the rule of reuse_key; this frame gets a buffer of its own
     return kNoLease;
   }
   if (receive_buffer.capacity_bytes < bytes) {
@@ -39,7 +39,8 @@ LeaseId BufferLeases::find_free(uint64_t& reuse_key, uint64_t bytes) {
 Status BufferLeases::on_reserved(const Record& reserved) {
   const auto receive_buffer = remote_buffers_.find(reserved.lease);
   if (receive_buffer == remote_buffers_.end() || receive_buffer->second.answered) {
-    return data_loss(peer_ + ": memory for " + std::to_string(reserved.lease) + ", which was not asked for");
+    return data_loss(peer_ + ": a receive buffer for lease " + std::to_string(reserved.lease) +
+                     ", which was not requested");
   }
   receive_buffer->second.answered = true;
   receive_buffer->second.target = {reserved.address, reserved.key, receive_buffer->second.capacity_bytes};
@@ -56,17 +57,17 @@ void BufferLeases::release(LeaseId lease) {
 }
 
 Result<MutableBytes> BufferLeases::reply_space(LeaseId lease, uint64_t bytes) const {
-  const auto lent = lent_.find(lease);
-  if (lent == lent_.end() || bytes > lent->second.reply_space.size() || !lent->second.registration) {
+  const auto found = granted_.find(lease);
+  if (found == granted_.end() || bytes > found->second.reply_space.size() || !found->second.registration) {
     return data_loss(peer_ + ": an answer of " + std::to_string(bytes) + " bytes in lease " +
-                     std::to_string(lease) + ", which has no such room");
+                     std::to_string(lease) + ", which has less or no reply space");
   }
-  return lent->second.reply_space.first(bytes);
+  return found->second.reply_space.first(bytes);
 }
 
 Status BufferLeases::take_back(LeaseId lease) {
-  if (lent_.erase(lease) == 0) {
-    return data_loss(peer_ + ": lease " + std::to_string(lease) + " was given back, but is not out");
+  if (granted_.erase(lease) == 0) {
+    return data_loss(peer_ + ": lease " + std::to_string(lease) + " was returned, but is not in use");
   }
   const auto receive_buffer = remote_buffers_.find(lease);
   if (receive_buffer == remote_buffers_.end()) return Status::ok();
@@ -78,7 +79,7 @@ Status BufferLeases::take_back(LeaseId lease) {
 void BufferLeases::clear() {
   remote_buffers_.clear();
   reusable_.clear();
-  lent_.clear();
+  granted_.clear();
 }
 
 }  // namespace byteps::transport::rdma

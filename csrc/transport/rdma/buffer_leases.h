@@ -1,8 +1,9 @@
-// What one end of an RDMA connection has agreed with the other about memory: the receive_buffers that it has there, and what it
-// has lent of its own for answers. Pure: numbers and records; the other end's view is in incoming.h.
+// The leases of one end of an RDMA connection: receive buffers that it uses in the peer's memory,
+// and its own memory that the peer may write answers to. Pure: handles numbers and records. The
+// peer's side is in frame_receiver.h.
 //
-// Every receive_buffer and everything lent has a number, a lease, of this end. A frame that goes to a receive_buffer lends its reply
-// space, if it has one, under the receive_buffer's number.
+// Lease numbers are chosen by this end. A frame that is written to a receive buffer uses that
+// buffer's number also for its reply space.
 #pragma once
 
 #include <deque>
@@ -14,59 +15,59 @@
 
 namespace byteps::transport::rdma {
 
-// Memory of the other end. `bytes` 0: none.
+// Memory of the peer. `bytes` is 0 if there is none.
 struct RemoteMemory {
   uint64_t address = 0;
   uint32_t key = 0;
   uint64_t bytes = 0;
 };
 
-// What the other end may write its answer to. `registration`: none where it may not.
-struct LentReplySpace {
+// Memory that the peer may write its answer to. `registration` is empty if it may not.
+struct LeasedReplySpace {
   MutableBytes reply_space;
   Registrations::Ref registration;
 };
 
 class BufferLeases {
  public:
-  // `controls`: gets what the other end has to be told. `peer`: for messages.
+  // `controls`: queue for records that the peer has to receive. `peer`: name for messages.
   BufferLeases(std::deque<Record>& controls, std::string peer)
       : controls_(controls), peer_(std::move(peer)) {}
 
-  // A number that is not in use.
+  // Returns an unused number.
   LeaseId next();
 
-  // A receive_buffer for one frame of so many bytes: the one of that place (Payload::place), if it is large enough and not in
-  // use; else the other end is asked for one.
+  // Reserves a receive buffer for one frame of `bytes`: the buffer of that reuse key
+  // (Payload::reuse_key) if it is large enough and free, else a new one requested from the peer.
   LeaseId reserve(uint64_t reuse_key, uint64_t bytes);
-  // Whether the other end has answered. kDataLoss: it was not asked.
+  // The peer has answered a request. kDataLoss: there was no such request.
   Status on_reserved(const Record& reserved);
   bool is_answered(LeaseId receive_buffer) const { return remote_buffers_.at(receive_buffer).answered; }
-  // Of one that is answered; address 0: the other end has no memory for it.
+  // The granted memory, once answered; address 0: the peer has no memory for it.
   const RemoteMemory& target(LeaseId receive_buffer) const {
     return remote_buffers_.at(receive_buffer).target;
   }
-  // Nothing is written there any more, and nothing in it is needed.
+  // Gives up a receive buffer, whose content is no longer needed.
   void release(LeaseId receive_buffer);
 
-  // From now on the other end may use this number: the frame of that receive_buffer, or of a number of its own, is posted.
-  void lend(LeaseId lease, LentReplySpace lent) { lent_[lease] = std::move(lent); }
-  // Where its answer of so many bytes lies. kDataLoss: there is no such room.
+  // The frame with this lease has been posted: from now on the peer may use the number.
+  void grant(LeaseId lease, LeasedReplySpace space) { granted_[lease] = std::move(space); }
+  // Where the peer's answer of `bytes` is. kDataLoss: there is no such lease or it is too small.
   Result<MutableBytes> reply_space(LeaseId lease, uint64_t bytes) const;
-  // The other end gives it back. kDataLoss: it has no such lease.
+  // The peer has returned the lease. kDataLoss: there is no such lease.
   Status take_back(LeaseId lease);
   void clear();
 
  private:
   struct RemoteBuffer {
     uint64_t capacity_bytes = 0;
-    uint64_t reuse_key = 0;  // 0: for one frame
+    uint64_t reuse_key = 0;  // 0: used for one frame only
     bool busy = true;
     bool answered = false;
     RemoteMemory target;
   };
 
-  // The receive_buffer of that place that may be used now, or none.
+  // The free receive buffer of that reuse key, or kNoLease.
   LeaseId find_free(uint64_t& reuse_key, uint64_t bytes);
 
   std::deque<Record>& controls_;
@@ -74,7 +75,7 @@ class BufferLeases {
   LeaseId last_ = kNoLease;
   std::unordered_map<LeaseId, RemoteBuffer> remote_buffers_;
   std::unordered_map<uint64_t, LeaseId> reusable_;
-  std::unordered_map<LeaseId, LentReplySpace> lent_;
+  std::unordered_map<LeaseId, LeasedReplySpace> granted_;
 };
 
 }  // namespace byteps::transport::rdma

@@ -10,10 +10,10 @@
 namespace byteps::transport::rdma {
 namespace {
 
-// Per turn: then other connections get theirs.
+// Limit per turn, so that other connections get their share.
 constexpr int kPollsPerTurn = 16;
 constexpr size_t kCompletionsPerPoll = 32;
-// Waits are counted as at most this, so that the mean soon follows when they get shorter.
+// Longer waits count as this much, so that the mean falls soon when waits become shorter.
 constexpr TimeUs kLongWaitUs = 1'000;
 
 Status closed_by_other(const std::string& peer) { return unavailable(peer + ": closed by the other end"); }
@@ -25,7 +25,7 @@ RdmaConnection::RdmaConnection(std::unique_ptr<Connection> tcp, const Connection
       options_(options),
       tcp_(std::move(tcp)),
       peer_("rdma" + tcp_->peer().substr(tcp_->peer().find(' '))),
-      usual_wait_us_(kLongWaitUs) {}
+      mean_wait_us_(kLongWaitUs) {}
 
 RdmaConnection::~RdmaConnection() {
   BPS_CHECK(!in_callback_) << "a connection is destroyed inside a callback of its own";
@@ -33,18 +33,18 @@ RdmaConnection::~RdmaConnection() {
 }
 
 void RdmaConnection::start(Receiver* receiver) {
-  BPS_CHECK(!receiver_) << "start() is for once";
+  BPS_CHECK(!receiver_) << "start() was called twice";
   receiver_ = receiver;
-  if (receiver_side_) receiver_side_->start(receiver);
+  if (frame_receiver_) frame_receiver_->start(receiver);
   if (!closed_ || unreported_) request_turn();
 }
 
 void RdmaConnection::send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) {
   if (error_.is_ok() && !closing_) {
     RemoteMemory answer_to;
-    if (payload.returns_lease != kNoLease) answer_to = receiver_side_->return_lease(payload.returns_lease);
+    if (payload.returns_lease != kNoLease) answer_to = frame_receiver_->return_lease(payload.returns_lease);
     sender_->send(head, payload, answer_to, std::move(on_sent));
-    request_turn();  // what is sent in one pass is posted together
+    request_turn();  // frames of one pass are posted together
   } else if (on_sent) {
     Status why = error_.is_ok() ? aborted(peer_ + ": closing") : error_;
     loop_.post([on_sent = std::move(on_sent), why = std::move(why)]() mutable { on_sent(why); });
@@ -53,7 +53,7 @@ void RdmaConnection::send(Bytes head, const Payload& payload, UniqueFunction<voi
 
 void RdmaConnection::return_lease(LeaseId lease) {
   if (lease == kNoLease || !error_.is_ok()) return;
-  receiver_side_->return_lease(lease);
+  frame_receiver_->return_lease(lease);
   sender_->send_control({.type = RecordType::kGiveBack, .returns_lease = lease});
   request_turn();
 }
@@ -64,14 +64,14 @@ void RdmaConnection::close_when_sent(GracePeriod grace_period) {
   sender_->send_end();
   closing_wait_.emplace(grace_period, now_us());
   request_turn();
-  deadline_ = loop_.run_at(now_us(), [this] { go_on_closing(); });
+  deadline_ = loop_.run_at(now_us(), [this] { continue_closing(); });
 }
 
-void RdmaConnection::go_on_closing() {
+void RdmaConnection::continue_closing() {
   const bool outstanding = !sender_->ended() || !sender_->all_written();
   const auto next_us = closing_wait_->look(completions_, outstanding, now_us());
   if (!next_us) return end(Status::ok());
-  deadline_ = loop_.run_at(*next_us, [this] { go_on_closing(); });
+  deadline_ = loop_.run_at(*next_us, [this] { continue_closing(); });
 }
 
 void RdmaConnection::close() {
@@ -80,7 +80,7 @@ void RdmaConnection::close() {
   loop_.cancel_turn(this);
 }
 
-// ---- work
+// ---- Work ----
 
 void RdmaConnection::on_completions() {
   armed_ = false;
@@ -102,7 +102,8 @@ void RdmaConnection::on_turn() {
     status = work();
   }
   if (!closed_) {
-    // Whoever has read that this is the end may be gone before what was written after it.
+    // A peer that has received the end may close before later writes arrive, so errors after that
+    // are not failures.
     if (status.is_ok())
       end_if_over();
     else if (sender_->end_is_written())
@@ -112,25 +113,26 @@ void RdmaConnection::on_turn() {
   }
 }
 
-// Until there is nothing to do, or others shall have a turn.
+// Works until there is nothing to do or other connections should get their turn.
 Status RdmaConnection::work() {
   for (int i = 0; i < kPollsPerTurn; ++i) {
     const auto count = poll();
     if (closed_) return Status::ok();
-    BPS_RETURN_IF_ERROR(receiver_side_->process());  // also what came before an error: it may say why
+    // Comes before returning an error, as the peer's last records may explain it.
+    BPS_RETURN_IF_ERROR(frame_receiver_->process());
     if (!count) return count.status();
     if (closed_) return Status::ok();
     if (!queue_pair_) return Status::ok();
     BPS_RETURN_IF_ERROR(post_arrivals());
     asked_again_ = false;
-    BPS_RETURN_IF_ERROR(sender_->pump(receiver_side_->consumed()));
+    BPS_RETURN_IF_ERROR(sender_->pump(frame_receiver_->consumed()));
     if (closed_) return Status::ok();
-    BPS_RETURN_IF_ERROR(sender_->tell_consumed(receiver_side_->consumed()));
+    BPS_RETURN_IF_ERROR(sender_->report_consumed(frame_receiver_->consumed()));
     if (*count == kCompletionsPerPoll || asked_again_) continue;
     if (should_spin()) break;
     if (armed_) return Status::ok();
     BPS_RETURN_IF_ERROR(queue_pair_->arm().with_context(peer_));
-    armed_ = true;  // and look once more for what came before
+    armed_ = true;  // poll once more for completions that came before arm()
   }
   working_ = false;
   request_turn();
@@ -145,7 +147,7 @@ Result<size_t> RdmaConnection::poll() {
   for (size_t i = 0; i < *count && !closed_; ++i) BPS_RETURN_IF_ERROR(on_completion(completions[i]));
   if (*count > 0 && idle_since_us_ > 0) {
     const TimeUs waited_us = std::min(now_us() - std::exchange(idle_since_us_, 0), kLongWaitUs);
-    usual_wait_us_ += (waited_us - usual_wait_us_) / 8;
+    mean_wait_us_ += (waited_us - mean_wait_us_) / 8;
   }
   return *count;
 }
@@ -155,7 +157,7 @@ Status RdmaConnection::on_completion(const Completion& completion) {
   if (!completion.ok()) {
     BPS_RETURN_IF_ERROR(nic_loop_->state().with_context(peer_));
     const std::string reason = queue_pair_->describe(completion.status);
-    if (!introduced_) return unavailable(peer_ + ": " + kNoWayByRdma + " (" + reason + ")");
+    if (!introduced_) return unavailable(peer_ + ": " + kNoRdmaPath + " (" + reason + ")");
     return unavailable(peer_ + ": RDMA failed: " + reason);
   }
   if (completion.kind == Completion::Kind::kWritten) {
@@ -163,8 +165,8 @@ Status RdmaConnection::on_completion(const Completion& completion) {
     return Status::ok();
   }
   ++arrivals_owed_;
-  if (!(completion.immediate & kConsumedFlag)) return receiver_side_->on_record(completion.immediate);
-  if (!introduced_) return on_first_word();
+  if (!(completion.immediate & kConsumedFlag)) return frame_receiver_->on_record(completion.immediate);
+  if (!introduced_) return on_first_message();
   return sender_->on_consumed(completion.immediate & kCountMask).with_context(peer_);
 }
 
@@ -173,42 +175,42 @@ Status RdmaConnection::post_arrivals() {
   return queue_pair_->post_arrivals(std::exchange(arrivals_owed_, 0)).with_context(peer_);
 }
 
-// Sleeping and waking up takes longer than a short wait; looking all the time takes a core from others.
+// For short waits, sleeping and waking up would take longer than polling. Polling for long would
+// keep a core busy.
 bool RdmaConnection::should_spin() {
   const TimeUs now = now_us();
   if (idle_since_us_ == 0) idle_since_us_ = now;
-  return usual_wait_us_ <= options_.spin_us && now - idle_since_us_ < options_.spin_us && !tcp_ended_;
+  return mean_wait_us_ <= options_.spin_us && now - idle_since_us_ < options_.spin_us && !tcp_ended_;
 }
 
 void RdmaConnection::request_turn() {
   if (closed_ && !unreported_) return;
   asked_again_ = true;
-  if (working_ || std::exchange(turn_requested_, true)) return;  // work() goes on by itself
+  if (working_ || std::exchange(turn_requested_, true)) return;  // work() continues by itself
   loop_.request_turn(this);
 }
 
-// ---- the end
+// ---- End ----
 
 void RdmaConnection::end_if_over() {
   const bool has_said_all = closing_ && sender_->ended();
-  if (receiver_side_->ended() && !has_said_all) return end(closed_by_other(peer_));
-  const bool both_have = receiver_side_->ended() && sender_->all_written();
+  if (frame_receiver_->ended() && !has_said_all) return end(closed_by_other(peer_));
+  const bool both_have = frame_receiver_->ended() && sender_->all_written();
   if (!both_have && (!tcp_ended_ || turn_requested_)) return;
   if (has_said_all) return end_as_asked();
   if (receiver_) return end(closed_by_other(peer_));
-  if (!queue_pair_) return;  // what came before start() waits for it
+  if (!queue_pair_) return;  // records received before start() are kept for it
   error_ = closed_by_other(peer_);
   queue_pair_.reset();
   sender_->stop(error_);
 }
 
-// close_when_sent() has sent all.
+// Everything queued before close_when_sent() has been sent.
 void RdmaConnection::end_as_asked() {
   shut(aborted(peer_ + ": closed"), true);
   report(Status::ok());
 }
 
-// Closes and reports it.
 void RdmaConnection::end(const Status& why) {
   shut(why.is_ok() ? aborted(peer_ + ": closed before this was sent") : why, false);
   report(why);
@@ -231,8 +233,8 @@ void RdmaConnection::shut(const Status& why, bool written_is_sent) {
   turn_requested_ = false;
   loop_.cancel(deadline_);
   error_ = why;
-  if (receiver_side_) receiver_side_->stop();
-  queue_pair_.reset();  // from here on the card touches nothing of this connection's
+  if (frame_receiver_) frame_receiver_->stop();
+  queue_pair_.reset();  // the NIC does not access this connection's memory any more
   if (nic_loop_) nic_loop_->remove(this);
   tcp_->close();
   if (sender_) sender_->fail(why, written_is_sent);

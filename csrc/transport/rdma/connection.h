@@ -1,8 +1,10 @@
-// A connection that moves frames by RDMA. Contract: transport.h; what goes where: outgoing.h, incoming.h.
+// A connection that moves frames by RDMA. Contract: transport.h. Data flow: frame_sender.h,
+// frame_receiver.h.
 //
-// It begins on a TCP connection that has proved the job's secret: both ends tell each other about their queue pairs
-// (bootstrap.h), and each sends a first word by RDMA, so that a path that does not work is found here. The TCP connection
-// stays for as long as the other one: its end is how a process learns at once that the other has died.
+// It starts with an authenticated TCP connection, through which both ends exchange their queue
+// pairs' parameters (bootstrap.h). Then each sends a first message by RDMA, so that a path that
+// does not work is detected here. The TCP connection stays open: its end tells a process at once
+// that its peer has died.
 #pragma once
 
 #include <memory>
@@ -18,36 +20,39 @@
 
 namespace byteps::transport::rdma {
 
-// What to say where TCP works and RDMA does not.
-inline constexpr const char* kNoWayByRdma =
+// Message for peers that can be reached by TCP, but not by RDMA.
+inline constexpr const char* kNoRdmaPath =
     "no answer by RDMA, though there is one by TCP: check that the two network cards reach each other: the "
     "same network, "
     "GIDs of the same kind (BYTEPS_RDMA_GID_INDEX), UDP port 4791 not filtered (RoCE v2)";
 
 struct ConnectionOptions {
   uint64_t max_payload_bytes = uint64_t{1} << 30;
-  // How long to look for completions before sleeping, at most, and only where they have been coming faster than that.
+  // Longest time to poll for completions before sleeping. Polls only if completions have recently
+  // come at shorter intervals.
   TimeUs spin_us = 0;
 };
 
 class RdmaConnection final : public Connection, private Receiver, private TurnHandler, private NicClient {
  public:
-  // Which of this end's cards meets an offer.
+  // Chooses this end's NIC for an offer.
   using ChooseRail = UniqueFunction<Result<std::shared_ptr<NicLoop>>(const EndpointOffer&)>;
-  // Once, on the loop: it can be used, or why not. It may be destroyed only after this call has returned.
+  // Called once, on the loop, with ok or the reason why the connection cannot be used. The
+  // connection may be destroyed only after this call has returned.
   using OnReady = UniqueFunction<void(const Status&)>;
 
   RdmaConnection(std::unique_ptr<Connection> tcp, const ConnectionOptions& options);
   ~RdmaConnection() override;
 
-  // One of these two, once.
+  // Call one of these two, once.
   void introduce(std::shared_ptr<NicLoop> nic_loop, uint16_t rail, OnReady on_ready);
   void await_introduction(ChooseRail choose, OnReady on_ready);
 
   void start(Receiver* receiver) override;
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
   void return_lease(LeaseId lease) override;
-  // RDMA asks again by itself for what it has sent (BYTEPS_RDMA_TIMEOUT); while nothing is under way, TCP asks.
+  // While writes are in flight, the NIC detects a silent peer by itself (BYTEPS_RDMA_TIMEOUT);
+  // otherwise TCP does.
   void limit_silence(TimeUs limit_us) override { tcp_->limit_silence(limit_us); }
   void close_when_sent(GracePeriod grace_period) override;
   void close() override;
@@ -55,32 +60,32 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   const std::string& peer() const override { return peer_; }
   bool is_local() const override { return false; }
 
-  // For tests, which break it. Null once closed.
+  // For fault injection by tests. Null once closed.
   QueuePair* queue_pair() const { return queue_pair_.get(); }
 
  private:
-  // Arrivals are posted again so many at a time.
+  // Number of receive requests that are posted again at a time.
   static constexpr uint32_t kArrivalsPerPost = 16;
-  // For every record that the other end can have under way, for its words about what it has consumed, and for those that
-  // are still to be posted again.
+  // Enough for every record that the peer can have in flight, its reports of consumed units, and
+  // receive requests that wait to be posted again.
   static constexpr uint32_t kMaxArrivals = kRingUnits + 16 + kArrivalsPerPost;
 
-  // Of the TCP connection.
+  // Callbacks of the TCP connection.
   Result<ReceiveBuffer> on_head(Connection& tcp, const Arrival& arrival) override;
   Status on_frame(Connection& tcp, const Arrival& arrival, Bytes payload) override;
   void on_closed(Connection& tcp, const Status& why) override;
-  // Of the card.
+  // Callbacks of the NIC.
   void on_completions() override;
   void on_nic_gone(const Status& why) override;
   void on_turn() override;
 
-  // introduction.cc
+  // Defined in introduction.cc.
   Status prepare(std::shared_ptr<NicLoop> nic_loop);
   EndpointOffer offer(uint16_t rail) const;
   Status on_offer(const EndpointOffer& other);
   Status accept(const EndpointOffer& other);
   Status open(const EndpointOffer& other);
-  Status on_first_word();
+  Status on_first_message();
 
   Status work();
   Result<size_t> poll();
@@ -88,7 +93,7 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   Status post_arrivals();
   bool should_spin();
   void request_turn();
-  void go_on_closing();
+  void continue_closing();
   void end_if_over();
   void end_as_asked();
   void end(const Status& why);
@@ -100,35 +105,35 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   std::unique_ptr<Connection> tcp_;
   std::string peer_;
   Side side_ = Side::kAccepting;
-  ChooseRail choose_;  // of the accepting end, until the offer comes
+  ChooseRail choose_;  // set at the accepting end until the offer comes
   OnReady on_ready_;
 
   std::shared_ptr<NicLoop> nic_loop_;
-  Arena::Allocation memory_;  // staging, then inbox
+  Arena::Allocation memory_;  // the staging ring, then the inbox
   std::unique_ptr<QueuePair> queue_pair_;
   std::optional<FrameSender> sender_;
-  std::optional<FrameReceiver> receiver_side_;
+  std::optional<FrameReceiver> frame_receiver_;
 
   Receiver* receiver_ = nullptr;
-  Status error_;                      // why nothing can be sent any more
-  std::optional<Status> unreported_;  // ended before start()
+  Status error_;                      // the reason why nothing can be sent any more
+  std::optional<Status> unreported_;  // the connection ended before start()
   uint32_t arrivals_owed_ = 0;
-  bool has_met_ = false;     // the other end's offer or refusal has come
-  bool introduced_ = false;  // and its first word by RDMA
-  bool tcp_ended_ = false;   // the other end is gone
-  bool closing_ = false;     // close_when_sent() was called
+  bool has_peer_reply_ = false;  // the peer's offer or refusal has come
+  bool introduced_ = false;      // the peer's first message by RDMA has come
+  bool tcp_ended_ = false;       // the TCP connection has ended
+  bool closing_ = false;         // close_when_sent() was called
   bool closed_ = false;
   bool armed_ = false;
   bool turn_requested_ = false;
   bool working_ = false;
-  bool asked_again_ = false;  // since the last look at everything
+  bool asked_again_ = false;  // a turn was requested since the last pass of work()
   bool in_callback_ = false;
-  uint64_t completions_ = 0;  // so far
+  uint64_t completions_ = 0;  // number of completions so far
   std::optional<GraceWait> closing_wait_;
   EventLoop::TimerId deadline_ = 0;
-  // Spinning.
+  // State of polling without sleeping.
   TimeUs idle_since_us_ = 0;
-  TimeUs usual_wait_us_;
+  TimeUs mean_wait_us_;
 };
 
 }  // namespace byteps::transport::rdma

@@ -18,41 +18,41 @@ Status unexpected(const std::string& peer, const char* what, LeaseId lease) {
 
 }  // namespace
 
-FrameReceiver::FrameReceiver(Connection& connection, FrameSender& outgoing, Arena& arena, MutableBytes inbox,
+FrameReceiver::FrameReceiver(Connection& connection, FrameSender& sender, Arena& arena, MutableBytes inbox,
                              uint64_t max_payload_bytes)
     : connection_(connection),
-      sender_(outgoing),
+      sender_(sender),
       arena_(arena),
       inbox_(inbox),
       max_payload_bytes_(max_payload_bytes) {}
 
 Status FrameReceiver::on_record(uint32_t units) {
-  const auto place = ring_.next(units);
-  if (!place) return place.status().with_context(connection_.peer());
+  const auto extent = ring_.next(units);
+  if (!extent) return extent.status().with_context(connection_.peer());
   if (unread_.size() >= kRingUnits)
-    return data_loss(connection_.peer() + ": more records than it has room for");
-  unread_.push_back(*place);
-  const uint32_t consumed = consumed_of(inbox_.subspan(place->position * kUnitBytes));
+    return data_loss(connection_.peer() + ": more records than the ring has room for");
+  unread_.push_back(*extent);
+  const uint32_t consumed = consumed_of(inbox_.subspan(extent->position * kUnitBytes));
   return sender_.on_consumed(consumed).with_context(connection_.peer());
 }
 
 Status FrameReceiver::process() {
   while (!unread_.empty() && !stopped_ && !ended_) {
-    const RingReader::Place place = unread_.front();
-    const Bytes in = inbox_.subspan(place.position * kUnitBytes, place.units * kUnitBytes);
+    const RingReader::Extent extent = unread_.front();
+    const Bytes in = inbox_.subspan(extent.position * kUnitBytes, extent.units * kUnitBytes);
     const auto record = decode_record(in, max_payload_bytes_);
     if (!record) return record.status().with_context(connection_.peer());
-    if (!may_look_at(*record)) return Status::ok();
+    if (!can_process(*record)) return Status::ok();
     const Bytes head = in.subspan(kRecordBytes, record->head_bytes);
     BPS_RETURN_IF_ERROR(handle(*record, head, in.subspan(kRecordBytes + head.size(), record->inline_bytes)));
     unread_.pop_front();
-    ring_.consume(place);
+    ring_.consume(extent);
   }
   return Status::ok();
 }
 
-// Before start() nothing is taken: neither frames nor memory for them.
-bool FrameReceiver::may_look_at(const Record& record) const {
+// Before start() neither frames nor requests for their memory are processed.
+bool FrameReceiver::can_process(const Record& record) const {
   return receiver_ != nullptr || record.type == RecordType::kReserved ||
          record.type == RecordType::kRelease || record.type == RecordType::kGiveBack;
 }
@@ -72,11 +72,11 @@ Status FrameReceiver::handle(const Record& record, Bytes head, Bytes payload) {
     case RecordType::kGiveBack: return sender_.leases().take_back(record.returns_lease);
     case RecordType::kEnd: ended_ = true; return Status::ok();
   }
-  return internal("a record of no type");
+  return internal("a record of unknown type");
 }
 
 Status FrameReceiver::on_frame(const Record& record, Bytes head, Bytes payload) {
-  const auto lease = lend(record);
+  const auto lease = accept_lease(record);
   if (!lease) return lease.status();
   if (record.returns_lease != kNoLease) BPS_RETURN_IF_ERROR(sender_.leases().take_back(record.returns_lease));
   const Arrival arrival{head, record.payload_bytes, {}, {}, *lease};
@@ -84,9 +84,9 @@ Status FrameReceiver::on_frame(const Record& record, Bytes head, Bytes payload) 
   const Result<ReceiveBuffer> receive_buffer = receiver_->on_head(connection_, arrival);
   if (!receive_buffer) return receive_buffer.status();
   if (stopped_) return Status::ok();
-  BPS_CHECK(!receive_buffer->is_in_place()) << "nothing was lent";
+  BPS_CHECK(!receive_buffer->is_in_place()) << "in_place() for a payload that is not in memory";
   BPS_CHECK(receive_buffer->is_discard() || receive_buffer->destination().size() == arrival.payload_bytes)
-      << "a receive_buffer of " << receive_buffer->destination().size() << " bytes for "
+      << "a receive buffer of " << receive_buffer->destination().size() << " bytes for "
       << arrival.payload_bytes;
   if (payload.size() < arrival.payload_bytes) return begin_pieces(arrival, *receive_buffer, payload);
   return receiver_->on_frame(connection_, arrival, place_payload(*receive_buffer, payload));
@@ -94,7 +94,7 @@ Status FrameReceiver::on_frame(const Record& record, Bytes head, Bytes payload) 
 
 Status FrameReceiver::begin_pieces(const Arrival& arrival, const ReceiveBuffer& receive_buffer,
                                    Bytes payload) {
-  partial_.emplace(Partial{{}, arrival, receive_buffer, {}, arrival.payload_bytes});
+  partial_.emplace(Partial{{}, arrival, receive_buffer, arrival.payload_bytes});
   if (!arrival.head.empty()) std::memcpy(partial_->head.data(), arrival.head.data(), arrival.head.size());
   partial_->arrival.head = Bytes(partial_->head).first(arrival.head.size());
   return on_more(payload);
@@ -102,7 +102,7 @@ Status FrameReceiver::begin_pieces(const Arrival& arrival, const ReceiveBuffer& 
 
 Status FrameReceiver::on_more(Bytes payload) {
   if (!partial_ || payload.size() > partial_->missing_bytes) {
-    return data_loss(connection_.peer() + ": further bytes of no frame");
+    return data_loss(connection_.peer() + ": further payload without a frame");
   }
   const MutableBytes destination = partial_->receive_buffer.destination();
   if (!partial_->receive_buffer.is_discard()) copy_bytes(destination.last(partial_->missing_bytes), payload);
@@ -115,29 +115,32 @@ Status FrameReceiver::on_more(Bytes payload) {
   return receiver_->on_frame(connection_, arrival, destination);
 }
 
-// Notes where the answer may go. The lease of a frame that came through the ring, or none.
-Result<LeaseId> FrameReceiver::lend(const Record& record) {
+// Records where the answer to a frame from the ring may be written. Returns the frame's lease, if
+// any.
+Result<LeaseId> FrameReceiver::accept_lease(const Record& record) {
   if (record.lease == kNoLease) return kNoLease;
   const RemoteMemory reply{record.address, record.key, record.reply_bytes};
-  if (!borrowed_.try_emplace(record.lease, Borrowed{{}, reply, true}).second) {
-    return unexpected(connection_.peer(), "lent already: lease", record.lease);
+  if (!peer_leases_.try_emplace(record.lease, PeerLease{{}, reply, true}).second) {
+    return unexpected(connection_.peer(), "a lease that is in use already: lease", record.lease);
   }
   return record.lease;
 }
 
 Status FrameReceiver::on_placed(const Record& record, Bytes head) {
-  const auto found = borrowed_.find(record.lease);
-  if (found == borrowed_.end() || !found->second.receive_buffer || found->second.is_out ||
+  const auto found = peer_leases_.find(record.lease);
+  if (found == peer_leases_.end() || !found->second.receive_buffer || found->second.is_held ||
       record.payload_bytes > found->second.receive_buffer.bytes().size()) {
-    return unexpected(connection_.peer(), "a payload in memory that it does not have: lease", record.lease);
+    return unexpected(connection_.peer(),
+                      "a payload in a receive buffer that was not granted or is too small: lease",
+                      record.lease);
   }
-  Borrowed& borrowed = found->second;
-  borrowed.is_out = true;
-  borrowed.reply = {record.address, record.key, record.reply_bytes};
+  PeerLease& lease = found->second;
+  lease.is_held = true;
+  lease.reply = {record.address, record.key, record.reply_bytes};
   if (record.returns_lease != kNoLease) BPS_RETURN_IF_ERROR(sender_.leases().take_back(record.returns_lease));
   return deliver_in_place({head,
                            record.payload_bytes,
-                           borrowed.receive_buffer.bytes().first(record.payload_bytes),
+                           lease.receive_buffer.bytes().first(record.payload_bytes),
                            {},
                            record.lease});
 }
@@ -145,8 +148,8 @@ Status FrameReceiver::on_placed(const Record& record, Bytes head) {
 Status FrameReceiver::on_answered(const Record& record, Bytes head) {
   const auto answer = sender_.leases().reply_space(record.returns_lease, record.payload_bytes);
   if (!answer) return answer.status();
-  BPS_RETURN_IF_ERROR(
-      sender_.leases().take_back(record.returns_lease));  // before the receiver sends the next of that place
+  // The lease ends before the receiver sends the next frame of that reuse key.
+  BPS_RETURN_IF_ERROR(sender_.leases().take_back(record.returns_lease));
   return deliver_in_place({head, answer->size(), *answer, {}, kNoLease});
 }
 
@@ -158,14 +161,14 @@ Status FrameReceiver::deliver_in_place(const Arrival& arrival) {
 }
 
 Status FrameReceiver::on_reserve(const Record& record) {
-  if (borrowed_.contains(record.lease))
-    return unexpected(connection_.peer(), "asked for twice: lease", record.lease);
+  if (peer_leases_.contains(record.lease))
+    return unexpected(connection_.peer(), "a receive buffer requested twice: lease", record.lease);
   Record answer{.type = RecordType::kReserved, .lease = record.lease};
   auto receive_buffer = arena_.take(record.payload_bytes);
   if (receive_buffer) {
     answer.address = reinterpret_cast<uint64_t>(receive_buffer->bytes().data());
     answer.key = receive_buffer->key().remote;
-    borrowed_[record.lease].receive_buffer = std::move(*receive_buffer);
+    peer_leases_[record.lease].receive_buffer = std::move(*receive_buffer);
   } else if (!std::exchange(warned_, true)) {
     BPS_LOG(kWarning) << connection_.peer()
                       << ": what it sends is copied: " << receive_buffer.status().message();
@@ -175,20 +178,20 @@ Status FrameReceiver::on_reserve(const Record& record) {
 }
 
 Status FrameReceiver::on_release(const Record& record) {
-  const auto found = borrowed_.find(record.lease);
-  if (found == borrowed_.end() || found->second.is_out) {
-    return unexpected(connection_.peer(), "not to be released: lease", record.lease);
+  const auto found = peer_leases_.find(record.lease);
+  if (found == peer_leases_.end() || found->second.is_held) {
+    return unexpected(connection_.peer(), "released, but in use or unknown: lease", record.lease);
   }
-  borrowed_.erase(found);
+  peer_leases_.erase(found);
   return Status::ok();
 }
 
 RemoteMemory FrameReceiver::return_lease(LeaseId lease) {
-  const auto found = borrowed_.find(lease);
-  BPS_CHECK(found != borrowed_.end() && found->second.is_out) << "lease " << lease << " is not out";
+  const auto found = peer_leases_.find(lease);
+  BPS_CHECK(found != peer_leases_.end() && found->second.is_held) << "lease " << lease << " is not held";
   const RemoteMemory reply = std::exchange(found->second.reply, {});
-  found->second.is_out = false;
-  if (!found->second.receive_buffer) borrowed_.erase(found);
+  found->second.is_held = false;
+  if (!found->second.receive_buffer) peer_leases_.erase(found);
   return reply;
 }
 

@@ -1,7 +1,8 @@
-// What one end of an RDMA connection receives: records out of its ring, in order, which become frames for the receiver.
+// The receiving half of one end of an RDMA connection: reads records from its ring in order and
+// delivers frames.
 //
-// Nothing that the other end says is trusted: it has proved the job's secret, but may be broken. What a record names is
-// looked up among what this end has agreed to, and sizes are checked against that.
+// The peer is authenticated, but not trusted to be correct: what its records refer to is looked up
+// in this end's own state, and sizes are checked against it.
 #pragma once
 
 #include <optional>
@@ -14,44 +15,46 @@
 
 namespace byteps::transport::rdma {
 
-// On the connection's loop. The receiver's callbacks may close the connection: nothing follows stop().
+// Use on the connection's loop. The receiver's callbacks may close the connection; no callback
+// follows stop().
 class FrameReceiver {
  public:
-  // `inbox`: kRingBytes that the other end writes to. All outlive this object.
-  FrameReceiver(Connection& connection, FrameSender& outgoing, Arena& arena, MutableBytes inbox,
+  // `inbox`: the ring of kRingBytes that the peer writes to. All arguments must outlive this
+  // object.
+  FrameReceiver(Connection& connection, FrameSender& sender, Arena& arena, MutableBytes inbox,
                 uint64_t max_payload_bytes);
 
-  // Frames, and memory for them, only from now on; before it what comes is kept.
+  // Starts delivery of frames and allocation of memory for them. Records received earlier are kept
+  // until then.
   void start(Receiver* receiver) { receiver_ = receiver; }
-  // The next record has come, of so many units. An error is for closing.
+  // The next record, of that many units, has arrived. The caller closes the connection on an error.
   Status on_record(uint32_t units);
-  // What has come, as far as it may be looked at now.
+  // Processes received records as far as currently possible.
   Status process();
   void stop() { stopped_ = true; }
-  // The other end sends no frame any more.
+  // The peer sends no more frames.
   bool ended() const { return ended_; }
   uint32_t consumed() const { return ring_.consumed(); }
 
-  // The receiver has done with a lease: where the answer to that frame goes.
+  // Returns a lease. The result says where the answer to that frame may be written.
   RemoteMemory return_lease(LeaseId lease);
 
  private:
-  // What the other end's number stands for.
-  struct Borrowed {
-    Arena::Allocation receive_buffer;  // none: the frame came through the ring
+  // A lease of the peer.
+  struct PeerLease {
+    Arena::Allocation receive_buffer;  // empty if the frame came through the ring
     RemoteMemory reply;
-    bool is_out = false;  // with the receiver
+    bool is_held = false;  // held by the receiver
   };
-  // A frame that comes in pieces.
+  // A frame that arrives in several records.
   struct Partial {
     std::array<std::byte, kMaxHeadBytes> head;
     Arrival arrival;
     ReceiveBuffer receive_buffer;
-    Bytes landed;
     uint64_t missing_bytes;
   };
 
-  bool may_look_at(const Record& record) const;
+  bool can_process(const Record& record) const;
   Status handle(const Record& record, Bytes head, Bytes payload);
   Status on_frame(const Record& record, Bytes head, Bytes payload);
   Status begin_pieces(const Arrival& arrival, const ReceiveBuffer& receive_buffer, Bytes payload);
@@ -61,7 +64,7 @@ class FrameReceiver {
   Status on_reserve(const Record& record);
   Status on_release(const Record& record);
   Status deliver_in_place(const Arrival& arrival);
-  Result<LeaseId> lend(const Record& record);
+  Result<LeaseId> accept_lease(const Record& record);
 
   Connection& connection_;
   FrameSender& sender_;
@@ -73,8 +76,8 @@ class FrameReceiver {
   bool ended_ = false;
   bool warned_ = false;
   RingReader ring_;
-  std::deque<RingReader::Place> unread_;
-  std::unordered_map<LeaseId, Borrowed> borrowed_;
+  std::deque<RingReader::Extent> unread_;
+  std::unordered_map<LeaseId, PeerLease> peer_leases_;
   std::optional<Partial> partial_;
 };
 

@@ -10,11 +10,12 @@
 namespace byteps::transport::rdma {
 namespace {
 
-// Completions cost time; this often is enough to know what room there is.
+// Completions cost time; this frequency is sufficient to track free room.
 constexpr uint32_t kWritesPerCompletion = 32;
-// What the other end has not been told to be consumed, at most: then it has room for the largest record left.
-constexpr uint32_t kUntoldUnits = kRingUnits / 4;
-static_assert(kUntoldUnits + 2 * units_of(kMaxRecordBytes) <= kRingUnits);
+// Limit of consumed units not reported to the peer, such that it always has room for the largest
+// record.
+constexpr uint32_t kMaxUnreportedUnits = kRingUnits / 4;
+static_assert(kMaxUnreportedUnits + 2 * units_of(kMaxRecordBytes) <= kRingUnits);
 
 bool goes_through_ring(const Payload& payload) { return payload.data.size() <= kEagerBytes; }
 
@@ -58,7 +59,7 @@ Status FrameSender::pump(uint32_t consumed) {
   while (post_next()) {
   }
   BPS_RETURN_IF_ERROR(flush());
-  while (!sent_.empty()) {  // until one closes, which tells the others
+  while (!sent_.empty()) {  // until a callback closes the connection; stop() then calls the others
     OnSent on_sent = std::move(sent_.front());
     sent_.pop_front();
     on_sent(Status::ok());
@@ -66,7 +67,8 @@ Status FrameSender::pump(uint32_t consumed) {
   return Status::ok();
 }
 
-// Controls first; a frame's beginning may cause some. False: nothing is left, or there is no room now.
+// Posts control records first, as starting a frame may create some. Returns false if nothing is
+// left or there is no room now.
 bool FrameSender::post_next() {
   if (!controls_.empty()) {
     if (!post_control(controls_.front())) return false;
@@ -79,10 +81,10 @@ bool FrameSender::post_next() {
   return true;
 }
 
-Status FrameSender::tell_consumed(uint32_t consumed, bool in_any_case) {
-  const bool is_due = ((consumed - told_) & kCountMask) >= kUntoldUnits;
+Status FrameSender::report_consumed(uint32_t consumed, bool in_any_case) {
+  const bool is_due = ((consumed - reported_) & kCountMask) >= kMaxUnreportedUnits;
   if ((!is_due && !in_any_case) || !queue_pair_ || !has_room_for_write()) return Status::ok();
-  told_ = consumed;
+  reported_ = consumed;
   add_write({.to_address = remote_ring_.address,
              .to_key = remote_ring_.key,
              .immediate = kConsumedFlag | consumed});
@@ -97,15 +99,16 @@ bool FrameSender::post_frame(Frame& frame) {
     end_id_ = last_id_;
     return true;
   }
-  if (is_waiting_for_landing(frame)) return false;
+  if (is_waiting_for_receive_buffer(frame)) return false;
   if (!frame.begun) begin(frame);
   return frame.inlined ? post_pieces(frame) : post_payload(frame);
 }
 
-bool FrameSender::is_waiting_for_landing(Frame& frame) {
+bool FrameSender::is_waiting_for_receive_buffer(Frame& frame) {
   if (frame.receive_buffer == kNoLease) return false;
   if (!leases_.is_answered(frame.receive_buffer)) return true;
-  if (leases_.target(frame.receive_buffer).address == 0) go_through_ring(frame);  // there is no memory for it
+  // Address 0: the peer has no memory for the frame.
+  if (leases_.target(frame.receive_buffer).address == 0) go_through_ring(frame);
   return false;
 }
 
@@ -114,14 +117,16 @@ void FrameSender::go_through_ring(Frame& frame) {
   frame.inlined = true;
 }
 
-// What the frame's record says, and which memory the card has to know for it.
+// Fills in the frame's record and registers the memory of the payload.
 void FrameSender::begin(Frame& frame) {
   frame.begun = true;
-  lend_reply_space(frame);  // first: where both are the same memory, the card knows it then
+  // Comes first, as registering the reply space also covers the payload if they are the same
+  // memory.
+  lease_reply_space(frame);
   if (!frame.inlined) {
     auto registration = registrations_.registration(frame.payload.data, Access::kLocal);
     if (registration) {
-      frame.data_lease = std::move(*registration);
+      frame.data_registration = std::move(*registration);
     } else {
       if (!std::exchange(warned_, true)) {
         BPS_LOG(kWarning) << peer_ << ": payloads are copied: " << registration.status().message();
@@ -130,7 +135,7 @@ void FrameSender::begin(Frame& frame) {
     }
   }
   frame.lease = frame.receive_buffer;
-  if (frame.lease == kNoLease && frame.reply_lease) frame.lease = leases_.next();
+  if (frame.lease == kNoLease && frame.reply_registration) frame.lease = leases_.next();
   Record& record = frame.record;
   record.type = frame.inlined                      ? RecordType::kFrame
                 : frame.receive_buffer == kNoLease ? RecordType::kAnswered
@@ -141,9 +146,10 @@ void FrameSender::begin(Frame& frame) {
   record.payload_bytes = frame.payload.data.size();
 }
 
-// So that the answer can be written to where it is wanted. One that is small or cannot comes another way; what answers
-// in place is not answered itself.
-void FrameSender::lend_reply_space(Frame& frame) {
+// Lets the peer write the answer directly into the reply space. Small answers, and answers if
+// registration fails, come another way. A frame that is itself written as an answer has no reply
+// space.
+void FrameSender::lease_reply_space(Frame& frame) {
   const MutableBytes reply_space = frame.payload.reply_space;
   const bool is_answer = frame.payload.returns_lease != kNoLease && frame.receive_buffer == kNoLease;
   if (reply_space.size() <= kEagerBytes || is_answer) return;
@@ -152,22 +158,22 @@ void FrameSender::lend_reply_space(Frame& frame) {
   frame.record.address = reinterpret_cast<uint64_t>(reply_space.data());
   frame.record.key = registration->key().remote;
   frame.record.reply_bytes = reply_space.size();
-  frame.reply_lease = std::move(*registration);
+  frame.reply_registration = std::move(*registration);
 }
 
-// The payload from where it is, in as many writes as the card needs, then the record.
+// Writes the payload, in as many writes as the NIC's message size requires, then the record.
 bool FrameSender::post_payload(Frame& frame) {
   const RemoteMemory target =
       frame.receive_buffer == kNoLease ? frame.answer_to : leases_.target(frame.receive_buffer);
   const Bytes data = frame.payload.data;
-  while (frame.moved_bytes < data.size()) {
+  while (frame.posted_bytes < data.size()) {
     if (!has_room_for_write()) return false;
-    const size_t bytes = std::min<uint64_t>(data.size() - frame.moved_bytes, max_message_bytes_);
-    add_write({.data = data.subspan(frame.moved_bytes, bytes),
-               .local_key = frame.data_lease.key().local,
-               .to_address = target.address + frame.moved_bytes,
+    const size_t bytes = std::min<uint64_t>(data.size() - frame.posted_bytes, max_message_bytes_);
+    add_write({.data = data.subspan(frame.posted_bytes, bytes),
+               .local_key = frame.data_registration.key().local,
+               .to_address = target.address + frame.posted_bytes,
                .to_key = target.key});
-    frame.moved_bytes += bytes;
+    frame.posted_bytes += bytes;
   }
   return post_record(frame.record, Bytes(frame.head).first(frame.head_bytes), {}, true);
 }
@@ -176,27 +182,27 @@ bool FrameSender::post_pieces(Frame& frame) {
   const Bytes data = frame.payload.data;
   do {
     const Bytes piece =
-        data.subspan(frame.moved_bytes, std::min(data.size() - frame.moved_bytes, kEagerBytes));
-    const bool is_first = frame.moved_bytes == 0;
+        data.subspan(frame.posted_bytes, std::min(data.size() - frame.posted_bytes, kEagerBytes));
+    const bool is_first = frame.posted_bytes == 0;
     Record record = is_first ? frame.record : Record{.type = RecordType::kMore};
     record.inline_bytes = static_cast<uint32_t>(piece.size());
     const Bytes head = is_first ? Bytes(frame.head).first(frame.head_bytes) : Bytes();
     if (!post_record(record, head, piece, false)) return false;
-    frame.moved_bytes += piece.size();
-  } while (frame.moved_bytes < data.size());
+    frame.posted_bytes += piece.size();
+  } while (frame.posted_bytes < data.size());
   return true;
 }
 
-// `payload` is copied. False: no room now.
+// Copies `payload`. Returns false if there is no room now.
 bool FrameSender::post_record(Record record, Bytes head, Bytes payload, bool completes) {
   if (!has_room_for_write()) return false;
   const size_t bytes = kRecordBytes + head.size() + payload.size();
   const uint32_t units = units_of(bytes);
-  const std::optional<uint32_t> position = ring_.place(units);
+  const std::optional<uint32_t> position = ring_.allocate(units);
   if (!position) return false;
   const size_t offset = *position * kUnitBytes;
   const MutableBytes at = staging_.subspan(offset, bytes);
-  record.consumed = told_ = consumed_;
+  record.consumed = reported_ = consumed_;
   encode_record(record, at.first<kRecordBytes>());
   if (!head.empty()) std::memcpy(at.data() + kRecordBytes, head.data(), head.size());
   if (!payload.empty()) std::memcpy(at.data() + kRecordBytes + head.size(), payload.data(), payload.size());
@@ -218,12 +224,12 @@ void FrameSender::add_write(Write write) {
   batch_.push_back(write);
 }
 
-// All of the frame is posted or in the batch. Only now the other end can know its lease.
+// All writes of the frame are posted or batched. Only from now on can the peer know its lease.
 void FrameSender::finish(Frame& frame) {
   if (frame.lease != kNoLease)
-    leases_.lend(frame.lease, {frame.payload.reply_space, std::move(frame.reply_lease)});
-  if (frame.data_lease) {
-    posted_.back().data_lease = std::move(frame.data_lease);  // its record was the last one
+    leases_.grant(frame.lease, {frame.payload.reply_space, std::move(frame.reply_registration)});
+  if (frame.data_registration) {
+    posted_.back().data_registration = std::move(frame.data_registration);  // of its record
     posted_.back().on_sent = std::move(frame.on_sent);
   } else if (frame.on_sent) {
     sent_.push_back(std::move(frame.on_sent));
@@ -242,7 +248,7 @@ void FrameSender::on_written(uint64_t id) {
     unfinished_writes_ -= posted_.front().writes;
     OnSent on_sent = std::move(posted_.front().on_sent);
     posted_.pop_front();
-    if (on_sent) on_sent(Status::ok());  // may close, which empties posted_
+    if (on_sent) on_sent(Status::ok());  // may close the connection, which empties posted_
   }
 }
 

@@ -1,12 +1,14 @@
-// What one end of an RDMA connection sends: frames in order, and in between what both ends agree on memory with.
+// The sending half of one end of an RDMA connection: frames in order, interleaved with control
+// records about memory.
 //
-// A frame of few bytes goes through the ring (ring.h). A larger payload is written straight from where it is to where it
-// shall be: into the reply space of the frame that it answers, or else into a receive_buffer at the other end, which is asked for
-// as soon as the frame is queued, and kept for all frames of the same place (Payload::place). Where memory cannot be made
-// known to the card the payload goes through the ring, too, in pieces.
+// A small frame goes through the ring (ring.h). A larger payload is written directly from the
+// sender's memory to its destination: the reply space of the frame that it answers, or a receive
+// buffer of the peer. The buffer is requested when the frame is queued and kept for all frames with
+// the same Payload::reuse_key. If memory cannot be registered with the NIC, the payload goes
+// through the ring in pieces.
 //
-// Flow control: nothing is written that the other end has no room for. It has posted an arrival for each unit of the
-// ring, so that no card ever finds its receiver not ready.
+// Flow control: nothing is written unless the peer has room for it. The peer has posted a receive
+// request for each unit of the ring, so a NIC never finds its receiver not ready.
 #pragma once
 
 #include <array>
@@ -22,48 +24,50 @@
 
 namespace byteps::transport::rdma {
 
-// On the connection's loop. Calls on_sent from pump(), on_written(), stop() and fail() only.
+// Use on the connection's loop. Calls on_sent only from pump(), on_written(), stop() and fail().
 class FrameSender {
  public:
   using OnSent = UniqueFunction<void(const Status&)>;
 
-  // Writes posted and not completed.
+  // Limit of writes posted but not completed.
   static constexpr uint32_t kMaxWrites = 256;
 
-  // `staging`: kRingBytes under `staging_key`. `peer`: for messages.
+  // `staging`: kRingBytes, registered under `staging_key`. `peer`: name for messages.
   FrameSender(Registrations& registrations, uint64_t max_message_bytes, MutableBytes staging,
               uint32_t staging_key, std::string peer);
 
-  // The queue pair is connected; `ring`: at the other end. Before that nothing is posted.
+  // The queue pair is connected and `ring` is the peer's inbox. Nothing is posted before.
   void open(QueuePair& queue_pair, const RemoteMemory& ring);
 
-  // `answer_to`: where the frame that this one answers wants its answer, or none.
+  // `answer_to`: where the peer wants the answer to its frame, if this is one.
   void send(Bytes head, const Payload& payload, const RemoteMemory& answer_to, OnSent on_sent);
   // No frame follows.
   void send_end();
-  // The end was posted; all frames before it were.
+  // The end and all frames before it have been posted.
   bool ended() const { return end_id_ > 0; }
-  // It has arrived.
+  // The end has arrived at the peer.
   bool end_is_written() const { return ended() && (posted_.empty() || posted_.front().id > end_id_); }
-  // Nothing is under way.
+  // No writes are in flight.
   bool all_written() const { return posted_.empty(); }
-  // Goes before frames that wait.
+  // Queues a record that is sent before waiting frames.
   void send_control(const Record& record) { controls_.push_back(record); }
 
-  // What has come from the other end. kDataLoss: it makes no sense.
+  // Input from the peer. Returns kDataLoss if it is invalid.
   Status on_consumed(uint32_t total) { return ring_.on_consumed(total); }
   BufferLeases& leases() { return leases_; }
 
-  // Posts what can go now. `consumed`: RingReader's, for the other end to know.
+  // Posts whatever is possible now and reports `consumed` (of RingReader) to the peer.
   Status pump(uint32_t consumed);
-  // Tells the other end what was consumed, without a record, if it will want to know.
-  Status tell_consumed(uint32_t consumed, bool in_any_case = false);
-  // Writes up to that of this id are done.
+  // Reports consumed units to the peer in a write of its own, if enough have accumulated or
+  // `in_any_case`.
+  Status report_consumed(uint32_t consumed, bool in_any_case = false);
+  // All writes up to this id have completed.
   void on_written(uint64_t id);
-  // The queue pair is gone, but not what has come of it: answers to what was lent may still be read. Everything that is
-  // not done ends with `why`; what has been written, if `written_is_sent`, with ok.
+  // The queue pair is gone. Unfinished frames complete with `why`; frames whose writes were posted
+  // complete with ok if `written_is_sent`. Leases stay valid, as received answers may still be
+  // read.
   void stop(const Status& why, bool written_is_sent = false);
-  // stop(), and nothing is lent any more.
+  // Like stop(), and also ends all leases.
   void fail(const Status& why, bool written_is_sent = false);
 
  private:
@@ -73,29 +77,29 @@ class FrameSender {
     Payload payload;
     OnSent on_sent;
     RemoteMemory answer_to;
-    LeaseId receive_buffer = kNoLease;  // where the payload goes, if not to `answer_to`
+    LeaseId receive_buffer = kNoLease;  // where the payload goes, unless to `answer_to`
     bool is_end = false;
-    bool inlined = false;           // decided: through the ring
-    uint64_t moved_bytes = 0;       // of the payload, posted already
-    Registrations::Ref data_lease;  // of a payload that is written from where it is
-    LeaseId lease = kNoLease;       // under which the reply space is lent
-    Registrations::Ref reply_lease;
-    Record record;  // once begun
+    bool inlined = false;                  // the payload goes through the ring
+    uint64_t posted_bytes = 0;             // bytes of the payload that are posted
+    Registrations::Ref data_registration;  // set if the payload is written directly
+    LeaseId lease = kNoLease;              // number under which the reply space is leased
+    Registrations::Ref reply_registration;
+    Record record;  // valid once begun
     bool begun = false;
   };
-  // What ends with a completion.
+  // Resources to release on a completion.
   struct Posted {
     uint64_t id;
     uint32_t writes;
-    Registrations::Ref data_lease;
+    Registrations::Ref data_registration;
     OnSent on_sent;
   };
 
-  bool is_waiting_for_landing(Frame& frame);
+  bool is_waiting_for_receive_buffer(Frame& frame);
   void go_through_ring(Frame& frame);
   void begin(Frame& frame);
-  void lend_reply_space(Frame& frame);
-  // False: no room now.
+  void lease_reply_space(Frame& frame);
+  // Returns false if there is no room now.
   bool post_next();
   bool post_control(const Record& record);
   bool post_frame(Frame& frame);
@@ -115,20 +119,20 @@ class FrameSender {
   QueuePair* queue_pair_ = nullptr;
   RemoteMemory remote_ring_;
   RingWriter ring_;
-  uint32_t consumed_ = 0;  // of the other direction, as of this pump
-  uint32_t told_ = 0;      // of it, that the other end knows
+  uint32_t consumed_ = 0;  // consumed units of the other direction, as of this pump
+  uint32_t reported_ = 0;  // consumed units reported to the peer
 
   std::deque<Record> controls_;
   std::deque<Frame> frames_;
-  uint64_t end_id_ = 0;  // of the end's write; 0: not yet posted
+  uint64_t end_id_ = 0;  // id of the end's write; 0: not posted yet
   BufferLeases leases_;
 
   std::vector<Write> batch_;
-  std::deque<OnSent> sent_;  // to be called at the end of this pump
+  std::deque<OnSent> sent_;  // callbacks to run at the end of this pump
   std::deque<Posted> posted_;
   uint64_t last_id_ = 0;
   uint32_t unfinished_writes_ = 0;
-  uint32_t unmarked_writes_ = 0;  // since the last one that completes
+  uint32_t unmarked_writes_ = 0;  // since the last write with a completion
   bool warned_ = false;
 };
 

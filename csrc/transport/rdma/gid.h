@@ -1,8 +1,8 @@
-// GIDs: the addresses of RDMA ports, and which of a port's to use.
+// GIDs: the addresses of RDMA ports, and the choice of one for each port.
 //
-// Pure, and any thread. A RoCE port has one or two GIDs for every IP address of its interfaces: RoCE v1 travels in Ethernet
-// frames of its own, v2 in UDP packets, which routers know. Both ends must use the same version.
-// Source: InfiniBand Architecture Specification, volume 1, annexes A16 and A17.
+// Pure; thread-safe. A RoCE port has one or two GIDs per IP address of its interfaces: RoCE v1 uses
+// Ethernet frames of its own, v2 UDP packets, which can be routed. Both ends must use the same
+// version. Source: InfiniBand Architecture Specification, volume 1, annexes A16 and A17.
 #pragma once
 
 #include <optional>
@@ -14,34 +14,36 @@
 
 namespace byteps::transport::rdma {
 
-enum class GidType { kV1, kV2 };  // kV1: also every one of InfiniBand
+enum class GidType { kV1, kV2 };  // kV1: also all GIDs of InfiniBand
 
-// An entry of a port's table.
+// An entry of a port's GID table.
 struct GidEntry {
   int index = 0;
   Gid gid{};
   GidType type = GidType::kV1;
-  std::string interface;  // of RoCE: whose address it is, "eth0"
+  std::string interface;  // RoCE: the interface with the address, such as "eth0"
 };
 
-// Eight groups of hexadecimal digits, as in sysfs, or any other form of an IPv6 address.
+// Parses eight groups of hexadecimal digits, as in sysfs, or any other form of an IPv6 address.
 std::optional<Gid> parse_gid(const std::string& text);
 // "::ffff:10.0.0.2", "fe80::1"
 std::string to_text(const Gid& gid);
-// What RoCE makes of an IP address ("10.0.0.2", "fe80::1%eth0"); nothing if it is none.
+// The GID that RoCE derives from an IP address ("10.0.0.2", "fe80::1%eth0"); nullopt if it is not
+// an IP address.
 std::optional<Gid> gid_of_ip(const std::string& ip);
-// "::ffff:10.0.0.2 (RoCE v2, index 1)"; of InfiniBand without the version.
+// "::ffff:10.0.0.2 (RoCE v2, index 1)"; for InfiniBand without the version.
 std::string to_text(const GidEntry& entry, bool is_ethernet);
 
 struct GidPreference {
   bool is_ethernet = true;
-  int index = -1;           // -1: whichever is best
-  std::string ip{};         // the address that others reach this machine by; or empty
-  std::string interface{};  // that carries it; or empty
+  int index = -1;           // -1: the best one
+  std::string ip{};         // address that peers use for this machine, or empty
+  std::string interface{};  // interface with that address, or empty
 };
-// The best of `table`: the wanted index; InfiniBand: the first; RoCE: of the wanted address, then of its interface, then
-// v2 before v1, IPv4 before global IPv6 before link-local, and the first of equals. kInvalidArgument: no such index;
-// kUnavailable: the table is empty.
+// The best entry of `table`. With an index in `preference`, that entry; on InfiniBand, the first;
+// on RoCE by these criteria: the preferred address, its interface, v2 before v1, IPv4 before global
+// IPv6 before link-local, first in the table. kInvalidArgument: no such index; kUnavailable: the
+// table is empty.
 Result<GidEntry> choose_gid(std::span<const GidEntry> table, const GidPreference& preference);
 
 }  // namespace byteps::transport::rdma

@@ -1,4 +1,5 @@
-// How a connection comes to be: two ends tell each other about their queue pairs through TCP, then try them.
+// Setup of a connection: both ends exchange their queue pairs' parameters through TCP, then test
+// the path.
 #include <utility>
 
 #include "transport/rdma/connection.h"
@@ -6,7 +7,7 @@
 namespace byteps::transport::rdma {
 namespace {
 
-// For the other end to read why it was refused.
+// Time for the peer to read the refusal.
 constexpr TimeUs kRefusalUs = 5'000'000;
 
 }  // namespace
@@ -44,8 +45,8 @@ Status RdmaConnection::prepare(std::shared_ptr<NicLoop> nic_loop) {
   Rail& rail = nic_loop_->rail();
   sender_.emplace(rail.registrations(), rail.nic().info().max_message_bytes,
                   memory_.bytes().first(kRingBytes), memory_.key().local, peer_);
-  receiver_side_.emplace(*this, *sender_, nic_loop_->arena(), memory_.bytes().last(kRingBytes),
-                         options_.max_payload_bytes);
+  frame_receiver_.emplace(*this, *sender_, nic_loop_->arena(), memory_.bytes().last(kRingBytes),
+                          options_.max_payload_bytes);
   return Status::ok();
 }
 
@@ -62,7 +63,7 @@ EndpointOffer RdmaConnection::offer(uint16_t rail) const {
 Status RdmaConnection::on_offer(const EndpointOffer& other) {
   if (side_ == Side::kConnecting) {
     BPS_RETURN_IF_ERROR(open(other));
-    return sender_->tell_consumed(0, true);
+    return sender_->report_consumed(0, true);
   }
   if (const Status status = accept(other); !status.is_ok()) {
     tcp_->send(as_bytes(encode_refusal(status)), {}, nullptr);
@@ -95,36 +96,37 @@ Status RdmaConnection::open(const EndpointOffer& other) {
   return Status::ok();
 }
 
-// By RDMA: the way from the other end works, and at the connecting end both ways.
-Status RdmaConnection::on_first_word() {
+// The peer's first message by RDMA: the path from the peer works; at the connecting end, both
+// directions do.
+Status RdmaConnection::on_first_message() {
   introduced_ = true;
-  if (side_ == Side::kAccepting) BPS_RETURN_IF_ERROR(sender_->tell_consumed(0, true));
+  if (side_ == Side::kAccepting) BPS_RETURN_IF_ERROR(sender_->report_consumed(0, true));
   if (on_ready_) std::exchange(on_ready_, nullptr)(Status::ok());
   return Status::ok();
 }
 
-// What comes through the TCP connection.
+// Receives from the TCP connection.
 Result<ReceiveBuffer> RdmaConnection::on_head(Connection&, const Arrival&) {
   return data_loss(peer_ + ": a payload where none is expected");
 }
 
 Status RdmaConnection::on_frame(Connection&, const Arrival& arrival, Bytes) {
-  if (has_met_) return data_loss(peer_ + ": a frame after the introduction");
+  if (has_peer_reply_) return data_loss(peer_ + ": a frame after the introduction");
   const auto other = decode_offer(arrival.head);
   if (!other) return other.status().with_context(peer_);
   BPS_RETURN_IF_ERROR(on_offer(*other).with_context(peer_));
-  has_met_ = true;
+  has_peer_reply_ = true;
   return Status::ok();
 }
 
 void RdmaConnection::on_closed(Connection&, const Status& why) {
   if (on_ready_) {
     if (!error_.is_ok()) return end(error_);
-    const bool other_gave_up =
-        has_met_ && why.code() == StatusCode::kUnavailable;  // its grace_period may end first
-    return end(other_gave_up ? unavailable(peer_ + ": " + kNoWayByRdma + " (" + why.message() + ")") : why);
+    // The peer's time limit may expire first.
+    const bool other_gave_up = has_peer_reply_ && why.code() == StatusCode::kUnavailable;
+    return end(other_gave_up ? unavailable(peer_ + ": " + kNoRdmaPath + " (" + why.message() + ")") : why);
   }
-  tcp_ended_ = true;  // what the other end wrote before it went is still to be read
+  tcp_ended_ = true;  // the peer's last writes are still to be read
   request_turn();
 }
 

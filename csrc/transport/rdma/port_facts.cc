@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first line; empty if there is none, as of entries of a table that are not in use. No stream: there may be thousands.
+// First line of the file, or empty on an error, as for unused table entries. Avoids streams, as
+// there may be thousands of files.
 std::string read_line(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 256> text;
@@ -53,7 +54,7 @@ std::vector<PortFacts::GidFacts> read_gids(const std::string& port) {
   for (const int index : numbers_in(port + "/gids")) {
     const std::string name = std::to_string(index);
     PortFacts::GidFacts facts{index, read_line(port + "/gids/" + name), "", ""};
-    // Tables have hundreds of entries, most of them of zeros.
+    // Tables have hundreds of entries, most of them zero.
     if (facts.gid.find_first_not_of("0:") == std::string::npos) continue;
     facts.type = read_line(port + "/gid_attrs/types/" + name);
     facts.interface = read_line(port + "/gid_attrs/ndevs/" + name);
@@ -62,13 +63,13 @@ std::vector<PortFacts::GidFacts> read_gids(const std::string& port) {
   return gids;
 }
 
-// Of a port without any GID. Ports of one device differ in `dev_port`, which counts from 0.
+// Interface of a port without GIDs. Ports of a device differ in `dev_port`, which counts from 0.
 std::string read_interface(const fs::path& device, int port) {
   for (const std::string& name : names_in(device / "device" / "net")) {
     const std::string dev_port = read_line(device / "device" / "net" / name / "dev_port");
     if (dev_port == std::to_string(port - 1)) return name;
   }
-  return read_line(device / "parent");  // of devices made of software
+  return read_line(device / "parent");  // for software devices
 }
 
 std::string find_character_device(const fs::path& sys, const fs::path& dev, const std::string& device) {

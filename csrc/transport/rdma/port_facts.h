@@ -1,6 +1,6 @@
-// What sysfs says of this machine's RDMA ports, as it stands there; port_report.h makes sense of it.
+// Raw contents of sysfs about this machine's RDMA ports; port_report.h interprets them.
 //
-// Any thread. Source: the kernel's Documentation/ABI/stable/sysfs-class-infiniband.
+// Thread-safe. Source: the kernel's Documentation/ABI/stable/sysfs-class-infiniband.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace byteps::transport::rdma {
 
-// One port. Empty text: there is no such file.
+// One port. A text is empty if its file does not exist.
 struct PortFacts {
   struct GidFacts {
     int index = 0;
@@ -23,14 +23,14 @@ struct PortFacts {
   std::string rate;        // "100 Gb/sec (4X EDR)"
   std::string lid;         // "0x1"
   std::string numa_node;   // "0"
-  std::string interface;   // without any GID
+  std::string interface;   // set if the port has no GID
   std::vector<GidFacts> gids;
   std::string character_device;    // "/dev/infiniband/uverbs0"
-  int character_device_error = 0;  // the errno with which it refuses to be opened
+  int character_device_error = 0;  // errno of opening it, or 0
 };
 
-// The ports of `device`, or of all if that is empty, in the order of names. Cost: some hundred small files for each port.
-// The folders are where sysfs and the device files are: "/sys", "/dev".
+// The ports of `device`, or of all devices if empty, sorted by name. Reads some hundred small files
+// per port. `sys` and `dev` are usually "/sys" and "/dev".
 std::vector<PortFacts> read_port_facts(const std::string& sys, const std::string& dev,
                                        const std::string& device = "");
 

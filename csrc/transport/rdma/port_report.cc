@@ -54,7 +54,7 @@ std::string why_port_not(const PortReport& port) {
                                       : "check the cable and the switch");
   }
   if (!port.gids.empty()) return "";
-  if (!port.is_ethernet) return "has no GID: is the port virtual and not set up by the host?";
+  if (!port.is_ethernet) return "has no GID: if the port is virtual, check that the host has set it up";
   return "has no GID: give its interface" + (port.interface.empty() ? "" : " " + port.interface) +
          " an address (ip address add), and check that this network namespace has it";
 }

@@ -33,8 +33,7 @@ void Rail::read_events() {
     switch (nic_->next_event()) {
       case NicEvent::kNone: return;
       case NicEvent::kPortDown:
-        BPS_LOG(kWarning) << "RDMA: " << name
-                          << " is down: what is under way is tried again for some seconds";
+        BPS_LOG(kWarning) << "RDMA: " << name << " is down: data in flight is retransmitted for some seconds";
         break;
       case NicEvent::kPortUp: BPS_LOG(kWarning) << "RDMA: " << name << " is up again"; break;
       case NicEvent::kGone: return on_gone();
@@ -44,9 +43,9 @@ void Rail::read_events() {
 
 void Rail::on_gone() {
   const Status why = unavailable("RDMA: the device " + nic_->info().device + " was removed or has failed");
-  MutexLock lock(
-      mutex_);  // one that is in loops_ still has its event loop, and goes on no other thread than that
-  if (!state_.is_ok()) return;  // told already; the card says so again and again
+  // The event loops of loops_ exist while the lock is held.
+  MutexLock lock(mutex_);
+  if (!state_.is_ok()) return;  // the NIC may report this repeatedly
   state_ = why;
   for (const auto& [raw, weak] : loops_) {
     raw->loop().post([weak = weak, why] {
@@ -99,7 +98,7 @@ Status NicLoop::state() {
 }
 
 void NicLoop::read_channel() {
-  // Each client has one event at most, so that with few of them no read finds nothing.
+  // Each client has at most one event, so this bound avoids a read that finds nothing.
   for (size_t left = clients_.size(); left > 0; --left) {
     void* const tag = channel_->next();
     if (tag == nullptr) return;

@@ -1,7 +1,8 @@
-// A network card that connections go through, and its part on each event loop.
+// A NIC that connections use (a rail), and its per-loop part.
 //
-// A host may have several cards, or ports of a card: its rails. A connection stays on one rail. What a card knows of memory
-// is the rail's; memory that others write to, and the waiting for completions, is the loop's.
+// A host may have several rails: NICs, or ports of a NIC. A connection stays on one rail. Memory
+// registrations belong to the rail; memory that peers write to and the waiting for completions
+// belong to the loop.
 #pragma once
 
 #include <map>
@@ -18,43 +19,44 @@ namespace byteps::transport::rdma {
 
 class NicLoop;
 
-// Any thread. Held by whoever uses it.
+// Thread-safe. Shared by its users.
 class Rail {
  public:
   explicit Rail(std::unique_ptr<Nic> nic);
 
   Nic& nic() { return *nic_; }
   Registrations& registrations() { return registrations_; }
-  // Not ok: the device is gone.
+  // Not ok if the device is gone.
   Status state() const;
 
  private:
   friend class NicLoop;
   void attach(const std::shared_ptr<NicLoop>& loop);
   void detach(NicLoop* loop);
-  // What the card has to say; tells all loops.
+  // Handles the NIC's events and notifies all loops.
   void read_events();
   void on_gone();
 
   const std::unique_ptr<Nic> nic_;
   Registrations registrations_;
-  Mutex events_mutex_;  // each loop watches the card
+  Mutex events_mutex_;  // all loops watch the NIC's descriptor
   mutable Mutex mutex_;
   Status state_ BPS_GUARDED_BY(mutex_);
   std::map<NicLoop*, std::weak_ptr<NicLoop>> loops_ BPS_GUARDED_BY(mutex_);
 };
 
-// The owner of a queue pair; the tag of that is a pointer to this.
+// The owner of a queue pair, whose tag points to this object.
 class NicClient {
  public:
   virtual ~NicClient() = default;
   // The queue pair was armed and has completions.
   virtual void on_completions() = 0;
-  // May not destroy clients.
+  // Must not destroy clients.
   virtual void on_nic_gone(const Status& why) = 0;
 };
 
-// On its loop's thread, or after the loop has stopped. Held by the connections and listeners of the loop.
+// Use on its loop's thread, or after the loop has stopped. Shared by the loop's connections and
+// listeners.
 class NicLoop final {
  public:
   static Result<std::shared_ptr<NicLoop>> create(EventLoop& loop, std::shared_ptr<Rail> rail);
@@ -62,13 +64,13 @@ class NicLoop final {
 
   EventLoop& loop() { return loop_; }
   Rail& rail() { return *rail_; }
-  // The card's, as of now.
+  // The current state of the rail.
   Status state();
   Arena& arena() { return arena_; }
-  // With a client's queue pair, which has to go before remove().
+  // Creates a queue pair of `client`, which must be destroyed before remove().
   Result<std::unique_ptr<QueuePair>> make_queue_pair(NicClient* client, const QueuePairOptions& options);
   void add(NicClient* client) { clients_.insert(client); }
-  // Nothing of it is called any more.
+  // No callback of `client` is called afterwards.
   void remove(NicClient* client) { clients_.erase(client); }
 
  private:

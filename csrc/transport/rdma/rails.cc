@@ -43,7 +43,7 @@ bool carries(const PortReport& port, const Gid& address) {
                      [&](const GidEntry& entry) { return entry.gid == address; });
 }
 
-// Keeps those for which it holds, if there are such.
+// Keeps the elements for which the predicate holds, if there are any.
 template <typename F>
 void prefer(std::vector<PortReport>& ports, F holds) {
   if (std::any_of(ports.begin(), ports.end(), holds)) {

@@ -1,7 +1,7 @@
-// Which of this machine's RDMA ports a process uses, and in which order. Pure.
+// Selection and order of this machine's RDMA ports for a process. Pure.
 //
-// The order has to be alike on all machines: the first rail of one meets the first of another. So it is by name, unless
-// it is said (BYTEPS_RDMA_DEVICES).
+// The order must be the same on all machines, as the n-th rail of one connects to the n-th rail of
+// another. So it is by name, unless BYTEPS_RDMA_DEVICES gives it.
 #pragma once
 
 #include <span>
@@ -14,19 +14,18 @@
 namespace byteps::transport::rdma {
 
 struct RailPreference {
-  std::string
-      devices;         // "mlx5_0:1,mlx5_1": a device without a port means its first usable one; empty: choose
-  std::string ip;      // that others reach this process by; or empty
-  int numa_node = -1;  // of this process's cores; -1: no single one
+  std::string devices;  // "mlx5_0:1,mlx5_1"; without a port: the first usable one; empty: choose
+  std::string ip;       // address that peers use for this process, or empty
+  int numa_node = -1;   // NUMA node of this process's cores; -1: no single one
 };
 
-// Of the usable ports those of the interface that carries `ip`, and of the same speed and kind; where none does, the
-// fastest ones. Of these those of the NUMA node, where there are some. kUnavailable: there is none, and why not;
-// kInvalidArgument: one that was asked for is not there.
+// Of the usable ports, chooses those of the interface with `ip` and others of equal speed and kind,
+// or else the fastest ones; of these, those on the NUMA node, if any. kUnavailable: there is none,
+// with the reason; kInvalidArgument: a requested port does not exist.
 Result<std::vector<PortReport>> choose_rails(std::span<const PortReport> ports,
                                              const RailPreference& preference);
 
-// Of the cores that this process may run on, if all are of one; else -1.
+// NUMA node of the cores that this process may run on; -1 if there are several.
 int numa_node_of_process();
 
 }  // namespace byteps::transport::rdma

@@ -17,7 +17,7 @@ using rdma::NicLoop;
 using rdma::Rail;
 using rdma::RdmaConnection;
 
-// The cards of a process, and their parts on its loops as long as something uses them.
+// The rails of a process, and their per-loop parts while they are in use.
 class Rails {
  public:
   explicit Rails(std::vector<std::unique_ptr<rdma::Nic>> nics) {
@@ -25,7 +25,7 @@ class Rails {
   }
   size_t size() const { return rails_.size(); }
   Rail& rail(size_t index) const { return *rails_[index]; }
-  // One after the other; those that are gone are passed over.
+  // Returns the rails in turn, without those whose device is gone.
   Result<std::shared_ptr<NicLoop>> next(EventLoop& loop, uint16_t& rail);
   Result<std::shared_ptr<NicLoop>> at(EventLoop& loop, size_t rail);
 
@@ -54,7 +54,7 @@ Result<std::shared_ptr<NicLoop>> Rails::at(EventLoop& loop, size_t rail) {
   return made;
 }
 
-// One connection from its TCP connection until it may be used. Owned by the timer of its deadline.
+// Sets up one connection, starting with its TCP connection. Owned by its deadline's timer.
 class RdmaHandshake : public std::enable_shared_from_this<RdmaHandshake> {
  public:
   using OnDone = UniqueFunction<void(Result<std::unique_ptr<Connection>>)>;
@@ -65,7 +65,7 @@ class RdmaHandshake : public std::enable_shared_from_this<RdmaHandshake> {
 
   RdmaConnection& begin(TimeUs deadline_us) {
     deadline_ = loop_.run_at(deadline_us, [self = shared_from_this()] {
-      self->finish(unavailable(self->connection_->peer() + ": " + rdma::kNoWayByRdma));
+      self->finish(unavailable(self->connection_->peer() + ": " + rdma::kNoRdmaPath));
     });
     return *connection_;
   }
@@ -75,8 +75,8 @@ class RdmaHandshake : public std::enable_shared_from_this<RdmaHandshake> {
   }
 
  private:
-  // Told later: the connection may be calling, and who hears of it may destroy it at once. The deadline and the end of the
-  // connection can come in the same pass of the loop.
+  // Posted, because the connection may be the caller and the callback may destroy it. The deadline
+  // and the connection's end can come in the same pass of the loop.
   void finish(const Status& status, std::unique_ptr<RdmaConnection> ready = nullptr) {
     if (!on_done_) return;
     loop_.post([self = shared_from_this(), on_done = std::exchange(on_done_, nullptr), status,
@@ -102,8 +102,9 @@ class RdmaListener final : public Listener {
 
  private:
   const std::unique_ptr<Listener> tcp_;
-  const std::vector<std::shared_ptr<NicLoop>> held_;  // so that what cards know is kept between connections
-  const std::shared_ptr<AcceptCallback> on_accept_;   // not called after this object has gone
+  // Keeps memory registrations between connections.
+  const std::vector<std::shared_ptr<NicLoop>> held_;
+  const std::shared_ptr<AcceptCallback> on_accept_;  // not called after this object is destroyed
 };
 
 class RdmaTransport final : public Transport {
@@ -142,10 +143,10 @@ Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const A
                      weak = std::weak_ptr(accepted)](std::unique_ptr<Connection> tcp) {
     const auto done = [weak, peer = tcp->peer()](Result<std::unique_ptr<Connection>> connection) {
       const auto accepted = weak.lock();
-      if (!accepted) return;  // the listener has gone
+      if (!accepted) return;  // the listener is gone
       if (connection) return (*accepted)(std::move(*connection));
-      // Whoever tried says more, and goes another way.
-      BPS_LOG(kInfo) << "RDMA: " << peer << " came to nothing: " << connection.status().message();
+      // Logged at kInfo only: the connecting side reports more and falls back to TCP.
+      BPS_LOG(kInfo) << "RDMA: no connection with " << peer << ": " << connection.status().message();
     };
     const auto meeting = std::make_shared<RdmaHandshake>(std::move(tcp), options, done);
     meeting->begin(now_us() + timeout_us)

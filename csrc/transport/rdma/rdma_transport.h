@@ -1,6 +1,7 @@
-// The RDMA transport: InfiniBand and RoCE, for machines whose cards can reach each other. Contract: transport.h.
+// The RDMA transport: InfiniBand and RoCE. Contract: transport.h.
 //
-// Addresses are those of TCP, where connections begin (connection.h). What it carries and why so: docs/rdma.md.
+// Its addresses are TCP addresses, as connections start with TCP (connection.h). Design:
+// docs/rdma.md.
 #pragma once
 
 #include <memory>
@@ -13,15 +14,17 @@ namespace byteps::transport {
 
 struct RdmaOptions {
   StreamOptions stream = {};
-  TimeUs spin_us = 0;                           // rdma::ConnectionOptions
-  TimeUs introduction_timeout_us = 10'000'000;  // for two ends to find that RDMA works between them
+  TimeUs spin_us = 0;  // see rdma::ConnectionOptions
+  // Time limit to establish that RDMA works between the two ends.
+  TimeUs introduction_timeout_us = 10'000'000;
 };
 
-// `nics`: the cards to use, in the order in which connections are spread over them; or why there is none.
+// `nics`: the NICs to use, in the order in which connections are distributed, or the reason why
+// there is none.
 std::unique_ptr<Transport> make_rdma_transport(RdmaOptions options,
                                                Result<std::vector<std::unique_ptr<rdma::Nic>>> nics);
 
-// What the cards of such a transport know of memory, summed.
+// Sum of the memory registrations of the transport's NICs.
 rdma::RegistrationCounts registration_counts(const Transport& rdma);
 
 }  // namespace byteps::transport

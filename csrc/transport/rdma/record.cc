@@ -10,7 +10,7 @@ namespace {
 
 static_assert(units_of(kMaxRecordBytes) <= kRingUnits / 2);
 
-// Whether the fields are those that a record of its type has.
+// Whether the fields are valid for a record of its type.
 bool is_sound(const Record& record) {
   const bool lease = record.lease != kNoLease;
   const bool returns_lease = record.returns_lease != kNoLease;
@@ -65,16 +65,17 @@ Result<Record> decode_record(Bytes in, uint64_t max_payload_bytes) {
                       .key = load_number<uint32_t>(&in[28]),
                       .reply_bytes = load_number<uint64_t>(&in[40])};
   const auto wrong = [&](const char* what) {
-    return data_loss(std::string("RDMA: no record: ") + what + ": type " + std::to_string(type) + ", head " +
-                     std::to_string(record.head_bytes) + ", payload " + std::to_string(record.inline_bytes) +
-                     " of " + std::to_string(record.payload_bytes) + " bytes, leases " +
-                     std::to_string(record.lease) + " and " + std::to_string(record.returns_lease));
+    return data_loss(std::string("RDMA: an invalid record: ") + what + ": type " + std::to_string(type) +
+                     ", head " + std::to_string(record.head_bytes) + ", payload " +
+                     std::to_string(record.inline_bytes) + " of " + std::to_string(record.payload_bytes) +
+                     " bytes, leases " + std::to_string(record.lease) + " and " +
+                     std::to_string(record.returns_lease));
   };
   if (type > 0xff || record.consumed > kCountMask || !is_sound(record))
     return wrong("fields that do not fit together");
   if (record.head_bytes > kMaxHeadBytes || record.inline_bytes > kEagerBytes ||
       kRecordBytes + record.head_bytes + record.inline_bytes > in.size()) {
-    return wrong("longer than it may be");
+    return wrong("its length exceeds its space");
   }
   if (record.payload_bytes > max_payload_bytes || record.reply_bytes > max_payload_bytes) {
     return wrong("a payload that is too large");

@@ -10,7 +10,7 @@
 namespace byteps::transport::rdma {
 namespace {
 
-// A card knows whole pages.
+// NICs register whole pages.
 MutableBytes whole_pages(Bytes range) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(range.data()) / kPageBytes * kPageBytes;
   const uintptr_t end = round_up(reinterpret_cast<uintptr_t>(range.data()) + range.size(), kPageBytes);
@@ -39,7 +39,8 @@ Result<Registrations::Ref> Registrations::registration(Bytes range, Access acces
     entries_.splice(entries_.begin(), entries_, entry);
     return Ref(std::move(region));
   }
-  // Of slabs both is wanted sooner or later: results go out of what contributions came into.
+  // Slabs are registered with both kinds of access, as results are sent from where contributions
+  // were received.
   return add({.slab = number,
               .range = range,
               .bytes = slab ? slab->bytes : whole_pages(range),
@@ -48,8 +49,8 @@ Result<Registrations::Ref> Registrations::registration(Bytes range, Access acces
               .kept = {}});
 }
 
-// Other memory is certain to be there still only as far as somebody has had a registration of it all the time. Its neighbours on the
-// same pages may have gone and come since.
+// Memory outside of slabs is known to be unchanged only in the range that has been held registered
+// all the time. Neighbouring memory on the same pages may have been unmapped and mapped again.
 bool Registrations::serves(const Entry& entry, uint64_t slab, Bytes range, Access access) const {
   if (entry.slab != slab || entry.access < access) return false;
   if (slab != 0 || nic_.info().on_demand_paging) return contains(entry.bytes, range);
@@ -69,7 +70,7 @@ Result<Registrations::Ref> Registrations::add(Entry entry) {
   return Ref(std::move(region));
 }
 
-// With their last registration.
+// Drops entries whose last reference is gone.
 void Registrations::drop_ended() {
   std::erase_if(entries_, [](const Entry& entry) { return entry.in_use.expired(); });
 }

@@ -1,9 +1,11 @@
-// Which memory one network card knows. Memory is made known once where that is sound, and few pieces at a time.
+// Cache of one NIC's memory registrations. Memory is registered once where that is safe, and in few
+// regions.
 //
-// Of slabs (base/slab.h) a registration covers the whole slab and is kept until the slab goes. Other memory belongs to a
-// framework, which may free it once its push_pull is done; what is mapped at its addresses next is other memory, of which
-// a kept registration would know nothing, and the card would read the old pages without an error. So there a
-// registration ends with its last registration, unless the card follows the process's memory (on-demand paging).
+// For a slab (base/slab.h), the whole slab is registered and stays registered until it is
+// destroyed. Other memory belongs to a framework, which may free it when its push_pull is done.
+// Other memory may then be mapped at the same addresses, and with a cached registration the NIC
+// would read the old pages without an error. So these registrations end with their last reference,
+// unless the NIC follows the process's mappings (on-demand paging).
 #pragma once
 
 #include <cstdint>
@@ -17,19 +19,20 @@
 namespace byteps::transport::rdma {
 
 struct RegistrationCounts {
-  uint64_t made = 0;     // since the start
-  uint64_t regions = 0;  // now
-  uint64_t bytes = 0;    // now, in whole pages
+  uint64_t made = 0;     // number of registrations since the start
+  uint64_t regions = 0;  // current number of regions
+  uint64_t bytes = 0;    // currently registered, in whole pages
 };
 
-// Any thread. The Nic outlives it and all registrations; a slab outlives the registrations of what is in it.
+// Thread-safe. The Nic must outlive it and all references; a slab must outlive references to its
+// memory.
 class Registrations final : private SlabObserver {
  public:
-  // At most so many bytes are kept that no registration needs.
+  // `max_idle_bytes`: limit of registered bytes without references.
   explicit Registrations(Nic& nic, uint64_t max_idle_bytes = uint64_t{16} << 30);
   ~Registrations();
 
-  // The card knows the memory while this is there. Keys are the registration's.
+  // Keeps memory registered as long as it exists.
   class Ref {
    public:
     Ref() = default;
@@ -42,20 +45,21 @@ class Registrations final : private SlabObserver {
     std::shared_ptr<MemoryRegion> region_;
   };
 
-  // `range` may be read and, with kRemoteWrite, written by writes. It stays mapped while the registration is there.
+  // Registers `range` for reading and, with kRemoteWrite, for the peer's writes. It must stay
+  // mapped as long as the reference exists.
   Result<Ref> registration(Bytes range, Access access);
   RegistrationCounts counts() const;
 
  private:
   struct Entry {
-    uint64_t slab = 0;  // its number; 0: other memory
-    Bytes range;        // that was asked for
+    uint64_t slab = 0;  // slab number; 0: other memory
+    Bytes range;        // the requested range
     MutableBytes bytes;
     Access access = Access::kLocal;
     std::weak_ptr<MemoryRegion> in_use;
-    std::shared_ptr<MemoryRegion> kept;  // null: ends with its last registration
+    std::shared_ptr<MemoryRegion> kept;  // null: ends with its last reference
   };
-  using Entries = std::list<Entry>;  // the last used one first
+  using Entries = std::list<Entry>;  // most recently used first
 
   bool serves(const Entry& entry, uint64_t slab, Bytes range, Access access) const;
   void on_slab_gone(uint64_t number) override;

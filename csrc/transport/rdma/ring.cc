@@ -5,12 +5,12 @@
 namespace byteps::transport::rdma {
 namespace {
 
-// How many units at the end of the ring are too few for a record that would begin at `next`.
+// Number of units to skip at the end of the ring because a record at `next` would not fit.
 uint32_t skipped(uint32_t next, uint32_t units) { return next + units <= kRingUnits ? 0 : kRingUnits - next; }
 
 }  // namespace
 
-std::optional<uint32_t> RingWriter::place(uint32_t units) {
+std::optional<uint32_t> RingWriter::allocate(uint32_t units) {
   const uint32_t skip = skipped(next_, units);
   if (outstanding() + skip + units > kRingUnits) return std::nullopt;
   const uint32_t position = (next_ + skip) % kRingUnits;
@@ -29,7 +29,7 @@ Status RingWriter::on_consumed(uint32_t total) {
   return Status::ok();
 }
 
-Result<RingReader::Place> RingReader::next(uint32_t units) {
+Result<RingReader::Extent> RingReader::next(uint32_t units) {
   if (units == 0 || units > kRingUnits / 2) {
     return data_loss("RDMA: a record of " + std::to_string(units) + " units: expected 1 to " +
                      std::to_string(kRingUnits / 2));
@@ -38,7 +38,7 @@ Result<RingReader::Place> RingReader::next(uint32_t units) {
   const uint32_t position = (next_ + skip) % kRingUnits;
   read_ = (read_ + skip + units) & kCountMask;
   next_ = (position + units) % kRingUnits;
-  return Place{position, units, read_};
+  return Extent{position, units, read_};
 }
 
 }  // namespace byteps::transport::rdma

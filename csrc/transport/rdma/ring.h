@@ -1,9 +1,11 @@
-// Where the records of one direction of a connection lie: a ring in memory of the end that receives, which the end that
-// sends writes to, and a copy of it of the same size at the end that sends, where records are put together.
+// Positions of the records of one direction of a connection. The ring is memory of the receiving
+// end that the sending end writes to. The sending end assembles records in a staging ring of the
+// same size.
 //
-// Pure: positions, no memory. Both ends count alike, so that nobody says where a record begins. Positions and sizes are in
-// units; a record lies in one piece, so the end of the ring may be skipped, and what is skipped counts as sent and as
-// consumed. As the copy has the same layout, a place in it is free again when it is consumed at the other end.
+// Pure: handles positions, not memory. Both ends count alike, so positions are not transmitted.
+// Positions and sizes are in units. A record is contiguous, so units at the end of the ring may be
+// skipped; they count as sent and as consumed. As the staging ring has the same layout, its units
+// are free again when the peer has consumed them.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +19,7 @@ namespace byteps::transport::rdma {
 inline constexpr size_t kRingBytes = size_t{64} << 10;
 inline constexpr size_t kUnitBytes = 256;
 inline constexpr uint32_t kRingUnits = kRingBytes / kUnitBytes;
-// Of the counts that travel; differences are taken in as many bits.
+// Mask of transmitted counts, which wrap.
 inline constexpr uint32_t kCountMask = 0x7fffffff;
 
 constexpr uint32_t units_of(size_t bytes) {
@@ -26,9 +28,10 @@ constexpr uint32_t units_of(size_t bytes) {
 
 class RingWriter {
  public:
-  // Where the next record of so many units (at least 1, at most half a ring) begins; none: no room until more is consumed.
-  std::optional<uint32_t> place(uint32_t units);
-  // The other end has consumed so many units in all, modulo the mask. kDataLoss: more than was sent.
+  // Allocates the next record of `units` (1 to half a ring). Returns its position, or nullopt if
+  // there is no room until the peer consumes more.
+  std::optional<uint32_t> allocate(uint32_t units);
+  // The peer has consumed `total` units so far, modulo the mask. kDataLoss: more than were sent.
   Status on_consumed(uint32_t total);
   uint32_t outstanding() const { return (sent_ - consumed_) & kCountMask; }
 
@@ -40,16 +43,16 @@ class RingWriter {
 
 class RingReader {
  public:
-  struct Place {
+  struct Extent {
     uint32_t position = 0;
     uint32_t units = 0;
-    uint32_t total = 0;  // consumed when this record is, modulo the mask
+    uint32_t total = 0;  // consumed units including this record, modulo the mask
   };
-  // Where the record of so many units is that has come. kDataLoss: no record has that size.
-  Result<Place> next(uint32_t units);
-  // That record, and all before it, are not needed any more.
-  void consume(const Place& place) { consumed_ = place.total; }
-  // In all, modulo the mask.
+  // Returns where the next record, of that many units, is. kDataLoss: invalid size.
+  Result<Extent> next(uint32_t units);
+  // This record and all before it are no longer needed.
+  void consume(const Extent& extent) { consumed_ = extent.total; }
+  // Total consumed units, modulo the mask.
   uint32_t consumed() const { return consumed_; }
 
  private:

@@ -1,10 +1,11 @@
-// The part of libibverbs' binary interface that the RDMA transport uses, declared here so that neither its header nor the
-// library is needed to build: verbs_library.h finds the library at run time.
+// The part of libibverbs's binary interface that the RDMA transport uses. Declared here so that
+// neither the header nor the library is needed to build; verbs_library.h loads the library at run
+// time.
 //
-// Layouts and values are those of the library's versions IBVERBS_1.1 and later, which may only grow at ends that this file
-// does not touch. Objects that the library makes (Context, QueuePair and so on) are declared as far as they are read.
-// tests/cpp/transport/verbs_abi_test.cc holds everything against the real header.
-// Source: the manual pages of ibverbs (ibv_create_qp(3) and those it names).
+// Layouts and values are those since IBVERBS_1.1, which may only grow where this file does not
+// look. Objects created by the library (Context, QueuePair, …) are declared as far as they are
+// read. tests/cpp/transport/verbs_abi_test.cc compares everything with the real header. Source: the
+// manual pages of ibverbs (ibv_create_qp(3) and those it names).
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace byteps::transport::rdma::abi {
 
-// Values of enums of the interface, whose variables are int in size.
+// Values of enums; variables of enum type have the size of int.
 enum Mtu : int32_t { kMtu256 = 1, kMtu512 = 2, kMtu1024 = 3, kMtu2048 = 4, kMtu4096 = 5 };
 enum EventType : int32_t {
   kEventCqError = 0,
@@ -50,7 +51,7 @@ enum QpAttrMask : int32_t {
 enum WrOpcode : int32_t { kWrRdmaWrite = 0, kWrRdmaWriteWithImmediate = 1 };
 enum SendFlags : uint32_t { kSendSignaled = 1 << 1, kSendInline = 1 << 3 };
 
-// Only ever seen as pointers.
+// Opaque.
 struct Device;
 struct Pd;
 struct SharedReceiveQueue;
@@ -62,7 +63,7 @@ struct Wc;
 struct SendWr;
 struct ReceiveWr;
 
-// Posting and polling are no functions of the library: they go straight to the device's driver.
+// Posting and polling are not functions of the library; they call the device's driver directly.
 struct ContextOps {
   void* before_poll[11];
   int (*poll_cq)(Cq* cq, int most, Wc* into);
@@ -133,7 +134,7 @@ struct PortAttr {
   uint8_t unused[8];  // lmc to phys_state
   uint8_t link_layer;
   uint8_t flags;           // not filled in by ibv_query_port
-  uint16_t capabilities2;  // nor this
+  uint16_t capabilities2;  // not filled in either
 };
 
 struct AsyncEvent {

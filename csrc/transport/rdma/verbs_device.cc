@@ -17,7 +17,7 @@ class DeviceList {
   DeviceList(const DeviceList&) = delete;
   DeviceList& operator=(const DeviceList&) = delete;
 
-  // Null: not there.
+  // Returns null if there is none.
   abi::Device* find(const std::string& name) const {
     for (int i = 0; list_ && i < count_; ++i) {
       if (name == verbs_.get_device_name(list_[i])) return list_[i];
@@ -35,10 +35,10 @@ NicEvent meaning_of(const abi::AsyncEvent& event, int port) {
   const bool of_this_port = event.element.port == port;
   switch (event.type) {
     case abi::kEventDeviceFatal: return NicEvent::kGone;
-    case abi::kEventCqError: return NicEvent::kGone;  // no completion would come any more
+    case abi::kEventCqError: return NicEvent::kGone;  // no more completions would come
     case abi::kEventPortError: return of_this_port ? NicEvent::kPortDown : NicEvent::kNone;
     case abi::kEventPortActive: return of_this_port ? NicEvent::kPortUp : NicEvent::kNone;
-    default: return NicEvent::kNone;  // of one queue pair: its completions tell
+    default: return NicEvent::kNone;  // event of a single queue pair, which its completions report
   }
 }
 
@@ -51,7 +51,7 @@ NicEvent next_event_of(const VerbsDevice& device, int port) {
       return errno == EAGAIN || errno == EINTR ? NicEvent::kNone : NicEvent::kGone;
     }
     const NicEvent meaning = meaning_of(event, port);
-    // At once: what is destroyed waits until all its events are acknowledged.
+    // Acknowledged at once, as destroying an object waits for the acknowledgement of its events.
     device.verbs.ack_async_event(&event);
     if (meaning != NicEvent::kNone) return meaning;
   }

@@ -1,4 +1,4 @@
-// A device of libibverbs that has been opened, and what is said when it refuses something.
+// An open device of libibverbs, and messages for its errors.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace byteps::transport::rdma {
 
-// What the library has made, with the function that ends it.
+// Owns an object of the library together with its destroying function.
 template <typename T>
 using Owned = std::unique_ptr<T, int (*)(T*)>;
 
-// Any thread. Outlives everything that is made of it.
+// Thread-safe. Must outlive everything created from it.
 struct VerbsDevice {
   const VerbsLibrary& verbs;
   std::string name;
@@ -27,16 +27,18 @@ struct VerbsDevice {
 // kUnavailable: no such device, or it cannot be opened.
 Result<std::unique_ptr<VerbsDevice>> open_verbs_device(const VerbsLibrary& verbs, const std::string& name);
 
-// Nic::next_event() of one of its ports. After kGone the descriptor stays readable, and it is kGone again.
+// Nic::next_event() for one port. After kGone the descriptor stays readable and every call returns
+// kGone.
 NicEvent next_event_of(const VerbsDevice& device, int port);
 
-// "<what>: <strerror>"; for what may be the limit of locked memory also what the limit is, and the remedy. kUnavailable.
+// Returns kUnavailable with "<what>: <strerror>" and, if it may be the limit of locked memory, the
+// limit and the remedy.
 Status refusal(const std::string& what, int error_number);
 
-// Pure. `limit_bytes`: RLIM_INFINITY where there is no limit.
+// Pure. `limit_bytes`: RLIM_INFINITY if there is no limit.
 std::string advice_on_locked_memory(int error_number, uint64_t limit_bytes);
 
-// kUnavailable if the descriptor cannot be set so.
+// Returns kUnavailable on failure.
 Status make_nonblocking(int fd);
 
 }  // namespace byteps::transport::rdma

@@ -69,13 +69,15 @@ void find_queue_functions(Loader& loader, VerbsLibrary* verbs) {
   loader.required("ibv_wc_status_str", &verbs->wc_status_str);
 }
 
-// Has to come before the process's first registration. Newer libraries ask the kernel and do nothing if it copies pages.
+// Must be called before the process's first registration. Newer libraries ask the kernel and do
+// nothing if it copies pinned pages.
 void make_forks_safe(const VerbsLibrary& verbs) {
   utsname kernel{};
   if (::uname(&kernel) != 0 || !fork_moves_pinned_pages(kernel.release)) return;
   if (const int error = verbs.fork_init(); error != 0) {
-    BPS_LOG(kWarning) << "rdma: ibv_fork_init: " << std::strerror(error) << " (errno " << error
-                      << "): memory was registered before byteps came: do not fork while tensors travel";
+    BPS_LOG(kWarning)
+        << "rdma: ibv_fork_init: " << std::strerror(error) << " (errno " << error
+        << "): memory was registered before byteps was loaded: do not fork while a push_pull is in flight";
   }
 }
 

@@ -1,9 +1,10 @@
-// libibverbs, found when it is first asked for and never unloaded.
+// Loads libibverbs on first use; it is never unloaded.
 //
-// Fork: on kernels from 5.12 pinned pages are copied for the child, so that the card and the parent go on sharing theirs.
-// Before that a page that the parent writes after a fork (of a data loader, say) becomes another one than the card's, and
-// gradients would be wrong without a sign. There ibv_fork_init keeps registered pages out of children, which then die
-// if they touch them: loud, and rare.
+// Fork: kernels since 5.12 copy pinned pages for the child, so the parent keeps sharing them with
+// the NIC. On older kernels, a page that the parent writes after a fork (of a data loader, say) is
+// replaced by a copy that the NIC does not know, and gradients would silently be wrong. There
+// ibv_fork_init keeps registered pages out of children; a child that accesses them crashes, which
+// is rare and obvious.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 
 namespace byteps::transport::rdma {
 
-// Its functions, without "ibv_". Manual: ibv_<name>(3).
+// The library's functions, without the prefix "ibv_". Manual: ibv_<name>(3).
 struct VerbsLibrary {
   abi::Device** (*get_device_list)(int* count);
   void (*free_device_list)(abi::Device** list);
@@ -30,9 +31,9 @@ struct VerbsLibrary {
   int (*dealloc_pd)(abi::Pd* pd);
   abi::Mr* (*reg_mr)(abi::Pd* pd, void* address, size_t length, int access);
   abi::Mr* (*reg_mr_iova2)(abi::Pd* pd, void* address, size_t length, uint64_t iova,
-                           unsigned access);  // or null
+                           unsigned access);  // may be null
   abi::Mr* (*reg_dmabuf_mr)(abi::Pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
-                            int access);  // or null
+                            int access);  // may be null
   int (*dereg_mr)(abi::Mr* mr);
 
   abi::CompletionChannel* (*create_comp_channel)(abi::Context* context);
@@ -49,10 +50,12 @@ struct VerbsLibrary {
   int (*fork_init)();
 };
 
-// Any thread. Lives as long as the process. kUnimplemented: not installed, or too old, with the remedy.
+// Thread-safe. Valid as long as the process. kUnimplemented: not installed or too old, with the
+// remedy.
 Result<const VerbsLibrary*> verbs_library();
 
-// Pure: whether a kernel of this release ("5.10.0-28-amd64") may give the parent's pages away at a fork.
+// Pure. Whether a kernel of this release ("5.10.0-28-amd64") may replace the parent's pinned pages
+// at a fork.
 bool fork_moves_pinned_pages(const char* kernel_release);
 
 }  // namespace byteps::transport::rdma

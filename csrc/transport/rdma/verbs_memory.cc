@@ -26,7 +26,7 @@ unsigned flags_of(Access access, const MemoryOptions& options) {
 
 std::string in_kib(uint64_t bytes) { return std::to_string((bytes + 1023) / 1024) + " KiB"; }
 
-// What kernels and libraries of different ages say to what they do not know.
+// Errors with which kernels and libraries of various versions reject an unknown feature.
 bool is_unknown_to_it(int error_number) {
   return error_number == EOPNOTSUPP || error_number == ENOSYS || error_number == ENOTTY ||
          error_number == EPROTONOSUPPORT;
@@ -40,7 +40,7 @@ Result<std::unique_ptr<MemoryRegion>> register_memory(const VerbsDevice& device,
   unsigned flags = flags_of(access, options);
   if (options.on_demand_paging) flags |= abi::kAccessOnDemand;
   const auto address = reinterpret_cast<uint64_t>(memory.data());
-  // Only this function knows of flags that a kernel may ignore.
+  // Only this function accepts flags that a kernel may ignore.
   abi::Mr* mr = verbs.reg_mr_iova2
                     ? verbs.reg_mr_iova2(device.pd.get(), memory.data(), memory.size(), address, flags)
                     : verbs.reg_mr(device.pd.get(), memory.data(), memory.size(),

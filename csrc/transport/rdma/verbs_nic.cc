@@ -54,7 +54,7 @@ Status check_options(const VerbsOptions& options) {
   BPS_RETURN_IF_ERROR(check_range("partition key index", options.pkey_index, 0, 65535));
   BPS_RETURN_IF_ERROR(check_range("timeout exponent", options.timeout, 0, 31));
   BPS_RETURN_IF_ERROR(check_range("retries", options.retries, 0, 7));
-  return check_range("retries of an end that is not ready", options.not_ready_retries, -1, 7);
+  return check_range("RNR retries", options.not_ready_retries, -1, 7);
 }
 
 Status no_such_port(const PortChoice& choice) {
@@ -78,7 +78,7 @@ Result<GidEntry> find_gid(const PortReport& port, const PortChoice& choice, cons
   GidPreference preference{
       .is_ethernet = port.is_ethernet, .index = options.gid_index, .ip = choice.ip, .interface = ""};
   if (!choice.ip.empty()) {
-    // Another device's address is no fault: then its interface is nobody's in this table.
+    // The address may belong to another device; then no entry of this table matches the interface.
     if (const auto interface = interface_of_address(choice.ip)) preference.interface = *interface;
   }
   auto gid = choose_gid(port.gids, preference);

@@ -1,4 +1,4 @@
-// A port of a device of libibverbs as a Nic (nic.h).
+// Implements Nic (nic.h) for a port of a libibverbs device.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,15 @@
 namespace byteps::transport::rdma {
 
 struct PortChoice {
-  std::string device;  // "mlx5_0"; the name of one that there is
+  std::string device;  // name of an existing device, such as "mlx5_0"
   int port = 1;
-  // That others reach this machine by: its GID is preferred, then those of its interface. Or empty.
+  // Address that peers use for this machine, or empty. Its GID is preferred, then those of its
+  // interface.
   std::string ip{};
 };
 
-// Cost: some milliseconds. kUnimplemented: no libibverbs. kInvalidArgument: no such device, port or GID, or an option out
-// of its range. kUnavailable: the port cannot be used, with the remedy.
+// Takes some milliseconds. kUnimplemented: no libibverbs; kInvalidArgument: no such device, port or
+// GID, or an option out of range; kUnavailable: the port cannot be used, with the remedy.
 Result<std::unique_ptr<Nic>> open_verbs_nic(const PortChoice& choice, const VerbsOptions& options);
 
 }  // namespace byteps::transport::rdma

@@ -1,25 +1,26 @@
-// How connections over libibverbs behave.
+// Options of connections over libibverbs.
 #pragma once
 
 namespace byteps::transport::rdma {
 
 struct VerbsOptions {
-  int gid_index = -1;     // -1: choose_gid() of gid.h
-  int traffic_class = 0;  // 0 to 255; RoCE v2: the IP header's, its upper six bits are the DSCP
-  int service_level = 0;  // 0 to 15; RoCE in VLANs: the priority, 0 to 7
-  int pkey_index = 0;     // InfiniBand: which partition
-  // A packet is sent again when 4.096 us * 2^timeout have gone by without an answer (0 to 31; cards take up to four times
-  // as long), `retries` times at most (0 to 7): 18 and 6 give up some ten seconds after the other end has gone.
-  // With 7 Soft-RoCE never does.
+  int gid_index = -1;  // -1: chosen by choose_gid() of gid.h
+  // 0 to 255; on RoCE v2 the IP header's field, whose upper six bits are the DSCP
+  int traffic_class = 0;
+  int service_level = 0;  // 0 to 15; on RoCE in VLANs the priority, 0 to 7
+  int pkey_index = 0;     // InfiniBand: index of the partition key
+  // A packet is retransmitted after 4.096 us * 2^timeout without an acknowledgement (timeout: 0 to
+  // 31; NICs may take up to four times as long), at most `retries` times (0 to 7). 18 and 6 give up
+  // some ten seconds after the peer has gone. With 7 Soft-RoCE never gives up.
   int timeout = 18;
   int retries = 6;
-  // How often to try again when the other end says that it is not ready (0 to 6; 7: without end). It always is, since no
-  // write goes out that it has posted no arrival for: so a not-ready end is a fault that has to be seen, and 6 shows it. But
-  // cards that page on demand say "not ready" while they fetch a page, and that may take any time. -1: 7 if this end's
-  // card pages on demand, as then the other's will; else 6.
+  // Number of retries when the peer is not ready to receive (0 to 6; 7: unlimited). As no write is
+  // sent without a posted receive request, not-ready replies indicate a bug, which 6 makes visible.
+  // But NICs with on-demand paging also reply so while they fetch a page, which takes arbitrarily
+  // long. -1: 7 if this end's NIC uses on-demand paging, as the peer's probably does, too; else 6.
   int not_ready_retries = -1;
   bool relaxed_ordering = true;
-  bool on_demand_paging = true;  // where it works
+  bool on_demand_paging = true;  // where supported
 };
 
 }  // namespace byteps::transport::rdma

@@ -14,16 +14,17 @@ namespace {
 
 constexpr int kRetryExceeded = 12;  // IBV_WC_RETRY_EXC_ERR
 
-constexpr size_t kBatch = 32;         // requests made on the stack at a time
-constexpr uint8_t kHopLimit = 64;     // of RoCE v2's IP packets
-constexpr uint8_t kMinRnrTimer = 12;  // 0.64 ms, until a sender tries again that found this end not ready
+constexpr size_t kBatch = 32;      // number of requests built on the stack at a time
+constexpr uint8_t kHopLimit = 64;  // of RoCE v2's IP packets
+// 0.64 ms: delay of a sender's retry when this end is not ready
+constexpr uint8_t kMinRnrTimer = 12;
 constexpr uint32_t k24Bits = 0xffffff;
-// One read at a time: none is ever allowed or posted, but there are drivers that do not expect 0.
+// One RDMA read: reads are never used, but some drivers do not accept 0.
 constexpr uint8_t kMaxReads = 1;
 constexpr Gid kNoGid{};
 
 Status too_many(const std::string& what, uint64_t wanted, int most) {
-  return invalid_argument(what + ": " + std::to_string(wanted) + " wanted, expected at most " +
+  return invalid_argument(what + ": " + std::to_string(wanted) + " requested, expected at most " +
                           std::to_string(most));
 }
 
@@ -55,7 +56,7 @@ Completion to_completion(const abi::Wc& wc) {
   return completion;
 }
 
-// `sge` is used only if there is anything to send.
+// `sge` is filled in only if there is data.
 abi::SendWr to_request(const Write& write, abi::Sge* sge) {
   abi::SendWr request{};
   request.id = write.id;
@@ -97,7 +98,7 @@ void* VerbsChannel::next() {
   abi::Cq* cq = nullptr;
   void* tag = nullptr;
   if (device_.verbs.get_cq_event(channel_.get(), &cq, &tag) != 0) return nullptr;
-  // At once: what is destroyed waits until all its events are acknowledged.
+  // Acknowledged at once, as destroying an object waits for the acknowledgement of its events.
   device_.verbs.ack_cq_events(cq, 1);
   return tag;
 }
@@ -119,7 +120,8 @@ Result<std::unique_ptr<QueuePair>> VerbsQueuePair::make(const VerbsDevice& devic
 
 Status VerbsQueuePair::create(const QueuePairOptions& options) {
   abi::QpInitAttr attr{};
-  // Nobody says how much a device takes inline. So: less, until it takes it.
+  // The device does not report its limit of inline bytes, so smaller sizes are tried until one is
+  // accepted.
   for (uint32_t inline_bytes = options.max_inline_bytes;; inline_bytes /= 2) {
     attr = {};
     attr.send_cq = attr.receive_cq = cq_.get();
@@ -153,9 +155,9 @@ Status VerbsQueuePair::connect(const QueuePairAddress& other) {
                      " bytes: expected 256, 512, 1024, 2048 or 4096");
   }
   const Status ready = make_ready_to_receive(other, *path_mtu);
-  // Here the kernel looks for a way, and says no more of one that there is not than that it is invalid.
+  // This step resolves the route; without one, the kernel reports only that an argument is invalid.
   if (!ready.is_ok() && info_.is_ethernet) {
-    return unavailable(ready.message() + ": check that there is a way from " + to_text(info_.gid) + " to " +
+    return unavailable(ready.message() + ": check that there is a route from " + to_text(info_.gid) + " to " +
                        to_text(other.gid) +
                        ": the same network, GIDs of the same kind (BYTEPS_RDMA_GID_INDEX)");
   }
@@ -175,8 +177,8 @@ Status VerbsQueuePair::make_ready_to_receive(const QueuePairAddress& other, int3
   to.port = static_cast<uint8_t>(info_.port);
   to.service_level = static_cast<uint8_t>(options_.service_level);
   to.lid = other.lid;
-  // InfiniBand could do without within a subnet, for 40 bytes of each packet; virtual functions, which share a LID, could
-  // not.
+  // Within an InfiniBand subnet GIDs could be omitted, which would save 40 bytes per packet, but
+  // virtual functions share a LID and need them.
   to.is_global = other.gid != kNoGid;
   std::ranges::copy(other.gid, to.global.destination);
   to.global.source_index = static_cast<uint8_t>(info_.gid_index);
@@ -263,7 +265,8 @@ Result<size_t> VerbsQueuePair::poll(std::span<Completion> into) {
   while (count < into.size()) {
     const size_t room = std::min(into.size() - count, kBatch);
     const int got = cq_->context->ops.poll_cq(cq_.get(), static_cast<int>(room), batch.data());
-    if (got < 0) return unavailable(name() + ": polling for completions failed: has the device gone?");
+    if (got < 0)
+      return unavailable(name() + ": polling for completions failed: the device may have been removed");
     for (int i = 0; i < got; ++i) into[count++] = to_completion(batch[static_cast<size_t>(i)]);
     if (static_cast<size_t>(got) < room) break;
   }

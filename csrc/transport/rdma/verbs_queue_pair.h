@@ -1,4 +1,4 @@
-// A reliable connection's end, and the channel that tells of its completions, over libibverbs. Contract: nic.h.
+// Queue pairs and completion channels of libibverbs. Contract: nic.h.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ class VerbsChannel final : public CompletionChannel {
 
 class VerbsQueuePair final : public QueuePair {
  public:
-  // kInvalidArgument: more than the device can hold. `device` and `info` outlive it.
+  // kInvalidArgument: more than the device supports. `device` and `info` must outlive it.
   static Result<std::unique_ptr<QueuePair>> make(const VerbsDevice& device, const NicInfo& info,
                                                  const VerbsOptions& verbs_options, VerbsChannel& channel,
                                                  void* tag, const QueuePairOptions& options);
@@ -53,21 +53,21 @@ class VerbsQueuePair final : public QueuePair {
   Status modify(abi::QpAttr attr, int mask, const char* to);
   Status check(const Write& write) const;
   Status post_some(std::span<const Write> writes);
-  // "mlx5_0: queue pair 17"
+  // Such as "mlx5_0: queue pair 17".
   std::string name() const;
 
   const VerbsDevice& device_;
   const NicInfo& info_;
   const VerbsOptions options_;
-  // Its own, of room for everything that can complete: it never overflows.
+  // Used by this queue pair only and large enough for all its completions, so it never overflows.
   const Owned<abi::Cq> cq_;
   Owned<abi::QueuePair> qp_{nullptr, nullptr};
   QueuePairAddress address_;
   uint32_t max_inline_bytes_ = 0;
 };
 
-// A packet's payload as the interface names it; nothing but 256, 512, ... 4096 has a name. Pure.
+// The interface's code for a packet's payload size; only 256, 512, ... 4096 have one. Pure.
 std::optional<int32_t> to_mtu_code(int bytes);
-int mtu_bytes_of(int32_t code);  // 0: no code
+int mtu_bytes_of(int32_t code);  // 0: invalid code
 
 }  // namespace byteps::transport::rdma

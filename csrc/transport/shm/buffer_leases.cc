@@ -19,62 +19,63 @@ size_t slot_bytes_for(const Payload& payload) {
 
 LeaseOwner::LeaseOwner(MutableBytes memory) : memory_(memory), slots_(memory.size()) {}
 
-bool LeaseOwner::may_lend(const Payload& payload) const {
+bool LeaseOwner::may_lease(const Payload& payload) const {
   const size_t bytes = slot_bytes_for(payload);
   return bytes > 0 && bytes <= memory_.size() / kLeaseUnitBytes * kLeaseUnitBytes;
 }
 
-std::optional<Reference> LeaseOwner::lend(const Payload& payload) {
+std::optional<Reference> LeaseOwner::lease(const Payload& payload) {
   const size_t bytes = slot_bytes_for(payload);
   const std::optional<size_t> offset = slots_.take(bytes);
   if (!offset) return std::nullopt;
   copy_bytes(memory_.subspan(*offset), payload.data);
   const LeaseId lease = lease_at(*offset);
-  lent_[lease] = {bytes, payload.reply_space.size()};
+  granted_[lease] = {bytes, payload.reply_space.size()};
   return Reference{ReferenceType::kLent, lease, static_cast<uint32_t>(payload.data.size()),
                    static_cast<uint32_t>(payload.reply_space.size())};
 }
 
 Result<Bytes> LeaseOwner::answer(const Reference& returned) const {
-  const auto found = lent_.find(returned.lease);
-  if (found == lent_.end() || returned.data_bytes > found->second.reply_bytes) {
+  const auto found = granted_.find(returned.lease);
+  if (found == granted_.end() || returned.data_bytes > found->second.reply_bytes) {
     return data_loss("shared memory: an answer of " + std::to_string(returned.data_bytes) +
-                     " bytes in lease " + std::to_string(returned.lease) + ", which has no such room");
+                     " bytes in lease " + std::to_string(returned.lease) +
+                     ", which has less or no reply space");
   }
   return Bytes(memory_.subspan(offset_of(returned.lease), returned.data_bytes));
 }
 
 Status LeaseOwner::take_back(LeaseId lease) {
-  const auto found = lent_.find(lease);
-  if (found == lent_.end()) {
-    return data_loss("shared memory: lease " + std::to_string(lease) + " was given back, but is not out");
+  const auto found = granted_.find(lease);
+  if (found == granted_.end()) {
+    return data_loss("shared memory: lease " + std::to_string(lease) + " was returned, but is not in use");
   }
   slots_.put_back(offset_of(lease), found->second.slot_bytes);
-  lent_.erase(found);
+  granted_.erase(found);
   return Status::ok();
 }
 
-Result<LeaseHolder::Borrowed> LeaseHolder::borrow(const Reference& lent) {
-  const size_t offset = offset_of(lent.lease);
-  const size_t bytes = std::max(lent.data_bytes, lent.reply_bytes);
+Result<LeaseHolder::LeasedMemory> LeaseHolder::accept(const Reference& granted) {
+  const size_t offset = offset_of(granted.lease);
+  const size_t bytes = std::max(granted.data_bytes, granted.reply_bytes);
   if (offset > memory_.size() || bytes > memory_.size() - offset) {
     return data_loss("shared memory: a lease of " + std::to_string(bytes) + " bytes at " +
                      std::to_string(offset) + " of " + std::to_string(memory_.size()));
   }
-  const MutableBytes reply_space = memory_.subspan(offset, lent.reply_bytes);
-  if (!reply_spaces_.try_emplace(lent.lease, reply_space).second) {
-    return data_loss("shared memory: lease " + std::to_string(lent.lease) + " is lent already");
+  const MutableBytes reply_space = memory_.subspan(offset, granted.reply_bytes);
+  if (!reply_spaces_.try_emplace(granted.lease, reply_space).second) {
+    return data_loss("shared memory: lease " + std::to_string(granted.lease) + " is in use already");
   }
-  return Borrowed{memory_.subspan(offset, lent.data_bytes), reply_space};
+  return LeasedMemory{memory_.subspan(offset, granted.data_bytes), reply_space};
 }
 
 Reference LeaseHolder::return_lease(LeaseId lease, Bytes answer) {
   const auto found = reply_spaces_.find(lease);
-  BPS_CHECK(found != reply_spaces_.end()) << "lease " << lease << " is not out";
+  BPS_CHECK(found != reply_spaces_.end()) << "lease " << lease << " is not held";
   const MutableBytes reply_space = found->second;
   reply_spaces_.erase(found);
   const bool in_place = !answer.empty() && answer.data() == reply_space.data();
-  BPS_CHECK(!in_place || answer.size() <= reply_space.size()) << "an answer beyond its reply space";
+  BPS_CHECK(!in_place || answer.size() <= reply_space.size()) << "an answer larger than its reply space";
   if (!in_place) return {ReferenceType::kInline, lease};
   return {ReferenceType::kReturned, lease, static_cast<uint32_t>(answer.size())};
 }

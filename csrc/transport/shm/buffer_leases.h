@@ -1,6 +1,6 @@
-// Both ends' view of the leases of one connection. No socket: what is sent between the two is a Reference.
+// Both ends' records of the leases of a connection. Without sockets: the ends exchange References.
 //
-// Nothing that the other end says is trusted: references are checked against the memory and against what is lent.
+// The peer is not trusted: references are checked against the memory and the existing leases.
 #pragma once
 
 #include <optional>
@@ -13,50 +13,52 @@
 
 namespace byteps::transport {
 
-// The connecting end, whose memory it is.
+// The connecting end, which owns the memory.
 class LeaseOwner {
  public:
   explicit LeaseOwner(MutableBytes memory);
 
-  // Whether `payload` is ever lent: not if it has nothing to lend, or is larger than the memory.
-  bool may_lend(const Payload& payload) const;
-  // Copies the data to a slot that has room for the answer, too; nothing if there is no such slot now.
-  std::optional<Reference> lend(const Payload& payload);
-  // The answer that kReturned refers to; valid until take_back(). kDataLoss: no such lease, or more than there is room for.
+  // Whether `payload` can be leased at all: it is not empty and fits into the memory.
+  bool may_lease(const Payload& payload) const;
+  // Copies the data to a slot that has room for the answer, too. Returns nullopt if no slot is
+  // free.
+  std::optional<Reference> lease(const Payload& payload);
+  // The answer that a kReturned refers to; valid until take_back(). kDataLoss: no such lease, or
+  // the answer exceeds its reply space.
   Result<Bytes> answer(const Reference& returned) const;
-  // kDataLoss: no such lease.
+  // Returns kDataLoss if there is no such lease.
   Status take_back(LeaseId lease);
-  size_t lent() const { return lent_.size(); }
+  size_t num_leases() const { return granted_.size(); }
 
  private:
-  struct Lent {
+  struct Granted {
     size_t slot_bytes;
     size_t reply_bytes;
   };
   const MutableBytes memory_;
   Slots slots_;
-  std::unordered_map<LeaseId, Lent> lent_;
+  std::unordered_map<LeaseId, Granted> granted_;
 };
 
 // The accepting end.
 class LeaseHolder {
  public:
-  struct Borrowed {
+  struct LeasedMemory {
     Bytes data;
     MutableBytes reply_space;
   };
   explicit LeaseHolder(MutableBytes memory) : memory_(memory) {}
 
-  // What kLent refers to. kDataLoss: outside of the memory, or lent already.
-  Result<Borrowed> borrow(const Reference& lent);
-  // The reference that gives `lease` back: kReturned if `answer` begins where its reply space does, kInline if it
-  // has to be sent. The lease has to be out.
+  // The memory that a kLent refers to. kDataLoss: outside of the segment, or leased already.
+  Result<LeasedMemory> accept(const Reference& granted);
+  // Returns `lease`, which must be held. The result is of type kReturned if `answer` begins at its
+  // reply space, and kInline if the answer has to be sent.
   Reference return_lease(LeaseId lease, Bytes answer);
-  size_t borrowed() const { return reply_spaces_.size(); }
+  size_t num_leases() const { return reply_spaces_.size(); }
 
  private:
   const MutableBytes memory_;
-  std::unordered_map<LeaseId, MutableBytes> reply_spaces_;  // of what is borrowed
+  std::unordered_map<LeaseId, MutableBytes> reply_spaces_;  // of the held leases
 };
 
 }  // namespace byteps::transport

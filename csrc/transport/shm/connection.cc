@@ -11,7 +11,7 @@ namespace {
 
 static_assert(kReferenceBytes + kMaxHeadBytes <= kMaxStreamHeadBytes);
 
-// The frame as its sender meant it.
+// Removes the reference from the head.
 Arrival unwrap(const Arrival& arrival) {
   return {arrival.head.subspan(kReferenceBytes), arrival.payload_bytes, {}, {}};
 }
@@ -46,20 +46,21 @@ void ShmConnection::start(Receiver* receiver) {
 
 void ShmConnection::send(Bytes head, const Payload& payload, OnSent on_sent) {
   BPS_CHECK(head.size() <= kMaxHeadBytes) << "a head of " << head.size() << " bytes";
-  if (closing_) return stream_.send({}, {}, std::move(on_sent));  // which says why not
+  // The stream reports why it cannot send.
+  if (closing_) return stream_.send({}, {}, std::move(on_sent));
   if (lease_holder_) return send_answer(head, payload, std::move(on_sent));
-  if (waiting_.empty() && lend_and_send(head, payload, on_sent)) return;
+  if (waiting_.empty() && lease_and_send(head, payload, on_sent)) return;
   waiting_.emplace_back(head, payload, std::move(on_sent));
-  if (!std::exchange(told_, true)) write({.type = ReferenceType::kStarving}, {}, {}, nullptr);
+  if (!std::exchange(starving_sent_, true)) write({.type = ReferenceType::kStarving}, {}, {}, nullptr);
 }
 
-// False if there is no room now.
-bool ShmConnection::lend_and_send(Bytes head, const Payload& payload, OnSent& on_sent) {
-  if (!lease_owner_->may_lend(payload)) {
+// Returns false if there is no free slot.
+bool ShmConnection::lease_and_send(Bytes head, const Payload& payload, OnSent& on_sent) {
+  if (!lease_owner_->may_lease(payload)) {
     write({}, head, payload.data, std::move(on_sent));
     return true;
   }
-  const std::optional<Reference> reference = lease_owner_->lend(payload);
+  const std::optional<Reference> reference = lease_owner_->lease(payload);
   if (!reference) return false;
   write(*reference, head, {}, std::move(on_sent));
   return true;
@@ -90,13 +91,13 @@ void ShmConnection::close_when_sent(GracePeriod grace_period) {
   if (std::exchange(closing_, true)) return;
   if (waiting_.empty()) return stream_.close_when_sent(grace_period);
   grace_ = grace_period;
-  waiting_for_room_.emplace(grace_period, now_us());
-  go_on_closing();
+  closing_wait_.emplace(grace_period, now_us());
+  continue_closing();
 }
 
-void ShmConnection::go_on_closing() {
-  if (const auto next_us = waiting_for_room_->look(waiting_.size(), true, now_us())) {
-    deadline_ = loop().run_at(*next_us, [this] { go_on_closing(); });
+void ShmConnection::continue_closing() {
+  if (const auto next_us = closing_wait_->look(waiting_.size(), true, now_us())) {
+    deadline_ = loop().run_at(*next_us, [this] { continue_closing(); });
     return;
   }
   fail_waiting(aborted(peer() + ": closed before this was sent"));
@@ -110,12 +111,12 @@ void ShmConnection::close() {
   fail_waiting(aborted(peer() + ": closed by this end"));
 }
 
-// Only what came through the socket has a payload there.
+// Called only for payloads sent through the socket.
 Result<ReceiveBuffer> ShmConnection::on_head(Connection&, const Arrival& arrival) {
   const auto reference = decode_reference(arrival.head);
   if (!reference) return reference.status().with_context(peer());
   if (reference->type != ReferenceType::kInline) {
-    return data_loss(peer() + ": a payload behind a reference of type " +
+    return data_loss(peer() + ": a payload with a reference of type " +
                      std::to_string(static_cast<int>(reference->type)));
   }
   return receiver_->on_head(*this, unwrap(arrival));
@@ -125,11 +126,11 @@ Status ShmConnection::on_frame(Connection&, const Arrival& arrival, Bytes payloa
   const auto reference = decode_reference(arrival.head);
   if (!reference) return reference.status().with_context(peer());
   const Arrival frame = unwrap(arrival);
-  return lease_owner_ ? on_lender_frame(*reference, frame, payload)
-                      : on_borrower_frame(*reference, frame, payload);
+  return lease_owner_ ? on_owner_frame(*reference, frame, payload)
+                      : on_holder_frame(*reference, frame, payload);
 }
 
-Status ShmConnection::on_lender_frame(const Reference& reference, const Arrival& frame, Bytes payload) {
+Status ShmConnection::on_owner_frame(const Reference& reference, const Arrival& frame, Bytes payload) {
   switch (reference.type) {
     case ReferenceType::kInline:
       BPS_RETURN_IF_ERROR(receiver_->on_frame(*this, frame, payload));
@@ -137,7 +138,7 @@ Status ShmConnection::on_lender_frame(const Reference& reference, const Arrival&
     case ReferenceType::kReturned: {
       const auto answer = lease_owner_->answer(reference);
       if (!answer) return answer.status();
-      BPS_RETURN_IF_ERROR(deliver_lent({frame.head, answer->size(), *answer, {}}));
+      BPS_RETURN_IF_ERROR(deliver_in_place({frame.head, answer->size(), *answer, {}}));
       return take_back(reference.lease);
     }
     case ReferenceType::kGivenBack: return take_back(reference.lease);
@@ -145,23 +146,23 @@ Status ShmConnection::on_lender_frame(const Reference& reference, const Arrival&
   }
 }
 
-Status ShmConnection::on_borrower_frame(const Reference& reference, const Arrival& frame, Bytes payload) {
+Status ShmConnection::on_holder_frame(const Reference& reference, const Arrival& frame, Bytes payload) {
   switch (reference.type) {
     case ReferenceType::kInline:
       if (reference.lease != kNoLease) return unexpected(reference);
       return receiver_->on_frame(*this, frame, payload);
     case ReferenceType::kLent: {
-      const auto borrowed = lease_holder_->borrow(reference);
-      if (!borrowed) return borrowed.status();
-      return deliver_lent(
-          {frame.head, borrowed->data.size(), borrowed->data, borrowed->reply_space, reference.lease});
+      const auto leased = lease_holder_->accept(reference);
+      if (!leased) return leased.status();
+      return deliver_in_place(
+          {frame.head, leased->data.size(), leased->data, leased->reply_space, reference.lease});
     }
     case ReferenceType::kStarving: receiver_->on_starving(*this); return Status::ok();
     default: return unexpected(reference);
   }
 }
 
-Status ShmConnection::deliver_lent(const Arrival& arrival) {
+Status ShmConnection::deliver_in_place(const Arrival& arrival) {
   Bytes payload;
   if (arrival.payload_bytes > 0) {
     const Result<ReceiveBuffer> receive_buffer = receiver_->on_head(*this, arrival);
@@ -174,7 +175,7 @@ Status ShmConnection::deliver_lent(const Arrival& arrival) {
 
 Status ShmConnection::take_back(LeaseId lease) {
   BPS_RETURN_IF_ERROR(lease_owner_->take_back(lease));
-  told_ = false;
+  starving_sent_ = false;
   send_waiting();
   return Status::ok();
 }
@@ -183,11 +184,11 @@ void ShmConnection::send_waiting() {
   if (waiting_.empty()) return;
   while (!waiting_.empty()) {
     Waiting& first = waiting_.front();
-    if (!lend_and_send(Bytes(first.head).first(first.head_bytes), first.payload, first.on_sent)) break;
+    if (!lease_and_send(Bytes(first.head).first(first.head_bytes), first.payload, first.on_sent)) break;
     waiting_.pop_front();
   }
   if (!waiting_.empty()) {
-    told_ = true;
+    starving_sent_ = true;
     return write({.type = ReferenceType::kStarving}, {}, {}, nullptr);
   }
   if (!closing_) return;

@@ -1,9 +1,11 @@
-// A connection between two processes of one machine: heads go through a Unix socket, payloads lie in memory that both
-// have mapped. Contract: transport.h. Frames: docs/wire-format.md, "Shared memory".
+// A connection between two processes of one machine: heads go through a Unix socket, payloads
+// through memory that both have mapped. Contract: transport.h. Frames: docs/wire-format.md, "Shared
+// memory".
 //
-// The connecting end lends, the accepting end borrows. What has no lease (an answer that is not in its reply space, a
-// payload larger than the memory, whatever the accepting end sends of its own) goes through the socket. Frames of the
-// connecting end that find no room wait, in order, until the other end gives leases back (before start(): until then).
+// The connecting end owns the memory and leases parts of it to the accepting end. Data without a
+// lease goes through the socket: answers outside of their reply space, payloads larger than the
+// memory, and frames that the accepting end initiates. If the connecting end finds no free slot,
+// its frames wait in order until the peer returns leases (which it does not before start()).
 #pragma once
 
 #include <array>
@@ -21,7 +23,8 @@ namespace byteps::transport {
 
 class ShmConnection final : public Connection, private Receiver {
  public:
-  // `socket`: connected, non-blocking, nothing but frames to come. `segment`: the memory, mapped by both sides.
+  // `socket` is connected, non-blocking and carries only frames from here on. `segment` is mapped
+  // by both ends.
   ShmConnection(EventLoop& loop, UniqueFd socket, std::string peer, Side side, Segment segment,
                 size_t max_payload_bytes);
   ~ShmConnection() override { close(); }
@@ -38,7 +41,7 @@ class ShmConnection final : public Connection, private Receiver {
  private:
   using OnSent = UniqueFunction<void(const Status&)>;
 
-  // A frame that waits for room.
+  // A frame that waits for a free slot.
   struct Waiting {
     Waiting(Bytes head, const Payload& payload, OnSent on_sent);
     std::array<std::byte, kMaxHeadBytes> head;
@@ -47,33 +50,33 @@ class ShmConnection final : public Connection, private Receiver {
     OnSent on_sent;
   };
 
-  // From the socket.
+  // Called by the socket's connection.
   Result<ReceiveBuffer> on_head(Connection& stream, const Arrival& arrival) override;
   Status on_frame(Connection& stream, const Arrival& arrival, Bytes payload) override;
   void on_closed(Connection& stream, const Status& why) override;
 
-  Status on_lender_frame(const Reference& reference, const Arrival& frame, Bytes payload);
-  Status on_borrower_frame(const Reference& reference, const Arrival& frame, Bytes payload);
-  Status deliver_lent(const Arrival& arrival);
+  Status on_owner_frame(const Reference& reference, const Arrival& frame, Bytes payload);
+  Status on_holder_frame(const Reference& reference, const Arrival& frame, Bytes payload);
+  Status deliver_in_place(const Arrival& arrival);
   Status take_back(LeaseId lease);
-  bool lend_and_send(Bytes head, const Payload& payload, OnSent& on_sent);
+  bool lease_and_send(Bytes head, const Payload& payload, OnSent& on_sent);
   void send_answer(Bytes head, const Payload& payload, OnSent on_sent);
   void send_waiting();
   void fail_waiting(const Status& why);
-  void go_on_closing();
+  void continue_closing();
   void write(const Reference& reference, Bytes head, Bytes payload, OnSent on_sent);
 
   const Segment segment_;
-  std::optional<LeaseOwner> lease_owner_;    // of the connecting end
-  std::optional<LeaseHolder> lease_holder_;  // of the accepting end
+  std::optional<LeaseOwner> lease_owner_;    // set at the connecting end
+  std::optional<LeaseHolder> lease_holder_;  // set at the accepting end
   StreamConnection stream_;
   Receiver* receiver_ = nullptr;
   std::deque<Waiting> waiting_;
-  bool told_ = false;     // the other end knows that frames wait
-  bool closing_ = false;  // no further frames are taken
+  bool starving_sent_ = false;  // the peer has been told that frames wait
+  bool closing_ = false;        // no further frames are accepted
   GracePeriod grace_{kNever};
-  std::optional<GraceWait> waiting_for_room_;  // frames, while this end closes
-  EventLoop::TimerId deadline_ = 0;            // of frames that wait while this end closes
+  std::optional<GraceWait> closing_wait_;  // set while waiting frames delay closing
+  EventLoop::TimerId deadline_ = 0;        // timer of closing_wait_
 };
 
 }  // namespace byteps::transport

@@ -40,7 +40,7 @@ Result<Reference> decode_reference(Bytes in) {
                       .reply_bytes = load_number<uint32_t>(&in[12])};
   if (type <= 0xff) reference.type = static_cast<ReferenceType>(type);
   if (type > 0xff || !is_sound(reference)) {
-    return data_loss("shared memory: no reference: type " + std::to_string(type) + ", lease " +
+    return data_loss("shared memory: an invalid reference: type " + std::to_string(type) + ", lease " +
                      std::to_string(reference.lease) + ", " + std::to_string(reference.data_bytes) + " and " +
                      std::to_string(reference.reply_bytes) + " bytes");
   }

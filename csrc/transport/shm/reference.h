@@ -1,7 +1,7 @@
-// What stands in front of the head of every shared-memory frame: where the payload is. Layout: docs/wire-format.md,
-// "Shared memory".
+// The bytes before the head of every shared-memory frame, which say where the payload is. Layout:
+// docs/wire-format.md, "Shared memory".
 //
-// Pure. A lease's number says where it lies: it begins at byte (lease - 1) * kLeaseUnitBytes of the segment.
+// Pure. The memory of a lease begins at byte (lease - 1) * kLeaseUnitBytes of the segment.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,13 @@ inline constexpr size_t kReferenceBytes = 16;
 inline constexpr size_t kLeaseUnitBytes = 64;
 
 enum class ReferenceType : uint8_t {
-  kInline = 1,     // the payload follows the head; may give `lease` back
-  kLent = 2,       // lease_owner only: `data_bytes` lie at `lease`, and room for an answer of `reply_bytes`
-  kReturned = 3,   // lease_holder only: `data_bytes` lie at `lease`, which is given back when they were read
-  kGivenBack = 4,  // lease_holder only, without head: `lease` is not needed any more
-  kStarving = 5,   // lease_owner only, without head: frames wait for room
+  kInline = 1,  // the payload follows the head; may return `lease`
+  // From the owner: a payload of `data_bytes` at `lease`, with room for an answer of `reply_bytes`.
+  kLent = 2,
+  // From the holder: an answer of `data_bytes` at `lease`, which is returned once it has been read.
+  kReturned = 3,
+  kGivenBack = 4,  // from the holder, without head: returns `lease`
+  kStarving = 5,   // from the owner, without head: frames wait for a free slot
 };
 
 struct Reference {
@@ -34,7 +36,8 @@ struct Reference {
 
 void encode_reference(const Reference& reference, std::span<std::byte, kReferenceBytes> out);
 
-// Of the frame that begins with `in`. kDataLoss: a field breaks a rule. Whether the lease exists is not known here.
+// Decodes the reference that `in` begins with. kDataLoss: a field is invalid. Does not check
+// whether the lease exists.
 Result<Reference> decode_reference(Bytes in);
 
 constexpr LeaseId lease_at(size_t offset) { return static_cast<LeaseId>(offset / kLeaseUnitBytes + 1); }

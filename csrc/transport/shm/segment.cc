@@ -17,21 +17,21 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 #ifdef MFD_NOEXEC_SEAL
 constexpr unsigned kNoExec = MFD_NOEXEC_SEAL;
 #else
-constexpr unsigned kNoExec = 0x8;  // Linux 6.3; older headers do not have it
+constexpr unsigned kNoExec = 0x8;  // since Linux 6.3; missing in older headers
 #endif
 
 Status not_allowed(const char* call) {
   return unimplemented(from_errno(std::string("shared memory: ") + call, errno).message());
 }
 
-// Kernels from 6.3 on may insist that nobody executes it, those before do not know the flag.
+// Kernels since 6.3 may require a flag about execution; older kernels do not know it.
 UniqueFd create_memfd() {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   const int fd = memfd_create("byteps", kFlags | kNoExec);
   return UniqueFd(fd < 0 && errno == EINVAL ? memfd_create("byteps", kFlags) : fd);
 }
 
-// Huge pages of a pool (hugetlbfs) can be sealed, too, but raise SIGBUS when the pool is empty.
+// Huge pages of hugetlbfs can be sealed, too, but raise SIGBUS when the pool is empty.
 bool is_plain_memory(int fd) {
   struct statfs where{};
   return fstatfs(fd, &where) == 0 && where.f_type == TMPFS_MAGIC;
@@ -51,7 +51,7 @@ Result<Segment> Segment::map(int fd) {
   const int seals = fcntl(fd, F_GET_SEALS);
   struct stat about{};
   if (seals < 0 || (seals & kSeals) != kSeals || !is_plain_memory(fd) || fstat(fd, &about) != 0) {
-    return data_loss("shared memory: what the other side passed is no memory of a sealed size");
+    return data_loss("shared memory: the descriptor from the other side is not memory of a sealed size");
   }
   const auto size_bytes = static_cast<uint64_t>(about.st_size);
   if (size_bytes == 0 || size_bytes > kMaxSegmentBytes) {
@@ -60,7 +60,8 @@ Result<Segment> Segment::map(int fd) {
   }
   void* memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return from_errno("shared memory: mmap", errno);
-  madvise(memory, size_bytes, MADV_HUGEPAGE);  // where the administrator lets shared memory have them
+  // Takes effect if the administrator allows huge pages for shared memory.
+  madvise(memory, size_bytes, MADV_HUGEPAGE);
   madvise(memory, size_bytes, MADV_DONTFORK);
   return Segment({static_cast<std::byte*>(memory), size_bytes});
 }

@@ -1,4 +1,5 @@
-// Memory that two processes share, without a name anywhere: it goes with the last process that has it mapped.
+// Anonymous shared memory of two processes. It is freed when the last process that has it mapped
+// ends.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +13,16 @@ namespace byteps::transport {
 
 inline constexpr size_t kMaxSegmentBytes = size_t{1} << 31;
 
-// Zeros in memory of this size (memfd_create(2)), sealed so that nobody can change the size any more: reading it can
-// never raise SIGBUS, whatever the other process does. kUnimplemented: this machine or container does not allow it.
+// Creates zero-filled memory (memfd_create(2)) with a sealed size, so that reading it never raises
+// SIGBUS, whatever the other process does. kUnimplemented: not allowed on this machine or
+// container.
 Result<UniqueFd> create_segment(size_t bytes);
 
-// A mapping of one. Children of fork() do not inherit it.
+// A mapping of such memory. Not inherited by children of fork().
 class Segment {
  public:
-  // `fd` may come from anywhere: kDataLoss unless it is such memory, sealed as above. The mapping does not need it
-  // any more.
+  // Maps `fd`, which is not trusted: kDataLoss unless it is memory sealed as above. `fd` may be
+  // closed afterwards.
   static Result<Segment> map(int fd);
   Segment(Segment&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   Segment& operator=(Segment&&) = delete;

@@ -17,7 +17,7 @@
 namespace byteps::transport {
 namespace {
 
-// The user may be the same or root.
+// Accepts the same user and root.
 bool is_trusted(uid_t uid) { return uid == geteuid() || uid == 0; }
 
 Result<ucred> credentials_of_peer(int socket_fd) {
@@ -37,15 +37,16 @@ class ShmKind final : public StreamKind {
   const char* name() const override { return "shm"; }
   const StreamOptions& options() const override { return options_.stream; }
   Status admit(int socket_fd) const override;
-  Result<UniqueFd> make_gift() const override { return create_segment(options_.lend_bytes); }
+  Result<UniqueFd> make_passed_fd() const override { return create_segment(options_.lend_bytes); }
   Result<std::unique_ptr<Connection>> make_connection(EventLoop& loop, UniqueFd socket, const Address&,
-                                                      Side side, UniqueFd gift) const override;
+                                                      Side side, UniqueFd passed_fd) const override;
 
  private:
   ShmOptions options_;
 };
 
-// Abstract names have no permissions: whoever is on the machine can connect to one, or take it first.
+// Abstract names have no permissions: any process of the machine can connect to one, or bind it
+// first.
 Status ShmKind::admit(int socket_fd) const {
   const auto peer = credentials_of_peer(socket_fd);
   if (!peer) return peer.status();
@@ -55,10 +56,10 @@ Status ShmKind::admit(int socket_fd) const {
 }
 
 Result<std::unique_ptr<Connection>> ShmKind::make_connection(EventLoop& loop, UniqueFd socket, const Address&,
-                                                             Side side, UniqueFd gift) const {
+                                                             Side side, UniqueFd passed_fd) const {
   const auto peer = credentials_of_peer(socket.get());
   if (!peer) return peer.status();
-  auto segment = Segment::map(gift.get());
+  auto segment = Segment::map(passed_fd.get());
   if (!segment) return segment.status();
   return std::unique_ptr<Connection>(
       std::make_unique<ShmConnection>(loop, std::move(socket), "shm pid " + std::to_string(peer->pid), side,
@@ -72,7 +73,8 @@ Address random_name(const std::string& job_id) {
   std::replace_if(job.begin(), job.end(), [](unsigned char c) { return !std::isalnum(c); }, '-');
   uint64_t number = 0;
   while (getrandom(&number, sizeof number, 0) != ssize_t{sizeof number}) {
-    BPS_CHECK(errno == EINTR) << "getrandom: errno " << errno;  // only while the machine boots
+    // Happens only while the machine boots.
+    BPS_CHECK(errno == EINTR) << "getrandom: errno " << errno;
   }
   char digits[17];
   std::snprintf(digits, sizeof digits, "%016lx", static_cast<unsigned long>(number));
@@ -85,7 +87,7 @@ class ShmTransport final : public Transport {
 
   const char* name() const override { return kind_->name(); }
   Status viable() const override {
-    const auto fd = kind_->make_gift();
+    const auto fd = kind_->make_passed_fd();
     return fd ? Segment::map(fd->get()).status() : fd.status();
   }
   Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,

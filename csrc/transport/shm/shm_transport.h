@@ -1,5 +1,6 @@
-// The transport between processes of one machine that run in one network namespace and as one user: shared memory,
-// and a Unix socket for heads and wake-ups. Nothing has a name in a file system; nothing remains, whatever dies when.
+// The transport between processes of one machine, one network namespace and one user: shared memory
+// for payloads, a Unix socket for heads and wake-ups. Nothing is created in a file system, and
+// nothing remains when processes die.
 #pragma once
 
 #include <memory>
@@ -9,13 +10,14 @@
 namespace byteps::transport {
 
 struct ShmOptions {
-  StreamOptions stream = {};  // the secret may be empty: the kernel says who is at the other end
-  // Lent by one connection at a time, and the largest payload that is lent. Small, so that it stays in cache: it has
-  // to hold what one partition's way there and back takes, not all that is under way.
+  StreamOptions stream = {};  // the secret may be empty: the kernel identifies the peer
+  // Bytes of shared memory per connection, which is also the largest leased payload. Small, so that
+  // it stays in cache: it has to cover one partition's round trip, not all data in flight.
   size_t lend_bytes = 2 << 20;
 };
 
-// listen() takes "@name", or "@" for a name that is drawn at random; connect() takes what Listener::address() says.
+// listen() takes "@name", or "@" for a random name; connect() takes the name returned by
+// Listener::address().
 std::unique_ptr<Transport> make_shm_transport(ShmOptions options);
 
 }  // namespace byteps::transport

@@ -14,22 +14,23 @@
 namespace byteps::transport {
 namespace {
 
-// Per readiness event and per turn: then other connections get theirs.
+// Limit per readiness event and per turn, so that other connections get their share.
 constexpr size_t kReadBudgetBytes = 1 << 20;
 constexpr size_t kWriteBudgetBytes = 1 << 20;
 constexpr size_t kRangesPerWrite = 512;  // two per frame
 
-// A payload arrives in packets. Fewer missing bytes than this are not worth a system call that saves wake-ups; for more
-// than that at once the cache would be too small.
+// Payloads arrive in packets. For fewer missing bytes than kMinQuietBytes a system call that saves
+// wake-ups does not pay; more than kMaxQuietBytes at once would not fit into the cache.
 constexpr size_t kMinQuietBytes = 16 << 10;
 constexpr size_t kMaxQuietBytes = 128 << 10;
 
 Status broken(const std::string& what, int error_number) {
   const Status status = from_errno(what, error_number);
   if (error_number != ETIMEDOUT) return status;
-  return Status(status.code(), status.message() +
-                                   ": the machine there gives no sign of life, or the process there does not "
-                                   "read: is it off, or stopped, or is a link between cut?");
+  return Status(status.code(),
+                status.message() +
+                    ": the peer's machine gives no sign of life, or its process does not read: "
+                    "check that both run and that the network between works");
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ StreamConnection::~StreamConnection() {
 }
 
 void StreamConnection::start(Receiver* receiver) {
-  BPS_CHECK(!receiver_) << "start() is for once";
+  BPS_CHECK(!receiver_) << "start() was called twice";
   receiver_ = receiver;
   if (open() || unreported_) request_turn();
 }
@@ -51,7 +52,7 @@ void StreamConnection::start(Receiver* receiver) {
 void StreamConnection::send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) {
   if (error_.is_ok() && !closing_) {
     queue_.push(head, payload.data, std::move(on_sent));
-    if (!blocked_) request_turn();  // frames of one pass go out together
+    if (!blocked_) request_turn();  // frames of one pass are written together
   } else if (on_sent) {
     Status why = error_.is_ok() ? aborted(peer_ + ": closing") : error_;
     loop_.post([on_sent = std::move(on_sent), why = std::move(why)]() mutable { on_sent(why); });
@@ -71,15 +72,16 @@ void StreamConnection::close_when_sent(GracePeriod grace_period) {
   closing_ = true;
   closing_wait_.emplace(grace_period, now_us());
   request_turn();
-  deadline_ = loop_.run_at(now_us(), [this] { go_on_closing(); });
+  deadline_ = loop_.run_at(now_us(), [this] { continue_closing(); });
 }
 
-void StreamConnection::go_on_closing() {
-  const uint64_t kept_bytes = untaken_bytes(fd_.get());  // that the kernel has, and not the other end
+void StreamConnection::continue_closing() {
+  // Bytes in the kernel's buffer, not yet received by the peer.
+  const uint64_t kept_bytes = untaken_bytes(fd_.get());
   const bool outstanding = !queue_.empty() || kept_bytes > 0;
   const auto next_us = closing_wait_->look(written_bytes_ - kept_bytes, outstanding, now_us());
   if (!next_us) return end(Status::ok());
-  deadline_ = loop_.run_at(*next_us, [this] { go_on_closing(); });
+  deadline_ = loop_.run_at(*next_us, [this] { continue_closing(); });
 }
 
 void StreamConnection::close() {
@@ -124,12 +126,13 @@ void StreamConnection::read_frames() {
     const auto bytes = static_cast<size_t>(got);
     if (const Status status = reader_.advance(bytes, *receiver_); !status.is_ok() && open())
       return end(status);
-    if (bytes < space.bytes || bytes >= budget_bytes) return;  // nothing left, or not now
+    // All bytes were read, or no more are available now.
+    if (bytes < space.bytes || bytes >= budget_bytes) return;
     budget_bytes -= bytes;
   }
 }
 
-// Does not wake for every packet of a large payload.
+// Avoids a wake-up for every packet of a large payload.
 void StreamConnection::sleep_until_worthwhile() {
   const size_t missing_bytes = reader_.missing_bytes();
   const int wanted =
@@ -164,7 +167,8 @@ void StreamConnection::write_frames() {
   }
 }
 
-// What the other end sent before it went may say why: it is read to its end, then read_frames() reports.
+// The peer's last frames may say why it closed, so they are read first; read_frames() then reports
+// the end.
 void StreamConnection::on_write_error(int error_number) {
   error_ = broken(peer_ + ": send", error_number);
   shutdown(fd_.get(), SHUT_RDWR);
@@ -186,7 +190,6 @@ void StreamConnection::request_turn() {
   loop_.request_turn(this);
 }
 
-// Closes and reports it.
 void StreamConnection::end(const Status& why) {
   shut(why.is_ok() ? aborted(peer_ + ": closed before this was sent") : why);
   if (receiver_) return report(why);

@@ -1,6 +1,7 @@
-// A connection over a stream socket that has been authenticated. Contract: transport.h.
+// A connection over an authenticated stream socket. Contract: transport.h.
 //
-// Processes that are stopped while their kernel still answers are not noticed here: the cluster layer's heartbeats do.
+// Does not notice peers that are stopped while their kernel still answers; heartbeats of the
+// cluster layer do.
 #pragma once
 
 #include <optional>
@@ -16,7 +17,8 @@ namespace byteps::transport {
 
 class StreamConnection final : public Connection, private FdHandler, private TurnHandler {
  public:
-  // `fd`: connected, non-blocking, nothing but frames to come. `peer`: see Connection::peer.
+  // `fd` is connected, non-blocking and carries only frames from here on. `peer`: see
+  // Connection::peer.
   StreamConnection(EventLoop& loop, UniqueFd fd, std::string peer, const FrameLimits& limits);
   ~StreamConnection() override;
 
@@ -41,7 +43,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   void on_write_error(int error_number);
   Status update_interest();
   void request_turn();
-  void go_on_closing();
+  void continue_closing();
   void end(const Status& why);
   void report(const Status& why);
   void shut(const Status& why);
@@ -52,15 +54,15 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   Receiver* receiver_ = nullptr;
   FrameReader reader_;
   SendQueue queue_;
-  Status error_;                      // why nothing can be written any more
-  std::optional<Status> unreported_;  // ended before start()
-  uint32_t interest_ = 0;             // what the loop watches for
+  Status error_;                      // the reason why nothing can be written any more
+  std::optional<Status> unreported_;  // the connection ended before start()
+  uint32_t interest_ = 0;             // events that the loop watches for
   int wake_bytes_ = 1;                // see wake_at()
   bool blocked_ = false;              // the kernel's send buffer is full
   bool closing_ = false;              // close_when_sent() was called
   bool turn_requested_ = false;
   bool in_callback_ = false;
-  uint64_t written_bytes_ = 0;  // in all
+  uint64_t written_bytes_ = 0;  // bytes written in total
   std::optional<GraceWait> closing_wait_;
   EventLoop::TimerId deadline_ = 0;
 };

@@ -12,19 +12,21 @@
 namespace byteps::transport {
 namespace {
 
-// Between attempts. Short at first: at the start of a job the other side is late by milliseconds.
+// Pause between attempts. Short at first, as processes of a job start within milliseconds of each
+// other.
 constexpr TimeUs kFirstPauseUs = 5'000;
 constexpr TimeUs kLongestPauseUs = 500'000;
-// Who hung up during the handshake is there, and perhaps had too many callers at once.
+// Pause after the peer hung up during the handshake: it exists, but may have too many callers.
 constexpr TimeUs kHungUpPauseUs = 50'000;
 
-// Errors that trying again does not cure; all others may be a peer or a network that is not up yet.
+// Errors that a retry does not cure. Any other may mean that the peer or the network is not up yet.
 bool is_permanent(int error_number) {
   return error_number == EACCES || error_number == EPERM || error_number == EINVAL ||
          error_number == EAFNOSUPPORT || error_number == EPROTONOSUPPORT;
 }
 
-// The name of a Unix socket was there before anybody could hear of it: it went, or is in another namespace.
+// Names of Unix sockets are announced after they are bound, so a missing name means that the
+// listener is gone or in another namespace.
 bool is_gone(const Address& address, int error_number) {
   return address.is_unix() && error_number == ECONNREFUSED;
 }
@@ -61,7 +63,7 @@ Status Connector::begin_connect() {
   if (!to) return to.status();
   auto fd = open_stream_socket(to->family());
   if (!fd) return fd.status();
-  // Interrupted, it goes on in the background, too.
+  // An interrupted connect() goes on in the background, too.
   if (::connect(fd->get(), to->get(), to->length) != 0 && errno != EINPROGRESS && errno != EINTR) {
     const int error = errno;
     const Status status = from_errno("connect", error);
@@ -74,7 +76,7 @@ Status Connector::begin_connect() {
 }
 
 void Connector::on_ready(uint32_t) {
-  const auto self = shared_from_this();  // finish() gives up the last other owner
+  const auto self = shared_from_this();  // finish() drops the last other reference
   if (!handshake_) {
     if (const Status status = on_connected(); !status.is_ok()) return fail(status);
   }
@@ -82,7 +84,7 @@ void Connector::on_ready(uint32_t) {
   if (!progress) return fail(progress.status());
   if (*progress == SocketHandshake::Progress::kNeedsBytes) return;
   loop_.unwatch(fd_.get());
-  finish(kind_->make_connection(loop_, std::move(fd_), address_, Side::kConnecting, std::move(gift_)));
+  finish(kind_->make_connection(loop_, std::move(fd_), address_, Side::kConnecting, std::move(passed_fd_)));
 }
 
 Status Connector::on_connected() {
@@ -90,13 +92,13 @@ Status Connector::on_connected() {
     const Status status = from_errno("connect", error);
     return is_permanent(error) ? Status(StatusCode::kInvalidArgument, status.message()) : status;
   }
-  // TCP connects a socket to itself when the kernel happens to give it the port it is calling.
+  // TCP connects a socket to itself if the kernel happens to assign the port that it calls.
   if (local_address(fd_.get()) == peer_address(fd_.get())) return from_errno("connect", ECONNREFUSED);
   BPS_RETURN_IF_ERROR(kind_->admit(fd_.get()));
-  auto gift = kind_->make_gift();
-  if (!gift) return gift.status();
-  gift_ = std::move(*gift);
-  handshake_.emplace(Side::kConnecting, kind_->options().credentials, gift_.get());
+  auto passed_fd = kind_->make_passed_fd();
+  if (!passed_fd) return passed_fd.status();
+  passed_fd_ = std::move(*passed_fd);
+  handshake_.emplace(Side::kConnecting, kind_->options().credentials, passed_fd_.get());
   return loop_.modify(fd_.get(), EPOLLIN);
 }
 
@@ -106,11 +108,11 @@ void Connector::on_deadline() {
   text.precision(1);
   text << static_cast<double>(now_us() - started_us_) / 1e6 << " s: ";
   if (handshake_) {
-    text << "it accepts connections but does not answer: is the process there stopped, overloaded, or not "
-            "byteps?";
+    text << "the peer accepts connections but does not answer: check that its process is byteps, and "
+            "neither stopped nor overloaded";
   } else {
     text << (last_failure_.is_ok() ? "connect: no answer" : last_failure_.message())
-         << ": check that the process there runs, the address, and firewalls";
+         << ": check the address, firewalls, and that the peer's process runs";
   }
   finish(unavailable(text.str()));
 }
@@ -130,7 +132,7 @@ void Connector::retry(const Status& why) {
 
 void Connector::drop_socket() {
   handshake_.reset();
-  gift_.reset();
+  passed_fd_.reset();
   if (!fd_.valid()) return;
   loop_.unwatch(fd_.get());
   fd_.reset();

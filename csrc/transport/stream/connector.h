@@ -1,4 +1,4 @@
-// One call of Transport::connect: tries, authenticates, tries again.
+// One call of Transport::connect: connects, authenticates and retries.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@
 
 namespace byteps::transport {
 
-// Lives on its loop, owned by the timer of its deadline: it goes with `on_done`, or with the loop.
+// Lives on its loop and is owned by its deadline's timer; destroyed after `on_done`, or with the
+// loop.
 class Connector final : private FdHandler, public std::enable_shared_from_this<Connector> {
  public:
   // Loop thread.
@@ -39,10 +40,10 @@ class Connector final : private FdHandler, public std::enable_shared_from_this<C
   const TimeUs started_us_;
   ConnectCallback on_done_;
   UniqueFd fd_;
-  UniqueFd gift_;
-  std::optional<SocketHandshake> handshake_;  // once connected
-  Status last_failure_;                       // of an attempt
-  bool hopeless_ = false;                     // trying again does not help
+  UniqueFd passed_fd_;
+  std::optional<SocketHandshake> handshake_;  // set once connected
+  Status last_failure_;                       // of the last attempt
+  bool hopeless_ = false;                     // a retry does not help
   TimeUs pause_us_;
   EventLoop::TimerId deadline_ = 0;
   EventLoop::TimerId next_attempt_ = 0;

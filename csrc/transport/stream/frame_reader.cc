@@ -11,7 +11,7 @@ FrameReader::FrameReader(Connection& connection, const FrameLimits& limits)
     : connection_(connection), limits_(limits), buffer_(new std::byte[kMaxFrontBytes + kMaxWindowBytes]) {}
 
 FrameReader::Space FrameReader::space(size_t limit_bytes) {
-  // What is left is less than a prefix and a head, or it would have been parsed.
+  // The rest is shorter than a prefix and head, or it would have been parsed.
   if (begin_ > 0) std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);
   const iovec window{buffer_.get() + end_, window_bytes_};
@@ -51,7 +51,7 @@ Status FrameReader::parse(Receiver& receiver) {
   return Status::ok();
 }
 
-// Prefix and head of the next frame, and where its payload goes.
+// Parses prefix and head of the next frame and asks where its payload goes.
 Result<FrameReader::Step> FrameReader::read_front(Receiver& receiver) {
   const Bytes unread(buffer_.get() + begin_, end_ - begin_);
   if (unread.size() < kFramePrefixBytes) return Step::kNeedsBytes;
@@ -59,7 +59,7 @@ Result<FrameReader::Step> FrameReader::read_front(Receiver& receiver) {
   if (!prefix) return prefix.status().with_context(connection_.peer());
   const size_t front_bytes = kFramePrefixBytes + prefix->head_bytes;
   if (unread.size() < front_bytes) return Step::kNeedsBytes;
-  // Kept apart: the buffer is written to again before the frame is complete.
+  // Copied, as the buffer is reused before the frame is complete.
   std::memcpy(head_.data(), unread.data() + kFramePrefixBytes, prefix->head_bytes);
   begin_ += front_bytes;
   arrival_ = {Bytes(head_).first(prefix->head_bytes), prefix->payload_bytes, {}, {}};
@@ -79,11 +79,11 @@ Status FrameReader::choose_buffer(Receiver& receiver) {
   receive_buffer_ = receive_buffer->destination();
   payload_left_bytes_ = arrival_.payload_bytes;
   BPS_CHECK(discard_ || receive_buffer_.size() == payload_left_bytes_)
-      << "a receive_buffer of " << receive_buffer_.size() << " bytes for " << payload_left_bytes_;
+      << "a receive buffer of " << receive_buffer_.size() << " bytes for " << payload_left_bytes_;
   return Status::ok();
 }
 
-// As much of the payload as came through the window.
+// Copies the part of the payload that was read into the window.
 void FrameReader::copy_payload() {
   const size_t bytes = std::min(payload_left_bytes_, end_ - begin_);
   if (!discard_ && bytes > 0)

@@ -1,12 +1,12 @@
-// Cuts the bytes of a stream into frames and calls the Receiver. Pure: no socket.
+// Splits the bytes of a stream into frames and calls the Receiver. Pure: no socket.
 //
-// Note: [where payloads are read to]
-// A payload is read straight into its receive_buffer. Behind it, and where a frame begins, a window of the read-ahead
-// buffer is offered, so that one system call can bring the end of one frame and the beginning of the next, or
-// many small frames; a payload that comes through the window is copied. The window grows while reads fill it
-// and falls back to kMinWindowBytes at every payload of kLargePayloadBytes or more. So a stream of large
-// payloads has at most kMinWindowBytes of each copied, and a large payload behind small frames at most about
-// twice as many bytes as those frames had, never more than kMaxWindowBytes.
+// Note: [where payloads are read to] A payload is read directly into its receive buffer. In
+// addition a window of the read-ahead buffer is offered, after the payload and at the start of a
+// frame, so that one system call can read the end of a frame and the start of the next, or many
+// small frames. Payload bytes read into the window are copied. The window grows while reads fill
+// it, and falls back to kMinWindowBytes at every payload of kLargePayloadBytes or more. So in a
+// stream of large payloads at most kMinWindowBytes of each are copied; of a large payload after
+// small frames about twice the size of those frames, but never more than kMaxWindowBytes.
 #pragma once
 
 #include <sys/uio.h>
@@ -26,7 +26,7 @@ class FrameReader {
   static constexpr size_t kMaxWindowBytes = 64 << 10;
   static constexpr size_t kLargePayloadBytes = 8 << 10;
 
-  // Where the next bytes of the stream go, in order.
+  // Where the next bytes of the stream have to be read to, in order.
   struct Space {
     std::array<iovec, 2> parts;
     int count;
@@ -35,15 +35,18 @@ class FrameReader {
 
   FrameReader(Connection& connection, const FrameLimits& limits);
 
-  // At most `limit_bytes` of payload (and a window). Valid until the next call of advance().
+  // Space for at most `limit_bytes` of payload, and a window. Valid until the next call of
+  // advance().
   Space space(size_t limit_bytes);
-  // The first `bytes` of space() have been filled. kDataLoss: the bytes are no frame; or what the receiver said.
+  // The first `bytes` of space() have been filled. Returns kDataLoss if they are not a frame, or
+  // the receiver's error.
   Status advance(size_t bytes, Receiver& receiver);
-  // From inside a callback: none follows, and no receive_buffer is touched any more.
+  // Call from inside a callback. No further callback is called, and no receive buffer is written
+  // to.
   void stop() { stopped_ = true; }
-  // Of the payload under way.
+  // Missing bytes of the current payload.
   size_t missing_bytes() const { return payload_left_bytes_; }
-  // The stream has ended in the middle of a frame, should it end here.
+  // Whether an end of the stream here would be in the middle of a frame.
   bool in_frame() const { return payload_left_bytes_ > 0 || end_ > begin_; }
 
  private:
@@ -59,17 +62,17 @@ class FrameReader {
   const FrameLimits limits_;
   bool stopped_ = false;
 
-  std::unique_ptr<std::byte[]> buffer_;  // bytes from begin_ to end_ are not looked at yet
+  std::unique_ptr<std::byte[]> buffer_;  // bytes from begin_ to end_ are not parsed yet
   size_t begin_ = 0;
   size_t end_ = 0;
   size_t window_bytes_ = kMinWindowBytes;
 
-  // The frame under way.
+  // The current frame.
   std::array<std::byte, kMaxStreamHeadBytes> head_;
   Arrival arrival_{};
   bool discard_ = false;
   MutableBytes receive_buffer_;    // empty if discarded
-  size_t payload_left_bytes_ = 0;  // then the buffer is empty, outside of advance()
+  size_t payload_left_bytes_ = 0;  // while > 0, the buffer is empty outside of advance()
 };
 
 }  // namespace byteps::transport

@@ -9,23 +9,23 @@
 namespace byteps::transport {
 namespace {
 
-// Room for one descriptor beside a message.
+// Control buffer for one descriptor.
 union DescriptorMessage {
   cmsghdr header;
   std::byte bytes[CMSG_SPACE(sizeof(int))];
 };
 
-// A new connection's send buffer holds the few bytes of a handshake: less than all of them is an error.
-// Of a Unix socket `gift_fd`, unless -1, goes with them.
-Status send_all(int fd, Bytes message, int gift_fd = -1) {
+// Sends a whole message, which fits into the send buffer of a new connection; a partial write is an
+// error. Sends `passed_fd`, unless -1, along with it (Unix sockets only).
+Status send_all(int fd, Bytes message, int passed_fd = -1) {
   iovec part{const_cast<std::byte*>(message.data()), message.size()};
   msghdr whole{};
   whole.msg_iov = &part;
   whole.msg_iovlen = 1;
   DescriptorMessage descriptor{};
-  if (gift_fd >= 0) {
-    descriptor.header = {CMSG_LEN(sizeof gift_fd), SOL_SOCKET, SCM_RIGHTS};
-    std::memcpy(CMSG_DATA(&descriptor.header), &gift_fd, sizeof gift_fd);
+  if (passed_fd >= 0) {
+    descriptor.header = {CMSG_LEN(sizeof passed_fd), SOL_SOCKET, SCM_RIGHTS};
+    std::memcpy(CMSG_DATA(&descriptor.header), &passed_fd, sizeof passed_fd);
     whole.msg_control = &descriptor;
     whole.msg_controllen = sizeof descriptor.bytes;
   }
@@ -39,8 +39,8 @@ Status send_all(int fd, Bytes message, int gift_fd = -1) {
 
 }  // namespace
 
-SocketHandshake::SocketHandshake(Side side, const Credentials& credentials, int gift_fd)
-    : side_(side), gift_fd_(gift_fd), handshake_(side, credentials) {}
+SocketHandshake::SocketHandshake(Side side, const Credentials& credentials, int passed_fd)
+    : side_(side), passed_fd_to_send_(passed_fd), handshake_(side, credentials) {}
 
 Result<SocketHandshake::Progress> SocketHandshake::advance(int fd) {
   if (!greeted_ && side_ == Side::kConnecting) BPS_RETURN_IF_ERROR(greet(fd));
@@ -60,21 +60,21 @@ Status SocketHandshake::greet(int fd) {
   return send_all(fd, handshake_.hello());
 }
 
-// One message of `bytes`, all of it at last.
+// Receives one message of `bytes`, over several calls if necessary.
 Result<SocketHandshake::Progress> SocketHandshake::receive(int fd, size_t bytes) {
   while (received_bytes_ < bytes) {
     const ssize_t got = receive_some(fd, std::span(received_).first(bytes).subspan(received_bytes_));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return Progress::kNeedsBytes;
     if (got < 0) return from_errno("handshake: receive", errno);
-    if (got == 0) return unavailable("handshake: closed by the other side before its end");
+    if (got == 0) return unavailable("handshake: the other side closed the connection before the end");
     received_bytes_ += static_cast<size_t>(got);
   }
   received_bytes_ = 0;
   return Progress::kDone;
 }
 
-// A descriptor is taken only beside a proof; others the kernel closes.
+// Accepts a descriptor only together with a proof; the kernel closes any other.
 ssize_t SocketHandshake::receive_some(int fd, std::span<std::byte> into) {
   if (!heard_ || side_ == Side::kConnecting) return recv(fd, into.data(), into.size(), 0);
   iovec part{into.data(), into.size()};
@@ -87,9 +87,9 @@ ssize_t SocketHandshake::receive_some(int fd, std::span<std::byte> into) {
   const ssize_t got = recvmsg(fd, &whole, MSG_CMSG_CLOEXEC);
   const cmsghdr* header = got > 0 ? CMSG_FIRSTHDR(&whole) : nullptr;
   if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-    int gift_fd = -1;
-    std::memcpy(&gift_fd, CMSG_DATA(header), sizeof gift_fd);
-    gift_.reset(gift_fd);
+    int passed_fd = -1;
+    std::memcpy(&passed_fd, CMSG_DATA(header), sizeof passed_fd);
+    received_fd_.reset(passed_fd);
   }
   return got;
 }
@@ -97,20 +97,20 @@ ssize_t SocketHandshake::receive_some(int fd, std::span<std::byte> into) {
 Status SocketHandshake::on_hello(int fd) {
   Hello other;
   std::copy_n(received_.begin(), kHelloBytes, other.begin());
-  // Another version is told this one.
+  // Tells a peer of another version this side's version.
   if (side_ == Side::kAccepting && Handshake::is_hello(other)) BPS_RETURN_IF_ERROR(greet(fd));
   BPS_RETURN_IF_ERROR(handshake_.on_hello(other));
   heard_ = true;
   if (side_ == Side::kAccepting) return Status::ok();
-  return send_all(fd, handshake_.claim(), gift_fd_);
+  return send_all(fd, handshake_.claim(), passed_fd_to_send_);
 }
 
 Status SocketHandshake::on_claim(int fd) {
-  const AuthResult judgement = handshake_.judge(received_);
-  const Status sent = send_all(fd, handshake_.verdict(judgement));
-  if (judgement == AuthResult::kAccepted) return sent;
-  refused_ = judgement;
-  return handshake_.explain(judgement);
+  const AuthResult result = handshake_.judge(received_);
+  const Status sent = send_all(fd, handshake_.verdict(result));
+  if (result == AuthResult::kAccepted) return sent;
+  refused_ = result;
+  return handshake_.explain(result);
 }
 
 Status SocketHandshake::on_verdict() {

@@ -1,4 +1,4 @@
-// Drives a Handshake (transport/authenticate.h) over a non-blocking socket.
+// Runs a Handshake (transport/authenticate.h) over a non-blocking socket.
 #pragma once
 
 #include <array>
@@ -15,18 +15,18 @@ class SocketHandshake {
  public:
   enum class Progress { kNeedsBytes, kDone };
 
-  // `credentials` must outlive this object. `gift_fd`: a descriptor that goes with this side's proof, or -1; it has
-  // to stay open until the handshake is done.
-  SocketHandshake(Side side, const Credentials& credentials, int gift_fd = -1);
+  // `credentials` must outlive this object. `passed_fd`: a descriptor to send with this side's
+  // proof, or -1; keep it open until the handshake is done.
+  SocketHandshake(Side side, const Credentials& credentials, int passed_fd = -1);
 
-  // Goes on as far as the bytes that have come allow; never reads one byte more than the handshake has.
-  // kDataLoss, kPermissionDenied: it is not one of us, or says that this side is not; kUnavailable: the connection
-  // broke, or the other side has closed it without a verdict.
+  // Proceeds as far as the received bytes allow; never reads past the end of the handshake.
+  // kDataLoss or kPermissionDenied: the peer is not part of the job, or says that this side is not;
+  // kUnavailable: the connection broke, or the peer closed it without a verdict.
   Result<Progress> advance(int fd);
-  // The accepting side: what it thought of the other one's proof, once it has refused it.
+  // For the accepting side: why it refused the peer's proof, if it did.
   std::optional<AuthResult> refused() const { return refused_; }
-  // The descriptor that came with the other side's proof; not valid if none did.
-  UniqueFd take_gift() { return std::move(gift_); }
+  // The descriptor that came with the peer's proof; invalid if none came.
+  UniqueFd take_passed_fd() { return std::move(received_fd_); }
 
  private:
   Status greet(int fd);
@@ -37,14 +37,15 @@ class SocketHandshake {
   Status on_verdict();
 
   const Side side_;
-  const int gift_fd_;
+  const int passed_fd_to_send_;
   Handshake handshake_;
   bool greeted_ = false;
   bool heard_ = false;
   std::optional<AuthResult> refused_;
-  std::array<std::byte, kClaimBytes> received_;  // the message under way; others are shorter
+  // The message being received; other messages are shorter.
+  std::array<std::byte, kClaimBytes> received_;
   size_t received_bytes_ = 0;
-  UniqueFd gift_;
+  UniqueFd received_fd_;
 };
 
 }  // namespace byteps::transport

@@ -15,9 +15,10 @@ namespace byteps::transport {
 namespace {
 
 constexpr int kAcceptsPerEvent = 64;
-// When all places are taken, a connection that has had so long for its handshake loses its own to the next one, and may
-// call again: strangers that fill all places again and again delay ours by a few of these.
-constexpr TimeUs kTurnUs = 50'000;
+// When the limit of unverified connections is reached, a new connection replaces one that has had
+// this much time for its handshake and may call again. So connections that fill the limit again and
+// again delay members of the job by a few of these periods.
+constexpr TimeUs kMinHandshakeUs = 50'000;
 constexpr TimeUs kOutOfResourcesPauseUs = 100'000;
 constexpr TimeUs kWarningPeriodUs = 10'000'000;
 
@@ -33,48 +34,48 @@ class StreamListener::UnverifiedConnection final : private FdHandler {
       : listener_(listener),
         fd_(std::move(fd)),
         peer_(peer_address(fd_.get())),
-        came_us_(now_us()),
+        accepted_us_(now_us()),
         handshake_(Side::kAccepting, listener.kind_->options().credentials) {}
   ~UnverifiedConnection() override {
     loop().cancel(deadline_);
     if (fd_.valid()) loop().unwatch(fd_.get());
   }
 
-  Status begin(Strangers::iterator self) {
+  Status begin(UnverifiedConnections::iterator self) {
     self_ = self;
     const TimeUs grace_us = seconds_to_us(listener_.kind_->options().handshake_timeout_s);
-    deadline_ =
-        loop().run_at(came_us_ + grace_us, [this] { drop(deadline_exceeded("silent for too long")); });
+    deadline_ = loop().run_at(accepted_us_ + grace_us,
+                              [this] { drop(deadline_exceeded("its handshake took too long")); });
     return loop().watch(fd_.get(), EPOLLIN, this);
   }
   void drop(const Status& why) {
     listener_.on_dropped(self_, peer_, why, handshake_.refused() == AuthResult::kOtherSecret);
   }
-  // Goes on with the handshake; false: it is over, and this object gone.
-  bool go_on() {
+  // Continues the handshake. Returns false if it is over and this object destroyed.
+  bool advance() {
     const auto progress = handshake_.advance(fd_.get());
     if (progress && *progress == SocketHandshake::Progress::kNeedsBytes) return true;
     if (progress) {
       loop().unwatch(fd_.get());
-      listener_.on_proved(self_, std::move(fd_), peer_, handshake_.take_gift());
+      listener_.on_verified(self_, std::move(fd_), peer_, handshake_.take_passed_fd());
     } else {
       drop(progress.status());
     }
     return false;
   }
-  TimeUs came_us() const { return came_us_; }
+  TimeUs accepted_us() const { return accepted_us_; }
   const std::string& host() const { return peer_.ip; }
 
  private:
-  void on_ready(uint32_t) override { go_on(); }
+  void on_ready(uint32_t) override { advance(); }
   EpollLoop& loop() { return listener_.loop_; }
 
   StreamListener& listener_;
   UniqueFd fd_;
   const Address peer_;
-  const TimeUs came_us_;
+  const TimeUs accepted_us_;
   SocketHandshake handshake_;
-  Strangers::iterator self_;
+  UnverifiedConnections::iterator self_;
   EventLoop::TimerId deadline_ = 0;
 };
 
@@ -106,42 +107,43 @@ void StreamListener::on_ready(uint32_t) {
     } else if (errno == EAGAIN) {
       return;
     } else if (is_out_of_resources(errno)) {
-      warn(from_errno("accept", errno).message() + ": connections have to wait");
+      warn(from_errno("accept", errno).message() + ": new connections have to wait");
       return pause_until(now_us() + kOutOfResourcesPauseUs);
-    }  // else: interrupted, or that connection broke while it waited; the next one may be sound
+    }  // otherwise interrupted, or the waiting connection broke; tries the next one
   }
 }
 
 void StreamListener::accept_one(int fd) {
   UniqueFd owned(fd);
   if (const Status status = kind_->admit(fd); !status.is_ok())
-    return warn("dropped a caller: " + status.message());
-  strangers_.push_back(std::make_unique<UnverifiedConnection>(*this, std::move(owned)));
-  const auto who = std::prev(strangers_.end());
+    return warn("dropped a connection: " + status.message());
+  unverified_.push_back(std::make_unique<UnverifiedConnection>(*this, std::move(owned)));
+  const auto who = std::prev(unverified_.end());
   if (const Status status = (*who)->begin(who); !status.is_ok()) (*who)->drop(status);
 }
 
-// False: no place is free, and resume() will be called when one may be.
+// Returns false if the limit is reached; resume() is called when that may have changed.
 bool StreamListener::make_room() {
-  if (static_cast<int>(strangers_.size()) < kind_->options().max_unproved_connections) return true;
+  if (static_cast<int>(unverified_.size()) < kind_->options().max_unverified_connections) return true;
   const auto victim = oldest_of_busiest_host();
-  const TimeUs turn_ends_us = (*victim)->came_us() + kTurnUs;
-  if (now_us() < turn_ends_us) {
-    pause_until(turn_ends_us);
+  const TimeUs may_drop_us = (*victim)->accepted_us() + kMinHandshakeUs;
+  if (now_us() < may_drop_us) {
+    pause_until(may_drop_us);
     return false;
   }
-  // Its words may have come while this loop was busy.
-  if ((*victim)->go_on()) (*victim)->drop(unavailable("slow while others wait"));
+  // Its next message may have arrived while this loop was busy.
+  if ((*victim)->advance())
+    (*victim)->drop(unavailable("its handshake was slow while other connections waited"));
   return true;
 }
 
-// One host that fills all places then fills its own only.
-StreamListener::Strangers::iterator StreamListener::oldest_of_busiest_host() {
+// A host that opens many connections displaces only its own.
+StreamListener::UnverifiedConnections::iterator StreamListener::oldest_of_busiest_host() {
   std::map<std::string_view, int> counts;
-  for (const auto& each : strangers_) ++counts[each->host()];
+  for (const auto& each : unverified_) ++counts[each->host()];
   const auto busiest = std::max_element(counts.begin(), counts.end(),
                                         [](const auto& a, const auto& b) { return a.second < b.second; });
-  return std::find_if(strangers_.begin(), strangers_.end(),
+  return std::find_if(unverified_.begin(), unverified_.end(),
                       [&](const auto& each) { return each->host() == busiest->first; });
 }
 
@@ -161,26 +163,28 @@ void StreamListener::resume() {
   }
 }
 
-void StreamListener::on_proved(Strangers::iterator who, UniqueFd fd, const Address& peer, UniqueFd gift) {
+void StreamListener::on_verified(UnverifiedConnections::iterator who, UniqueFd fd, const Address& peer,
+                                 UniqueFd passed_fd) {
   const std::unique_ptr<UnverifiedConnection> caller =
-      std::move(*who);  // goes when this function has returned
-  strangers_.erase(who);
+      std::move(*who);  // destroyed when this function returns
+  unverified_.erase(who);
   resume();
-  auto connection = kind_->make_connection(loop_, std::move(fd), peer, Side::kAccepting, std::move(gift));
+  auto connection =
+      kind_->make_connection(loop_, std::move(fd), peer, Side::kAccepting, std::move(passed_fd));
   if (!connection) return warn("dropped " + peer.to_string() + ": " + connection.status().message());
   on_accept_(std::move(*connection));
 }
 
-void StreamListener::on_dropped(Strangers::iterator who, const Address& peer, const Status& why,
+void StreamListener::on_dropped(UnverifiedConnections::iterator who, const Address& peer, const Status& why,
                                 bool has_other_secret) {
   const std::unique_ptr<UnverifiedConnection> caller = std::move(*who);
-  strangers_.erase(who);
+  unverified_.erase(who);
   warn("dropped " + peer.to_string() + ", which did not prove the job's secret: " + why.message());
   resume();
   if (has_other_secret && on_refused_) on_refused_(peer, why);
 }
 
-// One line per period: who scans ports shall not fill the disk.
+// Logs one line per period, so that a port scanner does not fill the disk.
 void StreamListener::warn(const std::string& what) {
   const TimeUs now = now_us();
   if (now < next_warning_us_) {
@@ -190,7 +194,9 @@ void StreamListener::warn(const std::string& what) {
   next_warning_us_ = now + kWarningPeriodUs;
   const int held_back = std::exchange(warnings_held_back_, 0);
   BPS_LOG(kWarning) << kind_->name() << ": listening on " << address_.to_string() << ": " << what
-                    << (held_back ? " (and " + std::to_string(held_back) + " like it before)" : "");
+                    << (held_back
+                            ? " (and " + std::to_string(held_back) + " similar warnings were suppressed)"
+                            : "");
 }
 
 Result<std::unique_ptr<Listener>> listen_on_stream(EventLoop& loop, std::shared_ptr<const StreamKind> kind,

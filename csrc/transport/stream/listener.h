@@ -1,4 +1,4 @@
-// A listening socket and the connections that have not proved the job's secret yet.
+// A listening socket and its connections that have not been authenticated yet.
 #pragma once
 
 #include <list>
@@ -11,7 +11,7 @@
 
 namespace byteps::transport {
 
-// Loop thread, or after the loop has stopped.
+// Loop thread, or any after the loop has stopped.
 class StreamListener final : public Listener, private FdHandler {
  public:
   StreamListener(EventLoop& loop, std::shared_ptr<const StreamKind> kind, UniqueFd fd, const Address& address,
@@ -26,16 +26,17 @@ class StreamListener final : public Listener, private FdHandler {
  private:
   // An accepted connection during its handshake.
   class UnverifiedConnection;
-  using Strangers = std::list<std::unique_ptr<UnverifiedConnection>>;
+  using UnverifiedConnections = std::list<std::unique_ptr<UnverifiedConnection>>;
 
   void on_ready(uint32_t epoll_events) override;
   void accept_one(int fd);
   bool make_room();
-  Strangers::iterator oldest_of_busiest_host();
+  UnverifiedConnections::iterator oldest_of_busiest_host();
   void pause_until(TimeUs at_us);
   void resume();
-  void on_proved(Strangers::iterator who, UniqueFd fd, const Address& peer, UniqueFd gift);
-  void on_dropped(Strangers::iterator who, const Address& peer, const Status& why, bool has_other_secret);
+  void on_verified(UnverifiedConnections::iterator who, UniqueFd fd, const Address& peer, UniqueFd passed_fd);
+  void on_dropped(UnverifiedConnections::iterator who, const Address& peer, const Status& why,
+                  bool has_other_secret);
   void warn(const std::string& what);
 
   EpollLoop& loop_;
@@ -44,7 +45,7 @@ class StreamListener final : public Listener, private FdHandler {
   const Address address_;
   AcceptCallback on_accept_;
   UniqueFunction<void(const Address&, const Status&)> on_refused_;
-  Strangers strangers_;  // oldest first
+  UnverifiedConnections unverified_;  // oldest first
   bool watching_ = false;
   EventLoop::TimerId resume_timer_ = 0;
   TimeUs next_warning_us_ = 0;

@@ -1,4 +1,5 @@
-// Frames that wait to be written to a stream. Pure: says which bytes come next, is told how many were taken.
+// Queue of frames to be written to a stream. Pure: says which bytes come next and is told how many
+// were written.
 //
 // Heads are copied, payloads are not: see Payload in transport.h.
 #pragma once
@@ -18,18 +19,18 @@ class SendQueue {
  public:
   using OnSent = UniqueFunction<void(const Status&)>;
   struct Gathered {
-    int count = 0;  // ranges
+    int count = 0;  // number of ranges
     size_t bytes = 0;
   };
 
   bool empty() const { return frames_.empty(); }
   void push(Bytes head, Bytes payload, OnSent on_sent);
-  // The next bytes of the stream, over as many frames as `out` and `limit_bytes` hold.
+  // The next bytes of the stream: as many frames as `out` and `limit_bytes` hold.
   Gathered gather(std::span<iovec> out, size_t limit_bytes) const;
-  // The first `bytes` of them are written: calls on_sent(ok) of the frames that are complete. A callback may
-  // push, or fail the rest.
+  // The first `bytes` of them have been written. Calls on_sent(ok) of all completed frames. A
+  // callback may push frames or fail the rest.
   void advance(size_t bytes);
-  // Empties the queue, then calls on_sent(why) of every frame in it.
+  // Empties the queue, then calls on_sent(why) of all its frames.
   void fail(const Status& why);
 
  private:
@@ -40,7 +41,7 @@ class SendQueue {
     OnSent on_sent;
   };
   std::deque<Frame> frames_;
-  size_t written_bytes_ = 0;  // of the first frame
+  size_t written_bytes_ = 0;  // bytes of the first frame that were written
 };
 
 }  // namespace byteps::transport

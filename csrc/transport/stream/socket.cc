@@ -15,7 +15,7 @@
 namespace byteps::transport {
 namespace {
 
-// Two of the largest packets that leave the kernel at once.
+// Two packets of the largest size that the kernel sends at once (GSO).
 constexpr int kUnsentBytes = 128 << 10;
 
 int get_option(int fd, int level, int option) {
@@ -29,8 +29,9 @@ void enable(int fd, int level, int option) {
   setsockopt(fd, level, option, &one, sizeof one);
 }
 
-// BBR sends as fast as it has seen the peer receive. Held to a rate, it sees at most that, goes slower after a pause and
-// has no way to catch up; what reacts to losses only stays out of the way. Every process may choose reno.
+// BBR sends as fast as it has seen the peer receive. Under a rate limit it sees at most that rate,
+// slows down after a pause and cannot catch up. Loss-based algorithms do not interfere. Every
+// process may choose reno.
 void leave_bbr(int fd) {
   char name[16] = {};  // TCP_CA_NAME_MAX
   socklen_t length = sizeof name;
@@ -54,7 +55,8 @@ Result<UniqueFd> open_listening_socket(const Address& address) {
   if (!where) return where.status();
   auto fd = open_stream_socket(where->family());
   if (!fd) return fd.status();
-  enable(fd->get(), SOL_SOCKET, SO_REUSEADDR);  // the last job's closed connections do not block the port
+  // Allows binding while closed connections of the last job linger.
+  enable(fd->get(), SOL_SOCKET, SO_REUSEADDR);
   if (bind(fd->get(), where->get(), where->length) != 0 || ::listen(fd->get(), SOMAXCONN) != 0) {
     const char* advice = errno == EADDRINUSE      ? ": another process listens there: choose another port"
                          : errno == EADDRNOTAVAIL ? ": this machine does not have that address"
@@ -91,8 +93,9 @@ void pace_tcp(int fd, uint64_t bytes_per_s) {
   setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s);
 }
 
-// Data that is under way is sent again by the kernel until the user timeout has passed; when nothing is, it asks. One
-// question that was answered ends the asking, so that short pauses between them cost nothing.
+// While data is in flight, the kernel retransmits it until the user timeout. When there is none,
+// keep-alive probes are sent. One answered probe ends the probing, so short intervals between
+// probes cost nothing.
 void limit_tcp_silence(int fd, TimeUs limit_us) {
   constexpr TimeUs kLongestIdleS = 32767;  // MAX_TCP_KEEPIDLE
   const auto limit_ms =
@@ -101,7 +104,8 @@ void limit_tcp_silence(int fd, TimeUs limit_us) {
   const int pause_s = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &pause_s, sizeof pause_s);
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);  // also where questions end
+  // This timeout also limits unanswered probes.
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
   enable(fd, SOL_SOCKET, SO_KEEPALIVE);
 }
 

@@ -1,4 +1,4 @@
-// The system calls around stream sockets. All sockets are non-blocking and closed by exec.
+// System calls for stream sockets. All sockets are non-blocking and close-on-exec.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +13,42 @@ namespace byteps::transport {
 
 Result<UniqueFd> open_stream_socket(int family);
 
-// Bound to `address` (port 0: the kernel chooses) and listening. kUnavailable names the address.
+// Returns a socket bound to `address` (port 0: chosen by the kernel) and listening. kUnavailable
+// names the address.
 Result<UniqueFd> open_listening_socket(const Address& address);
 
-// Takes over a listening TCP socket made elsewhere: its address. kInvalidArgument if it is no such socket.
+// Takes over a listening TCP socket created elsewhere and returns its address. kInvalidArgument: it
+// is not one.
 Result<Address> adopt_listening_socket(int fd);
 
-// What every TCP connection of byteps wants of the kernel; where it refuses, the connection works all the same.
-//  - Frames are written whole, so nothing is gained by waiting for more bytes (RFC 896 would, for an answer's time).
-//  - Bytes that the kernel has taken but not sent cannot be overtaken any more: it shall take few (TCP_NOTSENT_LOWAT).
+// Sets the options of every TCP connection of byteps. The connection also works where the kernel
+// refuses them.
+// - TCP_NODELAY: frames are written whole, so waiting for more bytes (RFC 896) gains nothing.
+// - TCP_NOTSENT_LOWAT: limits unsent bytes in the kernel, which later urgent frames cannot
+//   overtake.
 void tune_tcp(int fd);
 
-// TCP: the kernel spreads what it sends to so many bytes per second; 0: no limit. Takes a connection that was once held
-// from a congestion control that measures the rate (BBR) to one that does not (reno).
+// TCP: limits the sending rate to `bytes_per_s`, evenly spread by the kernel; 0: no limit. Switches
+// a limited connection from a congestion control that measures the rate (BBR) to one that does not
+// (reno).
 void pace_tcp(int fd, uint64_t bytes_per_s);
 
-// TCP: the connection breaks (ETIMEDOUT) when the machine at the other end has acknowledged nothing for so long though it
-// was asked, or has had no room for what is to be written. Nothing happens where nobody writes and all is well.
+// TCP: breaks the connection (ETIMEDOUT) when the peer's machine has not acknowledged data or
+// probes for this long, or has not had room for data to be written. An idle, healthy connection is
+// not affected.
 void limit_tcp_silence(int fd, TimeUs limit_us);
 
-// TCP: the socket counts as readable when so many bytes are there, at least 1, or the peer cannot send more (SO_RCVLOWAT).
+// TCP: reports the socket as readable when `bytes` (at least 1) have arrived or the peer cannot
+// send more (SO_RCVLOWAT).
 void wake_at(int fd, int bytes);
 
-// That were written and not yet taken by the other end: by its kernel, or, of a Unix socket, by its process. Of the latter
-// more is counted than bytes.
+// Bytes written but not received: by the peer's kernel (TCP) or process (Unix sockets, where
+// overhead counts, too).
 uint64_t untaken_bytes(int fd);
 
 Address local_address(int fd);
 Address peer_address(int fd);
-// The outcome of a connect() that was in progress: 0 or an errno.
+// The result of a connect() in progress: 0 or an errno.
 int take_socket_error(int fd);
 
 }  // namespace byteps::transport

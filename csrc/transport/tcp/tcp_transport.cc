@@ -13,7 +13,7 @@ class TcpKind final : public StreamKind {
   const char* name() const override { return "tcp"; }
   const StreamOptions& options() const override { return options_; }
   Status admit(int) const override { return Status::ok(); }
-  Result<UniqueFd> make_gift() const override { return UniqueFd(); }
+  Result<UniqueFd> make_passed_fd() const override { return UniqueFd(); }
   Result<std::unique_ptr<Connection>> make_connection(EventLoop& loop, UniqueFd socket, const Address& peer,
                                                       Side, UniqueFd) const override {
     tune_tcp(socket.get());
@@ -45,7 +45,8 @@ class TcpTransport final : public Transport {
   const std::shared_ptr<const TcpKind> kind_;
 };
 
-// Anybody who can reach the address could take part in a job without a secret; on this machine all its users can.
+// Without a secret, anyone who can reach the address could join the job; on this machine that is
+// every user.
 Status TcpTransport::check_allowed(const Address& address) const {
   if (address.is_unix()) return invalid_argument("tcp: " + address.to_string() + " is no IP address");
   const Credentials& credentials = kind_->options().credentials;

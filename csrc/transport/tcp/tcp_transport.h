@@ -1,4 +1,4 @@
-// The TCP transport. Frames on the wire: docs/wire-format.md, transport/frame.h.
+// The TCP transport. Frames: docs/wire-format.md, transport/frame.h.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,8 @@ using TcpOptions = StreamOptions;
 
 std::unique_ptr<Transport> make_tcp_transport(TcpOptions options);
 
-// Like Transport::listen, on a socket that is bound and listening already (handed over by a launcher). Owns `fd`.
+// Transport::listen on a socket that is already bound and listening (inherited from a launcher).
+// Takes over `fd`.
 Result<std::unique_ptr<Listener>> listen_on_tcp_socket(Transport& tcp, EventLoop& loop, int fd,
                                                        AcceptCallback on_accept);
 

@@ -1,4 +1,5 @@
-// Two RDMA devices of this machine that reach each other, each with a queue pair. Without two of them a test is skipped.
+// Two RDMA devices of this machine that reach each other, with a queue pair each. Tests are skipped
+// if there are none.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +28,7 @@ struct End {
   std::unique_ptr<CompletionChannel> channel;
   std::unique_ptr<QueuePair> queue_pair;
 
-  // The first bytes of `out` to the first of the other's `in`.
+  // A write of the first bytes of `out` to the peer's `in`.
   Write write(size_t bytes, const End& to, uint32_t immediate) const {
     return {.id = kWriteId,
             .data = std::span(out).first(bytes),
@@ -38,7 +39,8 @@ struct End {
             .completes = true};
   }
 
-  // The next completion, waited for as an event loop does: armed, once more polled, told by the descriptor.
+  // Waits for the next completion as an event loop does: arms, polls once more, then waits for the
+  // descriptor.
   Completion wait() {
     Completion next{.status = -1};
     EXPECT_TRUE(queue_pair->arm().is_ok());
@@ -47,14 +49,14 @@ struct End {
       EXPECT_TRUE(count) << count.status();
       if (!count || *count == 1) return next;
       pollfd readable{channel->fd(), POLLIN, 0};
-      EXPECT_EQ(::poll(&readable, 1, kPatienceMs), 1) << "no completion within a minute";
+      EXPECT_EQ(::poll(&readable, 1, kTimeoutMs), 1) << "no completion within a minute";
       if (readable.revents == 0) return next;
       EXPECT_EQ(channel->next(), this);
       EXPECT_TRUE(queue_pair->arm().is_ok());
     }
   }
 
-  static constexpr int kPatienceMs = 60'000;
+  static constexpr int kTimeoutMs = 60'000;
 };
 
 class DevicePairTest : public ::testing::Test {
@@ -67,7 +69,7 @@ class DevicePairTest : public ::testing::Test {
   }
   void SetUp() override {
     if (ports_.size() < 2) GTEST_SKIP() << "no two RDMA devices: " << ports_.size() << " usable";
-    // Emulated processors are slow: a shorter time would send again what is merely late.
+    // Emulated processors are slow: with a shorter timeout, late packets would be retransmitted.
     make_ends({.timeout = 20});
   }
 

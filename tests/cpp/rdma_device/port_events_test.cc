@@ -1,5 +1,6 @@
-// What happens to a port: on a device made for it, over a pair of interfaces made for it, so that the others stay as they
-// are. Soft-RoCE devices are never gone while they are open, so that is in transport/verbs_calls_test.cc.
+// Events of a port, tested on a device created on a new pair of interfaces, so that existing
+// devices are not affected. Soft-RoCE devices do not disappear while they are open; that case is in
+// transport/verbs_calls_test.cc.
 #include <gtest/gtest.h>
 #include <poll.h>
 

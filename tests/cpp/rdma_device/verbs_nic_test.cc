@@ -1,5 +1,6 @@
-// Real devices of libibverbs: needs two that reach each other, which a virtual machine with Soft-RoCE has. So nothing here
-// is run by ctest; and where there is no such pair all cases are skipped.
+// Tests with real devices of libibverbs. They need two devices that reach each other, such as
+// Soft-RoCE in a virtual machine. So ctest does not run them, and they are skipped without such
+// devices.
 #include "transport/rdma/verbs_nic.h"
 
 #include <gtest/gtest.h>
@@ -207,7 +208,7 @@ TEST_F(RdmaDevice, AnImpossibleAddressIsAnError) {
     const Status status = end(0).queue_pair->connect(other);
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status;
   }
-  other.mtu_bytes = 1 << 20;  // more than this end's, which then counts
+  other.mtu_bytes = 1 << 20;  // larger than this end's MTU, so this end's is used
   EXPECT_TRUE(end(0).queue_pair->connect(other).is_ok());
 }
 
@@ -240,7 +241,7 @@ TEST_F(RdmaDevice, SoftwareDevicesTakeNoDmabuf) {
   EXPECT_EQ(region.status().code(), StatusCode::kUnimplemented) << region.status();
 }
 
-// Root is not bound by the limit; only this thread gives that up.
+// Root is exempt from the limit of locked memory; drops that capability for this thread only.
 void drop_right_to_lock() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[2]{};

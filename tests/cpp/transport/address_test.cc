@@ -15,7 +15,7 @@ TEST(Address, ParsesWhatItPrints) {
   }
   EXPECT_EQ((Address{"::1", 9000}).to_string(), "[::1]:9000");
   EXPECT_EQ((Address{"@name", 0}).to_string(), "@name");
-  EXPECT_EQ((Address{}).to_string(), "a caller that has gone already");
+  EXPECT_EQ((Address{}).to_string(), "a peer that has already disconnected");
 }
 
 TEST(Address, RejectsEverythingElse) {
@@ -83,7 +83,8 @@ TEST(Address, FindsTheAddressOfAnInterface) {
 TEST(Address, TheRouteDecidesWhichAddressIsOurs) {
   EXPECT_EQ(address_by_route({"127.0.0.1", 80}).value(), "127.0.0.1");
   EXPECT_EQ(address_by_route({"127.0.0.1", 0}).value(), "127.0.0.1");
-  // What /etc/hosts calls this host (127.0.1.1 on Debian) is no address that others can reach.
+  // The address of this host in /etc/hosts (127.0.1.1 on Debian) cannot be reached by other
+  // machines.
   if (const auto outside = address_by_route({"192.0.2.1", 80})) {
     EXPECT_FALSE((Address{*outside, 0}).is_loopback()) << *outside;
   }

@@ -12,7 +12,7 @@ namespace {
 
 const Credentials kCredentials{"a secret", "job 7"};
 
-// As docs/wire-format.md has it.
+// As specified in docs/wire-format.md.
 std::string mac(const std::string& secret, const std::string& text) {
   std::string digest(32, '\0');
   HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
@@ -29,8 +29,8 @@ struct Both {
     EXPECT_TRUE(connecting.on_hello(accepting.hello()).is_ok());
     EXPECT_TRUE(accepting.on_hello(connecting.hello()).is_ok());
   }
-  AuthResult judgement() const { return accepting.judge(connecting.claim()); }
-  Status outcome() const { return connecting.check_verdict(accepting.verdict(judgement())); }
+  AuthResult result() const { return accepting.judge(connecting.claim()); }
+  Status outcome() const { return connecting.check_verdict(accepting.verdict(result())); }
 
   Handshake connecting;
   Handshake accepting;
@@ -42,7 +42,7 @@ TEST(Authenticate, ClaimsAndVerdictsAreTheDocumentedHmacs) {
       text_of(both.connecting.hello()).substr(4) + text_of(both.accepting.hello()).substr(4);
   EXPECT_EQ(text_of(both.connecting.claim()),
             mac("a secret", "byteps secret" + nonces) + mac("a secret", "byteps connectjob 7" + nonces));
-  const auto verdict = [&](AuthResult judgement) { return text_of(both.accepting.verdict(judgement)); };
+  const auto verdict = [&](AuthResult result) { return text_of(both.accepting.verdict(result)); };
   EXPECT_EQ(verdict(AuthResult::kAccepted), mac("a secret", "byteps acceptjob 7" + nonces));
   EXPECT_EQ(verdict(AuthResult::kOtherJob), mac("a secret", "byteps other job" + nonces));
   EXPECT_EQ(verdict(AuthResult::kOtherSecret), "byteps: refused: another secret.");
@@ -52,7 +52,7 @@ TEST(Authenticate, SidesWithTheSameCredentialsAcceptEachOther) {
   for (const Credentials& credentials :
        {kCredentials, Credentials{"", "job"}, Credentials{std::string(1000, 'x'), ""}}) {
     const Both both(credentials, credentials);
-    EXPECT_EQ(both.judgement(), AuthResult::kAccepted);
+    EXPECT_EQ(both.result(), AuthResult::kAccepted);
     EXPECT_TRUE(both.outcome().is_ok()) << both.outcome();
   }
 }
@@ -60,26 +60,26 @@ TEST(Authenticate, SidesWithTheSameCredentialsAcceptEachOther) {
 TEST(Authenticate, AnotherSecretIsRefusedAndNothingOfTheOwnOneIsTold) {
   for (const Credentials& other : {Credentials{"b secret", "job 7"}, Credentials{"", "job 7"}}) {
     const Both both(kCredentials, other);
-    EXPECT_EQ(both.judgement(), AuthResult::kOtherSecret);
-    EXPECT_EQ(both.accepting.explain(both.judgement()).code(), StatusCode::kPermissionDenied);
+    EXPECT_EQ(both.result(), AuthResult::kOtherSecret);
+    EXPECT_EQ(both.accepting.explain(both.result()).code(), StatusCode::kPermissionDenied);
     EXPECT_EQ(both.outcome().code(), StatusCode::kPermissionDenied);
     EXPECT_NE(both.outcome().message().find("it has another secret"), std::string::npos) << both.outcome();
-    EXPECT_EQ(both.accepting.verdict(both.judgement()),
-              Both(kCredentials, kCredentials).accepting.verdict(both.judgement()));
+    EXPECT_EQ(both.accepting.verdict(both.result()),
+              Both(kCredentials, kCredentials).accepting.verdict(both.result()));
   }
 }
 
 TEST(Authenticate, AnotherJobIsToldFromAnotherSecret) {
   for (const Credentials& other : {Credentials{"a secret", "job 8"}, Credentials{"a secret", ""}}) {
     const Both both(kCredentials, other);
-    EXPECT_EQ(both.judgement(), AuthResult::kOtherJob);
+    EXPECT_EQ(both.result(), AuthResult::kOtherJob);
     EXPECT_EQ(both.outcome().code(), StatusCode::kPermissionDenied);
     EXPECT_NE(both.outcome().message().find("another job id than \"job 7\""), std::string::npos)
         << both.outcome();
   }
 }
 
-// A verdict of somebody who does not know the secret is none.
+// A verdict from a peer without the secret is not accepted.
 TEST(Authenticate, AnInventedVerdictIsNoAcceptance) {
   const Both both(kCredentials, kCredentials);
   for (const Verdict& verdict :
@@ -96,7 +96,7 @@ TEST(Authenticate, AReflectedProofIsRefused) {
     std::copy_n(claim.begin() + from, kVerdictBytes, half.begin());
     EXPECT_FALSE(both.connecting.check_verdict(half).is_ok());
   }
-  // Also by who answers with the hello it was sent.
+  // Also if the peer replies with the Hello that it received.
   Handshake mirrored(Side::kConnecting, kCredentials);
   ASSERT_TRUE(mirrored.on_hello(mirrored.hello()).is_ok());
   Verdict half;

@@ -1,25 +1,26 @@
-// The fixture of the tests that every transport has to pass (conformance_test.cc). A program that has some ways to bring
-// bytes from one end to the other instantiates the suite with them.
+// Fixture of the tests that every transport must pass (conformance_test.cc). A test program
+// instantiates the suite with its transports.
 #pragma once
 
 #include "transport/harness.h"
 
 namespace byteps::transport {
 
-// One way to bring bytes from one end to the other.
-struct Way {
+// A transport to test and its options.
+struct TransportCase {
   const char* name;
   bool two_loops;
-  const char* address = nullptr;  // to listen at; null: inproc
-  // Of the end that connects (kA) or listens (kB); what both share may be kept in `context`.
+  const char* address = nullptr;  // address to listen at; null: inproc
+  // Creates the transport of the connecting (kA) or listening (kB) end; both may share state in
+  // `context`.
   std::function<std::unique_ptr<Transport>(int side, std::shared_ptr<void>& context)> make = {};
   // The loops of both ends; empty: EpollLoops.
   std::function<std::unique_ptr<EventLoop>(std::shared_ptr<void>& context)> loop = {};
-  bool lends = false;               // payloads come in memory that the transport has (Arrival::lent)
-  bool shares_reply_space = false;  // Arrival::reply_space
+  bool lends = false;               // payloads are in the transport's memory (Arrival::lent)
+  bool shares_reply_space = false;  // whether Arrival::reply_space is set
 };
 
-class Conformance : public testing::TestWithParam<Way> {
+class Conformance : public testing::TestWithParam<TransportCase> {
  public:
   static constexpr int kA = 0;
   static constexpr int kB = 1;
@@ -69,7 +70,7 @@ class Conformance : public testing::TestWithParam<Way> {
   void destroy(int side) {
     run_on(loop(side), [&] { ends_[side].reset(); });
   }
-  // `payload` has to live until on_sent.
+  // `payload` must stay valid until on_sent.
   void send(int side, std::string_view head, std::string_view payload = {}) {
     run_on(loop(side), [&] { end(side).send(as_bytes(head), payload_of(payload), sent_.expect_one()); });
   }
@@ -77,7 +78,7 @@ class Conformance : public testing::TestWithParam<Way> {
     for (const Status& status : sent_.all()) EXPECT_TRUE(status.is_ok()) << status;
   }
 
-  // Outlive the connections, whose last callbacks they get.
+  // Outlive the connections, which call them back last.
   SentLog sent_;
   std::array<Recorder, 2> recorders_;
   std::shared_ptr<void> context_;

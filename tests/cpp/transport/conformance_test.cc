@@ -1,4 +1,5 @@
-// What every transport has to do, whatever carries the bytes. What is tested: the ways of conformance.h that the program has.
+// Requirements on every transport, tested with the transports that conformance.h's suite is
+// instantiated with.
 #include "transport/conformance.h"
 
 #include <algorithm>
@@ -75,8 +76,8 @@ TEST_P(Conformance, PayloadsLandWhereTheReceiverSays) {
   recorders_[kB].head = [&](Connection&, const Arrival&) -> Result<ReceiveBuffer> {
     return ReceiveBuffer::at(MutableBytes(memory).subspan(1, payload.size()));
   };
-  recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes landed) {
-    given = landed.data();
+  recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes received) {
+    given = received.data();
     return Status::ok();
   };
   start_both();
@@ -89,38 +90,38 @@ TEST_P(Conformance, PayloadsLandWhereTheReceiverSays) {
   expect_all_sent();
 }
 
-TEST_P(Conformance, LoansAreMemoryOfTheSenders) {
+TEST_P(Conformance, LeasesAreMemoryOfTheSenders) {
   const std::string payload = pattern(70'000, 6);
   std::vector<std::byte> reply_space(payload.size());
   std::optional<Arrival> asked;
-  const void* landed_at = nullptr;
-  std::string landed_as;
+  const void* received_at = nullptr;
+  std::string received_as;
   recorders_[kB].head = [&](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
     asked = arrival;
     EXPECT_EQ(arrival.payload_bytes, payload.size());
     EXPECT_EQ(GetParam().lends, !arrival.lent.empty());
     return arrival.lent.empty() ? ReceiveBuffer::discard() : ReceiveBuffer::in_place();
   };
-  recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes landed) {
-    landed_at = landed.data();
-    landed_as = as_text(landed);
+  recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes received) {
+    received_at = received.data();
+    received_as = as_text(received);
     return Status::ok();
   };
   start_both();
   run_on(loop(kA), [&] { end(kA).send({}, {as_bytes(payload), reply_space}, sent_.expect_one()); });
   ASSERT_TRUE(recorders_[kB].wait_for_frames(1));
   expect_all_sent();
-  EXPECT_EQ(landed_at, asked->lent.data());
+  EXPECT_EQ(received_at, asked->lent.data());
   EXPECT_EQ(asked->reply_space.size(), GetParam().shares_reply_space ? reply_space.size() : 0);
-  EXPECT_TRUE(landed_as == (GetParam().lends ? payload : ""));
+  EXPECT_TRUE(received_as == (GetParam().lends ? payload : ""));
   if (!transports_[kA]) {
-    EXPECT_EQ(landed_at, static_cast<const void*>(payload.data())) << "its own: nothing is copied";
+    EXPECT_EQ(received_at, static_cast<const void*>(payload.data())) << "its own: nothing is copied";
     EXPECT_EQ(asked->reply_space.data(), reply_space.data());
   }
   EXPECT_EQ(end(kB).is_local(), GetParam().shares_reply_space);
 }
 
-// Requests that each wait for their answer: by reference where there is a reply space, and the long way elsewhere.
+// Requests whose answers are written to the reply space, if there is one, or sent otherwise.
 TEST_P(Conformance, AnswersArriveWholeWhereverTheyWereWritten) {
   const std::vector<size_t> sizes{1, 63, 64, 65, 4096, 100'000, 0, 262'144, 300'000, 3'000'000, 7};
   std::vector<std::vector<std::byte>> memory;
@@ -146,7 +147,7 @@ TEST_P(Conformance, AnswersArriveWholeWhereverTheyWereWritten) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     const std::string head = std::to_string(i);
     const Bytes data =
-        i % 2 ? Bytes(memory[i]) : Bytes();  // every other: room for an answer, and nothing else
+        i % 2 ? Bytes(memory[i]) : Bytes();  // every other request has reply space and no payload
     run_on(loop(kA), [&] { end(kA).send(as_bytes(head), {data, memory[i]}, {}); });
     ASSERT_TRUE(recorders_[kA].wait_for_frames(i + 1));
     EXPECT_EQ(recorders_[kA].seen.get().frames[i].head, head);
@@ -330,7 +331,8 @@ TEST_P(Conformance, CloseFromInsideOnSentFailsTheRest) {
 }
 
 TEST_P(Conformance, WhatIsNotSentWhenThisEndClosesIsAborted) {
-  const std::string payload = std::string(64 << 20, 'x');  // more than any kernel buffers; B does not read
+  // More than any kernel buffers; B does not read.
+  const std::string payload = std::string(64 << 20, 'x');
   send(kA, "stuck", payload);
   send(kA, "behind");
   run_on(loop(kA), [&] { end(kA).close(); });
@@ -351,7 +353,7 @@ TEST_P(Conformance, CloseWhenSentDeliversAllThatWasQueued) {
   expect_all_sent();
 }
 
-// The last words of an end that is being written to have to get through: they say why it goes.
+// The last frames must reach the peer although it is writing, as they may say why this end closes.
 TEST_P(Conformance, CloseWhenSentGetsThroughWhileTheOtherEndSends) {
   const std::string bulk = pattern(1 << 20, 4);
   start_both();
@@ -380,7 +382,7 @@ TEST_P(Conformance, CloseWhenSentEndsAtItsDeadline) {
   EXPECT_EQ(sent_.all().at(0).code(), StatusCode::kAborted);
 }
 
-TEST_P(Conformance, CloseWhenSentHasPatienceBeyondItsDeadlineWhileSomethingIsOutstanding) {
+TEST_P(Conformance, CloseWhenSentWaitsBeyondItsDeadlineWhileSomethingIsOutstanding) {
   start(kA);
   const std::string payload = pattern(16 << 20, 4);
   run_on(loop(kA), [&] {
@@ -395,7 +397,7 @@ TEST_P(Conformance, CloseWhenSentHasPatienceBeyondItsDeadlineWhileSomethingIsOut
   expect_all_sent();
 }
 
-TEST_P(Conformance, CloseWhenSentEndsWhenNothingHasMovedForAsLongAsItsPatience) {
+TEST_P(Conformance, CloseWhenSentEndsWhenNothingHasMovedForItsStallLimit) {
   start(kA);  // B never reads
   const std::string payload = std::string(64 << 20, 'x');
   send(kA, "stuck", payload);
@@ -421,7 +423,7 @@ TEST_P(Conformance, BothEndsMayCloseWhenSentAtOnce) {
     end(side).send(as_bytes("bye"), {}, sent_.expect_one());
     end(side).close_when_sent(soon_us());
   };
-  run_on(loop(kB), [&] {  // B hears of A's only afterwards
+  run_on(loop(kB), [&] {  // B starts to read only afterwards
     if (loops_[kB]) {
       run_on(loop(kA), [&] { say_goodbye(kA); });
     } else {
@@ -467,7 +469,7 @@ TEST_P(Conformance, ACallbackMayDestroyAnotherConnection) {
     return Status::ok();
   };
   start_both();
-  // Both have something to read, in one pass of the loop more often than not.
+  // Both connections have something to read, usually in the same pass of the loop.
   run_on(loop(kA), [&] {
     end(kA).send(as_bytes("kill"), {}, sent_.expect_one());
     others[kA]->send(as_bytes("to the dead"), {}, sent_.expect_one());

@@ -1,4 +1,4 @@
-// The faults that tests can inject into cards without hardware, and their limits.
+// Faults that tests can inject into simulated NICs, and the NICs' limits.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -80,7 +80,7 @@ TEST(FakeNicFaults, RegistrationsAreCountedLimitedAndMadeToFail) {
   const auto nic = fabric.make_nic({.device = "fake3", .memlock_bytes = 3 * 4096});
   alignas(4096) static std::array<std::byte, 4 * 4096> memory;
   const MutableBytes all = memory;
-  auto first = nic->register_memory(all.subspan(4000, 200), Access::kLocal);  // on two pages
+  auto first = nic->register_memory(all.subspan(4000, 200), Access::kLocal);  // spans two pages
   ASSERT_TRUE(first);
   const auto refused = nic->register_memory(all.first(4097), Access::kLocal);
   EXPECT_EQ(refused.status().code(), StatusCode::kUnavailable);
@@ -141,7 +141,7 @@ TEST(FakeNicFaults, AMessageMayBeTooLong) {
   EXPECT_EQ(ends.a.outcome(ends.a.write(ends.b, 4097)).status, kLocalLengthError);
 }
 
-// Each end answers what has come with a write of its own, from its own thread.
+// Each side answers every arrival with a write of its own, on its own thread.
 void play(Side& side, Side& other, bool begins, uint32_t rounds) {
   const auto send = [&](uint32_t round) {
     std::memset(side.memory.data(), static_cast<int>(round & 0xff), 1000);
@@ -171,7 +171,8 @@ void play(Side& side, Side& other, bool begins, uint32_t rounds) {
 
 TEST(FakeNicFaults, ThereAreNoneBetweenTwoThreads) {
   Ends ends;
-  // The first's arrivals are posted by its own thread, so the second may only write once that has begun: it answers.
+  // The first side posts its receive requests on its own thread, so the second side writes only
+  // after the first message.
   std::thread first([&] { play(ends.a, ends.b, true, 500); });
   play(ends.b, ends.a, false, 500);
   first.join();

@@ -1,4 +1,4 @@
-// What tests of the cards without hardware share: ends with some memory, connected.
+// Helpers for tests of simulated NICs: connected ends with some memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ inline bool is_readable(int fd, int wait_ms = 0) {
   return ::poll(&waited, 1, wait_ms) == 1;
 }
 
-// A nic with a queue pair, and memory of 64 KiB that the other end may write into.
+// A NIC with a queue pair and 64 KiB of memory that the peer may write to.
 struct Side {
   explicit Side(FakeFabric& fabric, FakeNicOptions nic_options = {}, QueuePairOptions options = {16, 16, 64})
       : nic(fabric.make_nic(std::move(nic_options))),
@@ -78,7 +78,7 @@ struct Ends {
     connect(a, b);
     a.fill(7);
   }
-  // Each look is at what the wire has done by then, whatever else it still has to do.
+  // Each check sees what the wire has done so far; it may have more to do.
   bool wait_until(const std::function<bool(const FakeFabricStatistics&)>& is_true) {
     const TimeUs deadline_us = soon_us();
     while (!is_true(fabric.statistics())) {

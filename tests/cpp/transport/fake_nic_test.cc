@@ -1,4 +1,5 @@
-// That the cards without hardware are as strict as fake_nic.h says: what passes there should pass on hardware.
+// Simulated NICs are as strict as fake_nic.h says: code that passes with them should pass on
+// hardware.
 #include "support/fake_nic.h"
 
 #include <gtest/gtest.h>
@@ -103,7 +104,7 @@ TEST(FakeNic, CopiesWhatIsInlinedAndReadsTheRestLater) {
   read_later.to_address += 64;
   ASSERT_TRUE(a.post(inlined).is_ok());
   ASSERT_TRUE(a.post(read_later).is_ok());
-  EXPECT_EQ(fabric.statistics().writes, 0u);  // and the wire has seen both
+  EXPECT_EQ(fabric.statistics().writes, 0u);  // the wire has seen both
   a.fill(8);
   fabric.set_options({});
   EXPECT_EQ(a.next().id, 1u);

@@ -1,4 +1,5 @@
-// Functions in the place of libibverbs's, which write down what they are asked for and answer what they are told to.
+// Replacements of libibverbs's functions, which record their arguments and return what the test
+// specifies.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@
 
 namespace byteps::transport::rdma {
 
-// What was asked for, and what is to be answered.
+// Recorded arguments and return values to use.
 struct Script {
   std::deque<abi::AsyncEvent> events;
   int error_after_events = EAGAIN;

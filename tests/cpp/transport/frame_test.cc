@@ -1,4 +1,4 @@
-// The bytes of frames, and the two pure halves that write and read them: SendQueue and FrameReader.
+// The bytes of frames, and SendQueue and FrameReader, which write and read them.
 #include "transport/frame.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST(FramePrefix, EveryChangedByteIsRejectedOrIsAnotherLength) {
   }
 }
 
-// FrameReader passes a connection on to its receiver, and asks it for its name only.
+// A connection that FrameReader passes to its receiver; only its name is used.
 class NoConnection final : public Connection {
  public:
   void start(Receiver*) override {}
@@ -92,7 +92,8 @@ std::string stream_of(const std::vector<Received>& frames) {
   return stream;
 }
 
-// Feeds `stream` in reads of at most `most_bytes()`. Adds up what went through the window into `*copied`.
+// Feeds `stream` in reads of at most `most_bytes()`. Adds the bytes that went through the window to
+// `*copied`.
 Status read_stream(std::string_view stream, FrameReader& reader, Receiver& receiver,
                    const std::function<size_t()>& most_bytes, size_t* window_bytes = nullptr) {
   while (!stream.empty()) {

@@ -9,7 +9,7 @@ GidEntry entry(int index, const std::string& text, GidType type, std::string int
   return {index, parse_gid(text).value(), type, std::move(interface)};
 }
 
-// As of a port with an IPv4 and a global IPv6 address, and a VLAN of another.
+// The table of a port with an IPv4 and a global IPv6 address, and of a VLAN with another address.
 const std::vector<GidEntry> kTable = {
     entry(0, "fe80::1", GidType::kV1),
     entry(1, "fe80::1", GidType::kV2),
@@ -21,8 +21,8 @@ const std::vector<GidEntry> kTable = {
     entry(7, "::ffff:10.9.0.2", GidType::kV2, "eth0.9"),
 };
 
-int chosen(std::span<const GidEntry> table, const GidPreference& wish) {
-  const auto gid = choose_gid(table, wish);
+int chosen(std::span<const GidEntry> table, const GidPreference& preference) {
+  const auto gid = choose_gid(table, preference);
   return gid ? gid->index : -1;
 }
 

@@ -1,4 +1,4 @@
-// What the transport tests share: waiting with a deadline, a receiver that remembers, connected pairs.
+// Helpers of the transport tests: waits with deadlines, a recording receiver, connected pairs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ inline std::unique_ptr<EpollLoop> make_loop() {
   return std::move(*loop);
 }
 
-// Runs `work` on the loop and returns what it returns.
+// Runs `work` on the loop and returns its result.
 template <typename F>
 auto on_loop(EventLoop& loop, F work) {
   std::optional<decltype(work())> result;
@@ -42,7 +42,7 @@ auto on_loop(EventLoop& loop, F work) {
 }
 inline void run_on(EventLoop& loop, const std::function<void()>& work) { BPS_CHECK(loop.run_and_wait(work)); }
 
-// What lives on the loop does nothing, as in a stopped process, for as long as this is there.
+// Blocks a loop during its lifetime, as in a stopped process.
 class StoppedLoop {
  public:
   explicit StoppedLoop(EventLoop& loop) {
@@ -64,7 +64,7 @@ class StoppedLoop {
   EventFlag gone_on_;
 };
 
-// A value that tests wait for. Any thread.
+// A value that tests wait for. Thread-safe.
 template <typename T>
 class Watched {
  public:
@@ -77,7 +77,7 @@ class Watched {
     std::lock_guard lock(mutex_);
     return value_;
   }
-  // False if it has not come true by the deadline.
+  // Returns false if the condition has not become true by the deadline.
   bool wait(const std::function<bool(const T&)>& is_true) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kTestDeadline, [&] { return is_true(value_); });
@@ -98,16 +98,18 @@ struct Seen {
   std::vector<Received> frames;
   size_t heads = 0;
   std::vector<Status> closed;
-  bool after_close = false;  // a callback came after on_closed
+  bool after_close = false;  // a callback was called after on_closed
 };
 
-// Keeps every frame, and no lease. Tests may replace what it does: a frame is seen when that has been done, so that who
-// waited for the last one finds nothing under way that refers to its variables.
+// Records every frame and keeps no lease. Tests may replace the callbacks. A frame is recorded
+// after its callback has returned, so a test that has waited for the last frame may destroy what
+// the callbacks refer to.
 class Recorder : public Receiver {
  public:
-  std::function<Result<ReceiveBuffer>(Connection&, const Arrival&)> head;  // default: into memory of its own
-  std::function<Status(Connection&, const Arrival&, Bytes)> frame;         // default: nothing
-  bool keeps_leases = false;                                               // `frame` gives them back
+  // Default: a buffer of the recorder.
+  std::function<Result<ReceiveBuffer>(Connection&, const Arrival&)> head;
+  std::function<Status(Connection&, const Arrival&, Bytes)> frame;  // default: does nothing
+  bool keeps_leases = false;                                        // `frame` returns the leases
   Watched<Seen> seen;
 
   bool wait_for_frames(size_t count) {
@@ -149,7 +151,7 @@ class Recorder : public Receiver {
   std::vector<std::byte> memory_;
 };
 
-// Counts on_sent of many frames, each of which must be called exactly once.
+// Counts on_sent of many frames; each must be called exactly once.
 class SentLog {
  public:
   UniqueFunction<void(const Status&)> expect_one() {
@@ -199,7 +201,7 @@ inline std::string pattern(size_t bytes, uint32_t seed) {
 
 inline TimeUs soon_us(double seconds = 15) { return now_us() + seconds_to_us(seconds); }
 
-// Waits until it is so; for what changes without a word.
+// Waits until the condition is true, by polling.
 inline bool eventually(const std::function<bool()>& is_true) {
   const TimeUs deadline_us = soon_us();
   while (!is_true()) {
@@ -209,12 +211,12 @@ inline bool eventually(const std::function<bool()>& is_true) {
   return true;
 }
 
-// Of this process.
+// Number of descriptors of this process.
 inline size_t open_descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
-// What cards have registered of this process's memory.
+// Bytes of this process's memory that NICs have registered.
 inline size_t pinned_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -227,7 +229,7 @@ inline Payload payload_of(std::string_view text) { return {as_bytes(text), {}}; 
 
 inline Credentials test_credentials() { return {"a secret of the test", "job 7"}; }
 
-// Connects to `address`, waits for the outcome.
+// Connects to `address` and waits for the outcome.
 inline Result<std::unique_ptr<Connection>> connect_and_wait(Transport& transport, EventLoop& loop,
                                                             const Address& address, TimeUs deadline_us) {
   struct Outcome {
@@ -246,13 +248,13 @@ inline Result<std::unique_ptr<Connection>> connect_and_wait(Transport& transport
   std::unique_lock lock(mutex);
   if (!changed.wait_for(lock, kTestDeadline * 2, [&] { return outcome.status.has_value(); })) {
     ADD_FAILURE() << "connect() gave no answer";
-    std::abort();  // the callback refers to this frame
+    std::abort();  // the callback refers to this stack frame
   }
   if (!outcome.status->is_ok()) return *outcome.status;
   return std::move(outcome.connection);
 }
 
-// A listener whose accepted connections are kept until a test takes them.
+// A listener that keeps accepted connections until the test takes them.
 class Acceptor {
  public:
   Acceptor(Transport& transport, EventLoop& loop, const Address& address) : loop_(loop) {

@@ -111,7 +111,7 @@ TEST(PortReport, AReasonSaysWhatToDo) {
   }
 }
 
-// A sysfs of files in a folder of its own.
+// A fake sysfs in a temporary folder.
 class PortFactsTest : public ::testing::Test {
  protected:
   void SetUp() override {

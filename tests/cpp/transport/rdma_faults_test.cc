@@ -1,4 +1,4 @@
-// What breaks under an RDMA connection while frames are under way: both ends are told, once, with the other's name.
+// Failures of an RDMA connection with frames in flight: both ends report it once and name the peer.
 #include "transport/rdma_harness.h"
 
 namespace byteps::transport::rdma {
@@ -6,7 +6,7 @@ namespace {
 
 class RdmaFaultsTest : public RdmaTest {
  protected:
-  // Frames of every kind go on until the connection ends.
+  // Keeps frames of every kind in flight until the connection ends.
   void load(int side) {
     for (int i = 0; i < 40; ++i) send_next(side);
   }
@@ -71,10 +71,10 @@ TEST_F(RdmaFaultsTest, ABrokenQueuePairEndsBothEnds) {
   }
 }
 
-// Its own end is the last that a connection has to say; what comes after it may get lost.
+// After the peer's end record, later messages may get lost.
 TEST_F(RdmaFaultsTest, AfterItsEndHasArrivedNothingIsAFailure) {
   set_up_and_connect();
-  start(kB);  // not A: it would close at once
+  start(kB);  // A is not started, as it would close at once
   const uint64_t before = fabric_.statistics().immediates;
   run_on(loop(kB), [&] { end(kB).close_when_sent(soon_us()); });
   ASSERT_TRUE(eventually([&] { return fabric_.statistics().immediates > before; }));
@@ -143,7 +143,7 @@ TEST_F(RdmaFaultsTest, APortThatGoesDownAndUpCostsNothing) {
   stop_load();
 }
 
-// Also where the ends look for completions all the time, and find what failed before they hear why.
+// Also with ends that poll all the time and detect the failure before its reason is reported.
 TEST_F(RdmaFaultsTest, ADeviceThatGoesIsNamed) {
   set_up_and_connect({.cards = {{.device = "mlx5_7"}}, .spin_us = 100'000}, {});
   start_both();
@@ -207,7 +207,7 @@ TEST_F(RdmaFaultsTest, WhatCameBeforeTheFailureIsDelivered) {
     });
     expect_all_sent();
     ASSERT_TRUE(eventually([&] { return fabric_.statistics().immediates >= before + 10; }));
-    dynamic_cast<RdmaConnection&>(end(kB)).queue_pair()->fail();  // its loop stands still
+    dynamic_cast<RdmaConnection&>(end(kB)).queue_pair()->fail();  // its loop is blocked
   }
   EXPECT_EQ(recorders_[kB].why_closed().code(), StatusCode::kUnavailable);
   EXPECT_EQ(recorders_[kB].seen.get().frames.size(), 10u);
@@ -220,7 +220,7 @@ TEST_F(RdmaFaultsTest, LoopsMayStopUnderLoad) {
   ASSERT_TRUE(wait_for_more_frames(50));
   acceptor_.reset();
   loop(kB).stop();
-  card(kA).be_gone();  // which is told to a loop that stands
+  card(kA).be_gone();  // the event goes to a blocked loop
   EXPECT_EQ(recorders_[kA].why_closed().code(), StatusCode::kUnavailable);
   loop(kA).stop();
   ends_ = {};

@@ -1,4 +1,4 @@
-// BufferLeases, places, and the order of things at the beginning and the end of an RDMA connection.
+// Leases, reuse keys, and the order of events at the start and end of an RDMA connection.
 #include <algorithm>
 #include <cstring>
 
@@ -15,7 +15,7 @@ class RdmaFramesTest : public RdmaTest {
       std::memcpy(memory_.bytes().data() + i * 40'000, pattern(40'000, i).data(), 40'000);
     }
   }
-  // The beginning of pattern(40'000, index).
+  // A prefix of pattern(40'000, index).
   Payload part(size_t index, size_t bytes = 30'000) {
     return {.data = memory_.bytes().subspan(index * 40'000, bytes), .reply_space = {}};
   }
@@ -31,7 +31,7 @@ class RdmaFramesTest : public RdmaTest {
   Watched<std::vector<LeaseId>> leases_;
 };
 
-TEST_F(RdmaFramesTest, LoansAreGivenBackByBothWaysAndThePlaceIsFreeAgain) {
+TEST_F(RdmaFramesTest, LeasesAreGivenBackByBothWaysAndTheBufferIsFreeAgain) {
   keep_leases(kB);
   set_up_and_connect();
   start_both();
@@ -54,8 +54,8 @@ TEST_F(RdmaFramesTest, LoansAreGivenBackByBothWaysAndThePlaceIsFreeAgain) {
   expect_all_sent();
 }
 
-// Against the rule; every frame arrives whole all the same.
-TEST_F(RdmaFramesTest, FramesOfOnePlaceThatDoNotWaitForEachOther) {
+// The frames break the rule of reuse_key; each arrives intact all the same.
+TEST_F(RdmaFramesTest, FramesWithOneReuseKeyThatDoNotWaitForEachOther) {
   keep_leases(kB);
   set_up_and_connect();
   start_both();
@@ -92,7 +92,7 @@ TEST_F(RdmaFramesTest, WhatIsGivenBackAfterTheEndIsOfNoEffect) {
   run_on(loop(kB), [&] { end(kB).return_lease(leases_.get().front()); });
 }
 
-// Nothing comes back that would have this end look at what waits once more.
+// The peer sends nothing that would make this end check the waiting frames again.
 TEST_F(RdmaFramesTest, AFrameThatHasToBeCopiedAfterAllDoesNotHoldUpWhatFollows) {
   set_up_and_connect();
   start_both();
@@ -171,7 +171,7 @@ TEST_F(RdmaFramesTest, AnswersThatCameBeforeStartAreDeliveredThoughTheOtherEndHa
   question.reuse_key = 1;
   send(kA, "question", question);
   ASSERT_TRUE(recorders_[kB].wait_for_frames(1));
-  // A receive_buffer that is asked for and granted, the question; the answer, the last words, and the end.
+  // Requested and granted receive buffer, the question; the answer, the last frame, and the end.
   ASSERT_TRUE(eventually([&] { return fabric_.statistics().immediates >= before + 6; }));
   expect_all_sent();
   destroy(kB);
@@ -207,7 +207,7 @@ TEST_F(RdmaFramesTest, NoFrameIsSaidToBeSentAfterOneWhoseCallbackCloses) {
   EXPECT_EQ(after, std::vector<int>{-1}) << "all were told inside close()";
 }
 
-// Each callback does what makes most trouble.
+// Each callback does what is most likely to cause trouble.
 TEST_F(RdmaFramesTest, CallbacksMaySendAndGiveBackAndClose) {
   set_up_and_connect();
   int left = 300;

@@ -1,4 +1,5 @@
-// What the tests of the RDMA transport share: two ends with cards without hardware (support/fake_nic.h), connected.
+// Helpers of the RDMA transport's tests: two connected ends with simulated NICs
+// (support/fake_nic.h).
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@
 
 namespace byteps::transport::rdma {
 
-// One end of the test: what a process is elsewhere.
+// One end of the test, which in reality is a process.
 struct Process {
   std::vector<FakeNicOptions> cards = {{}};
   TimeUs spin_us = 0;

@@ -1,4 +1,4 @@
-// An end that has proved the job's secret, and then says what it should not: the connection ends, and nothing else.
+// Invalid messages from an authenticated peer end the connection and do no other harm.
 #include <cstring>
 #include <random>
 
@@ -9,7 +9,7 @@
 namespace byteps::transport::rdma {
 namespace {
 
-// Speaks RDMA with a listener, and writes whatever a test wants.
+// Talks RDMA to a listener and writes whatever a test wants.
 class RawPeer {
  public:
   RawPeer(FakeFabric& fabric, EventLoop& loop)
@@ -49,7 +49,7 @@ class RawPeer {
     ASSERT_TRUE(pair_->connect(other_.queue_pair).is_ok());
     write_immediate(kConsumedFlag);
   }
-  // At the ring's next place, as long as it has any.
+  // Writes to the next position in the ring, if there is room.
   void write(const Record& record, std::string_view head = {}, std::string_view payload = {}) {
     std::vector<std::byte> bytes(kRecordBytes + head.size() + payload.size());
     encode_record(record, std::span(bytes).first<kRecordBytes>());
@@ -59,7 +59,7 @@ class RawPeer {
     write_raw(bytes);
   }
   void write_raw(Bytes bytes) {
-    const auto position = ring_.place(units_of(bytes.size()));
+    const auto position = ring_.allocate(units_of(bytes.size()));
     ASSERT_TRUE(position);
     const size_t offset = *position * kUnitBytes;
     std::memcpy(memory_.data() + offset, bytes.data(), bytes.size());
@@ -80,7 +80,7 @@ class RawPeer {
   EventLoop& loop_;
   Recorder recorder_;
   std::unique_ptr<FakeNic> nic_;
-  std::vector<std::byte> memory_;  // what is sent, what comes, and receive_buffers
+  std::vector<std::byte> memory_;  // staging ring, inbox and receive buffers
   std::unique_ptr<CompletionChannel> channel_;
   std::unique_ptr<MemoryRegion> region_;
   std::unique_ptr<QueuePair> pair_;
@@ -91,7 +91,7 @@ class RawPeer {
 
 class RdmaHostileTest : public RdmaTest {
  protected:
-  // A raw peer that has met the end kB.
+  // Connects a raw peer with the end kB.
   void meet() {
     if (!acceptor_) set_up();
     leave();
@@ -166,7 +166,7 @@ TEST_F(RdmaHostileTest, RecordsThatMakeNoSenseNow) {
   }
 }
 
-TEST_F(RdmaHostileTest, LoansThatAreOutAreNotLentAgain) {
+TEST_F(RdmaHostileTest, LeasesThatAreOutAreNotGrantedAgain) {
   const std::vector<std::vector<Record>> all{
       {kReserve, kPlaced, kPlaced},
       {kReserve, kPlaced, {.type = RecordType::kRelease, .lease = 5}},
@@ -192,7 +192,7 @@ TEST_F(RdmaHostileTest, ImmediatesThatMakeNoSense) {
   }
 }
 
-// Neither consumed nor told of: the ends's own memory must not grow with them.
+// Neither processed nor reported as consumed; the end's own memory must not grow with them.
 TEST_F(RdmaHostileTest, MoreRecordsThanTheRingHolds) {
   ASSERT_NO_FATAL_FAILURE(set_up());
   peer_ = std::make_unique<RawPeer>(fabric_, loop(kA));
@@ -207,8 +207,8 @@ TEST_F(RdmaHostileTest, MoreRecordsThanTheRingHolds) {
   expect_data_loss();
 }
 
-// The frame's payload is being written, and its record is still to come.
-TEST_F(RdmaHostileTest, ALoanThatIsGivenBackBeforeItWasLent) {
+// The frame's payload is being written, and its record follows later.
+TEST_F(RdmaHostileTest, ALeaseThatIsGivenBackBeforeItWasGranted) {
   set_up({}, {.cards = {{.max_message_bytes = 8192}}});
   ASSERT_NO_FATAL_FAILURE(meet());
   const std::string large = pattern(RawPeer::kReceiveBufferBytes / 2, 3);
@@ -225,12 +225,12 @@ TEST_F(RdmaHostileTest, ALoanThatIsGivenBackBeforeItWasLent) {
 }
 
 TEST_F(RdmaHostileTest, MemoryThatIsNotThere) {
-  expected_mistakes_ = 2;  // of who said so
+  expected_mistakes_ = 2;  // made by the peer that sent it
   answers_ = true;
   ASSERT_NO_FATAL_FAILURE(meet());
   Record record = kWithReply;
   record.reply_bytes = 10'000;
-  peer_->write(record, "h");  // the answer goes where there is nothing
+  peer_->write(record, "h");  // the answer goes to an invalid address
   EXPECT_EQ(recorder_->why_closed().code(), StatusCode::kUnavailable);
   answers_ = false;
   ASSERT_NO_FATAL_FAILURE(meet());
@@ -274,7 +274,7 @@ TEST_F(RdmaHostileTest, ChangedBytesCloseOrMeanSomethingHarmless) {
   leave();
   EXPECT_TRUE(no_queue_pair_is_left(kB));
   sent_.all();
-  expected_mistakes_ = fabric_.statistics().mistakes();  // writes to where the peer has nothing
+  expected_mistakes_ = fabric_.statistics().mistakes();  // writes to invalid addresses of the peer
   ASSERT_NO_FATAL_FAILURE(connect());
 }
 

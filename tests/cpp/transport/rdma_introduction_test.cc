@@ -1,4 +1,4 @@
-// How RDMA connections begin, and what becomes of those that do not.
+// Setup of RDMA connections, and its failures.
 #include "transport/rdma_harness.h"
 
 namespace byteps::transport::rdma {
@@ -8,15 +8,16 @@ constexpr TimeUs kShortUs = 150'000;
 
 class RdmaIntroductionTest : public RdmaTest {
  protected:
-  // Somebody who has the secret and speaks TCP only.
+  // A peer with the secret that talks TCP only.
   std::unique_ptr<Connection> call(Recorder& recorder, const Address& address) {
     auto called = connect_and_wait(*tcp_, loop(kA), address, soon_us());
     EXPECT_TRUE(called.is_ok()) << called.status();
     run_on(loop(kA), [&] { (*called)->start(&recorder); });
     return std::move(*called);
   }
-  // What an attempt of end kA comes to. The listener has the secret, and its cards write nothing.
-  Status try_connect_to_who_says(const std::vector<std::string>& words) {
+  // The outcome of connecting to a listener that has the secret and sends `words`, but writes
+  // nothing by RDMA.
+  Status try_connect_to_peer_that_sends(const std::vector<std::string>& words) {
     Acceptor tcp_acceptor(*tcp_, loop(kB), Address{"127.0.0.1", 0});
     Watched<std::optional<Status>> done;
     transports_[kA]->connect(loop(kA), tcp_acceptor.address(), soon_us(), [&](auto result) {
@@ -40,7 +41,7 @@ class RdmaIntroductionTest : public RdmaTest {
     offer.queue_pair = {.number = 77, .packet_sequence = 7, .gid = card(kA).info().gid, .mtu_bytes = 1024};
     return encode_offer(offer);
   }
-  // Not necessarily the first one: on a machine that is busy an introduction may take longer than a test allows it to.
+  // Retries, as on a busy machine an introduction may take longer than the test's limit.
   void expect_still_serving() {
     ASSERT_TRUE(eventually([&] {
       auto connected = try_connect();
@@ -95,7 +96,7 @@ TEST_F(RdmaIntroductionTest, WhyTheOtherCardCannotIsSaidHere) {
   card(kB).fail_next_queue_pair(unavailable("no more of them at fake0"));
   const auto refused = try_connect();
   EXPECT_EQ(refused.status().code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(mentions(refused.status(), "the other end cannot")) << refused.status();
+  EXPECT_TRUE(mentions(refused.status(), "refused by the other end")) << refused.status();
   EXPECT_TRUE(mentions(refused.status(), "no more of them at fake0")) << refused.status();
   EXPECT_FALSE(mentions(refused.status(), "check that the two network cards")) << refused.status();
   card(kA).fail_next_queue_pair(unavailable("none here"));
@@ -140,7 +141,7 @@ TEST_F(RdmaIntroductionTest, WhoIsToldOfAConnectionMayDropItAtOnce) {
 
 TEST_F(RdmaIntroductionTest, AListenerThatHasGoneGetsNoConnections) {
   set_up();
-  bool is_gone = false;  // of loop kB
+  bool is_gone = false;  // used on loop kB
   bool was_called = false;
   for (int i = 0; i < 20; ++i) {
     is_gone = false;
@@ -165,7 +166,7 @@ TEST_F(RdmaIntroductionTest, AListenerThatHasGoneGetsNoConnections) {
   run_on(loop(kB), [&] { EXPECT_FALSE(was_called); });
 }
 
-// The deadline and the refusal are found in one pass of the loop.
+// Deadline and refusal are noticed in the same pass of the loop.
 TEST_F(RdmaIntroductionTest, TheDeadlineAndAnotherEndAtTheSameTime) {
   set_up({.introduction_timeout_us = 50'000}, {});
   for (int i = 0; i < 5; ++i) {
@@ -236,7 +237,7 @@ TEST_F(RdmaIntroductionTest, OffersWithAChangedByteHurtNobody) {
 TEST_F(RdmaIntroductionTest, WhoBreaksTheRulesIsDropped) {
   set_up({}, {.introduction_timeout_us = kShortUs});
   const std::vector<std::function<void(Connection&)>> ways{
-      [](Connection&) {},  // says nothing
+      [](Connection&) {},  // sends nothing
       [](Connection& c) { c.send(as_bytes("head"), payload_of("payload"), {}); },
       [&](Connection& c) { c.send(as_bytes(some_offer()), payload_of("payload"), {}); },
       [&](Connection& c) {
@@ -264,17 +265,17 @@ TEST_F(RdmaIntroductionTest, WhoBreaksTheRulesIsDropped) {
   expect_still_serving();
 }
 
-// Its liveness is what TCP is still for.
+// After the offers, TCP serves only to detect a dead peer, so the time limit ends the attempt.
 TEST_F(RdmaIntroductionTest, AListenerThatOffersAndIsNoneEndsTheAttempt) {
   set_up({.introduction_timeout_us = kShortUs}, {});
-  EXPECT_EQ(try_connect_to_who_says({some_offer()}).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(try_connect_to_peer_that_sends({some_offer()}).code(), StatusCode::kUnavailable);
 }
 
 TEST_F(RdmaIntroductionTest, ABrokenRuleIsNotBlamedOnTheCards) {
   set_up();
   const std::vector<std::vector<std::string>> all{{"nonsense"}, {""}, {some_offer(), some_offer()}};
   for (const std::vector<std::string>& words : all) {
-    const Status status = try_connect_to_who_says(words);
+    const Status status = try_connect_to_peer_that_sends(words);
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status;
   }
 }

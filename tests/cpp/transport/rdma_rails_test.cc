@@ -32,11 +32,11 @@ PortReport report(const Port& port) {
   return report;
 }
 
-// "b:1 a:1", or the error's message.
-std::string chosen(const std::vector<Port>& ports, const RailPreference& wish) {
+// "b:1 a:1", or the error message.
+std::string chosen(const std::vector<Port>& ports, const RailPreference& preference) {
   std::vector<PortReport> reports;
   for (const Port& port : ports) reports.push_back(report(port));
-  const auto rails = choose_rails(reports, wish);
+  const auto rails = choose_rails(reports, preference);
   if (!rails) return rails.status().to_string();
   std::string text;
   for (const PortReport& rail : *rails) {
@@ -49,7 +49,7 @@ TEST(RdmaRailsTest, TheOnesToUseAndTheirOrder) {
   const Port down{.device = "d", .why_not = "d port 1 is down: plug it in"};
   struct Case {
     std::vector<Port> ports;
-    RailPreference wish;
+    RailPreference preference;
     std::string expected;
   };
   const std::vector<Case> cases{
@@ -59,7 +59,7 @@ TEST(RdmaRailsTest, TheOnesToUseAndTheirOrder) {
        {},
        "b:1 c:1"},
       {{{.device = "a", .is_ethernet = false}, {.device = "b"}}, {}, "a:1"},
-      // The one that carries the address, and those like it, even if others are faster.
+      // The one with the address and equal ones, even if others are faster.
       {{{.device = "a", .mbps = 25'000, .ip = "10.0.0.2"},
         {.device = "b", .mbps = 100'000},
         {.device = "c", .mbps = 25'000},
@@ -73,19 +73,19 @@ TEST(RdmaRailsTest, TheOnesToUseAndTheirOrder) {
       {{{.device = "a", .numa_node = 0}, {.device = "b", .numa_node = 1}}, of_node(1), "b:1"},
       {{{.device = "a", .numa_node = 0}, {.device = "b", .numa_node = 1}}, of_node(7), "a:1 b:1"},
       {{{.device = "a", .numa_node = 0}, {.device = "b", .numa_node = 1}}, of_node(-1), "a:1 b:1"},
-      // What was said goes before everything, in that order.
+      // BYTEPS_RDMA_DEVICES overrides everything, including the order.
       {{{.device = "a", .mbps = 1}, {.device = "b"}, {.device = "c"}}, of_devices("c,a"), "c:1 a:1"},
       {{{.device = "a"}, {.device = "a", .port = 2}}, of_devices("a:2"), "a:2"},
       {{{.device = "a", .why_not = "a port 1: no"}, {.device = "a", .port = 2}}, of_devices("a"), "a:2"},
   };
-  for (const Case& each : cases) EXPECT_EQ(chosen(each.ports, each.wish), each.expected);
+  for (const Case& each : cases) EXPECT_EQ(chosen(each.ports, each.preference), each.expected);
 }
 
 TEST(RdmaRailsTest, WhereThereIsNoneItSaysWhy) {
   const Port down{.device = "d", .why_not = "d port 1 is down: plug it in"};
   struct Case {
     std::vector<Port> ports;
-    RailPreference wish;
+    RailPreference preference;
     StatusCode code;
     std::string part;
   };
@@ -102,7 +102,7 @@ TEST(RdmaRailsTest, WhereThereIsNoneItSaysWhy) {
   for (const Case& each : cases) {
     std::vector<PortReport> reports;
     for (const Port& port : each.ports) reports.push_back(report(port));
-    const auto rails = choose_rails(reports, each.wish);
+    const auto rails = choose_rails(reports, each.preference);
     EXPECT_EQ(rails.status().code(), each.code) << each.part;
     EXPECT_NE(rails.status().message().find(each.part), std::string::npos) << rails.status();
   }

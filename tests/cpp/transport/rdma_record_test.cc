@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kMaxPayloadBytes = 1 << 20;
 
-// One of each type, and of those with several forms each.
+// At least one record of each type and form.
 std::vector<Record> good_records() {
   return {
       {.type = RecordType::kFrame, .head_bytes = 256, .consumed = kCountMask},
@@ -53,7 +53,7 @@ std::vector<Record> good_records() {
   };
 }
 
-// As it lies in the ring: whole units.
+// The record as it is in the ring, in whole units.
 std::vector<std::byte> in_ring(const Record& record) {
   const size_t bytes = kRecordBytes + record.head_bytes + record.inline_bytes;
   std::vector<std::byte> ring(units_of(bytes) * kUnitBytes);
@@ -105,7 +105,8 @@ TEST(RdmaRecordTest, NoiseIsRefusedOrStaysWithinTheLimits) {
   std::mt19937_64 random(1);
   int accepted = 0;
   for (int i = 0; i < 200'000; ++i) {
-    // Small values in most fields, as pure noise would hardly ever come near a record.
+    // Small values in most fields, as uniformly random bytes would hardly ever be close to a valid
+    // record.
     std::array<std::byte, kRecordBytes> bytes{};
     for (const size_t at : {0, 2, 4, 8, 12, 16, 24, 28, 32, 40}) {
       if (random() % 2 != 0) bytes[at] = static_cast<std::byte>(random() % 12);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
-// Memory of a framework: at addresses that can be had again.
+// Memory of a framework, whose addresses may be reused.
 class Foreign {
  public:
   explicit Foreign(size_t pages, void* at = nullptr) : bytes_(pages * kPage) {
@@ -77,8 +77,9 @@ TEST(RdmaRegistrationsTest, OtherMemoryIsForgottenWithItsLastLease) {
   EXPECT_EQ(all.counts().made, 2u);
 }
 
-// A neighbour on the same page keeps the region alive; the rest of it may be other memory by now.
-TEST(RdmaRegistrationsTest, ANeighboursLeaseDoesNotVouchForMemoryThatHasGone) {
+// A neighbour on the same page keeps the region alive, but the rest of it may be other memory by
+// now.
+TEST(RdmaRegistrationsTest, ANeighboursRegistrationDoesNotVouchForMemoryThatHasGone) {
   Card card;
   Registrations all(*card.nic);
   const Foreign memory(4);

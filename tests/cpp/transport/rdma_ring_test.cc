@@ -16,11 +16,11 @@ struct Sent {
   uint32_t units;
 };
 
-// A writer, a reader, and which units hold a record that was not consumed yet.
+// A writer, a reader, and a record of the units in use.
 class Ring {
  public:
   bool write(uint32_t units) {
-    const auto position = writer.place(units);
+    const auto position = writer.allocate(units);
     if (!position) return false;
     EXPECT_LE(*position + units, kRingUnits) << "a record lies in one piece";
     for (uint32_t i = 0; i < units; ++i) {
@@ -33,11 +33,11 @@ class Ring {
   void read() {
     const Sent expected = sent.front();
     sent.pop_front();
-    const auto place = reader.next(expected.units);
-    ASSERT_TRUE(place.is_ok()) << place.status();
-    EXPECT_EQ(place->position, expected.position);
-    for (uint32_t i = 0; i < expected.units; ++i) used_[place->position + i] = false;
-    reader.consume(*place);
+    const auto extent = reader.next(expected.units);
+    ASSERT_TRUE(extent.is_ok()) << extent.status();
+    EXPECT_EQ(extent->position, expected.position);
+    for (uint32_t i = 0; i < expected.units; ++i) used_[extent->position + i] = false;
+    reader.consume(*extent);
   }
   void tell() { EXPECT_TRUE(writer.on_consumed(reader.consumed()).is_ok()); }
 
@@ -86,7 +86,7 @@ TEST(RdmaRingTest, IsFullWhenAllUnitsAreTakenAndNotBefore) {
   EXPECT_FALSE(ring.write(1));
 }
 
-// 2^31 units in large records, some of which skip the end: through the wrap of the counts.
+// 2^31 units in large records, some of which skip the end, so that the counts wrap.
 TEST(RdmaRingTest, CountsWrap) {
   uint64_t units = 0;
   const uint64_t wanted = uint64_t{kCountMask} + 1 + 5 * kRingUnits;
@@ -95,10 +95,10 @@ TEST(RdmaRingTest, CountsWrap) {
   RingWriter writer;
   RingReader reader;
   while (units < wanted) {
-    const auto position = writer.place(kRingUnits / 2);
-    const auto place = reader.next(kRingUnits / 2);
-    ASSERT_TRUE(position && place.is_ok() && *position == place->position);
-    reader.consume(*place);
+    const auto position = writer.allocate(kRingUnits / 2);
+    const auto extent = reader.next(kRingUnits / 2);
+    ASSERT_TRUE(position && extent.is_ok() && *position == extent->position);
+    reader.consume(*extent);
     ASSERT_TRUE(writer.on_consumed(reader.consumed()).is_ok());
     wrapped |= reader.consumed() < consumed_before;
     consumed_before = reader.consumed();
@@ -112,7 +112,7 @@ TEST(RdmaRingTest, CountsWrap) {
 TEST(RdmaRingTest, MoreConsumedThanSentIsRefusedAndChangesNothing) {
   for (const uint32_t lie : {6u, 7u, 0x40000000u, kCountMask}) {
     RingWriter writer;
-    ASSERT_EQ(writer.place(5), 0u);
+    ASSERT_EQ(writer.allocate(5), 0u);
     EXPECT_EQ(writer.on_consumed(lie).code(), StatusCode::kDataLoss) << lie;
     EXPECT_EQ(writer.outstanding(), 5u);
     EXPECT_TRUE(writer.on_consumed(3).is_ok());

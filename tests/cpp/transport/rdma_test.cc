@@ -1,5 +1,5 @@
-// What the RDMA transport promises beyond transport.h: nothing is copied, little is made known to cards, and it goes on with
-// copies where memory cannot be made known.
+// Guarantees of the RDMA transport beyond transport.h: payloads are not copied, few regions are
+// registered, and it falls back to copies if memory cannot be registered.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kTensorBytes = 20'000;
 constexpr size_t kSpacingBytes = 5 * 4096;
 
-// A worker (kA) with a tensor per place, and a server (kB) that answers with each byte changed.
+// A worker (kA) with several tensors, and a server (kB) that answers with each byte changed.
 class RdmaRoundsTest : public RdmaTest {
  protected:
   RdmaRoundsTest() {
@@ -23,62 +23,63 @@ class RdmaRoundsTest : public RdmaTest {
         copied_.resize(arrival.payload_bytes);
         return ReceiveBuffer::at(copied_);
       }
-      landings_.update([&](auto& receive_buffers) { receive_buffers.push_back(arrival.lent.data()); });
+      receive_buffers_.update([&](auto& receive_buffers) { receive_buffers.push_back(arrival.lent.data()); });
       return ReceiveBuffer::in_place();
     };
     recorders_[kB].frame = [this](Connection& connection, const Arrival& arrival, Bytes payload) {
-      const size_t place = std::stoul(std::string(as_text(arrival.head)));
+      const size_t i = std::stoul(std::string(as_text(arrival.head)));
       const MutableBytes answer =
-          answers_.bytes().subspan(place * std::max(payload.size(), kSpacingBytes), payload.size());
+          answers_.bytes().subspan(i * std::max(payload.size(), kSpacingBytes), payload.size());
       std::transform(payload.begin(), payload.end(), answer.begin(), [](std::byte b) { return ~b; });
       connection.send(arrival.head, {.data = answer, .reply_space = {}, .returns_lease = arrival.lease},
                       sent_.expect_one());
       return Status::ok();
     };
     recorders_[kA].head = [this](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
-      const size_t place = std::stoul(std::string(as_text(arrival.head)));
-      straight_ += arrival.lent.data() == tensors_.at(place).data();
-      return ReceiveBuffer::at(tensors_.at(place));
+      const size_t i = std::stoul(std::string(as_text(arrival.head)));
+      num_direct_ += arrival.lent.data() == tensors_.at(i).data();
+      return ReceiveBuffer::at(tensors_.at(i));
     };
   }
 
-  // Every place's tensor there and back, all at once.
-  void round(size_t places) {
-    answered_ += places;
-    for (size_t place = 0; place < places; ++place) {
-      const MutableBytes tensor = tensors_.at(place);
-      std::memcpy(tensor.data(), pattern(tensor.size(), place).data(), tensor.size());
+  // One round trip of all tensors at once.
+  void round(size_t num_tensors) {
+    answered_ += num_tensors;
+    for (size_t i = 0; i < num_tensors; ++i) {
+      const MutableBytes tensor = tensors_.at(i);
+      std::memcpy(tensor.data(), pattern(tensor.size(), i).data(), tensor.size());
     }
     run_on(loop(kA), [&] {
-      for (size_t place = 0; place < places; ++place) {
-        const MutableBytes tensor = tensors_.at(place);
-        end(kA).send(as_bytes(std::to_string(1000 + place).substr(1)),
-                     {.data = tensor, .reply_space = tensor, .reuse_key = place + 1}, sent_.expect_one());
+      for (size_t i = 0; i < num_tensors; ++i) {
+        const MutableBytes tensor = tensors_.at(i);
+        end(kA).send(as_bytes(std::to_string(1000 + i).substr(1)),
+                     {.data = tensor, .reply_space = tensor, .reuse_key = i + 1}, sent_.expect_one());
       }
     });
     ASSERT_TRUE(recorders_[kA].wait_for_frames(answered_));
     expect_all_sent();
-    for (size_t place = 0; place < places; ++place) {
-      const MutableBytes tensor = tensors_.at(place);
-      std::string expected = pattern(tensor.size(), place);
+    for (size_t i = 0; i < num_tensors; ++i) {
+      const MutableBytes tensor = tensors_.at(i);
+      std::string expected = pattern(tensor.size(), i);
       for (char& c : expected) c = static_cast<char>(~c);
-      ASSERT_TRUE(as_text(tensor) == expected) << place;
+      ASSERT_TRUE(as_text(tensor) == expected) << i;
     }
   }
-  void tensors_in(MutableBytes memory, size_t places) {
-    for (size_t i = 0; i < places; ++i) tensors_.push_back(memory.subspan(i * kSpacingBytes, kTensorBytes));
+  void tensors_in(MutableBytes memory, size_t num_tensors) {
+    for (size_t i = 0; i < num_tensors; ++i)
+      tensors_.push_back(memory.subspan(i * kSpacingBytes, kTensorBytes));
   }
-  std::vector<const void*> take_landings() {
-    auto receive_buffers = landings_.get();
-    landings_.update([](auto& all) { all.clear(); });
+  std::vector<const void*> take_receive_buffers() {
+    auto receive_buffers = receive_buffers_.get();
+    receive_buffers_.update([](auto& all) { all.clear(); });
     return receive_buffers;
   }
 
   Slab answers_{256 * kSpacingBytes};
   std::vector<MutableBytes> tensors_;
   std::vector<std::byte> copied_;
-  Watched<std::vector<const void*>> landings_;
-  std::atomic<size_t> straight_ = 0;  // answers that were in their reply space already
+  Watched<std::vector<const void*>> receive_buffers_;
+  std::atomic<size_t> num_direct_ = 0;  // number of answers that were written to their reply space
   size_t answered_ = 0;
 };
 
@@ -88,7 +89,7 @@ TEST_F(RdmaRoundsTest, AfterTheFirstRoundNothingIsAskedForOrMadeKnownAgain) {
   set_up_and_connect();
   start_both();
   round(256);
-  const auto receive_buffers = take_landings();
+  const auto receive_buffers = take_receive_buffers();
   ASSERT_EQ(receive_buffers.size(), 256u);
   const uint64_t made =
       registration_counts(*transports_[kA]).made + registration_counts(*transports_[kB]).made;
@@ -96,11 +97,11 @@ TEST_F(RdmaRoundsTest, AfterTheFirstRoundNothingIsAskedForOrMadeKnownAgain) {
   for (int again = 0; again < 9; ++again) {
     const uint64_t before = fabric_.statistics().bytes;
     round(256);
-    EXPECT_EQ(take_landings(), receive_buffers);
-    // The payloads, and a record each way for each: 48 bytes and the head of 3.
+    EXPECT_EQ(take_receive_buffers(), receive_buffers);
+    // The payloads, and in each direction one record for each: 48 bytes and a head of 3.
     EXPECT_EQ(fabric_.statistics().bytes - before, 256 * 2 * (kTensorBytes + 48 + 3));
   }
-  EXPECT_EQ(straight_, 2560u);
+  EXPECT_EQ(num_direct_, 2560u);
   EXPECT_EQ(registration_counts(*transports_[kA]).made + registration_counts(*transports_[kB]).made, made);
 }
 
@@ -111,7 +112,7 @@ TEST_F(RdmaRoundsTest, OtherMemoryIsMadeKnownForEachFrameAndForgotten) {
   const uint64_t before = card(kA).statistics().live_regions;
   start_both();
   for (int i = 0; i < 5; ++i) round(32);
-  EXPECT_EQ(straight_, 160u);
+  EXPECT_EQ(num_direct_, 160u);
   EXPECT_EQ(card(kA).statistics().live_regions, before);
   EXPECT_LE(card(kA).statistics().registrations, before + 2 * 160);
 }
@@ -122,28 +123,29 @@ TEST_F(RdmaRoundsTest, PlacesMayGrowAndShrink) {
   start_both();
   for (const size_t bytes : {10'000, 5'000, 20'000, 100, 20'000, 300'000, 4'097, 4'096, 299'999}) {
     tensors_.clear();
-    for (size_t place = 0; place < 4; ++place)
-      tensors_.push_back(memory.bytes().subspan(place * 300'000, bytes));
+    for (size_t i = 0; i < 4; ++i) tensors_.push_back(memory.bytes().subspan(i * 300'000, bytes));
     ASSERT_NO_FATAL_FAILURE(round(4)) << bytes;
   }
 }
 
 TEST_F(RdmaRoundsTest, WithoutMemoryThatTheWorkersCardMayKnowEverythingArrives) {
-  std::vector<std::byte> memory(32 * kSpacingBytes);  // each frame wants a region, and there is room for few
+  // Each frame needs a region, and only a few fit.
+  std::vector<std::byte> memory(32 * kSpacingBytes);
   tensors_in(memory, 32);
   set_up_and_connect({.cards = {{.memlock_bytes = (1 << 20) + 3 * 4096}}}, {});
   start_both();
   for (int i = 0; i < 5; ++i) round(32);
-  EXPECT_LT(straight_, 160u);
+  EXPECT_LT(num_direct_, 160u);
 }
 
 TEST_F(RdmaRoundsTest, WithoutMemoryThatTheServersCardMayKnowEverythingArrives) {
   const Slab memory(256 * kSpacingBytes);
   tensors_in(memory.bytes(), 256);
-  set_up_and_connect({}, {.cards = {{.memlock_bytes = 1 << 20}}});  // its rings and some receive_buffers
+  // The limit covers the rings and some receive buffers.
+  set_up_and_connect({}, {.cards = {{.memlock_bytes = 1 << 20}}});
   start_both();
   for (int i = 0; i < 3; ++i) round(256);
-  const size_t in_place = take_landings().size();
+  const size_t in_place = take_receive_buffers().size();
   EXPECT_GT(in_place, 0u);
   EXPECT_LT(in_place, 3 * 256u);
 }
@@ -154,7 +156,7 @@ TEST_F(RdmaRoundsTest, WithoutMemoryAtEitherEndEverythingArrives) {
   set_up_and_connect({.cards = {{.memlock_bytes = 1 << 20}}}, {.cards = {{.memlock_bytes = 1 << 20}}});
   start_both();
   for (int i = 0; i < 5; ++i) round(64);
-  EXPECT_EQ(straight_, 0u);
+  EXPECT_EQ(num_direct_, 0u);
 }
 
 TEST_F(RdmaRoundsTest, FiftyConnectionsNeedFewRegions) {
@@ -168,7 +170,7 @@ TEST_F(RdmaRoundsTest, FiftyConnectionsNeedFewRegions) {
     all.push_back(std::exchange(ends_, {}));
     ASSERT_NO_FATAL_FAILURE(connect());
   }
-  EXPECT_EQ(straight_, 50 * 32u);
+  EXPECT_EQ(num_direct_, 50 * 32u);
   for (const int side : {kA, kB}) {
     EXPECT_LE(card(side).statistics().live_regions, 10u);
     run_on(loop(side), [&] {

@@ -1,4 +1,4 @@
-// The pure parts of the shared-memory transport: slots, references, leases; and the memory itself.
+// The pure parts of the shared-memory transport (slots, references, leases) and the memory itself.
 #include "transport/shm/buffer_leases.h"
 
 #include <fcntl.h>
@@ -41,7 +41,7 @@ TEST(Slots, WhatDoesNotFillAUnitIsNotUsed) {
   EXPECT_EQ(Slots(3 * kUnit - 1).free_bytes(), 2 * kUnit);
 }
 
-// Against a map of units, one flag each.
+// Compares with a bitmap of units.
 TEST(Slots, NeverOverlapAlwaysLowestAndAllComesBack) {
   constexpr size_t kUnits = 200;
   struct Taken {
@@ -145,50 +145,50 @@ struct BothEnds {
   LeaseHolder lease_holder;
 };
 
-TEST(BufferLeases, DataGoesThereAndTheAnswerComesBackInTheSamePlace) {
+TEST(BufferLeases, DataGoesThereAndTheAnswerComesBackInTheSameMemory) {
   BothEnds ends(1000);
   const std::string_view question = "what is it?";
   std::vector<std::byte> answer_space(20);
-  const auto lent = ends.lease_owner.lend({as_bytes(question), answer_space});
-  ASSERT_TRUE(lent);
-  auto borrowed = ends.lease_holder.borrow(*lent);
-  ASSERT_TRUE(borrowed.is_ok()) << borrowed.status();
-  EXPECT_EQ(as_text(borrowed->data), question);
-  ASSERT_EQ(borrowed->reply_space.size(), answer_space.size());
-  std::memcpy(borrowed->reply_space.data(), "nothing", 7);
+  const auto granted = ends.lease_owner.lease({as_bytes(question), answer_space});
+  ASSERT_TRUE(granted);
+  auto leased = ends.lease_holder.accept(*granted);
+  ASSERT_TRUE(leased.is_ok()) << leased.status();
+  EXPECT_EQ(as_text(leased->data), question);
+  ASSERT_EQ(leased->reply_space.size(), answer_space.size());
+  std::memcpy(leased->reply_space.data(), "nothing", 7);
   const Reference returned =
-      ends.lease_holder.return_lease(lent->lease, Bytes(borrowed->reply_space).first(7));
+      ends.lease_holder.return_lease(granted->lease, Bytes(leased->reply_space).first(7));
   EXPECT_EQ(returned.type, ReferenceType::kReturned);
   EXPECT_EQ(as_text(ends.lease_owner.answer(returned).value()), "nothing");
   EXPECT_TRUE(ends.lease_owner.take_back(returned.lease).is_ok());
-  EXPECT_EQ(ends.lease_owner.lent(), 0u);
-  EXPECT_EQ(ends.lease_holder.borrowed(), 0u);
+  EXPECT_EQ(ends.lease_owner.num_leases(), 0u);
+  EXPECT_EQ(ends.lease_holder.num_leases(), 0u);
 }
 
 TEST(BufferLeases, AnAnswerFromElsewhereIsSent) {
   BothEnds ends(1000);
   std::vector<std::byte> space(100);
-  const auto lent = ends.lease_owner.lend({{}, space});
-  ASSERT_TRUE(ends.lease_holder.borrow(*lent).is_ok());
-  EXPECT_EQ(ends.lease_holder.return_lease(lent->lease, space),
-            (Reference{ReferenceType::kInline, lent->lease}));
+  const auto granted = ends.lease_owner.lease({{}, space});
+  ASSERT_TRUE(ends.lease_holder.accept(*granted).is_ok());
+  EXPECT_EQ(ends.lease_holder.return_lease(granted->lease, space),
+            (Reference{ReferenceType::kInline, granted->lease}));
 }
 
-TEST(BufferLeases, OnlyWhatTheMemoryHoldsIsEverLent) {
+TEST(BufferLeases, OnlyWhatFitsIntoTheMemoryIsLeased) {
   std::vector<std::byte> memory(10 * kUnit + 5);
   std::vector<std::byte> large(memory.size());
   LeaseOwner lease_owner(memory);
-  EXPECT_FALSE(lease_owner.may_lend({}));
-  EXPECT_TRUE(lease_owner.may_lend({Bytes(large).first(10 * kUnit), {}}));
-  EXPECT_TRUE(lease_owner.may_lend({{}, MutableBytes(large).first(1)}));
-  EXPECT_FALSE(lease_owner.may_lend({large, {}}));
-  EXPECT_FALSE(lease_owner.may_lend({{}, large}));
-  // With nothing lent, whatever may be lent finds room.
-  const auto all = lease_owner.lend({Bytes(large).first(10 * kUnit), {}});
+  EXPECT_FALSE(lease_owner.may_lease({}));
+  EXPECT_TRUE(lease_owner.may_lease({Bytes(large).first(10 * kUnit), {}}));
+  EXPECT_TRUE(lease_owner.may_lease({{}, MutableBytes(large).first(1)}));
+  EXPECT_FALSE(lease_owner.may_lease({large, {}}));
+  EXPECT_FALSE(lease_owner.may_lease({{}, large}));
+  // With nothing leased, any payload that may be leased finds room.
+  const auto all = lease_owner.lease({Bytes(large).first(10 * kUnit), {}});
   ASSERT_TRUE(all);
-  EXPECT_FALSE(lease_owner.lend({Bytes(large).first(1), {}}));
+  EXPECT_FALSE(lease_owner.lease({Bytes(large).first(1), {}}));
   EXPECT_TRUE(lease_owner.take_back(all->lease).is_ok());
-  EXPECT_TRUE(lease_owner.lend({Bytes(large).first(1), {}}));
+  EXPECT_TRUE(lease_owner.lease({Bytes(large).first(1), {}}));
 }
 
 TEST(BufferLeases, ForgedReferencesReachNoMemory) {
@@ -202,20 +202,20 @@ TEST(BufferLeases, ForgedReferencesReachNoMemory) {
            Reference{ReferenceType::kLent, 2, 0xffffffff, 0},
            Reference{ReferenceType::kLent, 0xffffffff, 0xffffffff, 0xffffffff},
        }) {
-    EXPECT_EQ(ends.lease_holder.borrow(forged).status().code(), StatusCode::kDataLoss)
+    EXPECT_EQ(ends.lease_holder.accept(forged).status().code(), StatusCode::kDataLoss)
         << forged.lease << " " << forged.data_bytes;
   }
   const Reference sound{ReferenceType::kLent, 64, 64, 64};
-  EXPECT_TRUE(ends.lease_holder.borrow(sound).is_ok());
-  EXPECT_FALSE(ends.lease_holder.borrow(sound).is_ok()) << "twice";
+  EXPECT_TRUE(ends.lease_holder.accept(sound).is_ok());
+  EXPECT_FALSE(ends.lease_holder.accept(sound).is_ok()) << "twice";
 
   std::vector<std::byte> space(100);
-  const auto lent = ends.lease_owner.lend({{}, space});
-  EXPECT_FALSE(ends.lease_owner.answer({ReferenceType::kReturned, lent->lease, 101}).is_ok());
-  EXPECT_FALSE(ends.lease_owner.answer({ReferenceType::kReturned, lent->lease + 1, 1}).is_ok());
-  EXPECT_FALSE(ends.lease_owner.take_back(lent->lease + 1).is_ok());
-  EXPECT_TRUE(ends.lease_owner.take_back(lent->lease).is_ok());
-  EXPECT_FALSE(ends.lease_owner.take_back(lent->lease).is_ok()) << "twice";
+  const auto granted = ends.lease_owner.lease({{}, space});
+  EXPECT_FALSE(ends.lease_owner.answer({ReferenceType::kReturned, granted->lease, 101}).is_ok());
+  EXPECT_FALSE(ends.lease_owner.answer({ReferenceType::kReturned, granted->lease + 1, 1}).is_ok());
+  EXPECT_FALSE(ends.lease_owner.take_back(granted->lease + 1).is_ok());
+  EXPECT_TRUE(ends.lease_owner.take_back(granted->lease).is_ok());
+  EXPECT_FALSE(ends.lease_owner.take_back(granted->lease).is_ok()) << "twice";
 }
 
 // ---- Memory ----

@@ -1,4 +1,4 @@
-// What is shared memory's own: who is let in, what a hostile or dying peer can do, and what happens without room.
+// Specific to shared memory: access control, hostile or dying peers, and lack of room.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -24,38 +24,38 @@ namespace {
 const Address kAnyName{"@", 0};
 constexpr size_t kLendBytes = 64 << 10;
 
-// The connecting end as somebody else would write it: a plain blocking socket and memory of its own.
-class RawLender {
+// Another implementation of the connecting end, with a blocking socket and its own memory.
+class RawLeaseOwner {
  public:
-  explicit RawLender(const Address& to) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit RawLeaseOwner(const Address& to) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const timeval timeout{10, 0};
     setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     const auto address = to_socket_address(to);
     EXPECT_EQ(::connect(fd_.get(), address->get(), address->length), 0) << strerror(errno);
   }
-  // Passes `gift_fd` (-1: nothing) with its proof. True if the other side proves itself in turn.
-  bool authenticate(int gift_fd, const Credentials& credentials = test_credentials()) {
+  // Sends `passed_fd` (-1: none) with its proof. Returns true if the other side proves itself, too.
+  bool authenticate(int passed_fd, const Credentials& credentials = test_credentials()) {
     Handshake handshake(Side::kConnecting, credentials);
     Hello hello;
     Verdict verdict;
     if (!send(handshake.hello()) || !receive(hello) || !handshake.on_hello(hello).is_ok()) return false;
-    return send(handshake.claim(), gift_fd) && receive(verdict) && handshake.check_verdict(verdict).is_ok();
+    return send(handshake.claim(), passed_fd) && receive(verdict) && handshake.check_verdict(verdict).is_ok();
   }
-  bool send(Bytes bytes, int gift_fd = -1) {
+  bool send(Bytes bytes, int passed_fd = -1) {
     iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    if (gift_fd >= 0) {
+    if (passed_fd >= 0) {
       message.msg_control = control.data();
       message.msg_controllen = control.size();
-      *CMSG_FIRSTHDR(&message) = {CMSG_LEN(sizeof gift_fd), SOL_SOCKET, SCM_RIGHTS};
-      std::memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &gift_fd, sizeof gift_fd);
+      *CMSG_FIRSTHDR(&message) = {CMSG_LEN(sizeof passed_fd), SOL_SOCKET, SCM_RIGHTS};
+      std::memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &passed_fd, sizeof passed_fd);
     }
     return sendmsg(fd_.get(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
   }
-  // A frame that consists of a reference, a head and a payload.
+  // Sends a frame of reference, head and payload.
   void send_frame(const Reference& reference, std::string_view head = {}, std::string_view payload = {}) {
     std::array<std::byte, kReferenceBytes> encoded;
     encode_reference(reference, encoded);
@@ -97,7 +97,7 @@ std::string content_of(const char* file) {
 
 class Shm : public testing::Test {
  protected:
-  Shm() { log::set_level(log::Level::kError); }  // strangers are warned of: not here
+  Shm() { log::set_level(log::Level::kError); }  // hides warnings about unauthenticated peers
   ~Shm() override {
     run_on(*loop_, [this] {
       mine_.reset();
@@ -111,7 +111,7 @@ class Shm : public testing::Test {
     return make_shm_transport({.stream = {.credentials = credentials}, .lend_bytes = kLendBytes});
   }
   void listen() { acceptor_ = std::make_unique<Acceptor>(*shm_, *loop_, kAnyName); }
-  // `mine_` lends, `other_` borrows and keeps all leases.
+  // `mine_` owns the memory; `other_` holds leases and keeps all of them.
   void connect() {
     listen();
     auto connected = connect_and_wait(*shm_, *loop_, acceptor_->address(), soon_us());
@@ -120,9 +120,9 @@ class Shm : public testing::Test {
     other_ = acceptor_->take();
     ASSERT_TRUE(other_);
     run_on(*loop_, [this] { mine_->start(&asker_); });
-    start_borrower();
+    start_holder();
   }
-  void start_borrower() {
+  void start_holder() {
     lease_holder_.keeps_leases = true;
     lease_holder_.head = [](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
       if (arrival.lease != kNoLease) return ReceiveBuffer::in_place();
@@ -143,7 +143,7 @@ class Shm : public testing::Test {
   void send(std::string_view head, std::string_view payload) {
     run_on(*loop_, [&] { mine_->send(as_bytes(head), payload_of(payload), sent_.expect_one()); });
   }
-  // Waits until all that was sent so far has been read by the other end.
+  // Waits until the peer has read everything sent so far.
   void drain() {
     for (int i = 0; i < 10; ++i) run_on(*loop_, [] {});
   }
@@ -161,13 +161,13 @@ class Shm : public testing::Test {
   SentLog sent_;
   Recorder asker_;
   Starving lease_holder_;
-  std::deque<LeaseId> leases_;  // on the loop
+  std::deque<LeaseId> leases_;  // used on the loop
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<Connection> mine_;
   std::unique_ptr<Connection> other_;
 };
 
-// ---- Who is let in ----
+// ---- Access control ----
 
 TEST_F(Shm, IsViableHere) { EXPECT_TRUE(shm_->viable().is_ok()) << shm_->viable(); }
 
@@ -189,7 +189,7 @@ TEST_F(Shm, AddressesOfOtherKindsAreRefused) {
   EXPECT_EQ(connect_and_wait(*shm_, *loop_, tcp, soon_us()).status().code(), StatusCode::kInvalidArgument);
 }
 
-// So that ranks which believe to be on one machine, and are not, do not lose time before they use TCP.
+// So ranks that wrongly believe to be on one machine fall back to TCP without delay.
 TEST_F(Shm, NobodyListeningIsReportedAtOnce) {
   const auto nobody = connect_and_wait(*shm_, *loop_, {"@byteps-nobody", 0}, kNever);
   EXPECT_EQ(nobody.status().code(), StatusCode::kUnavailable);
@@ -221,7 +221,7 @@ TEST_F(Shm, OtherUsersAreDroppedBeforeAWord) {
   std::thread([&] {
     constexpr int kNobody = 65534;
     ASSERT_EQ(syscall(SYS_setresuid, kNobody, kNobody, kNobody), 0);  // of this thread only
-    RawLender stranger(acceptor_->address());
+    RawLeaseOwner stranger(acceptor_->address());
     EXPECT_TRUE(stranger.wait_until_closed());
   }).join();
   EXPECT_EQ(acceptor_->waiting(), 0u);
@@ -232,10 +232,10 @@ TEST_F(Shm, WhoPassesNoSoundMemoryIsDropped) {
   const UniqueFd unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  for (const int gift_fd : {-1, unsealed.get(), null.get()}) {
-    RawLender peer(acceptor_->address());
-    peer.authenticate(gift_fd);
-    EXPECT_TRUE(peer.wait_until_closed()) << gift_fd;
+  for (const int passed_fd : {-1, unsealed.get(), null.get()}) {
+    RawLeaseOwner peer(acceptor_->address());
+    peer.authenticate(passed_fd);
+    EXPECT_TRUE(peer.wait_until_closed()) << passed_fd;
   }
   EXPECT_EQ(acceptor_->waiting(), 0u);
 }
@@ -244,27 +244,31 @@ TEST_F(Shm, WhoPassesNoSoundMemoryIsDropped) {
 
 TEST_F(Shm, ForgedFramesCloseTheConnection) {
   const std::string no_reference = "short";
-  const std::vector<std::function<void(RawLender&)>> forgeries{
-      [](RawLender& peer) { peer.send_frame({ReferenceType::kLent, 2, 8192}); },           // beyond the end
-      [](RawLender& peer) { peer.send_frame({ReferenceType::kLent, 0xffffffff, 1, 1}); },  // far beyond
-      [](RawLender& peer) {                                                                // twice
+  const std::vector<std::function<void(RawLeaseOwner&)>> forgeries{
+      // beyond the end
+      [](RawLeaseOwner& peer) { peer.send_frame({ReferenceType::kLent, 2, 8192}); },
+      // far beyond
+      [](RawLeaseOwner& peer) { peer.send_frame({ReferenceType::kLent, 0xffffffff, 1, 1}); },
+      // twice
+      [](RawLeaseOwner& peer) {
         peer.send_frame({ReferenceType::kLent, 1, 64});
         peer.send_frame({ReferenceType::kLent, 1, 64});
       },
-      [](RawLender& peer) { peer.send_frame({ReferenceType::kReturned, 1, 1}); },  // of the other end
-      [](RawLender& peer) { peer.send_frame({ReferenceType::kGivenBack, 1}); },
-      [](RawLender& peer) { peer.send_frame({ReferenceType::kInline, 1}); },
-      [](RawLender& peer) { peer.send_frame({ReferenceType::kLent, 1, 64}, "head", "and a payload"); },
-      [](RawLender& peer) { peer.send_frame({ReferenceType::kStarving}, "", "payload"); },
-      [](RawLender& peer) { peer.send_frame({static_cast<ReferenceType>(9), 1, 64}); },
-      [&](RawLender& peer) { peer.send_raw_frame(no_reference, ""); },
-      [&](RawLender& peer) { peer.send_raw_frame(no_reference, "payload"); },
-      [](RawLender& peer) { peer.send_frame({}, std::string(kMaxHeadBytes + 1, 'x')); },
+      // Types that only the other end may send.
+      [](RawLeaseOwner& peer) { peer.send_frame({ReferenceType::kReturned, 1, 1}); },
+      [](RawLeaseOwner& peer) { peer.send_frame({ReferenceType::kGivenBack, 1}); },
+      [](RawLeaseOwner& peer) { peer.send_frame({ReferenceType::kInline, 1}); },
+      [](RawLeaseOwner& peer) { peer.send_frame({ReferenceType::kLent, 1, 64}, "head", "and a payload"); },
+      [](RawLeaseOwner& peer) { peer.send_frame({ReferenceType::kStarving}, "", "payload"); },
+      [](RawLeaseOwner& peer) { peer.send_frame({static_cast<ReferenceType>(9), 1, 64}); },
+      [&](RawLeaseOwner& peer) { peer.send_raw_frame(no_reference, ""); },
+      [&](RawLeaseOwner& peer) { peer.send_raw_frame(no_reference, "payload"); },
+      [](RawLeaseOwner& peer) { peer.send_frame({}, std::string(kMaxHeadBytes + 1, 'x')); },
   };
   listen();
   const auto memory = create_segment(8192);
   for (size_t i = 0; i < forgeries.size(); ++i) {
-    RawLender peer(acceptor_->address());
+    RawLeaseOwner peer(acceptor_->address());
     ASSERT_TRUE(peer.authenticate(memory->get()));
     auto connection = acceptor_->take();
     ASSERT_TRUE(connection);
@@ -277,18 +281,18 @@ TEST_F(Shm, ForgedFramesCloseTheConnection) {
   }
 }
 
-TEST_F(Shm, LoansOfADeadPeerStayReadableUntilTheConnectionGoes) {
+TEST_F(Shm, LeasesOfADeadPeerStayReadableUntilTheConnectionGoes) {
   listen();
   auto memory = create_segment(8192);
-  RawLender peer(acceptor_->address());
+  RawLeaseOwner peer(acceptor_->address());
   ASSERT_TRUE(peer.authenticate(memory->get()));
   other_ = acceptor_->take();
   ASSERT_TRUE(other_);
-  start_borrower();
-  Bytes lent;
+  start_holder();
+  Bytes leased;
   run_on(*loop_, [&] {
     lease_holder_.frame = [&](Connection&, const Arrival&, Bytes payload) {
-      lent = payload;
+      leased = payload;
       return Status::ok();
     };
   });
@@ -302,8 +306,8 @@ TEST_F(Shm, LoansOfADeadPeerStayReadableUntilTheConnectionGoes) {
   memory->reset();
   EXPECT_EQ(lease_holder_.why_closed().code(), StatusCode::kUnavailable);
   run_on(*loop_, [&] {
-    EXPECT_EQ(as_text(lent), "last words");
-    other_->return_lease(1);  // to nobody
+    EXPECT_EQ(as_text(leased), "last words");
+    other_->return_lease(1);  // has no effect
   });
 }
 
@@ -325,7 +329,7 @@ TEST_F(Shm, NothingIsLeftAndNothingWasEverInAFileSystem) {
   EXPECT_EQ(content_of("/proc/self/maps").find("memfd:byteps"), std::string::npos);
 }
 
-// ---- No room ----
+// ---- Lack of room ----
 
 TEST_F(Shm, FramesWaitInOrderForRoomAndTheOtherEndIsTold) {
   connect();
@@ -333,7 +337,7 @@ TEST_F(Shm, FramesWaitInOrderForRoomAndTheOtherEndIsTold) {
   const std::string small = "small";
   for (const char* head : {"1", "2", "3"}) send(head, half);
   send("4", small);
-  send("5", {});  // needs no room, but may not overtake
+  send("5", {});  // needs no room, but must not overtake
   ASSERT_TRUE(lease_holder_.calls.wait([](int n) { return n == 1; }));
   drain();
   EXPECT_EQ(lease_holder_.seen.get().frames.size(), 2u);
@@ -367,7 +371,7 @@ TEST_F(Shm, ALargerPayloadThanTheMemoryGoesThroughTheSocket) {
   EXPECT_TRUE(lease_holder_.seen.get().frames[0].payload == large);
 }
 
-TEST_F(Shm, AFailureThatAnswersALoanGivesItBack) {
+TEST_F(Shm, AFailureThatAnswersALeaseReturnsIt) {
   connect();
   const std::string all = pattern(kLendBytes, 1);
   send("1", all);

@@ -1,4 +1,4 @@
-// What byteps asks the kernel for, read back from the kernel.
+// The socket options that byteps sets, read back from the kernel.
 #include "transport/stream/socket.h"
 
 #include <gtest/gtest.h>

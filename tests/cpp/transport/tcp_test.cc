@@ -1,4 +1,4 @@
-// What is TCP's own: who is let in, what strangers can do, and how connect() waits for a peer.
+// Specific to TCP: access control, unauthenticated peers, and how connect() waits for a peer.
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -28,7 +28,7 @@ std::string frame_front(size_t head_bytes, size_t payload_bytes) {
   return std::string(as_text(prefix));
 }
 
-// A plain blocking socket, with a deadline for each call: everything that is not byteps.
+// A blocking socket with a deadline per call; plays peers that are not byteps.
 class RawSocket {
  public:
   RawSocket() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -41,7 +41,7 @@ class RawSocket {
     const auto address = to_socket_address(to);
     ASSERT_EQ(::connect(fd_.get(), address->get(), address->length), 0) << strerror(errno);
   }
-  // False if the other side has closed.
+  // Returns false if the other side has closed.
   bool send(Bytes bytes) {
     return ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
   }
@@ -49,7 +49,8 @@ class RawSocket {
   bool receive(std::array<std::byte, N>& into) {
     return recv(fd_.get(), into.data(), N, MSG_WAITALL) == ssize_t{N};
   }
-  // Waits until the other side closes; false if it sent something or did not within the deadline.
+  // Waits until the other side closes. Returns false if it sends something or does not close by the
+  // deadline.
   bool wait_until_closed() {
     char byte;
     const ssize_t got = recv(fd_.get(), &byte, 1, 0);
@@ -69,7 +70,7 @@ class RawSocket {
   UniqueFd fd_;
 };
 
-// A listening socket that is not byteps.
+// A listening socket without byteps.
 class RawServer {
  public:
   RawServer() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -95,10 +96,10 @@ class Tcp : public testing::Test {
   ~Tcp() override { log::set_level(log::Level::kWarning); }
 
   std::unique_ptr<Transport> transport(const TcpOptions& options = {.credentials = test_credentials()}) {
-    log::set_level(log::Level::kError);  // strangers are warned of: not here
+    log::set_level(log::Level::kError);  // hides warnings about unauthenticated peers
     return make_tcp_transport(options);
   }
-  // Somebody of the same job still gets in, and is answered.
+  // Checks that a member of the job can still connect and is answered.
   void expect_open_for_business(Transport& tcp, Acceptor& acceptor) {
     auto ours = connect_and_wait(tcp, *loop_, acceptor.address(), soon_us());
     ASSERT_TRUE(ours.is_ok()) << ours.status();
@@ -115,7 +116,7 @@ class Tcp : public testing::Test {
       theirs.reset();
     });
   }
-  // The receiving end of a connection whose other end is `raw`, authenticated.
+  // Returns the accepting end of a connection with `raw`, authenticated.
   std::unique_ptr<Connection> accept_raw(Acceptor& acceptor, RawSocket& raw, Recorder& recorder) {
     raw.connect(acceptor.address());
     EXPECT_TRUE(raw.authenticate(test_credentials()));
@@ -130,7 +131,7 @@ class Tcp : public testing::Test {
   const std::unique_ptr<EventLoop> loop_ = make_loop();
 };
 
-// ---- Who is let in ----
+// ---- Access control ----
 
 TEST_F(Tcp, AnotherSecretOrJobIsToldSoAtOnce) {
   const auto tcp = transport();
@@ -171,7 +172,7 @@ TEST_F(Tcp, WithoutASecretNobodyIsLetIn) {
   EXPECT_EQ(connected.status().code(), StatusCode::kPermissionDenied);
 }
 
-// It may have been stopped, or have had too many callers: nothing says that this side's secret is wrong.
+// The peer may have been stopped, or have had too many callers; this does not mean a wrong secret.
 TEST_F(Tcp, WhoHangsUpDuringTheHandshakeIsCalledAgain) {
   const auto tcp = transport();
   RawServer hasty;
@@ -240,10 +241,11 @@ TEST_F(Tcp, AnImpostorThatListensInOurPlaceIsRefused) {
     const UniqueFd victim = impostor.accept();
     std::array<std::byte, kHelloBytes> hello;
     recv(victim.get(), hello.data(), hello.size(), MSG_WAITALL);
-    send(victim.get(), hello.data(), hello.size(), MSG_NOSIGNAL);  // its own, reflected
+    send(victim.get(), hello.data(), hello.size(), MSG_NOSIGNAL);  // reflects its own message
     Claim claim;
     recv(victim.get(), claim.data(), claim.size(), MSG_WAITALL);
-    send(victim.get(), claim.data() + claim.size() - kVerdictBytes, kVerdictBytes, MSG_NOSIGNAL);  // likewise
+    // Reflects its claim, too.
+    send(victim.get(), claim.data() + claim.size() - kVerdictBytes, kVerdictBytes, MSG_NOSIGNAL);
     recv(victim.get(), claim.data(), claim.size(), MSG_WAITALL);
   });
   const auto result = connect_and_wait(*tcp, *loop_, impostor.address(), soon_us());
@@ -276,7 +278,7 @@ TEST_F(Tcp, APortInUseIsNamed) {
 
 TEST_F(Tcp, ConnectWaitsForAListenerThatComesLate) {
   const auto tcp = transport();
-  const Address address = RawServer().address();  // free again
+  const Address address = RawServer().address();  // the port is free again
   std::unique_ptr<Acceptor> acceptor;
   std::thread late([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(80));
@@ -334,7 +336,7 @@ TEST_F(Tcp, AnAttemptEndsWithItsLoop) {
   EXPECT_TRUE(watch.expired());
 }
 
-// ---- Strangers ----
+// ---- Unauthenticated peers ----
 
 TEST_F(Tcp, StrangersAreDroppedAndTheListenerGoesOn) {
   const auto tcp = transport();
@@ -343,16 +345,16 @@ TEST_F(Tcp, StrangersAreDroppedAndTheListenerGoesOn) {
   for (int i = 0; i < 50; ++i) {
     std::string noise = pattern(36 + random() % 5000, random());
     if (i % 3 == 0) noise = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: scanner\r\nAccept: */*\r\n\r\n";
-    if (i % 3 == 1) noise[0] = 'B', noise[1] = 'P', noise[2] = 'S', noise[3] = 2;  // a hello, then no proof
+    // A hello without a proof.
+    if (i % 3 == 1) noise[0] = 'B', noise[1] = 'P', noise[2] = 'S', noise[3] = 2;
     RawSocket stranger(acceptor.address());
     stranger.send(as_bytes(noise));
     std::array<std::byte, kHelloBytes> hello;
     const bool greets = noise.starts_with("BPS");
     EXPECT_TRUE(!greets || stranger.receive(hello));
-    if (greets && noise.size() < kHelloBytes + kClaimBytes) continue;  // the claim is not complete
+    if (greets && noise.size() < kHelloBytes + kClaimBytes) continue;  // the claim is incomplete
     Verdict verdict;
-    if (greets)
-      stranger.receive(verdict);  // which may be lost: what comes with bytes that are not read is reset
+    if (greets) stranger.receive(verdict);  // may be lost in a reset
     EXPECT_TRUE(stranger.wait_until_closed()) << i;
   }
   EXPECT_EQ(acceptor.waiting(), 0u);
@@ -392,7 +394,7 @@ TEST_F(Tcp, WhoDoesNotProveItselfInTimeIsDropped) {
   EXPECT_EQ(acceptor.waiting(), 0u);
 }
 
-// Of each kind, and with a hello that everybody can know.
+// Of each kind, and with a valid hello, which needs no secret.
 TEST_F(Tcp, AFloodOfStrangersDoesNotKeepOursOut) {
   const auto tcp = transport({.credentials = test_credentials(), .handshake_timeout_s = 600});
   Acceptor acceptor(*tcp, *loop_, kAnyPort);
@@ -424,7 +426,7 @@ TEST_F(Tcp, TheListenerSurvivesRunningOutOfDescriptors) {
   destroy(connection);
 }
 
-// ---- Bad bytes on a connection that has proved itself ----
+// ---- Invalid bytes on an authenticated connection ----
 
 TEST_F(Tcp, ACloseInsideAFrameIsUnavailable) {
   const auto tcp = transport();
@@ -486,7 +488,7 @@ TEST_F(Tcp, MutatedFramesCloseTheirConnectionOnly) {
   });
 }
 
-// What a peer said before it went is still delivered when this end was busy writing to it.
+// The peer's last frames are delivered although this end was writing to it.
 TEST_F(Tcp, LastWordsAreReadAfterAWriteFailed) {
   const auto tcp = transport();
   Acceptor acceptor(*tcp, *loop_, kAnyPort);
@@ -500,7 +502,7 @@ TEST_F(Tcp, LastWordsAreReadAfterAWriteFailed) {
   SentLog sent;
   run_on(*loop_, [&] { connection->send({}, payload_of(bulk), sent.expect_one()); });
   raw->send(as_bytes(frame_front(7, 0) + "because"));
-  raw.reset();  // with unread bytes: the kernel answers with a reset
+  raw.reset();  // with unread bytes, so the kernel resets the connection
   EXPECT_FALSE(sent.all().front().is_ok());
   run_on(*loop_, [&] { connection->start(&recorder); });
   EXPECT_EQ(recorder.why_closed().code(), StatusCode::kUnavailable);

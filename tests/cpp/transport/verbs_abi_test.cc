@@ -1,4 +1,4 @@
-// Our declarations of libibverbs' binary interface against its own header. Left out where that is not installed.
+// Compares verbs_abi.h with libibverbs's own header. Not built where that is not installed.
 #include "transport/rdma/verbs_abi.h"
 
 #include <gtest/gtest.h>
@@ -9,11 +9,11 @@
 namespace byteps::transport::rdma::abi {
 namespace {
 
-// Member for member: where it is and how large.
+// Compares a member's offset and size.
 #define SAME_MEMBER(ours, our_member, theirs, their_member)                             \
   EXPECT_EQ(offsetof(ours, our_member), offsetof(theirs, their_member)) << #our_member; \
   EXPECT_EQ(sizeof(ours::our_member), sizeof(theirs::their_member)) << #our_member
-// Ours is what the library reads or writes as a whole.
+// Compares the sizes of types that the library reads or writes as a whole.
 #define SAME_SIZE(ours, theirs)            \
   EXPECT_EQ(sizeof(ours), sizeof(theirs)); \
   EXPECT_EQ(alignof(ours), alignof(theirs))

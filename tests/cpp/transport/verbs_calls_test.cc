@@ -1,5 +1,5 @@
-// What libibverbs is asked for, and what becomes of its answers: with functions in its place. Whether it does what it is
-// asked for is in rdma_device/, on devices.
+// Arguments passed to libibverbs and the handling of its results, with replaced functions. Tests on
+// real devices are in rdma_device/.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The ways to bring bytes that work on any machine; RDMA with cards that are played (support/fake_nic.h).
+// The transports that work on any machine, and RDMA with simulated NICs (support/fake_nic.h).
 #include "support/fake_nic.h"
 #include "transport/conformance.h"
 #include "transport/rdma/rdma_transport.h"
@@ -6,17 +6,17 @@
 namespace byteps::transport {
 namespace {
 
-Way inproc(const char* name, bool two_loops) {
+TransportCase inproc(const char* name, bool two_loops) {
   return {.name = name, .two_loops = two_loops, .lends = true, .shares_reply_space = true};
 }
 
-Way tcp(const char* name, bool two_loops, const char* address) {
+TransportCase tcp(const char* name, bool two_loops, const char* address) {
   return {.name = name, .two_loops = two_loops, .address = address, .make = [](int, std::shared_ptr<void>&) {
             return make_tcp_transport({.credentials = test_credentials()});
           }};
 }
 
-Way shm(const char* name, bool two_loops, size_t lend_bytes) {
+TransportCase shm(const char* name, bool two_loops, size_t lend_bytes) {
   return {.name = name,
           .two_loops = two_loops,
           .address = "@",
@@ -29,7 +29,7 @@ Way shm(const char* name, bool two_loops, size_t lend_bytes) {
           .shares_reply_space = true};
 }
 
-Way rdma(const char* name, bool two_loops, const rdma::FakeNicOptions& nic, TimeUs spin_us = 0) {
+TransportCase rdma(const char* name, bool two_loops, const rdma::FakeNicOptions& nic, TimeUs spin_us = 0) {
   return {.name = name,
           .two_loops = two_loops,
           .address = "127.0.0.1",
