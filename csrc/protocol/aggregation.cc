@@ -73,7 +73,7 @@ Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t pay
   return Status::ok();
 }
 
-// Why a contribution to `round` cannot succeed; ok if nothing is against it.
+// Why a contribution to `round` cannot succeed; ok if it may.
 Status Aggregator::refusal(const Key& key, const KeyState* state, uint64_t round) const {
   BPS_RETURN_IF_ERROR(failed_);
   if (!failed_tensors_.empty()) {
@@ -106,11 +106,13 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   KeyState& state = state_of(head.key);
   if (head.round <= state.last_round[child]) return;  // admitted twice, on two connections
   leave_behind(state, child, head.round, has_gone_on(children_.describe[child], state.first.round), actions);
-  // Asked as in admit(), before this one counts: a machine may be gone, for one of its ranks, and yet contribute.
+  // Evaluated as in admit(), before this contribution counts: a machine may be gone because of one
+  // of its ranks and still contribute.
   Status why = refusal(head.key, &state, head.round);
   state.last_round[child] = head.round;
   if (!why.is_ok()) {
-    // For the others as well: the refused one counts as in, so nobody would look for it any more.
+    // Fails the round for the others as well: the refused child counts as arrived, so nobody would
+    // wait for it.
     if (state.failed_round < head.round) {
       state.failed_round = head.round;
       state.failure = why;
@@ -122,7 +124,7 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
     state.first = head;
     state.first.plan = {};
     state.first_child = child;
-    state.place = gathering_.add(&state, now);
+    state.wait = gathering_.add(&state, now);
   }
   BPS_CHECK(head.round == state.first.round) << "round " << head.round << " during " << state.first.round;
   ++state.arrived_count;
@@ -148,7 +150,7 @@ void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, co
   if (head.round <= state.last_round[child]) return;
   leave_behind(state, child, head.round, why, actions);
   state.last_round[child] = head.round;
-  // Others may have given this round up, for another failure, and gather the next one already.
+  // The others may have failed this round for another reason and collect the next one already.
   if (state.arrived_count > 0 && state.first.round == head.round) {
     fail_round(state, why, actions);
     auto& told = std::get<Fail>(actions.back()).children;
@@ -167,7 +169,7 @@ void Aggregator::leave_behind(KeyState& state, uint32_t child, uint64_t round, c
 }
 
 void Aggregator::end_round(KeyState& state) {
-  gathering_.remove(state.place);
+  gathering_.remove(state.wait);
   state.arrived_count = 0;
 }
 
@@ -184,9 +186,9 @@ void Aggregator::fail_round(KeyState& state, const Status& why, AggregationActio
 
 template <typename Predicate>
 void Aggregator::fail_rounds_if(Predicate predicate, const Status& why, AggregationActions& actions) {
-  gathering_.for_each([&](auto place) {
-    KeyState& state = *place->what;
-    if (predicate(state)) fail_round(state, why, actions);  // which removes it
+  gathering_.for_each([&](auto wait) {
+    KeyState& state = *wait->what;
+    if (predicate(state)) fail_round(state, why, actions);  // removes it from the list
   });
 }
 
@@ -220,9 +222,9 @@ void Aggregator::fail_all(const Status& why, AggregationActions& actions) {
 }
 
 void Aggregator::on_tick(TimeUs now, AggregationActions& actions) {
-  gathering_.for_each_timed_out(now, [&](auto place) {
-    KeyState& state = *place->what;
-    const std::string text = describe_round(state.first.round) + describe_wait(*place, now);
+  gathering_.for_each_timed_out(now, [&](auto wait) {
+    KeyState& state = *wait->what;
+    const std::string text = describe_round(state.first.round) + describe_wait(*wait, now);
     fail_round(state, deadline_exceeded(text), actions);
   });
   gathering_.warn(now, [&](const auto& oldest, size_t count) {
@@ -234,7 +236,6 @@ void Aggregator::on_tick(TimeUs now, AggregationActions& actions) {
   });
 }
 
-// " has waited 30 s for rank 1 (host a, pid 7)".
 std::string Aggregator::describe_wait(const WaitingList<KeyState*>::Wait& wait, TimeUs now) const {
   std::vector<std::string> missing;
   for (uint32_t child = 0; child < num_children(); ++child) {

@@ -1,13 +1,19 @@
-// The rounds of one summation shard: which contributions are in, what is complete, who has to be told. Pure.
+// The rounds of one summation shard at one level of the tree: which contributions have arrived,
+// which rounds are complete, and who gets an answer. Pure.
 //
-// A child is a worker, or a machine that one of its ranks speaks for (protocol/tree.h); sums are taken in the order
-// of children. Rounds are those of a name (protocol/push_pull_table.h). A child contributes at most once to each round of
-// a key, in their order, or says that it cannot, and goes on to a later one only after this one was answered or has
-// failed. It may leave rounds out: those that it has refused, and those in which the tensor has not so many partitions. A
-// round that one child has left out and another one has not is complete never, so it fails at once: contributions of
-// different rounds never meet. All of a round are in its first partition, or will be; so ranks that
-// mean different tensors meet there. Memory of contributions belongs
-// to the caller, who keeps it by (key, child) from on_contribution until the key's Complete or Fail.
+// A child is a worker, or a machine represented by one of its ranks (protocol/tree.h). Sums are
+// taken in the order of children. Rounds belong to a name (protocol/push_pull_table.h). To each
+// round of a key a child contributes at most once, in ascending order, or reports that it cannot
+// contribute. It continues with a later round only after the earlier one was answered or has
+// failed.
+//
+// A child may skip rounds: those that it has refused, and those whose tensor has fewer partitions.
+// A round that one child has skipped and another one has not can never complete, so it fails at
+// once: contributions of different rounds are never summed. The first partition belongs to every
+// round, so ranks that mean different tensors by one name are detected there.
+//
+// The caller owns the memory of contributions and keeps it by (key, child) from on_contribution to
+// the Complete or Fail of the key.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +30,19 @@
 
 namespace byteps::protocol {
 
-// All contributions are in: reduce them in the order of children and answer every child.
+// All contributions have arrived: reduce them in the order of children and answer every child.
 struct Complete {
-  DataHead
-      head;  // of the first contribution: key, round, dtype, op, root, bytes; the largest priority; rank 0's plan
+  // Of the first contribution: key, round, dtype, op, root, bytes. Has the largest priority of all
+  // contributions, and rank 0's plan.
+  DataHead head;
 };
-// The round cannot be completed: drop the contributions of `children` and answer each with `status`.
+// The round cannot complete: drop the contributions of `children` and answer each with `status`.
 struct Fail {
   DataHead head;  // of the first contribution, or of the refused one
   std::vector<uint32_t> children;
   Status status;
-  bool ends_round;  // false: one child came too late, or asked for what cannot be any more; the root knows
+  // false: only a late or impossible contribution of one child is refused, and the root knows it
+  bool ends_round;
 };
 using AggregationAction = std::variant<Complete, Fail, Stalled>;
 using AggregationActions = std::vector<AggregationAction>;
@@ -46,39 +54,45 @@ class Aggregator {
   Aggregator& operator=(const Aggregator&) = delete;
 
   enum class Verdict {
-    kAccept,  // take the payload, then call on_contribution
-    kRepeat,  // already in, or already answered: throw the payload away, do nothing
-    kRefuse,  // throw the payload away, then call on_contribution, which answers with a Fail
+    kAccept,  // receive the payload, then call on_contribution
+    kRepeat,  // has arrived or been answered before: discard the payload, do nothing
+    kRefuse,  // discard the payload, then call on_contribution, which answers with a Fail
   };
-  // A kPushPull or kFailed from `child` has come in; `payload_bytes` as the frame says. Changes nothing. An error: the child
-  // breaks the protocol (next round before the answer, payload size that contradicts the head): close its connection.
+  // What to do with a kPushPull or kFailed from `child` whose head has arrived; `payload_bytes` is
+  // the size of the frame's payload. Changes no state. On an error the child has broken the
+  // protocol (next round before the answer, payload size that contradicts the head): close its
+  // connection.
   Result<Verdict> admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
 
-  // An accepted payload is complete, or a refused one thrown away. If it was refused, or the round has failed while
-  // the payload came in, a Fail for this child alone follows. If its head disagrees with the round's first (dtype,
-  // op, shape, bytes, root), the round fails for all, naming both ranks. If an earlier round waits for this child, that
-  // one fails. Cost: O(1), without allocation once every child has contributed to the key.
+  // The payload of an accepted contribution is complete, or that of a refused one has been
+  // discarded. A contribution that is refused, or whose round failed while the payload arrived, is
+  // answered with a Fail for this child alone. If its head disagrees with the first head of the
+  // round (dtype, op, shape, bytes, root), the round fails for all, and the message names both
+  // ranks. If an earlier round waits for this child, that round fails. O(1); allocates nothing once
+  // every child has contributed to the key.
   void on_contribution(const DataHead& head, uint32_t child, TimeUs now, AggregationActions& actions);
 
-  // The child cannot contribute to the round, for whatever reason `why` gives: it fails for all others.
+  // The child cannot contribute to the round, for the reason `why`: the round fails for all others.
   void on_failed_contribution(const DataHead& head, uint32_t child, const Status& why,
                               AggregationActions& actions);
 
-  // The child will contribute no more (left in order, or lost). Rounds that lack it fail with `why`, now and later.
+  // The child will contribute no more (it has left or is lost). Rounds without its contribution
+  // fail with `why`, now and later.
   void on_child_gone(uint32_t child, const Status& why, AggregationActions& actions);
 
-  // The name with this number (Refused) has failed: its rounds up to this one fail with `why`, now and later.
+  // The name with this number has failed (Refused): its rounds up to `last_round` fail with `why`,
+  // now and later.
   void fail_tensor(uint32_t number, uint64_t last_round, const Status& why, AggregationActions& actions);
 
-  // Everything outstanding fails with `why`, and so does every later contribution.
+  // All waiting rounds and all later contributions fail with `why`.
   void fail_all(const Status& why, AggregationActions& actions);
 
-  // Warns of and fails rounds that have waited too long.
+  // Issues warnings, and fails rounds that have waited too long.
   void on_tick(TimeUs now, AggregationActions& actions);
-  // When on_tick has something to do next; kNever if nothing waits.
+  // Time at which on_tick is due; kNever if no round waits.
   TimeUs next_tick_us() const { return gathering_.next_us(); }
 
-  // Rounds that wait for contributions.
+  // Number of rounds that wait for contributions.
   size_t gathering() const { return gathering_.size(); }
 
   uint32_t num_children() const { return static_cast<uint32_t>(children_.describe.size()); }
@@ -90,15 +104,16 @@ class Aggregator {
  private:
   struct KeyState {
     Key key;
-    std::vector<uint64_t> last_round;  // by child: the last one that it contributed to
-    // The round that gathers contributions; those who have last_round == first.round are in.
-    uint32_t arrived_count = 0;  // 0: no round gathers
-    DataHead first;              // of the first contribution
+    std::vector<uint64_t> last_round;  // by child: the last round that it has contributed to
+    // The round that collects contributions; children with last_round == first.round have
+    // contributed.
+    uint32_t arrived_count = 0;  // 0: no round is open
+    DataHead first;              // head of the first contribution
     uint32_t first_child = 0;
     // Later contributions to rounds up to this one get `failure`.
     uint64_t failed_round = 0;
     Status failure;
-    WaitingList<KeyState*>::RootLocation place;  // of the round that gathers
+    WaitingList<KeyState*>::Iterator wait;  // of the open round
   };
 
   struct FailedTensor {
@@ -109,7 +124,7 @@ class Aggregator {
   KeyState& state_of(const Key& key);
   Status check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
   Status refusal(const Key& key, const KeyState* state, uint64_t round) const;
-  // The child has no part in rounds before this one any more: the one that gathers fails if it is earlier.
+  // The child takes no part in rounds before `round` any more: the open one fails if it is earlier.
   void leave_behind(KeyState& state, uint32_t child, uint64_t round, const Status& why,
                     AggregationActions& actions);
   void end_round(KeyState& state);
@@ -123,7 +138,7 @@ class Aggregator {
   WaitingList<KeyState*> gathering_;
   std::vector<Status> gone_;  // by child; ok: present
   std::vector<uint32_t> gone_children_;
-  std::unordered_map<uint32_t, FailedTensor> failed_tensors_;  // by number
+  std::unordered_map<uint32_t, FailedTensor> failed_tensors_;  // by number of the name
   Status failed_;
 };
 

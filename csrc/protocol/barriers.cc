@@ -39,7 +39,7 @@ Status Barriers::on_arrival(uint32_t rank, uint32_t sequence, TimeUs now, Answer
   return Status::ok();
 }
 
-// Why nobody can get through the barrier any more; ok if no rank that it lacks has left.
+// Why the barrier cannot complete any more; ok if every rank that it lacks is still in the job.
 Status Barriers::departure(uint32_t sequence) const {
   for (uint32_t rank : left_) {
     if (last_sequence_[rank] < sequence)

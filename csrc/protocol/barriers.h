@@ -13,7 +13,7 @@ namespace byteps::protocol {
 
 class Barriers {
  public:
-  // A barrier that lacks somebody for `timeout_us` fails.
+  // A barrier that still lacks a rank after `timeout_us` fails.
   Barriers(std::vector<std::string> describe_rank, TimeUs timeout_us);
 
   struct Answer {
@@ -32,9 +32,9 @@ class Barriers {
 
  private:
   struct Round {
-    std::vector<uint32_t> waiting;  // ranks that have come and are not answered
+    std::vector<uint32_t> waiting;  // ranks that have arrived and are not answered
     TimeUs started_us = 0;
-    Status failure;  // those who come later get it
+    Status failure;  // the answer to ranks that arrive later
   };
 
   Status departure(uint32_t sequence) const;
@@ -43,8 +43,8 @@ class Barriers {
   std::vector<std::string> describe_rank_;
   TimeUs timeout_us_;
   std::vector<uint32_t> last_sequence_;  // by rank
-  std::vector<uint32_t> left_;           // ranks
-  std::map<uint32_t, Round> rounds_;     // by sequence: those that some rank has not come to
+  std::vector<uint32_t> left_;           // ranks that have left
+  std::map<uint32_t, Round> rounds_;     // by sequence number: those that some rank has not reached
 };
 
 }  // namespace byteps::protocol

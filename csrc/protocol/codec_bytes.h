@@ -1,9 +1,9 @@
-// The bytes of a message's fields: ByteWriter and ByteReader have the same methods, so that one list of fields
-// (message.cc) serves both directions. Integers are little endian. Pure.
+// Encoding of message fields as bytes. ByteWriter and ByteReader have the same methods, so one list
+// of fields (control_message.cc) serves both directions. Integers are little endian. Pure.
 //
-// The reader never goes outside its argument, and checks each limit before it allocates. Its first error stays;
-// fields read after it keep their values. The writer does not check, but cuts texts to their limit: a value that
-// breaks another limit is refused by whoever reads it.
+// The reader never accesses memory outside its argument and checks each limit before it allocates.
+// Its first error is kept; fields after it keep their values. The writer does not check limits but
+// truncates texts: the reader refuses a value that exceeds another limit.
 #pragma once
 
 #include <concepts>
@@ -20,8 +20,8 @@
 
 namespace byteps::protocol {
 
-// The first `max_bytes` of `text`, or a few less where that would split a character of UTF-8.
-inline std::string_view cut_text(std::string_view text, size_t max_bytes) {
+// The first `max_bytes` of `text`, or slightly fewer so as not to split a UTF-8 character.
+inline std::string_view truncate_text(std::string_view text, size_t max_bytes) {
   if (text.size() <= max_bytes) return text;
   size_t end = max_bytes;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
@@ -44,9 +44,9 @@ class ByteWriter {
     number(field, static_cast<uint8_t>(value));
   }
   void text(const char* field, const std::string& value, uint16_t max_bytes) {
-    std::string_view kept = cut_text(value, max_bytes);
-    number(field, static_cast<uint16_t>(kept.size()));
-    Bytes bytes = as_bytes(kept);
+    std::string_view truncated = truncate_text(value, max_bytes);
+    number(field, static_cast<uint16_t>(truncated.size()));
+    Bytes bytes = as_bytes(truncated);
     out_.insert(out_.end(), bytes.begin(), bytes.end());
   }
   template <typename T, typename Each>
@@ -63,10 +63,10 @@ class ByteWriter {
 
 class ByteReader {
  public:
-  // `what` names the message in errors; it is kept by reference.
+  // `what` names the message in errors; it must outlive the reader.
   ByteReader(Bytes bytes, const char* what) : rest_(bytes), what_(what) {}
 
-  // Accepts `least` to `most`.
+  // Accepts values from `least` to `most`.
   template <std::integral T>
   void number(const char* field, T& value, std::type_identity_t<T> least = std::numeric_limits<T>::min(),
               std::type_identity_t<T> most = std::numeric_limits<T>::max()) {
@@ -100,7 +100,8 @@ class ByteReader {
     value = as_text(rest_.first(size));
     rest_ = rest_.subspan(size);
   }
-  // `least_bytes`: what one item takes at least, so that a count cannot ask for more memory than came in.
+  // `least_bytes`: the smallest size of one item, so that a count cannot request more memory than
+  // was received.
   template <typename T, typename Each>
   void list(const char* field, std::vector<T>& items, uint32_t max_count, size_t least_bytes, Each each) {
     uint32_t count = 0;
@@ -109,11 +110,11 @@ class ByteReader {
     items.resize(count);
     for (T& item : items) each(*this, item);
   }
-  // A rule between fields; `rule` says it.
+  // A condition that involves several fields; `rule` describes it.
   void require(bool holds, const char* rule) {
     if (!holds) fail(std::string("broken rule: ") + rule);
   }
-  // Ok if every field was there and nothing follows.
+  // Ok if all fields were present and nothing follows them.
   Status finish() {
     if (!rest_.empty()) fail(std::to_string(rest_.size()) + " bytes follow the last field");
     return status_;

@@ -62,8 +62,8 @@ Status Membership::on_roster(const Roster& roster, TimeUs now, MembershipActions
 
 Status Membership::on_left(const Left& left, MembershipActions& actions) {
   if (!roster_ || left.node >= left_.size() || left_[left.node]) {
-    return data_loss(name_scheduler() + " says that node " + std::to_string(left.node) +
-                     " has left, which was not in the job");
+    return data_loss(name_scheduler() + " reports that node " + std::to_string(left.node) +
+                     " has left, but the job has no such node");
   }
   left_[left.node] = true;
   suspects_.erase(left.node);
@@ -73,7 +73,7 @@ Status Membership::on_left(const Left& left, MembershipActions& actions) {
 
 void Membership::finish(const std::string& text, TimeUs now, MembershipActions& actions) {
   if (!started()) {
-    return try_again(deadline_exceeded("it is still that of a job that this process has left"), actions);
+    return try_again(deadline_exceeded("it still serves a job that this process has left"), actions);
   }
   finished_ = true;
   const bool is_worker = roster_->nodes[roster_->self].role == Role::kWorker;
@@ -89,9 +89,9 @@ void Membership::try_again(Status why, MembershipActions& actions) {
 void Membership::on_scheduler_closed(const Status& why, MembershipActions& actions) {
   if (ended()) return;
   if (!connected_) return fail(why.with_context("cannot join the job: " + name_scheduler()), actions);
-  // Each Join is answered, unless it comes when the scheduler of an earlier job hangs up.
+  // Each Join is answered, unless it arrives while the scheduler of an earlier job is closing.
   if (!answered_) {
-    return try_again(unavailable("it hung up without an answer: " + why.message()), actions);
+    return try_again(unavailable("it closed the connection without an answer: " + why.message()), actions);
   }
   fail(unavailable("lost the connection to the " + name_scheduler() + ": " + why.message()), actions);
 }

@@ -1,8 +1,10 @@
-// A node's view of its job: joined or not, alive or failed, whether the scheduler still answers. Pure.
+// A node's view of its job: whether it has joined, whether the job has failed, whether the
+// scheduler still answers. Pure.
 //
-// A broken connection to a peer is not yet a failure: the scheduler knows better whether that peer died, left or
-// was only cut off, and names the guilty one to all nodes alike. So it is told (Suspect), and its verdict (Lost or
-// Left) awaited for the job's timeout and a half: the scheduler itself waits one to learn who is guilty.
+// A broken connection to a peer is not a failure yet. The scheduler can tell whether that peer
+// died, left, or only became unreachable, and names the same node to everybody. So the node reports
+// a Suspect and waits for the verdict (Lost or Left) for 1.5 times the job's timeout: the scheduler
+// itself may need one timeout to decide.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +24,7 @@ namespace byteps::protocol {
 struct SendControl {
   Control message;
 };
-struct JobStarted {};  // roster() is complete
+struct JobStarted {};  // roster() is valid from now on
 // The job has failed, or the scheduler is lost; final.
 struct JobFailed {
   Status status;
@@ -31,17 +33,18 @@ struct JobFailed {
 struct NodeLeft {
   uint32_t node;
 };
-// All workers have left (a server can end), or the scheduler's process has left. Answers on their way to a worker
-// still come; JobFailed follows a timeout later if it has not left by then: nobody would tell it of losses any more.
+// All workers have left (servers may end), or the scheduler's process has left. Results on their
+// way to a worker still arrive. A worker that has not left within one timeout gets JobFailed,
+// because nobody would report losses to it any more.
 struct JobFinished {
   std::string text;
 };
-// The scheduler seems to be that of a job which is over: close the connection, if it still is there, and connect again,
-// soon. `why` is what went wrong if that never leads to an answer.
+// The scheduler seems to belong to a job that is over: close the connection if it is still open,
+// and connect again soon. `why` is the error if no attempt ever gets an answer.
 struct TryAgain {
   Status why;
 };
-// This node still waits, for whom the text says. To be logged.
+// This node still waits; the text says for which nodes. To be logged.
 struct LogStillWaiting {
   std::string text;
 };
@@ -51,28 +54,30 @@ using MembershipActions = std::vector<MembershipAction>;
 
 class Membership {
  public:
-  // `scheduler` is how messages name it before the roster is known: "scheduler at 10.0.0.1:9000".
-  // `hosted_by_rank_0`: it lives in rank 0's process. `start_deadline_us`: the roster must have come by then; later
-  // than the scheduler's own deadline, which says who is missing. `timeout_us` holds until the roster brings its own.
+  // `scheduler`: its name in messages, "scheduler at 10.0.0.1:9000". `hosted_by_rank_0`: it runs in
+  // rank 0's process. `start_deadline_us`: the roster must have arrived by then; choose it later
+  // than the scheduler's own deadline, whose message says which nodes are missing. `timeout_us`
+  // holds until the roster brings the job's own.
   Membership(std::string scheduler, bool hosted_by_rank_0, TimeUs start_deadline_us, TimeUs timeout_us);
 
-  // The node begins to look for the scheduler.
+  // The node starts to connect to the scheduler.
   void on_begin(TimeUs now) { notices_.emplace(now); }
-  // The connection to the scheduler stands: sends the Join.
+  // The connection to the scheduler is established: sends the Join.
   void on_connected(Join join, TimeUs now, MembershipActions& actions);
-  // Roster, Heartbeat, Lost, Left, Finished change the state; other messages only show that the scheduler lives.
-  // kDataLoss for a message that no scheduler sends (the caller closes the connection). When the job has failed or
-  // finished, nothing changes any more.
+  // Roster, Heartbeat, Lost, Left and Finished change the state; other messages only prove that the
+  // scheduler is alive. kDataLoss for a message that no scheduler sends (the caller closes the
+  // connection). Ignored once the job has failed or finished.
   Status on_message(const Control& message, TimeUs now, MembershipActions& actions);
-  // It could not be reached, or has hung up.
+  // The scheduler is unreachable, or has closed the connection.
   void on_scheduler_closed(const Status& why, MembershipActions& actions);
-  // This node's connection to `node` broke, or, where that is this node itself, a part of it hangs.
+  // The connection to `node` broke. If `node` is this node, one of its threads hangs.
   void on_suspect(uint32_t node, const Status& why, TimeUs now, MembershipActions& actions);
-  // This node leaves: in order, or because of `cause`, by which the job then fails for all.
+  // This node leaves: in order if `cause` is empty, else because of `cause`, and the job fails for
+  // all.
   void leave(const std::string& cause, MembershipActions& actions);
-  // This node can no longer speak with the scheduler: the job has failed for it, because of `why`.
+  // This node can no longer communicate with the scheduler: for it, the job has failed with `why`.
   void give_up(const Status& why, MembershipActions& actions);
-  // Heartbeats, silence of the scheduler, verdicts that do not come.
+  // Sends heartbeats, checks the scheduler's silence and overdue verdicts.
   void on_tick(TimeUs now, MembershipActions& actions);
   TimeUs next_tick_us() const;
 
@@ -89,7 +94,7 @@ class Membership {
 
   bool ended() const { return finished_ || !failure_.is_ok(); }
   std::string name_scheduler() const;
-  // What a message may add: the first one whose fate is open. Empty if there is none.
+  // Text to append to a message: the first suspect without a verdict. Empty if there is none.
   std::string name_suspect() const;
   void fail(Status why, MembershipActions& actions);
   void try_again(Status why, MembershipActions& actions);
@@ -102,11 +107,11 @@ class Membership {
   TimeUs start_deadline_us_;
   TimeUs timeout_us_;
   bool connected_ = false;
-  bool answered_ = false;  // since it has connected
+  bool answered_ = false;  // a message has arrived since the connection was established
   bool leaving_ = false;
   bool finished_ = false;
-  std::optional<NoticeTimer> notices_;  // of no connection
-  TimeUs finish_deadline_us_ = kNever;  // of a worker that has not left
+  std::optional<NoticeTimer> notices_;  // while there is no connection
+  TimeUs finish_deadline_us_ = kNever;  // only for a worker that has not left
   TimeUs last_heard_us_ = 0;
   TimeUs next_heartbeat_us_ = 0;
   std::optional<Roster> roster_;

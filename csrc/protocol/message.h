@@ -1,13 +1,14 @@
-// Every message of byteps, as values, and their bytes. The format is documented in docs/wire-format.md; the two
-// change together, with kProtocolVersion.
+// All messages of byteps as values, and their encoding. docs/wire-format.md documents the format;
+// change both together, and kProtocolVersion with them.
 //
-// Pure. Decoding checks every bound before it allocates and returns kDataLoss with what was expected and got;
-// no input makes it read outside its argument. Integers are little endian.
+// Pure. Decoding checks every bound before it allocates, never reads outside its argument, and
+// returns kDataLoss with the expected and the actual value. Integers are little endian.
 //
 // Two families:
-//   data     worker or machine service <-> summation service. All fields are in the frame's head (kDataHeadBytes); the payload is
-//            tensor data (or the text of a failure).
-//   control  node <-> scheduler. The head has the type; the fields are the payload (at most kMaxControlBytes).
+//   data     worker or machine service <-> summation service. All fields are in the frame's head
+//            (kDataHeadBytes); the payload is tensor data, or the text of a failure.
+//   control  node <-> scheduler. The head has the type; the fields are the payload (at most
+//            kMaxControlBytes).
 #pragma once
 
 #include <array>
@@ -29,7 +30,7 @@ inline constexpr size_t kDataHeadBytes = 64;
 inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
 inline constexpr uint16_t kMaxNameBytes = 1024;
-inline constexpr uint16_t kMaxTextBytes = 4096;  // of a failure; longer ones are cut
+inline constexpr uint16_t kMaxTextBytes = 4096;  // text of a failure; longer texts are truncated
 inline constexpr uint16_t kMaxHostBytes = 255;   // of a host, a machine, an address
 inline constexpr uint32_t kMaxAddresses = 64;    // of a node
 inline constexpr uint32_t kMaxHelpers = 64;      // of a process that measures its network card
@@ -38,9 +39,10 @@ inline constexpr uint32_t kMaxPartitions = 1u << 18;
 inline constexpr uint32_t kMaxNodes = 1u << 14;
 inline constexpr uint64_t kMaxNicBytesPerS = 100'000'000'000'000;
 inline constexpr uint64_t kMaxTimeoutUs = 1ull << 50;
-inline constexpr int64_t kHeartbeatsPerTimeout = 4;  // that each node sends while the job's timeout passes
+// Heartbeats that each node sends within the job's timeout.
+inline constexpr int64_t kHeartbeatsPerTimeout = 4;
 
-// Where a partition is summed; what the numbers mean is protocol/tree.h's.
+// Where a partition is summed. protocol/tree.h defines the meaning of both numbers.
 struct RootLocation {
   uint16_t reducer_host = 0;
   uint16_t serving_index = 0;
@@ -49,14 +51,14 @@ struct RootLocation {
 
 // One partition of one declared tensor.
 struct Key {
-  uint32_t tensor = 0;  // key_tensor() of the number that the scheduler gave to the name, and of the cut
+  uint32_t tensor = 0;  // key_tensor() of the name's number and of the partition scale
   uint32_t partition = 0;
   bool operator==(const Key&) const = default;
   auto operator<=>(const Key&) const = default;
 };
 
 inline constexpr uint32_t kMaxTensors = 1u << 20;
-// A name that is cut in another way (protocol/plan.h) has other partitions, but for the first one.
+// Under another partition scale a name has other partitions, except for the first one.
 constexpr uint32_t key_tensor(uint32_t number, uint8_t partition_scale) {
   return number * (kMaxPartitionScale + 1) + partition_scale;
 }
@@ -73,60 +75,64 @@ struct KeyHash {
   }
 };
 
-// ---- data -------------------------------------------------------------------------------------------------
+// ---- data ---------------------------------------------------------------------------------------
 
 enum class DataType : uint8_t {
-  kHello = 1,     // child -> service, first on a connection: `rank`, `level`, `lane`
+  kHello = 1,     // child -> service, first on a connection: `rank`, `level`, `shard_index`
   kPushPull = 2,  // child -> service: a contribution; payload: `bytes` (none unless has_values)
   kResult = 3,    // service -> child: payload: `bytes`
-  kFailed = 4,    // either way, instead of a result or a contribution: `code`; payload: text
-  kGoodbye = 5,   // either way: nothing follows; the sender leaves the job in order
-  kProbe = 6,  // either way, to measure a card (protocol/nic_probe): `epoch`; payload: `bytes`, of no meaning
+  kFailed = 4,    // both directions, instead of a result or a contribution: `code`; payload: text
+  kGoodbye = 5,   // both directions: nothing follows; the sender leaves the job in order
+  // Both directions, to measure a card (protocol/nic_probe.h): `epoch`; payload: any `bytes`.
+  kProbe = 6,
 };
 
-// Which of a service's levels a connection speaks to (protocol/tree.h).
+// The level of a service that a connection belongs to (protocol/tree.h).
 enum class Level : uint8_t {
   kMachine = 1,  // the children are the ranks of the service's own machine
-  kCluster = 2,  // the children are the machines, each spoken for by one of its ranks
-  kRanks = 3,  // the children are all ranks, each for itself: of what is kept (protocol/staleness_tracker.h)
+  kCluster = 2,  // the children are the machines, each represented by one of its ranks
+  kRanks = 3,    // the children are all ranks: for stored tensors (protocol/staleness_tracker.h)
 };
 
-// Of rounds that a rank may be ahead of the slowest one (protocol/staleness_tracker.h): any number.
+// No bound on the number of rounds between ranks (protocol/staleness_tracker.h).
 inline constexpr uint8_t kUnboundedStaleness = 255;
 
-// Whether services keep a tensor's value from one push_pull to the next (ReduceOp::kSeed, kAccumulate).
+// Whether services store a tensor's value between push_pulls (ReduceOp::kSeed, kAccumulate).
 struct TensorMode {
   bool stored = false;
-  uint8_t staleness = 0;  // only of what is kept
+  uint8_t staleness = 0;  // only if stored
   bool operator==(const TensorMode&) const = default;
 };
 
-// "reduces it", "keeps it with staleness 3", "keeps it with unbounded staleness".
+// "reduces it", "stores it with staleness 3", "stores it with unbounded staleness".
 std::string describe(const TensorMode& mode);
 
 struct DataHead {
   DataType type = DataType::kHello;
-  Level level = Level::kCluster;  // of a hello
-  // Of rank 0's contribution, and of the results: what the next push_pull of the tensor follows. Of others: unused.
+  Level level = Level::kCluster;  // kHello only
+  // In rank 0's contributions and in results: the plan of the tensor's next push_pull. Else unused.
   Plan plan = {};
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   uint8_t staleness = 0;  // kSeed, kAccumulate
   uint32_t epoch = 0;
   Key key;
-  uint64_t round = 0;        // counts this rank's push_pulls of the name from 1, also those that were refused
-  uint32_t rank = 0;         // the contributing worker, or who speaks for its machine
-  int32_t priority = 0;      // larger goes first
-  uint32_t root = 0;         // kBroadcast, kSeed: whose values count; kAccumulate: as in kSeed
-  uint16_t root_node = 0;    // node that hosts the root of the partition's tree
-  uint16_t shard_index = 0;  // of the partition (Tree::lane); of a hello: the sender's shard
-  uint64_t bytes = 0;        // of the partition
-  Shape shape = {};          // of the tensor
+  // Number of this rank's push_pulls of the name, from 1, refused ones included.
+  uint64_t round = 0;
+  uint32_t rank = 0;     // the contributing worker, or the rank that represents its machine
+  int32_t priority = 0;  // larger goes first
+  // kBroadcast, kSeed: the rank whose values count; kAccumulate: as in kSeed.
+  uint32_t root = 0;
+  uint16_t root_node = 0;  // node that hosts the root of the partition's tree
+  // Of the partition (Tree::shard_index); kHello: index of the sender's shard.
+  uint16_t shard_index = 0;
+  uint64_t bytes = 0;  // of the partition
+  Shape shape = {};    // of the tensor
   StatusCode code = StatusCode::kOk;
   bool operator==(const DataHead&) const = default;
 };
 
-// Whether the contribution of `head.rank` has a payload: only the root's has if only the root's values count.
+// Whether the contribution of `head.rank` has a payload. Broadcasts have it from the root only.
 inline bool has_values(const DataHead& head) {
   const bool only_of_root = head.op == ReduceOp::kBroadcast || head.op == ReduceOp::kSeed;
   return !only_of_root || head.root == head.rank;
@@ -134,28 +140,29 @@ inline bool has_values(const DataHead& head) {
 
 using DataHeadBytes = std::array<std::byte, kDataHeadBytes>;
 DataHeadBytes encode(const DataHead& head);
-// Checks version, type, dtype, op, the limits, that `bytes` is a multiple of the element size, that `code` is a
-// failure in kFailed and ok elsewhere, and that only what is kept has a staleness.
+// Checks version, type, dtype, op, the limits, that `bytes` is a multiple of the element size, that
+// `code` is a failure in kFailed and ok elsewhere, and that only stored tensors have a staleness.
 Result<DataHead> decode_data(Bytes head);
 
-// ---- control ----------------------------------------------------------------------------------------------
+// ---- control ------------------------------------------------------------------------------------
 
 enum class Role : uint8_t { kWorker = 1, kServer = 2 };
 
-// What a node tells of itself. Workers host a summation service as well, so they have addresses, too.
+// A node's description of itself. Workers host a summation service, so they have addresses as well.
 struct NodeInfo {
   Role role = Role::kWorker;
-  int32_t rank = -1;        // of a worker, or number of a server; -1 in a Join: number me
-  int32_t local_rank = -1;  // -1 in a Join: number me by machine
+  // Rank of a worker, or number of a server; -1 in a Join: the scheduler assigns it.
+  int32_t rank = -1;
+  int32_t local_rank = -1;  // -1 in a Join: the scheduler assigns it, by machine
   int32_t local_size = -1;
   uint64_t pid = 0;
-  std::string host;                    // for people
+  std::string host;                    // for messages
   std::string machine;                 // equal on all processes that can share memory
-  uint32_t nic_mbps = 0;               // each way, Mbit/s; 0: not known
-  std::vector<std::string> addresses;  // of the service's shards, "ip:port", in order
-  // Of the same shards for processes of the same machine; empty: none.
+  uint32_t nic_mbps = 0;               // per direction, Mbit/s; 0: unknown
+  std::vector<std::string> addresses;  // of the service's shards, in order: "ip:port"
+  // Addresses of the same shards for processes of the same machine; empty: none.
   std::vector<std::string> local_addresses;
-  // Of the same shards by RDMA, "ip:port"; empty: not by RDMA.
+  // RDMA addresses of the same shards, "ip:port"; empty: no RDMA.
   std::vector<std::string> rdma_addresses;
   bool operator==(const NodeInfo&) const = default;
 
@@ -165,43 +172,46 @@ struct NodeInfo {
 
 struct Join {  // node -> scheduler
   NodeInfo self;
-  uint32_t num_workers = 0;  // as this node was told; 0: not told
+  uint32_t num_workers = 0;  // as configured on this node; 0: not configured
   uint32_t num_servers = 0;
-  std::string version;  // of the package; all nodes have the same
+  std::string version;  // of the package; must be equal on all nodes
   bool operator==(const Join&) const = default;
 };
-// scheduler -> node: the job is complete. Nodes are ordered: workers by rank, then servers by number. A node's
-// place in the list is its node number and its service number. Decoding checks the order.
+// scheduler -> node: the job is complete. Workers come first, by rank, then servers, by number. The
+// index of a node is its node number and the number of its service. Decoding checks the order.
 struct Roster {
   uint32_t epoch = 0;
-  uint32_t self = 0;  // the addressee's node number
+  uint32_t self = 0;  // node number of the receiver
   uint32_t num_workers = 0;
-  uint64_t timeout_us = 0;       // a node silent for so long is lost
-  uint64_t partition_bytes = 0;  // of PartitionRule
-  // Of each reducer_host (protocol/tree.h) in all that is summed, in parts per billion: for the rates of connections.
+  uint64_t timeout_us = 0;       // a node that is silent for this long is lost
+  uint64_t partition_bytes = 0;  // fixed size of PartitionRule
+  // Share of each reducer host (protocol/tree.h) in parts per billion; determines the rates of
+  // pacing.
   std::vector<uint32_t> shares_ppb;
   std::vector<NodeInfo> nodes;
   bool operator==(const Roster&) const = default;
 };
-struct Declare {  // worker -> scheduler: asks for the places of a tensor of this size; again where it grows
+// worker -> scheduler: requests root locations for a tensor of this size; repeated when it grows.
+struct Declare {
   std::string name;
   DType dtype = DType::kFloat32;
   uint64_t bytes = 0;
-  uint8_t partition_scale = 0;  // of a Plan; others than 0 for names that are placed already
+  uint8_t partition_scale = 0;  // of a Plan; nonzero only for names that have been placed before
   TensorMode mode = {};
   bool operator==(const Declare&) const = default;
 };
 struct Placed {  // scheduler -> worker
   std::string name;
-  uint32_t tensor = 0;               // number of the name, from 1
-  std::vector<RootLocation> places;  // by partition; enough for all sizes that anybody has asked for
-  uint8_t partition_scale = 0;       // as it was asked for; each has other places, but of the first partition
+  uint32_t tensor = 0;                  // number of the name, from 1
+  std::vector<RootLocation> locations;  // by partition; enough for the largest size requested
+  // As requested; each scale has its own locations, except for the first partition.
+  uint8_t partition_scale = 0;
   bool operator==(const Placed&) const = default;
 };
 inline constexpr uint64_t kEveryRound = UINT64_MAX;
 
-// scheduler -> worker: the name cannot be used. Where others may wait in a round of it, to all nodes: summation
-// services fail the contributions to its rounds up to `round`.
+// scheduler -> worker: the name cannot be used. Sent to all nodes if others may wait in one of its
+// rounds: summation services fail the contributions to its rounds up to `round`.
 struct Refused {
   std::string name;
   uint32_t tensor = 0;  // 0: the name was never bound
@@ -210,17 +220,18 @@ struct Refused {
   uint64_t round = kEveryRound;
   bool operator==(const Refused&) const = default;
 };
-// worker -> scheduler: this rank's push_pull of the name has failed; so have those of all ranks in that round.
+// worker -> scheduler: this rank's push_pull of the name has failed, and so has the round for all
+// ranks.
 struct RoundFailed {
   std::string name;
   uint64_t round = 0;
-  bool refused = false;  // this rank did not begin it: `text` says why
+  bool refused = false;  // this rank did not start the push_pull; `text` says why
   StatusCode code = StatusCode::kInvalidArgument;
   std::string text;
   bool operator==(const RoundFailed&) const = default;
 };
 struct Barrier {          // worker -> scheduler
-  uint32_t sequence = 0;  // counts this worker's barriers from 1
+  uint32_t sequence = 0;  // number of this worker's barriers, from 1
   bool operator==(const Barrier&) const = default;
 };
 struct BarrierDone {  // scheduler -> worker
@@ -232,7 +243,8 @@ struct BarrierDone {  // scheduler -> worker
 struct Heartbeat {  // node -> scheduler, which answers with the same
   bool operator==(const Heartbeat&) const = default;
 };
-// node -> scheduler: my connection to `node` broke; of itself: a part of me hangs
+// node -> scheduler: the connection to `node` broke. If `node` is the sender, one of its threads
+// hangs.
 struct Suspect {
   uint32_t node = 0;
   std::string text;
@@ -240,12 +252,12 @@ struct Suspect {
 };
 struct Lost {  // scheduler -> node: the job has failed
   StatusCode code = StatusCode::kUnavailable;
-  std::string text;  // names the guilty rank, host and cause
+  std::string text;  // names the failed rank, its host and the cause
   bool operator==(const Lost&) const = default;
 };
 struct Leave {  // node -> scheduler
-  std::string
-      cause;  // what ends this process, such as an exception: the job fails by it; empty: it goes in order
+  // What ended the process, such as an exception: the job fails with it. Empty: it leaves in order.
+  std::string cause;
   bool operator==(const Leave&) const = default;
 };
 struct Left {  // scheduler -> node
@@ -253,17 +265,19 @@ struct Left {  // scheduler -> node
   uint32_t node = 0;
   bool operator==(const Left&) const = default;
 };
-struct Finished {  // scheduler -> node: all workers have left, or the scheduler's own process leaves in order
+// scheduler -> node: all workers have left, or the scheduler's own process leaves in order.
+struct Finished {
   std::string text;
   bool operator==(const Finished&) const = default;
 };
-// How network cards are measured before the job starts: protocol/nic_survey.h.
+// Measuring network cards before the job starts: protocol/nic_survey.h.
 struct ProbeSetup {    // scheduler -> node: listen for probes, which carry this epoch
-  uint32_t epoch = 0;  // of the roster to come
+  uint32_t epoch = 0;  // of the future roster
   bool operator==(const ProbeSetup&) const = default;
 };
-struct ProbeReady {                    // node -> scheduler
-  std::vector<std::string> addresses;  // of its threads, "ip:port"; none: its card cannot be measured
+struct ProbeReady {
+  // Of its threads, "ip:port"; empty: the card cannot be measured.
+  std::vector<std::string> addresses;
   bool operator==(const ProbeReady&) const = default;
 };
 struct ProbeHelper {
@@ -275,27 +289,27 @@ struct ProbeStart {    // scheduler -> node: measure your card
   std::vector<ProbeHelper> helpers;
   bool operator==(const ProbeStart&) const = default;
 };
-struct ProbeDone {  // node -> scheduler
+struct ProbeDone {
   uint32_t round = 0;
-  uint64_t bytes_per_s = 0;  // of payload, each way; 0: no idea
+  uint64_t bytes_per_s = 0;  // payload per direction; 0: unknown
   bool operator==(const ProbeDone&) const = default;
 };
 
-struct Waits {        // worker -> scheduler
-  std::string what;   // that a thread of it has been waiting for, for some seconds; empty: it has come
-  bool asks = false;  // for a Waiting
+struct Waits {
+  std::string what;   // what one of its threads has been waiting for; empty: the wait is over
+  bool asks = false;  // requests a Waiting
   bool operator==(const Waits&) const = default;
 };
-struct Waiting {  // scheduler -> node: whom it waits for. To be logged
+struct Waiting {  // scheduler -> node: which nodes it waits for. To be logged
   std::string text;
   bool operator==(const Waiting&) const = default;
 };
 
-// node -> scheduler: its service has waited long for ranks; scheduler -> node: the same with the name, which services do
-// not know. To be logged
+// node -> scheduler: its service has waited long for some ranks. scheduler -> node: the same text
+// with the name of the tensor, which services do not know; to be logged.
 struct Stalled {
   uint32_t tensor = 0;  // number of the name
-  std::string name;     // empty: asked for, or not known
+  std::string name;     // empty: requested, or unknown
   std::string text;     // "round 3 of partition 0 has waited 30 s for rank 1 (host a, pid 7)"
   bool operator==(const Stalled&) const = default;
 
@@ -303,15 +317,16 @@ struct Stalled {
   std::string describe() const;
 };
 
-// A node is about to leave in order, after an exception. From it to the scheduler, on to all others, who confirm it, and
-// then back: from there on who waits for it knows why it does so in vain.
+// A node is about to leave in order after an exception. It tells the scheduler, which forwards the
+// message to all others, waits until they confirm it, and then sends it back. From then on the
+// errors of ranks that wait for the node give this cause.
 struct Leaving {
   uint32_t node = 0;
   std::string after;  // "KeyError: 'label'"
   bool operator==(const Leaving&) const = default;
 };
 
-// A message's place in this list gives its type on the wire: append only.
+// The index of a message in this list determines its type on the wire: append only.
 using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
                              Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
                              Waits, Waiting, RoundFailed, Stalled, Leaving>;
@@ -321,7 +336,8 @@ struct EncodedControl {
   std::vector<std::byte> payload;
 };
 EncodedControl encode(const Control& message);
-// Checks the head alone, before the payload is read: version, known type, payload size at most kMaxControlBytes.
+// Checks the head alone, before the payload is received: version, known type, payload size at most
+// kMaxControlBytes.
 Status check_control_head(Bytes head, size_t payload_bytes);
 Result<Control> decode_control(Bytes head, Bytes payload);
 

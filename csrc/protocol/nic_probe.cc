@@ -15,7 +15,7 @@ constexpr uint64_t kPartUnderWay = 8;
 
 constexpr TimeUs kWarmUpUs = 50'000;
 constexpr TimeUs kWantedUs = 150'000;
-constexpr TimeUs kLongestUs = 600'000;  // of cards that are so slow that few answers came till then
+constexpr TimeUs kLongestUs = 600'000;  // for cards so slow that few answers have arrived by then
 constexpr uint32_t kWantedAnswers = 16;
 
 }  // namespace

@@ -1,8 +1,10 @@
-// How fast a network card is, measured by one process (the hub) with the help of a few others. Pure.
+// Measures the speed of a network card: one process (the hub) measures with the help of a few
+// others. Pure.
 //
-// The hub keeps frames under way to all of its helpers at once; each is answered with a frame of the same size. So its
-// card is loaded both ways, by several connections, as a root's is, while the helpers' cards have an easy time. What
-// came back in a second is what the card carries, unless it is faster than all helpers together.
+// The hub keeps frames in flight to all of its helpers at once, and each helper answers with a
+// frame of the same size. So several connections load the hub's card in both directions, as they do
+// on a root, while the helpers' cards are only partly loaded. The answers per second are the speed
+// of the card, unless it is faster than all helpers together.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +15,17 @@
 namespace byteps::protocol {
 
 inline constexpr uint32_t kMaxProbeFrameBytes = 256 << 10;
-// Of one connection. Who answers holds no more than this back for one that does not read.
+// Per connection. A helper buffers at most this much for a hub that does not read.
 inline constexpr uint64_t kMaxProbeWindowBytes = 4 << 20;
 
-// How much one of the hub's connections has under way: an eighth of what has been answered. That is enough soon, as
-// the window grows by the eighth part each round trip, and never more than an eighth of the time until now can drain.
+// The bytes that one of the hub's connections keeps in flight: an eighth of the bytes answered so
+// far. The window grows by an eighth each round trip, so it is soon large enough, and it never
+// holds more than drains in an eighth of the time elapsed.
 class ProbeWindow {
  public:
-  // Bytes of the next frame to send; 0: not before another answer.
+  // Bytes of the next frame to send; 0: wait for another answer.
   uint32_t next_frame();
-  // kDataLoss: more was answered than asked.
+  // kDataLoss if more bytes were answered than sent.
   Status on_answer(uint64_t bytes);
 
  private:
@@ -32,23 +35,23 @@ class ProbeWindow {
   uint64_t answered_bytes_ = 0;
 };
 
-// The rate of the answers that come to one thread of the hub. The beginning does not count: connections are slow at
-// first, and a token bucket is full.
+// The rate of the answers that arrive on one thread of the hub. Ignores the beginning, in which
+// connections are slow and token buckets are full.
 class ProbeMeter {
  public:
   explicit ProbeMeter(TimeUs start_us) : start_us_(start_us) {}
 
   void on_answer(uint64_t bytes, TimeUs now);
-  // Later answers are not needed.
+  // No further answers are needed.
   bool done(TimeUs now) const;
-  // By then it is done, whatever came.
+  // The measurement ends by then, whatever has arrived.
   TimeUs deadline_us() const;
-  // Payload each way; 0: not enough came.
+  // Payload per direction; 0: too few answers arrived.
   double bytes_per_s() const;
 
  private:
   TimeUs start_us_;
-  // Since the first answer that is not of the beginning, which itself does not count.
+  // Counted from the first answer after the beginning; its own bytes do not count.
   TimeUs first_us_ = kNever;
   TimeUs last_us_ = 0;
   uint64_t bytes_ = 0;

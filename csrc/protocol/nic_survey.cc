@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kGroup = 4;
 constexpr double kNoise = 1.1;
-// Connections that are paced a little too fast lose nothing, those that are paced too slowly lose time.
+// Pacing connections a little too fast costs nothing; pacing them too slowly costs time.
 constexpr double kHeadroom = 1.03;
 
 }  // namespace
@@ -36,7 +36,7 @@ bool NicSurvey::is_needed() const {
          std::any_of(cards_.begin(), cards_.end(), [](const Card& card) { return !card.known; });
 }
 
-// Card c is in group c modulo this, as its member number c divided by this.
+// Card c is member c / num_groups() of group c % num_groups().
 size_t NicSurvey::num_groups() const { return std::max<size_t>(1, cards_.size() / kGroup); }
 
 size_t NicSurvey::num_rounds() const { return (cards_.size() + num_groups() - 1) / num_groups(); }

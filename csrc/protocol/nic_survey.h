@@ -1,20 +1,22 @@
-// The scheduler's part in measuring the network cards whose speeds nobody knows, before the job starts. Pure.
+// The scheduler's part in measuring network cards of unknown speed, before the job starts. Pure.
 //
-// When: in jobs of several worker machines in which some machine's speed is unknown. Whatever the placement policy:
-// `auto` shares out by speeds, and every policy cuts partitions and paces connections by them.
+// Runs in jobs of several worker machines in which the speed of some machine is unknown, under
+// every placement policy: `auto` derives shares from speeds, and all policies derive partition
+// sizes and pacing from them.
 //
-// How: one process of each machine takes part, the first of its nodes. Machines are put into groups of four to seven
-// (fewer in small jobs), workers and servers mixed. In round r the r-th of each group is the hub and the others help
-// it (protocol/nic_probe): seven rounds at most, however large the job is. The scheduler begins a round when the last
-// one has ended, so that no measurement disturbs another. A card that is faster than its helpers together is taken
-// for slower than it is.
+// One process of each machine takes part, the first of its nodes. Machines form groups of four to
+// seven (fewer in small jobs), workers and servers mixed. In round r the r-th machine of each group
+// is the hub and the others help it (protocol/nic_probe.h), so there are at most seven rounds
+// however large the job is. A round begins after the previous one has ended, so that no measurement
+// disturbs another. A card that is faster than its helpers together is underestimated.
 //
 //   scheduler -> first of each machine   ProbeSetup     listen
-//             <-                         ProbeReady     here; nowhere: this card cannot be measured
-//             -> hubs of a round         ProbeStart     measure with these
+//             <-                         ProbeReady     addresses; none: cannot be measured
+//             -> hubs of a round         ProbeStart     measure with these helpers
 //             <-                         ProbeDone
 //
-// Whoever keeps it waiting ends the survey: what is not known by then stays unknown.
+// A node that exceeds the time limit of a step ends the survey; speeds not measured by then stay
+// unknown.
 #pragma once
 
 #include <cstdint>
@@ -35,29 +37,30 @@ class NicSurvey {
   };
   using Orders = std::vector<Order>;
 
-  // `nodes` as in a Roster.
+  // `nodes` in the order of Roster::nodes.
   NicSurvey(const std::vector<NodeInfo>& nodes, uint32_t num_workers);
 
-  // Else there is nothing to measure, or it would not matter.
+  // False if nothing is to be measured, or it would make no difference.
   bool is_needed() const;
 
-  // Each step may take `grace_us`, all together until `deadline_us`.
+  // Each step may take `grace_us`; all steps end by `deadline_us`.
   void start(uint32_t epoch, TimeUs grace_us, TimeUs deadline_us, TimeUs now, Orders& orders);
-  // Answers that nobody waits for are ignored: they may come late.
+  // Answers that are not awaited are ignored: they may be late.
   void on_ready(uint32_t node, const ProbeReady& ready, TimeUs now, Orders& orders);
   void on_done(uint32_t node, const ProbeDone& done, TimeUs now, Orders& orders);
   void on_tick(TimeUs now);
   TimeUs next_tick_us() const { return over_ ? kNever : step_deadline_us_; }
   bool over() const { return over_; }
 
-  // Fills in what was measured, even (even_out), where a node's own speed is unknown. `fit_shards`: such a node's
-  // services are used with so many shards only as go with its speed (protocol/pacing); the others stay idle.
+  // Fills in the measured speeds (evened out by even_out) of nodes whose own speed is unknown. With
+  // `fit_shards` the services of these nodes use only as many shards as suit the speed
+  // (protocol/pacing.h); the others stay idle.
   void apply(std::vector<NodeInfo>& nodes, bool fit_shards) const;
 
  private:
-  // Of a machine.
+  // One machine's card.
   struct Card {
-    uint32_t node;  // that takes part
+    uint32_t node;  // the node that takes part
     bool known = true;
     std::vector<std::string> addresses;
     double mbps = 0;  // measured
@@ -77,12 +80,13 @@ class NicSurvey {
   TimeUs deadline_us_ = 0;
   TimeUs step_deadline_us_ = 0;
   uint32_t next_round_ = 0;
-  std::set<uint32_t> awaited_;  // nodes
+  std::set<uint32_t> awaited_;  // nodes that have not answered
   bool over_ = false;
 };
 
-// Speeds that are within a tenth of each other are meant to be equal: each such group gets its fastest, as other
-// traffic slows a measurement down and nothing speeds it up. So noise makes no shares. Zeros (unknown) stay.
+// Speeds within a tenth of each other are taken for equal: each group of them gets its highest
+// speed, because other traffic can only slow a measurement down. So noise does not affect shares.
+// Zeros (unknown) stay.
 std::vector<double> even_out(const std::vector<double>& speeds);
 
 }  // namespace byteps::protocol

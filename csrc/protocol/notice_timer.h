@@ -1,4 +1,5 @@
-// When whoever waits for others says for whom: after five seconds, then every thirty. Pure.
+// Times of the log lines that say what is being waited for: after five seconds, then every thirty.
+// Pure.
 #pragma once
 
 #include "base/clock.h"
@@ -14,7 +15,7 @@ class NoticeTimer {
 
   TimeUs next_us() const { return next_us_; }
   TimeUs waited_us(TimeUs now) const { return now - since_us_; }
-  // Once for each notice.
+  // True once for each notice.
   bool due(TimeUs now) {
     if (now < next_us_) return false;
     next_us_ = now + kAgainUs;

@@ -15,17 +15,17 @@ std::string count_of(size_t count, Role role) {
   return std::to_string(count) + word + (count == 1 ? "" : "s");
 }
 
-// For each worker its place on its machine, unless it came with one. `nodes`: workers by rank first.
+// Sets the local rank of each worker that joined without one. `nodes`: workers first, by rank.
 void number_by_machine(std::vector<Numbering::Numbered>& nodes) {
   std::map<std::string, int32_t> sizes;
-  std::vector<int32_t> places;
+  std::vector<int32_t> local_ranks;
   for (const auto& [node, index] : nodes) {
-    places.push_back(node.role == Role::kWorker ? sizes[node.machine]++ : -1);
+    local_ranks.push_back(node.role == Role::kWorker ? sizes[node.machine]++ : -1);
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     NodeInfo& node = nodes[i].node;
     if (node.role != Role::kWorker || node.local_rank >= 0) continue;
-    node.local_rank = places[i];
+    node.local_rank = local_ranks[i];
     node.local_size = sizes[node.machine];
   }
 }
@@ -55,8 +55,8 @@ Status Numbering::check(const Join& join) const {
   if (num_workers_ > 0) {
     BPS_RETURN_IF_ERROR(check_counts(join));
   } else if (join.self.role ==
-             Role::kWorker) {  // a server need not know: it waits for the first worker, who does
-    return invalid_argument("nobody has said how many workers the job has");
+             Role::kWorker) {  // a server need not know: it waits for the first worker, which does
+    return invalid_argument("the number of workers is unknown");
   }
   return check_number(join.self);
 }
@@ -69,22 +69,23 @@ Status Numbering::check_counts(const Join& join) const {
   }
   auto contradicts = [](uint32_t told, uint32_t known) { return told != 0 && told != known; };
   if (contradicts(join.num_workers, num_workers_) || contradicts(join.num_servers, num_servers_)) {
-    return invalid_argument("was told of " + count_of(join.num_workers, Role::kWorker) + " and " +
-                            count_of(join.num_servers, Role::kServer) + ", the job has " +
+    return invalid_argument("expects " + count_of(join.num_workers, Role::kWorker) + " and " +
+                            count_of(join.num_servers, Role::kServer) + ", but the job has " +
                             count_of(num_workers_, Role::kWorker) + " and " +
                             count_of(num_servers_, Role::kServer) +
-                            ": start all machines with the same numbers of machines, of processes on each, "
+                            ": start all machines with equal numbers of machines, of processes on each, "
                             "and of servers");
   }
   if (count(join.self.role) == expected(join.self.role)) {
-    return invalid_argument("one too many: the job has " +
-                            count_of(expected(join.self.role), join.self.role) + ", and all have joined");
+    return invalid_argument("the job is complete: it has " +
+                            count_of(expected(join.self.role), join.self.role) +
+                            ", and all of them have joined");
   }
-  // Servers that came before the first worker could not be checked then.
+  // Servers that joined before the first worker could not be checked then.
   const auto last_server = taken_.lower_bound({Role::kServer, static_cast<int32_t>(num_servers_)});
   if (count(Role::kServer) > num_servers_ || last_server != taken_.end()) {
     const size_t one = last_server != taken_.end() ? last_server->second : 0;
-    return invalid_argument("was told of " + count_of(num_servers_, Role::kServer) + ", but " +
+    return invalid_argument("expects " + count_of(num_servers_, Role::kServer) + ", but " +
                             joined_[one].describe() + " has joined");
   }
   return Status::ok();
@@ -96,12 +97,11 @@ Status Numbering::check_number(const NodeInfo& node) const {
                             std::to_string(expected(node.role)) + ", got " + std::to_string(node.rank));
   }
   if (auto taken = taken_.find({node.role, node.rank}); taken != taken_.end()) {
-    return invalid_argument("the number is taken: " + joined_[taken->second].describe() +
-                            " has joined before");
+    return invalid_argument("its number is taken by " + joined_[taken->second].describe());
   }
-  const bool has_place = node.local_rank >= 0 && node.local_rank < node.local_size;
-  const bool wants_place = node.local_rank < 0 && node.local_size < 0;
-  if (node.role == Role::kWorker && !has_place && !wants_place) {
+  const bool has_local_rank = node.local_rank >= 0 && node.local_rank < node.local_size;
+  const bool needs_local_rank = node.local_rank < 0 && node.local_size < 0;
+  if (node.role == Role::kWorker && !has_local_rank && !needs_local_rank) {
     return invalid_argument("local rank: expected a number below the local size of " +
                             std::to_string(node.local_size) + ", got " + std::to_string(node.local_rank));
   }
@@ -140,7 +140,7 @@ std::vector<std::string> Numbering::missing_of(Role role) const {
 
 std::vector<Numbering::Numbered> Numbering::number() const {
   BPS_CHECK(complete()) << missing() << " missing";
-  std::map<std::string, size_t> machines;  // -> place of its first worker
+  std::map<std::string, size_t> machines;  // -> index of its first worker
   std::vector<Numbered> nodes;
   for (size_t i = 0; i < joined_.size(); ++i) {
     nodes.push_back({joined_[i], i});

@@ -1,4 +1,4 @@
-// Who gets which rank: checks of the nodes that join, and the order of the complete job. Pure.
+// Assigns ranks: checks the nodes that join, and orders the nodes of the complete job. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,26 @@
 
 namespace byteps::protocol {
 
-// The nodes of a job that is still joining, in the order of their coming.
+// The nodes of a job that is still joining, in the order in which they joined.
 class Numbering {
  public:
-  // 0 workers: as the first node says that was told; servers may come before it. Not more than kMaxNodes in all.
+  // `num_workers` = 0: taken from the first worker that joins; servers may join before it. At most
+  // kMaxNodes nodes in all.
   Numbering(uint32_t num_workers, uint32_t num_servers);
 
-  // kInvalidArgument, naming the joiner, if it does not fit the job: counts that contradict those known, a rank
-  // out of range or taken, one node too many, another version of the package.
+  // kInvalidArgument, naming the node, if it does not fit the job: it expects other numbers of
+  // nodes, its rank is out of range or taken, the job is complete, or its package version differs.
   Status add(const Join& join);
 
   bool complete() const;
   uint32_t num_workers() const { return num_workers_; }
   const std::vector<NodeInfo>& joined() const { return joined_; }
-  // "rank 2, rank 3 and server 0" or, where nodes come without numbers, "2 workers and 1 server".
+  // "rank 2, rank 3 and server 0" or, where nodes join without numbers, "2 workers and 1 server".
   std::string missing() const;
 
-  // The nodes with all numbers, workers by rank, then servers; each with its index in joined(). Ranks not asked for
-  // go to machines in the order of their first worker, so that workers of a machine are neighbours.
-  // Precondition: complete().
+  // All nodes with their numbers, workers by rank, then servers; each with its index in joined().
+  // Ranks that no node asked for are assigned machine by machine, in the order of the machines'
+  // first workers, so that workers of a machine are neighbors. Precondition: complete().
   struct Numbered {
     NodeInfo node;
     size_t joined_index;
@@ -48,7 +49,7 @@ class Numbering {
   uint32_t num_workers_;
   uint32_t num_servers_;
   std::vector<NodeInfo> joined_;
-  std::string version_;  // of the first
+  std::string version_;  // of the first node
   std::map<std::pair<Role, int32_t>, size_t> taken_;
 };
 

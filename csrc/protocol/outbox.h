@@ -1,11 +1,13 @@
-// What goes to a connection next: by priority, within a credit. Pure.
+// The order in which frames are handed to a connection: by priority, within a credit. Pure.
 //
-// Credit bounds the bytes handed to a connection and not yet on the wire: an urgent partition waits for at most that
-// much of less urgent ones, or for one of them where that is larger, whatever comes after it. Credit comes back when bytes are written, never later: waiting for a round to end could deadlock
-// workers whose tensors become ready in different orders. Connections do not wait for each other: where one is slow,
-// others would stand still with it, and the next moment another one would be the slow one (measured: twice the time).
-// Source: Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration"
-// (ByteScheduler), SOSP 2019, section 4.
+// Credit bounds the bytes that were handed to a connection and are not on the wire yet. So an
+// urgent partition waits for at most that many bytes of less urgent ones, or for a single partition
+// if that is larger. Credit returns when bytes are written, not when a round ends: that could
+// deadlock workers whose tensors become ready in different orders. Each connection has its own
+// credit: with a common one a slow connection would hold up the others (measured: twice the time).
+//
+// Source: Peng et al., "A Generic Communication Scheduler for Distributed DNN Training
+// Acceleration" (ByteScheduler), SOSP 2019, section 4.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +19,12 @@
 
 namespace byteps::protocol {
 
-// The credit of the connections of one loop; each of them has a Port.
+// The credit of the connections of one event loop; each connection has a Port. Not thread-safe.
 class Outbox {
  public:
-  // Of equal priority, answers go first: each frees a round that all wait for.
+  // At equal priority answers go first: each completes a round that others wait for.
   enum class Kind : uint8_t { kContribution, kAnswer };
-  // Hands the bytes to their connection, which says when they are written (Port::sent).
+  // Hands the bytes to their connection, which reports when they are written (Port::sent).
   using Send = UniqueFunction<void()>;
 
   // `credit_bytes`: of each port.
@@ -36,13 +38,15 @@ class Outbox {
     Port(const Port&) = delete;
     Port& operator=(const Port&) = delete;
 
-    // `send` is called, now or later, unless close() comes first: larger `priority` first, then by kind, then in the
-    // order of pushing. The first in order is never overtaken by one that would fit.
+    // `send` is called now or later, unless close() comes first. Order: larger `priority` first,
+    // then `kind`, then the order of the calls. The first in order is never overtaken by a smaller
+    // one.
     void push(int32_t priority, Kind kind, uint64_t bytes, Send send);
-    // `bytes` that were handed over are written. Late reports, after a close(), count no more.
+    // `bytes` that were handed over have been written. Reports that arrive after close() are
+    // ignored.
     void sent(uint64_t bytes);
-    // What is pushed while one exists is put in order before the first of it is handed over: what leaves at once is the
-    // most urgent, not what was pushed first.
+    // While a Batch exists, push() only queues; its end sends in order. So the first frame on the
+    // wire is the most urgent one of the batch, not the first pushed.
     class Batch {
      public:
       explicit Batch(Port& port) : port_(port), was_pumping_(std::exchange(port.pumping_, true)) {}
@@ -57,9 +61,9 @@ class Outbox {
       Port& port_;
       const bool was_pumping_;
     };
-    // Hands over all that was pushed, whatever the credit.
+    // Hands over everything that is queued, regardless of credit.
     void flush();
-    // The connection takes no more: what was pushed is dropped. May be used again after that.
+    // The connection accepts no more: drops what is queued. The port may be used again.
     void close();
 
    private:
@@ -81,18 +85,18 @@ class Outbox {
     void count_contributions(uint64_t bytes);
 
     Outbox& outbox_;
-    std::vector<Entry> heap_;  // the first in order in front
+    std::vector<Entry> heap_;  // a heap: the first in order is in front
     uint64_t outstanding_bytes_ = 0;
     uint64_t next_sequence_ = 0;
     uint64_t contribution_bytes_ = 0;  // see Outbox::has_contributed()
-    bool pumping_ = false;             // send() may push, or report as sent at once
+    bool pumping_ = false;             // send() may push, or report bytes as sent immediately
   };
 
-  // Of each port, from its next event on.
+  // Of each port; takes effect at the port's next event.
   void set_credit(uint64_t credit_bytes) { credit_bytes_ = credit_bytes; }
   uint64_t credit_bytes() const { return credit_bytes_; }
-  // There were contributions, and those of all ports are written or were closed away. (Of a port that carries answers,
-  // too, each byte that is written counts as one of theirs.)
+  // True if there were contributions, and those of all ports have been written or dropped. (On a
+  // port that also carries answers, written bytes of answers are counted as well.)
   bool has_contributed() const { return contributed_ && contribution_bytes_ == 0; }
   // For the pacers of the ports' connections.
   Burst& burst() { return burst_; }

@@ -6,14 +6,15 @@
 namespace byteps::protocol {
 namespace {
 
-// So much may follow a pause at full speed. A pause is the time in which the held connection carries twice as much.
+// Bytes at full speed after a pause, which is the time in which a limited connection sends twice as
+// many.
 constexpr uint64_t kBurstBytes = 256 << 10;
 
-// Connections that fill a card to the last byte let the queue before it grow until it overflows: acknowledgements and
-// bursts come on top of what they carry. So much of the card keeps it short.
+// Connections that use all of a card's rate fill the queue before it until it overflows, because
+// acknowledgements and bursts come on top. This fraction keeps the queue short.
 constexpr double kLoad = 0.995;
 
-// What one thread can send and receive over TCP, with much to spare.
+// Conservative rate of one thread over TCP.
 constexpr double kMbpsPerShard = 4000;
 
 uint32_t processes_at(const Tree& tree, uint32_t node) {
@@ -29,27 +30,27 @@ double nic_mbps_of_payload(double bytes_per_s) { return bytes_per_s / payload_by
 uint32_t useful_shards(double nic_mbps) { return static_cast<uint32_t>(nic_mbps / kMbpsPerShard) + 1; }
 
 Pace::Pace(const Tree& tree, const std::vector<double>& shares)
-    : rate_of_site_(tree.num_reducer_hosts(), 0.0) {
+    : rate_of_host_(tree.num_reducer_hosts(), 0.0) {
   std::vector<ReducerHost> reducer_hosts = tree.reducer_hosts();
   for (ReducerHost& reducer_host : reducer_hosts) {
     if (reducer_host.nic_mbps <= 0) return;
     reducer_host.nic_mbps = kLoad * payload_bytes_per_s(reducer_host.nic_mbps) * 8 / 1e6;
   }
-  constexpr uint64_t kManyBytes = 1ull << 40;  // for digits
+  constexpr uint64_t kManyBytes = 1ull << 40;  // large, for precision
   const double seconds = predicted_seconds(reducer_hosts, shares, kManyBytes);
   if (!(seconds > 0) || !std::isfinite(seconds)) return;
   for (size_t reducer_host = 0; reducer_host < reducer_hosts.size(); ++reducer_host) {
-    rate_of_site_[reducer_host] = shares[reducer_host] * static_cast<double>(kManyBytes) / seconds;
+    rate_of_host_[reducer_host] = shares[reducer_host] * static_cast<double>(kManyBytes) / seconds;
   }
 }
 
 uint64_t Pace::rate(uint32_t from, uint32_t to, const Tree& tree) const {
   const uint32_t reducer_host =
       to < tree.num_workers() ? tree.machine_of(to) : tree.num_machines() + to - tree.num_workers();
-  // Ranks of both machines take turns, and so do the shards.
+  // The ranks of both machines serve in turn, and so do the shards.
   const uint32_t connections =
       std::max(processes_at(tree, from), processes_at(tree, to)) * tree.num_shards(to);
-  return static_cast<uint64_t>(rate_of_site_[reducer_host] / connections);
+  return static_cast<uint64_t>(rate_of_host_[reducer_host] / connections);
 }
 
 bool Burst::covers(uint64_t bytes, TimeUs now, TimeUs pause_us) {

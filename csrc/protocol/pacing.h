@@ -1,9 +1,10 @@
-// How fast each connection may go, so that the connections of a job do not get into each other's way. Pure.
+// The rate limit of each connection, which keeps the connections of a job from disturbing each
+// other. Pure.
 //
-// The shares of the reducer_hosts say how many bytes each connection carries in the least time T (protocol/placement). A
-// connection that is held to that rate leaves the others theirs: every card is busy all the time and all connections
-// end at once. Left alone, TCP gives some connections more than others for seconds; those end early, and their cards
-// idle while the others go on.
+// The shares of the reducer hosts determine how many bytes each connection carries in the minimal
+// time T (protocol/placement.h). With every connection limited to that rate, all cards are busy all
+// the time and all connections finish at once. Without limits TCP favors some connections for
+// seconds; those finish early, and their cards idle while the others continue.
 #pragma once
 
 #include <cstdint>
@@ -15,34 +16,35 @@
 
 namespace byteps::protocol {
 
-// What a card of so many Mbit/s carries of payload, in bytes/s: frames of 1514 bytes with 1448 bytes of payload, and the
-// acknowledgements of what comes the other way.
+// Payload of a card with this speed, in bytes/s: frames of 1514 bytes with 1448 bytes of payload,
+// less the acknowledgements of the other direction.
 double payload_bytes_per_s(double nic_mbps);
-// The other way round: of a card that was seen to carry this.
+// The inverse: the speed of a card that was measured to carry this payload.
 double nic_mbps_of_payload(double bytes_per_s);
 
-// How many threads of one process are worth while beside such a card: connections of fewer threads stay better in step
-// (protocol/outbox).
+// The number of threads per process that are worthwhile with such a card. The connections of fewer
+// threads stay better in step (protocol/outbox.h).
 uint32_t useful_shards(double nic_mbps);
 
-// Rates of payload in bytes/s; 0: not to be held back.
+// Payload rates in bytes/s; 0: unlimited.
 class Pace {
  public:
-  // `shares` by reducer_host. Nobody is held back where a card's speed is unknown, or nothing has to travel.
+  // `shares` by reducer host. No limits if a card's speed is unknown or nothing has to travel.
   Pace(const Tree& tree, const std::vector<double>& shares);
 
-  // Of a connection over which `from` contributes to the root at `to` (nodes), and `to` answers.
+  // For the connection on which node `from` contributes to the root at node `to`, and for its
+  // answers.
   uint64_t rate(uint32_t from, uint32_t to, const Tree& tree) const;
 
  private:
-  std::vector<double> rate_of_site_;  // of all bytes from one machine to the root at this reducer_host
+  std::vector<double> rate_of_host_;  // by reducer host: of all bytes from one machine to its roots
 };
 
-// What the connections of one thread may send at full speed after a pause, all together: what each of them may send on
-// its own would overflow the queue before a card that many connections share.
+// The bytes that the connections of one thread together may send at full speed after a pause. A
+// limit per connection would overflow the queue before a card that many connections share.
 class Burst {
  public:
-  // `bytes` are handed over at `now`: whether they and all since the last pause are few.
+  // Whether `bytes`, handed over at `now`, and all bytes since the last pause are within the burst.
   bool covers(uint64_t bytes, TimeUs now, TimeUs pause_us);
 
  private:
@@ -50,12 +52,14 @@ class Burst {
   TimeUs last_us_ = 0;
 };
 
-// Holds back a connection of a thread that has much to carry, and not of one with a few partitions now and then.
+// Limits the rate of a connection while its thread has much to send, but not for a few partitions
+// now and then.
 class Pacer {
  public:
   explicit Pacer(uint64_t bytes_per_s) : bytes_per_s_(bytes_per_s) {}
-  // `bytes` are handed over at `now`; `burst` is the thread's. A value: the connection's rate changes to it; 0: as fast
-  // as it can. `rest`: only answers are left, which need not leave room for contributions: the connection is not held.
+  // `bytes` are handed over at `now`; `burst` is the thread's. Returns the connection's new rate if
+  // it changes; 0: unlimited. `rest`: only answers remain, which need not leave room for
+  // contributions, so the connection is not limited.
   std::optional<uint64_t> on_send(uint64_t bytes, TimeUs now, Burst& burst, bool rest = false);
 
  private:

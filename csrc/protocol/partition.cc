@@ -11,7 +11,7 @@ namespace {
 
 uint64_t divide_up(uint64_t value, uint64_t divisor) { return (value + divisor - 1) / divisor; }
 
-// At least one, even for a tensor without elements.
+// At least one page, even for a tensor without elements.
 uint64_t whole_pages(uint64_t bytes) { return std::max<uint64_t>(kPageBytes, round_up(bytes, kPageBytes)); }
 
 }  // namespace
@@ -51,19 +51,19 @@ Partitioning cut_evenly(uint64_t bytes, uint64_t wanted_bytes) {
 
 namespace {
 
-constexpr uint64_t kPartitionsPerSite = 128;
+constexpr uint64_t kPartitionsPerHost = 128;
 constexpr uint64_t kLeastBytes = 128 << 10;
 constexpr uint64_t kMostBytes = 1 << 20;
-constexpr uint64_t kLeastBytesUnknown = 256 << 10;  // where nobody knows how fast the network is
+constexpr uint64_t kLeastBytesUnknown = 256 << 10;  // if the speed of the network is unknown
 constexpr uint64_t kOneMachineBytes = 256 << 10;
 constexpr uint64_t kMostLeastBytes = 512 << 10;
-constexpr double kLeastUs = 200;  // a partition shall take its sender so long, whatever the speed
+constexpr double kLeastUs = 200;  // sending a partition should take at least this long
 
 }  // namespace
 
 PartitionRule::PartitionRule(const std::vector<ReducerHost>& reducer_hosts, uint64_t fixed_bytes)
     : fixed_bytes_(fixed_bytes),
-      num_sites_(std::max<uint64_t>(1, reducer_hosts.size())),
+      num_hosts_(std::max<uint64_t>(1, reducer_hosts.size())),
       least_bytes_(kLeastBytesUnknown) {
   if (reducer_hosts.size() < 2) return;
   double slowest_mbps = reducer_hosts.front().nic_mbps;
@@ -75,8 +75,8 @@ PartitionRule::PartitionRule(const std::vector<ReducerHost>& reducer_hosts, uint
 
 uint64_t PartitionRule::wanted_bytes(uint64_t tensor_bytes) const {
   if (fixed_bytes_ > 0) return fixed_bytes_;
-  if (num_sites_ == 1) return kOneMachineBytes;
-  return std::clamp(tensor_bytes / (kPartitionsPerSite * num_sites_), least_bytes_, kMostBytes);
+  if (num_hosts_ == 1) return kOneMachineBytes;
+  return std::clamp(tensor_bytes / (kPartitionsPerHost * num_hosts_), least_bytes_, kMostBytes);
 }
 
 Partitioning PartitionRule::partition(uint64_t tensor_bytes, uint8_t partition_scale) const {

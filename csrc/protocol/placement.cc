@@ -47,10 +47,10 @@ Result<PlacementPolicy> weights_from(std::string_view text) {
                           "': expected a positive, finite sum, got " + std::to_string(sum));
 }
 
-// No card is slower or faster; nonsense from a peer must not become a share that is no number.
+// Range of real cards. Values outside, which a peer may send, must not produce shares that are NaN.
 bool is_known(double nic_mbps) { return nic_mbps >= kMinNicMbps && nic_mbps <= kMaxNicMbps; }
 
-// Speeds with the unknown ones filled in, `unknown` if there is none to fill in from.
+// Unknown speeds are replaced by the mean of the known ones, or by `unknown` if there are none.
 std::vector<double> speeds_of(const std::vector<ReducerHost>& reducer_hosts, double unknown) {
   double sum = 0;
   double count = 0;
@@ -85,17 +85,17 @@ std::vector<double> equal_shares(const std::vector<ReducerHost>& reducer_hosts, 
   return in_proportion(std::move(shares));
 }
 
-// The sums over reducer_hosts that the optimum depends on.
+// Sums over the reducer hosts that determine the optimum.
 struct Speeds {
   double slowest_machine = std::numeric_limits<double>::infinity();
   double machines = 0;
   double servers = 0;  // those with a card of their own
 };
 
-// The least T for M = 1.
+// The smallest T for M = 1.
 double optimal_time(double n, const Speeds& speeds) {
   const double slowest = 1 / speeds.slowest_machine;
-  if (n <= 2) return slowest;  // what the servers cannot take, the machines can
+  if (n <= 2) return slowest;  // the machines can take what the servers cannot
   const double filled = (1 + n / (n - 2)) / (speeds.machines / (n - 2) + speeds.servers / n);
   return std::max(slowest, filled);
 }
@@ -114,7 +114,7 @@ std::vector<double> optimal_shares(const std::vector<ReducerHost>& reducer_hosts
   const double time = optimal_time(n, sums);
   const double on_servers = std::min(1.0, n < 2 ? 0 : time * sums.servers / n);
   const double on_machines = on_servers > 1 - kRounding ? 0 : 1 - on_servers;
-  const double spare = time * sums.machines - n;  // of all machines together; of one: T B - M
+  const double spare = time * sums.machines - n;  // sum over all machines of T B - M
   std::vector<double> shares(reducer_hosts.size());
   for (size_t i = 0; i < reducer_hosts.size(); ++i) {
     if (adds_card(i)) shares[i] = on_servers * speed[i] / sums.servers;
@@ -173,12 +173,12 @@ double predicted_seconds(const std::vector<ReducerHost>& reducer_hosts, const st
 
 Placer::Placer(std::vector<double> shares) : shares_(std::move(shares)), placed_bytes_(shares_.size()) {}
 
-// To serve whoever is furthest behind is not enough: beside one large share, small ones can fall more than a
-// partition behind all at once.
+// Serving the reducer host that is furthest behind is not enough: beside one large share, several
+// small ones can fall more than a partition behind at once.
 uint16_t Placer::place(uint64_t bytes) {
   const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);
   total_bytes_ += charged_bytes;
-  std::optional<std::pair<bool, double>> first;  // not behind, deadline: the smaller goes first
+  std::optional<std::pair<bool, double>> first;  // (not behind, deadline): the smallest is chosen
   size_t chosen = 0;
   for (size_t i = 0; i < shares_.size(); ++i) {
     if (shares_[i] <= 0) continue;

@@ -1,8 +1,10 @@
-// How tensors are cut, and how much of them is on its way at a time: one byte that travels with every data head. Pure.
+// The plan of a push_pull: how its tensor is partitioned and how many bytes are in flight at a
+// time. One byte, which every data head carries. Pure.
 //
-// Rank 0 may ask for another plan at any time (protocol/tuner.h): its contributions say which one it wants next, the
-// services repeat that in their answers, and every rank takes up the plan of a tensor's push_pull for its next one. As
-// all ranks get the same answers, all change at the same push_pull, whatever they are doing otherwise.
+// Rank 0 may ask for another plan at any time (protocol/tuner.h). Its contributions carry the plan
+// that it wants next, the services repeat it in their results, and every rank uses the plan of a
+// tensor's last result for the next push_pull of that tensor. All ranks get the same results, so
+// all of them change the plan at the same push_pull.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +19,13 @@ inline constexpr uint8_t kMaxPartitionScale = 7;
 inline constexpr uint8_t kMaxCredit = 15;
 
 struct Plan {
-  uint8_t partition_scale =
-      0;  // partitions 2^(cut - kUnscaled) times as large as at first, at most kMaxPartitionScale; 0: as at first
-  uint8_t credit = 0;  // code of the bytes, at most kMaxCredit; 0: as configured
+  // Partitions have 2^(scale - kUnscaled) times their initial size; 0: unscaled.
+  uint8_t partition_scale = 0;
+  uint8_t credit = 0;  // code of the credit in bytes (credit_of_code); 0: as configured
   bool operator==(const Plan&) const = default;
 };
 
-// Cuts leave the sizes between these two only where the first one is outside of them.
+// Scaling stays within these sizes, unless the initial size is outside of them.
 inline constexpr uint64_t kMinScaledBytes = 64 << 10;
 inline constexpr uint64_t kMaxScaledBytes = 4 << 20;
 inline constexpr uint8_t kUnscaled = 4;
@@ -31,7 +33,7 @@ inline constexpr uint8_t kUnscaled = 4;
 constexpr double scale_factor(uint8_t partition_scale) {
   return partition_scale == 0 ? 1 : static_cast<double>(1 << partition_scale) / (1 << kUnscaled);
 }
-// Size of partitions where the first placement of the tensor has those of `first_bytes`.
+// Partition size, where the initial placement of the tensor uses `first_bytes`.
 constexpr uint64_t scaled_partition_bytes(uint8_t partition_scale, uint64_t first_bytes) {
   if (partition_scale == 0) return first_bytes;
   return std::clamp((first_bytes << partition_scale) >> kUnscaled, std::min(first_bytes, kMinScaledBytes),
@@ -50,8 +52,8 @@ inline Result<Plan> plan_from(uint8_t byte) {
   const Plan plan{.partition_scale = static_cast<uint8_t>(byte & 0xf),
                   .credit = static_cast<uint8_t>(byte >> 4)};
   if (plan.partition_scale <= kMaxPartitionScale) return plan;
-  return data_loss("plan: expected a cut of at most " + std::to_string(kMaxPartitionScale) + ", got " +
-                   std::to_string(plan.partition_scale));
+  return data_loss("plan: expected a partition scale of at most " + std::to_string(kMaxPartitionScale) +
+                   ", got " + std::to_string(plan.partition_scale));
 }
 
 }  // namespace byteps::protocol

@@ -22,7 +22,7 @@ Status PushPullTable::declare(const std::string& name, DType dtype, uint64_t byt
   BPS_RETURN_IF_ERROR(check_binding(**found, request));
   BPS_RETURN_IF_ERROR(check_tensor_bytes(bytes, dtype).with_context(quoted(name)));
   bind((*found)->second, request);
-  ask_for_places(**found, dtype, bytes, actions);
+  request_locations(**found, dtype, bytes, actions);
   return Status::ok();
 }
 
@@ -30,7 +30,7 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   Result<NamedTensor*> found = find(request.name);
   if (!found) return found.status();
   Tensor& tensor = (*found)->second;
-  count_round(tensor, request.step);  // here, not when the placement comes: all ranks count the same
+  count_round(tensor, request.step);  // not when the placement arrives: all ranks must count alike
   if (Status why = check(**found, request); !why.is_ok()) {
     refuse_round(**found, why, actions);
     return why;
@@ -51,8 +51,8 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   op.round = tensor.round;
   op.partitioning = rule_.partition(request.bytes, tensor.partition_scale);
   tensor.in_flight = handle;
-  ask_for_places(**found, request.dtype, request.bytes, actions);
-  if (has_places(op)) start_partitions(handle, op, actions);
+  request_locations(**found, request.dtype, request.bytes, actions);
+  if (has_locations(op)) start_partitions(handle, op, actions);
   return Status::ok();
 }
 
@@ -101,17 +101,17 @@ Status PushPullTable::check_binding(const NamedTensor& named, const PushPull& re
   if (!tensor.binding) return Status::ok();
   const Binding& binding = *tensor.binding;
   if (binding.mode != request.mode()) {
-    return invalid_argument(quoted(name) + ": this rank " + describe(binding.mode) + " so far, and now " +
+    return invalid_argument(quoted(name) + ": this rank " + describe(binding.mode) + " so far, now it " +
                             describe(request.mode()));
   }
   if (!binding.mode.stored || (binding.dtype == request.dtype && binding.bytes == request.bytes))
     return Status::ok();
-  return invalid_argument(quoted(name) + ": services keep " +
-                          describe_elements(binding.bytes, binding.dtype) + ", and now it has " +
+  return invalid_argument(quoted(name) + ": services store " +
+                          describe_elements(binding.bytes, binding.dtype) + ", now it has " +
                           describe_elements(request.bytes, request.dtype));
 }
 
-// A step that cannot be is refused by check().
+// check() refuses steps out of range.
 void PushPullTable::count_round(Tensor& tensor, uint64_t step) {
   tensor.round = next_round(tensor.round, step <= kMaxStep ? step : 0);
 }
@@ -133,34 +133,35 @@ void PushPullTable::refuse_round(NamedTensor& named, const Status& why, TableAct
 void PushPullTable::tell_refused(const Tensor& tensor, RoundFailed failed, TableActions& actions) const {
   const auto placement = tensor.placements.find(tensor.partition_scale);
   if (failed.round != kEveryRound && placement != tensor.placements.end() &&
-      !placement->second.places.empty()) {
-    const RootLocation& place = placement->second.places[0];
+      !placement->second.locations.empty()) {
+    const RootLocation& location = placement->second.locations[0];
     DataHead head;
     head.key = {key_tensor(tensor.number, tensor.partition_scale), 0};
     head.round = failed.round;
     head.rank = rank_;
-    head.root_node = static_cast<uint16_t>(tree_.root(place));
-    head.shard_index = tree_.shard_index(place);
+    head.root_node = static_cast<uint16_t>(tree_.root(location));
+    head.shard_index = tree_.shard_index(location);
     const Status why(failed.code, tree_.describe(rank_) + ": " + failed.text);
-    actions.emplace_back(FailPartition{tree_.parent_of(rank_, place), head, why});
+    actions.emplace_back(FailPartition{tree_.parent_of(rank_, location), head, why});
   }
   actions.emplace_back(SendRoundFailed{std::move(failed)});
 }
 
-void PushPullTable::ask_for_places(NamedTensor& named, DType dtype, uint64_t bytes, TableActions& actions) {
+void PushPullTable::request_locations(NamedTensor& named, DType dtype, uint64_t bytes,
+                                      TableActions& actions) {
   auto& [name, tensor] = named;
   Placement& placement = tensor.placements[tensor.partition_scale];
   const uint32_t count = rule_.partition(bytes, tensor.partition_scale).count();
-  if (placement.asked >= count) return;
-  placement.asked = count;
+  if (placement.requested >= count) return;
+  placement.requested = count;
   ++placement.unanswered;
   actions.emplace_back(
       SendDeclare{Declare{name, dtype, bytes, tensor.partition_scale, tensor.binding->mode}});
 }
 
-bool PushPullTable::has_places(const Op& op) const {
+bool PushPullTable::has_locations(const Op& op) const {
   const Tensor& tensor = op.tensor->second;
-  return tensor.placements.at(tensor.partition_scale).places.size() >= op.partitioning.count();
+  return tensor.placements.at(tensor.partition_scale).locations.size() >= op.partitioning.count();
 }
 
 void PushPullTable::start_partitions(Handle handle, Op& op, TableActions& actions) {
@@ -182,16 +183,16 @@ void PushPullTable::start_partitions(Handle handle, Op& op, TableActions& action
   head.priority = op.request.priority;
   if (stored || head.op == ReduceOp::kBroadcast) head.root = op.request.root;
   head.shape = op.request.shape;
-  op.unsettled = op.partitioning.count();
-  actions.reserve(actions.size() + op.unsettled);
-  const std::vector<RootLocation>& places = tensor.placements.at(tensor.partition_scale).places;
+  op.open_partitions = op.partitioning.count();
+  actions.reserve(actions.size() + op.open_partitions);
+  const std::vector<RootLocation>& locations = tensor.placements.at(tensor.partition_scale).locations;
   for (uint32_t p = 0; p < op.partitioning.count(); ++p) {
-    const RootLocation& place = places[p];
+    const RootLocation& location = locations[p];
     head.key.partition = p;
     head.bytes = op.partitioning.size(p);
-    head.root_node = static_cast<uint16_t>(tree_.root(place));
-    head.shard_index = tree_.shard_index(place);
-    const Parent parent = stored ? tree_.parameter_store_of(place) : tree_.parent_of(rank_, place);
+    head.root_node = static_cast<uint16_t>(tree_.root(location));
+    head.shard_index = tree_.shard_index(location);
+    const Parent parent = stored ? tree_.parameter_store_of(location) : tree_.parent_of(rank_, location);
     actions.push_back(StartPartition{handle, parent, head, op.partitioning.offset(p)});
   }
 }
@@ -203,26 +204,27 @@ Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
   const auto placement = known ? found->second.placements.find(placed.partition_scale)
                                : decltype(found->second.placements.begin()){};
   if (!known || placement == found->second.placements.end() || placement->second.unanswered == 0)
-    return data_loss(what + ", which was not asked for");
+    return data_loss(what + ", which was not requested");
   Tensor& tensor = found->second;
-  auto& [places, asked, unanswered] = placement->second;
+  auto& [locations, requested, unanswered] = placement->second;
   if (placed.tensor == 0 || (tensor.number != 0 && placed.tensor != tensor.number)) {
     return data_loss(what + ": expected number " + std::to_string(tensor.number) + ", got " +
                      std::to_string(placed.tensor));
   }
-  const size_t least = unanswered == 1 ? asked : std::max<size_t>(1, places.size());
-  if (placed.places.size() < least) {
-    return data_loss(what + ": expected at least " + std::to_string(least) + " places, got " +
-                     std::to_string(placed.places.size()));
+  const size_t least = unanswered == 1 ? requested : std::max<size_t>(1, locations.size());
+  if (placed.locations.size() < least) {
+    return data_loss(what + ": expected at least " + std::to_string(least) + " locations, got " +
+                     std::to_string(placed.locations.size()));
   }
-  for (const RootLocation& place : placed.places) BPS_RETURN_IF_ERROR(tree_.check(place).with_context(what));
+  for (const RootLocation& location : placed.locations)
+    BPS_RETURN_IF_ERROR(tree_.check(location).with_context(what));
   tensor.number = placed.tensor;
-  places = placed.places;
-  asked = std::max(asked, static_cast<uint32_t>(places.size()));
+  locations = placed.locations;
+  requested = std::max(requested, static_cast<uint32_t>(locations.size()));
   --unanswered;
   if (tensor.in_flight == 0 || tensor.partition_scale != placed.partition_scale) return Status::ok();
   Op& op = ops_.at(tensor.in_flight);
-  if (op.unsettled == 0 && has_places(op)) start_partitions(tensor.in_flight, op, actions);
+  if (op.open_partitions == 0 && has_locations(op)) start_partitions(tensor.in_flight, op, actions);
   return Status::ok();
 }
 
@@ -230,7 +232,7 @@ void PushPullTable::on_refused(const Refused& refused, TableActions& actions) {
   auto found = tensors_.find(refused.name);
   if (refused.round != kEveryRound || found == tensors_.end() || !found->second.refusal.is_ok()) return;
   Tensor& tensor = found->second;
-  const bool waits = tensor.in_flight != 0 && ops_.at(tensor.in_flight).unsettled == 0;
+  const bool waits = tensor.in_flight != 0 && ops_.at(tensor.in_flight).open_partitions == 0;
   Status why(refused.code, refused.text);
   tensor.refusal = why.with_context(quoted(refused.name));
   if (waits) finish(tensor.in_flight, why, actions);
@@ -243,33 +245,34 @@ std::string PushPullTable::name_wait(Handle handle) const {
 
 void PushPullTable::complete(Handle handle, const Result<Plan>& outcome, TableActions& actions) {
   auto found = ops_.find(handle);
-  BPS_CHECK(found != ops_.end() && found->second.unsettled > 0)
-      << "handle " << handle << " waits for no partition";
+  BPS_CHECK(found != ops_.end() && found->second.open_partitions > 0)
+      << "handle " << handle << " has no open partition";
   Op& op = found->second;
-  --op.unsettled;
+  --op.open_partitions;
   if (outcome) op.next = *outcome;
   if (!outcome) take_failure(op, outcome.status(), actions);
-  if (op.unsettled > 0) return;
+  if (op.open_partitions > 0) return;
   if (op.next && !is_stored(op.request.op)) take_up(op, actions);
   finish(handle, op.failure, actions);
 }
 
 void PushPullTable::take_failure(Op& op, const Status& why, TableActions& actions) {
-  // That others have gone on (protocol/aggregation.h) is not the cause; another partition may know that.
+  // kAborted only says that others have gone on (protocol/aggregation.h); prefer the cause, which
+  // another partition may report.
   if (op.failure.is_ok() || (op.failure.code() == StatusCode::kAborted && why.code() != StatusCode::kAborted))
     op.failure = why;
-  if (op.unsettled == 0 || op.told || is_stored(op.request.op) || !failed_.is_ok()) return;
+  if (op.open_partitions == 0 || op.told || is_stored(op.request.op) || !failed_.is_ok()) return;
   op.told = true;
   actions.emplace_back(
       SendRoundFailed{RoundFailed{op.tensor->first, op.round, false, why.code(), why.message()}});
 }
 
-// What has failed altogether keeps the plan that it has, on all ranks.
+// If all partitions have failed the plan stays the same, on all ranks.
 void PushPullTable::take_up(const Op& op, TableActions& actions) {
   Tensor& tensor = op.tensor->second;
   tensor.plan = op.next;
   tensor.partition_scale = op.next->partition_scale;
-  if (failed_.is_ok()) ask_for_places(*op.tensor, op.request.dtype, op.request.bytes, actions);
+  if (failed_.is_ok()) request_locations(*op.tensor, op.request.dtype, op.request.bytes, actions);
 }
 
 void PushPullTable::fail(const Status& why, TableActions& actions) {
@@ -278,7 +281,7 @@ void PushPullTable::fail(const Status& why, TableActions& actions) {
   failed_ = why;
   std::vector<Handle> waiting;
   for (const auto& [handle, op] : ops_) {
-    if (op.unsettled == 0) waiting.push_back(handle);
+    if (op.open_partitions == 0) waiting.push_back(handle);
   }
   std::sort(waiting.begin(), waiting.end());
   for (Handle handle : waiting) finish(handle, why, actions);

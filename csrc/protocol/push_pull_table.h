@@ -1,22 +1,27 @@
-// A worker's tensors and the push_pulls in flight: from a name to partitions to a finished handle. Pure.
+// A worker's tensors and its push_pulls in flight: from a name to partitions to a finished handle.
+// Pure.
 //
-// A name is declared at its first use; the scheduler's answer (Placed) says where its partitions go and is kept. It is
-// declared again when a tensor comes that has more partitions than any before.
-// The caller sends what the actions say and reports back what became of each partition: exactly one complete() for
-// every StartPartition. A handle finishes when all its partitions are settled, so that nobody touches the tensor's
-// memory any more, with the first failure among them. Failures name the tensor; those passed in need not.
+// A name is declared at its first use. The scheduler's answer (Placed) gives the root locations of
+// its partitions and is stored; the name is declared again when a tensor has more partitions than
+// any before. The caller carries out the actions and reports the outcome of each partition: exactly
+// one complete() for every StartPartition. A handle finishes when all its partitions are complete,
+// so that nobody accesses the tensor's memory any more; its status is the first failure. Failures
+// name the tensor; those passed in need not.
 //
-// **Rounds.** Each rank counts its push_pulls of a name, and the n-th ones of all ranks belong together, whatever becomes
-// of them; where the caller counts steps, the n-th ones in a step (protocol/rounds.h). One that is refused here counts,
-// too, and fails for all: the scheduler is told, who tells all services (RoundFailed, Refused); and the service of the
-// first partition, so that it knows before it hears of this rank's next round. So ranks are never summed with each other's earlier rounds. Ranks that mean different tensors
-// by one name meet in the first partition, where the service sees it (protocol/aggregation.h); what else there is of the
-// round has to be failed by the same way, as other partitions may be of one rank only. What services keep has no common
-// rounds; there a refused push_pull ends the name.
+// **Rounds.** Each rank counts its push_pulls of a name, and the n-th ones of all ranks form a
+// round, whatever their outcome; if the caller counts steps, the n-th ones of a step
+// (protocol/rounds.h). Refused push_pulls count as well and fail for all ranks: the scheduler is
+// told, which tells all services (RoundFailed, Refused). This rank also tells the service of the
+// first partition, so that it knows the cause before this rank's next round arrives. So
+// contributions of different rounds are never summed. Ranks that mean different tensors by one name
+// meet in the first partition, where the service detects it (protocol/aggregation.h). The other
+// partitions of that round, which may exist on one rank only, fail through the scheduler as well.
+// Stored tensors have no common rounds; there, a refused push_pull ends the name.
 //
-// How a tensor is cut can change from one push_pull to the next (protocol/plan.h): as the answers to the last one say.
-// Every cut of a name has places of its own. They are asked for as soon as the cut is known, so that the next push_pull
-// seldom has to wait for them. What services keep stays as it was cut at first.
+// The partitioning of a tensor may change from one push_pull to the next (protocol/plan.h), as the
+// last results say. Each partition scale of a name has its own root locations, which are requested
+// as soon as the scale is known, so that the next push_pull rarely waits for them. Stored tensors
+// keep their first partitioning.
 #pragma once
 
 #include <cstdint>
@@ -45,10 +50,11 @@ struct PushPull {
   ReduceOp op = ReduceOp::kSum;
   uint32_t root = 0;
   int32_t priority = 0;
-  uint8_t staleness = 0;  // kSeed, kAccumulate; the same on all ranks and in all push_pulls of the tensor
+  // kSeed, kAccumulate; equal on all ranks and in all push_pulls of the tensor.
+  uint8_t staleness = 0;
   Shape shape = {};
-  uint64_t step =
-      0;  // of training, as all ranks count it (protocol/rounds.h); 0: of none. Not of what is kept
+  // Of training, as all ranks count it (protocol/rounds.h); 0: none. 0 for stored tensors.
+  uint64_t step = 0;
 
   TensorMode mode() const { return is_stored(op) ? TensorMode{true, staleness} : TensorMode{}; }
 };
@@ -59,20 +65,20 @@ struct SendDeclare {
 struct SendRoundFailed {
   RoundFailed failed;
 };
-// What starts from now on follows another plan than what started before: take its credit.
+// Push_pulls that start from now on follow another plan: use its credit.
 struct ChangePlan {
   Plan plan;
 };
 struct StartPartition {
   Handle handle;
   Parent parent;
-  DataHead head;    // complete but for epoch
+  DataHead head;    // complete except for the epoch
   uint64_t offset;  // of the partition in the tensor, bytes
 };
-// Instead of the contribution to this partition.
+// Sent instead of the contribution to this partition.
 struct FailPartition {
   Parent parent;
-  DataHead head;  // complete but for type, epoch and code
+  DataHead head;  // complete except for type, epoch and code
   Status why;     // names this rank
 };
 struct FinishHandle {
@@ -85,65 +91,70 @@ using TableActions = std::vector<TableAction>;
 
 class PushPullTable {
  public:
-  // `rule` as all nodes have it.
+  // `rule` must be equal on all nodes.
   PushPullTable(uint32_t rank, Tree tree, const PartitionRule& rule);
 
-  // Asks for the placement, ahead of use, of a tensor that is not kept. Errors as of start.
+  // Requests the placement of a tensor before its first use; not for stored tensors. Errors as
+  // start().
   Status declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions);
 
-  // Begins a push_pull; `handle` is new. On an error nothing has begun, but the round counts unless the name is none or
-  // cannot be used any more: kInvalidArgument (name empty or too long, in flight already, bound to another mode, root
-  // or step out of range, bytes that do not fit the dtype or the shape; of what is kept also another size or dtype), or what
-  // fail() was given.
+  // Starts a push_pull; `handle` is new. On an error nothing has started, but the round counts,
+  // unless the name is invalid or unusable. kInvalidArgument: name empty or too long, in flight
+  // already, or bound to another mode; root or step out of range; bytes that do not fit the dtype
+  // or the shape; for stored tensors also another size or dtype. After fail(): the status given
+  // there.
   Status start(Handle handle, const PushPull& request, TableActions& actions);
-  // A push_pull of this name, in this step, was refused, for `why`, before it came here: its round counts, and fails for
-  // all ranks.
+  // An adapter refused a push_pull of this name, in this step, with `why`: its round counts, and
+  // fails for all ranks.
   void refuse(const std::string& name, uint64_t step, const Status& why, TableActions& actions);
 
-  // The scheduler's answer. One that fits nothing asked for: kDataLoss (the caller drops the scheduler).
+  // The scheduler's answer to a Declare. kDataLoss if it fits no request (the caller closes the
+  // connection to the scheduler).
   Status on_placed(const Placed& placed, TableActions& actions);
-  // If it is for every round, every later start fails. A push_pull whose partitions are on their way goes on until they
-  // are settled: the services fail them. Nothing to do for single rounds, which the services fail, for a tensor that
-  // this rank has not asked for, or that is refused already.
+  // If all rounds are refused, every later start fails. A push_pull whose partitions are in flight
+  // continues until they are complete: the services fail them. Does nothing for single rounds,
+  // which the services fail, for unknown tensors, and for tensors that were refused before.
   void on_refused(const Refused& refused, TableActions& actions);
 
-  // The partition of a StartPartition is done, and the answer had this plan, or it has failed; nobody uses its memory
-  // any more.
+  // The partition of a StartPartition is complete: the result had this plan, or it has failed.
+  // Nobody accesses its memory any more.
   void complete(Handle handle, const Result<Plan>& outcome, TableActions& actions);
-  // What who waits for it waits for: "push_pull of 'w'"; empty if it is not in flight.
+  // What a thread that waits for the handle waits for: "push_pull of 'w'"; empty if not in flight.
   std::string name_wait(Handle handle) const;
 
-  // What this rank asks for from its next start on. Only rank 0 is listened to.
+  // The plan that this rank requests from its next start on. Effective on rank 0 only.
   void ask_for(const Plan& plan) { desired_plan_ = plan; }
 
-  // The job has ended: what waits for a placement finishes with `why` (ok is not allowed), so does every later
-  // start. Partitions that were started are settled by the caller. The first `why` stays.
+  // The job has ended: push_pulls that wait for a placement finish with `why` (not ok), and so does
+  // every later start. The caller completes the partitions that were started. Later calls are
+  // ignored.
   void fail(const Status& why, TableActions& actions);
 
   size_t in_flight() const { return ops_.size(); }
 
  private:
   struct Placement {
-    std::vector<RootLocation> places;  // by partition
-    uint32_t asked = 0;                // for so many places
-    uint32_t unanswered = 0;           // Declares
+    std::vector<RootLocation> locations;  // by partition
+    uint32_t requested = 0;               // number of locations requested
+    uint32_t unanswered = 0;              // number of Declares without an answer
   };
-  // What it is for the whole job.
+  // Fixed for the whole job.
   struct Binding {
     TensorMode mode;
-    DType dtype;     // of what is kept
-    uint64_t bytes;  // of what is kept
+    DType dtype;     // only if stored
+    uint64_t bytes;  // only if stored
   };
   struct Tensor {
-    uint32_t number = 0;             // 0: not known yet
-    std::optional<Binding> binding;  // none before the first good use
+    uint32_t number = 0;             // 0: unknown
+    std::optional<Binding> binding;  // set by the first valid use
     Status refusal;
     uint64_t round = 0;                       // of the last push_pull
-    std::map<uint8_t, Placement> placements;  // by cut
+    std::map<uint8_t, Placement> placements;  // by partition scale
     uint8_t partition_scale = 0;              // of the next push_pull, or of the one in flight
-    std::optional<Plan> plan;                 // as it came with the last answer
+    std::optional<Plan> plan;                 // from the last result
     Handle in_flight = 0;                     // 0: none
-    std::optional<RoundFailed> refused;  // to tell when what is in flight is finished, which is not concerned
+    // Sent when the push_pull in flight, which is not affected, has finished.
+    std::optional<RoundFailed> refused;
   };
   using NamedTensor = std::pair<const std::string, Tensor>;
   struct Op {
@@ -151,10 +162,10 @@ class PushPullTable {
     PushPull request;  // without the name
     uint64_t round = 0;
     Partitioning partitioning;
-    uint64_t unsettled = 0;  // 0: waits for its placement
+    uint64_t open_partitions = 0;  // partitions to be completed; 0: waits for its placement
     Status failure;
-    bool told = false;         // the scheduler, of the failure
-    std::optional<Plan> next;  // all answers have the same
+    bool told = false;         // the scheduler knows of the failure
+    std::optional<Plan> next;  // equal in all results
   };
 
   Result<NamedTensor*> find(const std::string& name);
@@ -164,9 +175,9 @@ class PushPullTable {
   void bind(Tensor& tensor, const PushPull& request);
   void refuse_round(NamedTensor& tensor, const Status& why, TableActions& actions);
   void tell_refused(const Tensor& tensor, RoundFailed failed, TableActions& actions) const;
-  // Asks for places unless there are, or will be, enough for a tensor of this size.
-  void ask_for_places(NamedTensor& tensor, DType dtype, uint64_t bytes, TableActions& actions);
-  bool has_places(const Op& op) const;
+  // Requests locations, unless enough for a tensor of this size are known or requested.
+  void request_locations(NamedTensor& tensor, DType dtype, uint64_t bytes, TableActions& actions);
+  bool has_locations(const Op& op) const;
   void start_partitions(Handle handle, Op& op, TableActions& actions);
   void take_failure(Op& op, const Status& why, TableActions& actions);
   void take_up(const Op& op, TableActions& actions);
@@ -177,8 +188,8 @@ class PushPullTable {
   PartitionRule rule_;
   std::unordered_map<std::string, Tensor> tensors_;  // never erased from: ops point into it
   std::unordered_map<Handle, Op> ops_;
-  Plan desired_plan_;  // of this rank
-  Plan plan_;          // of what was started last
+  Plan desired_plan_;  // requested by this rank
+  Plan plan_;          // of the last push_pull started
   Status failed_;
 };
 

@@ -8,7 +8,7 @@
 namespace byteps::protocol {
 namespace {
 
-// Of the services of a reducer_host, by rank.
+// By rank of the reducer host's services.
 std::vector<uint32_t> shards_of_reducer_host(const Tree& tree, uint32_t reducer_host) {
   if (reducer_host >= tree.num_machines())
     return {tree.num_shards(tree.num_workers() + reducer_host - tree.num_machines())};
@@ -26,7 +26,7 @@ RootAssigner::Services RootAssigner::services_with(const std::vector<uint32_t>& 
 RootAssigner::RootAssigner(const Tree& tree, std::vector<double> shares)
     : reducer_hosts_(std::move(shares)),
       num_rank_indices_(tree.num_serving_indices() / tree.num_shard_indices()),
-      num_shard_indices(tree.num_shard_indices()) {
+      num_shard_indices_(tree.num_shard_indices()) {
   std::set<std::vector<uint32_t>> seen;
   for (uint32_t reducer_host = 0; reducer_host < tree.num_reducer_hosts(); ++reducer_host) {
     const std::vector<uint32_t> shards = shards_of_reducer_host(tree, reducer_host);
@@ -60,7 +60,7 @@ RootLocation RootAssigner::next(uint64_t bytes) {
   const auto of_turn = [&](const Services& services) -> const LoadCounter& {
     return services.shards[rank_turn % services.shards.size()];
   };
-  const uint32_t shard_index = furthest_behind(num_shard_indices, [&](uint32_t each) {
+  const uint32_t shard_index = furthest_behind(num_shard_indices_, [&](uint32_t each) {
     double ahead = of_turn(root).ahead(each);
     for (const Services& machine : machines_) ahead += of_turn(machine).ahead(each);
     return ahead;
@@ -72,7 +72,8 @@ RootLocation RootAssigner::next(uint64_t bytes) {
 }
 
 void RootAssigner::charge_index(Services& root, const RootLocation& location, uint64_t bytes) {
-  const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);  // empty ones take turns as well
+  // Empty partitions take turns as well.
+  const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);
   const uint32_t rank_turn = location.serving_index % num_rank_indices_;
   const uint32_t shard_index = location.serving_index / num_rank_indices_;
   const auto charge_one = [&](Services& services) {

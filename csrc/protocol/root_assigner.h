@@ -1,11 +1,12 @@
-// Hands out the places of partitions: who is the root, and whose turn it is on every machine. Pure.
+// Assigns root locations to partitions: the reducer host of the root, and the serving index. Pure.
 //
-// Sites come by their shares (Placer). The turn is chosen so that at every moment the bytes are spread evenly, to a few
-// partitions of the largest size, whatever the shapes of machines and the sizes of partitions, over
-//   the ranks of each machine, each of which sums the machine for its part, and the shards of each of them;
-//   the ranks of each reducer_host and the shards of each of them, for what has its root there.
-// Ranks are chosen first, then shards: each time the choice that those are furthest behind with, taken together, who
-// would get the partition. That is a greedy descent of the sum of the squares of all distances from an even spread.
+// Reducer hosts are chosen by their shares (Placer). The serving index is chosen so that at every
+// moment the bytes are spread evenly, up to a few partitions of the largest size, whatever the
+// shapes of machines and the sizes of partitions are, over
+//   the ranks of each machine, which sum the machine's contributions, and the shards of each rank;
+//   the ranks of each reducer host and their shards, for the partitions whose root is there.
+// The rank is chosen first, then the shard: each time the index whose members, taken together, are
+// furthest behind. This is a greedy descent of the sum of squared distances from an even spread.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +19,17 @@ namespace byteps::protocol {
 
 class RootAssigner {
  public:
-  // `shares` by reducer_host of `tree`.
+  // `shares` by reducer host of `tree`.
   RootAssigner(const Tree& tree, std::vector<double> shares);
   RootLocation next(uint64_t bytes);
 
  private:
-  // Those who take turns: the one that a number stands for is the remainder by their count.
+  // Bytes assigned to each of several members. Index n stands for member n % size().
   class LoadCounter {
    public:
     explicit LoadCounter(size_t members) : bytes_(members) {}
     size_t size() const { return bytes_.size(); }
-    // Bytes beyond an even part; negative if behind.
+    // Bytes above an even share; negative if below.
     double ahead(uint32_t number) const {
       return static_cast<double>(bytes_[number % size()]) - static_cast<double>(total_bytes_) / size();
     }
@@ -54,10 +55,10 @@ class RootAssigner {
 
   Placer reducer_hosts_;
   uint32_t num_rank_indices_;
-  uint32_t num_shard_indices;
-  std::vector<Services>
-      machines_;  // that have several ranks; one of those that are alike, as their loads are as well
-  std::vector<Services> roots_;  // by reducer_host
+  uint32_t num_shard_indices_;
+  // Machines with several ranks. Machines of equal shape have equal loads: one stands for all.
+  std::vector<Services> machines_;
+  std::vector<Services> roots_;  // by reducer host
 };
 
 }  // namespace byteps::protocol

@@ -7,7 +7,7 @@
 namespace byteps::protocol {
 namespace {
 
-constexpr int kStepShift = 20;  // the other bits count within a step
+constexpr int kStepShift = 20;  // the lower bits count within a step
 constexpr uint64_t kOfSteps = 1ull << 62;
 
 }  // namespace

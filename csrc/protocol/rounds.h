@@ -1,8 +1,9 @@
-// How push_pulls of a name are counted, so that those of all ranks which belong together have one number. Pure.
+// Numbers the push_pulls of a name, so that those of all ranks that belong together have equal
+// numbers. Pure.
 //
-// Without steps a rank's n-th push_pull of a name is round n. With steps, which the caller counts, the first one in step s
-// is one certain round whatever was before: a rank that has left a push_pull out, as its step broke off halfway, meets
-// the others again in the next step.
+// Without steps a rank's n-th push_pull of a name is round n. With steps, which the caller counts,
+// the first push_pull in step s has a fixed round number, whatever came before: a rank that skipped
+// a push_pull because its step was aborted meets the others again in the next step.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,11 @@ namespace byteps::protocol {
 
 inline constexpr uint64_t kMaxStep = (1ull << 42) - 1;
 
-// The round after `last`, or the first one of `step` if that is later. 0: it is of no step; at most kMaxStep.
+// The round after `last`, or the first one of `step` if that is later. `step` is at most kMaxStep;
+// 0: no step.
 uint64_t next_round(uint64_t last, uint64_t step);
 
-// "round 3"; "step 3"; "step 3, round 2" of what comes several times in a step.
+// "round 3"; "step 3"; "step 3, round 2" for a repetition within a step.
 std::string describe_round(uint64_t round);
 
 }  // namespace byteps::protocol

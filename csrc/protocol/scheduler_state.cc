@@ -8,7 +8,7 @@
 namespace byteps::protocol {
 namespace {
 
-// A step of the survey of network cards takes a fraction of this.
+// A step of the survey takes a fraction of this.
 constexpr TimeUs kSurveyPatienceUs = 2'000'000;
 
 }  // namespace
@@ -38,7 +38,7 @@ void SchedulerState::on_message(PeerId peer, const Control& message, TimeUs now,
 void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions) {
   if (phase_ == Phase::kFailed) return refuse(peer, failure_, actions);
   if (phase_ == Phase::kFinished || has_left(join.self)) {
-    // It is early for the next job, whose scheduler will be found where this one is.
+    // It joins the next job, whose scheduler will have this one's address.
     actions.emplace_back(SendTo{peer, Finished{"this job is over for " + join.self.describe()}});
     actions.emplace_back(ClosePeer{peer});
     return;
@@ -47,13 +47,14 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
     return refuse(peer, failed_precondition("the job has started already"), actions);
   if (Status misfit = numbering_.add(join); !misfit.is_ok()) {
     refuse(peer, misfit, actions);
-    return fail(misfit, actions);  // it knows the secret, so it is one of those that the others wait for
+    return fail(misfit, actions);  // it knows the secret, so the others wait for this node
   }
   member_of_peer_[peer] = static_cast<uint32_t>(members_.size());
   members_.push_back({.peer = peer, .node = join.self, .last_heard_us = now});
   if (refusal_deadline_us_ != kNever) refusal_deadline_us_ = now + options_.refusal_patience_us;
   actions.emplace_back(
-      SendTo{peer, Heartbeat{}});  // else it would take a later end for that of an earlier job
+      // Otherwise it would take a later end of the connection for that of an earlier job.
+      SendTo{peer, Heartbeat{}});
   if (numbering_.complete()) measure_or_start(now, actions);
 }
 
@@ -81,7 +82,7 @@ void SchedulerState::measure_or_start(TimeUs now, SchedulerActions& actions) {
 
 void SchedulerState::on_probe_answer(uint32_t member, const Control& message, TimeUs now,
                                      SchedulerActions& actions) {
-  if (phase_ != Phase::kMeasuring) return;  // it took too long
+  if (phase_ != Phase::kMeasuring) return;  // it was late: the survey is over
   NicSurvey::Orders orders;
   if (const auto* ready = std::get_if<ProbeReady>(&message)) survey_->on_ready(member, *ready, now, orders);
   if (const auto* done = std::get_if<ProbeDone>(&message)) survey_->on_done(member, *done, now, orders);
@@ -119,7 +120,7 @@ void SchedulerState::start(SchedulerActions& actions) {
     actions.emplace_back(SendTo{members_[roster.self].peer, roster});
 }
 
-// Puts the members in the order of their node numbers.
+// Orders the members by node number.
 Roster SchedulerState::number_members(TimeUs now) {
   Roster roster;
   roster.epoch = options_.first_epoch;
@@ -130,7 +131,7 @@ Roster SchedulerState::number_members(TimeUs now) {
   for (const auto& [node, joined_index] : numbering_.number()) {
     Member& member = ordered.emplace_back(members_[joined_index]);
     member.node = node;
-    member.last_heard_us = now;  // it may have been silent while it waited
+    member.last_heard_us = now;  // it need not send anything while it waits for the start
     member_of_peer_[member.peer] = static_cast<uint32_t>(roster.nodes.size());
     roster.nodes.push_back(node);
   }
@@ -158,7 +159,7 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
     if (const auto* barrier = std::get_if<Barrier>(&message))
       return on_barrier(member, *barrier, now, actions);
   }
-  expel(member, "sent a message that is not for it to send", actions);
+  expel(member, "sent a message that nodes of its role must not send", actions);
 }
 
 void SchedulerState::on_declare(uint32_t rank, const Declare& declare, SchedulerActions& actions) {
@@ -173,7 +174,7 @@ void SchedulerState::on_round_failed(uint32_t rank, const RoundFailed& failed, S
 }
 
 void SchedulerState::on_leaving(uint32_t member, const Leaving& leaving, SchedulerActions& actions) {
-  if (leaving.node >= members_.size()) return expel(member, "knows a node that does not exist", actions);
+  if (leaving.node >= members_.size()) return expel(member, "named a node that does not exist", actions);
   for (uint32_t other = 0; leaving.node == member && other < members_.size(); ++other) {
     const bool is_told = !members_[other].left && members_[member].unaware.insert(other).second;
     if (is_told && other != member) actions.emplace_back(SendTo{members_[other].peer, leaving});
@@ -339,7 +340,7 @@ void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
   if (due == suspicions_.end()) return;
   std::string what = members_[due->reporter].node.describe() + " lost its connection to " +
                      members_[due->node].node.describe() + ": " + due->text;
-  // One end often knows no more than that the other one closed.
+  // The other end's report often has the cause, where this end only saw the connection close.
   const auto counterpart = std::find_if(suspicions_.begin(), suspicions_.end(), [&](const Suspicion& other) {
     return other.reporter == due->node && other.node == due->reporter;
   });
@@ -347,7 +348,8 @@ void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
   fail(unavailable(what), actions);
 }
 
-// One of the two may have died: then its own connection ends soon, or it is silent and named for that.
+// One of the two nodes may have died; then its own connection ends soon, or its silence is
+// detected.
 TimeUs SchedulerState::verdict_us(const Suspicion& suspicion) const {
   const auto heard_since = [&](uint32_t member) {
     return members_[member].last_heard_us > suspicion.reported_us;

@@ -1,9 +1,11 @@
-// The scheduler's decisions: who is in the job, where tensors go, who is lost. Pure.
+// The scheduler's decisions: membership of the job, placement of tensors, verdicts on lost nodes.
+// Pure.
 //
-// Phases: joining -> measuring (where a network card's speed is unknown) -> running -> ended (in order, or failed). Failure is final and told to everybody once, naming
-// the guilty node, its host and the cause. Nothing here is on the data path.
+// Phases: joining -> measuring (if a network card's speed is unknown) -> running -> finished or
+// failed. A failure is final; every node is told once, and the message names the failed node, its
+// host and the cause. Nothing here is on the data path.
 //
-// Peers are connections, numbered by the caller; a peer becomes a node by its Join.
+// Peers are connections, numbered by the caller; a peer becomes a node with its Join.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +34,12 @@ struct SendTo {
   PeerId peer;
   Control message;
 };
-// Close the connection after what was sent to it; no event of it counts any more.
+// Close the connection after sending what was queued for it; its later events are ignored.
 struct ClosePeer {
   PeerId peer;
 };
-// The scheduler still waits, for whom the text says. To be logged where nobody else does.
+// The scheduler still waits; the text says for which nodes. To be logged unless another node of
+// this process does so.
 struct LogWaiting {
   std::string text;
 };
@@ -46,17 +49,19 @@ using SchedulerActions = std::vector<SchedulerAction>;
 struct SchedulerOptions {
   uint32_t num_workers = 0;  // 0: as the first worker says
   uint32_t num_servers = 0;
-  TimeUs start_timeout_us = 0;  // all nodes must have joined so long after the start
-  // A job that still lacks nodes so long after a caller was refused, and after the last node came, ends: the caller
-  // will not come right by waiting. 0: callers with another secret are strangers, and change nothing.
+  TimeUs start_timeout_us = 0;  // all nodes must have joined within this time
+  // The job ends if nodes are still missing this long after a caller was refused and after the last
+  // node joined: waiting will not fix a wrong secret. 0: callers with another secret are strangers
+  // and are ignored.
   TimeUs refusal_patience_us = 0;
-  TimeUs timeout_us = 0;         // a node silent for so long is lost
-  TimeUs op_timeout_us = 0;      // a barrier that lacks a rank for so long fails
+  TimeUs timeout_us = 0;         // a node that is silent for this long is lost
+  TimeUs op_timeout_us = 0;      // a barrier that lacks a rank for this long fails
   uint64_t partition_bytes = 0;  // 0: by PartitionRule
   PlacementPolicy placement = {};
-  bool probe_nics = false;  // unknown speeds of network cards are measured before the start
-  bool fit_shards = false;  // where a speed was measured, no more shards are used than go with it
-  // Of the roster. Drawn at random, it tells members of this job from strays that share its secret.
+  bool probe_nics = false;  // measure unknown speeds of network cards before the start
+  bool fit_shards = false;  // limit the shards to what a measured speed needs
+  // Epoch of the roster. Choose it at random: it distinguishes members of this job from processes
+  // of other jobs with the same secret.
   uint32_t first_epoch = 1;
 };
 
@@ -67,14 +72,14 @@ class SchedulerState {
   void on_message(PeerId peer, const Control& message, TimeUs now, SchedulerActions& actions);
   // The connection ended without ClosePeer. A node that has not left is lost.
   void on_closed(PeerId peer, const Status& why, TimeUs now, SchedulerActions& actions);
-  // A caller with another secret was turned away. While nodes are missing it is most likely one of them: see
-  // SchedulerOptions::refusal_patience_us.
+  // A caller with another secret was refused. While nodes are missing it is most likely one of
+  // them: see SchedulerOptions::refusal_patience_us.
   void on_refused(const std::string& caller, const Status& why, TimeUs now);
-  // Start deadline, silence, suspicions, barriers.
+  // Checks the start deadline, silence, suspicions and barriers.
   void on_tick(TimeUs now, SchedulerActions& actions);
   TimeUs next_tick_us() const;
-  // The scheduler's own process leaves in order (it lives in rank 0): everybody is told with Finished;
-  // or with a verdict, if a suspicion still waits for one, as nobody else could pass it.
+  // The scheduler's own process (rank 0) leaves in order: sends Finished to all nodes, or a verdict
+  // if a suspicion is still open, since nobody else could decide it.
   void on_shutdown(const std::string& text, SchedulerActions& actions);
 
   enum class Phase : uint8_t { kJoining, kMeasuring, kRunning, kFinished, kFailed };
@@ -82,18 +87,18 @@ class SchedulerState {
   const Status& failure() const { return failure_; }  // ok unless kFailed
 
  private:
-  // A node that has joined. While joining they are in the order of their coming, later by node number.
+  // A node that has joined. While joining ordered by time of joining, later by node number.
   struct Member {
     PeerId peer = 0;
     NodeInfo node;
     TimeUs last_heard_us = 0;
     bool connected = true;
     bool left = false;
-    std::string waits_for = {};       // as it said last
-    std::set<uint32_t> unaware = {};  // that it leaves, of those it has asked to tell
+    std::string waits_for = {};       // from its last Waits
+    std::set<uint32_t> unaware = {};  // nodes that have not confirmed its Leaving yet
   };
-  // `reporter` lost its connection to `node`, which for all that the scheduler knows is well. That may have been true no
-  // more when the report came: only who has been heard of since then is well.
+  // `reporter` lost its connection to `node`, which the scheduler still believes to be alive. A
+  // node is known to be alive only if it was heard of after the report.
   struct Suspicion {
     uint32_t reporter;
     uint32_t node;
@@ -108,7 +113,7 @@ class SchedulerState {
   void fail_to_start(TimeUs now, SchedulerActions& actions);
   void measure_or_start(TimeUs now, SchedulerActions& actions);
   void on_probe_answer(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
-  // Carries out what the survey of network cards wants, and starts if it is over.
+  // Sends the survey's messages, and starts the job when the survey is over.
   void go_on_measuring(NicSurvey::Orders orders, SchedulerActions& actions);
   void start(SchedulerActions& actions);
   Roster number_members(TimeUs now);
@@ -116,12 +121,12 @@ class SchedulerState {
   void on_declare(uint32_t rank, const Declare& declare, SchedulerActions& actions);
   void on_round_failed(uint32_t rank, const RoundFailed& failed, SchedulerActions& actions);
   void on_leaving(uint32_t member, const Leaving& leaving, SchedulerActions& actions);
-  // The member knows that `leaver` leaves, or has left itself.
+  // `member` knows that `leaver` leaves, or has left itself.
   void on_aware(uint32_t leaver, uint32_t member, SchedulerActions& actions);
   void on_stalled(uint32_t member, const Stalled& stalled, SchedulerActions& actions);
   void on_barrier(uint32_t rank, const Barrier& barrier, TimeUs now, SchedulerActions& actions);
   void on_waits(uint32_t rank, const Waits& waits, SchedulerActions& actions);
-  // Of those that wait for something else, or for nothing.
+  // Describes the ranks that wait for something else, or for nothing.
   std::string what_others_wait_for(uint32_t rank) const;
   void say_who_is_missing(TimeUs now, SchedulerActions& actions);
   std::string who_is_missing() const;
@@ -140,9 +145,9 @@ class SchedulerState {
 
   SchedulerOptions options_;
   TimeUs start_deadline_us_;
-  std::string refused_;  // the last caller that was, and why
+  std::string refused_;  // the last refused caller and the reason
   TimeUs refusal_deadline_us_ = kNever;
-  NoticeTimer notices_;  // of those that have not joined
+  NoticeTimer notices_;  // for nodes that have not joined
   Phase phase_ = Phase::kJoining;
   Status failure_;
   uint32_t epoch_ = 0;
@@ -150,10 +155,10 @@ class SchedulerState {
   std::vector<Member> members_;
   std::unordered_map<PeerId, uint32_t> member_of_peer_;
   std::vector<Suspicion> suspicions_;
-  // Since all have joined:
+  // Set when all have joined:
   std::optional<Roster> roster_;  // until the start
   std::optional<NicSurvey> survey_;
-  // Since the start:
+  // Set at the start:
   std::optional<TensorDirectory> tensors_;
   std::optional<Barriers> barriers_;
 };

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kMostElements = 1ull << 48;
 constexpr size_t kMostNumbers = 31;
-// Where the parts of a hashed shape are.
+// Layout of a hashed shape.
 constexpr size_t kHash = 1;
 constexpr size_t kElements = 9;
 
@@ -84,7 +84,7 @@ Result<Shape> Shape::make(Form form, std::span<const int64_t> dims, std::span<co
   return Shape(bytes);
 }
 
-// Of any bytes: those that are no shape give some numbers.
+// Any bytes are allowed: those that are no valid shape give arbitrary numbers.
 std::vector<uint64_t> Shape::numbers() const {
   std::vector<uint64_t> numbers(count());
   size_t used = 1;

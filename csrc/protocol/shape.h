@@ -1,8 +1,8 @@
-// What a tensor looks like, in 16 bytes that travel with every data head: so that ranks that mean different tensors by
-// one name are told apart, whatever their bytes. Pure.
+// The shape of a tensor in 16 bytes, which every data head carries. With it a service recognizes
+// ranks that use one name for different tensors, even where the byte counts agree. Pure.
 //
-// Shapes that fit are kept as they are; of others a hash and the number of elements. What is equal here is the same
-// shape, but for one chance in 2^64 among those.
+// Shapes that fit are stored as they are; for longer ones, a hash and the number of elements. Two
+// different hashed shapes compare equal with a probability of 2^-64.
 #pragma once
 
 #include <array>
@@ -20,19 +20,19 @@ using ShapeBytes = std::array<uint8_t, kShapeBytes>;
 
 class Shape {
  public:
-  // Of memory whose owner says no more than its bytes.
+  // Unknown: the owner of the memory gave its size only.
   Shape() = default;
   explicit Shape(const ShapeBytes& bytes) : bytes_(bytes) {}
 
-  // Row-major. kInvalidArgument, here and below: a negative number, or more elements than there can be.
+  // Row-major. kInvalidArgument, here and below: a negative dimension, or too many elements.
   static Result<Shape> of(std::span<const int64_t> dims);
-  // In memory, the dimensions follow each other in this order.
+  // Stored in memory in this order of dimensions (a permutation), outermost first.
   static Result<Shape> in_order(std::span<const int64_t> dims, std::span<const int64_t> order);
-  // Part of a collective that has this number; ranks that are at another one do not mean the same.
+  // Part of the collective with this number; equal only to parts of the same collective.
   static Result<Shape> of_collective(std::span<const int64_t> dims, int64_t number);
 
   bool is_known() const { return bytes_[0] != 0; }
-  uint64_t elements() const;  // if is_known()
+  uint64_t elements() const;  // precondition: is_known()
   // "(2, 3)", "(2, 3, 4, 5) in the order 0, 2, 3, 1", "(6,) in collective 17".
   std::string describe() const;
 
@@ -47,7 +47,8 @@ class Shape {
   Form form() const { return static_cast<Form>(bytes_[0] >> 5); }
   size_t count() const { return bytes_[0] & 0x1f; }
 
-  ShapeBytes bytes_{};  // form and number of numbers; the numbers, seven bits a byte, least significant first
+  // Byte 0: form and number of values; then the values, 7 bits a byte, least significant first.
+  ShapeBytes bytes_{};
 };
 
 }  // namespace byteps::protocol

@@ -77,7 +77,7 @@ Status StalenessTracker::refusal(const KeyState* state, const DataHead& head) co
   if (found != failed_tensors_.end()) return found->second;
   if (state) BPS_RETURN_IF_ERROR(state->failure);
   for (const uint32_t rank : gone_ranks_) {
-    // Its own, too, so that what was refused stays so: nobody moves on any more after having gone.
+    // Includes its own: what was refused stays refused, as no rank advances after it has gone.
     if (rank == head.rank || lacks(state, head, rank)) return gone_[rank];
   }
   return Status::ok();
@@ -141,29 +141,29 @@ bool StalenessTracker::may_answer(const KeyState& state, const DataHead& head) {
 
 void StalenessTracker::answer_ready(KeyState& state, StalenessActions& actions) {
   Answer answer{state.first.key, {}};
-  for (const Waits::RootLocation place : state.waits) {
-    if (place != none_ && may_answer(state, place->what.head)) answer.heads.push_back(end_wait(place));
+  for (const Waits::Iterator wait : state.waits) {
+    if (wait != none_ && may_answer(state, wait->what.head)) answer.heads.push_back(end_wait(wait));
   }
   if (!answer.heads.empty()) actions.emplace_back(std::move(answer));
 }
 
-DataHead StalenessTracker::end_wait(Waits::RootLocation place) {
-  const DataHead head = place->what.head;
-  place->what.state->waits[head.rank] = none_;
-  waiting_.remove(place);
+DataHead StalenessTracker::end_wait(Waits::Iterator wait) {
+  const DataHead head = wait->what.head;
+  wait->what.state->waits[head.rank] = none_;
+  waiting_.remove(wait);
   return head;
 }
 
-void StalenessTracker::fail(Waits::RootLocation place, const Status& why, StalenessActions& actions) {
-  const DataHead head = end_wait(place);
+void StalenessTracker::fail(Waits::Iterator wait, const Status& why, StalenessActions& actions) {
+  const DataHead head = end_wait(wait);
   actions.push_back(Fail{head, {head.rank}, why, false});
 }
 
 template <typename Why>
 void StalenessTracker::fail_waits(Why why, StalenessActions& actions) {
-  waiting_.for_each([&](Waits::RootLocation place) {
-    const Status reason = why(place->what);
-    if (!reason.is_ok()) fail(place, reason, actions);
+  waiting_.for_each([&](Waits::Iterator wait) {
+    const Status reason = why(wait->what);
+    if (!reason.is_ok()) fail(wait, reason, actions);
   });
 }
 
@@ -180,7 +180,7 @@ void StalenessTracker::on_rank_gone(uint32_t rank, const Status& why, StalenessA
       actions);
 }
 
-// Of what is kept ranks have no common rounds: it fails as a whole, or goes on.
+// Ranks have no common rounds of a stored tensor: it fails as a whole or continues.
 void StalenessTracker::fail_tensor(uint32_t number, uint64_t last_round, const Status& why,
                                    StalenessActions& actions) {
   BPS_CHECK(!why.is_ok()) << "a tensor fails for a reason";
@@ -199,7 +199,7 @@ void StalenessTracker::fail_all(const Status& why, StalenessActions& actions) {
 
 void StalenessTracker::on_tick(TimeUs now, StalenessActions& actions) {
   waiting_.for_each_timed_out(
-      now, [&](auto place) { fail(place, deadline_exceeded(describe(*place, now)), actions); });
+      now, [&](auto wait) { fail(wait, deadline_exceeded(describe(*wait, now)), actions); });
   waiting_.warn(now, [&](const auto& oldest, size_t count) {
     const Key& key = oldest.what.head.key;
     std::string text = describe_partition(key) + ": " + describe(oldest, now);

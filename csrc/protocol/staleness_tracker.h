@@ -1,22 +1,27 @@
-// The values that one summation shard keeps from one push_pull to the next, and how far ranks may be apart. Pure.
+// Stored tensors of one summation shard: bounds how far ranks may be apart. Pure.
 //
-// Every rank counts its push_pulls of a tensor in rounds. With staleness s, round r of a rank is answered once every
-// rank has had round r - s: so the answer has everything in it that all ranks have contributed up to there, and it has
-// the rank's own contributions. s = 0 is synchronous; with kUnboundedStaleness nobody waits for anybody.
+// Every rank counts its push_pulls of a tensor in rounds. With staleness s, round r of a rank is
+// answered once every rank has contributed round r - s. So the answer contains all contributions of
+// all ranks up to that round, and the rank's own. s = 0 is synchronous; with kUnboundedStaleness no
+// rank waits for another.
 //
-// A contribution is added when it may be answered, not before, and those that become so at the same time are added
-// in the order of ranks and get the same answer. Hence with s = 0 a value is the same bit for bit whatever the order of
-// arrival; and a contribution that fails was never added. The value begins with what the root contributes to a kSeed
-// (others of the root change nothing); nobody is answered before. So a rank that comes late seeds, too, and gets
-// what there is by then, and the others are at most s rounds ahead of it.
+// A contribution is added when it may be answered, not before. Contributions that become ready at
+// the same time are added in the order of ranks and get the same answer. So with s = 0 a value is
+// the same bit for bit in any order of arrival, and a failed contribution was never added. The
+// initial value is the root's contribution to a kSeed (later seeds change nothing); nobody is
+// answered before it. A rank that starts late seeds as well: it gets the current value, and the
+// others are at most s rounds ahead of it.
 //
-// Waiting for a rank has the limits of every push_pull (WaitLimits), counted from the contribution that waits.
-// It waits for one round of the slowest ranks at most, however far it is ahead, because it sent its last one within the
-// bound: so it fails only if a rank that is needed has not contributed for so long, whatever its own lead.
+// Waiting for a rank has the limits of every push_pull (WaitLimits), counted from the contribution
+// that waits. A rank sent its last contribution within the bound, so it waits for one round of the
+// slowest ranks at most. It therefore fails only if a rank that it needs has not contributed for so
+// long, however far ahead it is itself.
 //
-// Memory of contributions belongs to the caller, who keeps it by (key, rank) from on_contribution until the Answer or
-// Fail that names the rank.
-// Source: stale synchronous parallel, Ho et al., NIPS 2013, section 3; asynchronous mode, Jiang et al., OSDI 2020.
+// The caller owns the memory of contributions and keeps it by (key, rank) from on_contribution to
+// the Answer or Fail that names the rank.
+//
+// Source: stale synchronous parallel: Ho et al., NIPS 2013, section 3; asynchronous mode: Jiang et
+// al., OSDI 2020.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +39,12 @@
 
 namespace byteps::protocol {
 
-// The contribution of head.rank is the value: there was none.
+// The contribution of head.rank becomes the value; there was none.
 struct StoreFirstValue {
   DataHead head;
 };
-// Add the contributions of those with kAccumulate to the value, in this order, and answer all with what it is then.
+// Add the contributions with kAccumulate to the value, in this order, and answer all of `heads`
+// with the new value.
 struct Answer {
   Key key;
   std::vector<DataHead> heads;  // in the order of ranks
@@ -50,30 +56,32 @@ class StalenessTracker {
  public:
   using Verdict = Aggregator::Verdict;
 
-  // `ranks`: of each_rank (protocol/tree.h).
+  // `ranks`: from each_rank (protocol/tree.h).
   StalenessTracker(Children ranks, WaitLimits limits);
   StalenessTracker(const StalenessTracker&) = delete;
   StalenessTracker& operator=(const StalenessTracker&) = delete;
 
-  // As Aggregator's, of head.rank, which the caller has checked. Refused: for what has failed, and where a rank that is
-  // needed has left.
+  // Like Aggregator::admit, for head.rank, which the caller has checked. Refused if the key has
+  // failed, or if a rank that it needs has left.
   Result<Verdict> admit(const DataHead& head, uint64_t payload_bytes) const;
 
-  // An accepted payload is complete, or a refused one thrown away: then a Fail for this rank follows. If its head
-  // disagrees with the first one's (dtype, shape, bytes, root, staleness), the key fails for all, now and later, naming
-  // both ranks. Cost: O(1) on average over a round of all ranks, without allocation but for what waits and the Answer.
+  // The payload of an accepted contribution is complete, or that of a refused one has been
+  // discarded; a Fail for this rank follows in the latter case. If its head disagrees with the
+  // key's first head (dtype, shape, bytes, root, staleness), the key fails for all, now and later,
+  // and the message names both ranks. O(1) on average over a round of all ranks; allocates only for
+  // waiting contributions and the Answer.
   void on_contribution(const DataHead& head, TimeUs now, StalenessActions& actions);
 
-  // The rank will contribute no more; what waits is added all the same. What needs a round of it that it has not had
-  // fails with `why`, now and later.
+  // The rank will contribute no more. Its waiting contributions are still added. Contributions that
+  // need one of its missing rounds fail with `why`, now and later.
   void on_rank_gone(uint32_t rank, const Status& why, StalenessActions& actions);
-  // As Aggregator's.
+  // Like Aggregator's, here and below.
   void fail_tensor(uint32_t number, uint64_t last_round, const Status& why, StalenessActions& actions);
   void fail_all(const Status& why, StalenessActions& actions);
   void on_tick(TimeUs now, StalenessActions& actions);
   TimeUs next_tick_us() const { return waiting_.next_us(); }
 
-  // Contributions that are not answered.
+  // Number of contributions that are not answered.
   size_t waiting() const { return waiting_.size(); }
   uint32_t num_ranks() const { return static_cast<uint32_t>(ranks_.describe.size()); }
 
@@ -85,36 +93,37 @@ class StalenessTracker {
   };
   using Waits = WaitingList<Contribution>;
   struct KeyState {
-    DataHead first;  // what the others have to agree with
+    DataHead first;  // the others have to agree with it
     bool has_value = false;
-    std::vector<uint64_t> last_round;        // by rank
-    std::vector<Waits::RootLocation> waits;  // by rank; none(): answered
-    uint64_t slowest_round = 0;              // the least of last_round
-    uint32_t slowest_count = 0;              // of ranks that are no further
+    std::vector<uint64_t> last_round;    // by rank
+    std::vector<Waits::Iterator> waits;  // by rank; none(): answered
+    uint64_t slowest_round = 0;          // the minimum of last_round
+    uint32_t slowest_count = 0;          // number of ranks at slowest_round
     Status failure;
   };
 
   Status check_head(const DataHead& head, uint64_t payload_bytes) const;
   KeyState& state_of(const DataHead& head);
-  // Why the contribution cannot succeed; ok if nothing is against it.
+  // Why the contribution cannot succeed; ok if it may.
   Status refusal(const KeyState* state, const DataHead& head) const;
-  // Whether the answer to `head` lacks a round of `rank`.
+  // Whether the answer to `head` needs a round that `rank` has not contributed.
   static bool lacks(const KeyState* state, const DataHead& head, uint32_t rank);
-  // One round; true if the slowest ranks have moved on.
+  // Advances the rank by one round; true if slowest_round has increased.
   static bool advance(KeyState& state, uint32_t rank);
   static bool may_answer(const KeyState& state, const DataHead& head);
   void answer_ready(KeyState& state, StalenessActions& actions);
-  DataHead end_wait(Waits::RootLocation place);
-  void fail(Waits::RootLocation place, const Status& why, StalenessActions& actions);
-  // Those for which `why` gives a reason.
+  DataHead end_wait(Waits::Iterator wait);
+  void fail(Waits::Iterator wait, const Status& why, StalenessActions& actions);
+  // Fails the waiting contributions for which `why` returns an error.
   template <typename Why>
   void fail_waits(Why why, StalenessActions& actions);
   std::string describe(const Waits::Wait& wait, TimeUs now) const;
 
   Children ranks_;
-  std::unordered_map<Key, KeyState, KeyHash> keys_;  // never erased from: waits point into it
-  Waits waiting_;                                    // not answered
-  const Waits::RootLocation none_ = waiting_.none();
+  // Never erased from: waiting contributions point into it.
+  std::unordered_map<Key, KeyState, KeyHash> keys_;
+  Waits waiting_;  // contributions without an answer
+  const Waits::Iterator none_ = waiting_.none();
   std::vector<Status> gone_;  // by rank; ok: present
   std::vector<uint32_t> gone_ranks_;
   std::unordered_map<uint32_t, Status> failed_tensors_;

@@ -14,10 +14,10 @@ Refused refusal(const std::string& name, uint32_t tensor, const Status& why) {
 
 }  // namespace
 
-TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, RootAssigner places,
+TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, RootAssigner assigner,
                                  PartitionRule partition_rule, size_t max_tensors)
     : describe_rank_(std::move(describe_rank)),
-      no_places_given_(std::move(places)),
+      unused_assigner_(std::move(assigner)),
       partition_rule_(partition_rule),
       max_tensors_(max_tensors) {}
 
@@ -54,18 +54,18 @@ Status TensorDirectory::agrees(const First& first, uint32_t rank, const Declare&
     return invalid_argument(one + describe(first.mode) + other + describe(declare.mode));
   if (!first.mode.stored || (first.dtype == declare.dtype && first.bytes == declare.bytes))
     return Status::ok();
-  return invalid_argument(one + "keeps " + describe_elements(first.bytes, first.dtype) + other + "keeps " +
+  return invalid_argument(one + "stores " + describe_elements(first.bytes, first.dtype) + other + "stores " +
                           describe_elements(declare.bytes, declare.dtype));
 }
 
 Placed TensorDirectory::place(Tensor& tensor, const Declare& declare) {
   const Partitioning partitioning = partition_rule_.partition(declare.bytes, declare.partition_scale);
-  RootAssigner& giver = givers_.try_emplace(declare.partition_scale, no_places_given_).first->second;
-  std::vector<RootLocation>& places = tensor.places[declare.partition_scale];
+  RootAssigner& assigner = assigners_.try_emplace(declare.partition_scale, unused_assigner_).first->second;
+  std::vector<RootLocation>& locations = tensor.locations[declare.partition_scale];
   const uint32_t count = partitioning.count();
-  for (auto p = static_cast<uint32_t>(places.size()); p < count; ++p)
-    places.push_back(giver.next(partitioning.size(p)));
-  return {declare.name, tensor.number, places, declare.partition_scale};
+  for (auto p = static_cast<uint32_t>(locations.size()); p < count; ++p)
+    locations.push_back(assigner.next(partitioning.size(p)));
+  return {declare.name, tensor.number, locations, declare.partition_scale};
 }
 
 std::string TensorDirectory::name_of(uint32_t number) const {

@@ -1,9 +1,9 @@
-// The names of tensors in a job, and where their partitions go. Pure.
+// The names of tensors in a job, and the root locations of their partitions. Pure.
 //
-// A name may stand for tensors of other sizes from one push_pull to the next. Its partitions are those of the largest; a
-// smaller tensor has the first of them. So the list of a name's places grows, and never changes otherwise: every rank
-// gets the same, whenever it asks. There is a list for each cut (protocol/plan.h) that is asked for, balanced as if no
-// other existed: one is in use at a time.
+// A name may stand for tensors of different sizes over time. Its partitions are those of the
+// largest; a smaller tensor uses the first ones. So the list of a name's locations only grows, and
+// every rank gets the same list whenever it asks. Each partition scale (protocol/plan.h) has a list
+// of its own, balanced as if no other existed, because one scale is in use at a time.
 #pragma once
 
 #include <array>
@@ -23,25 +23,25 @@ namespace byteps::protocol {
 
 class TensorDirectory {
  public:
-  // At most `max_tensors` names are bound: they are kept for the whole job.
-  TensorDirectory(std::vector<std::string> describe_rank, RootAssigner places, PartitionRule partition_rule,
+  // At most `max_tensors` names are bound; they stay for the whole job.
+  TensorDirectory(std::vector<std::string> describe_rank, RootAssigner assigner, PartitionRule partition_rule,
                   size_t max_tensors = kMaxTensors);
 
-  // What the scheduler answers.
+  // The scheduler's answer to a Declare.
   struct Answer {
     Control message;      // Placed or Refused
-    bool to_all = false;  // every node has to know, not only who asked
+    bool to_all = false;  // for all nodes, not only for the sender of the Declare
   };
-  // The first declaration says whether services keep the tensor, and of which size and dtype it then is for the whole
-  // job. One that contradicts it spoils the name for everybody: others may wait in a round for the rank that cannot
-  // take part.
+  // The first declaration of a name fixes whether services store the tensor and, if so, its size
+  // and dtype. A contradicting declaration makes the name unusable for all ranks: others may wait
+  // in a round for the rank that cannot take part.
   Answer declare(uint32_t rank, const Declare& declare);
 
-  // A round has failed for `rank`. All nodes have to know of it, once: services fail what is left of it, and rounds
-  // before it, which nobody can complete any more. None: they do.
+  // A round has failed for `rank`. All nodes are told once: services fail the rest of that round
+  // and all earlier ones, which can no longer complete. Empty if they have been told.
   std::optional<Refused> fail_round(uint32_t rank, const RoundFailed& failed);
 
-  // Empty: no name has this number.
+  // Empty if no name has this number.
   std::string name_of(uint32_t number) const;
 
  private:
@@ -53,25 +53,25 @@ class TensorDirectory {
   };
   struct Tensor {
     uint32_t number = 0;
-    std::optional<First> first;                           // declaration
-    std::map<uint8_t, std::vector<RootLocation>> places;  // by cut
+    std::optional<First> first;                              // the first declaration
+    std::map<uint8_t, std::vector<RootLocation>> locations;  // by partition scale
     Status conflict;
-    std::array<uint64_t, 4> failed_rounds{};  // the last ones, so that all ranks may tell of them
+    std::array<uint64_t, 4> failed_rounds{};  // the last ones, because every rank may report them
     size_t next_failed = 0;
   };
 
-  // Null: there are too many.
+  // Null if there are too many names.
   Tensor* find_or_bind(const std::string& name);
   Status agrees(const First& first, uint32_t rank, const Declare& declare) const;
   Placed place(Tensor& tensor, const Declare& declare);
 
   std::vector<std::string> describe_rank_;
-  RootAssigner no_places_given_;
-  std::map<uint8_t, RootAssigner> givers_;  // by cut
+  RootAssigner unused_assigner_;
+  std::map<uint8_t, RootAssigner> assigners_;  // by partition scale
   PartitionRule partition_rule_;
   size_t max_tensors_;
   std::unordered_map<std::string, Tensor> tensors_;
-  std::vector<const std::string*> names_;  // by number - 1; in tensors_
+  std::vector<const std::string*> names_;  // by number - 1; points into tensors_
 };
 
 }  // namespace byteps::protocol

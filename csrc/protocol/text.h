@@ -1,4 +1,4 @@
-// Words for messages to people. Pure.
+// Formatting of texts for messages. Pure.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace byteps::protocol {
 
-// "a, b and c"; of many only the first and how many more there are.
+// "a, b and c"; of many only the first ones and the number of the others.
 std::string enumerate(const std::vector<std::string>& names);
 // "2.5 s".
 std::string seconds(TimeUs duration_us);

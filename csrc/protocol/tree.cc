@@ -10,9 +10,10 @@ namespace byteps::protocol {
 
 namespace {
 
-// Of any mixture of 1 to 8. More are not worth the scheduler's time: of odd mixtures some have a turn more than others.
+// A multiple of any numbers of ranks from 1 to 8. Longer periods cost the scheduler too much time;
+// with other numbers of ranks, some ranks serve slightly more indices than others.
 constexpr uint32_t kMaxRanksPeriod = 840;
-constexpr uint32_t kMaxShardsPeriod = 12;  // of 1 to 4
+constexpr uint32_t kMaxShardsPeriod = 12;  // a multiple of 1 to 4
 
 uint32_t common_period(const std::vector<uint32_t>& sizes, uint32_t limit) {
   uint64_t period = 1;
@@ -68,7 +69,7 @@ Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
 void Tree::add_reducer_hosts(const std::vector<NodeInfo>& nodes,
                              const std::map<std::string, uint32_t>& machines) {
   reducer_hosts_.resize(num_machines());
-  std::map<std::string, uint32_t> servers;  // -> how many share that machine
+  std::map<std::string, uint32_t> servers;  // -> number of servers on that machine
   for (uint32_t node = num_workers(); node < nodes.size(); ++node) ++servers[nodes[node].machine];
   for (uint32_t node = 0; node < nodes.size(); ++node) {
     const NodeInfo& info = nodes[node];
@@ -86,12 +87,12 @@ void Tree::add_reducer_hosts(const std::vector<NodeInfo>& nodes,
 
 Status Tree::check(const RootLocation& location) const {
   if (location.reducer_host >= num_reducer_hosts()) {
-    return data_loss("reducer_host: expected a number below " + std::to_string(num_reducer_hosts()) +
+    return data_loss("reducer host: expected a number below " + std::to_string(num_reducer_hosts()) +
                      ", got " + std::to_string(location.reducer_host));
   }
   if (location.serving_index >= num_serving_indices()) {
-    return data_loss("turn: expected a number below " + std::to_string(num_serving_indices()) + ", got " +
-                     std::to_string(location.serving_index));
+    return data_loss("serving index: expected a number below " + std::to_string(num_serving_indices()) +
+                     ", got " + std::to_string(location.serving_index));
   }
   return Status::ok();
 }

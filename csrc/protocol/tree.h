@@ -1,17 +1,21 @@
-// The tree of summation services above every partition: whose contributions meet where. Pure.
+// The tree of summation services above every partition: which contributions meet where. Pure.
 //
 //   rank -> [machine service] -> root
 //
-// The ranks of a machine that has several are summed by a service of that machine first, in the order of their ranks;
-// then the root sums the machines in the order of their first ranks. The shape depends on nothing but which ranks
-// share a machine, so that a sum is the same bit for bit wherever its root is. Where the services are is a Place:
-//   reducer_host  who is the root: a machine with workers (then one of its processes), or a server
-//   turn  which of a machine's ranks serves the partition on that machine, and which shard of each service
-// A root on a worker machine lives in the process that serves the partition on that machine as well. In a job of one
-// machine that process alone sums, unless the root is a server.
-// What services keep (protocol/staleness_tracker.h) does not go through a tree: each rank speaks to the root itself, which has to
-// know how far each of them is.
-// Source: DESIGN, section 1; Jiang et al., OSDI 2020, section 4.2 (two levels of summation).
+// On a machine with several ranks, one of its services first sums their contributions in the order
+// of the ranks. The root then sums the machines in the order of their first ranks. The shape of the
+// tree depends only on which ranks share a machine, so a sum is the same bit for bit wherever its
+// root is. A RootLocation says which services take part:
+//   reducer_host   the host of the root: a worker machine (one of its processes), or a server
+//   serving_index  selects the rank that serves the partition on each machine, and the shard
+//                  of each service
+// A root on a worker machine runs in the process that also serves the partition on that machine. In
+// a job of one machine that process alone sums, unless the root is a server.
+//
+// Stored tensors (protocol/staleness_tracker.h) do not go through a tree: each rank contributes to
+// the root directly, because the root has to know the progress of every rank.
+//
+// Source: two levels of summation: Jiang et al., OSDI 2020, section 4.2.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +28,25 @@
 
 namespace byteps::protocol {
 
-// The children of a summation service at one level, and which of them speaks for which rank.
+// The children of a summation service at one level.
 struct Children {
-  std::vector<std::string> describe;  // by child
-  std::vector<int32_t> of_rank;       // -1: not below this service
+  std::vector<std::string> describe;  // descriptions for messages, by child
+  // Index of the child that contributes for a rank; -1: not below this service.
+  std::vector<int32_t> of_rank;
 };
 
-// Of any service for what it keeps: all ranks, each for itself.
+// The children of a parameter store: every rank is a child of its own.
 Children each_rank(std::vector<std::string> describe_rank);
 
-// How much each child counts in a mean: by the number of ranks that it speaks for, over what these numbers have in common.
+// Weight of each child in a mean: the number of ranks below it, divided by the greatest common
+// divisor of these numbers.
 struct Weights {
   std::vector<uint32_t> of_child;
   uint32_t total = 0;
 };
 Weights weights(const Children& children);
 
-// Whom a node sends a partition to.
+// The service that a node sends a partition to.
 struct Parent {
   uint32_t node = 0;
   Level level = Level::kCluster;
@@ -49,16 +55,16 @@ struct Parent {
 
 class Tree {
  public:
-  // `nodes` as in a Roster.
+  // `nodes` in the order of Roster::nodes.
   Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers);
 
   uint32_t num_workers() const { return static_cast<uint32_t>(machine_of_rank_.size()); }
   uint32_t num_nodes() const { return static_cast<uint32_t>(num_shards_.size()); }
-  uint32_t num_machines() const { return static_cast<uint32_t>(ranks_.size()); }  // with workers
+  // Machines that have workers.
+  uint32_t num_machines() const { return static_cast<uint32_t>(ranks_.size()); }
   uint32_t num_reducer_hosts() const { return num_machines() + num_nodes() - num_workers(); }
-  // Places have turns below this.
+  // Serving indices are smaller than this. Index = shard index * ranks_period_ + rank index.
   uint32_t num_serving_indices() const { return ranks_period_ * shards_period_; }
-  // Turns are a lane (below this) times the number of turns in one lane, plus the turn of ranks.
   uint32_t num_shard_indices() const { return shards_period_; }
   bool has_machine_level() const { return num_machines() < num_workers(); }
 
@@ -66,31 +72,31 @@ class Tree {
   uint32_t machine_of(uint32_t rank) const { return machine_of_rank_[rank]; }
   // Ascending; never empty.
   const std::vector<uint32_t>& ranks_of(uint32_t machine) const { return ranks_[machine]; }
-  // What placement has to know of them. Servers on one machine share its network card.
+  // Input of the placement. A server on a machine with workers shares that machine's network card.
   const std::vector<ReducerHost>& reducer_hosts() const { return reducer_hosts_; }
 
-  // kDataLoss: no such reducer_host or turn.
+  // kDataLoss if the reducer host or the serving index is out of range.
   Status check(const RootLocation& location) const;
-  // The node that hosts the root. Precondition, also below: check(place).
+  // The node that hosts the root. Precondition, here and below: check(location) is ok.
   uint32_t root(const RootLocation& location) const;
-  // Whom `rank` contributes to.
+  // The service that `rank` contributes to.
   Parent parent_of(uint32_t rank, const RootLocation& location) const;
-  // Whom every rank contributes to if the root keeps the partition's value.
+  // The service that every rank contributes to if the tensor is stored.
   Parent parameter_store_of(const RootLocation& location) const { return {root(location), Level::kRanks}; }
-  // Which shard of `node` the partition goes through is this modulo its number of shards: alike for all ranks.
+  // Selects the shard of each service; equal on all ranks (see shard()).
   uint16_t shard_index(const RootLocation& location) const {
     return static_cast<uint16_t>(location.serving_index / ranks_period_);
   }
   uint32_t shard(uint32_t node, uint16_t shard_index) const { return shard_index % num_shards_[node]; }
   uint32_t num_shards(uint32_t node) const { return num_shards_[node]; }
-  // The sums of a machine's service are final where the root is a node below this.
+  // Sums of a machine's service are final if the node of the root is below this number.
   uint32_t num_final_roots() const { return num_machines() == 1 ? num_workers() : 0; }
-  // May `from` ever contribute to `to` at this level? What has no way needs no connection.
+  // Whether `from` may contribute to `to` at this level. If not, they need no connection.
   bool connects(uint32_t from, uint32_t to, Level level) const;
 
-  // Of a service of `machine`, at the level of machines: its ranks.
+  // The ranks of `machine`: the children of its services at the machine level.
   Children children_on(uint32_t machine) const;
-  // Of any service at the level of the cluster: the machines.
+  // The machines: the children of any service at the cluster level.
   Children machines() const;
 
  private:
@@ -102,7 +108,8 @@ class Tree {
   std::vector<uint32_t> machine_of_rank_;
   std::vector<std::vector<uint32_t>> ranks_;  // by machine
   std::vector<uint32_t> num_shards_;          // by node
-  // Among so many turns (lanes) each rank of every machine (shard of every node) has as many as the others, or nearly.
+  // Within one period every rank of a machine (every shard of a node) is selected equally often, or
+  // nearly so.
   uint32_t ranks_period_ = 1;
   uint32_t shards_period_ = 1;
   std::vector<ReducerHost> reducer_hosts_;

@@ -8,8 +8,8 @@
 namespace byteps::protocol {
 namespace {
 
-// The anchor has fallen out of use when another tensor has been started so often without it: more often than any is
-// started in one step.
+// The anchor is considered unused when another tensor has started this often without it: more often
+// than any tensor starts in one step.
 constexpr uint32_t kAnchorLost = 64;
 
 constexpr int kFirstIgnored = 2;
@@ -17,10 +17,10 @@ constexpr size_t kConfiguredSteps = 4;
 constexpr size_t kTrialSteps = 3;
 constexpr double kHopeless = 1.5;
 
-// Better by this at least is worth a change...
+// The relative gain that is worth a change.
 constexpr double kWorthwhile = 0.01;
-// ... and by so many standard errors of the difference between two medians, as the best of several looks better than
-// it is.
+// The gain must also exceed this many standard errors of the difference between two medians,
+// because the best of several looks better than it is.
 constexpr double kStandardErrors = 4;
 
 constexpr size_t kWindowSteps = 20;
@@ -40,7 +40,7 @@ void append_deviations(const std::vector<double>& values, double from, std::vect
   for (const double value : values) deviations.push_back(std::abs(value - from));
 }
 
-// Of the credit next to `bytes`.
+// The code of the credit closest to `bytes`.
 int nearest_code(double bytes) {
   const double code = std::log2(bytes / static_cast<double>(credit_of_code(0)));
   return std::clamp(static_cast<int>(std::lround(code)), 1, int{kMaxCredit});
@@ -89,7 +89,7 @@ std::string Tuner::on_step(TimeUs duration_us) {
   return is_complete() ? advance() : "";
 }
 
-// What is asked for now counts a step later, so where the next trial is known already it is asked for a step early.
+// A request takes effect a step later, so the next trial is requested a step early if it is known.
 bool Tuner::is_complete() const {
   const Trial& trial = trials_[next_];
   if (is_hopeless(trial)) return true;
@@ -124,12 +124,12 @@ void Tuner::fill_queue() {
   const int partition_scale = found.partition_scale == 0 ? kUnscaled : found.partition_scale;
   switch (phase_) {
     case Phase::kSizes:
-      try_cut(partition_scale - 2);
-      try_cut(partition_scale + 2);
+      try_scale(partition_scale - 2);
+      try_scale(partition_scale + 2);
       break;
     case Phase::kNearSizes:
-      try_cut(partition_scale - 1);
-      try_cut(partition_scale + 1);
+      try_scale(partition_scale - 1);
+      try_scale(partition_scale + 1);
       break;
     case Phase::kCredits: {
       const int credit = nearest_code(static_cast<double>(credit_bytes(found.credit, credit_bytes_)));
@@ -149,8 +149,8 @@ void Tuner::fill_queue() {
   }
 }
 
-// With credit for as many partitions, where those are larger.
-void Tuner::try_cut(int partition_scale) {
+// Scales the credit with the partitions where they get larger.
+void Tuner::try_scale(int partition_scale) {
   if (partition_scale < 1 || partition_scale > kMaxPartitionScale || partition_scale == kUnscaled) return;
   Plan plan{.partition_scale = static_cast<uint8_t>(partition_scale), .credit = 0};
   const double factor = scale_factor(plan.partition_scale);
@@ -171,8 +171,8 @@ const Tuner::Trial& Tuner::best() const {
   });
 }
 
-// On steps of the verification only: those that made a plan the best one flatter it. The configured plan has its first
-// ones as well, but they must not make it look worse than it is now.
+// Uses the steps of the verification only, since those that selected the plan are biased in its
+// favor. For the configured plan the initial steps count as well, unless that makes it look worse.
 std::string Tuner::verdict() {
   const size_t first = trials_.size() - 3;
   std::vector<double> chosen = trials_[first].steps_us;
@@ -186,15 +186,16 @@ std::string Tuner::verdict() {
   std::vector<double> deviations;
   append_deviations(chosen, chosen_us, deviations);
   append_deviations(configured, median(configured), deviations);
-  const double sigma_us = 1.4826 * median(deviations);  // of a normal distribution with this median deviation
+  // Of a normal distribution with this median deviation.
+  const double sigma_us = 1.4826 * median(deviations);
   const double error_us =
       1.2533 * sigma_us *  // of a median, as a multiple of that of a mean
       std::sqrt(1.0 / static_cast<double>(chosen.size()) + 1.0 / static_cast<double>(configured.size()));
   const double margin_us = std::max(kWorthwhile * configured_us_, kStandardErrors * error_us);
   const std::string figures = "steps of " + ms_text(chosen_us) + " instead of " + ms_text(configured_us_) +
-                              ", difference that noise can make " + ms_text(margin_us);
+                              ", noise margin " + ms_text(margin_us);
   if (chosen_us < configured_us_ - margin_us) return choose(trials_.size() - 1, figures);
-  return choose(0, describe(trials_[first].plan) + " is not surely better: " + figures);
+  return choose(0, describe(trials_[first].plan) + " is not significantly better: " + figures);
 }
 
 std::string Tuner::choose(size_t trial, const std::string& why) {

@@ -1,4 +1,4 @@
-// What waits for others in one summation shard, and how long it may. Pure.
+// Items of one summation shard that wait for other ranks, with their deadlines. Pure.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,12 @@
 namespace byteps::protocol {
 
 struct WaitLimits {
-  TimeUs stall_warning_us;  // what waits so long is warned of, once; kNever: not
-  TimeUs op_timeout_us;     // what waits so long fails; kNever: not
+  TimeUs stall_warning_us;  // waiting time after which a single warning is due; kNever: no warning
+  TimeUs op_timeout_us;     // waiting time after which the item fails; kNever: no limit
 };
 
-// Allocates only when more wait than ever before. Starts must be in order of time.
+// Items must be added in the order of their times. Allocates only when more items wait than ever
+// before.
 template <typename T>
 class WaitingList {
  public:
@@ -25,32 +26,32 @@ class WaitingList {
     TimeUs started_us;
     bool warned;
   };
-  using RootLocation = typename std::list<Wait>::iterator;
+  using Iterator = typename std::list<Wait>::iterator;
 
   explicit WaitingList(WaitLimits limits) : limits_(limits) {}
 
   size_t size() const { return fresh_.size() + overdue_.size(); }
-  // The place of nothing.
-  RootLocation none() { return spare_.end(); }
+  // Stands for no item.
+  Iterator none() { return spare_.end(); }
 
-  // Valid until it is removed.
-  RootLocation add(T what, TimeUs now) {
+  // Valid until the item is removed.
+  Iterator add(T what, TimeUs now) {
     if (spare_.empty()) spare_.emplace_back();
-    const RootLocation place = spare_.begin();
-    *place = {std::move(what), now, false};
-    fresh_.splice(fresh_.end(), spare_, place);
-    return place;
+    const Iterator item = spare_.begin();
+    *item = {std::move(what), now, false};
+    fresh_.splice(fresh_.end(), spare_, item);
+    return item;
   }
-  void remove(RootLocation place) { spare_.splice(spare_.end(), place->warned ? overdue_ : fresh_, place); }
+  void remove(Iterator item) { spare_.splice(spare_.end(), item->warned ? overdue_ : fresh_, item); }
 
-  // `f` may remove the place that it is called with.
+  // `f` may remove the item that it is called with.
   template <typename F>
   void for_each(F&& f) {
     for (auto* list : {&overdue_, &fresh_}) {
       for (auto next = list->begin(); next != list->end();) f(next++);
     }
   }
-  // As for_each, of those that have waited too long; `f` must remove them.
+  // Like for_each, for the items whose time is over; `f` must remove them.
   template <typename F>
   void for_each_timed_out(TimeUs now, F&& f) {
     for (auto* list : {&overdue_, &fresh_}) {
@@ -58,8 +59,8 @@ class WaitingList {
         f(list->begin());
     }
   }
-  // How many are to be warned of, for the first time; `f` is called with the oldest of them. Usually one slow rank holds
-  // up all, so that one line is enough.
+  // Marks the items whose warning is due as warned, and calls `f` once with the oldest of them and
+  // their number: usually one slow rank delays all of them, so one line is enough.
   template <typename F>
   void warn(TimeUs now, F&& f) {
     size_t count = 0;
@@ -70,7 +71,7 @@ class WaitingList {
     }
     if (count > 0) f(*std::prev(overdue_.end(), static_cast<ptrdiff_t>(count)), count);
   }
-  // When somebody is to be warned of or fails next; kNever if nothing waits.
+  // Time of the next warning or failure; kNever if nothing waits.
   TimeUs next_us() const {
     TimeUs next = kNever;
     if (!fresh_.empty()) {
@@ -82,9 +83,9 @@ class WaitingList {
 
  private:
   WaitLimits limits_;
-  // In the order of their start, so the first is due first.
+  // Each list is ordered by start, so its first item is due first.
   std::list<Wait> fresh_;
-  std::list<Wait> overdue_;  // and warned of
+  std::list<Wait> overdue_;  // warned already
   std::list<Wait> spare_;
 };
 

@@ -63,8 +63,8 @@ def test_all_faults_of_the_environment_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("difference", "message"),
     [
-        ({"DMLC_NUM_WORKER": "3"}, "was told of 3 workers"),
-        ({"DMLC_WORKER_ID": "0"}, "the number is taken: rank 0 (host "),
+        ({"DMLC_NUM_WORKER": "3"}, "expects 3 workers"),
+        ({"DMLC_WORKER_ID": "0"}, "its number is taken by rank 0 (host "),
     ],
 )
 def test_a_rank_that_contradicts_the_others(difference: dict[str, str], message: str, tmp_path: Path) -> None:

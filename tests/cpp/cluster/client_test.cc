@@ -1,4 +1,5 @@
-// A client over TCP, against schedulers that do as the test says. What it decides: protocol/membership_test.
+// A client over TCP, with scripted schedulers. Its decisions are tested in
+// protocol/membership_test.
 #include "cluster/client.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@ using protocol::Suspect;
 
 constexpr TimeUs kLongUs = 60'000'000;
 
-// What the client has said of its job.
+// Events that the client has reported.
 struct Told {
   int started = 0;
   std::vector<Status> failed;
@@ -48,7 +49,7 @@ class ClientTest : public testing::Test, public ClientEvents {
                    [&](UniqueFunction<void()> done) { client_->leave(deadline_us, std::move(done)); });
   }
 
-  // A place where a scheduler may be.
+  // Opens an address at which the client may find a scheduler.
   Acceptor& open_door(const std::string& secret = "a secret of the test") {
     transports_.push_back(make_tcp(secret));
     doorsteps_.push_back(std::make_unique<Acceptor>(*transports_.back(), *scheduler_loop_, kAnyPort));
@@ -63,7 +64,7 @@ class ClientTest : public testing::Test, public ClientEvents {
     client_ = std::make_unique<Client>(*loop_, *tcp_, std::move(options), *this);
   }
   void join() { client_->join(join_of(Role::kWorker, 1)); }
-  // The scheduler that the client has come to.
+  // Accepts the client as its scheduler.
   void answer_door(Acceptor& door) {
     auto connection = door.take();
     ASSERT_NE(connection, nullptr) << "nobody came";
@@ -87,7 +88,8 @@ class ClientTest : public testing::Test, public ClientEvents {
     scheduler_->send(roster(timeout_us));
     ASSERT_TRUE(told_.wait([](const Told& t) { return t.started == 1; }));
   }
-  // Until the client has heard all that the scheduler was told to send: a pass of a loop ends with what has come in.
+  // Waits until the client has received everything that the scheduler has sent: a pass of a loop
+  // ends by handling received data.
   void drain() {
     for (EventLoop* loop : {scheduler_loop_.get(), loop_.get()}) {
       for (int i = 0; i < 3; ++i) run_on(*loop, [] {});
@@ -126,7 +128,7 @@ class ClientTest : public testing::Test, public ClientEvents {
   }
 
   Watched<Told> told_;
-  Status verdict_;  // of on_answer
+  Status verdict_;  // returned by on_answer
   std::unique_ptr<EventLoop> loop_ = transport::make_loop();
   std::unique_ptr<EventLoop> scheduler_loop_ = transport::make_loop();
   std::unique_ptr<transport::Transport> tcp_ = make_tcp();
@@ -167,7 +169,7 @@ TEST_F(ClientTest, AFailureIsToldOnceAndAnswersThatWereUnderWayAreNot) {
   scheduler_->closes_when_told_of_the_end = false;
   scheduler_->send(Lost{StatusCode::kUnavailable, "rank 0 is lost"});
   scheduler_->send(BarrierDone{1, StatusCode::kOk, ""});
-  scheduler_->send(protocol::Placed{.name = "x", .tensor = 1, .places = {}});
+  scheduler_->send(protocol::Placed{.name = "x", .tensor = 1, .locations = {}});
   scheduler_->send(Lost{StatusCode::kUnavailable, "rank 7 is lost"});
   EXPECT_EQ(failure().message(), "rank 0 is lost");
   client_->suspect(0, unavailable("reset"));
@@ -260,7 +262,7 @@ TEST_F(ClientTest, LeavesAtOnceWithoutAConnection) {
   leave(kNever);
 }
 
-// The scheduler of the last job is still there when this node comes to join the next one.
+// The scheduler of the previous job still runs when this node joins the next one.
 TEST_F(ClientTest, ComesAgainWhenTheSchedulerIsThatOfAJobThatIsOver) {
   Acceptor& door = open_door();
   make_client({door.address().port});

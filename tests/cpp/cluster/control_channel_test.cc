@@ -10,13 +10,13 @@ namespace {
 using protocol::Heartbeat;
 using protocol::Lost;
 
-// Two channels, and a raw connection for what no channel sends.
+// Two channels, and a raw connection that sends what no channel would send.
 class ControlChannelTest : public testing::Test {
  protected:
   std::pair<std::unique_ptr<transport::Connection>, std::unique_ptr<transport::Connection>> pair() {
     return transport::make_inproc_pair(*loop_, *loop_);
   }
-  // A frame as it stands, to `other`, whose other end is `raw`.
+  // Sends a frame unchanged to `other`, whose other end is `raw`.
   static void send_raw(transport::Connection& raw, Bytes head, Bytes payload) {
     run_on(raw.loop(), [&] { raw.send(head, {payload, {}}, nullptr); });
   }
@@ -29,8 +29,8 @@ TEST_F(ControlChannelTest, MessagesOfEverySizeArriveInOrder) {
   ControlPeer sender(*loop_, std::move(one));
   ControlPeer receiver(*loop_, std::move(other));
   std::vector<Control> messages = {Heartbeat{}, Lost{StatusCode::kUnavailable, "rank 3 is lost"}};
-  protocol::Placed placed{.name = "large", .tensor = 1, .places = {}};
-  placed.places.resize(100'000);
+  protocol::Placed placed{.name = "large", .tensor = 1, .locations = {}};
+  placed.locations.resize(100'000);
   messages.emplace_back(placed);
   messages.emplace_back(Heartbeat{});
   receiver.closes_when_told_of_the_end = false;

@@ -1,4 +1,4 @@
-// Whole jobs in one process, whose services keep tensors from one push_pull to the next.
+// Whole jobs in one process, with tensors that the services store.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -82,7 +82,7 @@ TEST_P(KeptTest, WithoutABoundNobodyWaitsAndNothingIsLost) {
   job.on_all([n](int rank, Node& node) {
     constexpr uint8_t kUnbounded = protocol::kUnboundedStaleness;
     std::vector<double> values(kCount);
-    if (rank > 0) {  // rank 0 is through before the others begin
+    if (rank > 0) {  // rank 0 finishes before the others start
       ASSERT_TRUE(barrier(node).is_ok());
     }
     ASSERT_TRUE(keep(node, ReduceOp::kSeed, values, kUnbounded).is_ok());
@@ -106,7 +106,7 @@ TEST_P(KeptTest, ABoundHoldsWhoIsTooFarAhead) {
   Job job(options());
   ASSERT_TRUE(job.all_started());
   std::vector<std::atomic<int>> begun(static_cast<size_t>(GetParam().workers));
-  EventFlag rank_0_is_ahead;  // as far as it may be
+  EventFlag rank_0_is_ahead;  // as far as allowed
   job.on_all([&](int rank, Node& node) {
     std::vector<double> values(1000);
     if (rank > 0) {
@@ -128,15 +128,16 @@ TEST(Kept, RanksThatDisagreeAreNamed) {
   ASSERT_TRUE(job.all_started());
   job.on_all([](int rank, Node& node) {
     std::vector<double> values(10);
-    // Not the root keeps it: its seed would succeed, within the bound, if nobody has disagreed by then.
+    // Rank 1 is not the root. The root's seed would succeed, within the bound, if nobody had
+    // disagreed by then.
     const Status status =
         rank == 1 ? keep(node, ReduceOp::kSeed, values, 3) : push_pull(node, "w", values, DType::kFloat64);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find("keeps it with staleness 3"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("stores it with staleness 3"), std::string::npos) << status;
     EXPECT_NE(status.message().find("reduces it"), std::string::npos) << status;
     const Status other = keep(node, ReduceOp::kSeed, values, static_cast<uint8_t>(rank), "v");
-    EXPECT_NE(other.message().find("keeps it with staleness 0"), std::string::npos) << other;
-    EXPECT_NE(other.message().find("keeps it with staleness 1"), std::string::npos) << other;
+    EXPECT_NE(other.message().find("stores it with staleness 0"), std::string::npos) << other;
+    EXPECT_NE(other.message().find("stores it with staleness 1"), std::string::npos) << other;
     values.resize(10);
     EXPECT_TRUE(push_pull(node, "x", values, DType::kFloat64).is_ok());
     EXPECT_NE(keep(node, ReduceOp::kSeed, values, 0, "x").message().find("this rank reduces it so far"),

@@ -47,7 +47,7 @@ TEST_F(BarriersTest, OpensWhenAllHaveCome) {
   }
 }
 
-TEST_F(BarriersTest, TimeoutNamesThoseWhoAreMissingAndLateOnesHearOfIt) {
+TEST_F(BarriersTest, TimeoutNamesTheMissingRanksAndFailsLateOnes) {
   EXPECT_EQ(arrive(1, 1, 5), "");
   EXPECT_EQ(barriers_.next_tick_us(), 5 + kTimeoutUs);
   EXPECT_EQ(tick(4 + kTimeoutUs), "");
@@ -60,7 +60,7 @@ TEST_F(BarriersTest, TimeoutNamesThoseWhoAreMissingAndLateOnesHearOfIt) {
   EXPECT_EQ(arrive(2, 2), "0:2 ok, 1:2 ok, 2:2 ok");
 }
 
-TEST_F(BarriersTest, WhoHasLeftFailsTheBarriersThatLackIt) {
+TEST_F(BarriersTest, ARankThatHasLeftFailsTheBarriersThatLackIt) {
   EXPECT_EQ(arrive(0, 1), "");
   EXPECT_EQ(leave(2), "0:1 barrier: rank 2 has left the job");
   EXPECT_EQ(arrive(1, 1), "1:1 barrier: rank 2 has left the job");
@@ -68,7 +68,7 @@ TEST_F(BarriersTest, WhoHasLeftFailsTheBarriersThatLackIt) {
   EXPECT_EQ(barriers_.next_tick_us(), kNever);
 }
 
-TEST_F(BarriersTest, WhoLeavesAfterItsArrivalHasArrived) {
+TEST_F(BarriersTest, ARankThatLeavesAfterItsArrivalHasArrived) {
   EXPECT_EQ(arrive(2, 1), "");
   EXPECT_EQ(leave(2), "");
   EXPECT_EQ(arrive(0, 1), "");

@@ -17,7 +17,7 @@ NodeInfo node(Role role, int32_t rank) {
   return info;
 }
 
-// A node's membership, and what its last call said, one word for each action.
+// The membership of a node, and the actions of the last call, one word each.
 class MembershipTest : public testing::Test {
  protected:
   void connect(TimeUs now = 0) {
@@ -164,7 +164,7 @@ TEST_F(MembershipTest, ASchedulerThatHangsUpWithoutAnAnswerIsThatOfAnEarlierJob)
   connect();
   close();
   EXPECT_EQ(said_, "again ");
-  EXPECT_EQ(why_again_, "it hung up without an answer: end of file");
+  EXPECT_EQ(why_again_, "it closed the connection without an answer: end of file");
   connect();
   ASSERT_TRUE(receive(Heartbeat{}).is_ok());
   close();
@@ -265,11 +265,11 @@ TEST_F(MembershipTest, WorkerThatTheSchedulerLeavesBehindFailsATimeoutLater) {
   expect_failure(StatusCode::kUnavailable, "the scheduler at 10.0.0.1:9000 has left the job");
 }
 
-TEST_F(MembershipTest, WhomItSuspectedIsNamedWhenTheSchedulerLeftBeforeAVerdict) {
+TEST_F(MembershipTest, TheSuspectIsNamedWhenTheSchedulerLeftBeforeAVerdict) {
   start();
   suspect(1);
   ASSERT_TRUE(receive(Finished{"rank 0 has left"}, 5).is_ok());
-  suspect(2);  // may have ended because the job has
+  suspect(2);  // its process may have ended because the job has
   tick(5 + kTimeoutUs);
   expect_failure(
       StatusCode::kUnavailable,
@@ -281,7 +281,7 @@ TEST_F(MembershipTest, SchedulerOfAnEarlierJobIsNotTheOneToJoin) {
   connect();
   ASSERT_TRUE(receive(Finished{"this job is over"}).is_ok());
   EXPECT_EQ(said_, "again ");
-  EXPECT_EQ(why_again_, "it is still that of a job that this process has left");
+  EXPECT_EQ(why_again_, "it still serves a job that this process has left");
   EXPECT_TRUE(membership_.failure().is_ok());
   connect();
   EXPECT_EQ(said_, "join ");
@@ -313,7 +313,7 @@ TEST_F(MembershipTest, SaysThatThereIsNoConnectionYet) {
   }
 }
 
-TEST_F(MembershipTest, PassesOnWhomItWaitsFor) {
+TEST_F(MembershipTest, LogsWhichNodesTheSchedulerWaitsFor) {
   start();
   ASSERT_TRUE(receive(Waiting{"rank 1 waits for nothing"}).is_ok());
   EXPECT_EQ(said_, "waiting: rank 1 waits for nothing");
@@ -340,7 +340,7 @@ TEST_F(MembershipTest, GivesUpWithoutTheScheduler) {
 
 TEST_F(MembershipTest, LeavesOnceAtAnyTime) {
   leave();
-  EXPECT_EQ(said_, "") << "nobody to tell";
+  EXPECT_EQ(said_, "") << "not connected yet";
   Membership joining("scheduler", false, kStartUs, kTimeoutUs);
   MembershipActions actions;
   joining.on_connected(Join{}, 0, actions);
@@ -358,7 +358,7 @@ TEST_F(MembershipTest, LeavesInOrder) {
   EXPECT_EQ(said_, "");
 }
 
-TEST_F(MembershipTest, RefusesWhatNoSchedulerSends) {
+TEST_F(MembershipTest, RefusesMessagesThatNoSchedulerSends) {
   connect();
   EXPECT_EQ(receive(Left{2, 0}).code(), StatusCode::kDataLoss) << "before the roster";
   start();
@@ -378,7 +378,7 @@ TEST_F(MembershipTest, NetworkCardsAreMeasuredBeforeTheStart) {
   connect();
   EXPECT_TRUE(receive(ProbeSetup{1}).is_ok());
   EXPECT_TRUE(receive(ProbeStart{1, {}}).is_ok());
-  EXPECT_EQ(receive(ProbeDone{1, 1}).code(), StatusCode::kDataLoss) << "that is for nodes to say";
+  EXPECT_EQ(receive(ProbeDone{1, 1}).code(), StatusCode::kDataLoss) << "only nodes send it";
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 namespace byteps::protocol {
 namespace {
 
-// A connection that carries `bytes_per_s` each way with a round trip of `rtt_us` besides, and who keeps it busy. Returns
-// the most bytes that were under way at once.
+// Simulates a hub on a connection of `bytes_per_s` per direction and a round trip of `rtt_us`.
+// Returns the maximum number of bytes in flight.
 uint64_t run_probe(double bytes_per_s, TimeUs rtt_us, ProbeMeter& meter) {
   struct UnderWay {
     uint32_t bytes;
@@ -41,7 +41,7 @@ uint64_t run_probe(double bytes_per_s, TimeUs rtt_us, ProbeMeter& meter) {
   return most;
 }
 
-TEST(NicProbe, MeasuresWhatTheLineCarriesWhateverItIs) {
+TEST(NicProbe, MeasuresTheRateOfAnyLine) {
   for (const double mbyte_per_s : {1.0, 12.5, 25.0, 125.0, 1250.0, 12500.0}) {
     for (const TimeUs rtt_us : {50, 200, 1000}) {
       if (mbyte_per_s * static_cast<double>(rtt_us) > kMaxProbeWindowBytes / 2)
@@ -53,7 +53,7 @@ TEST(NicProbe, MeasuresWhatTheLineCarriesWhateverItIs) {
   }
 }
 
-TEST(NicProbe, WhatIsUnderWayDrainsSoon) {
+TEST(NicProbe, BytesInFlightDrainSoon) {
   for (const double mbyte_per_s : {1.0, 12.5, 125.0, 12500.0}) {
     ProbeMeter meter(0);
     const uint64_t most = run_probe(mbyte_per_s * 1e6, 100, meter);
@@ -82,7 +82,7 @@ TEST(NicProbe, OneAnswerIsNoRate) {
   EXPECT_EQ(meter.bytes_per_s(), 0);
 }
 
-TEST(NicProbe, MoreThanWasAskedIsNoAnswer) {
+TEST(NicProbe, MoreBytesThanSentAreAnError) {
   ProbeWindow window;
   const uint32_t bytes = window.next_frame();
   EXPECT_FALSE(window.on_answer(bytes + 1).is_ok());

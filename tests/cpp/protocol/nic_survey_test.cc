@@ -17,7 +17,7 @@ namespace {
 constexpr TimeUs kPatienceUs = 1'000;
 constexpr TimeUs kDeadlineUs = 1'000'000;
 constexpr uint32_t kEpoch = 77;
-constexpr double kHeadroom = 1.03;  // of what is taken for the speed over what was measured
+constexpr double kHeadroom = 1.03;  // of the resulting speed over the measured one
 
 std::vector<NodeInfo> nodes_on(const std::vector<std::string>& machines, uint32_t num_workers) {
   std::vector<NodeInfo> nodes(machines.size());
@@ -39,7 +39,7 @@ uint32_t node_at(const ProbeHelper& helper) {
   return static_cast<uint32_t>(std::stoul(helper.addresses.at(0).substr(std::string("10.0.0.1:").size())));
 }
 
-// A survey among machines whose cards have these speeds in truth, and what happens in it.
+// A survey of machines whose cards have these speeds, with the messages that it sends.
 class SurveyTest : public testing::Test {
  protected:
   void begin(std::vector<NodeInfo> nodes, uint32_t num_workers) {
@@ -48,12 +48,13 @@ class SurveyTest : public testing::Test {
     ASSERT_TRUE(survey_->is_needed());
     survey_->start(kEpoch, kPatienceUs, kDeadlineUs, 0, orders_);
   }
-  // All that is ordered is done, until nothing is ordered any more. A hub measures what its own card and those of its
-  // helpers allow.
+  // Carries out all orders until there are none left. A hub measures what its own card and those of
+  // its helpers allow.
   void apply(const std::function<double(uint32_t)>& mbps_of) {
     while (!orders_.empty()) {
       const NicSurvey::Orders orders = std::exchange(orders_, {});
-      std::map<uint32_t, uint32_t> work_of;  // by node: how often it measures or helps at once
+      // By node: how often it measures or helps at the same time.
+      std::map<uint32_t, uint32_t> work_of;
       for (const auto& [node, message] : orders) {
         if (std::holds_alternative<ProbeSetup>(message)) {
           survey_->on_ready(node, {address_of(node)}, 0, orders_);
@@ -168,7 +169,7 @@ TEST_F(SurveyTest, ACardThatCannotBeMeasuredEndsIt) {
   EXPECT_EQ(speeds(), (std::vector<uint32_t>{0, 0}));
 }
 
-TEST_F(SurveyTest, WhoeverIsSilentEndsItAndWhatWasMeasuredStays) {
+TEST_F(SurveyTest, ASilentNodeEndsItAndMeasuredSpeedsStay) {
   begin(one_node_each(2, 0), 2);
   orders_.clear();
   survey_->on_ready(0, {address_of(0)}, 10, orders_);
@@ -190,7 +191,7 @@ TEST_F(SurveyTest, DoesNotOutlastItsDeadline) {
   EXPECT_EQ(survey_->next_tick_us(), kDeadlineUs);
 }
 
-TEST_F(SurveyTest, AnswersThatNobodyWaitsForChangeNothing) {
+TEST_F(SurveyTest, UnexpectedAnswersChangeNothing) {
   begin(one_node_each(2, 0), 2);
   orders_.clear();
   survey_->on_done(0, {1, 1'000'000}, 0, orders_);
@@ -207,10 +208,10 @@ TEST_F(SurveyTest, AnswersThatNobodyWaitsForChangeNothing) {
   EXPECT_EQ(speeds(), (std::vector<uint32_t>{0, 0}));
 }
 
-TEST_F(SurveyTest, NoMoreShardsAreUsedThanGoWithTheSpeed) {
+TEST_F(SurveyTest, ShardsAreLimitedToTheMeasuredSpeed) {
   auto nodes = one_node_each(3, 0);
   for (NodeInfo& node : nodes) node.addresses = node.local_addresses = {"a", "b", "c", "d"};
-  nodes[2].nic_mbps = 100;  // and that node has chosen four shards all the same
+  nodes[2].nic_mbps = 100;  // this node has chosen four shards itself
   begin(nodes, 3);
   apply([](uint32_t node) { return node == 0 ? 1000 : 50'000; });
   survey_->apply(nodes, true);
@@ -220,7 +221,7 @@ TEST_F(SurveyTest, NoMoreShardsAreUsedThanGoWithTheSpeed) {
   EXPECT_EQ(nodes[2].addresses.size(), 4u);
 }
 
-TEST(EvenOut, MakesEqualWhatIsNearlyEqual) {
+TEST(EvenOut, MakesNearlyEqualSpeedsEqual) {
   using Speeds = std::vector<double>;
   EXPECT_EQ(even_out({}), Speeds{});
   EXPECT_EQ(even_out({0}), Speeds{0});

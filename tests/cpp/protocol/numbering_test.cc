@@ -20,7 +20,7 @@ Join join_of(Role role, int32_t rank, const std::string& machine = "m", uint32_t
 constexpr auto kWorker = Role::kWorker;
 constexpr auto kServer = Role::kServer;
 
-// "w0 w1 s0": who of the joined, in the order of joining, got which number.
+// "w0 w1 s0": the numbers of the nodes, in the order of joining.
 std::string numbers(const Numbering& numbering) {
   std::vector<std::string> words(numbering.joined().size());
   for (const auto& [node, index] : numbering.number()) {
@@ -53,11 +53,11 @@ TEST(Numbering, NeighboursShareAMachine) {
     ASSERT_TRUE(numbering.add(join).is_ok());
   }
   EXPECT_EQ(numbers(numbering), "s0 w0 w3 w1 s1 w4 w2");
-  std::string places;
+  std::string local_ranks;
   for (const auto& [node, index] : numbering.number()) {
-    places += " " + std::to_string(node.local_rank) + "/" + std::to_string(node.local_size);
+    local_ranks += " " + std::to_string(node.local_rank) + "/" + std::to_string(node.local_size);
   }
-  EXPECT_EQ(places, " 0/3 1/3 2/3 0/2 1/2 -1/-1 -1/-1");
+  EXPECT_EQ(local_ranks, " 0/3 1/3 2/3 0/2 1/2 -1/-1 -1/-1");
 }
 
 TEST(Numbering, FillsTheGapsBetweenGivenNumbers) {
@@ -69,7 +69,7 @@ TEST(Numbering, FillsTheGapsBetweenGivenNumbers) {
   EXPECT_EQ(numbers(numbering), "w2 w1 w3 w0");
 }
 
-TEST(Numbering, KeepsPlacesThatNodesBring) {
+TEST(Numbering, KeepsLocalRanksThatNodesBring) {
   Numbering numbering(2, 0);
   Join join = join_of(kWorker, 0);
   join.self.local_rank = 3;
@@ -95,7 +95,7 @@ TEST(Numbering, LearnsTheSizeFromTheFirstNode) {
   EXPECT_TRUE(numbering.complete());
 }
 
-TEST(Numbering, ServersMayComeBeforeTheFirstWhoKnowsTheSize) {
+TEST(Numbering, ServersMayJoinBeforeTheFirstNodeThatKnowsTheSize) {
   Numbering numbering(0, 0);
   ASSERT_TRUE(numbering.add(join_of(kServer, -1)).is_ok());
   ASSERT_TRUE(numbering.add(join_of(kServer, 0)).is_ok());
@@ -103,7 +103,7 @@ TEST(Numbering, ServersMayComeBeforeTheFirstWhoKnowsTheSize) {
   EXPECT_FALSE(numbering.add(join_of(kServer, 0)).is_ok()) << "taken";
   Numbering too_many = numbering;
   const Status status = too_many.add(join_of(kWorker, 0, "m", 1, 1));
-  EXPECT_NE(status.message().find("was told of 1 server, but server (host h, pid 0) has joined"),
+  EXPECT_NE(status.message().find("expects 1 server, but server (host h, pid 0) has joined"),
             std::string::npos)
       << status;
   ASSERT_TRUE(numbering.add(join_of(kWorker, 0, "m", 1, 2)).is_ok());
@@ -115,7 +115,7 @@ TEST(Numbering, ServersMayComeBeforeTheFirstWhoKnowsTheSize) {
             std::string::npos);
 }
 
-TEST(Numbering, RefusesWhoeverDoesNotFit) {
+TEST(Numbering, RefusesNodesThatDoNotFit) {
   struct Case {
     Join join;
     const char* says;
@@ -129,13 +129,12 @@ TEST(Numbering, RefusesWhoeverDoesNotFit) {
   other_version.version = "0.2";
   const Case cases[] = {
       {other_version, "has byteps 0.2, rank 0 (host h, pid 7) has byteps : install the same version"},
-      {join_of(kWorker, 0),
-       "rank 0 (host h, pid 0): the number is taken: rank 0 (host h, pid 7) has joined before"},
+      {join_of(kWorker, 0), "rank 0 (host h, pid 0): its number is taken by rank 0 (host h, pid 7)"},
       {join_of(kWorker, 3), "rank: expected a number below 3, got 3"},
-      {join_of(kServer, 1), "one too many: the job has 1 server, and all have joined"},
+      {join_of(kServer, 1), "the job is complete: it has 1 server, and all of them have joined"},
       {join_of(kWorker, 1, "m", 4),
-       "was told of 4 workers and 0 servers, the job has 3 workers and 1 server"},
-      {join_of(kWorker, 1, "m", 3, 2), "was told of 3 workers and 2 servers"},
+       "expects 4 workers and 0 servers, but the job has 3 workers and 1 server"},
+      {join_of(kWorker, 1, "m", 3, 2), "expects 3 workers and 2 servers"},
       {misplaced, "local rank: expected a number below the local size of 2, got 2"},
       {half_placed, "local rank"},
   };
@@ -150,20 +149,20 @@ TEST(Numbering, RefusesWhoeverDoesNotFit) {
     EXPECT_NE(status.message().find(c.says), std::string::npos) << status;
     EXPECT_EQ(numbering.joined().size(), 2u);
   }
-  EXPECT_FALSE(Numbering(0, 0).add(join_of(kWorker, 0)).is_ok()) << "nobody knows the size";
+  EXPECT_FALSE(Numbering(0, 0).add(join_of(kWorker, 0)).is_ok()) << "the size is unknown";
   EXPECT_FALSE(Numbering(0, 0).add(join_of(kWorker, 0, "m", 0xFFFFFFFF, 0xFFFFFFFF)).is_ok())
       << "no such job";
   EXPECT_FALSE(Numbering(1, 0).add(join_of(kServer, -1)).is_ok()) << "a job without servers";
 }
 
-TEST(Numbering, SaysWhoIsMissing) {
+TEST(Numbering, NamesTheMissingNodes) {
   Numbering numbering(4, 2);
   EXPECT_EQ(numbering.missing(), "4 workers and 2 servers");
   ASSERT_TRUE(numbering.add(join_of(kWorker, 2)).is_ok());
   ASSERT_TRUE(numbering.add(join_of(kServer, 1)).is_ok());
   EXPECT_EQ(numbering.missing(), "rank 0, rank 1, rank 3 and server 0");
   ASSERT_TRUE(numbering.add(join_of(kWorker, -1)).is_ok());
-  EXPECT_EQ(numbering.missing(), "2 workers and server 0") << "who comes next may bring no number";
+  EXPECT_EQ(numbering.missing(), "2 workers and server 0") << "the next node may join without a number";
 }
 
 }  // namespace

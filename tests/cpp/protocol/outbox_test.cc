@@ -32,7 +32,7 @@ TEST_F(OutboxTest, SendsAtOnceWhileTheCreditLasts) {
   EXPECT_EQ(sent_, "abc");
 }
 
-TEST_F(OutboxTest, WhatWaitsGoesByPriorityThenByKindThenInOrder) {
+TEST_F(OutboxTest, QueuedFramesGoByPriorityThenByKindThenInOrder) {
   push('a', 0, 100);
   push('b', 1, 10);
   push('c', 1, 10);
@@ -75,7 +75,7 @@ TEST_F(OutboxTest, FlushHandsOverAllInOrderWhateverTheCredit) {
   EXPECT_EQ(sent_, "acb");
 }
 
-TEST_F(OutboxTest, CloseDropsWhatWaitsAndLateReportsDoNotCount) {
+TEST_F(OutboxTest, CloseDropsQueuedFramesAndLateReportsDoNotCount) {
   push('a', 0, 100);
   push('b', 0, 100);
   port_.close();
@@ -86,7 +86,7 @@ TEST_F(OutboxTest, CloseDropsWhatWaitsAndLateReportsDoNotCount) {
   EXPECT_EQ(sent_, "ac") << "the credit is 100, not 200";
 }
 
-TEST_F(OutboxTest, WhatIsReportedFromInsideASendIsNotLost) {
+TEST_F(OutboxTest, ReportsFromInsideASendAreNotLost) {
   for (const char name : {'a', 'b', 'c'}) {
     port_.push(0, Kind::kContribution, 100, [this, name] {
       sent_ += name;
@@ -142,8 +142,9 @@ TEST(Outbox, KnowsWhenTheContributionsOfAllPortsAreWritten) {
   EXPECT_TRUE(outbox.has_contributed());
 }
 
-// The bytes that a connection takes before an urgent partition, whoever pushes what and when: those of the same or of
-// higher priority, and of lower ones at most the credit, or one partition where that is larger.
+// Checks the bytes that a connection sends before an urgent partition, for random pushes: those of
+// the same or higher priority, and of lower priority at most the credit, or one partition if
+// larger.
 TEST(Outbox, AtMostTheCreditOfLessUrgentBytesLeavesBeforeAnUrgentPartition) {
   constexpr uint64_t kCreditBytes = 1000;
   struct Waiting {
@@ -157,7 +158,8 @@ TEST(Outbox, AtMostTheCreditOfLessUrgentBytesLeavesBeforeAnUrgentPartition) {
     Outbox outbox(kCreditBytes);
     Outbox::Port port(outbox);
     std::map<int, Waiting> waiting;
-    std::deque<std::pair<int, uint64_t>> on_the_wire;  // in the order in which the connection writes
+    // In the order in which the connection writes.
+    std::deque<std::pair<int, uint64_t>> on_the_wire;
     const auto push = [&](int number) {
       const auto priority = static_cast<int32_t>(random() % 4);
       const uint64_t bytes = 1 + random() % largest_bytes;

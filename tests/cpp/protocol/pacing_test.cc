@@ -34,7 +34,7 @@ std::vector<NodeInfo> nodes_of(const std::vector<uint32_t>& ranks_of_machine, ui
   return nodes;
 }
 
-// What all connections of each card carry per second, both ways, against what the card can.
+// Compares the rates of all connections of each card, in both directions, with the card's speed.
 TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
   struct Case {
     std::vector<uint32_t> ranks;
@@ -53,16 +53,17 @@ TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
     const auto reducer_host_of = [&](uint32_t node) {
       return node < workers ? tree.machine_of(node) : tree.num_machines() + node - workers;
     };
-    // A partition's path: the rank that has its turn on the machine, and the root that has it.
+    // The path of a partition: the rank that serves it on the machine, and its root.
     for (uint32_t serving_index = 0; serving_index < tree.num_serving_indices(); ++serving_index) {
       for (uint32_t reducer_host = 0; reducer_host < tree.num_reducer_hosts(); ++reducer_host) {
-        const RootLocation place{static_cast<uint16_t>(reducer_host), static_cast<uint16_t>(serving_index)};
-        const uint32_t root = tree.root(place);
+        const RootLocation location{static_cast<uint16_t>(reducer_host),
+                                    static_cast<uint16_t>(serving_index)};
+        const uint32_t root = tree.root(location);
         for (uint32_t machine = 0; machine < tree.num_machines(); ++machine) {
           if (machine == reducer_host) continue;
           const std::vector<uint32_t>& ranks = tree.ranks_of(machine);
           const uint32_t from = ranks[serving_index % ranks.size()];
-          // Each of so many connections is met by this share of the turns.
+          // Each of these connections carries this part of the serving indices.
           const double connections = static_cast<double>(ranks.size()) * tree.num_shards(root);
           const double rate =
               static_cast<double>(pace.rate(from, root, tree)) * connections / tree.num_serving_indices();
@@ -74,8 +75,8 @@ TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
       }
     }
     for (uint32_t reducer_host = 0; reducer_host < tree.num_reducer_hosts(); ++reducer_host) {
-      EXPECT_NEAR(out[reducer_host] / payload_bytes_per_s(1000), 1, 0.01) << "reducer_host " << reducer_host;
-      EXPECT_NEAR(in[reducer_host] / payload_bytes_per_s(1000), 1, 0.01) << "reducer_host " << reducer_host;
+      EXPECT_NEAR(out[reducer_host] / payload_bytes_per_s(1000), 1, 0.01) << "reducer host " << reducer_host;
+      EXPECT_NEAR(in[reducer_host] / payload_bytes_per_s(1000), 1, 0.01) << "reducer host " << reducer_host;
     }
   }
 }
@@ -92,7 +93,7 @@ TEST(Pace, NobodyIsHeldBackWhereASpeedIsUnknownOrNothingTravels) {
   EXPECT_EQ(Pace(alone, {1.0}).rate(0, 0, alone), 0u);
 }
 
-TEST(Pacer, HoldsWhatGoesOnAndNotABurstNowAndThen) {
+TEST(Pacer, LimitsSteadyTrafficAndNotOccasionalBursts) {
   Burst burst;
   Pacer pacer(1'000'000);
   EXPECT_EQ(pacer.on_send(200 << 10, 1'000'000, burst), std::nullopt);

@@ -18,34 +18,34 @@ TEST(Partitioning, CoversEveryByteOnce) {
     const uint64_t most_bytes =
         std::max<uint64_t>(1, (wanted_bytes + kPageBytes - 1) / kPageBytes) * kPageBytes;
     const uint64_t bytes = random() % (20 * most_bytes) / size_of(dtype) * size_of(dtype);
-    const Partitioning partition_scale = cut_evenly(bytes, wanted_bytes);
-    ASSERT_LE(partition_scale.count(), 20u);
+    const Partitioning parts = cut_evenly(bytes, wanted_bytes);
+    ASSERT_LE(parts.count(), 20u);
     uint64_t next = 0;
-    for (uint32_t p = 0; p < partition_scale.count(); ++p) {
-      ASSERT_EQ(partition_scale.offset(p), next);
-      ASSERT_LE(partition_scale.size(p), most_bytes);
-      ASSERT_TRUE(partition_scale.size(p) % kPageBytes == 0 || p + 1 == partition_scale.count());
-      next += partition_scale.size(p);
+    for (uint32_t p = 0; p < parts.count(); ++p) {
+      ASSERT_EQ(parts.offset(p), next);
+      ASSERT_LE(parts.size(p), most_bytes);
+      ASSERT_TRUE(parts.size(p) % kPageBytes == 0 || p + 1 == parts.count());
+      next += parts.size(p);
     }
     ASSERT_EQ(next, bytes);
-    ASSERT_EQ(partition_scale.size(partition_scale.count() - 1) == 0, bytes == 0) << "an empty last piece";
+    ASSERT_EQ(parts.size(parts.count() - 1) == 0, bytes == 0) << "an empty last partition";
   }
 }
 
-TEST(Partitioning, PiecesAreNearlyEqual) {
-  // 9 MiB at 4 MiB wanted: three of 3 MiB, not 4 + 4 + 1.
-  const Partitioning partition_scale = cut_evenly(9 << 20, 4 << 20);
-  EXPECT_EQ(partition_scale.count(), 3u);
-  EXPECT_EQ(partition_scale.size(0), 3u << 20);
-  EXPECT_EQ(partition_scale.size(2), 3u << 20);
+TEST(Partitioning, PartitionsAreNearlyEqual) {
+  // 9 MiB with 4 MiB wanted: three of 3 MiB, not 4 + 4 + 1.
+  const Partitioning parts = cut_evenly(9 << 20, 4 << 20);
+  EXPECT_EQ(parts.count(), 3u);
+  EXPECT_EQ(parts.size(0), 3u << 20);
+  EXPECT_EQ(parts.size(2), 3u << 20);
 }
 
-TEST(Partitioning, EmptyTensorHasOneEmptyPiece) {
-  const Partitioning partition_scale = cut_evenly(0, 4 << 20);
-  EXPECT_EQ(partition_scale.count(), 1u);
-  EXPECT_EQ(partition_scale.offset(0), 0u);
-  EXPECT_EQ(partition_scale.size(0), 0u);
-  EXPECT_GT(partition_scale.partition_bytes, 0u);
+TEST(Partitioning, EmptyTensorHasOneEmptyPartition) {
+  const Partitioning parts = cut_evenly(0, 4 << 20);
+  EXPECT_EQ(parts.count(), 1u);
+  EXPECT_EQ(parts.offset(0), 0u);
+  EXPECT_EQ(parts.size(0), 0u);
+  EXPECT_GT(parts.partition_bytes, 0u);
 }
 
 TEST(Partitioning, RefusesSizesThatNoTensorHas) {
@@ -54,16 +54,14 @@ TEST(Partitioning, RefusesSizesThatNoTensorHas) {
   EXPECT_TRUE(check_tensor_bytes(kMaxTensorBytes, DType::kInt64).is_ok());
 }
 
-TEST(Partitioning, PiecesOfLargeTensorsAreLargerSoThatTheyAreNotTooMany) {
+TEST(Partitioning, PartitionsOfLargeTensorsAreLargerSoThatTheyAreNotTooMany) {
   const uint64_t most = kPageBytes * kMaxPartitions;
   EXPECT_EQ(cut_evenly(most, 1).count(), kMaxPartitions);
   for (const uint64_t bytes : {most + 1, 3 * most, uint64_t{65} << 30, kMaxTensorBytes}) {
     for (const uint64_t wanted_bytes : {uint64_t{1}, uint64_t{256} << 10, kMaxTensorBytes, UINT64_MAX}) {
-      const Partitioning partition_scale = cut_evenly(bytes, wanted_bytes);
-      EXPECT_LE(partition_scale.count(), kMaxPartitions) << bytes;
-      EXPECT_EQ(partition_scale.offset(partition_scale.count() - 1) +
-                    partition_scale.size(partition_scale.count() - 1),
-                bytes);
+      const Partitioning parts = cut_evenly(bytes, wanted_bytes);
+      EXPECT_LE(parts.count(), kMaxPartitions) << bytes;
+      EXPECT_EQ(parts.offset(parts.count() - 1) + parts.size(parts.count() - 1), bytes);
     }
   }
   const std::vector<ReducerHost> one_machine(1);
@@ -75,7 +73,7 @@ TEST(Partitioning, SizesReadWell) {
   EXPECT_EQ(describe_elements(100, DType::kFloat32), "25 elements of float32");
 }
 
-TEST(PartitionRule, ByTensorSitesAndSpeed) {
+TEST(PartitionRule, DependsOnTensorHostsAndSpeed) {
   const auto reducer_hosts = [](size_t count, double mbps) {
     return std::vector<ReducerHost>(count, ReducerHost{.nic_mbps = mbps});
   };
@@ -86,12 +84,12 @@ TEST(PartitionRule, ByTensorSitesAndSpeed) {
   };
   const uint64_t kib = 1024;
   for (const Case& job : {
-           Case{reducer_hosts(4, 200), 256 << 20, 512 * kib},     // 128 for each reducer_host
-           Case{reducer_hosts(16, 100), 64 << 20, 128 * kib},     // not less
+           Case{reducer_hosts(4, 200), 256 << 20, 512 * kib},     // 128 for each reducer host
+           Case{reducer_hosts(16, 100), 64 << 20, 128 * kib},     // the minimum
            Case{reducer_hosts(4, 200), 1 << 20, 128 * kib},       // small tensors
-           Case{reducer_hosts(4, 200), 4ull << 30, 1024 * kib},   // not more
+           Case{reducer_hosts(4, 200), 4ull << 30, 1024 * kib},   // the maximum
            Case{reducer_hosts(4, 100'000), 64 << 20, 512 * kib},  // fast cards
-           Case{reducer_hosts(4, 0), 64 << 20, 256 * kib},        // nobody knows
+           Case{reducer_hosts(4, 0), 64 << 20, 256 * kib},        // unknown speed
            Case{reducer_hosts(1, 200), 64 << 20, 256 * kib},      // one machine
        }) {
     EXPECT_EQ(PartitionRule(job.reducer_hosts, 0).wanted_bytes(job.tensor_bytes), job.wanted_bytes);

@@ -13,38 +13,39 @@ namespace byteps::protocol {
 namespace {
 
 using Shares = std::vector<double>;
-using Sites = std::vector<ReducerHost>;
+using ReducerHosts = std::vector<ReducerHost>;
 using Kind = PlacementPolicy::Kind;
 using Random = std::mt19937_64;
 
 constexpr uint64_t kBytes = 1 << 20;
 constexpr double kMbps = 1000;
 
-Sites sites_of(const std::vector<double>& machines_mbps, const std::vector<double>& servers_mbps) {
-  Sites reducer_hosts;
+ReducerHosts reducer_hosts_of(const std::vector<double>& machines_mbps,
+                              const std::vector<double>& servers_mbps) {
+  ReducerHosts reducer_hosts;
   for (const double mbps : machines_mbps) reducer_hosts.push_back({.nic_mbps = mbps});
   for (const double mbps : servers_mbps) reducer_hosts.push_back({.is_server = true, .nic_mbps = mbps});
   return reducer_hosts;
 }
 
-Sites equal_reducer_hosts(size_t n, size_t k, double mbps = kMbps) {
-  return sites_of(std::vector<double>(n, mbps), std::vector<double>(k, mbps));
+ReducerHosts equal_reducer_hosts(size_t n, size_t k, double mbps = kMbps) {
+  return reducer_hosts_of(std::vector<double>(n, mbps), std::vector<double>(k, mbps));
 }
 
 PlacementPolicy policy_of(Kind kind) { return {.kind = kind}; }
 
-Shares shares_of(const Sites& reducer_hosts, Kind kind = Kind::kAuto) {
+Shares shares_of(const ReducerHosts& reducer_hosts, Kind kind = Kind::kAuto) {
   return reducer_host_shares(reducer_hosts, policy_of(kind)).value();
 }
 
-double seconds_of(const Sites& reducer_hosts, Kind kind = Kind::kAuto) {
+double seconds_of(const ReducerHosts& reducer_hosts, Kind kind = Kind::kAuto) {
   return predicted_seconds(reducer_hosts, shares_of(reducer_hosts, kind), kBytes);
 }
 
 void expect_shares(const Shares& got, const Shares& expected, const std::string& what = "") {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i)
-    EXPECT_NEAR(got[i], expected[i], 1e-12) << "reducer_host " << i << what;
+    EXPECT_NEAR(got[i], expected[i], 1e-12) << "reducer host " << i << what;
 }
 
 double between(Random& random, double low, double high) {
@@ -55,9 +56,9 @@ size_t count_between(Random& random, size_t low, size_t high) {
   return std::uniform_int_distribution<size_t>(low, high)(random);
 }
 
-Sites random_reducer_hosts(Random& random) {
+ReducerHosts random_reducer_hosts(Random& random) {
   const size_t num_machines = count_between(random, 1, 12);
-  Sites reducer_hosts(num_machines);
+  ReducerHosts reducer_hosts(num_machines);
   reducer_hosts.resize(num_machines + count_between(random, 0, 12), {.is_server = true});
   const double unknown = random() % 4 == 0 ? 0.2 : 0;
   const double sharing = random() % 4 == 0 ? 0.3 : 0;
@@ -78,7 +79,7 @@ Shares random_shares(Random& random, size_t count) {
   return shares;
 }
 
-TEST(SiteShares, OfEqualCardsFollowThePapersFormula) {
+TEST(ReducerHostShares, OfEqualCardsFollowThePapersFormula) {
   expect_shares(shares_of(equal_reducer_hosts(4, 2)), {.1, .1, .1, .1, .3, .3});  // D = 20
   for (size_t n = 2; n <= 40; ++n) {
     for (size_t k = 0; k <= n; ++k) {
@@ -87,7 +88,7 @@ TEST(SiteShares, OfEqualCardsFollowThePapersFormula) {
       const double d = nn * nn + kk * nn - 2 * kk;
       Shares expected(n, (nn - kk) / d);
       expected.resize(n + k, 2 * (nn - 1) / d);
-      const Sites reducer_hosts = equal_reducer_hosts(n, k);
+      const ReducerHosts reducer_hosts = equal_reducer_hosts(n, k);
       const std::string what = " of (" + std::to_string(n) + ", " + std::to_string(k) + ")";
       expect_shares(shares_of(reducer_hosts), expected, what);
       EXPECT_NEAR(seconds_of(reducer_hosts), 2 * nn * (nn - 1) / d * kBytes * 8 / (kMbps * 1e6), 1e-12)
@@ -96,74 +97,78 @@ TEST(SiteShares, OfEqualCardsFollowThePapersFormula) {
   }
 }
 
-TEST(SiteShares, WithoutServersAreThoseOfAllReduce) {
+TEST(ReducerHostShares, WithoutServersAreThoseOfAllReduce) {
   for (size_t n = 1; n <= 9; ++n)
     expect_shares(shares_of(equal_reducer_hosts(n, 0)),
                   shares_of(equal_reducer_hosts(n, 0), Kind::kAllReduce));
 }
 
-TEST(SiteShares, WithAsManyServersAsMachinesAreThoseOfAParameterServer) {
+TEST(ReducerHostShares, WithAsManyServersAsMachinesAreThoseOfAParameterServer) {
   for (size_t n = 2; n <= 9; ++n) {
     for (size_t k = n; k <= n + 3; ++k)
       expect_shares(shares_of(equal_reducer_hosts(n, k)), shares_of(equal_reducer_hosts(n, k), Kind::kPs));
   }
 }
 
-TEST(SiteShares, OfOneMachineKeepAllThere) {
+TEST(ReducerHostShares, OfOneMachineKeepAllThere) {
   expect_shares(shares_of(equal_reducer_hosts(1, 0)), {1});
   expect_shares(shares_of(equal_reducer_hosts(1, 3)), {1, 0, 0, 0});
   EXPECT_EQ(seconds_of(equal_reducer_hosts(1, 3)), 0);
 }
 
-TEST(SiteShares, OfForcedPlacementsAreEqual) {
+TEST(ReducerHostShares, OfForcedPlacementsAreEqual) {
   expect_shares(shares_of(equal_reducer_hosts(2, 2), Kind::kAllReduce), {0.5, 0.5, 0, 0});
-  expect_shares(shares_of(sites_of({1, 5}, {2, 4}), Kind::kPs), {0, 0, 0.5, 0.5});
+  expect_shares(shares_of(reducer_hosts_of({1, 5}, {2, 4}), Kind::kPs), {0, 0, 0.5, 0.5});
   expect_shares(shares_of(equal_reducer_hosts(1, 1), Kind::kPs), {0, 1});
   expect_shares(shares_of(equal_reducer_hosts(2, 0), Kind::kPs), {0.5, 0.5});
 }
 
-// Worked by hand: T = max(M / slowest machine, (1 + n/(n-2)) M / (sum of machines / (n-2) + sum of servers / n)).
-TEST(SiteShares, OfUnequalCardsFillEachAsFarAsTheTimeAllows) {
-  // A fast machine among equals: T = (1 + 3) / (3 + 3 + 6) = 1/3 = 1 / slowest, so only the fast one has room.
-  expect_shares(shares_of(sites_of({3, 3, 6}, {})), {0, 0, 1});
+// By hand: T = max(M / slowest machine, (1 + n/(n-2)) M / (sum of machines / (n-2) + sum of servers
+// / n)).
+TEST(ReducerHostShares, OfUnequalCardsFillEachAsFarAsTheTimeAllows) {
+  // A fast machine among equals: T = (1 + 3) / (3 + 3 + 6) = 1/3 = 1 / slowest, so only the fast
+  // one has capacity.
+  expect_shares(shares_of(reducer_hosts_of({3, 3, 6}, {})), {0, 0, 1});
   // T = (1 + 2) / (48 / 2 + 48 / 4) = 1/12; machines (T B - 1) / 2, servers T B / 4.
-  expect_shares(shares_of(sites_of({12, 12, 12, 12}, {24, 24}), Kind::kAuto), {0, 0, 0, 0, .5, .5});
+  expect_shares(shares_of(reducer_hosts_of({12, 12, 12, 12}, {24, 24}), Kind::kAuto), {0, 0, 0, 0, .5, .5});
   // T = (1 + 2) / (66 / 2 + 12 / 4) = 1/12.
-  expect_shares(shares_of(sites_of({12, 12, 18, 24}, {12})), {0, 0, .25, .5, .25});
+  expect_shares(shares_of(reducer_hosts_of({12, 12, 18, 24}, {12})), {0, 0, .25, .5, .25});
 }
 
-TEST(SiteShares, OfAJobThatOneSlowMachineHoldsUpFillServersFirst) {
-  // T = 1: the servers can take 10 / 4 of all.
-  expect_shares(shares_of(sites_of({1, 10, 10, 10}, {6, 4})), {0, 0, 0, 0, .6, .4});
-  // T = 1: the server can take a quarter; the rest goes by what machines have to spare, 4 : 9 : 9.
-  expect_shares(shares_of(sites_of({1, 5, 10, 10}, {1})), {0, 3 / 22., 27 / 88., 27 / 88., .25});
+TEST(ReducerHostShares, OfAJobThatOneSlowMachineHoldsUpFillServersFirst) {
+  // T = 1: the servers can sum 10 / 4 of all bytes.
+  expect_shares(shares_of(reducer_hosts_of({1, 10, 10, 10}, {6, 4})), {0, 0, 0, 0, .6, .4});
+  // T = 1: the server can sum a quarter; the rest is split by the machines' capacities, 4 : 9 : 9.
+  expect_shares(shares_of(reducer_hosts_of({1, 5, 10, 10}, {1})), {0, 3 / 22., 27 / 88., 27 / 88., .25});
 }
 
-TEST(SiteShares, OfTwoMachinesFillServersFirst) {
-  expect_shares(shares_of(sites_of({10, 40}, {5, 3})), {.3, .3, .25, .15});
-  expect_shares(shares_of(sites_of({10, 10}, {30, 10})), {0, 0, .75, .25});
+TEST(ReducerHostShares, OfTwoMachinesFillServersFirst) {
+  expect_shares(shares_of(reducer_hosts_of({10, 40}, {5, 3})), {.3, .3, .25, .15});
+  expect_shares(shares_of(reducer_hosts_of({10, 10}, {30, 10})), {0, 0, .75, .25});
 }
 
-TEST(SiteShares, CountUnknownCardsAsTheMeanOfTheOthers) {
-  expect_shares(shares_of(sites_of({12, 0, 24}, {0})), shares_of(sites_of({12, 18, 24}, {18})));
+TEST(ReducerHostShares, CountUnknownCardsAsTheMeanOfTheOthers) {
+  expect_shares(shares_of(reducer_hosts_of({12, 0, 24}, {0})),
+                shares_of(reducer_hosts_of({12, 18, 24}, {18})));
   expect_shares(shares_of(equal_reducer_hosts(4, 2, 0)), shares_of(equal_reducer_hosts(4, 2)));
   for (const double nonsense : {-1.0, 1e300, 1e-300, std::nan("")})
-    expect_shares(shares_of(sites_of({12, nonsense, 24}, {})), shares_of(sites_of({12, 18, 24}, {})));
+    expect_shares(shares_of(reducer_hosts_of({12, nonsense, 24}, {})),
+                  shares_of(reducer_hosts_of({12, 18, 24}, {})));
   EXPECT_EQ(seconds_of(equal_reducer_hosts(4, 2, 0)), std::numeric_limits<double>::infinity());
 }
 
-TEST(SiteShares, GiveNothingToServersWithoutACardOfTheirOwn) {
-  Sites reducer_hosts = equal_reducer_hosts(4, 2);
+TEST(ReducerHostShares, GiveNothingToServersWithoutACardOfTheirOwn) {
+  ReducerHosts reducer_hosts = equal_reducer_hosts(4, 2);
   reducer_hosts[4].host = 2;
   expect_shares(shares_of(reducer_hosts),
                 {3 / 18., 3 / 18., 3 / 18., 3 / 18., 0, 6 / 18.});  // those of (4, 1)
   expect_shares(shares_of(reducer_hosts, Kind::kPs), {0, 0, 0, 0, .5, .5});
 }
 
-TEST(SiteShares, OfAnyCardsSumToOneAndAreNeverWorseThanOthers) {
+TEST(ReducerHostShares, OfAnyCardsSumToOneAndAreNeverWorseThanOthers) {
   Random random(1);
   for (int i = 0; i < 3000; ++i) {
-    const Sites reducer_hosts = random_reducer_hosts(random);
+    const ReducerHosts reducer_hosts = random_reducer_hosts(random);
     const Shares best = shares_of(reducer_hosts);
     EXPECT_NEAR(std::accumulate(best.begin(), best.end(), 0.0), 1, 1e-9);
     EXPECT_GE(*std::min_element(best.begin(), best.end()), 0);
@@ -176,10 +181,10 @@ TEST(SiteShares, OfAnyCardsSumToOneAndAreNeverWorseThanOthers) {
   }
 }
 
-TEST(SiteShares, OfFasterCardsAreNeverSlower) {
+TEST(ReducerHostShares, OfFasterCardsAreNeverSlower) {
   Random random(2);
   for (int i = 0; i < 3000; ++i) {
-    Sites reducer_hosts = random_reducer_hosts(random);
+    ReducerHosts reducer_hosts = random_reducer_hosts(random);
     for (ReducerHost& reducer_host : reducer_hosts)
       reducer_host.nic_mbps = std::max(reducer_host.nic_mbps, 1.0);
     const double before = seconds_of(reducer_hosts);
@@ -188,10 +193,10 @@ TEST(SiteShares, OfFasterCardsAreNeverSlower) {
   }
 }
 
-TEST(SiteShares, OfMoreServersAreNeverSlower) {
+TEST(ReducerHostShares, OfMoreServersAreNeverSlower) {
   Random random(3);
   for (int i = 0; i < 1000; ++i) {
-    Sites reducer_hosts = random_reducer_hosts(random);
+    ReducerHosts reducer_hosts = random_reducer_hosts(random);
     for (ReducerHost& reducer_host : reducer_hosts)
       reducer_host.nic_mbps = std::max(reducer_host.nic_mbps, 1.0);
     const double before = seconds_of(reducer_hosts);
@@ -200,7 +205,7 @@ TEST(SiteShares, OfMoreServersAreNeverSlower) {
   }
 }
 
-TEST(SiteShares, FollowGivenWeights) {
+TEST(ReducerHostShares, FollowGivenWeights) {
   const auto policy = placement_policy_from("weights:1,1,0.5,2.5");
   ASSERT_TRUE(policy) << policy.status();
   EXPECT_EQ(policy->kind, Kind::kWeights);
@@ -237,7 +242,7 @@ TEST(PlacementPolicy, SaysWhatIsWrongWithAText) {
 }
 
 TEST(PredictedSeconds, AreThoseOfTheBusiestCard) {
-  const Sites reducer_hosts = sites_of({8, 8, 4}, {2});  // 1, 1, 0.5 and 0.25 MB/s
+  const ReducerHosts reducer_hosts = reducer_hosts_of({8, 8, 4}, {2});  // 1, 1, 0.5 and 0.25 MB/s
   EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {0, 0, 0, 1}, 1'000'000), 12);
   EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {.5, .5, 0, 0}, 1'000'000), 2);
   EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {0, 0, 1, 0}, 1'000'000), 4);
@@ -246,14 +251,14 @@ TEST(PredictedSeconds, AreThoseOfTheBusiestCard) {
 
 // Machines of 1 MB/s, and a server on the second one.
 TEST(PredictedSeconds, CountWhatAGuestSumsAsItsMachines) {
-  Sites reducer_hosts = sites_of({8, 8, 8}, {8});
+  ReducerHosts reducer_hosts = reducer_hosts_of({8, 8, 8}, {8});
   reducer_hosts[3].host = 1;
   EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {0, 0, 0, 1}, 1'000'000), 2);
   EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {0, .25, .25, .5}, 1'000'000), 1.75);
   EXPECT_DOUBLE_EQ(predicted_seconds(reducer_hosts, {0, .75, .25, 0}, 1'000'000), 1.75);
 }
 
-// How far the bytes of a reducer_host are from its share at worst, in partitions.
+// The largest distances of a reducer host's bytes from its share, in partitions.
 struct Distance {
   double of_prefixes = 0;
   double of_intervals = 0;
@@ -263,13 +268,13 @@ Distance worst_distance(const Shares& shares, const std::vector<uint64_t>& sizes
   Placer placer(shares);
   const auto largest = static_cast<double>(*std::max_element(sizes.begin(), sizes.end()));
   uint64_t total = 0;
-  // Of all prefixes so far, the empty one included: an interval is what two of them differ by.
+  // Extremes over all prefixes, the empty one included: two prefixes differ by an interval.
   std::vector<double> most(shares.size(), 0);
   std::vector<double> least(shares.size(), 0);
   Distance worst;
   for (const uint64_t size : sizes) {
     const uint16_t reducer_host = placer.place(size);
-    EXPECT_GT(shares[reducer_host], 0) << "reducer_host " << reducer_host;
+    EXPECT_GT(shares[reducer_host], 0) << "reducer host " << reducer_host;
     total += size;
     for (size_t i = 0; i < shares.size(); ++i) {
       const double due = shares[i] * static_cast<double>(total);
@@ -300,8 +305,8 @@ TEST(Placer, StaysCloseToTheSharesInEveryRunOfPartitions) {
     for (size_t k = 0; k <= n + 1; ++k)
       expect_even(shares_of(equal_reducer_hosts(n, k)), random, std::to_string(n) + ", " + std::to_string(k));
   }
-  expect_even(shares_of(sites_of({200, 200, 100, 200}, {200, 200})), random, "one slow machine");
-  expect_even(shares_of(sites_of({100, 100, 100, 100}, {400, 100})), random, "one fast server");
+  expect_even(shares_of(reducer_hosts_of({200, 200, 100, 200}, {200, 200})), random, "one slow machine");
+  expect_even(shares_of(reducer_hosts_of({100, 100, 100, 100}, {400, 100})), random, "one fast server");
   for (int i = 0; i < 300; ++i)
     expect_even(random_shares(random, count_between(random, 1, 24)), random, "random " + std::to_string(i));
 }

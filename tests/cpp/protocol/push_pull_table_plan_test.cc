@@ -1,4 +1,4 @@
-// How a table goes from one plan to another: the cut of a tensor changes between two push_pulls.
+// Changes of the plan: the partition scale of a tensor changes between two push_pulls.
 #include <gtest/gtest.h>
 
 #include "protocol/push_pull_table.h"
@@ -23,7 +23,7 @@ Tree two_machines() {
   return {nodes, 2};
 }
 
-// The table of rank 1, and the directory of its scheduler, which answers when it is told to.
+// The table of rank 1, and its scheduler's directory, which answers when place() is called.
 class PlanChange : public testing::Test {
  protected:
   Status start(Handle handle, const std::string& name = "w", uint64_t bytes = kTensorBytes) {
@@ -33,7 +33,7 @@ class PlanChange : public testing::Test {
     sort();
     return status;
   }
-  // The scheduler answers what was declared.
+  // The scheduler answers the Declares.
   void place() {
     const std::vector<Declare> declared = std::exchange(declared_, {});
     clear();
@@ -43,7 +43,7 @@ class PlanChange : public testing::Test {
     }
     sort();
   }
-  // All partitions that were started last.
+  // Completes all partitions of the last start.
   void complete(const Result<Plan>& outcome) {
     const std::vector<StartPartition> started = started_;
     clear();
@@ -64,7 +64,8 @@ class PlanChange : public testing::Test {
       if (const auto* finish = std::get_if<FinishHandle>(&action)) finished_.push_back(finish->status);
     }
   }
-  // "w" has been used once, and the answer has asked for `next`; its placement has come if `placed`.
+  // "w" has been used once, and the results asked for `next`; its locations have arrived if
+  // `placed`.
   void first_push_pull(const Plan& next, bool placed = true) {
     ASSERT_TRUE(start(1).is_ok());
     place();
@@ -77,14 +78,14 @@ class PlanChange : public testing::Test {
   TensorDirectory directory_{
       {"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.5, 0.5}), PartitionRule({}, kPartitionBytes)};
   TableActions actions_;
-  std::vector<Declare> declared_;  // and not answered yet
-  // By the last call:
+  std::vector<Declare> declared_;  // without an answer
+  // From the last call:
   std::vector<StartPartition> started_;
   std::vector<Plan> plans_;
   std::vector<Status> finished_;
 };
 
-TEST_F(PlanChange, TheNextPlacementIsAskedForWithTheAnswerAndUsedFromTheNextPushPullOn) {
+TEST_F(PlanChange, TheNextPlacementIsRequestedWithTheResultAndUsedByTheNextPushPull) {
   first_push_pull(k128KiB, false);
   EXPECT_EQ(finished_.size(), 1u);
   EXPECT_EQ(declared_, (std::vector<Declare>{{"w", DType::kFloat32, kTensorBytes, k128KiB.partition_scale}}));
@@ -106,7 +107,7 @@ TEST_F(PlanChange, APushPullThatComesBeforeThePlacementWaitsForIt) {
   EXPECT_EQ(started_.size(), 8u);
 }
 
-TEST_F(PlanChange, BackToAPlacementThatIsKnownNobodyIsAsked) {
+TEST_F(PlanChange, AKnownPlacementIsNotRequestedAgain) {
   first_push_pull(k128KiB);
   ASSERT_TRUE(start(2).is_ok());
   complete(Plan{});
@@ -141,7 +142,8 @@ TEST_F(PlanChange, OneAnsweredPartitionIsEnough) {
   EXPECT_EQ(std::get<SendDeclare>(actions[1]).declare.partition_scale, k128KiB.partition_scale);
 }
 
-// Where its first partition is depends on the plan alone, so ranks that mean different sizes meet there.
+// The location of the first partition depends only on the plan, so ranks that mean different sizes
+// meet there.
 TEST_F(PlanChange, TensorsOfAllSizesFollowIt) {
   for (const auto& [name, bytes] : {std::pair{"small", 400ull}, {"empty", 0ull}}) {
     ASSERT_TRUE(start(1, name, bytes).is_ok());
@@ -156,7 +158,7 @@ TEST_F(PlanChange, TensorsOfAllSizesFollowIt) {
   }
 }
 
-TEST_F(PlanChange, AnotherSizeUnderAnotherCutAsksForWhatItLacks) {
+TEST_F(PlanChange, AnotherSizeUnderAnotherScaleRequestsTheMissingLocations) {
   first_push_pull(k128KiB);
   ASSERT_TRUE(start(2, "w", kTensorBytes / 2).is_ok());
   EXPECT_TRUE(declared_.empty());
@@ -213,40 +215,40 @@ TEST_F(PlanChange, TheNameIsRefusedWhileAPushPullWaitsForAPlacement) {
   EXPECT_EQ(start(3).message(), "tensor 'w': ranks disagree");
 }
 
-TEST_F(PlanChange, OnlyTensorsThatHaveAnAnswerSayWhichPlanIsFollowed) {
+TEST_F(PlanChange, OnlyTensorsWithAResultFollowAPlan) {
   first_push_pull({.partition_scale = 0, .credit = 5});
   ASSERT_TRUE(start(2).is_ok());
   EXPECT_EQ(plans_, (std::vector<Plan>{{.partition_scale = 0, .credit = 5}}));
   ASSERT_TRUE(start(3, "new").is_ok());
   place();
   EXPECT_EQ(started_.size(), 2u);
-  EXPECT_TRUE(plans_.empty()) << "a tensor without a past knows of no plan";
+  EXPECT_TRUE(plans_.empty()) << "a new tensor follows no plan";
 }
 
-TEST_F(PlanChange, WhatThisRankAsksForIsInEveryHead) {
+TEST_F(PlanChange, ThePlanThatThisRankRequestsIsInEveryHead) {
   table_.ask_for(k256KiB);
   ASSERT_TRUE(start(1).is_ok());
   place();
   for (const StartPartition& partition : started_) EXPECT_EQ(partition.head.plan, k256KiB);
 }
 
-TEST(TensorDirectoryPlans, EveryCutHasItsOwnPlacesAndAllRanksGetTheSame) {
+TEST(TensorDirectoryPlans, EveryScaleHasItsOwnLocationsAndAllRanksGetTheSame) {
   TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.5, 0.5}),
                             PartitionRule({}, kPartitionBytes));
   const auto placed = [&](uint32_t rank, const Declare& declare) {
     return std::get<Placed>(directory.declare(rank, declare).message);
   };
-  EXPECT_EQ(placed(0, {"w", DType::kFloat32, kTensorBytes}).places.size(), 2u);
+  EXPECT_EQ(placed(0, {"w", DType::kFloat32, kTensorBytes}).locations.size(), 2u);
   const Placed other = placed(0, {"w", DType::kFloat32, kTensorBytes, k128KiB.partition_scale});
   EXPECT_EQ(other.tensor, 1u);
   EXPECT_EQ(other.partition_scale, k128KiB.partition_scale);
-  EXPECT_EQ(other.places.size(), 8u);
+  EXPECT_EQ(other.locations.size(), 8u);
   EXPECT_EQ(placed(1, {"v", DType::kFloat32, 8}).tensor, 2u);
   EXPECT_EQ(placed(1, {"w", DType::kFloat32, kTensorBytes, k128KiB.partition_scale}), other);
 }
 
-// As if the job had been started with that cut, whatever was placed for others in between.
-TEST(TensorDirectoryPlans, ThePlacesOfACutAreBalancedAmongThemselves) {
+// As if the job had been started with that scale, whatever was placed for others in between.
+TEST(TensorDirectoryPlans, TheLocationsOfAScaleAreBalancedAmongThemselves) {
   const std::vector<uint64_t> sizes = {3 << 20, 100, 256 << 10, 5 << 20, 40'000, 1 << 20, 700 << 10, 2 << 20};
   TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.75, 0.25}),
                             PartitionRule({}, kPartitionBytes));
@@ -259,9 +261,9 @@ TEST(TensorDirectoryPlans, ThePlacesOfACutAreBalancedAmongThemselves) {
         directory.declare(0, {name, DType::kUInt8, sizes[i], k128KiB.partition_scale}).message);
     const Partitioning partitioning =
         PartitionRule({}, kPartitionBytes).partition(sizes[i], k128KiB.partition_scale);
-    for (uint32_t p = 0; p < placed.places.size(); ++p) {
+    for (uint32_t p = 0; p < placed.locations.size(); ++p) {
       const auto size = static_cast<double>(partitioning.size(p));
-      bytes_at[placed.places[p].reducer_host] += size;
+      bytes_at[placed.locations[p].reducer_host] += size;
       total += size;
     }
     EXPECT_NEAR(bytes_at[0], 0.75 * total,

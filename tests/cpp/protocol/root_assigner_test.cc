@@ -14,7 +14,8 @@ namespace {
 
 using Random = std::mt19937;
 
-// Ranks of each machine by the shards of their services, then servers likewise.
+// `machines`: number of shards of each rank, by machine; `servers`: number of shards of each
+// server.
 Tree make_tree(const std::vector<std::vector<uint32_t>>& machines, const std::vector<uint32_t>& servers) {
   std::vector<NodeInfo> nodes;
   const auto add = [&nodes](Role role, const std::string& machine, uint32_t shards) {
@@ -62,7 +63,7 @@ std::vector<double> random_shares(Random& random, size_t num_reducer_hosts) {
   return shares;
 }
 
-// Partitions of tensors: of some size all but the last, which is smaller.
+// Partitions of tensors: all of one size except for the last, which is smaller.
 std::vector<uint64_t> random_sizes(Random& random, size_t count, uint64_t largest) {
   std::vector<uint64_t> sizes;
   while (sizes.size() < count) {
@@ -74,14 +75,14 @@ std::vector<uint64_t> random_sizes(Random& random, size_t count, uint64_t larges
   return sizes;
 }
 
-// What each of some services has got, against what it would have got by now if all had got their part.
+// Bytes of each of several services, compared with an even spread at the same moment.
 class Spread {
  public:
   explicit Spread(std::vector<double> parts) : parts_(std::move(parts)), bytes_(parts_.size()) {}
   static Spread even(size_t members) {
     return Spread(std::vector<double>(members, 1 / static_cast<double>(members)));
   }
-  // By rank and shard, of ranks with so many shards each.
+  // By rank and shard, for ranks with these numbers of shards.
   static Spread of_shards(const std::vector<uint32_t>& shards) {
     std::vector<double> parts;
     for (const uint32_t count : shards)
@@ -106,10 +107,10 @@ class Spread {
   double total_ = 0;
 };
 
-// The services that can be a root at one reducer_host, or sum one machine.
+// The services that can be a root at one reducer host, or sum one machine.
 struct Services {
   std::vector<uint32_t> nodes;
-  std::vector<uint32_t> first_shard;  // by node: place in `shards`
+  std::vector<uint32_t> first_shard;  // by node: index in `shards`
   Spread ranks;
   Spread shards;
 
@@ -124,14 +125,14 @@ struct Services {
     }
     shards = Spread::of_shards(counts);
   }
-  void charge(const Tree& tree, uint32_t node, const RootLocation& place, uint64_t bytes) {
+  void charge(const Tree& tree, uint32_t node, const RootLocation& location, uint64_t bytes) {
     const auto index = static_cast<size_t>(std::ranges::find(nodes, node) - nodes.begin());
     ranks.charge(index, bytes);
-    shards.charge(first_shard[index] + tree.shard(node, tree.shard_index(place)), bytes);
+    shards.charge(first_shard[index] + tree.shard(node, tree.shard_index(location)), bytes);
   }
 };
 
-// In partitions of the largest size, at any prefix: distances from an even spread.
+// Distances from an even spread at any prefix, in partitions of the largest size.
 struct Worst {
   double ranks_of_machine = 0;
   double shards_of_machine = 0;
@@ -139,7 +140,8 @@ struct Worst {
   double shards_of_root = 0;
 };
 
-Worst worst_of(const Tree& tree, RootAssigner places, const std::vector<uint64_t>& sizes, uint64_t largest) {
+Worst worst_of(const Tree& tree, RootAssigner assigner, const std::vector<uint64_t>& sizes,
+               uint64_t largest) {
   std::vector<Services> machines;
   std::vector<Services> roots;
   for (uint32_t m = 0; m < tree.num_machines(); ++m) {
@@ -154,13 +156,13 @@ Worst worst_of(const Tree& tree, RootAssigner places, const std::vector<uint64_t
     shards = std::max(shards, services.shards.worst_bytes() / static_cast<double>(largest));
   };
   for (const uint64_t bytes : sizes) {
-    const RootLocation place = places.next(bytes);
-    EXPECT_TRUE(tree.check(place).is_ok());
-    roots[place.reducer_host].charge(tree, tree.root(place), place, bytes);
-    look_at(roots[place.reducer_host], worst.ranks_of_root, worst.shards_of_root);
+    const RootLocation location = assigner.next(bytes);
+    EXPECT_TRUE(tree.check(location).is_ok());
+    roots[location.reducer_host].charge(tree, tree.root(location), location, bytes);
+    look_at(roots[location.reducer_host], worst.ranks_of_root, worst.shards_of_root);
     for (uint32_t m = 0; m < tree.num_machines(); ++m) {
       if (machines[m].nodes.size() == 1) continue;
-      machines[m].charge(tree, tree.parent_of(tree.ranks_of(m).front(), place).node, place, bytes);
+      machines[m].charge(tree, tree.parent_of(tree.ranks_of(m).front(), location).node, location, bytes);
       look_at(machines[m], worst.ranks_of_machine, worst.shards_of_machine);
     }
   }
@@ -174,15 +176,15 @@ void expect_within(const Worst& worst, double partitions, const std::string& wha
   EXPECT_LE(worst.shards_of_root, partitions) << what;
 }
 
-// The reducer_hosts' shares are the Placer's promise, and its test's. The number of partitions is about one and a half times
-// what random shapes have shown to be the worst.
+// The shares of the reducer hosts are tested with the Placer. The bounds are about 1.5 times the
+// maximum observed for random shapes.
 TEST(RootAssigner, SpreadsBytesOverRanksAndShardsOfMachinesAndRootsAtEveryPrefix) {
   constexpr uint64_t kLargest = 4096;
   for (uint32_t seed = 0; seed < 200; ++seed) {
     Random random(seed);
     const Tree tree = random_tree(random);
-    const RootAssigner places(tree, random_shares(random, tree.num_reducer_hosts()));
-    const Worst worst = worst_of(tree, places, random_sizes(random, 600, kLargest), kLargest);
+    const RootAssigner assigner(tree, random_shares(random, tree.num_reducer_hosts()));
+    const Worst worst = worst_of(tree, assigner, random_sizes(random, 600, kLargest), kLargest);
     expect_within(worst, 4, "seed " + std::to_string(seed));
     if (HasFailure()) return;
   }
@@ -199,25 +201,25 @@ TEST(RootAssigner, SpreadsBytesWhereNoPeriodFitsAllMachines) {
   expect_within(worst_of(tree, {tree, shares}, random_sizes(random, 2000, 4096), 4096), 4, "13, 11, 9, 7, 5");
 }
 
-// Few partitions, as many as ranks on a machine: each sums its machine for one of them.
+// As many partitions as ranks on a machine: each rank sums its machine for one of them.
 TEST(RootAssigner, SpreadsAFewPartitionsOverTheRanksOfEveryMachine) {
   const std::vector<uint32_t> four(4, 1);
   const Tree tree = make_tree({four, four, four, four}, {});
-  RootAssigner places(tree, std::vector<double>(4, 0.25));
+  RootAssigner assigner(tree, std::vector<double>(4, 0.25));
   std::set<uint32_t> serving;
   for (int i = 0; i < 4; ++i) {
-    const RootLocation place = places.next(4096);
-    for (uint32_t rank = 0; rank < 16; rank += 4) serving.insert(tree.parent_of(rank, place).node);
+    const RootLocation location = assigner.next(4096);
+    for (uint32_t rank = 0; rank < 16; rank += 4) serving.insert(tree.parent_of(rank, location).node);
   }
   EXPECT_EQ(serving.size(), 16u);
 }
 
 TEST(RootAssigner, EmptyPartitionsTakeTurns) {
   const Tree tree = make_tree({{2, 2}}, {});
-  RootAssigner places(tree, {1});
-  std::set<uint16_t> turns;
-  for (int i = 0; i < 4; ++i) turns.insert(places.next(0).serving_index);
-  EXPECT_EQ(turns.size(), 4u);
+  RootAssigner assigner(tree, {1});
+  std::set<uint16_t> serving_indices;
+  for (int i = 0; i < 4; ++i) serving_indices.insert(assigner.next(0).serving_index);
+  EXPECT_EQ(serving_indices.size(), 4u);
 }
 
 }  // namespace

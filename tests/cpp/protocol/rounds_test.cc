@@ -18,7 +18,7 @@ TEST(RoundsTest, AStepBeginsAtItsOwnRound) {
   EXPECT_EQ(describe_round(fifth), "step 5");
 }
 
-TEST(RoundsTest, WhatComesAgainInAStepIsCountedInIt) {
+TEST(RoundsTest, RepetitionsInAStepAreCountedInIt) {
   const uint64_t second = next_round(next_round(0, 5), 5);
   EXPECT_EQ(describe_round(second), "step 5, round 2");
   EXPECT_LT(second, next_round(0, 6));
@@ -27,7 +27,7 @@ TEST(RoundsTest, WhatComesAgainInAStepIsCountedInIt) {
 TEST(RoundsTest, TheLastStepFits) {
   const uint64_t last = next_round(0, kMaxStep);
   EXPECT_EQ(describe_round(last), "step " + std::to_string(kMaxStep));
-  EXPECT_LT(next_round(last, kMaxStep), UINT64_MAX) << "which stands for every round";
+  EXPECT_LT(next_round(last, kMaxStep), UINT64_MAX) << "kEveryRound";
 }
 
 }  // namespace

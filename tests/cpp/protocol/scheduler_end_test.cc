@@ -1,4 +1,4 @@
-// How a job ends: in order, by a fault, by a suspicion.
+// How a job ends: in order, by a failure, by a suspicion.
 #include "protocol/scheduler_harness.h"
 
 namespace byteps::protocol {
@@ -35,7 +35,7 @@ TEST_F(SchedulerStateTest, ANodeThatEndsByAnExceptionFailsTheJobOnceAndForAll) {
   EXPECT_EQ(state_.failure().message(), "rank 1 (host h, pid 101) ended by KeyError: 'label'");
 }
 
-TEST_F(SchedulerStateTest, WhoWaitsLearnsWhatTheOthersWaitFor) {
+TEST_F(SchedulerStateTest, AWaitingRankLearnsWhatTheOthersWaitFor) {
   start();
   receive(0, Waits{"push_pull of 'a'", false});
   EXPECT_TRUE(sent_.empty());
@@ -67,7 +67,7 @@ TEST_F(SchedulerStateTest, AllLearnAfterWhichExceptionARankLeavesAndTheJobGoesOn
   EXPECT_EQ(state_.phase(), Phase::kRunning);
 }
 
-TEST_F(SchedulerStateTest, WhoLeavesNeedNotBeToldOfOthersThatDo) {
+TEST_F(SchedulerStateTest, ALeavingRankNeedNotBeToldOfOthersThatLeave) {
   start();
   receive(1, Leaving{1, "KeyError: 'label'"});
   receive(2, Leaving{1, ""});
@@ -135,7 +135,7 @@ TEST_F(SchedulerStateTest, AReporterThatIsSilentSinceThenIsToBlame) {
   expect_failed("rank 0 (host h, pid 100) has been silent for 10 s", {0, 1, 2});
 }
 
-TEST_F(SchedulerStateTest, WhoSaysThatItHangsFailsTheJobAtOnce) {
+TEST_F(SchedulerStateTest, ANodeThatReportsAHangFailsTheJobAtOnce) {
   start();
   receive(1, Suspect{1, "its data loop bps-data-0 hangs"}, 5);
   expect_failed("rank 1 (host h, pid 101): its data loop bps-data-0 hangs", {0, 1, 2});
@@ -190,11 +190,12 @@ TEST_F(SchedulerStateTest, MembersWhoBreakTheProtocolFailTheJob) {
     const char* says;
   };
   const Case cases[] = {
-      {0, Roster{}, "rank 0 (host h, pid 100) broke the protocol: sent a message that is not for it to send"},
-      {0, Placed{}, "not for it"},
-      {0, Lost{}, "not for it"},
-      {0, Finished{}, "not for it"},
-      {0, BarrierDone{}, "not for it"},
+      {0, Roster{},
+       "rank 0 (host h, pid 100) broke the protocol: sent a message that nodes of its role must not send"},
+      {0, Placed{}, "must not send"},
+      {0, Lost{}, "must not send"},
+      {0, Finished{}, "must not send"},
+      {0, BarrierDone{}, "must not send"},
       {2, Declare{}, "server 0 (host h, pid 100) broke the protocol"},
       {2, Barrier{1}, "server 0 (host h, pid 100) broke the protocol"},
       {1, Suspect{3, ""}, "suspects a node that does not exist"},
@@ -231,7 +232,7 @@ TEST_F(SchedulerStateTest, OrderlyEndOfTheSchedulerIsToldToAll) {
   EXPECT_EQ(state_.phase(), Phase::kFinished);
 }
 
-TEST_F(SchedulerStateTest, WhoHasLeftAndComesBackIsForTheNextJob) {
+TEST_F(SchedulerStateTest, ANodeThatHasLeftAndComesBackIsForTheNextJob) {
   start();
   receive(1, Leave{});
   receive(7, join_of(Role::kWorker, 1));

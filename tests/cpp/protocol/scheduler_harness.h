@@ -1,4 +1,4 @@
-// What the tests of the scheduler's decisions share.
+// Shared by the tests of SchedulerState.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ inline Join join_of(Role role, int32_t rank, const std::string& host = "h") {
   return join;
 }
 
-// A scheduler, and what it sent in its last call. Peers 0 and 1 are the workers, 2 is the server.
+// A scheduler, and the messages of its last call. Peers 0 and 1 are the workers, 2 is the server.
 class SchedulerStateTest : public testing::Test {
  protected:
   void receive(PeerId peer, const Control& message, TimeUs now = 0) {

@@ -1,4 +1,4 @@
-// How a job starts, and what is asked of the scheduler while it runs.
+// How a job starts, and requests to the scheduler while it runs.
 #include "protocol/scheduler_harness.h"
 
 namespace byteps::protocol {
@@ -27,7 +27,7 @@ TEST_F(SchedulerStateTest, SendsTheRosterWhenAllHaveJoined) {
   }
 }
 
-TEST_F(SchedulerStateTest, StartDeadlineSaysWhoIsMissingAndWhoIsThere) {
+TEST_F(SchedulerStateTest, StartDeadlineNamesMissingAndJoinedNodes) {
   receive(1, join_of(Role::kWorker, 1, "b"));
   EXPECT_EQ(state_.next_tick_us(), 5'000'000);
   tick(5'000'000);
@@ -37,7 +37,7 @@ TEST_F(SchedulerStateTest, StartDeadlineSaysWhoIsMissingAndWhoIsThere) {
       "the job has not started after 5 s: rank 0 and 1 server missing; joined: rank 1 (host b, pid 101)");
   EXPECT_EQ(state_.next_tick_us(), kStartUs);
   tick(kStartUs - 1);
-  EXPECT_TRUE(sent_.empty()) << "said again after 30 s only";
+  EXPECT_TRUE(sent_.empty()) << "repeated only after 30 s";
   EXPECT_EQ(state_.phase(), Phase::kJoining);
   tick(kStartUs);
   expect_failed(
@@ -83,11 +83,10 @@ TEST(SchedulerStateRefusals, AreNothingToAJobThatRuns) {
   EXPECT_EQ(state.phase(), Phase::kRunning);
 }
 
-TEST_F(SchedulerStateTest, WhoDoesNotFitFailsTheJobAtOnce) {
+TEST_F(SchedulerStateTest, ANodeThatDoesNotFitFailsTheJobAtOnce) {
   receive(0, join_of(Role::kWorker, 0, "a"));
   receive(1, join_of(Role::kWorker, 0, "b"));
-  expect_failed("rank 0 (host b, pid 100): the number is taken: rank 0 (host a, pid 100) has joined before",
-                {0, 1});
+  expect_failed("rank 0 (host b, pid 100): its number is taken by rank 0 (host a, pid 100)", {0, 1});
   EXPECT_EQ(closed_, Peers{1});
 }
 
@@ -195,12 +194,12 @@ TEST_F(SchedulerStateTest, SilenceBeforeTheStartDoesNotCount) {
   EXPECT_EQ(state_.phase(), Phase::kRunning);
 }
 
-TEST_F(SchedulerStateTest, DeclarationsAreAnsweredToWhoAsks) {
+TEST_F(SchedulerStateTest, DeclarationsAreAnsweredToTheirSender) {
   start();
   receive(1, Declare{"w", DType::kFloat32, 8192});
   EXPECT_EQ(receivers<Placed>(), Peers{1});
-  EXPECT_EQ(first<Placed>().places, (std::vector<RootLocation>{{1, 0}, {1, 1}}))
-      << "all at the server; the ranks of the machine take turns";
+  EXPECT_EQ(first<Placed>().locations, (std::vector<RootLocation>{{1, 0}, {1, 1}}))
+      << "all roots on the server; the ranks of the machine serve in turn";
   const Placed placed = first<Placed>();
   receive(0, Declare{"w", DType::kFloat32, 8192});
   EXPECT_EQ(receivers<Placed>(), Peers{0});
@@ -219,14 +218,14 @@ TEST_F(SchedulerStateTest, AFailedRoundIsToldToAllNodesOnce) {
   EXPECT_EQ(state_.phase(), Phase::kRunning);
 }
 
-TEST_F(SchedulerStateTest, DisagreementAboutTheUpkeepOfATensorNamesBothRanks) {
+TEST_F(SchedulerStateTest, DisagreementAboutTheModeOfATensorNamesBothRanks) {
   start();
   receive(1, Declare{.name = "w", .bytes = 8, .mode = {true, 3}});
   receive(0, Declare{.name = "w", .bytes = 8, .mode = {true, kUnboundedStaleness}});
   EXPECT_EQ(receivers<Refused>(), (Peers{0, 1, 2}));
   EXPECT_EQ(first<Refused>().text,
-            "rank 1 (host h, pid 101) keeps it with staleness 3, "
-            "rank 0 (host h, pid 100) keeps it with unbounded staleness");
+            "rank 1 (host h, pid 101) stores it with staleness 3, "
+            "rank 0 (host h, pid 100) stores it with unbounded staleness");
 }
 
 TEST_F(SchedulerStateTest, BarrierEndsForAllAtOnce) {
@@ -266,10 +265,10 @@ TEST_F(SchedulerStateTest, LeavingIsToldAndFailsWaitingBarriers) {
   receive(2, Heartbeat{}, kTimeoutUs);
   receive(1, Heartbeat{}, kTimeoutUs);
   tick(kTimeoutUs);
-  EXPECT_EQ(state_.phase(), Phase::kRunning) << "who has left may be silent";
+  EXPECT_EQ(state_.phase(), Phase::kRunning) << "a node that has left may be silent";
 }
 
-// One that has the network cards measured first.
+// A scheduler that measures the network cards first.
 class MeasuringTest : public SchedulerStateTest {
  protected:
   MeasuringTest() {
@@ -332,7 +331,7 @@ TEST_F(MeasuringTest, TheJobStartsWithoutTheSpeedsOfTheSilent) {
   ASSERT_EQ(receivers<Roster>(), (Peers{0, 1, 2}));
   EXPECT_EQ(first<Roster>().nodes[0].nic_mbps, 0u);
   receive(0, ProbeDone{1, 1'000'000}, grace_us);
-  EXPECT_EQ(state_.phase(), Phase::kRunning) << "late answers harm nobody";
+  EXPECT_EQ(state_.phase(), Phase::kRunning) << "late answers are ignored";
 }
 
 TEST_F(MeasuringTest, TheJobStartsByItsDeadlineAllTheSame) {
@@ -342,13 +341,13 @@ TEST_F(MeasuringTest, TheJobStartsByItsDeadlineAllTheSame) {
   EXPECT_EQ(state_.phase(), Phase::kRunning);
 }
 
-TEST_F(MeasuringTest, WhoDiesMeanwhileIsNamed) {
+TEST_F(MeasuringTest, ANodeThatDiesMeanwhileIsNamed) {
   start_rounds();
   close(1);
   expect_failed("rank 1 (host b, pid 101) ended without leaving: end of file", {0, 2});
 }
 
-TEST_F(MeasuringTest, WhoLeavesMeanwhileIsNamed) {
+TEST_F(MeasuringTest, ANodeThatLeavesMeanwhileIsNamed) {
   start_rounds();
   receive(1, Leave{});
   expect_failed("rank 1 (host b, pid 101) left before the job had started", {0, 1, 2});

@@ -15,8 +15,8 @@ constexpr TimeUs kStallUs = 10;
 constexpr TimeUs kOpUs = 100;
 constexpr uint32_t kRanks = 3;
 
-// Three ranks of a keeper, and what its last call said.
-class KeeperTest : public testing::Test {
+// A tracker of three ranks, with the actions of the last call.
+class StalenessTrackerTest : public testing::Test {
  protected:
   DataHead head_of(uint32_t rank, uint32_t round, ReduceOp op = ReduceOp::kAccumulate) const {
     DataHead head;
@@ -59,13 +59,14 @@ class KeeperTest : public testing::Test {
   void collect(Body body) {
     StalenessActions actions;
     body(actions);
-    kept_.clear();
+    first_values_.clear();
     answered_.clear();
     answers_ = 0;
     failed_.clear();
     stalled_.clear();
     for (const StalenessAction& action : actions) {
-      if (const auto* keep = std::get_if<StoreFirstValue>(&action)) kept_.push_back(keep->head.rank);
+      if (const auto* first = std::get_if<StoreFirstValue>(&action))
+        first_values_.push_back(first->head.rank);
       if (const auto* answer = std::get_if<Answer>(&action)) {
         ++answers_;
         for (const DataHead& head : answer->heads) answered_.emplace_back(head.rank, head.round);
@@ -80,14 +81,14 @@ class KeeperTest : public testing::Test {
 
   uint8_t staleness_ = 0;
   StalenessTracker tracker_{each_rank({"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}), {kStallUs, kOpUs}};
-  std::vector<uint32_t> kept_;
+  std::vector<uint32_t> first_values_;
   Answered answered_;
   int answers_ = 0;
   std::map<uint32_t, std::string> failed_;  // by rank
   std::vector<std::string> stalled_;
 };
 
-TEST_F(KeeperTest, WithoutStalenessARoundIsAddedInTheOrderOfRanksOnceAllAreIn) {
+TEST_F(StalenessTrackerTest, WithoutStalenessARoundIsAddedInTheOrderOfRanksOnceAllAreIn) {
   all_seed();
   std::vector<uint32_t> order{0, 1, 2};
   uint32_t round = 1;
@@ -105,34 +106,34 @@ TEST_F(KeeperTest, WithoutStalenessARoundIsAddedInTheOrderOfRanksOnceAllAreIn) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST_F(KeeperTest, TheRootsSeedIsTheValueWheneverItComes) {
+TEST_F(StalenessTrackerTest, TheRootsSeedIsTheValueWheneverItComes) {
   seed(2);
   EXPECT_EQ(answers_, 0);
   seed(0);
-  EXPECT_EQ(kept_, std::vector<uint32_t>{0});
+  EXPECT_EQ(first_values_, std::vector<uint32_t>{0});
   EXPECT_EQ(answers_, 0) << "with staleness 0 all are waited for";
   seed(1);
-  EXPECT_TRUE(kept_.empty());
+  EXPECT_TRUE(first_values_.empty());
   EXPECT_EQ(answered_, (Answered{{0, 1}, {1, 1}, {2, 1}}));
 }
 
-TEST_F(KeeperTest, NobodyIsAnsweredBeforeTheSeedHoweverStaleHeMayBe) {
+TEST_F(StalenessTrackerTest, NobodyIsAnsweredBeforeTheSeedWhateverTheStaleness) {
   staleness_ = kUnboundedStaleness;
   seed(1);
   seed(2);
   EXPECT_EQ(answers_, 0);
   seed(0);
-  EXPECT_EQ(kept_, std::vector<uint32_t>{0});
+  EXPECT_EQ(first_values_, std::vector<uint32_t>{0});
   EXPECT_EQ(answered_, (Answered{{0, 1}, {1, 1}, {2, 1}}));
 }
 
-TEST_F(KeeperTest, OnlyTheFirstSeedOfTheRootIsKept) {
+TEST_F(StalenessTrackerTest, OnlyTheFirstSeedOfTheRootCounts) {
   all_seed();
   contribute(head_of(0, 2, ReduceOp::kSeed));
-  EXPECT_TRUE(kept_.empty());
+  EXPECT_TRUE(first_values_.empty());
 }
 
-TEST_F(KeeperTest, ARankIsAsFarAheadAsTheStalenessSays) {
+TEST_F(StalenessTrackerTest, ARankIsAsFarAheadAsTheStalenessSays) {
   staleness_ = 2;
   all_seed();
   for (uint32_t round = 2; round <= 3; ++round) {
@@ -147,7 +148,7 @@ TEST_F(KeeperTest, ARankIsAsFarAheadAsTheStalenessSays) {
   EXPECT_EQ(answered_, (Answered{{0, 4}, {2, 2}}));
 }
 
-TEST_F(KeeperTest, WithoutABoundNobodyWaits) {
+TEST_F(StalenessTrackerTest, WithoutABoundNobodyWaits) {
   staleness_ = kUnboundedStaleness;
   seed(0);
   EXPECT_EQ(answered_, (Answered{{0, 1}}));
@@ -156,10 +157,10 @@ TEST_F(KeeperTest, WithoutABoundNobodyWaits) {
     EXPECT_EQ(answered_, (Answered{{0, round}}));
   }
   seed(2);
-  EXPECT_EQ(answered_, (Answered{{2, 1}})) << "who comes late gets the value of then";
+  EXPECT_EQ(answered_, (Answered{{2, 1}})) << "a late rank gets the current value";
 }
 
-TEST_F(KeeperTest, WhoHasNotComeYetHoldsTheOthersAsASlowOneDoes) {
+TEST_F(StalenessTrackerTest, ARankThatHasNotStartedHoldsTheOthersLikeASlowOne) {
   staleness_ = 1;
   seed(0);
   EXPECT_EQ(answered_, (Answered{{0, 1}}));
@@ -170,14 +171,14 @@ TEST_F(KeeperTest, WhoHasNotComeYetHoldsTheOthersAsASlowOneDoes) {
   EXPECT_EQ(answered_, (Answered{{0, 2}, {2, 1}}));
 }
 
-// The guarantee itself: whatever the order of events, an answer to round r has all rounds up to r - s in it, and each
-// contribution is answered once.
-TEST_F(KeeperTest, AnswersLackNoRoundThatTheBoundPromises) {
+// The guarantee itself: in any order of events, the answer to round r contains all rounds up to r -
+// s, and each contribution is answered once.
+TEST_F(StalenessTrackerTest, AnswersLackNoRoundThatTheBoundPromises) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);
     const uint8_t stalenesses[] = {0, 1, 2, 5};
     staleness_ = stalenesses[seed % 4];
-    StalenessTracker keeper(each_rank({"a", "b", "c", "d"}), {kNever, kNever});
+    StalenessTracker tracker(each_rank({"a", "b", "c", "d"}), {kNever, kNever});
     uint32_t sent[4] = {};
     uint32_t answered[4] = {};
     for (int step = 0; step < 400; ++step) {
@@ -186,7 +187,7 @@ TEST_F(KeeperTest, AnswersLackNoRoundThatTheBoundPromises) {
       const uint32_t round = ++sent[rank];
       const DataHead head = head_of(rank, round, round == 1 ? ReduceOp::kSeed : ReduceOp::kAccumulate);
       StalenessActions actions;
-      keeper.on_contribution(head, 0, actions);
+      tracker.on_contribution(head, 0, actions);
       for (const StalenessAction& action : actions) {
         const auto* answer = std::get_if<Answer>(&action);
         if (answer == nullptr) continue;
@@ -206,14 +207,14 @@ TEST_F(KeeperTest, AnswersLackNoRoundThatTheBoundPromises) {
   }
 }
 
-TEST_F(KeeperTest, RepeatsAreRecognised) {
+TEST_F(StalenessTrackerTest, RepeatsAreRecognised) {
   all_seed();
   EXPECT_EQ(add(0, 2), Verdict::kAccept);
   EXPECT_EQ(add(0, 2), Verdict::kRepeat);
   EXPECT_EQ(seed(0), Verdict::kRepeat);
 }
 
-TEST_F(KeeperTest, WhatBreaksTheProtocolIsRefused) {
+TEST_F(StalenessTrackerTest, ViolationsOfTheProtocolAreErrors) {
   all_seed();
   add(0, 2);
   EXPECT_NE(refusal_of(head_of(0, 3), 16).find("before the answer to round 2"), std::string::npos);
@@ -230,7 +231,7 @@ TEST_F(KeeperTest, WhatBreaksTheProtocolIsRefused) {
   EXPECT_NE(refusal_of(head, 16).find("root"), std::string::npos);
 }
 
-TEST_F(KeeperTest, DisagreementFailsTheKeyForAllAndNamesBoth) {
+TEST_F(StalenessTrackerTest, DisagreementFailsTheKeyForAllAndNamesBoth) {
   seed(0);
   DataHead other = head_of(1, 1, ReduceOp::kSeed);
   other.staleness = 3;
@@ -246,7 +247,7 @@ TEST_F(KeeperTest, DisagreementFailsTheKeyForAllAndNamesBoth) {
   EXPECT_EQ(tracker_.waiting(), 0u);
 }
 
-TEST_F(KeeperTest, WaitsAreWarnedOfAndEndAndNameWhoIsMissing) {
+TEST_F(StalenessTrackerTest, LongWaitsCauseAWarningThenAFailureAndNameTheMissing) {
   all_seed();
   add(0, 2, 5);
   add(1, 2, 7);
@@ -269,8 +270,9 @@ TEST_F(KeeperTest, WaitsAreWarnedOfAndEndAndNameWhoIsMissing) {
   EXPECT_EQ(tracker_.waiting(), 1u) << "the tensor goes on";
 }
 
-// It waits for one round of the slowest at most, however often it has waited before.
-TEST_F(KeeperTest, ARankFarAheadOfALivingOneNeverTimesOut) {
+// A contribution waits for one round of the slowest rank at most, however often others waited
+// before.
+TEST_F(StalenessTrackerTest, ARankFarAheadOfALivingOneNeverTimesOut) {
   staleness_ = 4;
   all_seed();
   TimeUs now = 0;
@@ -287,7 +289,7 @@ TEST_F(KeeperTest, ARankFarAheadOfALivingOneNeverTimesOut) {
   }
 }
 
-TEST_F(KeeperTest, WhoIsGoneFailsWhatNeedsHim) {
+TEST_F(StalenessTrackerTest, ARankThatIsGoneFailsContributionsThatNeedIt) {
   staleness_ = 1;
   all_seed();
   add(0, 2);
@@ -301,7 +303,7 @@ TEST_F(KeeperTest, WhoIsGoneFailsWhatNeedsHim) {
   EXPECT_EQ(failed_[1], "rank left");
 }
 
-TEST_F(KeeperTest, WithoutABoundNobodyNeedsWhoIsGone) {
+TEST_F(StalenessTrackerTest, WithoutABoundNobodyNeedsAGoneRank) {
   staleness_ = kUnboundedStaleness;
   all_seed();
   gone(0);
@@ -309,7 +311,7 @@ TEST_F(KeeperTest, WithoutABoundNobodyNeedsWhoIsGone) {
   EXPECT_EQ(answered_, (Answered{{1, 2}}));
 }
 
-TEST_F(KeeperTest, WithoutASeedAllNeedTheRoot) {
+TEST_F(StalenessTrackerTest, WithoutASeedAllNeedTheRoot) {
   staleness_ = kUnboundedStaleness;
   seed(1);
   gone(0);
@@ -317,8 +319,8 @@ TEST_F(KeeperTest, WithoutASeedAllNeedTheRoot) {
   EXPECT_EQ(seed(2), Verdict::kRefuse);
 }
 
-// What was refused must not be accepted later: its payload was thrown away.
-TEST_F(KeeperTest, WhatComesFromWhoIsGoneChangesNothing) {
+// A refused contribution must not be accepted later, because its payload was discarded.
+TEST_F(StalenessTrackerTest, ContributionsOfAGoneRankChangeNothing) {
   all_seed();
   gone(2);
   EXPECT_EQ(tracker_.admit(head_of(0, 2), 16).value(), Verdict::kRefuse);
@@ -328,7 +330,7 @@ TEST_F(KeeperTest, WhatComesFromWhoIsGoneChangesNothing) {
   EXPECT_EQ(failed_[0], "rank left");
 }
 
-TEST_F(KeeperTest, AFailedTensorAndAFailedJobFailWhatWaitsAndWhatComes) {
+TEST_F(StalenessTrackerTest, AFailedTensorAndAFailedJobFailWaitingAndLaterContributions) {
   all_seed();
   add(0, 2);
   collect(

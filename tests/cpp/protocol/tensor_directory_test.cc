@@ -6,7 +6,7 @@ namespace byteps::protocol {
 namespace {
 
 // Workers on machines of their own.
-RootAssigner places_on(uint32_t machines) {
+RootAssigner assigner_for(uint32_t machines) {
   std::vector<NodeInfo> nodes(machines);
   for (size_t i = 0; i < nodes.size(); ++i) nodes[i].machine = std::to_string(i);
   return {Tree(nodes, machines), std::vector<double>(machines, 1.0 / machines)};
@@ -15,7 +15,7 @@ RootAssigner places_on(uint32_t machines) {
 class TensorDirectoryTest : public testing::Test {
  protected:
   TensorDirectory directory_{
-      {"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, places_on(3), PartitionRule({}, 8192)};
+      {"rank 0 (a)", "rank 1 (b)", "rank 2 (c)"}, assigner_for(3), PartitionRule({}, 8192)};
 };
 
 TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {
@@ -24,41 +24,41 @@ TEST_F(TensorDirectoryTest, FirstDeclarationBindsTheName) {
   const auto& placed = std::get<Placed>(first.message);
   EXPECT_EQ(placed.name, "w");
   EXPECT_EQ(placed.tensor, 1u);
-  EXPECT_EQ(placed.places, (std::vector<RootLocation>{{0, 0}, {1, 0}, {2, 0}}));
+  EXPECT_EQ(placed.locations, (std::vector<RootLocation>{{0, 0}, {1, 0}, {2, 0}}));
   EXPECT_EQ(directory_.declare(0, {"w", DType::kFloat32, 20'000}).message, first.message);
   const auto other = directory_.declare(0, {"v", DType::kInt8, 1});
   EXPECT_EQ(std::get<Placed>(other.message).tensor, 2u);
 }
 
 TEST_F(TensorDirectoryTest, TheListOfANameGrowsAndNeverChangesOtherwise) {
-  const auto places = [&](uint32_t rank, DType dtype, uint64_t bytes) {
+  const auto locations = [&](uint32_t rank, DType dtype, uint64_t bytes) {
     const auto answer = directory_.declare(rank, {"w", dtype, bytes});
     EXPECT_FALSE(answer.to_all);
-    return std::get<Placed>(answer.message).places;
+    return std::get<Placed>(answer.message).locations;
   };
-  const std::vector<RootLocation> one = places(0, DType::kFloat32, 100);
+  const std::vector<RootLocation> one = locations(0, DType::kFloat32, 100);
   EXPECT_EQ(one.size(), 1u);
-  const std::vector<RootLocation> seven = places(1, DType::kInt64, 56'000);
+  const std::vector<RootLocation> seven = locations(1, DType::kInt64, 56'000);
   ASSERT_EQ(seven.size(), 7u);
-  EXPECT_EQ(seven[0], one[0]) << "there they meet who mean different tensors";
-  EXPECT_EQ(places(2, DType::kFloat32, 100), seven) << "of a smaller one the first of them";
-  for (int i = 0; i < 1'000; ++i) ASSERT_EQ(places(0, DType::kInt8, i % 2 == 0 ? 8 : 50'000), seven);
+  EXPECT_EQ(seven[0], one[0]) << "ranks that mean different tensors meet there";
+  EXPECT_EQ(locations(2, DType::kFloat32, 100), seven) << "a smaller tensor uses the first ones";
+  for (int i = 0; i < 1'000; ++i) ASSERT_EQ(locations(0, DType::kInt8, i % 2 == 0 ? 8 : 50'000), seven);
 }
 
-TEST_F(TensorDirectoryTest, DisagreementAboutWhatIsKeptSpoilsTheNameForAllAndNamesBothRanks) {
+TEST_F(TensorDirectoryTest, DisagreementAboutStoredTensorsMakesTheNameUnusableAndNamesBothRanks) {
   struct Case {
     Declare declare;
     const char* says;
   };
   const Case cases[] = {
       {{"w", DType::kFloat32, 80, 0, {true, 3}},
-       "rank 1 (b) keeps 25 elements of float32, rank 0 (a) keeps 20 elements of float32"},
+       "rank 1 (b) stores 25 elements of float32, rank 0 (a) stores 20 elements of float32"},
       {{"w", DType::kInt32, 100, 0, {true, 3}},
-       "rank 1 (b) keeps 25 elements of float32, rank 0 (a) keeps 25 elements of int32"},
-      {{"w", DType::kFloat32, 100}, "rank 1 (b) keeps it with staleness 3, rank 0 (a) reduces it"},
+       "rank 1 (b) stores 25 elements of float32, rank 0 (a) stores 25 elements of int32"},
+      {{"w", DType::kFloat32, 100}, "rank 1 (b) stores it with staleness 3, rank 0 (a) reduces it"},
   };
   for (const Case& c : cases) {
-    TensorDirectory directory({"rank 0 (a)", "rank 1 (b)"}, places_on(1), PartitionRule({}, 8192));
+    TensorDirectory directory({"rank 0 (a)", "rank 1 (b)"}, assigner_for(1), PartitionRule({}, 8192));
     directory.declare(1, {"w", DType::kFloat32, 100, 0, {true, 3}});
     const auto conflict = directory.declare(0, c.declare);
     EXPECT_TRUE(conflict.to_all);
@@ -97,7 +97,7 @@ TEST_F(TensorDirectoryTest, ARefusalForEveryRoundEndsTheName) {
   EXPECT_EQ(directory_.declare(2, {"w", DType::kFloat32, 8, 0, {true, 0}}).message, Control(*refused));
 }
 
-TEST_F(TensorDirectoryTest, ImpossibleTensorIsRefusedToWhoAsksAndBindsNothing) {
+TEST_F(TensorDirectoryTest, AnImpossibleTensorIsRefusedToItsSenderAndBindsNothing) {
   const auto answer = directory_.declare(0, {"w", DType::kFloat32, 6});
   EXPECT_FALSE(answer.to_all);
   EXPECT_EQ(std::get<Refused>(answer.message).tensor, 0u);
@@ -105,7 +105,7 @@ TEST_F(TensorDirectoryTest, ImpossibleTensorIsRefusedToWhoAsksAndBindsNothing) {
 }
 
 TEST(TensorDirectory, NamesAreNotWithoutEnd) {
-  TensorDirectory directory({"rank 0", "rank 1"}, places_on(1), PartitionRule({}, 8192), 3);
+  TensorDirectory directory({"rank 0", "rank 1"}, assigner_for(1), PartitionRule({}, 8192), 3);
   for (const char* name : {"a", "b", "c"}) {
     EXPECT_TRUE(std::holds_alternative<Placed>(directory.declare(0, {name, DType::kInt8, 0}).message));
   }

@@ -10,7 +10,7 @@
 namespace byteps::protocol {
 namespace {
 
-// Workers by machine ("a", "b", …), then servers, which run elsewhere; shards of each.
+// Workers by machine ("a", "b", …), then servers on other machines; number of shards of each.
 Tree make_tree(const std::string& machines, uint32_t num_servers = 0,
                const std::vector<size_t>& shards = {}) {
   std::vector<NodeInfo> nodes(machines.size() + num_servers);
@@ -28,39 +28,42 @@ struct ParentCase {
   const char* machines;
   uint32_t num_servers;
   uint32_t rank;
-  RootLocation place;
+  RootLocation location;
   Parent parent;
   uint32_t root;
 };
 
-TEST(Tree, WhoIsWhoseParent) {
+TEST(Tree, ParentOfEachRank) {
   const ParentCase cases[] = {
       {"a", 0, 0, {0, 0}, {0, Level::kCluster}, 0},     // alone
-      {"ab", 0, 0, {1, 0}, {1, Level::kCluster}, 1},    // one rank per machine: straight to the root
+      {"ab", 0, 0, {1, 0}, {1, Level::kCluster}, 1},    // one rank per machine
       {"ab", 1, 1, {2, 0}, {2, Level::kCluster}, 2},    // at a server
       {"aabb", 0, 0, {0, 0}, {0, Level::kMachine}, 0},  // the root's own machine
       {"aabb", 0, 1, {0, 1}, {1, Level::kMachine}, 1},
-      {"aabb", 0, 2, {0, 1}, {3, Level::kMachine}, 1},  // another machine: its rank of that turn
-      {"abab", 0, 3, {0, 1}, {3, Level::kMachine}, 2},  // ranks of a machine need not follow each other
-      {"aab", 0, 2, {0, 1}, {1, Level::kCluster}, 1},   // alone on its machine, beside one of two
+      // Another machine: its rank with that serving index.
+      {"aabb", 0, 2, {0, 1}, {3, Level::kMachine}, 1},
+      // Ranks of a machine need not be consecutive.
+      {"abab", 0, 3, {0, 1}, {3, Level::kMachine}, 2},
+      // Alone on its machine, beside a machine of two.
+      {"aab", 0, 2, {0, 1}, {1, Level::kCluster}, 1},
       {"aab", 1, 0, {2, 1}, {1, Level::kMachine}, 3},
   };
   for (const ParentCase& c : cases) {
     const Tree tree = make_tree(c.machines, c.num_servers);
     const std::string what = std::string(c.machines) + ", rank " + std::to_string(c.rank);
-    EXPECT_TRUE(tree.check(c.place).is_ok()) << what;
-    EXPECT_EQ(tree.parent_of(c.rank, c.place).node, c.parent.node) << what;
-    EXPECT_EQ(tree.parent_of(c.rank, c.place).level, c.parent.level) << what;
-    EXPECT_EQ(tree.root(c.place), c.root) << what;
+    EXPECT_TRUE(tree.check(c.location).is_ok()) << what;
+    EXPECT_EQ(tree.parent_of(c.rank, c.location).node, c.parent.node) << what;
+    EXPECT_EQ(tree.parent_of(c.rank, c.location).level, c.parent.level) << what;
+    EXPECT_EQ(tree.root(c.location), c.root) << what;
   }
 }
 
-TEST(Tree, PlacesOutsideOfItAreErrors) {
+TEST(Tree, LocationsOutsideOfItAreErrors) {
   const Tree tree = make_tree("aab", 1);
   EXPECT_EQ(tree.num_reducer_hosts(), 3u);
   EXPECT_TRUE(tree.check({2, 1}).is_ok());
-  EXPECT_EQ(tree.check({3, 0}).message(), "reducer_host: expected a number below 3, got 3");
-  EXPECT_EQ(tree.check({0, 2}).message(), "turn: expected a number below 2, got 2");
+  EXPECT_EQ(tree.check({3, 0}).message(), "reducer host: expected a number below 3, got 3");
+  EXPECT_EQ(tree.check({0, 2}).message(), "serving index: expected a number below 2, got 2");
 }
 
 TEST(Tree, ChildrenAreRanksOfAMachineAndMachines) {
@@ -100,13 +103,13 @@ TEST(Tree, EveryRankReachesTheRootOverConnectionsThatExist) {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const Tree tree = random_tree(random);
-    const RootLocation place{static_cast<uint16_t>(random() % tree.num_reducer_hosts()),
-                             static_cast<uint16_t>(random() % tree.num_serving_indices())};
-    ASSERT_TRUE(tree.check(place).is_ok());
-    const uint32_t root = tree.root(place);
+    const RootLocation location{static_cast<uint16_t>(random() % tree.num_reducer_hosts()),
+                                static_cast<uint16_t>(random() % tree.num_serving_indices())};
+    ASSERT_TRUE(tree.check(location).is_ok());
+    const uint32_t root = tree.root(location);
     std::map<uint32_t, uint32_t> speaker;  // by machine
     for (uint32_t rank = 0; rank < tree.num_workers(); ++rank) {
-      const Parent parent = tree.parent_of(rank, place);
+      const Parent parent = tree.parent_of(rank, location);
       ASSERT_TRUE(tree.connects(rank, parent.node, parent.level)) << "seed " << seed << ", rank " << rank;
       const uint32_t machine = tree.machine_of(rank);
       uint32_t speaks = rank;
@@ -127,7 +130,7 @@ TEST(Tree, EveryRankReachesTheRootOverConnectionsThatExist) {
   }
 }
 
-// On which the bits of a sum depend.
+// The bits of a sum depend on this order.
 TEST(Tree, ChildrenAreInTheOrderOfRanksAndMachinesInTheOrderOfTheirFirstRanks) {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
@@ -154,7 +157,7 @@ TEST(Tree, ChildrenAreInTheOrderOfRanksAndMachinesInTheOrderOfTheirFirstRanks) {
   }
 }
 
-TEST(Tree, ChildrenWeighAsManyRanksAsTheySpeakForOverWhatTheseNumbersHaveInCommon) {
+TEST(Tree, WeightsAreNumbersOfRanksWithoutTheirCommonDivisor) {
   const auto of = [](std::vector<int32_t> of_rank, size_t num_children) {
     const Weights result = weights({std::vector<std::string>(num_children), std::move(of_rank)});
     EXPECT_EQ(result.total, std::accumulate(result.of_child.begin(), result.of_child.end(), 0u));

@@ -25,7 +25,7 @@ Setting setting_of(const Plan& plan) {
           static_cast<double>(credit_bytes(plan.credit, kCreditBytes))};
 }
 
-// A training whose steps cost what `cost` says, times noise. What a step is asked to follow counts in the next one.
+// A training whose steps take `cost`, times noise. A requested plan takes effect in the next step.
 class Training {
  public:
   Training(Cost cost, double noise, uint64_t seed) : cost_(std::move(cost)), noise_(noise), random_(seed) {}
@@ -57,7 +57,7 @@ class Training {
   std::vector<std::string> decisions_;
 };
 
-// Overhead per partition, and what cannot overlap with anything: the last partition.
+// Overhead per partition, and the last partition, which cannot overlap with anything.
 double network(const Setting& s, double overhead_us, double bytes_per_us) {
   constexpr double kBytes = 100e6;
   return 5'000 + kBytes / s.partition_bytes * overhead_us + (kBytes + 8 * s.partition_bytes) / bytes_per_us;
@@ -97,13 +97,13 @@ TEST(Tuner, IsDoneWithinFiftyStepsAndDoesNotEndMuchWorseThanConfigured) {
         training.run(kLongAfter - kSearchSteps);
         worse += training.final_cost() > 1.03 * training.configured_cost() ? 1 : 0;
       }
-      // Of steps that differ from each other by far more than plans do nobody could learn more in so few.
+      // If steps vary far more than plans differ, so few steps cannot tell plans apart.
       EXPECT_LE(worse, noise > 0.05 ? kSeeds / 100 : 0) << name << ", noise " << noise;
     }
   }
 }
 
-TEST(Tuner, FindsWhatIsClearlyBetter) {
+TEST(Tuner, FindsAPlanThatIsClearlyBetter) {
   for (const auto& [name, cost] : cost_models()) {
     double best = cost(setting_of({}));
     for (uint8_t partition_scale = 0; partition_scale <= kMaxPartitionScale; ++partition_scale)
@@ -144,7 +144,7 @@ TEST(Tuner, LeavesAPlanThatIsFarWorseAtOnce) {
     training.run(1);
   }
   EXPECT_LE(bad_steps, 6 * 3)
-      << "six others, three steps each: ignored, seen, and the one until the change counts";
+      << "six others, three steps each: one ignored, one measured, and one until the change takes effect";
   EXPECT_EQ(training.tuner_.desired_plan(), Plan{});
 }
 
@@ -166,7 +166,7 @@ TEST(Tuner, SearchesAgainOnceStepsHaveChangedForLongButNotSoon) {
   training.run(100);
   scale = 2;
   training.run(100);
-  EXPECT_FALSE(training.tuner_.is_searching()) << "the last search is not long ago";
+  EXPECT_FALSE(training.tuner_.is_searching()) << "the last search was recent";
   int searched = 0;
   for (int i = 0; i < 1'000; ++i) {
     training.run(1);
@@ -223,7 +223,7 @@ TEST(StepMeter, AnAnchorThatIsNotUsedAnyMoreIsReplaced) {
   EXPECT_EQ(step, 7);
 }
 
-TEST(Plan, CutsStayWithinTheirBoundsUnlessTheFirstSizeIsOutside) {
+TEST(Plan, ScaledSizesStayWithinBoundsUnlessTheInitialSizeIsOutside) {
   for (const uint64_t first : {4096ull, 40'960ull, 64ull << 10, 1ull << 20, 4ull << 20, 64ull << 20}) {
     EXPECT_EQ(scaled_partition_bytes(0, first), first);
     EXPECT_EQ(scaled_partition_bytes(kUnscaled, first), first);
@@ -236,7 +236,7 @@ TEST(Plan, CutsStayWithinTheirBoundsUnlessTheFirstSizeIsOutside) {
   EXPECT_EQ(scaled_partition_bytes(5, 1 << 20), 2u << 20);
 }
 
-TEST(Plan, IsOneByteAndBytesThatAreNoneAreRefused) {
+TEST(Plan, IsOneByteAndInvalidBytesAreRefused) {
   int plans = 0;
   for (int byte = 0; byte < 256; ++byte) {
     const Result<Plan> plan = plan_from(static_cast<uint8_t>(byte));

@@ -1,52 +1,11 @@
-#include "protocol/message.h"
-
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "protocol/codec_bytes.h"
+#include "protocol/message.h"
+#include "protocol/message_harness.h"
 
 namespace byteps::protocol {
 namespace {
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : engine_(seed) {}
-  uint64_t below(uint64_t limit) { return engine_() % limit; }
-  uint32_t u32() { return static_cast<uint32_t>(engine_()); }
-  uint64_t u64() { return engine_(); }
-  std::string text(size_t max_bytes) {
-    const size_t size = below(8) == 0 ? max_bytes : below(std::min<size_t>(max_bytes, 40) + 1);
-    return std::string(size, static_cast<char>('a' + below(26)));
-  }
-  DType dtype() { return static_cast<DType>(1 + below(8)); }
-  StatusCode failure() { return static_cast<StatusCode>(1 + below(9)); }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-DataHead random_head(Random& random) {
-  DataHead head;
-  head.type = static_cast<DataType>(1 + random.below(5));
-  head.level = static_cast<Level>(1 + random.below(3));
-  head.plan = {.partition_scale = static_cast<uint8_t>(random.below(kMaxPartitionScale + 1)),
-               .credit = static_cast<uint8_t>(random.below(kMaxCredit + 1))};
-  head.dtype = random.dtype();
-  head.op = static_cast<ReduceOp>(1 + random.below(8));
-  if (is_stored(head.op)) head.staleness = static_cast<uint8_t>(random.below(256));
-  head.epoch = random.u32();
-  head.key = {random.u32(), static_cast<uint32_t>(random.below(kMaxPartitions))};
-  head.round = random.u32();
-  head.rank = static_cast<uint32_t>(random.below(kMaxNodes));
-  head.priority = static_cast<int32_t>(random.u32());
-  head.root = static_cast<uint32_t>(random.below(kMaxNodes));
-  head.root_node = static_cast<uint16_t>(random.below(kMaxNodes));
-  head.shard_index = static_cast<uint16_t>(random.below(1u << 16));
-  head.bytes = random.below(kMaxTensorBytes / 8 + 1) * 8;
-  if (head.type == DataType::kFailed) head.code = random.failure();
-  return head;
-}
 
 NodeInfo random_node(Random& random, Role role, int32_t rank) {
   NodeInfo node;
@@ -84,14 +43,14 @@ Roster random_roster(Random& random) {
 
 Placed random_placed(Random& random) {
   Placed placed{random.text(kMaxNameBytes), 1 + static_cast<uint32_t>(random.below(kMaxTensors)), {}};
-  placed.places.resize(random.below(100));
-  for (RootLocation& place : placed.places) {
-    place = {static_cast<uint16_t>(random.below(1u << 16)), static_cast<uint16_t>(random.below(1u << 16))};
+  placed.locations.resize(random.below(100));
+  for (RootLocation& location : placed.locations) {
+    location = {static_cast<uint16_t>(random.below(1u << 16)), static_cast<uint16_t>(random.below(1u << 16))};
   }
   return placed;
 }
 
-TensorMode random_upkeep(Random& random) {
+TensorMode random_mode(Random& random) {
   if (random.below(2) == 0) return {};
   return {true, static_cast<uint8_t>(random.below(256))};
 }
@@ -104,7 +63,7 @@ std::vector<Control> random_controls(Random& random) {
       Declare{.name = random.text(kMaxNameBytes),
               .dtype = random.dtype(),
               .bytes = random.below(kMaxTensorBytes + 1),
-              .mode = random_upkeep(random)},
+              .mode = random_mode(random)},
       random_placed(random),
       Refused{random.text(kMaxNameBytes), random.u32(), random.failure(), random.text(kMaxTextBytes),
               1 + random.below(kEveryRound)},
@@ -130,126 +89,13 @@ std::vector<Control> random_controls(Random& random) {
   };
 }
 
-std::vector<std::byte> bytes_of(std::initializer_list<int> values) {
-  std::vector<std::byte> bytes;
-  for (int value : values) bytes.push_back(static_cast<std::byte>(value));
-  return bytes;
-}
-
-TEST(DataMessage, HasTheDocumentedBytes) {
-  DataHead head;
-  head.type = DataType::kPushPull;
-  head.dtype = DType::kFloat64;
-  head.op = ReduceOp::kBroadcast;
-  head.epoch = 0x01020304;
-  head.key = {0x11121314, 0x00022324};
-  head.round = 0x38'3132'3334;
-  head.rank = 0x0142;
-  head.priority = -2;
-  head.root = 0x0251;
-  head.level = Level::kMachine;
-  head.plan = {.partition_scale = 7, .credit = 9};
-  head.root_node = 0x0362;
-  head.shard_index = 0x0173;
-  head.bytes = 0x0000'0061'6263'6468;
-  head.shape = *Shape::of(std::vector<int64_t>{2, 300});
-  const auto expected = bytes_of({5,    2,    4,    6,    0,    1,    0x97, 0,                             //
-                                  4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x02, 0x00,  //
-                                  0xFE, 0xFF, 0xFF, 0xFF, 0x34, 0x33, 0x32, 0x31, 0x38, 0,    0,    0,     //
-                                  0x68, 0x64, 0x63, 0x62, 0x61, 0,    0,    0,                             //
-                                  0x42, 0x01, 0x51, 0x02, 0x62, 0x03, 0x73, 0x01,                          //
-                                  0x22, 2,    0xAC, 2,    0,    0,    0,    0,                             //
-                                  0,    0,    0,    0,    0,    0,    0,    0});
-  const DataHeadBytes bytes = encode(head);
-  EXPECT_EQ(std::vector(bytes.begin(), bytes.end()), expected);
-  EXPECT_EQ(decode_data(bytes).value(), head);
-}
-
-TEST(DataMessage, RoundTripsExactly) {
-  Random random(1);
-  for (int i = 0; i < 10'000; ++i) {
-    const DataHead head = random_head(random);
-    const auto decoded = decode_data(encode(head));
-    ASSERT_TRUE(decoded.is_ok()) << decoded.status();
-    ASSERT_EQ(*decoded, head);
-  }
-}
-
-TEST(DataMessage, RefusesWhatBreaksARule) {
-  DataHead good;
-  good.type = DataType::kPushPull;
-  good.bytes = 8;
-  ASSERT_TRUE(decode_data(encode(good)).is_ok());
-  struct Case {
-    size_t offset;
-    int value;
-    const char* says;
-  };
-  const Case cases[] = {{0, 2, "version 5, got 2"},
-                        {1, 0, "type"},
-                        {1, 7, "type"},
-                        {2, 0, "dtype"},
-                        {2, 9, "dtype"},
-                        {3, 0, "reduction"},
-                        {3, 9, "reduction"},
-                        {4, 1, "code"},
-                        {4, 10, "status"},
-                        {5, 0, "level"},
-                        {5, 4, "level"},
-                        {6, kMaxPartitionScale + 1, "plan"},
-                        {7, 1, "staleness"},
-                        {18, 4, "partition"},
-                        {41, 0x40, "rank"},
-                        {43, 0x40, "root"},
-                        {45, 0x40, "top"},
-                        {32, 6, "element size"},
-                        {37, 0x02, "bytes"}};
-  for (const Case& c : cases) {
-    DataHeadBytes bytes = encode(good);
-    bytes[c.offset] = static_cast<std::byte>(c.value);
-    const auto decoded = decode_data(bytes);
-    ASSERT_FALSE(decoded.is_ok()) << "offset " << c.offset << ", value " << c.value;
-    EXPECT_EQ(decoded.status().code(), StatusCode::kDataLoss);
-    EXPECT_NE(decoded.status().message().find(c.says), std::string::npos) << decoded.status();
-  }
-  good.op = ReduceOp::kAccumulate;
-  good.staleness = 1;
-  EXPECT_TRUE(decode_data(encode(good)).is_ok());
-  good.type = DataType::kFailed;
-  EXPECT_FALSE(decode_data(encode(good)).is_ok()) << "a failure that is ok";
-}
-
-TEST(DataMessage, RefusesEveryOtherSize) {
-  const DataHeadBytes bytes = encode(DataHead{});
-  for (size_t size = 0; size < bytes.size(); ++size)
-    EXPECT_FALSE(decode_data(Bytes(bytes).first(size)).is_ok());
-  std::vector<std::byte> longer(bytes.begin(), bytes.end());
-  longer.push_back(std::byte{0});
-  EXPECT_FALSE(decode_data(longer).is_ok());
-}
-
-TEST(DataMessage, AnyBytesAreRefusedOrRoundTrip) {
-  Random random(2);
-  int accepted = 0;
-  for (int i = 0; i < 100'000; ++i) {
-    DataHeadBytes bytes = encode(random_head(random));
-    for (uint64_t n = random.below(3); n > 0; --n)
-      bytes[random.below(bytes.size())] = std::byte(random.below(256));
-    const auto decoded = decode_data(bytes);
-    if (!decoded) continue;
-    ++accepted;
-    ASSERT_EQ(encode(*decoded), bytes);
-  }
-  EXPECT_GT(accepted, 10'000);
-}
-
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}});
   EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({5, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9}));
 }
 
-TEST(ControlMessage, WhatIsNotKeptHasNoStaleness) {
+TEST(ControlMessage, OnlyStoredTensorsHaveAStaleness) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {false, 9}});
   EXPECT_FALSE(decode_control(encoded.head, encoded.payload));
 }
@@ -280,11 +126,11 @@ TEST(ControlMessage, EveryTruncationAndEveryTrailingByteIsRefused) {
   for (const Control& message : random_controls(random)) {
     EncodedControl encoded = encode(message);
     for (size_t size = 0; size < encoded.payload.size(); ++size) {
-      // A copy of its own, so that the address sanitizer sees a read behind the end.
-      const std::vector<std::byte> cut(encoded.payload.begin(),
-                                       encoded.payload.begin() + static_cast<ptrdiff_t>(size));
-      const auto decoded = decode_control(encoded.head, cut);
-      ASSERT_FALSE(decoded.is_ok()) << "type " << message.index() << " cut to " << size;
+      // A separate copy, so that the address sanitizer detects reads beyond the end.
+      const std::vector<std::byte> truncated(encoded.payload.begin(),
+                                             encoded.payload.begin() + static_cast<ptrdiff_t>(size));
+      const auto decoded = decode_control(encoded.head, truncated);
+      ASSERT_FALSE(decoded.is_ok()) << "type " << message.index() << " truncated to " << size;
       ASSERT_EQ(decoded.status().code(), StatusCode::kDataLoss);
     }
     encoded.payload.push_back(std::byte{0});
@@ -304,7 +150,7 @@ TEST(ControlMessage, AnyBytesAreRefusedOrRoundTrip) {
     if (mutant.payload.empty() || random.below(20) == 0) {
       mutant.head[random.below(kControlHeadBytes)] = std::byte(random.below(256));
     } else {
-      // Often near the beginning, where the lengths are.
+      // Mostly near the beginning, where the lengths are.
       const size_t reach = std::min<size_t>(mutant.payload.size(), random.below(2) == 0 ? 16 : SIZE_MAX);
       mutant.payload[random.below(reach)] = std::byte(random.below(256));
     }
@@ -335,7 +181,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
 }
 
-// A count of items asks for memory: it has to be covered by bytes that came in.
+// A count of items must be covered by received bytes before memory is allocated for them.
 TEST(ControlMessage, CountsAreCheckedBeforeMemoryIsTaken) {
   EncodedControl encoded = encode(Placed{"w", 1, {}});
   store_number(&encoded.payload[encoded.payload.size() - 4], uint32_t{kMaxPartitions});
@@ -360,7 +206,7 @@ TEST(ControlMessage, RosterMustBeInOrder) {
   EXPECT_TRUE(accepted(good));
   Roster bad = good;
   bad.self = 3;
-  EXPECT_FALSE(accepted(bad)) << "self is nobody";
+  EXPECT_FALSE(accepted(bad)) << "self is not a node";
   bad = good;
   std::swap(bad.nodes[0], bad.nodes[1]);
   EXPECT_FALSE(accepted(bad)) << "ranks out of order";
@@ -375,7 +221,7 @@ TEST(ControlMessage, RosterMustBeInOrder) {
   EXPECT_FALSE(accepted(bad)) << "no time";
 }
 
-TEST(ControlMessage, LongTextsAreCutBetweenCharacters) {
+TEST(ControlMessage, LongTextsAreTruncatedBetweenCharacters) {
   const std::string umlauts = [] {
     std::string text = "x";
     while (text.size() < size_t{kMaxTextBytes} + 100) text += "\xC3\xA4";
@@ -385,12 +231,12 @@ TEST(ControlMessage, LongTextsAreCutBetweenCharacters) {
   const auto decoded = decode_control(encoded.head, encoded.payload);
   ASSERT_TRUE(decoded.is_ok()) << decoded.status();
   EXPECT_EQ(std::get<Lost>(*decoded).text, umlauts.substr(0, kMaxTextBytes - 1));
-  EXPECT_EQ(cut_text("abc", 3), "abc");
-  EXPECT_EQ(cut_text("abc", 2), "ab");
-  EXPECT_EQ(cut_text("\xC3\xA4", 1), "");
+  EXPECT_EQ(truncate_text("abc", 3), "abc");
+  EXPECT_EQ(truncate_text("abc", 2), "ab");
+  EXPECT_EQ(truncate_text("\xC3\xA4", 1), "");
 }
 
-TEST(NodeInfo, DescribesItselfToPeople) {
+TEST(NodeInfo, DescribesItself) {
   NodeInfo node;
   node.pid = 42;
   node.host = "node7";

@@ -1,0 +1,282 @@
+// Control messages: one list of fields for each, which serves encoding and decoding.
+#include <algorithm>
+#include <concepts>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "protocol/codec_bytes.h"
+#include "protocol/message.h"
+#include "protocol/message_checks.h"
+
+namespace byteps::protocol {
+namespace {
+
+Result<Role> role_from(uint8_t value) {
+  if (value < 1 || value > 2) return data_loss("role: expected 1 or 2, got " + std::to_string(value));
+  return static_cast<Role>(value);
+}
+
+bool all_zero(Bytes bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+template <typename T, typename U>
+concept Either = std::same_as<std::remove_const_t<T>, U>;  // const while encoding
+
+constexpr size_t kLeastNodeBytes =
+    1 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + 3 * sizeof(uint32_t);
+constexpr uint32_t kPartsPerBillion = 1'000'000'000;
+constexpr int32_t kMaxNumber = kMaxNodes - 1;  // of a node or rank
+
+template <typename Codec, typename Addresses>
+void address_list(Codec& codec, Addresses& addresses) {
+  codec.list("addresses", addresses, kMaxAddresses, sizeof(uint16_t),
+             [](auto& each, auto& address) { each.text("address", address, kMaxHostBytes); });
+}
+
+template <typename Codec, Either<NodeInfo> M>
+void fields(Codec& codec, M& m) {
+  codec.enumeration("role", m.role, role_from);
+  codec.number("rank", m.rank, -1, kMaxNumber);
+  codec.number("local rank", m.local_rank, -1, kMaxNumber);
+  codec.number("local size", m.local_size, -1, int32_t{kMaxNodes});
+  codec.number("pid", m.pid);
+  codec.text("host", m.host, kMaxHostBytes);
+  codec.text("machine", m.machine, kMaxHostBytes);
+  codec.number("network speed", m.nic_mbps);
+  address_list(codec, m.addresses);
+  address_list(codec, m.local_addresses);
+  address_list(codec, m.rdma_addresses);
+}
+
+template <typename Codec, Either<Join> M>
+void fields(Codec& codec, M& m) {
+  fields(codec, m.self);
+  codec.number("workers", m.num_workers);
+  codec.number("servers", m.num_servers);
+  codec.text("version", m.version, kMaxHostBytes);
+}
+
+// Workers by rank, then servers by number.
+bool in_order(const Roster& roster) {
+  for (size_t i = 0; i < roster.nodes.size(); ++i) {
+    const NodeInfo& node = roster.nodes[i];
+    bool is_worker = i < roster.num_workers;
+    size_t number = is_worker ? i : i - roster.num_workers;
+    if (node.role != (is_worker ? Role::kWorker : Role::kServer) ||
+        node.rank != static_cast<int32_t>(number)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+template <typename Codec, Either<Roster> M>
+void fields(Codec& codec, M& m) {
+  codec.number("epoch", m.epoch);
+  codec.number("self", m.self);
+  codec.number("workers", m.num_workers);
+  codec.number("timeout", m.timeout_us, 1, kMaxTimeoutUs);
+  codec.number("partition bytes", m.partition_bytes, 0, kMaxTensorBytes);
+  codec.list("shares", m.shares_ppb, kMaxNodes, sizeof(uint32_t),
+             [](auto& each, auto& share) { each.number("share", share, 0, kPartsPerBillion); });
+  codec.list("nodes", m.nodes, kMaxNodes, kLeastNodeBytes,
+             [](auto& each, auto& node) { fields(each, node); });
+  codec.require(m.self < m.nodes.size(), "self is a node");
+  codec.require(m.num_workers >= 1 && m.num_workers <= m.nodes.size(), "workers are nodes");
+  codec.require(in_order(m), "nodes are in order");
+}
+
+template <typename Codec, Either<Declare> M>
+void fields(Codec& codec, M& m) {
+  codec.text("name", m.name, kMaxNameBytes);
+  codec.enumeration("dtype", m.dtype, dtype_from);
+  codec.number("bytes", m.bytes, 0, kMaxTensorBytes);
+  codec.number("partition scale", m.partition_scale, uint8_t{0}, kMaxPartitionScale);
+  codec.flag("stored", m.mode.stored);
+  codec.number("staleness", m.mode.staleness);
+  codec.require(m.mode.stored || m.mode.staleness == 0, "only stored tensors have a staleness");
+}
+
+template <typename Codec, Either<Placed> M>
+void fields(Codec& codec, M& m) {
+  codec.text("name", m.name, kMaxNameBytes);
+  codec.number("tensor", m.tensor, 1, kMaxTensors);
+  codec.number("partition scale", m.partition_scale, uint8_t{0}, kMaxPartitionScale);
+  codec.list("locations", m.locations, kMaxPartitions, 2 * sizeof(uint16_t), [](auto& each, auto& location) {
+    each.number("reducer host", location.reducer_host);
+    each.number("serving index", location.serving_index);
+  });
+}
+
+template <typename Codec, Either<Refused> M>
+void fields(Codec& codec, M& m) {
+  codec.text("name", m.name, kMaxNameBytes);
+  codec.number("tensor", m.tensor);
+  codec.enumeration("code", m.code, status_code_from);
+  codec.text("text", m.text, kMaxTextBytes);
+  codec.number("round", m.round, 1);
+  codec.require(m.code != StatusCode::kOk, "the code of a refusal is a failure");
+}
+
+template <typename Codec, Either<RoundFailed> M>
+void fields(Codec& codec, M& m) {
+  codec.text("name", m.name, kMaxNameBytes);
+  codec.number("round", m.round, 1);
+  codec.flag("refused", m.refused);
+  codec.enumeration("code", m.code, status_code_from);
+  codec.text("text", m.text, kMaxTextBytes);
+  codec.require(m.code != StatusCode::kOk, "the code of a failed round is a failure");
+}
+
+template <typename Codec, Either<Barrier> M>
+void fields(Codec& codec, M& m) {
+  codec.number("sequence", m.sequence, 1);
+}
+
+template <typename Codec, Either<BarrierDone> M>
+void fields(Codec& codec, M& m) {
+  codec.number("sequence", m.sequence, 1);
+  codec.enumeration("code", m.code, status_code_from);
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
+template <typename Codec, Either<Suspect> M>
+void fields(Codec& codec, M& m) {
+  codec.number("node", m.node);
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
+template <typename Codec, Either<Lost> M>
+void fields(Codec& codec, M& m) {
+  codec.enumeration("code", m.code, status_code_from);
+  codec.text("text", m.text, kMaxTextBytes);
+  codec.require(m.code != StatusCode::kOk, "the code of a loss is a failure");
+}
+
+template <typename Codec, Either<Leave> M>
+void fields(Codec& codec, M& m) {
+  codec.text("cause", m.cause, kMaxTextBytes);
+}
+
+template <typename Codec, Either<Left> M>
+void fields(Codec& codec, M& m) {
+  codec.number("epoch", m.epoch);
+  codec.number("node", m.node);
+}
+
+template <typename Codec, Either<Finished> M>
+void fields(Codec& codec, M& m) {
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
+template <typename Codec, Either<ProbeSetup> M>
+void fields(Codec& codec, M& m) {
+  codec.number("epoch", m.epoch);
+}
+
+template <typename Codec, Either<ProbeReady> M>
+void fields(Codec& codec, M& m) {
+  address_list(codec, m.addresses);
+}
+
+template <typename Codec, Either<ProbeStart> M>
+void fields(Codec& codec, M& m) {
+  codec.number("round", m.round, 1);
+  codec.list("helpers", m.helpers, kMaxHelpers, sizeof(uint32_t),
+             [](auto& each, auto& helper) { address_list(each, helper.addresses); });
+}
+
+template <typename Codec, Either<ProbeDone> M>
+void fields(Codec& codec, M& m) {
+  codec.number("round", m.round, 1);
+  codec.number("rate", m.bytes_per_s, 0, kMaxNicBytesPerS);
+}
+
+template <typename Codec, Either<Waits> M>
+void fields(Codec& codec, M& m) {
+  codec.text("what", m.what, kMaxTextBytes);
+  codec.flag("asks", m.asks);
+}
+
+template <typename Codec, Either<Waiting> M>
+void fields(Codec& codec, M& m) {
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
+template <typename Codec, Either<Stalled> M>
+void fields(Codec& codec, M& m) {
+  codec.number("tensor", m.tensor);
+  codec.text("name", m.name, kMaxNameBytes);
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
+template <typename Codec, Either<Leaving> M>
+void fields(Codec& codec, M& m) {
+  codec.number("node", m.node);
+  codec.text("after", m.after, kMaxTextBytes);
+}
+
+template <typename Codec, Either<Heartbeat> M>
+void fields(Codec& /*codec*/, M& /*message*/) {}
+
+constexpr const char* kControlNames[] = {
+    "Join",      "Roster", "Declare", "Placed",      "Refused",  "Barrier",    "BarrierDone", "Heartbeat",
+    "Suspect",   "Lost",   "Leave",   "Left",        "Finished", "ProbeSetup", "ProbeReady",  "ProbeStart",
+    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",  "Leaving"};
+constexpr size_t kControlTypes = std::variant_size_v<Control>;
+static_assert(std::size(kControlNames) == kControlTypes);
+// Type of the first control message; far from the data types, which must not be confused with it.
+constexpr uint8_t kFirstControlType = 0x41;
+
+template <size_t Index>
+Result<Control> decode_as(Bytes payload) {
+  std::variant_alternative_t<Index, Control> message;
+  ByteReader reader(payload, kControlNames[Index]);
+  fields(reader, message);
+  BPS_RETURN_IF_ERROR(reader.finish());
+  return Control(std::move(message));
+}
+
+template <size_t... Indices>
+Result<Control> decode_alternative(size_t index, Bytes payload, std::index_sequence<Indices...> /*all*/) {
+  using Decode = Result<Control> (*)(Bytes);
+  constexpr Decode kDecoders[] = {decode_as<Indices>...};
+  return kDecoders[index](payload);
+}
+
+}  // namespace
+
+EncodedControl encode(const Control& message) {
+  EncodedControl encoded{};
+  encoded.head[0] = static_cast<std::byte>(kProtocolVersion);
+  encoded.head[1] = static_cast<std::byte>(kFirstControlType + message.index());
+  ByteWriter writer(encoded.payload);
+  std::visit([&](const auto& m) { fields(writer, m); }, message);
+  return encoded;
+}
+
+Status check_control_head(Bytes head, size_t payload_bytes) {
+  BPS_RETURN_IF_ERROR(check_head_size(head, kControlHeadBytes));
+  BPS_RETURN_IF_ERROR(check_version(load_number<uint8_t>(&head[0])));
+  auto type = load_number<uint8_t>(&head[1]);
+  if (type < kFirstControlType || type >= kFirstControlType + kControlTypes) {
+    return data_loss("control message: expected a type from " + std::to_string(kFirstControlType) + " to " +
+                     std::to_string(kFirstControlType + kControlTypes - 1) + ", got " + std::to_string(type));
+  }
+  if (!all_zero(head.subspan(2))) return data_loss("control message: expected reserved bytes to be 0");
+  if (payload_bytes > kMaxControlBytes) {
+    return data_loss(std::string(kControlNames[type - kFirstControlType]) + ": expected at most " +
+                     std::to_string(kMaxControlBytes) + " bytes, got " + std::to_string(payload_bytes));
+  }
+  return Status::ok();
+}
+
+Result<Control> decode_control(Bytes head, Bytes payload) {
+  BPS_RETURN_IF_ERROR(check_control_head(head, payload.size()));
+  size_t index = load_number<uint8_t>(&head[1]) - kFirstControlType;
+  return decode_alternative(index, payload, std::make_index_sequence<kControlTypes>());
+}
+
+}  // namespace byteps::protocol
