@@ -9,7 +9,7 @@ namespace py = pybind11;
 namespace byteps::bindings {
 namespace {
 
-// As attributes, so that a name or a type that does not exist is Python's own error.
+// Sets attributes, so that an unknown name or a wrong type raises Python's own error.
 NodeConfig config_from(const py::kwargs& fields) {
   NodeConfig config;
   py::object view = py::cast(&config, py::return_value_policy::reference);

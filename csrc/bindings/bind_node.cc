@@ -17,7 +17,7 @@ namespace {
 using node::Node;
 using WithoutGil = py::call_guard<py::gil_scoped_release>;
 
-// Runs `f` without the GIL, then raises what it returned.
+// Runs `f` without the GIL, then raises if it returned an error.
 template <typename F>
 void run_without_gil(F&& f) {
   Status status;
@@ -59,7 +59,7 @@ Result<protocol::Shape> shape_of(const std::optional<Numbers>& dims, const Numbe
   return order.empty() ? protocol::Shape::of(*dims) : protocol::Shape::in_order(*dims, order);
 }
 
-// Short and never waits: keeps the GIL.
+// Keeps the GIL: it is short and never waits.
 protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintptr_t output, uint64_t bytes,
                            int dtype, int op, int root, int priority, int staleness,
                            const std::optional<Numbers>& dims, const Numbers& order, int64_t collective,

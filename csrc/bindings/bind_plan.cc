@@ -19,7 +19,7 @@ using protocol::ReducerHost;
 using Speeds = std::vector<double>;
 using Layers = std::vector<std::pair<uint64_t, double>>;
 
-std::vector<ReducerHost> sites_of(const Speeds& machines_mbps, const Speeds& servers_mbps) {
+std::vector<ReducerHost> reducer_hosts_of(const Speeds& machines_mbps, const Speeds& servers_mbps) {
   if (machines_mbps.empty())
     throw_if_failed(invalid_argument("placement: expected a worker machine, got none"));
   std::vector<ReducerHost> reducer_hosts;
@@ -31,12 +31,12 @@ std::vector<ReducerHost> sites_of(const Speeds& machines_mbps, const Speeds& ser
 std::vector<double> reducer_host_shares(const Speeds& machines_mbps, const Speeds& servers_mbps,
                                         const std::string& placement) {
   const auto policy = value_or_throw(protocol::placement_policy_from(placement));
-  return value_or_throw(protocol::reducer_host_shares(sites_of(machines_mbps, servers_mbps), policy));
+  return value_or_throw(protocol::reducer_host_shares(reducer_hosts_of(machines_mbps, servers_mbps), policy));
 }
 
 double predicted_seconds(const Speeds& machines_mbps, const Speeds& servers_mbps,
                          const std::vector<double>& shares, uint64_t bytes) {
-  const std::vector<ReducerHost> reducer_hosts = sites_of(machines_mbps, servers_mbps);
+  const std::vector<ReducerHost> reducer_hosts = reducer_hosts_of(machines_mbps, servers_mbps);
   if (shares.size() != reducer_hosts.size()) {
     throw_if_failed(invalid_argument("shares: expected " + std::to_string(reducer_hosts.size()) + ", got " +
                                      std::to_string(shares.size())));
@@ -61,7 +61,7 @@ py::dict simulate_step(const Speeds& machines_mbps, const Speeds& servers_mbps, 
                        const Layers& layers, double compute_s, uint64_t partition_bytes,
                        uint64_t credit_bytes, double latency_s) {
   const sim::ScaleOptions options{
-      .reducer_hosts = sites_of(machines_mbps, servers_mbps),
+      .reducer_hosts = reducer_hosts_of(machines_mbps, servers_mbps),
       .placement = value_or_throw(protocol::placement_policy_from(placement)),
       .model = model_of(layers, compute_s),
       .partition_bytes = partition_bytes,

@@ -1,4 +1,4 @@
-// A Status as the exception of byteps.errors with the same meaning.
+// Raises a Status as the corresponding exception of byteps.errors.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,7 +8,8 @@
 
 namespace byteps::bindings {
 
-// With the GIL held. Throws if `status` is not ok; a Python exception that is pending (Ctrl-C) goes first.
+// Requires the GIL. Throws if `status` is not ok; a pending Python exception (Ctrl-C) takes
+// precedence.
 void throw_if_failed(const Status& status);
 
 template <typename T>
@@ -17,7 +18,7 @@ T value_or_throw(Result<T> result) {
   return std::move(result).value();
 }
 
-// For waits without the GIL: runs Python's signal handlers and stops waiting if one has raised.
+// For waiting without the GIL: runs Python's signal handlers, and ends the wait if one has raised.
 node::KeepWaiting keep_waiting_unless_signalled();
 
 }  // namespace byteps::bindings

@@ -12,8 +12,8 @@ namespace byteps::c_api {
 namespace {
 
 struct Membership {
-  std::shared_ptr<node::Node> node;     // of several ranks
-  std::shared_ptr<AloneMetrics> alone;  // of one
+  std::shared_ptr<node::Node> node;     // in a job of several ranks
+  std::shared_ptr<AloneMetrics> alone;  // in a job of one rank
   std::string absence = "byteps is not initialized: call byteps.init() first";
 };
 
@@ -26,7 +26,7 @@ class Slot {
       std::swap(membership_, membership);
       steps_.clear();
     }
-    // The last reference to a node goes here, without the lock.
+    // Releases the last reference to a node without holding the lock.
   }
   uint64_t next_step(const std::string& label) {
     MutexLock lock(mutex_);
@@ -38,13 +38,13 @@ class Slot {
   }
 
  private:
-  [[maybe_unused]] const Slot* const before_;  // abandoned, for leak checkers
+  [[maybe_unused]] const Slot* const before_;  // the abandoned slot, reachable for leak checkers
   Mutex mutex_;
   Membership membership_ BPS_GUARDED_BY(mutex_);
   std::unordered_map<std::string, uint64_t> steps_ BPS_GUARDED_BY(mutex_);  // by label
 };
 
-// Never destroyed: threads of a framework may still come when the process ends.
+// Never destroyed: threads of a framework may still call while the process exits.
 std::atomic<Slot*> current_slot = new Slot(nullptr);
 
 Result<protocol::PushPull> parse(const BpsPushPull& request) {
@@ -66,7 +66,7 @@ Result<protocol::PushPull> parse(const BpsPushPull& request) {
                             .step = request.step};
 }
 
-// Of one rank: its own part is the result.
+// In a job of one rank the result is the rank's own tensor.
 void copy(const BpsPushPull& request, AloneMetrics& metrics) {
   if (request.input != request.output) std::memcpy(request.output, request.input, request.bytes);
   add(metrics.push_pulls, 1);
@@ -87,7 +87,7 @@ void push_pull(const BpsPushPull* request) {
   }
   if (membership.alone) {
     if (is_stored(parsed->op))
-      return done(invalid_argument("seed and accumulate are not for a rank that is alone"));
+      return done(invalid_argument("seed and accumulate: not supported in a job of one rank"));
     copy(*request, *membership.alone);
     return done(Status::ok());
   }

@@ -1,6 +1,6 @@
-// The job that the C functions speak for: at most one in a process, as in Python's byteps.runtime, which sets it.
+// The job that the C functions refer to: at most one in a process. Python's byteps.runtime sets it.
 //
-// Any thread. A push_pull that has begun keeps the node alive while it starts.
+// Any thread. A push_pull in progress keeps the node alive while it starts.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,14 @@ namespace byteps::c_api {
 
 const BpsCApi& table();
 
-// What push_pulls of a rank that is alone came to; they need no node.
+// Counters of a job of one rank, which needs no node.
 struct AloneMetrics {
   Counter push_pulls{0};
   Counter push_pull_bytes{0};
 };
 
 void enter_job(std::shared_ptr<node::Node> node);
-// The counters are the caller's to read, from zero.
+// The returned counters start from zero.
 std::shared_ptr<AloneMetrics> enter_job_alone();
 // From now on push_pulls fail with kFailedPrecondition and `why`.
 void leave_job(std::string why);
