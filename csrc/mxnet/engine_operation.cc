@@ -24,10 +24,10 @@ class NDArray {
   NDArray(const NDArray&) = delete;
   NDArray& operator=(const NDArray&) = delete;
 
-  // Another reference to what `other` refers to.
+  // Makes this a new reference to the array of `other`.
   bool refer_to(NDArrayHandle other) { return api->shallow_copy(other, &handle_) == 0; }
   NDArrayHandle handle() const { return handle_; }
-  // Of an array that the running operation writes. nullptr: MXNet says why.
+  // The memory of an array that the running operation writes. nullptr: see api->last_error().
   void* data() const {
     if (api->to_default_layout != nullptr) api->to_default_layout(*static_cast<void**>(handle_));
     void* data = nullptr;
@@ -38,11 +38,12 @@ class NDArray {
   NDArrayHandle handle_ = nullptr;
 };
 
-// From the push to the end. The engine owns it, and deletes it after on_complete, or when it skips it.
+// A push_pull from the push to its end. The engine owns it, and deletes it after on_complete or
+// when it skips the operation.
 struct Operation {
   std::string title;         // in MXNet's profiles
-  BpsMxnetPushPull request;  // without what is used during the call only
-  NDArray input;             // none: as output
+  BpsMxnetPushPull request;  // without the fields that are used during the call only
+  NDArray input;             // null: the same as `output`
   NDArray output;
   OnComplete on_complete{};
   bool has_run = false;
@@ -51,12 +52,12 @@ struct Operation {
   std::string_view name() const { return std::string_view(title).substr(kTitle.size()); }
 
   void push() const { ++std::atomic_ref(request.variable->pending); }
-  // Both before anybody can learn of it.
+  // Call fail() and end() before the engine or the caller can learn of the result.
   void fail() const { std::atomic_ref(request.variable->failed).store(1); }
   void end() const { --std::atomic_ref(request.variable->pending); }
 };
 
-// The exception that Python raises: byteps/mxnet/native.py knows these names. `code` as in docs/wire-format.md.
+// Name of the exception that byteps/mxnet/native.py raises. `code` as in docs/wire-format.md.
 const char* exception_of(int code) {
   switch (code) {
     case 1: return "byteps.InvalidArgumentError";
@@ -75,7 +76,7 @@ Error error_of(int code, const char* message) {
   return Error(std::string(exception_of(code)) + ": " + message);
 }
 
-// The last that happens to the operation here.
+// The last access to the operation here.
 void complete(void* argument, int code, const char* message) {
   auto& operation = *static_cast<Operation*>(argument);
   if (code != 0) operation.fail();
@@ -85,7 +86,8 @@ void complete(void* argument, int code, const char* message) {
   operation.on_complete(&error);
 }
 
-// complete() for NaiveEngine: it loses errors, but for exceptions of the operation, which the push returns.
+// Replaces complete() under NaiveEngine, which loses errors except for exceptions thrown by the
+// operation: those fail the push.
 class Wait {
  public:
   static void on_done(void* context, int code, const char* message) {
@@ -108,7 +110,7 @@ class Wait {
   std::string message_;
 };
 
-// The engine is done with an operation, or has skipped it.
+// The engine has finished an operation, or has skipped it.
 void forget(void* argument) {
   const std::unique_ptr<Operation> operation(static_cast<Operation*>(argument));
   if (operation->has_run) return;
@@ -118,8 +120,8 @@ void forget(void* argument) {
   operation->end();
 }
 
-// And one more, so that a shape without dimensions is somewhere. An array that travels as bytes has those of an element
-// as its last dimension.
+// Appends an extra element, so that a shape without dimensions has an address. An array that is
+// sent as bytes has the bytes of one element as its last dimension.
 std::vector<int64_t> dims_of(const BpsMxnetPushPull& request, const int* shape, int num_dims) {
   constexpr uint8_t kUInt8 = 6;
   std::vector<int64_t> dims(shape, shape + std::max(num_dims, 0));
@@ -131,7 +133,7 @@ std::vector<int64_t> dims_of(const BpsMxnetPushPull& request, const int* shape, 
   return dims;
 }
 
-// MXNet says why.
+// Fails the push_pull with MXNet's last error.
 void refuse(Operation& operation) {
   const std::string why = api->last_error();
   core->refuse(operation.name().data(), operation.name().size(), operation.request.step, why.c_str());
@@ -142,7 +144,7 @@ void run(void* /*run_context*/, void* on_complete, void* argument) {
   auto& operation = *static_cast<Operation*>(argument);
   operation.has_run = true;
   operation.on_complete = *static_cast<const OnComplete*>(on_complete);
-  // MXNet has no memory for an array without elements, which takes part all the same.
+  // An array without elements has no memory in MXNet, but takes part all the same.
   void* const output = operation.request.bytes == 0 ? argument : operation.output.data();
   const bool in_place = operation.input.handle() == nullptr || operation.request.bytes == 0;
   const void* const input = in_place ? output : operation.input.data();
@@ -188,8 +190,8 @@ int push_pull(const BpsMxnetPushPull& request) {
                                 &kReadyFirst, request.priority, title, false);
 }
 
-// Whether an operation on `array` has run on this thread when its push returns, though its kind is one that other engines
-// have threads for.
+// True under NaiveEngine: an operation on `array` ran on this thread before its push returned,
+// though other engines run operations of this kind on threads of their own.
 bool runs_within_the_push(NDArrayHandle array) {
   static thread_local bool has_run;
   has_run = false;
@@ -216,7 +218,7 @@ int describe(NDArrayHandle array, BpsMxnetArray& description) {
       api->get_storage_type(array, &description.storage_type) != 0 ||
       api->get_context(array, &description.device_type, &description.device_id) != 0)
     return -1;
-  description.elements = num_dims < 0 ? 0 : 1;  // of unknown shape: none yet
+  description.elements = num_dims < 0 ? 0 : 1;  // 0: the shape is unknown
   for (int i = 0; i < num_dims; ++i) description.elements *= dims[i];
   return 0;
 }

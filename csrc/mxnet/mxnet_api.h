@@ -1,9 +1,11 @@
-// The part of MXNet 1.9 that the engine's operations use, as its headers declare it. Declared here so that nothing of MXNet
-// is needed to build; found at run time in the library that Python has loaded.
+// The part of MXNet 1.9 that the engine's operations use, as its headers declare it. Declared here
+// so that the build needs nothing of MXNet; found at run time in the library that Python has
+// loaded.
 //
-// mxnet/c_api.h has no functions for three things, which are therefore as in mxnet/engine.h and mxnet/ndarray.h of 1.9:
-// how an operation says that it is complete, how errors travel, and arrays that oneDNN has put into a layout of its own.
-// MXNet is retired, so that they will not change; byteps/mxnet/native.py refuses other releases.
+// mxnet/c_api.h has no functions for three things, which are declared as in mxnet/engine.h and
+// mxnet/ndarray.h of 1.9: completion of an operation, propagation of errors, and arrays in a layout
+// of oneDNN. MXNet is retired, so they will not change; byteps/mxnet/native.py refuses other
+// releases.
 #pragma once
 
 #include <stddef.h>
@@ -13,15 +15,15 @@
 
 namespace byteps::mxnet {
 
-using NDArrayHandle =
-    void*;  // an NDArray, whose first word points to its storage, as the one of shared_ptr does
+// An NDArray. Its first word points to its storage, as in shared_ptr.
+using NDArrayHandle = void*;
 
 // dmlc::Error has no members either. MXNet copies it.
 class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// mxnet::engine::CallbackOnComplete. May be copied; to be called once, on any thread.
+// mxnet::engine::CallbackOnComplete. May be copied; call it once, on any thread.
 struct OnComplete {
   void (*callback)(void* engine, void* param, const Error* error);
   void* engine;
@@ -37,16 +39,17 @@ struct Context {
 };
 constexpr Context kCpu{1, 0};
 
-// mxnet::FnProperty: which thread runs an operation.
+// mxnet::FnProperty: the thread that runs an operation.
 //
-// kDeleteVar: the one that pushes, if all arrays are ready; else the next one of the CPU's that is free, before all other
-// operations that wait for it. So a gradient leaves when it is there, without another thread having to wake up.
+// kDeleteVar: the pushing thread if all arrays are ready; else the next free CPU thread, before all
+// other waiting operations. So a gradient is sent as soon as it is ready, without waking another
+// thread.
 constexpr int kReadyFirst = 5;
-// kCPUPrioritized: one of a few threads of its own.
+// kCPUPrioritized: a few dedicated threads.
 constexpr int kCpuPrioritized = 3;
 
 struct Api {
-  // nullptr if one of the functions is not in `library`, as dlopen() returns it.
+  // nullptr if a function is missing in `library`, as returned by dlopen().
   static const Api* find(void* library);
 
   int (*engine_push_async)(void (*run)(void* run_context, void* on_complete, void* param), void* param,
@@ -61,7 +64,8 @@ struct Api {
   int (*get_storage_type)(NDArrayHandle array, int* storage_type);
   int (*get_context)(NDArrayHandle array, int* device_type, int* device_id);
   const char* (*last_error)();
-  void (*to_default_layout)(void* storage);  // nullptr in a build without oneDNN: all arrays have that layout
+  // nullptr in a build without oneDNN: all arrays have the default layout.
+  void (*to_default_layout)(void* storage);
 };
 
 }  // namespace byteps::mxnet

@@ -7,7 +7,7 @@
 
 namespace byteps::tensorflow {
 
-// Empty, and `status` says why, if there is none of this name.
+// Returns "" and sets `status` if there is no attribute of this name.
 inline std::string string_attr(TF_OpKernelConstruction* construction, const char* attr, TF_Status* status) {
   int32_t unused = 0;
   int32_t length = 0;

@@ -1,4 +1,5 @@
-// The core, as Python has handed it on (byteps/tensorflow/native.py), and what kernels are registered for.
+// The core's table of functions, set by Python (byteps/tensorflow/native.py), and the device types
+// of the kernels.
 #pragma once
 
 #include <atomic>

@@ -1,14 +1,16 @@
 // The operators, which TensorFlow registers when it loads this library:
 //
-//   BytepsPushPull   stateless: TensorFlow runs it as soon as its input is there, in any order with others; and leaves it
-//                    out where nobody uses its result. Where all its inputs are constants it would run it only once,
-//                    when it optimizes the graph: hence the anchor.
-//   BytepsCollective the same, and stateful: each call in a program happens, in the program's order.
-//   BytepsAnchor     stateful: a number that TensorFlow takes for another one in each call of a function. With a label, it
-//                    is: how often nodes of this label have run in the job. To push_pulls it is the step they are of.
-//   BytepsKeep       stateful, and does nothing: so that what it gets is not left out.
+//   BytepsPushPull    stateless: TensorFlow runs it as soon as its input is ready, in any order
+//                     with others, and removes it if its result is unused. If all its inputs were
+//                     constants, TensorFlow would run it only once, while optimizing the graph:
+//                     hence the anchor.
+//   BytepsCollective  the same, but stateful: every call in a program is executed, in its order.
+//   BytepsAnchor      stateful: a number that TensorFlow assumes to change with each call of a
+//                     function. With a label it counts the executions with that label in the job,
+//                     which push_pulls use as their step.
+//   BytepsKeep        stateful, and does nothing: it keeps its inputs from being removed.
 //
-// byteps/tensorflow/native.py loads it, and gives it the core.
+// byteps/tensorflow/native.py loads this library and passes the core's table of functions to it.
 #include "tensorflow/anchor_kernel.h"
 #include "tensorflow/push_pull_kernel.h"
 #include "tensorflow/status.h"
@@ -33,7 +35,8 @@ void register_op(const char* name, bool is_stateful) {
   TF_OpDefinitionBuilderAddAttr(op, "priority: int = 0");
   TF_OpDefinitionBuilderAddAttr(op, "anchors: int >= 0");
   TF_OpDefinitionBuilderAddInput(op, "tensor: T");
-  TF_OpDefinitionBuilderAddInput(op, "anchor: anchors * int64");  // none where nothing is optimized
+  // None if graphs are not optimized.
+  TF_OpDefinitionBuilderAddInput(op, "anchor: anchors * int64");
   TF_OpDefinitionBuilderAddOutput(op, "reduced: T");
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, &same_shape);
   if (is_stateful) TF_OpDefinitionBuilderSetIsStateful(op, true);
@@ -81,7 +84,7 @@ void register_keep(const char* name) {
 }  // namespace
 }  // namespace byteps::tensorflow
 
-// 0, or the version of the table that this library understands.
+// Returns 0, or the table version that this library requires.
 extern "C" __attribute__((visibility("default"))) uint32_t bps_tensorflow_set_core(const BpsCApi* core) {
   if (core->version != BPS_C_API_VERSION) return BPS_C_API_VERSION;
   byteps::tensorflow::core_table = core;

@@ -27,7 +27,7 @@ struct Execution {
   std::function<void()> done;
 };
 
-// The core's code (docs/wire-format.md); the operator's definition allows no other type.
+// The core's dtype code (docs/wire-format.md); the operator's definition allows no other types.
 uint8_t dtype_code(TF_DataType type) {
   switch (type) {
     case TF_HALF: return 1;
@@ -42,7 +42,7 @@ uint8_t dtype_code(TF_DataType type) {
   return 0;
 }
 
-// nullptr, and the construction's failure, if an attribute is not there.
+// Returns nullptr and fails the construction if an attribute is missing.
 void* create(TF_OpKernelConstruction* construction) {
   ScopedStatus status;
   TF_DataType type{};
@@ -80,7 +80,7 @@ void on_done(void* argument, int code, const char* message) {
   execution->done();
 }
 
-// TensorFlow keeps the input alive until done(), and the output anyway.
+// TensorFlow keeps both tensors alive until done().
 struct Memory {
   const void* input = nullptr;
   void* output = nullptr;
@@ -95,7 +95,8 @@ Memory memory_of(TF_OpKernelContext* context, TF_Status* status) {
   Memory memory{
       .input = TF_TensorData(input), .output = nullptr, .bytes = TF_TensorByteSize(input), .dims = {}};
   for (int i = 0; i < TF_NumDims(input); ++i) memory.dims.push_back(TF_Dim(input, i));
-  TF_DeleteTensor(input);  // a second reference to it would keep TensorFlow from letting us overwrite it
+  // A second reference to it would keep TensorFlow from letting us overwrite it.
+  TF_DeleteTensor(input);
   const int candidate = 0;
   int forwarded = -1;
   TF_Tensor* output =
@@ -116,7 +117,7 @@ uint64_t step_of(const Kernel& kernel, TF_OpKernelContext* context, TF_Status* s
   return static_cast<uint64_t>(step);
 }
 
-constexpr int64_t kScalar = 1;  // what a shape without dimensions points to
+constexpr int64_t kScalar = 1;  // something to point to for a shape without dimensions
 
 void compute(void* argument, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   const auto& kernel = *static_cast<const Kernel*>(argument);
@@ -154,7 +155,8 @@ void register_push_pull_kernel(const char* op_name, Device device) {
   ScopedStatus status;
   TF_KernelBuilder* builder = TF_NewAsyncKernelBuilder(op_name, name_of(device), &create, &compute, &destroy);
   if (device == Device::kGpu) {
-    // TensorFlow copies to and from the host. Asked for on a CPU, it would keep outputs out of inputs' memory.
+    // With host memory TensorFlow copies from and to the GPU. On CPUs it would keep outputs from
+    // reusing their inputs' memory.
     TF_KernelBuilder_HostMemory(builder, "tensor");
     TF_KernelBuilder_HostMemory(builder, "anchor");
     TF_KernelBuilder_HostMemory(builder, "reduced");

@@ -1,14 +1,15 @@
-// The kernel of both operators: hands the input's memory to the core, and the output's, which is the same where
-// TensorFlow lets an operator overwrite its input. No thread of TensorFlow waits for the result.
+// The kernel of both push_pull operators: passes the memory of input and output to the core. They
+// are the same memory if TensorFlow lets the operator overwrite its input. No thread of TensorFlow
+// waits for the result.
 #pragma once
 
 #include "tensorflow/core.h"
 
 namespace byteps::tensorflow {
 
-// Of operators with the attributes T, tensor_name, reduce_op, root_rank, priority and anchors (ops.cc), one input, so many
-// anchors, and one output. The first anchor is the step that the push_pull is of; 0, or none: of no step. Any thread runs
-// them.
+// For operators with the attributes T, tensor_name, reduce_op, root_rank, priority and anchors
+// (ops.cc), one input, that number of anchors, and one output. The first anchor is the step of the
+// push_pull; 0 or no anchor: no step. Executions may run on any thread.
 void register_push_pull_kernel(const char* op_name, Device device);
 
 }  // namespace byteps::tensorflow

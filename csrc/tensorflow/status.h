@@ -1,4 +1,4 @@
-// A TF_Status that is deleted, and the error codes of the core in TensorFlow's words.
+// A TF_Status that is deleted automatically, and the core's error codes as TensorFlow's.
 #pragma once
 
 #include "tensorflow/tf_api.h"
@@ -19,8 +19,8 @@ class ScopedStatus {
   TF_Status* status_;
 };
 
-// `code` as in docs/wire-format.md. A lost process is TF_UNKNOWN: TensorFlow replaces TF_UNAVAILABLE by TF_INTERNAL, and takes
-// TF_ABORTED for a server that will be back.
+// `code` as in docs/wire-format.md. A lost process becomes TF_UNKNOWN: TensorFlow replaces
+// TF_UNAVAILABLE by TF_INTERNAL, and takes TF_ABORTED for a server that will come back.
 inline TF_Code tf_code(int code) {
   switch (code) {
     case 0: return TF_OK;

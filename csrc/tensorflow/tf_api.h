@@ -1,9 +1,11 @@
-// The part of TensorFlow's C API that the operators use, as declared by its headers tensorflow/c/{ops,kernels,tf_tensor,
-// tf_status}.h since 2.15 at the latest. Declared here so that nothing of TensorFlow is needed to build; defined in the
-// libraries of the TensorFlow that loads this one.
+// The part of TensorFlow's C API that the operators use, as declared in its headers
+// tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h since 2.15 at the latest. Declared here so that
+// the build needs nothing of TensorFlow; defined in the libraries of the TensorFlow that loads this
+// one.
 //
-// The C API is stable but for one thing that has no function: TF_AsyncOpKernelDoneCallback points to a
-// std::function<void()> that dies when the compute function returns (kernels.cc, all releases so far).
+// The C API is stable, with one exception that it has no function for: TF_AsyncOpKernelDoneCallback
+// points to a std::function<void()> that is destroyed when the compute function returns
+// (kernels.cc, in all releases so far).
 #pragma once
 
 #include <stddef.h>
@@ -63,7 +65,7 @@ void TF_RegisterOpDefinition(TF_OpDefinitionBuilder*, TF_Status*);
 void TF_OpDefinitionBuilderAddAttr(TF_OpDefinitionBuilder*, const char* spec);
 void TF_OpDefinitionBuilderAddInput(TF_OpDefinitionBuilder*, const char* spec);
 void TF_OpDefinitionBuilderAddOutput(TF_OpDefinitionBuilder*, const char* spec);
-// Whatever the argument, the operator becomes stateful.
+// Makes the operator stateful, whatever the argument.
 void TF_OpDefinitionBuilderSetIsStateful(TF_OpDefinitionBuilder*, bool);
 void TF_OpDefinitionBuilderSetShapeInferenceFunction(TF_OpDefinitionBuilder*,
                                                      void (*)(TF_ShapeInferenceContext*, TF_Status*));
