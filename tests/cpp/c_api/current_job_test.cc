@@ -17,7 +17,7 @@ using node::Job;
 using node::JobOptions;
 using node::Node;
 
-// A push_pull by the table, and what it came to.
+// A push_pull through the table, and its outcome.
 struct Call {
   Call(std::string tensor_name, std::vector<float>& values, ReduceOp reduce_op = ReduceOp::kSum)
       : name(std::move(tensor_name)) {
@@ -57,7 +57,7 @@ struct Call {
   int times = 0;
 };
 
-// As the C functions get it; the job of the test owns the node.
+// A pointer as the C functions expect it; the job of the test owns the node.
 std::shared_ptr<Node> borrowed(Node& node) {
   return {&node, [](Node*) {}};
 }
@@ -97,7 +97,7 @@ TEST(CurrentJobTest, ARankThatIsAloneGetsItsOwn) {
   leave_job("over");
 }
 
-TEST(CurrentJobTest, WhatIsNotKnownIsRefused) {
+TEST(CurrentJobTest, UnknownRequestsAreRefused) {
   enter_job_alone();
   std::vector<float> values(10, 3);
   for (const auto& [dtype, op] : {std::pair{99, 1}, {3, 99}, {3, 7}, {3, 8}}) {
@@ -111,7 +111,7 @@ TEST(CurrentJobTest, WhatIsNotKnownIsRefused) {
   leave_job("over");
 }
 
-TEST(CurrentJobTest, RanksMeetThatUseTheTableAndThatDoNot) {
+TEST(CurrentJobTest, RanksWithAndWithoutTheTableMeet) {
   Job job(JobOptions{.workers = 2, .servers = 0, .ranks_per_machine = 2, .adjust = nullptr});
   ASSERT_TRUE(job.all_started());
   enter_job(borrowed(job.worker(0)));
@@ -165,7 +165,7 @@ TEST(CurrentJobTest, ANameInFlightIsRefusedAndTheFirstGoesOn) {
   leave_job("over");
 }
 
-TEST(CurrentJobTest, LeavingEndsWhatIsInFlightAndMayHappenBesidePushPulls) {
+TEST(CurrentJobTest, LeavingEndsPushPullsInFlightAndMayRunBesideThem) {
   Job job(JobOptions{.workers = 2, .servers = 0, .ranks_per_machine = 2, .adjust = nullptr});
   ASSERT_TRUE(job.all_started());
   enter_job(borrowed(job.worker(0)));

@@ -41,7 +41,7 @@ class ClientTest : public testing::Test, public ClientEvents {
   ~ClientTest() override {
     client_.reset();
     scheduler_.reset();
-    doorsteps_.clear();
+    acceptors_.clear();
   }
 
   void leave(TimeUs deadline_us) {
@@ -50,10 +50,10 @@ class ClientTest : public testing::Test, public ClientEvents {
   }
 
   // Opens an address at which the client may find a scheduler.
-  Acceptor& open_door(const std::string& secret = "a secret of the test") {
+  Acceptor& listen(const std::string& secret = "a secret of the test") {
     transports_.push_back(make_tcp(secret));
-    doorsteps_.push_back(std::make_unique<Acceptor>(*transports_.back(), *scheduler_loop_, kAnyPort));
-    return *doorsteps_.back();
+    acceptors_.push_back(std::make_unique<Acceptor>(*transports_.back(), *scheduler_loop_, kAnyPort));
+    return *acceptors_.back();
   }
   void make_client(const std::vector<int>& ports, TimeUs grace_us = kLongUs) {
     ClientOptions options{.scheduler_host = "127.0.0.1",
@@ -65,8 +65,8 @@ class ClientTest : public testing::Test, public ClientEvents {
   }
   void join() { client_->join(join_of(Role::kWorker, 1)); }
   // Accepts the client as its scheduler.
-  void answer_door(Acceptor& door) {
-    auto connection = door.take();
+  void accept_client(Acceptor& acceptor) {
+    auto connection = acceptor.take();
     ASSERT_NE(connection, nullptr) << "nobody came";
     scheduler_ = std::make_unique<ControlPeer>(*scheduler_loop_, std::move(connection));
   }
@@ -80,10 +80,10 @@ class ClientTest : public testing::Test, public ClientEvents {
     return roster;
   }
   void start(TimeUs timeout_us = kLongUs) {
-    Acceptor& door = open_door();
-    make_client({door.address().port});
+    Acceptor& acceptor = listen();
+    make_client({acceptor.address().port});
     join();
-    answer_door(door);
+    accept_client(acceptor);
     ASSERT_TRUE(scheduler_->wait_for<Join>());
     scheduler_->send(roster(timeout_us));
     ASSERT_TRUE(told_.wait([](const Told& t) { return t.started == 1; }));
@@ -133,7 +133,7 @@ class ClientTest : public testing::Test, public ClientEvents {
   std::unique_ptr<EventLoop> scheduler_loop_ = transport::make_loop();
   std::unique_ptr<transport::Transport> tcp_ = make_tcp();
   std::vector<std::unique_ptr<transport::Transport>> transports_;
-  std::vector<std::unique_ptr<Acceptor>> doorsteps_;
+  std::vector<std::unique_ptr<Acceptor>> acceptors_;
   std::unique_ptr<ControlPeer> scheduler_;
   std::unique_ptr<Client> client_;
 };
@@ -150,11 +150,11 @@ TEST_F(ClientTest, JoinsStartsAndPassesAnswersOn) {
   EXPECT_EQ(told_.get().left, (std::vector<uint32_t>{0}));
 }
 
-TEST_F(ClientTest, PassesOnWhatMeasuresItsCardBeforeTheJobStarts) {
-  Acceptor& door = open_door();
-  make_client({door.address().port});
+TEST_F(ClientTest, PassesOnProbeMessagesBeforeTheJobStarts) {
+  Acceptor& acceptor = listen();
+  make_client({acceptor.address().port});
   join();
-  answer_door(door);
+  accept_client(acceptor);
   ASSERT_TRUE(scheduler_->wait_for<Join>());
   const std::vector<Control> sent{protocol::ProbeSetup{7}, protocol::ProbeStart{1, {{{"10.0.0.2:9000"}}}}};
   for (const Control& message : sent) scheduler_->send(message);
@@ -164,7 +164,7 @@ TEST_F(ClientTest, PassesOnWhatMeasuresItsCardBeforeTheJobStarts) {
   ASSERT_TRUE(told_.wait([](const Told& t) { return t.started == 1; }));
 }
 
-TEST_F(ClientTest, AFailureIsToldOnceAndAnswersThatWereUnderWayAreNot) {
+TEST_F(ClientTest, AFailureIsReportedOnceAndAnswersInFlightAreNot) {
   start();
   scheduler_->closes_when_told_of_the_end = false;
   scheduler_->send(Lost{StatusCode::kUnavailable, "rank 0 is lost"});
@@ -180,7 +180,7 @@ TEST_F(ClientTest, AFailureIsToldOnceAndAnswersThatWereUnderWayAreNot) {
   EXPECT_TRUE(told_.get().answers.empty());
 }
 
-TEST_F(ClientTest, AnAnswerThatNobodyWaitsForEndsTheConnectionAndFails) {
+TEST_F(ClientTest, AnUnexpectedAnswerEndsTheConnectionAndFails) {
   start();
   run_on(*loop_, [this] { verdict_ = data_loss("nobody waits for this"); });
   scheduler_->send(BarrierDone{1, StatusCode::kOk, ""});
@@ -191,7 +191,7 @@ TEST_F(ClientTest, AnAnswerThatNobodyWaitsForEndsTheConnectionAndFails) {
 TEST_F(ClientTest, ASchedulerThatEndsIsNamed) {
   start();
   scheduler_->close();
-  const std::string name = "scheduler at " + doorsteps_[0]->address().to_string();
+  const std::string name = "scheduler at " + acceptors_[0]->address().to_string();
   EXPECT_NE(failure().message().find("lost the connection to the " + name), std::string::npos) << failure();
 }
 
@@ -221,7 +221,7 @@ TEST_F(ClientTest, LeavesWhenTheSchedulerHasTakenIt) {
   EXPECT_TRUE(scheduler_->wait_for<Leave>());
   scheduler_->close();
   leaving.join();
-  EXPECT_TRUE(told_.get().failed.empty()) << "of no concern to who leaves";
+  EXPECT_TRUE(told_.get().failed.empty()) << "irrelevant for a node that leaves";
 }
 
 TEST_F(ClientTest, TellsTheSchedulerWhatEndsThisProcess) {
@@ -241,7 +241,7 @@ TEST_F(ClientTest, GivesUpAndTheSchedulerNotices) {
 }
 
 TEST_F(ClientTest, GivesUpWithoutAConnection) {
-  make_client({open_door().address().port});
+  make_client({listen().address().port});
   run_on(*loop_, [this] { client_->give_up(unavailable("no memory")); });
   EXPECT_EQ(failure().message(), "no memory");
 }
@@ -258,20 +258,20 @@ TEST_F(ClientTest, LeavesASchedulerThatDoesNotAnswerAtTheDeadline) {
 }
 
 TEST_F(ClientTest, LeavesAtOnceWithoutAConnection) {
-  make_client({open_door().address().port});
+  make_client({listen().address().port});
   leave(kNever);
 }
 
 // The scheduler of the previous job still runs when this node joins the next one.
-TEST_F(ClientTest, ComesAgainWhenTheSchedulerIsThatOfAJobThatIsOver) {
-  Acceptor& door = open_door();
-  make_client({door.address().port});
+TEST_F(ClientTest, ConnectsAgainWhenTheSchedulerIsOfAJobThatIsOver) {
+  Acceptor& acceptor = listen();
+  make_client({acceptor.address().port});
   join();
-  answer_door(door);
+  accept_client(acceptor);
   ASSERT_TRUE(scheduler_->wait_for<Join>());
   scheduler_->send(Finished{"over"});
   EXPECT_EQ(scheduler_->why_closed().code(), StatusCode::kUnavailable);
-  answer_door(door);
+  accept_client(acceptor);
   EXPECT_TRUE(scheduler_->wait_for<Join>());
   scheduler_->send(roster());
   EXPECT_TRUE(told_.wait([](const Told& t) { return t.started == 1; }));
@@ -279,16 +279,16 @@ TEST_F(ClientTest, ComesAgainWhenTheSchedulerIsThatOfAJobThatIsOver) {
 }
 
 TEST_F(ClientTest, FindsTheSchedulerBehindStrangers) {
-  const Acceptor& stranger = open_door("another secret");
-  Acceptor& door = open_door();
-  make_client({stranger.address().port, door.address().port});
+  const Acceptor& stranger = listen("another secret");
+  Acceptor& acceptor = listen();
+  make_client({stranger.address().port, acceptor.address().port});
   join();
-  answer_door(door);
+  accept_client(acceptor);
   EXPECT_TRUE(scheduler_->wait_for<Join>());
 }
 
 TEST_F(ClientTest, AnotherSecretIsAnErrorAfterAMoment) {
-  const Acceptor& stranger = open_door("another secret");
+  const Acceptor& stranger = listen("another secret");
   make_client({stranger.address().port});
   join();
   EXPECT_EQ(failure().code(), StatusCode::kPermissionDenied) << failure();
@@ -296,8 +296,8 @@ TEST_F(ClientTest, AnotherSecretIsAnErrorAfterAMoment) {
 }
 
 TEST_F(ClientTest, ASchedulerThatDoesNotComeIsNamedAtTheStartDeadline) {
-  const Address nowhere = open_door().address();
-  doorsteps_.clear();
+  const Address nowhere = listen().address();
+  acceptors_.clear();
   make_client({nowhere.port}, 100'000);
   join();
   EXPECT_NE(failure().message().find(nowhere.to_string()), std::string::npos) << failure();

@@ -39,7 +39,7 @@ TEST_F(ControlChannelTest, MessagesOfEverySizeArriveInOrder) {
   EXPECT_EQ(receiver.heard.get().messages, messages);
 }
 
-TEST_F(ControlChannelTest, AnErrorOfWhoReceivesClosesBothEnds) {
+TEST_F(ControlChannelTest, AnErrorOfTheReceiverClosesBothEnds) {
   auto [one, other] = pair();
   ControlPeer sender(*loop_, std::move(one));
   ControlPeer receiver(*loop_, std::move(other));
@@ -55,7 +55,7 @@ struct Garbage {
   std::vector<std::byte> payload;
 };
 
-TEST_F(ControlChannelTest, WhatIsNoMessageClosesAndIsNotDelivered) {
+TEST_F(ControlChannelTest, BytesThatAreNoMessageCloseTheConnection) {
   const protocol::EncodedControl good = protocol::encode(Lost{StatusCode::kUnavailable, "rank 3 is lost"});
   const std::vector<std::byte> head(good.head.begin(), good.head.end());
   std::vector<Garbage> cases = {

@@ -1,4 +1,5 @@
-// What the tests of cluster/ share: the other end of a control connection, which remembers what came.
+// Shared by the tests of cluster/: the other end of a control connection, which records all
+// messages.
 #pragma once
 
 #include <functional>
@@ -45,7 +46,7 @@ class ControlPeer final : public ControlEvents {
     if (!loop_.run_and_wait([this] { channel_.reset(); })) channel_.reset();
   }
 
-  // After it was recorded.
+  // Called after the message was recorded.
   std::function<Status(ControlChannel&, const Control&)> answer;
   bool closes_when_told_of_the_end = true;  // as nodes do
   Watched<Heard> heard;
@@ -56,7 +57,7 @@ class ControlPeer final : public ControlEvents {
   void close() {
     run_on(loop_, [this] { channel_->close(); });
   }
-  // The first message of this type; nothing by the test's deadline if there is none.
+  // The first message of this type; none if it has not arrived by the test's deadline.
   template <typename T>
   std::optional<T> wait_for() {
     std::optional<T> found;
@@ -69,7 +70,7 @@ class ControlPeer final : public ControlEvents {
     });
     return found;
   }
-  // Why it was closed by the other end.
+  // The reason why the other end closed the connection.
   Status why_closed() {
     if (!heard.wait([](const Heard& h) { return !h.closed.empty(); })) return internal("not closed in time");
     return heard.get().closed.front();

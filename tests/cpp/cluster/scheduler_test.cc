@@ -1,4 +1,4 @@
-// A scheduler over TCP, against nodes that do as the test says. What it decides: protocol/scheduler_*_test.
+// A scheduler over TCP, with scripted nodes. Its decisions are tested in protocol/scheduler_*_test.
 #include "cluster/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,8 @@ class SchedulerTest : public testing::Test {
       .num_workers = 2, .start_timeout_us = kLongUs, .timeout_us = kLongUs, .op_timeout_us = kLongUs};
   std::unique_ptr<transport::Transport> tcp_ = make_tcp();
   std::unique_ptr<EventLoop> loop_ = transport::make_loop();
-  std::vector<std::unique_ptr<EventLoop>> peer_loops_;  // one each, in the order of coming
+  // one for each peer, in the order of creation
+  std::vector<std::unique_ptr<EventLoop>> peer_loops_;
   std::optional<Scheduler> scheduler_;
   std::vector<std::unique_ptr<ControlPeer>> peers_;
 };
@@ -107,7 +108,7 @@ TEST_F(SchedulerTest, ASilentNodeIsNamed) {
   EXPECT_NE(lost->text.find("has been silent for"), std::string::npos) << lost->text;
 }
 
-TEST_F(SchedulerTest, WhoDoesNotComeIsNamedAtTheStartDeadline) {
+TEST_F(SchedulerTest, AMissingNodeIsNamedAtTheStartDeadline) {
   scheduler_.emplace(
       *loop_,
       protocol::SchedulerOptions{
@@ -135,7 +136,7 @@ TEST_F(SchedulerTest, AStoppedNodeDoesNotKeepItFromEnding) {
       << scheduler_->outcome();
 }
 
-TEST_F(SchedulerTest, WhoComesWhenTheJobHasFailedIsToldWhy) {
+TEST_F(SchedulerTest, ANodeThatJoinsAFailedJobIsToldWhy) {
   start();
   peers_[1]->close();
   ASSERT_TRUE(peers_[0]->wait_for<Lost>());
@@ -146,7 +147,7 @@ TEST_F(SchedulerTest, WhoComesWhenTheJobHasFailedIsToldWhy) {
   EXPECT_NE(lost->text.find("rank 1 (host h1, pid 101)"), std::string::npos) << lost->text;
 }
 
-TEST_F(SchedulerTest, WhoSpeaksBeforeItHasJoinedIsCutOff) {
+TEST_F(SchedulerTest, APeerThatSendsBeforeItsJoinIsDisconnected) {
   listen();
   const auto stranger = connect();
   stranger->send(protocol::Heartbeat{});
@@ -154,7 +155,7 @@ TEST_F(SchedulerTest, WhoSpeaksBeforeItHasJoinedIsCutOff) {
   EXPECT_TRUE(stranger->heard.get().messages.empty());
 }
 
-TEST_F(SchedulerTest, WhoSpeaksAnotherVersionIsHungUpOnAndTheLogSaysSoOnce) {
+TEST_F(SchedulerTest, AnotherVersionClosesTheConnectionAndIsLoggedOnce) {
   listen();
   const std::string address = scheduler_->address().to_string();
   LogReader log;
@@ -206,7 +207,7 @@ TEST_F(SchedulerTest, ShuttingDownBeforeTheStartFailsTheJob) {
   listen();
   const auto first = connect();
   first->send(join_of(Role::kWorker, 0));
-  // Answered means that the join before it has been taken.
+  // An answer proves that the scheduler has processed the Join before it.
   first->send(protocol::Heartbeat{});
   ASSERT_TRUE(first->wait_for<protocol::Heartbeat>());
   shut_down("rank 0 has left", kNever);

@@ -26,7 +26,7 @@ TEST(CompletionsTest, CallsInTheOrderOfPostsOnOneOtherThread) {
           },
           unavailable(std::to_string(i)));
     }
-  }  // waits for all of them
+  }  // the destructor waits for all callbacks
   ASSERT_EQ(called.size(), 1000u);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(called[static_cast<size_t>(i)], i);
   for (const auto& thread : threads) EXPECT_EQ(thread, threads.front());

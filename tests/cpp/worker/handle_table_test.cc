@@ -57,14 +57,15 @@ TEST(HandleTableTest, BusyTimeCountsOverlappingHandlesOnce) {
   EXPECT_GE(metrics.push_pull_us.load(), 10'000u);
 }
 
-TEST(HandleTableTest, ACallbackTakesThePlaceOfWaiting) {
+TEST(HandleTableTest, ACallbackReplacesWaiting) {
   Metrics metrics;
   HandleTable table(metrics, system_clock);
   std::string message;
   const protocol::Handle handle = table.open(100, [&](const Status& status) { message = status.message(); });
   EXPECT_FALSE(*table.poll(handle));
   table.finish(handle, unavailable("rank 1 is gone"));
-  EXPECT_EQ(table.poll(handle).status().code(), StatusCode::kInvalidArgument);  // nobody has to free it
+  // the handle need not be freed
+  EXPECT_EQ(table.poll(handle).status().code(), StatusCode::kInvalidArgument);
   table.close();
   EXPECT_EQ(message, "rank 1 is gone");
   EXPECT_EQ(metrics.push_pulls.load(), 1u);
@@ -121,7 +122,7 @@ TEST(HandleTableTest, AnnouncedHandlesAreGivenInTheOrderOfCompletion) {
   EXPECT_EQ(table.next_done(), std::nullopt);
 }
 
-TEST(HandleTableTest, WhoWaitsForAnnouncedHandlesIsWoken) {
+TEST(HandleTableTest, AThreadThatWaitsForAnnouncedHandlesIsWoken) {
   Metrics metrics;
   HandleTable table(metrics, system_clock);
   const protocol::Handle handle = table.open(1);
@@ -133,7 +134,7 @@ TEST(HandleTableTest, WhoWaitsForAnnouncedHandlesIsWoken) {
   });
   table.finish(handle, Status::ok());
   bool interrupted = false;
-  EXPECT_TRUE(table.wait(handle, kNever, interrupted).is_ok());  // does not take the announcement away
+  EXPECT_TRUE(table.wait(handle, kNever, interrupted).is_ok());  // keeps the announcement
   table.close();
   listener.join();
   EXPECT_EQ(given, (std::vector<std::optional<protocol::Handle>>{handle, std::nullopt}));

@@ -1,4 +1,4 @@
-// A link against a scripted service at the other end of an in-process connection.
+// A link, and a scripted service at the other end of an in-process connection.
 #include "worker/link.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
   }
 
   void on_loop(UniqueFunction<void()> task) { loop_->run_and_wait(std::move(task)); }
-  // Until all that is posted, and what that posts, has run.
+  // Runs all posted tasks, and those that they post.
   void drain() {
     for (int i = 0; i < 10; ++i) on_loop([] {});
   }
@@ -73,14 +73,14 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
 
   // LinkEvents
   void on_completed(protocol::Handle handle, const Result<protocol::Plan>& outcome) override {
-    settled_[handle] = outcome.status();
+    completed_[handle] = outcome.status();
     if (outcome) plans_[handle] = *outcome;
   }
   void on_link_lost(uint32_t service, const Status& why) override {
     EXPECT_EQ(service, 5u);
     lost_ = why;
   }
-  // The service
+  // The service's end
   Result<transport::ReceiveBuffer> on_head(transport::Connection&, const transport::Arrival&) override {
     return transport::ReceiveBuffer::in_place();
   }
@@ -93,13 +93,13 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
   Metrics metrics_;
   protocol::Outbox outbox_{1000};
   std::unique_ptr<transport::EventLoop> loop_;
-  Status refusal_;  // not ok: nobody can be reached
+  Status refusal_;  // not ok: the service is unreachable
   std::unique_ptr<transport::Connection> service_;
   std::unique_ptr<Link> link_;
   std::map<uint32_t, std::vector<std::byte>> memory_;
   std::vector<DataHead> received_;
-  std::map<protocol::Handle, Status> settled_;
-  std::map<protocol::Handle, protocol::Plan> plans_;  // as answered
+  std::map<protocol::Handle, Status> completed_;
+  std::map<protocol::Handle, protocol::Plan> plans_;  // from the results
   Status lost_;
   bool service_closed_ = false;
 };
@@ -117,10 +117,10 @@ TEST_F(LinkTest, ConnectsAtTheFirstPartitionAndSaysHello) {
 
 TEST_F(LinkTest, TheResultLandsInTheTensor) {
   enqueue({partition(1)});
-  EXPECT_TRUE(settled_.empty());
+  EXPECT_TRUE(completed_.empty());
   answer(received_[1], "abcdefgh");
-  ASSERT_TRUE(settled_.contains(1));
-  EXPECT_TRUE(settled_[1].is_ok());
+  ASSERT_TRUE(completed_.contains(1));
+  EXPECT_TRUE(completed_[1].is_ok());
   EXPECT_EQ(as_text(memory_[1]), "abcdefgh");
 }
 
@@ -132,7 +132,7 @@ TEST_F(LinkTest, ThePlanOfTheAnswerIsHandedOn) {
   EXPECT_EQ(plans_[1], head.plan);
 }
 
-// Each is more than half of the credit, so that one goes at a time.
+// Each partition exceeds half of the credit, so only one at a time is sent.
 TEST_F(LinkTest, OfThePartitionsOfOneCallTheUrgentOnesGoFirst) {
   enqueue({partition(1, 0, 600), partition(2, 1, 600), partition(3, 5, 600)});
   ASSERT_EQ(received_.size(), 4u);
@@ -141,22 +141,22 @@ TEST_F(LinkTest, OfThePartitionsOfOneCallTheUrgentOnesGoFirst) {
   EXPECT_EQ(received_[3].key.tensor, 1u);
 }
 
-TEST_F(LinkTest, AFailureSettlesWithItsText) {
+TEST_F(LinkTest, AFailureCompletesWithItsText) {
   enqueue({partition(1)});
   DataHead head = received_[1];
   head.code = StatusCode::kDeadlineExceeded;
   answer(head, "waited for rank 2", DataType::kFailed);
-  EXPECT_EQ(settled_[1].code(), StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(settled_[1].message(), "waited for rank 2");
+  EXPECT_EQ(completed_[1].code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(completed_[1].message(), "waited for rank 2");
 }
 
-TEST_F(LinkTest, AnAnswerNobodyWaitsForEndsTheConnectionAndSettlesNothing) {
+TEST_F(LinkTest, AnUnexpectedAnswerEndsTheConnectionAndCompletesNothing) {
   enqueue({partition(1)});
   DataHead head = received_[1];
   head.round = 2;
   answer(head, "abcdefgh");
   EXPECT_EQ(lost_.code(), StatusCode::kDataLoss) << lost_;
-  EXPECT_TRUE(settled_.empty()) << "who knows what became of the service decides";
+  EXPECT_TRUE(completed_.empty()) << "the owner of the link decides";
   EXPECT_TRUE(service_closed_);
 }
 
@@ -170,42 +170,43 @@ TEST_F(LinkTest, AResultOfAnotherSizeEndsTheConnection) {
 TEST_F(LinkTest, AFailureWithoutACodeIsNoSuccess) {
   enqueue({partition(1)});
   answer(received_[1], "", DataType::kFailed);
-  EXPECT_TRUE(settled_.empty());
+  EXPECT_TRUE(completed_.empty());
   EXPECT_EQ(lost_.code(), StatusCode::kDataLoss);
 }
 
-TEST_F(LinkTest, ABrokenConnectionSettlesOnlyWhenTheVerdictComes) {
+TEST_F(LinkTest, ABrokenConnectionCompletesOnlyWithTheVerdict) {
   enqueue({partition(1)});
   on_loop([this] { service_->close(); });
   drain();
   EXPECT_FALSE(lost_.is_ok());
   enqueue({partition(2)});
-  EXPECT_TRUE(settled_.empty());
+  EXPECT_TRUE(completed_.empty());
   on_loop([this] { link_->fail(unavailable("server 5 is dead")); });
-  EXPECT_EQ(settled_[1].message(), "server 5 is dead");
-  EXPECT_EQ(settled_[2].message(), "server 5 is dead");
+  EXPECT_EQ(completed_[1].message(), "server 5 is dead");
+  EXPECT_EQ(completed_[2].message(), "server 5 is dead");
   enqueue({partition(4)});
-  EXPECT_EQ(settled_[4].message(), "server 5 is dead");
+  EXPECT_EQ(completed_[4].message(), "server 5 is dead");
 }
 
-TEST_F(LinkTest, AGoodbyeFailsWhatIsUnansweredNamingWhoLeft) {
+TEST_F(LinkTest, AGoodbyeFailsUnansweredPartitionsAndNamesTheService) {
   enqueue({partition(1), partition(2)});
   answer(received_[1], "abcdefgh");
   answer({}, "", DataType::kGoodbye);
   on_loop([this] { service_->close(); });
   drain();
-  EXPECT_TRUE(settled_[1].is_ok());
-  EXPECT_EQ(settled_[2].message(), "server 5 has left the job");
+  EXPECT_TRUE(completed_[1].is_ok());
+  EXPECT_EQ(completed_[2].message(), "server 5 has left the job");
   EXPECT_TRUE(lost_.is_ok()) << "leaving is no loss";
   enqueue({partition(3)});
-  EXPECT_EQ(settled_[3].message(), "server 5 has left the job");
+  EXPECT_EQ(completed_[3].message(), "server 5 has left the job");
 }
 
-// Found by simulation: nobody answers for a service that left before the link's first partition.
+// Regression, found by simulation: partitions for a service that left before the first of them were
+// never answered.
 TEST_F(LinkTest, NothingWaitsForAServiceThatLeftBeforeTheFirstPartition) {
   on_loop([this] { link_->peer_left(); });
   enqueue({partition(1)});
-  EXPECT_EQ(settled_[1].message(), "server 5 has left the job");
+  EXPECT_EQ(completed_[1].message(), "server 5 has left the job");
   EXPECT_EQ(service_, nullptr);
   EXPECT_TRUE(lost_.is_ok());
 }
@@ -213,10 +214,10 @@ TEST_F(LinkTest, NothingWaitsForAServiceThatLeftBeforeTheFirstPartition) {
 TEST_F(LinkTest, AConnectionThatBreaksAfterItsPeerLeftIsNoLoss) {
   enqueue({partition(1)});
   on_loop([this] { link_->peer_left(); });
-  EXPECT_TRUE(settled_.empty()) << "the answer may be under way";
+  EXPECT_TRUE(completed_.empty()) << "the answer may be in flight";
   on_loop([this] { service_->close(); });
   drain();
-  EXPECT_EQ(settled_[1].message(), "server 5 has left the job");
+  EXPECT_EQ(completed_[1].message(), "server 5 has left the job");
   EXPECT_TRUE(lost_.is_ok());
 }
 
@@ -224,10 +225,10 @@ TEST_F(LinkTest, AServiceThatCannotBeReachedIsReported) {
   refusal_ = unavailable("nobody there");
   enqueue({partition(1)});
   EXPECT_EQ(lost_.message(), "nobody there");
-  EXPECT_TRUE(settled_.empty());
+  EXPECT_TRUE(completed_.empty());
 }
 
-TEST_F(LinkTest, LeavingSaysGoodbyeAfterWhatWasSentAndSettlesTheRest) {
+TEST_F(LinkTest, LeavingSaysGoodbyeAfterSentPartitionsAndCompletesTheRest) {
   enqueue({partition(1)});
   EventFlag left;
   on_loop([&] { link_->leave(failed_precondition("shut down"), now_us() + 1'000'000, [&] { left.set(); }); });
@@ -236,11 +237,11 @@ TEST_F(LinkTest, LeavingSaysGoodbyeAfterWhatWasSentAndSettlesTheRest) {
   EXPECT_EQ(received_[2].type, DataType::kGoodbye);
   on_loop([this] { service_->close(); });
   EXPECT_EQ(left.wait(now_us() + 5'000'000), EventFlag::Wake::kSet);
-  EXPECT_EQ(settled_[1].message(), "shut down");
+  EXPECT_EQ(completed_[1].message(), "shut down");
 }
 
-// A failure is not answered, so the next round of its key may come right after it.
-TEST_F(LinkTest, AFailureGoesBeforeWhatComesLaterHoweverUrgentThatIs) {
+// A failure has no answer, so the next round of its key may follow it directly.
+TEST_F(LinkTest, AFailureGoesBeforeLaterPartitionsOfAnyPriority) {
   OutgoingPartition failure = partition(1, -5);
   failure.failure = unavailable("rank 4 has left");
   failure.input = {};
@@ -257,7 +258,7 @@ TEST_F(LinkTest, AFailureGoesBeforeWhatComesLaterHoweverUrgentThatIs) {
   EXPECT_EQ(received_[2].round, 2u);
 }
 
-TEST_F(LinkTest, AFailureIsNeverSettled) {
+TEST_F(LinkTest, AFailureIsNeverCompleted) {
   OutgoingPartition failure = partition(1);
   failure.failure = unavailable("rank 4 has left");
   std::vector<OutgoingPartition> one;
@@ -269,7 +270,7 @@ TEST_F(LinkTest, AFailureIsNeverSettled) {
   one.clear();
   one.push_back(std::move(late));
   enqueue(std::move(one));
-  EXPECT_TRUE(settled_.empty());
+  EXPECT_TRUE(completed_.empty());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// ShardLinks on two loops, to scripted services at the other ends of in-process connections, on a third.
+// ShardLinks on two loops, connected in-process to scripted services on a third one.
 #include "worker/shard_links.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using transport::EventLoop;
 using transport::run_on;
 using transport::Watched;
 
-// One shard of a service, as far as a link can tell.
+// One shard of a service, as a link sees it.
 class Shard final : public transport::Receiver {
  public:
   std::unique_ptr<transport::Connection> connection;
@@ -36,14 +36,14 @@ class Shard final : public transport::Receiver {
   void on_closed(transport::Connection&, const Status&) override {}
 };
 
-struct Settled {
+struct Completed {
   std::map<uint64_t, Status> status;           // by handle
   std::map<uint64_t, bool> on_its_links_loop;  // by handle
 };
 
-class LanesTest : public testing::Test {
+class ShardLinksTest : public testing::Test {
  protected:
-  LanesTest() {
+  ShardLinksTest() {
     for (int i = 0; i < 2; ++i) loops_.push_back(transport::make_loop());
   }
   void leave(GracePeriod grace_period) {
@@ -51,13 +51,13 @@ class LanesTest : public testing::Test {
       ShardLinks::leave({&links_}, failed_precondition("shut down"), grace_period, std::move(done));
     });
   }
-  // Loops end first, then everything that lived on them.
-  ~LanesTest() override {
+  // Stops the loops before destroying the objects that run on them.
+  ~ShardLinksTest() override {
     for (const auto& loop : loops_) loop->stop();
     services_loop_->stop();
   }
 
-  // The next service has so many shards, on the loops in turn.
+  // Adds a service with this number of shards, on the loops in turn.
   void add_service(size_t num_shards) {
     const auto service = static_cast<uint32_t>(shards_.size());
     shards_.emplace_back(num_shards);
@@ -67,7 +67,7 @@ class LanesTest : public testing::Test {
   }
   Shard& shard(uint32_t service, size_t number) { return shards_.at(service).at(number); }
 
-  // A partition with this handle goes to the lane; returns when it has been handed to the link.
+  // Sends a partition with this handle on the link; returns when the link has it.
   void enqueue(ShardLink& link, uint64_t handle) {
     OutgoingPartition outgoing;
     outgoing.handle = handle;
@@ -86,17 +86,17 @@ class LanesTest : public testing::Test {
   }
 
   bool wait_for(size_t count) {
-    return settled_.wait([count](const Settled& s) { return s.status.size() >= count; });
+    return completed_.wait([count](const Completed& s) { return s.status.size() >= count; });
   }
 
  private:
-  // Says on which loop its link's partitions were settled.
+  // Records the loops on which partitions complete.
   class Events final : public LinkEvents {
    public:
-    Events(LanesTest& test, EventLoop& loop) : test_(test), loop_(loop) {}
+    Events(ShardLinksTest& test, EventLoop& loop) : test_(test), loop_(loop) {}
     void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) override {
-      test_.settled_.update([&](Settled& s) {
-        EXPECT_FALSE(s.status.contains(handle)) << "settled twice: " << handle;
+      test_.completed_.update([&](Completed& s) {
+        EXPECT_FALSE(s.status.contains(handle)) << "completed twice: " << handle;
         s.status[handle] = outcome.status();
         s.on_its_links_loop[handle] = loop_.in_loop();
       });
@@ -106,7 +106,7 @@ class LanesTest : public testing::Test {
     }
 
    private:
-    LanesTest& test_;
+    ShardLinksTest& test_;
     EventLoop& loop_;
   };
 
@@ -133,14 +133,14 @@ class LanesTest : public testing::Test {
   std::vector<std::byte> memory_ = std::vector<std::byte>(8);
 
  protected:
-  Watched<Settled> settled_;
+  Watched<Completed> completed_;
   std::vector<std::unique_ptr<EventLoop>> loops_;  // outlive the connections
   std::unique_ptr<EventLoop> services_loop_ = transport::make_loop();
   std::vector<std::vector<Shard>> shards_;  // by service
   ShardLinks links_;
 };
 
-TEST_F(LanesTest, AChildsPartitionsOfOneLaneGoThroughOneShardOfEachService) {
+TEST_F(ShardLinksTest, PartitionsOfOneShardIndexGoThroughOneShardOfEachService) {
   add_service(3);
   add_service(1);
   EXPECT_EQ(&links_.at(0, 4), &links_.at(0, 1));
@@ -148,7 +148,7 @@ TEST_F(LanesTest, AChildsPartitionsOfOneLaneGoThroughOneShardOfEachService) {
   EXPECT_EQ(&links_.at(1, 1), &links_.at(1, 2));
 }
 
-TEST_F(LanesTest, ServicesThatNothingIsSentToHaveNoLanes) {
+TEST_F(ShardLinksTest, ServicesThatNothingIsSentToHaveNoLinks) {
   add_service(1);
   add_service(0);
   EXPECT_TRUE(links_.leads_to(0));
@@ -156,7 +156,7 @@ TEST_F(LanesTest, ServicesThatNothingIsSentToHaveNoLanes) {
   EXPECT_FALSE(links_.leads_to(2));
 }
 
-TEST_F(LanesTest, AFailureSettlesEverythingOnTheLoopsOfTheLinks) {
+TEST_F(ShardLinksTest, AFailureCompletesEverythingOnTheLoopsOfTheLinks) {
   add_service(2);
   add_service(1);
   enqueue(links_.at(0, 0), 1);
@@ -164,17 +164,17 @@ TEST_F(LanesTest, AFailureSettlesEverythingOnTheLoopsOfTheLinks) {
   enqueue(links_.at(1, 0), 3);
   links_.fail(unavailable("rank 7 is lost"));
   ASSERT_TRUE(wait_for(3));
-  const Settled settled = settled_.get();
+  const Completed completed = completed_.get();
   for (const uint64_t handle : {1, 2, 3}) {
-    EXPECT_EQ(settled.status.at(handle).message(), "rank 7 is lost");
-    EXPECT_TRUE(settled.on_its_links_loop.at(handle));
+    EXPECT_EQ(completed.status.at(handle).message(), "rank 7 is lost");
+    EXPECT_TRUE(completed.on_its_links_loop.at(handle));
   }
   enqueue(links_.at(1, 0), 4);
   ASSERT_TRUE(wait_for(4));
-  EXPECT_EQ(settled_.get().status.at(4).message(), "rank 7 is lost") << "whatever comes later, too";
+  EXPECT_EQ(completed_.get().status.at(4).message(), "rank 7 is lost") << "whatever comes later, too";
 }
 
-TEST_F(LanesTest, OnlyTheServiceThatHasLeftIsAskedNoMore) {
+TEST_F(ShardLinksTest, OnlyTheServiceThatHasLeftGetsNothingMore) {
   add_service(2);
   add_service(2);
   links_.peer_left(0);
@@ -183,13 +183,13 @@ TEST_F(LanesTest, OnlyTheServiceThatHasLeftIsAskedNoMore) {
   enqueue(links_.at(0, 0), 3);
   enqueue(links_.at(0, 1), 4);
   ASSERT_TRUE(wait_for(2));
-  const Settled settled = settled_.get();
-  EXPECT_EQ(settled.status.size(), 2u);
-  EXPECT_EQ(settled.status.at(3).message(), "service 0 has left the job");
-  EXPECT_EQ(settled.status.at(4).message(), "service 0 has left the job");
+  const Completed completed = completed_.get();
+  EXPECT_EQ(completed.status.size(), 2u);
+  EXPECT_EQ(completed.status.at(3).message(), "service 0 has left the job");
+  EXPECT_EQ(completed.status.at(4).message(), "service 0 has left the job");
 }
 
-TEST_F(LanesTest, LeavingReturnsWhenAllServicesHaveAnswered) {
+TEST_F(ShardLinksTest, LeavingReturnsWhenAllServicesHaveAnswered) {
   add_service(2);
   add_service(1);
   add_service(1);  // never connected to
@@ -197,18 +197,18 @@ TEST_F(LanesTest, LeavingReturnsWhenAllServicesHaveAnswered) {
   enqueue(links_.at(0, 1), 2);
   enqueue(links_.at(1, 0), 3);
   leave(kNever);
-  const Settled settled = settled_.get();
-  ASSERT_EQ(settled.status.size(), 3u);
-  for (const uint64_t handle : {1, 2, 3}) EXPECT_EQ(settled.status.at(handle).message(), "shut down");
+  const Completed completed = completed_.get();
+  ASSERT_EQ(completed.status.size(), 3u);
+  for (const uint64_t handle : {1, 2, 3}) EXPECT_EQ(completed.status.at(handle).message(), "shut down");
 }
 
-TEST_F(LanesTest, LeavingNobodyReturnsAtOnce) {
+TEST_F(ShardLinksTest, LeavingNobodyReturnsAtOnce) {
   leave(kNever);
   add_service(0);
   leave(kNever);
 }
 
-TEST_F(LanesTest, StoppedServicesAreWaitedForUntilTheDeadlineOnly) {
+TEST_F(ShardLinksTest, StoppedServicesAreWaitedForUntilTheDeadlineOnly) {
   add_service(2);
   enqueue(links_.at(0, 0), 1);
   enqueue(links_.at(0, 1), 2);
@@ -217,7 +217,7 @@ TEST_F(LanesTest, StoppedServicesAreWaitedForUntilTheDeadlineOnly) {
   leave(deadline_us);
   EXPECT_GE(now_us(), deadline_us);
   ASSERT_TRUE(wait_for(2)) << "their links close then, and report to nobody";
-  EXPECT_EQ(settled_.get().status.at(2).message(), "shut down");
+  EXPECT_EQ(completed_.get().status.at(2).message(), "shut down");
 }
 
 }  // namespace
