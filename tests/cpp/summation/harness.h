@@ -1,5 +1,5 @@
-// A shard and scripted workers at the other ends of in-process connections, some of which lend and some of which do
-// not.
+// A shard, and scripted workers at the other ends of in-process connections, with and without
+// leased buffers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ class Peer final : public transport::Receiver {
     head.bytes = kCount * sizeof(int32_t);
     return head;
   }
-  // Contributes `values`, whose memory is lent with a place for the answer if `with_reply_space`.
+  // Contributes `values` as leased memory, with space for the answer if `with_reply_space`.
   void contribute(uint32_t round, Values values, bool with_reply_space = false) {
     values_ = std::move(values);
     send(head(round), std::as_bytes(std::span(values_)), with_reply_space);
@@ -65,7 +65,7 @@ class Peer final : public transport::Receiver {
   uint32_t epoch_ = kEpoch;
   Level level_ = Level::kCluster;
   uint16_t top_ = 0;
-  DType dtype_ = DType::kInt32;  // or another of that size
+  DType dtype_ = DType::kInt32;  // or another dtype of that size
   ReduceOp op_ = ReduceOp::kSum;
   uint8_t staleness_ = 0;
   Values values_;
@@ -106,7 +106,7 @@ class ShardFixture : public testing::Test, public ShardEvents {
   ShardFixture() : loop_(std::move(*transport::EpollLoop::create("shard-test"))) {
     shard_ = std::make_unique<Shard>(*loop_, outbox_, metrics_, *this);
   }
-  // The shard serves a job in which `position` is its place; ranks 0 and 1 speak to it at `level`.
+  // The shard serves a job at `position`; ranks 0 and 1 contribute at `level`.
   void start(Position position, Level level) {
     position.epoch = kEpoch;
     position.num_workers = static_cast<uint32_t>(position.describe_rank.size());
@@ -137,7 +137,7 @@ class ShardFixture : public testing::Test, public ShardEvents {
     });
     return peer;
   }
-  // A worker in another process, as far as anybody can tell, that can lend `lend_bytes` at a time.
+  // A worker that appears to be in another process and can lease `lend_bytes` at a time.
   std::unique_ptr<Peer> connect_shm(uint32_t rank, size_t lend_bytes) {
     const auto shm =
         transport::make_shm_transport({.stream = {.credentials = {"", "job"}}, .lend_bytes = lend_bytes});
@@ -157,7 +157,7 @@ class ShardFixture : public testing::Test, public ShardEvents {
     on_loop([&] { listener->reset(); });
     return peer;
   }
-  // Runs `task` on the loop, and then all that it has caused.
+  // Runs `task` on the loop, and then all tasks that it has caused.
   void on_loop(UniqueFunction<void()> task) {
     loop_->run_and_wait(std::move(task));
     for (int i = 0; i < 10; ++i) loop_->run_and_wait([] {});

@@ -1,4 +1,4 @@
-// What a shard keeps, between scripted workers.
+// Stored tensors of a shard, with scripted workers.
 #include "summation/parameter_store.h"
 
 #include "summation/harness.h"
@@ -6,9 +6,9 @@
 namespace byteps::summation {
 namespace {
 
-class StoreTest : public ShardFixture {
+class ParameterStoreTest : public ShardFixture {
  protected:
-  StoreTest() {
+  ParameterStoreTest() {
     start({.describe_rank = {"rank 0", "rank 1"},
            .machines = {{"rank 0 and rank 1"}, {0, 0}},
            .ranks = {},
@@ -16,7 +16,7 @@ class StoreTest : public ShardFixture {
            .limits = {}},
           Level::kRanks);
   }
-  // Both, with the values of rank 0.
+  // Both ranks seed; the values are those of rank 0.
   void seed(uint8_t staleness, Values values) {
     on_loop([&] {
       for (const auto& peer : peers_) peer->staleness_ = staleness;
@@ -38,7 +38,7 @@ class StoreTest : public ShardFixture {
   }
 };
 
-TEST_F(StoreTest, EveryRankBeginsWithWhatTheRootSeeds) {
+TEST_F(ParameterStoreTest, EveryRankBeginsWithWhatTheRootSeeds) {
   seed(0, {1, 2, 3, 4});
   for (const auto& peer : peers_) {
     EXPECT_EQ(peer->answers_[0].type, DataType::kResult);
@@ -46,7 +46,7 @@ TEST_F(StoreTest, EveryRankBeginsWithWhatTheRootSeeds) {
   }
 }
 
-TEST_F(StoreTest, ContributionsAddUpFromRoundToRound) {
+TEST_F(ParameterStoreTest, ContributionsAddUpFromRoundToRound) {
   seed(0, {1, 2, 3, 4});
   on_loop([this] { peers_[1]->contribute(2, {10, 10, 10, 10}); });
   EXPECT_EQ(peers_[1]->answers_.size(), 1u);
@@ -59,12 +59,12 @@ TEST_F(StoreTest, ContributionsAddUpFromRoundToRound) {
   for (const auto& peer : peers_) EXPECT_EQ(result_of(*peer, 2), (Values{1111, 112, 113, 1114}));
 }
 
-TEST_F(StoreTest, LentMemoryIsReadAndAnsweredInPlace) {
+TEST_F(ParameterStoreTest, LentMemoryIsReadAndAnsweredInPlace) {
   seed(0, {1, 2, 3, 4});
   on_loop([this] { peers_[0]->contribute(2, {10, 10, 10, 10}, true); });
   on_loop([this] { peers_[1]->contribute(2, {100, 100, 100, 100}, true); });
   for (const auto& peer : peers_) EXPECT_EQ(peer->values_, (Values{111, 112, 113, 114}));
-  // The value is not in anybody's memory.
+  // The value must not be in any worker's memory.
   on_loop([this] { peers_[0]->values_ = {0, 0, 0, 0}; });
   on_loop([this] {
     send_seed(*peers_[0], 3, {9, 9, 9, 9}, true);
@@ -73,8 +73,8 @@ TEST_F(StoreTest, LentMemoryIsReadAndAnsweredInPlace) {
   EXPECT_EQ(peers_[1]->values_, (Values{111, 112, 113, 114}));
 }
 
-// The answer to the first is on its way when the second is added.
-TEST_F(StoreTest, AnAnswerOnItsWayDoesNotChange) {
+// The second contribution is added while the answer to the first is in flight.
+TEST_F(ParameterStoreTest, AnAnswerInFlightDoesNotChange) {
   seed(protocol::kUnboundedStaleness, {0, 0, 0, 0});
   for (uint32_t round = 2; round < 50; ++round) {
     on_loop([&] {
@@ -89,7 +89,7 @@ TEST_F(StoreTest, AnAnswerOnItsWayDoesNotChange) {
   }
 }
 
-TEST_F(StoreTest, WhoIsTooFarAheadWaits) {
+TEST_F(ParameterStoreTest, ARankThatIsTooFarAheadWaits) {
   seed(1, {0, 0, 0, 0});
   on_loop([this] { peers_[0]->contribute(2, {1, 1, 1, 1}, true); });
   EXPECT_EQ(peers_[0]->answers_.size(), 2u);
@@ -100,13 +100,14 @@ TEST_F(StoreTest, WhoIsTooFarAheadWaits) {
   EXPECT_EQ(result_of(*peers_[1], 1), Values(kCount, 7));
 }
 
-TEST_F(StoreTest, TheContributionOfARankThatIsGoneStillCounts) {
+TEST_F(ParameterStoreTest, TheContributionOfARankThatIsGoneStillCounts) {
   seed(0, {0, 0, 0, 0});
   on_loop([this] {
     peers_[0]->contribute(2, {3, 3, 3, 3}, true);
     peers_[0]->goodbye();
   });
-  on_loop([this] { peers_[0]->values_ = {77, 77, 77, 77}; });  // it may do so: it was told nothing
+  // allowed: it is not waiting for an answer
+  on_loop([this] { peers_[0]->values_ = {77, 77, 77, 77}; });
   on_loop([this] { peers_[1]->contribute(2, {5, 5, 5, 5}); });
   EXPECT_EQ(result_of(*peers_[1], 1), Values(kCount, 8));
   on_loop([this] { peers_[1]->contribute(3, {5, 5, 5, 5}); });
@@ -115,7 +116,7 @@ TEST_F(StoreTest, TheContributionOfARankThatIsGoneStillCounts) {
   EXPECT_NE(peers_[1]->texts_[2].find("rank 0 has left the job"), std::string::npos);
 }
 
-TEST_F(StoreTest, WhenTheJobFailsWhoWaitsIsTold) {
+TEST_F(ParameterStoreTest, AFailedJobAnswersWaitingRanks) {
   seed(0, {0, 0, 0, 0});
   on_loop([this] { peers_[0]->contribute(2, {3, 3, 3, 3}, true); });
   on_loop([this] { shard_->fail(unavailable("rank 1 is lost")); });
@@ -124,12 +125,12 @@ TEST_F(StoreTest, WhenTheJobFailsWhoWaitsIsTold) {
   EXPECT_EQ(peers_[0]->texts_[1], "rank 1 is lost");
 }
 
-TEST_F(StoreTest, WhatIsNotKeptDoesNotBelongHere) {
+TEST_F(ParameterStoreTest, OtherReductionsAreRefused) {
   on_loop([this] { peers_[0]->contribute(1, {1, 1, 1, 1}); });
   EXPECT_TRUE(peers_[0]->closed_);
 }
 
-TEST_F(StoreTest, HalfPrecisionIsRoundedOncePerAnswer) {
+TEST_F(ParameterStoreTest, HalfPrecisionIsRoundedOncePerAnswer) {
   DataHead head;
   const auto send = [&](Peer& peer, ReduceOp op, uint32_t round, std::vector<uint16_t>& values) {
     head = peer.head(round);
