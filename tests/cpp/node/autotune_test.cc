@@ -1,4 +1,4 @@
-// Jobs whose plans change while they run: nothing but speed may.
+// Jobs whose plan changes while they run, which must not affect results.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kWorkers = 4;
 constexpr uint32_t kPartitionBytes = 128 << 10;
-constexpr int kSteps = 60;  // a search, and what it has chosen
+constexpr int kSteps = 60;  // enough for a search, and steps with the chosen plan
 
 struct Shape {
   const char* name;
@@ -23,7 +23,7 @@ struct Shape {
   bool shm = true;
 };
 
-// Values of very different sizes, so that another order of summation gives other bits.
+// Values of very different magnitude, so that another order of summation gives other bits.
 std::vector<float> make_noise(int rank) {
   std::vector<float> values(100'000);
   uint32_t state = static_cast<uint32_t>(rank * 7919 + 1);
@@ -34,7 +34,8 @@ std::vector<float> make_noise(int rank) {
   return values;
 }
 
-// Tensors of a step: large, small, one of every third step, and one that is new from the twentieth step on.
+// Tensors of a step: a large and a small one, one of every third step, one from the twentieth step
+// on.
 std::vector<std::pair<std::string, size_t>> tensors_of(int step) {
   std::vector<std::pair<std::string, size_t>> tensors = {
       {"large", 80'001}, {"small", 10}, {"medium", 20'000}};
@@ -57,7 +58,7 @@ class AutotuneTest : public testing::TestWithParam<Shape> {
             }};
   }
 
-  // All results of a rank, step after step.
+  // All results of a rank, step by step.
   static std::vector<float> train(Node& node, int rank) {
     const std::vector<float> noise = make_noise(rank);
     std::vector<float> results;
@@ -77,7 +78,7 @@ class AutotuneTest : public testing::TestWithParam<Shape> {
         EXPECT_TRUE(handle.is_ok()) << handle.status();
         if (!handle) return results;
         in_flight.emplace(*handle, std::move(values));
-        if (rank == 2) std::this_thread::yield();  // some ranks are ahead of others
+        if (rank == 2) std::this_thread::yield();  // so that some ranks are ahead of others
       }
       for (const auto& [handle, values] : in_flight) {
         const Status status = node.wait(handle, now_us() + 60'000'000, [] { return true; });
@@ -97,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AutotuneTest,
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(AutotuneTest, ChangesThePlanOnAllRanksAndNoBitOfASum) {
-  // Which ranks share a machine is all that bits depend on.
+  // By ranks per machine, without tuning: only sharing of machines affects the bits.
   static std::map<int, std::vector<float>> results_without;
   std::vector<float>& expected = results_without[GetParam().ranks_per_machine];
   if (expected.empty()) {

@@ -41,7 +41,7 @@ TEST(SchedulerHost, IsAwaitedUntilTheDeadline) {
   EXPECT_NE(absent.status().message().find("no-such-host.invalid"), std::string::npos) << absent.status();
 }
 
-// A directory as /sys/class/net is.
+// A directory like /sys/class/net.
 class KernelMbps : public testing::Test {
  protected:
   KernelMbps() { std::filesystem::create_directories(net_); }

@@ -13,7 +13,7 @@ class LoopWatchTest : public testing::Test {
     watch_.add(*well_, "bps-data-0");
     watch_.add(*other_, "bps-data-1");
   }
-  // As often as a heartbeat is sent; the loops have time to answer.
+  // One check per heartbeat; the loops have time to answer.
   Status check() {
     const Status status = watch_.check();
     well_->run_and_wait([] {});

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kEpoch = 4711;
 
-// Processes that help each other measure, all in this one, over the loopback.
+// Processes that measure with each other's help, all in this one, over the loopback interface.
 class NicProbeTest : public testing::Test {
  protected:
   NicProbeTest() {
@@ -31,7 +31,7 @@ class NicProbeTest : public testing::Test {
     control_->stop();
   }
 
-  // Of a process with so many loops.
+  // Adds a process with this number of loops.
   protocol::ProbeHelper add(int num_loops, uint32_t epoch = kEpoch) {
     std::vector<transport::EventLoop*> loops;
     for (int i = 0; i < num_loops; ++i) {
@@ -102,7 +102,7 @@ TEST_F(NicProbeTest, ReportsNothingOnceStopped) {
   EXPECT_FALSE(*reported);
 }
 
-// What a helper does with the frames of somebody who does not play by the rules.
+// A hub that breaks the protocol of probes.
 class Rogue final : public transport::Receiver {
  public:
   Result<transport::ReceiveBuffer> on_head(transport::Connection&, const transport::Arrival&) override {

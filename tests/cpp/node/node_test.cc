@@ -128,7 +128,7 @@ TEST_P(JobTest, ManyInFlightInAnOrderOfEachRanksOwn) {
   });
 }
 
-// What rank 0 gets for averages of values that every order of summation rounds differently, as bytes.
+// Rank 0's averages, as bytes. Every order of summation rounds the values differently.
 std::string averages_of_noise(const JobOptions& options) {
   Job job(options);
   EXPECT_TRUE(job.all_started());
@@ -138,9 +138,11 @@ std::string averages_of_noise(const JobOptions& options) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
       std::vector<uint16_t> values(150'002);
       for (size_t i = 0; i < values.size(); ++i) {
-        // In both small formats a number of either sign between 2^-7 and 2^8 or so: no NaN, no infinity.
+        // In both 16-bit formats a number of either sign between about 2^-7 and 2^8: no NaN, no
+        // infinity.
         values[i] = static_cast<uint16_t>((random() & 0x8fff) | 0x3800);
-        if (dtype == DType::kFloat32 && i % 2 == 0) values[i] = static_cast<uint16_t>(random());  // low half
+        // The lower half of each value.
+        if (dtype == DType::kFloat32 && i % 2 == 0) values[i] = static_cast<uint16_t>(random());
       }
       ASSERT_TRUE(push_pull(node, std::string(to_string(dtype)), values, dtype, ReduceOp::kAverage).is_ok());
       if (rank == 0) result.append(reinterpret_cast<const char*>(values.data()), values.size() * 2);
@@ -227,7 +229,7 @@ TEST(NodeTest, NameInFlightIsRefused) {
   EXPECT_EQ(node.wait(*first, kNever, always).code(), StatusCode::kInvalidArgument) << "freed";
 }
 
-TEST(NodeTest, ARankThatLeavesFailsWhoWaitsForIt) {
+TEST(NodeTest, ARankThatLeavesFailsRanksThatWaitForIt) {
   for (const int servers : {0, 1}) {
     Job job({.workers = 3, .servers = servers, .adjust = nullptr});
     ASSERT_TRUE(job.all_started());
@@ -244,16 +246,16 @@ TEST(NodeTest, ARankThatLeavesFailsWhoWaitsForIt) {
   }
 }
 
-TEST(NodeTest, AnExceptionThatEndsARankIsWhatAllOthersHearOf) {
+TEST(NodeTest, AnExceptionThatEndsARankIsReportedToAllOthers) {
   for (const int servers : {0, 1}) {
-    for (const int guilty : {0, 1}) {  // rank 0 has the scheduler
+    for (const int guilty : {0, 1}) {  // rank 0 hosts the scheduler
       Job job({.workers = 3, .servers = servers, .adjust = nullptr});
       ASSERT_TRUE(job.all_started());
       job.on_all([guilty](int rank, Node& node) {
         std::vector<float> values(100'000, 1.0f);
         ASSERT_TRUE(push_pull(node, "x", values, DType::kFloat32).is_ok());
-        ASSERT_TRUE(
-            node.barrier(always).is_ok());  // an exception also ends what is still on its way to others
+        // The exception also ends results in flight to others.
+        ASSERT_TRUE(node.barrier(always).is_ok());
         if (rank == guilty) return node.shutdown("KeyError: 'label'");
         for (const char* name : {"x", "y"}) {
           const Status status = push_pull(node, name, values, DType::kFloat32);
@@ -268,7 +270,7 @@ TEST(NodeTest, AnExceptionThatEndsARankIsWhatAllOthersHearOf) {
   }
 }
 
-TEST(NodeTest, WhoWaitsForARankThatHasLeftLearnsAfterWhat) {
+TEST(NodeTest, ErrorsAboutARankThatLeftNameItsException) {
   for (const int servers : {0, 1}) {
     for (const int guilty : {0, 1}) {
       Job job({.workers = 3, .servers = servers, .adjust = nullptr});
@@ -393,7 +395,7 @@ TEST(NodeTest, ServersEndWhenAllWorkersHaveLeft) {
   EXPECT_TRUE(outcome.is_ok()) << outcome;
 }
 
-// Whoever still refers to the node: in Python that may be garbage.
+// Something may still refer to the node, such as garbage in Python.
 TEST(NodeTest, AfterShutdownNothingOfANodeListens) {
   const std::string job_id = "test-" + std::to_string(getpid()) + "-listens";
   const auto sockets = [name = "@byteps-" + job_id] {

@@ -15,8 +15,8 @@ namespace {
 constexpr size_t kCount = 200'000;  // several partitions
 constexpr int kRounds = 20;
 
-Status keep(Node& node, ReduceOp op, std::vector<double>& values, uint8_t staleness,
-            const std::string& name = "w") {
+Status update(Node& node, ReduceOp op, std::vector<double>& values, uint8_t staleness,
+              const std::string& name = "w") {
   auto* data = reinterpret_cast<std::byte*>(values.data());
   auto handle = node.push_pull({.name = name,
                                 .dtype = DType::kFloat64,
@@ -38,7 +38,7 @@ struct Shape {
   int ranks_per_machine;
 };
 
-class KeptTest : public testing::TestWithParam<Shape> {
+class ParameterStoreTest : public testing::TestWithParam<Shape> {
  protected:
   JobOptions options() const {
     return {.workers = GetParam().workers,
@@ -48,7 +48,7 @@ class KeptTest : public testing::TestWithParam<Shape> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Shapes, KeptTest,
+INSTANTIATE_TEST_SUITE_P(Shapes, ParameterStoreTest,
                          testing::Values(Shape{1, 1, 1}, Shape{2, 0, 1}, Shape{2, 1, 1}, Shape{4, 0, 4},
                                          Shape{4, 1, 4}, Shape{4, 2, 2}, Shape{5, 0, 2}),
                          [](const auto& test) {
@@ -57,25 +57,25 @@ INSTANTIATE_TEST_SUITE_P(Shapes, KeptTest,
                                   std::to_string(test.param.ranks_per_machine) + "together";
                          });
 
-TEST_P(KeptTest, WithoutStalenessAllRanksAreInStep) {
+TEST_P(ParameterStoreTest, WithoutStalenessAllRanksAreInStep) {
   Job job(options());
   ASSERT_TRUE(job.all_started());
   const int n = GetParam().workers;
   job.on_all([n](int rank, Node& node) {
     std::vector<double> values(kCount, rank == 0 ? 0.5 : -1);
-    ASSERT_TRUE(keep(node, ReduceOp::kSeed, values, 0).is_ok());
+    ASSERT_TRUE(update(node, ReduceOp::kSeed, values, 0).is_ok());
     EXPECT_EQ(values, std::vector<double>(kCount, 0.5)) << "rank 0's";
     double expected = 0.5;
     for (int round = 0; round < kRounds; ++round) {
       values.assign(kCount, rank + 1.0);
-      ASSERT_TRUE(keep(node, ReduceOp::kAccumulate, values, 0).is_ok());
+      ASSERT_TRUE(update(node, ReduceOp::kAccumulate, values, 0).is_ok());
       expected += n * (n + 1) / 2.0;
       ASSERT_EQ(values, std::vector<double>(kCount, expected));
     }
   });
 }
 
-TEST_P(KeptTest, WithoutABoundNobodyWaitsAndNothingIsLost) {
+TEST_P(ParameterStoreTest, WithoutABoundNobodyWaitsAndNothingIsLost) {
   Job job(options());
   ASSERT_TRUE(job.all_started());
   const int n = GetParam().workers;
@@ -85,23 +85,23 @@ TEST_P(KeptTest, WithoutABoundNobodyWaitsAndNothingIsLost) {
     if (rank > 0) {  // rank 0 finishes before the others start
       ASSERT_TRUE(barrier(node).is_ok());
     }
-    ASSERT_TRUE(keep(node, ReduceOp::kSeed, values, kUnbounded).is_ok());
-    EXPECT_GE(values[0], rank > 0 ? kRounds : 0) << "who comes late gets what there is";
+    ASSERT_TRUE(update(node, ReduceOp::kSeed, values, kUnbounded).is_ok());
+    EXPECT_GE(values[0], rank > 0 ? kRounds : 0) << "a late rank gets the current values";
     for (int round = 0; round < kRounds; ++round) {
       values.assign(kCount, 1);
-      ASSERT_TRUE(keep(node, ReduceOp::kAccumulate, values, kUnbounded).is_ok());
+      ASSERT_TRUE(update(node, ReduceOp::kAccumulate, values, kUnbounded).is_ok());
     }
     if (rank == 0) {
       ASSERT_TRUE(barrier(node).is_ok());
     }
     ASSERT_TRUE(barrier(node).is_ok());
-    ASSERT_TRUE(keep(node, ReduceOp::kSeed, values, kUnbounded).is_ok());
+    ASSERT_TRUE(update(node, ReduceOp::kSeed, values, kUnbounded).is_ok());
     EXPECT_EQ(values, std::vector<double>(kCount, n * kRounds));
     ASSERT_TRUE(barrier(node).is_ok());
   });
 }
 
-TEST_P(KeptTest, ABoundHoldsWhoIsTooFarAhead) {
+TEST_P(ParameterStoreTest, ABoundHoldsARankThatIsTooFarAhead) {
   constexpr uint8_t kStaleness = 3;
   Job job(options());
   ASSERT_TRUE(job.all_started());
@@ -116,14 +116,14 @@ TEST_P(KeptTest, ABoundHoldsWhoIsTooFarAhead) {
       begun[static_cast<size_t>(rank)] = round;
       values.assign(1000, 1);
       ASSERT_TRUE(
-          keep(node, round == 1 ? ReduceOp::kSeed : ReduceOp::kAccumulate, values, kStaleness).is_ok());
+          update(node, round == 1 ? ReduceOp::kSeed : ReduceOp::kAccumulate, values, kStaleness).is_ok());
       for (const auto& other : begun) ASSERT_GE(other + kStaleness, round);
       if (rank == 0 && round == kStaleness) rank_0_is_ahead.set();
     }
   });
 }
 
-TEST(Kept, RanksThatDisagreeAreNamed) {
+TEST(ParameterStore, RanksThatDisagreeAreNamed) {
   Job job({.workers = 2, .adjust = nullptr});
   ASSERT_TRUE(job.all_started());
   job.on_all([](int rank, Node& node) {
@@ -131,16 +131,16 @@ TEST(Kept, RanksThatDisagreeAreNamed) {
     // Rank 1 is not the root. The root's seed would succeed, within the bound, if nobody had
     // disagreed by then.
     const Status status =
-        rank == 1 ? keep(node, ReduceOp::kSeed, values, 3) : push_pull(node, "w", values, DType::kFloat64);
+        rank == 1 ? update(node, ReduceOp::kSeed, values, 3) : push_pull(node, "w", values, DType::kFloat64);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find("stores it with staleness 3"), std::string::npos) << status;
     EXPECT_NE(status.message().find("reduces it"), std::string::npos) << status;
-    const Status other = keep(node, ReduceOp::kSeed, values, static_cast<uint8_t>(rank), "v");
+    const Status other = update(node, ReduceOp::kSeed, values, static_cast<uint8_t>(rank), "v");
     EXPECT_NE(other.message().find("stores it with staleness 0"), std::string::npos) << other;
     EXPECT_NE(other.message().find("stores it with staleness 1"), std::string::npos) << other;
     values.resize(10);
     EXPECT_TRUE(push_pull(node, "x", values, DType::kFloat64).is_ok());
-    EXPECT_NE(keep(node, ReduceOp::kSeed, values, 0, "x").message().find("this rank reduces it so far"),
+    EXPECT_NE(update(node, ReduceOp::kSeed, values, 0, "x").message().find("this rank reduces it so far"),
               std::string::npos);
   });
 }

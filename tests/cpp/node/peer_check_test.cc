@@ -28,7 +28,7 @@ NodeConfig config_with(const std::string& secret) {
 
 bool keep_waiting() { return true; }
 
-// Two machines' doctors, in one process, over the loopback.
+// The peer checks of two machines, in one process, over the loopback interface.
 class PeerCheckTest : public testing::Test {
  protected:
   RdmaCards cards(const std::vector<FakeNicOptions>& all) {
@@ -90,7 +90,7 @@ TEST_F(PeerCheckTest, CardsThatCannotReachEachOtherFailAtTheIntroduction) {
   EXPECT_NE(why.find("expected both to be Ethernet, or both InfiniBand"), std::string::npos) << why;
 }
 
-TEST_F(PeerCheckTest, WhoHasNoRdmaSaysWhy) {
+TEST_F(PeerCheckTest, AnEndWithoutRdmaSaysWhy) {
   listen(unavailable("the cable is out"));
   const auto other = check(cards({{}}));
   ASSERT_TRUE(other) << other.status();
@@ -105,7 +105,7 @@ TEST_F(PeerCheckTest, WhoHasNoRdmaSaysWhy) {
   EXPECT_EQ(own->rdma.message(), "no device");
 }
 
-TEST_F(PeerCheckTest, WhoHasAnotherSecretIsNotChecked) {
+TEST_F(PeerCheckTest, AnotherSecretIsNotChecked) {
   listen(unimplemented("no device"));
   const auto report = check_peer(config_with("other"), listener_->address(), unimplemented("no device"),
                                  kStepUs, keep_waiting);
@@ -121,7 +121,7 @@ TEST_F(PeerCheckTest, NobodyThereIsAnErrorWhenTheTimeIsUp) {
   EXPECT_NE(report.status().message().find(address.to_string()), std::string::npos) << report.status();
 }
 
-TEST_F(PeerCheckTest, WhoSpeaksOtherwiseIsNotAnswered) {
+TEST_F(PeerCheckTest, OtherBytesAreNotAnswered) {
   listen(unimplemented("no device"));
   class UnverifiedConnection final : public transport::Receiver {
    public:

@@ -1,4 +1,4 @@
-// A push_pull that one rank refuses, and what the other ranks hear of it.
+// A push_pull that one rank refuses, and the errors of the other ranks.
 #include <gtest/gtest.h>
 
 #include "support/job.h"
@@ -6,7 +6,7 @@
 namespace byteps::node {
 namespace {
 
-// The next call comes at once: before the scheduler could have told the services why.
+// The next call follows at once, before the scheduler can tell the services the cause.
 TEST(RefusedPushPullTest, TheOthersHearTheCauseThoughTheNextOneFollowsAtOnce) {
   for (const int servers : {0, 1}) {
     for (const int ranks_per_machine : {1, 2}) {
@@ -45,7 +45,7 @@ TEST(RefusedPushPullTest, AStepThatARankHasLeftOutDoesNotShiftTheNext) {
           {.name = "x", .dtype = DType::kInt64, .bytes = values.size() * 8, .step = step}, data, data);
       ASSERT_TRUE(handle.is_ok()) << handle.status();
       const Status status = node.wait(*handle, now_us() + 60'000'000, [] { return true; });
-      // The last one fails as rank 2 leaves the job.
+      // The last one fails because rank 2 leaves the job.
       EXPECT_EQ(status.is_ok(), !is_broken) << "step " << step << ": " << status;
       if (status.is_ok()) {
         EXPECT_EQ(values.back(), static_cast<int64_t>(30 * step) + 3);

@@ -9,11 +9,11 @@
 namespace byteps::node {
 namespace {
 
-// As frameworks wait: no thread of theirs does.
-TEST(StillHereTest, WhoIsCalledBackHearsOfTheOthersToo) {
+// Frameworks wait like this: by a callback, without a waiting thread.
+TEST(StillHereTest, ACallbackWaitIsReportedToo) {
   LogReader log;
   const auto adjust = [](NodeConfig& config, int) {
-    config.timeout_s = 4;  // four heartbeats within
+    config.timeout_s = 4;  // four heartbeats per timeout
     config.log_level = "warning";
   };
   Job job({.workers = 2, .servers = 0, .adjust = adjust});
