@@ -318,10 +318,10 @@ class PeerListener:
         """
 
 # --- Planning (csrc/protocol/placement.h, csrc/sim/scale_job.h). Speeds of network cards are in
-# Mbit/s per direction. Sites are the worker machines, followed by the servers.
+# Mbit/s per direction. Reducer hosts are the worker machines, followed by the servers.
 
 def reducer_host_shares(machines_mbps: list[float], servers_mbps: list[float], placement: str) -> list[float]:
-    """Returns the share of bytes that each site sums; `placement` as in NodeConfig."""
+    """Returns the share of bytes that each reducer host sums; `placement` as in NodeConfig."""
 
 def predicted_seconds(machines_mbps: list[float], servers_mbps: list[float], shares: list[float], nbytes: int) -> float:
     """Returns the minimum time of a push_pull of `nbytes` bytes; infinite if no speed is known."""
