@@ -18,7 +18,8 @@ T value_or_throw(Result<T> result) {
   return std::move(result).value();
 }
 
-// For waiting without the GIL: runs Python's signal handlers, and ends the wait if one has raised.
+// A predicate for waits without the GIL: runs Python's signal handlers, and ends the wait if one
+// has raised.
 node::KeepWaiting keep_waiting_unless_signalled();
 
 }  // namespace byteps::bindings

@@ -26,10 +26,10 @@ struct BpsPushPull {
   uint8_t op;
   uint32_t root;  // rank; for broadcasts
   int32_t priority;
-  uint8_t staleness;    // for seed and accumulate, in rounds; 255: unbounded
+  uint8_t staleness;    // bound in rounds, for seed and accumulate; 255: unbounded
   const int64_t* dims;  // [num_dims], used during the call only; null: unknown
   size_t num_dims;
-  uint64_t step;  // of training, as all ranks count it (protocol/rounds.h); 0: none
+  uint64_t step;  // step of training, as all ranks count it (protocol/rounds.h); 0: none
   // Called exactly once: on a thread of the core, or within push_pull() if it fails at once or no
   // other rank takes part. `code` is 0 on success. `message` is valid during the call. The callback
   // must not leave the job.

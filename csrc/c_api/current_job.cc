@@ -12,8 +12,8 @@ namespace byteps::c_api {
 namespace {
 
 struct Membership {
-  std::shared_ptr<node::Node> node;     // in a job of several ranks
-  std::shared_ptr<AloneMetrics> alone;  // in a job of one rank
+  std::shared_ptr<node::Node> node;     // set in a job of several ranks
+  std::shared_ptr<AloneMetrics> alone;  // set in a job of one rank
   std::string absence = "byteps is not initialized: call byteps.init() first";
 };
 
@@ -41,7 +41,7 @@ class Slot {
   [[maybe_unused]] const Slot* const before_;  // the abandoned slot, reachable for leak checkers
   Mutex mutex_;
   Membership membership_ BPS_GUARDED_BY(mutex_);
-  std::unordered_map<std::string, uint64_t> steps_ BPS_GUARDED_BY(mutex_);  // by label
+  std::unordered_map<std::string, uint64_t> steps_ BPS_GUARDED_BY(mutex_);  // key: label
 };
 
 // Never destroyed: threads of a framework may still call while the process exits.
@@ -66,7 +66,7 @@ Result<protocol::PushPull> parse(const BpsPushPull& request) {
                             .step = request.step};
 }
 
-// In a job of one rank the result is the rank's own tensor.
+// Copies the input to the output: the result of a job of one rank.
 void copy(const BpsPushPull& request, AloneMetrics& metrics) {
   if (request.input != request.output) std::memcpy(request.output, request.input, request.bytes);
   add(metrics.push_pulls, 1);

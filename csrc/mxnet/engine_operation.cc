@@ -41,7 +41,7 @@ class NDArray {
 // A push_pull from the push to its end. The engine owns it, and deletes it after on_complete or
 // when it skips the operation.
 struct Operation {
-  std::string title;         // in MXNet's profiles
+  std::string title;         // shown in MXNet's profiles
   BpsMxnetPushPull request;  // without the fields that are used during the call only
   NDArray input;             // null: the same as `output`
   NDArray output;

@@ -31,7 +31,7 @@ struct BpsMxnetPushPull {
   void* input;
   void* output;
   BpsMxnetVariable* variable;  // valid until the process ends
-  // As in BpsPushPull:
+  // The same fields as in BpsPushPull:
   uint8_t dtype;
   uint8_t op;
   uint32_t root;
@@ -57,8 +57,8 @@ __attribute__((visibility("default"))) int bps_mxnet_set_engine(void* library, v
 // Call bps_mxnet_set_core and bps_mxnet_set_engine first. Any thread. Returns -1 on an error: see
 // MXGetLastError.
 __attribute__((visibility("default"))) int bps_mxnet_describe(void* array, BpsMxnetArray* description);
-// As bps_mxnet_describe. Does not block, except under MXNet's NaiveEngine. The input counts as
-// written, because its layout may change.
+// Any thread, like bps_mxnet_describe. Does not block, except under MXNet's NaiveEngine. The input
+// counts as written, because its layout may change. Returns -1 on an error: see MXGetLastError.
 __attribute__((visibility("default"))) int bps_mxnet_push_pull(const BpsMxnetPushPull* request);
 
 }  // extern "C"

@@ -32,13 +32,13 @@ namespace byteps::protocol {
 
 // All contributions have arrived: reduce them in the order of children and answer every child.
 struct Complete {
-  // Of the first contribution: key, round, dtype, op, root, bytes. Has the largest priority of all
-  // contributions, and rank 0's plan.
+  // The head of the first contribution: key, round, dtype, op, root, bytes. Its priority is the
+  // largest of all contributions, its plan that of rank 0.
   DataHead head;
 };
 // The round cannot complete: drop the contributions of `children` and answer each with `status`.
 struct Fail {
-  DataHead head;  // of the first contribution, or of the refused one
+  DataHead head;  // head of the first contribution, or of the refused one
   std::vector<uint32_t> children;
   Status status;
   // false: only a late or impossible contribution of one child is refused, and the root knows it
@@ -104,7 +104,7 @@ class Aggregator {
  private:
   struct KeyState {
     Key key;
-    std::vector<uint64_t> last_round;  // by child: the last round that it has contributed to
+    std::vector<uint64_t> last_round;  // last round that each child has contributed to
     // The round that collects contributions; children with last_round == first.round have
     // contributed.
     uint32_t arrived_count = 0;  // 0: no round is open
@@ -113,7 +113,7 @@ class Aggregator {
     // Later contributions to rounds up to this one get `failure`.
     uint64_t failed_round = 0;
     Status failure;
-    WaitingList<KeyState*>::Iterator wait;  // of the open round
+    WaitingList<KeyState*>::Iterator wait;  // entry of the open round
   };
 
   struct FailedTensor {
@@ -136,9 +136,9 @@ class Aggregator {
   Children children_;
   std::unordered_map<Key, KeyState, KeyHash> keys_;  // never erased from: the list points into it
   WaitingList<KeyState*> gathering_;
-  std::vector<Status> gone_;  // by child; ok: present
+  std::vector<Status> gone_;  // indexed by child; ok: present
   std::vector<uint32_t> gone_children_;
-  std::unordered_map<uint32_t, FailedTensor> failed_tensors_;  // by number of the name
+  std::unordered_map<uint32_t, FailedTensor> failed_tensors_;  // key: number of the name
   Status failed_;
 };
 

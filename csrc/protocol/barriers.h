@@ -42,9 +42,10 @@ class Barriers {
 
   std::vector<std::string> describe_rank_;
   TimeUs timeout_us_;
-  std::vector<uint32_t> last_sequence_;  // by rank
+  std::vector<uint32_t> last_sequence_;  // indexed by rank
   std::vector<uint32_t> left_;           // ranks that have left
-  std::map<uint32_t, Round> rounds_;     // by sequence number: those that some rank has not reached
+  // key: sequence number; barriers that some rank has not reached
+  std::map<uint32_t, Round> rounds_;
 };
 
 }  // namespace byteps::protocol

@@ -27,7 +27,7 @@ concept Either = std::same_as<std::remove_const_t<T>, U>;  // const while encodi
 constexpr size_t kLeastNodeBytes =
     1 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + 3 * sizeof(uint32_t);
 constexpr uint32_t kPartsPerBillion = 1'000'000'000;
-constexpr int32_t kMaxNumber = kMaxNodes - 1;  // of a node or rank
+constexpr int32_t kMaxNumber = kMaxNodes - 1;  // largest number of a node or rank
 
 template <typename Codec, typename Addresses>
 void address_list(Codec& codec, Addresses& addresses) {

@@ -115,8 +115,8 @@ class Membership {
   TimeUs last_heard_us_ = 0;
   TimeUs next_heartbeat_us_ = 0;
   std::optional<Roster> roster_;
-  std::vector<bool> left_;                  // by node
-  std::map<uint32_t, Suspicion> suspects_;  // by node
+  std::vector<bool> left_;                  // indexed by node
+  std::map<uint32_t, Suspicion> suspects_;  // key: node
   Status failure_;
 };
 

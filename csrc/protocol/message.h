@@ -31,9 +31,11 @@ inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
 inline constexpr uint16_t kMaxNameBytes = 1024;
 inline constexpr uint16_t kMaxTextBytes = 4096;  // text of a failure; longer texts are truncated
-inline constexpr uint16_t kMaxHostBytes = 255;   // of a host, a machine, an address
-inline constexpr uint32_t kMaxAddresses = 64;    // of a node
-inline constexpr uint32_t kMaxHelpers = 64;      // of a process that measures its network card
+// Size of the name of a host or machine, or of an address.
+inline constexpr uint16_t kMaxHostBytes = 255;
+inline constexpr uint32_t kMaxAddresses = 64;  // addresses of one node
+// Helpers of one process that measures its network card.
+inline constexpr uint32_t kMaxHelpers = 64;
 inline constexpr uint64_t kMaxTensorBytes = 1ull << 40;
 inline constexpr uint32_t kMaxPartitions = 1u << 18;
 inline constexpr uint32_t kMaxNodes = 1u << 14;
@@ -110,7 +112,7 @@ std::string describe(const TensorMode& mode);
 struct DataHead {
   DataType type = DataType::kHello;
   Level level = Level::kCluster;  // kHello only
-  // In rank 0's contributions and in results: the plan of the tensor's next push_pull. Else unused.
+  // The plan of the tensor's next push_pull, in rank 0's contributions and in results. Else unused.
   Plan plan = {};
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -124,10 +126,10 @@ struct DataHead {
   // kBroadcast, kSeed: the rank whose values count; kAccumulate: as in kSeed.
   uint32_t root = 0;
   uint16_t root_node = 0;  // node that hosts the root of the partition's tree
-  // Of the partition (Tree::shard_index); kHello: index of the sender's shard.
+  // Tree::shard_index of the partition; kHello: index of the sender's shard.
   uint16_t shard_index = 0;
-  uint64_t bytes = 0;  // of the partition
-  Shape shape = {};    // of the tensor
+  uint64_t bytes = 0;  // size of the partition
+  Shape shape = {};    // shape of the tensor
   StatusCode code = StatusCode::kOk;
   bool operator==(const DataHead&) const = default;
 };
@@ -156,10 +158,10 @@ struct NodeInfo {
   int32_t local_rank = -1;  // -1 in a Join: the scheduler assigns it, by machine
   int32_t local_size = -1;
   uint64_t pid = 0;
-  std::string host;                    // for messages
+  std::string host;                    // host name for messages
   std::string machine;                 // equal on all processes that can share memory
-  uint32_t nic_mbps = 0;               // per direction, Mbit/s; 0: unknown
-  std::vector<std::string> addresses;  // of the service's shards, in order: "ip:port"
+  uint32_t nic_mbps = 0;               // Mbit/s per direction; 0: unknown
+  std::vector<std::string> addresses;  // addresses of the service's shards, in order: "ip:port"
   // Addresses of the same shards for processes of the same machine; empty: none.
   std::vector<std::string> local_addresses;
   // RDMA addresses of the same shards, "ip:port"; empty: no RDMA.
@@ -172,9 +174,9 @@ struct NodeInfo {
 
 struct Join {  // node -> scheduler
   NodeInfo self;
-  uint32_t num_workers = 0;  // as configured on this node; 0: not configured
+  uint32_t num_workers = 0;  // number configured on this node; 0: not configured
   uint32_t num_servers = 0;
-  std::string version;  // of the package; must be equal on all nodes
+  std::string version;  // version of the package; must be equal on all nodes
   bool operator==(const Join&) const = default;
 };
 // scheduler -> node: the job is complete. Workers come first, by rank, then servers, by number. The
@@ -196,15 +198,17 @@ struct Declare {
   std::string name;
   DType dtype = DType::kFloat32;
   uint64_t bytes = 0;
-  uint8_t partition_scale = 0;  // of a Plan; nonzero only for names that have been placed before
+  // Scale of a Plan; nonzero only for names that have been placed before.
+  uint8_t partition_scale = 0;
   TensorMode mode = {};
   bool operator==(const Declare&) const = default;
 };
 struct Placed {  // scheduler -> worker
   std::string name;
-  uint32_t tensor = 0;                  // number of the name, from 1
-  std::vector<RootLocation> locations;  // by partition; enough for the largest size requested
-  // As requested; each scale has its own locations, except for the first partition.
+  uint32_t tensor = 0;  // number of the name, from 1
+  // One for each partition; enough for the largest size requested.
+  std::vector<RootLocation> locations;
+  // The requested scale. Each scale has its own locations, except for the first partition.
   uint8_t partition_scale = 0;
   bool operator==(const Placed&) const = default;
 };
@@ -256,7 +260,8 @@ struct Lost {  // scheduler -> node: the job has failed
   bool operator==(const Lost&) const = default;
 };
 struct Leave {  // node -> scheduler
-  // What ended the process, such as an exception: the job fails with it. Empty: it leaves in order.
+  // The reason why the process ends, such as an exception: the job fails with it. Empty: it leaves
+  // in order.
   std::string cause;
   bool operator==(const Leave&) const = default;
 };
@@ -272,11 +277,11 @@ struct Finished {
 };
 // Measuring network cards before the job starts: protocol/nic_survey.h.
 struct ProbeSetup {    // scheduler -> node: listen for probes, which carry this epoch
-  uint32_t epoch = 0;  // of the future roster
+  uint32_t epoch = 0;  // epoch of the future roster
   bool operator==(const ProbeSetup&) const = default;
 };
 struct ProbeReady {
-  // Of its threads, "ip:port"; empty: the card cannot be measured.
+  // Addresses of its threads, "ip:port"; empty: the card cannot be measured.
   std::vector<std::string> addresses;
   bool operator==(const ProbeReady&) const = default;
 };
@@ -285,7 +290,7 @@ struct ProbeHelper {
   bool operator==(const ProbeHelper&) const = default;
 };
 struct ProbeStart {    // scheduler -> node: measure your card
-  uint32_t round = 0;  // from 1
+  uint32_t round = 0;  // counts from 1
   std::vector<ProbeHelper> helpers;
   bool operator==(const ProbeStart&) const = default;
 };
@@ -296,7 +301,7 @@ struct ProbeDone {
 };
 
 struct Waits {
-  std::string what;   // what one of its threads has been waiting for; empty: the wait is over
+  std::string what;   // a description of what it has been waiting for; empty: the wait is over
   bool asks = false;  // requests a Waiting
   bool operator==(const Waits&) const = default;
 };

@@ -15,7 +15,8 @@ constexpr uint64_t kPartUnderWay = 8;
 
 constexpr TimeUs kWarmUpUs = 50'000;
 constexpr TimeUs kWantedUs = 150'000;
-constexpr TimeUs kLongestUs = 600'000;  // for cards so slow that few answers have arrived by then
+// Limit for cards so slow that few answers have arrived by then.
+constexpr TimeUs kLongestUs = 600'000;
 constexpr uint32_t kWantedAnswers = 16;
 
 }  // namespace

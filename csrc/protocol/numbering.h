@@ -49,7 +49,7 @@ class Numbering {
   uint32_t num_workers_;
   uint32_t num_servers_;
   std::vector<NodeInfo> joined_;
-  std::string version_;  // of the first node
+  std::string version_;  // version of the first node
   std::map<std::pair<Role, int32_t>, size_t> taken_;
 };
 

@@ -22,7 +22,7 @@ namespace byteps::protocol {
 // The credit of the connections of one event loop; each connection has a Port. Not thread-safe.
 class Outbox {
  public:
-  // At equal priority answers go first: each completes a round that others wait for.
+  // Answers go first at equal priority: each completes a round that others wait for.
   enum class Kind : uint8_t { kContribution, kAnswer };
   // Hands the bytes to their connection, which reports when they are written (Port::sent).
   using Send = UniqueFunction<void()>;
@@ -92,18 +92,18 @@ class Outbox {
     bool pumping_ = false;             // send() may push, or report bytes as sent immediately
   };
 
-  // Of each port; takes effect at the port's next event.
+  // Sets the credit of each port, effective at the port's next event.
   void set_credit(uint64_t credit_bytes) { credit_bytes_ = credit_bytes; }
   uint64_t credit_bytes() const { return credit_bytes_; }
   // True if there were contributions, and those of all ports have been written or dropped. (On a
   // port that also carries answers, written bytes of answers are counted as well.)
   bool has_contributed() const { return contributed_ && contribution_bytes_ == 0; }
-  // For the pacers of the ports' connections.
+  // The burst budget that the pacers of the ports' connections share.
   Burst& burst() { return burst_; }
 
  private:
   uint64_t credit_bytes_;
-  uint64_t contribution_bytes_ = 0;  // of all ports
+  uint64_t contribution_bytes_ = 0;  // sum over all ports
   bool contributed_ = false;
   Burst burst_;
 };

@@ -32,12 +32,13 @@ class Pace {
   // `shares` by reducer host. No limits if a card's speed is unknown or nothing has to travel.
   Pace(const Tree& tree, const std::vector<double>& shares);
 
-  // For the connection on which node `from` contributes to the root at node `to`, and for its
-  // answers.
+  // The rate of the connection on which node `from` contributes to the root at node `to`, and of
+  // its answers.
   uint64_t rate(uint32_t from, uint32_t to, const Tree& tree) const;
 
  private:
-  std::vector<double> rate_of_host_;  // by reducer host: of all bytes from one machine to its roots
+  // Rate of all bytes from one machine to the roots on each reducer host.
+  std::vector<double> rate_of_host_;
 };
 
 // The bytes that the connections of one thread together may send at full speed after a pause. A

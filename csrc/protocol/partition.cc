@@ -11,7 +11,7 @@ namespace {
 
 uint64_t divide_up(uint64_t value, uint64_t divisor) { return (value + divisor - 1) / divisor; }
 
-// At least one page, even for a tensor without elements.
+// Rounds up to pages: at least one, even for a tensor without elements.
 uint64_t whole_pages(uint64_t bytes) { return std::max<uint64_t>(kPageBytes, round_up(bytes, kPageBytes)); }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace byteps::protocol {
 namespace {
 
 constexpr std::string_view kWeightsPrefix = "weights:";
-constexpr double kRounding = 1e-12;  // of shares; less than a byte of any model
+constexpr double kRounding = 1e-12;  // tolerance of shares; less than a byte of any model
 constexpr double kMinNicMbps = 1e-3;
 constexpr double kMaxNicMbps = 1e9;
 

@@ -32,9 +32,9 @@ struct ReducerHost {
   bool is_server = false;
   // Speed of its network card per direction, Mbit/s; 0 or implausible: unknown.
   double nic_mbps = 0;
-  // For a server process on a machine that has workers: the reducer host of that machine. Such a
-  // server has no card of its own: `auto` gives it nothing, and the bytes that other policies give
-  // it pass through the machine's card.
+  // Only for a server process on a machine that has workers: the reducer host of that machine. Such
+  // a server has no card of its own: `auto` gives it nothing, and the bytes that other policies
+  // give it pass through the machine's card.
   std::optional<uint32_t> host = std::nullopt;
 };
 
@@ -43,7 +43,7 @@ struct PlacementPolicy {
     kAuto,       // the optimum above
     kAllReduce,  // worker machines only, equal shares
     kPs,         // servers only, equal shares; without servers as kAllReduce
-    kWeights,    // in proportion to `weights`
+    kWeights,    // proportional to `weights`
   };
   Kind kind = Kind::kAuto;
   // kWeights only: one per reducer host; none negative, at least one positive.
@@ -79,7 +79,8 @@ class Placer {
   // The reducer host for the next partition: among those behind their share, the one that would be
   // a whole partition behind soonest.
   uint16_t place(uint64_t bytes);
-  // By reducer host. An empty partition counts as one byte, so that empty ones are spread as well.
+  // Indexed by reducer host. An empty partition counts as one byte, so that empty ones are spread
+  // too.
   const std::vector<uint64_t>& placed_bytes() const { return placed_bytes_; }
 
  private:

@@ -53,7 +53,8 @@ struct PushPull {
   // kSeed, kAccumulate; equal on all ranks and in all push_pulls of the tensor.
   uint8_t staleness = 0;
   Shape shape = {};
-  // Of training, as all ranks count it (protocol/rounds.h); 0: none. 0 for stored tensors.
+  // Step of training, as all ranks count it (protocol/rounds.h); 0: none. Always 0 for stored
+  // tensors.
   uint64_t step = 0;
 
   TensorMode mode() const { return is_stored(op) ? TensorMode{true, staleness} : TensorMode{}; }
@@ -73,7 +74,7 @@ struct StartPartition {
   Handle handle;
   Parent parent;
   DataHead head;    // complete except for the epoch
-  uint64_t offset;  // of the partition in the tensor, bytes
+  uint64_t offset;  // bytes from the start of the tensor
 };
 // Sent instead of the contribution to this partition.
 struct FailPartition {
@@ -119,7 +120,7 @@ class PushPullTable {
   // The partition of a StartPartition is complete: the result had this plan, or it has failed.
   // Nobody accesses its memory any more.
   void complete(Handle handle, const Result<Plan>& outcome, TableActions& actions);
-  // What a thread that waits for the handle waits for: "push_pull of 'w'"; empty if not in flight.
+  // A description of a wait for the handle: "push_pull of 'w'"; empty if it is not in flight.
   std::string name_wait(Handle handle) const;
 
   // The plan that this rank requests from its next start on. Effective on rank 0 only.
@@ -134,7 +135,7 @@ class PushPullTable {
 
  private:
   struct Placement {
-    std::vector<RootLocation> locations;  // by partition
+    std::vector<RootLocation> locations;  // indexed by partition
     uint32_t requested = 0;               // number of locations requested
     uint32_t unanswered = 0;              // number of Declares without an answer
   };
@@ -148,10 +149,10 @@ class PushPullTable {
     uint32_t number = 0;             // 0: unknown
     std::optional<Binding> binding;  // set by the first valid use
     Status refusal;
-    uint64_t round = 0;                       // of the last push_pull
-    std::map<uint8_t, Placement> placements;  // by partition scale
-    uint8_t partition_scale = 0;              // of the next push_pull, or of the one in flight
-    std::optional<Plan> plan;                 // from the last result
+    uint64_t round = 0;                       // round of the last push_pull
+    std::map<uint8_t, Placement> placements;  // key: partition scale
+    uint8_t partition_scale = 0;              // scale of the current or next push_pull
+    std::optional<Plan> plan;                 // plan of the last result
     Handle in_flight = 0;                     // 0: none
     // Sent when the push_pull in flight, which is not affected, has finished.
     std::optional<RoundFailed> refused;
@@ -189,7 +190,7 @@ class PushPullTable {
   std::unordered_map<std::string, Tensor> tensors_;  // never erased from: ops point into it
   std::unordered_map<Handle, Op> ops_;
   Plan desired_plan_;  // requested by this rank
-  Plan plan_;          // of the last push_pull started
+  Plan plan_;          // plan of the last push_pull started
   Status failed_;
 };
 

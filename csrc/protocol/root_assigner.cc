@@ -8,7 +8,7 @@
 namespace byteps::protocol {
 namespace {
 
-// By rank of the reducer host's services.
+// The numbers of shards of a reducer host's services, ordered by rank.
 std::vector<uint32_t> shards_of_reducer_host(const Tree& tree, uint32_t reducer_host) {
   if (reducer_host >= tree.num_machines())
     return {tree.num_shards(tree.num_workers() + reducer_host - tree.num_machines())};

@@ -45,7 +45,7 @@ class RootAssigner {
   // The services of a machine's ranks, or a server.
   struct Services {
     LoadCounter ranks;
-    std::vector<LoadCounter> shards;  // by rank
+    std::vector<LoadCounter> shards;  // indexed by rank
   };
 
   static Services services_with(const std::vector<uint32_t>& shards);
@@ -58,7 +58,7 @@ class RootAssigner {
   uint32_t num_shard_indices_;
   // Machines with several ranks. Machines of equal shape have equal loads: one stands for all.
   std::vector<Services> machines_;
-  std::vector<Services> roots_;  // by reducer host
+  std::vector<Services> roots_;  // indexed by reducer host
 };
 
 }  // namespace byteps::protocol

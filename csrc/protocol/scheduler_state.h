@@ -94,7 +94,7 @@ class SchedulerState {
     TimeUs last_heard_us = 0;
     bool connected = true;
     bool left = false;
-    std::string waits_for = {};       // from its last Waits
+    std::string waits_for = {};       // text of its last Waits
     std::set<uint32_t> unaware = {};  // nodes that have not confirmed its Leaving yet
   };
   // `reporter` lost its connection to `node`, which the scheduler still believes to be alive. A
@@ -147,7 +147,7 @@ class SchedulerState {
   TimeUs start_deadline_us_;
   std::string refused_;  // the last refused caller and the reason
   TimeUs refusal_deadline_us_ = kNever;
-  NoticeTimer notices_;  // for nodes that have not joined
+  NoticeTimer notices_;  // notices about nodes that have not joined
   Phase phase_ = Phase::kJoining;
   Status failure_;
   uint32_t epoch_ = 0;
@@ -156,7 +156,7 @@ class SchedulerState {
   std::unordered_map<PeerId, uint32_t> member_of_peer_;
   std::vector<Suspicion> suspicions_;
   // Set when all have joined:
-  std::optional<Roster> roster_;  // until the start
+  std::optional<Roster> roster_;  // reset at the start
   std::optional<NicSurvey> survey_;
   // Set at the start:
   std::optional<TensorDirectory> tensors_;

@@ -47,7 +47,7 @@ struct StoreFirstValue {
 // with the new value.
 struct Answer {
   Key key;
-  std::vector<DataHead> heads;  // in the order of ranks
+  std::vector<DataHead> heads;  // ordered by rank
 };
 using StalenessAction = std::variant<StoreFirstValue, Answer, Fail, Stalled>;
 using StalenessActions = std::vector<StalenessAction>;
@@ -95,8 +95,8 @@ class StalenessTracker {
   struct KeyState {
     DataHead first;  // the others have to agree with it
     bool has_value = false;
-    std::vector<uint64_t> last_round;    // by rank
-    std::vector<Waits::Iterator> waits;  // by rank; none(): answered
+    std::vector<uint64_t> last_round;    // indexed by rank
+    std::vector<Waits::Iterator> waits;  // indexed by rank; none(): answered
     uint64_t slowest_round = 0;          // the minimum of last_round
     uint32_t slowest_count = 0;          // number of ranks at slowest_round
     Status failure;
@@ -124,7 +124,7 @@ class StalenessTracker {
   std::unordered_map<Key, KeyState, KeyHash> keys_;
   Waits waiting_;  // contributions without an answer
   const Waits::Iterator none_ = waiting_.none();
-  std::vector<Status> gone_;  // by rank; ok: present
+  std::vector<Status> gone_;  // indexed by rank; ok: present
   std::vector<uint32_t> gone_ranks_;
   std::unordered_map<uint32_t, Status> failed_tensors_;
   Status failed_;

@@ -23,14 +23,14 @@ namespace byteps::protocol {
 
 class TensorDirectory {
  public:
-  // At most `max_tensors` names are bound; they stay for the whole job.
+  // Binds at most `max_tensors` names; they stay for the whole job.
   TensorDirectory(std::vector<std::string> describe_rank, RootAssigner assigner, PartitionRule partition_rule,
                   size_t max_tensors = kMaxTensors);
 
   // The scheduler's answer to a Declare.
   struct Answer {
     Control message;      // Placed or Refused
-    bool to_all = false;  // for all nodes, not only for the sender of the Declare
+    bool to_all = false;  // send to all nodes, not only to the sender of the Declare
   };
   // The first declaration of a name fixes whether services store the tensor and, if so, its size
   // and dtype. A contradicting declaration makes the name unusable for all ranks: others may wait
@@ -54,7 +54,7 @@ class TensorDirectory {
   struct Tensor {
     uint32_t number = 0;
     std::optional<First> first;                              // the first declaration
-    std::map<uint8_t, std::vector<RootLocation>> locations;  // by partition scale
+    std::map<uint8_t, std::vector<RootLocation>> locations;  // key: partition scale
     Status conflict;
     std::array<uint64_t, 4> failed_rounds{};  // the last ones, because every rank may report them
     size_t next_failed = 0;
@@ -67,11 +67,11 @@ class TensorDirectory {
 
   std::vector<std::string> describe_rank_;
   RootAssigner unused_assigner_;
-  std::map<uint8_t, RootAssigner> assigners_;  // by partition scale
+  std::map<uint8_t, RootAssigner> assigners_;  // key: partition scale
   PartitionRule partition_rule_;
   size_t max_tensors_;
   std::unordered_map<std::string, Tensor> tensors_;
-  std::vector<const std::string*> names_;  // by number - 1; points into tensors_
+  std::vector<const std::string*> names_;  // indexed by number - 1; points into tensors_
 };
 
 }  // namespace byteps::protocol

@@ -106,8 +106,8 @@ class Tree {
 
   std::vector<std::string> describe_rank_;
   std::vector<uint32_t> machine_of_rank_;
-  std::vector<std::vector<uint32_t>> ranks_;  // by machine
-  std::vector<uint32_t> num_shards_;          // by node
+  std::vector<std::vector<uint32_t>> ranks_;  // indexed by machine
+  std::vector<uint32_t> num_shards_;          // indexed by node
   // Within one period every rank of a machine (every shard of a node) is selected equally often, or
   // nearly so.
   uint32_t ranks_period_ = 1;

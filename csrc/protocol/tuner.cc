@@ -186,10 +186,10 @@ std::string Tuner::verdict() {
   std::vector<double> deviations;
   append_deviations(chosen, chosen_us, deviations);
   append_deviations(configured, median(configured), deviations);
-  // Of a normal distribution with this median deviation.
+  // Estimate of the standard deviation from the median deviation, for a normal distribution.
   const double sigma_us = 1.4826 * median(deviations);
   const double error_us =
-      1.2533 * sigma_us *  // of a median, as a multiple of that of a mean
+      1.2533 * sigma_us *  // standard error of a median, as a multiple of that of a mean
       std::sqrt(1.0 / static_cast<double>(chosen.size()) + 1.0 / static_cast<double>(configured.size()));
   const double margin_us = std::max(kWorthwhile * configured_us_, kStandardErrors * error_us);
   const std::string figures = "steps of " + ms_text(chosen_us) + " instead of " + ms_text(configured_us_) +

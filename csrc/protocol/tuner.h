@@ -39,7 +39,7 @@ class StepMeter {
  private:
   std::string anchor_;
   TimeUs began_us_ = 0;
-  // Of other tensors, since the anchor's last start.
+  // Numbers of starts of other tensors, since the anchor's last start.
   std::unordered_map<std::string, uint32_t> starts_;
 };
 
@@ -79,7 +79,7 @@ class Tuner {
   uint64_t credit_bytes_;
   Phase phase_ = Phase::kConfigured;
   std::vector<Trial> trials_;  // the first one: the configured plan
-  std::deque<Plan> queue_;     // to be tried next in this phase
+  std::deque<Plan> queue_;     // plans to try next in this phase
   size_t running_ = 0;         // trial of the current step
   size_t next_ = 0;            // trial of the next step
   int ignore_;                 // number of steps to ignore, the current one included

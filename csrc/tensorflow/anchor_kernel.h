@@ -5,8 +5,8 @@
 
 namespace byteps::tensorflow {
 
-// For an operator with the attribute `label` and one output: a scalar int64, 0 if the label is
-// empty.
+// Registers it for an operator with the attribute `label` and one output: a scalar int64, 0 if the
+// label is empty.
 void register_anchor_kernel(const char* op_name, Device device);
 
 }  // namespace byteps::tensorflow

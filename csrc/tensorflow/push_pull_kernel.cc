@@ -155,7 +155,7 @@ void register_push_pull_kernel(const char* op_name, Device device) {
   ScopedStatus status;
   TF_KernelBuilder* builder = TF_NewAsyncKernelBuilder(op_name, name_of(device), &create, &compute, &destroy);
   if (device == Device::kGpu) {
-    // With host memory TensorFlow copies from and to the GPU. On CPUs it would keep outputs from
+    // TensorFlow then copies from and to the GPU. On CPUs host memory would keep outputs from
     // reusing their inputs' memory.
     TF_KernelBuilder_HostMemory(builder, "tensor");
     TF_KernelBuilder_HostMemory(builder, "anchor");

@@ -48,7 +48,7 @@ class ControlPeer final : public ControlEvents {
 
   // Called after the message was recorded.
   std::function<Status(ControlChannel&, const Control&)> answer;
-  bool closes_when_told_of_the_end = true;  // as nodes do
+  bool closes_when_told_of_the_end = true;  // nodes do so
   Watched<Heard> heard;
 
   void send(const Control& message) {

@@ -44,7 +44,7 @@ class SchedulerTest : public testing::Test {
     BPS_CHECK(connection.is_ok()) << connection.status();
     return std::make_unique<ControlPeer>(loop, std::move(*connection));
   }
-  // Ranks 0 and 1.
+  // Starts a job of ranks 0 and 1.
   void start() {
     listen();
     for (const int32_t rank : {0, 1}) {
@@ -61,7 +61,7 @@ class SchedulerTest : public testing::Test {
       .num_workers = 2, .start_timeout_us = kLongUs, .timeout_us = kLongUs, .op_timeout_us = kLongUs};
   std::unique_ptr<transport::Transport> tcp_ = make_tcp();
   std::unique_ptr<EventLoop> loop_ = transport::make_loop();
-  // one for each peer, in the order of creation
+  // One for each peer, in the order of creation.
   std::vector<std::unique_ptr<EventLoop>> peer_loops_;
   std::optional<Scheduler> scheduler_;
   std::vector<std::unique_ptr<ControlPeer>> peers_;

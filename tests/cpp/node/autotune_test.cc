@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AutotuneTest,
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(AutotuneTest, ChangesThePlanOnAllRanksAndNoBitOfASum) {
-  // By ranks per machine, without tuning: only sharing of machines affects the bits.
+  // Results without tuning, by ranks per machine: only sharing of machines affects the bits.
   static std::map<int, std::vector<float>> results_without;
   std::vector<float>& expected = results_without[GetParam().ranks_per_machine];
   if (expected.empty()) {

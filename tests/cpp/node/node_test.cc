@@ -138,7 +138,7 @@ std::string averages_of_noise(const JobOptions& options) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
       std::vector<uint16_t> values(150'002);
       for (size_t i = 0; i < values.size(); ++i) {
-        // In both 16-bit formats a number of either sign between about 2^-7 and 2^8: no NaN, no
+        // Numbers of either sign between about 2^-7 and 2^8 in both 16-bit formats: no NaN, no
         // infinity.
         values[i] = static_cast<uint16_t>((random() & 0x8fff) | 0x3800);
         // The lower half of each value.

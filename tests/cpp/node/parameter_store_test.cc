@@ -106,7 +106,7 @@ TEST_P(ParameterStoreTest, ABoundHoldsARankThatIsTooFarAhead) {
   Job job(options());
   ASSERT_TRUE(job.all_started());
   std::vector<std::atomic<int>> begun(static_cast<size_t>(GetParam().workers));
-  EventFlag rank_0_is_ahead;  // as far as allowed
+  EventFlag rank_0_is_ahead;  // by the full staleness
   job.on_all([&](int rank, Node& node) {
     std::vector<double> values(1000);
     if (rank > 0) {

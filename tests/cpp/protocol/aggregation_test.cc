@@ -243,7 +243,7 @@ TEST(Aggregator, LimitsOfNeverAreNoLimits) {
   EXPECT_TRUE(actions.empty());
 }
 
-// For random interleavings of ranks that follow the protocol, with failures: every contribution is
+// Random interleavings of ranks that follow the protocol, with failures: every contribution is
 // answered exactly once, for its own round, and no round completes twice or without all ranks.
 TEST(Aggregator, AnswersEveryContributionExactlyOnce) {
   constexpr uint32_t kRanks = 4;
@@ -252,7 +252,7 @@ TEST(Aggregator, AnswersEveryContributionExactlyOnce) {
     std::mt19937 random(seed);
     Aggregator aggregator(ranks({"0", "1", "2", "3"}), {kNever, 50});
     uint32_t round[kRanks][kKeys] = {};  // round of the last contribution
-    bool waiting[kRanks][kKeys] = {};    // for the answer
+    bool waiting[kRanks][kKeys] = {};    // waits for an answer
     int completed = 0;
     AggregationActions actions;
     for (TimeUs now = 0; now < 1000; ++now) {

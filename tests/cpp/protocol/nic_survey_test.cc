@@ -17,7 +17,7 @@ namespace {
 constexpr TimeUs kPatienceUs = 1'000;
 constexpr TimeUs kDeadlineUs = 1'000'000;
 constexpr uint32_t kEpoch = 77;
-constexpr double kHeadroom = 1.03;  // of the resulting speed over the measured one
+constexpr double kHeadroom = 1.03;  // resulting speed / measured speed
 
 std::vector<NodeInfo> nodes_on(const std::vector<std::string>& machines, uint32_t num_workers) {
   std::vector<NodeInfo> nodes(machines.size());
@@ -53,7 +53,7 @@ class SurveyTest : public testing::Test {
   void apply(const std::function<double(uint32_t)>& mbps_of) {
     while (!orders_.empty()) {
       const NicSurvey::Orders orders = std::exchange(orders_, {});
-      // By node: how often it measures or helps at the same time.
+      // Number of simultaneous measurements that each node takes part in.
       std::map<uint32_t, uint32_t> work_of;
       for (const auto& [node, message] : orders) {
         if (std::holds_alternative<ProbeSetup>(message)) {

@@ -158,7 +158,7 @@ TEST(Outbox, AtMostTheCreditOfLessUrgentBytesLeavesBeforeAnUrgentPartition) {
     Outbox outbox(kCreditBytes);
     Outbox::Port port(outbox);
     std::map<int, Waiting> waiting;
-    // In the order in which the connection writes.
+    // Ordered as the connection writes.
     std::deque<std::pair<int, uint64_t>> on_the_wire;
     const auto push = [&](int number) {
       const auto priority = static_cast<int32_t>(random() % 4);

@@ -123,8 +123,8 @@ TEST(ReducerHostShares, OfForcedPlacementsAreEqual) {
   expect_shares(shares_of(equal_reducer_hosts(2, 0), Kind::kPs), {0.5, 0.5});
 }
 
-// By hand: T = max(M / slowest machine, (1 + n/(n-2)) M / (sum of machines / (n-2) + sum of servers
-// / n)).
+// Computed by hand: T = max(M / slowest machine, (1 + n/(n-2)) M / (sum of machines / (n-2) + sum
+// of servers / n)).
 TEST(ReducerHostShares, OfUnequalCardsFillEachAsFarAsTheTimeAllows) {
   // A fast machine among equals: T = (1 + 3) / (3 + 3 + 6) = 1/3 = 1 / slowest, so only the fast
   // one has capacity.

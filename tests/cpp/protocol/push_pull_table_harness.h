@@ -79,11 +79,11 @@ class PushPullTableTest : public testing::Test {
   }
 
   PushPullTable table_{kRank, two_workers_and_a_server(), PartitionRule({}, 4096)};
-  std::vector<RoundFailed> told_;        // by the last call
-  std::vector<Declare> declared_;        // by the last call
-  std::vector<StartPartition> started_;  // by the last call
-  std::vector<FailPartition> failed_;    // by the last call
-  std::vector<FinishHandle> finished_;   // by the last call
+  std::vector<RoundFailed> told_;  // actions of the last call, like those below
+  std::vector<Declare> declared_;
+  std::vector<StartPartition> started_;
+  std::vector<FailPartition> failed_;
+  std::vector<FinishHandle> finished_;
 };
 
 }  // namespace byteps::protocol

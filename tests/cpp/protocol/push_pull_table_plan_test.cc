@@ -79,7 +79,7 @@ class PlanChange : public testing::Test {
       {"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.5, 0.5}), PartitionRule({}, kPartitionBytes)};
   TableActions actions_;
   std::vector<Declare> declared_;  // without an answer
-  // From the last call:
+  // Actions of the last call:
   std::vector<StartPartition> started_;
   std::vector<Plan> plans_;
   std::vector<Status> finished_;
@@ -247,7 +247,7 @@ TEST(TensorDirectoryPlans, EveryScaleHasItsOwnLocationsAndAllRanksGetTheSame) {
   EXPECT_EQ(placed(1, {"w", DType::kFloat32, kTensorBytes, k128KiB.partition_scale}), other);
 }
 
-// As if the job had been started with that scale, whatever was placed for others in between.
+// The result is the same as if the job had been started with that scale.
 TEST(TensorDirectoryPlans, TheLocationsOfAScaleAreBalancedAmongThemselves) {
   const std::vector<uint64_t> sizes = {3 << 20, 100, 256 << 10, 5 << 20, 40'000, 1 << 20, 700 << 10, 2 << 20};
   TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.75, 0.25}),

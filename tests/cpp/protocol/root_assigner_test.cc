@@ -82,7 +82,7 @@ class Spread {
   static Spread even(size_t members) {
     return Spread(std::vector<double>(members, 1 / static_cast<double>(members)));
   }
-  // By rank and shard, for ranks with these numbers of shards.
+  // Members are the shards of ranks with these numbers of shards, ordered by rank.
   static Spread of_shards(const std::vector<uint32_t>& shards) {
     std::vector<double> parts;
     for (const uint32_t count : shards)
@@ -110,7 +110,7 @@ class Spread {
 // The services that can be a root at one reducer host, or sum one machine.
 struct Services {
   std::vector<uint32_t> nodes;
-  std::vector<uint32_t> first_shard;  // by node: index in `shards`
+  std::vector<uint32_t> first_shard;  // index in `shards` of each node's first shard
   Spread ranks;
   Spread shards;
 
@@ -201,7 +201,7 @@ TEST(RootAssigner, SpreadsBytesWhereNoPeriodFitsAllMachines) {
   expect_within(worst_of(tree, {tree, shares}, random_sizes(random, 2000, 4096), 4096), 4, "13, 11, 9, 7, 5");
 }
 
-// As many partitions as ranks on a machine: each rank sums its machine for one of them.
+// There are as many partitions as ranks on a machine: each rank sums its machine for one of them.
 TEST(RootAssigner, SpreadsAFewPartitionsOverTheRanksOfEveryMachine) {
   const std::vector<uint32_t> four(4, 1);
   const Tree tree = make_tree({four, four, four, four}, {});

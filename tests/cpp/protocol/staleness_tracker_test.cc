@@ -84,7 +84,7 @@ class StalenessTrackerTest : public testing::Test {
   std::vector<uint32_t> first_values_;
   Answered answered_;
   int answers_ = 0;
-  std::map<uint32_t, std::string> failed_;  // by rank
+  std::map<uint32_t, std::string> failed_;  // key: rank
   std::vector<std::string> stalled_;
 };
 

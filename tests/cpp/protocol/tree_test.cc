@@ -37,7 +37,7 @@ TEST(Tree, ParentOfEachRank) {
   const ParentCase cases[] = {
       {"a", 0, 0, {0, 0}, {0, Level::kCluster}, 0},     // alone
       {"ab", 0, 0, {1, 0}, {1, Level::kCluster}, 1},    // one rank per machine
-      {"ab", 1, 1, {2, 0}, {2, Level::kCluster}, 2},    // at a server
+      {"ab", 1, 1, {2, 0}, {2, Level::kCluster}, 2},    // root on a server
       {"aabb", 0, 0, {0, 0}, {0, Level::kMachine}, 0},  // the root's own machine
       {"aabb", 0, 1, {0, 1}, {1, Level::kMachine}, 1},
       // Another machine: its rank with that serving index.
@@ -107,7 +107,7 @@ TEST(Tree, EveryRankReachesTheRootOverConnectionsThatExist) {
                                 static_cast<uint16_t>(random() % tree.num_serving_indices())};
     ASSERT_TRUE(tree.check(location).is_ok());
     const uint32_t root = tree.root(location);
-    std::map<uint32_t, uint32_t> speaker;  // by machine
+    std::map<uint32_t, uint32_t> speaker;  // key: machine
     for (uint32_t rank = 0; rank < tree.num_workers(); ++rank) {
       const Parent parent = tree.parent_of(rank, location);
       ASSERT_TRUE(tree.connects(rank, parent.node, parent.level)) << "seed " << seed << ", rank " << rank;

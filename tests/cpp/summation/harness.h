@@ -106,7 +106,7 @@ class ShardFixture : public testing::Test, public ShardEvents {
   ShardFixture() : loop_(std::move(*transport::EpollLoop::create("shard-test"))) {
     shard_ = std::make_unique<Shard>(*loop_, outbox_, metrics_, *this);
   }
-  // The shard serves a job at `position`; ranks 0 and 1 contribute at `level`.
+  // Starts a shard at `position` of the job, to which ranks 0 and 1 contribute at `level`.
   void start(Position position, Level level) {
     position.epoch = kEpoch;
     position.num_workers = static_cast<uint32_t>(position.describe_rank.size());

@@ -99,7 +99,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
   std::map<uint32_t, std::vector<std::byte>> memory_;
   std::vector<DataHead> received_;
   std::map<protocol::Handle, Status> completed_;
-  std::map<protocol::Handle, protocol::Plan> plans_;  // from the results
+  std::map<protocol::Handle, protocol::Plan> plans_;  // plans of the results
   Status lost_;
   bool service_closed_ = false;
 };

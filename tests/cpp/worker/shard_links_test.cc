@@ -37,8 +37,8 @@ class Shard final : public transport::Receiver {
 };
 
 struct Completed {
-  std::map<uint64_t, Status> status;           // by handle
-  std::map<uint64_t, bool> on_its_links_loop;  // by handle
+  std::map<uint64_t, Status> status;           // key: handle
+  std::map<uint64_t, bool> on_its_links_loop;  // key: handle
 };
 
 class ShardLinksTest : public testing::Test {
@@ -136,7 +136,7 @@ class ShardLinksTest : public testing::Test {
   Watched<Completed> completed_;
   std::vector<std::unique_ptr<EventLoop>> loops_;  // outlive the connections
   std::unique_ptr<EventLoop> services_loop_ = transport::make_loop();
-  std::vector<std::vector<Shard>> shards_;  // by service
+  std::vector<std::vector<Shard>> shards_;  // indexed by service
   ShardLinks links_;
 };
 
