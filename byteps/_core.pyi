@@ -227,7 +227,7 @@ def isa_levels() -> dict[str, bool]:
     """Returns instruction set ("scalar", "avx2", "avx512") -> whether this machine has it."""
 
 def reduce_n(dst_ptr: int, src_ptrs: list[int], count: int, dtype: int, op: int) -> None:
-    """Reduces `count` elements with the service's kernel: dst[i] = srcs[0][i] op srcs[1][i] op …"""
+    """Reduces `count` elements with the service's kernel: dst[i] = srcs[0][i] op srcs[1][i] op … on one thread."""
 
 def listen_address(interface: str, node_host: str, scheduler_host: str) -> str:
     """Returns the address that a Node of this process would advertise."""

@@ -18,7 +18,7 @@ World& world_of(std::shared_ptr<void>& context) {
   return *static_cast<World*>(context.get());
 }
 
-Way simulated(const char* name, bool two_loops) {
+TransportCase simulated(const char* name, bool two_loops) {
   return {.name = name,
           .two_loops = two_loops,
           .address = "10.0.0.2",
