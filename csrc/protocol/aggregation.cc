@@ -78,9 +78,9 @@ Status Aggregator::refusal(const Key& key, const KeyState* state, uint64_t round
   BPS_RETURN_IF_ERROR(failed_);
   if (!failed_tensors_.empty()) {
     auto found = failed_tensors_.find(number_of(key));
-    if (found != failed_tensors_.end() && round <= found->second.last_round) return found->second.why;
+    if (found != failed_tensors_.end()) BPS_RETURN_IF_ERROR(found->second.find(round));
   }
-  if (state && round <= state->failed_round) return state->failure;
+  if (state) BPS_RETURN_IF_ERROR(state->failures.find(round));
   if (state && state->arrived_count > 0 && round < state->first.round) {
     return aborted(describe_round(round) + ": " + children_.describe[state->first_child] +
                    " has gone on to " + describe_round(state->first.round));
@@ -113,10 +113,7 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   if (!why.is_ok()) {
     // Fails the round for the others as well: the refused child counts as arrived, so nobody would
     // wait for it.
-    if (state.failed_round < head.round) {
-      state.failed_round = head.round;
-      state.failure = why;
-    }
+    note_failure(state, head.round, why);
     actions.push_back(Fail{head, {child}, std::move(why), false});
     return;
   }
@@ -155,9 +152,8 @@ void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, co
     fail_round(state, why, actions);
     auto& told = std::get<Fail>(actions.back()).children;
     told.erase(std::find(told.begin(), told.end(), child));
-  } else if (state.failed_round < head.round) {
-    state.failed_round = head.round;
-    state.failure = why;
+  } else if (state.failures.find(head.round).is_ok()) {
+    note_failure(state, head.round, why);
     actions.push_back(Fail{head, {}, why, true});
   }
 }
@@ -173,13 +169,17 @@ void Aggregator::end_round(KeyState& state) {
   state.arrived_count = 0;
 }
 
+void Aggregator::note_failure(KeyState& state, uint64_t round, const Status& why) {
+  state.failures.forget(*std::min_element(state.last_round.begin(), state.last_round.end()));
+  state.failures.add(round, why);
+}
+
 void Aggregator::fail_round(KeyState& state, const Status& why, AggregationActions& actions) {
   Fail fail{state.first, {}, why, true};
   for (uint32_t child = 0; child < num_children(); ++child) {
     if (state.last_round[child] == state.first.round) fail.children.push_back(child);
   }
-  state.failed_round = state.first.round;
-  state.failure = why;
+  note_failure(state, state.first.round, why);
   end_round(state);
   actions.push_back(std::move(fail));
 }
@@ -204,9 +204,9 @@ void Aggregator::on_child_gone(uint32_t child, const Status& why, AggregationAct
 void Aggregator::fail_tensor(uint32_t number, uint64_t last_round, const Status& why,
                              AggregationActions& actions) {
   BPS_CHECK(!why.is_ok()) << "a tensor fails for a reason";
-  FailedTensor& failed = failed_tensors_[number];
-  if (failed.last_round >= last_round) return;
-  failed = {last_round, why};
+  FailureHistory& failures = failed_tensors_[number];
+  if (!failures.find(last_round).is_ok()) return;
+  failures.add(last_round, why);
   fail_rounds_if(
       [number, last_round](const KeyState& state) {
         return number_of(state.key) == number && state.first.round <= last_round;

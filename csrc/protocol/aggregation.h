@@ -24,6 +24,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "protocol/failure_history.h"
 #include "protocol/message.h"
 #include "protocol/tree.h"
 #include "protocol/waiting_list.h"
@@ -110,15 +111,8 @@ class Aggregator {
     uint32_t arrived_count = 0;  // 0: no round is open
     DataHead first;              // head of the first contribution
     uint32_t first_child = 0;
-    // Later contributions to rounds up to this one get `failure`.
-    uint64_t failed_round = 0;
-    Status failure;
+    FailureHistory failures;                // of rounds that not all children have contributed to
     WaitingList<KeyState*>::Iterator wait;  // entry of the open round
-  };
-
-  struct FailedTensor {
-    uint64_t last_round = 0;
-    Status why;
   };
 
   KeyState& state_of(const Key& key);
@@ -128,6 +122,7 @@ class Aggregator {
   void leave_behind(KeyState& state, uint32_t child, uint64_t round, const Status& why,
                     AggregationActions& actions);
   void end_round(KeyState& state);
+  static void note_failure(KeyState& state, uint64_t round, const Status& why);
   void fail_round(KeyState& state, const Status& why, AggregationActions& actions);
   template <typename Predicate>
   void fail_rounds_if(Predicate predicate, const Status& why, AggregationActions& actions);
@@ -138,7 +133,7 @@ class Aggregator {
   WaitingList<KeyState*> gathering_;
   std::vector<Status> gone_;  // indexed by child; ok: present
   std::vector<uint32_t> gone_children_;
-  std::unordered_map<uint32_t, FailedTensor> failed_tensors_;  // key: number of the name
+  std::unordered_map<uint32_t, FailureHistory> failed_tensors_;  // key: number of the name
   Status failed_;
 };
 

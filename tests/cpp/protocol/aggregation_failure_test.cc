@@ -54,6 +54,34 @@ TEST_F(AggregatorTest, RanksGoOnAtTheirOwnPaceAfterAFailure) {
   EXPECT_EQ(completed_.size(), 1u);
 }
 
+// Rank 0 is two rounds ahead of rank 1 when rank 1 comes to the round that rank 2 has refused.
+TEST_F(AggregatorTest, LateRankGetsTheCauseOfItsOwnRound) {
+  give_up(2, 1, invalid_argument("no memory"));
+  EXPECT_EQ(contribute(2, 2), Verdict::kAccept);
+  EXPECT_EQ(contribute(0, 1), Verdict::kRefuse);
+  expect_failed({0}, 1, "no memory");
+  EXPECT_EQ(contribute(0, 3), Verdict::kAccept);
+  expect_failed({2}, 2, "rank 0 (a) has gone on without it");
+  EXPECT_EQ(contribute(1, 1), Verdict::kRefuse);
+  expect_failed({1}, 1, "no memory");
+  EXPECT_EQ(contribute(1, 2), Verdict::kRefuse);
+  expect_failed({1}, 2, "rank 0 (a) has gone on without it");
+  EXPECT_EQ(contribute(1, 3), Verdict::kAccept);
+  EXPECT_EQ(contribute(2, 3), Verdict::kAccept);
+  EXPECT_EQ(completed_.size(), 1u);
+}
+
+TEST_F(AggregatorTest, LateRankGetsTheCauseOfItsOwnRoundOfATensor) {
+  collect([&](AggregationActions& actions) { aggregator_.fail_tensor(1, 1, internal("first"), actions); });
+  collect([&](AggregationActions& actions) { aggregator_.fail_tensor(1, 2, internal("second"), actions); });
+  DataHead head = head_of(0, 1);
+  contribute(head);
+  expect_failed({0}, 1, "first");
+  head.round = 2;
+  contribute(head);
+  expect_failed({0}, 2, "second");
+}
+
 TEST_F(AggregatorTest, RoundThatFailsWhileAPayloadComesInAnswersItsSender) {
   contribute(0, 1, 0);
   ASSERT_EQ(*admit(head_of(1, 1)), Verdict::kAccept);
@@ -81,7 +109,7 @@ TEST_F(AggregatorTest, LostChildFailsWhatLacksItNowAndLater) {
 }
 
 TEST_F(AggregatorTest, FailedTensorFailsAllItsPartitionsAndNoOther) {
-  contribute(head_of(0, 1, key_of(1)));
+  contribute(head_of(0, 1));
   contribute(head_of(0, 1, key_of(1, 7)));
   contribute(head_of(0, 1, {key_tensor(1, 5), 7}));
   contribute(head_of(0, 1, key_of(2)));
