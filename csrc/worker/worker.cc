@@ -119,6 +119,12 @@ void Worker::on_completed(Handle handle, const Result<protocol::Plan>& outcome) 
   do_work(std::move(work));
 }
 
+void Worker::add_partition(Work& work, ShardLink& link, OutgoingPartition partition) {
+  const auto [found, is_new] = work.indices.try_emplace(&link, work.partitions.size());
+  if (is_new) work.partitions.emplace_back(&link, std::vector<OutgoingPartition>());
+  work.partitions[found->second].second.push_back(std::move(partition));
+}
+
 Worker::Work Worker::take_work() {
   Work work;
   for (protocol::TableAction& action : actions_) {
@@ -132,10 +138,11 @@ Worker::Work Worker::take_work() {
       const bool is_stored = start->parent.level == protocol::Level::kRanks;
       ShardLink& link =
           (is_stored ? parameter_store_links_ : links_).at(start->parent.node, start->head.shard_index);
-      work.partitions[&link].push_back(make_outgoing(*start));
+      add_partition(work, link, make_outgoing(*start));
     } else if (auto* fail = std::get_if<protocol::FailPartition>(&action)) {
       ShardLink& link = links_.at(fail->parent.node, fail->head.shard_index);
-      work.partitions[&link].push_back(
+      add_partition(
+          work, link,
           {.handle = 0, .head = fail->head, .input = {}, .output = {}, .failure = std::move(fail->why)});
     } else if (auto* finish = std::get_if<FinishHandle>(&action)) {
       memory_.erase(finish->handle);

@@ -87,11 +87,14 @@ class Worker final : public LinkEvents {
   struct Work {
     std::vector<protocol::Control> messages;  // to the scheduler
     std::optional<protocol::Plan> plan;
-    std::unordered_map<ShardLink*, std::vector<OutgoingPartition>> partitions;
+    // By link, in the order of first use, which does not depend on addresses.
+    std::vector<std::pair<ShardLink*, std::vector<OutgoingPartition>>> partitions;
+    std::unordered_map<ShardLink*, size_t> indices;  // in `partitions`
     std::vector<std::pair<protocol::Handle, Status>> finished;
   };
   Status start(protocol::Handle handle, const protocol::PushPull& request, Memory memory)
       BPS_EXCLUDES(mutex_);
+  static void add_partition(Work& work, ShardLink& link, OutgoingPartition partition);
   Work take_work() BPS_REQUIRES(mutex_);
   void do_work(Work work) BPS_EXCLUDES(mutex_);
   void change_plan(const protocol::Plan& plan);
