@@ -1,7 +1,7 @@
-// Calls back when push_pulls are done, on one thread of its own ("bps-completion").
+// Runs the callbacks of finished push_pulls on one thread ("bps-completion"). Thread-safe.
 //
-// A thread of its own, because what is called belongs to a framework, which may run other work in it: a data loop that
-// waited there could be what that work waits for. The thread starts with the first callback. Any thread may call.
+// Callbacks belong to a framework and may block, for example until another push_pull is done. On a
+// data loop that would be a deadlock. The thread starts with the first callback.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@
 
 namespace byteps::worker {
 
-// With what the push_pull came to. It may start push_pulls, and must not destroy the node.
+// Gets the status of the push_pull. May start push_pulls; must not destroy the node.
 using OnDone = UniqueFunction<void(const Status&)>;
 
 class Completions {
@@ -25,10 +25,10 @@ class Completions {
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
 
-  // Calls in the order of posts. After close(): at once, here.
+  // Calls `on_done` later, in the order of posts. After close(): immediately, on this thread.
   void post(OnDone on_done, Status status) BPS_EXCLUDES(mutex_);
-  // Returns when all that was posted has been called. Idempotent. From a callback it returns at once, and the thread ends
-  // when it has called the rest.
+  // Returns when all posted callbacks have run. Inside a callback it returns immediately, and the
+  // thread ends after the remaining callbacks. Idempotent.
   void close() BPS_EXCLUDES(mutex_);
 
  private:
@@ -37,7 +37,7 @@ class Completions {
 
   Mutex mutex_;
   std::vector<Posted> posted_ BPS_GUARDED_BY(mutex_);
-  bool waiting_ BPS_GUARDED_BY(mutex_) = false;  // the thread sleeps, or is about to
+  bool waiting_ BPS_GUARDED_BY(mutex_) = false;  // the thread waits for more_
   bool closed_ BPS_GUARDED_BY(mutex_) = false;
   std::condition_variable_any more_;
   std::thread thread_ BPS_GUARDED_BY(mutex_);

@@ -1,6 +1,6 @@
-// The push_pulls that callers wait for: handle -> done, and with what.
+// The push_pulls in flight, by handle: whether they are done, and their status. Thread-safe.
 //
-// Any thread. A handle lives from open() until its wait() has returned, or its callback is called; nothing in here polls.
+// A handle is valid from open() until its wait() has returned or its callback has been posted.
 #pragma once
 
 #include <condition_variable>
@@ -23,41 +23,44 @@ class HandleTable {
  public:
   HandleTable(Metrics& metrics, const Clock& clock) : metrics_(metrics), clock_(clock) {}
 
-  // A new handle for a push_pull of `bytes`. With `on_done` it is not for wait(): that is called, once, instead.
+  // Returns a new handle for a push_pull of `bytes` bytes. If `on_done` is set, it is called once
+  // (worker/completions.h), and the handle must not be passed to wait().
   protocol::Handle open(uint64_t bytes, OnDone on_done = {});
-  // Forgets a handle that was never started; gives its callback back.
+  // Frees the handle of a push_pull that could not start. Returns its callback, perhaps empty.
   OnDone cancel(protocol::Handle handle);
-  // Once for each handle.
+  // The push_pull is done. Call once per handle.
   void finish(protocol::Handle handle, Status status);
 
-  // kInvalidArgument: unknown, or waited for already.
+  // Returns whether the push_pull is done. kInvalidArgument: unknown, or waited for already.
   Result<bool> poll(protocol::Handle handle);
-  // Blocks until the handle is done and frees it. kDeadlineExceeded leaves it as it was, and so does a signal
-  // (`interrupted` becomes true).
+  // Blocks until the push_pull is done, frees the handle, and returns the push_pull's status. The
+  // handle stays valid at kDeadlineExceeded, and after a signal, which sets `interrupted` and
+  // returns ok. kInvalidArgument as poll().
   Status wait(protocol::Handle handle, TimeUs deadline_us, bool& interrupted);
 
-  // The oldest push_pull that a callback waits for, if none of any kind has begun or ended since `before_us`; and the time
-  // since when none has.
+  // Returns the oldest push_pull with a callback, and the time of the last start or end of any
+  // push_pull; nullopt if that time is later than `before_us`, or if there is no such push_pull.
   struct Stuck {
     protocol::Handle handle;
     TimeUs since_us;
   };
   std::optional<Stuck> stuck_callback(TimeUs before_us);
 
-  // For who reacts to many handles on one thread. `next_done` blocks until a handle that was given to `announce` is
-  // done, and gives each of them once, in the order of completion; after `close` those that are left, then nothing. kInvalidArgument as `poll`.
+  // For a thread that waits for many handles: next_done() blocks until an announced handle is done
+  // and returns each of them once, in the order of completion. After close() it returns the
+  // remaining ones, then nullopt. kInvalidArgument as poll().
   Status announce(protocol::Handle handle);
   std::optional<protocol::Handle> next_done();
-  // When all are finished. Returns when all callbacks have been called.
+  // Precondition: all push_pulls are done. Returns when all callbacks have run.
   void close();
 
  private:
   struct Entry {
     EventFlag done;
-    bool announced = false;  // under the table's lock
-    bool finished = false;   // likewise
-    Status status;           // before `done` is set: of the finishing thread only; afterwards constant
-    OnDone on_done;          // constant until finished
+    bool announced = false;  // guarded by mutex_
+    bool finished = false;   // guarded by mutex_
+    Status status;           // written before `done` is set, constant afterwards
+    OnDone on_done;          // constant until the push_pull is done
     TimeUs started_us;
     uint64_t bytes;
   };
@@ -71,8 +74,9 @@ class HandleTable {
   protocol::Handle next_ BPS_GUARDED_BY(mutex_) = 1;
   uint64_t unfinished_ BPS_GUARDED_BY(mutex_) = 0;
   TimeUs busy_since_us_ BPS_GUARDED_BY(mutex_) = 0;
-  TimeUs last_change_us_ BPS_GUARDED_BY(mutex_) = 0;          // something has begun or ended
-  std::deque<protocol::Handle> done_ BPS_GUARDED_BY(mutex_);  // announced and not given yet
+  TimeUs last_change_us_ BPS_GUARDED_BY(mutex_) = 0;  // last start or end of a push_pull
+  // Announced and done, not yet returned by next_done().
+  std::deque<protocol::Handle> done_ BPS_GUARDED_BY(mutex_);
   bool closed_ BPS_GUARDED_BY(mutex_) = false;
   std::condition_variable_any more_done_;
   Completions completions_;

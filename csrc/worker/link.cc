@@ -17,7 +17,7 @@ using transport::ReceiveBuffer;
 
 namespace {
 
-// A key's partition is sent again only when it was answered.
+// A partition is sent again only after it was answered, as Payload::reuse_key requires.
 uint64_t reuse_key_of(const protocol::Key& key) { return (uint64_t{key.tensor} + 1) << 32 | key.partition; }
 
 }  // namespace
@@ -47,7 +47,7 @@ void Link::enqueue(std::vector<OutgoingPartition> partitions) {
 void Link::offer(std::vector<OutgoingPartition> partitions) {
   const protocol::Outbox::Port::Batch batch(*port_);
   for (OutgoingPartition& outgoing : partitions) {
-    // The next round of the same key follows a failure, never goes before it.
+    // A failure must be sent before the next round of its key.
     const int32_t priority =
         outgoing.failure.is_ok() ? outgoing.head.priority : std::numeric_limits<int32_t>::max();
     const uint64_t bytes = outgoing.input.size();
@@ -119,7 +119,7 @@ Result<Link::Unanswered*> Link::find(const DataHead& head) {
   if (found == unanswered_.end() || found->second.round != head.round) {
     return data_loss(options_.service_text + " answered partition " + std::to_string(head.key.partition) +
                      " of tensor " + std::to_string(head.key.tensor) + " in " +
-                     protocol::describe_round(head.round) + ", which waits for no answer");
+                     protocol::describe_round(head.round) + ", which is not waiting for an answer");
   }
   return &found->second;
 }
@@ -176,8 +176,9 @@ Status Link::complete_answered(const DataHead& head, const Result<protocol::Plan
 
 void Link::on_closed(Connection&, const Status& why) {
   port_->close();
-  connection_->loop().post([doomed = std::move(connection_)] {});  // it is calling us: destroyed after that
-  if (!ended_.is_ok()) return complete_all(ended_);                // after a goodbye, of either side
+  // The connection is the caller of this function, so it is destroyed later.
+  connection_->loop().post([doomed = std::move(connection_)] {});
+  if (!ended_.is_ok()) return complete_all(ended_);
   lose(why);
 }
 
@@ -205,7 +206,7 @@ void Link::leave(const Status& why, GracePeriod grace_period, UniqueFunction<voi
   leave_done_ = std::move(done);
   if (ended_.is_ok()) ended_ = why;
   if (!connection_) return complete_all(why);
-  port_->close();  // what has not been sent is not sent any more
+  port_->close();
   DataHead goodbye;
   goodbye.type = DataType::kGoodbye;
   goodbye.epoch = options_.epoch;

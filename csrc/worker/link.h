@@ -1,8 +1,10 @@
-// A child's connection to one shard of one summation service: sends partitions by priority within the credit (protocol/outbox),
-// receives results straight into place. The child is a worker, or a machine's service on its way to the root.
+// A child's link to one shard of a summation service: sends partitions by priority within the
+// credit (protocol/outbox.h), and receives results directly into their destination. The child is a
+// worker, or the service of a machine that sends its sums to the root.
 //
-// All methods on the loop's thread. The connection is made at the first partition. When it breaks, its partitions
-// stay unsettled until somebody who knows says what became of the peer (fail, peer_left): see protocol/membership.
+// All methods and callbacks run on the loop's thread. The link connects at its first partition. If
+// the connection breaks, its partitions stay incomplete until the fate of the peer is known (fail()
+// or peer_left(), see protocol/membership.h).
 #pragma once
 
 #include <memory>
@@ -19,53 +21,56 @@
 
 namespace byteps::worker {
 
-// One partition on its way; its memory is valid until settled.
+// A partition to send. `input` and `output` must stay valid until LinkEvents::on_completed.
 struct OutgoingPartition {
-  uint64_t handle = 0;  // whose it is, for LinkEvents::on_completed
+  uint64_t handle = 0;  // passed to LinkEvents::on_completed
   protocol::DataHead head;
-  Bytes input;  // empty where only the root's values count
+  Bytes input;  // empty if only the root's values count
   MutableBytes output;
-  Status failure;  // not ok: tells the service that this child cannot contribute; not answered, not settled
+  // Not ok: tells the service that this child cannot contribute. No answer and no on_completed.
+  Status failure;
 };
 
 class Link;
 
-// On the link's loop.
+// Callbacks of links, on the thread of the link's loop.
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
-  // The partition's memory is not used any more: it was answered, with this plan, or has failed.
+  // The partition was answered (`outcome`: plan of the answer) or has failed. Its memory is no
+  // longer used.
   virtual void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) = 0;
-  // The connection broke or could not be made.
+  // The connection broke or could not be established. `service`: node number.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
 };
 
 struct LinkOptions {
-  uint32_t rank = 0;  // this worker
+  uint32_t rank = 0;  // of this worker
   uint32_t epoch = 0;
   protocol::Level level = protocol::Level::kCluster;
   uint32_t service = 0;        // node number of the service
-  std::string service_text;    // how messages name it
-  uint64_t bytes_per_s = 0;    // protocol/pacing; 0: not held back
-  TimeUs silence_us = kNever;  // of the connection (Connection::limit_silence)
+  std::string service_text;    // description of the service for messages
+  uint64_t bytes_per_s = 0;    // sending rate (protocol/pacing.h); 0: no limit
+  TimeUs silence_us = kNever;  // for Connection::limit_silence
 };
 
 class Link final : public transport::Receiver {
  public:
-  // Makes the connection; on the link's loop.
+  // Establishes the connection, on the link's loop.
   using Connector = UniqueFunction<void(transport::ConnectCallback)>;
 
-  // `outbox`: of the loop.
+  // `outbox`: that of the link's loop.
   Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, Metrics& metrics,
        LinkEvents& events);
 
   void enqueue(std::vector<OutgoingPartition> partitions);
-  // The peer has left the job in order. Without a connection everything settles now, else what the peer has not
-  // answered when the connection ends.
+  // The peer has left the job in order. Partitions without an answer fail: immediately if there is
+  // no connection, otherwise when it closes, because answers may still arrive.
   void peer_left();
-  // The job has failed: closes at once, settles everything with `why`, and everything that comes later.
+  // The job has failed: closes the connection. All partitions, present and future, fail with `why`.
   void fail(const Status& why);
-  // This worker leaves in order: what is not answered is settled with `why`; then calls `done`.
+  // This worker leaves in order: sends a goodbye and closes the connection, at the latest when
+  // `grace_period` has expired. Partitions without an answer fail with `why`; then calls `done`.
   void leave(const Status& why, GracePeriod grace_period, UniqueFunction<void()> done);
 
   Result<transport::ReceiveBuffer> on_head(transport::Connection& connection,
@@ -100,17 +105,17 @@ class Link final : public transport::Receiver {
   LinkEvents& events_;
   bool connecting_ = false;
   bool lost_ = false;
-  Status ended_;  // not ok: nothing is sent any more, everything settles with it
+  Status ended_;  // not ok: nothing is sent any more, and all partitions fail with it
   protocol::Outbox& outbox_;
   protocol::Pacer pacer_;
-  std::optional<protocol::Outbox::Port> port_;               // once connected
-  std::vector<OutgoingPartition> early_;                     // came before the connection
-  std::unordered_map<uint64_t, OutgoingPartition> offered_;  // wait in the outbox, by ticket
+  std::optional<protocol::Outbox::Port> port_;               // set once connected
+  std::vector<OutgoingPartition> early_;                     // enqueued before that
+  std::unordered_map<uint64_t, OutgoingPartition> offered_;  // waiting in the outbox; key: ticket
   uint64_t last_ticket_ = 0;
   std::unordered_map<protocol::Key, Unanswered, protocol::KeyHash> unanswered_;
-  std::string failure_text_;  // where the text of a kFailed lands
+  std::string failure_text_;  // receive buffer for the text of a kFailed
   UniqueFunction<void()> leave_done_;
-  std::unique_ptr<transport::Connection> connection_;  // after what its callbacks use
+  std::unique_ptr<transport::Connection> connection_;  // destroyed before what its callbacks use
 };
 
 }  // namespace byteps::worker

@@ -1,6 +1,7 @@
-// All links of one process at one level of the tree: one for each shard of each service that it may send to.
+// All links of a process at one level of the tree: one to each shard of each service that it may
+// send to.
 //
-// A lane is a link and the loop it lives on. Any thread may call; the work is posted to the lanes' loops.
+// Thread-safe after the last add_service(): all work is posted to the loops of the links.
 #pragma once
 
 #include <initializer_list>
@@ -12,27 +13,28 @@
 namespace byteps::worker {
 
 struct ShardLink {
-  transport::EventLoop* loop;
+  transport::EventLoop* loop;  // the only thread that uses `link`
   std::unique_ptr<Link> link;
 };
 
 class ShardLinks {
  public:
-  // The lanes to the shards of the next service (node number), in the order of shards; empty: none of its shards is
-  // ever sent to. For all services, in order, before the first use.
+  // Adds the links to the next service, indexed by shard; empty if nothing is ever sent to it. Call
+  // for all nodes, in the order of their numbers, before any other method.
   void add_service(std::vector<ShardLink> links) { services_.push_back(std::move(links)); }
 
   bool leads_to(uint32_t service) const { return service < services_.size() && !services_[service].empty(); }
-  // Every child must choose alike: a shard sums what reaches it. Precondition: leads_to(service).
+  // The link for partitions with this shard index, which is equal on all children: all
+  // contributions to a partition must reach the same shard. Precondition: leads_to(service).
   ShardLink& at(uint32_t service, uint16_t shard_index) {
     std::vector<ShardLink>& links = services_[service];
     return links[shard_index % links.size()];
   }
 
-  // As of Link, for all concerned.
+  // As Link's methods, for the links to `service` and for all links.
   void peer_left(uint32_t service);
   void fail(const Status& why);
-  // Calls `done`, on a loop of theirs, when all links have left or their grace period has expired.
+  // Calls Link::leave for all links in `all`, then `done`, on one of their loops.
   static void leave(std::initializer_list<ShardLinks*> all, const Status& why, GracePeriod grace_period,
                     UniqueFunction<void()> done);
 
@@ -40,7 +42,7 @@ class ShardLinks {
   template <typename F>
   void for_each(F&& f);
 
-  std::vector<std::vector<ShardLink>> services_;  // by service, by shard
+  std::vector<std::vector<ShardLink>> services_;  // indexed by node, shard
 };
 
 }  // namespace byteps::worker

@@ -99,7 +99,7 @@ void Worker::on_refused(const protocol::Refused& refused) {
   do_work(std::move(work));
 }
 
-// A broadcast is no part of a step, even where it comes again; and what is kept does not follow plans.
+// Repeated broadcasts do not mark steps, and stored tensors do not follow plans.
 void Worker::tune(const protocol::PushPull& request) {
   if (request.op == ReduceOp::kBroadcast || is_stored(request.op)) return;
   const std::optional<TimeUs> step_us = steps_.on_start(request.name, clock_.now_us());

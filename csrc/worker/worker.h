@@ -1,7 +1,8 @@
 // The worker role: push_pull of named tensors through the summation services of a job.
 //
-// Any thread may call. A push_pull goes: name -> partitions (protocol/push_pull_table) -> the link to each
-// partition's parent (on its own loop's thread) -> result in the tensor -> last partition settled -> handle done.
+// Thread-safe. The path of a push_pull: name -> partitions (protocol/push_pull_table.h) -> the link
+// to each partition's parent, on the thread of its loop -> results in the tensor -> last partition
+// complete -> handle done.
 #pragma once
 
 #include <memory>
@@ -19,24 +20,25 @@
 
 namespace byteps::worker {
 
-// What a worker needs of its process.
+// Callbacks of a worker into its process.
 class WorkerEvents {
  public:
   virtual ~WorkerEvents() = default;
   // Any thread.
   virtual void send_to_scheduler(protocol::Control message) = 0;
-  // As LinkEvents.
+  // As LinkEvents::on_link_lost.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
-  // The process's outboxes get another credit. Any thread.
+  // The credit of the process's outboxes changes, in bytes per connection. Any thread.
   virtual void on_credit(uint64_t credit_bytes) = 0;
-  // A failure as the program gets it, with what this process knows of it. Any thread.
+  // Returns the status that the program gets for `failure`: adds the cause if this process knows
+  // it. Any thread.
   virtual Status explain(const Status& failure) const = 0;
 };
 
 struct WorkerOptions {
   uint32_t rank = 0;
-  uint64_t credit_bytes = 0;  // as configured
-  bool autotune = false;      // rank 0 looks for better partitions and credit; counts there only
+  uint64_t credit_bytes = 0;  // bytes in flight per connection, as configured
+  bool autotune = false;      // tunes partition size and credit; effective on rank 0 only
 };
 
 class Worker final : public LinkEvents {
@@ -44,35 +46,39 @@ class Worker final : public LinkEvents {
   Worker(const WorkerOptions& options, protocol::Tree tree, const protocol::PartitionRule& rule,
          Metrics& metrics, const Clock& clock, WorkerEvents& events);
 
-  // To fill before the first push_pull: with the links to all that may be a parent in a tree, and to all that may keep
-  // something (protocol::Level::kRanks).
+  // The caller adds all links before the first push_pull: to services that may be a parent in a
+  // tree, and to those that may store tensors (protocol::Level::kRanks).
   ShardLinks& links() { return links_; }
   ShardLinks& parameter_store_links() { return parameter_store_links_; }
 
-  // Of a tensor that is not kept. Errors: protocol::PushPullTable::declare.
+  // Requests the placement of a tensor in advance; not for stored tensors. `bytes`: its size.
+  // Errors: as protocol::PushPullTable::declare.
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
-  // [request.bytes] at `input` and `output`, which may be equal; both valid, and the input unchanged, until the
-  // handle is done. Does not block. Errors: protocol::PushPullTable::start.
+  // Starts a push_pull of request.bytes bytes from `input` to `output`, which may be equal. Both
+  // must stay valid, and the input unchanged, until the handle is done. Does not block. Errors: as
+  // protocol::PushPullTable::start.
   Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
                                      std::byte* output);
-  // Without a handle: `on_done` is called when it is done, on a thread for that; errors of the start come there, too,
-  // at once.
+  // As above, without a handle: `on_done` is called when the push_pull is done, on the thread of
+  // worker/completions.h. If the push_pull cannot start, `on_done` gets the error within this call.
   void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
                  OnDone on_done);
-  // protocol::PushPullTable::refuse.
+  // As protocol::PushPullTable::refuse.
   void refuse(const std::string& name, uint64_t step, const Status& why);
   HandleTable& handles() { return handles_; }
 
-  // The scheduler's answers.
+  // Messages from the scheduler. An error of on_placed means that the message is invalid.
   Status on_placed(const protocol::Placed& placed);
   void on_refused(const protocol::Refused& refused);
 
+  // The node `service` has left the job in order.
   void peer_left(uint32_t service);
-  // PushPullTable's.
+  // As PushPullTable::name_wait.
   std::string name_wait(protocol::Handle handle);
-  // The job has failed: everything in flight and everything later ends with `why`.
+  // The job has failed: all push_pulls, present and future, fail with `why`.
   void fail(const Status& why);
-  // In order: what is in flight fails, all links say goodbye; then calls `done`, as ShardLinks::leave.
+  // Leaves the job in order: push_pulls in flight fail, all links send a goodbye; then calls `done`
+  // as ShardLinks::leave does.
   void leave(GracePeriod grace_period, UniqueFunction<void()> done);
 
   void on_completed(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
@@ -83,7 +89,7 @@ class Worker final : public LinkEvents {
     const std::byte* input;
     std::byte* output;
   };
-  // What has to be done once the lock is released, so that no callback runs under it.
+  // Actions for after the lock is released, so that no callback runs under it.
   struct Work {
     std::vector<protocol::Control> messages;  // to the scheduler
     std::optional<protocol::Plan> plan;
@@ -111,7 +117,7 @@ class Worker final : public LinkEvents {
   Mutex mutex_;
   protocol::PushPullTable table_ BPS_GUARDED_BY(mutex_);
   std::unordered_map<protocol::Handle, Memory> memory_ BPS_GUARDED_BY(mutex_);
-  protocol::TableActions actions_ BPS_GUARDED_BY(mutex_);  // reused
+  protocol::TableActions actions_ BPS_GUARDED_BY(mutex_);  // empty between calls
   protocol::StepMeter steps_ BPS_GUARDED_BY(mutex_);
   std::optional<protocol::Tuner> tuner_ BPS_GUARDED_BY(mutex_);
 };
