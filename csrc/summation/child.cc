@@ -37,7 +37,7 @@ void Child::send_failure(const DataHead& request, const Status& why, transport::
 }
 
 void Child::enqueue(const DataHead& head, Answer answer) {
-  // By reference nothing waits for a wire.
+  // Local connections use no network card, so they need no credit and no pacing.
   if (connection_->is_local()) return hand_over(answer, [keep = answer.keep](const Status&) {});
   const uint64_t bytes = answer.payload.data.size();
   port_.push(
@@ -123,8 +123,8 @@ Status Child::on_hello(const DataHead& head) {
   Collector* const collector = shard_.collector(head.level);
   const int32_t child = collector == nullptr ? -1 : collector->child_of_rank(head.rank);
   if (child < 0) return data_loss("hello: rank " + std::to_string(head.rank) + " is not below this service");
-  // Whoever knows the secret may connect; only who was given the roster of this very job is in it.
-  if (head.epoch != shard_.epoch_) return data_loss("hello: another epoch than the roster's");
+  // All processes that know the secret can connect, but only members of this job know its epoch.
+  if (head.epoch != shard_.epoch_) return data_loss("hello: the epoch is not that of the roster");
   if (shard_.has_child(head)) {
     return data_loss("hello: rank " + std::to_string(head.rank) + " is connected already");
   }
@@ -137,8 +137,8 @@ Status Child::on_hello(const DataHead& head) {
 }
 
 Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes payload) {
-  // Asked again, because another connection may have brought the same since the head came. What was to be refused then
-  // still is.
+  // Checked again, because another connection may have delivered the same contribution since the
+  // head arrived. A contribution that was refused then is still refused.
   const auto verdict = admit(head, arrival.payload_bytes);
   if (!verdict) return verdict.status();
   if (!arrival.reply_space.empty() && arrival.reply_space.size() != head.bytes) {
@@ -160,9 +160,9 @@ Status Child::on_push_pull(const DataHead& head, const Arrival& arrival, Bytes p
 }
 
 Status Child::on_failed(const DataHead& head, const Arrival& arrival) {
-  return_lease(arrival.lease);  // the text has landed
+  return_lease(arrival.lease);  // the text has been copied
   std::string text = std::exchange(failure_text_, {});
-  const auto verdict = admit(head, arrival.payload_bytes);  // as in on_push_pull
+  const auto verdict = admit(head, arrival.payload_bytes);  // see on_push_pull
   if (!verdict) return verdict.status();
   if (*verdict != Aggregator::Verdict::kRepeat) {
     collector_->contribute_failure(child_, head, Status(head.code, std::move(text)));

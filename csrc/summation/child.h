@@ -1,5 +1,5 @@
-// A shard's end of one child's connection: reads its frames into place and hands them to the collector it speaks to;
-// sends the answers, urgent ones first.
+// A shard's end of the connection of one child: receives its contributions, passes them to the
+// collector of their level, and sends the answers, urgent ones first. Lives on the shard's loop.
 #pragma once
 
 #include <memory>
@@ -19,22 +19,24 @@ class Child final : public transport::Receiver {
   Child(Shard& shard, std::unique_ptr<transport::Connection> connection);
 
   void start();
-  // Of the worker that speaks; -1 until its hello.
+  // Rank of the connected worker; -1 before its hello.
   int rank() const { return rank_; }
-  // Whether a hello of the same words has come on this connection.
+  // Whether the hello of this connection had the same rank and level.
   bool is(const protocol::DataHead& hello) const;
   bool has_left() const { return left_; }
-  // Whom it speaks to, and as which of its children; null until its hello.
+  // The collector that gets the contributions (null before the hello), and the index of this child
+  // there.
   Collector* collector() const { return collector_; }
   uint32_t number() const { return child_; }
 
-  // An answer. `keep` owns the payload's memory until it is written; null: it is a lease's.
+  // Sends an answer. `keep` owns the payload's memory until it is sent; null if that memory is
+  // leased.
   void send(const protocol::DataHead& head, const transport::Payload& payload,
             std::shared_ptr<const BufferPool::Buffer> keep);
-  // A kFailed with the status' code and text.
+  // Answers `request` with a kFailed that has the code and message of `why`, and returns `lease`.
   void send_failure(const protocol::DataHead& request, const Status& why, transport::LeaseId lease);
   void return_lease(transport::LeaseId lease);
-  // Sends what is left, a goodbye after it if `in_order`, and closes (Connection::close_when_sent).
+  // Sends all answers, then a goodbye if `in_order`, and closes (Connection::close_when_sent).
   void leave(bool in_order, GracePeriod grace_period);
 
   Result<transport::ReceiveBuffer> on_head(transport::Connection& connection,
@@ -48,7 +50,7 @@ class Child final : public transport::Receiver {
   struct Answer {
     protocol::DataHeadBytes head;
     transport::Payload payload;
-    std::shared_ptr<const void> keep;  // the payload's memory, if it is not a lease's
+    std::shared_ptr<const void> keep;  // owns the payload's memory unless leased
   };
 
   void enqueue(const protocol::DataHead& head, Answer answer);
@@ -60,18 +62,19 @@ class Child final : public transport::Receiver {
 
   Shard& shard_;
   protocol::Outbox::Port port_;
-  // Ends with this object: a connection reports what was sent in a task of its own, which may come later.
+  // Expires with this object: the connection reports sent frames in posted tasks, which may run
+  // later.
   const std::shared_ptr<std::monostate> alive_ = std::make_shared<std::monostate>();
-  std::unique_ptr<transport::Connection> connection_;  // after what its callbacks use
-  // Of the hello.
+  std::unique_ptr<transport::Connection> connection_;  // destroyed before what its callbacks use
+  // From the hello:
   int rank_ = -1;
   protocol::Level level_ = protocol::Level::kCluster;
   Collector* collector_ = nullptr;
   protocol::Pacer pacer_{0};
-  uint32_t child_ = 0;  // its number there
+  uint32_t child_ = 0;  // index among the children of collector_
 
   bool left_ = false;
-  // Between on_head and on_frame of one frame.
+  // Used from on_head to on_frame of a frame.
   BufferPool::Buffer receive_buffer_;
   std::string failure_text_;
 };

@@ -12,11 +12,11 @@ using protocol::DataHead;
 
 namespace {
 
-// A block of every input and of the result stays in the first-level cache, so that giving the result to a second
-// place (the reply space of another child) costs a write only.
+// Blocks of all inputs and of the result fit into the first-level cache, so copying the result to a
+// further reply space costs only the write.
 constexpr size_t kBlockBytes = 8 << 10;
-// Children that are in step with each other complete their rounds sooner than this; copying for those that are not
-// costs nothing that matters.
+// Children that run in step complete their rounds in less time. For others, the time of a copy does
+// not matter.
 constexpr TimeUs kReclaimUs = 5'000;
 
 }  // namespace

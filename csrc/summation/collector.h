@@ -1,8 +1,10 @@
-// What a shard does with the contributions of one level (protocol::Level): a tier sums them, a store keeps their sum.
+// Base class for what a shard does with the contributions of one level (protocol::Level): a
+// ReductionLevel sums them, a ParameterStore adds them to stored values.
 //
-// Here is what both have in common: contributions are not copied where the connection lends, but read where the child
-// (inproc) or both (shm) have them, and the result is written there; nothing of a child's is touched after its answer
-// was sent. All methods on the shard's loop.
+// If a connection leases memory (transport/transport.h), contributions are not copied: they are
+// read where they arrive, which may be the child's own memory (inproc), and results are written to
+// the reply space. Leased memory is never used after the answer was sent. All methods run on the
+// shard's loop.
 #pragma once
 
 #include <functional>
@@ -23,72 +25,75 @@ class ShardEvents;
 
 // A contribution that waits for its answer.
 struct Contribution {
-  BufferPool::Buffer buffer;  // empty: lent, or without values
-  Bytes data;                 // in `buffer`, or lent; empty where only the root's values count
-  MutableBytes reply_space;   // of a lent one
+  BufferPool::Buffer buffer;  // empty if `data` is leased or empty
+  Bytes data;                 // in `buffer`, or leased; empty if only the root's values count
+  MutableBytes reply_space;   // leased memory for the answer, or empty
   transport::LeaseId lease = transport::kNoLease;
-  Child* from = nullptr;  // null: none, or the child is gone
+  Child* from = nullptr;  // null: no contribution, or its connection is closed
 };
 
 class Collector {
  public:
-  // What a collector shares with its shard.
+  // Members of the shard that its collectors use.
   struct Environment {
     transport::EventLoop& loop;
     Metrics& metrics;
     BufferPool& pool;
     ShardEvents& events;
     uint32_t epoch;
-    uint32_t num_workers;  // an average is over so many
+    uint32_t num_workers;  // divisor of averages
   };
   using Verdict = protocol::Aggregator::Verdict;
 
   virtual ~Collector() { stop_timers(); }
 
-  // Which of the children speaks for `rank`; -1: none.
+  // Index of the child that contributes for `rank`; -1: none.
   virtual int32_t child_of_rank(uint32_t rank) const = 0;
-  // As of Aggregator. kDataLoss, too: the root of such a contribution cannot be reached from here.
+  // As Aggregator::admit; also kDataLoss if this service cannot contribute to the root in `head`.
   virtual Result<Verdict> admit(const protocol::DataHead& head, uint32_t child,
                                 uint64_t payload_bytes) const = 0;
-  // The payload is complete; the contribution is accepted or refused by now.
+  // The payload is complete or discarded. The rest as Aggregator's methods on_contribution,
+  // on_failed_contribution, on_child_gone and fail_tensor.
   virtual void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) = 0;
   virtual void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) = 0;
   virtual void child_gone(uint32_t child, const Status& why) = 0;
   virtual void fail_tensor(uint32_t number, uint64_t last_round, const Status& why) = 0;
-  // The job has failed: no lent memory is touched from here on.
+  // The job has failed: answers all contributions with `why`. Leased memory is not used any more.
   virtual void fail(const Status& why) = 0;
 
-  // The connection goes away, and its memory with it; its contributions still count.
+  // The connection ends, and its leases with it. Its waiting contributions are copied: they still
+  // count.
   void forget(const Child& connection);
-  // The child's end lacks memory to lend: contributions of it that have to wait are copied, so that it gets its own
-  // back. Returns at once; what completes within a short while is not copied.
+  // All memory of the child is leased (Receiver::on_starving): contributions that still wait after
+  // a few milliseconds are copied, and their leases returned. Does not block.
   void reclaim(Child& connection);
-  // Cancels those that are set.
   void stop_timers();
 
  protected:
-  using Slots = std::vector<Contribution>;  // by child
+  using Slots = std::vector<Contribution>;  // indexed by child
 
   explicit Collector(Environment environment)
       : environment_(environment),
         tick_(environment.loop, [this] { return next_tick_us(); }, [this] { on_tick(); }) {}
 
-  // Of one child, for all keys; those without a contribution as well.
+  // Calls `f` for the slots of one child of all keys, including empty slots.
   virtual void for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) = 0;
   virtual TimeUs next_tick_us() const = 0;
   virtual void on_tick() = 0;
 
-  // To be called after what may have made next_tick_us() earlier.
+  // Call after changes that may have made next_tick_us() earlier.
   void schedule_tick() { tick_.update(); }
+  // Answers the contribution, if any, with a failure and empties the slot.
   void answer_failure(const protocol::DataHead& head, Contribution& slot, const Status& why);
-  // The reduction of `sources`, [bytes] each, into all of `spaces`, in one pass. A space may be one of the sources.
+  // Reduces `sources` into the first of `spaces` and copies the result to the others, in one pass.
+  // Each has `bytes` bytes. A space may be one of the sources.
   void reduce(const kernels::Reduction& reduction, std::vector<const void*> sources,
               std::span<std::byte* const> spaces, size_t bytes) const;
 
   Environment environment_;
 
  private:
-  // Copies lent data, so that the lease is needed no longer.
+  // Copies leased data, so that the lease is no longer needed.
   void own(Contribution& contribution);
   void give_loans_back();
 

@@ -39,7 +39,7 @@ void ParameterStore::contribute(uint32_t child, const DataHead& head, Contributi
 }
 
 void ParameterStore::contribute_failure(uint32_t, const DataHead&, const Status&) {
-  BPS_CHECK(false) << "a rank fails by itself";
+  BPS_CHECK(false) << "a parameter store accepts no failures of ranks";
 }
 
 void ParameterStore::child_gone(uint32_t child, const Status& why) {
@@ -89,7 +89,7 @@ void ParameterStore::apply(const StoreFirstValue& first) {
     value = environment_.pool.acquire(std::max<uint64_t>(first.head.bytes, 1));
     copy_bytes(value.bytes().first(first.head.bytes), seed.data);
   }
-  seed.data = {};  // the rank may wait on, but its memory is needed no longer
+  seed.data = {};  // no longer needed, even if the rank waits longer for its answer
   stored.value = std::make_shared<BufferPool::Buffer>(std::move(value));
 }
 
@@ -102,19 +102,19 @@ void ParameterStore::apply(const Answer& answer) {
 void ParameterStore::add_up(const Answer& answer, StoredValue& stored) {
   const DataHead& first = answer.heads.front();
   std::vector<const void*> sources{stored.value->bytes().data()};
-  std::vector<std::byte*> spaces{nullptr};  // the value's comes first
+  std::vector<std::byte*> spaces{nullptr};  // [0]: the value, set below
   for (const DataHead& head : answer.heads) {
     const Contribution& contribution = stored.slots[head.rank];
     const bool adds = head.op == ReduceOp::kAccumulate && !contribution.data.empty();
     if (adds) sources.push_back(contribution.data.data());
     if (!contribution.reply_space.empty()) spaces.push_back(contribution.reply_space.data());
   }
-  if (sources.size() == 1) {  // nothing to add, and a copy keeps every bit
+  if (sources.size() == 1) {  // nothing to add; a copy preserves every bit
     const Bytes value = stored.value->bytes().first(first.bytes);
     for (size_t i = 1; i < spaces.size(); ++i) copy_bytes({spaces[i], first.bytes}, value);
     return;
   }
-  if (stored.value.use_count() > 1) {  // on its way to somebody; answers end on this very thread
+  if (stored.value.use_count() > 1) {  // being sent; only this thread releases it
     stored.value = std::make_shared<BufferPool::Buffer>(environment_.pool.acquire(first.bytes));
   }
   spaces[0] = stored.value->bytes().data();

@@ -1,4 +1,5 @@
-// How a machine's partial sums reach the roots. node/ makes it out of worker links; summation/ knows only this.
+// The interface that sends the sums of a machine to the roots. node/parent_link.h implements it
+// with links of the worker. Thread-safe.
 #pragma once
 
 #include "base/bytes.h"
@@ -13,14 +14,15 @@ class ParentLink {
  public:
   virtual ~ParentLink() = default;
 
-  // Whether `top` is a node whose service this one may contribute to.
+  // Whether this service may contribute to the service of node `root_node`.
   virtual bool reaches(uint32_t root_node) const = 0;
-  // Contributes `partial` for the whole machine to the root (head.root_node, which is reached); empty: a broadcast whose root is elsewhere. The
-  // result lands in `result`, [head.bytes], which may be the same memory; both are used until `done`, which is called
-  // on `loop`, the caller's, with the answer's plan or why it failed.
+  // Contributes `partial`, the sum of this machine, to the root. `partial` is empty in a broadcast
+  // whose root rank is on another machine. The result is written to `result` (head.bytes bytes),
+  // which may be the same memory. Both must stay valid until `done`, which is called on `loop`, the
+  // caller's loop, with the plan of the answer or the error. Precondition: reaches(head.root_node).
   virtual void push_pull(transport::EventLoop& loop, const protocol::DataHead& head, Bytes partial,
                          MutableBytes result, UniqueFunction<void(const Result<protocol::Plan>&)> done) = 0;
-  // The round has failed on this machine and will not be contributed to.
+  // Tells the root that the round has failed on this machine, which will not contribute to it.
   virtual void fail_round(const protocol::DataHead& head, const Status& why) = 0;
 };
 

@@ -137,7 +137,7 @@ void ReductionLevel::on_result(DataHead head, const Result<protocol::Plan>& outc
 void ReductionLevel::apply(const Fail& fail) {
   Slots& slots = rounds_[fail.head.key].slots;
   for (const uint32_t child : fail.children) answer_failure(fail.head, slots[child], fail.status);
-  // The root learns why this machine does not contribute; when the whole job fails it knows.
+  // Tells the root why this machine does not contribute, unless the job has failed.
   if (fail.ends_round && goes_up(fail.head.root_node) && !failed_)
     parent_link_->fail_round(fail.head, fail.status);
 }
@@ -162,7 +162,8 @@ kernels::Reduction ReductionLevel::reduction(const DataHead& head, size_t count)
     if (goes_up(head.root_node)) return {.dtype = head.dtype, .op = ReduceOp::kSum};
     return {.dtype = head.dtype, .op = head.op, .divisor = static_cast<int>(environment_.num_workers)};
   }
-  // Of a broadcast, or of the only machine: what is a sum of one array of bytes is a copy that keeps every bit.
+  // One array (a broadcast, or the only machine) is copied, as a sum of bytes, which preserves
+  // every bit.
   if (count == 1) return {.dtype = DType::kUInt8, .op = ReduceOp::kSum};
   if (!is_average) return {.dtype = head.dtype, .op = head.op};
   const bool are_equal = weights_.total == weights_.of_child.size();

@@ -1,7 +1,9 @@
-// One level of one shard's trees: gathers the children's contributions, sums a round when it is complete, and answers
-// every child; at the level of a machine the sum goes up to the root first, unless nothing is above.
+// One level of the reduction tree in one shard: collects the contributions of the children, sums a
+// round when it is complete, and answers every child. At the level of a machine, the sum first goes
+// to the parent, unless it is final.
 //
-// What is decided (complete? repeated? refused?) is protocol/aggregation's; this carries it out.
+// protocol/aggregation.h decides which rounds are complete, repeated or refused; this class does
+// the work.
 #pragma once
 
 #include <unordered_map>
@@ -14,7 +16,8 @@ namespace byteps::summation {
 
 class ReductionLevel final : public Collector {
  public:
-  // Sums go up through `parent_link` (null: never) but for those whose top is a node below `num_final_roots`: they end here.
+  // Sums go to the root through `parent_link`. They are final here if it is null, or if the node of
+  // the root is below `num_final_roots` (protocol::Tree).
   ReductionLevel(Environment environment, protocol::Children children, protocol::WaitLimits limits,
                  ParentLink* parent_link, uint32_t num_final_roots);
 
@@ -28,13 +31,13 @@ class ReductionLevel final : public Collector {
   void fail(const Status& why) override;
 
  private:
-  // A round's memory, from its first contribution to its answers.
+  // Memory of the current round of a key, from its first contribution to its answers.
   struct Round {
     Slots slots;
-    BufferPool::Buffer
-        send_to_parenting;    // the partial sum, then the result; not empty: on its way up and down
-    protocol::DataHead head;  // of what send_to_parents
-    bool abandoned = false;   // the children were answered already
+    // The sum of this machine, then the result; not empty while the parent works on the round.
+    BufferPool::Buffer send_to_parenting;
+    protocol::DataHead head;  // head sent to the parent
+    bool abandoned = false;   // the children have been answered before the parent has
   };
 
   bool goes_up(uint32_t root_node) const { return parent_link_ != nullptr && root_node >= num_final_roots_; }
@@ -47,20 +50,21 @@ class ReductionLevel final : public Collector {
   void apply(const protocol::Fail& fail);
   void send_to_parent(const protocol::DataHead& head, Round& round);
   void on_result(protocol::DataHead head, const Result<protocol::Plan>& outcome);
-  // What becomes of the values of `count` children. A mean is one at every level; a sum of integers is divided at the end.
+  // The operation for the values of `count` children. Means of floats are computed at every level;
+  // for integers the final sum is divided.
   kernels::Reduction reduction(const protocol::DataHead& head, size_t count) const;
-  // Reduces the slots. Into `result` if it is not empty, and into every reply space if `deliver`.
+  // Reduces the slots into `result`, unless it is empty, and into all reply spaces if `deliver`.
   void reduce_slots(const protocol::DataHead& head, const Slots& slots, MutableBytes result,
                     bool deliver) const;
   void answer(const protocol::DataHead& head, Slots& slots, BufferPool::Buffer result);
   void fail_slots(const protocol::DataHead& head, Slots& slots, const Status& why);
 
-  const protocol::Weights weights_;  // of the children, before those are the aggregator's
+  const protocol::Weights weights_;  // initialized before aggregator_ takes the children
   protocol::Aggregator aggregator_;
   ParentLink* const parent_link_;
   const uint32_t num_final_roots_;
   std::unordered_map<protocol::Key, Round, protocol::KeyHash> rounds_;
-  protocol::AggregationActions actions_;  // reused
+  protocol::AggregationActions actions_;  // empty between calls
   bool failed_ = false;
 };
 

@@ -73,7 +73,7 @@ void Service::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
   post_each([=](Shard& shard) { shard.leave(grace_period, [all_left] { all_left->report(); }); });
 }
 
-// Not only when the last reference to this object goes, which garbage may hold.
+// Not left to the destructor, because uncollected garbage may keep this object alive.
 void Service::stop_listening(UniqueFunction<void()> done) {
   const auto all_stopped = Countdown::start(shards_.size(), std::move(done));
   for (size_t i = 0; i < shards_.size(); ++i) {

@@ -1,6 +1,7 @@
-// A process's summation service: its shards, one on each of its event loops, and where they listen.
+// The summation service of a process: one shard on each of its data loops, and their listeners.
 //
-// All methods may be called from any thread but the loops'; they post to the shards in the order of calls.
+// Methods may be called from any thread except those of the loops. They post to the shards in the
+// order of the calls.
 #pragma once
 
 #include <memory>
@@ -17,23 +18,25 @@ class Service {
     transport::EventLoop* loop;
     protocol::Outbox* outbox;
   };
-  // A shard for each of `places`, which outlive the service. The others as of Shard.
+  // Creates a shard for each of `places`. The loops, the outboxes, `metrics` and `events` must
+  // outlive the service.
   Service(const std::vector<Place>& places, Metrics& metrics, ShardEvents& events);
   ~Service();  // closes all connections
 
-  // Each shard at an address of its own that the kernel or the transport chooses: its addresses, in order, as
-  // `address` is (port 0) but for the port or name. Accepted connections wait until start().
+  // Every shard listens on its own address: `address` (port 0) with a port or name that the kernel
+  // or the transport chooses. Returns these addresses, indexed by shard. Blocks on the loops.
+  // Accepted connections are not read before start().
   Result<std::vector<std::string>> listen(transport::Transport& transport, const transport::Address& address);
   Shard& shard(size_t index) { return *shards_[index]; }
   size_t size() const { return shards_.size(); }
 
-  // See Shard for all of these.
+  // As Shard's methods, for all shards.
   void start(const Position& position);
   void fail_tensor(uint32_t number, uint64_t last_round, const Status& why);
   void rank_left(uint32_t rank);
   void fail(const Status& why);
-  // Calls `done`, on a loop of a shard, when all shards have said goodbye and all children are gone, or the
-  // grace period has expired. Then nobody can connect any more.
+  // Sends a goodbye to all children. Calls `done`, on the loop of a shard, when all connections are
+  // closed, or the grace period has expired, and no shard listens any more.
   void leave(GracePeriod grace_period, UniqueFunction<void()> done);
 
  private:
@@ -42,7 +45,7 @@ class Service {
   void stop_listening(UniqueFunction<void()> done);
 
   std::vector<std::unique_ptr<Shard>> shards_;
-  std::vector<std::vector<std::unique_ptr<transport::Listener>>> listeners_;  // by shard
+  std::vector<std::vector<std::unique_ptr<transport::Listener>>> listeners_;  // indexed by shard
 };
 
 }  // namespace byteps::summation

@@ -8,7 +8,8 @@
 namespace byteps::summation {
 namespace {
 
-// A machine's service gives up first: it knows which of its ranks are missing, and the root repeats what it says.
+// The root waits longer than the service of a machine, which knows the missing ranks of that
+// machine and tells the root.
 TimeUs grace_period_of_root(TimeUs limit_us) {
   return limit_us < kNever / 2 ? limit_us + limit_us / 4 : limit_us;
 }
@@ -74,7 +75,7 @@ void Shard::on_goodbye(Child& child) {
   rank_left(static_cast<uint32_t>(child.rank()));
 }
 
-// Its memory goes away with it; its contributions still count in rounds that others complete.
+// The child's leases end; its contributions still count in rounds that the others complete.
 void Shard::forget(const Child& child) {
   if (Collector* const collector = child.collector()) collector->forget(child);
 }
@@ -98,7 +99,7 @@ void Shard::fail(const Status& why) {
   for_each_collector([&why](Collector& collector) { collector.fail(why); });
   if (!leave_done_) return;
   for (const auto& child : children_) forget(*child);
-  children_.clear();  // one of them is the lost one, and would be waited for
+  children_.clear();  // do not wait for the lost child
   finish_leaving_if_empty();
 }
 
@@ -114,7 +115,7 @@ void Shard::on_closed(Child& child, const Status& why) {
 void Shard::remove(Child& child) {
   const auto found = std::find_if(children_.begin(), children_.end(),
                                   [&child](const auto& candidate) { return candidate.get() == &child; });
-  // Its connection is calling us: destroyed after that.
+  // The child's connection is the caller of this function, so it is destroyed later.
   loop_.post([doomed = std::move(*found)] {});
   children_.erase(found);
 }
@@ -123,9 +124,10 @@ void Shard::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
   for_each_collector([](Collector& collector) { collector.stop_timers(); });
   leaving_ = true;
   leave_done_ = std::move(done);
-  if (!cluster_) children_.clear();  // nobody would hear of their ends
+  if (!cluster_) children_.clear();  // not started, so nothing would report their end
   for (const auto& child : children_) {
-    // No goodbye from a failed job: children would take it for an orderly leave, and this node for the guilty one.
+    // No goodbye if the job has failed: children would believe that this node has left in order
+    // and caused the failure.
     child->leave(!failed_, grace_period);
   }
   finish_leaving_if_empty();

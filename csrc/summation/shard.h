@@ -1,8 +1,9 @@
-// One shard of a summation service: an event loop's thread that owns some keys, and the children's connections that
-// bring contributions to them. The work is done by its collectors (collector.h): two tiers, the machine's, for the
-// ranks of this very machine, and the cluster's, for the machines; and a store, for what is kept.
+// One shard of a summation service: some keys, owned by the thread of an event loop, and the
+// connections of the children that contribute to them. Its collectors (collector.h) do the work:
+// one reduction level for the ranks of this machine, one for all machines of the cluster, and a
+// parameter store.
 //
-// All methods run on the loop's thread but for the constructor.
+// All methods except the constructor run on the loop's thread.
 #pragma once
 
 #include <memory>
@@ -19,52 +20,52 @@
 
 namespace byteps::summation {
 
-// What a shard tells its process.
+// Callbacks of a shard into its process, on the shard's loop.
 class ShardEvents {
  public:
   virtual ~ShardEvents() = default;
-  // A rank's connection broke without a goodbye. On the shard's loop.
+  // The connection of `rank` broke without a goodbye.
   virtual void on_child_lost(uint32_t rank, const Status& why) = 0;
-  // To be logged with the tensor's name. On the shard's loop.
+  // Contributions have waited long: log a warning with the name of the tensor.
   virtual void on_stalled(const protocol::Stalled& stalled) = 0;
 };
 
-// Where a service stands in the job.
+// The job as a service sees it, and the service's place in the tree.
 struct Position {
   uint32_t epoch = 0;
   uint32_t num_workers = 0;
   std::vector<std::string> describe_rank;
-  protocol::Children machines;  // below every service
-  protocol::Children ranks;     // of this machine; empty: this service is nothing but a root
-  std::vector<uint64_t>
-      bytes_per_s;  // to each rank that speaks for its machine (protocol/pacing); 0: not held back
-  // Of the machine's tier, as of ReductionLevel.
+  protocol::Children machines;  // children at the cluster level, the same for all services
+  protocol::Children ranks;     // ranks of this machine; empty: no level of the machine here
+  // Sending rate (protocol/pacing.h) to each rank that contributes for its machine; 0: no limit.
+  std::vector<uint64_t> bytes_per_s;
+  // For the reduction level of the machine (summation/reduction_level.h).
   ParentLink* parent_link = nullptr;
   uint32_t num_final_roots = 0;
   protocol::WaitLimits limits;
-  TimeUs silence_us = kNever;  // of the children's connections (Connection::limit_silence)
+  TimeUs silence_us = kNever;  // for Connection::limit_silence of the children
 };
 
 class Shard {
  public:
-  // `outbox`: of the loop.
+  // `outbox`: that of the loop. All arguments must outlive the shard.
   Shard(transport::EventLoop& loop, protocol::Outbox& outbox, Metrics& metrics, ShardEvents& events);
-  ~Shard();  // on the loop, or after it has stopped
+  ~Shard();  // on the loop's thread, or after the loop has stopped
 
-  // A connection of this service's listener, or the local worker's. Kept unread until start(); closed at once when
-  // this service leaves already.
+  // Adds a connection from a listener of this service, or from the worker of this process. It is
+  // not read before start(), and closed immediately if this service is leaving.
   void adopt(std::unique_ptr<transport::Connection> connection);
-  // The roster is known. Once.
+  // The roster is known. Call once.
   void start(const Position& position);
 
-  // The tensor was declared with contradictory sizes or dtypes: its rounds fail, now and later.
+  // As Aggregator::fail_tensor.
   void fail_tensor(uint32_t number, uint64_t last_round, const Status& why);
   // The rank has left the job in order.
   void rank_left(uint32_t rank);
-  // The job has failed: forgets all contributions (no lent memory is touched from here on) and answers them.
+  // The job has failed: answers all contributions with `why`. Leased memory is not used any more.
   void fail(const Status& why);
-  // Says goodbye to all children (unless the job has failed) once their answers are written, then calls `done`, or when
-  // `grace_period` is over for all that are left.
+  // Sends all answers, then a goodbye to all children unless the job has failed. Calls `done` when
+  // all connections are closed, or their grace periods have expired.
   void leave(GracePeriod grace_period, UniqueFunction<void()> done);
 
   transport::EventLoop& loop() { return loop_; }
@@ -72,7 +73,7 @@ class Shard {
  private:
   friend class Child;
 
-  // Null: this service has no such level.
+  // Null if this service does not have the level, or before start().
   Collector* collector(protocol::Level level);
   bool has_child(const protocol::DataHead& hello) const;
   void on_goodbye(Child& child);
@@ -87,15 +88,16 @@ class Shard {
   protocol::Outbox& outbox_;
   Metrics& metrics_;
   ShardEvents& events_;
-  BufferPool pool_;  // outlives the connections, whose unsent frames hold its buffers
+  BufferPool pool_;  // outlives the connections, whose unsent frames use its buffers
   uint32_t epoch_ = 0;
   std::vector<std::string> describe_rank_;
   std::vector<uint64_t> bytes_per_s_;
   TimeUs silence_us_ = kNever;
+  // Null before start(); machine_ also if this service has no level of the machine.
   std::unique_ptr<ReductionLevel> machine_;
-  std::unique_ptr<ReductionLevel> cluster_;  // null until start(), as is the store
+  std::unique_ptr<ReductionLevel> cluster_;
   std::unique_ptr<ParameterStore> store_;
-  std::vector<std::unique_ptr<Child>> children_;  // one per connection
+  std::vector<std::unique_ptr<Child>> children_;  // one for each connection
   bool failed_ = false;
   bool leaving_ = false;
   UniqueFunction<void()> leave_done_;
