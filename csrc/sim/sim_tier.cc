@@ -105,23 +105,23 @@ void SimTier::apply(const Complete& complete) {
 void SimTier::send_to_parent(const DataHead& head, Round& round) {
   note(head, "passes up");
   const View partial = reduce_slots(head, round.slots);
-  round.send_to_parenting = partial;
+  round.machine_sum = partial;
   if (partial.size == 0) {
     auto memory = std::make_shared<Memory>(world().findings, process().name() + ", result", head.bytes);
-    round.send_to_parenting = {std::move(memory), 0, head.bytes};
+    round.machine_sum = {std::move(memory), 0, head.bytes};
   }
   round.head = head;
   round.is_ascending = true;
   round.abandoned = false;
   for (Contribution& contribution : round.slots) contribution.data = {};
-  parent_link_->push_pull(head, partial, round.send_to_parenting,
+  parent_link_->push_pull(head, partial, round.machine_sum,
                           [this, head](const Result<protocol::Plan>& outcome) { on_result(head, outcome); });
 }
 
 void SimTier::on_result(DataHead head, const Result<protocol::Plan>& outcome) {
   Round& round = rounds_[head.key];
   if (!std::exchange(round.is_ascending, false)) world().report(process(), "a partial sum came down twice");
-  const View result = std::exchange(round.send_to_parenting, {});
+  const View result = std::exchange(round.machine_sum, {});
   if (round.abandoned || !outcome) result.memory->release();
   if (round.abandoned) return;
   if (!outcome) return fail_slots(head, round.slots, outcome.status());

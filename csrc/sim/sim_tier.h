@@ -37,7 +37,7 @@ class SimTier final : public SimCollector {
  private:
   struct Round {
     Slots slots;
-    View send_to_parenting;
+    View machine_sum;
     protocol::DataHead head;
     bool is_ascending = false;
     bool abandoned = false;

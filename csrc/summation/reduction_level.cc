@@ -69,7 +69,7 @@ void ReductionLevel::fail(const Status& why) {
   aggregator_.fail_all(why, actions_);
   apply();
   for (auto& [key, round] : rounds_) {
-    if (round.send_to_parenting.empty() || std::exchange(round.abandoned, true)) continue;
+    if (round.machine_sum.empty() || std::exchange(round.abandoned, true)) continue;
     fail_slots(round.head, round.slots, why);
   }
 }
@@ -102,14 +102,14 @@ void ReductionLevel::apply(const Complete& complete) {
 void ReductionLevel::send_to_parent(const DataHead& head, Round& round) {
   Bytes partial;
   for (Contribution& contribution : round.slots) {
-    if (round.send_to_parenting.empty()) round.send_to_parenting = std::move(contribution.buffer);
+    if (round.machine_sum.empty()) round.machine_sum = std::move(contribution.buffer);
     if (!contribution.data.empty()) partial = contribution.data;
   }
-  if (round.send_to_parenting.empty())
-    round.send_to_parenting = environment_.pool.acquire(std::max<uint64_t>(head.bytes, 1));
+  if (round.machine_sum.empty())
+    round.machine_sum = environment_.pool.acquire(std::max<uint64_t>(head.bytes, 1));
   round.head = head;
   round.abandoned = false;
-  const MutableBytes space = round.send_to_parenting.bytes().first(head.bytes);
+  const MutableBytes space = round.machine_sum.bytes().first(head.bytes);
   if (!partial.empty()) {
     reduce_slots(head, round.slots, space, false);
     partial = space;
@@ -121,7 +121,7 @@ void ReductionLevel::send_to_parent(const DataHead& head, Round& round) {
 
 void ReductionLevel::on_result(DataHead head, const Result<protocol::Plan>& outcome) {
   Round& round = rounds_[head.key];
-  BufferPool::Buffer result = std::move(round.send_to_parenting);
+  BufferPool::Buffer result = std::move(round.machine_sum);
   if (round.abandoned) return;
   if (!outcome) return fail_slots(head, round.slots, outcome.status());
   head.plan = *outcome;

@@ -35,7 +35,7 @@ class ReductionLevel final : public Collector {
   struct Round {
     Slots slots;
     // The sum of this machine, then the result; not empty while the parent works on the round.
-    BufferPool::Buffer send_to_parenting;
+    BufferPool::Buffer machine_sum;
     protocol::DataHead head;  // head sent to the parent
     bool abandoned = false;   // the children have been answered before the parent has
   };
