@@ -7,14 +7,18 @@
 namespace byteps::cluster {
 namespace {
 
-// With several candidate ports, how long one that does not answer is tried before the next.
+// Time to try a candidate that does not answer if there are several, and the pause between two
+// passes over all candidates.
 constexpr TimeUs kCandidatePatienceUs = 500'000;
 constexpr TimeUs kCandidatePauseUs = 50'000;
-// The scheduler of an earlier job, with another secret or job id, may still be there, and go soon.
+// Time during which refusals are retried. The scheduler of an earlier job, with another secret or
+// job id, may still run and end soon.
 constexpr TimeUs kRefusalPatienceUs = 1'000'000;
-// With several candidates strangers may live at some of them, and this job's scheduler may be late.
+// The same with several candidates: other jobs may use some of them, and this job's scheduler may
+// be late.
 constexpr TimeUs kStrangersPatienceUs = 20'000'000;
-// The scheduler reports who is missing at the start deadline; a node waits a little longer for that report.
+// The scheduler reports the missing nodes at the start deadline; a node waits a little longer for
+// that report.
 constexpr TimeUs kReportUs = 3'000'000;
 
 std::string describe_scheduler(const ClientOptions& options) {
@@ -89,12 +93,13 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
     refusal_ = connection.status();
     last_refused_ = attempt;
   } else if (candidates_.size() > 1 && is_last && last_refused_ + candidates_.size() <= attempt) {
-    refusal_ = Status::ok();  // nobody has refused this node for a whole round: whoever did is gone
+    // No candidate has refused this node in a whole pass: the scheduler that did has gone.
+    refusal_ = Status::ok();
   }
   const bool is_refused = !refusal_.is_ok();
   const TimeUs grace_us = candidates_.size() == 1 ? kRefusalPatienceUs : kStrangersPatienceUs;
-  const bool goes_on =
-      is_refused ? now < first_refusal_us_ + grace_us : candidates_.size() > 1;  // one alone was waited for
+  // The transport has already retried a single candidate until the deadline.
+  const bool goes_on = is_refused ? now < first_refusal_us_ + grace_us : candidates_.size() > 1;
   if (!goes_on || now >= options_.start_deadline_us) {
     return fail_to_connect(is_refused ? refusal_ : connection.status());
   }
@@ -104,7 +109,7 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
 
 // May be called from inside a callback of the channel, which is destroyed after that.
 void Client::connect_again(const Status& why) {
-  first_refusal_us_ = loop_.now_us();  // it was no stranger just now
+  first_refusal_us_ = loop_.now_us();  // the peer has just been this job's scheduler
   refusal_ = why;
   last_refused_ = 0;
   if (channel_) {
@@ -187,7 +192,8 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
   MembershipActions actions;
   BPS_RETURN_IF_ERROR(membership_.on_message(message, loop_.now_us(), actions));
   apply(actions);
-  if (!membership_.failure().is_ok()) return Status::ok();  // answers that were under way find nobody waiting
+  // Nothing waits for answers any more.
+  if (!membership_.failure().is_ok()) return Status::ok();
   if (std::holds_alternative<protocol::Placed>(message) ||
       std::holds_alternative<protocol::Refused>(message) ||
       std::holds_alternative<protocol::BarrierDone>(message) ||
@@ -202,7 +208,8 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
 
 void Client::on_channel_closed(ControlChannel&, const Status& why) {
   if (leaving_) return hang_up();
-  loop_.post([doomed = std::move(channel_)] {});  // it is calling us: destroyed after that
+  // Destroyed later, because the channel is the caller.
+  loop_.post([doomed = std::move(channel_)] {});
   fail_to_connect(why);
 }
 
@@ -226,7 +233,7 @@ void Client::apply(const MembershipActions& actions) {
     }
   }
   timer_.update();
-  // Who leaves waits for a scheduler that may be the lost one no longer.
+  // A node that leaves does not wait for a scheduler that may be lost.
   if (leaving_ && !membership_.failure().is_ok()) hang_up();
 }
 

@@ -1,6 +1,7 @@
-// A node's connection to the scheduler: joins, keeps the heartbeat, passes on what the scheduler says.
+// A node's connection to the scheduler: it joins the job, sends heartbeats, and delivers the
+// scheduler's messages.
 //
-// What is decided is protocol/membership's; this carries it out on one event loop.
+// protocol/membership makes the decisions; this file applies them on one event loop.
 #pragma once
 
 #include <memory>
@@ -13,33 +14,39 @@
 
 namespace byteps::cluster {
 
-// On the client's loop.
+// Called on the thread of the client's loop.
 class ClientEvents {
  public:
   virtual ~ClientEvents() = default;
-  // Before the job starts, if at all: this node takes part in measuring network cards (protocol/nic_survey).
+  // Before the job starts: this node takes part in the measurement of network cards
+  // (protocol/nic_survey). Not called in every job.
   virtual void on_probe_setup(const protocol::ProbeSetup& setup) = 0;
   virtual void on_probe_start(const protocol::ProbeStart& start) = 0;
   virtual void on_started(const protocol::Roster& roster) = 0;
-  // Final; once.
+  // The job has failed for this node. Called at most once.
   virtual void on_failed(const Status& why) = 0;
   virtual void on_node_left(uint32_t node) = 0;
-  // All workers have left, or the scheduler's process has.
+  // All workers have left, or the scheduler's process has left.
   virtual void on_finished(const std::string& text) = 0;
-  // Asked with each heartbeat: why this node is of no use to the others though it is there, if it is not.
+  // Called with each heartbeat. Returns an error if this node runs but cannot serve the other nodes
+  // any more; the scheduler is then told.
   virtual Status self_check() { return Status::ok(); }
-  // This node still waits for others, of whom the text says which.
+  // This node still waits for other nodes; `text` names them.
   virtual void on_still_waiting(const std::string& text) = 0;
-  // Placed, Refused, BarrierDone. An error closes the connection to the scheduler.
+  // Delivers Placed, Refused, BarrierDone, Stalled and Leaving. An error closes the connection to
+  // the scheduler.
   virtual Status on_answer(const protocol::Control& message) = 0;
 };
 
 struct ClientOptions {
-  std::string scheduler_host;                           // name or address, for messages
-  std::vector<transport::Address> scheduler_addresses;  // what that stands for; their ports do not count
-  std::vector<int> scheduler_ports;  // looked at in this order, again and again until the deadline
+  std::string scheduler_host;  // name or address, for messages
+  // Addresses of `scheduler_host`; their ports are ignored.
+  std::vector<transport::Address> scheduler_addresses;
+  // Ports that the scheduler may have; tried in this order, repeatedly until the deadline.
+  std::vector<int> scheduler_ports;
   bool hosted_by_rank_0 = false;
-  TimeUs start_deadline_us = 0;  // of the connection; the scheduler's report may come a little later
+  // Deadline for the connection. The report of the scheduler may come a little later.
+  TimeUs start_deadline_us = 0;
   TimeUs timeout_us = 0;
 };
 
@@ -50,18 +57,20 @@ class Client final : public ControlEvents {
 
   // Any thread. Connects and joins; on_started or on_failed follows.
   void join(protocol::Join join);
-  // Any thread; messages sent before the connection stands or after it has ended are dropped (on_failed told).
+  // Any thread. Drops messages while there is no connection (before it is made, or after it has
+  // ended; on_failed reports that).
   void send(protocol::Control message);
-  // Any thread. This node's connection to `node` broke.
+  // Any thread. Reports that this node has lost its connection to `node`.
   void suspect(uint32_t node, Status why);
   TimeUs now_us() const { return loop_.now_us(); }  // any thread
-  // Any thread. This process ends by `cause`: the scheduler fails the job, and on_failed follows; leave() remains to
-  // be called.
+  // Any thread. This process ends because of `cause`: the scheduler fails the job, and on_failed
+  // follows. The caller still has to call leave().
   void fail_job(std::string cause);
-  // The loop's thread, which is of no use any more: the job has failed for this node, and the scheduler notices.
+  // The loop's thread, if it cannot go on: the job fails for this node, and the connection closes,
+  // so that the scheduler notices.
   void give_up(const Status& why);
-  // Any thread. Leaves in order, and calls `done` on the loop when the scheduler has taken that, at `deadline_us`, or when
-  // the job has failed.
+  // Any thread. Leaves in order. Calls `done` on the loop when the scheduler has received that, at
+  // `deadline_us`, or when the job has failed.
   void leave(TimeUs deadline_us, UniqueFunction<void()> done);
 
   Status on_control(ControlChannel& channel, const protocol::Control& message) override;
@@ -84,8 +93,8 @@ class Client final : public ControlEvents {
   protocol::Membership membership_;
   transport::LazyTimer timer_;
   std::vector<transport::Address> candidates_;
-  Status refusal_;           // not ok: somebody answered there, but not for this job
-  size_t last_refused_ = 0;  // attempt
+  Status refusal_;           // not ok: a scheduler of another job has refused this node
+  size_t last_refused_ = 0;  // number of the attempt
   TimeUs first_refusal_us_ = 0;
   protocol::Join join_;
   std::unique_ptr<ControlChannel> channel_;

@@ -1,4 +1,4 @@
-// A connection that carries control messages, both ways: bytes in, checked messages out.
+// A connection for control messages in both directions; checks received messages.
 #pragma once
 
 #include <memory>
@@ -11,22 +11,23 @@ namespace byteps::cluster {
 
 class ControlChannel;
 
-// Callbacks run on the connection's loop. The channel may be destroyed only after they have returned.
+// Called on the thread of the connection's loop. The channel must not be destroyed before the
+// callback has returned.
 class ControlEvents {
  public:
   virtual ~ControlEvents() = default;
-  // An error closes the channel (on_channel_closed follows with it).
+  // An error closes the channel; on_channel_closed follows with that error.
   virtual Status on_control(ControlChannel& channel, const protocol::Control& message) = 0;
-  // Once, unless this side called close().
+  // Called once, unless this side has called close().
   virtual void on_channel_closed(ControlChannel& channel, const Status& why) = 0;
 };
 
-// All methods on the connection's loop.
+// All methods run on the thread of the connection's loop.
 class ControlChannel final : public transport::Receiver {
  public:
   ControlChannel(std::unique_ptr<transport::Connection> connection, ControlEvents& events);
 
-  // Begins to deliver.
+  // Starts to deliver messages.
   void start() { connection_->start(this); }
   void send(const protocol::Control& message);
   void close() { connection_->close(); }

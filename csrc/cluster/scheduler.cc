@@ -8,7 +8,8 @@
 namespace byteps::cluster {
 namespace {
 
-// For what a peer was told last; one that does not read it by then (it may be stopped) is cut off.
+// Time for a peer to read its last message; a peer that has not read it by then (it may be stopped)
+// is closed.
 constexpr TimeUs kFlushUs = 1'000'000;
 
 }  // namespace
@@ -101,20 +102,21 @@ void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
   if (why.code() == StatusCode::kDataLoss) tell_of_nonsense(channel, why);
   ids_.erase(&channel);
   const auto found = peers_.find(id);
-  loop_.post([doomed = std::move(found->second)] {});  // it is calling us: destroyed after that
+  // Destroyed later, because the channel is the caller.
+  loop_.post([doomed = std::move(found->second)] {});
   peers_.erase(found);
   SchedulerActions actions;
   state_.on_closed(id, why, loop_.now_us(), actions);
   apply(actions);
 }
 
-// Who joins with another version is hung up on, and tries again and again: one line for each address.
+// A node of another version is disconnected and retries: logs one line per address.
 void Scheduler::tell_of_nonsense(const ControlChannel& channel, const Status& why) {
   const std::string host = channel.peer().substr(0, channel.peer().rfind(':'));
   constexpr size_t kMostHosts = 64;
   if (nonsense_from_.size() >= kMostHosts || !nonsense_from_.insert(host).second) return;
   BPS_LOG(kWarning) << "scheduler: " << channel.peer()
-                    << " knows the job's secret and sent what is no message: " << why.message()
+                    << " knows the job's secret but sent an invalid message: " << why.message()
                     << ": is another version of byteps installed there?";
 }
 
@@ -146,7 +148,7 @@ void Scheduler::check_ended() {
 
 void Scheduler::set_ended() {
   if (ended_.is_set()) return;
-  // Not a warning: every node has been told, this process's own, too.
+  // Not a warning: every node has been told, including the one of this process.
   if (!state_.failure().is_ok()) BPS_LOG(kInfo) << "job failed: " << state_.failure().message();
   ended_.set();
   finish_shutdown();

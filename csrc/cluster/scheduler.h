@@ -1,4 +1,4 @@
-// The scheduler role: carries out what protocol/scheduler_state decides, on one event loop.
+// The scheduler role: applies the decisions of protocol/scheduler_state on one event loop.
 #pragma once
 
 #include <memory>
@@ -14,27 +14,30 @@
 
 namespace byteps::cluster {
 
-// Built and destroyed off the loop; everything else happens on it.
+// Created and destroyed on a thread other than the loop's. Everything else happens on the loop.
 class Scheduler final : public ControlEvents {
  public:
-  // `is_alone`: no node in this process logs what others are waited for.
+  // `is_alone`: this process has no node, so the scheduler logs what it waits for.
   Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options, bool is_alone = false);
   ~Scheduler() override;
 
-  // On the first of `ports` that is free on `ip`; kUnavailable lists what was tried.
+  // Listens on the first free port of `ports` on `ip`. kUnavailable lists the addresses tried.
   Status listen(transport::Transport& tcp, const std::string& ip, const std::vector<int>& ports);
-  // On a listening socket handed over by a launcher; owned from here on.
+  // Listens on a socket that a launcher has opened, and owns it from now on.
   Status listen(transport::Transport& tcp, int socket_fd);
   const transport::Address& address() const { return listener_->address(); }
 
-  // Set when the job has ended and everybody was told; who does not take the news is not waited for long. Any thread.
+  // Any thread. Set when the job has ended and all peers have been told; peers that do not read the
+  // message are waited for during a short grace period only.
   EventFlag& ended() { return ended_; }
-  // ok: all workers left in order. After ended().
+  // ok: all workers left in order. Valid once ended() is set.
   const Status& outcome() const { return gave_up_.is_ok() ? state_.failure() : gave_up_; }
-  // Any thread. This process leaves: tells everybody, flushes, closes; then calls `done` on the loop. Whoever
-  // does not read the news by `deadline_us` is cut off.
+  // Any thread. This process leaves: tells all peers, sends everything, closes the connections, and
+  // then calls `done` on the loop. Peers that have not read the message by `deadline_us` are
+  // closed.
   void shutdown(const std::string& text, TimeUs deadline_us, UniqueFunction<void()> done);
-  // The loop's thread, which is of no use any more: hangs up on everybody, and the job has ended because of `why`.
+  // The loop's thread, if it cannot go on: closes all connections; the job has ended because of
+  // `why`.
   void give_up(const Status& why);
 
   Status on_control(ControlChannel& channel, const protocol::Control& message) override;
@@ -57,13 +60,14 @@ class Scheduler final : public ControlEvents {
   std::unordered_map<protocol::PeerId, std::unique_ptr<ControlChannel>> peers_;
   std::unordered_map<const ControlChannel*, protocol::PeerId> ids_;
   protocol::PeerId next_peer_ = 1;
-  std::set<std::string> nonsense_from_;  // addresses
+  std::set<std::string> nonsense_from_;  // hosts that have sent invalid messages
   bool shut_down_ = false;
   UniqueFunction<void()> shutdown_done_;
-  Status gave_up_;                                 // why, if it has
-  transport::EventLoop::TimerId grace_timer_ = 0;  // since the job has ended
-  EventFlag
-      ended_;  // the job has ended or shutdown() was called, and no connection is left, or grace_period is
+  Status gave_up_;                                 // argument of give_up()
+  transport::EventLoop::TimerId grace_timer_ = 0;  // runs from the end of the job
+  // The job has ended or shutdown() was called, and all connections are closed or the grace period
+  // has expired.
+  EventFlag ended_;
 };
 
 }  // namespace byteps::cluster
