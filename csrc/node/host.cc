@@ -18,10 +18,10 @@ namespace {
 
 using transport::Address;
 
-// Stands for "anywhere outside": an address that nobody has (RFC 5737); nothing is sent to it.
+// An address outside this machine that no host has (RFC 5737); nothing is sent to it.
 const Address kOutside{"192.0.2.1", 9};
 
-// Between two look-ups of a name, and when the wait for it is worth a word.
+// Pause between two look-ups of a name, and when to log the wait for it.
 constexpr TimeUs kLookUpPauseUs = 1'000'000;
 constexpr TimeUs kFirstWordUs = 5'000'000;
 constexpr TimeUs kNextWordUs = 30'000'000;
@@ -32,10 +32,11 @@ std::string link_target(const char* path) {
   return length < 0 ? std::string() : std::string(text.data(), static_cast<size_t>(length));
 }
 
-// "localhost", "127.0.0.1", "::1": meant as this machine only. A host's own name that resolves to 127.0.1.1 is not.
+// True for "localhost", "127.0.0.1" and "::1", which mean this machine only; false for a host's own
+// name that resolves to 127.0.1.1.
 bool means_loopback(const std::string& host) { return host == "localhost" || Address{host, 0}.is_loopback(); }
 
-// Those that can be reached from other machines.
+// The addresses that other machines can reach.
 std::vector<Address> outside_addresses(const std::vector<Address>& addresses) {
   std::vector<Address> outside;
   std::copy_if(addresses.begin(), addresses.end(), std::back_inserter(outside),
@@ -53,10 +54,10 @@ bool is_hardware(const std::filesystem::path& interface) { return is_there(inter
 double told_mbps(const std::filesystem::path& interface) {
   double mbps = 0;
   std::ifstream(interface / "speed") >> mbps;
-  return std::max(mbps, 0.0);  // -1: without a cable, or a driver that cannot tell
+  return std::max(mbps, 0.0);  // the kernel says -1 if it does not know
 }
 
-// The kernel links an interface to those that it sends through: lower_eth0.
+// The kernel has a link, such as lower_eth0, to each interface through which an interface sends.
 std::vector<std::string> interfaces_below(const std::filesystem::path& interface) {
   constexpr std::string_view kLower = "lower_";
   std::vector<std::string> below;
@@ -99,7 +100,7 @@ Result<std::vector<Address>> await_scheduler_host(const NodeConfig& config, Time
     if (now >= next_word_us) {
       next_word_us = now + kNextWordUs;
       BPS_LOG(kWarning) << "waiting for the scheduler's host since " << (now - started_us) / 1'000'000
-                        << " s: " << addresses.status().message() << "; it is looked up again for another "
+                        << " s: " << addresses.status().message() << "; retrying for another "
                         << (deadline_us - now) / 1'000'000 << " s";
     }
     EventFlag nobody_sets;
@@ -141,7 +142,7 @@ double kernel_mbps(const std::string& interface, const std::string& net) {
 Result<std::string> scheduler_bind_address(const NodeConfig& config, const std::vector<Address>& scheduler) {
   if (means_loopback(config.scheduler_host)) return own_address(config, scheduler);
   for (const Address& address : outside_addresses(scheduler)) {
-    // The route to an address of our own starts at that same address.
+    // The route to an address of this machine starts at the same address.
     const auto source = transport::address_by_route(address);
     if (source && *source == address.ip) return address.ip;
   }

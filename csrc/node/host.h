@@ -1,4 +1,4 @@
-// What this process tells others of the machine it runs on.
+// Facts about this machine that a process tells the other nodes. All functions: any thread.
 #pragma once
 
 #include <string>
@@ -14,35 +14,37 @@ namespace byteps::node {
 
 std::string host_name();
 
-// Equal on all processes that can share memory as transport/shm does: same boot of the same kernel, same network
-// namespace (which Unix sockets with abstract names belong to).
+// A text that is equal in all processes that can share memory by transport/shm: same boot of the
+// same kernel, same network namespace (abstract names of Unix sockets belong to one).
 std::string machine_id();
 
-// Cores that this process may run on.
+// Number of cores that this process may run on.
 int usable_cores();
 
-// What config.scheduler_host stands for. A name that means nothing yet is looked up again and again until
-// `deadline_us`, as records of hosts that start together come late; what is waited for is logged. kUnavailable, kAborted.
+// Resolves config.scheduler_host. Retries until `deadline_us` while the name is unknown, because
+// the records of hosts that start together may appear late; logs the wait. Blocks. kUnavailable:
+// not resolved; kAborted: interrupted.
 Result<std::vector<transport::Address>> await_scheduler_host(const NodeConfig& config, TimeUs deadline_us,
                                                              const KeepWaiting& keep_waiting);
 
-// The address that this process hands out: config.node_host, else that of config.interface, else the one this
-// machine uses to reach the scheduler, whose host stands for `scheduler`. Never a loopback address that /etc/hosts gives
-// to this machine's own name, which other machines could not reach.
+// The address that this process gives to other nodes: config.node_host, else the address of
+// config.interface, else the address from which this machine reaches the scheduler (`scheduler`:
+// its addresses). Never a loopback address that /etc/hosts gives to this machine's own name,
+// because other machines could not reach it.
 Result<std::string> own_address(const NodeConfig& config, const std::vector<transport::Address>& scheduler);
 
-// Speed of this process's network card per direction, in Mbit/s: config.nic_mbps, else what the kernel says of the
-// interface that carries `own_ip`. 0: unknown.
+// Speed of this process's network card in each direction, in Mbit/s: config.nic_mbps, else the
+// kernel's value for the interface that has `own_ip`. 0: unknown.
 double nic_mbps(const NodeConfig& config, const std::string& own_ip);
 
-// What the kernel says of an interface, if it has hardware to ask: an interface of hardware's own number; that of the
-// interface below where there is one (VLANs); of bonds of hardware the kernel's sum. 0: unknown. The number of another
-// virtual interface means nothing: veth pairs say 10000 whatever is behind them.
-// `net`: as /sys/class/net is.
+// The kernel's speed of an interface, in Mbit/s: the interface's own value if it is hardware; the
+// value of the interface below it if there is exactly one (VLANs); the kernel's sum for a bond of
+// hardware. 0: unknown. The values of other virtual interfaces mean nothing: veth pairs always
+// report 10000. `net`: a folder with the layout of /sys/class/net.
 double kernel_mbps(const std::string& interface, const std::string& net = "/sys/class/net");
 
-// What a scheduler in this process listens on, so that config.scheduler_host reaches it: that address, or all
-// addresses ("0.0.0.0") where the name leads to an address this machine does not carry itself.
+// The address on which a scheduler in this process listens, so that config.scheduler_host reaches
+// it. "0.0.0.0" (all addresses) if the name resolves to an address that this machine does not have.
 Result<std::string> scheduler_bind_address(const NodeConfig& config,
                                            const std::vector<transport::Address>& scheduler);
 

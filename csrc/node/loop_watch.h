@@ -1,5 +1,6 @@
-// Whether the data loops of this process still run. One that hangs looks well from outside: its sockets stay open, the
-// kernel answers for them, and the control loop goes on sending heartbeats. So the control loop asks, with each heartbeat.
+// Detects data loops of this process that hang. Other processes cannot see it: the sockets stay
+// open, the kernel answers for them, and the control loop goes on sending heartbeats. So the
+// control loop checks the data loops with each heartbeat.
 #pragma once
 
 #include <atomic>
@@ -14,10 +15,11 @@ namespace byteps::node {
 
 class LoopWatch {
  public:
-  // Adds one that outlives this object; before the first check().
+  // Adds a loop, which must outlive this object. To be called before the first check().
   void add(transport::EventLoop& loop, std::string name);
-  // On one thread, at regular times. Asks each loop for a sign of life; kUnavailable names one that has given none though
-  // it was asked `kMaxUnansweredChecks` calls ago. Time in which the whole process was stopped does not count.
+  // Asks each loop to answer. To be called on one thread, at regular intervals. kUnavailable names
+  // a loop that has not answered for `kMaxUnansweredChecks` calls. Time in which the whole process
+  // was stopped does not count.
   Status check();
 
   static constexpr int kMaxUnansweredChecks = 3;
@@ -26,7 +28,8 @@ class LoopWatch {
   struct Watched {
     transport::EventLoop* loop;
     std::string name;
-    std::shared_ptr<std::atomic<bool>> answered;  // shared: the answer may come when this object is gone
+    // Shared, because the answer may come after this object is gone.
+    std::shared_ptr<std::atomic<bool>> answered;
     int unanswered_checks;
   };
   std::vector<Watched> loops_;

@@ -10,7 +10,7 @@
 
 namespace byteps::node {
 
-// What is on one loop; everything but the loop itself is used on its thread.
+// The state of one loop; all members are used on its thread.
 struct NicProbe::LoopState {
   explicit LoopState(transport::EventLoop& loop_of_seat) : loop(loop_of_seat) {}
 
@@ -22,7 +22,8 @@ struct NicProbe::LoopState {
   void remove(const ProbeEcho& echo) {
     const auto found =
         std::find_if(echoes.begin(), echoes.end(), [&](const auto& each) { return each.get() == &echo; });
-    loop.post([doomed = std::move(*found)] {});  // it is calling us: destroyed after that
+    // Destroyed later, because it is the caller.
+    loop.post([doomed = std::move(*found)] {});
     echoes.erase(found);
   }
   void stop() {
@@ -35,7 +36,7 @@ struct NicProbe::LoopState {
   transport::EventLoop& loop;
   std::unique_ptr<transport::Listener> listener;
   std::vector<std::unique_ptr<ProbeEcho>> echoes;
-  std::shared_ptr<ProbeRun> run;  // the last one
+  std::shared_ptr<ProbeRun> run;  // the current or last one
 };
 
 NicProbe::NicProbe(transport::Transport& tcp, transport::EventLoop& control,

@@ -12,10 +12,10 @@
 namespace byteps::node {
 namespace {
 
-// Each step of an orderly end waits at most so long for peers that do not answer; data that they take slowly is given time
-// as long as it moves within the job's timeout.
+// Longest wait of each step of an orderly leave for peers that do not answer. Data that peers
+// receive slowly may take longer, as long as it moves within the job's timeout.
 constexpr TimeUs kLeaveUs = 5'000'000;
-// Likewise after a failure: who does not answer then is most likely the one that failed.
+// The same after a failure: a peer that does not answer then has probably failed.
 constexpr TimeUs kLeaveFailedUs = 1'000'000;
 
 log::Level level_from(const std::string& name) {
@@ -80,7 +80,7 @@ void Node::on_failed(const Status& why) {
   }
   BPS_LOG(kInfo) << "job failed: " << why.message();
   if (nic_probe_) nic_probe_->stop();
-  // Shards first: they forget lent memory before the links give it back to its owners.
+  // Shards first: they have to forget leased memory before the links that lease it free it.
   service_->fail(why);
   if (parent_link_) parent_link_->links().fail(why);
   if (worker_) worker_->fail(why);
@@ -109,12 +109,12 @@ void Node::on_node_left(uint32_t node) {
 
 void Node::on_finished(const std::string& text) {
   BPS_LOG(kInfo) << text;
-  // Workers that still wait for this server learn why it ends.
+  // Workers that still wait for this server get this as the cause.
   if (!worker_) service_->fail(unavailable(text));
   finished_.set();
 }
 
-// Of ranks that share a machine, one says it.
+// Only one of the ranks on a machine logs it.
 void Node::on_still_waiting(const std::string& text) {
   if (self_.local_rank <= 0 && config_.local_rank <= 0) BPS_LOG(kWarning) << "waits: " << text;
   MutexLock lock(mutex_);
@@ -151,7 +151,7 @@ Status Node::on_answer(const protocol::Control& message) {
   {
     MutexLock lock(mutex_);
     if (barriers_.empty() || done.sequence != barrier_sequence_)
-      return data_loss("answer to barrier " + std::to_string(done.sequence) + ", which nobody waits for");
+      return data_loss("answer to barrier " + std::to_string(done.sequence) + ", for which no thread waits");
     barrier = std::move(barriers_.front());
     barriers_.pop_front();
     others_wait = !barriers_.empty();
@@ -164,7 +164,7 @@ Status Node::on_answer(const protocol::Control& message) {
 
 void Node::on_child_lost(uint32_t child, const Status& why) { client_->suspect(child, why); }
 
-// This process may be the one that has not declared the tensor; the scheduler knows the name of every one.
+// The scheduler names the tensor, because this process may not have declared it.
 void Node::on_stalled(const protocol::Stalled& stalled) { client_->send(stalled); }
 
 void Node::on_out_of_memory(const Status& why) {
@@ -197,7 +197,7 @@ void Node::on_leaving(const protocol::Leaving& leaving) {
   client_->send(protocol::Leaving{leaving.node, {}});
 }
 
-// Services say who has left the job, and know no more.
+// Services name the rank that has left; this adds the exception after which it left.
 Status Node::explain(const Status& failure) const {
   MutexLock lock(mutex_);
   for (const auto& [node, after] : left_after_) {
@@ -269,7 +269,7 @@ Status Node::self_check() {
   return loop_watch_.check();
 }
 
-// Frameworks that are called back have no thread that waits, and wait all the same.
+// Reports the waits of frameworks that use callbacks, because no thread of theirs waits.
 void Node::tell_of_callbacks() {
   const auto stuck = worker_
                          ? worker_->handles().stuck_callback(control_loop_->now_us() - WaitReporter::kTellUs)
@@ -309,12 +309,13 @@ Status Node::barrier(const KeepWaiting& keep_waiting) {
     if (status.code() == StatusCode::kDeadlineExceeded) still_here.tell();
   } while (status.code() == StatusCode::kDeadlineExceeded);
   if (status.is_ok()) return still_here.has_told() ? with_missing(barrier->status) : barrier->status;
-  MutexLock lock(mutex_);  // interrupted: what the scheduler does not know of has not been called
+  // Interrupted: forgets this call, unless the scheduler already knows of it.
+  MutexLock lock(mutex_);
   if (!barriers_.empty() && barriers_.front() != barrier) std::erase(barriers_, barrier);
   return status;
 }
 
-// The scheduler takes one of a rank at a time.
+// The scheduler accepts one barrier of a rank at a time.
 void Node::send_barrier() {
   uint32_t sequence = 0;
   {
@@ -338,7 +339,8 @@ Status Node::wait_until_done(const KeepWaiting& keep_waiting) {
   return failure();
 }
 
-// Until all have been told, this node with them: what it closes then is no news to anybody.
+// Blocks until all nodes, including this one, have been told; connections that it closes after that
+// are not reported.
 void Node::fail_job(const std::string& cause) {
   const TimeUs deadline_us = control_loop_->now_us() + kLeaveFailedUs;
   client_->fail_job(cause);
@@ -346,9 +348,9 @@ void Node::fail_job(const std::string& cause) {
   }
 }
 
-// Before it leaves: what others then wait for in vain fails within the time of a message.
+// Tells the other ranks before this one leaves, so that their waits for it fail at once.
 void Node::tell_why_it_leaves(const std::string& after) {
-  if (finished_.is_set()) return;  // nobody waits any more
+  if (finished_.is_set()) return;  // no rank waits any more
   const TimeUs deadline_us = control_loop_->now_us() + kLeaveFailedUs;
   client_->send(protocol::Leaving{roster_.self, after});
   while (announced_.wait(deadline_us) == EventFlag::Wake::kInterrupted) {

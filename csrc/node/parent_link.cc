@@ -31,7 +31,8 @@ void NodeParentLink::enqueue(worker::OutgoingPartition outgoing) {
       [link = link.link.get(), one = std::move(one)]() mutable { link->enqueue(std::move(one)); });
 }
 
-// Posted even where the loop is the link's own: a service is never called back from inside a call of its own.
+// Always posted, even if the loop is the link's own, so that a service is never called back from
+// within its own call.
 void NodeParentLink::on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) {
   Pending pending;
   {

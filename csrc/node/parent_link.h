@@ -1,4 +1,4 @@
-// The way from a machine's services to the roots: worker links at the level of the cluster.
+// The connection of a machine's services to the roots: links of the worker at Level::kCluster.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace byteps::node {
 
 class NodeParentLink final : public summation::ParentLink, public worker::LinkEvents {
  public:
-  // `lost` hears of links that break (LinkEvents::on_link_lost).
+  // `lost` is called when a link breaks (LinkEvents::on_link_lost).
   using LostCallback = UniqueFunction<void(uint32_t service, const Status& why)>;
   NodeParentLink(uint32_t rank, LostCallback lost) : rank_(rank), lost_(std::move(lost)) {}
 
-  // To fill before the first use, with lanes whose links have this object for events.
+  // Must be filled before the first use, with links whose events go to this object.
   worker::ShardLinks& links() { return links_; }
 
   // Any thread.
@@ -25,7 +25,7 @@ class NodeParentLink final : public summation::ParentLink, public worker::LinkEv
                  MutableBytes result, UniqueFunction<void(const Result<protocol::Plan>&)> done) override;
   void fail_round(const protocol::DataHead& head, const Status& why) override;
 
-  // On the links' loops.
+  // Called on the loops of the links.
   void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { lost_(service, why); }
 

@@ -14,7 +14,7 @@ using transport::Address;
 using transport::Connection;
 using transport::Transport;
 
-// What a loop hands to a thread that waits.
+// A result that a loop passes to a waiting thread.
 template <typename T>
 struct WaitSlot {
   EventFlag done;
@@ -26,7 +26,7 @@ struct WaitSlot {
   }
 };
 
-// Runs one step after the other; what is left of them ends with it, after the loop.
+// Runs steps one after the other; the destructor stops the loop before it destroys their state.
 class Steps {
  public:
   Steps(std::unique_ptr<transport::EventLoop> loop, TimeUs step_us, const KeepWaiting& keep_waiting)
@@ -45,7 +45,7 @@ class Steps {
   }
   template <typename T>
   Result<T> wait(WaitSlot<T>& handover, const char* what) {
-    // Steps have deadlines of their own; this one is for a loop that is stuck.
+    // Steps have their own deadlines; this one is for a loop that hangs.
     const Status status = wait_for(handover.done, now_us() + 2 * step_us_, keep_waiting_);
     if (!status.is_ok()) return status.with_context(what);
     return std::move(*handover.result);
@@ -54,7 +54,8 @@ class Steps {
   const TimeUs step_us_;
   const KeepWaiting& keep_waiting_;
   const std::unique_ptr<transport::EventLoop> loop_;
-  // After an interrupted wait a connection may still be put into one: it does not end before the loop has.
+  // These live until the loop has stopped, because a connection may arrive after an interrupted
+  // wait.
   std::vector<std::shared_ptr<void>> held_;
   std::vector<std::unique_ptr<PeerRun>> runs_;
 };
@@ -134,7 +135,7 @@ Result<PeerReport> check_peer(const NodeConfig& config, const Address& peer, Res
   if (!report.rdma.is_ok()) return report;
   const auto address = transport::parse_address(facts->rdma_address);
   if (!address) return address.status().with_context((*run)->peer());
-  // Connections take the cards in turn.
+  // Successive connections use the cards in turn.
   for (const std::string& own : own_cards) {
     report.rails.push_back(check_rail(steps, *rdma, *address, own));
     if (report.rails.back().status.code() == StatusCode::kAborted) return report.rails.back().status;

@@ -1,4 +1,5 @@
-// Whether another machine, on which `byteps doctor --listen` runs (peer_listener.h), can be reached, by what and how fast.
+// Checks whether another machine that runs `byteps doctor --listen` (peer_listener.h) can be
+// reached, over which transports, and how fast.
 #pragma once
 
 #include <string>
@@ -14,23 +15,25 @@
 
 namespace byteps::node {
 
-// One of this machine's cards, and its counterpart.
+// One of this machine's cards, and the card at the other end.
 struct PeerRail {
   std::string own;    // "mlx5_0 port 1, ::ffff:10.0.0.1 (RoCE v2, index 3)"
-  std::string other;  // who answered: "rdma 10.0.0.2:9000 (mlx5_0 port 1, ...)"
-  Status status;      // what went wrong, and when
+  std::string other;  // the card that answered: "rdma 10.0.0.2:9000 (mlx5_0 port 1, ...)"
+  Status status;      // error, and the step at which it happened
   PeerSpeed speed;
 };
 
 struct PeerReport {
   PeerFacts facts;
   PeerSpeed tcp;
-  Status rdma;  // why it was not tried: this end's reason (`cards`), or the other's; ok: see `rails`
+  // Why RDMA was not tried: the reason of this end (`cards`) or of the other; ok: see `rails`.
+  Status rdma;
   std::vector<PeerRail> rails;
 };
 
-// Blocks; each step (a connection, what is measured on it) has `step_us`. `cards`: for RDMA, or why there are none. Errors:
-// the other end cannot be reached by TCP, or is no doctor; kAborted: interrupted.
+// Blocks; each step (connecting, or measuring one connection) takes at most `step_us`. `cards`: the
+// cards for RDMA, or why there are none. Errors: the other end cannot be reached by TCP, or does
+// not run the doctor; kAborted: interrupted.
 Result<PeerReport> check_peer(const NodeConfig& config, const transport::Address& peer,
                               Result<RdmaCards> cards, TimeUs step_us, const KeepWaiting& keep_waiting);
 

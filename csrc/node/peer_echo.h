@@ -1,4 +1,4 @@
-// The answering end of a check by another machine's doctor: one connection.
+// One connection at the listening end of a check (peer_check.h): echoes frames.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,18 @@
 
 namespace byteps::node {
 
-// On the connection's loop.
+// Used on the thread of the connection's loop.
 class PeerEcho final : public transport::Receiver {
  public:
-  // `facts`: the answer to who asks. `closed` is called when the other end has closed; this object may be destroyed only
-  // after that call.
+  // `facts`: the answer to kPeerAsk. `closed` is called when the other end has closed; this object
+  // must not be destroyed before that call.
   PeerEcho(std::unique_ptr<transport::Connection> connection, std::string facts,
            UniqueFunction<void(const PeerEcho&)> closed);
 
   void start() { connection_->start(this); }
   // "rdma 10.0.0.2:9000 (mlx5_0 port 1, ...)"
   const std::string& peer() const { return connection_->peer(); }
-  uint64_t frames() const { return frames_; }  // that were echoed
+  uint64_t frames() const { return frames_; }  // number of frames echoed
 
   Result<transport::ReceiveBuffer> on_head(transport::Connection& connection,
                                            const transport::Arrival& arrival) override;
@@ -30,7 +30,7 @@ class PeerEcho final : public transport::Receiver {
   void on_closed(transport::Connection& connection, const Status& why) override;
 
  private:
-  // What answers need that are not sent yet, even if this object is gone by then.
+  // Memory of answers that are not sent yet; it may outlive this object.
   struct Answers {
     BufferPool pool;
     size_t unsent_bytes = 0;
@@ -41,7 +41,7 @@ class PeerEcho final : public transport::Receiver {
   const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
   BufferPool::Buffer arriving_;
   uint64_t frames_ = 0;
-  std::unique_ptr<transport::Connection> connection_;  // after what its callbacks use
+  std::unique_ptr<transport::Connection> connection_;  // last: its callbacks use the others
 };
 
 }  // namespace byteps::node

@@ -28,7 +28,7 @@ Result<PeerFacts> decode_peer_facts(const std::string& text) {
   std::istringstream lines(text);
   if (!std::getline(lines, facts.host) || !std::getline(lines, facts.rdma_address) ||
       !std::getline(lines, none)) {
-    return data_loss("expected what a doctor tells of its machine, got " + std::to_string(text.size()) +
+    return data_loss("expected the facts about a doctor's machine, got " + std::to_string(text.size()) +
                      " bytes of something else");
   }
   std::getline(lines, facts.why_no_rdma);

@@ -1,4 +1,4 @@
-// What a listening doctor tells one that asks. Pure.
+// Facts about its machine that a listening doctor sends to the other end. Pure.
 #pragma once
 
 #include <string>
@@ -10,14 +10,16 @@ namespace byteps::node {
 
 struct PeerFacts {
   std::string host;
-  std::string rdma_address;  // of its RDMA listener, for parse_address(); empty: it has none, because
+  // Address of the RDMA listener, for parse_address(); empty: none, for the reason below.
+  std::string rdma_address;
   std::string why_no_rdma;
-  bool has_no_rdma_device = false;  // or does not want to use it: nothing is wrong
+  bool has_no_rdma_device = false;  // or RDMA is disabled: not an error
 };
 
-// Lines of text, at most kMaxPeerFactsBytes.
+// Encodes the facts as lines of text, at most kMaxPeerFactsBytes.
 std::string encode(const PeerFacts& facts);
-// What is no printable character becomes a question mark: it goes into messages. kDataLoss: no facts.
+// Replaces characters that are not printable by question marks, because the facts appear in
+// messages. kDataLoss: not valid facts.
 Result<PeerFacts> decode_peer_facts(const std::string& text);
 
 }  // namespace byteps::node

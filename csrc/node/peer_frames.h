@@ -1,4 +1,5 @@
-// What two `byteps doctor`s say to each other (peer_listener.h, peer_check.h): frames whose heads are these words.
+// The frames between two processes of `byteps doctor` (peer_listener.h, peer_check.h); these words
+// are their heads.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +7,11 @@
 
 namespace byteps::node {
 
-// The version is in the words: doctors of others do not understand each other.
-inline constexpr std::string_view kPeerAsk = "byteps doctor 1: ask";    // no payload; by TCP
-inline constexpr std::string_view kPeerTell = "byteps doctor 1: tell";  // PeerFacts, in answer
-inline constexpr std::string_view kPeerEcho = "byteps doctor 1: echo";  // answered by the same frame
+// The words contain the version, so different versions refuse each other. kPeerEcho is answered
+// with the same frame.
+inline constexpr std::string_view kPeerAsk = "byteps doctor 1: ask";    // no payload; over TCP only
+inline constexpr std::string_view kPeerTell = "byteps doctor 1: tell";  // the answer: PeerFacts
+inline constexpr std::string_view kPeerEcho = "byteps doctor 1: echo";
 
 inline constexpr size_t kMaxPeerEchoBytes = size_t{1} << 20;
 inline constexpr size_t kMaxPeerFactsBytes = 4096;

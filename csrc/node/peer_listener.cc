@@ -73,7 +73,8 @@ void PeerListener::remove(const PeerEcho& echo) {
   report(echo.peer() + ": " + std::to_string(echo.frames()) + " frames echoed");
   const auto found =
       std::find_if(echoes_.begin(), echoes_.end(), [&](const auto& each) { return each.get() == &echo; });
-  loop_->post([doomed = std::move(*found)] {});  // it is calling us: destroyed after that
+  // Destroyed later, because it is the caller.
+  loop_->post([doomed = std::move(*found)] {});
   echoes_.erase(found);
 }
 

@@ -1,5 +1,5 @@
-// The answering end of `byteps doctor --listen`: it listens as a node of a job does, by TCP and, where this machine has
-// it, by RDMA, and echoes what other machines' doctors send (peer_check.h).
+// The end of `byteps doctor --listen`: listens as a node of a job does, over TCP and, if this
+// machine has it, over RDMA, and echoes the frames of other machines' doctors (peer_check.h).
 #pragma once
 
 #include <deque>
@@ -16,19 +16,20 @@
 
 namespace byteps::node {
 
-// Any thread.
+// All methods: any thread.
 class PeerListener {
  public:
-  // On `ip` and that port (0: any). Without a secret only loopback addresses. `cards`: for RDMA, or why there are none.
+  // Listens on `ip` and `port` (0: any). Without a secret only on loopback addresses. `cards`: the
+  // cards for RDMA, or why there are none.
   static Result<std::unique_ptr<PeerListener>> create(const NodeConfig& config, const std::string& ip,
                                                       uint16_t port, Result<RdmaCards> cards);
   ~PeerListener();
 
   const transport::Address& address() const { return address_; }
-  // Why it does not listen by RDMA; ok: it does.
+  // Why it does not listen over RDMA; ok: it does.
   const Status& rdma() const { return rdma_status_; }
-  // What the next connection that has ended was: "rdma 10.0.0.2:9000 (...): 132 frames echoed". kDeadlineExceeded: none
-  // has by then. kAborted: interrupted.
+  // Describes the next connection that has ended: "rdma 10.0.0.2:9000 (...): 132 frames echoed".
+  // Blocks until `deadline_us`. kDeadlineExceeded: none has ended by then. kAborted: interrupted.
   Result<std::string> next(TimeUs deadline_us, const KeepWaiting& keep_waiting);
 
  private:
@@ -45,7 +46,7 @@ class PeerListener {
   std::unique_ptr<transport::EventLoop> loop_;
   transport::Address address_;
 
-  // On the loop.
+  // Used on the loop.
   std::string facts_;
   std::unique_ptr<transport::Listener> tcp_listener_;
   std::unique_ptr<transport::Listener> rdma_listener_;

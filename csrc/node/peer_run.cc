@@ -15,15 +15,15 @@ using transport::ReceiveBuffer;
 
 namespace {
 
-constexpr size_t kSlots = 4;  // frames of 1 MiB under way
+constexpr size_t kSlots = 4;  // frames of 1 MiB in flight
 constexpr size_t kSlotBytes = kMaxPeerEchoBytes;
 constexpr size_t kSmallBytes = 4096;
 constexpr size_t kRoundTrips = 32;
-constexpr size_t kLeastBulkFrames = 2 * kSlots;  // these are looked at as a whole
+constexpr size_t kLeastBulkFrames = 2 * kSlots;  // these are compared completely
 constexpr TimeUs kBulkUs = 300'000;
 
 void fill(MutableBytes memory) {
-  std::minstd_rand random(1);  // looks like nothing else
+  std::minstd_rand random(1);  // a pattern that other data does not have
   for (std::byte& byte : memory) byte = static_cast<std::byte>(random() >> 8);
 }
 
@@ -92,13 +92,13 @@ Status PeerRun::check_echo(const Sent& sent, Bytes payload) const {
       std::memcmp(payload.data(), out(sent.slot, sent.bytes).data(), looked_at) == 0) {
     return Status::ok();
   }
-  return data_loss(peer() + ": what has come back is not what was sent: " + std::to_string(payload.size()) +
+  return data_loss(peer() + ": the echo differs from what was sent: " + std::to_string(payload.size()) +
                    " bytes, after " + std::to_string(round_trips_us_.size()) + " small and " +
                    std::to_string(bulk_frames_) + " large frames");
 }
 
 Status PeerRun::on_echo(Bytes payload) {
-  if (under_way_.empty()) return data_loss(peer() + ": an answer to nothing");
+  if (under_way_.empty()) return data_loss(peer() + ": received an answer without a request");
   const Sent sent = under_way_.front();
   BPS_RETURN_IF_ERROR(check_echo(sent, payload));
   under_way_.pop_front();

@@ -1,4 +1,5 @@
-// The asking end of a check: what one connection to another machine's doctor can do.
+// The connecting end of a check (peer_check.h): measures one connection to another machine's
+// doctor.
 #pragma once
 
 #include <deque>
@@ -13,17 +14,18 @@
 
 namespace byteps::node {
 
-// What was measured, roughly: by one connection, on one thread at each end.
+// A rough measurement: one connection, one thread at each end.
 struct PeerSpeed {
-  double round_trip_us = 0;  // the median, of frames of 4 KiB
-  double bytes_per_s = 0;    // of payload, each way at once, in frames of 1 MiB
+  double round_trip_us = 0;  // median of frames of 4 KiB
+  double bytes_per_s = 0;    // payload in each direction at the same time, with frames of 1 MiB
 };
 
-// On the connection's loop, or after that has stopped; but for the constructor.
+// Used on the thread of the connection's loop, or after that has stopped; the constructor: any
+// thread.
 class PeerRun final : public transport::Receiver {
  public:
   struct Outcome {
-    std::string facts;  // of the other end, if asked for
+    std::string facts;  // facts of the other end, if asked for
     PeerSpeed speed;
   };
   using Done = UniqueFunction<void(Result<Outcome>)>;
@@ -31,7 +33,8 @@ class PeerRun final : public transport::Receiver {
   // Throws std::bad_alloc.
   explicit PeerRun(std::unique_ptr<transport::Connection> connection);
 
-  // Once. `done` is called once: kDeadlineExceeded at the deadline, kDataLoss if what comes back is not what went out.
+  // To be called once. `done` is called once. kDeadlineExceeded: at `deadline_us`; kDataLoss: the
+  // echo differs from what was sent.
   void start(bool asks_for_facts, TimeUs deadline_us, Done done);
   const std::string& peer() const { return connection_->peer(); }
   void close() { connection_->close(); }
@@ -43,7 +46,7 @@ class PeerRun final : public transport::Receiver {
   void on_closed(transport::Connection& connection, const Status& why) override;
 
  private:
-  // In one of the slots of the memory.
+  // A frame in flight, in a slot of the memory.
   struct Sent {
     size_t slot;
     size_t bytes;
@@ -55,7 +58,7 @@ class PeerRun final : public transport::Receiver {
   Status on_echo(Bytes payload);
   void on_bulk_echo(const Sent& sent);
   void finish(Result<Outcome> outcome);
-  // Never changes: transports may read it as long as they like.
+  // Constant, because transports may read it at any time.
   MutableBytes out(size_t slot, size_t bytes) const;
   MutableBytes in(size_t slot, size_t bytes) const;
 
@@ -64,10 +67,10 @@ class PeerRun final : public transport::Receiver {
   Done done_;
   std::deque<Sent> under_way_;  // oldest first
   std::vector<TimeUs> round_trips_us_;
-  TimeUs bulk_began_us_ = 0;  // 0: not yet
-  size_t bulk_frames_ = 0;    // that have come back
+  TimeUs bulk_began_us_ = 0;  // 0: not started
+  size_t bulk_frames_ = 0;    // number of large frames that have come back
   transport::EventLoop::TimerId deadline_ = 0;
-  std::unique_ptr<transport::Connection> connection_;  // after what its callbacks use
+  std::unique_ptr<transport::Connection> connection_;  // last: its callbacks use the others
 };
 
 }  // namespace byteps::node

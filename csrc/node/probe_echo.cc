@@ -46,8 +46,8 @@ Status ProbeEcho::on_frame(Connection& connection, const Arrival& arrival, Bytes
   BPS_RETURN_IF_ERROR(check_probe(arrival, epoch_));
   const size_t bytes = arrival.payload_bytes;
   if (*unsent_bytes_ + bytes > protocol::kMaxProbeWindowBytes) {
-    return data_loss("probe: expected that answers are read, but " + std::to_string(*unsent_bytes_) +
-                     " bytes of them are not");
+    return data_loss("probe: the other end does not read the answers: " + std::to_string(*unsent_bytes_) +
+                     " bytes are unsent");
   }
   *unsent_bytes_ += bytes;
   connection.send(arrival.head, {probe_payload(bytes), {}},

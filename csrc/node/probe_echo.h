@@ -1,5 +1,5 @@
-// The helper's end of a probe's connection (protocol/nic_probe): each frame is thrown away and answered by one of the
-// same size. On the connection's loop.
+// The helper's end of a connection of a probe (protocol/nic_probe): discards each frame and answers
+// it with one of the same size. Used on the thread of the connection's loop.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,13 @@
 
 namespace byteps::node {
 
-// What probes carry: zeros, `bytes` of them, at most protocol::kMaxProbeFrameBytes.
+// The payload of probes: `bytes` zeros, at most protocol::kMaxProbeFrameBytes. Valid forever.
 Bytes probe_payload(size_t bytes);
 
 class ProbeEcho final : public transport::Receiver {
  public:
-  // Answers frames of this epoch; others close the connection. `closed` is called when the other end has closed; this
-  // object may be destroyed only after that call.
+  // Answers frames of this epoch; other frames close the connection. `closed` is called when the
+  // other end has closed; this object must not be destroyed before that call.
   ProbeEcho(std::unique_ptr<transport::Connection> connection, uint32_t epoch,
             UniqueFunction<void(const ProbeEcho&)> closed);
 
@@ -30,11 +30,12 @@ class ProbeEcho final : public transport::Receiver {
  private:
   const uint32_t epoch_;
   UniqueFunction<void(const ProbeEcho&)> closed_;
-  const std::shared_ptr<uint64_t> unsent_bytes_ = std::make_shared<uint64_t>(0);  // of answers
-  std::unique_ptr<transport::Connection> connection_;  // after what its callbacks use
+  const std::shared_ptr<uint64_t> unsent_bytes_ =
+      std::make_shared<uint64_t>(0);                   // bytes of answers that are not sent yet
+  std::unique_ptr<transport::Connection> connection_;  // last: its callbacks use the others
 };
 
-// Ok if this is a frame of a probe of this epoch, with the payload that its head says.
+// ok: a frame of a probe of this epoch, with the payload size that its head says.
 Status check_probe(const transport::Arrival& arrival, uint32_t epoch);
 
 }  // namespace byteps::node

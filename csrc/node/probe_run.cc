@@ -51,7 +51,7 @@ class ProbeRun::Flow final : public transport::Receiver {
 
   ProbeRun& run_;
   protocol::ProbeWindow window_;
-  std::unique_ptr<Connection> connection_;  // after what its callbacks use
+  std::unique_ptr<Connection> connection_;  // last: its callbacks use the others
 };
 
 ProbeRun::ProbeRun(transport::EventLoop& loop, transport::Transport& tcp, uint32_t epoch)
@@ -82,7 +82,7 @@ void ProbeRun::on_connected(Result<std::unique_ptr<Connection>> connection) {
   flows_.back()->start();
 }
 
-// False: enough was seen.
+// Returns false if the meter has enough data.
 bool ProbeRun::on_answer(uint64_t bytes) {
   const TimeUs now = loop_.now_us();
   meter_.on_answer(bytes, now);
@@ -106,7 +106,8 @@ void ProbeRun::stop() {
   done_ = nullptr;
   if (timer_ != 0) loop_.cancel(std::exchange(timer_, 0));
   for (const auto& flow : flows_) flow->close();
-  loop_.post([doomed = std::move(flows_)] {});  // one of them may be calling us: destroyed after that
+  // Destroyed later, because one of them may be the caller.
+  loop_.post([doomed = std::move(flows_)] {});
   flows_.clear();
 }
 

@@ -1,5 +1,5 @@
-// The hub's part in measuring its network card on one event loop (protocol/nic_probe): a connection to each helper,
-// all kept busy until the meter has seen enough.
+// The measuring end of a probe on one event loop (protocol/nic_probe): keeps a connection to each
+// helper busy until the meter has enough data.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,8 @@
 
 namespace byteps::node {
 
-// On the loop's thread, but for the constructor; destroyed on it, or after it has stopped.
+// Used on the loop's thread; the constructor: any thread. Destroyed on the loop's thread or after
+// the loop has stopped.
 class ProbeRun final : public std::enable_shared_from_this<ProbeRun> {
  public:
   using Done = UniqueFunction<void(double bytes_per_s)>;
@@ -18,7 +19,8 @@ class ProbeRun final : public std::enable_shared_from_this<ProbeRun> {
   ProbeRun(transport::EventLoop& loop, transport::Transport& tcp, uint32_t epoch);
   ~ProbeRun();
 
-  // Once. `done` is called once, unless stop() comes before: with payload each way; 0: no idea.
+  // To be called once. `done` is called once, unless stop() is called before: bytes of payload per
+  // second in each direction; 0: unknown.
   void start(const std::vector<transport::Address>& helpers, Done done);
   void stop();
 
@@ -34,9 +36,9 @@ class ProbeRun final : public std::enable_shared_from_this<ProbeRun> {
   transport::Transport& tcp_;
   const uint32_t epoch_;
   protocol::ProbeMeter meter_{0};
-  Done done_;  // null: not started, or over
+  Done done_;  // null: not started, or finished
   transport::EventLoop::TimerId timer_ = 0;
-  size_t pending_ = 0;  // flows that are not made yet, or have not ended
+  size_t pending_ = 0;  // number of flows that are connecting or have not ended
   std::vector<std::unique_ptr<Flow>> flows_;
 };
 

@@ -21,7 +21,7 @@ using transport::rdma::PortReport;
 using transport::rdma::report_ports;
 using transport::rdma::VerbsOptions;
 
-// The least that a connection takes: both halves of its ring.
+// Memory that a connection needs at least: both halves of its ring.
 constexpr size_t kTrialBytes = 2 * transport::rdma::kRingBytes;
 
 VerbsOptions verbs_options(const NodeConfig& config) {

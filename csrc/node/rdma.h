@@ -1,4 +1,4 @@
-// RDMA in a process, as its configuration wants it.
+// The RDMA cards and transport of a process, according to its configuration.
 #pragma once
 
 #include <memory>
@@ -15,31 +15,33 @@ namespace byteps::node {
 
 using RdmaCards = std::vector<std::unique_ptr<transport::rdma::Nic>>;
 
-// Whether this machine has libibverbs and a port that can be used; what the configuration says does not count, and nothing is
-// opened.
+// Checks whether this machine has libibverbs and a usable port. Ignores the configuration and opens
+// nothing. The error says what is missing.
 Status rdma_viable();
 
-// The ports that a process uses which hands out `ip`, in order. Errors: of transport::rdma::choose_rails.
+// The ports that a process with the address `ip` uses, in order. Errors: those of
+// transport::rdma::choose_rails.
 Result<std::vector<transport::rdma::PortReport>> choose_rdma_ports(const NodeConfig& config,
                                                                    const std::string& ip);
 
-// Those, opened. An error says why this process has to do without: kUnimplemented: nobody wants RDMA, or the machine has
-// none (BYTEPS_TRANSPORT=auto); else what is wrong and the remedy.
+// Opens these ports. An error says why this process cannot use RDMA. kUnimplemented: RDMA is
+// disabled, or the machine has none (BYTEPS_TRANSPORT=auto); other errors name the problem and the
+// remedy.
 Result<RdmaCards> open_rdma_cards(const NodeConfig& config, const std::string& ip);
 
-// The RDMA transport over them.
+// The RDMA transport over these cards.
 std::unique_ptr<transport::Transport> make_rdma(const NodeConfig& config, Result<RdmaCards> cards);
 
-// The same in one. Errors: of open_rdma_cards.
+// Opens the cards and makes the transport. Errors: those of open_rdma_cards.
 Result<std::unique_ptr<transport::Transport>> make_rdma(const NodeConfig& config, const std::string& ip);
 
-// What a port says of itself once it is opened, and whether it takes what a connection needs.
+// The properties of an opened port, and whether it has the resources for a connection.
 struct RdmaTrial {
   transport::rdma::NicInfo info;
-  Status connections;  // whether a queue pair can be made
-  Status memory;       // whether the card takes as much as one needs
+  Status connections;  // ok: a queue pair can be created
+  Status memory;       // ok: the memory of one connection can be registered
 };
-// Errors: of transport::rdma::open_verbs_nic.
+// Errors: those of transport::rdma::open_verbs_nic.
 Result<RdmaTrial> try_rdma_port(const NodeConfig& config, const std::string& device, int port,
                                 const std::string& ip);
 

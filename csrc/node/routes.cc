@@ -19,7 +19,7 @@ std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
   return transport::make_tcp_transport(std::move(options));
 }
 
-// Else why ranks of this machine have to use TCP.
+// The error says why ranks of this machine have to use TCP.
 Result<std::unique_ptr<transport::Transport>> make_shm(const NodeConfig& config) {
   if (config.role != "worker") return unimplemented("for workers only");
   if (!config.shm) return unimplemented("BYTEPS_SHM is 0");
@@ -72,18 +72,18 @@ transport::rdma::RegistrationCounts Routes::rdma_counts() const {
   return transport::registration_counts(**rdma_);
 }
 
-// On one machine a network card has no part in anything: it would take twice the payload's time for nothing.
+// Never uses a network card within a machine: the payload would cross the card twice.
 void Routes::connect(transport::EventLoop& loop, const protocol::NodeInfo& self,
                      const protocol::NodeInfo& node, size_t shard, transport::ConnectCallback done) {
   const bool is_near = node.machine == self.machine;
   if (is_near && node.role == protocol::Role::kWorker) {
-    const auto level = wants_shm_ ? log::Level::kWarning : log::Level::kInfo;  // as asked for
+    const auto level = wants_shm_ ? log::Level::kWarning : log::Level::kInfo;
     const TransportCandidate shm{"shared memory", shm_, node.local_addresses, level, false};
     connect_or_fall_back(loop, shm, node, shard, std::move(done));
   } else if (is_near || (!rdma_ && node.rdma_addresses.empty())) {
     connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
   } else {
-    // Whoever has none has said so.
+    // The side without RDMA has logged it already.
     const auto level = rdma_ ? log::Level::kWarning : log::Level::kInfo;
     const TransportCandidate rdma{"RDMA", rdma_, node.rdma_addresses, level, demands_rdma_};
     connect_or_fall_back(loop, rdma, node, shard, std::move(done));

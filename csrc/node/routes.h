@@ -1,5 +1,5 @@
-// How a node reaches the services of others: through shared memory those of its own machine; those of others by RDMA
-// where both ends have it; else by TCP.
+// Chooses the transport to the service of each other node: shared memory on the same machine; RDMA
+// between machines if both ends have it; otherwise TCP.
 #pragma once
 
 #include <memory>
@@ -19,41 +19,44 @@
 
 namespace byteps::node {
 
-// Threads: any. Has to outlive the connections and listeners made through it.
+// All methods: any thread, except open_rdma. Must outlive the connections and listeners made
+// through it.
 class Routes {
  public:
   explicit Routes(const NodeConfig& config);
 
   transport::Transport& tcp() { return *tcp_; }
-  // Before the next two, once: RDMA, for a process that hands out `ip`. An error only where it is demanded
-  // (BYTEPS_TRANSPORT=rdma); else the log says why there is none.
+  // Opens RDMA for a process with the address `ip`. To be called once, before the methods below.
+  // Fails only if RDMA is required (BYTEPS_TRANSPORT=rdma); otherwise logs why there is none.
   Status open_rdma(const NodeConfig& config, const std::string& ip);
-  // What `service` can be reached at through shared memory; none: not to be used by this process.
+  // Lets `service` listen for shared memory; returns its addresses, one per shard. Empty: this
+  // process does not use shared memory.
   Result<std::vector<std::string>> listen_locally(summation::Service& service);
-  // The same by RDMA.
+  // The same over RDMA.
   Result<std::vector<std::string>> listen_by_rdma(summation::Service& service, const std::string& ip);
 
-  // What network cards know of this process's memory.
+  // Counts of the memory that this process has registered with network cards.
   transport::rdma::RegistrationCounts rdma_counts() const;
 
-  // To a shard of the service of `node`, which outlives the call's answer. What is not by the best way for the two is by
-  // TCP, unless RDMA is demanded, and the log says why, once for each of them.
+  // Connects to a shard of the service of `node`, which must live until `done` is called. Falls
+  // back to TCP if the best transport for the two nodes fails, unless RDMA is required; logs the
+  // reason once per node.
   void connect(transport::EventLoop& loop, const protocol::NodeInfo& self, const protocol::NodeInfo& node,
                size_t shard, transport::ConnectCallback done);
 
  private:
-  // A better one than TCP.
+  // A transport that is better than TCP.
   struct TransportCandidate {
     const char* name;  // for messages
     const Result<std::unique_ptr<transport::Transport>>& transport;
-    const std::vector<std::string>& addresses;  // of the other node's shards
-    log::Level level;                           // of what is said when it cannot be gone
+    const std::vector<std::string>& addresses;  // one per shard of the other node
+    log::Level level;                           // level of the log line about a fallback
     bool demanded;
   };
 
   void connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,
                   transport::ConnectCallback done) const;
-  // By `transport`, or else, if `why_not` or an attempt forbids that, by TCP.
+  // Connects by the candidate; falls back to TCP if it cannot be used or fails.
   void connect_or_fall_back(transport::EventLoop& loop, const TransportCandidate& way,
                             const protocol::NodeInfo& node, size_t shard, transport::ConnectCallback done);
   void log_fallback(const TransportCandidate& way, const protocol::NodeInfo& node, const Status& why);
@@ -62,11 +65,11 @@ class Routes {
   const bool demands_rdma_;
   const TimeUs timeout_us_;
   const std::unique_ptr<transport::Transport> tcp_;
-  // An error: not to be used, and why.
+  // Errors: why the transport cannot be used.
   const Result<std::unique_ptr<transport::Transport>> shm_;
   Result<std::unique_ptr<transport::Transport>> rdma_;
   Mutex mutex_;
-  std::set<std::string> fallbacks_ BPS_GUARDED_BY(mutex_);  // nodes that are reached by TCP instead
+  std::set<std::string> fallbacks_ BPS_GUARDED_BY(mutex_);  // nodes whose fallback has been logged
 };
 
 }  // namespace byteps::node

@@ -1,4 +1,4 @@
-// How a node comes to be: its loops, its scheduler and service, and what it builds once it knows the roster.
+// The start of a node: its loops, its scheduler and service, and the objects that need the roster.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,18 +15,19 @@
 namespace byteps::node {
 namespace {
 
-// More loops than this bring nothing that partitions on so few cores could use.
+// More loops do not increase the throughput.
 constexpr int kMaxDefaultLoops = 4;
 
-// A data connection between machines ends when one of them has been silent for so long. The scheduler's verdict takes a
-// heartbeat's time more (protocol/scheduler_state), and then the job's timeout has passed. A process that is stopped for
-// less may fill its sockets, but is not lost.
+// A data connection between machines ends when one of them has been silent for this time. The
+// scheduler's verdict takes one heartbeat interval more (protocol/scheduler_state); then the job's
+// timeout has passed. A process that is stopped for a shorter time may fill its sockets, but is not
+// lost.
 TimeUs data_silence_us(const protocol::Roster& roster) {
   const auto timeout_us = static_cast<TimeUs>(roster.timeout_us);
   return timeout_us - timeout_us / protocol::kHeartbeatsPerTimeout;
 }
 
-// `speed_mbps` of the network card, 0: unknown.
+// `speed_mbps`: speed of the network card; 0: unknown.
 int loop_count(const NodeConfig& config, double speed_mbps) {
   if (config.service_threads > 0) return config.service_threads;
   const int sharing = config.role == "worker" ? std::max(1, config.local_size) : 1;
@@ -34,8 +35,9 @@ int loop_count(const NodeConfig& config, double speed_mbps) {
   return speed_mbps > 0 ? std::min(cores, static_cast<int>(protocol::useful_shards(speed_mbps))) : cores;
 }
 
-// How long a job that lacks nodes goes on after a caller with another secret. On the loopback of a machine such callers
-// are other users' jobs and other jobs' ranks, who look for their own schedulers, unless this one is where the user said.
+// Time that a job with missing nodes goes on after it has refused a caller with another secret; 0:
+// it ignores such callers. On a loopback address they are other users' jobs, or ranks of other jobs
+// that look for their own scheduler, unless the user has named exactly this port.
 TimeUs refusal_patience_us(const NodeConfig& config, const std::vector<transport::Address>& hosts) {
   constexpr TimeUs kPatienceUs = 10'000'000;
   const bool is_local =
@@ -117,7 +119,8 @@ Status Node::start_service_and_join() {
                                  .hosted_by_rank_0 = config_.scheduler_by_rank_0,
                                  .start_deadline_us = start_deadline_us_,
                                  .timeout_us = seconds_to_us(config_.timeout_s)};
-  if (scheduler_) {  // the port may have been the kernel's or the launcher's choice
+  // The kernel or the launcher may have chosen the port.
+  if (scheduler_) {
     const std::string& bound = scheduler_->address().ip;
     options.scheduler_host = bound == "0.0.0.0" ? "127.0.0.1" : bound == "::" ? "::1" : bound;
     options.scheduler_addresses = {{options.scheduler_host, 0}};
@@ -152,7 +155,7 @@ protocol::Join Node::make_join(const std::vector<std::string>& addresses,
 void Node::on_probe_setup(const protocol::ProbeSetup& setup) {
   if (nic_probe_) return;
   protocol::ProbeReady ready;
-  if (!transport::Address{ip_, 0}.is_loopback()) {  // behind which there is no card
+  if (!transport::Address{ip_, 0}.is_loopback()) {  // a loopback address has no card
     std::vector<transport::EventLoop*> loops;
     for (const auto& loop : data_loops_) loops.push_back(loop.get());
     nic_probe_ = std::make_unique<NicProbe>(routes_->tcp(), *control_loop_, loops, setup.epoch);
@@ -253,7 +256,8 @@ worker::ShardLink Node::make_link(const protocol::Tree& tree, uint32_t service, 
       .silence_us = data_silence_us(roster_)};
   worker::Link::Connector connector;
   if (service == roster_.self) {
-    // On the shard's own loop, so that what the shard borrows and what the link frees never meet on two threads.
+    // Runs on the shard's own loop, so that memory that the shard leases and the link frees is used
+    // on one thread only.
     connector = [this, &loop, shard](transport::ConnectCallback done) {
       auto [link_end, shard_end] = transport::make_inproc_pair(loop, loop);
       service_->shard(shard).adopt(std::move(shard_end));

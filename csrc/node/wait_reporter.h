@@ -1,4 +1,5 @@
-// Someone who waits for other ranks: tells the scheduler what for, and asks it what they wait for (protocol/notice_timer.h).
+// Reports one wait for other ranks: tells the scheduler what this rank waits for, and asks what the
+// other ranks wait for (protocol/notice_timer.h).
 #pragma once
 
 #include <string>
@@ -12,10 +13,12 @@
 
 namespace byteps::node {
 
-// Not thread-safe; the client outlives it.
+// Not thread-safe. The client must outlive it. The destructor tells the scheduler that the wait is
+// over.
 class WaitReporter {
  public:
-  // The others are told a little before they are asked, so that who began to wait soon after knows of each other.
+  // The time at which the scheduler is first told: a little before the first question, so that
+  // ranks that began to wait shortly after each other know of each other.
   static constexpr TimeUs kTellUs = protocol::NoticeTimer::kFirstUs - 1'000'000;
 
   WaitReporter(cluster::Client& client, UniqueFunction<std::string()> what, TimeUs since_us)

@@ -3,7 +3,7 @@
 namespace byteps::node {
 
 Status wait_for(EventFlag& flag, TimeUs deadline_us, const KeepWaiting& keep_waiting) {
-  // Also of a signal that came before this: it interrupts nothing any more.
+  // Checks for a signal that has arrived before the wait, because it does not interrupt the wait.
   if (!keep_waiting()) return aborted("interrupted");
   while (true) {
     switch (flag.wait(deadline_us)) {

@@ -1,4 +1,4 @@
-// Waiting for what other threads do, so that a signal can end it.
+// Waits for other threads that a signal can interrupt.
 #pragma once
 
 #include <functional>
@@ -9,10 +9,11 @@
 
 namespace byteps::node {
 
-// Called when a signal has interrupted a wait; false gives the wait up (with kAborted).
+// Called when a signal has interrupted a wait. False ends the wait with kAborted.
 using KeepWaiting = std::function<bool()>;
 
-// Waits for `flag` through interruptions that `keep_waiting` shrugs off. kDeadlineExceeded, kAborted.
+// Blocks until `flag` is set; resumes after signals while `keep_waiting` returns true. Errors:
+// kDeadlineExceeded, kAborted.
 Status wait_for(EventFlag& flag, TimeUs deadline_us, const KeepWaiting& keep_waiting);
 
 }  // namespace byteps::node
