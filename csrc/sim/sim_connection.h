@@ -15,35 +15,37 @@ namespace byteps::sim {
 
 class SimConnection;
 
-// Some bytes of one frame on their way, or the end of all frames. The first chunk of a frame carries its head.
+// Some bytes of one frame in flight, or the end of all frames. The first chunk of a frame contains
+// its head.
 struct Chunk {
   bool is_first = false;
   bool is_end = false;
   std::vector<std::byte> head;
-  size_t frame_bytes = 0;  // payload of the whole frame
+  size_t frame_bytes = 0;  // bytes of payload of the whole frame
   std::vector<std::byte> bytes;
 };
 
-// What lies between two ends: the bytes on their way each way. Lives as long as an end, or something on its way.
+// The bytes in flight between two ends, in both directions. Lives while an end or something in
+// flight refers to it.
 class Wire : public std::enable_shared_from_this<Wire> {
  public:
   Wire(SimNetwork& network, std::array<std::string, 2> hosts) : network_(network), hosts_(std::move(hosts)) {}
 
   void attach(int side, SimConnection& end) { ends_[side] = &end; }
-  // The end is gone. The other end hears of it after what has left before.
+  // The end is gone. The other end is told after it has received all bytes sent before.
   void detach(int side);
 
-  // Bytes that `side` may send now.
+  // Number of bytes that `side` may send now.
   size_t room(int side) const;
-  // Bytes from `side` that the other end has not read.
+  // Number of bytes from `side` that the other end has not read.
   size_t unread(int side) const { return ways_[side].unread; }
   void send(int side, Chunk chunk);
-  // The end of `side` has read so many bytes of the other's.
+  // The end of `side` has read `bytes` bytes from the other end.
   void on_read(int side, size_t bytes);
 
   SimNetwork& network() { return network_; }
   const std::string& host(int side) const { return hosts_[side]; }
-  // Since when either way is cut; kNever: neither is.
+  // Time since which either direction is cut; kNever: neither is.
   TimeUs cut_since_us() const;
 
  private:
@@ -64,7 +66,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   SimNetwork& network_;
   const std::array<std::string, 2> hosts_;
   std::array<SimConnection*, 2> ends_{};
-  std::array<Way, 2> ways_;  // by the side that sends
+  std::array<Way, 2> ways_;  // indexed by the sending side
 };
 
 class SimConnection final : public transport::Connection, transport::TurnHandler {
@@ -83,24 +85,24 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   const std::string& peer() const override { return peer_; }
   bool is_local() const override { return wire_->host(0) == wire_->host(1); }
 
-  // By the wire, on this end's loop.
+  // Called by the wire on this end's loop.
   void on_chunk(Chunk chunk);
   void on_room();
-  // The other end is gone, and what was sent to it is lost.
+  // The other end is gone, and bytes sent to it are lost.
   void on_reset();
 
-  // Whoever posts to the loop for this end asks first whether it still is there.
+  // Tasks posted to the loop for this end check first that it has not expired.
   std::weak_ptr<const int> alive() const { return alive_; }
 
  private:
   struct Frame {
     std::vector<std::byte> head;
     Bytes payload;
-    size_t sent = 0;  // bytes of the payload
+    size_t sent = 0;  // bytes of the payload sent so far
     bool begun = false;
     OnSent on_sent;
   };
-  // A frame that comes in.
+  // The frame that is being received.
   struct Incoming {
     std::vector<std::byte> head;
     size_t frame_bytes = 0;
@@ -119,7 +121,7 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   void on_end();
   void look_for_silence();
   void go_on_closing();
-  // Ends the connection, and tells the receiver.
+  // Ends the connection and tells the receiver.
   void end(const Status& why);
   void shut(const Status& why_unsent);
   void complete(OnSent on_sent, const Status& status);
@@ -134,7 +136,7 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   bool end_sent_ = false;
   bool turn_requested_ = false;
   std::deque<Frame> queue_;
-  std::deque<Chunk> inbox_;  // until start()
+  std::deque<Chunk> inbox_;  // received before start()
   Incoming incoming_;
   TimeUs silence_us_ = kNever;
   transport::EventLoop::TimerId silence_timer_ = 0;

@@ -1,9 +1,11 @@
-// The network of a simulated cluster: hosts, the paths between them, and connections that carry bytes in order.
+// The network of a simulated cluster: hosts, the paths between them, and connections that carry
+// bytes in order.
 //
-// A path has a delay, and each host a rate at which bytes leave it, which its connections share. A path may be cut, in
-// one direction or both: then bytes on it wait, and arrive when it is whole again, as TCP would send them again. What is
-// like TCP: a connection takes at most a window of bytes that the other end has not read, so a slow reader stops the
-// sender; bytes are copied when they leave; what left before an orderly close arrives before the close.
+// A path has a delay. A host has a rate at which bytes leave it, which its connections share. A
+// path may be cut in one direction or both: its bytes then wait, and arrive after it is restored,
+// as TCP would send them again. As in TCP, a connection has at most a window of bytes in flight
+// that the other end has not read, so a slow reader stops the sender; sent bytes are copied; bytes
+// sent before an orderly close arrive before the close.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +23,9 @@ namespace byteps::sim {
 class SimListener;
 
 struct NetworkOptions {
-  TimeUs min_delay_us = 20;  // one way, drawn for each chunk
+  TimeUs min_delay_us = 20;  // in one direction, drawn for each chunk
   TimeUs max_delay_us = 200;
-  uint64_t bytes_per_s = 1'000'000'000;  // of each host; 0: no limit
+  uint64_t bytes_per_s = 1'000'000'000;  // rate of each host; 0: unlimited
   size_t window_bytes = 256 << 10;
   size_t chunk_bytes = 16 << 10;
 };
@@ -36,21 +38,22 @@ class SimNetwork {
   VirtualTime& time() { return time_; }
   const NetworkOptions& options() const { return options_; }
 
-  // Bytes from `from` to `to` wait until restore().
+  // Cuts the path: bytes from `from` to `to` wait until restore().
   void cut(const std::string& from, const std::string& to);
   void restore(const std::string& from, const std::string& to);
-  // Since when bytes from one to the other do not arrive; kNever: they do.
+  // Time since which bytes from `from` to `to` do not arrive; kNever: not cut.
   TimeUs cut_since_us(const std::string& from, const std::string& to) const;
 
-  // When `bytes` that leave `from` now arrive at `to`. They occupy the card of `from` for their time.
+  // Time at which `bytes` that leave `from` now arrive at `to`. They occupy the network card of
+  // `from` while they are sent.
   TimeUs arrival_us(const std::string& from, const std::string& to, size_t bytes);
 
-  // Listeners by address text. kUnavailable: the port is taken. Port 0: one that is free.
+  // Registers a listener by its address. kUnavailable: the port is taken. Port 0: a free one.
   Result<transport::Address> bind(const transport::Address& address, SimListener& listener);
   void unbind(const transport::Address& address);
   SimListener* listener_at(const transport::Address& address);
 
-  // What the hosts' kernels and the network do happens on this loop.
+  // The loop of the hosts' kernels and the network.
   VirtualLoop& loop() { return *loop_; }
 
  private:

@@ -32,7 +32,7 @@ class SimListener final : public transport::Listener {
   const Address& address() const override { return *address_; }
   void tell_refused(RefusedCallback on_refused) override { on_refused_ = std::move(on_refused); }
 
-  // Ok: takes the caller.
+  // ok: accepts the caller.
   Status judge(const transport::Credentials& caller) const {
     if (caller.job_id != credentials_.job_id) return permission_denied("another job");
     if (caller.secret != credentials_.secret) return permission_denied("another secret");
@@ -63,7 +63,7 @@ class SimListener final : public transport::Listener {
   const transport::Credentials credentials_;
   transport::AcceptCallback on_accept_;
   RefusedCallback on_refused_;
-  std::optional<Address> address_;  // once bound
+  std::optional<Address> address_;  // set once bound
   const std::shared_ptr<const int> alive_ = std::make_shared<const int>(0);
 };
 
@@ -71,7 +71,7 @@ namespace {
 
 constexpr TimeUs kRetryUs = 20'000;
 
-// One connect(), until it has an answer. Lives in what it has scheduled on the network's loop.
+// A connect() without an answer yet. Owned by its tasks and timers on the network's loop.
 struct Attempt {
   Attempt(EventLoop& loop, Address to, TimeUs deadline_us, ConnectCallback on_done)
       : loop(loop), to(std::move(to)), deadline_us(deadline_us), on_done(std::move(on_done)) {}
@@ -98,7 +98,7 @@ void join(SimNetwork& network, Attempt& attempt, SimListener& listener) {
   answer(attempt, std::move(connection));
 }
 
-// On the network's loop.
+// Runs on the network's loop.
 void try_once(SimNetwork& network, const std::shared_ptr<Attempt>& attempt) {
   const bool is_cut = network.cut_since_us(attempt->from.ip, attempt->to.ip) != kNever ||
                       network.cut_since_us(attempt->to.ip, attempt->from.ip) != kNever;
@@ -111,7 +111,7 @@ void try_once(SimNetwork& network, const std::shared_ptr<Attempt>& attempt) {
   }
   const TimeUs now = network.time().now_us();
   if (now >= attempt->deadline_us) {
-    return answer(*attempt, unavailable("connect to " + attempt->to.to_string() + ": nobody is there"));
+    return answer(*attempt, unavailable("connect to " + attempt->to.to_string() + ": no listener"));
   }
   network.loop().run_at(std::min(now + kRetryUs, attempt->deadline_us),
                         [&network, attempt] { try_once(network, attempt); });

@@ -1,4 +1,4 @@
-// Connections over the simulated network: a transport like TCP, for loops in virtual time.
+// A transport over the simulated network: like TCP, for loops in virtual time.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 namespace byteps::sim {
 
 struct SimTransportOptions {
-  std::string ip;                      // of this host
-  transport::Credentials credentials;  // ends with others are refused, as by the real handshake
+  std::string ip;                      // address of this host
+  transport::Credentials credentials;  // peers with others are refused, as in the real handshake
 };
 
-// What a process has of the network. `network` outlives it and its connections.
+// The transport of one process. `network` must outlive it and its connections.
 std::unique_ptr<transport::Transport> make_sim_transport(SimNetwork& network, SimTransportOptions options);
 
 }  // namespace byteps::sim

@@ -10,7 +10,7 @@ namespace {
 
 thread_local const VirtualLoop* t_current_loop = nullptr;
 
-// Sets which loop this thread runs, and sets the one before again at the end.
+// Sets the loop that this thread runs; the destructor restores the previous one.
 class RunningLoop {
  public:
   explicit RunningLoop(const VirtualLoop& loop) : before_(std::exchange(t_current_loop, &loop)) {}
@@ -78,7 +78,7 @@ void VirtualTime::drive() {
     const TimeUs wait_us = chosen.loop == nullptr ? kNever : chosen.at_us - now_us();
     if (chosen.loop != nullptr && wait_us <= 0) {
       chosen.loop->make_pass();
-      lock.unlock();  // who waits for the mutex gets it
+      lock.unlock();  // lets other threads lock the mutex
       lock.lock();
     } else if (wait_us == kNever) {
       changed_.wait(lock);
@@ -113,7 +113,8 @@ VirtualLoop::~VirtualLoop() {
 
 void VirtualLoop::post(Task task) {
   const Lock lock(time_.mutex_);
-  // What the loop posts to itself may hold who is calling: it is kept until nobody runs there any more.
+  // A task that a stopped loop posts to itself may own the caller, so it is kept until the loop has
+  // returned.
   if (stopped_ && !in_loop()) return;
   posted_.push_back(std::move(task));
   time_.wake();
@@ -123,7 +124,7 @@ bool VirtualLoop::run_and_wait(Task task) {
   BPS_CHECK(!in_loop()) << "the loop would wait for itself";
   std::unique_lock lock(time_.mutex_);
   if (stopped_) return false;
-  if (!time_.driven_ || t_current_loop != nullptr) {  // nobody else could run it meanwhile
+  if (!time_.driven_ || t_current_loop != nullptr) {  // no other thread could run it
     const RunningLoop running(*this);
     run_tasks();
     task();
@@ -167,7 +168,7 @@ void VirtualLoop::cancel(TimerId timer) {
   const Lock lock(time_.mutex_);
   const auto found = timer_times_.find(timer);
   if (found == timer_times_.end()) return;
-  const auto node = timers_.extract({found->second, timer});  // destroyed last: it may own the caller
+  const auto node = timers_.extract({found->second, timer});  // destroyed last: may own the caller
   timer_times_.erase(found);
 }
 
@@ -206,7 +207,7 @@ void VirtualLoop::run_tasks() {
   std::vector<Task> batch = std::exchange(posted_, {});
   for (Task& task : batch) {
     if (killed_) return;
-    Task running = std::move(task);  // what it holds goes with it, not with the batch
+    Task running = std::move(task);  // destroyed after it has run, not with the batch
     running();
   }
 }
@@ -216,7 +217,7 @@ void VirtualLoop::run_timers() {
   const TimerId newest = last_timer_;
   while (!timers_.empty() && !killed_) {
     const auto [at_us, id] = timers_.begin()->first;
-    if (at_us > now || id > newest) return;  // a timer set by a timer waits for the next pass
+    if (at_us > now || id > newest) return;  // a timer that a timer has set waits for the next pass
     auto node = timers_.extract(timers_.begin());
     timer_times_.erase(id);
     node.mapped()();

@@ -1,12 +1,13 @@
-// The event loops of a simulated cluster: all on one thread, in virtual time, in an order that a seed decides.
+// The event loops of a simulated cluster: all on one thread, in virtual time, in an order that a
+// seed decides.
 //
-// Time stands still while a loop runs, and jumps to the next timer when no loop has anything to do. Of
-// several loops that have something to do at the same time, a random one makes the next pass, so that a
-// seed explores one interleaving of threads and replays it.
+// The time is constant while a loop runs, and jumps to the next timer when no loop has anything to
+// do. If several loops have something to do at the same time, a random one of them makes the next
+// pass. So a seed explores one interleaving of threads, and replays it.
 //
-// run_until() drives the loops from the calling thread; then nothing here needs a second thread. Tests that
-// wait for loops as for real ones use a Driver: a thread that runs the loops at the pace of the system's
-// clock. With a Driver any thread may use the loops as EventLoop says.
+// run_until() runs the loops on the calling thread, and no other thread is needed. Tests that wait
+// for loops as for real ones use a Driver: a thread that runs the loops at the pace of the system's
+// clock. With a Driver any thread may use the loops, by the rules of EventLoop.
 #pragma once
 
 #include <condition_variable>
@@ -34,14 +35,15 @@ class VirtualTime final : public Clock {
   TimeUs now_us() const override;
   Random& random() { return random_; }
 
-  // `name` is for messages. The loop must not outlive this object.
+  // `name`: for messages. The loop must not outlive this object.
   std::unique_ptr<VirtualLoop> make_loop(std::string name);
 
-  // Runs loops until `is_over` (asked after every pass) or until nothing is left to do before `deadline_us`.
-  // False in the second case; then now_us() is the deadline, or the time of the last pass if no timer is set at all.
+  // Runs the loops until `is_over` returns true (called after every pass), or nothing is left to do
+  // before `deadline_us`. Returns false in the second case; then now_us() is the deadline, or the
+  // time of the last pass if no timer is set.
   bool run_until(TimeUs deadline_us, const std::function<bool()>& is_over);
 
-  // Runs the loops on a thread of its own at the pace of the system's clock, for as long as it exists.
+  // Runs the loops on its own thread at the pace of the system's clock, while it exists.
   class Driver {
    public:
     explicit Driver(VirtualTime& time);
@@ -52,14 +54,14 @@ class VirtualTime final : public Clock {
     std::thread thread_;
   };
 
-  // Held while a loop runs. What is not on a loop and shares something with loops holds it as well; without
-  // a Driver nobody waits for it.
+  // Held while a loop runs. Code outside the loops that shares state with them locks it, too.
+  // Without a Driver there is no contention.
   std::recursive_mutex& mutex() { return mutex_; }
 
  private:
   friend class VirtualLoop;
 
-  // The loop that makes the next pass, and when; null if no loop has anything to do, ever.
+  // The loop that makes the next pass, and its time; null if no loop has anything to do.
   struct Next {
     VirtualLoop* loop = nullptr;
     TimeUs at_us = kNever;
@@ -72,7 +74,7 @@ class VirtualTime final : public Clock {
   std::condition_variable_any changed_;
   Random random_;
   TimeUs now_us_ = 0;
-  std::vector<VirtualLoop*> loops_;  // in the order of creation
+  std::vector<VirtualLoop*> loops_;  // in order of creation
   bool driven_ = false;
   bool driver_ends_ = false;
 };
@@ -91,16 +93,18 @@ class VirtualLoop final : public transport::EventLoop {
   void request_turn(transport::TurnHandler* handler) override;
   void cancel_turn(transport::TurnHandler* handler) override;
 
-  // A paused loop makes no pass, as the threads of a stopped process; what is posted and due waits.
+  // A paused loop makes no pass, like the threads of a stopped process; posted tasks and due timers
+  // wait.
   void pause(bool paused);
-  // The process is gone: what is posted, due or wanted never runs, and is destroyed with the loop.
+  // The loop of a dead process: its tasks, timers and turns never run, and are destroyed with the
+  // loop.
   void kill() { killed_ = true; }
 
  private:
   friend class VirtualTime;
 
   VirtualLoop(VirtualTime& time, std::string name) : time_(time), name_(std::move(name)) {}
-  // When it has something to do; kNever if it has not.
+  // The time of the next pass; kNever if it has nothing to do.
   TimeUs ready_us() const;
   void make_pass();
   void run_tasks();

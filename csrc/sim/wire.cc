@@ -6,7 +6,7 @@
 namespace byteps::sim {
 namespace {
 
-// Until bytes that were lost on a path that is cut are sent again.
+// Time after which bytes lost on a cut path are sent again.
 constexpr TimeUs kRetransmitUs = 50'000;
 
 }  // namespace
