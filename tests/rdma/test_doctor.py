@@ -121,7 +121,7 @@ def test_a_limit_of_locked_memory_that_is_too_low_is_told_with_the_remedy(ran: d
     assert "ulimit -l unlimited" in text
     ((state, text),) = report(ran["some_memory"])["locked memory"]
     assert state == "note"
-    assert text.startswith("8192 KiB: RDMA locks about the bytes of the model")
+    assert text.startswith("8192 KiB: RDMA locks about the size of the model")
 
 
 def test_two_machines_check_the_way_between_them(ran: dict[str, Completed]) -> None:
@@ -172,5 +172,5 @@ def test_a_port_that_is_down_is_noted_and_wrong_where_rdma_is_demanded(ran: dict
 
 def test_no_device_is_an_error_only_where_one_is_demanded(ran: dict[str, Completed]) -> None:
     found = report(ran["no_device"], 1)
-    assert found["rdma"] == [("wrong", "BYTEPS_TRANSPORT is rdma: expected an RDMA device, this machine has none")]
+    assert found["rdma"] == [("wrong", "BYTEPS_TRANSPORT is rdma: expected an RDMA device, but this machine has none")]
     assert [topic for topic in found if topic.startswith("rdma ")] == []
