@@ -31,6 +31,11 @@ BATCH = 24  # divisible by 1, 2 and 4 ranks, twice
 EXACT, REDUCED = 1e-6, 3e-2  # float32, and bfloat16 in the middle
 Wrap = Callable[[nn.Module], nn.Module]
 
+# Groups of torch's own gloo. A thread of gloo drops a callback some time after the callback's
+# future is done. If the callback has the last reference to the group, the thread destroys the
+# group, joins itself, and the process ends by std::system_error.
+_kept: list[dist.ProcessGroup] = []
+
 
 def mlp() -> nn.Module:
     torch.manual_seed(7)
@@ -113,6 +118,7 @@ def case_the_powersgd_hook() -> None:
     models = []
     for backend in ("byteps", "gloo"):
         group = dist.new_group(backend=backend)
+        _kept.append(group)
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2)
         model = DistributedDataParallel(mlp(), process_group=group)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -135,6 +141,7 @@ def case_the_hooks_in_cpp() -> None:
         models = []
         for backend in ("byteps", "gloo"):
             group = dist.new_group(backend=backend)
+            _kept.append(group)
             model = DistributedDataParallel(mlp(), process_group=group, bucket_cap_mb=0.0003)
             model._register_builtin_comm_hook(hook)
             train(model, share)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 from torch._C._distributed_c10d import AllToAllOptions, ProcessGroup, ProcessGroupGloo, Store
@@ -122,17 +123,21 @@ class InnerGloo(ProcessGroupGloo):
     """The gloo backend that torch finds for a group's devices, and whose timeout it sets."""
 
     def __init__(self, info: GroupInfo, store: Store, on_timeout: Callable[[timedelta], None]) -> None:
+        """`on_timeout`: a method of the group, called for as long as the group exists."""
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         # Lazy devices connect to a rank when they first send to it. Groups cannot share one: it
         # would confuse their connections.
         options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
         options._timeout = timedelta(seconds=info.timeout_s)
         super().__init__(store, info.rank, info.size, options)
-        self._on_timeout = on_timeout
+        # Weak: the group owns this object. In a cycle, the thread that happens to collect garbage
+        # would destroy both. A thread of gloo's must not, because it would join itself.
+        self._on_timeout = WeakMethod(on_timeout)
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         super()._set_default_timeout(timeout)
-        self._on_timeout(timeout)
+        if on_timeout := self._on_timeout():
+            on_timeout(timeout)
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
