@@ -22,7 +22,7 @@ from types import ModuleType
 import pytest
 from support.cases import Outcome, names_of, run_cases
 
-_outcomes: dict[CaseJob, Outcome | AssertionError] = {}
+_outcomes: dict[CaseJob, Outcome | str] = {}  # or why there is none
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ def each_job(jobs: Sequence[CaseJob]) -> pytest.MarkDecorator:
 
 
 def outcome_of(job: CaseJob, folders: pytest.TempPathFactory) -> Outcome:
+    """Returns the outcome of a job, which runs now if it has not run. The test fails if it does not end."""
     if job not in _outcomes:
         try:
             _outcomes[job] = run_cases(
@@ -83,8 +84,9 @@ def outcome_of(job: CaseJob, folders: pytest.TempPathFactory) -> Outcome:
                 python=job.python,
             )
         except AssertionError as error:  # it hangs: do not try again
-            _outcomes[job] = error
+            _outcomes[job] = f"the job {job.id} did not end; the first test of it that failed shows its output"
+            pytest.fail(str(error), pytrace=False)
     outcome = _outcomes[job]
-    if isinstance(outcome, AssertionError):
-        raise outcome
+    if isinstance(outcome, str):
+        pytest.fail(outcome, pytrace=False)
     return outcome
