@@ -52,8 +52,9 @@ foreach(folder IN LISTS test_folders)
 endforeach()
 
 # What every transport has to do, by what the devices carry.
-target_sources(rdma_device_test PRIVATE tests/cpp/transport/conformance_test.cc)
-target_sources(sim_test PRIVATE tests/cpp/transport/conformance_test.cc tests/cpp/transport/loop_conformance_test.cc)
+set(conformance_tests tests/cpp/transport/conformance_test.cc tests/cpp/transport/conformance_close_test.cc)
+target_sources(rdma_device_test PRIVATE ${conformance_tests})
+target_sources(sim_test PRIVATE ${conformance_tests} tests/cpp/transport/loop_conformance_test.cc)
 
 # The test plays MXNet, whose functions are looked up in the program.
 target_link_libraries(mxnet_test PRIVATE mxnet_engine_objects)

@@ -13,7 +13,7 @@ from typing import cast
 import torch
 
 from byteps.errors import InvalidArgumentError
-from byteps.ops import Handle, ReduceOp, one_call, resolve_op
+from byteps.ops import Handle, ReduceOp, average_or_op, one_call
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.ops import push_pull
 from byteps.torch.start import start_push_pull, synchronize
@@ -88,7 +88,7 @@ def _arguments(
     Invalid ones make this call of `name` fail on all ranks.
     """
     try:
-        return _factor(tensor, before), _factor(tensor, after), resolve_op(_either(average, op), op)
+        return _factor(tensor, before), _factor(tensor, after), average_or_op(average, op, "allreduce")
     except InvalidArgumentError as error:
         with one_call(name):
             raise error from None
@@ -101,9 +101,3 @@ def _factor(tensor: Tensor, factor: float) -> float:
     if not float(factor).is_integer():
         raise InvalidArgumentError(f"a tensor of {tensor.dtype} cannot be scaled by {factor}: convert it with .to()")
     return int(factor)
-
-
-def _either(average: bool | None, op: ReduceOp | None) -> bool:
-    if average is not None and op is not None:
-        raise InvalidArgumentError("allreduce: give either average or op, not both")
-    return average is not False

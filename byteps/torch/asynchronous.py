@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from byteps.agreement import check_agreement
+from byteps.asynchronous import SKIPPED_UPDATE, change_divisor, check_op_of_changes, describe_mode, settle_weights
 from byteps.dynamic_subclass import DynamicSubclass, become_subclass
 from byteps.errors import InvalidArgumentError
 from byteps.ops import Handle, ReduceOp, accumulate_buffer, check_staleness, seed_buffer
@@ -80,10 +81,7 @@ def make_asynchronous(
         InvalidArgumentError: another op. On all ranks: their arguments differ, or some train
             synchronously.
     """
-    if op not in (ReduceOp.Average, ReduceOp.Sum):
-        raise InvalidArgumentError(
-            f"DistributedOptimizer: op is {op.name}, but changes of weights can only be added: use Average or Sum"
-        )
+    check_op_of_changes("DistributedOptimizer", op)
     weights = _Weights(names, label, op, staleness)
     for index, group in enumerate(optimizer.param_groups):
         weights.add_group(group["params"], index)
@@ -132,7 +130,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
         return None
     changed = cast("_Asynchronous", optimizer)._weights.join()
     if changed and closure_of(args, kwargs) is None:  # a closure computes its gradients later
-        log.info("other ranks have changed the weights since this rank got them: its first step makes no update")
+        log.info(SKIPPED_UPDATE)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
@@ -166,7 +164,6 @@ class _Weights:
         self._label = label
         self._prefix = ""
         self._op = op
-        self._scaled = op is ReduceOp.Average
         self._staleness = staleness
         self._weights: list[_Weight] = []
         self._job: weakref.ref[Job] | None = None  # the job whose services store the weights
@@ -189,7 +186,7 @@ class _Weights:
         self._job = weakref.ref(current_job())
 
     def _check_agreement(self) -> None:
-        arguments = f"asynchronous training with staleness={self._staleness}, op={self._op.name}"
+        arguments = f"{describe_mode(self._staleness)}, op={self._op.name}"
         lines = [
             f"'{weight.name}' of {weight.parameter.dtype} {list(weight.parameter.shape)}" for weight in self._weights
         ]
@@ -244,16 +241,15 @@ class _Weights:
 
     @torch.no_grad()
     def settle(self) -> None:
-        node = current_job().node
         self.join()
-        node.barrier()  # the services have added every change of every rank
+        settle_weights(self._read)
+
+    def _read(self) -> None:
         joined = [weight for weight in self._weights if weight.base is not None]
         handles = [self._seed(weight) for weight in joined]
         for weight, base in zip(joined, synchronize_all(handles), strict=True):
             weight.base = base
             weight.parameter.copy_(base)
-        # No rank leaves, with the weights that it stores, before all ranks have got them.
-        node.barrier()
 
     def _seed(self, weight: _Weight) -> Handle:
         base = weight.parameter.detach().clone()
@@ -265,8 +261,8 @@ class _Weights:
         base = weight.base
         assert base is not None
         change = torch.sub(weight.parameter, base, out=base)
-        if self._scaled:
-            change.div_(current_job().size)
+        if (divisor := change_divisor(self._op)) > 1:
+            change.div_(divisor)
         staged = stage(change)
         name, finish = self._prefix + weight.name, _copier_back(staged, change)
         return accumulate_buffer(staged.buffer, staged.buffer, name, self._staleness, weight.priority, finish)

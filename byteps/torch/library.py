@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from byteps.errors import UnsupportedError
-from byteps.ops import ReduceOp
+from byteps.ops import ReduceOp, no_gradient_of
 from byteps.torch.start import start_push_pull, synchronize
 
 __all__: list[str] = []  # importing the module registers the operator
@@ -45,7 +44,7 @@ def _keep_arguments(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
     if ctx.op not in (ReduceOp.Average.name, ReduceOp.Sum.name):
-        raise UnsupportedError(f"push_pull of '{ctx.name}' with op={ctx.op} has no gradient: use Average or Sum")
+        raise no_gradient_of(ctx.name, ctx.op)
     return torch.ops.byteps.push_pull(grad, f"{ctx.name}.gradient", ctx.op, ctx.priority), None, None, None
 
 

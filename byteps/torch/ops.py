@@ -19,8 +19,8 @@ from typing import Any, cast
 
 import torch
 
-from byteps.errors import AbortedError, InvalidArgumentError, UnsupportedError
-from byteps.ops import Handle, ReduceOp, declare_buffer, one_call, resolve_op
+from byteps.errors import AbortedError, InvalidArgumentError
+from byteps.ops import Handle, ReduceOp, declare_buffer, no_gradient_of, one_call, resolve_op
 from byteps.runtime import init, local_rank, local_size, rank, resume, shutdown, size, suspend  # noqa: F401
 from byteps.torch.compression import AnyCompressor, Compression
 from byteps.torch.eager import eager
@@ -292,7 +292,7 @@ def _broadcast(tensor: Tensor, root_rank: int, name: str | None) -> Tensor:
 
 def _check_differentiable(op: ReduceOp, name: str) -> None:
     if op not in (ReduceOp.Average, ReduceOp.Sum):
-        raise UnsupportedError(f"push_pull of '{name}' with op={op.name} has no gradient: use Average or Sum")
+        raise no_gradient_of(name, op.name)
 
 
 def _check_group(tensors: Tensors) -> None:

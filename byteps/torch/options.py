@@ -10,7 +10,7 @@ import torch
 
 from byteps.compression import sends_as_is
 from byteps.errors import InvalidArgumentError
-from byteps.ops import ReduceOp
+from byteps.ops import ReduceOp, check_op
 from byteps.torch.compression import AnyCompressor, Compression
 
 __all__ = ["Groups", "Owner", "ReducerOptions", "bytes_of_megabytes", "check_passes"]
@@ -48,8 +48,7 @@ class ReducerOptions:
 
     def check(self, gradient_predivide_factor: float) -> None:
         """Raises InvalidArgumentError for invalid options and combinations."""
-        if not isinstance(self.op, ReduceOp):
-            raise InvalidArgumentError(f"op is {self.op!r}: expected Average, Sum, Min, Max or Product of this package")
+        check_op(self.op)
         if self.sync not in SYNC_MODES:
             raise InvalidArgumentError(f"sync is {self.sync!r}: expected one of {', '.join(map(repr, SYNC_MODES))}")
         self._check_groups()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import Buffer
+from byteps.ops import Buffer, unsupported_dtype
 
 __all__ = ["DTYPE_NAMES", "Staged", "memory_order", "memory_that_stays", "stage"]
 
@@ -127,9 +127,7 @@ def _as_known_dtype(memory: torch.Tensor, any_dtype: bool) -> torch.Tensor:
     if any_dtype:
         return memory.reshape(-1).view(torch.uint8)
     advice = _ADVICE.get(memory.dtype, "convert it with tensor.to()")
-    raise InvalidArgumentError(
-        f"dtype {memory.dtype} is not supported: expected {', '.join(DTYPE_NAMES.values())}; {advice}"
-    )
+    raise unsupported_dtype(memory.dtype, advice, known=DTYPE_NAMES.values())
 
 
 def memory_that_stays(size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

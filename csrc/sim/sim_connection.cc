@@ -50,14 +50,13 @@ void SimConnection::on_room() { request_pump(); }
 
 void SimConnection::pump() {
   while (open_ && !queue_.empty()) {
+    if (wire_->room(side_) == 0) return;
     Frame& frame = queue_.front();
-    if (frame.begun && frame.sent < frame.payload.size() && wire_->room(side_) == 0) return;
-    if (!frame.begun && wire_->room(side_) == 0) return;
     wire_->send(side_, next_chunk(frame));
     if (frame.sent < frame.payload.size()) continue;
-    const OnSent on_sent = std::move(frame.on_sent);
+    OnSent on_sent = std::move(frame.on_sent);
     queue_.pop_front();
-    complete(std::move(const_cast<OnSent&>(on_sent)), Status::ok());
+    complete(std::move(on_sent), Status::ok());
   }
   if (open_ && closing_ && !std::exchange(end_sent_, true)) {
     wire_->send(side_, {.is_first = false, .is_end = true, .head = {}, .frame_bytes = 0, .bytes = {}});

@@ -11,6 +11,7 @@ from typing import Any
 import byteps.mxnet as bps  # must come before mxnet
 import mxnet as mx
 import numpy as np
+from frameworks.mxnet_training_names_cases import *  # noqa: F403
 from frameworks.mxnet_training import (
     BATCH,
     OPTIMIZERS,
@@ -290,59 +291,6 @@ def case_ranks_that_train_in_different_ways() -> None:
     with expect_error(InvalidArgumentError, "DistributedOptimizer", "rank 1", "op=Sum"):
         optimizer = bps.DistributedOptimizer(mx.optimizer.SGD(), op=bps.Sum if rank() == 1 else bps.Average)
         optimizer.update(0, nd.ones(1), nd.ones(1), None)
-
-
-def case_parameters_that_differ() -> None:
-    if size() == 1:
-        return
-    net = gluon.nn.HybridSequential()
-    for _ in range(2 + (rank() == 1)):
-        net.add(gluon.nn.Dense(2, in_units=2))
-    net.initialize()
-    with expect_error(InvalidArgumentError, "DistributedTrainer", "rank 1", "parameter 4"):
-        bps.DistributedTrainer(net.collect_params(), "sgd")
-
-
-def layers_by_other_names() -> dict[str, gluon.Parameter]:
-    """Returns parameters of two layers whose order by name differs between ranks."""
-    params: dict[str, gluon.Parameter] = {}
-    for number in range(2):
-        layer = gluon.nn.Dense(1, in_units=1, use_bias=False, prefix=f"dense{number + 9 * (rank() == 1)}_")
-        layer.initialize(mx.init.Constant(number))
-        params.update(layer.collect_params())
-    return params
-
-
-def case_layers_that_gluon_numbers_otherwise_on_another_rank() -> None:
-    params = layers_by_other_names()
-    trainer = bps.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
-    values = list(params.values())
-    with autograd.record():
-        out = values[0].data() * 1 + values[1].data() * 10
-    out.backward()
-    trainer.step(1)
-    assert [value.data().asnumpy().item() for value in values] == [-1, -9]
-    if size() == 1:
-        return
-    for make in (
-        lambda: gluon.Trainer(params, "sgd", kvstore="dist_byteps"),
-        lambda: gluon.Trainer(params, bps.DistributedOptimizer(mx.optimizer.SGD()), kvstore=None),
-    ):
-        with autograd.record():
-            out = values[0].data() * 1 + values[1].data() * 10
-        out.backward()
-        with expect_error(InvalidArgumentError, "the ranks differ", "prefix="):
-            make().step(1)
-
-
-def case_broadcast_parameters_before_a_trainer_where_one_rank_has_loaded_a_file() -> None:
-    net = model(rank())
-    if rank() == 0:
-        net(nd.array(IMAGES[0]))
-    bps.broadcast_parameters(net.collect_params())
-    values = train(net, lambda net: bps.DistributedTrainer(net.collect_params(), "sgd", OPTIMIZERS["sgd"]))
-    assert_equal_on_all_ranks(values)
-    assert_close(values, reference("sgd", OPTIMIZERS["sgd"]))
 
 
 def case_copies_of_a_model_whose_shapes_are_not_known_yet() -> None:
