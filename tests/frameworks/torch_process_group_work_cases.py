@@ -8,7 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from frameworks.process_group import all_ranks, gloo_group, mine, of_rank, summed
+from frameworks.process_group import all_ranks, gloo_group, mine, of_rank, start_process_group, summed
 from support.expect import expect_error
 
 import byteps.torch as bps
@@ -20,6 +20,7 @@ OPS = (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PR
 
 
 def case_async_work() -> None:
+    start_process_group()
     tensors = [mine(4) for _ in range(200)]  # more of one kind than there are automatic names
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     for work in reversed(works):
@@ -30,6 +31,7 @@ def case_async_work() -> None:
 
 
 def case_futures() -> None:
+    start_process_group()
     tensor = mine(4)
     future = dist.all_reduce(tensor, async_op=True).get_future()
     doubled = future.then(lambda done: done.value()[0] * 2)
@@ -46,6 +48,7 @@ def case_futures() -> None:
 
 
 def case_futures_hold_what_gloo_has() -> None:
+    start_process_group()
     size = dist.get_world_size()
 
     def shapes(value: object) -> object:
@@ -71,6 +74,7 @@ def case_futures_hold_what_gloo_has() -> None:
 
 def case_a_callback_waits_for_other_collectives() -> None:
     """As PyTorch's PowerSGD hook does, here nested ten deep."""
+    start_process_group()
 
     def reduce_again(done: torch.futures.Future[list[torch.Tensor]]) -> int:
         depth = int(done.value()[0][1])
@@ -85,6 +89,7 @@ def case_a_callback_waits_for_other_collectives() -> None:
 
 def case_a_copied_tensor_is_filled_without_wait() -> None:
     """As with gloo: an async collective fills its output whether the program waits or not."""
+    start_process_group()
     tensor = mine(4, 6).T[::2]
     future = dist.all_reduce(tensor, async_op=True).get_future()
     future.wait()
@@ -92,6 +97,7 @@ def case_a_copied_tensor_is_filled_without_wait() -> None:
 
 
 def case_wait_with_a_timeout() -> None:
+    start_process_group()
     if dist.get_world_size() == 1:
         return
     tensor = mine(3)
@@ -108,6 +114,7 @@ def case_wait_with_a_timeout() -> None:
 
 
 def case_functional_collectives() -> None:
+    start_process_group()
     size = dist.get_world_size()
 
     def others(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -133,6 +140,7 @@ def case_functional_collectives() -> None:
 
 
 def case_sizes_that_never_come_again() -> None:
+    start_process_group()
     largest = 300
     for number in range(1, largest):
         reduced = mine(number)
