@@ -139,7 +139,7 @@ void Scheduler::apply(const SchedulerActions& actions) {
 void Scheduler::check_ended() {
   using Phase = protocol::SchedulerState::Phase;
   const bool over = state_.phase() == Phase::kFinished || state_.phase() == Phase::kFailed || shut_down_;
-  if (!over || ended_.is_set()) return;
+  if (!over || ended_.is_reached()) return;
   if (!peers_.empty() && grace_timer_ == 0) {
     grace_timer_ = loop_.run_at(loop_.now_us() + kFlushUs, [this] { set_ended(); });
   }
@@ -147,10 +147,10 @@ void Scheduler::check_ended() {
 }
 
 void Scheduler::set_ended() {
-  if (ended_.is_set()) return;
+  if (ended_.is_reached()) return;
   // Not a warning: every node has been told, including the one of this process.
   if (!state_.failure().is_ok()) BPS_LOG(kInfo) << "job failed: " << state_.failure().message();
-  ended_.set();
+  ended_.reach();
   finish_shutdown();
 }
 
@@ -164,7 +164,7 @@ void Scheduler::shutdown(const std::string& text, TimeUs deadline_us, UniqueFunc
     apply(actions);
     for (const auto& [id, channel] : peers_) channel->close_when_sent(deadline_us);
     check_ended();
-    if (ended_.is_set()) finish_shutdown();
+    if (ended_.is_reached()) finish_shutdown();
   });
 }
 
@@ -178,7 +178,7 @@ void Scheduler::give_up(const Status& why) {
   listener_.reset();
   peers_.clear();
   ids_.clear();
-  ended_.set();
+  ended_.reach();
   finish_shutdown();
 }
 

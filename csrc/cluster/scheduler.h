@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/event_flag.h"
+#include "base/milestone.h"
 #include "cluster/control_channel.h"
 #include "protocol/scheduler_state.h"
 #include "transport/lazy_timer.h"
@@ -27,10 +27,10 @@ class Scheduler final : public ControlEvents {
   Status listen(transport::Transport& tcp, int socket_fd);
   const transport::Address& address() const { return listener_->address(); }
 
-  // Any thread. Set when the job has ended and all peers have been told; peers that do not read the
+  // Any thread. Reached when the job has ended and all peers have been told; peers that do not read the
   // message are waited for during a short grace period only.
-  EventFlag& ended() { return ended_; }
-  // ok: all workers left in order. Valid once ended() is set.
+  Milestone& ended() { return ended_; }
+  // ok: all workers left in order. Valid from ended() on.
   const Status& outcome() const { return gave_up_.is_ok() ? state_.failure() : gave_up_; }
   // Any thread. This process leaves: tells all peers, sends everything, closes the connections, and
   // then calls `done` on the loop. Peers that have not read the message by `deadline_us` are
@@ -67,7 +67,7 @@ class Scheduler final : public ControlEvents {
   transport::EventLoop::TimerId grace_timer_ = 0;  // runs from the end of the job
   // The job has ended or shutdown() was called, and all connections are closed or the grace period
   // has expired.
-  EventFlag ended_;
+  Milestone ended_;
 };
 
 }  // namespace byteps::cluster

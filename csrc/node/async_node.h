@@ -1,13 +1,13 @@
-// One process's part in a job: creates its roles from a NodeConfig, joins, and destroys them in
-// order.
+// One process's part in a job: creates its roles from a NodeConfig, joins, and leaves in order. No
+// method blocks, so the simulator runs it as well; node/node.h adds what blocks.
 //
 //   worker     a Worker, a summation Service, a Client; in rank 0 perhaps the Scheduler
 //   server     a Service and a Client
 //   scheduler  a Scheduler
 //
-// Threads: `service_threads` data loops ("bps-data-N") and one control loop ("bps-control"). A data
+// Event loops: `service_threads` data loops ("bps-data-N") and one control loop ("bps-control"). A data
 // loop has one shard of the service and the worker's links to the shards paired with it; the
-// control loop has the scheduler and the client. There are no other threads.
+// control loop has the scheduler and the client.
 #pragma once
 
 #include <atomic>
@@ -21,16 +21,18 @@
 
 #include "base/annotations.h"
 #include "base/config.h"
-#include "base/event_flag.h"
+#include "base/grace_period.h"
 #include "base/metrics.h"
+#include "base/milestone.h"
+#include "base/unique_function.h"
 #include "cluster/client.h"
 #include "cluster/scheduler.h"
+#include "node/environment.h"
 #include "node/loop_watch.h"
 #include "node/nic_probe.h"
 #include "node/parent_link.h"
 #include "node/routes.h"
 #include "node/wait_reporter.h"
-#include "node/waiting.h"
 #include "protocol/outbox.h"
 #include "protocol/pacing.h"
 #include "protocol/tree.h"
@@ -39,16 +41,35 @@
 
 namespace byteps::node {
 
-class Node final : public cluster::ClientEvents, public summation::ShardEvents, public worker::WorkerEvents {
+class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, public worker::WorkerEvents {
  public:
-  // Joins the job and blocks until all nodes have joined, at most config.start_timeout_s. A
-  // scheduler only starts. kInvalidArgument: wrong configuration. kPermissionDenied: secret or job
-  // differ. kDeadlineExceeded and kUnavailable name the nodes that have not joined or cannot be
-  // reached. kAborted: interrupted.
-  static Result<std::unique_ptr<Node>> create(const NodeConfig& config, const KeepWaiting& keep_waiting);
-  ~Node() override;  // calls shutdown()
+  // `config` is valid (base/config.h).
+  AsyncNode(NodeConfig config, std::unique_ptr<Environment> environment);
+  ~AsyncNode() override;  // calls stop()
 
-  // All methods below: any thread. These numbers are constant.
+  // Starts to join the job; a scheduler only starts. The deadline is config.start_timeout_s from
+  // now. `scheduler`: addresses of config.scheduler_host. started() follows, unless this returns an
+  // error: kUnavailable: an address cannot be used; kInvalidArgument: wrong configuration.
+  Status start(std::vector<transport::Address> scheduler, TimeUs start_deadline_us);
+  // All nodes have joined, or the start has failed: see failure(). kPermissionDenied: secret or job
+  // differ. kDeadlineExceeded and kUnavailable name the nodes that have not joined or cannot be
+  // reached. Never reached by a scheduler alone.
+  Milestone& started() { return started_; }
+  // All workers have left in order, or the job has failed. A scheduler alone: all nodes have been
+  // told as well.
+  Milestone& finished() { return scheduler_ && !client_ ? scheduler_->ended() : finished_; }
+  // ok while the job runs, and when it has ended in order; otherwise why it has failed.
+  Status failure() const;
+  // Leaves the job; to be called once. `cause`: an exception that ends the program; the job then
+  // fails for all nodes. Empty: leaves in order. `after`: an exception that is propagating during an
+  // orderly leave; ranks that wait for this node are told. left() follows, on the control loop, or
+  // immediately if the start has failed before that loop ran.
+  void leave(const std::string& cause, const std::string& after);
+  Milestone& left() { return left_; }
+  // Stops the event loops, without leaving. Idempotent. Not on one of the loops.
+  void stop();
+
+  // All methods below: any thread. These numbers are constant from started() on.
   int rank() const { return self_.rank; }
   int size() const { return static_cast<int>(roster_.num_workers); }
   int num_servers() const { return static_cast<int>(roster_.nodes.size()) - size(); }
@@ -58,7 +79,7 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   std::vector<std::pair<int, int>> places() const;
 
   // Errors of the next five: those of Worker, and kFailedPrecondition for a role other than worker
-  // or after shutdown.
+  // or after leave().
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
   Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
                                      std::byte* output);
@@ -68,27 +89,21 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // Counts a push_pull of this name that an adapter has refused (protocol::PushPullTable::refuse):
   // the round fails on all ranks. Never fails.
   void refuse(const std::string& name, uint64_t step, const Status& why);
+  // As Worker::request_plan. Does nothing where push_pull() would fail.
+  void request_plan(const protocol::Plan& plan);
   Result<bool> poll(protocol::Handle handle);
-  Status wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting);
-  // As in worker::HandleTable. `next_done` is for one thread at most, and ends with the shutdown.
+  // As in worker::HandleTable. `next_done` is for one thread at most, and ends with stop().
   Status announce(protocol::Handle handle);
   std::optional<protocol::Handle> next_done();
 
-  // Blocks until every worker has called it. Calls of several threads of a process run one after
-  // the other.
-  Status barrier(const KeepWaiting& keep_waiting);
-  // ok while the job runs; otherwise why it has failed.
-  Status failure() const;
+  // `done` is called when every worker has called barrier() as often as this one, or with an error:
+  // on the control loop, or within this call. The calls of a process take effect one after the
+  // other. Returns a number for forget_barrier().
+  uint64_t barrier(UniqueFunction<void(const Status&)> done);
+  // Takes back a call of barrier() of which the scheduler does not know yet.
+  void forget_barrier(uint64_t number);
   const Metrics& metrics() const { return metrics_; }
   transport::rdma::RegistrationCounts rdma_counts() const { return routes_->rdma_counts(); }
-  // For servers and schedulers: blocks until all workers have left in order (ok), or the job has
-  // failed (the cause).
-  Status wait_until_done(const KeepWaiting& keep_waiting);
-  // Leaves the job. `cause`: an exception that ends the program; the job then fails for all nodes.
-  // Empty: leaves in order. `after`: an exception that is propagating during an orderly leave;
-  // ranks that wait for this node are told. Idempotent: one caller does it, others block until it
-  // is done.
-  void shutdown(const std::string& cause = {}, const std::string& after = {});
 
   void on_probe_setup(const protocol::ProbeSetup& setup) override;
   void on_probe_start(const protocol::ProbeStart& start) override;
@@ -106,18 +121,24 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   void on_credit(uint64_t credit_bytes) override;
   Status explain(const Status& failure) const override;
 
+ protected:
+  // For waits of threads.
+  TimeUs now_us() const { return control_loop_->now_us(); }
+  cluster::Client& client() { return *client_; }
+  worker::Worker* worker() { return worker_.get(); }  // null: not a worker
+  // Adds to `why` the nodes that this rank waited for in vain.
+  Status with_missing(const Status& why) const;
+
  private:
   struct BarrierWait {
-    EventFlag done;
-    Status status;
+    uint64_t number;
+    UniqueFunction<void(const Status&)> done;
   };
 
-  explicit Node(NodeConfig config);
-  void name_log(int rank) const;
+  void name_process(int rank);
   Status start_loops();
   Status start_scheduler();
   Status start_service_and_join();
-  Status wait_for_start(const KeepWaiting& keep_waiting);
   protocol::Join make_join(const std::vector<std::string>& addresses,
                            const std::vector<std::string>& local_addresses,
                            const std::vector<std::string>& rdma_addresses) const;
@@ -136,15 +157,13 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   // The same on the control loop: this process cannot tell the others the cause any more, but they
   // notice that it is gone.
   void on_control_out_of_memory(const Status& why);
-  void fail_job(const std::string& cause);
   void on_leaving(const protocol::Leaving& leaving);
-  void tell_why_it_leaves(const std::string& after);
-  // Adds to `why` the nodes that this rank waited for in vain.
-  Status with_missing(const Status& why) const;
+  // Deadline and grace period of a step of leaving that begins now.
+  TimeUs leave_deadline_us() const;
+  GracePeriod leave_grace_period() const;
 
   const NodeConfig config_;
-  // The first node of a process names the log; other nodes in the same process do not.
-  const bool names_log_;
+  const std::unique_ptr<Environment> environment_;
   TimeUs start_deadline_us_ = 0;
   // Addresses of config_.scheduler_host.
   std::vector<transport::Address> scheduler_hosts_;
@@ -169,22 +188,23 @@ class Node final : public cluster::ClientEvents, public summation::ShardEvents, 
   std::optional<WaitReporter> wait_reporter_;
   protocol::Handle stuck_callback_ = 0;
 
-  EventFlag started_;        // the roster has arrived, or the start has failed
-  EventFlag finished_;       // all workers have left, or the job has failed
-  EventFlag announced_;      // all nodes know why this node leaves, or the job has failed
-  EventFlag down_;           // shutdown() is complete
-  protocol::Roster roster_;  // constant once started_ is set
+  Milestone started_;        // the roster has arrived, or the start has failed
+  Milestone finished_;       // all workers have left, or the job has failed
+  Milestone announced_;      // all nodes know why this node leaves, or the job has failed
+  Milestone left_;           // all steps of leave() are done
+  protocol::Roster roster_;  // constant from started_ on
   std::optional<protocol::Pace> pace_;
   protocol::NodeInfo self_;
 
   mutable Mutex mutex_;
   Status failure_ BPS_GUARDED_BY(mutex_);
-  bool shut_down_ BPS_GUARDED_BY(mutex_) = false;
+  bool leaving_ BPS_GUARDED_BY(mutex_) = false;
   std::string still_waiting_ BPS_GUARDED_BY(mutex_);
   std::map<uint32_t, std::string> left_after_ BPS_GUARDED_BY(mutex_);  // by node: the exception
   uint32_t barrier_sequence_ BPS_GUARDED_BY(mutex_) = 0;
+  uint64_t last_barrier_ BPS_GUARDED_BY(mutex_) = 0;  // number
   // The scheduler knows only of the first one.
-  std::deque<std::shared_ptr<BarrierWait>> barriers_ BPS_GUARDED_BY(mutex_);
+  std::deque<BarrierWait> barriers_ BPS_GUARDED_BY(mutex_);
 };
 
 }  // namespace byteps::node

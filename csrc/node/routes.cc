@@ -1,75 +1,43 @@
 #include "node/routes.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "node/rdma.h"
-#include "protocol/plan.h"
 #include "transport/rdma/rdma_transport.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
-namespace {
 
-std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
-  transport::TcpOptions options;
-  options.credentials = {config.secret, config.job_id, config.loopback_only};
-  options.handshake_timeout_s = config.timeout_s;
-  return transport::make_tcp_transport(std::move(options));
-}
-
-// The error says why ranks of this machine have to use TCP.
-Result<std::unique_ptr<transport::Transport>> make_shm(const NodeConfig& config) {
-  if (config.role != "worker") return unimplemented("for workers only");
-  if (!config.shm) return unimplemented("BYTEPS_SHM is 0");
-  transport::ShmOptions options;
-  options.stream.credentials = {config.secret, config.job_id, config.loopback_only};
-  options.stream.handshake_timeout_s = config.timeout_s;
-  const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
-  const size_t partition_bytes =
-      config.autotune ? std::max<size_t>(configured_bytes, protocol::kMaxScaledBytes) : configured_bytes;
-  options.lend_bytes = std::max(options.lend_bytes, 2 * partition_bytes);
-  auto shm = transport::make_shm_transport(std::move(options));
-  BPS_RETURN_IF_ERROR(shm->viable());
-  return shm;
-}
-
-}  // namespace
-
-Routes::Routes(const NodeConfig& config)
+Routes::Routes(const NodeConfig& config, Transports transports)
     : wants_shm_(config.shm),
       demands_rdma_(config.transport == "rdma"),
       timeout_us_(seconds_to_us(config.timeout_s)),
-      tcp_(make_tcp(config)),
-      shm_(make_shm(config)),
-      rdma_(unimplemented("not opened")) {}
+      transports_(std::move(transports)) {}
 
-Status Routes::open_rdma(const NodeConfig& config, const std::string& ip) {
-  rdma_ = make_rdma(config, ip);
-  if (rdma_) return Status::ok();
-  if (demands_rdma_) return rdma_.status().with_context("BYTEPS_TRANSPORT is rdma");
-  if (rdma_.status().code() == StatusCode::kUnimplemented) {
-    BPS_LOG(kInfo) << "no RDMA: " << rdma_.status().message();
+Result<std::unique_ptr<Routes>> Routes::open(const NodeConfig& config, Transports transports) {
+  std::unique_ptr<Routes> routes(new Routes(config, std::move(transports)));
+  const Status no_rdma = routes->transports_.rdma.status();
+  if (no_rdma.is_ok() || config.role == "scheduler") return routes;
+  if (routes->demands_rdma_) return no_rdma.with_context("BYTEPS_TRANSPORT is rdma");
+  if (no_rdma.code() == StatusCode::kUnimplemented) {
+    BPS_LOG(kInfo) << "no RDMA: " << no_rdma.message();
   } else {
-    BPS_LOG(kWarning) << "no RDMA, TCP instead: " << rdma_.status().message();
+    BPS_LOG(kWarning) << "no RDMA, TCP instead: " << no_rdma.message();
   }
-  return Status::ok();
+  return routes;
 }
 
 Result<std::vector<std::string>> Routes::listen_locally(summation::Service& service) {
-  if (!shm_) return std::vector<std::string>{};
-  return service.listen(**shm_, {"@", 0});
+  if (!transports_.shm) return std::vector<std::string>{};
+  return service.listen(**transports_.shm, {"@", 0});
 }
 
 Result<std::vector<std::string>> Routes::listen_by_rdma(summation::Service& service, const std::string& ip) {
-  if (!rdma_) return std::vector<std::string>{};
-  return service.listen(**rdma_, {ip, 0});
+  if (!transports_.rdma) return std::vector<std::string>{};
+  return service.listen(**transports_.rdma, {ip, 0});
 }
 
 transport::rdma::RegistrationCounts Routes::rdma_counts() const {
-  if (!rdma_) return {};
-  return transport::registration_counts(**rdma_);
+  if (!transports_.rdma) return {};
+  return transport::registration_counts(**transports_.rdma);
 }
 
 // Never uses a network card within a machine: the payload would cross the card twice.
@@ -78,14 +46,14 @@ void Routes::connect(transport::EventLoop& loop, const protocol::NodeInfo& self,
   const bool is_near = node.machine == self.machine;
   if (is_near && node.role == protocol::Role::kWorker) {
     const auto level = wants_shm_ ? log::Level::kWarning : log::Level::kInfo;
-    const TransportCandidate shm{"shared memory", shm_, node.local_addresses, level, false};
+    const TransportCandidate shm{"shared memory", transports_.shm, node.local_addresses, level, false};
     connect_or_fall_back(loop, shm, node, shard, std::move(done));
-  } else if (is_near || (!rdma_ && node.rdma_addresses.empty())) {
-    connect_to(*tcp_, loop, node.addresses[shard], std::move(done));
+  } else if (is_near || (!transports_.rdma && node.rdma_addresses.empty())) {
+    connect_to(*transports_.tcp, loop, node.addresses[shard], std::move(done));
   } else {
     // The side without RDMA has logged it already.
-    const auto level = rdma_ ? log::Level::kWarning : log::Level::kInfo;
-    const TransportCandidate rdma{"RDMA", rdma_, node.rdma_addresses, level, demands_rdma_};
+    const auto level = transports_.rdma ? log::Level::kWarning : log::Level::kInfo;
+    const TransportCandidate rdma{"RDMA", transports_.rdma, node.rdma_addresses, level, demands_rdma_};
     connect_or_fall_back(loop, rdma, node, shard, std::move(done));
   }
 }
@@ -97,7 +65,7 @@ void Routes::connect_or_fall_back(transport::EventLoop& loop, const TransportCan
                                                           transport::ConnectCallback& then) {
     if (way.demanded) return then(why.with_context(std::string(way.name) + " with " + node.describe()));
     log_fallback(way, node, why);
-    connect_to(*tcp_, loop, node.addresses[shard], std::move(then));
+    connect_to(*transports_.tcp, loop, node.addresses[shard], std::move(then));
   };
   if (!way.transport) return fall_back(way.transport.status(), done);
   if (shard >= way.addresses.size()) {

@@ -12,6 +12,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "node/environment.h"
 #include "protocol/message.h"
 #include "summation/service.h"
 #include "transport/rdma/registrations.h"
@@ -19,16 +20,14 @@
 
 namespace byteps::node {
 
-// All methods: any thread, except open_rdma. Must outlive the connections and listeners made
-// through it.
+// All methods: any thread. Must outlive the connections and listeners made through it.
 class Routes {
  public:
-  explicit Routes(const NodeConfig& config);
+  // Fails only if RDMA is required (BYTEPS_TRANSPORT=rdma) and cannot be used; otherwise logs why
+  // there is none.
+  static Result<std::unique_ptr<Routes>> open(const NodeConfig& config, Transports transports);
 
-  transport::Transport& tcp() { return *tcp_; }
-  // Opens RDMA for a process with the address `ip`. To be called once, before the methods below.
-  // Fails only if RDMA is required (BYTEPS_TRANSPORT=rdma); otherwise logs why there is none.
-  Status open_rdma(const NodeConfig& config, const std::string& ip);
+  transport::Transport& tcp() { return *transports_.tcp; }
   // Lets `service` listen for shared memory; returns its addresses, one per shard. Empty: this
   // process does not use shared memory.
   Result<std::vector<std::string>> listen_locally(summation::Service& service);
@@ -45,6 +44,8 @@ class Routes {
                size_t shard, transport::ConnectCallback done);
 
  private:
+  Routes(const NodeConfig& config, Transports transports);
+
   // A transport that is better than TCP.
   struct TransportCandidate {
     const char* name;  // for messages
@@ -64,10 +65,7 @@ class Routes {
   const bool wants_shm_;
   const bool demands_rdma_;
   const TimeUs timeout_us_;
-  const std::unique_ptr<transport::Transport> tcp_;
-  // Errors: why the transport cannot be used.
-  const Result<std::unique_ptr<transport::Transport>> shm_;
-  Result<std::unique_ptr<transport::Transport>> rdma_;
+  const Transports transports_;
   Mutex mutex_;
   std::set<std::string> fallbacks_ BPS_GUARDED_BY(mutex_);  // nodes whose fallback has been logged
 };

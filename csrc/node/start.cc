@@ -1,15 +1,10 @@
 // The start of a node: its loops, its scheduler and service, and the objects that need the roster.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <utility>
 
 #include "base/log.h"
-#include "node/host.h"
-#include "node/node.h"
-#include "transport/epoll_loop.h"
+#include "node/async_node.h"
 #include "transport/inproc.h"
 
 namespace byteps::node {
@@ -28,10 +23,10 @@ TimeUs data_silence_us(const protocol::Roster& roster) {
 }
 
 // `speed_mbps`: speed of the network card; 0: unknown.
-int loop_count(const NodeConfig& config, double speed_mbps) {
+int loop_count(const NodeConfig& config, int usable_cores, double speed_mbps) {
   if (config.service_threads > 0) return config.service_threads;
   const int sharing = config.role == "worker" ? std::max(1, config.local_size) : 1;
-  const int cores = std::clamp(usable_cores() / sharing, 1, kMaxDefaultLoops);
+  const int cores = std::clamp(usable_cores / sharing, 1, kMaxDefaultLoops);
   return speed_mbps > 0 ? std::min(cores, static_cast<int>(protocol::useful_shards(speed_mbps))) : cores;
 }
 
@@ -48,30 +43,41 @@ TimeUs refusal_patience_us(const NodeConfig& config, const std::vector<transport
 
 }  // namespace
 
-Status Node::start_loops() {
+Status AsyncNode::start(std::vector<transport::Address> scheduler, TimeUs start_deadline_us) {
+  scheduler_hosts_ = std::move(scheduler);
+  start_deadline_us_ = start_deadline_us;
+  BPS_RETURN_IF_ERROR(start_loops());
+  auto routes = Routes::open(config_, environment_->open_transports(config_, ip_));
+  if (!routes) return routes.status();
+  routes_ = std::move(*routes);
+  if (config_.role == "scheduler" || config_.host_scheduler) BPS_RETURN_IF_ERROR(start_scheduler());
+  return config_.role == "scheduler" ? Status::ok() : start_service_and_join();
+}
+
+Status AsyncNode::start_loops() {
   int count = 0;
   if (config_.role != "scheduler") {
-    auto ip = own_address(config_, scheduler_hosts_);
+    auto ip = environment_->own_address(config_, scheduler_hosts_);
     if (!ip) return ip.status();
     ip_ = *ip;
-    count = loop_count(config_, nic_mbps(config_, ip_));
+    count = loop_count(config_, environment_->usable_cores(), environment_->nic_mbps(config_, ip_));
   }
   for (int i = 0; i < count; ++i) {
     const std::string name = "bps-data-" + std::to_string(i);
-    auto loop = transport::EpollLoop::create(name, [this](const Status& why) { on_out_of_memory(why); });
+    auto loop = environment_->make_loop(name, [this](const Status& why) { on_out_of_memory(why); });
     if (!loop) return loop.status();
     data_loops_.push_back(std::move(*loop));
     loop_watch_.add(*data_loops_.back(), name);
     outboxes_.push_back(std::make_unique<protocol::Outbox>(static_cast<uint64_t>(config_.credit_bytes)));
   }
-  auto loop = transport::EpollLoop::create("bps-control",
-                                           [this](const Status& why) { on_control_out_of_memory(why); });
+  auto loop =
+      environment_->make_loop("bps-control", [this](const Status& why) { on_control_out_of_memory(why); });
   if (!loop) return loop.status();
   control_loop_ = std::move(*loop);
   return Status::ok();
 }
 
-Status Node::start_scheduler() {
+Status AsyncNode::start_scheduler() {
   auto placement = protocol::placement_policy_from(config_.placement);
   if (!placement) return placement.status();
   scheduler_ = std::make_unique<cluster::Scheduler>(
@@ -86,12 +92,12 @@ Status Node::start_scheduler() {
                                  .placement = *placement,
                                  .probe_nics = config_.nic_probe,
                                  .fit_shards = config_.service_threads == 0,
-                                 .first_epoch = std::random_device{}()},
+                                 .first_epoch = environment_->random_number()},
       config_.role == "scheduler");
   if (config_.scheduler_fd >= 0) {
     BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), config_.scheduler_fd));
   } else {
-    auto ip = scheduler_bind_address(config_, scheduler_hosts_);
+    auto ip = environment_->scheduler_bind_address(config_, scheduler_hosts_);
     if (!ip) return ip.status();
     BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), *ip, config_.scheduler_ports));
   }
@@ -99,7 +105,7 @@ Status Node::start_scheduler() {
   return Status::ok();
 }
 
-Status Node::start_service_and_join() {
+Status AsyncNode::start_service_and_join() {
   std::vector<summation::Service::Place> places;
   for (size_t i = 0; i < data_loops_.size(); ++i) {
     places.push_back({data_loops_[i].get(), outboxes_[i].get()});
@@ -132,18 +138,18 @@ Status Node::start_service_and_join() {
   return Status::ok();
 }
 
-protocol::Join Node::make_join(const std::vector<std::string>& addresses,
-                               const std::vector<std::string>& local_addresses,
-                               const std::vector<std::string>& rdma_addresses) const {
+protocol::Join AsyncNode::make_join(const std::vector<std::string>& addresses,
+                                    const std::vector<std::string>& local_addresses,
+                                    const std::vector<std::string>& rdma_addresses) const {
   const bool is_worker = config_.role == "worker";
   return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
                    .rank = is_worker ? config_.rank : -1,
                    .local_rank = config_.local_rank,
                    .local_size = config_.local_size,
-                   .pid = static_cast<uint64_t>(getpid()),
-                   .host = host_name(),
-                   .machine = config_.machine.empty() ? machine_id() : config_.machine,
-                   .nic_mbps = static_cast<uint32_t>(std::lround(nic_mbps(config_, ip_))),
+                   .pid = environment_->process_id(),
+                   .host = environment_->host_name(),
+                   .machine = config_.machine.empty() ? environment_->machine_id() : config_.machine,
+                   .nic_mbps = static_cast<uint32_t>(std::lround(environment_->nic_mbps(config_, ip_))),
                    .addresses = addresses,
                    .local_addresses = local_addresses,
                    .rdma_addresses = rdma_addresses},
@@ -152,7 +158,7 @@ protocol::Join Node::make_join(const std::vector<std::string>& addresses,
           .version = config_.version};
 }
 
-void Node::on_probe_setup(const protocol::ProbeSetup& setup) {
+void AsyncNode::on_probe_setup(const protocol::ProbeSetup& setup) {
   if (nic_probe_) return;
   protocol::ProbeReady ready;
   if (!transport::Address{ip_, 0}.is_loopback()) {  // a loopback address has no card
@@ -166,15 +172,15 @@ void Node::on_probe_setup(const protocol::ProbeSetup& setup) {
   client_->send(std::move(ready));
 }
 
-void Node::on_probe_start(const protocol::ProbeStart& start) {
+void AsyncNode::on_probe_start(const protocol::ProbeStart& start) {
   if (!nic_probe_) return;
   nic_probe_->measure(start, [this](protocol::ProbeDone done) { client_->send(done); });
 }
 
-void Node::on_started(const protocol::Roster& roster) {
+void AsyncNode::on_started(const protocol::Roster& roster) {
   roster_ = roster;
   self_ = roster.nodes[roster.self];
-  name_log(self_.rank);
+  name_process(self_.rank);
   if (nic_probe_) nic_probe_->stop();
   const protocol::Tree tree(roster.nodes, roster.num_workers);
   std::vector<double> shares;
@@ -186,10 +192,10 @@ void Node::on_started(const protocol::Roster& roster) {
   BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
                  << roster.nodes.size() - roster.num_workers << " servers has started";
   if (nic_probe_ && roster.self == 0) BPS_LOG(kInfo) << "network cards: " << describe_cards(roster.nodes);
-  started_.set();
+  started_.reach();
 }
 
-void Node::start_service(const protocol::Tree& tree) {
+void AsyncNode::start_service(const protocol::Tree& tree) {
   summation::Position position{.epoch = roster_.epoch,
                                .num_workers = roster_.num_workers,
                                .describe_rank = {},
@@ -212,14 +218,14 @@ void Node::start_service(const protocol::Tree& tree) {
   service_->start(position);
 }
 
-void Node::build_worker(const protocol::Tree& tree) {
+void AsyncNode::build_worker(const protocol::Tree& tree) {
   const auto rank = static_cast<uint32_t>(self_.rank);
   worker_ = std::make_unique<worker::Worker>(
       worker::WorkerOptions{.rank = rank,
                             .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),
                             .autotune = config_.autotune},
       tree, protocol::PartitionRule(tree.reducer_hosts(), roster_.partition_bytes), metrics_, *control_loop_,
-      *this);
+      environment_->make_completions(), *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
   build_links(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
               worker_->links(), *worker_);
@@ -230,8 +236,8 @@ void Node::build_worker(const protocol::Tree& tree) {
   build_links(tree, protocol::Level::kCluster, parent_link_->links(), *parent_link_);
 }
 
-void Node::build_links(const protocol::Tree& tree, protocol::Level level, worker::ShardLinks& links,
-                       worker::LinkEvents& events) {
+void AsyncNode::build_links(const protocol::Tree& tree, protocol::Level level, worker::ShardLinks& links,
+                            worker::LinkEvents& events) {
   for (uint32_t service = 0; service < tree.num_nodes(); ++service) {
     std::vector<worker::ShardLink> of_service;
     const bool connects = tree.connects(roster_.self, service, level);
@@ -242,8 +248,8 @@ void Node::build_links(const protocol::Tree& tree, protocol::Level level, worker
   }
 }
 
-worker::ShardLink Node::make_link(const protocol::Tree& tree, uint32_t service, size_t shard,
-                                  protocol::Level level, worker::LinkEvents& events) {
+worker::ShardLink AsyncNode::make_link(const protocol::Tree& tree, uint32_t service, size_t shard,
+                                       protocol::Level level, worker::LinkEvents& events) {
   const size_t place = shard % data_loops_.size();
   transport::EventLoop& loop = *data_loops_[place];
   worker::LinkOptions options{

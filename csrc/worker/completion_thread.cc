@@ -1,10 +1,10 @@
-#include "worker/completions.h"
+#include "worker/completion_thread.h"
 
 #include <pthread.h>
 
 namespace byteps::worker {
 
-void Completions::post(OnDone on_done, Status status) {
+void CompletionThread::post(OnDone on_done, Status status) {
   {
     MutexLock lock(mutex_);
     if (!closed_) {
@@ -17,7 +17,7 @@ void Completions::post(OnDone on_done, Status status) {
   on_done(status);
 }
 
-void Completions::close() {
+void CompletionThread::close() {
   std::thread thread;
   {
     MutexLock lock(mutex_);
@@ -28,7 +28,7 @@ void Completions::close() {
   if (thread.joinable()) thread.join();
 }
 
-void Completions::run() {
+void CompletionThread::run() {
   pthread_setname_np(pthread_self(), "bps-completion");
   std::vector<Posted> batch;
   while (true) {

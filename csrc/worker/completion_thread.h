@@ -1,4 +1,4 @@
-// Runs the callbacks of finished push_pulls on one thread ("bps-completion"). Thread-safe.
+// Runs the callbacks of finished push_pulls on one thread ("bps-completion").
 //
 // Callbacks belong to a framework and may block, for example until another push_pull is done. On a
 // data loop that would be a deadlock. The thread starts with the first callback.
@@ -10,26 +10,19 @@
 #include <vector>
 
 #include "base/annotations.h"
-#include "base/status.h"
-#include "base/unique_function.h"
+#include "worker/completions.h"
 
 namespace byteps::worker {
 
-// Gets the status of the push_pull. May start push_pulls; must not destroy the node.
-using OnDone = UniqueFunction<void(const Status&)>;
-
-class Completions {
+class CompletionThread final : public Completions {
  public:
-  Completions() = default;
-  ~Completions() { close(); }
-  Completions(const Completions&) = delete;
-  Completions& operator=(const Completions&) = delete;
+  CompletionThread() = default;
+  ~CompletionThread() override { CompletionThread::close(); }
+  CompletionThread(const CompletionThread&) = delete;
+  CompletionThread& operator=(const CompletionThread&) = delete;
 
-  // Calls `on_done` later, in the order of posts. After close(): immediately, on this thread.
-  void post(OnDone on_done, Status status) BPS_EXCLUDES(mutex_);
-  // Returns when all posted callbacks have run. Inside a callback it returns immediately, and the
-  // thread ends after the remaining callbacks. Idempotent.
-  void close() BPS_EXCLUDES(mutex_);
+  void post(OnDone on_done, Status status) override BPS_EXCLUDES(mutex_);
+  void close() override BPS_EXCLUDES(mutex_);
 
  private:
   using Posted = std::pair<OnDone, Status>;

@@ -41,7 +41,7 @@ void HandleTable::finish(Handle handle, Status status) {
     if (entry->on_done) entries_.erase(handle);
   }
   if (entry->on_done) {
-    completions_.post(std::move(entry->on_done), std::move(status));
+    completions_->post(std::move(entry->on_done), std::move(status));
     return;
   }
   entry->status = std::move(status);
@@ -88,7 +88,7 @@ void HandleTable::close() {
     closed_ = true;
     more_done_.notify_all();
   }
-  completions_.close();
+  completions_->close();
 }
 
 void HandleTable::put_done(Handle handle) {

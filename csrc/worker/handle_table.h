@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "base/annotations.h"
 #include "base/clock.h"
@@ -21,7 +22,8 @@ namespace byteps::worker {
 
 class HandleTable {
  public:
-  HandleTable(Metrics& metrics, const Clock& clock) : metrics_(metrics), clock_(clock) {}
+  HandleTable(Metrics& metrics, const Clock& clock, std::unique_ptr<Completions> completions)
+      : metrics_(metrics), clock_(clock), completions_(std::move(completions)) {}
 
   // Returns a new handle for a push_pull of `bytes` bytes. If `on_done` is set, it is called once
   // (worker/completions.h), and the handle must not be passed to wait().
@@ -79,7 +81,7 @@ class HandleTable {
   std::deque<protocol::Handle> done_ BPS_GUARDED_BY(mutex_);
   bool closed_ BPS_GUARDED_BY(mutex_) = false;
   std::condition_variable_any more_done_;
-  Completions completions_;
+  const std::unique_ptr<Completions> completions_;
 };
 
 }  // namespace byteps::worker

@@ -13,12 +13,13 @@ using protocol::SendDeclare;
 using protocol::StartPartition;
 
 Worker::Worker(const WorkerOptions& options, protocol::Tree tree, const protocol::PartitionRule& rule,
-               Metrics& metrics, const Clock& clock, WorkerEvents& events)
+               Metrics& metrics, const Clock& clock, std::unique_ptr<Completions> completions,
+               WorkerEvents& events)
     : options_(options),
       metrics_(metrics),
       clock_(clock),
       events_(events),
-      handles_(metrics, clock),
+      handles_(metrics, clock, std::move(completions)),
       table_(options.rank, std::move(tree), rule) {
   if (options.autotune && options.rank == 0) {
     tuner_.emplace(options.credit_bytes);
@@ -76,6 +77,11 @@ void Worker::refuse(const std::string& name, uint64_t step, const Status& why) {
     work = take_work();
   }
   do_work(std::move(work));
+}
+
+void Worker::request_plan(const protocol::Plan& plan) {
+  MutexLock lock(mutex_);
+  table_.ask_for(plan);
 }
 
 Status Worker::on_placed(const protocol::Placed& placed) {

@@ -44,7 +44,8 @@ struct WorkerOptions {
 class Worker final : public LinkEvents {
  public:
   Worker(const WorkerOptions& options, protocol::Tree tree, const protocol::PartitionRule& rule,
-         Metrics& metrics, const Clock& clock, WorkerEvents& events);
+         Metrics& metrics, const Clock& clock, std::unique_ptr<Completions> completions,
+         WorkerEvents& events);
 
   // The caller adds all links before the first push_pull: to services that may be a parent in a
   // tree, and to those that may store tensors (protocol::Level::kRanks).
@@ -65,6 +66,9 @@ class Worker final : public LinkEvents {
                  OnDone on_done);
   // As protocol::PushPullTable::refuse.
   void refuse(const std::string& name, uint64_t step, const Status& why);
+  // Requests another plan (protocol/plan.h) for later push_pulls, as the tuner does. Effective on
+  // rank 0 only.
+  void request_plan(const protocol::Plan& plan);
   HandleTable& handles() { return handles_; }
 
   // Messages from the scheduler. An error of on_placed means that the message is invalid.

@@ -54,7 +54,7 @@ class SchedulerTest : public testing::Test {
     for (const auto& peer : peers_) ASSERT_TRUE(peer->wait_for<Roster>());
   }
   bool has_ended(TimeUs deadline_us) {
-    return scheduler_->ended().wait(deadline_us) == EventFlag::Wake::kSet;
+    return scheduler_->ended().flag().wait(deadline_us) == EventFlag::Wake::kSet;
   }
 
   const protocol::SchedulerOptions options_{

@@ -1,4 +1,4 @@
-#include "worker/completions.h"
+#include "worker/completion_thread.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ TEST(CompletionsTest, CallsInTheOrderOfPostsOnOneOtherThread) {
   std::vector<int> called;
   std::vector<std::thread::id> threads;
   {
-    Completions completions;
+    CompletionThread completions;
     for (int i = 0; i < 1000; ++i) {
       completions.post(
           [&, i](const Status& status) {
@@ -35,7 +35,7 @@ TEST(CompletionsTest, CallsInTheOrderOfPostsOnOneOtherThread) {
 
 TEST(CompletionsTest, ThreadsMayPostAtOnceAndCallbacksMayPost) {
   std::atomic<int> called = 0;
-  Completions completions;
+  CompletionThread completions;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
@@ -59,7 +59,7 @@ TEST(CompletionsTest, ThreadsMayPostAtOnceAndCallbacksMayPost) {
 }
 
 TEST(CompletionsTest, AfterTheEndTheCallerCalls) {
-  Completions completions;
+  CompletionThread completions;
   completions.close();
   completions.close();
   std::thread::id thread;
@@ -70,7 +70,7 @@ TEST(CompletionsTest, AfterTheEndTheCallerCalls) {
 TEST(CompletionsTest, ACallbackMayEndIt) {
   std::atomic<int> called = 0;
   {
-    Completions completions;
+    CompletionThread completions;
     completions.post(
         [&](const Status&) {
           completions.close();

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
 #include <thread>
 #include <vector>
+
+#include "worker/completion_thread.h"
 
 namespace byteps::worker {
 namespace {
@@ -17,7 +20,7 @@ const SystemClock system_clock;
 
 TEST(HandleTableTest, AHandleIsDoneOnceFinishedAndGoneOnceWaitedFor) {
   Metrics metrics;
-  HandleTable table(metrics, system_clock);
+  HandleTable table(metrics, system_clock, std::make_unique<CompletionThread>());
   const protocol::Handle handle = table.open(100);
   bool interrupted = false;
   EXPECT_FALSE(*table.poll(handle));
@@ -34,7 +37,7 @@ TEST(HandleTableTest, AHandleIsDoneOnceFinishedAndGoneOnceWaitedFor) {
 
 TEST(HandleTableTest, AFailureIsTheOutcomeAndMovesNoBytes) {
   Metrics metrics;
-  HandleTable table(metrics, system_clock);
+  HandleTable table(metrics, system_clock, std::make_unique<CompletionThread>());
   const protocol::Handle handle = table.open(100);
   table.finish(handle, unavailable("rank 1 is gone"));
   bool interrupted = false;
@@ -44,7 +47,7 @@ TEST(HandleTableTest, AFailureIsTheOutcomeAndMovesNoBytes) {
 
 TEST(HandleTableTest, BusyTimeCountsOverlappingHandlesOnce) {
   Metrics metrics;
-  HandleTable table(metrics, system_clock);
+  HandleTable table(metrics, system_clock, std::make_unique<CompletionThread>());
   const TimeUs before = now_us();
   const protocol::Handle a = table.open(1);
   const protocol::Handle b = table.open(1);
@@ -59,7 +62,7 @@ TEST(HandleTableTest, BusyTimeCountsOverlappingHandlesOnce) {
 
 TEST(HandleTableTest, ACallbackReplacesWaiting) {
   Metrics metrics;
-  HandleTable table(metrics, system_clock);
+  HandleTable table(metrics, system_clock, std::make_unique<CompletionThread>());
   std::string message;
   const protocol::Handle handle = table.open(100, [&](const Status& status) { message = status.message(); });
   EXPECT_FALSE(*table.poll(handle));
@@ -74,7 +77,7 @@ TEST(HandleTableTest, ACallbackReplacesWaiting) {
 
 TEST(HandleTableTest, ACancelledHandleGivesItsCallbackBack) {
   Metrics metrics;
-  HandleTable table(metrics, system_clock);
+  HandleTable table(metrics, system_clock, std::make_unique<CompletionThread>());
   int called = 0;
   OnDone on_done = table.cancel(table.open(1, [&](const Status&) { ++called; }));
   table.close();
@@ -86,7 +89,7 @@ TEST(HandleTableTest, ACancelledHandleGivesItsCallbackBack) {
 
 TEST(HandleTableTest, ACancelledHandleWasNeverThere) {
   Metrics metrics;
-  HandleTable table(metrics, system_clock);
+  HandleTable table(metrics, system_clock, std::make_unique<CompletionThread>());
   const protocol::Handle handle = table.open(1);
   table.cancel(handle);
   EXPECT_FALSE(table.poll(handle));
@@ -95,7 +98,7 @@ TEST(HandleTableTest, ACancelledHandleWasNeverThere) {
 
 TEST(HandleTableTest, AWaitingThreadIsWokenByAnother) {
   Metrics metrics;
-  HandleTable table(metrics, system_clock);
+  HandleTable table(metrics, system_clock, std::make_unique<CompletionThread>());
   const protocol::Handle handle = table.open(1);
   std::thread finisher([&] { table.finish(handle, Status::ok()); });
   bool interrupted = false;
@@ -105,7 +108,7 @@ TEST(HandleTableTest, AWaitingThreadIsWokenByAnother) {
 
 TEST(HandleTableTest, AnnouncedHandlesAreGivenInTheOrderOfCompletion) {
   Metrics metrics;
-  HandleTable table(metrics, system_clock);
+  HandleTable table(metrics, system_clock, std::make_unique<CompletionThread>());
   const protocol::Handle a = table.open(1);
   const protocol::Handle b = table.open(1);
   const protocol::Handle silent = table.open(1);
@@ -124,7 +127,7 @@ TEST(HandleTableTest, AnnouncedHandlesAreGivenInTheOrderOfCompletion) {
 
 TEST(HandleTableTest, AThreadThatWaitsForAnnouncedHandlesIsWoken) {
   Metrics metrics;
-  HandleTable table(metrics, system_clock);
+  HandleTable table(metrics, system_clock, std::make_unique<CompletionThread>());
   const protocol::Handle handle = table.open(1);
   EXPECT_TRUE(table.announce(handle).is_ok());
   std::vector<std::optional<protocol::Handle>> given;
@@ -142,7 +145,7 @@ TEST(HandleTableTest, AThreadThatWaitsForAnnouncedHandlesIsWoken) {
 
 TEST(HandleTableTest, SaysWhichCallbackWaitsWhenNothingHappens) {
   Metrics metrics;
-  HandleTable table(metrics, system_clock);
+  HandleTable table(metrics, system_clock, std::make_unique<CompletionThread>());
   EXPECT_FALSE(table.stuck_callback(kNever)) << "nothing is in flight";
   const protocol::Handle waited_for = table.open(4);
   EXPECT_FALSE(table.stuck_callback(kNever)) << "a thread may wait for it, and says so itself";

@@ -1,0 +1,57 @@
+// Everything that a node takes from outside its job: event loops, transports, facts of the host,
+// random numbers, and the thread that runs callbacks. A process has a HostEnvironment; the
+// simulator has an environment in virtual time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "base/unique_function.h"
+#include "transport/address.h"
+#include "transport/event_loop.h"
+#include "transport/transport.h"
+#include "worker/completions.h"
+
+namespace byteps::node {
+
+// The transports of a process. An error says why the transport cannot be used.
+struct Transports {
+  std::unique_ptr<transport::Transport> tcp;
+  Result<std::unique_ptr<transport::Transport>> shm;   // between ranks of one machine
+  Result<std::unique_ptr<transport::Transport>> rdma;  // between machines
+};
+
+// All methods: any thread.
+class Environment {
+ public:
+  virtual ~Environment() = default;
+
+  // `on_out_of_memory` is called on the loop if it is out of memory and cannot go on.
+  virtual Result<std::unique_ptr<transport::EventLoop>> make_loop(
+      const std::string& name, UniqueFunction<void(const Status&)> on_out_of_memory) = 0;
+  // `ip`: address of this process; empty for a scheduler alone, which uses TCP only.
+  virtual Transports open_transports(const NodeConfig& config, const std::string& ip) = 0;
+  // Runs the callbacks of push_pulls.
+  virtual std::unique_ptr<worker::Completions> make_completions() = 0;
+
+  // The facts: as the functions of node/host.h.
+  virtual std::string host_name() = 0;
+  virtual std::string machine_id() = 0;
+  virtual int usable_cores() = 0;
+  virtual Result<std::string> own_address(const NodeConfig& config,
+                                          const std::vector<transport::Address>& scheduler) = 0;
+  virtual Result<std::string> scheduler_bind_address(const NodeConfig& config,
+                                                     const std::vector<transport::Address>& scheduler) = 0;
+  virtual double nic_mbps(const NodeConfig& config, const std::string& own_ip) = 0;
+  virtual uint64_t process_id() = 0;
+
+  virtual uint32_t random_number() = 0;
+  // The process is now known as `name` ("r3", "server 1"), for log lines.
+  virtual void on_named(const std::string& name) = 0;
+};
+
+}  // namespace byteps::node

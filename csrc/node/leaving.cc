@@ -1,0 +1,88 @@
+// The end of a node: its roles leave the job one after the other, each within a time limit.
+#include <deque>
+#include <utility>
+
+#include "node/async_node.h"
+#include "node/step_sequence.h"
+
+namespace byteps::node {
+namespace {
+
+// Longest wait of each step of an orderly leave for peers that do not answer. Data that peers
+// receive slowly may take longer, as long as it moves within the job's timeout.
+constexpr TimeUs kLeaveUs = 5'000'000;
+// The same after a failure: a peer that does not answer then has probably failed.
+constexpr TimeUs kLeaveFailedUs = 1'000'000;
+
+using Done = UniqueFunction<void()>;
+
+}  // namespace
+
+TimeUs AsyncNode::leave_deadline_us() const {
+  return control_loop_->now_us() + (failure().is_ok() ? kLeaveUs : kLeaveFailedUs);
+}
+
+GracePeriod AsyncNode::leave_grace_period() const {
+  return {leave_deadline_us(), failure().is_ok() ? static_cast<TimeUs>(roster_.timeout_us) : 0};
+}
+
+// The first step tells the other nodes; connections that this node closes after that are not
+// reported, and waits for it fail at once.
+void AsyncNode::leave(const std::string& cause, const std::string& after) {
+  {
+    MutexLock lock(mutex_);
+    leaving_ = true;
+  }
+  if (!control_loop_) return left_.reach();
+  std::deque<StepSequence::Step> steps;
+  if (client_ && !cause.empty()) {
+    steps.emplace_back([this, cause](Done done) {
+      finished_.when_reached(std::move(done));
+      client_->fail_job(cause);
+      return control_loop_->now_us() + kLeaveFailedUs;
+    });
+  } else if (client_ && !after.empty() && !finished_.is_reached()) {
+    steps.emplace_back([this, after](Done done) {
+      announced_.when_reached(std::move(done));
+      client_->send(protocol::Leaving{roster_.self, after});
+      return control_loop_->now_us() + kLeaveFailedUs;
+    });
+  }
+  steps.emplace_back([this](Done done) {
+    const GracePeriod period = leave_grace_period();
+    worker_ ? worker_->leave(period, std::move(done)) : done();
+    return period.outer_deadline_us();
+  });
+  steps.emplace_back([this](Done done) {
+    const GracePeriod period = leave_grace_period();
+    if (!parent_link_) return done(), kNever;
+    worker::ShardLinks::leave({&parent_link_->links()}, unavailable(self_.describe() + " has left the job"),
+                              period, std::move(done));
+    return period.outer_deadline_us();
+  });
+  steps.emplace_back([this](Done done) {
+    const GracePeriod period = leave_grace_period();
+    service_ ? service_->leave(period, std::move(done)) : done();
+    return period.outer_deadline_us();
+  });
+  steps.emplace_back([this](Done done) {
+    const TimeUs until_us = leave_deadline_us();
+    client_ ? client_->leave(until_us, std::move(done)) : done();
+    return until_us;
+  });
+  steps.emplace_back([this](Done done) {
+    const TimeUs until_us = leave_deadline_us();
+    const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";
+    scheduler_ ? scheduler_->shutdown(host + " has left the job", until_us, std::move(done)) : done();
+    return until_us;
+  });
+  StepSequence::run(*control_loop_, std::move(steps), [this] { left_.reach(); });
+}
+
+void AsyncNode::stop() {
+  for (const auto& loop : data_loops_) loop->stop();
+  if (control_loop_) control_loop_->stop();
+  if (worker_) worker_->handles().close();
+}
+
+}  // namespace byteps::node
