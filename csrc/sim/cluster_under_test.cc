@@ -1,127 +1,217 @@
 #include "sim/cluster_under_test.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace byteps::sim {
 namespace {
 
-// What a job of this size needs when nothing goes wrong, with much to spare.
+constexpr int kPort = 9000;
+// A job of these sizes without a fault takes less.
 constexpr TimeUs kNaturalUs = 2'000'000;
-// Four steps of an orderly end, each with its own deadline, and what is under way meanwhile.
-constexpr TimeUs kLeaveUs = 1'200'000;
-constexpr TimeUs kSlackUs = 200'000;
-constexpr uint64_t kMaxEvents = 2'000'000;
+constexpr TimeUs kSlackUs = 1'500'000;
+// The steps of leaving have deadlines of 5 s each.
+constexpr TimeUs kLeaveUs = 30'000'000;
+constexpr uint64_t kMostPasses = 3'000'000;
 
-bool is_timed(FaultKind kind) {
-  return kind == FaultKind::kKilled || kind == FaultKind::kStopped || is_of_connection(kind);
-}
+double seconds(TimeUs us) { return static_cast<double>(us) * 1e-6; }
 
 }  // namespace
 
-RunResult run(const Scenario& scenario, const RunOptions& options) {
-  ClusterUnderTest cluster(scenario, options);
+RunResult run(const Scenario& scenario, bool keep_trace) {
+  ClusterUnderTest cluster(scenario, keep_trace);
   cluster.run_to_end();
   return cluster.take_result();
 }
 
-ClusterUnderTest::ClusterUnderTest(const Scenario& scenario, const RunOptions& options)
-    : scenario_(scenario), world_(scenario, options.sabotage, options.keep_trace), expectations_(scenario) {
-  for (uint32_t i = 0; i < scenario.num_workers; ++i) {
-    auto& process = processes_.emplace_back(
-        std::make_unique<VirtualProcess>(world_.clock, "worker " + std::to_string(i)));
-    users_.push_back(std::make_unique<SimUser>(world_, *process, i, expectations_));
-    nodes_.push_back(std::make_unique<SimNode>(world_, *process, i, users_.back().get()));
+ClusterUnderTest::ClusterUnderTest(const Scenario& scenario, bool keep_trace)
+    : scenario_(scenario),
+      world_(scenario.seed, scenario.network, keep_trace),
+      expectations_(scenario),
+      guilty_(scenario.num_processes()) {
+  for (size_t i = 0; i < scenario.num_processes(); ++i) {
+    const bool is_worker = i < scenario.num_workers;
+    const std::string name = is_worker                  ? "worker " + std::to_string(i)
+                             : i < scenario.num_nodes() ? "server " + std::to_string(i)
+                                                        : "scheduler";
+    processes_.push_back(std::make_unique<SimProcess>(world_, name, facts_of(i)));
+    if (!is_worker) continue;
+    programs_.push_back(
+        std::make_unique<Program>(world_, *processes_[i], scenario, static_cast<uint32_t>(i), expectations_));
   }
-  for (uint32_t i = 0; i < scenario.num_servers; ++i) {
-    auto& process = processes_.emplace_back(
-        std::make_unique<VirtualProcess>(world_.clock, "server process " + std::to_string(i)));
-    nodes_.push_back(std::make_unique<SimNode>(world_, *process, scenario.num_workers + i, nullptr));
-  }
-  if (!scenario.scheduler_in_rank_0) {
-    processes_.push_back(std::make_unique<VirtualProcess>(world_.clock, "scheduler"));
-  }
-  start_processes();
-  plan_fault();
-}
-
-// ---- the run ------------------------------------------------------------------------------------------------
-
-void ClusterUnderTest::start_processes() {
   for (size_t i = 0; i < processes_.size(); ++i) {
-    if (scenario_.starts_us[i] == kNever) continue;
-    processes_[i]->at(scenario_.starts_us[i], [this, i] {
-      if (i < nodes_.size()) return nodes_[i]->start();
-      VirtualProcess& process = *processes_[i];
-      scheduler_ = std::make_unique<SimScheduler>(world_, process, [this, &process] {
-        process.soon([this, &process] {
-          process.end();
-          world_.network.on_process_gone(process);
-        });
-      });
+    if (scenario.starts_us[i] != kNever) call_at(scenario.starts_us[i], [this, i] { start(i); });
+  }
+  if (scenario.has_stranger) call_at(scenario.starts_us.back() / 2, [this] { start_stranger(); });
+  plan_faults();
+}
+
+// ---- the run
+
+void ClusterUnderTest::call_at(TimeUs at_us, UniqueFunction<void()> task) {
+  world_.network.loop().schedule(at_us, std::move(task));
+}
+
+HostFacts ClusterUnderTest::facts_of(size_t process) const {
+  const std::string machine = std::to_string(scenario_.machines[process]);
+  return {.ip = "10.0.0." + std::to_string(scenario_.machines[process] + 1),
+          .machine = "m" + machine,
+          .host = "host" + machine,
+          .process_id = 1000 + process,
+          .lend_bytes = scenario_.lend_bytes};
+}
+
+NodeConfig ClusterUnderTest::config_of(size_t process) const {
+  const bool is_worker = process < scenario_.num_workers;
+  const bool knows_sizes = is_worker || scenario_.sizes_are_given;
+  NodeConfig config;
+  config.role = is_worker ? "worker" : process < scenario_.num_nodes() ? "server" : "scheduler";
+  config.rank = is_worker && scenario_.ranks_are_given ? static_cast<int>(process) : -1;
+  config.num_workers = knows_sizes ? static_cast<int>(scenario_.num_workers) : 0;
+  config.num_servers = knows_sizes ? static_cast<int>(scenario_.num_servers) : 0;
+  config.host_scheduler = scenario_.scheduler_in_rank_0 && process == 0;
+  config.scheduler_by_rank_0 = scenario_.scheduler_in_rank_0;
+  config.scheduler_host = scheduler_ip();
+  config.scheduler_ports = {kPort};
+  config.shm = scenario_.shm;
+  config.transport = "tcp";
+  config.secret = "a secret";
+  config.job_id = "job";
+  config.start_timeout_s = seconds(scenario_.start_timeout_us);
+  config.timeout_s = seconds(scenario_.timeout_us);
+  config.op_timeout_s = seconds(scenario_.op_timeout_us);
+  config.partition_bytes = static_cast<int64_t>(scenario_.partition_bytes);
+  config.credit_bytes = static_cast<int64_t>(scenario_.credit_bytes);
+  config.autotune = scenario_.autotune;
+  config.service_threads = static_cast<int>(scenario_.shards[process]);
+  config.placement = scenario_.placement;
+  config.nic_probe = scenario_.probes_nics;
+  config.log_level = "error";
+  return config;
+}
+
+void ClusterUnderTest::start(size_t process) {
+  SimProcess& self = *processes_[process];
+  if (self.was_killed()) return;
+  if (self.is_paused()) return call_at(world_.time.now_us() + 5'000, [this, process] { start(process); });
+  self.start(config_of(process), scheduler_ip(), [this, process](const Status& status) {
+    if (process < programs_.size()) return programs_[process]->begin(status);
+    SimProcess& server = *processes_[process];
+    if (!status.is_ok()) return server.leave("", "");
+    server.node()->finished().when_reached([&server] {
+      // Not inside the node's callback.
+      server.program().post([&server] { server.leave("", ""); });
     });
+  });
+}
+
+// Another user's worker, which looks for its scheduler at this address.
+void ClusterUnderTest::start_stranger() {
+  HostFacts facts = facts_of(0);
+  facts.ip = "10.0.1.1";
+  facts.host = facts.machine = "stranger";
+  stranger_ = std::make_unique<SimProcess>(world_, "stranger", facts);
+  NodeConfig config = config_of(scenario_.num_workers - 1);
+  config.secret = "another secret";
+  config.host_scheduler = false;
+  stranger_->start(config, scheduler_ip(), [this](const Status& status) {
+    if (status.is_ok()) world_.report("stranger", "has joined the job");
+    stranger_->leave("", "");
+  });
+}
+
+void ClusterUnderTest::plan_faults() {
+  for (const Fault& fault : scenario_.faults) {
+    if (is_timed(fault.kind)) {
+      call_at(fault.at_us, [this, &fault] { strike(fault); });
+    } else {
+      a_fault_matters_ = true;
+      guilty_[fault.process] = true;
+    }
   }
 }
 
-void ClusterUnderTest::plan_fault() {
-  const Fault& fault = scenario_.fault;
-  if (is_timed(fault.kind)) {
-    world_.clock.at(fault.at_us, [this] { apply_fault(); });
-  } else if (fault.kind != FaultKind::kNone && fault.kind != FaultKind::kRepeats) {
-    fault_had_effect_ = true;
-    guilty_.push_back(processes_[fault.process].get());
+void ClusterUnderTest::note_guilt(const Fault& fault, const char* what) {
+  const bool is_short = fault.duration_us < scenario_.timeout_us / 2;
+  const bool can_be_short = fault.kind == FaultKind::kStopped || is_cut(fault.kind);
+  if (!can_be_short || !is_short) a_fault_matters_ = true;
+  for (size_t i = 0; i < scenario_.num_nodes(); ++i) {
+    if (!processes_[i]->job_started()) all_had_started_ = false;
   }
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    const uint32_t machine = scenario_.machines[i];
+    const bool is_near =
+        machine == scenario_.machines[fault.process] || machine == scenario_.machines[fault.other];
+    if (is_cut(fault.kind) ? is_near : i == fault.process) guilty_[i] = true;
+  }
+  world_.note(processes_[fault.process]->name(), 20, [&] { return what; });
 }
 
-void ClusterUnderTest::apply_fault() {
-  const Fault& fault = scenario_.fault;
-  VirtualProcess& process = *processes_[fault.process];
-  all_had_started_ = std::ranges::all_of(nodes_, [](const auto& node) { return node->job_started(); });
-  if (is_of_connection(fault.kind)) {
-    const bool silent = fault.kind == FaultKind::kConnectionSilenced;
-    const auto [first, second] = silent ? world_.network.silence_one() : world_.network.cut_one();
-    if (first == nullptr) return;
-    fault_had_effect_ = true;
-    guilty_ = {first, second};
-    return world_.note(*first, 20, [silent, second = second] {
-      return (silent ? "SILENT to " : "CUT from ") + second->name();
-    });
+void ClusterUnderTest::strike(const Fault& fault) {
+  SimProcess& process = *processes_[fault.process];
+  if (is_cut(fault.kind)) return cut(fault);
+  if (fault.kind == FaultKind::kReset) {
+    const auto hosts = world_.network.reset_one();
+    if (!hosts) return;
+    note_guilt(fault, "RESET of one connection");
+    for (size_t i = 0; i < processes_.size(); ++i) {
+      const std::string& ip = processes_[i]->facts().ip;
+      if (ip == hosts->first || ip == hosts->second) guilty_[i] = true;
+    }
+    return;
   }
-  if (process.gone()) return;
-  fault_had_effect_ = true;
-  guilty_ = {&process};
-  world_.note(process, 21, [&] { return fault.kind == FaultKind::kKilled ? "KILLED" : "STOPPED"; });
-  if (fault.kind == FaultKind::kKilled) {
-    process.end();
-    return world_.network.on_process_gone(process);
-  }
-  process.stop();
+  if (process.is_gone() || process.was_killed()) return;
+  note_guilt(fault, fault.kind == FaultKind::kKilled ? "KILLED" : "STOPPED");
+  if (fault.kind == FaultKind::kKilled) return process.kill();
+  process.pause(true);
   if (fault.duration_us == kNever) return;
-  world_.clock.at(world_.clock.now() + fault.duration_us, [this, &process] {
-    world_.note(process, 22, [] { return "CONTINUED"; });
-    process.resume();
+  call_at(world_.time.now_us() + fault.duration_us, [this, &process] {
+    world_.note(process.name(), 22, [] { return "CONTINUED"; });
+    if (!process.was_killed()) process.pause(false);
+  });
+}
+
+void ClusterUnderTest::cut(const Fault& fault) {
+  const std::string from = processes_[fault.process]->facts().ip;
+  const std::string to = processes_[fault.other]->facts().ip;
+  note_guilt(fault, fault.kind == FaultKind::kCut ? "CUT" : "CUT one way");
+  world_.network.cut(from, to);
+  if (fault.kind == FaultKind::kCut) world_.network.cut(to, from);
+  if (fault.duration_us == kNever) return;
+  call_at(world_.time.now_us() + fault.duration_us, [this, from, to] {
+    world_.network.restore(from, to);
+    world_.network.restore(to, from);
   });
 }
 
 void ClusterUnderTest::run_to_end() {
-  while (!all_ended() && event_count_ < kMaxEvents && world_.clock.run_one(end_limit_us())) ++event_count_;
+  const TimeUs limit_us = end_limit_us();
+  world_.time.run_until(limit_us, [this] { return all_ended() || world_.time.num_passes() > kMostPasses; });
   judge();
 }
 
-bool ClusterUnderTest::all_ended() const {
+bool ClusterUnderTest::all_ended() {
+  if (std::exchange(num_changes_seen_, world_.num_changes) == world_.num_changes) return false;
+  bool all = true;
   for (size_t i = 0; i < processes_.size(); ++i) {
-    if (can_end(i) && !processes_[i]->gone()) return false;
+    processes_[i]->reap();
+    if (can_end(i) && !processes_[i]->is_gone()) all = false;
   }
-  return true;
+  if (stranger_) stranger_->reap();
+  return all;
 }
 
-// A process that is stopped for ever, or never was, does not.
+// A process that was never started, or is stopped for ever, does not end.
 bool ClusterUnderTest::can_end(size_t process) const {
-  const bool for_ever = scenario_.fault.duration_us == kNever;
-  return scenario_.starts_us[process] != kNever && !(processes_[process]->stopped() && for_ever);
+  if (scenario_.starts_us[process] == kNever) return false;
+  const auto stops_for_ever = [&](const Fault& fault) {
+    return fault.kind == FaultKind::kStopped && fault.process == process && fault.duration_us == kNever;
+  };
+  return !(processes_[process]->is_paused() && std::ranges::any_of(scenario_.faults, stops_for_ever));
 }
 
-// ---- the verdict --------------------------------------------------------------------------------------------
+// ---- the verdict
 
 TimeUs ClusterUnderTest::last_start_us() const {
   TimeUs last = 0;
@@ -130,151 +220,154 @@ TimeUs ClusterUnderTest::last_start_us() const {
 }
 
 TimeUs ClusterUnderTest::answer_limit_us() const {
-  const Fault& fault = scenario_.fault;
-  const TimeUs natural_us = last_start_us() + kNaturalUs;
-  const TimeUs start_us = last_start_us() + scenario_.start_timeout_us;
-  const TimeUs detected_us = 2 * scenario_.timeout_us + kSlackUs;
-  switch (fault.kind) {
-    case FaultKind::kNone:
-    case FaultKind::kRepeats: return natural_us;
-    case FaultKind::kNeverStarts: return start_us + detected_us;
-    case FaultKind::kKilled:
-    case FaultKind::kStopped:
-    case FaultKind::kConnectionCut:
-    case FaultKind::kConnectionSilenced: {
-      const bool ends = fault.kind == FaultKind::kStopped && fault.duration_us != kNever;
-      const TimeUs over_us = fault.at_us + (ends ? fault.duration_us : 0);
-      return std::max(all_had_started_ ? natural_us : start_us, over_us) + detected_us;
-    }
-    case FaultKind::kOtherSizeOnce:
-    case FaultKind::kRefusedOnce: return natural_us;  // nobody has to wait for a time-out
-    default:
-      return natural_us + static_cast<TimeUs>(scenario_.rounds + 1) * scenario_.op_timeout_us + detected_us;
+  TimeUs limit_us = last_start_us() + kNaturalUs;
+  const TimeUs detected_us = 3 * scenario_.timeout_us + kSlackUs;
+  const Fault* const own = scenario_.program_fault();
+  if (own != nullptr && own->kind == FaultKind::kNeverStarts) {
+    limit_us = last_start_us() + scenario_.start_timeout_us + detected_us;
+  } else if (own != nullptr && !concerns_one_round(own->kind)) {
+    limit_us += static_cast<TimeUs>(scenario_.rounds + 1) * scenario_.op_timeout_us + detected_us;
   }
+  if (!all_had_started_) limit_us = std::max(limit_us, last_start_us() + scenario_.start_timeout_us);
+  for (const Fault& fault : scenario_.faults) {
+    if (!is_timed(fault.kind)) continue;
+    const TimeUs lasts_us = fault.duration_us == kNever || !a_fault_matters_ ? 0 : fault.duration_us;
+    limit_us = std::max(limit_us, fault.at_us) + lasts_us + detected_us;
+  }
+  return limit_us;
 }
 
-TimeUs ClusterUnderTest::end_limit_us() const { return answer_limit_us() + kLeaveUs; }
-
-bool ClusterUnderTest::must_succeed() const {
-  const Fault& fault = scenario_.fault;
-  const bool short_stop = fault.kind == FaultKind::kStopped && fault.duration_us < scenario_.timeout_us / 2;
-  return !fault_had_effect_ || short_stop;
+TimeUs ClusterUnderTest::end_limit_us() const {
+  const TimeUs start_us = last_start_us() + scenario_.start_timeout_us;
+  return std::max(answer_limit_us(), start_us) + kLeaveUs;
 }
+
+bool ClusterUnderTest::must_succeed() const { return !a_fault_matters_; }
+
+bool ClusterUnderTest::is_guilty(size_t process) const { return guilty_[process]; }
 
 void ClusterUnderTest::judge() {
-  if (event_count_ == kMaxEvents) world_.findings.push_back("the run goes on for ever");
+  if (world_.time.num_passes() > kMostPasses) world_.findings.push_back("the run does not end");
+  for (const std::string& violation : world_.network.violations()) world_.report("network", violation);
   check_ended();
   for (uint32_t i = 0; i < scenario_.num_workers; ++i) {
-    const bool guilty = std::ranges::find(guilty_, processes_[i].get()) != guilty_.end();
-    const bool lives = can_end(i) && !(guilty && scenario_.fault.kind == FaultKind::kKilled);
-    if (lives) check_outcomes(i);
+    if (can_end(i) && !processes_[i]->was_killed()) check_outcomes(i);
   }
-  if (has_a_round(scenario_.fault.kind)) check_one_round();
+  if (const Fault* own = scenario_.program_fault(); own != nullptr && has_a_round(own->kind))
+    check_one_round();
   if (!must_succeed()) check_names();
 }
 
 void ClusterUnderTest::check_ended() {
   for (size_t i = 0; i < processes_.size(); ++i) {
-    if (can_end(i) && !processes_[i]->gone()) {
+    if (can_end(i) && !processes_[i]->is_gone()) {
       world_.findings.push_back(processes_[i]->name() + ": still there after " +
-                                std::to_string(world_.clock.now() / 1000) + " ms");
+                                std::to_string(world_.time.now_us() / 1000) + " ms");
     }
   }
 }
 
 void ClusterUnderTest::check_outcomes(uint32_t worker) {
-  const SimUser& user = *users_[worker];
-  const VirtualProcess& process = *processes_[worker];
-  if (must_succeed() && !(user.at_end() && user.start_failure().is_ok())) {
-    world_.report(process, "did not come to its end: " + user.start_failure().to_string());
+  Program& program = *programs_[worker];
+  const std::string& name = processes_[worker]->name();
+  program.check_buffers();
+  if (must_succeed() && !(program.at_end() && program.start_failure().is_ok())) {
+    world_.report(name, "did not come to its end: " + program.start_failure().to_string());
   }
-  for (const Outcome& outcome : user.outcomes()) {
-    ++(outcome.status.is_ok() ? succeeded_count_ : failed_count_);
+  for (const Outcome& outcome : program.outcomes()) {
+    ++(outcome.status.is_ok() ? num_succeeded_ : num_failed_);
     if (outcome.times_done != 1) {
-      world_.report(process, outcome.what + ": answered " + std::to_string(outcome.times_done) + " times");
+      world_.report(name, outcome.what + ": answered " + std::to_string(outcome.times_done) + " times");
     } else if (must_succeed() && !outcome.status.is_ok()) {
-      world_.report(process, outcome.what + ": " + outcome.status.to_string());
+      world_.report(name, outcome.what + ": " + outcome.status.to_string());
     } else if (outcome.done_us > answer_limit_us()) {
-      world_.report(process,
+      world_.report(name,
                     outcome.what + ": answered after " + std::to_string(outcome.done_us / 1000) + " ms");
     }
   }
 }
 
-// The round with the fault fails on all ranks, and no other push_pull does, unless ranks wait for it until a time-out.
+// The round with the fault fails on all ranks, and no other push_pull fails, unless ranks wait for it
+// until a deadline.
 void ClusterUnderTest::check_one_round() {
-  const Fault& fault = scenario_.fault;
+  const Fault& fault = *scenario_.program_fault();
+  if (scenario_.has_timed_faults()) return;
+  if (std::ranges::any_of(scenario_.workers, &WorkerPlan::gives_up)) return;  // more fails then
   for (uint32_t i = 0; i < scenario_.num_workers; ++i) {
-    if (std::ranges::any_of(scenario_.workers, &WorkerPlan::gives_up)) return;  // which fails more
-    for (const Outcome& outcome : users_[i]->outcomes()) {
+    for (const Outcome& outcome : programs_[i]->outcomes()) {
       const bool fails = outcome.tensor == fault.tensor && outcome.round == fault.round;
       if (outcome.status.is_ok() != fails) continue;
       if (!fails && !concerns_one_round(fault.kind)) continue;
-      world_.report(*processes_[i], outcome.what + ": " + outcome.status.to_string());
+      world_.report(processes_[i]->name(), outcome.what + ": " + outcome.status.to_string());
     }
   }
 }
 
-// A process that died, hung, raised or never came is named in every failure. A rank that left, or that asked for something
-// else, is named in the first one: ranks that go on after it get into trouble with each other as well.
+// A process that died, hung, raised or never came is named in every failure. A rank that left, or
+// that asked for something else, is named in the first failure: ranks that go on after it get into
+// trouble with each other as well.
 void ClusterUnderTest::check_names() {
-  const bool some_give_up =
-      std::ranges::any_of(scenario_.workers, [](const auto& each) { return each.gives_up; });
-  if (some_give_up) return;
-  const bool every = is_timed(scenario_.fault.kind) || scenario_.fault.kind == FaultKind::kNeverStarts ||
-                     scenario_.fault.kind == FaultKind::kRaises;
+  if (std::ranges::any_of(scenario_.workers, &WorkerPlan::gives_up)) return;
+  const Fault* const own = scenario_.program_fault();
+  const bool in_every =
+      own == nullptr || own->kind == FaultKind::kNeverStarts || own->kind == FaultKind::kRaises;
+  if (!in_every && scenario_.has_timed_faults()) return;  // who is to blame depends on what came first
   const Outcome* first = nullptr;
   size_t first_process = 0;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (std::ranges::find(guilty_, processes_[i].get()) != guilty_.end()) continue;
-    if (every) check_named(i, "the job", nodes_[i]->failure());
-    if (i >= users_.size()) continue;
-    for (const Outcome& outcome : users_[i]->outcomes()) {
+  for (size_t i = 0; i < scenario_.num_nodes(); ++i) {
+    if (is_guilty(i)) continue;
+    if (in_every) check_named(i, "the job", processes_[i]->failure());
+    if (i >= programs_.size()) continue;
+    for (const Outcome& outcome : programs_[i]->outcomes()) {
       if (outcome.status.is_ok()) continue;
-      if (every) check_named(i, outcome.what, outcome.status);
-      const bool of_one_tensor = concerns_one_tensor(scenario_.fault.kind);
-      if (of_one_tensor && (outcome.is_barrier || outcome.tensor != scenario_.fault.tensor)) continue;
+      if (in_every) check_named(i, outcome.what, outcome.status);
+      const bool of_one_tensor = own != nullptr && concerns_one_tensor(own->kind);
+      if (of_one_tensor && (outcome.is_barrier || outcome.tensor != own->tensor)) continue;
       if (first == nullptr || outcome.done_us < first->done_us)
         std::tie(first, first_process) = std::pair(&outcome, i);
     }
   }
-  if (!every && first != nullptr) check_named(first_process, first->what, first->status);
+  if (!in_every && first != nullptr) check_named(first_process, first->what, first->status);
 }
 
 void ClusterUnderTest::check_named(size_t process, const std::string& what, const Status& status) {
   if (status.is_ok() || names_guilty(status.message())) return;
-  // Who comes late to a job that failed before its start finds no scheduler to ask.
-  if (!nodes_[process]->job_started() && scenario_.fault.kind != FaultKind::kNeverStarts) return;
-  if (is_left_alone(process, status)) return;
-  world_.report(*processes_[process], what + " does not name the guilty process: " + status.message());
-}
-
-// Who is through may leave, the scheduler's process as well, before it could notice a process that is silent. Then nobody
-// is left to say who is guilty, but for those who have lost a connection to it themselves.
-bool ClusterUnderTest::is_left_alone(size_t process, const Status& status) const {
-  const bool by_scheduler = processes_[scenario_.scheduler_process()]->gone() &&
-                            status.message().find("the scheduler at ") != std::string::npos &&
-                            status.message().find(" has left the job") != std::string::npos;
-  return by_scheduler && !names_guilty(nodes_[process]->suspects());
+  const Fault* const own = scenario_.program_fault();
+  const bool never_starts = own != nullptr && own->kind == FaultKind::kNeverStarts;
+  // A process that comes late to a job that failed before its start finds no scheduler to ask.
+  if (!processes_[process]->job_started() && !never_starts) return;
+  // The scheduler's process may leave when its program is through, before it could notice a process
+  // that is silent. Then nobody can say who is guilty.
+  const bool scheduler_left = processes_[scenario_.scheduler_process()]->is_gone() &&
+                              status.message().find(" has left the job") != std::string::npos;
+  if (scheduler_left) return;
+  world_.report(processes_[process]->name(), what + " does not name the guilty process: " + status.message());
 }
 
 bool ClusterUnderTest::names_guilty(const std::string& text) const {
-  for (const VirtualProcess* process : guilty_) {
-    const auto found = std::ranges::find(processes_, process, &std::unique_ptr<VirtualProcess>::get);
-    const auto index = static_cast<size_t>(found - processes_.begin());
-    const std::string name = index < nodes_.size() ? nodes_[index]->known_name() : "scheduler";
-    if (text.find(name) != std::string::npos) return true;  // also if nobody can know the name
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (is_guilty(i) && text.find(known_name(i)) != std::string::npos) return true;
   }
   return false;
 }
 
+// Name of a process in messages; "" if the others cannot know a name.
+std::string ClusterUnderTest::known_name(size_t process) const {
+  if (process >= scenario_.num_nodes()) return "scheduler";
+  if (processes_[process]->job_started()) return "pid " + std::to_string(1000 + process) + ")";
+  // The scheduler knows which ranks are missing only if the workers come with their ranks.
+  const bool is_numbered =
+      process < scenario_.num_workers && scenario_.ranks_are_given && scenario_.num_workers > 1;
+  return is_numbered ? "rank " + std::to_string(process) : "";
+}
+
 RunResult ClusterUnderTest::take_result() {
   return {.findings = std::move(world_.findings),
-          .fingerprint = world_.trace.fingerprint(),
+          .fingerprint = world_.trace.fingerprint() ^ world_.time.fingerprint(),
           .trace = world_.trace.lines(),
-          .event_count = event_count_,
-          .succeeded_count = succeeded_count_,
-          .failed_count = failed_count_};
+          .num_passes = world_.time.num_passes(),
+          .num_succeeded = num_succeeded_,
+          .num_failed = num_failed_};
 }
 
 }  // namespace byteps::sim

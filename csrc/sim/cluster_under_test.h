@@ -1,7 +1,8 @@
-// One run: a whole job in virtual time, and the verdict on it.
+// One run: the real nodes of a whole cluster in virtual time, and the verdict.
 //
-// After a run: nothing waits any more, every operation and barrier was answered once and in time, every result is
-// exact, memory was used only while it was lent, failures name the guilty process.
+// A run passes if at its end no process is left, every push_pull and barrier was answered once and in
+// time, every result is right bit for bit, no memory was used after it was given back, and failures
+// name a guilty process.
 #pragma once
 
 #include <cstdint>
@@ -9,46 +10,47 @@
 #include <string>
 #include <vector>
 
+#include "sim/program.h"
 #include "sim/scenario.h"
-#include "sim/sim_node.h"
-#include "sim/sim_scheduler.h"
-#include "sim/sim_user.h"
+#include "sim/sim_process.h"
 #include "sim/world.h"
 
 namespace byteps::sim {
 
-struct RunOptions {
-  Sabotage sabotage = Sabotage::kNone;
-  bool keep_trace = false;
-};
-
 struct RunResult {
-  Findings findings;         // empty: passed
-  uint64_t fingerprint = 0;  // of all that happened
+  std::vector<std::string> findings;  // empty: passed
+  uint64_t fingerprint = 0;           // of all events
   std::vector<std::string> trace;
-  uint64_t event_count = 0;
-  uint64_t succeeded_count = 0;  // operations and barriers
-  uint64_t failed_count = 0;
+  uint64_t num_passes = 0;     // of event loops
+  uint64_t num_succeeded = 0;  // push_pulls and barriers
+  uint64_t num_failed = 0;
 };
 
-// Deterministic. Any thread.
-RunResult run(const Scenario& scenario, const RunOptions& options);
+// Deterministic. Any thread. `keep_trace`: see RunResult::trace.
+RunResult run(const Scenario& scenario, bool keep_trace = false);
 
 class ClusterUnderTest {
  public:
-  ClusterUnderTest(const Scenario& scenario, const RunOptions& options);
+  ClusterUnderTest(const Scenario& scenario, bool keep_trace);
 
-  // Until every process that can end has ended, at most until the time by which it must.
+  // Runs until every process that can end has ended, at most until the time by which it must.
   void run_to_end();
   RunResult take_result();
 
  private:
-  void start_processes();
-  void plan_fault();
-  void apply_fault();
-  bool all_ended() const;
+  NodeConfig config_of(size_t process) const;
+  HostFacts facts_of(size_t process) const;
+  const std::string& scheduler_ip() const { return processes_[scenario_.scheduler_process()]->facts().ip; }
+  void start(size_t process);
+  void start_stranger();
+  void plan_faults();
+  void strike(const Fault& fault);
+  void cut(const Fault& fault);
+  void note_guilt(const Fault& fault, const char* what);
+  void call_at(TimeUs at_us, UniqueFunction<void()> task);
+  bool all_ended();
   bool can_end(size_t process) const;
-  // When the last operation must be answered.
+  // Time by which the last push_pull must be answered, and the last process must have ended.
   TimeUs answer_limit_us() const;
   TimeUs end_limit_us() const;
   TimeUs last_start_us() const;
@@ -59,23 +61,23 @@ class ClusterUnderTest {
   void check_one_round();
   void check_names();
   bool must_succeed() const;
+  bool is_guilty(size_t process) const;
   bool names_guilty(const std::string& text) const;
-  bool is_left_alone(size_t process, const Status& status) const;
+  std::string known_name(size_t process) const;
   void check_named(size_t process, const std::string& what, const Status& status);
 
   const Scenario& scenario_;
   World world_;
   Expectations expectations_;
-  std::vector<std::unique_ptr<VirtualProcess>> processes_;
-  std::vector<std::unique_ptr<SimUser>> users_;  // of workers
-  std::vector<std::unique_ptr<SimNode>> nodes_;  // of workers and servers
-  std::unique_ptr<SimScheduler> scheduler_;      // in a process of its own
-  uint64_t event_count_ = 0;
-  bool fault_had_effect_ = false;
-  uint64_t succeeded_count_ = 0;
-  uint64_t failed_count_ = 0;
-  bool all_had_started_ = false;  // when the fault came
-  std::vector<const VirtualProcess*> guilty_;
+  std::vector<std::unique_ptr<SimProcess>> processes_;
+  std::vector<std::unique_ptr<Program>> programs_;  // of workers
+  std::unique_ptr<SimProcess> stranger_;
+  uint64_t num_changes_seen_ = UINT64_MAX;
+  bool a_fault_matters_ = false;  // one has struck that is longer than the job tolerates
+  bool all_had_started_ = true;   // when the faults struck
+  std::vector<bool> guilty_;      // by process
+  uint64_t num_succeeded_ = 0;
+  uint64_t num_failed_ = 0;
 };
 
 }  // namespace byteps::sim

@@ -89,7 +89,8 @@ std::string KeptValues::check_counts(const TensorPlan& tensor, const Members& me
                                      const Counts& counts, const Counts& seen, bool at_end) const {
   const size_t round = members[rank].begun.size() - 1;
   // Ranks that time out in what others do not take part in go on, and others miss what has failed.
-  const bool none_fails_alone = !concerns_one_tensor(scenario_.fault.kind);
+  const Fault* const fault = scenario_.program_fault();
+  const bool none_fails_alone = fault == nullptr || !concerns_one_tensor(fault->kind);
   const bool bounded = tensor.staleness != protocol::kUnboundedStaleness && none_fails_alone;
   const size_t due_round = bounded && round > tensor.staleness ? round - tensor.staleness : 0;
   for (size_t each = 0; each < members.size(); ++each) {

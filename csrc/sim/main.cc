@@ -1,7 +1,7 @@
-// bps_sim: simulates whole jobs, one from each seed.
+// bps_sim: runs whole jobs in virtual time, one per seed.
 //
-//   bps_sim --seeds 10000 [--from 1] [--jobs 2]   runs that many on all cores; exit status 1 if one fails
-//   bps_sim --seed 4711 [--trace]                 replays one, and shows all that happens in it
+//   bps_sim --seeds 10000 [--from 1] [--jobs 2]   runs that many seeds; exit status 1 if one fails
+//   bps_sim --seed 4711 [--trace]                 replays one seed; shows all its events
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "sim/cluster_under_test.h"
 
 namespace byteps::sim {
@@ -71,13 +72,13 @@ Arguments parse(int argc, char** argv) {
   return arguments;
 }
 
-// Runs one seed; says on standard output what is wrong with it.
+// Runs one seed; prints what is wrong with it. Returns whether it passed.
 bool run_seed(uint64_t seed, bool show_trace) {
   const Scenario scenario = make_scenario(seed);
-  RunResult result = run(scenario, {.keep_trace = show_trace});
+  RunResult result = run(scenario, show_trace);
   const bool passed = result.findings.empty();
   if (passed && !show_trace) return true;
-  if (!passed && !show_trace) result = run(scenario, {.keep_trace = true});
+  if (!passed && !show_trace) result = run(scenario, true);
   std::string text = describe(scenario) + "\n";
   const size_t skipped =
       show_trace || result.trace.size() < kShownTraceLines ? 0 : result.trace.size() - kShownTraceLines;
@@ -92,9 +93,10 @@ bool run_seed(uint64_t seed, bool show_trace) {
   return passed;
 }
 
-// What the processes of a run share, so that a seed that ends its process (a failed BPS_CHECK) is known.
+// Memory that the processes of a run share, so that a seed that ends its process (a failed
+// BPS_CHECK) is known.
 struct Progress {
-  std::atomic<uint64_t> next{0};  // count of seeds taken
+  std::atomic<uint64_t> next{0};  // number of seeds taken
   std::atomic<uint64_t> failed{0};
   std::atomic<uint64_t> current[kMaxJobs];  // seed of each job
 };
@@ -133,6 +135,7 @@ uint64_t run_jobs(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   const Arguments arguments = parse(argc, argv);
+  log::set_level(arguments.single && arguments.trace ? log::Level::kInfo : log::Level::kError);
   const uint64_t failed = arguments.single ? !run_seed(arguments.from, arguments.trace) : run_jobs(arguments);
   std::printf("%llu passed, %llu failed\n", static_cast<unsigned long long>(arguments.seeds - failed),
               static_cast<unsigned long long>(failed));

@@ -23,10 +23,10 @@ void store(MutableBytes bytes, size_t index, T value) {
   std::memcpy(bytes.data() + index * sizeof(T), &value, sizeof(T));
 }
 
-// Of two values; an average is a sum at first.
+// kAverage: the sum, which is divided later.
 template <typename T>
 T combine(ReduceOp op, T a, T b) {
-  // Integers wrap. Sums of the floats here are exact.
+  // Integers wrap.
   using Unsigned =
       typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
   switch (op) {
@@ -67,7 +67,8 @@ void reduce_as(ReduceOp op, uint32_t divisor, const std::vector<Bytes>& sources,
 template <typename T>
 void fill_as(uint64_t start, uint64_t step, MutableBytes out) {
   for (size_t i = 0; i < out.size() / sizeof(T); ++i) {
-    store(out, i, static_cast<T>(static_cast<int64_t>((start + step * i) % (1u << 20)) - (1 << 19)));
+    const auto value = static_cast<T>(static_cast<int64_t>((start + step * i) % (1u << 20)) - (1 << 19));
+    store(out, i, std::is_floating_point_v<T> ? value / T{1000} : value);
   }
 }
 

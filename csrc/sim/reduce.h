@@ -1,4 +1,4 @@
-// Sums as a service takes them, and the values that ranks contribute. Integers wrap; means of float32.
+// Sums as the runtime computes them, and the values that ranks contribute. Integers wrap.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,16 @@
 
 namespace byteps::sim {
 
-// out = reduction of all sources, in their order; all of the same size. An average of integers is over `divisor`.
+// out = reduction of all sources, in their order; all of the same size. kAverage: of integers, the sum
+// divided by `divisor`.
 void reduce(DType dtype, ReduceOp op, uint32_t divisor, const std::vector<Bytes>& sources, MutableBytes out);
 
-// Of float32: the mean of the sources, of which each counts `weights` times.
+// Mean of float32: source i counts weights[i] times.
 void mean(const std::vector<uint32_t>& weights, const std::vector<Bytes>& sources, MutableBytes out);
 
-// What `rank` contributes to a tensor in `round`: every element differs from its neighbours, other ranks' and other
-// rounds' values.
+// The contribution of `rank` to a tensor in `round`: every element differs from its neighbours and
+// from the values of other ranks and rounds. Sums of float32 are rounded, so they depend on their
+// order.
 void fill_values(const TensorPlan& tensor, size_t tensor_index, uint32_t rank, uint32_t round,
                  MutableBytes out);
 

@@ -13,8 +13,8 @@ using Kind = Step::Kind;
 
 constexpr uint64_t kPageElements = 1024;  // of int32
 
-// Some of the tensors of some jobs.
-void keep(Random& random, TensorPlan& tensor) {
+// Makes it a stored tensor.
+void store(Random& random, TensorPlan& tensor) {
   static const std::vector<uint8_t> kStalenesses = {0, 0, 1, 2, 3, protocol::kUnboundedStaleness};
   tensor.op = ReduceOp::kAccumulate;
   tensor.dtype = DType::kInt64;
@@ -25,21 +25,21 @@ std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers) {
   static const std::vector<ReduceOp> kOps = {ReduceOp::kSum,     ReduceOp::kSum,      ReduceOp::kSum,
                                              ReduceOp::kAverage, ReduceOp::kMin,      ReduceOp::kMax,
                                              ReduceOp::kProduct, ReduceOp::kBroadcast};
+  static const std::vector<DType> kDTypes = {DType::kInt32, DType::kInt64, DType::kFloat32};
   std::vector<TensorPlan> tensors(1 + random.below(12));
-  const bool some_are_kept = random.chance(0.4);
+  const bool some_are_stored = random.chance(0.4);
   for (size_t i = 0; i < tensors.size(); ++i) {
     TensorPlan& tensor = tensors[i];
     tensor.name = std::string("t").append(std::to_string(i));
-    tensor.dtype = random.chance(0.5) ? DType::kInt32 : DType::kInt64;
-    // Many small ones, some of several partitions, now and then an empty one.
+    tensor.dtype = random.pick(kDTypes);
+    // Many small ones, some of several partitions, a few empty ones.
     tensor.elements = random.chance(0.7) ? random.below(200) : random.below(6 * kPageElements);
-    // Of several partitions under other plans, too.
+    // Has several partitions under other plans, too.
     if (random.chance(0.02)) tensor.elements = random.below(50 * kPageElements);
     tensor.op = random.pick(kOps);
-    if (tensor.op == ReduceOp::kAverage && tensor.dtype == DType::kInt32) tensor.dtype = DType::kFloat32;
     tensor.root = static_cast<uint32_t>(random.below(num_workers));
     tensor.priority = random.chance(0.5) ? -static_cast<int32_t>(i) : static_cast<int32_t>(random.below(3));
-    if (some_are_kept && random.chance(0.5)) keep(random, tensor);
+    if (some_are_stored && random.chance(0.5)) store(random, tensor);
     if (is_stored(tensor.op) || random.chance(0.6)) continue;
     tensor.other_every = static_cast<uint32_t>(random.between(1, 3));
     tensor.other_elements = random.chance(0.1) ? 0 : 1 + random.below(2 * tensor.elements + 2);
@@ -65,8 +65,9 @@ Plan make_plan(Random& random, size_t num_tensors) {
   return plan;
 }
 
-// Every rank goes through the phases in the order of the plan, and through a phase's tensors in its own. What it
-// waits for is of an earlier phase, or it has begun the whole phase: so ranks cannot wait for each other in a circle.
+// Every rank goes through the phases in the order of the plan, and through the tensors of a phase in
+// its own order. It waits only for tensors of an earlier phase, or after it has begun the whole phase,
+// so ranks cannot wait for each other in a circle.
 std::vector<Step> make_program(Random& random, const Plan& plan, const std::vector<TensorPlan>& tensors) {
   const size_t num_tensors = tensors.size();
   std::vector<Step> program;
@@ -102,20 +103,20 @@ std::vector<Step> make_program(Random& random, const Plan& plan, const std::vect
   return program;
 }
 
-// All ranks get what is kept with everything in it; and nobody leaves, and takes it along, before all have it.
+// All ranks read the stored tensors with all contributions, and no rank leaves before all have read.
 void append_pulls(std::vector<Step>& program, const std::vector<TensorPlan>& tensors) {
-  const auto add_for_kept = [&](Kind kind) {
+  const auto add_for_stored = [&](Kind kind) {
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (is_stored(tensors[i].op)) program.push_back({kind, i, 0});
     }
   };
   program.push_back({Kind::kBarrier, 0, 0});
-  add_for_kept(Kind::kPull);
-  add_for_kept(Kind::kWait);
+  add_for_stored(Kind::kPull);
+  add_for_stored(Kind::kWait);
   program.push_back({Kind::kBarrier, 0, 0});
 }
 
-// Who shares a machine with whom: all, nobody, so many each, or as it comes.
+// All ranks on one machine, each on its own, an equal number on each, or a random number.
 std::vector<uint32_t> make_machines(Random& random, uint32_t num_workers, uint32_t num_servers) {
   enum { kOne, kEachItsOwn, kEqual, kMixed };
   const uint64_t shape = random.below(4);
@@ -143,21 +144,28 @@ std::vector<uint32_t> make_shards(Random& random, size_t num_nodes) {
 void make_job(Random& random, Scenario& scenario) {
   scenario.num_workers = static_cast<uint32_t>(random.between(1, 8));
   scenario.num_servers = static_cast<uint32_t>(random.below(4));
-  scenario.machines = make_machines(random, scenario.num_workers, scenario.num_servers);
-  scenario.shards = make_shards(random, scenario.machines.size());
-  scenario.shares_memory = random.chance(0.7);
   scenario.scheduler_in_rank_0 = random.chance(0.5);
+  scenario.machines = make_machines(random, scenario.num_workers, scenario.num_servers);
+  if (!scenario.scheduler_in_rank_0) scenario.machines.push_back(scenario.num_workers + scenario.num_servers);
+  scenario.shards = make_shards(random, scenario.machines.size());
+  scenario.shm = random.chance(0.7);
+  scenario.lend_bytes = 1024 << random.below(7);
   scenario.ranks_are_given = scenario.scheduler_in_rank_0 || random.chance(0.7);
   scenario.sizes_are_given = random.chance(0.7);
-  scenario.placement.kind = static_cast<protocol::PlacementPolicy::Kind>(random.below(3));
+  static const std::vector<std::string> kPlacements = {"auto", "allreduce", "ps"};
+  scenario.placement = scenario.num_servers > 0 ? random.pick(kPlacements) : kPlacements[random.below(2)];
   scenario.partition_bytes = 4096 * (1 + random.below(3));
   scenario.credit_bytes = 1024 << random.below(6);
   if (random.chance(0.5)) scenario.plan_change_chance = random.chance(0.5) ? 0.1 : 0.5;
-  scenario.network.min_latency_us = random.between(5, 100);
-  scenario.network.max_latency_us = scenario.network.min_latency_us * random.between(1, 20);
-  scenario.network.bytes_per_ms = random.chance(0.5) ? 0 : 16'000 << random.below(5);
+  scenario.autotune = random.chance(0.2);
+  scenario.has_stranger = random.chance(0.1);
+  scenario.network.min_delay_us = random.between(5, 100);
+  scenario.network.max_delay_us = scenario.network.min_delay_us * random.between(1, 20);
+  scenario.network.bytes_per_s = random.chance(0.5) ? 0 : 16'000'000 << random.below(5);
+  if (random.chance(0.3)) scenario.network.slow_handshake_chance = 0.3;
+  scenario.network.max_handshake_us = random.between(1, 100'000);
   scenario.network.window_bytes = 4096 << random.below(5);
-  scenario.network.arena_bytes = 1024 << random.below(7);
+  scenario.network.chunk_bytes = 512 << random.below(6);
   const TimeUs spread_us = random.chance(0.8) ? 3'000 : 300'000;
   for (size_t i = 0; i < scenario.num_processes(); ++i) {
     scenario.starts_us.push_back(random.between(0, spread_us));
@@ -167,39 +175,40 @@ void make_job(Random& random, Scenario& scenario) {
 void make_programs(Random& random, Scenario& scenario) {
   scenario.tensors = make_tensors(random, scenario.num_workers);
   const Plan plan = make_plan(random, scenario.tensors.size());
-  const bool some_are_kept =
+  const bool some_are_stored =
       std::ranges::any_of(scenario.tensors, [](const TensorPlan& tensor) { return is_stored(tensor.op); });
-  scenario.rounds = plan.phases.size() + (some_are_kept ? 1 : 0);
+  scenario.rounds = plan.phases.size() + (some_are_stored ? 1 : 0);
   const bool some_give_up = random.chance(0.3);
   for (uint32_t i = 0; i < scenario.num_workers; ++i) {
     scenario.workers.push_back({.tensors = scenario.tensors,
                                 .program = make_program(random, plan, scenario.tensors),
                                 .gives_up = some_give_up && random.chance(0.5)});
-    if (some_are_kept) append_pulls(scenario.workers.back().program, scenario.tensors);
+    if (some_are_stored) append_pulls(scenario.workers.back().program, scenario.tensors);
   }
 }
 
-FaultKind pick_fault(Random& random) {
-  if (random.chance(0.35)) return FaultKind::kNone;
-  if (random.chance(0.1)) return FaultKind::kRepeats;
+FaultKind pick_program_fault(Random& random) {
   static const std::vector<FaultKind> kKinds = {
-      FaultKind::kKilled,        FaultKind::kKilled,        FaultKind::kKilled,
-      FaultKind::kStopped,       FaultKind::kStopped,       FaultKind::kStopped,
-      FaultKind::kConnectionCut, FaultKind::kConnectionCut, FaultKind::kConnectionSilenced,
-      FaultKind::kNeverStarts,   FaultKind::kLeavesEarly,   FaultKind::kRaises,
-      FaultKind::kSkips,         FaultKind::kOtherDType,    FaultKind::kOtherSize,
-      FaultKind::kOtherOp,       FaultKind::kOtherSizeOnce, FaultKind::kOtherSizeOnce,
-      FaultKind::kRefusedOnce,   FaultKind::kRefusedOnce,   FaultKind::kLeavesOut,
+      FaultKind::kNeverStarts, FaultKind::kLeavesEarly,   FaultKind::kRaises,      FaultKind::kSkips,
+      FaultKind::kOtherDType,  FaultKind::kOtherSize,     FaultKind::kOtherOp,     FaultKind::kOtherSizeOnce,
+      FaultKind::kLeavesOut,   FaultKind::kOtherSizeOnce, FaultKind::kRefusedOnce, FaultKind::kRefusedOnce,
       FaultKind::kLeavesOut};
   return random.pick(kKinds);
 }
 
-// Into the start of the job, or into what follows; the estimate of how long that takes is what runs have shown.
+FaultKind pick_timed_fault(Random& random) {
+  static const std::vector<FaultKind> kKinds = {
+      FaultKind::kKilled, FaultKind::kKilled, FaultKind::kKilled,    FaultKind::kStopped, FaultKind::kStopped,
+      FaultKind::kCut,    FaultKind::kCut,    FaultKind::kCutOneWay, FaultKind::kReset,   FaultKind::kReset};
+  return random.pick(kKinds);
+}
+
+// During the start of the job, or after it; jobs of these sizes take about that long.
 TimeUs pick_fault_time(Random& random, const Scenario& scenario) {
   const TimeUs started_us = *std::max_element(scenario.starts_us.begin(), scenario.starts_us.end()) + 2'000;
   if (random.chance(0.15)) return random.between(0, started_us);
   const auto phases = static_cast<TimeUs>(scenario.rounds);
-  return started_us + random.between(0, scenario.network.max_latency_us * (10 + 20 * phases));
+  return started_us + random.between(0, scenario.network.max_delay_us * (10 + 20 * phases));
 }
 
 void erase_one_push_pull(Random& random, std::vector<Step>& program, size_t tensor) {
@@ -222,67 +231,64 @@ void change_belief(FaultKind kind, TensorPlan& tensor) {
   }
 }
 
-// What is kept has no rounds that all have in common.
-void make_odd(Random& random, Scenario& scenario, WorkerPlan& worker) {
-  Fault& fault = scenario.fault;
+// False: the tensor has no rounds that all ranks have in common.
+bool make_odd(Random& random, Scenario& scenario, WorkerPlan& worker, Fault& fault) {
   TensorPlan& tensor = worker.tensors[fault.tensor];
   const auto rounds = std::ranges::count_if(worker.program, [&](const Step& step) {
     return step.kind == Kind::kPushPull && step.tensor == fault.tensor;
   });
-  if (rounds == 0 || is_stored(tensor.op)) {
-    fault.kind = FaultKind::kNone;
-    return;
-  }
+  if (rounds == 0 || is_stored(tensor.op)) return false;
   fault.round = tensor.odd_round = static_cast<uint32_t>(random.between(1, rounds));
   using Odd = TensorPlan::Odd;
   tensor.odd = fault.kind == FaultKind::kRefusedOnce ? Odd::kRefused
                : fault.kind == FaultKind::kLeavesOut ? Odd::kLeftOut
                                                      : Odd::kOtherSize;
   if (fault.kind == FaultKind::kLeavesOut) scenario.counts_steps = true;
+  return true;
 }
 
-void make_fault(Random& random, Scenario& scenario) {
-  Fault& fault = scenario.fault;
-  fault.kind = pick_fault(random);
-  fault.process = random.below(scenario.num_processes());
-  fault.tensor = random.below(scenario.tensors.size());
-  fault.at_us = pick_fault_time(random, scenario);
-  switch (fault.kind) {
-    case FaultKind::kStopped: {
-      const std::vector<TimeUs> durations = {scenario.timeout_us / 6, 3 * scenario.timeout_us, kNever};
-      fault.duration_us = random.pick(durations);
-      break;
-    }
-    case FaultKind::kNeverStarts: scenario.starts_us[fault.process] = kNever; break;
-    case FaultKind::kLeavesEarly:
-    case FaultKind::kRaises:
-    case FaultKind::kSkips:
-    case FaultKind::kOtherDType:
-    case FaultKind::kOtherSize:
-    case FaultKind::kOtherOp:
-    case FaultKind::kOtherSizeOnce:
-    case FaultKind::kRefusedOnce:
-    case FaultKind::kLeavesOut: {
-      if (scenario.num_workers == 1) {  // nobody to disagree with
-        fault.kind = FaultKind::kNone;
-        return;
-      }
-      fault.process = random.below(scenario.num_workers);
-      WorkerPlan& worker = scenario.workers[fault.process];
-      if (fault.kind == FaultKind::kLeavesEarly || fault.kind == FaultKind::kRaises) {
-        worker.program.resize(random.below(worker.program.size()));
-        worker.raises = fault.kind == FaultKind::kRaises;
-      } else if (fault.kind == FaultKind::kSkips) {
-        erase_one_push_pull(random, worker.program, fault.tensor);
-      } else if (has_a_round(fault.kind)) {
-        make_odd(random, scenario, worker);
-      } else {
-        change_belief(fault.kind, worker.tensors[fault.tensor]);
-      }
-      break;
-    }
-    default: break;
+// False: the scenario has no place for it.
+bool plant(Random& random, Scenario& scenario, Fault& fault) {
+  if (fault.kind == FaultKind::kNeverStarts) {
+    fault.process = random.below(scenario.num_processes());
+    scenario.starts_us[fault.process] = kNever;
+    return true;
   }
+  if (scenario.num_workers == 1) return false;  // there is no other rank
+  fault.process = random.below(scenario.num_workers);
+  WorkerPlan& worker = scenario.workers[fault.process];
+  if (has_a_round(fault.kind)) return make_odd(random, scenario, worker, fault);
+  if (fault.kind == FaultKind::kLeavesEarly || fault.kind == FaultKind::kRaises) {
+    worker.program.resize(random.below(worker.program.size()));
+    worker.raises = fault.kind == FaultKind::kRaises;
+  } else if (fault.kind == FaultKind::kSkips) {
+    erase_one_push_pull(random, worker.program, fault.tensor);
+  } else {
+    change_belief(fault.kind, worker.tensors[fault.tensor]);
+  }
+  return true;
+}
+
+Fault make_timed_fault(Random& random, const Scenario& scenario) {
+  Fault fault{.kind = pick_timed_fault(random),
+              .process = random.below(scenario.num_processes()),
+              .other = random.below(scenario.num_processes()),
+              .at_us = pick_fault_time(random, scenario)};
+  if (is_cut(fault.kind) && scenario.machines[fault.process] == scenario.machines[fault.other])
+    fault.kind = FaultKind::kStopped;
+  const std::vector<TimeUs> durations = {scenario.timeout_us / 6, 3 * scenario.timeout_us, kNever};
+  fault.duration_us = random.pick(durations);
+  return fault;
+}
+
+void make_faults(Random& random, Scenario& scenario) {
+  if (random.chance(0.35)) {
+    Fault fault{.kind = pick_program_fault(random), .tensor = random.below(scenario.tensors.size())};
+    if (plant(random, scenario, fault)) scenario.faults.push_back(fault);
+  }
+  if (random.chance(0.5)) return;
+  const uint64_t count = random.chance(0.6) ? 1 : random.between(2, 4);
+  for (uint64_t i = 0; i < count; ++i) scenario.faults.push_back(make_timed_fault(random, scenario));
 }
 
 size_t num_machines(const Scenario& scenario) {
@@ -292,12 +298,11 @@ size_t num_machines(const Scenario& scenario) {
 
 const char* text_of(FaultKind kind) {
   switch (kind) {
-    case FaultKind::kNone: return "no fault";
-    case FaultKind::kRepeats: return "contributions repeated";
     case FaultKind::kKilled: return "killed";
     case FaultKind::kStopped: return "stopped";
-    case FaultKind::kConnectionCut: return "a connection cut";
-    case FaultKind::kConnectionSilenced: return "a connection silenced";
+    case FaultKind::kCut: return "network cut";
+    case FaultKind::kCutOneWay: return "network cut one way";
+    case FaultKind::kReset: return "a connection reset";
     case FaultKind::kNeverStarts: return "never starts";
     case FaultKind::kLeavesEarly: return "leaves early";
     case FaultKind::kRaises: return "ends by an exception";
@@ -321,26 +326,28 @@ Scenario make_scenario(uint64_t seed) {
   make_job(random, scenario);
   make_programs(random, scenario);
   scenario.counts_steps = random.chance(0.5);
-  make_fault(random, scenario);
-  scenario.probes_nics = random.chance(0.5);
+  make_faults(random, scenario);
+  // A measurement sends as much as the network carries, so it takes long to simulate.
+  scenario.probes_nics = scenario.network.bytes_per_s > 0 && random.chance(0.1);
+  if (scenario.probes_nics) scenario.network.bytes_per_s = 16'000'000;
   return scenario;
 }
 
 std::string describe(const Scenario& scenario) {
-  const Fault& fault = scenario.fault;
-  const bool timed =
-      fault.kind == FaultKind::kKilled || fault.kind == FaultKind::kStopped || is_of_connection(fault.kind);
-  const bool of_process = fault.kind >= FaultKind::kNeverStarts || (timed && !is_of_connection(fault.kind));
   std::ostringstream text;
   text << "seed " << scenario.seed << ": " << scenario.num_workers << " workers on " << num_machines(scenario)
        << " machines, " << scenario.num_servers << " servers, " << scenario.tensors.size() << " tensors, "
        << scenario.rounds << " phases, scheduler "
-       << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate") << "; " << text_of(fault.kind);
-  if (of_process) text << ": process " << fault.process;
-  if (concerns_one_tensor(fault.kind)) text << ", " << scenario.tensors[fault.tensor].name;
-  if (has_a_round(fault.kind)) text << " round " << fault.round;
-  if (timed) text << " at " << fault.at_us / 1000 << " ms";
-  if (fault.kind == FaultKind::kStopped) {
+       << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate")
+       << (scenario.faults.empty() ? "; no fault" : "");
+  for (const Fault& fault : scenario.faults) {
+    text << "; " << text_of(fault.kind);
+    if (fault.kind != FaultKind::kReset) text << ": process " << fault.process;
+    if (is_cut(fault.kind)) text << " and " << fault.other;
+    if (concerns_one_tensor(fault.kind)) text << ", " << scenario.tensors[fault.tensor].name;
+    if (has_a_round(fault.kind)) text << " round " << fault.round;
+    if (is_timed(fault.kind)) text << " at " << fault.at_us / 1000 << " ms";
+    if (fault.kind != FaultKind::kStopped && !is_cut(fault.kind)) continue;
     fault.duration_us == kNever ? text << " for ever" : text << " for " << fault.duration_us / 1000 << " ms";
   }
   return text.str();

@@ -1,4 +1,4 @@
-// What one run does: a job, its program, and what goes wrong in it. All of it follows from the seed. Pure.
+// What one run does: a job, its programs, and the faults in it. The seed decides all of it. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,22 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "protocol/placement.h"
-#include "sim/virtual_network.h"
+#include "sim/sim_network.h"
 
 namespace byteps::sim {
 
 struct TensorPlan {
   std::string name;
-  DType dtype = DType::kInt32;  // or kInt64: sums are exact; kFloat32 only for averages
+  DType dtype = DType::kInt32;
   uint64_t elements = 0;
   ReduceOp op = ReduceOp::kSum;
   uint32_t root = 0;
   int32_t priority = 0;
   uint8_t staleness = 0;  // kAccumulate, which begins with a kSeed
-  // How many elements it has in rounds that are a multiple of `other_every`; 0: in none. Alike on all ranks.
+  // Number of elements in rounds that are a multiple of `other_every` (0: in none), on all ranks.
   uint64_t other_elements = 0;
   uint32_t other_every = 0;
-  // What only one rank does, in one round.
+  // What this rank alone does in one round; 0: nothing.
   uint32_t odd_round = 0;
   enum class Odd : uint8_t { kOtherSize, kRefused, kLeftOut } odd = Odd::kOtherSize;
 
@@ -35,12 +35,12 @@ struct TensorPlan {
   uint64_t bytes_in(uint32_t round) const { return elements_in(round) * size_of(dtype); }
 };
 
-// One line of a rank's program. An operation begins when the tensor's one before has ended.
+// One line of a rank's program. A push_pull begins when the previous one of its tensor has ended.
 struct Step {
   enum class Kind : uint8_t {
     kDeclare,
     kPushPull,
-    kPull,  // what is kept, when all that ranks contribute is in it
+    kPull,  // reads a stored tensor at the end, when it has all contributions
     kWait,
     kBarrier,
     kPause
@@ -54,61 +54,63 @@ struct WorkerPlan {
   std::vector<TensorPlan> tensors;  // as this rank believes
   std::vector<Step> program;        // at its end the rank leaves
   bool gives_up = false;            // leaves at the first error instead of going on
-  bool raises = false;  // at the end of the program, or at the first error, it does not leave in order
+  bool raises = false;              // ends by an exception instead of leaving in order
 };
 
 enum class FaultKind : uint8_t {
-  kNone,
-  kRepeats,  // contributions come in twice
+  // Of the cluster, at some time; several in one run.
   kKilled,   // with SIGKILL
-  kStopped,  // with SIGSTOP, for a while or for ever
-  kConnectionCut,
-  kConnectionSilenced,  // cut, and neither end is told
+  kStopped,  // with SIGSTOP, for some time or for ever
+  kCut,      // the network between two machines, likewise
+  kCutOneWay,
+  kReset,  // one connection
+  // Of one process. At most one in a run.
   kNeverStarts,
   kLeavesEarly,
-  kRaises,      // likewise, but by an exception, which it tells
-  kSkips,       // one push_pull that all others do
-  kOtherDType,  // one rank believes something else of one tensor
+  kRaises,  // ends early by an exception
+  // Of one tensor on one rank; only that tensor fails, on all ranks. At most one in a run.
+  kSkips,  // a push_pull that all others do
+  kOtherDType,
   kOtherSize,
   kOtherOp,
-  kLeavesOut,      // as kSkips, in a job that counts steps: the later ones are right again
+  kLeavesOut,      // as kSkips in a job that counts steps: later ones are right again
   kOtherSizeOnce,  // in one round
-  kRefusedOnce,    // one rank's push_pull is refused before it leaves the process
+  kRefusedOnce,    // a push_pull with invalid arguments
 };
-constexpr bool is_of_connection(FaultKind kind) {
-  return kind == FaultKind::kConnectionCut || kind == FaultKind::kConnectionSilenced;
-}
-// With which every push_pull ends well.
-constexpr bool is_harmless(FaultKind kind) { return kind <= FaultKind::kRepeats; }
-// Which fails that tensor only, on all ranks.
+constexpr bool is_timed(FaultKind kind) { return kind <= FaultKind::kReset; }
+constexpr bool is_cut(FaultKind kind) { return kind == FaultKind::kCut || kind == FaultKind::kCutOneWay; }
 constexpr bool concerns_one_tensor(FaultKind kind) { return kind >= FaultKind::kSkips; }
-// Which fails one round of it, on all ranks, at once.
-constexpr bool concerns_one_round(FaultKind kind) { return kind >= FaultKind::kOtherSizeOnce; }
 constexpr bool has_a_round(FaultKind kind) { return kind >= FaultKind::kLeavesOut; }
+// Fails one round, on all ranks, at once.
+constexpr bool concerns_one_round(FaultKind kind) { return kind >= FaultKind::kOtherSizeOnce; }
 
-// Processes in this order: workers, servers, and the scheduler if it has one of its own.
+// Processes in this order: workers, servers, and the scheduler if it has its own process.
 struct Fault {
-  FaultKind kind = FaultKind::kNone;
+  FaultKind kind = FaultKind::kKilled;
   size_t process = 0;
-  size_t tensor = 0;       // if it concerns_one_tensor
-  uint32_t round = 0;      // if it has_a_round
-  TimeUs at_us = 0;        // kKilled, kStopped, kConnectionCut, kConnectionSilenced
-  TimeUs duration_us = 0;  // kStopped; kNever
+  size_t other = 0;        // is_cut: process on the other machine
+  size_t tensor = 0;       // concerns_one_tensor
+  uint32_t round = 0;      // has_a_round
+  TimeUs at_us = 0;        // is_timed
+  TimeUs duration_us = 0;  // kStopped, is_cut; kNever
 };
 
 struct Scenario {
   uint64_t seed = 0;
   uint32_t num_workers = 1;
   uint32_t num_servers = 0;
-  std::vector<uint32_t> machines;  // by process that is no scheduler: where it runs
-  std::vector<uint32_t> shards;    // likewise: of its service
-  bool shares_memory = true;       // processes of one machine
+  std::vector<uint32_t> machines;  // by process, the scheduler's included
+  std::vector<uint32_t> shards;    // likewise: number of data loops
+  bool shm = true;                 // between processes of one machine
+  size_t lend_bytes = 0;           // of a shared-memory connection
   bool scheduler_in_rank_0 = true;
-  bool ranks_are_given = true;  // else the scheduler numbers
-  bool sizes_are_given = true;  // else the scheduler learns them from the first worker
-  protocol::PlacementPolicy placement;
-  bool probes_nics = false;   // before the job starts
-  bool counts_steps = false;  // push_pulls of what is not kept say their step, which is their round
+  bool ranks_are_given = true;  // otherwise the scheduler numbers the workers
+  bool sizes_are_given = true;  // otherwise the scheduler learns them from the first worker
+  std::string placement;        // NodeConfig::placement
+  bool probes_nics = false;     // before the job starts
+  bool counts_steps = false;    // push_pulls of tensors that are not stored carry their round as the step
+  bool autotune = false;
+  bool has_stranger = false;  // a process with another secret tries to join
   uint64_t partition_bytes = 4096;
   uint64_t credit_bytes = 4096;
   double plan_change_chance = 0;  // at each push_pull of rank 0
@@ -118,17 +120,23 @@ struct Scenario {
   NetworkOptions network;
   std::vector<TensorPlan> tensors;  // as all ranks but a faulty one believe
   std::vector<WorkerPlan> workers;
-  std::vector<TimeUs> starts_us;  // of each process; kNever
-  size_t rounds = 1;              // most push_pulls of one tensor
-  Fault fault;
+  std::vector<TimeUs> starts_us;  // by process; kNever
+  size_t rounds = 1;              // largest number of push_pulls of one tensor
+  std::vector<Fault> faults;      // the one that is not timed, if any, is the first
 
-  size_t num_processes() const { return num_workers + num_servers + (scheduler_in_rank_0 ? 0 : 1); }
-  size_t scheduler_process() const { return scheduler_in_rank_0 ? 0 : num_workers + num_servers; }
+  size_t num_nodes() const { return num_workers + num_servers; }
+  size_t num_processes() const { return num_nodes() + (scheduler_in_rank_0 ? 0 : 1); }
+  size_t scheduler_process() const { return scheduler_in_rank_0 ? 0 : num_nodes(); }
+  // The fault that is not timed; null: none.
+  const Fault* program_fault() const {
+    return faults.empty() || is_timed(faults.front().kind) ? nullptr : &faults.front();
+  }
+  bool has_timed_faults() const { return !faults.empty() && is_timed(faults.back().kind); }
 };
 
 Scenario make_scenario(uint64_t seed);
 
-// One line, for people.
+// One line for people.
 std::string describe(const Scenario& scenario);
 
 }  // namespace byteps::sim

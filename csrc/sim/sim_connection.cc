@@ -5,10 +5,14 @@
 
 #include "base/check.h"
 #include "base/copy.h"
+#include "sim/digest.h"
+#include "transport/receive_buffer.h"
 
 namespace byteps::sim {
 
 using transport::Arrival;
+using transport::kNoLease;
+using transport::LeaseId;
 using transport::Payload;
 using transport::ReceiveBuffer;
 
@@ -31,7 +35,28 @@ void SimConnection::send(Bytes head, const Payload& payload, OnSent on_sent) {
   BPS_CHECK(head.size() <= transport::kMaxHeadBytes) << "a head of " << head.size() << " bytes";
   if (!open_ || closing_)
     return complete(std::move(on_sent), aborted(peer_ + ": closed before this was sent"));
-  queue_.push_back({{head.begin(), head.end()}, payload.data, 0, false, std::move(on_sent)});
+  Frame frame{.first = {.is_first = true, .head = {head.begin(), head.end()}},
+              .payload = payload,
+              .on_sent = std::move(on_sent)};
+  if (payload.returns_lease != kNoLease && holds_leases()) {
+    auto returned = wire_->leases()->give_back(payload.returns_lease, payload.data);
+    frame.first.returns = returned.lease;
+    if (returned.answer) {
+      frame.first.answer.emplace(std::move(*returned.answer));
+      frame.payload.data = {};
+    }
+  }
+  frame.first.frame_bytes = (frame.first.answer ? frame.first.answer->bytes() : frame.payload.data).size();
+  frame.payload_digest = digest(frame.payload.data);
+  queue_.push_back(std::move(frame));
+  request_pump();
+}
+
+void SimConnection::return_lease(LeaseId lease) {
+  if (lease == kNoLease || !holds_leases()) return;
+  const LeaseId returned = wire_->leases()->give_back(lease, {}).lease;
+  if (!open_ || closing_ || returned == kNoLease) return;
+  queue_.push_back({.first = {.kind = Chunk::Kind::kGivenBack, .returns = returned}});
   request_pump();
 }
 
@@ -52,29 +77,48 @@ void SimConnection::pump() {
   while (open_ && !queue_.empty()) {
     if (wire_->room(side_) == 0) return;
     Frame& frame = queue_.front();
+    if (!lease_for(frame)) {
+      if (!std::exchange(starving_sent_, true)) wire_->send(side_, {.kind = Chunk::Kind::kStarving});
+      return;
+    }
     wire_->send(side_, next_chunk(frame));
-    if (frame.sent < frame.payload.size()) continue;
+    if (frame.sent < frame.payload.data.size()) continue;
+    check_unchanged(frame);
     OnSent on_sent = std::move(frame.on_sent);
     queue_.pop_front();
     complete(std::move(on_sent), Status::ok());
   }
   if (open_ && closing_ && !std::exchange(end_sent_, true)) {
-    wire_->send(side_, {.is_first = false, .is_end = true, .head = {}, .frame_bytes = 0, .bytes = {}});
+    wire_->send(side_, {.kind = Chunk::Kind::kEnd});
   }
 }
 
+// Returns false if the frame has to wait for a lease.
+bool SimConnection::lease_for(Frame& frame) {
+  SimLeases* const leases = wire_->leases();
+  if (frame.begun || leases == nullptr || holds_leases() || !leases->may_lend(frame.payload)) return true;
+  frame.first.lends = leases->lend(frame.payload);
+  return frame.first.lends != kNoLease;
+}
+
 Chunk SimConnection::next_chunk(Frame& frame) {
-  const size_t bytes = std::min(
-      {frame.payload.size() - frame.sent, wire_->room(side_), wire_->network().options().chunk_bytes});
-  const Bytes part = frame.payload.subspan(frame.sent, bytes);
-  Chunk chunk{.is_first = !std::exchange(frame.begun, true),
-              .is_end = false,
-              .head = {},
-              .frame_bytes = frame.payload.size(),
-              .bytes = {part.begin(), part.end()}};
-  if (chunk.is_first) chunk.head = frame.head;
+  Chunk chunk{.frame_bytes = frame.first.frame_bytes};
+  if (!std::exchange(frame.begun, true)) chunk = std::move(frame.first);
+  const Bytes left = frame.payload.data.subspan(frame.sent);
+  if (chunk.lends != kNoLease) {
+    frame.sent += left.size();
+    return chunk;
+  }
+  const size_t bytes = std::min({left.size(), wire_->room(side_), wire_->network().options().chunk_bytes});
+  chunk.bytes.assign(left.begin(), left.begin() + static_cast<ptrdiff_t>(bytes));
   frame.sent += bytes;
   return chunk;
+}
+
+void SimConnection::check_unchanged(const Frame& frame) {
+  if (digest(frame.payload.data) == frame.payload_digest) return;
+  wire_->network().report("a payload of " + std::to_string(frame.payload.data.size()) + " bytes from " +
+                          wire_->host(side_) + " to " + peer_ + " changed while it was sent");
 }
 
 void SimConnection::on_chunk(Chunk chunk) {
@@ -87,46 +131,81 @@ void SimConnection::read_inbox() {
   while (!alive.expired() && open_ && !inbox_.empty()) {
     Chunk chunk = std::move(inbox_.front());
     inbox_.pop_front();
-    if (chunk.is_end) return on_end();
-    wire_->on_read(side_, chunk.bytes.size());
-    read(std::move(chunk));
+    handle(std::move(chunk));
   }
+}
+
+void SimConnection::handle(Chunk chunk) {
+  switch (chunk.kind) {
+    case Chunk::Kind::kFrame: wire_->on_read(side_, chunk.bytes.size()); return read(std::move(chunk));
+    case Chunk::Kind::kEnd: return on_end();
+    case Chunk::Kind::kStarving: return receiver_->on_starving(*this);
+    case Chunk::Kind::kGivenBack: return take_back(chunk.returns);
+  }
+}
+
+void SimConnection::take_back(LeaseId lease) {
+  wire_->leases()->take_back(lease);
+  starving_sent_ = false;
+  request_pump();
 }
 
 void SimConnection::read(Chunk chunk) {
   const std::weak_ptr<const int> alive = alive_;
-  Status status = chunk.is_first ? begin_frame(chunk) : Status::ok();
+  const std::vector<std::byte> bytes = std::move(chunk.bytes);
+  Status status = chunk.is_first ? begin_frame(std::move(chunk)) : Status::ok();
   if (alive.expired() || !open_) return;
   if (status.is_ok()) {
-    if (incoming_.buffer && !incoming_.buffer->is_discard() && !chunk.bytes.empty()) {
-      copy_bytes(incoming_.buffer->destination().subspan(incoming_.received, chunk.bytes.size()),
-                 chunk.bytes);
+    if (incoming_.buffer && !incoming_.buffer->is_discard() && !bytes.empty()) {
+      copy_bytes(incoming_.buffer->destination().subspan(incoming_.received, bytes.size()), bytes);
     }
-    incoming_.received += chunk.bytes.size();
-    if (incoming_.received == incoming_.frame_bytes) status = finish_frame();
+    incoming_.received += bytes.size();
+    if (incoming_.received == incoming_.first.frame_bytes) status = finish_frame();
   }
   if (!alive.expired() && open_ && !status.is_ok()) end(status);
 }
 
-Status SimConnection::begin_frame(Chunk& chunk) {
-  incoming_ = {std::move(chunk.head), chunk.frame_bytes, 0, std::nullopt};
-  if (incoming_.frame_bytes == 0) return Status::ok();
-  const Arrival arrival{
-      .head = incoming_.head, .payload_bytes = incoming_.frame_bytes, .lent = {}, .reply_space = {}};
+Status SimConnection::begin_frame(Chunk chunk) {
+  const size_t payload_bytes = chunk.frame_bytes;
+  const bool by_reference = chunk.lends != kNoLease || chunk.answer;
+  incoming_.first = std::move(chunk);
+  incoming_.received = by_reference ? payload_bytes : 0;
+  incoming_.buffer.reset();
+  if (payload_bytes == 0) return Status::ok();
   const std::weak_ptr<const int> alive = alive_;
-  Result<ReceiveBuffer> buffer = receiver_->on_head(*this, arrival);
+  Result<ReceiveBuffer> buffer = receiver_->on_head(*this, arrival_of(incoming_));
   if (!buffer) return buffer.status();
   if (!alive.expired()) incoming_.buffer = *buffer;
   return Status::ok();
 }
 
+Arrival SimConnection::arrival_of(const Incoming& frame) const {
+  const Chunk& first = frame.first;
+  Arrival arrival{.head = first.head, .payload_bytes = first.frame_bytes, .lent = {}, .reply_space = {}};
+  if (first.answer) arrival.lent = first.answer->bytes();
+  if (first.lends == kNoLease) return arrival;
+  const SimLeases::Leased leased = wire_->leases()->leased(first.lends);
+  arrival.lent = leased.data;
+  arrival.reply_space = leased.reply_space;
+  arrival.lease = first.lends;
+  return arrival;
+}
+
 Status SimConnection::finish_frame() {
-  const std::vector<std::byte> head = std::move(incoming_.head);
-  const Bytes payload =
-      incoming_.buffer && !incoming_.buffer->is_discard() ? Bytes(incoming_.buffer->destination()) : Bytes();
-  incoming_.buffer.reset();
-  const Arrival arrival{.head = head, .payload_bytes = incoming_.frame_bytes, .lent = {}, .reply_space = {}};
-  return receiver_->on_frame(*this, arrival, payload);
+  Incoming frame = std::exchange(incoming_, {});
+  const std::weak_ptr<const int> alive = alive_;
+  const std::shared_ptr<Wire> wire = wire_;
+  const Arrival arrival = arrival_of(frame);
+  Bytes payload;
+  if (!arrival.lent.empty()) {
+    payload = transport::place_payload(*frame.buffer, arrival.lent);
+  } else if (frame.buffer && !frame.buffer->is_discard()) {
+    payload = frame.buffer->destination();
+  }
+  const Status status = receiver_->on_frame(*this, arrival, payload);
+  if (frame.first.answer) wire->leases()->retire(frame.first.returns, std::move(*frame.first.answer));
+  if (frame.first.returns != kNoLease && status.is_ok() && !alive.expired()) take_back(frame.first.returns);
+  return status;
 }
 
 void SimConnection::on_end() {
@@ -139,7 +218,7 @@ void SimConnection::on_reset() {
   for (Frame& frame : std::exchange(queue_, {})) {
     complete(std::move(frame.on_sent), unavailable(peer_ + ": connection reset"));
   }
-  inbox_.push_back({.is_first = false, .is_end = true, .head = {}, .frame_bytes = 0, .bytes = {}});
+  inbox_.push_back({.kind = Chunk::Kind::kEnd});
 }
 
 void SimConnection::limit_silence(TimeUs limit_us) {
@@ -166,7 +245,7 @@ void SimConnection::close_when_sent(GracePeriod grace_period) {
 
 void SimConnection::go_on_closing() {
   size_t left = wire_->unread(side_);
-  for (const Frame& frame : queue_) left += 1 + frame.payload.size() - frame.sent;
+  for (const Frame& frame : queue_) left += 1 + frame.payload.data.size() - frame.sent;
   const std::optional<TimeUs> next_us = closing_wait_->look(left, left > 0, loop_.now_us());
   closing_timer_ = loop_.run_at(next_us.value_or(loop_.now_us()), [this, is_over = !next_us] {
     closing_timer_ = 0;
@@ -174,11 +253,16 @@ void SimConnection::go_on_closing() {
   });
 }
 
-void SimConnection::close() { shut(aborted(peer_ + ": closed before this was sent")); }
+void SimConnection::close() {
+  shut(aborted(peer_ + ": closed before this was sent"));
+  if (holds_leases()) wire_->leases()->revoke();
+}
 
 void SimConnection::end(const Status& why) {
   shut(why.is_ok() ? aborted(peer_ + ": closed before this was sent") : why);
+  const std::weak_ptr<const int> alive = alive_;
   if (receiver_ != nullptr) receiver_->on_closed(*this, why);
+  if (!alive.expired() && holds_leases()) wire_->leases()->revoke();
 }
 
 void SimConnection::shut(const Status& why_unsent) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/sim_leases.h"
 #include "sim/sim_network.h"
 #include "transport/transport.h"
 
@@ -15,25 +16,39 @@ namespace byteps::sim {
 
 class SimConnection;
 
-// Some bytes of one frame in flight, or the end of all frames. The first chunk of a frame contains
-// its head.
+// Some bytes of one frame in flight, or a message of the transport itself. The first chunk of a
+// frame contains its head and what it says about leases.
 struct Chunk {
+  enum class Kind {
+    kFrame,
+    kEnd,        // no frame follows
+    kStarving,   // the lending end has frames, but all its memory is leased
+    kGivenBack,  // `returns` is returned without an answer
+  };
+  Kind kind = Kind::kFrame;
   bool is_first = false;
-  bool is_end = false;
-  std::vector<std::byte> head;
+  std::vector<std::byte> head = {};
   size_t frame_bytes = 0;  // bytes of payload of the whole frame
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> bytes = {};
+  transport::LeaseId lends = transport::kNoLease;  // where the payload is, if it is leased
+  transport::LeaseId returns = transport::kNoLease;
+  std::optional<LentBlock> answer = std::nullopt;  // the payload, if it was in leased memory
 };
 
 // The bytes in flight between two ends, in both directions. Lives while an end or something in
 // flight refers to it.
 class Wire : public std::enable_shared_from_this<Wire> {
  public:
-  Wire(SimNetwork& network, std::array<std::string, 2> hosts) : network_(network), hosts_(std::move(hosts)) {}
+  // `lend_bytes`: see SimTransportOptions.
+  Wire(SimNetwork& network, std::array<std::string, 2> hosts, size_t lend_bytes);
 
   void attach(int side, SimConnection& end) { ends_[side] = &end; }
   // The end is gone. The other end is told after it has received all bytes sent before.
   void detach(int side);
+
+  bool is_open() const { return ends_[0] != nullptr && ends_[1] != nullptr; }
+  // Both ends get a reset; bytes in flight are lost.
+  void reset();
 
   // Number of bytes that `side` may send now.
   size_t room(int side) const;
@@ -44,6 +59,8 @@ class Wire : public std::enable_shared_from_this<Wire> {
   void on_read(int side, size_t bytes);
 
   SimNetwork& network() { return network_; }
+  // Null if this connection lends no memory.
+  SimLeases* leases() { return leases_ ? &*leases_ : nullptr; }
   const std::string& host(int side) const { return hosts_[side]; }
   // Time since which either direction is cut; kNever: neither is.
   TimeUs cut_since_us() const;
@@ -62,9 +79,11 @@ class Wire : public std::enable_shared_from_this<Wire> {
   void schedule(int side, TimeUs at_us);
   void arrive(int side);
   void deliver(int side, Chunk chunk);
+  void tell_of_reset(int side);
 
   SimNetwork& network_;
   const std::array<std::string, 2> hosts_;
+  std::optional<SimLeases> leases_;
   std::array<SimConnection*, 2> ends_{};
   std::array<Way, 2> ways_;  // indexed by the sending side
 };
@@ -78,6 +97,7 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
 
   void start(transport::Receiver* receiver) override;
   void send(Bytes head, const transport::Payload& payload, OnSent on_sent) override;
+  void return_lease(transport::LeaseId lease) override;
   void limit_silence(TimeUs limit_us) override;
   void close_when_sent(GracePeriod grace_period) override;
   void close() override;
@@ -96,16 +116,16 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
 
  private:
   struct Frame {
-    std::vector<std::byte> head;
-    Bytes payload;
-    size_t sent = 0;  // bytes of the payload sent so far
+    Chunk first;                      // without `bytes`
+    transport::Payload payload = {};  // empty if the first chunk contains it as `answer`
+    uint64_t payload_digest = 0;      // of the payload in send()
+    size_t sent = 0;                  // bytes of the payload sent so far
     bool begun = false;
-    OnSent on_sent;
+    OnSent on_sent = nullptr;
   };
   // The frame that is being received.
   struct Incoming {
-    std::vector<std::byte> head;
-    size_t frame_bytes = 0;
+    Chunk first;
     size_t received = 0;
     std::optional<transport::ReceiveBuffer> buffer;
   };
@@ -113,11 +133,17 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   void on_turn() override;
   void request_pump();
   void pump();
+  bool lease_for(Frame& frame);
   Chunk next_chunk(Frame& frame);
+  void check_unchanged(const Frame& frame);
+  bool holds_leases() const { return side_ == 1 && wire_->leases() != nullptr; }
+  void take_back(transport::LeaseId lease);
   void read_inbox();
+  void handle(Chunk chunk);
   void read(Chunk chunk);
-  Status begin_frame(Chunk& chunk);
+  Status begin_frame(Chunk chunk);
   Status finish_frame();
+  transport::Arrival arrival_of(const Incoming& frame) const;
   void on_end();
   void look_for_silence();
   void go_on_closing();
@@ -134,6 +160,7 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   bool open_ = true;
   bool closing_ = false;
   bool end_sent_ = false;
+  bool starving_sent_ = false;  // the other end has been told that frames wait for a lease
   bool turn_requested_ = false;
   std::deque<Frame> queue_;
   std::deque<Chunk> inbox_;  // received before start()

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sim/sim_connection.h"
+
 namespace byteps::sim {
 
 void SimNetwork::cut(const std::string& from, const std::string& to) {
@@ -13,6 +15,18 @@ void SimNetwork::restore(const std::string& from, const std::string& to) { cuts_
 TimeUs SimNetwork::cut_since_us(const std::string& from, const std::string& to) const {
   const auto found = cuts_.find({from, to});
   return found == cuts_.end() ? kNever : found->second;
+}
+
+std::optional<std::pair<std::string, std::string>> SimNetwork::reset_one() {
+  std::vector<std::shared_ptr<Wire>> open;
+  for (const std::weak_ptr<Wire>& each : wires_) {
+    const std::shared_ptr<Wire> wire = each.lock();
+    if (wire && wire->is_open() && wire->host(0) != wire->host(1)) open.push_back(wire);
+  }
+  if (open.empty()) return std::nullopt;
+  const std::shared_ptr<Wire> wire = time_.random().pick(open);
+  wire->reset();
+  return std::pair(wire->host(0), wire->host(1));
 }
 
 TimeUs SimNetwork::arrival_us(const std::string& from, const std::string& to, size_t bytes) {
@@ -42,6 +56,28 @@ void SimNetwork::unbind(const transport::Address& address) { listeners_.erase(ad
 SimListener* SimNetwork::listener_at(const transport::Address& address) {
   const auto found = listeners_.find(address.to_string());
   return found == listeners_.end() ? nullptr : found->second;
+}
+
+TimeUs SimNetwork::handshake_us() {
+  if (options_.slow_handshake_chance <= 0) return 0;
+  if (!time_.random().chance(options_.slow_handshake_chance)) return 0;
+  return time_.random().between(0, options_.max_handshake_us);
+}
+
+void SimNetwork::report(std::string violation) {
+  const std::lock_guard lock(time_.mutex());
+  violations_.push_back(std::move(violation));
+}
+
+void SimNetwork::quarantine(std::string name, LentBlock block) {
+  const std::lock_guard lock(time_.mutex());
+  quarantine_.add(std::move(name), std::move(block));
+}
+
+std::vector<std::string> SimNetwork::violations() {
+  const std::lock_guard lock(time_.mutex());
+  quarantine_.check();
+  return violations_;
 }
 
 }  // namespace byteps::sim

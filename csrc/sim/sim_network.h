@@ -11,16 +11,20 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
+#include "sim/sim_quarantine.h"
 #include "sim/virtual_time.h"
 #include "transport/transport.h"
 
 namespace byteps::sim {
 
 class SimListener;
+class Wire;
 
 struct NetworkOptions {
   TimeUs min_delay_us = 20;  // in one direction, drawn for each chunk
@@ -28,12 +32,14 @@ struct NetworkOptions {
   uint64_t bytes_per_s = 1'000'000'000;  // rate of each host; 0: unlimited
   size_t window_bytes = 256 << 10;
   size_t chunk_bytes = 16 << 10;
+  double slow_handshake_chance = 0;  // of a connect() to be answered late
+  TimeUs max_handshake_us = 0;       // the delay of a late answer is drawn up to this
 };
 
 class SimNetwork {
  public:
   SimNetwork(VirtualTime& time, const NetworkOptions& options)
-      : time_(time), options_(options), loop_(time.make_loop("network")) {}
+      : time_(time), options_(options), quarantine_(violations_), loop_(time.make_loop("network")) {}
 
   VirtualTime& time() { return time_; }
   const NetworkOptions& options() const { return options_; }
@@ -44,6 +50,12 @@ class SimNetwork {
   // Time since which bytes from `from` to `to` do not arrive; kNever: not cut.
   TimeUs cut_since_us(const std::string& from, const std::string& to) const;
 
+  // Breaks a random connection between two hosts, as a firewall does: both ends get a reset. Returns
+  // the addresses of the hosts; nullopt: there is no connection.
+  std::optional<std::pair<std::string, std::string>> reset_one();
+  // Registers a connection for reset_one().
+  void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }
+
   // Time at which `bytes` that leave `from` now arrive at `to`. They occupy the network card of
   // `from` while they are sent.
   TimeUs arrival_us(const std::string& from, const std::string& to, size_t bytes);
@@ -53,17 +65,30 @@ class SimNetwork {
   void unbind(const transport::Address& address);
   SimListener* listener_at(const transport::Address& address);
 
+  // Time that the handshake of a new connection takes.
+  TimeUs handshake_us();
+
+  // A user of the transports has broken the rules of transport.h. Any thread.
+  void report(std::string violation);
+  // Keeps memory of a returned lease, so that later writes to it are reported. Any thread.
+  void quarantine(std::string name, LentBlock block);
+  // All violations until now. Checks the quarantined memory. Any thread.
+  std::vector<std::string> violations();
+
   // The loop of the hosts' kernels and the network.
   VirtualLoop& loop() { return *loop_; }
 
  private:
   VirtualTime& time_;
   const NetworkOptions options_;
-  const std::unique_ptr<VirtualLoop> loop_;
+  std::vector<std::string> violations_;
+  Quarantine quarantine_;
   std::map<std::string, SimListener*> listeners_;
   uint16_t last_port_ = 30'000;
+  std::vector<std::weak_ptr<Wire>> wires_;  // in the order of their creation
   std::map<std::string, TimeUs> card_free_us_;
   std::map<std::pair<std::string, std::string>, TimeUs> cuts_;
+  const std::unique_ptr<VirtualLoop> loop_;  // destroyed first: its tasks own connections
 };
 
 }  // namespace byteps::sim

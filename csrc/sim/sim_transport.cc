@@ -80,8 +80,10 @@ struct Attempt {
   Address from;
   const Address to;
   transport::Credentials credentials;
+  size_t lend_bytes = 0;
   const TimeUs deadline_us;
   ConnectCallback on_done;
+  std::weak_ptr<const int> transport;  // expired: the process is gone, and its loops with it
 };
 
 void answer(Attempt& attempt, Result<std::unique_ptr<transport::Connection>> result) {
@@ -91,30 +93,37 @@ void answer(Attempt& attempt, Result<std::unique_ptr<transport::Connection>> res
 }
 
 void join(SimNetwork& network, Attempt& attempt, SimListener& listener) {
-  const auto wire = std::make_shared<Wire>(network, std::array{attempt.from.ip, attempt.to.ip});
+  const auto wire =
+      std::make_shared<Wire>(network, std::array{attempt.from.ip, attempt.to.ip}, attempt.lend_bytes);
+  network.add(wire);
   listener.accept(std::make_unique<SimConnection>(listener.loop(), wire, 1, attempt.from.to_string()));
   std::unique_ptr<transport::Connection> connection =
       std::make_unique<SimConnection>(attempt.loop, wire, 0, attempt.to.to_string());
   answer(attempt, std::move(connection));
 }
 
-// Runs on the network's loop.
-void try_once(SimNetwork& network, const std::shared_ptr<Attempt>& attempt) {
+// Runs on the network's loop. `has_waited`: the handshake has taken its time.
+void try_once(SimNetwork& network, const std::shared_ptr<Attempt>& attempt, bool has_waited) {
+  if (attempt->transport.expired()) return;
   const bool is_cut = network.cut_since_us(attempt->from.ip, attempt->to.ip) != kNever ||
                       network.cut_since_us(attempt->to.ip, attempt->from.ip) != kNever;
   SimListener* const listener = is_cut ? nullptr : network.listener_at(attempt->to);
-  if (listener != nullptr) {
+  const TimeUs now = network.time().now_us();
+  const TimeUs handshake_us = listener == nullptr || has_waited ? 0 : network.handshake_us();
+  if (listener != nullptr && handshake_us == 0) {
     const Status verdict = listener->judge(attempt->credentials);
     if (verdict.is_ok()) return join(network, *attempt, *listener);
     listener->refuse(attempt->from, verdict);
     return answer(*attempt, verdict.with_context(attempt->to.to_string()));
   }
-  const TimeUs now = network.time().now_us();
   if (now >= attempt->deadline_us) {
-    return answer(*attempt, unavailable("connect to " + attempt->to.to_string() + ": no listener"));
+    return answer(*attempt, unavailable("connect to " + attempt->to.to_string() + ": no answer in time"));
   }
-  network.loop().run_at(std::min(now + kRetryUs, attempt->deadline_us),
-                        [&network, attempt] { try_once(network, attempt); });
+  const TimeUs next_us = now + (handshake_us > 0 ? handshake_us : kRetryUs);
+  network.loop().schedule(std::min(next_us, attempt->deadline_us),
+                          [&network, attempt, is_over = handshake_us > 0 && next_us <= attempt->deadline_us] {
+                            try_once(network, attempt, is_over);
+                          });
 }
 
 class SimTransport final : public transport::Transport {
@@ -134,15 +143,17 @@ class SimTransport final : public transport::Transport {
     const auto attempt = std::make_shared<Attempt>(loop, address, deadline_us, std::move(on_done));
     attempt->from = {options_.ip, 0};
     attempt->credentials = options_.credentials;
-    network_.loop().post([this, attempt] {
-      const TimeUs at_us = network_.arrival_us(attempt->from.ip, attempt->to.ip, 100);
-      network_.loop().run_at(at_us, [&network = network_, attempt] { try_once(network, attempt); });
-    });
+    attempt->lend_bytes = options_.lend_bytes;
+    attempt->transport = alive_;
+    const std::lock_guard lock(network_.time().mutex());
+    const TimeUs at_us = network_.arrival_us(attempt->from.ip, attempt->to.ip, 100);
+    network_.loop().schedule(at_us, [&network = network_, attempt] { try_once(network, attempt, false); });
   }
 
  private:
   SimNetwork& network_;
   const SimTransportOptions options_;
+  const std::shared_ptr<const int> alive_ = std::make_shared<const int>(0);
 };
 
 }  // namespace

@@ -1,4 +1,7 @@
-// A transport over the simulated network: like TCP, for loops in virtual time.
+// A transport over the simulated network: like TCP, or like shared memory between processes of one
+// machine, for loops in virtual time.
+//
+// It reports uses that break the rules of transport.h (SimNetwork::violations).
 #pragma once
 
 #include <memory>
@@ -13,6 +16,9 @@ namespace byteps::sim {
 struct SimTransportOptions {
   std::string ip;                      // address of this host
   transport::Credentials credentials;  // peers with others are refused, as in the real handshake
+  // Bytes of memory that connect() leases to the other end, as ShmOptions::lend_bytes; 0: none. The
+  // same at both ends.
+  size_t lend_bytes = 0;
 };
 
 // The transport of one process. `network` must outlive it and its connections.

@@ -1,4 +1,4 @@
-// What happened in a run: always as a fingerprint, as text only when asked for.
+// The events of a run: always as a fingerprint, as text only on request.
 #pragma once
 
 #include <cstdint>

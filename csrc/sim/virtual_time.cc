@@ -22,7 +22,7 @@ class RunningLoop {
   const VirtualLoop* before_;
 };
 
-using Lock = std::lock_guard<std::recursive_mutex>;
+using Lock = std::lock_guard<VirtualTime::Mutex>;
 
 }  // namespace
 
@@ -40,29 +40,46 @@ std::unique_ptr<VirtualLoop> VirtualTime::make_loop(std::string name) {
   return loop;
 }
 
-VirtualTime::Next VirtualTime::next() {
-  Next next;
-  uint64_t candidates = 0;
+TimeUs VirtualTime::earliest_us() const {
+  if (!ready_.empty()) return 0;
+  TimeUs first_us = kNever;
+  for (const VirtualLoop* const loop : loops_) first_us = std::min(first_us, loop->ready_us());
+  return first_us;
+}
+
+TimeUs VirtualTime::next_us() {
+  if (!ready_.empty()) return now_us();
+  const TimeUs first_us = earliest_us();
+  if (first_us == kNever) return kNever;
   for (VirtualLoop* const loop : loops_) {
-    const TimeUs at_us = std::max(loop->ready_us(), now_us());
-    if (loop->ready_us() == kNever || at_us > next.at_us) continue;
-    candidates = at_us < next.at_us ? 1 : candidates + 1;
-    if (random_.below(candidates) == 0) next.loop = loop;
-    next.at_us = at_us;
+    if (loop->ready_us() <= std::max(first_us, now_us())) loop->get_ready();
   }
-  return next;
+  return std::max(first_us, now_us());
+}
+
+void VirtualTime::make_pass() {
+  const size_t index = random_.below(ready_.size());
+  VirtualLoop* const loop = std::exchange(ready_[index], ready_.back());
+  ready_.pop_back();
+  loop->is_ready_ = false;
+  if (loop->ready_us() > now_us()) return;  // it was paused or stopped meanwhile
+  ++num_passes_;
+  fingerprint_ = mix(fingerprint_ ^ loop->name_hash_ ^ mix(static_cast<uint64_t>(now_us_)));
+  loop->make_pass();
 }
 
 bool VirtualTime::run_until(TimeUs deadline_us, const std::function<bool()>& is_over) {
   while (!is_over()) {
-    const Next chosen = next();
-    if (chosen.loop == nullptr) return false;
-    if (chosen.at_us > deadline_us) {
+    const TimeUs at_us = next_us();
+    if (at_us == kNever) return false;
+    if (at_us > deadline_us) {
       now_us_ = std::max(now_us_, deadline_us);
+      ready_.clear();
+      for (VirtualLoop* const loop : loops_) loop->is_ready_ = false;
       return false;
     }
-    now_us_ = chosen.at_us;
-    chosen.loop->make_pass();
+    now_us_ = at_us;
+    make_pass();
   }
   return true;
 }
@@ -74,10 +91,11 @@ void VirtualTime::wake() {
 void VirtualTime::drive() {
   std::unique_lock lock(mutex_);
   while (!driver_ends_) {
-    const Next chosen = next();
-    const TimeUs wait_us = chosen.loop == nullptr ? kNever : chosen.at_us - now_us();
-    if (chosen.loop != nullptr && wait_us <= 0) {
-      chosen.loop->make_pass();
+    const TimeUs first_us = earliest_us();
+    const TimeUs wait_us = first_us == kNever ? kNever : first_us - now_us();
+    if (wait_us <= 0) {
+      next_us();
+      make_pass();
       lock.unlock();  // lets other threads lock the mutex
       lock.lock();
     } else if (wait_us == kNever) {
@@ -89,6 +107,7 @@ void VirtualTime::drive() {
 }
 
 VirtualTime::Driver::Driver(VirtualTime& time) : time_(time) {
+  time_.mutex_.is_shared_ = true;
   const Lock lock(time_.mutex_);
   time_.driven_ = true;
   time_.driver_ends_ = false;
@@ -103,12 +122,21 @@ VirtualTime::Driver::~Driver() {
   }
   thread_.join();
   time_.driven_ = false;
+  time_.mutex_.is_shared_ = false;
 }
+
+VirtualLoop::VirtualLoop(VirtualTime& time, std::string name)
+    : time_(time), name_(std::move(name)), name_hash_([this] {
+        uint64_t hash = 0;
+        for (const char each : name_) hash = mix(hash ^ static_cast<uint64_t>(each));
+        return hash;
+      }()) {}
 
 VirtualLoop::~VirtualLoop() {
   stop();
   const Lock lock(time_.mutex_);
   std::erase(time_.loops_, this);
+  std::erase(time_.ready_, this);
 }
 
 void VirtualLoop::post(Task task) {
@@ -117,7 +145,22 @@ void VirtualLoop::post(Task task) {
   // returned.
   if (stopped_ && !in_loop()) return;
   posted_.push_back(std::move(task));
+  get_ready();
   time_.wake();
+}
+
+void VirtualLoop::schedule(TimeUs at_us, Task task) {
+  const Lock lock(time_.mutex_);
+  if (stopped_) return;
+  timers_.emplace(std::pair(at_us, ++last_timer_), std::move(task));
+  if (at_us <= now_us()) get_ready();
+  time_.wake();
+}
+
+void VirtualLoop::get_ready() {
+  if (is_ready_) return;
+  is_ready_ = true;
+  time_.ready_.push_back(this);
 }
 
 bool VirtualLoop::run_and_wait(Task task) {
@@ -160,6 +203,7 @@ VirtualLoop::TimerId VirtualLoop::run_at(TimeUs at_us, Task task) {
   const TimerId id = ++last_timer_;
   timer_times_.emplace(id, at_us);
   timers_.emplace(std::pair(at_us, id), std::move(task));
+  if (at_us <= now_us()) get_ready();
   return id;
 }
 
@@ -175,6 +219,7 @@ void VirtualLoop::cancel(TimerId timer) {
 void VirtualLoop::request_turn(transport::TurnHandler* handler) {
   check_thread();
   turns_.push_back(handler);
+  get_ready();
 }
 
 void VirtualLoop::cancel_turn(transport::TurnHandler* handler) {
@@ -187,6 +232,7 @@ void VirtualLoop::cancel_turn(transport::TurnHandler* handler) {
 void VirtualLoop::pause(bool paused) {
   const Lock lock(time_.mutex_);
   paused_ = paused;
+  get_ready();
   time_.wake();
 }
 
@@ -201,6 +247,7 @@ void VirtualLoop::make_pass() {
   run_tasks();
   run_timers();
   run_turns();
+  if (ready_us() <= now_us()) get_ready();
 }
 
 void VirtualLoop::run_tasks() {

@@ -35,6 +35,11 @@ class VirtualTime final : public Clock {
   TimeUs now_us() const override;
   Random& random() { return random_; }
 
+  // Number of passes of all loops.
+  uint64_t num_passes() const { return num_passes_; }
+  // Equal for two runs whose loops made the same passes at the same times.
+  uint64_t fingerprint() const { return fingerprint_; }
+
   // `name`: for messages. The loop must not outlive this object.
   std::unique_ptr<VirtualLoop> make_loop(std::string name);
 
@@ -54,27 +59,45 @@ class VirtualTime final : public Clock {
     std::thread thread_;
   };
 
-  // Held while a loop runs. Code outside the loops that shares state with them locks it, too.
-  // Without a Driver there is no contention.
-  std::recursive_mutex& mutex() { return mutex_; }
+  // Held while a Driver runs a loop. Code outside the loops that shares state with them locks it,
+  // too. Locking does nothing while there is no Driver, and all is on one thread.
+  class Mutex {
+   public:
+    void lock() {
+      if (is_shared_) mutex_.lock();
+    }
+    void unlock() {
+      if (is_shared_) mutex_.unlock();
+    }
+
+   private:
+    friend class VirtualTime;
+    std::recursive_mutex mutex_;
+    bool is_shared_ = false;  // changed only while no other thread uses the loops
+  };
+  Mutex& mutex() const { return mutex_; }
 
  private:
   friend class VirtualLoop;
 
-  // The loop that makes the next pass, and its time; null if no loop has anything to do.
-  struct Next {
-    VirtualLoop* loop = nullptr;
-    TimeUs at_us = kNever;
-  };
-  Next next();
+  // Makes the loops whose timers are due first ready, if no loop is ready. Returns the time of the
+  // next pass; kNever: no loop has anything to do.
+  TimeUs next_us();
+  // The same, without making loops ready; 0: a loop is ready.
+  TimeUs earliest_us() const;
+  // A random ready loop makes a pass. Precondition: next_us() <= now.
+  void make_pass();
   void drive();
   void wake();
 
-  mutable std::recursive_mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable_any changed_;
   Random random_;
   TimeUs now_us_ = 0;
   std::vector<VirtualLoop*> loops_;  // in order of creation
+  std::vector<VirtualLoop*> ready_;  // loops that have something to do now, in the order of events
+  uint64_t num_passes_ = 0;
+  uint64_t fingerprint_ = 0;
   bool driven_ = false;
   bool driver_ends_ = false;
 };
@@ -87,6 +110,8 @@ class VirtualLoop final : public transport::EventLoop {
   bool run_and_wait(Task task) override;
   bool in_loop() const override;
   void stop() override;
+  // Any thread: as run_at, for what does not need the timer's number.
+  void schedule(TimeUs at_us, Task task);
   TimeUs now_us() const override { return time_.now_us(); }
   TimerId run_at(TimeUs at_us, Task task) override;
   void cancel(TimerId timer) override;
@@ -103,9 +128,11 @@ class VirtualLoop final : public transport::EventLoop {
  private:
   friend class VirtualTime;
 
-  VirtualLoop(VirtualTime& time, std::string name) : time_(time), name_(std::move(name)) {}
+  VirtualLoop(VirtualTime& time, std::string name);
   // The time of the next pass; kNever if it has nothing to do.
   TimeUs ready_us() const;
+  // It may have something to do now.
+  void get_ready();
   void make_pass();
   void run_tasks();
   void run_timers();
@@ -114,12 +141,14 @@ class VirtualLoop final : public transport::EventLoop {
 
   VirtualTime& time_;
   const std::string name_;
+  const uint64_t name_hash_;
   std::vector<Task> posted_;
   std::map<std::pair<TimeUs, TimerId>, Task> timers_;
   std::unordered_map<TimerId, TimeUs> timer_times_;
   TimerId last_timer_ = 0;
   std::vector<transport::TurnHandler*> turns_;
   std::vector<transport::TurnHandler*> turns_running_;
+  bool is_ready_ = false;  // it is in VirtualTime::ready_
   bool paused_ = false;
   bool killed_ = false;
   bool stopped_ = false;

@@ -11,6 +11,11 @@ constexpr TimeUs kRetransmitUs = 50'000;
 
 }  // namespace
 
+Wire::Wire(SimNetwork& network, std::array<std::string, 2> hosts, size_t lend_bytes)
+    : network_(network), hosts_(std::move(hosts)) {
+  if (lend_bytes > 0) leases_.emplace(network_, lend_bytes, hosts_[0] + " > " + hosts_[1]);
+}
+
 size_t Wire::room(int side) const {
   const size_t window = network_.options().window_bytes;
   return window - std::min(window, ways_[side].unread);
@@ -28,10 +33,7 @@ void Wire::send(int side, Chunk chunk) {
 
 void Wire::schedule(int side, TimeUs at_us) {
   ways_[side].is_due = true;
-  VirtualLoop& loop = network_.loop();
-  loop.post([wire = shared_from_this(), side, at_us, &loop] {
-    loop.run_at(at_us, [wire, side] { wire->arrive(side); });
-  });
+  network_.loop().schedule(at_us, [wire = shared_from_this(), side] { wire->arrive(side); });
 }
 
 void Wire::arrive(int side) {
@@ -54,13 +56,22 @@ void Wire::deliver(int side, Chunk chunk) {
     });
     return;
   }
-  if (chunk.is_end) return;
+  if (chunk.kind == Chunk::Kind::kEnd) return;
   ways_[1 - side].unread = 0;
-  if (SimConnection* const sender = ends_[1 - side]) {
-    sender->loop().post([sender, alive = sender->alive()] {
-      if (!alive.expired()) sender->on_reset();
-    });
-  }
+  tell_of_reset(1 - side);
+}
+
+void Wire::tell_of_reset(int side) {
+  SimConnection* const end = ends_[side];
+  if (end == nullptr) return;
+  end->loop().post([end, alive = end->alive()] {
+    if (!alive.expired()) end->on_reset();
+  });
+}
+
+void Wire::reset() {
+  tell_of_reset(0);
+  tell_of_reset(1);
 }
 
 void Wire::on_read(int side, size_t bytes) {
@@ -74,7 +85,7 @@ void Wire::on_read(int side, size_t bytes) {
 
 void Wire::detach(int side) {
   ends_[side] = nullptr;
-  send(side, {.is_first = false, .is_end = true, .head = {}, .frame_bytes = 0, .bytes = {}});
+  send(side, {.kind = Chunk::Kind::kEnd});
 }
 
 TimeUs Wire::cut_since_us() const {

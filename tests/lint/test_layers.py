@@ -26,7 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "summation": {"base", "kernels", "codec", "transport", "protocol"},
     "worker": {"base", "kernels", "codec", "device", "transport", "protocol", "cluster"},
     "node": {"base", "kernels", "codec", "device", "transport", "protocol", "cluster", "summation", "worker"},
-    "sim": {"base", "transport", "protocol"},
+    "sim": {"base", "transport", "protocol", "worker", "node"},
 }
 LAYERS["c_api"] = {*LAYERS["node"], "node"}
 LAYERS["bindings"] = {*LAYERS["c_api"], "c_api", "sim"}

@@ -1,0 +1,175 @@
+#include "sim/sim_process.h"
+
+#include <deque>
+#include <utility>
+
+#include "sim/sim_transport.h"
+
+namespace byteps::sim {
+namespace {
+
+// Callbacks run on the loop of the process's program.
+class LoopCompletions final : public worker::Completions {
+ public:
+  LoopCompletions(VirtualLoop& loop, const bool& was_killed) : loop_(loop), was_killed_(was_killed) {}
+  ~LoopCompletions() override { LoopCompletions::close(); }
+
+  void post(worker::OnDone on_done, Status status) override {
+    if (closed_) return on_done(status);
+    posted_.emplace_back(std::move(on_done), std::move(status));
+    loop_.post([this, alive = std::weak_ptr(alive_)] {
+      if (!alive.expired()) run_one();
+    });
+  }
+  void close() override {
+    closed_ = true;
+    while (!posted_.empty() && !was_killed_) run_one();
+    posted_.clear();
+  }
+
+ private:
+  void run_one() {
+    if (posted_.empty()) return;
+    auto [on_done, status] = std::move(posted_.front());
+    posted_.pop_front();
+    on_done(status);
+  }
+
+  VirtualLoop& loop_;
+  const bool& was_killed_;
+  bool closed_ = false;
+  std::deque<std::pair<worker::OnDone, Status>> posted_;
+  const std::shared_ptr<const int> alive_ = std::make_shared<const int>(0);
+};
+
+// Shared memory listens under names, not on addresses of the network.
+class SimShm final : public transport::Transport {
+ public:
+  SimShm(std::string ip, std::unique_ptr<transport::Transport> inner)
+      : ip_(std::move(ip)), inner_(std::move(inner)) {}
+  const char* name() const override { return "shm"; }
+  Status viable() const override { return Status::ok(); }
+  Result<std::unique_ptr<transport::Listener>> listen(transport::EventLoop& loop, const transport::Address&,
+                                                      transport::AcceptCallback on_accept) override {
+    return inner_->listen(loop, {ip_, 0}, std::move(on_accept));
+  }
+  void connect(transport::EventLoop& loop, const transport::Address& address, TimeUs deadline_us,
+               transport::ConnectCallback on_done) override {
+    inner_->connect(loop, address, deadline_us, std::move(on_done));
+  }
+
+ private:
+  const std::string ip_;
+  const std::unique_ptr<transport::Transport> inner_;
+};
+
+}  // namespace
+
+class SimProcess::Environment final : public node::Environment {
+ public:
+  explicit Environment(SimProcess& process) : process_(process) {}
+
+  Result<std::unique_ptr<transport::EventLoop>> make_loop(const std::string& name,
+                                                          UniqueFunction<void(const Status&)>) override {
+    auto loop = process_.world_.time.make_loop(process_.name_ + " " + name);
+    process_.loops_.push_back(loop.get());
+    return std::unique_ptr<transport::EventLoop>(std::move(loop));
+  }
+  node::Transports open_transports(const NodeConfig& config, const std::string&) override {
+    const transport::Credentials credentials{config.secret, config.job_id, config.loopback_only};
+    SimNetwork& network = process_.world_.network;
+    const std::string& ip = process_.facts_.ip;
+    node::Transports transports{make_sim_transport(network, {.ip = ip, .credentials = credentials}),
+                                unimplemented("not used"), unimplemented("no card")};
+    if (!config.shm || config.role != "worker") return transports;
+    transports.shm = std::unique_ptr<transport::Transport>(std::make_unique<SimShm>(
+        ip, make_sim_transport(
+                network, {.ip = ip, .credentials = credentials, .lend_bytes = process_.facts_.lend_bytes})));
+    return transports;
+  }
+  std::unique_ptr<worker::Completions> make_completions() override {
+    return std::make_unique<LoopCompletions>(*process_.program_, process_.was_killed_);
+  }
+  std::string host_name() override { return process_.facts_.host; }
+  std::string machine_id() override { return process_.facts_.machine; }
+  int usable_cores() override { return 2; }
+  Result<std::string> own_address(const NodeConfig&, const std::vector<transport::Address>&) override {
+    return process_.facts_.ip;
+  }
+  Result<std::string> scheduler_bind_address(const NodeConfig&,
+                                             const std::vector<transport::Address>&) override {
+    return process_.facts_.ip;
+  }
+  double nic_mbps(const NodeConfig& config, const std::string&) override { return config.nic_mbps; }
+  uint64_t process_id() override { return process_.facts_.process_id; }
+  uint32_t random_number() override { return static_cast<uint32_t>(process_.world_.random.next()); }
+  void on_named(const std::string&) override {}
+
+ private:
+  SimProcess& process_;
+};
+
+SimProcess::SimProcess(World& world, std::string name, HostFacts facts)
+    : world_(world),
+      name_(std::move(name)),
+      facts_(std::move(facts)),
+      program_(world.time.make_loop(name_ + " program")) {}
+
+// Nothing may run any more, because it would use the program, which may be gone.
+SimProcess::~SimProcess() { kill(); }
+
+void SimProcess::start(const NodeConfig& config, const std::string& scheduler_ip,
+                       UniqueFunction<void(const Status&)> on_started) {
+  node_ = std::make_unique<node::AsyncNode>(config, std::make_unique<Environment>(*this));
+  is_gone_ = has_left_ = job_started_ = false;
+  const auto tell =
+      [this, on_started = std::make_shared<UniqueFunction<void(const Status&)>>(std::move(on_started))](
+          const Status& status) { program_->post([on_started, status] { (*on_started)(status); }); };
+  node_->started().when_reached([this, tell] {
+    const Status failure = node_->failure();
+    job_started_ = failure.is_ok();
+    if (job_started_) rank_ = node_->rank();
+    tell(failure);
+  });
+  const TimeUs deadline_us = world_.time.now_us() + seconds_to_us(config.start_timeout_s);
+  const Status status = node_->start({{scheduler_ip, 0}}, deadline_us);
+  if (!status.is_ok() || config.role == "scheduler") tell(status);
+}
+
+void SimProcess::leave(const std::string& cause, const std::string& after) {
+  node_->left().when_reached([this] {
+    has_left_ = true;
+    ++world_.num_changes;
+  });
+  node_->leave(cause, after);
+}
+
+void SimProcess::reap() {
+  if (!has_left_ || !node_) return;
+  node_->stop();
+  failure_ = node_->failure();
+  loops_.clear();
+  node_.reset();
+  is_gone_ = true;
+  world_.note(name_, 1, [] { return "has ended"; });
+}
+
+void SimProcess::pause(bool paused) {
+  ++world_.num_changes;
+  is_paused_ = paused;
+  program_->pause(paused);
+  for (VirtualLoop* const loop : loops_) loop->pause(paused);
+}
+
+void SimProcess::kill() {
+  ++world_.num_changes;
+  was_killed_ = is_gone_ = true;
+  program_->kill();
+  for (VirtualLoop* const loop : loops_) loop->kill();
+  loops_.clear();
+  node_.reset();
+}
+
+Status SimProcess::failure() const { return node_ ? node_->failure() : failure_; }
+
+}  // namespace byteps::sim

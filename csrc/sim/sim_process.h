@@ -1,0 +1,73 @@
+// A process of a simulated cluster: a real node (node/async_node.h) in virtual time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "node/async_node.h"
+#include "sim/world.h"
+
+namespace byteps::sim {
+
+// What a process finds on its host.
+struct HostFacts {
+  std::string ip;       // equal for all processes of a machine
+  std::string machine;  // likewise
+  std::string host;     // name of the host for messages; here one per process
+  uint64_t process_id = 0;
+  size_t lend_bytes = 0;  // memory of a shared-memory connection
+};
+
+// Used outside of the process's loops, unless stated otherwise.
+class SimProcess {
+ public:
+  SimProcess(World& world, std::string name, HostFacts facts);
+  ~SimProcess();
+
+  // Creates a node and starts to join. `on_started` is called on the program's loop when the job has
+  // started, or with the error.
+  void start(const NodeConfig& config, const std::string& scheduler_ip,
+             UniqueFunction<void(const Status&)> on_started);
+  // On any loop. Leaves (AsyncNode::leave); reap() destroys the node some time later.
+  void leave(const std::string& cause, const std::string& after);
+  // If the node has left, destroys it: the process has ended.
+  void reap();
+  // As SIGSTOP and SIGCONT.
+  void pause(bool paused);
+  // As SIGKILL: nothing runs any more, and the kernel closes the connections.
+  void kill();
+
+  const std::string& name() const { return name_; }
+  const HostFacts& facts() const { return facts_; }
+  node::AsyncNode* node() { return node_.get(); }  // null: not started, or ended
+  // The thread of the program.
+  VirtualLoop& program() { return *program_; }
+  bool is_gone() const { return is_gone_; }
+  bool was_killed() const { return was_killed_; }
+  bool is_paused() const { return is_paused_; }
+  // Of the present or last node.
+  bool job_started() const { return job_started_; }
+  int rank() const { return rank_; }
+  Status failure() const;
+
+ private:
+  class Environment;
+  friend class Environment;
+
+  World& world_;
+  const std::string name_;
+  const HostFacts facts_;
+  std::unique_ptr<VirtualLoop> program_;
+  std::vector<VirtualLoop*> loops_;  // of the node
+  std::unique_ptr<node::AsyncNode> node_;
+  bool has_left_ = false;
+  bool is_gone_ = false;
+  bool was_killed_ = false;
+  bool is_paused_ = false;
+  bool job_started_ = false;
+  int rank_ = -1;
+  Status failure_;  // of a node that has ended
+};
+
+}  // namespace byteps::sim
