@@ -150,6 +150,18 @@ TEST_F(ClientTest, JoinsStartsAndPassesAnswersOn) {
   EXPECT_EQ(told_.get().left, (std::vector<uint32_t>{0}));
 }
 
+TEST_F(ClientTest, PassesOnEveryAnswerInOrder) {
+  start();
+  const std::vector<Control> sent{
+      protocol::Placed{.name = "x", .tensor = 1, .locations = {{0, 0}}},
+      protocol::Refused{.name = "x", .tensor = 1, .text = "rank 0 refuses it", .round = 3},
+      BarrierDone{1, StatusCode::kOk, ""}, protocol::Stalled{1, "x", "waits"},
+      protocol::Leaving{0, "KeyError"}};
+  for (const Control& message : sent) scheduler_->send(message);
+  ASSERT_TRUE(told_.wait([&](const Told& t) { return t.answers.size() == sent.size(); }));
+  EXPECT_EQ(told_.get().answers, sent);
+}
+
 TEST_F(ClientTest, PassesOnProbeMessagesBeforeTheJobStarts) {
   Acceptor& acceptor = listen();
   make_client({acceptor.address().port});

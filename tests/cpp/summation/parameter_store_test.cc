@@ -8,12 +8,12 @@ namespace {
 
 class ParameterStoreTest : public ShardFixture {
  protected:
-  ParameterStoreTest() {
+  explicit ParameterStoreTest(protocol::WaitLimits limits = {kNever, kNever}) {
     start({.describe_rank = {"rank 0", "rank 1"},
            .machines = {{"rank 0 and rank 1"}, {0, 0}},
            .ranks = {},
            .bytes_per_s = {},
-           .limits = {}},
+           .limits = limits},
           Level::kRanks);
   }
   // Both ranks seed; the values are those of rank 0.
@@ -150,6 +150,23 @@ TEST_F(ParameterStoreTest, HalfPrecisionIsRoundedOncePerAnswer) {
     send(*peers_[1], ReduceOp::kAccumulate, 2, one);
   });
   for (const auto& peer : peers_) EXPECT_EQ(peer->texts_.at(1), std::string("\x81\x43"));
+}
+
+class ImpatientStoreTest : public ParameterStoreTest {
+ protected:
+  ImpatientStoreTest() : ParameterStoreTest({.stall_warning_us = kNever, .op_timeout_us = 20'000}) {}
+};
+
+TEST_F(ImpatientStoreTest, AContributionThatWaitsTooLongFailsAndNamesTheMissingRank) {
+  EventFlag answered;
+  on_loop([&] {
+    peers_[0]->when_answered_ = [&answered] { answered.set(); };
+    send_seed(*peers_[0], 1, {1, 2, 3, 4});
+  });
+  ASSERT_EQ(answered.wait(now_us() + 10'000'000), EventFlag::Wake::kSet);
+  on_loop([] {});
+  EXPECT_EQ(peers_[0]->answers_.at(0).code, StatusCode::kDeadlineExceeded);
+  EXPECT_NE(peers_[0]->texts_.at(0).find("for rank 1"), std::string::npos) << peers_[0]->texts_[0];
 }
 
 }  // namespace

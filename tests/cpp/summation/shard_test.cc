@@ -240,5 +240,33 @@ TEST_F(WarningShardTest, AWarningDoesNotWaitForTheDeadlineOfAnEarlierRound) {
   EXPECT_TRUE(log.wait_for("for rank 1"));
 }
 
+// A server, whose children are a machine of two ranks and one of a single rank.
+class RootOfMachinesTest : public ShardFixture {
+ protected:
+  RootOfMachinesTest() {
+    start({.describe_rank = {"rank 0", "rank 1", "rank 2"},
+           .machines = {{"rank 0 and rank 1", "rank 2"}, {0, 0, 1}},
+           .ranks = {},
+           .bytes_per_s = {},
+           .limits = {.stall_warning_us = kNever, .op_timeout_us = kTimeoutUs}},
+          Level::kCluster);
+  }
+  static constexpr TimeUs kTimeoutUs = 80'000;
+};
+
+// The service of the machine fails the round first, and names the one rank that is missing.
+TEST_F(RootOfMachinesTest, ARootWaitsAQuarterLongerThanTheServicesOfMachines) {
+  EventFlag answered;
+  const TimeUs started_us = now_us();
+  on_loop([&] {
+    peers_[0]->when_answered_ = [&answered] { answered.set(); };
+    peers_[0]->contribute(1, {1, 1, 1, 1});
+  });
+  ASSERT_EQ(answered.wait(now_us() + 10'000'000), EventFlag::Wake::kSet);
+  EXPECT_GE(now_us() - started_us, kTimeoutUs + kTimeoutUs / 4);
+  on_loop([] {});
+  EXPECT_EQ(peers_[0]->answers_.at(0).code, StatusCode::kDeadlineExceeded);
+}
+
 }  // namespace
 }  // namespace byteps::summation

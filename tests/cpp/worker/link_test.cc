@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/event_flag.h"
@@ -26,10 +27,8 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
         LinkOptions{.rank = 3, .epoch = 1, .service = 5, .service_text = "server 5"},
         [this](transport::ConnectCallback done) {
           if (!refusal_.is_ok()) return done(refusal_);
-          auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
-          service_ = std::move(other);
-          service_->start(this);
-          done(std::move(mine));
+          connected_ = std::move(done);
+          if (!is_slow_) connect();
         },
         outbox_, metrics_, *this);
   }
@@ -40,6 +39,13 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
     });
   }
 
+  // The connection that the link waits for is established.
+  void connect() {
+    auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
+    service_ = std::move(other);
+    service_->start(this);
+    std::exchange(connected_, nullptr)(std::move(mine));
+  }
   void on_loop(UniqueFunction<void()> task) { loop_->run_and_wait(std::move(task)); }
   // Runs all posted tasks, and those that they post.
   void drain() {
@@ -93,7 +99,9 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
   Metrics metrics_;
   protocol::Outbox outbox_{1000};
   std::unique_ptr<transport::EventLoop> loop_;
-  Status refusal_;  // not ok: the service is unreachable
+  Status refusal_;        // not ok: the service is unreachable
+  bool is_slow_ = false;  // the link waits for connect()
+  transport::ConnectCallback connected_;
   std::unique_ptr<transport::Connection> service_;
   std::unique_ptr<Link> link_;
   std::map<uint32_t, std::vector<std::byte>> memory_;
@@ -188,6 +196,20 @@ TEST_F(LinkTest, ABrokenConnectionCompletesOnlyWithTheVerdict) {
   EXPECT_EQ(completed_[4].message(), "server 5 is dead");
 }
 
+// The owner of the tensor may free it as soon as its partition is completed.
+TEST_F(LinkTest, NothingIsSentFromATensorAfterTheJobHasFailed) {
+  enqueue({partition(1)});
+  on_loop([this] {
+    std::vector<OutgoingPartition> one;
+    one.push_back(partition(2));
+    link_->enqueue(std::move(one));
+    link_->fail(unavailable("rank 2 is dead"));
+  });
+  drain();
+  EXPECT_EQ(received_.size(), 2u) << "the hello and the first partition";
+  EXPECT_TRUE(service_closed_);
+}
+
 TEST_F(LinkTest, AGoodbyeFailsUnansweredPartitionsAndNamesTheService) {
   enqueue({partition(1), partition(2)});
   answer(received_[1], "abcdefgh");
@@ -209,6 +231,29 @@ TEST_F(LinkTest, NothingWaitsForAServiceThatLeftBeforeTheFirstPartition) {
   EXPECT_EQ(completed_[1].message(), "server 5 has left the job");
   EXPECT_EQ(service_, nullptr);
   EXPECT_TRUE(lost_.is_ok());
+}
+
+TEST_F(LinkTest, PartitionsOfAServiceThatLeavesWhileTheLinkConnectsFail) {
+  is_slow_ = true;
+  enqueue({partition(1)});
+  on_loop([this] { link_->peer_left(); });
+  on_loop([this] { connect(); });
+  drain();
+  ASSERT_TRUE(completed_.contains(1));
+  EXPECT_EQ(completed_[1].message(), "server 5 has left the job");
+  EXPECT_TRUE(received_.empty());
+}
+
+TEST_F(LinkTest, PartitionsFailWithTheJobWhileTheLinkConnects) {
+  is_slow_ = true;
+  enqueue({partition(1)});
+  on_loop([this] { link_->fail(unavailable("rank 2 is dead")); });
+  ASSERT_TRUE(completed_.contains(1));
+  EXPECT_EQ(completed_[1].message(), "rank 2 is dead");
+  on_loop([this] { connect(); });
+  drain();
+  EXPECT_TRUE(received_.empty());
+  EXPECT_TRUE(service_closed_);
 }
 
 TEST_F(LinkTest, AConnectionThatBreaksAfterItsPeerLeftIsNoLoss) {
