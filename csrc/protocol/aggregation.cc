@@ -113,8 +113,9 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   if (!why.is_ok()) {
     // Fails the round for the others as well: the refused child counts as arrived, so nobody would
     // wait for it.
+    const bool is_news = state.failures.find(head.round).is_ok();
     note_failure(state, head.round, why);
-    actions.push_back(Fail{head, {child}, std::move(why), false});
+    actions.push_back(Fail{head, {child}, std::move(why), is_news});
     return;
   }
   if (state.arrived_count == 0) {

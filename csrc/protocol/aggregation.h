@@ -42,7 +42,7 @@ struct Fail {
   DataHead head;  // head of the first contribution, or of the refused one
   std::vector<uint32_t> children;
   Status status;
-  // false: only a late or impossible contribution of one child is refused, and the root knows it
+  // false: a contribution to a round that has failed before is refused, and the root knows it
   bool ends_round;
 };
 using AggregationAction = std::variant<Complete, Fail, Stalled>;

@@ -82,6 +82,20 @@ TEST_F(AggregatorTest, LateRankGetsTheCauseOfItsOwnRoundOfATensor) {
   expect_failed({0}, 2, "second");
 }
 
+// Regression: the scheduler told this service before the root, which then learned only that the
+// machine had gone on without the round.
+TEST_F(AggregatorTest, TheFirstContributionThatAFailedTensorRefusesEndsTheRound) {
+  collect([&](AggregationActions& actions) {
+    aggregator_.fail_tensor(1, 1, invalid_argument("rank 2 (c): no"), actions);
+  });
+  contribute(0, 1);
+  expect_failed({0}, 1, "rank 2 (c): no");
+  EXPECT_TRUE(failed_[0].ends_round);
+  contribute(1, 1);
+  expect_failed({1}, 1, "rank 2 (c): no");
+  EXPECT_FALSE(failed_[0].ends_round) << "the root knows it";
+}
+
 TEST_F(AggregatorTest, RoundThatFailsWhileAPayloadComesInAnswersItsSender) {
   contribute(0, 1, 0);
   ASSERT_EQ(*admit(head_of(1, 1)), Verdict::kAccept);
