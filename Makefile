@@ -14,7 +14,7 @@ READY_TEST_ALL := .venv/.ready-test-all
 READY_BENCH := .venv/.ready-bench
 CXX_FILES = $(shell git ls-files '*.cc' '*.h')
 
-.PHONY: help demo test test-all lint build format bench wheel clean
+.PHONY: help demo test test-all mutations lint build format bench wheel clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
@@ -27,6 +27,9 @@ test: $(READY_TEST)  ## the tests of the core promises: C++, the simulator, Pyth
 
 test-all: $(READY_TEST_ALL)  ## every test: all frameworks, sanitizers, linters, virtual machines; PARTS="tsan python" runs some
 	python tools/run_tests.py $(PARTS)
+
+mutations: $(READY_TEST)  ## plant the faults of tests/mutations/ and show which tests find them; PATCHES="01 answer-twice" plants some; about an hour
+	python tools/run_mutations.py $(PATCHES)
 
 lint: $(READY_TEST_ALL)  ## formatters, linters, types, the layer table
 	pytest -q tests/lint
