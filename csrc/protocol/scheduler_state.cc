@@ -58,9 +58,12 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
   if (numbering_.complete()) measure_or_start(now, actions);
 }
 
+// A process that resumes comes again with its rank, or, if this scheduler has numbered it, without.
 bool SchedulerState::has_left(const NodeInfo& node) const {
   return std::any_of(members_.begin(), members_.end(), [&node](const Member& member) {
-    return member.left && member.node.role == node.role && member.node.rank == node.rank;
+    const bool is_same_rank = node.rank >= 0 && member.node.rank == node.rank;
+    const bool is_same_process = member.node.host == node.host && member.node.pid == node.pid;
+    return member.left && member.node.role == node.role && (is_same_rank || is_same_process);
   });
 }
 

@@ -246,6 +246,19 @@ TEST_F(SchedulerStateTest, ANodeThatHasLeftAndComesBackIsForTheNextJob) {
   EXPECT_EQ(receivers<Finished>(), Peers{9});
 }
 
+// A scheduler that numbers the ranks does not get their numbers when they come back.
+TEST_F(SchedulerStateTest, AProcessThatHasLeftAndComesBackWithoutARankIsForTheNextJob) {
+  start();
+  receive(1, Leave{});
+  Join again = join_of(Role::kWorker, 1);
+  again.self.rank = -1;
+  receive(7, again);
+  EXPECT_EQ(receivers<Finished>(), Peers{7});
+  again.self.pid += 1;
+  receive(8, again);
+  EXPECT_EQ(receivers<Lost>(), Peers{8}) << "another process";
+}
+
 TEST_F(SchedulerStateTest, SchedulerThatEndsBeforeTheStartFailsTheJob) {
   receive(0, join_of(Role::kWorker, 0));
   shutdown();
