@@ -194,6 +194,12 @@ Result<bool> AsyncNode::poll(protocol::Handle handle) {
   return worker_->handles().poll(handle);
 }
 
+Status AsyncNode::result(protocol::Handle handle) {
+  if (!worker_) return failed_precondition("only a worker has handles");
+  bool interrupted = false;
+  return worker_->handles().wait(handle, 0, interrupted);
+}
+
 Status AsyncNode::self_check() {
   tell_of_callbacks();
   return loop_watch_.check();

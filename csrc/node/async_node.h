@@ -92,6 +92,8 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   // As Worker::request_plan. Does nothing where push_pull() would fail.
   void request_plan(const protocol::Plan& plan);
   Result<bool> poll(protocol::Handle handle);
+  // Frees the handle of a push_pull that is done, and returns the push_pull's status.
+  Status result(protocol::Handle handle);
   // As in worker::HandleTable. `next_done` is for one thread at most, and ends with stop().
   Status announce(protocol::Handle handle);
   std::optional<protocol::Handle> next_done();

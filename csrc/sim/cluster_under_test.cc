@@ -1,6 +1,7 @@
 #include "sim/cluster_under_test.h"
 
 #include <algorithm>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -20,15 +21,61 @@ double seconds(TimeUs us) { return static_cast<double>(us) * 1e-6; }
 }  // namespace
 
 RunResult run(const Scenario& scenario, bool keep_trace) {
-  ClusterUnderTest cluster(scenario, keep_trace);
-  cluster.run_to_end();
-  return cluster.take_result();
+  World world(scenario.seed, scenario.network, keep_trace);
+  std::vector<std::unique_ptr<ClusterUnderTest>> clusters;
+  ClusterUnderTest& first = *clusters.emplace_back(std::make_unique<ClusterUnderTest>(scenario, 0, world));
+  first.start_all();
+  if (scenario.has_second_job || scenario.resumes) {
+    Scenario other = make_other_scenario(mix(scenario.seed));
+    const size_t resuming = scenario.resumes ? std::min(scenario.num_workers, other.num_workers) : 0;
+    std::copy_n(scenario.machines.begin(), resuming, other.machines.begin());
+    ClusterUnderTest& second = *clusters.emplace_back(
+        std::make_unique<ClusterUnderTest>(other, scenario.has_second_job ? 1 : 0, world));
+    const auto start_all = [&second, count = other.num_processes()] {
+      for (size_t i = 0; i < count; ++i) second.start_now(i);
+    };
+    if (scenario.has_second_job) {
+      world.network.loop().schedule(scenario.starts_us.front(), start_all);
+    } else {
+      // Workers resume at once. The first job refuses processes that it does not know, so those come
+      // when its scheduler ends.
+      first.on_ended([&second, start_all, resuming, scheduler = scenario.scheduler_process()](size_t ended) {
+        if (ended < resuming) second.start_now(ended);
+        if (ended == scheduler) start_all();
+      });
+    }
+  }
+  uint64_t num_changes_seen = UINT64_MAX;
+  const auto all_ended = [&] {
+    if (std::exchange(num_changes_seen, world.num_changes) == world.num_changes) return false;
+    return std::ranges::all_of(clusters, [](const auto& each) { return each->all_ended(); });
+  };
+  const auto is_over = [&] { return world.time.num_passes() > kMostPasses || all_ended(); };
+  // The second job has its limit only when its processes have started.
+  while (!is_over()) {
+    TimeUs limit_us = 0;
+    for (const auto& cluster : clusters) limit_us = std::max(limit_us, cluster->end_limit_us());
+    if (world.time.now_us() >= limit_us || !world.time.run_until(limit_us, is_over)) break;
+  }
+  for (const std::string& violation : world.network.violations()) world.report("network", violation);
+  if (world.time.num_passes() > kMostPasses) world.findings.push_back("the run does not end");
+  RunResult result;
+  for (const auto& cluster : clusters) {
+    cluster->judge();
+    cluster->add_counts(result);
+  }
+  result.findings = std::move(world.findings);
+  result.fingerprint = world.trace.fingerprint() ^ world.time.fingerprint();
+  result.trace = world.trace.lines();
+  result.num_passes = world.time.num_passes();
+  return result;
 }
 
-ClusterUnderTest::ClusterUnderTest(const Scenario& scenario, bool keep_trace)
+ClusterUnderTest::ClusterUnderTest(const Scenario& scenario, int job, World& world)
     : scenario_(scenario),
-      world_(scenario.seed, scenario.network, keep_trace),
-      expectations_(scenario),
+      job_(job),
+      world_(world),
+      expectations_(scenario_),
       guilty_(scenario.num_processes()) {
   for (size_t i = 0; i < scenario.num_processes(); ++i) {
     const bool is_worker = i < scenario.num_workers;
@@ -37,14 +84,34 @@ ClusterUnderTest::ClusterUnderTest(const Scenario& scenario, bool keep_trace)
                                                         : "scheduler";
     processes_.push_back(std::make_unique<SimProcess>(world_, name, facts_of(i)));
     if (!is_worker) continue;
-    programs_.push_back(
-        std::make_unique<Program>(world_, *processes_[i], scenario, static_cast<uint32_t>(i), expectations_));
+    programs_.push_back(std::make_unique<Program>(world_, *processes_[i], scenario_, static_cast<uint32_t>(i),
+                                                  expectations_));
+    processes_.back()->on_stopped([program = programs_.back().get()] { program->on_stopped(); });
   }
+  for (const Fault& fault : scenario_.faults) {
+    if (is_timed(fault.kind)) continue;
+    a_fault_matters_ = true;
+    guilty_[fault.process] = true;
+  }
+}
+
+void ClusterUnderTest::start_all() {
   for (size_t i = 0; i < processes_.size(); ++i) {
-    if (scenario.starts_us[i] != kNever) call_at(scenario.starts_us[i], [this, i] { start(i); });
+    if (scenario_.starts_us[i] != kNever) call_at(scenario_.starts_us[i], [this, i] { start(i); });
   }
-  if (scenario.has_stranger) call_at(scenario.starts_us.back() / 2, [this] { start_stranger(); });
-  plan_faults();
+  if (scenario_.has_stranger) call_at(scenario_.starts_us.back() / 2, [this] { start_stranger(); });
+  for (const Fault& fault : scenario_.faults) {
+    if (is_timed(fault.kind)) call_at(fault.at_us, [this, &fault] { strike(fault); });
+  }
+}
+
+void ClusterUnderTest::start_now(size_t process) {
+  if (process >= processes_.size() || scenario_.starts_us[process] != kNever) return;
+  const Fault* const own = scenario_.program_fault();
+  if (own != nullptr && own->kind == FaultKind::kNeverStarts && own->process == process) return;
+  scenario_.starts_us[process] = world_.time.now_us();
+  ++world_.num_changes;
+  call_at(world_.time.now_us(), [this, process] { start(process); });
 }
 
 // ---- the run
@@ -73,11 +140,11 @@ NodeConfig ClusterUnderTest::config_of(size_t process) const {
   config.host_scheduler = scenario_.scheduler_in_rank_0 && process == 0;
   config.scheduler_by_rank_0 = scenario_.scheduler_in_rank_0;
   config.scheduler_host = scheduler_ip();
-  config.scheduler_ports = {kPort};
+  config.scheduler_ports = {kPort, kPort + 1};
   config.shm = scenario_.shm;
   config.transport = "tcp";
-  config.secret = "a secret";
-  config.job_id = "job";
+  config.secret = "secret " + std::to_string(job_);
+  config.job_id = "job " + std::to_string(job_);
   config.start_timeout_s = seconds(scenario_.start_timeout_us);
   config.timeout_s = seconds(scenario_.timeout_us);
   config.op_timeout_s = seconds(scenario_.op_timeout_us);
@@ -98,7 +165,10 @@ void ClusterUnderTest::start(size_t process) {
   self.start(config_of(process), scheduler_ip(), [this, process](const Status& status) {
     if (process < programs_.size()) return programs_[process]->begin(status);
     SimProcess& server = *processes_[process];
-    if (!status.is_ok()) return server.leave("", "");
+    if (!status.is_ok()) {
+      world_.note(server.name(), 3, [&] { return "could not start: " + status.to_string(); });
+      return server.leave("", "");
+    }
     server.node()->finished().when_reached([&server] {
       // Not inside the node's callback.
       server.program().post([&server] { server.leave("", ""); });
@@ -119,17 +189,6 @@ void ClusterUnderTest::start_stranger() {
     if (status.is_ok()) world_.report("stranger", "has joined the job");
     stranger_->leave("", "");
   });
-}
-
-void ClusterUnderTest::plan_faults() {
-  for (const Fault& fault : scenario_.faults) {
-    if (is_timed(fault.kind)) {
-      call_at(fault.at_us, [this, &fault] { strike(fault); });
-    } else {
-      a_fault_matters_ = true;
-      guilty_[fault.process] = true;
-    }
-  }
 }
 
 void ClusterUnderTest::note_guilt(const Fault& fault, const char* what) {
@@ -185,18 +244,13 @@ void ClusterUnderTest::cut(const Fault& fault) {
   });
 }
 
-void ClusterUnderTest::run_to_end() {
-  const TimeUs limit_us = end_limit_us();
-  world_.time.run_until(limit_us, [this] { return all_ended() || world_.time.num_passes() > kMostPasses; });
-  judge();
-}
-
 bool ClusterUnderTest::all_ended() {
-  if (std::exchange(num_changes_seen_, world_.num_changes) == world_.num_changes) return false;
   bool all = true;
   for (size_t i = 0; i < processes_.size(); ++i) {
+    const bool was_gone = processes_[i]->is_gone();
     processes_[i]->reap();
     if (can_end(i) && !processes_[i]->is_gone()) all = false;
+    if (on_ended_ && !was_gone && processes_[i]->is_gone()) on_ended_(i);
   }
   if (stranger_) stranger_->reap();
   return all;
@@ -247,8 +301,6 @@ bool ClusterUnderTest::must_succeed() const { return !a_fault_matters_; }
 bool ClusterUnderTest::is_guilty(size_t process) const { return guilty_[process]; }
 
 void ClusterUnderTest::judge() {
-  if (world_.time.num_passes() > kMostPasses) world_.findings.push_back("the run does not end");
-  for (const std::string& violation : world_.network.violations()) world_.report("network", violation);
   check_ended();
   for (uint32_t i = 0; i < scenario_.num_workers; ++i) {
     if (can_end(i) && !processes_[i]->was_killed()) check_outcomes(i);
@@ -327,7 +379,19 @@ void ClusterUnderTest::check_names() {
         std::tie(first, first_process) = std::pair(&outcome, i);
     }
   }
-  if (!in_every && first != nullptr) check_named(first_process, first->what, first->status);
+  if (in_every || first == nullptr) return;
+  check_named(first_process, first->what, first->status);
+  const bool is_kept =
+      is_stored(scenario_.tensors[own->tensor].op);  // messages name the rank that waits, too
+  if (own->kind == FaultKind::kSkips && !is_kept) check_no_other_named(first_process, *own, *first);
+}
+
+void ClusterUnderTest::check_no_other_named(size_t process, const Fault& fault, const Outcome& outcome) {
+  for (size_t i = 0; i < scenario_.num_workers; ++i) {
+    if (i == fault.process || outcome.status.message().find(known_name(i)) == std::string::npos) continue;
+    world_.report(processes_[process]->name(),
+                  outcome.what + " names an innocent process: " + outcome.status.message());
+  }
 }
 
 void ClusterUnderTest::check_named(size_t process, const std::string& what, const Status& status) {
@@ -335,7 +399,7 @@ void ClusterUnderTest::check_named(size_t process, const std::string& what, cons
   const Fault* const own = scenario_.program_fault();
   const bool never_starts = own != nullptr && own->kind == FaultKind::kNeverStarts;
   // A process that comes late to a job that failed before its start finds no scheduler to ask.
-  if (!processes_[process]->job_started() && !never_starts) return;
+  if (!processes_[process]->job_started() && (!never_starts || scenario_.has_timed_faults())) return;
   // The scheduler's process may leave when its program is through, before it could notice a process
   // that is silent. Then nobody can say who is guilty.
   const bool scheduler_left = processes_[scenario_.scheduler_process()]->is_gone() &&
@@ -354,20 +418,17 @@ bool ClusterUnderTest::names_guilty(const std::string& text) const {
 // Name of a process in messages; "" if the others cannot know a name.
 std::string ClusterUnderTest::known_name(size_t process) const {
   if (process >= scenario_.num_nodes()) return "scheduler";
-  if (processes_[process]->job_started()) return "pid " + std::to_string(1000 + process) + ")";
+  if (processes_[process]->job_started())
+    return "pid " + std::to_string(processes_[process]->facts().process_id) + ")";
   // The scheduler knows which ranks are missing only if the workers come with their ranks.
   const bool is_numbered =
       process < scenario_.num_workers && scenario_.ranks_are_given && scenario_.num_workers > 1;
   return is_numbered ? "rank " + std::to_string(process) : "";
 }
 
-RunResult ClusterUnderTest::take_result() {
-  return {.findings = std::move(world_.findings),
-          .fingerprint = world_.trace.fingerprint() ^ world_.time.fingerprint(),
-          .trace = world_.trace.lines(),
-          .num_passes = world_.time.num_passes(),
-          .num_succeeded = num_succeeded_,
-          .num_failed = num_failed_};
+void ClusterUnderTest::add_counts(RunResult& result) const {
+  result.num_succeeded += num_succeeded_;
+  result.num_failed += num_failed_;
 }
 
 }  // namespace byteps::sim

@@ -1,4 +1,4 @@
-// One run: the real nodes of a whole cluster in virtual time, and the verdict.
+// The real nodes of a whole cluster in virtual time, and the verdict on them.
 //
 // A run passes if at its end no process is left, every push_pull and barrier was answered once and in
 // time, every result is right bit for bit, no memory was used after it was given back, and failures
@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/program.h"
@@ -31,11 +33,22 @@ RunResult run(const Scenario& scenario, bool keep_trace = false);
 
 class ClusterUnderTest {
  public:
-  ClusterUnderTest(const Scenario& scenario, bool keep_trace);
+  // `job`: number of the job, which decides its secret. `scenario` is copied.
+  ClusterUnderTest(const Scenario& scenario, int job, World& world);
 
-  // Runs until every process that can end has ended, at most until the time by which it must.
-  void run_to_end();
-  RunResult take_result();
+  // Starts all processes at the times of the scenario.
+  void start_all();
+  // Starts a process now, if it has not been started and the scenario lets it start.
+  void start_now(size_t process);
+  // Sets a function that is called with each process that has ended.
+  void on_ended(std::function<void(size_t)> callback) { on_ended_ = std::move(callback); }
+
+  // Whether every process that can end has ended. Ends processes that have left.
+  bool all_ended();
+  // Time by which the last process must have ended.
+  TimeUs end_limit_us() const;
+  void judge();
+  void add_counts(RunResult& result) const;
 
  private:
   NodeConfig config_of(size_t process) const;
@@ -43,19 +56,15 @@ class ClusterUnderTest {
   const std::string& scheduler_ip() const { return processes_[scenario_.scheduler_process()]->facts().ip; }
   void start(size_t process);
   void start_stranger();
-  void plan_faults();
   void strike(const Fault& fault);
   void cut(const Fault& fault);
   void note_guilt(const Fault& fault, const char* what);
   void call_at(TimeUs at_us, UniqueFunction<void()> task);
-  bool all_ended();
   bool can_end(size_t process) const;
-  // Time by which the last push_pull must be answered, and the last process must have ended.
+  // Time by which the last push_pull must be answered.
   TimeUs answer_limit_us() const;
-  TimeUs end_limit_us() const;
   TimeUs last_start_us() const;
 
-  void judge();
   void check_ended();
   void check_outcomes(uint32_t worker);
   void check_one_round();
@@ -65,14 +74,16 @@ class ClusterUnderTest {
   bool names_guilty(const std::string& text) const;
   std::string known_name(size_t process) const;
   void check_named(size_t process, const std::string& what, const Status& status);
+  void check_no_other_named(size_t process, const Fault& fault, const Outcome& outcome);
 
-  const Scenario& scenario_;
-  World world_;
+  Scenario scenario_;
+  const int job_;
+  World& world_;
   Expectations expectations_;
   std::vector<std::unique_ptr<SimProcess>> processes_;
   std::vector<std::unique_ptr<Program>> programs_;  // of workers
   std::unique_ptr<SimProcess> stranger_;
-  uint64_t num_changes_seen_ = UINT64_MAX;
+  std::function<void(size_t)> on_ended_;
   bool a_fault_matters_ = false;  // one has struck that is longer than the job tolerates
   bool all_had_started_ = true;   // when the faults struck
   std::vector<bool> guilty_;      // by process

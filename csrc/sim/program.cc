@@ -6,6 +6,11 @@
 #include "sim/reduce.h"
 
 namespace byteps::sim {
+namespace {
+
+constexpr TimeUs kPollUs = 100;
+
+}  // namespace
 
 Program::Program(World& world, SimProcess& process, const Scenario& scenario, uint32_t index,
                  Expectations& expectations)
@@ -122,9 +127,39 @@ void Program::push_pull(size_t index, bool is_pull) {
   is_in_flight_[index] = true;
   InFlight& op = in_flight_[outcome] = {index, round, is_pull, input, output, {}};
   fill_input(tensor, op, reduction);
-  process_.node()->push_pull(make_request(tensor, round, reduction), input->bytes().data(),
-                             output->bytes().data(),
-                             [this, outcome](const Status& status) { on_push_pull_done(outcome, status); });
+  start(outcome, make_request(tensor, round, reduction), op);
+}
+
+void Program::start(size_t outcome, const protocol::PushPull& request, const InFlight& op) {
+  const std::byte* const input = op.input->bytes().data();
+  std::byte* const output = op.output->bytes().data();
+  if (random_.chance(0.7)) {
+    const auto on_done = [this, outcome](const Status& status) { on_push_pull_done(outcome, status); };
+    return process_.node()->push_pull(request, input, output, on_done);
+  }
+  const Result<protocol::Handle> handle = process_.node()->push_pull(request, input, output);
+  if (!handle) return on_push_pull_done(outcome, handle.status());
+  handles_[outcome] = *handle;
+  poll(outcome);
+}
+
+void Program::poll(size_t outcome) {
+  const auto found = handles_.find(outcome);
+  if (found == handles_.end()) return;
+  const Result<bool> is_done = process_.node()->poll(found->second);
+  if (is_done && !*is_done) {
+    process_.program().run_at(world_.time.now_us() + kPollUs, [this, outcome] { poll(outcome); });
+    return;
+  }
+  const Status status = is_done ? process_.node()->result(found->second) : is_done.status();
+  handles_.erase(found);
+  on_push_pull_done(outcome, status);
+}
+
+void Program::on_stopped() {
+  for (const auto& [outcome, handle] : std::exchange(handles_, {})) {
+    on_push_pull_done(outcome, process_.node()->result(handle));
+  }
 }
 
 // As the tuner does on rank 0, at any time.

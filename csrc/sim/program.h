@@ -34,6 +34,8 @@ class Program {
 
   // The job has started, or the start has failed.
   void begin(const Status& started);
+  // The node has stopped, and all push_pulls are done: looks at those with handles.
+  void on_stopped();
   // Reports buffers that were written after their push_pull was done. To be called at the end.
   void check_buffers();
 
@@ -60,6 +62,9 @@ class Program {
   void push_pull(size_t tensor, bool is_pull);
   void fill_input(const TensorPlan& tensor, InFlight& op, ReduceOp reduction);
   protocol::PushPull make_request(const TensorPlan& tensor, uint32_t round, ReduceOp reduction) const;
+  // Starts it with a callback, or with a handle that is polled.
+  void start(size_t outcome, const protocol::PushPull& request, const InFlight& op);
+  void poll(size_t outcome);
   void maybe_change_plan();
   void barrier();
   void on_push_pull_done(size_t outcome, const Status& status);
@@ -82,9 +87,10 @@ class Program {
   bool is_advancing_ = false;
   bool had_error_ = false;
   bool at_end_ = false;
-  std::vector<uint32_t> rounds_;          // by tensor
-  std::vector<bool> is_in_flight_;        // by tensor
-  std::map<size_t, InFlight> in_flight_;  // by index of the outcome
+  std::vector<uint32_t> rounds_;                // by tensor
+  std::vector<bool> is_in_flight_;              // by tensor
+  std::map<size_t, InFlight> in_flight_;        // by index of the outcome
+  std::map<size_t, protocol::Handle> handles_;  // by index of the outcome
   std::vector<Outcome> outcomes_;
   std::vector<Buffer> buffers_;
 };

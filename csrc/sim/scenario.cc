@@ -203,9 +203,16 @@ FaultKind pick_timed_fault(Random& random) {
   return random.pick(kKinds);
 }
 
+TimeUs last_start_us(const Scenario& scenario) {
+  TimeUs last_us = 0;
+  for (const TimeUs start_us : scenario.starts_us)
+    last_us = start_us == kNever ? last_us : std::max(last_us, start_us);
+  return last_us;
+}
+
 // During the start of the job, or after it; jobs of these sizes take about that long.
 TimeUs pick_fault_time(Random& random, const Scenario& scenario) {
-  const TimeUs started_us = *std::max_element(scenario.starts_us.begin(), scenario.starts_us.end()) + 2'000;
+  const TimeUs started_us = last_start_us(scenario) + 2'000;
   if (random.chance(0.15)) return random.between(0, started_us);
   const auto phases = static_cast<TimeUs>(scenario.rounds);
   return started_us + random.between(0, scenario.network.max_delay_us * (10 + 20 * phases));
@@ -330,6 +337,16 @@ Scenario make_scenario(uint64_t seed) {
   // A measurement sends as much as the network carries, so it takes long to simulate.
   scenario.probes_nics = scenario.network.bytes_per_s > 0 && random.chance(0.1);
   if (scenario.probes_nics) scenario.network.bytes_per_s = 16'000'000;
+  scenario.has_second_job = !scenario.has_timed_faults() && random.chance(0.1);
+  scenario.resumes = scenario.faults.empty() && !scenario.has_second_job && random.chance(0.3);
+  return scenario;
+}
+
+Scenario make_other_scenario(uint64_t seed) {
+  Scenario scenario = make_scenario(seed);
+  std::erase_if(scenario.faults, [](const Fault& fault) { return is_timed(fault.kind); });
+  std::ranges::fill(scenario.starts_us, kNever);
+  scenario.probes_nics = scenario.has_stranger = scenario.has_second_job = scenario.resumes = false;
   return scenario;
 }
 
@@ -339,7 +356,8 @@ std::string describe(const Scenario& scenario) {
        << " machines, " << scenario.num_servers << " servers, " << scenario.tensors.size() << " tensors, "
        << scenario.rounds << " phases, scheduler "
        << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate")
-       << (scenario.faults.empty() ? "; no fault" : "");
+       << (scenario.faults.empty() ? "; no fault" : "") << (scenario.has_second_job ? "; a second job" : "")
+       << (scenario.resumes ? "; resumes" : "");
   for (const Fault& fault : scenario.faults) {
     text << "; " << text_of(fault.kind);
     if (fault.kind != FaultKind::kReset) text << ": process " << fault.process;

@@ -110,7 +110,9 @@ struct Scenario {
   bool probes_nics = false;     // before the job starts
   bool counts_steps = false;    // push_pulls of tensors that are not stored carry their round as the step
   bool autotune = false;
-  bool has_stranger = false;  // a process with another secret tries to join
+  bool has_stranger = false;    // a process with another secret tries to join
+  bool has_second_job = false;  // another cluster uses the same machines and ports at the same time
+  bool resumes = false;         // each process joins the next job as soon as it has left this one
   uint64_t partition_bytes = 4096;
   uint64_t credit_bytes = 4096;
   double plan_change_chance = 0;  // at each push_pull of rank 0
@@ -135,6 +137,9 @@ struct Scenario {
 };
 
 Scenario make_scenario(uint64_t seed);
+// A scenario whose processes start when others decide, for has_second_job and resumes: without timed
+// faults, and with starts_us kNever.
+Scenario make_other_scenario(uint64_t seed);
 
 // One line for people.
 std::string describe(const Scenario& scenario);

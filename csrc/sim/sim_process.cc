@@ -147,6 +147,7 @@ void SimProcess::leave(const std::string& cause, const std::string& after) {
 void SimProcess::reap() {
   if (!has_left_ || !node_) return;
   node_->stop();
+  if (on_stopped_) on_stopped_();
   failure_ = node_->failure();
   loops_.clear();
   node_.reset();

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "node/async_node.h"
@@ -33,6 +34,9 @@ class SimProcess {
   void leave(const std::string& cause, const std::string& after);
   // If the node has left, destroys it: the process has ended.
   void reap();
+  // Sets a function that is called when the node of a process that leaves has stopped, before it is
+  // destroyed.
+  void on_stopped(UniqueFunction<void()> callback) { on_stopped_ = std::move(callback); }
   // As SIGSTOP and SIGCONT.
   void pause(bool paused);
   // As SIGKILL: nothing runs any more, and the kernel closes the connections.
@@ -61,6 +65,7 @@ class SimProcess {
   std::unique_ptr<VirtualLoop> program_;
   std::vector<VirtualLoop*> loops_;  // of the node
   std::unique_ptr<node::AsyncNode> node_;
+  UniqueFunction<void()> on_stopped_;
   bool has_left_ = false;
   bool is_gone_ = false;
   bool was_killed_ = false;
