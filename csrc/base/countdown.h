@@ -1,4 +1,5 @@
-// Callbacks that several parts of a process give when they are done, and a thread that blocks for one.
+// Callbacks that several parts of a process give when they are done, and a thread that blocks for
+// one.
 #pragma once
 
 #include <atomic>
@@ -12,8 +13,8 @@
 
 namespace byteps {
 
-// Calls `done` once, in the `count`-th call of report(), or at once if count is 0. Any thread. Shared by those who
-// report, as they may do so later than anybody waits for them.
+// Calls `done` once, in the `count`-th call of report(), or at once if count is 0. Any thread.
+// Shared by those who report, as they may do so later than anybody waits for them.
 class Countdown {
  public:
   static std::shared_ptr<Countdown> start(size_t count, UniqueFunction<void()> done) {
@@ -31,8 +32,8 @@ class Countdown {
   UniqueFunction<void()> done_;
 };
 
-// Calls `start` with a callback, and blocks until that was called, at most until `deadline_us`. Signals do not end the
-// wait. Not on an event loop that has a part in it.
+// Calls `start` with a callback, and blocks until that was called, at most until `deadline_us`.
+// Signals do not end the wait. Not on an event loop that has a part in it.
 template <typename Start>
 void run_until_done(TimeUs deadline_us, Start&& start) {
   const auto done = std::make_shared<EventFlag>();

@@ -27,8 +27,8 @@ class Scheduler final : public ControlEvents {
   Status listen(transport::Transport& tcp, int socket_fd);
   const transport::Address& address() const { return listener_->address(); }
 
-  // Any thread. Reached when the job has ended and all peers have been told; peers that do not read the
-  // message are waited for during a short grace period only.
+  // Any thread. Reached when the job has ended and all peers have been told; peers that do not read
+  // the message are waited for during a short grace period only.
   Milestone& ended() { return ended_; }
   // ok: all workers left in order. Valid from ended() on.
   const Status& outcome() const { return gave_up_.is_ok() ? state_.failure() : gave_up_; }

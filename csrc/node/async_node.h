@@ -5,8 +5,8 @@
 //   server     a Service and a Client
 //   scheduler  a Scheduler
 //
-// Event loops: `service_threads` data loops ("bps-data-N") and one control loop ("bps-control"). A data
-// loop has one shard of the service and the worker's links to the shards paired with it; the
+// Event loops: `service_threads` data loops ("bps-data-N") and one control loop ("bps-control"). A
+// data loop has one shard of the service and the worker's links to the shards paired with it; the
 // control loop has the scheduler and the client.
 #pragma once
 
@@ -61,9 +61,9 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   // ok while the job runs, and when it has ended in order; otherwise why it has failed.
   Status failure() const;
   // Leaves the job; to be called once. `cause`: an exception that ends the program; the job then
-  // fails for all nodes. Empty: leaves in order. `after`: an exception that is propagating during an
-  // orderly leave; ranks that wait for this node are told. left() follows, on the control loop, or
-  // immediately if the start has failed before that loop ran.
+  // fails for all nodes. Empty: leaves in order. `after`: an exception that is propagating during
+  // an orderly leave; ranks that wait for this node are told. left() follows, on the control loop,
+  // or immediately if the start has failed before that loop ran.
   void leave(const std::string& cause, const std::string& after);
   Milestone& left() { return left_; }
   // Stops the event loops, without leaving. Idempotent. Not on one of the loops.

@@ -1,5 +1,5 @@
-// A node of a process with threads of its own: what AsyncNode does, and calls that block until it is
-// done.
+// A node of a process with threads of its own: what AsyncNode does, and calls that block until it
+// is done.
 #pragma once
 
 #include <atomic>
@@ -23,8 +23,8 @@ class Node final : public AsyncNode {
   static Result<std::unique_ptr<Node>> create(const NodeConfig& config, const KeepWaiting& keep_waiting);
   ~Node() override;  // calls shutdown()
 
-  // As worker::HandleTable::wait, and goes on after signals while `keep_waiting` returns true. Tells
-  // the scheduler of a long wait.
+  // As worker::HandleTable::wait, and goes on after signals while `keep_waiting` returns true.
+  // Tells the scheduler of a long wait.
   Status wait(protocol::Handle handle, TimeUs deadline_us, const KeepWaiting& keep_waiting);
   // Blocks until every worker has called it. Calls of several threads of a process run one after
   // the other.

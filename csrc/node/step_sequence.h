@@ -16,8 +16,8 @@ class StepSequence : public std::enable_shared_from_this<StepSequence> {
   // next step begins if `done` was not called before; kNever: not before.
   using Step = UniqueFunction<TimeUs(UniqueFunction<void()> done)>;
 
-  // Any thread. Runs the steps on `loop`, then calls `done` there. The loop must outlive all that the
-  // steps have begun.
+  // Any thread. Runs the steps on `loop`, then calls `done` there. The loop must outlive all that
+  // the steps have begun.
   static void run(transport::EventLoop& loop, std::deque<Step> steps, UniqueFunction<void()> done);
 
  private:

@@ -1,7 +1,7 @@
 // Why rounds of one name have failed, for contributions that come later. Pure.
 //
-// A rank may be some rounds behind: it has to get the cause of its own round, not that of a later one, which most
-// often is a mere consequence.
+// A rank may be some rounds behind: it has to get the cause of its own round, not that of a later
+// one, which most often is a mere consequence.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,9 @@ namespace byteps::protocol {
 
 class FailureHistory {
  public:
-  // Rounds up to `round`, and after the failure before, have failed because of `why`. Ignored for a round that has failed
-  // already. Of many failures the oldest ones are forgotten: then the next one stands for their rounds.
+  // Rounds up to `round`, and after the failure before, have failed because of `why`. Ignored for a
+  // round that has failed already. Of many failures the oldest ones are forgotten: then the next
+  // one stands for their rounds.
   void add(uint64_t round, Status why) {
     if (round <= last_round()) return;
     if (failures_.size() == kMaxFailures) failures_.erase(failures_.begin());

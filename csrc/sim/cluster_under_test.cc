@@ -37,8 +37,8 @@ RunResult run(const Scenario& scenario, bool keep_trace) {
     if (scenario.has_second_job) {
       world.network.loop().schedule(scenario.starts_us.front(), start_all);
     } else {
-      // Workers resume at once. The first job refuses processes that it does not know, so those come
-      // when its scheduler ends.
+      // Workers resume at once. The first job refuses processes that it does not know, so those
+      // come when its scheduler ends.
       first.on_ended([&second, start_all, resuming, scheduler = scenario.scheduler_process()](size_t ended) {
         if (ended < resuming) second.start_now(ended);
         if (ended == scheduler) start_all();
@@ -339,8 +339,8 @@ void ClusterUnderTest::check_outcomes(uint32_t worker) {
   }
 }
 
-// The round with the fault fails on all ranks, and no other push_pull fails, unless ranks wait for it
-// until a deadline.
+// The round with the fault fails on all ranks, and no other push_pull fails, unless ranks wait for
+// it until a deadline.
 void ClusterUnderTest::check_one_round() {
   const Fault& fault = *scenario_.program_fault();
   if (scenario_.has_timed_faults()) return;
@@ -363,7 +363,8 @@ void ClusterUnderTest::check_names() {
   const Fault* const own = scenario_.program_fault();
   const bool in_every =
       own == nullptr || own->kind == FaultKind::kNeverStarts || own->kind == FaultKind::kRaises;
-  if (!in_every && scenario_.has_timed_faults()) return;  // who is to blame depends on what came first
+  // The guilty process is then the one whose fault came first.
+  if (!in_every && scenario_.has_timed_faults()) return;
   const Outcome* first = nullptr;
   size_t first_process = 0;
   for (size_t i = 0; i < scenario_.num_nodes(); ++i) {

@@ -1,8 +1,8 @@
 // The real nodes of a whole cluster in virtual time, and the verdict on them.
 //
-// A run passes if at its end no process is left, every push_pull and barrier was answered once and in
-// time, every result is right bit for bit, no memory was used after it was given back, and failures
-// name a guilty process.
+// A run passes if at its end no process is left, every push_pull and barrier was answered once and
+// in time, every result is right bit for bit, no memory was used after it was given back, and
+// failures name a guilty process.
 #pragma once
 
 #include <cstdint>

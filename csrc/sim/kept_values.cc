@@ -9,7 +9,7 @@
 namespace byteps::sim {
 namespace {
 
-constexpr unsigned kDigitBits = 6;  // more than a rank contributes
+constexpr unsigned kDigitBits = 6;  // enough for the contributions of one rank
 constexpr unsigned kSeedBits = 12;  // above the digits of eight ranks
 
 uint64_t seed_of(size_t tensor, size_t element) {
@@ -63,7 +63,7 @@ void KeptValues::fail(size_t tensor, uint32_t rank, const Status& why) {
 
 std::string KeptValues::check(size_t tensor_index, uint32_t rank, Bytes answer, bool at_end) {
   const TensorPlan& tensor = scenario_.tensors[tensor_index];
-  // Of the one that believes something else, answered before anybody else has come.
+  // This rank uses another size than the others, and was answered before any other rank came.
   if (answer.size() != tensor.bytes()) return "";
   const protocol::Partitioning cut = cut_of(tensor);
   Members& members = members_of(tensor_index);
@@ -88,7 +88,7 @@ std::string KeptValues::check(size_t tensor_index, uint32_t rank, Bytes answer, 
 std::string KeptValues::check_counts(const TensorPlan& tensor, const Members& members, uint32_t rank,
                                      const Counts& counts, const Counts& seen, bool at_end) const {
   const size_t round = members[rank].begun.size() - 1;
-  // Ranks that time out in what others do not take part in go on, and others miss what has failed.
+  // With such a fault, rounds fail on some ranks only, and the staleness is not bounded.
   const Fault* const fault = scenario_.program_fault();
   const bool none_fails_alone = fault == nullptr || !concerns_one_tensor(fault->kind);
   const bool bounded = tensor.staleness != protocol::kUnboundedStaleness && none_fails_alone;

@@ -1,6 +1,6 @@
-// What ranks contribute to tensors that services keep, and what must hold of every answer, whatever the order of
-// events. An element counts how many contributions of each rank are in it, in digits of its own, beside the seed's
-// value.
+// The contributions of ranks to stored tensors (asynchronous training), and the checks of every
+// answer, which hold whatever the order of events. An element counts the contributions of each rank
+// in digits of its own, beside the value of the seed.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +19,26 @@ class KeptValues {
  public:
   explicit KeptValues(const Scenario& scenario) : scenario_(scenario) {}
 
-  // The rank begins its next round of the tensor: what it contributes.
+  // The rank begins its next round of the tensor: writes its contribution to `out`.
   void begin(size_t tensor, uint32_t rank, ReduceOp op, MutableBytes out);
-  // It has failed, for this reason.
+  // The round that it has begun has failed with `why`.
   void fail(size_t tensor, uint32_t rank, const Status& why);
-  // It was answered; "", or what is wrong with the answer:
-  //   a partition is one state, not a mixture; every contribution is in it once at most, and none that has waited too
-  //   long for others
-  //   the rank's own contributions are in it, and all that an answer to this rank had before
-  //   with staleness s, the answer to round r has all that all ranks contributed up to round r - s
-  //   after a barrier that all have reached (`at_end`), all that was ever contributed
+  // The round that it has begun was answered. Returns "" or what is wrong:
+  //   a partition must be one state, not a mixture of two
+  //   each contribution is in it at most once, and none that has failed by its deadline
+  //   the rank's own contributions are in it, and all that earlier answers to this rank had
+  //   with staleness s, the answer to round r has all contributions of all ranks up to round r - s
+  //   after a barrier of all ranks (`at_end`), it has all contributions
   std::string check(size_t tensor, uint32_t rank, Bytes answer, bool at_end);
 
  private:
-  using Counts = std::vector<uint64_t>;  // of contributions, by rank
+  using Counts = std::vector<uint64_t>;  // number of contributions, by rank
   struct Member {
-    std::vector<uint32_t> begun{0};  // by round: contributions up to it
-    uint32_t failed = 0;             // of them
-    uint32_t timed_out = 0;          // of those, where no partition can have succeeded
-    bool contributes = false;        // in the round that is in flight
-    std::vector<Counts> seen;        // in the last answer, by partition
+    std::vector<uint32_t> begun{0};  // by round: number of contributions up to it
+    uint32_t failed = 0;             // number of contributions that failed
+    uint32_t timed_out = 0;          // number of those of which no partition was added
+    bool contributes = false;        // whether the round in flight contributes
+    std::vector<Counts> seen;        // by partition: counts in the last answer
   };
   using Members = std::vector<Member>;  // by rank
 

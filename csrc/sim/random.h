@@ -1,6 +1,7 @@
-// Numbers that a seed decides, the same on every machine (the standard's distributions are not). Pure.
+// Random numbers from a seed, equal on every machine (the standard's distributions are not). Pure.
 //
-// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014 (SplitMix64).
+// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014
+// (SplitMix64).
 #pragma once
 
 #include <cstddef>

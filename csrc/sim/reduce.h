@@ -10,8 +10,8 @@
 
 namespace byteps::sim {
 
-// out = reduction of all sources, in their order; all of the same size. kAverage: of integers, the sum
-// divided by `divisor`.
+// out = reduction of all sources, in their order; all of the same size. kAverage: of integers, the
+// sum divided by `divisor`.
 void reduce(DType dtype, ReduceOp op, uint32_t divisor, const std::vector<Bytes>& sources, MutableBytes out);
 
 // Mean of float32: source i counts weights[i] times.

@@ -28,7 +28,7 @@ uint32_t count_machines(const std::vector<ReducerHost>& reducer_hosts) {
                     [](const ReducerHost& reducer_host) { return !reducer_host.is_server; }));
 }
 
-// A node for each reducer_host, so that node and reducer_host have the same number.
+// Makes one node per machine, so both have the same number.
 std::vector<protocol::NodeInfo> nodes_of(const std::vector<ReducerHost>& reducer_hosts) {
   std::vector<protocol::NodeInfo> nodes;
   for (const ReducerHost& reducer_host : reducer_hosts) {
@@ -46,8 +46,8 @@ std::vector<double> speeds_of(const std::vector<ReducerHost>& reducer_hosts) {
   return bytes_per_s;
 }
 
-// A layer with a gradient is a tensor; tensors are numbered in the order in which backward gives them, from 1, as
-// the scheduler numbers them at their first use.
+// Every layer with a gradient is a tensor. Tensors are numbered from 1 in the order of the backward
+// pass, as the scheduler numbers them at their first use.
 class ScaleJob : private ScaleEvents {
  public:
   ScaleJob(const ScaleOptions& options, std::vector<double> shares);
@@ -64,7 +64,7 @@ class ScaleJob : private ScaleEvents {
   void on_message(const ScaleMessage& message) override;
   void on_contribution(const ScaleMessage& message);
   void apply(uint32_t machine, const protocol::TableActions& actions);
-  void apply(uint32_t /*machine*/, const protocol::ChangePlan& /*change*/) {}  // nobody asks for one
+  void apply(uint32_t /*machine*/, const protocol::ChangePlan& /*change*/) {}  // no plan is requested
   void apply(uint32_t machine, const protocol::SendDeclare& send);
   void apply(uint32_t machine, const protocol::SendRoundFailed& /*send*/) {
     BPS_CHECK(false) << "a round of machine " << machine << " has failed";
@@ -147,7 +147,7 @@ void ScaleJob::apply(uint32_t machine, const protocol::TableActions& actions) {
     std::visit([&](const auto& each) { apply(machine, each); }, action);
 }
 
-// Takes no time: a job declares a tensor once, and then trains for days.
+// Takes no time: a job declares each tensor once and trains for days.
 void ScaleJob::apply(uint32_t machine, const protocol::SendDeclare& send) {
   const protocol::TensorDirectory::Answer answer = directory_.declare(machine, send.declare);
   protocol::TableActions actions;
@@ -200,7 +200,7 @@ void ScaleJob::on_contribution(const ScaleMessage& message) {
   }
 }
 
-// As push_pull_table makes it; messages are kept small instead of carrying it.
+// The head that push_pull_table makes; messages do not carry it, so that they stay small.
 DataHead ScaleJob::head_of(const ScaleMessage& message) const {
   DataHead head;
   head.type = protocol::DataType::kPushPull;

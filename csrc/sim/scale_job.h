@@ -1,9 +1,11 @@
-// One training step of a whole job, by the code that a job runs, on reducer_hosts with network cards of given speeds.
+// Predicts the time of one training step of a whole job, on machines with network cards of given
+// speeds.
 //
-// From protocol/: placement, place_giver and tensor_directory say where partitions go, push_pull_table cuts and counts
-// them at each machine, outbox orders what goes to the wire, aggregation knows when a sum is complete. Only the network
-// (scale_network) and the GPUs (scale_model) are models. Sums take no time, and neither does what stays inside a
-// machine: a machine is one worker here, however many GPUs it has.
+// The decisions are those of protocol/: placement, root_assigner and tensor_directory (roots of
+// partitions), push_pull_table (partitions of each machine), outbox (order on the wire),
+// aggregation (complete sums). The network (scale_network) and the GPUs (scale_model) are models.
+// Sums and transfers inside a machine take no time: a machine is one worker, however many GPUs it
+// has.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +19,28 @@
 namespace byteps::sim {
 
 struct ScaleOptions {
-  std::vector<protocol::ReducerHost> reducer_hosts;  // worker machines, then servers; all speeds known
+  std::vector<protocol::ReducerHost> reducer_hosts;  // worker machines, then servers; with speeds
   protocol::PlacementPolicy placement = {};
   ScaleModel model;
   uint64_t partition_bytes = 1 << 20;
-  uint64_t credit_bytes = 4 << 20;  // of a card
-  double latency_s = 10e-6;         // from any reducer_host to any other
+  uint64_t credit_bytes = 4 << 20;  // per card
+  double latency_s = 10e-6;         // between any two machines
 };
 
 struct ScaleResult {
-  double predicted_s = 0;  // protocol/placement's bound on the communication alone
+  double predicted_s = 0;  // bound on the communication alone (protocol/placement)
   double summed_s = 0;     // from the first gradient until every machine has all sums
-  double step_s = 0;       // from the start of the backward pass to the end of the next forward pass
-  uint64_t messages = 0;   // between and inside reducer_hosts
+  double step_s = 0;       // from the start of backward to the end of the next forward pass
+  uint64_t messages = 0;   // between and inside machines
 };
 
-// Contributions and results that simulate() would have to deal with. Its time grows with them (half a million a second
-// or more), and so does its memory (about 40 bytes each).
+// Number of contributions and results that simulate() would have to handle. Its time grows with the
+// number (at least half a million per second), and so does its memory (about 40 bytes for each).
 uint64_t count_messages(const ScaleOptions& options);
 
-// Deterministic. Invalid argument: a speed is unknown, a layer cannot be cut into such partitions, the placement does
-// not fit the reducer_hosts, or more than 16384 reducer_hosts. Aborted: `keep_going`, asked every tenth of a second or so, said no.
+// Deterministic. kInvalidArgument: a speed is unknown, a layer cannot be cut into such partitions,
+// the placement does not fit the machines, or there are more than 16384 machines. kAborted:
+// `keep_going`, which is called about every tenth of a second, returned false.
 Result<ScaleResult> simulate(const ScaleOptions& options, const std::function<bool()>& keep_going);
 
 }  // namespace byteps::sim

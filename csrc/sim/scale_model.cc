@@ -22,7 +22,8 @@ Layer convolution(uint64_t kernel, uint64_t in, uint64_t out, uint64_t side) {
   return matrix(kernel * kernel * in, out, side * side);
 }
 
-// Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition", 2014, table 1, D.
+// Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition",
+// 2014, table 1, D.
 ScaleModel vgg16() {
   ScaleModel model{.layers = {}, .compute_s = 0.070};
   struct Block {

@@ -1,11 +1,14 @@
-// Sites with network cards of limited speed, around a switch without limits; for jobs of up to some thousand reducer_hosts.
+// A network of machines with cards of limited speed around a switch without limits, for jobs of up
+// to some thousand machines.
 //
-// Unlike virtual_network, which is about order and faults, this is about time. A card sends one message at a time, at
-// its speed, while it receives at the same speed. What it sends next is protocol/outbox's choice: a card has one port,
-// where in a job each of its connections has one. The first byte of a message arrives a latency after it was sent. What
-// waits to be received takes turns by sender, as connections share a link: start-time fair queueing of whole messages
-// (Goyal, Vin and Cheng, SIGCOMM 1996). A message from a slower card is complete when its last byte has come, but keeps
-// the card busy only for as long as the card needs for it. What waits is unlimited: no loss, and nobody is slowed down at the source.
+// sim_network is about order and faults; this is about time. A card sends one message at a time, at
+// its speed, and receives at the same speed meanwhile. protocol/outbox chooses what it sends next:
+// a card has one port here, where a real process has one per connection. The first byte of a
+// message arrives one latency after it was sent. Messages that wait to be received take turns by
+// sender, as connections share a link: start-time fair queueing of whole messages (Goyal, Vin and
+// Cheng, SIGCOMM 1996). A message from a slower card is complete when its last byte has arrived,
+// but occupies the receiving card only for as long as that needs for it. Queues are unlimited:
+// nothing is lost, and no sender is slowed down.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +39,7 @@ class ScaleEvents {
 };
 
 struct ScaleNetworkOptions {
-  std::vector<double> bytes_per_s;  // of each reducer_host's card, each way; positive
+  std::vector<double> bytes_per_s;  // by machine: speed of its card in each direction; positive
   double latency_s = 0;
   uint64_t credit_bytes = 1;
 };
@@ -47,18 +50,19 @@ class ScaleNetwork {
   ScaleNetwork(const ScaleNetwork&) = delete;
   ScaleNetwork& operator=(const ScaleNetwork&) = delete;
 
-  // To the own reducer_host: no card is passed, the message arrives now (but not during this call).
+  // A message to its own machine uses no card and arrives now, but not during this call.
   void send(int32_t priority, const ScaleMessage& message);
   void at(double when_s, uint32_t timer);
 
-  // Until nothing happens any more, or `keep_going`, which is asked now and then, says no: then false.
+  // Runs until there are no more events. Returns false if `keep_going`, which is called at times,
+  // returned false.
   bool run(const std::function<bool()>& keep_going);
   double now_s() const { return now_s_; }
 
  private:
   struct Incoming {
-    double
-        tag;  // bytes that the card has received when its turn comes, if all senders have something waiting
+    // Bytes that the card has received when its turn comes, if all senders have messages waiting.
+    double tag;
     uint64_t sequence;
     double last_byte_s;
     ScaleMessage message;

@@ -65,9 +65,9 @@ Plan make_plan(Random& random, size_t num_tensors) {
   return plan;
 }
 
-// Every rank goes through the phases in the order of the plan, and through the tensors of a phase in
-// its own order. It waits only for tensors of an earlier phase, or after it has begun the whole phase,
-// so ranks cannot wait for each other in a circle.
+// Every rank goes through the phases in the order of the plan, and through the tensors of a phase
+// in its own order. It waits only for tensors of an earlier phase, or after it has begun the whole
+// phase, so ranks cannot wait for each other in a circle.
 std::vector<Step> make_program(Random& random, const Plan& plan, const std::vector<TensorPlan>& tensors) {
   const size_t num_tensors = tensors.size();
   std::vector<Step> program;
@@ -103,7 +103,8 @@ std::vector<Step> make_program(Random& random, const Plan& plan, const std::vect
   return program;
 }
 
-// All ranks read the stored tensors with all contributions, and no rank leaves before all have read.
+// All ranks read the stored tensors with all contributions, and no rank leaves before all have
+// read.
 void append_pulls(std::vector<Step>& program, const std::vector<TensorPlan>& tensors) {
   const auto add_for_stored = [&](Kind kind) {
     for (size_t i = 0; i < tensors.size(); ++i) {

@@ -108,7 +108,7 @@ struct Scenario {
   bool sizes_are_given = true;  // otherwise the scheduler learns them from the first worker
   std::string placement;        // NodeConfig::placement
   bool probes_nics = false;     // before the job starts
-  bool counts_steps = false;    // push_pulls of tensors that are not stored carry their round as the step
+  bool counts_steps = false;    // push_pulls carry their round as the step
   bool autotune = false;
   bool has_stranger = false;    // a process with another secret tries to join
   bool has_second_job = false;  // another cluster uses the same machines and ports at the same time
@@ -137,8 +137,8 @@ struct Scenario {
 };
 
 Scenario make_scenario(uint64_t seed);
-// A scenario whose processes start when others decide, for has_second_job and resumes: without timed
-// faults, and with starts_us kNever.
+// A scenario whose processes start when others decide, for has_second_job and resumes: without
+// timed faults, and with starts_us kNever.
 Scenario make_other_scenario(uint64_t seed);
 
 // One line for people.

@@ -50,8 +50,8 @@ class SimNetwork {
   // Time since which bytes from `from` to `to` do not arrive; kNever: not cut.
   TimeUs cut_since_us(const std::string& from, const std::string& to) const;
 
-  // Breaks a random connection between two hosts, as a firewall does: both ends get a reset. Returns
-  // the addresses of the hosts; nullopt: there is no connection.
+  // Breaks a random connection between two hosts, as a firewall does: both ends get a reset.
+  // Returns the addresses of the hosts; nullopt: there is no connection.
   std::optional<std::pair<std::string, std::string>> reset_one();
   // Registers a connection for reset_one().
   void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }

@@ -26,8 +26,8 @@ class SimProcess {
   SimProcess(World& world, std::string name, HostFacts facts);
   ~SimProcess();
 
-  // Creates a node and starts to join. `on_started` is called on the program's loop when the job has
-  // started, or with the error.
+  // Creates a node and starts to join. `on_started` is called on the program's loop when the job
+  // has started, or with the error.
   void start(const NodeConfig& config, const std::string& scheduler_ip,
              UniqueFunction<void(const Status&)> on_started);
   // On any loop. Leaves (AsyncNode::leave); reap() destroys the node some time later.

@@ -1,4 +1,5 @@
-// An event loop on a thread of its own that waits in epoll(7): for sockets, timers and posted tasks.
+// An event loop on a thread of its own that waits in epoll(7): for sockets, timers and posted
+// tasks.
 //
 // An idle loop makes no system call. post() wakes a sleeping loop with one system call.
 #pragma once
@@ -21,10 +22,11 @@ class FdHandler {
 
 class EpollLoop final : public EventLoop {
  public:
-  // Starts the thread; `name` (at most 15 bytes) shows in ps and perf. All signals are blocked in it.
-  // `on_out_of_memory` is called on the loop when a callback has ended with std::bad_alloc. From then on the
-  // loop runs tasks and timers only, so that its owner can take everything down: nobody knows how far that
-  // callback had come. Without it, or with any other exception, the process ends.
+  // Starts the thread; `name` (at most 15 bytes) shows in ps and perf. All signals are blocked in
+  // it. `on_out_of_memory` is called on the loop when a callback has ended with std::bad_alloc.
+  // From then on the loop runs tasks and timers only, so that its owner can take everything down:
+  // nobody knows how far that callback had come. Without it, or with any other exception, the
+  // process ends.
   static Result<std::unique_ptr<EpollLoop>> create(const std::string& name,
                                                    UniqueFunction<void(const Status&)> on_out_of_memory = {});
   // For code that uses descriptors. Precondition: `loop` is an EpollLoop.

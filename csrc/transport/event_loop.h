@@ -1,8 +1,8 @@
 // A thread that runs posted tasks and timers, one at a time: the interface.
 //
-// Everything of a connection happens on its loop's thread, so connections need no locks. Other threads
-// reach a loop only through post(). EpollLoop (epoll_loop.h) waits for sockets as well and follows the
-// system's clock; the simulator's loops share one thread and follow a virtual clock.
+// Everything of a connection happens on its loop's thread, so connections need no locks. Other
+// threads reach a loop only through post(). EpollLoop (epoll_loop.h) waits for sockets as well and
+// follows the system's clock; the simulator's loops share one thread and follow a virtual clock.
 //
 // One pass of the loop: posted tasks, due timers, turns; then, in an EpollLoop, ready descriptors.
 #pragma once
@@ -15,8 +15,8 @@
 namespace byteps::transport {
 
 // Gets a turn of its own at the end of a pass, when all that became ready has run: for work that is
-// cheaper done together (a connection writes all frames of a pass with one system call), or that goes
-// on in the next pass.
+// cheaper done together (a connection writes all frames of a pass with one system call), or that
+// goes on in the next pass.
 class TurnHandler {
  public:
   virtual ~TurnHandler() = default;
@@ -35,10 +35,11 @@ class EventLoop : public Clock {
   ~EventLoop() override = default;
 
   // Any thread. Runs `task` on the loop, in the order posted; from the loop's own thread: after the
-  // current callback. After stop() tasks are destroyed without being run; those posted from the loop's own
-  // thread not before it has ended.
+  // current callback. After stop() tasks are destroyed without being run; those posted from the
+  // loop's own thread not before it has ended.
   virtual void post(Task task) = 0;
-  // Any thread but the loop's: posts `task` and blocks until it has run. False if the loop has stopped.
+  // Any thread but the loop's: posts `task` and blocks until it has run. False if the loop has
+  // stopped.
   virtual bool run_and_wait(Task task);
   virtual bool in_loop() const = 0;
   // Any thread but the loop's: runs what was posted before, then ends. Idempotent.
@@ -51,8 +52,8 @@ class EventLoop : public Clock {
   virtual TimerId run_at(TimeUs at_us, Task task) = 0;
   // Destroys the task without running it; does nothing if it has run.
   virtual void cancel(TimerId timer) = 0;
-  // Calls on_turn once at the end of this pass; when asked during turns, at the end of the next pass, without
-  // sleeping before. Ask at most once per turn.
+  // Calls on_turn once at the end of this pass; when asked during turns, at the end of the next
+  // pass, without sleeping before. Ask at most once per turn.
   virtual void request_turn(TurnHandler* handler) = 0;
   // No on_turn follows until the next request.
   virtual void cancel_turn(TurnHandler* handler) = 0;

@@ -1,4 +1,5 @@
-// The real Scheduler and Clients of a whole cluster, on one thread, in virtual time, over the simulated network.
+// The real Scheduler and Clients of a whole cluster, on one thread, in virtual time, over the
+// simulated network.
 #include <gtest/gtest.h>
 
 #include <algorithm>

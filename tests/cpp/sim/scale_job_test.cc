@@ -108,8 +108,9 @@ TEST(ScaleJob, LatencyCountsOnEachWay) {
   EXPECT_NEAR(run(options).summed_s, 0.5, 1e-4);
 }
 
-// 256 GPUs: 32 machines of 8, 100 Gbit/s. Against all-reduce the gain grows with the servers and ends at as many as
-// machines; a parameter server with fewer is the slowest of all. The evaluation of the OSDI'20 paper has this shape.
+// 256 GPUs: 32 machines of 8, 100 Gbit/s. Against all-reduce the gain grows with the servers and
+// ends at as many as machines; a parameter server with fewer is the slowest of all. The evaluation
+// of the OSDI'20 paper has this shape.
 TEST(ScaleJob, GainsAsInThePaperAt256Gpus) {
   ScaleModel model = model_named("vgg16").value();
   model.compute_s = 0.02;  // bound by communication
