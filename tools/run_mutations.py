@@ -275,7 +275,7 @@ def main(arguments: list[str]) -> int:
     errors: list[str] = []
     try:
         patches = select(options.patches)
-        tree = Tree(options.from_build, options.jobs)
+        tree = Tree(options.from_build.resolve(), options.jobs)
         tree.renew()
         tree.configure()
         tree.build("the tree")
