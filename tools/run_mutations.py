@@ -30,6 +30,8 @@ TEST_PROGRAMS = ("protocol_test", "summation_test", "worker_test", "cluster_test
 COPIED = ("CMakeLists.txt", "cmake", "csrc", "tests/cpp")
 CONTEXT = "-C1"  # lines around a change that have to match
 BUILD_LIMIT_S = 3600
+LIMITED = ("prlimit", f"--as={8 << 30}")  # a fault must not use up the memory of this machine
+MAX_OUTPUT_CHARACTERS = 16 << 20  # of a program; the rest is ignored
 
 
 class CannotTestError(Exception):
@@ -142,13 +144,15 @@ class Tree:
     @contextlib.contextmanager
     def patched(self, patch: Path) -> Iterator[None]:
         """Applies the patch, and takes it back at the end."""
+        names = re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(), re.MULTILINE)
+        originals = {name: (self.sources / name).read_bytes() for name in names if (self.sources / name).exists()}
         if not self._succeeds("git", "apply", CONTEXT, "--verbose", patch):
             raise CannotTestError(f"{patch.name} does not apply:\n{self._log_end()}")
         try:
             yield
         finally:
-            for name in re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(), re.MULTILINE):
-                shutil.copyfile(ROOT / name, self.sources / name)
+            for name, content in originals.items():
+                (self.sources / name).write_bytes(content)
 
     def program(self, name: str) -> Path:
         return self.build_folder / name
@@ -166,23 +170,28 @@ class Ended:
         return "hangs" if self.code is None else f"exit code {self.code}"
 
 
+def beginning_of(log: Path) -> str:
+    with log.open(errors="replace") as text:
+        return text.read(MAX_OUTPUT_CHARACTERS)
+
+
 def run(command: list[str | Path], log: Path, limit_s: float, until: str = "") -> Ended:
     """Runs the program in a process group of its own, and stops it when it has written `until`."""
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen([*LIMITED, *command], stdout=output, stderr=output, start_new_session=True)
     deadline_s = time.monotonic() + limit_s
     code: int | None = None
     try:
         while code is None and time.monotonic() < deadline_s:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(0.2)
-            if until and until in log.read_text(errors="replace"):
+            if until and until in beginning_of(log):
                 break
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    return Ended(code, log.read_text(errors="replace"))
+    return Ended(code, beginning_of(log))
 
 
 def found_by_seeds(tree: Tree, options: argparse.Namespace) -> str:
@@ -266,7 +275,7 @@ def main(arguments: list[str]) -> int:
     errors: list[str] = []
     try:
         patches = select(options.patches)
-        tree = Tree(options.from_build, options.jobs)
+        tree = Tree(options.from_build.resolve(), options.jobs)
         tree.renew()
         tree.configure()
         tree.build("the tree")

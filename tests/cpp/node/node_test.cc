@@ -2,6 +2,7 @@
 #include "node/node.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -135,6 +136,31 @@ TEST(NodeTest, ShutdownFailsWhatIsInFlight) {
   EXPECT_EQ(job.worker(0).wait(*handle, kNever, always).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(job.worker(0).push_pull({.name = "y", .bytes = 4}, data, data).status().code(),
             StatusCode::kFailedPrecondition);
+}
+
+// The service of this process reads the tensor where it is.
+TEST(NodeTest, ATensorMayBeFreedOnceItsPushPullHasFailed) {
+  Job job({.workers = 2, .servers = 0, .adjust = nullptr});
+  ASSERT_TRUE(job.all_started());
+  job.on_all([](int rank, Node& node) {
+    constexpr size_t kBytes = 64 << 20;
+    void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    auto* const data = static_cast<std::byte*>(memory);
+    Result<protocol::Handle> handle = failed_precondition("rank 1 does not take part");
+    if (rank == 0)
+      handle = node.push_pull({.name = "x", .dtype = DType::kFloat32, .bytes = kBytes}, data, data);
+    // The partitions of "x" are on their way before those of "y".
+    std::vector<float> values(1000, 1.0f);
+    ASSERT_TRUE(push_pull(node, "y", values, DType::kFloat32).is_ok());
+    if (rank == 1) {
+      node.shutdown("KeyError: 'label'");
+    } else {
+      ASSERT_TRUE(handle.is_ok());
+      EXPECT_EQ(node.wait(*handle, kNever, always).code(), StatusCode::kUnavailable);
+    }
+    munmap(memory, kBytes);
+  });
 }
 
 TEST(NodeTest, Barrier) {

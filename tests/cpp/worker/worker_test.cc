@@ -13,6 +13,7 @@
 
 #include "transport/epoll_loop.h"
 #include "transport/inproc.h"
+#include "worker/completion_thread.h"
 
 namespace byteps::worker {
 namespace {
@@ -79,7 +80,7 @@ class WorkerTest : public testing::Test, public WorkerEvents {
     const protocol::Tree tree = make_tree();
     worker_ = std::make_unique<Worker>(WorkerOptions{.rank = kRank, .credit_bytes = 1 << 20}, tree,
                                        protocol::PartitionRule(tree.reducer_hosts(), kPartitionBytes),
-                                       metrics_, *loop_, *this);
+                                       metrics_, *loop_, std::make_unique<CompletionThread>(), *this);
     add_links(worker_->links(), Level::kCluster, sums_);
     add_links(worker_->parameter_store_links(), Level::kRanks, store_);
   }
