@@ -148,6 +148,7 @@ NodeConfig ClusterUnderTest::config_of(size_t process) const {
   config.start_timeout_s = seconds(scenario_.start_timeout_us);
   config.timeout_s = seconds(scenario_.timeout_us);
   config.op_timeout_s = seconds(scenario_.op_timeout_us);
+  config.stall_warning_s = seconds(scenario_.stall_warning_us);
   config.partition_bytes = static_cast<int64_t>(scenario_.partition_bytes);
   config.credit_bytes = static_cast<int64_t>(scenario_.credit_bytes);
   config.autotune = scenario_.autotune;

@@ -160,6 +160,7 @@ void make_job(Random& random, Scenario& scenario) {
   if (random.chance(0.5)) scenario.plan_change_chance = random.chance(0.5) ? 0.1 : 0.5;
   scenario.autotune = random.chance(0.2);
   scenario.has_stranger = random.chance(0.1);
+  if (random.chance(0.3)) scenario.stall_warning_us = scenario.op_timeout_us / 3;
   scenario.network.min_delay_us = random.between(5, 100);
   scenario.network.max_delay_us = scenario.network.min_delay_us * random.between(1, 20);
   scenario.network.bytes_per_s = random.chance(0.5) ? 0 : 16'000'000 << random.below(5);

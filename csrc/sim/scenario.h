@@ -119,6 +119,7 @@ struct Scenario {
   TimeUs start_timeout_us = 2'000'000;
   TimeUs timeout_us = 500'000;
   TimeUs op_timeout_us = 1'500'000;
+  TimeUs stall_warning_us = 60'000'000;
   NetworkOptions network;
   std::vector<TensorPlan> tensors;  // as all ranks but a faulty one believe
   std::vector<WorkerPlan> workers;
