@@ -3,12 +3,15 @@
 Errors are exceptions of `byteps.errors`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict, final
 
 # Wire values (csrc/base/dtype.h).
 DTYPE_CODES: dict[str, int]  # float16, bfloat16, float32, float64, int8, uint8, int32, int64
 OP_CODES: dict[str, int]  # sum, average, min, max, product, broadcast, seed, accumulate
+
+# Name of a counter -> its meaning (csrc/base/metrics.h, csrc/transport/rdma/registrations.h).
+METRICS: dict[str, str]
 
 @final
 class NodeConfig:
@@ -152,15 +155,7 @@ class Node:
         """Returns why the job has failed; "" if it has not."""
 
     def metrics(self) -> dict[str, float]:
-        """Returns counters.
-
-        Since the start: push_pulls, push_pull_bytes (tensor bytes completed), push_pull_us (sum of
-        times from start to completion), busy_us (time with at least one push_pull in flight),
-        bytes_sent, bytes_received (payload, over all connections of this process), sums, sum_bytes,
-        sum_us (service), plan_changes (BYTEPS_AUTOTUNE), rdma_registrations. Current values:
-        partition_factor (relative to the configured size of partitions), credit_bytes, rdma_regions
-        and rdma_bytes (memory registered at RDMA cards).
-        """
+        """Returns the current values of all `METRICS`."""
 
     def offer_to_c(self) -> None:
         """Makes the C functions (`C_API`) use this node."""
@@ -183,17 +178,11 @@ class Node:
 
 C_API: int
 
-@final
-class AloneMetrics:
-    """Counters of the C functions in a job of one rank."""
+def enter_c_job_alone() -> Callable[[], dict[str, float]]:
+    """Makes the C functions act for a job of one rank: every push_pull returns its input.
 
-    @property
-    def push_pulls(self) -> int: ...
-    @property
-    def push_pull_bytes(self) -> int: ...
-
-def enter_c_job_alone() -> AloneMetrics:
-    """Makes the C functions act for a job of one rank: every push_pull returns its input."""
+    Returns a function like `Node.metrics`.
+    """
 
 def leave_c_job(why: str) -> None:
     """Makes the C functions fail with `why`, as NotInitializedError."""

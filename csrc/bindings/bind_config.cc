@@ -1,7 +1,6 @@
 #include <pybind11/stl.h>
 
 #include "base/config.h"
-#include "base/dtype.h"
 #include "bindings/bindings.h"
 
 namespace py = pybind11;
@@ -20,17 +19,6 @@ NodeConfig config_from(const py::kwargs& fields) {
 }  // namespace
 
 void bind_config(py::module_& module) {
-  py::dict dtypes;
-  for (int code = 1; dtype_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
-    dtypes[py::str(std::string(to_string(static_cast<DType>(code))))] = code;
-  }
-  module.attr("DTYPE_CODES") = dtypes;
-  py::dict ops;
-  for (int code = 1; reduce_op_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
-    ops[py::str(std::string(to_string(static_cast<ReduceOp>(code))))] = code;
-  }
-  module.attr("OP_CODES") = ops;
-
   // The secret is bytes, not text.
   const auto get_secret = [](const NodeConfig& config) { return py::bytes(config.secret); };
   const auto set_secret = [](NodeConfig& config, const py::bytes& secret) {

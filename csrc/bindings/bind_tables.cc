@@ -1,0 +1,39 @@
+#include "base/dtype.h"
+#include "bindings/bindings.h"
+#include "transport/rdma/registrations.h"
+
+namespace py = pybind11;
+
+namespace byteps::bindings {
+
+void bind_tables(py::module_& module) {
+  py::dict dtypes;
+  for (int code = 1; dtype_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
+    dtypes[py::str(std::string(to_string(static_cast<DType>(code))))] = code;
+  }
+  module.attr("DTYPE_CODES") = dtypes;
+  py::dict ops;
+  for (int code = 1; reduce_op_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
+    ops[py::str(std::string(to_string(static_cast<ReduceOp>(code))))] = code;
+  }
+  module.attr("OP_CODES") = ops;
+
+  py::dict metrics;
+#define BPS_MEANING(type, name, meaning) metrics[#name] = meaning;
+  BPS_METRICS(BPS_MEANING)
+#undef BPS_MEANING
+#define BPS_MEANING(name, metric, meaning) metrics[metric] = meaning;
+  BPS_REGISTRATION_COUNTS(BPS_MEANING)
+#undef BPS_MEANING
+  module.attr("METRICS") = metrics;
+}
+
+py::dict to_dict(const Metrics& metrics) {
+  py::dict result;
+#define BPS_SET(type, name, meaning) result[#name] = static_cast<double>(metrics.name.load());
+  BPS_METRICS(BPS_SET)
+#undef BPS_SET
+  return result;
+}
+
+}  // namespace byteps::bindings
