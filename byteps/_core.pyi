@@ -6,8 +6,9 @@ Errors are exceptions of `byteps.errors`.
 from collections.abc import Callable, Sequence
 from typing import TypedDict, final
 
-# Wire values (csrc/base/dtype.h).
-DTYPE_CODES: dict[str, int]  # float16, bfloat16, float32, float64, int8, uint8, int32, int64
+# The keys are NumPy's names of dtypes (csrc/base/codes.h).
+DTYPE_CODES: dict[str, int]
+DTYPE_BYTES: dict[str, int]  # bytes of an element
 OP_CODES: dict[str, int]  # sum, average, min, max, product, broadcast, seed, accumulate
 
 # Name of a counter -> its meaning (csrc/base/metrics.h, csrc/transport/rdma/registrations.h).

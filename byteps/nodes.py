@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -13,7 +12,7 @@ from byteps.errors import InvalidArgumentError, NotInitializedError
 __all__ = ["ForkedNode", "LocalNode", "forked_from"]
 
 SUM, SEED, ACCUMULATE = (_core.OP_CODES[op] for op in ("sum", "seed", "accumulate"))
-_ITEM_BYTES = {code: int(re.sub("[a-z]", "", name)) // 8 for name, code in _core.DTYPE_CODES.items()}
+_ITEM_BYTES = {code: _core.DTYPE_BYTES[name] for name, code in _core.DTYPE_CODES.items()}
 
 
 class LocalNode:

@@ -18,7 +18,7 @@ from byteps.runtime import current_job
 
 __all__ = ["DTYPES", "as_written", "automatic_name", "core_errors", "dense", "one_call", "variable_names"]
 
-DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.uint8, tf.int32, tf.int64)
+DTYPES = [tf.as_dtype(name) for name in ops.DTYPE_CODES]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

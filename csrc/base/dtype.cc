@@ -1,41 +1,27 @@
 #include "base/dtype.h"
 
+#include <iterator>
+#include <string>
+
 namespace byteps {
+namespace {
 
-size_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::kInt8:
-    case DType::kUInt8: return 1;
-    case DType::kFloat16:
-    case DType::kBFloat16: return 2;
-    case DType::kFloat32:
-    case DType::kInt32: return 4;
-    case DType::kFloat64:
-    case DType::kInt64: return 8;
-  }
-  BPS_CHECK(false) << "dtype " << static_cast<int>(dtype);
-  return 0;
+const DTypeRow& row_of(DType dtype) {
+  const size_t index = static_cast<size_t>(dtype) - 1;
+  BPS_CHECK(index < std::size(kDTypes)) << "dtype " << static_cast<int>(dtype);
+  return kDTypes[index];
 }
 
-std::string_view to_string(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16: return "float16";
-    case DType::kBFloat16: return "bfloat16";
-    case DType::kFloat32: return "float32";
-    case DType::kFloat64: return "float64";
-    case DType::kInt8: return "int8";
-    case DType::kUInt8: return "uint8";
-    case DType::kInt32: return "int32";
-    case DType::kInt64: return "int64";
-  }
-  return "unknown";
-}
+}  // namespace
+
+size_t size_of(DType dtype) { return row_of(dtype).bytes; }
+bool is_float(DType dtype) { return row_of(dtype).is_float; }
+std::string_view to_string(DType dtype) { return row_of(dtype).name; }
 
 Result<DType> dtype_from(uint8_t value) {
-  if (value < 1 || value > 8) {
-    return data_loss("dtype: expected a code from 1 to 8, got " + std::to_string(value));
-  }
-  return static_cast<DType>(value);
+  if (value >= 1 && value <= std::size(kDTypes)) return static_cast<DType>(value);
+  return data_loss("dtype: expected a code from 1 to " + std::to_string(std::size(kDTypes)) + ", got " +
+                   std::to_string(value));
 }
 
 std::string_view to_string(ReduceOp op) {

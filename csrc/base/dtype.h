@@ -6,24 +6,13 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/codes.h"
 #include "base/status.h"
 
 namespace byteps {
 
-enum class DType : uint8_t {
-  kFloat16 = 1,
-  kBFloat16 = 2,
-  kFloat32 = 3,
-  kFloat64 = 4,
-  kInt8 = 5,
-  kUInt8 = 6,
-  kInt32 = 7,
-  kInt64 = 8,
-};
-
 size_t size_of(DType dtype);
-constexpr bool is_float(DType dtype) { return dtype <= DType::kFloat64; }
-// NumPy's name: "float16", "bfloat16", "float32", …
+bool is_float(DType dtype);
 std::string_view to_string(DType dtype);
 // Returns kDataLoss if `value` (from the wire or a caller) is not a dtype.
 Result<DType> dtype_from(uint8_t value);

@@ -7,11 +7,14 @@ namespace py = pybind11;
 namespace byteps::bindings {
 
 void bind_tables(py::module_& module) {
-  py::dict dtypes;
-  for (int code = 1; dtype_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
-    dtypes[py::str(std::string(to_string(static_cast<DType>(code))))] = code;
+  py::dict dtype_codes;
+  py::dict dtype_bytes;
+  for (const DTypeRow& row : kDTypes) {
+    dtype_codes[py::str(row.name)] = static_cast<int>(row.code);
+    dtype_bytes[py::str(row.name)] = row.bytes;
   }
-  module.attr("DTYPE_CODES") = dtypes;
+  module.attr("DTYPE_CODES") = dtype_codes;
+  module.attr("DTYPE_BYTES") = dtype_bytes;
   py::dict ops;
   for (int code = 1; reduce_op_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
     ops[py::str(std::string(to_string(static_cast<ReduceOp>(code))))] = code;

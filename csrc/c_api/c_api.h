@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/codes.h"
+
 extern "C" {
 
 // Version of the table and of all structures here. A library that finds another version must not

@@ -123,12 +123,11 @@ void forget(void* argument) {
 // Appends an extra element, so that a shape without dimensions has an address. An array that is
 // sent as bytes has the bytes of one element as its last dimension.
 std::vector<int64_t> dims_of(const BpsMxnetPushPull& request, const int* shape, int num_dims) {
-  constexpr uint8_t kUInt8 = 6;
   std::vector<int64_t> dims(shape, shape + std::max(num_dims, 0));
   int64_t elements = 1;
   for (const int64_t dim : dims) elements *= dim;
   const int64_t element_bytes = elements > 0 ? static_cast<int64_t>(request.bytes) / elements : 1;
-  if (request.dtype == kUInt8 && element_bytes > 1) dims.push_back(element_bytes);
+  if (DType{request.dtype} == DType::kUInt8 && element_bytes > 1) dims.push_back(element_bytes);
   dims.push_back(0);
   return dims;
 }

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+
+import numpy as np
 
 from byteps import _core
 from byteps.nodes import LocalNode
@@ -20,3 +23,18 @@ def test_every_node_has_all_metrics() -> None:
     assert list(metrics) == list(LocalNode().metrics()) == list(_core.METRICS)
     assert metrics["partition_factor"] == 1
     assert metrics["credit_bytes"] == _core.NodeConfig().credit_bytes
+
+
+def test_the_document_has_all_codes() -> None:
+    """docs/wire-format.md has one table of them, with two columns for each kind of code."""
+    document = (Path(__file__).resolve().parents[2] / "docs/wire-format.md").read_text()
+    table = document.split("### Codes\n")[1].split("\n### ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "|" in line]
+    dtypes = {row[1]: int(row[0]) for row in rows if row[0].isdigit()}
+    assert dtypes == _core.DTYPE_CODES
+
+
+def test_sizes_of_dtypes() -> None:
+    assert list(_core.DTYPE_BYTES) == list(_core.DTYPE_CODES)
+    for name, nbytes in _core.DTYPE_BYTES.items():
+        assert nbytes == (2 if name == "bfloat16" else np.dtype(name).itemsize)

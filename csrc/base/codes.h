@@ -1,0 +1,49 @@
+// The codes of dtypes, which are sent on the wire (docs/wire-format.md): append only. Everything
+// else about them, also in Python, is derived from these rows.
+//
+// Nothing here needs to be linked, so libraries that do not link the core may include it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace byteps {
+
+#define BPS_ENUMERATOR(code, enumerator, ...) enumerator = code,
+
+// Code, enumerator, NumPy's name, bytes, whether it is a float.
+#define BPS_DTYPES(X)                  \
+  X(1, kFloat16, "float16", 2, true)   \
+  X(2, kBFloat16, "bfloat16", 2, true) \
+  X(3, kFloat32, "float32", 4, true)   \
+  X(4, kFloat64, "float64", 8, true)   \
+  X(5, kInt8, "int8", 1, false)        \
+  X(6, kUInt8, "uint8", 1, false)      \
+  X(7, kInt32, "int32", 4, false)      \
+  X(8, kInt64, "int64", 8, false)
+
+enum class DType : uint8_t { BPS_DTYPES(BPS_ENUMERATOR) };
+
+struct DTypeRow {
+  DType code;
+  std::string_view name;
+  size_t bytes;
+  bool is_float;
+};
+inline constexpr DTypeRow kDTypes[] = {
+#define BPS_ROW(code, enumerator, ...) {DType::enumerator, __VA_ARGS__},
+    BPS_DTYPES(BPS_ROW)
+#undef BPS_ROW
+};
+
+template <typename Row, size_t kRows>
+constexpr bool is_numbered_from_1(const Row (&rows)[kRows]) {
+  for (size_t i = 0; i < kRows; ++i) {
+    if (static_cast<size_t>(rows[i].code) != i + 1) return false;
+  }
+  return true;
+}
+static_assert(is_numbered_from_1(kDTypes));
+
+}  // namespace byteps
