@@ -9,7 +9,7 @@ from typing import TypedDict, final
 # The keys are NumPy's names of dtypes (csrc/base/codes.h).
 DTYPE_CODES: dict[str, int]
 DTYPE_BYTES: dict[str, int]  # bytes of an element
-OP_CODES: dict[str, int]  # sum, average, min, max, product, broadcast, seed, accumulate
+OP_CODES: dict[str, int]  # by the name of an operation (csrc/base/codes.h)
 
 # Name of a counter -> its meaning (csrc/base/metrics.h, csrc/transport/rdma/registrations.h).
 METRICS: dict[str, str]

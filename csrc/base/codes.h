@@ -1,5 +1,5 @@
-// The codes of dtypes, which are sent on the wire (docs/wire-format.md): append only. Everything
-// else about them, also in Python, is derived from these rows.
+// The codes of dtypes and reductions, which are sent on the wire (docs/wire-format.md): append only.
+// Everything else about them, also in Python, is derived from these rows.
 //
 // Nothing here needs to be linked, so libraries that do not link the core may include it.
 #pragma once
@@ -37,6 +37,32 @@ inline constexpr DTypeRow kDTypes[] = {
 #undef BPS_ROW
 };
 
+// Code, enumerator, name. An average of integers is sum / number of ranks, rounded towards minus
+// infinity. A broadcast gives every rank the root's values. The last two are for a tensor whose
+// value a service stores from one push_pull to the next, and give every rank the stored value. The
+// root's kSeed initialises it unless it exists; kAccumulate adds each rank's values.
+#define BPS_REDUCE_OPS(X)       \
+  X(1, kSum, "sum")             \
+  X(2, kAverage, "average")     \
+  X(3, kMin, "min")             \
+  X(4, kMax, "max")             \
+  X(5, kProduct, "product")     \
+  X(6, kBroadcast, "broadcast") \
+  X(7, kSeed, "seed")           \
+  X(8, kAccumulate, "accumulate")
+
+enum class ReduceOp : uint8_t { BPS_REDUCE_OPS(BPS_ENUMERATOR) };
+
+struct ReduceOpRow {
+  ReduceOp code;
+  std::string_view name;
+};
+inline constexpr ReduceOpRow kReduceOps[] = {
+#define BPS_ROW(code, enumerator, name) {ReduceOp::enumerator, name},
+    BPS_REDUCE_OPS(BPS_ROW)
+#undef BPS_ROW
+};
+
 template <typename Row, size_t kRows>
 constexpr bool is_numbered_from_1(const Row (&rows)[kRows]) {
   for (size_t i = 0; i < kRows; ++i) {
@@ -44,6 +70,6 @@ constexpr bool is_numbered_from_1(const Row (&rows)[kRows]) {
   }
   return true;
 }
-static_assert(is_numbered_from_1(kDTypes));
+static_assert(is_numbered_from_1(kDTypes) && is_numbered_from_1(kReduceOps));
 
 }  // namespace byteps

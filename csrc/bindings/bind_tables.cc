@@ -1,4 +1,4 @@
-#include "base/dtype.h"
+#include "base/codes.h"
 #include "bindings/bindings.h"
 #include "transport/rdma/registrations.h"
 
@@ -15,11 +15,9 @@ void bind_tables(py::module_& module) {
   }
   module.attr("DTYPE_CODES") = dtype_codes;
   module.attr("DTYPE_BYTES") = dtype_bytes;
-  py::dict ops;
-  for (int code = 1; reduce_op_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
-    ops[py::str(std::string(to_string(static_cast<ReduceOp>(code))))] = code;
-  }
-  module.attr("OP_CODES") = ops;
+  py::dict op_codes;
+  for (const ReduceOpRow& row : kReduceOps) op_codes[py::str(row.name)] = static_cast<int>(row.code);
+  module.attr("OP_CODES") = op_codes;
 
   py::dict metrics;
 #define BPS_MEANING(type, name, meaning) metrics[#name] = meaning;

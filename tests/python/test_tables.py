@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from byteps import _core
+from byteps import _core, ops
 from byteps.nodes import LocalNode
 
 
@@ -31,10 +31,16 @@ def test_the_document_has_all_codes() -> None:
     table = document.split("### Codes\n")[1].split("\n### ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "|" in line]
     dtypes = {row[1]: int(row[0]) for row in rows if row[0].isdigit()}
-    assert dtypes == _core.DTYPE_CODES
+    operations = {row[3]: int(row[2]) for row in rows if row[2].isdigit()}
+    assert (dtypes, operations) == (_core.DTYPE_CODES, _core.OP_CODES)
 
 
 def test_sizes_of_dtypes() -> None:
     assert list(_core.DTYPE_BYTES) == list(_core.DTYPE_CODES)
     for name, nbytes in _core.DTYPE_BYTES.items():
         assert nbytes == (2 if name == "bfloat16" else np.dtype(name).itemsize)
+
+
+def test_operations_have_a_name_in_python() -> None:
+    others = {"broadcast": ops.BROADCAST, "seed": ops.SEED, "accumulate": ops.ACCUMULATE}
+    assert {op.name.lower(): op.value for op in ops.ReduceOp} | others == _core.OP_CODES
