@@ -10,6 +10,7 @@ from typing import TypedDict, final
 DTYPE_CODES: dict[str, int]
 DTYPE_BYTES: dict[str, int]  # bytes of an element
 OP_CODES: dict[str, int]  # by the name of an operation (csrc/base/codes.h)
+ERRORS: dict[str, tuple[int, str]]  # name -> code, and name in byteps.errors (csrc/base/codes.h)
 
 # Name of a counter -> its meaning (csrc/base/metrics.h, csrc/transport/rdma/registrations.h).
 METRICS: dict[str, str]

@@ -1,7 +1,7 @@
-// The codes of dtypes and reductions, which are sent on the wire (docs/wire-format.md): append only.
-// Everything else about them, also in Python, is derived from these rows.
+// The codes of dtypes, reductions and errors, which are sent on the wire (docs/wire-format.md):
+// append only. Everything else about them, also in Python, is derived from these rows.
 //
-// Nothing here needs to be linked, so libraries that do not link the core may include it.
+// This header needs no code of the core, so the libraries of adapters may include it.
 #pragma once
 
 #include <cstddef>
@@ -63,6 +63,48 @@ inline constexpr ReduceOpRow kReduceOps[] = {
 #undef BPS_ROW
 };
 
+// Code, enumerator, name, exception of byteps/errors.py, function that makes such a Status.
+#define BPS_ERRORS(X)                                                                          \
+  /* wrong shape, dtype, name or setting */                                                    \
+  X(1, kInvalidArgument, "invalid argument", "InvalidArgumentError", invalid_argument)         \
+  /* not initialised, or already shut down */                                                  \
+  X(2, kFailedPrecondition, "failed precondition", "NotInitializedError", failed_precondition) \
+  /* a peer did not answer in time */                                                          \
+  X(3, kDeadlineExceeded, "deadline exceeded", "TimeoutError", deadline_exceeded)              \
+  /* a peer is lost or unreachable */                                                          \
+  X(4, kUnavailable, "unavailable", "PeerLostError", unavailable)                              \
+  /* the job was stopped because of another failure */                                         \
+  X(5, kAborted, "aborted", "AbortedError", aborted)                                           \
+  /* corrupt bytes received */                                                                 \
+  X(6, kDataLoss, "data loss", "DataLossError", data_loss)                                     \
+  /* authentication failed */                                                                  \
+  X(7, kPermissionDenied, "permission denied", "AuthenticationError", permission_denied)       \
+  /* not supported by this build or machine */                                                 \
+  X(8, kUnimplemented, "unimplemented", "UnsupportedError", unimplemented)                     \
+  /* should not happen, but the process can go on */                                           \
+  X(9, kInternal, "internal", "InternalError", internal)
+
+enum class StatusCode : uint8_t { kOk = 0, BPS_ERRORS(BPS_ENUMERATOR) };
+
+struct ErrorRow {
+  StatusCode code;
+  std::string_view name;
+  const char* exception;
+};
+inline constexpr ErrorRow kErrors[] = {
+#define BPS_ROW(code, enumerator, name, exception, function) {StatusCode::enumerator, name, exception},
+    BPS_ERRORS(BPS_ROW)
+#undef BPS_ROW
+};
+
+// The exception of an error code; InternalError for other codes.
+constexpr const char* exception_of(int code) {
+  for (const ErrorRow& row : kErrors) {
+    if (static_cast<int>(row.code) == code) return row.exception;
+  }
+  return "InternalError";
+}
+
 template <typename Row, size_t kRows>
 constexpr bool is_numbered_from_1(const Row (&rows)[kRows]) {
   for (size_t i = 0; i < kRows; ++i) {
@@ -70,6 +112,6 @@ constexpr bool is_numbered_from_1(const Row (&rows)[kRows]) {
   }
   return true;
 }
-static_assert(is_numbered_from_1(kDTypes) && is_numbered_from_1(kReduceOps));
+static_assert(is_numbered_from_1(kDTypes) && is_numbered_from_1(kReduceOps) && is_numbered_from_1(kErrors));
 
 }  // namespace byteps

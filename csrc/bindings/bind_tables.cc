@@ -19,6 +19,12 @@ void bind_tables(py::module_& module) {
   for (const ReduceOpRow& row : kReduceOps) op_codes[py::str(row.name)] = static_cast<int>(row.code);
   module.attr("OP_CODES") = op_codes;
 
+  py::dict errors;
+  for (const ErrorRow& row : kErrors) {
+    errors[py::str(row.name)] = py::make_tuple(static_cast<int>(row.code), row.exception);
+  }
+  module.attr("ERRORS") = errors;
+
   py::dict metrics;
 #define BPS_MEANING(type, name, meaning) metrics[#name] = meaning;
   BPS_METRICS(BPS_MEANING)

@@ -17,7 +17,7 @@ extern "C" {
 // access the rest.
 #define BPS_C_API_VERSION 4
 
-// Codes of dtypes, operations and errors: docs/wire-format.md.
+// Codes of dtypes, operations and errors: base/codes.h.
 struct BpsPushPull {
   const char* name;  // [name_bytes], not terminated; used during the call only
   size_t name_bytes;

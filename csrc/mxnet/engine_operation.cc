@@ -57,23 +57,9 @@ struct Operation {
   void end() const { --std::atomic_ref(request.variable->pending); }
 };
 
-// Name of the exception that byteps/mxnet/native.py raises. `code` as in docs/wire-format.md.
-const char* exception_of(int code) {
-  switch (code) {
-    case 1: return "byteps.InvalidArgumentError";
-    case 2: return "byteps.NotInitializedError";
-    case 3: return "byteps.TimeoutError";
-    case 4: return "byteps.PeerLostError";
-    case 5: return "byteps.AbortedError";
-    case 6: return "byteps.DataLossError";
-    case 7: return "byteps.AuthenticationError";
-    case 8: return "byteps.UnsupportedError";
-    default: return "byteps.InternalError";
-  }
-}
-
+// byteps/mxnet/native.py raises the exception that the message begins with.
 Error error_of(int code, const char* message) {
-  return Error(std::string(exception_of(code)) + ": " + message);
+  return Error(std::string("byteps.") + exception_of(code) + ": " + message);
 }
 
 // The last access to the operation here.

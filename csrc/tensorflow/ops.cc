@@ -94,6 +94,11 @@ void register_keep(const char* name) {
 }  // namespace byteps::tensorflow
 
 // Returns 0, or the table version that this library requires.
+// The TF_Code of errors with a StatusCode.
+extern "C" __attribute__((visibility("default"))) int bps_tensorflow_code(int code) {
+  return byteps::tensorflow::tf_code(code);
+}
+
 extern "C" __attribute__((visibility("default"))) uint32_t bps_tensorflow_set_core(const BpsCApi* core) {
   if (core->version != BPS_C_API_VERSION) return BPS_C_API_VERSION;
   byteps::tensorflow::core_table = core;

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from byteps import _core, ops
+from byteps import _core, errors, ops
 from byteps.nodes import LocalNode
 
 
@@ -32,7 +32,9 @@ def test_the_document_has_all_codes() -> None:
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "|" in line]
     dtypes = {row[1]: int(row[0]) for row in rows if row[0].isdigit()}
     operations = {row[3]: int(row[2]) for row in rows if row[2].isdigit()}
+    statuses = {row[5]: int(row[4]) for row in rows if row[4].isdigit()}
     assert (dtypes, operations) == (_core.DTYPE_CODES, _core.OP_CODES)
+    assert statuses == {"ok": 0} | {name: code for name, (code, _) in _core.ERRORS.items()}
 
 
 def test_sizes_of_dtypes() -> None:
@@ -44,3 +46,9 @@ def test_sizes_of_dtypes() -> None:
 def test_operations_have_a_name_in_python() -> None:
     others = {"broadcast": ops.BROADCAST, "seed": ops.SEED, "accumulate": ops.ACCUMULATE}
     assert {op.name.lower(): op.value for op in ops.ReduceOp} | others == _core.OP_CODES
+
+
+def test_errors_have_an_exception() -> None:
+    exceptions = [name for _, name in _core.ERRORS.values()]
+    assert {*exceptions, "BytePSError", "ArgumentTypeError", "NotFiniteError"} == set(errors.__all__)
+    assert len(exceptions) == len(set(exceptions))
