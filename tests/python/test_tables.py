@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from byteps import _core, errors, ops
+from byteps.config import Config
 from byteps.nodes import LocalNode
 
 
@@ -52,3 +53,7 @@ def test_errors_have_an_exception() -> None:
     exceptions = [name for _, name in _core.ERRORS.values()]
     assert {*exceptions, "BytePSError", "ArgumentTypeError", "NotFiniteError"} == set(errors.__all__)
     assert len(exceptions) == len(set(exceptions))
+
+
+def test_all_fields_of_a_nodes_configuration_are_set() -> None:
+    assert {*Config().node_fields(), "loopback_only"} == {*_core.NodeConfig.FIELDS}
