@@ -3,59 +3,29 @@
 Errors are exceptions of `byteps.errors`.
 """
 
-from collections.abc import Sequence
-from typing import TypedDict, final
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypedDict, final
 
-# Wire values (csrc/base/dtype.h).
-DTYPE_CODES: dict[str, int]  # float16, bfloat16, float32, float64, int8, uint8, int32, int64
-OP_CODES: dict[str, int]  # sum, average, min, max, product, broadcast, seed, accumulate
+# The keys are NumPy's names of dtypes (csrc/base/codes.h).
+DTYPE_CODES: dict[str, int]
+DTYPE_BYTES: dict[str, int]  # bytes of an element
+OP_CODES: dict[str, int]  # by the name of an operation (csrc/base/codes.h)
+ERRORS: dict[str, tuple[int, str]]  # name -> code, and name in byteps.errors (csrc/base/codes.h)
+
+# Name of a counter -> its meaning (csrc/base/metrics.h, csrc/transport/rdma/registrations.h).
+METRICS: dict[str, str]
 
 @final
 class NodeConfig:
-    """The configuration of a node. `byteps.config` fills it, and `Node` checks it.
+    """The configuration of a node (csrc/base/config.h). `byteps.config` fills it; `Node` checks it.
 
-    Keyword arguments set the attributes of the same names; others keep their defaults.
+    Keyword arguments set the attributes of the same names; others keep their defaults. `secret` is
+    bytes.
     """
 
-    role: str  # "worker", "server", "scheduler"
-    rank: int  # rank of this worker; -1: the scheduler assigns it
-    num_workers: int
-    num_servers: int
-    local_rank: int  # -1: the scheduler assigns it
-    local_size: int  # -1: the scheduler counts the ranks of each machine
-    host_scheduler: bool  # this worker (rank 0) also runs the scheduler
-    scheduler_by_rank_0: bool  # rank 0 runs the scheduler; set in every process, for messages
-    scheduler_host: str  # name or address
-    scheduler_ports: list[int]  # ports to try, in this order
-    scheduler_fd: int  # listening socket from a launcher, or -1
-    machine: str  # name of the machine, whose ranks are summed first; "": detected
-    shm: bool  # shared memory between ranks of one machine, if possible
-    transport: str  # "auto", "tcp", "rdma"
-    rdma_devices: str  # such as "mlx5_0:1,mlx5_1"; "": chosen automatically
-    rdma_gid_index: int  # -1: chosen automatically
-    rdma_traffic_class: int
-    rdma_service_level: int
-    rdma_timeout: int  # packets are sent again after 4.096 us * 2**rdma_timeout
-    rdma_spin_us: int
-    interface: str  # interface whose address is advertised, or ""
-    node_host: str  # address to advertise, or ""
-    secret: bytes  # empty: no TCP
-    loopback_only: bool  # the secret is this user's own
-    job_id: str
-    version: str
-    start_timeout_s: float  # time limit for all nodes to join
-    timeout_s: float  # a node that is silent for this time is lost
-    op_timeout_s: float  # a push_pull fails if a rank does not take part for this time
-    stall_warning_s: float  # a warning is logged after this time
-    partition_bytes: int
-    credit_bytes: int
-    autotune: bool  # rank 0 searches for better partition_bytes and credit_bytes
-    service_threads: int  # number of shards of the service; 0: chosen by cores
-    placement: str  # "auto", "allreduce", "ps", "weights:1,1,0.5"
-    nic_mbps: float  # speed of the network card per direction; 0: from the kernel, or measured
-    nic_probe: bool
-    log_level: str  # "error", "warning", "info", "debug"
+    FIELDS: ClassVar[tuple[str, ...]]  # names of the attributes
     def __init__(self, **fields: object) -> None: ...
+    def __getattr__(self, field: str) -> Any: ...
 
 @final
 class Node:
@@ -152,15 +122,7 @@ class Node:
         """Returns why the job has failed; "" if it has not."""
 
     def metrics(self) -> dict[str, float]:
-        """Returns counters.
-
-        Since the start: push_pulls, push_pull_bytes (tensor bytes completed), push_pull_us (sum of
-        times from start to completion), busy_us (time with at least one push_pull in flight),
-        bytes_sent, bytes_received (payload, over all connections of this process), sums, sum_bytes,
-        sum_us (service), plan_changes (BYTEPS_AUTOTUNE), rdma_registrations. Current values:
-        partition_factor (relative to the configured size of partitions), credit_bytes, rdma_regions
-        and rdma_bytes (memory registered at RDMA cards).
-        """
+        """Returns the current values of all `METRICS`."""
 
     def offer_to_c(self) -> None:
         """Makes the C functions (`C_API`) use this node."""
@@ -183,17 +145,11 @@ class Node:
 
 C_API: int
 
-@final
-class AloneMetrics:
-    """Counters of the C functions in a job of one rank."""
+def enter_c_job_alone() -> Callable[[], dict[str, float]]:
+    """Makes the C functions act for a job of one rank: every push_pull returns its input.
 
-    @property
-    def push_pulls(self) -> int: ...
-    @property
-    def push_pull_bytes(self) -> int: ...
-
-def enter_c_job_alone() -> AloneMetrics:
-    """Makes the C functions act for a job of one rank: every push_pull returns its input."""
+    Returns a function like `Node.metrics`.
+    """
 
 def leave_c_job(why: str) -> None:
     """Makes the C functions fail with `why`, as NotInitializedError."""

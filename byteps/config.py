@@ -47,13 +47,6 @@ _WEIGHTS = word(
     r"weights:(?=.*[1-9])[0-9]+(\.[0-9]+)?(,[0-9]+(\.[0-9]+)?)*",
     "weights: with one number for each worker machine and each server, not all 0",
 )
-_NODE_FIELDS = (
-    *("role", "rank", "num_servers", "local_rank", "local_size", "scheduler_host", "machine", "shm", "interface"),
-    *("transport", "rdma_devices", "rdma_gid_index", "rdma_traffic_class", "rdma_service_level", "rdma_timeout"),
-    "rdma_spin_us",
-    *("node_host", "job_id", "start_timeout_s", "timeout_s", "op_timeout_s", "stall_warning_s", "partition_bytes"),
-    *("credit_bytes", "autotune", "service_threads", "placement", "nic_mbps", "nic_probe", "log_level"),
-)  # fields with the same name and type in _core.NodeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,8 +375,10 @@ class Config:
 
     def node_fields(self) -> dict[str, Any]:
         """Returns keyword arguments of `_core.NodeConfig`."""
+        from byteps import _core
+
         hosts = self.host_scheduler and self.role == "worker" and self.rank == 0
-        return {name: getattr(self, name) for name in _NODE_FIELDS} | {
+        return {name: getattr(self, name) for name in _core.NodeConfig.FIELDS if name in self.knobs()} | {
             "version": package_version(),
             "num_workers": self.size,
             "host_scheduler": hosts,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from byteps import _core
@@ -13,24 +12,7 @@ from byteps.errors import InvalidArgumentError, NotInitializedError
 __all__ = ["ForkedNode", "LocalNode", "forked_from"]
 
 SUM, SEED, ACCUMULATE = (_core.OP_CODES[op] for op in ("sum", "seed", "accumulate"))
-_ITEM_BYTES = {code: int(re.sub("[a-z]", "", name)) // 8 for name, code in _core.DTYPE_CODES.items()}
-METRICS = (
-    "push_pulls",
-    "push_pull_bytes",
-    "push_pull_us",
-    "busy_us",
-    "bytes_sent",
-    "bytes_received",
-    "sums",
-    "sum_bytes",
-    "sum_us",
-    "partition_factor",
-    "credit_bytes",
-    "plan_changes",
-    "rdma_registrations",
-    "rdma_regions",
-    "rdma_bytes",
-)
+_ITEM_BYTES = {code: _core.DTYPE_BYTES[name] for name, code in _core.DTYPE_CODES.items()}
 
 
 class LocalNode:
@@ -44,14 +26,14 @@ class LocalNode:
     num_servers = 0
 
     def __init__(self) -> None:
-        self._metrics = dict.fromkeys(METRICS, 0.0)
+        self._metrics = dict.fromkeys(_core.METRICS, 0.0)
         # Parameters of asynchronous training, by name: data type and value.
         self._parameters: dict[str, tuple[int, ctypes.Array[ctypes.c_char]]] = {}
-        self._from_c: _core.AloneMetrics | None = None
+        self._metrics_of_c: Callable[[], dict[str, float]] = dict
 
     def offer_to_c(self) -> None:
         """Makes the core's C functions (csrc/c_api/) act for this rank and count in its metrics."""
-        self._from_c = _core.enter_c_job_alone()
+        self._metrics_of_c = _core.enter_c_job_alone()
 
     def declare(self, name: str, dtype: int, nbytes: int) -> None:
         """Does nothing: there is no placement."""
@@ -120,11 +102,8 @@ class LocalNode:
         return ""
 
     def metrics(self) -> dict[str, float]:
-        metrics = dict(self._metrics)
-        if self._from_c is not None:
-            metrics["push_pulls"] += self._from_c.push_pulls
-            metrics["push_pull_bytes"] += self._from_c.push_pull_bytes
-        return metrics
+        of_c = self._metrics_of_c()
+        return {name: value + of_c.get(name, 0.0) for name, value in self._metrics.items()}
 
     def shutdown(self, cause: str = "", after: str = "") -> None:
         """Does nothing: there is no job to leave."""

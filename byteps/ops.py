@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -45,7 +44,6 @@ __all__ = [
 ]
 
 DTYPE_CODES = _core.DTYPE_CODES
-ITEM_BYTES = {name: int(re.sub("[a-z]", "", name)) // 8 for name in DTYPE_CODES}
 BROADCAST = _core.OP_CODES["broadcast"]
 SEED = _core.OP_CODES["seed"]
 ACCUMULATE = _core.OP_CODES["accumulate"]
@@ -329,7 +327,7 @@ def _start(
     check_name(name)
     try:  # like one_call, but without its cost
         check_priority(name, priority)
-        shape = (target.nbytes // ITEM_BYTES[target.dtype],) if target.shape is None else target.shape
+        shape = (target.nbytes // _core.DTYPE_BYTES[target.dtype],) if target.shape is None else target.shape
         return in_flight.start(
             name,
             source.ptr,

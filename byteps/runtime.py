@@ -401,5 +401,5 @@ def get_pushpull_speed() -> tuple[int, float]:
 
 
 def metrics() -> dict[str, float]:
-    """Returns counters of this process since `init`; see `byteps._core.Node.metrics`."""
+    """Returns counters of this process since `init`. `byteps._core.METRICS` says what they count."""
     return current_job().node.metrics()

@@ -172,11 +172,10 @@ void register_reduction(Isa isa, const Reduction& reduction, size_t n, size_t si
 void register_reductions() {
   constexpr std::array kOps = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
                                ReduceOp::kProduct};
-  constexpr std::array kDTypes = {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64,
-                                  DType::kInt8,    DType::kUInt8,    DType::kInt32,   DType::kInt64};
   for (Isa isa : kAllIsas) {
     if (!is_supported(isa)) continue;
-    for (DType dtype : kDTypes) {
+    for (const DTypeRow& row : kDTypes) {
+      const DType dtype = row.code;
       for (ReduceOp op : kOps) {
         for (size_t size : {kInCacheBytes, kOutOfCacheBytes}) {
           register_reduction(isa, {.dtype = dtype, .op = op, .divisor = 3}, 2, size);

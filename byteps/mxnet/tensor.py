@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import mxnet as mx
 
+from byteps import _core
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.mxnet.native import Description, describe
 from byteps.ops import DTYPE_CODES, unsupported_dtype
@@ -15,12 +16,12 @@ __all__ = ["Staged", "copy_to_all", "stage", "sum_of_devices"]
 
 NDArray: TypeAlias = mx.nd.NDArray
 
-# Name and bytes per element by MXNet's code. The core knows only some of them.
-_DTYPES = {
-    **{0: ("float32", 4), 1: ("float64", 8), 2: ("float16", 2), 12: ("bfloat16", 2)},
-    **{3: ("uint8", 1), 4: ("int32", 4), 5: ("int8", 1), 6: ("int64", 8)},
-    **{7: ("bool", 1), 8: ("int16", 2), 9: ("uint16", 2), 10: ("uint32", 4), 11: ("uint64", 8)},
-}
+_NAMES = (
+    *("float32", "float64", "float16", "uint8", "int32", "int8", "int64"),
+    *("bool", "int16", "uint16", "uint32", "uint64", "bfloat16"),
+)
+_DTYPES = dict(enumerate(_NAMES))  # by MXNet's code
+_ITEM_BYTES = {"bool": 1, "int16": 2, "uint16": 2, "uint32": 4, "uint64": 8} | _core.DTYPE_BYTES
 _DENSE, _ROW_SPARSE = 0, 1
 _GPU = 2
 
@@ -50,10 +51,10 @@ def stage(array: NDArray, what: str, *, any_dtype: bool = False) -> Staged:
         raise InvalidArgumentError(f"{what}: expected an NDArray, got {type(array).__name__}")
     array = array.as_nd_ndarray()  # for arrays of mx.np: a view for MXNet's older functions
     found = describe(array)
-    name, item_bytes = _DTYPES[found.dtype]
+    name = _DTYPES[found.dtype]
     if name not in DTYPE_CODES and not any_dtype:
         raise unsupported_dtype(name, "convert it with astype()", what)
-    extent = found.elements * item_bytes, DTYPE_CODES.get(name, DTYPE_CODES["uint8"])
+    extent = found.elements * _ITEM_BYTES[name], DTYPE_CODES.get(name, DTYPE_CODES["uint8"])
     if found.storage_type == _DENSE and not _is_on_gpu(found):
         return Staged(array, *extent, _nothing)
     copy = _dense_copy(array, found, what)

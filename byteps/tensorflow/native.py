@@ -8,17 +8,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from byteps import _core, errors
 from byteps.errors import UnsupportedError
 from byteps.native_library import check_built, load_library
 from byteps.ops import BROADCAST, check_priority
 
-__all__ = ["broadcast_node", "is_compiled_by_xla", "keep", "push_pull_node", "step_node"]
+__all__ = ["EXCEPTIONS", "broadcast_node", "is_compiled_by_xla", "keep", "push_pull_node", "step_node"]
 
 _PATH = Path(__file__).with_name("_ops.so")
 
 
-def _load() -> Any:
-    """Loads the library and returns TensorFlow's module of its operators.
+def _load() -> tuple[Any, ctypes.CDLL]:
+    """Loads the library. Returns TensorFlow's module of its operators, and the library.
 
     Raises:
         UnsupportedError: the library is missing, or of another version of byteps; or this
@@ -33,8 +34,7 @@ def _load() -> Any:
             f"TensorFlow {tf.__version__} cannot load the operators of byteps, which need the C API of 2.15 or newer: "
             f"{error.message}"
         ) from None
-    load_library(_PATH, "bps_tensorflow_set_core")
-    return ops
+    return ops, load_library(_PATH, "bps_tensorflow_set_core")
 
 
 def _make_tensorflow_visible() -> None:
@@ -44,7 +44,13 @@ def _make_tensorflow_visible() -> None:
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
-_ops = _load()
+_ops, _library = _load()
+
+# The exceptions of byteps by those of TensorFlow that its operators raise.
+EXCEPTIONS = {
+    tf.compat.v1.errors.exception_type_from_error_code(_library.bps_tensorflow_code(code)): getattr(errors, name)
+    for code, name in _core.ERRORS.values()
+}
 
 
 def push_pull_node(

@@ -11,14 +11,15 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-from byteps import errors, ops
-from byteps.errors import BytePSError, InvalidArgumentError, UnsupportedError
+from byteps import ops
+from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.per_job import PerJob
 from byteps.runtime import current_job
+from byteps.tensorflow.native import EXCEPTIONS
 
 __all__ = ["DTYPES", "as_written", "automatic_name", "core_errors", "dense", "one_call", "variable_names"]
 
-DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.uint8, tf.int32, tf.int64)
+DTYPES = [tf.as_dtype(name) for name in ops.DTYPE_CODES]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -136,26 +137,13 @@ def _plain_name(variable: Any) -> str:
     return f"{name}.{'x'.join(map(str, variable.shape))}"
 
 
-_EXCEPTIONS: dict[type[tf.errors.OpError], type[BytePSError]] = {
-    tf.errors.InvalidArgumentError: errors.InvalidArgumentError,
-    tf.errors.FailedPreconditionError: errors.NotInitializedError,
-    tf.errors.DeadlineExceededError: errors.TimeoutError,
-    tf.errors.UnknownError: errors.PeerLostError,
-    tf.errors.AbortedError: errors.AbortedError,
-    tf.errors.DataLossError: errors.DataLossError,
-    tf.errors.PermissionDeniedError: errors.AuthenticationError,
-    tf.errors.UnimplementedError: errors.UnsupportedError,
-    tf.errors.InternalError: errors.InternalError,
-}
-
-
 @contextmanager
 def core_errors() -> Iterator[None]:
     """Converts eager errors of byteps's operators to exceptions of byteps.errors."""
     try:
         yield
     except tf.errors.OpError as error:
-        kind = _EXCEPTIONS.get(type(error))
+        kind = EXCEPTIONS.get(type(error))
         if kind is None or not tf.executing_eagerly():
             raise
         known = kind(_own_words(error.message))

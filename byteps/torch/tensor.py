@@ -7,21 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from byteps.errors import InvalidArgumentError, UnsupportedError
-from byteps.ops import Buffer, unsupported_dtype
+from byteps.ops import DTYPE_CODES, Buffer, unsupported_dtype
 
 __all__ = ["DTYPE_NAMES", "Staged", "memory_order", "memory_that_stays", "stage"]
 
-DTYPE_NAMES = {
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.int8: "int8",
-    torch.uint8: "uint8",
-    torch.int32: "int32",
-    torch.int64: "int64",
-}
-
+DTYPE_NAMES = {getattr(torch, name): name for name in DTYPE_CODES}
 _ADVICE = {
     torch.bool: "convert it with tensor.to(torch.uint8)",
     torch.complex32: "pass torch.view_as_real(tensor)",

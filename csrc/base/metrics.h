@@ -8,23 +8,29 @@
 namespace byteps {
 
 using Counter = std::atomic<uint64_t>;
+using Ratio = std::atomic<double>;
 
 inline void add(Counter& counter, uint64_t amount) { counter.fetch_add(amount, std::memory_order_relaxed); }
 
+// Type, name, meaning. Python's byteps.metrics() and byteps._core.METRICS are made of these rows.
+#define BPS_METRICS(X)                                                                      \
+  X(Counter, push_pulls, "number of completed push_pulls, successful or not")               \
+  X(Counter, push_pull_bytes, "tensor bytes of successful push_pulls")                      \
+  X(Counter, push_pull_us, "sum of the times of push_pulls from start to completion")       \
+  X(Counter, busy_us, "time with at least one push_pull in flight")                         \
+  X(Counter, bytes_sent, "payload bytes sent to other processes")                           \
+  X(Counter, bytes_received, "payload bytes received from other processes")                 \
+  X(Counter, sums, "number of rounds completed by this process's service")                  \
+  X(Counter, sum_bytes, "bytes of the results of these rounds")                             \
+  X(Counter, sum_us, "time that the service spent in reductions")                           \
+  X(Ratio, partition_factor, "current size of partitions, relative to the configured size") \
+  X(Counter, credit_bytes, "current number of bytes that a connection may have in flight")  \
+  X(Counter, plan_changes, "number of changes of these two (BYTEPS_AUTOTUNE)")
+
 struct Metrics {
-  Counter push_pulls{0};       // completed, successfully or not
-  Counter push_pull_bytes{0};  // tensor bytes of successful push_pulls
-  Counter push_pull_us{0};     // sum of the times from start to completion
-  Counter busy_us{0};          // time with at least one push_pull in flight
-  Counter bytes_sent{0};       // payload bytes on connections to other processes
-  Counter bytes_received{0};
-  Counter sums{0};       // rounds completed by this process's service
-  Counter sum_bytes{0};  // bytes of their results
-  Counter sum_us{0};     // time spent in reductions
-  // Current values of this worker:
-  Counter partition_scale{0};  // protocol/plan.h
-  Counter credit_bytes{0};
-  Counter plan_changes{0};  // number of changes of the two
+#define BPS_MEMBER(type, name, meaning) type name{0};
+  BPS_METRICS(BPS_MEMBER)
+#undef BPS_MEMBER
 };
 
 }  // namespace byteps

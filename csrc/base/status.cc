@@ -6,19 +6,10 @@
 namespace byteps {
 
 std::string_view to_string(StatusCode code) {
-  switch (code) {
-    case StatusCode::kOk: return "ok";
-    case StatusCode::kInvalidArgument: return "invalid argument";
-    case StatusCode::kFailedPrecondition: return "failed precondition";
-    case StatusCode::kDeadlineExceeded: return "deadline exceeded";
-    case StatusCode::kUnavailable: return "unavailable";
-    case StatusCode::kAborted: return "aborted";
-    case StatusCode::kDataLoss: return "data loss";
-    case StatusCode::kPermissionDenied: return "permission denied";
-    case StatusCode::kUnimplemented: return "unimplemented";
-    case StatusCode::kInternal: return "internal";
+  for (const ErrorRow& row : kErrors) {
+    if (row.code == code) return row.name;
   }
-  return "unknown";
+  return code == StatusCode::kOk ? "ok" : "unknown";
 }
 
 Status::Status(StatusCode code, std::string message) {
@@ -40,17 +31,10 @@ Status Status::with_context(std::string_view context) const {
   return {code(), std::string(context) + ": " + message()};
 }
 
-Status invalid_argument(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-Status failed_precondition(std::string message) {
-  return {StatusCode::kFailedPrecondition, std::move(message)};
-}
-Status deadline_exceeded(std::string message) { return {StatusCode::kDeadlineExceeded, std::move(message)}; }
-Status unavailable(std::string message) { return {StatusCode::kUnavailable, std::move(message)}; }
-Status aborted(std::string message) { return {StatusCode::kAborted, std::move(message)}; }
-Status data_loss(std::string message) { return {StatusCode::kDataLoss, std::move(message)}; }
-Status permission_denied(std::string message) { return {StatusCode::kPermissionDenied, std::move(message)}; }
-Status unimplemented(std::string message) { return {StatusCode::kUnimplemented, std::move(message)}; }
-Status internal(std::string message) { return {StatusCode::kInternal, std::move(message)}; }
+#define BPS_DEFINE(code, enumerator, name, exception, function) \
+  Status function(std::string message) { return {StatusCode::enumerator, std::move(message)}; }
+BPS_ERRORS(BPS_DEFINE)
+#undef BPS_DEFINE
 
 Status from_errno(std::string_view what, int error_number) {
   char buffer[128];

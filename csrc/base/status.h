@@ -2,7 +2,7 @@
 //
 // A Status is ok, or has a code and one message of the form "what failed: object, peer or errno:
 // expected, got". Broken invariants (bugs) are for BPS_CHECK. No exception leaves a layer of the
-// core; bindings/ converts a Status into the Python exception of the same name.
+// core; bindings/ converts a Status into a Python exception (base/codes.h).
 #pragma once
 
 #include <memory>
@@ -13,22 +13,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/codes.h"
 
 namespace byteps {
-
-// The values are sent on the wire (docs/wire-format.md): append only.
-enum class StatusCode : unsigned char {
-  kOk = 0,
-  kInvalidArgument = 1,     // wrong shape, dtype, name or setting
-  kFailedPrecondition = 2,  // not initialised, or already shut down
-  kDeadlineExceeded = 3,    // a peer did not answer in time
-  kUnavailable = 4,         // a peer is lost or unreachable
-  kAborted = 5,             // the job was stopped because of another failure
-  kDataLoss = 6,            // corrupt bytes received
-  kPermissionDenied = 7,    // authentication failed
-  kUnimplemented = 8,       // not supported by this build or machine
-  kInternal = 9,            // should not happen, but the process can go on
-};
 
 std::string_view to_string(StatusCode code);
 
@@ -57,15 +44,10 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Rep> rep_;  // shared, as one failure completes many handles
 };
 
-Status invalid_argument(std::string message);
-Status failed_precondition(std::string message);
-Status deadline_exceeded(std::string message);
-Status unavailable(std::string message);
-Status aborted(std::string message);
-Status data_loss(std::string message);
-Status permission_denied(std::string message);
-Status unimplemented(std::string message);
-Status internal(std::string message);
+// One function for each error: invalid_argument(message), failed_precondition(message), …
+#define BPS_DECLARE(code, enumerator, name, exception, function) Status function(std::string message);
+BPS_ERRORS(BPS_DECLARE)
+#undef BPS_DECLARE
 // Returns kUnavailable with "<what>: <strerror(error_number)> (errno N)".
 Status from_errno(std::string_view what, int error_number);
 

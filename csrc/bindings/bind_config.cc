@@ -1,7 +1,6 @@
 #include <pybind11/stl.h>
 
 #include "base/config.h"
-#include "base/dtype.h"
 #include "bindings/bindings.h"
 
 namespace py = pybind11;
@@ -20,62 +19,19 @@ NodeConfig config_from(const py::kwargs& fields) {
 }  // namespace
 
 void bind_config(py::module_& module) {
-  py::dict dtypes;
-  for (int code = 1; dtype_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
-    dtypes[py::str(std::string(to_string(static_cast<DType>(code))))] = code;
-  }
-  module.attr("DTYPE_CODES") = dtypes;
-  py::dict ops;
-  for (int code = 1; reduce_op_from(static_cast<uint8_t>(code)).is_ok(); ++code) {
-    ops[py::str(std::string(to_string(static_cast<ReduceOp>(code))))] = code;
-  }
-  module.attr("OP_CODES") = ops;
-
+  py::class_<NodeConfig> config(module, "NodeConfig", py::is_final());
+  config.def(py::init([](const py::kwargs& fields) { return config_from(fields); }));
+  py::list names;
+#define BPS_ATTRIBUTE(type, name, initial)        \
+  config.def_readwrite(#name, &NodeConfig::name); \
+  names.append(#name);
+  BPS_NODE_CONFIG(BPS_ATTRIBUTE)
+#undef BPS_ATTRIBUTE
+  config.attr("FIELDS") = py::tuple(names);
   // The secret is bytes, not text.
-  const auto get_secret = [](const NodeConfig& config) { return py::bytes(config.secret); };
-  const auto set_secret = [](NodeConfig& config, const py::bytes& secret) {
-    config.secret = std::string(secret);
-  };
-  py::class_<NodeConfig>(module, "NodeConfig", py::is_final())
-      .def(py::init([](const py::kwargs& fields) { return config_from(fields); }))
-      .def_readwrite("role", &NodeConfig::role)
-      .def_readwrite("rank", &NodeConfig::rank)
-      .def_readwrite("num_workers", &NodeConfig::num_workers)
-      .def_readwrite("num_servers", &NodeConfig::num_servers)
-      .def_readwrite("local_rank", &NodeConfig::local_rank)
-      .def_readwrite("local_size", &NodeConfig::local_size)
-      .def_readwrite("host_scheduler", &NodeConfig::host_scheduler)
-      .def_readwrite("scheduler_by_rank_0", &NodeConfig::scheduler_by_rank_0)
-      .def_readwrite("scheduler_host", &NodeConfig::scheduler_host)
-      .def_readwrite("scheduler_ports", &NodeConfig::scheduler_ports)
-      .def_readwrite("scheduler_fd", &NodeConfig::scheduler_fd)
-      .def_readwrite("machine", &NodeConfig::machine)
-      .def_readwrite("shm", &NodeConfig::shm)
-      .def_readwrite("transport", &NodeConfig::transport)
-      .def_readwrite("rdma_devices", &NodeConfig::rdma_devices)
-      .def_readwrite("rdma_gid_index", &NodeConfig::rdma_gid_index)
-      .def_readwrite("rdma_traffic_class", &NodeConfig::rdma_traffic_class)
-      .def_readwrite("rdma_service_level", &NodeConfig::rdma_service_level)
-      .def_readwrite("rdma_timeout", &NodeConfig::rdma_timeout)
-      .def_readwrite("rdma_spin_us", &NodeConfig::rdma_spin_us)
-      .def_readwrite("interface", &NodeConfig::interface)
-      .def_readwrite("node_host", &NodeConfig::node_host)
-      .def_property("secret", get_secret, set_secret)
-      .def_readwrite("loopback_only", &NodeConfig::loopback_only)
-      .def_readwrite("job_id", &NodeConfig::job_id)
-      .def_readwrite("version", &NodeConfig::version)
-      .def_readwrite("start_timeout_s", &NodeConfig::start_timeout_s)
-      .def_readwrite("timeout_s", &NodeConfig::timeout_s)
-      .def_readwrite("op_timeout_s", &NodeConfig::op_timeout_s)
-      .def_readwrite("stall_warning_s", &NodeConfig::stall_warning_s)
-      .def_readwrite("partition_bytes", &NodeConfig::partition_bytes)
-      .def_readwrite("credit_bytes", &NodeConfig::credit_bytes)
-      .def_readwrite("autotune", &NodeConfig::autotune)
-      .def_readwrite("service_threads", &NodeConfig::service_threads)
-      .def_readwrite("placement", &NodeConfig::placement)
-      .def_readwrite("nic_mbps", &NodeConfig::nic_mbps)
-      .def_readwrite("nic_probe", &NodeConfig::nic_probe)
-      .def_readwrite("log_level", &NodeConfig::log_level);
+  config.def_property(
+      "secret", [](const NodeConfig& c) { return py::bytes(c.secret); },
+      [](NodeConfig& c, const py::bytes& secret) { c.secret = std::string(secret); });
 }
 
 }  // namespace byteps::bindings

@@ -88,25 +88,11 @@ void wait(Node& node, protocol::Handle handle, std::optional<double> timeout_s) 
 }
 
 py::dict metrics(const Node& node) {
-  const Metrics& metrics = node.metrics();
-  const auto number = [](const Counter& counter) { return static_cast<double>(counter.load()); };
-  py::dict result;
-  result["push_pulls"] = number(metrics.push_pulls);
-  result["push_pull_bytes"] = number(metrics.push_pull_bytes);
-  result["push_pull_us"] = number(metrics.push_pull_us);
-  result["busy_us"] = number(metrics.busy_us);
-  result["bytes_sent"] = number(metrics.bytes_sent);
-  result["bytes_received"] = number(metrics.bytes_received);
-  result["sums"] = number(metrics.sums);
-  result["sum_bytes"] = number(metrics.sum_bytes);
-  result["sum_us"] = number(metrics.sum_us);
-  result["partition_factor"] = protocol::scale_factor(static_cast<uint8_t>(metrics.partition_scale.load()));
-  result["credit_bytes"] = number(metrics.credit_bytes);
-  result["plan_changes"] = number(metrics.plan_changes);
+  py::dict result = to_dict(node.metrics());
   const auto rdma = node.rdma_counts();
-  result["rdma_registrations"] = static_cast<double>(rdma.made);
-  result["rdma_regions"] = static_cast<double>(rdma.regions);
-  result["rdma_bytes"] = static_cast<double>(rdma.bytes);
+#define BPS_SET(name, metric, meaning) result[metric] = static_cast<double>(rdma.name);
+  BPS_REGISTRATION_COUNTS(BPS_SET)
+#undef BPS_SET
   return result;
 }
 

@@ -3,8 +3,12 @@
 
 #include <pybind11/pybind11.h>
 
+#include "base/metrics.h"
+
 namespace byteps::bindings {
 
+// The tables of the core that Python uses.
+void bind_tables(pybind11::module_& module);
 void bind_config(pybind11::module_& module);
 void bind_node(pybind11::module_& module);
 // Capabilities of this machine, and the kernels; for `byteps doctor`, tests and benchmarks.
@@ -15,5 +19,8 @@ void bind_rdma(pybind11::module_& module);
 void bind_c_api(pybind11::module_& module);
 // Placement, and simulation at scale; for `byteps plan`.
 void bind_plan(pybind11::module_& module);
+
+// Name -> value.
+pybind11::dict to_dict(const Metrics& metrics);
 
 }  // namespace byteps::bindings

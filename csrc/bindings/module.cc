@@ -2,6 +2,7 @@
 #include "bindings/bindings.h"
 
 PYBIND11_MODULE(_core, module) {
+  byteps::bindings::bind_tables(module);
   byteps::bindings::bind_config(module);
   byteps::bindings::bind_node(module);
   byteps::bindings::bind_machine(module);

@@ -1,31 +1,12 @@
 #include "bindings/status_to_python.h"
 
 namespace byteps::bindings {
-namespace {
-
-const char* exception_name(StatusCode code) {
-  switch (code) {
-    case StatusCode::kInvalidArgument: return "InvalidArgumentError";
-    case StatusCode::kFailedPrecondition: return "NotInitializedError";
-    case StatusCode::kDeadlineExceeded: return "TimeoutError";
-    case StatusCode::kUnavailable: return "PeerLostError";
-    case StatusCode::kAborted: return "AbortedError";
-    case StatusCode::kDataLoss: return "DataLossError";
-    case StatusCode::kPermissionDenied: return "AuthenticationError";
-    case StatusCode::kUnimplemented: return "UnsupportedError";
-    case StatusCode::kOk:
-    case StatusCode::kInternal: break;
-  }
-  return "InternalError";
-}
-
-}  // namespace
 
 void throw_if_failed(const Status& status) {
   if (PyErr_Occurred() != nullptr) throw pybind11::error_already_set();
   if (status.is_ok()) return;
   const pybind11::object type =
-      pybind11::module_::import("byteps.errors").attr(exception_name(status.code()));
+      pybind11::module_::import("byteps.errors").attr(exception_of(static_cast<int>(status.code())));
   PyErr_SetString(type.ptr(), status.message().c_str());
   throw pybind11::error_already_set();
 }

@@ -9,13 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/codes.h"
+
 extern "C" {
 
 // Version of the table and of all structures here. A library that finds another version must not
 // access the rest.
 #define BPS_C_API_VERSION 4
 
-// Codes of dtypes, operations and errors: docs/wire-format.md.
+// Codes of dtypes, operations and errors: base/codes.h.
 struct BpsPushPull {
   const char* name;  // [name_bytes], not terminated; used during the call only
   size_t name_bytes;

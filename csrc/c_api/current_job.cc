@@ -12,8 +12,8 @@ namespace byteps::c_api {
 namespace {
 
 struct Membership {
-  std::shared_ptr<node::Node> node;     // set in a job of several ranks
-  std::shared_ptr<AloneMetrics> alone;  // set in a job of one rank
+  std::shared_ptr<node::Node> node;  // set in a job of several ranks
+  std::shared_ptr<Metrics> alone;    // set in a job of one rank
   std::string absence = "byteps is not initialized: call byteps.init() first";
 };
 
@@ -67,7 +67,7 @@ Result<protocol::PushPull> parse(const BpsPushPull& request) {
 }
 
 // Copies the input to the output: the result of a job of one rank.
-void copy(const BpsPushPull& request, AloneMetrics& metrics) {
+void copy(const BpsPushPull& request, Metrics& metrics) {
   if (request.input != request.output) std::memcpy(request.output, request.input, request.bytes);
   add(metrics.push_pulls, 1);
   add(metrics.push_pull_bytes, request.bytes);
@@ -116,8 +116,8 @@ void enter_job(std::shared_ptr<node::Node> node) {
   current_slot.load()->set({.node = std::move(node), .alone = nullptr, .absence = {}});
 }
 
-std::shared_ptr<AloneMetrics> enter_job_alone() {
-  auto alone = std::make_shared<AloneMetrics>();
+std::shared_ptr<Metrics> enter_job_alone() {
+  auto alone = std::make_shared<Metrics>();
   current_slot.load()->set({.node = nullptr, .alone = alone, .absence = {}});
   return alone;
 }

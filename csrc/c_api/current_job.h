@@ -13,15 +13,9 @@ namespace byteps::c_api {
 
 const BpsCApi& table();
 
-// Counters of a job of one rank, which needs no node.
-struct AloneMetrics {
-  Counter push_pulls{0};
-  Counter push_pull_bytes{0};
-};
-
 void enter_job(std::shared_ptr<node::Node> node);
-// The returned counters start from zero.
-std::shared_ptr<AloneMetrics> enter_job_alone();
+// A job of one rank, which needs no node. The returned counters start from zero.
+std::shared_ptr<Metrics> enter_job_alone();
 // From now on push_pulls fail with kFailedPrecondition and `why`.
 void leave_job(std::string why);
 // leave_job in a forked child: touches nothing that a thread of the parent may have been using.

@@ -342,14 +342,15 @@ constexpr std::array<Kernel, kReductions + 1> kernels_of() {
 }
 
 constexpr KernelTable all_kernels() {
-  return {kernels_of<Half>(),
-          kernels_of<BFloat16>(),
-          kernels_of<Plain<float, float>>(),
-          kernels_of<Plain<double, double>>(),
-          kernels_of<Plain<int8_t, uint8_t>>(),
-          kernels_of<Plain<uint8_t, uint8_t>>(),
-          kernels_of<Plain<int32_t, uint32_t>>(),
-          kernels_of<Plain<int64_t, uint64_t>>()};
+  // Does not compile if it has not one entry for each of kDTypes.
+  return std::array{kernels_of<Half>(),
+                    kernels_of<BFloat16>(),
+                    kernels_of<Plain<float, float>>(),
+                    kernels_of<Plain<double, double>>(),
+                    kernels_of<Plain<int8_t, uint8_t>>(),
+                    kernels_of<Plain<uint8_t, uint8_t>>(),
+                    kernels_of<Plain<int32_t, uint32_t>>(),
+                    kernels_of<Plain<int64_t, uint64_t>>()};
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ Kernel find_kernel(Isa isa, const Reduction& reduction) {
   BPS_CHECK(is_supported(isa)) << to_string(isa);
   const size_t dtype = static_cast<size_t>(reduction.dtype) - 1;
   const size_t op = static_cast<size_t>(reduction.op) - 1;
-  BPS_CHECK(dtype < kDTypes) << "dtype " << dtype + 1;
+  BPS_CHECK(dtype < std::size(kDTypes)) << "dtype " << dtype + 1;
   BPS_CHECK(op < kReductions) << "no kernel for " << to_string(reduction.op);
   const Kernel kernel = kernels_for(isa)[dtype][reduction.weights.empty() ? op : kWeightedAverage];
   BPS_CHECK(kernel != nullptr) << "no weighted kernel for " << to_string(reduction.dtype);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <iterator>
 
 #include "kernels/sum.h"
 
@@ -22,12 +23,12 @@ struct Call {
 
 using Kernel = void (*)(const Call& call);
 
-inline constexpr size_t kDTypes = 8;
-inline constexpr size_t kReductions = 5;  // the values of ReduceOp before kBroadcast
+// The values of ReduceOp before kBroadcast.
+inline constexpr size_t kReductions = static_cast<size_t>(ReduceOp::kBroadcast) - 1;
 inline constexpr size_t kWeightedAverage = kReductions;
 // Indexed by [dtype - 1][op - 1 or kWeightedAverage], as both enumerations start at one. Weighted
 // averages of integers are null.
-using KernelTable = std::array<std::array<Kernel, kReductions + 1>, kDTypes>;
+using KernelTable = std::array<std::array<Kernel, kReductions + 1>, std::size(kDTypes)>;
 
 extern const KernelTable kScalarKernels;
 

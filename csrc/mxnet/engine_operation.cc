@@ -57,23 +57,9 @@ struct Operation {
   void end() const { --std::atomic_ref(request.variable->pending); }
 };
 
-// Name of the exception that byteps/mxnet/native.py raises. `code` as in docs/wire-format.md.
-const char* exception_of(int code) {
-  switch (code) {
-    case 1: return "byteps.InvalidArgumentError";
-    case 2: return "byteps.NotInitializedError";
-    case 3: return "byteps.TimeoutError";
-    case 4: return "byteps.PeerLostError";
-    case 5: return "byteps.AbortedError";
-    case 6: return "byteps.DataLossError";
-    case 7: return "byteps.AuthenticationError";
-    case 8: return "byteps.UnsupportedError";
-    default: return "byteps.InternalError";
-  }
-}
-
+// byteps/mxnet/native.py raises the exception that the message begins with.
 Error error_of(int code, const char* message) {
-  return Error(std::string(exception_of(code)) + ": " + message);
+  return Error(std::string("byteps.") + exception_of(code) + ": " + message);
 }
 
 // The last access to the operation here.
@@ -123,12 +109,11 @@ void forget(void* argument) {
 // Appends an extra element, so that a shape without dimensions has an address. An array that is
 // sent as bytes has the bytes of one element as its last dimension.
 std::vector<int64_t> dims_of(const BpsMxnetPushPull& request, const int* shape, int num_dims) {
-  constexpr uint8_t kUInt8 = 6;
   std::vector<int64_t> dims(shape, shape + std::max(num_dims, 0));
   int64_t elements = 1;
   for (const int64_t dim : dims) elements *= dim;
   const int64_t element_bytes = elements > 0 ? static_cast<int64_t>(request.bytes) / elements : 1;
-  if (request.dtype == kUInt8 && element_bytes > 1) dims.push_back(element_bytes);
+  if (DType{request.dtype} == DType::kUInt8 && element_bytes > 1) dims.push_back(element_bytes);
   dims.push_back(0);
   return dims;
 }

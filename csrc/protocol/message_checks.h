@@ -1,6 +1,7 @@
 // Checks that data and control messages share. Pure; kDataLoss where the bytes are wrong.
 #pragma once
 
+#include <iterator>
 #include <string>
 
 #include "base/bytes.h"
@@ -10,7 +11,7 @@
 namespace byteps::protocol {
 
 inline Result<StatusCode> status_code_from(uint8_t value) {
-  constexpr auto kLast = static_cast<uint8_t>(StatusCode::kInternal);
+  constexpr size_t kLast = std::size(kErrors);
   if (value > kLast) {
     return data_loss("status: expected a code from 0 to " + std::to_string(kLast) + ", got " +
                      std::to_string(value));

@@ -11,7 +11,10 @@
 //   BytepsKeep        stateful, and does nothing: it keeps its inputs from being removed.
 //
 // byteps/tensorflow/native.py loads this library and passes the core's table of functions to it.
+#include <string>
+
 #include "tensorflow/anchor_kernel.h"
+#include "tensorflow/dtype.h"
 #include "tensorflow/push_pull_kernel.h"
 #include "tensorflow/status.h"
 
@@ -25,10 +28,16 @@ void same_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_DeleteShapeHandle(shape);
 }
 
+std::string types() {
+  std::string names;
+  for (const TypeRow& row : kTypes) names += (names.empty() ? "" : ", ") + std::string(row.name);
+  return names;
+}
+
 void register_op(const char* name, bool is_stateful) {
   ScopedStatus status;
   TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
-  TF_OpDefinitionBuilderAddAttr(op, "T: {half, bfloat16, float, double, int8, uint8, int32, int64}");
+  TF_OpDefinitionBuilderAddAttr(op, ("T: {" + types() + "}").c_str());
   TF_OpDefinitionBuilderAddAttr(op, "tensor_name: string");
   TF_OpDefinitionBuilderAddAttr(op, "reduce_op: int");
   TF_OpDefinitionBuilderAddAttr(op, "root_rank: int = 0");
@@ -85,6 +94,11 @@ void register_keep(const char* name) {
 }  // namespace byteps::tensorflow
 
 // Returns 0, or the table version that this library requires.
+// The TF_Code of errors with a StatusCode.
+extern "C" __attribute__((visibility("default"))) int bps_tensorflow_code(int code) {
+  return byteps::tensorflow::tf_code(code);
+}
+
 extern "C" __attribute__((visibility("default"))) uint32_t bps_tensorflow_set_core(const BpsCApi* core) {
   if (core->version != BPS_C_API_VERSION) return BPS_C_API_VERSION;
   byteps::tensorflow::core_table = core;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tensorflow/attributes.h"
+#include "tensorflow/dtype.h"
 #include "tensorflow/status.h"
 
 namespace byteps::tensorflow {
@@ -27,17 +28,10 @@ struct Execution {
   std::function<void()> done;
 };
 
-// The core's dtype code (docs/wire-format.md); the operator's definition allows no other types.
+// Returns the core's code; the operator's definition allows no other types.
 uint8_t dtype_code(TF_DataType type) {
-  switch (type) {
-    case TF_HALF: return 1;
-    case TF_BFLOAT16: return 2;
-    case TF_FLOAT: return 3;
-    case TF_DOUBLE: return 4;
-    case TF_INT8: return 5;
-    case TF_UINT8: return 6;
-    case TF_INT32: return 7;
-    case TF_INT64: return 8;
+  for (const TypeRow& row : kTypes) {
+    if (row.type == type) return static_cast<uint8_t>(row.dtype);
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 // A TF_Status that is deleted automatically, and the core's error codes as TensorFlow's.
 #pragma once
 
+#include "c_api/c_api.h"
 #include "tensorflow/tf_api.h"
 
 namespace byteps::tensorflow {
@@ -19,21 +20,22 @@ class ScopedStatus {
   TF_Status* status_;
 };
 
-// `code` as in docs/wire-format.md. A lost process becomes TF_UNKNOWN: TensorFlow replaces
-// TF_UNAVAILABLE by TF_INTERNAL, and takes TF_ABORTED for a server that will come back.
+// `code`: a StatusCode. A lost process becomes TF_UNKNOWN: TensorFlow replaces TF_UNAVAILABLE by
+// TF_INTERNAL, and takes TF_ABORTED for a server that will come back.
 inline TF_Code tf_code(int code) {
-  switch (code) {
-    case 0: return TF_OK;
-    case 1: return TF_INVALID_ARGUMENT;
-    case 2: return TF_FAILED_PRECONDITION;
-    case 3: return TF_DEADLINE_EXCEEDED;
-    case 4: return TF_UNKNOWN;
-    case 5: return TF_ABORTED;
-    case 6: return TF_DATA_LOSS;
-    case 7: return TF_PERMISSION_DENIED;
-    case 8: return TF_UNIMPLEMENTED;
-    default: return TF_INTERNAL;
+  switch (StatusCode{static_cast<uint8_t>(code)}) {
+    case StatusCode::kOk: return TF_OK;
+    case StatusCode::kInvalidArgument: return TF_INVALID_ARGUMENT;
+    case StatusCode::kFailedPrecondition: return TF_FAILED_PRECONDITION;
+    case StatusCode::kDeadlineExceeded: return TF_DEADLINE_EXCEEDED;
+    case StatusCode::kUnavailable: return TF_UNKNOWN;
+    case StatusCode::kAborted: return TF_ABORTED;
+    case StatusCode::kDataLoss: return TF_DATA_LOSS;
+    case StatusCode::kPermissionDenied: return TF_PERMISSION_DENIED;
+    case StatusCode::kUnimplemented: return TF_UNIMPLEMENTED;
+    case StatusCode::kInternal: break;
   }
+  return TF_INTERNAL;
 }
 
 }  // namespace byteps::tensorflow

@@ -24,6 +24,7 @@ Worker::Worker(const WorkerOptions& options, protocol::Tree tree, const protocol
   if (options.autotune && options.rank == 0) {
     tuner_.emplace(options.credit_bytes);
   }
+  metrics_.partition_factor = 1;
   metrics_.credit_bytes = options.credit_bytes;
 }
 
@@ -174,7 +175,7 @@ void Worker::do_work(Work work) {
 
 void Worker::change_plan(const protocol::Plan& plan) {
   const uint64_t credit_bytes = protocol::credit_bytes(plan.credit, options_.credit_bytes);
-  metrics_.partition_scale = plan.partition_scale;
+  metrics_.partition_factor = protocol::scale_factor(plan.partition_scale);
   add(metrics_.plan_changes, 1);
   if (metrics_.credit_bytes.exchange(credit_bytes) == credit_bytes) return;
   events_.on_credit(credit_bytes);

@@ -25,6 +25,7 @@ FOREIGN_SETTINGS = re.compile(r"(TF|MXNET|TORCH|HOROVOD)_[A-Z_]+")
 FOREIGN = {
     *("FSDP2", "num_replicas", "set_epoch", "drop_last"),  # PyTorch
     *("reduce_to", "merge_call", "CrossDeviceOps", "map_fn", "while_loop", "parallel_iterations"),  # TensorFlow
+    "DeadlineExceededError",  # TensorFlow
     *("save_checkpoint", "SparseEmbedding"),  # MXNet
     *("LimitMEMLOCK", "tcp_slow_start_after_idle", "grpc_proxy", "benchmark_filter"),
     *("snake_case", "CamelCase"),

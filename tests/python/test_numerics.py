@@ -216,6 +216,10 @@ TREES = [[i // ranks for i in range(machines * ranks)] for machines in range(1, 
 ]
 
 
+def test_all_dtypes_are_tested() -> None:
+    assert {*FLOATS, *INTEGERS} == _core.DTYPE_CODES.keys()
+
+
 @pytest.mark.parametrize("machines", TREES, ids=lambda machines: "".join("abcd"[m] for m in machines))
 def test_results_are_those_of_the_formula_wherever_their_roots_are(machines: list[int]) -> None:
     check_tree(machines, 0, "auto")

@@ -201,9 +201,9 @@ rdma::RegistrationCounts registration_counts(const Transport& rdma) {
   rdma::RegistrationCounts sum;
   for (size_t rail = 0; rail < transport->rails().size(); ++rail) {
     const rdma::RegistrationCounts counts = transport->rails().rail(rail).registrations().counts();
-    sum.made += counts.made;
-    sum.regions += counts.regions;
-    sum.bytes += counts.bytes;
+#define BPS_ADD(name, metric, meaning) sum.name += counts.name;
+    BPS_REGISTRATION_COUNTS(BPS_ADD)
+#undef BPS_ADD
   }
   return sum;
 }

@@ -18,10 +18,16 @@
 
 namespace byteps::transport::rdma {
 
+// Name, name in byteps.metrics(), meaning; see BPS_METRICS.
+#define BPS_REGISTRATION_COUNTS(X)                                                 \
+  X(made, "rdma_registrations", "number of registrations of memory at RDMA cards") \
+  X(regions, "rdma_regions", "current number of registered regions")               \
+  X(bytes, "rdma_bytes", "bytes of these regions, in whole pages")
+
 struct RegistrationCounts {
-  uint64_t made = 0;     // number of registrations since the start
-  uint64_t regions = 0;  // current number of regions
-  uint64_t bytes = 0;    // currently registered, in whole pages
+#define BPS_MEMBER(name, metric, meaning) uint64_t name = 0;
+  BPS_REGISTRATION_COUNTS(BPS_MEMBER)
+#undef BPS_MEMBER
 };
 
 // Thread-safe. The Nic must outlive it and all references; a slab must outlive references to its

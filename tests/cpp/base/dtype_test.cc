@@ -9,6 +9,8 @@ TEST(DTypeTest, SizesAndNames) {
   EXPECT_EQ(size_of(DType::kBFloat16), 2u);
   EXPECT_EQ(size_of(DType::kInt64), 8u);
   EXPECT_EQ(to_string(DType::kFloat16), "float16");
+  EXPECT_TRUE(is_float(DType::kBFloat16));
+  EXPECT_FALSE(is_float(DType::kInt8));
 }
 
 TEST(DTypeTest, CodesFromTheWireAreChecked) {

@@ -86,7 +86,8 @@ Int128 expected_integer(const Reduction& reduction, const std::vector<Buffer>& s
 TEST(ScalarKernels, agree_with_wide_arithmetic) {
   std::mt19937_64 random(1);
   constexpr size_t kCount = 300;
-  for (DType dtype : kDTypes) {
+  for (const DTypeRow& row : kDTypes) {
+    const DType dtype = row.code;
     for (size_t n : kInputs) {
       std::vector<Buffer> srcs;
       for (size_t s = 0; s < n; ++s) srcs.push_back(random_numbers(dtype, kCount, random));

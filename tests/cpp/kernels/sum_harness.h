@@ -20,8 +20,6 @@
 
 namespace byteps::kernels {
 
-inline constexpr std::array kDTypes = {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64,
-                                       DType::kInt8,    DType::kUInt8,    DType::kInt32,   DType::kInt64};
 inline constexpr std::array kOps = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
                                     ReduceOp::kProduct};
 inline constexpr std::array<size_t, 5> kInputs = {1, 2, 3, 5, 8};

@@ -77,7 +77,8 @@ TEST_P(EveryLength, and_misalignment_gives_the_bits_of_the_scalar_kernels) {
   };
   constexpr std::array<Offsets, 5> kOffsets = {{{0, 0}, {8, 0}, {0, 1}, {3, 24}, {16, 2}}};
   std::mt19937_64 random(2);
-  for (DType dtype : kDTypes) {
+  for (const DTypeRow& row : kDTypes) {
+    const DType dtype = row.code;
     const size_t lanes = 64 / size_of(dtype);  // lanes of the widest vectors, or more
     const size_t longest = 4 * lanes + 3;
     for (size_t n : kInputs) {
@@ -103,7 +104,8 @@ TEST_P(EveryLength, and_misalignment_gives_the_bits_of_the_scalar_kernels) {
 TEST_P(Kernels, dst_may_be_any_of_the_inputs) {
   std::mt19937_64 random(3);
   constexpr size_t kCount = 517;
-  for (DType dtype : kDTypes) {
+  for (const DTypeRow& row : kDTypes) {
+    const DType dtype = row.code;
     for (const Reduction& reduction : all_reductions(dtype, 4, 4)) {
       std::vector<Buffer> srcs;
       for (size_t s = 0; s < 4; ++s) srcs.push_back(random_numbers(dtype, kCount, random));
@@ -124,7 +126,8 @@ TEST_P(Kernels, dst_may_be_any_of_the_inputs) {
 TEST_P(Kernels, pieces_give_the_bits_of_the_whole) {
   std::mt19937_64 random(4);
   constexpr size_t kCount = 203;
-  for (DType dtype : kDTypes) {
+  for (const DTypeRow& row : kDTypes) {
+    const DType dtype = row.code;
     const Reduction reduction{.dtype = dtype, .op = ReduceOp::kAverage, .divisor = 3};
     std::vector<Buffer> srcs;
     for (size_t s = 0; s < 3; ++s) srcs.push_back(random_numbers(dtype, kCount, random));

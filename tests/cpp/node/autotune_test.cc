@@ -108,7 +108,7 @@ TEST_P(AutotuneTest, ChangesThePlanOnAllRanksAndNoBitOfASum) {
       const std::vector<float> results = train(node, rank);
       if (rank == 0) expected = results;
       EXPECT_EQ(node.metrics().plan_changes, 0u);
-      EXPECT_EQ(node.metrics().partition_scale, 0u);
+      EXPECT_EQ(node.metrics().partition_factor, 1);
     });
   }
   Job job(options(true));
@@ -119,7 +119,7 @@ TEST_P(AutotuneTest, ChangesThePlanOnAllRanksAndNoBitOfASum) {
     EXPECT_TRUE(results[static_cast<size_t>(rank)] == expected) << "rank " << rank;
     const Metrics& metrics = job.worker(rank).metrics();
     EXPECT_GE(metrics.plan_changes, 4u) << "rank " << rank << ": the search tries that many at least";
-    EXPECT_EQ(metrics.partition_scale, job.worker(0).metrics().partition_scale) << "rank " << rank;
+    EXPECT_EQ(metrics.partition_factor, job.worker(0).metrics().partition_factor) << "rank " << rank;
     EXPECT_EQ(metrics.credit_bytes, job.worker(0).metrics().credit_bytes) << "rank " << rank;
   }
 }
