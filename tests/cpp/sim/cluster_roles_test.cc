@@ -217,7 +217,8 @@ TEST_P(ClusterRoles, AllLeaveInOrder) {
   ASSERT_TRUE(cluster.start());
   for (int i = Cluster::kWorkers - 1; i >= 0; --i) cluster.at(i).leave();
   ASSERT_TRUE(cluster.run_until([](const Process& process) { return process.has_left; }));
-  ASSERT_TRUE(cluster.run_until([&](const Process&) { return cluster.at(0).scheduler()->ended().is_reached(); }));
+  ASSERT_TRUE(
+      cluster.run_until([&](const Process&) { return cluster.at(0).scheduler()->ended().is_reached(); }));
   EXPECT_TRUE(cluster.at(0).scheduler()->outcome().is_ok()) << cluster.at(0).scheduler()->outcome();
   for (int i = 0; i < Cluster::kProcesses; ++i) EXPECT_FALSE(cluster.at(i).failure) << i;
 }
