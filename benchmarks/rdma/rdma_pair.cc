@@ -19,6 +19,7 @@
 #include "base/event_flag.h"
 #include "base/log.h"
 #include "base/slab.h"
+#include "transport/epoll_loop.h"
 #include "transport/rdma/rdma_transport.h"
 #include "transport/rdma/verbs_nic.h"
 
@@ -54,15 +55,15 @@ std::unique_ptr<Transport> open(const std::string& device) {
 // Answers every frame: with its own bytes if it wants an answer of that size, else without any.
 class Answerer final : public Receiver {
  public:
-  Result<Landing> on_head(Connection&, const Arrival& arrival) override {
-    if (!arrival.lent.empty()) return Landing::borrow();
+  Result<ReceiveBuffer> on_head(Connection&, const Arrival& arrival) override {
+    if (!arrival.lent.empty()) return ReceiveBuffer::in_place();
     if (memory_.size() < arrival.payload_bytes) memory_.resize(arrival.payload_bytes);
-    return Landing::into(MutableBytes(memory_).first(arrival.payload_bytes));
+    return ReceiveBuffer::at(MutableBytes(memory_).first(arrival.payload_bytes));
   }
   Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) override {
     const bool echoes = as_text(arrival.head) == "latency";
     connection.send(arrival.head,
-                    {.data = echoes ? payload : Bytes(), .reply_space = {}, .gives_back = arrival.loan},
+                    {.data = echoes ? payload : Bytes(), .reply_space = {}, .returns_lease = arrival.lease},
                     nullptr);
     return Status::ok();
   }
@@ -84,8 +85,8 @@ class Asker final : public Receiver {
     const uint64_t window = what_ == "latency" ? 1 : std::min(kWindow, count);
     for (uint64_t i = 0; i < window; ++i) send(connection);
   }
-  Result<Landing> on_head(Connection&, const Arrival& arrival) override {
-    return Landing::into(slab_.bytes().first(arrival.payload_bytes));
+  Result<ReceiveBuffer> on_head(Connection&, const Arrival& arrival) override {
+    return ReceiveBuffer::at(slab_.bytes().first(arrival.payload_bytes));
   }
   Status on_frame(Connection& connection, const Arrival&, Bytes) override {
     if (--unanswered_ == 0) done.set();
@@ -102,7 +103,7 @@ class Asker final : public Receiver {
     const uint64_t place = next_++ % kWindow;
     connection.send(
         as_bytes(what_),
-        {.data = slab_.bytes().subspan(place * bytes_, bytes_), .reply_space = {}, .place = place + 1},
+        {.data = slab_.bytes().subspan(place * bytes_, bytes_), .reply_space = {}, .reuse_key = place + 1},
         nullptr);
   }
   const std::string what_;
@@ -114,7 +115,7 @@ class Asker final : public Receiver {
 };
 
 int listen(const std::string& device, uint16_t port) {
-  auto loop = EventLoop::create("listener");
+  auto loop = EpollLoop::create("listener");
   if (!loop) give_up(loop.status());
   auto transport = open(device);
   Answerer answerer;
@@ -134,7 +135,7 @@ int listen(const std::string& device, uint16_t port) {
 
 int connect(const std::string& device, const std::string& address, const std::string& what, size_t bytes,
             uint64_t iterations) {
-  auto loop = EventLoop::create("asker");
+  auto loop = EpollLoop::create("asker");
   if (!loop) give_up(loop.status());
   auto transport = open(device);
   std::unique_ptr<Connection> connection;
@@ -153,7 +154,7 @@ int connect(const std::string& device, const std::string& address, const std::st
   class Both final : public Receiver {
    public:
     Receiver* now = nullptr;
-    Result<Landing> on_head(Connection& c, const Arrival& a) override { return now->on_head(c, a); }
+    Result<ReceiveBuffer> on_head(Connection& c, const Arrival& a) override { return now->on_head(c, a); }
     Status on_frame(Connection& c, const Arrival& a, Bytes p) override { return now->on_frame(c, a, p); }
     void on_closed(Connection& c, const Status& why) override { now->on_closed(c, why); }
   } both;
