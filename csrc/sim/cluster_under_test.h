@@ -1,7 +1,8 @@
-// The real nodes of a whole cluster in virtual time, and the verdict on them.
+// The real nodes of a whole cluster in virtual time (cluster_under_test.cc), and the verdict on them
+// (verdict.cc).
 //
-// A run passes if at its end no process is left, every push_pull and barrier was answered once and
-// in time, every result is right bit for bit, no memory was used after it was given back, and
+// The verdict is good if at the end no process is left, every push_pull and barrier was answered once
+// and in time, every result is right bit for bit, no memory was used after it was given back, and
 // failures name a guilty process.
 #pragma once
 
@@ -19,23 +20,12 @@
 
 namespace byteps::sim {
 
-struct RunResult {
-  std::vector<std::string> findings;  // empty: passed
-  uint64_t fingerprint = 0;           // of all events
-  std::vector<std::string> trace;
-  uint64_t num_passes = 0;     // of event loops
-  uint64_t num_succeeded = 0;  // push_pulls and barriers
-  uint64_t num_failed = 0;
-};
-
-// Deterministic. Any thread. `keep_trace`: see RunResult::trace.
-RunResult run(const Scenario& scenario, bool keep_trace = false);
-
 class ClusterUnderTest {
  public:
   // `job`: number of the job, which decides its secret. `scenario` is copied.
   ClusterUnderTest(const Scenario& scenario, int job, World& world);
 
+  size_t num_processes() const { return processes_.size(); }
   // Starts all processes at the times of the scenario.
   void start_all();
   // Starts a process now, if it has not been started and the scenario lets it start.
@@ -48,7 +38,9 @@ class ClusterUnderTest {
   // Time by which the last process must have ended.
   TimeUs end_limit_us() const;
   void judge();
-  void add_counts(RunResult& result) const;
+  // Numbers of push_pulls and barriers.
+  uint64_t num_succeeded() const { return num_succeeded_; }
+  uint64_t num_failed() const { return num_failed_; }
 
  private:
   NodeConfig config_of(size_t process) const;

@@ -20,7 +20,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "sim/cluster_under_test.h"
+#include "sim/run.h"
 
 namespace byteps::sim {
 namespace {

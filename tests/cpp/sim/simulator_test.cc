@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "sim/cluster_under_test.h"
+#include "sim/run.h"
 
 namespace byteps::sim {
 namespace {

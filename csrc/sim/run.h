@@ -1,0 +1,24 @@
+// One run of a scenario.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/scenario.h"
+
+namespace byteps::sim {
+
+struct RunResult {
+  std::vector<std::string> findings;  // empty: passed
+  uint64_t fingerprint = 0;           // of all events
+  std::vector<std::string> trace;
+  uint64_t num_passes = 0;     // of event loops
+  uint64_t num_succeeded = 0;  // push_pulls and barriers
+  uint64_t num_failed = 0;
+};
+
+// Deterministic. Any thread. `keep_trace`: see RunResult::trace.
+RunResult run(const Scenario& scenario, bool keep_trace = false);
+
+}  // namespace byteps::sim

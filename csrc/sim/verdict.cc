@@ -1,0 +1,180 @@
+// The verdict on a cluster at the end of a run.
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "sim/cluster_under_test.h"
+
+namespace byteps::sim {
+namespace {
+
+// A job of these sizes without a fault takes less.
+constexpr TimeUs kNaturalUs = 2'000'000;
+constexpr TimeUs kSlackUs = 1'500'000;
+// The steps of leaving have deadlines of 5 s each.
+constexpr TimeUs kLeaveUs = 30'000'000;
+
+}  // namespace
+
+TimeUs ClusterUnderTest::last_start_us() const {
+  TimeUs last = 0;
+  for (const TimeUs start : scenario_.starts_us) last = start == kNever ? last : std::max(last, start);
+  return last;
+}
+
+TimeUs ClusterUnderTest::answer_limit_us() const {
+  TimeUs limit_us = last_start_us() + kNaturalUs;
+  const TimeUs detected_us = 3 * scenario_.timeout_us + kSlackUs;
+  const Fault* const own = scenario_.program_fault();
+  if (own != nullptr && own->kind == FaultKind::kNeverStarts) {
+    limit_us = last_start_us() + scenario_.start_timeout_us + detected_us;
+  } else if (own != nullptr && !concerns_one_round(own->kind)) {
+    limit_us += static_cast<TimeUs>(scenario_.rounds + 1) * scenario_.op_timeout_us + detected_us;
+  }
+  if (!all_had_started_) limit_us = std::max(limit_us, last_start_us() + scenario_.start_timeout_us);
+  for (const Fault& fault : scenario_.faults) {
+    if (!is_timed(fault.kind)) continue;
+    const TimeUs lasts_us = fault.duration_us == kNever || !a_fault_matters_ ? 0 : fault.duration_us;
+    limit_us = std::max(limit_us, fault.at_us) + lasts_us + detected_us;
+  }
+  return limit_us;
+}
+
+TimeUs ClusterUnderTest::end_limit_us() const {
+  const TimeUs start_us = last_start_us() + scenario_.start_timeout_us;
+  return std::max(answer_limit_us(), start_us) + kLeaveUs;
+}
+
+bool ClusterUnderTest::must_succeed() const { return !a_fault_matters_; }
+
+bool ClusterUnderTest::is_guilty(size_t process) const { return guilty_[process]; }
+
+void ClusterUnderTest::judge() {
+  check_ended();
+  for (uint32_t i = 0; i < scenario_.num_workers; ++i) {
+    if (can_end(i) && !processes_[i]->was_killed()) check_outcomes(i);
+  }
+  if (const Fault* own = scenario_.program_fault(); own != nullptr && has_a_round(own->kind))
+    check_one_round();
+  if (!must_succeed()) check_names();
+}
+
+void ClusterUnderTest::check_ended() {
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (can_end(i) && !processes_[i]->is_gone()) {
+      world_.findings.push_back(processes_[i]->name() + ": still there after " +
+                                std::to_string(world_.time.now_us() / 1000) + " ms");
+    }
+  }
+}
+
+void ClusterUnderTest::check_outcomes(uint32_t worker) {
+  Program& program = *programs_[worker];
+  const std::string& name = processes_[worker]->name();
+  program.check_buffers();
+  if (must_succeed() && !(program.at_end() && program.start_failure().is_ok())) {
+    world_.report(name, "did not come to its end: " + program.start_failure().to_string());
+  }
+  for (const Outcome& outcome : program.outcomes()) {
+    ++(outcome.status.is_ok() ? num_succeeded_ : num_failed_);
+    if (outcome.times_done != 1) {
+      world_.report(name, outcome.what + ": answered " + std::to_string(outcome.times_done) + " times");
+    } else if (must_succeed() && !outcome.status.is_ok()) {
+      world_.report(name, outcome.what + ": " + outcome.status.to_string());
+    } else if (outcome.done_us > answer_limit_us()) {
+      world_.report(name,
+                    outcome.what + ": answered after " + std::to_string(outcome.done_us / 1000) + " ms");
+    }
+  }
+}
+
+// The round with the fault fails on all ranks, and no other push_pull fails, unless ranks wait for
+// it until a deadline.
+void ClusterUnderTest::check_one_round() {
+  const Fault& fault = *scenario_.program_fault();
+  if (scenario_.has_timed_faults()) return;
+  if (std::ranges::any_of(scenario_.workers, &WorkerPlan::gives_up)) return;  // more fails then
+  for (uint32_t i = 0; i < scenario_.num_workers; ++i) {
+    for (const Outcome& outcome : programs_[i]->outcomes()) {
+      const bool fails = outcome.tensor == fault.tensor && outcome.round == fault.round;
+      if (outcome.status.is_ok() != fails) continue;
+      if (!fails && !concerns_one_round(fault.kind)) continue;
+      world_.report(processes_[i]->name(), outcome.what + ": " + outcome.status.to_string());
+    }
+  }
+}
+
+// A process that died, hung, raised or never came is named in every failure. A rank that left, or
+// that asked for something else, is named in the first failure: ranks that go on after it get into
+// trouble with each other as well.
+void ClusterUnderTest::check_names() {
+  if (std::ranges::any_of(scenario_.workers, &WorkerPlan::gives_up)) return;
+  const Fault* const own = scenario_.program_fault();
+  const bool in_every =
+      own == nullptr || own->kind == FaultKind::kNeverStarts || own->kind == FaultKind::kRaises;
+  // The guilty process is then the one whose fault came first.
+  if (!in_every && scenario_.has_timed_faults()) return;
+  const Outcome* first = nullptr;
+  size_t first_process = 0;
+  for (size_t i = 0; i < scenario_.num_nodes(); ++i) {
+    if (is_guilty(i)) continue;
+    if (in_every) check_named(i, "the job", processes_[i]->failure());
+    if (i >= programs_.size()) continue;
+    for (const Outcome& outcome : programs_[i]->outcomes()) {
+      if (outcome.status.is_ok()) continue;
+      if (in_every) check_named(i, outcome.what, outcome.status);
+      const bool of_one_tensor = own != nullptr && concerns_one_tensor(own->kind);
+      if (of_one_tensor && (outcome.is_barrier || outcome.tensor != own->tensor)) continue;
+      if (first == nullptr || outcome.done_us < first->done_us)
+        std::tie(first, first_process) = std::pair(&outcome, i);
+    }
+  }
+  if (in_every || first == nullptr) return;
+  check_named(first_process, first->what, first->status);
+  const bool is_kept =
+      is_stored(scenario_.tensors[own->tensor].op);  // messages name the rank that waits, too
+  if (own->kind == FaultKind::kSkips && !is_kept) check_no_other_named(first_process, *own, *first);
+}
+
+void ClusterUnderTest::check_no_other_named(size_t process, const Fault& fault, const Outcome& outcome) {
+  for (size_t i = 0; i < scenario_.num_workers; ++i) {
+    if (i == fault.process || outcome.status.message().find(known_name(i)) == std::string::npos) continue;
+    world_.report(processes_[process]->name(),
+                  outcome.what + " names an innocent process: " + outcome.status.message());
+  }
+}
+
+void ClusterUnderTest::check_named(size_t process, const std::string& what, const Status& status) {
+  if (status.is_ok() || names_guilty(status.message())) return;
+  const Fault* const own = scenario_.program_fault();
+  const bool never_starts = own != nullptr && own->kind == FaultKind::kNeverStarts;
+  // A process that comes late to a job that failed before its start finds no scheduler to ask.
+  if (!processes_[process]->job_started() && (!never_starts || scenario_.has_timed_faults())) return;
+  // The scheduler's process may leave when its program is through, before it could notice a process
+  // that is silent. Then nobody can say who is guilty.
+  const bool scheduler_left = processes_[scenario_.scheduler_process()]->is_gone() &&
+                              status.message().find(" has left the job") != std::string::npos;
+  if (scheduler_left) return;
+  world_.report(processes_[process]->name(), what + " does not name the guilty process: " + status.message());
+}
+
+bool ClusterUnderTest::names_guilty(const std::string& text) const {
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (is_guilty(i) && text.find(known_name(i)) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Name of a process in messages; "" if the others cannot know a name.
+std::string ClusterUnderTest::known_name(size_t process) const {
+  if (process >= scenario_.num_nodes()) return "scheduler";
+  if (processes_[process]->job_started())
+    return "pid " + std::to_string(processes_[process]->facts().process_id) + ")";
+  // The scheduler knows which ranks are missing only if the workers come with their ranks.
+  const bool is_numbered =
+      process < scenario_.num_workers && scenario_.ranks_are_given && scenario_.num_workers > 1;
+  return is_numbered ? "rank " + std::to_string(process) : "";
+}
+
+}  // namespace byteps::sim
