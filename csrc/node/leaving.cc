@@ -48,34 +48,36 @@ void AsyncNode::leave(const std::string& cause, const std::string& after) {
       return control_loop_->now_us() + kLeaveFailedUs;
     });
   }
-  steps.emplace_back([this](Done done) {
-    const GracePeriod period = leave_grace_period();
-    worker_ ? worker_->leave(period, std::move(done)) : done();
-    return period.outer_deadline_us();
-  });
-  steps.emplace_back([this](Done done) {
-    const GracePeriod period = leave_grace_period();
-    if (!parent_link_) return done(), kNever;
-    worker::ShardLinks::leave({&parent_link_->links()}, unavailable(self_.describe() + " has left the job"),
-                              period, std::move(done));
-    return period.outer_deadline_us();
-  });
-  steps.emplace_back([this](Done done) {
-    const GracePeriod period = leave_grace_period();
-    service_ ? service_->leave(period, std::move(done)) : done();
-    return period.outer_deadline_us();
-  });
-  steps.emplace_back([this](Done done) {
-    const TimeUs until_us = leave_deadline_us();
-    client_ ? client_->leave(until_us, std::move(done)) : done();
-    return until_us;
-  });
-  steps.emplace_back([this](Done done) {
-    const TimeUs until_us = leave_deadline_us();
-    const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";
-    scheduler_ ? scheduler_->shutdown(host + " has left the job", until_us, std::move(done)) : done();
-    return until_us;
-  });
+  const auto add = [&](auto leave_role) {
+    steps.emplace_back([this, leave_role](Done done) {
+      const GracePeriod period = leave_grace_period();
+      leave_role(period, std::move(done));
+      return period.outer_deadline_us();
+    });
+  };
+  if (worker_) add([this](GracePeriod period, Done done) { worker_->leave(period, std::move(done)); });
+  if (parent_link_) {
+    add([this](GracePeriod period, Done done) {
+      worker::ShardLinks::leave({&parent_link_->links()}, unavailable(self_.describe() + " has left the job"),
+                                period, std::move(done));
+    });
+  }
+  if (service_) add([this](GracePeriod period, Done done) { service_->leave(period, std::move(done)); });
+  if (client_) {
+    steps.emplace_back([this](Done done) {
+      const TimeUs until_us = leave_deadline_us();
+      client_->leave(until_us, std::move(done));
+      return until_us;
+    });
+  }
+  if (scheduler_) {
+    steps.emplace_back([this](Done done) {
+      const TimeUs until_us = leave_deadline_us();
+      const std::string host = worker_ ? self_.describe() + ", which ran the scheduler," : "the scheduler";
+      scheduler_->shutdown(host + " has left the job", until_us, std::move(done));
+      return until_us;
+    });
+  }
   StepSequence::run(*control_loop_, std::move(steps), [this] { left_.reach(); });
 }
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.tool_module import tool_module
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = sorted((ROOT / "tests" / "mutations").glob("*.patch"))
@@ -20,12 +19,7 @@ LEAST_PATCHES, LEAST_IN_SHELLS = 30, 20
 
 @pytest.fixture(scope="module")
 def runner() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_mutations", ROOT / "tools" / "run_mutations.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["run_mutations"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("run_mutations")
 
 
 def changed_files(patch: Path) -> list[str]:

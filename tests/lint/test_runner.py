@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.tool_module import tool_module
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,12 +20,7 @@ GTEST = """<testsuites><testsuite name="Sum">
 
 @pytest.fixture(scope="module")
 def runner() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_tests", ROOT / "tools" / "run_tests.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["run_tests"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("run_tests")
 
 
 def test_cases_of_a_junit_file_are_counted(runner: ModuleType, tmp_path: Path) -> None:

@@ -6,16 +6,8 @@
 namespace byteps::summation {
 namespace {
 
-class ChildTest : public ShardFixture {
+class ChildTest : public RootFixture {
  protected:
-  ChildTest() {
-    start({.describe_rank = {"rank 0", "rank 1"},
-           .machines = {{"rank 0", "rank 1"}, {0, 1}},
-           .ranks = {},
-           .bytes_per_s = {},
-           .limits = {}},
-          Level::kCluster);
-  }
   void expect_rank_0_lost() {
     EXPECT_TRUE(peers_[0]->closed_);
     EXPECT_EQ(lost_, std::vector<uint32_t>{0});

@@ -10,16 +10,8 @@ namespace {
 
 constexpr size_t kLargeBytes = (24 << 10) + 16;  // several blocks, the last one small
 
-class CollectorTest : public ShardFixture {
+class CollectorTest : public RootFixture {
  protected:
-  CollectorTest() {
-    start({.describe_rank = {"rank 0", "rank 1"},
-           .machines = {{"rank 0", "rank 1"}, {0, 1}},
-           .ranks = {},
-           .bytes_per_s = {},
-           .limits = {}},
-          Level::kCluster);
-  }
   // Rank 0 can lease the memory of one contribution.
   void replace_rank_0() {
     on_loop([this] { peers_[0]->close(); });

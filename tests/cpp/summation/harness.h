@@ -180,4 +180,17 @@ class ShardFixture : public testing::Test, public ShardEvents {
   std::vector<uint32_t> lost_;
 };
 
+// A root of two machines of one rank each.
+class RootFixture : public ShardFixture {
+ protected:
+  RootFixture() {
+    start({.describe_rank = {"rank 0", "rank 1"},
+           .machines = {{"rank 0", "rank 1"}, {0, 1}},
+           .ranks = {},
+           .bytes_per_s = {},
+           .limits = {}},
+          Level::kCluster);
+  }
+};
+
 }  // namespace byteps::summation

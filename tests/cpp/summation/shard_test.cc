@@ -8,18 +8,7 @@
 namespace byteps::summation {
 namespace {
 
-// A root of two machines of one rank each.
-class ShardTest : public ShardFixture {
- protected:
-  ShardTest() {
-    start({.describe_rank = {"rank 0", "rank 1"},
-           .machines = {{"rank 0", "rank 1"}, {0, 1}},
-           .ranks = {},
-           .bytes_per_s = {},
-           .limits = {}},
-          Level::kCluster);
-  }
-};
+class ShardTest : public RootFixture {};
 
 TEST_F(ShardTest, AnswersEveryChildOnceAllHaveContributed) {
   on_loop([this] { peers_[1]->contribute(1, {1, 2, 3, 4}); });

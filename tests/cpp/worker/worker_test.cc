@@ -202,41 +202,43 @@ TEST_F(WorkerTest, AFailedPartitionIsReportedToTheSchedulerWhileOthersWait) {
   EXPECT_EQ(outcome(handle).code(), StatusCode::kUnavailable);
 }
 
-TEST_F(WorkerTest, AFailureOfTheJobEndsPushPullsOnAllLinks) {
-  std::string summed(8, 'a');
-  std::string stored(8, 'a');
-  const Handle sum = push_pull(summed, "summed");
-  const Handle seed = push_pull(stored, "stored", ReduceOp::kSeed);
-  place("summed", 1);
-  place("stored", 1);
-  EXPECT_EQ(sums_.heads.size(), 1u);
-  EXPECT_EQ(store_.heads.size(), 1u);
+// A push_pull is in flight on each of the two links.
+class TwoLinksTest : public WorkerTest {
+ protected:
+  void SetUp() override {
+    handles_ = {push_pull(summed_, "summed"), push_pull(stored_, "stored", ReduceOp::kSeed)};
+    place("summed", 1);
+    place("stored", 1);
+    ASSERT_EQ(sums_.heads.size(), 1u);
+    ASSERT_EQ(store_.heads.size(), 1u);
+  }
+  void expect_failed(const std::string& why) {
+    for (const Handle handle : handles_) {
+      ASSERT_TRUE(is_done(handle));
+      EXPECT_NE(outcome(handle).message().find(why), std::string::npos);
+    }
+    EXPECT_TRUE(lost_.empty());
+  }
+
+ private:
+  std::string summed_ = std::string(8, 'a');
+  std::string stored_ = std::string(8, 'a');
+  std::vector<Handle> handles_;
+};
+
+TEST_F(TwoLinksTest, AFailureOfTheJobEndsPushPullsOnAllLinks) {
   worker_->fail(unavailable("rank 0 is dead"));
   drain();
-  for (const Handle handle : {sum, seed}) {
-    ASSERT_TRUE(is_done(handle));
-    EXPECT_NE(outcome(handle).message().find("rank 0 is dead"), std::string::npos);
-  }
-  EXPECT_TRUE(lost_.empty());
+  expect_failed("rank 0 is dead");
 }
 
-TEST_F(WorkerTest, AServiceThatHasLeftEndsPushPullsOnBothOfItsLinks) {
-  std::string summed(8, 'a');
-  std::string stored(8, 'a');
-  const Handle sum = push_pull(summed, "summed");
-  const Handle seed = push_pull(stored, "stored", ReduceOp::kSeed);
-  place("summed", 1);
-  place("stored", 1);
+TEST_F(TwoLinksTest, AServiceThatHasLeftEndsPushPullsOnBothOfItsLinks) {
   worker_->peer_left(kServer);
   on_loop([this] {
     sums_.connection->close();
     store_.connection->close();
   });
-  for (const Handle handle : {sum, seed}) {
-    ASSERT_TRUE(is_done(handle));
-    EXPECT_NE(outcome(handle).message().find("server 2 has left the job"), std::string::npos);
-  }
-  EXPECT_TRUE(lost_.empty());
+  expect_failed("server 2 has left the job");
 }
 
 TEST_F(WorkerTest, ALinkThatBreaksIsReportedAndTheVerdictAwaited) {
