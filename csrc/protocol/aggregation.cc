@@ -23,10 +23,10 @@ bool agree(const DataHead& a, const DataHead& b) {
   return a.dtype == b.dtype && a.op == b.op && a.bytes == b.bytes && a.root == b.root && a.shape == b.shape;
 }
 
-Status has_gone_on(const std::string& child, uint64_t round) {
-  return aborted(
-      describe_round(round) + ": " + child +
-      " has gone on without it: its push_pull of this name has failed, was left out, or had another size");
+// The same text for the ranks that waited in `round` and for those that come to it too late.
+Status has_gone_on(const std::string& child, uint64_t round, uint64_t next_round) {
+  return aborted(describe_round(round) + ": " + child + " has gone on to " + describe_round(next_round) +
+                 " without it: its push_pull of this name has failed, was left out, or had another size");
 }
 
 }  // namespace
@@ -82,8 +82,7 @@ Status Aggregator::refusal(const Key& key, const KeyState* state, uint64_t round
   }
   if (state) BPS_RETURN_IF_ERROR(state->failures.find(round));
   if (state && state->arrived_count > 0 && round < state->first.round) {
-    return aborted(describe_round(round) + ": " + children_.describe[state->first_child] +
-                   " has gone on to " + describe_round(state->first.round));
+    return has_gone_on(children_.describe[state->first_child], round, state->first.round);
   }
   for (uint32_t child : gone_children_) {
     if (!state || state->last_round[child] < round) return gone_[child];
@@ -105,7 +104,8 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
                                  AggregationActions& actions) {
   KeyState& state = state_of(head.key);
   if (head.round <= state.last_round[child]) return;  // admitted twice, on two connections
-  leave_behind(state, child, head.round, has_gone_on(children_.describe[child], state.first.round), actions);
+  leave_behind(state, child, head.round,
+               has_gone_on(children_.describe[child], state.first.round, head.round), actions);
   // Evaluated as in admit(), before this contribution counts: a machine may be gone because of one
   // of its ranks and still contribute.
   Status why = refusal(head.key, &state, head.round);

@@ -61,11 +61,11 @@ TEST_F(AggregatorTest, LateRankGetsTheCauseOfItsOwnRound) {
   EXPECT_EQ(contribute(0, 1), Verdict::kRefuse);
   expect_failed({0}, 1, "no memory");
   EXPECT_EQ(contribute(0, 3), Verdict::kAccept);
-  expect_failed({2}, 2, "rank 0 (a) has gone on without it");
+  expect_failed({2}, 2, "rank 0 (a) has gone on to round 3 without it");
   EXPECT_EQ(contribute(1, 1), Verdict::kRefuse);
   expect_failed({1}, 1, "no memory");
   EXPECT_EQ(contribute(1, 2), Verdict::kRefuse);
-  expect_failed({1}, 2, "rank 0 (a) has gone on without it");
+  expect_failed({1}, 2, "rank 0 (a) has gone on to round 3 without it");
   EXPECT_EQ(contribute(1, 3), Verdict::kAccept);
   EXPECT_EQ(contribute(2, 3), Verdict::kAccept);
   EXPECT_EQ(completed_.size(), 1u);

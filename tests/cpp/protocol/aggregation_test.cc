@@ -129,10 +129,10 @@ TEST_F(AggregatorTest, RoundsThatAllSkipDoNotCount) {
 TEST_F(AggregatorTest, ARoundThatOneRankSkippedFailsAndNeverMeetsALaterOne) {
   contribute(0, 5);
   EXPECT_EQ(contribute(1, 6), Verdict::kAccept);
-  expect_failed({0}, 5, "rank 1 (b) has gone on without it");
+  expect_failed({0}, 5, "rank 1 (b) has gone on to round 6 without it");
   EXPECT_EQ(failed_[0].status.code(), StatusCode::kAborted);
   EXPECT_EQ(contribute(2, 5), Verdict::kRefuse);
-  expect_failed({2}, 5, "gone on");
+  expect_failed({2}, 5, "rank 1 (b) has gone on to round 6 without it");
   contribute(2, 6);
   EXPECT_TRUE(completed_.empty());
   contribute(0, 6);
@@ -143,7 +143,7 @@ TEST_F(AggregatorTest, ARoundThatOneRankSkippedFailsAndNeverMeetsALaterOne) {
 TEST_F(AggregatorTest, AContributionToARoundThatOthersHavePassedIsRefused) {
   contribute(0, 7);
   EXPECT_EQ(contribute(1, 6), Verdict::kRefuse);
-  expect_failed({1}, 6, "rank 0 (a) has gone on to round 7");
+  expect_failed({1}, 6, "rank 0 (a) has gone on to round 7 without it");
   contribute(1, 7);
   EXPECT_EQ(contribute(2, 7), Verdict::kAccept);
   EXPECT_EQ(completed_.size(), 1u);
