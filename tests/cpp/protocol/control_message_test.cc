@@ -16,12 +16,13 @@ NodeInfo random_node(Random& random, Role role, int32_t rank) {
   node.pid = random.u64();
   node.host = random.text(kMaxHostBytes);
   node.machine = random.text(kMaxHostBytes);
-  node.addresses.resize(random.below(4));
-  for (std::string& address : node.addresses) address = random.text(kMaxHostBytes);
-  node.local_addresses.resize(random.below(4));
-  for (std::string& address : node.local_addresses) address = random.text(kMaxHostBytes);
-  node.rdma_addresses.resize(random.below(4));
-  for (std::string& address : node.rdma_addresses) address = random.text(kMaxHostBytes);
+  const size_t num_shards = random.below(4);
+  node.endpoints.resize(random.below(4));
+  for (Endpoint& endpoint : node.endpoints) {
+    endpoint.transport = random.text(kMaxTransportBytes);
+    endpoint.addresses.resize(num_shards);
+    for (std::string& address : endpoint.addresses) address = random.text(kMaxHostBytes);
+  }
   node.nic_mbps = random.u32();
   return node;
 }

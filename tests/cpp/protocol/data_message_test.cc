@@ -77,7 +77,7 @@ TEST(DataMessage, RefusesHeadsThatBreakARule) {
     int value;
     const char* says;
   };
-  const Case cases[] = {{0, 2, "version 5, got 2"},
+  const Case cases[] = {{0, 2, "version 6, got 2"},
                         {1, 0, "type"},
                         {1, 7, "type"},
                         {2, 0, "dtype"},
