@@ -91,7 +91,7 @@ class RoutesTest : public testing::Test {
 using Tried = std::vector<std::string>;
 
 TEST_F(RoutesTest, TheBestTransportThatReachesThePeerIsTriedFirst) {
-  const auto routes = *open({"shm", "rdma", "tcp"});
+  const auto routes = open({"shm", "rdma", "tcp"}).value();
   const std::vector<std::string> all = {"shm", "rdma", "tcp"};
   EXPECT_EQ(connect(*routes, peer("m0", all)), "TCP with rank 1 (host , pid 0): tcp fails");
   EXPECT_EQ(tried_, (Tried{"shm 10.0.0.2:2", "tcp 10.0.0.2:2"})) << "never RDMA within a machine";
@@ -102,12 +102,12 @@ TEST_F(RoutesTest, TheBestTransportThatReachesThePeerIsTriedFirst) {
 }
 
 TEST_F(RoutesTest, BothEndsNeedTheTransport) {
-  const auto all = *open({"shm", "rdma", "tcp"});
+  const auto all = open({"shm", "rdma", "tcp"}).value();
   connect(*all, peer("m0", {"tcp"}));
   EXPECT_EQ(tried_, (Tried{"tcp 10.0.0.2:2"}));
   connect(*all, peer("m1", {"shm", "tcp"}));
   EXPECT_EQ(tried_, (Tried{"tcp 10.0.0.2:2"}));
-  const auto only_tcp = *open({"tcp"});
+  const auto only_tcp = open({"tcp"}).value();
   for (const char* machine : {"m0", "m1"}) {
     connect(*only_tcp, peer(machine, {"shm", "rdma", "tcp"}));
     EXPECT_EQ(tried_, (Tried{"tcp 10.0.0.2:2"}));
@@ -116,7 +116,7 @@ TEST_F(RoutesTest, BothEndsNeedTheTransport) {
 
 TEST_F(RoutesTest, ARequiredTransportIsNotReplaced) {
   EXPECT_EQ(open({"tcp"}, true).status().message(), "BYTEPS_TRANSPORT is rdma: no rdma");
-  const auto routes = *open({"shm", "rdma", "tcp"}, true);
+  const auto routes = open({"shm", "rdma", "tcp"}, true).value();
   EXPECT_EQ(connect(*routes, peer("m1", {"rdma", "tcp"})), "RDMA with rank 1 (host , pid 0): rdma fails");
   EXPECT_EQ(tried_, (Tried{"rdma 10.0.0.2:2"}));
   connect(*routes, peer("m1", {"tcp"}));
@@ -126,7 +126,7 @@ TEST_F(RoutesTest, ARequiredTransportIsNotReplaced) {
 }
 
 TEST_F(RoutesTest, APeerWithoutAnyKnownTransportIsAnError) {
-  const auto routes = *open({"shm", "rdma", "tcp"});
+  const auto routes = open({"shm", "rdma", "tcp"}).value();
   EXPECT_NE(connect(*routes, peer("m1", {"carrier pigeon"})).find("it offers none"), std::string::npos);
   EXPECT_EQ(tried_, Tried());
 }

@@ -92,8 +92,18 @@ std::vector<Control> random_controls(Random& random) {
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({5, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({6, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9}));
+}
+
+TEST(ControlMessage, EveryTransportOfANodeHasAnAddressForEachShard) {
+  Join join;
+  join.self.endpoints = {{"shm", {"a", "b"}}, {"tcp", {"c", "d"}}};
+  EncodedControl encoded = encode(join);
+  EXPECT_TRUE(decode_control(encoded.head, encoded.payload));
+  join.self.endpoints[1].addresses.pop_back();
+  encoded = encode(join);
+  EXPECT_FALSE(decode_control(encoded.head, encoded.payload));
 }
 
 TEST(ControlMessage, OnlyStoredTensorsHaveAStaleness) {
