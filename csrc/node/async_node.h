@@ -141,9 +141,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Status start_loops();
   Status start_scheduler();
   Status start_service_and_join();
-  protocol::Join make_join(const std::vector<std::string>& addresses,
-                           const std::vector<std::string>& local_addresses,
-                           const std::vector<std::string>& rdma_addresses) const;
+  protocol::Join make_join(std::vector<protocol::Endpoint> endpoints) const;
   void start_service(const protocol::Tree& tree);
   void build_worker(const protocol::Tree& tree);
   // Creates links to all services to which this node may contribute at `level`.

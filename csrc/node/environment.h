@@ -11,19 +11,12 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "base/unique_function.h"
+#include "node/transports.h"
 #include "transport/address.h"
 #include "transport/event_loop.h"
-#include "transport/transport.h"
 #include "worker/completions.h"
 
 namespace byteps::node {
-
-// The transports of a process. An error says why the transport cannot be used.
-struct Transports {
-  std::unique_ptr<transport::Transport> tcp;
-  Result<std::unique_ptr<transport::Transport>> shm;   // between ranks of one machine
-  Result<std::unique_ptr<transport::Transport>> rdma;  // between machines
-};
 
 // All methods: any thread.
 class Environment {
@@ -33,7 +26,7 @@ class Environment {
   // `on_out_of_memory` is called on the loop if it is out of memory and cannot go on.
   virtual Result<std::unique_ptr<transport::EventLoop>> make_loop(
       const std::string& name, UniqueFunction<void(const Status&)> on_out_of_memory) = 0;
-  // `ip`: address of this process; empty for a scheduler alone, which uses TCP only.
+  // As the function of node/transports.h.
   virtual Transports open_transports(const NodeConfig& config, const std::string& ip) = 0;
   // Runs the callbacks of push_pulls.
   virtual std::unique_ptr<worker::Completions> make_completions() = 0;

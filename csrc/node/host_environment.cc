@@ -2,47 +2,19 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <random>
 #include <utility>
 
 #include "base/log.h"
 #include "node/host.h"
-#include "node/rdma.h"
-#include "protocol/plan.h"
 #include "transport/epoll_loop.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
 #include "worker/completion_thread.h"
 
 namespace byteps::node {
 namespace {
 
 std::atomic<bool> log_is_named = false;
-
-std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
-  transport::TcpOptions options;
-  options.credentials = {config.secret, config.job_id, config.loopback_only};
-  options.handshake_timeout_s = config.timeout_s;
-  return transport::make_tcp_transport(std::move(options));
-}
-
-// The error says why ranks of this machine have to use TCP.
-Result<std::unique_ptr<transport::Transport>> make_shm(const NodeConfig& config) {
-  if (config.role != "worker") return unimplemented("for workers only");
-  if (!config.shm) return unimplemented("BYTEPS_SHM is 0");
-  transport::ShmOptions options;
-  options.stream.credentials = {config.secret, config.job_id, config.loopback_only};
-  options.stream.handshake_timeout_s = config.timeout_s;
-  const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
-  const size_t partition_bytes =
-      config.autotune ? std::max<size_t>(configured_bytes, protocol::kMaxScaledBytes) : configured_bytes;
-  options.lend_bytes = std::max(options.lend_bytes, 2 * partition_bytes);
-  auto shm = transport::make_shm_transport(std::move(options));
-  BPS_RETURN_IF_ERROR(shm->viable());
-  return shm;
-}
 
 class HostEnvironment final : public Environment {
  public:
@@ -58,9 +30,7 @@ class HostEnvironment final : public Environment {
     return Result<std::unique_ptr<transport::EventLoop>>(std::move(*loop));
   }
   Transports open_transports(const NodeConfig& config, const std::string& ip) override {
-    using Opened = Result<std::unique_ptr<transport::Transport>>;
-    return {make_tcp(config), make_shm(config),
-            ip.empty() ? Opened(unimplemented("not opened")) : make_rdma(config, ip)};
+    return node::open_transports(config, ip);
   }
   std::unique_ptr<worker::Completions> make_completions() override {
     return std::make_unique<worker::CompletionThread>();

@@ -1,101 +1,117 @@
 #include "node/routes.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "transport/rdma/rdma_transport.h"
 
 namespace byteps::node {
+namespace {
 
-Routes::Routes(const NodeConfig& config, Transports transports)
-    : wants_shm_(config.shm),
-      demands_rdma_(config.transport == "rdma"),
-      timeout_us_(seconds_to_us(config.timeout_s)),
-      transports_(std::move(transports)) {}
+using protocol::NodeInfo;
 
-Result<std::unique_ptr<Routes>> Routes::open(const NodeConfig& config, Transports transports) {
-  std::unique_ptr<Routes> routes(new Routes(config, std::move(transports)));
-  const Status no_rdma = routes->transports_.rdma.status();
-  if (no_rdma.is_ok() || config.role == "scheduler") return routes;
-  if (routes->demands_rdma_) return no_rdma.with_context("BYTEPS_TRANSPORT is rdma");
-  if (no_rdma.code() == StatusCode::kUnimplemented) {
-    BPS_LOG(kInfo) << "no RDMA: " << no_rdma.message();
-  } else {
-    BPS_LOG(kWarning) << "no RDMA, TCP instead: " << no_rdma.message();
-  }
-  return routes;
-}
-
-Result<std::vector<std::string>> Routes::listen_locally(summation::Service& service) {
-  if (!transports_.shm) return std::vector<std::string>{};
-  return service.listen(**transports_.shm, {"@", 0});
-}
-
-Result<std::vector<std::string>> Routes::listen_by_rdma(summation::Service& service, const std::string& ip) {
-  if (!transports_.rdma) return std::vector<std::string>{};
-  return service.listen(**transports_.rdma, {ip, 0});
-}
-
-transport::rdma::RegistrationCounts Routes::rdma_counts() const {
-  if (!transports_.rdma) return {};
-  return transport::registration_counts(**transports_.rdma);
-}
-
-// Never uses a network card within a machine: the payload would cross the card twice.
-void Routes::connect(transport::EventLoop& loop, const protocol::NodeInfo& self,
-                     const protocol::NodeInfo& node, size_t shard, transport::ConnectCallback done) {
+bool reaches(Reach reach, const NodeInfo& self, const NodeInfo& node) {
   const bool is_near = node.machine == self.machine;
-  if (is_near && node.role == protocol::Role::kWorker) {
-    const auto level = wants_shm_ ? log::Level::kWarning : log::Level::kInfo;
-    const TransportCandidate shm{"shared memory", transports_.shm, node.local_addresses, level, false};
-    connect_or_fall_back(loop, shm, node, shard, std::move(done));
-  } else if (is_near || (!transports_.rdma && node.rdma_addresses.empty())) {
-    connect_to(*transports_.tcp, loop, node.addresses[shard], std::move(done));
-  } else {
-    // The side without RDMA has logged it already.
-    const auto level = transports_.rdma ? log::Level::kWarning : log::Level::kInfo;
-    const TransportCandidate rdma{"RDMA", transports_.rdma, node.rdma_addresses, level, demands_rdma_};
-    connect_or_fall_back(loop, rdma, node, shard, std::move(done));
+  switch (reach) {
+    case Reach::kWorkersOfOneMachine: return is_near && node.role == protocol::Role::kWorker;
+    case Reach::kBetweenMachines: return !is_near;
+    case Reach::kEverywhere: break;
   }
+  return true;
 }
 
-void Routes::connect_or_fall_back(transport::EventLoop& loop, const TransportCandidate& way,
-                                  const protocol::NodeInfo& node, size_t shard,
-                                  transport::ConnectCallback done) {
-  const auto fall_back = [this, &loop, way, &node, shard](const Status& why,
-                                                          transport::ConnectCallback& then) {
-    if (way.demanded) return then(why.with_context(std::string(way.name) + " with " + node.describe()));
-    log_fallback(way, node, why);
-    connect_to(*transports_.tcp, loop, node.addresses[shard], std::move(then));
-  };
-  if (!way.transport) return fall_back(way.transport.status(), done);
-  if (shard >= way.addresses.size()) {
-    return fall_back(unimplemented("it offers none; its own log may say why"), done);
-  }
-  connect_to(**way.transport, loop, way.addresses[shard],
-             [fall_back, done = std::move(done)](auto connection) mutable {
-               connection ? done(std::move(connection)) : fall_back(connection.status(), done);
-             });
-}
-
-void Routes::connect_to(transport::Transport& transport, transport::EventLoop& loop,
-                        const std::string& address, transport::ConnectCallback done) const {
-  auto parsed = transport::parse_address(address);
-  if (!parsed) return done(parsed.status());
-  transport.connect(loop, *parsed, loop.now_us() + timeout_us_, std::move(done));
-}
-
-void Routes::log_fallback(const TransportCandidate& way, const protocol::NodeInfo& node, const Status& why) {
-  {
-    MutexLock lock(mutex_);
-    if (!fallbacks_.insert(node.describe()).second) return;
-  }
-  const std::string text =
-      std::string("no ") + way.name + " with " + node.describe() + ", TCP instead: " + why.message();
-  if (way.level == log::Level::kWarning) {
+void log_at(log::Level level, const std::string& text) {
+  if (level == log::Level::kWarning) {
     BPS_LOG(kWarning) << text;
   } else {
     BPS_LOG(kInfo) << text;
   }
+}
+
+}  // namespace
+
+Routes::Routes(const NodeConfig& config, Transports transports)
+    : timeout_us_(seconds_to_us(config.timeout_s)), transports_(std::move(transports)) {}
+
+Result<std::unique_ptr<Routes>> Routes::open(const NodeConfig& config, Transports transports) {
+  for (const OpenTransport& each : transports) {
+    const Status absent = each.transport.status();
+    if (absent.is_ok() || config.role == "scheduler") continue;
+    if (each.is_required) return absent.with_context("BYTEPS_TRANSPORT is " + each.name);
+    if (each.reach == Reach::kWorkersOfOneMachine) continue;  // logged with the names of the others
+    const bool is_fault = absent.code() != StatusCode::kUnimplemented;
+    log_at(is_fault ? log::Level::kWarning : log::Level::kInfo,
+           "no " + each.title + (is_fault ? ", TCP instead: " : ": ") + absent.message());
+  }
+  return std::unique_ptr<Routes>(new Routes(config, std::move(transports)));
+}
+
+Result<std::vector<protocol::Endpoint>> Routes::listen(summation::Service& service) {
+  std::vector<protocol::Endpoint> endpoints;
+  for (const OpenTransport& each : transports_) {
+    if (!each.transport) continue;
+    auto addresses = service.listen(**each.transport, {each.listen_ip, 0});
+    if (!addresses) return addresses.status();
+    endpoints.push_back({each.name, std::move(*addresses)});
+  }
+  return endpoints;
+}
+
+transport::rdma::RegistrationCounts Routes::rdma_counts() const {
+  const auto rdma = std::ranges::find(transports_, "rdma", &OpenTransport::name);
+  if (rdma == transports_.end() || !rdma->transport) return {};
+  return transport::registration_counts(**rdma->transport);
+}
+
+void Routes::connect(transport::EventLoop& loop, const NodeInfo& self, const NodeInfo& node, size_t shard,
+                     transport::ConnectCallback done) {
+  connect_from(0, {loop, self, node, shard, std::move(done)});
+}
+
+void Routes::connect_from(size_t index, Request request) {
+  const OpenTransport& each = transports_[index];
+  const bool is_last = index + 1 == transports_.size();
+  const std::span<const std::string> addresses = request.node.addresses(each.name);
+  const bool none_has_it = !each.transport && addresses.empty();
+  const bool is_of_no_use =
+      !reaches(each.reach, request.self, request.node) || (none_has_it && !each.is_expected);
+  if (is_of_no_use && !is_last) return connect_from(index + 1, std::move(request));
+  if (!each.transport) return fall_back(index, std::move(request), each.transport.status());
+  if (request.shard >= addresses.size()) {
+    return fall_back(index, std::move(request), unimplemented("it offers none; its own log may say why"));
+  }
+  connect_by(index, addresses[request.shard], std::move(request));
+}
+
+void Routes::fall_back(size_t index, Request request, const Status& why) {
+  const OpenTransport& each = transports_[index];
+  if (each.is_required || index + 1 == transports_.size()) {
+    return request.done(why.with_context(each.title + " with " + request.node.describe()));
+  }
+  log_fallback(each, request.node, why);
+  connect_from(index + 1, std::move(request));
+}
+
+void Routes::connect_by(size_t index, const std::string& address, Request request) {
+  const auto parsed = transport::parse_address(address);
+  if (!parsed) return request.done(parsed.status());
+  transport::EventLoop& loop = request.loop;
+  transports_[index].transport.value()->connect(
+      loop, *parsed, loop.now_us() + timeout_us_,
+      [this, index, request = std::move(request)](auto connection) mutable {
+        const bool is_last = index + 1 == transports_.size();
+        if (connection || is_last) return request.done(std::move(connection));
+        fall_back(index, std::move(request), connection.status());
+      });
+}
+
+void Routes::log_fallback(const OpenTransport& from, const NodeInfo& node, const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (!fallbacks_.insert(node.describe()).second) return;
+  }
+  log_at(from.transport ? log::Level::kWarning : from.absence_level,
+         "no " + from.title + " with " + node.describe() + ", TCP instead: " + why.message());
 }
 
 }  // namespace byteps::node

@@ -1,5 +1,5 @@
-// Chooses the transport to the service of each other node: shared memory on the same machine; RDMA
-// between machines if both ends have it; otherwise TCP.
+// Chooses the transport to the service of each other node: the best one (node/transports.h) that
+// reaches it and that both ends have.
 #pragma once
 
 #include <memory>
@@ -27,43 +27,36 @@ class Routes {
   // there is none.
   static Result<std::unique_ptr<Routes>> open(const NodeConfig& config, Transports transports);
 
-  transport::Transport& tcp() { return *transports_.tcp; }
-  // Lets `service` listen for shared memory; returns its addresses, one per shard. Empty: this
-  // process does not use shared memory.
-  Result<std::vector<std::string>> listen_locally(summation::Service& service);
-  // The same over RDMA.
-  Result<std::vector<std::string>> listen_by_rdma(summation::Service& service, const std::string& ip);
+  transport::Transport& tcp() { return **transports_.back().transport; }
+  // Lets `service` listen by all transports of this process; returns the addresses.
+  Result<std::vector<protocol::Endpoint>> listen(summation::Service& service);
 
   // Counts of the memory that this process has registered with network cards.
   transport::rdma::RegistrationCounts rdma_counts() const;
 
   // Connects to a shard of the service of `node`, which must live until `done` is called. Falls
-  // back to TCP if the best transport for the two nodes fails, unless RDMA is required; logs the
-  // reason once per node.
+  // back to the next transport if the best one for the two nodes fails, unless that is required;
+  // logs the reason once per node.
   void connect(transport::EventLoop& loop, const protocol::NodeInfo& self, const protocol::NodeInfo& node,
                size_t shard, transport::ConnectCallback done);
 
  private:
   Routes(const NodeConfig& config, Transports transports);
 
-  // A transport that is better than TCP.
-  struct TransportCandidate {
-    const char* name;  // for messages
-    const Result<std::unique_ptr<transport::Transport>>& transport;
-    const std::vector<std::string>& addresses;  // one per shard of the other node
-    log::Level level;                           // level of the log line about a fallback
-    bool demanded;
+  // What connect() has to do.
+  struct Request {
+    transport::EventLoop& loop;
+    const protocol::NodeInfo& self;
+    const protocol::NodeInfo& node;
+    size_t shard;
+    transport::ConnectCallback done;
   };
+  // Connects by transports_[index] or a later one.
+  void connect_from(size_t index, Request request);
+  void fall_back(size_t index, Request request, const Status& why);
+  void connect_by(size_t index, const std::string& address, Request request);
+  void log_fallback(const OpenTransport& from, const protocol::NodeInfo& node, const Status& why);
 
-  void connect_to(transport::Transport& transport, transport::EventLoop& loop, const std::string& address,
-                  transport::ConnectCallback done) const;
-  // Connects by the candidate; falls back to TCP if it cannot be used or fails.
-  void connect_or_fall_back(transport::EventLoop& loop, const TransportCandidate& way,
-                            const protocol::NodeInfo& node, size_t shard, transport::ConnectCallback done);
-  void log_fallback(const TransportCandidate& way, const protocol::NodeInfo& node, const Status& why);
-
-  const bool wants_shm_;
-  const bool demands_rdma_;
   const TimeUs timeout_us_;
   const Transports transports_;
   Mutex mutex_;

@@ -111,13 +111,9 @@ Status AsyncNode::start_service_and_join() {
     places.push_back({data_loops_[i].get(), outboxes_[i].get()});
   }
   service_ = std::make_unique<summation::Service>(places, metrics_, *this);
-  auto addresses = service_->listen(routes_->tcp(), {ip_, 0});
-  if (!addresses) return addresses.status();
-  auto local_addresses = routes_->listen_locally(*service_);
-  if (!local_addresses) return local_addresses.status();
-  auto rdma_addresses = routes_->listen_by_rdma(*service_, ip_);
-  if (!rdma_addresses) return rdma_addresses.status();
-  BPS_LOG(kInfo) << "address " << ip_ << ", summation service at " << addresses->front();
+  auto endpoints = routes_->listen(*service_);
+  if (!endpoints) return endpoints.status();
+  BPS_LOG(kInfo) << "address " << ip_ << ", summation service at " << endpoints->back().addresses.front();
 
   cluster::ClientOptions options{.scheduler_host = config_.scheduler_host,
                                  .scheduler_addresses = scheduler_hosts_,
@@ -134,13 +130,11 @@ Status AsyncNode::start_service_and_join() {
   }
   client_ = std::make_unique<cluster::Client>(*control_loop_, routes_->tcp(), std::move(options), *this);
   has_client_ = true;
-  client_->join(make_join(*addresses, *local_addresses, *rdma_addresses));
+  client_->join(make_join(std::move(*endpoints)));
   return Status::ok();
 }
 
-protocol::Join AsyncNode::make_join(const std::vector<std::string>& addresses,
-                                    const std::vector<std::string>& local_addresses,
-                                    const std::vector<std::string>& rdma_addresses) const {
+protocol::Join AsyncNode::make_join(std::vector<protocol::Endpoint> endpoints) const {
   const bool is_worker = config_.role == "worker";
   return {.self = {.role = is_worker ? protocol::Role::kWorker : protocol::Role::kServer,
                    .rank = is_worker ? config_.rank : -1,
@@ -150,9 +144,7 @@ protocol::Join AsyncNode::make_join(const std::vector<std::string>& addresses,
                    .host = environment_->host_name(),
                    .machine = config_.machine.empty() ? environment_->machine_id() : config_.machine,
                    .nic_mbps = static_cast<uint32_t>(std::lround(environment_->nic_mbps(config_, ip_))),
-                   .addresses = addresses,
-                   .local_addresses = local_addresses,
-                   .rdma_addresses = rdma_addresses},
+                   .endpoints = std::move(endpoints)},
           .num_workers = static_cast<uint32_t>(config_.num_workers),
           .num_servers = static_cast<uint32_t>(config_.num_servers),
           .version = config_.version};
@@ -241,7 +233,7 @@ void AsyncNode::build_links(const protocol::Tree& tree, protocol::Level level, w
   for (uint32_t service = 0; service < tree.num_nodes(); ++service) {
     std::vector<worker::ShardLink> of_service;
     const bool connects = tree.connects(roster_.self, service, level);
-    for (size_t shard = 0; connects && shard < roster_.nodes[service].addresses.size(); ++shard) {
+    for (size_t shard = 0; connects && shard < roster_.nodes[service].num_shards(); ++shard) {
       of_service.push_back(make_link(tree, service, shard, level, events));
     }
     links.add_service(std::move(of_service));

@@ -25,7 +25,8 @@ template <typename T, typename U>
 concept Either = std::same_as<std::remove_const_t<T>, U>;  // const while encoding
 
 constexpr size_t kLeastNodeBytes =
-    1 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + 3 * sizeof(uint32_t);
+    1 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + sizeof(uint32_t);
+constexpr size_t kLeastEndpointBytes = sizeof(uint16_t) + sizeof(uint32_t);
 constexpr uint32_t kPartsPerBillion = 1'000'000'000;
 constexpr int32_t kMaxNumber = kMaxNodes - 1;  // largest number of a node or rank
 
@@ -45,9 +46,14 @@ void fields(Codec& codec, M& m) {
   codec.text("host", m.host, kMaxHostBytes);
   codec.text("machine", m.machine, kMaxHostBytes);
   codec.number("network speed", m.nic_mbps);
-  address_list(codec, m.addresses);
-  address_list(codec, m.local_addresses);
-  address_list(codec, m.rdma_addresses);
+  codec.list("endpoints", m.endpoints, kMaxEndpoints, kLeastEndpointBytes, [](auto& each, auto& endpoint) {
+    each.text("transport", endpoint.transport, kMaxTransportBytes);
+    address_list(each, endpoint.addresses);
+  });
+  codec.require(std::ranges::all_of(
+                    m.endpoints,
+                    [&m](const Endpoint& endpoint) { return endpoint.addresses.size() == m.num_shards(); }),
+                "every transport has an address for each shard");
 }
 
 template <typename Codec, Either<Join> M>

@@ -1,5 +1,7 @@
 #include "protocol/message.h"
 
+#include <algorithm>
+
 namespace byteps::protocol {
 
 std::string describe(const Key& key) {
@@ -16,6 +18,11 @@ std::string describe(const TensorMode& mode) {
 
 std::string Stalled::describe() const {
   return "tensor " + (name.empty() ? "number " + std::to_string(tensor) : "'" + name + "'") + ": " + text;
+}
+
+std::span<const std::string> NodeInfo::addresses(std::string_view name) const {
+  const auto found = std::ranges::find(endpoints, name, &Endpoint::transport);
+  return found == endpoints.end() ? std::span<const std::string>() : found->addresses;
 }
 
 std::string NodeInfo::describe() const {

@@ -13,7 +13,9 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -25,7 +27,7 @@
 
 namespace byteps::protocol {
 
-inline constexpr uint8_t kProtocolVersion = 5;
+inline constexpr uint8_t kProtocolVersion = 6;
 inline constexpr size_t kDataHeadBytes = 64;
 inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
@@ -33,7 +35,9 @@ inline constexpr uint16_t kMaxNameBytes = 1024;
 inline constexpr uint16_t kMaxTextBytes = 4096;  // text of a failure; longer texts are truncated
 // Size of the name of a host or machine, or of an address.
 inline constexpr uint16_t kMaxHostBytes = 255;
-inline constexpr uint32_t kMaxAddresses = 64;  // addresses of one node
+inline constexpr uint32_t kMaxAddresses = 64;  // addresses of one node for one transport
+inline constexpr uint32_t kMaxEndpoints = 8;   // transports of one node
+inline constexpr uint16_t kMaxTransportBytes = 16;
 // Helpers of one process that measures its network card.
 inline constexpr uint32_t kMaxHelpers = 64;
 inline constexpr uint64_t kMaxTensorBytes = 1ull << 40;
@@ -151,6 +155,13 @@ Result<DataHead> decode_data(Bytes head);
 enum class Role : uint8_t { kWorker = 1, kServer = 2 };
 
 // A node's description of itself. Workers host a summation service, so they have addresses as well.
+// How the shards of a node's service are reached by one transport.
+struct Endpoint {
+  std::string transport;               // its name, such as "tcp" (node/transports.h)
+  std::vector<std::string> addresses;  // indexed by shard, for example "ip:port"
+  bool operator==(const Endpoint&) const = default;
+};
+
 struct NodeInfo {
   Role role = Role::kWorker;
   // Rank of a worker, or number of a server; -1 in a Join: the scheduler assigns it.
@@ -158,16 +169,15 @@ struct NodeInfo {
   int32_t local_rank = -1;  // -1 in a Join: the scheduler assigns it, by machine
   int32_t local_size = -1;
   uint64_t pid = 0;
-  std::string host;                    // host name for messages
-  std::string machine;                 // equal on all processes that can share memory
-  uint32_t nic_mbps = 0;               // Mbit/s per direction; 0: unknown
-  std::vector<std::string> addresses;  // addresses of the service's shards, in order: "ip:port"
-  // Addresses of the same shards for processes of the same machine; empty: none.
-  std::vector<std::string> local_addresses;
-  // RDMA addresses of the same shards, "ip:port"; empty: no RDMA.
-  std::vector<std::string> rdma_addresses;
+  std::string host;                 // host name for messages
+  std::string machine;              // equal on all processes that can share memory
+  uint32_t nic_mbps = 0;            // Mbit/s per direction; 0: unknown
+  std::vector<Endpoint> endpoints;  // one for each transport of the service
   bool operator==(const NodeInfo&) const = default;
 
+  size_t num_shards() const { return endpoints.empty() ? 0 : endpoints.front().addresses.size(); }
+  // Addresses of the shards for the transport `name`; empty: the service does not have it.
+  std::span<const std::string> addresses(std::string_view name) const;
   // "rank 3 (host node7, pid 1234)", "server 0 (host …)".
   std::string describe() const;
 };

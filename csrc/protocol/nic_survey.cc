@@ -100,8 +100,8 @@ void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
     if (node.nic_mbps > 0) continue;
     node.nic_mbps = static_cast<uint32_t>(std::lround(kHeadroom * speeds[card_of_node_[i]]));
     if (!fit_shards || node.nic_mbps == 0) continue;
-    for (auto* addresses : {&node.addresses, &node.local_addresses, &node.rdma_addresses}) {
-      addresses->resize(std::min<size_t>(addresses->size(), useful_shards(node.nic_mbps)));
+    for (Endpoint& endpoint : node.endpoints) {
+      endpoint.addresses.resize(std::min<size_t>(endpoint.addresses.size(), useful_shards(node.nic_mbps)));
     }
   }
 }

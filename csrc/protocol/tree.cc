@@ -51,7 +51,7 @@ Weights weights(const Children& children) {
 Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
   std::map<std::string, uint32_t> machines;
   for (uint32_t node = 0; node < nodes.size(); ++node) {
-    num_shards_.push_back(std::max<uint32_t>(1, static_cast<uint32_t>(nodes[node].addresses.size())));
+    num_shards_.push_back(std::max<uint32_t>(1, static_cast<uint32_t>(nodes[node].num_shards())));
     if (node >= num_workers) continue;
     const auto [found, is_new] = machines.try_emplace(nodes[node].machine, num_machines());
     if (is_new) ranks_.emplace_back();

@@ -42,27 +42,6 @@ class LoopCompletions final : public worker::Completions {
   const std::shared_ptr<const int> alive_ = std::make_shared<const int>(0);
 };
 
-// Shared memory listens under names, not on addresses of the network.
-class SimShm final : public transport::Transport {
- public:
-  SimShm(std::string ip, std::unique_ptr<transport::Transport> inner)
-      : ip_(std::move(ip)), inner_(std::move(inner)) {}
-  const char* name() const override { return "shm"; }
-  Status viable() const override { return Status::ok(); }
-  Result<std::unique_ptr<transport::Listener>> listen(transport::EventLoop& loop, const transport::Address&,
-                                                      transport::AcceptCallback on_accept) override {
-    return inner_->listen(loop, {ip_, 0}, std::move(on_accept));
-  }
-  void connect(transport::EventLoop& loop, const transport::Address& address, TimeUs deadline_us,
-               transport::ConnectCallback on_done) override {
-    inner_->connect(loop, address, deadline_us, std::move(on_done));
-  }
-
- private:
-  const std::string ip_;
-  const std::unique_ptr<transport::Transport> inner_;
-};
-
 }  // namespace
 
 class SimProcess::Environment final : public node::Environment {
@@ -76,15 +55,24 @@ class SimProcess::Environment final : public node::Environment {
     return std::unique_ptr<transport::EventLoop>(std::move(loop));
   }
   node::Transports open_transports(const NodeConfig& config, const std::string&) override {
-    const transport::Credentials credentials{config.secret, config.job_id, config.loopback_only};
+    const HostFacts& facts = process_.facts_;
+    const SimTransportOptions options{.ip = facts.ip,
+                                      .credentials = {config.secret, config.job_id, config.loopback_only}};
+    SimTransportOptions lending = options;
+    lending.lend_bytes = facts.lend_bytes;
     SimNetwork& network = process_.world_.network;
-    const std::string& ip = process_.facts_.ip;
-    node::Transports transports{make_sim_transport(network, {.ip = ip, .credentials = credentials}),
-                                unimplemented("not used"), unimplemented("no card")};
-    if (!config.shm || config.role != "worker") return transports;
-    transports.shm = std::unique_ptr<transport::Transport>(std::make_unique<SimShm>(
-        ip, make_sim_transport(
-                network, {.ip = ip, .credentials = credentials, .lend_bytes = process_.facts_.lend_bytes})));
+    node::Transports transports;
+    if (config.shm && config.role == "worker") {
+      transports.push_back({.name = "shm",
+                            .title = "shared memory",
+                            .reach = node::Reach::kWorkersOfOneMachine,
+                            .listen_ip = facts.ip,
+                            .transport = make_sim_transport(network, lending)});
+    }
+    transports.push_back({.name = "tcp",
+                          .title = "TCP",
+                          .listen_ip = facts.ip,
+                          .transport = make_sim_transport(network, options)});
     return transports;
   }
   std::unique_ptr<worker::Completions> make_completions() override {

@@ -100,7 +100,7 @@ inline protocol::Join join_of(protocol::Role role, int32_t rank) {
   join.self.host = "h" + std::to_string(rank);
   join.self.machine = join.self.host;
   join.self.pid = 100 + static_cast<uint64_t>(rank);
-  join.self.addresses = {"127.0.0.1:9"};
+  join.self.endpoints = {{"tcp", {"127.0.0.1:9"}}};
   return join;
 }
 

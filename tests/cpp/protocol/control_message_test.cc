@@ -16,12 +16,13 @@ NodeInfo random_node(Random& random, Role role, int32_t rank) {
   node.pid = random.u64();
   node.host = random.text(kMaxHostBytes);
   node.machine = random.text(kMaxHostBytes);
-  node.addresses.resize(random.below(4));
-  for (std::string& address : node.addresses) address = random.text(kMaxHostBytes);
-  node.local_addresses.resize(random.below(4));
-  for (std::string& address : node.local_addresses) address = random.text(kMaxHostBytes);
-  node.rdma_addresses.resize(random.below(4));
-  for (std::string& address : node.rdma_addresses) address = random.text(kMaxHostBytes);
+  const size_t num_shards = random.below(4);
+  node.endpoints.resize(random.below(4));
+  for (Endpoint& endpoint : node.endpoints) {
+    endpoint.transport = random.text(kMaxTransportBytes);
+    endpoint.addresses.resize(num_shards);
+    for (std::string& address : endpoint.addresses) address = random.text(kMaxHostBytes);
+  }
   node.nic_mbps = random.u32();
   return node;
 }
@@ -91,8 +92,18 @@ std::vector<Control> random_controls(Random& random) {
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({5, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({6, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9}));
+}
+
+TEST(ControlMessage, EveryTransportOfANodeHasAnAddressForEachShard) {
+  Join join;
+  join.self.endpoints = {{"shm", {"a", "b"}}, {"tcp", {"c", "d"}}};
+  EncodedControl encoded = encode(join);
+  EXPECT_TRUE(decode_control(encoded.head, encoded.payload));
+  join.self.endpoints[1].addresses.pop_back();
+  encoded = encode(join);
+  EXPECT_FALSE(decode_control(encoded.head, encoded.payload));
 }
 
 TEST(ControlMessage, OnlyStoredTensorsHaveAStaleness) {

@@ -210,15 +210,15 @@ TEST_F(SurveyTest, UnexpectedAnswersChangeNothing) {
 
 TEST_F(SurveyTest, ShardsAreLimitedToTheMeasuredSpeed) {
   auto nodes = one_node_each(3, 0);
-  for (NodeInfo& node : nodes) node.addresses = node.local_addresses = {"a", "b", "c", "d"};
+  for (NodeInfo& node : nodes)
+    node.endpoints = {{"shm", {"a", "b", "c", "d"}}, {"tcp", {"e", "f", "g", "h"}}};
   nodes[2].nic_mbps = 100;  // this node has chosen four shards itself
   begin(nodes, 3);
   apply([](uint32_t node) { return node == 0 ? 1000 : 50'000; });
   survey_->apply(nodes, true);
-  EXPECT_EQ(nodes[0].addresses, (std::vector<std::string>{"a"}));
-  EXPECT_EQ(nodes[0].local_addresses, (std::vector<std::string>{"a"}));
-  EXPECT_EQ(nodes[1].addresses.size(), 4u);
-  EXPECT_EQ(nodes[2].addresses.size(), 4u);
+  EXPECT_EQ(nodes[0].endpoints, (std::vector<Endpoint>{{"shm", {"a"}}, {"tcp", {"e"}}}));
+  EXPECT_EQ(nodes[1].num_shards(), 4u);
+  EXPECT_EQ(nodes[2].num_shards(), 4u);
 }
 
 TEST(EvenOut, MakesNearlyEqualSpeedsEqual) {

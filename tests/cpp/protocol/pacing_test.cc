@@ -29,7 +29,7 @@ std::vector<NodeInfo> nodes_of(const std::vector<uint32_t>& ranks_of_machine, ui
   }
   for (NodeInfo& node : nodes) {
     node.nic_mbps = mbps;
-    node.addresses.assign(shards, "10.0.0.1:1");
+    node.endpoints = {{"tcp", std::vector<std::string>(shards, "10.0.0.1:1")}};
   }
   return nodes;
 }

@@ -19,7 +19,7 @@ inline Tree two_workers_and_a_server() {
   std::vector<NodeInfo> nodes(3);
   for (size_t i = 0; i < nodes.size(); ++i) {
     nodes[i].machine = std::to_string(i);
-    nodes[i].addresses = {"a", "b"};
+    nodes[i].endpoints = {{"tcp", {"a", "b"}}};
   }
   return {nodes, 2};
 }

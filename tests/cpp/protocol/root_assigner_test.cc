@@ -22,7 +22,7 @@ Tree make_tree(const std::vector<std::vector<uint32_t>>& machines, const std::ve
     NodeInfo& node = nodes.emplace_back();
     node.role = role;
     node.machine = machine;
-    node.addresses.resize(shards);
+    node.endpoints = {{"tcp", std::vector<std::string>(shards)}};
   };
   uint32_t num_workers = 0;
   for (size_t m = 0; m < machines.size(); ++m) {

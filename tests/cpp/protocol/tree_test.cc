@@ -19,7 +19,7 @@ Tree make_tree(const std::string& machines, uint32_t num_servers = 0,
     nodes[i].role = is_worker ? Role::kWorker : Role::kServer;
     nodes[i].rank = static_cast<int32_t>(is_worker ? i : i - machines.size());
     nodes[i].machine = is_worker ? std::string(1, machines[i]) : "server " + std::to_string(i);
-    nodes[i].addresses.resize(shards.empty() ? 1 : shards[i]);
+    nodes[i].endpoints = {{"tcp", std::vector<std::string>(shards.empty() ? 1 : shards[i])}};
   }
   return {nodes, static_cast<uint32_t>(machines.size())};
 }

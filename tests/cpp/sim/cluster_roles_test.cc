@@ -54,7 +54,7 @@ class Process final : public cluster::ClientEvents {
     join.self.role = role;
     join.self.rank = rank;
     join.self.host = join.self.machine = ip_;
-    join.self.addresses = {ip_ + ":1"};
+    join.self.endpoints = {{"tcp", {ip_ + ":1"}}};
     join.num_workers = workers;
     join.num_servers = servers;
     client_->join(std::move(join));

@@ -32,7 +32,7 @@ protocol::Tree make_tree() {
   std::vector<protocol::NodeInfo> nodes(3);
   for (size_t i = 0; i < nodes.size(); ++i) {
     nodes[i].machine = std::to_string(i);
-    nodes[i].addresses = {"a"};
+    nodes[i].endpoints = {{"tcp", {"a"}}};
   }
   return {nodes, 2};
 }

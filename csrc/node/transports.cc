@@ -1,0 +1,77 @@
+#include "node/transports.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "node/rdma.h"
+#include "protocol/plan.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace byteps::node {
+namespace {
+
+using Opened = Result<std::unique_ptr<transport::Transport>>;
+
+transport::StreamOptions stream_options(const NodeConfig& config) {
+  transport::StreamOptions options;
+  options.credentials = {config.secret, config.job_id, config.loopback_only};
+  options.handshake_timeout_s = config.timeout_s;
+  return options;
+}
+
+OpenTransport open_shm(const NodeConfig& config, const std::string&) {
+  const auto open = [&config]() -> Opened {
+    if (config.role != "worker") return unimplemented("for workers only");
+    if (!config.shm) return unimplemented("BYTEPS_SHM is 0");
+    transport::ShmOptions options;
+    options.stream = stream_options(config);
+    const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
+    const size_t partition_bytes =
+        config.autotune ? std::max<size_t>(configured_bytes, protocol::kMaxScaledBytes) : configured_bytes;
+    options.lend_bytes = std::max(options.lend_bytes, 2 * partition_bytes);
+    auto shm = transport::make_shm_transport(std::move(options));
+    BPS_RETURN_IF_ERROR(shm->viable());
+    return shm;
+  };
+  return {.name = "shm",
+          .title = "shared memory",
+          .reach = Reach::kWorkersOfOneMachine,
+          .listen_ip = "@",
+          .is_expected = true,
+          .absence_level = config.shm ? log::Level::kWarning : log::Level::kInfo,
+          .transport = open()};
+}
+
+OpenTransport open_rdma(const NodeConfig& config, const std::string& ip) {
+  return {.name = "rdma",
+          .title = "RDMA",
+          .reach = Reach::kBetweenMachines,
+          .listen_ip = ip,
+          .is_required = config.transport == "rdma",
+          .transport = ip.empty() ? Opened(unimplemented("not opened")) : make_rdma(config, ip)};
+}
+
+OpenTransport open_tcp(const NodeConfig& config, const std::string& ip) {
+  return {.name = "tcp",
+          .title = "TCP",
+          .listen_ip = ip,
+          .transport = transport::make_tcp_transport(stream_options(config))};
+}
+
+// Best first. A new transport is a folder in csrc/transport/ and a row here.
+constexpr OpenTransport (*kTransports[])(const NodeConfig&, const std::string&) = {
+    &open_shm,
+    &open_rdma,
+    &open_tcp,
+};
+
+}  // namespace
+
+Transports open_transports(const NodeConfig& config, const std::string& ip) {
+  Transports transports;
+  for (const auto& open : kTransports) transports.push_back(open(config, ip));
+  return transports;
+}
+
+}  // namespace byteps::node

@@ -1,0 +1,42 @@
+// The transports of a process, and between which processes each is used.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "transport/transport.h"
+
+namespace byteps::node {
+
+enum class Reach : uint8_t {
+  kWorkersOfOneMachine,
+  kBetweenMachines,  // the payload would cross a network card twice within a machine
+  kEverywhere
+};
+
+struct OpenTransport {
+  std::string name;   // the same in all processes of a job; sent to the others
+  std::string title;  // for messages
+  Reach reach = Reach::kEverywhere;
+  std::string listen_ip;     // address at which services listen; the port is chosen
+  bool is_required = false;  // connections fail instead of using a later transport
+  // false: nothing is logged if neither end of a connection has it.
+  bool is_expected = false;
+  // Level of the log line about a connection for which this process does not have it.
+  log::Level absence_level = log::Level::kInfo;
+  // The error says why this process does not have it.
+  Result<std::unique_ptr<transport::Transport>> transport;
+};
+
+// Best first: a connection uses the first one that reaches the other process and that both ends
+// have. The last one is TCP, which every process has.
+using Transports = std::vector<OpenTransport>;
+
+// The transports of this host, for a process with the address `ip`; empty for a scheduler alone.
+Transports open_transports(const NodeConfig& config, const std::string& ip);
+
+}  // namespace byteps::node
