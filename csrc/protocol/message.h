@@ -154,7 +154,6 @@ Result<DataHead> decode_data(Bytes head);
 
 enum class Role : uint8_t { kWorker = 1, kServer = 2 };
 
-// A node's description of itself. Workers host a summation service, so they have addresses as well.
 // How the shards of a node's service are reached by one transport.
 struct Endpoint {
   std::string transport;               // its name, such as "tcp" (node/transports.h)
@@ -162,6 +161,7 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
+// A node's description of itself. Workers host a summation service, so they have endpoints as well.
 struct NodeInfo {
   Role role = Role::kWorker;
   // Rank of a worker, or number of a server; -1 in a Join: the scheduler assigns it.
