@@ -46,7 +46,7 @@ class Node:
     @property
     def local_size(self) -> int: ...
     @property
-    def places(self) -> list[tuple[int, int]]:
+    def local_ranks(self) -> list[tuple[int, int]]:
         """Local rank and local size of every worker, by rank."""
     @property
     def num_servers(self) -> int: ...

@@ -22,7 +22,7 @@ class LocalNode:
     size = 1
     local_rank = 0
     local_size = 1
-    places = ((0, 1),)
+    local_ranks = ((0, 1),)
     num_servers = 0
 
     def __init__(self) -> None:

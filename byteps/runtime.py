@@ -60,7 +60,7 @@ class Job:
         self.size = node.size
         self.local_rank = node.local_rank
         self.local_size = node.local_size
-        self.places = node.places
+        self.local_ranks = node.local_ranks
         self.forked = False
         self.in_flight = InFlight(node)
         self.numbers: Counter[str] = Counter()  # see per_job.JobNumber
@@ -364,26 +364,26 @@ def local_size() -> int:
 def cross_rank() -> int:
     """Returns the number of this process among the workers with the same `local_rank`."""
     job = _latest_job()
-    return _with_local_rank(job.local_rank, job.places[: job.rank])
+    return _with_local_rank(job.local_rank, job.local_ranks[: job.rank])
 
 
 def cross_size() -> int:
     """Returns the number of workers with the same `local_rank`, one on each machine."""
     job = _latest_job()
-    return _with_local_rank(job.local_rank, job.places)
+    return _with_local_rank(job.local_rank, job.local_ranks)
 
 
 def is_homogeneous() -> bool:
     """Whether all machines have the same number of workers."""
-    return len({local_size for _, local_size in _latest_job().places}) == 1
+    return len({local_size for _, local_size in _latest_job().local_ranks}) == 1
 
 
 def _latest_job() -> Job:
     return _process.job or _process.suspended or current_job()
 
 
-def _with_local_rank(local_rank: int, places: Sequence[tuple[int, int]]) -> int:
-    return sum(each == local_rank for each, _ in places)
+def _with_local_rank(local_rank: int, local_ranks: Sequence[tuple[int, int]]) -> int:
+    return sum(each == local_rank for each, _ in local_ranks)
 
 
 def barrier() -> None:

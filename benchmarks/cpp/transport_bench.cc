@@ -52,7 +52,7 @@ class Answerer final : public Receiver {
 
  private:
   Result<ReceiveBuffer> on_head(Connection&, const Arrival& arrival) override {
-    if (!arrival.lent.empty()) return ReceiveBuffer::in_place();
+    if (!arrival.payload.empty()) return ReceiveBuffer::in_place();
     return ReceiveBuffer::at(MutableBytes(receive_buffer_).first(arrival.payload_bytes));
   }
   Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) override {

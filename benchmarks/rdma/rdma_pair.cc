@@ -56,7 +56,7 @@ std::unique_ptr<Transport> open(const std::string& device) {
 class Answerer final : public Receiver {
  public:
   Result<ReceiveBuffer> on_head(Connection&, const Arrival& arrival) override {
-    if (!arrival.lent.empty()) return ReceiveBuffer::in_place();
+    if (!arrival.payload.empty()) return ReceiveBuffer::in_place();
     if (memory_.size() < arrival.payload_bytes) memory_.resize(arrival.payload_bytes);
     return ReceiveBuffer::at(MutableBytes(memory_).first(arrival.payload_bytes));
   }

@@ -106,7 +106,7 @@ void bind_node(py::module_& module) {
       .def_property_readonly("size", &Node::size)
       .def_property_readonly("local_rank", &Node::local_rank)
       .def_property_readonly("local_size", &Node::local_size)
-      .def_property_readonly("places", &Node::places)
+      .def_property_readonly("local_ranks", &Node::local_ranks)
       .def_property_readonly("num_servers", &Node::num_servers)
       .def(
           "declare",

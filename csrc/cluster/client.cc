@@ -9,14 +9,14 @@ namespace {
 
 // Time to try a candidate that does not answer if there are several, and the pause between two
 // passes over all candidates.
-constexpr TimeUs kCandidatePatienceUs = 500'000;
+constexpr TimeUs kCandidateTimeoutUs = 500'000;
 constexpr TimeUs kCandidatePauseUs = 50'000;
 // Time during which refusals are retried. The scheduler of an earlier job, with another secret or
 // job id, may still run and end soon.
-constexpr TimeUs kRefusalPatienceUs = 1'000'000;
+constexpr TimeUs kRefusalRetryUs = 1'000'000;
 // The same with several candidates: other jobs may use some of them, and this job's scheduler may
 // be late.
-constexpr TimeUs kStrangersPatienceUs = 20'000'000;
+constexpr TimeUs kStrangersRetryUs = 20'000'000;
 // The scheduler reports the missing nodes at the start deadline; a node waits a little longer for
 // that report.
 constexpr TimeUs kReportUs = 3'000'000;
@@ -70,9 +70,9 @@ void Client::join(protocol::Join join) {
 
 void Client::try_connect(size_t attempt) {
   const bool alone = candidates_.size() == 1;
-  const TimeUs deadline_us =
-      alone ? options_.start_deadline_us
-            : std::min(options_.start_deadline_us, loop_.now_us() + kCandidatePatienceUs);
+  const TimeUs deadline_us = alone
+                                 ? options_.start_deadline_us
+                                 : std::min(options_.start_deadline_us, loop_.now_us() + kCandidateTimeoutUs);
   tcp_.connect(loop_, candidates_[attempt % candidates_.size()], deadline_us,
                [this, attempt](auto connection) { on_connected(std::move(connection), attempt); });
 }
@@ -97,7 +97,7 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
     refusal_ = Status::ok();
   }
   const bool is_refused = !refusal_.is_ok();
-  const TimeUs grace_us = candidates_.size() == 1 ? kRefusalPatienceUs : kStrangersPatienceUs;
+  const TimeUs grace_us = candidates_.size() == 1 ? kRefusalRetryUs : kStrangersRetryUs;
   // The transport has already retried a single candidate until the deadline.
   const bool goes_on = is_refused ? now < first_refusal_us_ + grace_us : candidates_.size() > 1;
   if (!goes_on || now >= options_.start_deadline_us) {

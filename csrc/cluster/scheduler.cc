@@ -99,7 +99,7 @@ Status Scheduler::on_control(ControlChannel& channel, const protocol::Control& m
 
 void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
   const PeerId id = ids_.at(&channel);
-  if (why.code() == StatusCode::kDataLoss) tell_of_nonsense(channel, why);
+  if (why.code() == StatusCode::kDataLoss) log_invalid_message(channel, why);
   ids_.erase(&channel);
   const auto found = peers_.find(id);
   // Destroyed later, because the channel is the caller.
@@ -111,10 +111,10 @@ void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
 }
 
 // A node of another version is disconnected and retries: logs one line per address.
-void Scheduler::tell_of_nonsense(const ControlChannel& channel, const Status& why) {
+void Scheduler::log_invalid_message(const ControlChannel& channel, const Status& why) {
   const std::string host = channel.peer().substr(0, channel.peer().rfind(':'));
   constexpr size_t kMostHosts = 64;
-  if (nonsense_from_.size() >= kMostHosts || !nonsense_from_.insert(host).second) return;
+  if (invalid_message_hosts_.size() >= kMostHosts || !invalid_message_hosts_.insert(host).second) return;
   BPS_LOG(kWarning) << "scheduler: " << channel.peer()
                     << " knows the job's secret but sent an invalid message: " << why.message()
                     << ": is another version of byteps installed there?";

@@ -47,7 +47,7 @@ class Scheduler final : public ControlEvents {
   void open(std::unique_ptr<transport::Listener> listener);
   void accept(std::unique_ptr<transport::Connection> connection);
   void apply(const protocol::SchedulerActions& actions);
-  void tell_of_nonsense(const ControlChannel& channel, const Status& why);
+  void log_invalid_message(const ControlChannel& channel, const Status& why);
   void check_ended();
   void set_ended();
   void finish_shutdown();
@@ -60,7 +60,7 @@ class Scheduler final : public ControlEvents {
   std::unordered_map<protocol::PeerId, std::unique_ptr<ControlChannel>> peers_;
   std::unordered_map<const ControlChannel*, protocol::PeerId> ids_;
   protocol::PeerId next_peer_ = 1;
-  std::set<std::string> nonsense_from_;  // hosts that have sent invalid messages
+  std::set<std::string> invalid_message_hosts_;  // hosts that have sent invalid messages
   bool shut_down_ = false;
   UniqueFunction<void()> shutdown_done_;
   Status gave_up_;                                 // argument of give_up()

@@ -39,12 +39,12 @@ void AsyncNode::on_failed(const Status& why) {
   announced_.reach();
 }
 
-std::vector<std::pair<int, int>> AsyncNode::places() const {
-  std::vector<std::pair<int, int>> places;
+std::vector<std::pair<int, int>> AsyncNode::local_ranks() const {
+  std::vector<std::pair<int, int>> ranks;
   for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
-    places.emplace_back(roster_.nodes[rank].local_rank, roster_.nodes[rank].local_size);
+    ranks.emplace_back(roster_.nodes[rank].local_rank, roster_.nodes[rank].local_size);
   }
-  return places;
+  return ranks;
 }
 
 void AsyncNode::on_node_left(uint32_t node) {

@@ -76,7 +76,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   int local_rank() const { return self_.local_rank; }
   int local_size() const { return self_.local_size; }
   // (local_rank, local_size) of every worker, by rank.
-  std::vector<std::pair<int, int>> places() const;
+  std::vector<std::pair<int, int>> local_ranks() const;
 
   // Errors of the next five: those of Worker, and kFailedPrecondition for a role other than worker
   // or after leave().

@@ -42,23 +42,24 @@ struct NicProbe::LoopState {
 NicProbe::NicProbe(transport::Transport& tcp, transport::EventLoop& control,
                    const std::vector<transport::EventLoop*>& loops, uint32_t epoch)
     : tcp_(tcp), control_(control), epoch_(epoch) {
-  for (transport::EventLoop* loop : loops) seats_.push_back(std::make_shared<LoopState>(*loop));
+  for (transport::EventLoop* loop : loops) loop_states_.push_back(std::make_shared<LoopState>(*loop));
 }
 
 NicProbe::~NicProbe() = default;
 
 Result<std::vector<std::string>> NicProbe::listen(const std::string& ip) {
   std::vector<std::string> addresses;
-  for (const auto& seat : seats_) {
+  for (const auto& state : loop_states_) {
     Status status;
-    seat->loop.run_and_wait([&] {
-      auto listener = tcp_.listen(seat->loop, {ip, 0}, [seat = seat.get(), epoch = epoch_](auto connection) {
-        seat->adopt(std::move(connection), epoch);
-      });
+    state->loop.run_and_wait([&] {
+      auto listener =
+          tcp_.listen(state->loop, {ip, 0}, [state = state.get(), epoch = epoch_](auto connection) {
+            state->adopt(std::move(connection), epoch);
+          });
       status = listener.status();
       if (!status.is_ok()) return;
       addresses.push_back((*listener)->address().to_string());
-      seat->listener = std::move(*listener);
+      state->listener = std::move(*listener);
     });
     if (!status.is_ok()) return status.with_context("probe of the network card cannot listen");
   }
@@ -67,19 +68,19 @@ Result<std::vector<std::string>> NicProbe::listen(const std::string& ip) {
 
 void NicProbe::measure(const protocol::ProbeStart& start, Done done) {
   round_ = start.round;
-  runs_left_ = seats_.size();
+  runs_left_ = loop_states_.size();
   bytes_per_s_ = 0;
   done_ = std::move(done);
-  for (size_t i = 0; i < seats_.size(); ++i) {
+  for (size_t i = 0; i < loop_states_.size(); ++i) {
     std::vector<transport::Address> helpers;
     for (const protocol::ProbeHelper& helper : start.helpers) {
       if (helper.addresses.empty()) continue;
       const auto address = transport::parse_address(helper.addresses[i % helper.addresses.size()]);
       if (address) helpers.push_back(*address);
     }
-    seats_[i]->loop.post([this, seat = seats_[i], helpers = std::move(helpers)] {
-      seat->run = std::make_shared<ProbeRun>(seat->loop, tcp_, epoch_);
-      seat->run->start(helpers, [this](double bytes_per_s) {
+    loop_states_[i]->loop.post([this, state = loop_states_[i], helpers = std::move(helpers)] {
+      state->run = std::make_shared<ProbeRun>(state->loop, tcp_, epoch_);
+      state->run->start(helpers, [this](double bytes_per_s) {
         control_.post([this, bytes_per_s] { on_run_done(bytes_per_s); });
       });
     });
@@ -96,7 +97,7 @@ void NicProbe::on_run_done(double bytes_per_s) {
 
 void NicProbe::stop() {
   done_ = nullptr;
-  for (const auto& seat : seats_) seat->loop.post([seat] { seat->stop(); });
+  for (const auto& state : loop_states_) state->loop.post([state] { state->stop(); });
 }
 
 std::string describe_cards(const std::vector<protocol::NodeInfo>& nodes) {

@@ -43,7 +43,7 @@ class NicProbe {
   transport::Transport& tcp_;
   transport::EventLoop& control_;
   const uint32_t epoch_;
-  std::vector<std::shared_ptr<LoopState>> seats_;  // one per loop
+  std::vector<std::shared_ptr<LoopState>> loop_states_;  // one per loop
   // The measurement in progress.
   uint32_t round_ = 0;
   size_t runs_left_ = 0;

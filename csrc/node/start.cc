@@ -33,12 +33,12 @@ int loop_count(const NodeConfig& config, int usable_cores, double speed_mbps) {
 // Time that a job with missing nodes goes on after it has refused a caller with another secret; 0:
 // it ignores such callers. On a loopback address they are other users' jobs, or ranks of other jobs
 // that look for their own scheduler, unless the user has named exactly this port.
-TimeUs refusal_patience_us(const NodeConfig& config, const std::vector<transport::Address>& hosts) {
-  constexpr TimeUs kPatienceUs = 10'000'000;
+TimeUs refusal_timeout_us(const NodeConfig& config, const std::vector<transport::Address>& hosts) {
+  constexpr TimeUs kTimeoutUs = 10'000'000;
   const bool is_local =
       std::all_of(hosts.begin(), hosts.end(), [](const auto& each) { return each.is_loopback(); });
   const bool is_told = config.scheduler_fd < 0 && config.scheduler_ports.size() == 1 && !config.loopback_only;
-  return !is_local || is_told ? kPatienceUs : 0;
+  return !is_local || is_told ? kTimeoutUs : 0;
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ Status AsyncNode::start_scheduler() {
       protocol::SchedulerOptions{.num_workers = static_cast<uint32_t>(config_.num_workers),
                                  .num_servers = static_cast<uint32_t>(config_.num_servers),
                                  .start_timeout_us = seconds_to_us(config_.start_timeout_s),
-                                 .refusal_patience_us = refusal_patience_us(config_, scheduler_hosts_),
+                                 .refusal_timeout_us = refusal_timeout_us(config_, scheduler_hosts_),
                                  .timeout_us = seconds_to_us(config_.timeout_s),
                                  .op_timeout_us = seconds_to_us(config_.op_timeout_s),
                                  .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
@@ -106,11 +106,11 @@ Status AsyncNode::start_scheduler() {
 }
 
 Status AsyncNode::start_service_and_join() {
-  std::vector<summation::Service::Place> places;
+  std::vector<summation::Service::ShardLoop> loops;
   for (size_t i = 0; i < data_loops_.size(); ++i) {
-    places.push_back({data_loops_[i].get(), outboxes_[i].get()});
+    loops.push_back({data_loops_[i].get(), outboxes_[i].get()});
   }
-  service_ = std::make_unique<summation::Service>(places, metrics_, *this);
+  service_ = std::make_unique<summation::Service>(loops, metrics_, *this);
   auto endpoints = routes_->listen(*service_);
   if (!endpoints) return endpoints.status();
   BPS_LOG(kInfo) << "address " << ip_ << ", summation service at " << endpoints->back().addresses.front();

@@ -29,7 +29,7 @@ OpenTransport open_shm(const NodeConfig& config, const std::string&) {
     const auto configured_bytes = static_cast<size_t>(config.partition_bytes);
     const size_t partition_bytes =
         config.autotune ? std::max<size_t>(configured_bytes, protocol::kMaxScaledBytes) : configured_bytes;
-    options.lend_bytes = std::max(options.lend_bytes, 2 * partition_bytes);
+    options.arena_bytes = std::max(options.arena_bytes, 2 * partition_bytes);
     auto shm = transport::make_shm_transport(std::move(options));
     BPS_RETURN_IF_ERROR(shm->viable());
     return shm;

@@ -9,7 +9,7 @@ namespace byteps::protocol {
 namespace {
 
 // A step of the survey takes a fraction of this.
-constexpr TimeUs kSurveyPatienceUs = 2'000'000;
+constexpr TimeUs kSurveyTimeoutUs = 2'000'000;
 
 }  // namespace
 
@@ -51,7 +51,7 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
   }
   member_of_peer_[peer] = static_cast<uint32_t>(members_.size());
   members_.push_back({.peer = peer, .node = join.self, .last_heard_us = now});
-  if (refusal_deadline_us_ != kNever) refusal_deadline_us_ = now + options_.refusal_patience_us;
+  if (refusal_deadline_us_ != kNever) refusal_deadline_us_ = now + options_.refusal_timeout_us;
   actions.emplace_back(
       // Otherwise it would take a later end of the connection for that of an earlier job.
       SendTo{peer, Heartbeat{}});
@@ -78,7 +78,7 @@ void SchedulerState::measure_or_start(TimeUs now, SchedulerActions& actions) {
   if (!options_.probe_nics || !survey_->is_needed()) return start(actions);
   phase_ = Phase::kMeasuring;
   NicSurvey::Orders orders;
-  const TimeUs grace_us = std::min(kSurveyPatienceUs, options_.timeout_us / 2);
+  const TimeUs grace_us = std::min(kSurveyTimeoutUs, options_.timeout_us / 2);
   survey_->start(roster_->epoch, grace_us, start_deadline_us_, now, orders);
   go_on_measuring(std::move(orders), actions);
 }
@@ -296,8 +296,8 @@ void SchedulerState::on_closed(PeerId peer, const Status& why, TimeUs /*now*/, S
 void SchedulerState::on_refused(const std::string& caller, const Status& why, TimeUs now) {
   if (phase_ != Phase::kJoining) return;
   refused_ = caller + " was refused: " + why.message();
-  if (options_.refusal_patience_us > 0 && refusal_deadline_us_ == kNever) {
-    refusal_deadline_us_ = now + options_.refusal_patience_us;
+  if (options_.refusal_timeout_us > 0 && refusal_deadline_us_ == kNever) {
+    refusal_deadline_us_ = now + options_.refusal_timeout_us;
   }
 }
 

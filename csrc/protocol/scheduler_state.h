@@ -53,7 +53,7 @@ struct SchedulerOptions {
   // The job ends if nodes are still missing this long after a caller was refused and after the last
   // node joined: waiting will not fix a wrong secret. 0: callers with another secret are strangers
   // and are ignored.
-  TimeUs refusal_patience_us = 0;
+  TimeUs refusal_timeout_us = 0;
   TimeUs timeout_us = 0;         // a node that is silent for this long is lost
   TimeUs op_timeout_us = 0;      // a barrier that lacks a rank for this long fails
   uint64_t partition_bytes = 0;  // 0: by PartitionRule
@@ -73,7 +73,7 @@ class SchedulerState {
   // The connection ended without ClosePeer. A node that has not left is lost.
   void on_closed(PeerId peer, const Status& why, TimeUs now, SchedulerActions& actions);
   // A caller with another secret was refused. While nodes are missing it is most likely one of
-  // them: see SchedulerOptions::refusal_patience_us.
+  // them: see SchedulerOptions::refusal_timeout_us.
   void on_refused(const std::string& caller, const Status& why, TimeUs now);
   // Checks the start deadline, silence, suspicions and barriers.
   void on_tick(TimeUs now, SchedulerActions& actions);

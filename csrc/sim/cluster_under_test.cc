@@ -65,7 +65,7 @@ HostFacts ClusterUnderTest::facts_of(size_t process) const {
           .machine = "m" + machine,
           .host = "host" + machine,
           .process_id = 1000 + process,
-          .lend_bytes = scenario_.lend_bytes};
+          .arena_bytes = scenario_.arena_bytes};
 }
 
 NodeConfig ClusterUnderTest::config_of(size_t process) const {

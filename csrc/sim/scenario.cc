@@ -150,7 +150,7 @@ void make_job(Random& random, Scenario& scenario) {
   if (!scenario.scheduler_in_rank_0) scenario.machines.push_back(scenario.num_workers + scenario.num_servers);
   scenario.shards = make_shards(random, scenario.machines.size());
   scenario.shm = random.chance(0.7);
-  scenario.lend_bytes = 1024 << random.below(7);
+  scenario.arena_bytes = 1024 << random.below(7);
   scenario.ranks_are_given = scenario.scheduler_in_rank_0 || random.chance(0.7);
   scenario.sizes_are_given = random.chance(0.7);
   static const std::vector<std::string> kPlacements = {"auto", "allreduce", "ps"};

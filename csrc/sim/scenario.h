@@ -102,7 +102,7 @@ struct Scenario {
   std::vector<uint32_t> machines;  // by process, the scheduler's included
   std::vector<uint32_t> shards;    // likewise: number of data loops
   bool shm = true;                 // between processes of one machine
-  size_t lend_bytes = 0;           // of a shared-memory connection
+  size_t arena_bytes = 0;          // of a shared-memory connection
   bool scheduler_in_rank_0 = true;
   bool ranks_are_given = true;  // otherwise the scheduler numbers the workers
   bool sizes_are_given = true;  // otherwise the scheduler learns them from the first worker

@@ -181,11 +181,11 @@ Status SimConnection::begin_frame(Chunk chunk) {
 
 Arrival SimConnection::arrival_of(const Incoming& frame) const {
   const Chunk& first = frame.first;
-  Arrival arrival{.head = first.head, .payload_bytes = first.frame_bytes, .lent = {}, .reply_space = {}};
-  if (first.answer) arrival.lent = first.answer->bytes();
+  Arrival arrival{.head = first.head, .payload_bytes = first.frame_bytes, .payload = {}, .reply_space = {}};
+  if (first.answer) arrival.payload = first.answer->bytes();
   if (first.lends == kNoLease) return arrival;
   const SimLeases::Leased leased = wire_->leases()->leased(first.lends);
-  arrival.lent = leased.data;
+  arrival.payload = leased.data;
   arrival.reply_space = leased.reply_space;
   arrival.lease = first.lends;
   return arrival;
@@ -197,8 +197,8 @@ Status SimConnection::finish_frame() {
   const std::shared_ptr<Wire> wire = wire_;
   const Arrival arrival = arrival_of(frame);
   Bytes payload;
-  if (!arrival.lent.empty()) {
-    payload = transport::place_payload(*frame.buffer, arrival.lent);
+  if (!arrival.payload.empty()) {
+    payload = transport::place_payload(*frame.buffer, arrival.payload);
   } else if (frame.buffer && !frame.buffer->is_discard()) {
     payload = frame.buffer->destination();
   }

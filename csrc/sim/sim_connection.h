@@ -39,8 +39,8 @@ struct Chunk {
 // flight refers to it.
 class Wire : public std::enable_shared_from_this<Wire> {
  public:
-  // `lend_bytes`: see SimTransportOptions.
-  Wire(SimNetwork& network, std::array<std::string, 2> hosts, size_t lend_bytes);
+  // `arena_bytes`: see SimTransportOptions.
+  Wire(SimNetwork& network, std::array<std::string, 2> hosts, size_t arena_bytes);
 
   void attach(int side, SimConnection& end) { ends_[side] = &end; }
   // The end is gone. The other end is told after it has received all bytes sent before.
@@ -53,7 +53,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   // Number of bytes that `side` may send now.
   size_t room(int side) const;
   // Number of bytes from `side` that the other end has not read.
-  size_t unread(int side) const { return ways_[side].unread; }
+  size_t unread(int side) const { return directions_[side].unread; }
   void send(int side, Chunk chunk);
   // The end of `side` has read `bytes` bytes from the other end.
   void on_read(int side, size_t bytes);
@@ -70,7 +70,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
     TimeUs arrival_us;
     Chunk chunk;
   };
-  struct Way {
+  struct Direction {
     std::deque<OnItsWay> chunks;
     size_t unread = 0;
     bool is_due = false;  // arrive() is scheduled
@@ -85,7 +85,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   const std::array<std::string, 2> hosts_;
   std::optional<SimLeases> leases_;
   std::array<SimConnection*, 2> ends_{};
-  std::array<Way, 2> ways_;  // indexed by the sending side
+  std::array<Direction, 2> directions_;  // indexed by the sending side
 };
 
 class SimConnection final : public transport::Connection, transport::TurnHandler {

@@ -26,15 +26,15 @@ std::optional<size_t> offset_in(Bytes whole, Bytes part) {
 
 }  // namespace
 
-SimLeases::SimLeases(SimNetwork& network, size_t lend_bytes, std::string name)
+SimLeases::SimLeases(SimNetwork& network, size_t arena_bytes, std::string name)
     : network_(network),
-      lend_bytes_(lend_bytes / transport::Slots::kAlignBytes * transport::Slots::kAlignBytes),
+      arena_bytes_(arena_bytes / transport::Slots::kAlignBytes * transport::Slots::kAlignBytes),
       name_(std::move(name)),
-      slots_(lend_bytes_) {}
+      slots_(arena_bytes_) {}
 
 bool SimLeases::may_lend(const Payload& payload) const {
   const size_t bytes = room_for(payload);
-  return bytes > 0 && bytes <= lend_bytes_;
+  return bytes > 0 && bytes <= arena_bytes_;
 }
 
 LeaseId SimLeases::lend(const Payload& payload) {

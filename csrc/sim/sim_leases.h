@@ -28,8 +28,8 @@ class SimLeases {
     std::optional<LentBlock> answer;                 // set if the answer was in the leased memory
   };
 
-  // `lend_bytes`: size of the arena. `name`: of the connection, for messages.
-  SimLeases(SimNetwork& network, size_t lend_bytes, std::string name);
+  // `arena_bytes`: size of the arena. `name`: of the connection, for messages.
+  SimLeases(SimNetwork& network, size_t arena_bytes, std::string name);
   ~SimLeases() { revoke(); }
   SimLeases(const SimLeases&) = delete;
 
@@ -68,7 +68,7 @@ class SimLeases {
   std::string name_of(transport::LeaseId lease) const;
 
   SimNetwork& network_;
-  const size_t lend_bytes_;
+  const size_t arena_bytes_;
   const std::string name_;
   transport::Slots slots_;
   transport::LeaseId last_lease_ = transport::kNoLease;

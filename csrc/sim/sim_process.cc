@@ -59,7 +59,7 @@ class SimProcess::Environment final : public node::Environment {
     const SimTransportOptions options{.ip = facts.ip,
                                       .credentials = {config.secret, config.job_id, config.loopback_only}};
     SimTransportOptions lending = options;
-    lending.lend_bytes = facts.lend_bytes;
+    lending.arena_bytes = facts.arena_bytes;
     SimNetwork& network = process_.world_.network;
     node::Transports transports;
     if (config.shm && config.role == "worker") {

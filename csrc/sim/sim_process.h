@@ -17,7 +17,7 @@ struct HostFacts {
   std::string machine;  // likewise
   std::string host;     // name of the host for messages; here one per process
   uint64_t process_id = 0;
-  size_t lend_bytes = 0;  // memory of a shared-memory connection
+  size_t arena_bytes = 0;  // memory of a shared-memory connection
 };
 
 // Used outside of the process's loops, unless stated otherwise.

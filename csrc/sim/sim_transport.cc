@@ -80,7 +80,7 @@ struct Attempt {
   Address from;
   const Address to;
   transport::Credentials credentials;
-  size_t lend_bytes = 0;
+  size_t arena_bytes = 0;
   const TimeUs deadline_us;
   ConnectCallback on_done;
   std::weak_ptr<const int> transport;  // expired: the process is gone, and its loops with it
@@ -94,7 +94,7 @@ void answer(Attempt& attempt, Result<std::unique_ptr<transport::Connection>> res
 
 void join(SimNetwork& network, Attempt& attempt, SimListener& listener) {
   const auto wire =
-      std::make_shared<Wire>(network, std::array{attempt.from.ip, attempt.to.ip}, attempt.lend_bytes);
+      std::make_shared<Wire>(network, std::array{attempt.from.ip, attempt.to.ip}, attempt.arena_bytes);
   network.add(wire);
   listener.accept(std::make_unique<SimConnection>(listener.loop(), wire, 1, attempt.from.to_string()));
   std::unique_ptr<transport::Connection> connection =
@@ -143,7 +143,7 @@ class SimTransport final : public transport::Transport {
     const auto attempt = std::make_shared<Attempt>(loop, address, deadline_us, std::move(on_done));
     attempt->from = {options_.ip, 0};
     attempt->credentials = options_.credentials;
-    attempt->lend_bytes = options_.lend_bytes;
+    attempt->arena_bytes = options_.arena_bytes;
     attempt->transport = alive_;
     const std::lock_guard lock(network_.time().mutex());
     const TimeUs at_us = network_.arrival_us(attempt->from.ip, attempt->to.ip, 100);

@@ -16,9 +16,9 @@ namespace byteps::sim {
 struct SimTransportOptions {
   std::string ip;                      // address of this host
   transport::Credentials credentials;  // peers with others are refused, as in the real handshake
-  // Bytes of memory that connect() leases to the other end, as ShmOptions::lend_bytes; 0: none. The
+  // Bytes of memory that connect() leases to the other end, as ShmOptions::arena_bytes; 0: none. The
   // same at both ends.
-  size_t lend_bytes = 0;
+  size_t arena_bytes = 0;
 };
 
 // The transport of one process. `network` must outlive it and its connections.

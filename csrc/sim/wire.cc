@@ -11,40 +11,40 @@ constexpr TimeUs kRetransmitUs = 50'000;
 
 }  // namespace
 
-Wire::Wire(SimNetwork& network, std::array<std::string, 2> hosts, size_t lend_bytes)
+Wire::Wire(SimNetwork& network, std::array<std::string, 2> hosts, size_t arena_bytes)
     : network_(network), hosts_(std::move(hosts)) {
-  if (lend_bytes > 0) leases_.emplace(network_, lend_bytes, hosts_[0] + " > " + hosts_[1]);
+  if (arena_bytes > 0) leases_.emplace(network_, arena_bytes, hosts_[0] + " > " + hosts_[1]);
 }
 
 size_t Wire::room(int side) const {
   const size_t window = network_.options().window_bytes;
-  return window - std::min(window, ways_[side].unread);
+  return window - std::min(window, directions_[side].unread);
 }
 
 void Wire::send(int side, Chunk chunk) {
-  Way& way = ways_[side];
-  way.unread += chunk.bytes.size();
+  Direction& direction = directions_[side];
+  direction.unread += chunk.bytes.size();
   const size_t bytes = chunk.head.size() + chunk.bytes.size();
   TimeUs arrival_us = network_.arrival_us(hosts_[side], hosts_[1 - side], bytes);
-  if (!way.chunks.empty()) arrival_us = std::max(arrival_us, way.chunks.back().arrival_us);
-  way.chunks.push_back({arrival_us, std::move(chunk)});
-  if (!way.is_due) schedule(side, arrival_us);
+  if (!direction.chunks.empty()) arrival_us = std::max(arrival_us, direction.chunks.back().arrival_us);
+  direction.chunks.push_back({arrival_us, std::move(chunk)});
+  if (!direction.is_due) schedule(side, arrival_us);
 }
 
 void Wire::schedule(int side, TimeUs at_us) {
-  ways_[side].is_due = true;
+  directions_[side].is_due = true;
   network_.loop().schedule(at_us, [wire = shared_from_this(), side] { wire->arrive(side); });
 }
 
 void Wire::arrive(int side) {
-  Way& way = ways_[side];
+  Direction& direction = directions_[side];
   if (network_.cut_since_us(hosts_[side], hosts_[1 - side]) != kNever) {
     return schedule(side, network_.time().now_us() + kRetransmitUs);
   }
-  OnItsWay first = std::move(way.chunks.front());
-  way.chunks.pop_front();
-  way.is_due = false;
-  if (!way.chunks.empty()) schedule(side, way.chunks.front().arrival_us);
+  OnItsWay first = std::move(direction.chunks.front());
+  direction.chunks.pop_front();
+  direction.is_due = false;
+  if (!direction.chunks.empty()) schedule(side, direction.chunks.front().arrival_us);
   deliver(1 - side, std::move(first.chunk));
 }
 
@@ -57,7 +57,7 @@ void Wire::deliver(int side, Chunk chunk) {
     return;
   }
   if (chunk.kind == Chunk::Kind::kEnd) return;
-  ways_[1 - side].unread = 0;
+  directions_[1 - side].unread = 0;
   tell_of_reset(1 - side);
 }
 
@@ -75,7 +75,7 @@ void Wire::reset() {
 }
 
 void Wire::on_read(int side, size_t bytes) {
-  ways_[1 - side].unread -= std::min(bytes, ways_[1 - side].unread);
+  directions_[1 - side].unread -= std::min(bytes, directions_[1 - side].unread);
   SimConnection* const sender = ends_[1 - side];
   if (sender == nullptr) return;
   sender->loop().post([sender, alive = sender->alive()] {

@@ -38,21 +38,21 @@ void Child::send_failure(const DataHead& request, const Status& why, transport::
 
 void Child::enqueue(const DataHead& head, Answer answer) {
   // Local connections use no network card, so they need no credit and no pacing.
-  if (connection_->is_local()) return hand_over(answer, [keep = answer.keep](const Status&) {});
+  if (connection_->is_local()) return send_now(answer, [keep = answer.keep](const Status&) {});
   const uint64_t bytes = answer.payload.data.size();
   port_.push(
       head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
         const bool rest = shard_.outbox_.has_contributed();
         if (const auto rate = pacer_.on_send(bytes, shard_.loop().now_us(), shard_.outbox_.burst(), rest))
           connection_->pace(*rate);
-        hand_over(answer,
-                  [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {
-                    if (status.is_ok() && !alive.expired()) port_.sent(bytes);
-                  });
+        send_now(answer,
+                 [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {
+                   if (status.is_ok() && !alive.expired()) port_.sent(bytes);
+                 });
       });
 }
 
-void Child::hand_over(const Answer& answer, UniqueFunction<void(const Status&)> on_sent) {
+void Child::send_now(const Answer& answer, UniqueFunction<void(const Status&)> on_sent) {
   connection_->send(answer.head, answer.payload, std::move(on_sent));
 }
 
@@ -96,7 +96,7 @@ Result<ReceiveBuffer> Child::on_head(transport::Connection&, const Arrival& arri
     return ReceiveBuffer::at(std::as_writable_bytes(std::span(failure_text_)));
   }
   if (*verdict == Aggregator::Verdict::kRefuse) return ReceiveBuffer::discard();
-  if (!arrival.lent.empty()) return ReceiveBuffer::in_place();
+  if (!arrival.payload.empty()) return ReceiveBuffer::in_place();
   receive_buffer_ = shard_.pool_.acquire(arrival.payload_bytes);
   return ReceiveBuffer::at(receive_buffer_.bytes());
 }

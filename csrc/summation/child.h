@@ -54,7 +54,7 @@ class Child final : public transport::Receiver {
   };
 
   void enqueue(const protocol::DataHead& head, Answer answer);
-  void hand_over(const Answer& answer, UniqueFunction<void(const Status&)> on_sent);
+  void send_now(const Answer& answer, UniqueFunction<void(const Status&)> on_sent);
   Status on_hello(const protocol::DataHead& head);
   Status on_push_pull(const protocol::DataHead& head, const transport::Arrival& arrival, Bytes payload);
   Status on_failed(const protocol::DataHead& head, const transport::Arrival& arrival);

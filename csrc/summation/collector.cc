@@ -72,11 +72,11 @@ void Collector::reclaim(Child& connection) {
   if (reclaim_timer_ != 0) return;
   reclaim_timer_ = environment_.loop.run_at(environment_.loop.now_us() + kReclaimUs, [this] {
     reclaim_timer_ = 0;
-    give_loans_back();
+    return_leases();
   });
 }
 
-void Collector::give_loans_back() {
+void Collector::return_leases() {
   for (Child* child : std::exchange(starving_, {})) {
     for_each_slot_of(child->number(), [this, child](Contribution& contribution) {
       if (contribution.from != child || contribution.lease == transport::kNoLease) return;

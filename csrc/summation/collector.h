@@ -95,7 +95,7 @@ class Collector {
  private:
   // Copies leased data, so that the lease is no longer needed.
   void own(Contribution& contribution);
-  void give_loans_back();
+  void return_leases();
 
   std::vector<Child*> starving_;
   transport::LazyTimer tick_;

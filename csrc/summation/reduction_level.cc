@@ -23,7 +23,7 @@ ReductionLevel::ReductionLevel(Environment environment, protocol::Children child
 
 Result<ReductionLevel::Verdict> ReductionLevel::admit(const DataHead& head, uint32_t child,
                                                       uint64_t payload_bytes) const {
-  if (goes_up(head.root_node) && !parent_link_->reaches(head.root_node)) {
+  if (goes_to_root(head.root_node) && !parent_link_->reaches(head.root_node)) {
     return data_loss("contribution: node " + std::to_string(head.root_node) + " cannot be the root of it");
   }
   return aggregator_.admit(head, child, payload_bytes);
@@ -87,7 +87,7 @@ void ReductionLevel::apply() {
 void ReductionLevel::apply(const Complete& complete) {
   const DataHead& head = complete.head;
   Round& round = rounds_[head.key];
-  if (goes_up(head.root_node)) return send_to_parent(head, round);
+  if (goes_to_root(head.root_node)) return send_to_parent(head, round);
   BufferPool::Buffer result;
   bool all_have_space = true;
   for (Contribution& contribution : round.slots) {
@@ -138,7 +138,7 @@ void ReductionLevel::apply(const Fail& fail) {
   Slots& slots = rounds_[fail.head.key].slots;
   for (const uint32_t child : fail.children) answer_failure(fail.head, slots[child], fail.status);
   // Tells the root why this machine does not contribute, unless the job has failed.
-  if (fail.ends_round && goes_up(fail.head.root_node) && !failed_)
+  if (fail.ends_round && goes_to_root(fail.head.root_node) && !failed_)
     parent_link_->fail_round(fail.head, fail.status);
 }
 
@@ -159,7 +159,7 @@ void ReductionLevel::reduce_slots(const DataHead& head, const Slots& slots, Muta
 kernels::Reduction ReductionLevel::reduction(const DataHead& head, size_t count) const {
   const bool is_average = head.op == ReduceOp::kAverage;
   if (is_average && !is_float(head.dtype)) {
-    if (goes_up(head.root_node)) return {.dtype = head.dtype, .op = ReduceOp::kSum};
+    if (goes_to_root(head.root_node)) return {.dtype = head.dtype, .op = ReduceOp::kSum};
     return {.dtype = head.dtype, .op = head.op, .divisor = static_cast<int>(environment_.num_workers)};
   }
   // One array (a broadcast, or the only machine) is copied, as a sum of bytes, which preserves

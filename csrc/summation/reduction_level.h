@@ -40,7 +40,9 @@ class ReductionLevel final : public Collector {
     bool abandoned = false;   // the children have been answered before the parent has
   };
 
-  bool goes_up(uint32_t root_node) const { return parent_link_ != nullptr && root_node >= num_final_roots_; }
+  bool goes_to_root(uint32_t root_node) const {
+    return parent_link_ != nullptr && root_node >= num_final_roots_;
+  }
   void for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) override;
   TimeUs next_tick_us() const override { return aggregator_.next_tick_us(); }
   void on_tick() override;

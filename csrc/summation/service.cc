@@ -7,9 +7,9 @@
 
 namespace byteps::summation {
 
-Service::Service(const std::vector<Place>& places, Metrics& metrics, ShardEvents& events) {
-  for (const Place& place : places) {
-    shards_.push_back(std::make_unique<Shard>(*place.loop, *place.outbox, metrics, events));
+Service::Service(const std::vector<ShardLoop>& loops, Metrics& metrics, ShardEvents& events) {
+  for (const ShardLoop& each : loops) {
+    shards_.push_back(std::make_unique<Shard>(*each.loop, *each.outbox, metrics, events));
   }
   listeners_.resize(shards_.size());
 }

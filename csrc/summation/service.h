@@ -14,13 +14,13 @@ namespace byteps::summation {
 
 class Service {
  public:
-  struct Place {
+  struct ShardLoop {
     transport::EventLoop* loop;
     protocol::Outbox* outbox;
   };
-  // Creates a shard for each of `places`. The loops, the outboxes, `metrics` and `events` must
+  // Creates a shard for each of `loops`. The loops, the outboxes, `metrics` and `events` must
   // outlive the service.
-  Service(const std::vector<Place>& places, Metrics& metrics, ShardEvents& events);
+  Service(const std::vector<ShardLoop>& loops, Metrics& metrics, ShardEvents& events);
   ~Service();  // closes all connections
 
   // Every shard listens on its own address: `address` (port 0) with a port or name that the kernel

@@ -225,7 +225,7 @@ Status InprocConnection::deliver(const QueuedFrame& frame) {
 Result<Bytes> InprocConnection::receive_payload(const Arrival& arrival) {
   const Result<ReceiveBuffer> receive_buffer = receiver_->on_head(*this, arrival);
   if (!receive_buffer) return receive_buffer.status();
-  return open() ? place_payload(*receive_buffer, arrival.lent) : Bytes();
+  return open() ? place_payload(*receive_buffer, arrival.payload) : Bytes();
 }
 
 void InprocConnection::end(const Status& why) {

@@ -5,12 +5,12 @@
 
 namespace byteps::transport {
 
-Bytes place_payload(const ReceiveBuffer& receive_buffer, Bytes lent) {
-  if (receive_buffer.is_in_place()) return lent;
+Bytes place_payload(const ReceiveBuffer& receive_buffer, Bytes payload) {
+  if (receive_buffer.is_in_place()) return payload;
   if (receive_buffer.is_discard()) return {};
   const MutableBytes destination = receive_buffer.destination();
-  BPS_CHECK(destination.size() == lent.size()) << destination.size() << " for " << lent.size();
-  if (destination.data() != lent.data()) copy_bytes(destination, lent);
+  BPS_CHECK(destination.size() == payload.size()) << destination.size() << " for " << payload.size();
+  if (destination.data() != payload.data()) copy_bytes(destination, payload);
   return destination;
 }
 

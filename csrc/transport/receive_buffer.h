@@ -7,6 +7,6 @@ namespace byteps::transport {
 
 // Returns the payload as on_frame expects it. Copies it for ReceiveBuffer::at, unless that is the
 // memory where it already is.
-Bytes place_payload(const ReceiveBuffer& receive_buffer, Bytes lent);
+Bytes place_payload(const ReceiveBuffer& receive_buffer, Bytes payload);
 
 }  // namespace byteps::transport

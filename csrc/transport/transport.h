@@ -50,14 +50,14 @@ struct Payload {
   uint64_t reuse_key = 0;
 };
 
-// A received head. `head` is valid during the callback only. `lent` and `reply_space` are valid
+// A received head. `head` is valid during the callback only. `payload` and `reply_space` are valid
 // until the lease is returned; without a lease during the callback (inproc: see Payload).
 struct Arrival {
   Bytes head;
   size_t payload_bytes;
   // The payload if it is in memory already: the sender's (inproc), shared (shm) or the transport's
   // (rdma). Else empty.
-  Bytes lent;
+  Bytes payload;
   // Where the answer can be written; set on transports with leases, also for frames without
   // payload.
   MutableBytes reply_space;
@@ -69,7 +69,7 @@ struct Arrival {
 class ReceiveBuffer {
  public:
   static ReceiveBuffer at(MutableBytes destination) { return ReceiveBuffer(Kind::kAt, destination); }
-  // Allowed only if Arrival::lent is not empty.
+  // Allowed only if Arrival::payload is not empty.
   static ReceiveBuffer in_place() { return ReceiveBuffer(Kind::kInPlace, {}); }
   // Reads the payload and drops it.
   static ReceiveBuffer discard() { return ReceiveBuffer(Kind::kDiscard, {}); }
@@ -94,7 +94,7 @@ class Receiver {
   // Not called for frames without payload. The buffer must have exactly payload_bytes. An error
   // closes the connection.
   virtual Result<ReceiveBuffer> on_head(Connection& connection, const Arrival& arrival) = 0;
-  // The frame is complete. `payload`: the receive buffer, or Arrival::lent if in place; empty if
+  // The frame is complete. `payload`: the receive buffer, or Arrival::payload if in place; empty if
   // discarded. An error closes the connection.
   virtual Status on_frame(Connection& connection, const Arrival& arrival, Bytes payload) = 0;
   // Called once, unless this side called close() before; the last callback. `why`: ok after

@@ -54,11 +54,11 @@ void Link::offer(std::vector<OutgoingPartition> partitions) {
     const uint64_t ticket = ++last_ticket_;
     offered_.emplace(ticket, std::move(outgoing));
     port_->push(priority, protocol::Outbox::Kind::kContribution, bytes,
-                [this, ticket] { hand_over(ticket); });
+                [this, ticket] { send_offered(ticket); });
   }
 }
 
-void Link::hand_over(uint64_t ticket) {
+void Link::send_offered(uint64_t ticket) {
   const OutgoingPartition outgoing = std::move(offered_.extract(ticket).mapped());
   outgoing.failure.is_ok() ? send(outgoing) : send_failure(outgoing);
 }

@@ -90,7 +90,7 @@ class Link final : public transport::Receiver {
   void connect();
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection);
   void offer(std::vector<OutgoingPartition> partitions);
-  void hand_over(uint64_t ticket);
+  void send_offered(uint64_t ticket);
   void send(const OutgoingPartition& outgoing);
   void send_failure(const OutgoingPartition& outgoing);
   void lose(const Status& why);

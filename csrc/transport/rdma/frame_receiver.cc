@@ -157,7 +157,7 @@ Status FrameReceiver::deliver_in_place(const Arrival& arrival) {
   const Result<ReceiveBuffer> receive_buffer = receiver_->on_head(connection_, arrival);
   if (!receive_buffer) return receive_buffer.status();
   if (stopped_) return Status::ok();
-  return receiver_->on_frame(connection_, arrival, place_payload(*receive_buffer, arrival.lent));
+  return receiver_->on_frame(connection_, arrival, place_payload(*receive_buffer, arrival.payload));
 }
 
 Status FrameReceiver::on_reserve(const Record& record) {

@@ -168,7 +168,7 @@ Status ShmConnection::deliver_in_place(const Arrival& arrival) {
     const Result<ReceiveBuffer> receive_buffer = receiver_->on_head(*this, arrival);
     if (!receive_buffer) return receive_buffer.status();
     if (!stream_.open()) return Status::ok();  // closed by the callback
-    payload = place_payload(*receive_buffer, arrival.lent);
+    payload = place_payload(*receive_buffer, arrival.payload);
   }
   return receiver_->on_frame(*this, arrival, payload);
 }

@@ -32,12 +32,12 @@ Result<ucred> credentials_of_peer(int socket_fd) {
 class ShmKind final : public StreamKind {
  public:
   explicit ShmKind(ShmOptions options) : options_(std::move(options)) {
-    options_.lend_bytes = std::clamp(options_.lend_bytes, kLeaseUnitBytes, kMaxSegmentBytes);
+    options_.arena_bytes = std::clamp(options_.arena_bytes, kLeaseUnitBytes, kMaxSegmentBytes);
   }
   const char* name() const override { return "shm"; }
   const StreamOptions& options() const override { return options_.stream; }
   Status admit(int socket_fd) const override;
-  Result<UniqueFd> make_passed_fd() const override { return create_segment(options_.lend_bytes); }
+  Result<UniqueFd> make_passed_fd() const override { return create_segment(options_.arena_bytes); }
   Result<std::unique_ptr<Connection>> make_connection(EventLoop& loop, UniqueFd socket, const Address&,
                                                       Side side, UniqueFd passed_fd) const override;
 

@@ -13,7 +13,7 @@ struct ShmOptions {
   StreamOptions stream = {};  // the secret may be empty: the kernel identifies the peer
   // Bytes of shared memory per connection, which is also the largest leased payload. Small, so that
   // it stays in cache: it has to cover one partition's round trip, not all data in flight.
-  size_t lend_bytes = 2 << 20;
+  size_t arena_bytes = 2 << 20;
 };
 
 // listen() takes "@name", or "@" for a random name; connect() takes the name returned by

@@ -74,7 +74,7 @@ Status FrameReader::choose_buffer(Receiver& receiver) {
   if (arrival_.payload_bytes >= kLargePayloadBytes) window_bytes_ = kMinWindowBytes;
   const auto receive_buffer = receiver.on_head(connection_, arrival_);
   if (!receive_buffer) return receive_buffer.status();
-  BPS_CHECK(!receive_buffer->is_in_place()) << "nothing was lent";
+  BPS_CHECK(!receive_buffer->is_in_place()) << "the payload is not in memory";
   discard_ = receive_buffer->is_discard();
   receive_buffer_ = receive_buffer->destination();
   payload_left_bytes_ = arrival_.payload_bytes;

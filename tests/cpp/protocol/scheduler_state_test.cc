@@ -56,7 +56,7 @@ TEST_F(SchedulerStateTest, ARefusedCallerIsNamedAtTheDeadline) {
 }
 
 TEST(SchedulerStateRefusals, EndAJobThatStaysIncomplete) {
-  SchedulerState state({.num_workers = 2, .start_timeout_us = kStartUs, .refusal_patience_us = 1000}, 0);
+  SchedulerState state({.num_workers = 2, .start_timeout_us = kStartUs, .refusal_timeout_us = 1000}, 0);
   SchedulerActions actions;
   state.on_refused("10.0.0.2", permission_denied("it has another secret"), 500);
   state.on_refused("10.0.0.2", permission_denied("it has another secret"), 1400);
@@ -74,7 +74,7 @@ TEST(SchedulerStateRefusals, EndAJobThatStaysIncomplete) {
 }
 
 TEST(SchedulerStateRefusals, AreNothingToAJobThatRuns) {
-  SchedulerState state({.num_workers = 1, .start_timeout_us = kStartUs, .refusal_patience_us = 1000}, 0);
+  SchedulerState state({.num_workers = 1, .start_timeout_us = kStartUs, .refusal_timeout_us = 1000}, 0);
   SchedulerActions actions;
   state.on_refused("10.0.0.2", permission_denied("it has another secret"), 500);
   state.on_message(1, join_of(Role::kWorker, 0), 501, actions);

@@ -34,7 +34,7 @@ class Process final : public cluster::ClientEvents {
         *loop_, protocol::SchedulerOptions{.num_workers = workers,
                                            .num_servers = servers,
                                            .start_timeout_us = kTimeoutUs,
-                                           .refusal_patience_us = 1'000'000,
+                                           .refusal_timeout_us = 1'000'000,
                                            .timeout_us = kTimeoutUs,
                                            .op_timeout_us = kTimeoutUs,
                                            .first_epoch = 77});

@@ -29,7 +29,7 @@ constexpr TimeUs kSoonUs = 10'000'000;
 class Holder final : public transport::Receiver {
  public:
   Result<ReceiveBuffer> on_head(Connection&, const Arrival& arrival) override {
-    if (!arrival.lent.empty()) return ReceiveBuffer::in_place();
+    if (!arrival.payload.empty()) return ReceiveBuffer::in_place();
     memory_.resize(arrival.payload_bytes);
     return ReceiveBuffer::at(memory_);
   }
@@ -40,7 +40,8 @@ class Holder final : public transport::Receiver {
   }
   void on_closed(Connection&, const Status&) override {
     is_closed = true;
-    if (!arrivals.empty() && !arrivals.back().lent.empty()) byte_when_closed = arrivals.back().lent.front();
+    if (!arrivals.empty() && !arrivals.back().payload.empty())
+      byte_when_closed = arrivals.back().payload.front();
   }
   void on_starving(Connection&) override { ++times_starving; }
 
@@ -100,7 +101,7 @@ class SimLeasesTest : public testing::TestWithParam<uint64_t> {
   SimNetwork network{time, {}};
   std::unique_ptr<VirtualLoop> loop = time.make_loop("both");
   std::unique_ptr<transport::Transport> transport = make_sim_transport(
-      network, {.ip = "10.0.0.1", .credentials = {"secret", "job"}, .lend_bytes = kLendBytes});
+      network, {.ip = "10.0.0.1", .credentials = {"secret", "job"}, .arena_bytes = kLendBytes});
   Holder at_mine;
   Holder at_other;
   Status connect_status;
@@ -132,7 +133,7 @@ TEST_P(SimLeasesTest, AnAnswerInReplySpaceReturnsItsLease) {
   send({.data = half, .reply_space = reply});
   const Arrival arrival = at_other.arrivals.at(0);
   EXPECT_EQ(arrival.reply_space.size(), reply.size());
-  EXPECT_EQ(arrival.lent.data(), arrival.reply_space.data()) << "they share memory";
+  EXPECT_EQ(arrival.payload.data(), arrival.reply_space.data()) << "they share memory";
   std::fill(arrival.reply_space.begin(), arrival.reply_space.end(), std::byte{7});
   answer({.data = arrival.reply_space, .reply_space = {}, .returns_lease = arrival.lease});
   EXPECT_EQ(at_mine.payloads.at(0), std::vector<std::byte>(kLendBytes, std::byte{7}));
@@ -198,7 +199,7 @@ TEST_P(SimLeasesTest, MemoryIsPoisonedWhenItsHolderHasClosed) {
   send({.data = half, .reply_space = half});
   const Arrival arrival = at_other.arrivals.at(0);
   on_loop([&] { other->close(); });
-  EXPECT_EQ(arrival.lent.front(), std::byte{0xDB});
+  EXPECT_EQ(arrival.payload.front(), std::byte{0xDB});
   give_back(arrival.lease);  // allowed
   EXPECT_TRUE(network.violations().empty());
   arrival.reply_space[0] = std::byte{1};
@@ -211,7 +212,7 @@ TEST_P(SimLeasesTest, MemoryOfALenderThatHasClosedIsValidInOnClosed) {
   on_loop([&] { mine->close(); });
   ASSERT_TRUE(at_other.is_closed);
   EXPECT_EQ(at_other.byte_when_closed, half.front());
-  EXPECT_EQ(at_other.arrivals.at(0).lent.front(), std::byte{0xDB});
+  EXPECT_EQ(at_other.arrivals.at(0).payload.front(), std::byte{0xDB});
 }
 
 TEST_P(SimLeasesTest, AnAnswerIsValidDuringItsCallbackOnly) {
@@ -220,7 +221,7 @@ TEST_P(SimLeasesTest, AnAnswerIsValidDuringItsCallbackOnly) {
   const Arrival arrival = at_other.arrivals.at(0);
   answer({.data = arrival.reply_space, .reply_space = {}, .returns_lease = arrival.lease});
   EXPECT_EQ(at_mine.payloads.at(0), half);
-  EXPECT_EQ(at_mine.arrivals.at(0).lent.front(), std::byte{0xDB});
+  EXPECT_EQ(at_mine.arrivals.at(0).payload.front(), std::byte{0xDB});
 }
 
 TEST_P(SimLeasesTest, ALeaseReturnedTwiceIsReported) {
@@ -242,7 +243,7 @@ TEST_P(SimLeasesTest, AnAnswerToAnUnknownLeaseIsReportedAndArrives) {
 TEST_P(SimLeasesTest, AnAnswerThatExceedsItsReplySpaceIsReported) {
   send({.data = half, .reply_space = MutableBytes(half).first(100)});
   const Arrival arrival = at_other.arrivals.at(0);
-  answer({.data = arrival.lent, .reply_space = {}, .returns_lease = arrival.lease});
+  answer({.data = arrival.payload, .reply_space = {}, .returns_lease = arrival.lease});
   expect_violation("its answer of 512 bytes at byte 0 is not in its reply space of 100 bytes");
 }
 

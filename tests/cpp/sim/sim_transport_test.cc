@@ -20,23 +20,23 @@ World& world_of(std::shared_ptr<void>& context) {
 }
 
 // Memory is lent between processes of one machine only.
-TransportCase simulated(const char* name, bool two_loops, size_t lend_bytes = 0) {
+TransportCase simulated(const char* name, bool two_loops, size_t arena_bytes = 0) {
   return {.name = name,
           .two_loops = two_loops,
           .address = "10.0.0.2",
           .make =
-              [lend_bytes](int side, std::shared_ptr<void>& context) {
-                const bool is_remote = side == 0 && lend_bytes == 0;
+              [arena_bytes](int side, std::shared_ptr<void>& context) {
+                const bool is_remote = side == 0 && arena_bytes == 0;
                 return sim::make_sim_transport(world_of(context).network,
                                                {.ip = is_remote ? "10.0.0.1" : "10.0.0.2",
                                                 .credentials = test_credentials(),
-                                                .lend_bytes = lend_bytes});
+                                                .arena_bytes = arena_bytes});
               },
           .loop = [](std::shared_ptr<void>& context) -> std::unique_ptr<EventLoop> {
             return world_of(context).time.make_loop("conformance");
           },
-          .lends = lend_bytes > 0,
-          .shares_reply_space = lend_bytes > 0};
+          .lends = arena_bytes > 0,
+          .shares_reply_space = arena_bytes > 0};
 }
 
 INSTANTIATE_TEST_SUITE_P(Simulated, Conformance,

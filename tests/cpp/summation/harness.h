@@ -137,10 +137,10 @@ class ShardFixture : public testing::Test, public ShardEvents {
     });
     return peer;
   }
-  // A worker that appears to be in another process and can lease `lend_bytes` at a time.
-  std::unique_ptr<Peer> connect_shm(uint32_t rank, size_t lend_bytes) {
+  // A worker that appears to be in another process and can lease `arena_bytes` at a time.
+  std::unique_ptr<Peer> connect_shm(uint32_t rank, size_t arena_bytes) {
     const auto shm =
-        transport::make_shm_transport({.stream = {.credentials = {"", "job"}}, .lend_bytes = lend_bytes});
+        transport::make_shm_transport({.stream = {.credentials = {"", "job"}}, .arena_bytes = arena_bytes});
     std::unique_ptr<Peer> peer;
     EventFlag adopted;
     EventFlag connected;

@@ -10,12 +10,12 @@ namespace {
 class ServiceTest : public testing::Test, public ShardEvents {
  protected:
   ServiceTest() {
-    std::vector<Service::Place> places;
+    std::vector<Service::ShardLoop> loops;
     for (size_t i = 0; i < 2; ++i) {
       loops_.push_back(std::move(*transport::EpollLoop::create("service-test")));
-      places.push_back({loops_.back().get(), &outboxes_[i]});
+      loops.push_back({loops_.back().get(), &outboxes_[i]});
     }
-    service_ = std::make_unique<Service>(places, metrics_, *this);
+    service_ = std::make_unique<Service>(loops, metrics_, *this);
     service_->start({.epoch = kEpoch,
                      .num_workers = 2,
                      .describe_rank = {"rank 0", "rank 1"},

@@ -16,7 +16,7 @@ struct TransportCase {
   std::function<std::unique_ptr<Transport>(int side, std::shared_ptr<void>& context)> make = {};
   // The loops of both ends; empty: EpollLoops.
   std::function<std::unique_ptr<EventLoop>(std::shared_ptr<void>& context)> loop = {};
-  bool lends = false;               // payloads are in the transport's memory (Arrival::lent)
+  bool lends = false;               // payloads are in the transport's memory (Arrival::payload)
   bool shares_reply_space = false;  // whether Arrival::reply_space is set
 };
 

@@ -99,8 +99,8 @@ TEST_P(Conformance, LeasesAreMemoryOfTheSenders) {
   recorders_[kB].head = [&](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
     asked = arrival;
     EXPECT_EQ(arrival.payload_bytes, payload.size());
-    EXPECT_EQ(GetParam().lends, !arrival.lent.empty());
-    return arrival.lent.empty() ? ReceiveBuffer::discard() : ReceiveBuffer::in_place();
+    EXPECT_EQ(GetParam().lends, !arrival.payload.empty());
+    return arrival.payload.empty() ? ReceiveBuffer::discard() : ReceiveBuffer::in_place();
   };
   recorders_[kB].frame = [&](Connection&, const Arrival&, Bytes received) {
     received_at = received.data();
@@ -111,7 +111,7 @@ TEST_P(Conformance, LeasesAreMemoryOfTheSenders) {
   run_on(loop(kA), [&] { end(kA).send({}, {as_bytes(payload), reply_space}, sent_.expect_one()); });
   ASSERT_TRUE(recorders_[kB].wait_for_frames(1));
   expect_all_sent();
-  EXPECT_EQ(received_at, asked->lent.data());
+  EXPECT_EQ(received_at, asked->payload.data());
   EXPECT_EQ(asked->reply_space.size(), GetParam().shares_reply_space ? reply_space.size() : 0);
   EXPECT_TRUE(received_as == (GetParam().lends ? payload : ""));
   if (!transports_[kA]) {

@@ -16,14 +16,14 @@ TransportCase tcp(const char* name, bool two_loops, const char* address) {
           }};
 }
 
-TransportCase shm(const char* name, bool two_loops, size_t lend_bytes) {
+TransportCase shm(const char* name, bool two_loops, size_t arena_bytes) {
   return {.name = name,
           .two_loops = two_loops,
           .address = "@",
           .make =
-              [lend_bytes](int, std::shared_ptr<void>&) {
+              [arena_bytes](int, std::shared_ptr<void>&) {
                 return make_shm_transport(
-                    {.stream = {.credentials = test_credentials()}, .lend_bytes = lend_bytes});
+                    {.stream = {.credentials = test_credentials()}, .arena_bytes = arena_bytes});
               },
           .lends = true,
           .shares_reply_space = true};

@@ -19,11 +19,12 @@ class RdmaRoundsTest : public RdmaTest {
   RdmaRoundsTest() {
     recorders_[kB].keeps_leases = true;
     recorders_[kB].head = [this](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
-      if (arrival.lent.empty()) {
+      if (arrival.payload.empty()) {
         copied_.resize(arrival.payload_bytes);
         return ReceiveBuffer::at(copied_);
       }
-      receive_buffers_.update([&](auto& receive_buffers) { receive_buffers.push_back(arrival.lent.data()); });
+      receive_buffers_.update(
+          [&](auto& receive_buffers) { receive_buffers.push_back(arrival.payload.data()); });
       return ReceiveBuffer::in_place();
     };
     recorders_[kB].frame = [this](Connection& connection, const Arrival& arrival, Bytes payload) {
@@ -37,7 +38,7 @@ class RdmaRoundsTest : public RdmaTest {
     };
     recorders_[kA].head = [this](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
       const size_t i = std::stoul(std::string(as_text(arrival.head)));
-      num_direct_ += arrival.lent.data() == tensors_.at(i).data();
+      num_direct_ += arrival.payload.data() == tensors_.at(i).data();
       return ReceiveBuffer::at(tensors_.at(i));
     };
   }

@@ -109,7 +109,7 @@ class Shm : public testing::Test {
   }
 
   static std::unique_ptr<Transport> transport(const Credentials& credentials = test_credentials()) {
-    return make_shm_transport({.stream = {.credentials = credentials}, .lend_bytes = kLendBytes});
+    return make_shm_transport({.stream = {.credentials = credentials}, .arena_bytes = kLendBytes});
   }
   void listen() { acceptor_ = std::make_unique<Acceptor>(*shm_, *loop_, kAnyName); }
   // `mine_` owns the memory; `other_` holds leases and keeps all of them.

@@ -35,7 +35,7 @@ TEST_F(Shm, ALargerPayloadThanTheMemoryGoesThroughTheSocket) {
   run_on(*loop_, [&] {
     lease_holder_.head = [&](Connection&, const Arrival& arrival) -> Result<ReceiveBuffer> {
       EXPECT_EQ(arrival.lease, kNoLease);
-      EXPECT_TRUE(arrival.lent.empty() && arrival.reply_space.empty());
+      EXPECT_TRUE(arrival.payload.empty() && arrival.reply_space.empty());
       return ReceiveBuffer::at(receive_buffer);
     };
   });
