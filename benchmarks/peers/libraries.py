@@ -1,7 +1,4 @@
-"""The libraries of sum_rank.py: to join, and to sum an array in place. Runs inside the ranks.
-
-Runs inside the ranks.
-"""
+"""The libraries of sum_rank.py: to join, and to sum an array in place. Runs inside the ranks."""
 
 from __future__ import annotations
 
