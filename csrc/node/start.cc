@@ -257,7 +257,7 @@ worker::ShardLink AsyncNode::make_link(const protocol::Tree& tree, uint32_t serv
     // Runs on the shard's own loop, so that memory that the shard leases and the link frees is used
     // on one thread only.
     connector = [this, &loop, shard](transport::ConnectCallback done) {
-      auto [link_end, shard_end] = transport::make_inproc_pair(loop, loop);
+      auto [link_end, shard_end] = transport::make_inproc_pair(loop);
       service_->shard(shard).adopt(std::move(shard_end));
       done(std::move(link_end));
     };
