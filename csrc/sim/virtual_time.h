@@ -12,16 +12,14 @@
 
 #include <condition_variable>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "sim/random.h"
-#include "transport/event_loop.h"
+#include "transport/loop_queues.h"
 
 namespace byteps::sim {
 
@@ -135,7 +133,6 @@ class VirtualLoop final : public transport::EventLoop {
   void get_ready();
   void make_pass();
   void run_tasks();
-  void run_timers();
   void run_turns();
   void check_thread() const;
 
@@ -143,11 +140,8 @@ class VirtualLoop final : public transport::EventLoop {
   const std::string name_;
   const uint64_t name_hash_;
   std::vector<Task> posted_;
-  std::map<std::pair<TimeUs, TimerId>, Task> timers_;
-  std::unordered_map<TimerId, TimeUs> timer_times_;
-  TimerId last_timer_ = 0;
-  std::vector<transport::TurnHandler*> turns_;
-  std::vector<transport::TurnHandler*> turns_running_;
+  transport::TimerQueue timers_;
+  transport::TurnQueue turns_;
   bool is_ready_ = false;  // it is in VirtualTime::ready_
   bool paused_ = false;
   bool killed_ = false;
