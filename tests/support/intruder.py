@@ -27,7 +27,7 @@ CLUSTER = 2  # level
 
 _GREETING = b"BPS\x02"
 _MAGIC = b"BPF\x01"
-_VERSION = 5
+_VERSION = 6
 _PATIENCE_S = 20
 
 
@@ -137,9 +137,11 @@ def text(value: str) -> bytes:
 
 def join(rank: int, workers: int, servers: int) -> bytes:
     node = struct.pack("<BiiiQ", 1, rank, 0, 1, os.getpid()) + text("intruder") + text("its machine")
-    # Speed, TCP, local, RDMA.
-    addresses = struct.pack("<II", 1000, 1) + text("127.0.0.1:9") + struct.pack("<II", 0, 0)
-    return control(JOIN, node + addresses + struct.pack("<II", workers, servers) + text(package_version()))
+    endpoints = text("tcp") + struct.pack("<I", 1) + text("127.0.0.1:9")
+    endpoints += text("a later one") + struct.pack("<I", 1) + text("its address")
+    speed_mbps, num_endpoints = 1000, 2
+    node += struct.pack("<II", speed_mbps, num_endpoints) + endpoints
+    return control(JOIN, node + struct.pack("<II", workers, servers) + text(package_version()))
 
 
 def receive_epoch(connection: socket.socket) -> int:
