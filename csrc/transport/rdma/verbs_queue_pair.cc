@@ -142,7 +142,6 @@ Status VerbsQueuePair::create(const QueuePairOptions& options) {
 Status VerbsQueuePair::prepare() {
   abi::QpAttr attr{};
   attr.state = abi::kQpInit;
-  attr.pkey_index = static_cast<uint16_t>(options_.pkey_index);
   attr.port = static_cast<uint8_t>(info_.port);
   attr.access_flags = abi::kAccessLocalWrite | abi::kAccessRemoteWrite;
   return modify(attr, abi::kQpState | abi::kQpPkeyIndex | abi::kQpPort | abi::kQpAccessFlags, "INIT");
@@ -191,14 +190,15 @@ Status VerbsQueuePair::make_ready_to_receive(const QueuePairAddress& other, int3
 }
 
 Status VerbsQueuePair::make_ready_to_send() {
-  const bool endless = options_.not_ready_retries < 0 && info_.on_demand_paging;
   abi::QpAttr attr{};
   attr.state = abi::kQpReadyToSend;
   attr.timeout = static_cast<uint8_t>(options_.timeout);
   attr.retry_count = static_cast<uint8_t>(options_.retries);
-  attr.rnr_retry = static_cast<uint8_t>(endless                           ? 7
-                                        : options_.not_ready_retries >= 0 ? options_.not_ready_retries
-                                                                          : 6);
+  // Number of retries when the peer is not ready to receive; 7: unlimited. As no write is sent
+  // without a posted receive request, not-ready replies indicate a bug, which 6 makes visible. But
+  // NICs with on-demand paging, which the peer's probably uses if this one does, also reply so
+  // while they fetch a page, which takes arbitrarily long.
+  attr.rnr_retry = info_.on_demand_paging ? 7 : 6;
   attr.send_psn = address_.packet_sequence;
   attr.max_read_atomic = kMaxReads;
   return modify(attr,
