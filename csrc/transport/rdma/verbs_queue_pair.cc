@@ -23,26 +23,20 @@ constexpr uint32_t k24Bits = 0xffffff;
 constexpr uint8_t kMaxReads = 1;
 constexpr Gid kNoGid{};
 
-Status too_many(const std::string& what, uint64_t wanted, int most) {
+Status check_limit(const std::string& what, uint64_t wanted, int most) {
+  if (wanted <= static_cast<uint64_t>(std::max(most, 0))) return Status::ok();
   return invalid_argument(what + ": " + std::to_string(wanted) + " requested, expected at most " +
                           std::to_string(most));
 }
 
 Status check_limits(const VerbsDevice& device, const QueuePairOptions& options) {
   const uint64_t both = uint64_t{options.max_writes} + options.max_arrivals;
-  const auto exceeds = [](uint64_t wanted, int most) {
-    return wanted > static_cast<uint64_t>(std::max(most, 0));
-  };
-  if (exceeds(options.max_writes, device.attr.max_qp_wr)) {
-    return too_many(device.name + ": writes of a queue pair", options.max_writes, device.attr.max_qp_wr);
-  }
-  if (exceeds(options.max_arrivals, device.attr.max_qp_wr)) {
-    return too_many(device.name + ": arrivals of a queue pair", options.max_arrivals, device.attr.max_qp_wr);
-  }
-  if (exceeds(both, device.attr.max_cqe)) {
-    return too_many(device.name + ": writes and arrivals of a queue pair", both, device.attr.max_cqe);
-  }
-  return Status::ok();
+  const std::string& name = device.name;
+  BPS_RETURN_IF_ERROR(
+      check_limit(name + ": writes of a queue pair", options.max_writes, device.attr.max_qp_wr));
+  BPS_RETURN_IF_ERROR(
+      check_limit(name + ": arrivals of a queue pair", options.max_arrivals, device.attr.max_qp_wr));
+  return check_limit(name + ": writes and arrivals of a queue pair", both, device.attr.max_cqe);
 }
 
 Completion to_completion(const abi::Wc& wc) {
