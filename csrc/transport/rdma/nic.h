@@ -30,9 +30,7 @@ struct NicInfo {
   int port = 1;              // port number of the device, starting at 1
   bool is_ethernet = false;  // RoCE; otherwise InfiniBand
   std::string interface;     // interface of an Ethernet port, such as "eth0"; otherwise empty
-  int numa_node = -1;        // -1: unknown, or the machine has only one
   int mtu_bytes = 1024;      // payload bytes of a packet
-  uint64_t mbps = 0;         // 0: unknown
   uint16_t lid = 0;          // InfiniBand: address within the subnet
   int gid_index = 0;
   Gid gid{};

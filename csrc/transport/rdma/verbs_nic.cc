@@ -88,9 +88,7 @@ Result<NicInfo> describe_port(const VerbsDevice& device, const PortReport& port,
   info.port = port.port;
   info.is_ethernet = port.is_ethernet;
   info.interface = gid.interface.empty() ? port.interface : gid.interface;
-  info.numa_node = port.numa_node;
   info.mtu_bytes = mtu_bytes_of(attr.active_mtu);
-  info.mbps = port.mbps;
   info.lid = attr.lid;
   info.gid_index = gid.index;
   info.gid = gid.gid;
