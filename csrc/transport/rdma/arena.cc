@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <utility>
 
 #include "base/numbers.h"
 
@@ -23,23 +22,12 @@ struct Arena::Allocation::Part {
   Registrations::Ref registration;
 };
 
-Arena::Allocation::Allocation(Allocation&& other) noexcept
-    : part_(std::exchange(other.part_, nullptr)), bytes_(std::exchange(other.bytes_, {})) {}
-
-Arena::Allocation& Arena::Allocation::operator=(Allocation&& other) noexcept {
-  Allocation old(std::move(*this));
-  part_ = std::exchange(other.part_, nullptr);
-  bytes_ = std::exchange(other.bytes_, {});
-  return *this;
+void Arena::Allocation::PutBack::operator()(Part* part) const {
+  part->slots.put_back(static_cast<size_t>(bytes.data() - part->slab.bytes().data()),
+                       round_up(bytes.size(), kPageBytes));
 }
 
-Arena::Allocation::~Allocation() {
-  if (!part_) return;
-  part_->slots.put_back(static_cast<size_t>(bytes_.data() - part_->slab.bytes().data()),
-                        round_up(bytes_.size(), kPageBytes));
-}
-
-MemoryKey Arena::Allocation::key() const { return part_->registration.key(); }
+MemoryKey Arena::Allocation::key() const { return part_->registration->key(); }
 
 Arena::Arena(Registrations& registrations) : registrations_(registrations) {}
 Arena::~Arena() = default;

@@ -156,7 +156,7 @@ void FrameSender::lease_reply_space(Frame& frame) {
   auto registration = registrations_.registration(reply_space, Access::kRemoteWrite);
   if (!registration) return;
   frame.record.address = reinterpret_cast<uint64_t>(reply_space.data());
-  frame.record.key = registration->key().remote;
+  frame.record.key = (*registration)->key().remote;
   frame.record.reply_bytes = reply_space.size();
   frame.reply_registration = std::move(*registration);
 }
@@ -170,7 +170,7 @@ bool FrameSender::post_payload(Frame& frame) {
     if (!has_room_for_write()) return false;
     const size_t bytes = std::min<uint64_t>(data.size() - frame.posted_bytes, max_message_bytes_);
     add_write({.data = data.subspan(frame.posted_bytes, bytes),
-               .local_key = frame.data_registration.key().local,
+               .local_key = frame.data_registration->key().local,
                .to_address = target.address + frame.posted_bytes,
                .to_key = target.key});
     frame.posted_bytes += bytes;
