@@ -121,15 +121,14 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   bool has_peer_reply_ = false;  // the peer's offer or refusal has come
   bool introduced_ = false;      // the peer's first message by RDMA has come
   bool tcp_ended_ = false;       // the TCP connection has ended
-  bool closing_ = false;         // close_when_sent() was called
   bool closed_ = false;
   bool armed_ = false;
   bool turn_requested_ = false;
   bool working_ = false;
   bool asked_again_ = false;  // a turn was requested since the last pass of work()
   bool in_callback_ = false;
-  uint64_t completions_ = 0;  // number of completions so far
-  std::optional<GraceWait> closing_wait_;
+  uint64_t completions_ = 0;               // number of completions so far
+  std::optional<GraceWait> closing_wait_;  // set by close_when_sent()
   EventLoop::TimerId deadline_ = 0;
   // State of polling without sleeping.
   TimeUs idle_since_us_ = 0;

@@ -64,7 +64,6 @@ class FrameReceiver {
   Status on_reserve(const Record& record);
   Status on_release(const Record& record);
   Status deliver_in_place(const Arrival& arrival);
-  Result<LeaseId> accept_lease(const Record& record);
 
   Connection& connection_;
   FrameSender& sender_;

@@ -17,8 +17,6 @@ constexpr uint32_t kWritesPerCompletion = 32;
 constexpr uint32_t kMaxUnreportedUnits = kRingUnits / 4;
 static_assert(kMaxUnreportedUnits + 2 * units_of(kMaxRecordBytes) <= kRingUnits);
 
-bool goes_through_ring(const Payload& payload) { return payload.data.size() <= kEagerBytes; }
-
 }  // namespace
 
 FrameSender::FrameSender(Registrations& registrations, uint64_t max_message_bytes, MutableBytes staging,
@@ -42,9 +40,9 @@ void FrameSender::send(Bytes head, const Payload& payload, const RemoteMemory& a
   frame.head_bytes = head.size();
   frame.payload = payload;
   frame.on_sent = std::move(on_sent);
-  if (goes_through_ring(payload)) {
-    frame.inlined = true;
-  } else if (payload.returns_lease != kNoLease && answer_to.bytes >= payload.data.size()) {
+  frame.inlined = payload.data.size() <= kEagerBytes;
+  if (frame.inlined) return;
+  if (payload.returns_lease != kNoLease && answer_to.bytes >= payload.data.size()) {
     frame.answer_to = answer_to;
   } else {
     frame.receive_buffer = leases_.reserve(payload.reuse_key, payload.data.size());
@@ -67,11 +65,10 @@ Status FrameSender::pump(uint32_t consumed) {
   return Status::ok();
 }
 
-// Posts control records first, as starting a frame may create some. Returns false if nothing is
-// left or there is no room now.
+// Posts control records first, as starting a frame may create some.
 bool FrameSender::post_next() {
   if (!controls_.empty()) {
-    if (!post_control(controls_.front())) return false;
+    if (!post_record(controls_.front(), {}, {}, false)) return false;
     controls_.pop_front();
     return true;
   }
@@ -90,8 +87,6 @@ Status FrameSender::report_consumed(uint32_t consumed, bool in_any_case) {
              .immediate = kConsumedFlag | consumed});
   return flush();
 }
-
-bool FrameSender::post_control(const Record& record) { return post_record(record, {}, {}, false); }
 
 bool FrameSender::post_frame(Frame& frame) {
   if (frame.is_end) {
@@ -134,14 +129,13 @@ void FrameSender::begin(Frame& frame) {
       go_through_ring(frame);
     }
   }
-  frame.lease = frame.receive_buffer;
-  if (frame.lease == kNoLease && frame.reply_registration) frame.lease = leases_.next();
   Record& record = frame.record;
   record.type = frame.inlined                      ? RecordType::kFrame
                 : frame.receive_buffer == kNoLease ? RecordType::kAnswered
                                                    : RecordType::kPlaced;
   record.head_bytes = static_cast<uint16_t>(frame.head_bytes);
-  record.lease = frame.lease;
+  record.lease = frame.receive_buffer;
+  if (record.lease == kNoLease && frame.reply_registration) record.lease = leases_.next();
   record.returns_lease = frame.payload.returns_lease;
   record.payload_bytes = frame.payload.data.size();
 }
@@ -193,7 +187,7 @@ bool FrameSender::post_pieces(Frame& frame) {
   return true;
 }
 
-// Copies `payload`. Returns false if there is no room now.
+// Copies `payload`.
 bool FrameSender::post_record(Record record, Bytes head, Bytes payload, bool completes) {
   if (!has_room_for_write()) return false;
   const size_t bytes = kRecordBytes + head.size() + payload.size();
@@ -226,8 +220,8 @@ void FrameSender::add_write(Write write) {
 
 // All writes of the frame are posted or batched. Only from now on can the peer know its lease.
 void FrameSender::finish(Frame& frame) {
-  if (frame.lease != kNoLease)
-    leases_.grant(frame.lease, {frame.payload.reply_space, std::move(frame.reply_registration)});
+  if (frame.record.lease != kNoLease)
+    leases_.grant(frame.record.lease, {frame.payload.reply_space, std::move(frame.reply_registration)});
   if (frame.data_registration) {
     posted_.back().data_registration = std::move(frame.data_registration);  // of its record
     posted_.back().on_sent = std::move(frame.on_sent);

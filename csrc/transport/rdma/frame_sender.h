@@ -82,9 +82,8 @@ class FrameSender {
     bool inlined = false;                  // the payload goes through the ring
     uint64_t posted_bytes = 0;             // bytes of the payload that are posted
     Registrations::Ref data_registration;  // set if the payload is written directly
-    LeaseId lease = kNoLease;              // number under which the reply space is leased
     Registrations::Ref reply_registration;
-    Record record;  // valid once begun
+    Record record;  // valid once begun; its lease is also that of the reply space
     bool begun = false;
   };
   // Resources to release on a completion.
@@ -99,9 +98,8 @@ class FrameSender {
   void go_through_ring(Frame& frame);
   void begin(Frame& frame);
   void lease_reply_space(Frame& frame);
-  // Returns false if there is no room now.
+  // These return false if there is no room now, or nothing to post.
   bool post_next();
-  bool post_control(const Record& record);
   bool post_frame(Frame& frame);
   bool post_payload(Frame& frame);
   bool post_pieces(Frame& frame);
