@@ -112,8 +112,8 @@ class RdmaTransport final : public Transport {
   RdmaTransport(RdmaOptions options, Result<std::vector<std::unique_ptr<rdma::Nic>>> nics)
       : options_(std::move(options)),
         tcp_(make_tcp_transport(options_.stream)),
-        viable_(nics && nics->empty() ? unavailable("RDMA: no device") : nics.status()) {
-    rails_ = std::make_shared<Rails>(nics ? std::move(*nics) : std::vector<std::unique_ptr<rdma::Nic>>());
+        viable_(nics && nics->empty() ? unavailable("RDMA: no device") : nics.status()),
+        rails_(std::make_shared<Rails>(nics ? std::move(*nics) : std::vector<std::unique_ptr<rdma::Nic>>())) {
   }
 
   const char* name() const override { return "rdma"; }
@@ -131,7 +131,7 @@ class RdmaTransport final : public Transport {
   const RdmaOptions options_;
   const std::unique_ptr<Transport> tcp_;
   const Status viable_;
-  std::shared_ptr<Rails> rails_;
+  const std::shared_ptr<Rails> rails_;
 };
 
 Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const Address& address,
