@@ -28,7 +28,6 @@ class LeaseOwner {
   Result<Bytes> answer(const Reference& returned) const;
   // Returns kDataLoss if there is no such lease.
   Status take_back(LeaseId lease);
-  size_t num_leases() const { return granted_.size(); }
 
  private:
   struct Granted {
@@ -54,7 +53,6 @@ class LeaseHolder {
   // Returns `lease`, which must be held. The result is of type kReturned if `answer` begins at its
   // reply space, and kInline if the answer has to be sent.
   Reference return_lease(LeaseId lease, Bytes answer);
-  size_t num_leases() const { return reply_spaces_.size(); }
 
  private:
   const MutableBytes memory_;
