@@ -11,7 +11,6 @@
 #include <random>
 #include <vector>
 
-#include "transport/shm/reference.h"
 #include "transport/shm/segment.h"
 #include "transport/slots.h"
 
