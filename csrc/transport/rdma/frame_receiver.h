@@ -10,7 +10,6 @@
 
 #include "transport/rdma/arena.h"
 #include "transport/rdma/frame_sender.h"
-#include "transport/rdma/record.h"
 #include "transport/rdma/ring.h"
 
 namespace byteps::transport::rdma {

@@ -18,7 +18,6 @@
 
 #include "transport/rdma/buffer_leases.h"
 #include "transport/rdma/nic.h"
-#include "transport/rdma/record.h"
 #include "transport/rdma/registrations.h"
 #include "transport/rdma/ring.h"
 
