@@ -8,9 +8,14 @@ namespace byteps::transport::rdma {
 namespace {
 
 static_assert(units_of(kMaxRecordBytes) <= kRingUnits / 2);
+static_assert((kCountMask + 1) % kRingUnits == 0);  // a count that wraps is still a position
 
-// Number of units to skip at the end of the ring because a record at `next` would not fit.
-uint32_t skipped(uint32_t next, uint32_t units) { return next + units <= kRingUnits ? 0 : kRingUnits - next; }
+// The count of units before a record of `units` that follows `total` units. Those at the end of the
+// ring are skipped if the record does not fit there.
+uint32_t begin_of(uint32_t total, uint32_t units) {
+  const uint32_t left = kRingUnits - total % kRingUnits;
+  return units <= left ? total : total + left;
+}
 
 // Whether the fields are valid for a record of its type.
 bool is_sound(const Record& record) {
@@ -41,12 +46,10 @@ bool is_sound(const Record& record) {
 }  // namespace
 
 std::optional<uint32_t> RingWriter::allocate(uint32_t units) {
-  const uint32_t skip = skipped(next_, units);
-  if (outstanding() + skip + units > kRingUnits) return std::nullopt;
-  const uint32_t position = (next_ + skip) % kRingUnits;
-  sent_ = (sent_ + skip + units) & kCountMask;
-  next_ = (position + units) % kRingUnits;
-  return position;
+  const uint32_t begin = begin_of(sent_, units);
+  if (((begin + units - consumed_) & kCountMask) > kRingUnits) return std::nullopt;
+  sent_ = (begin + units) & kCountMask;
+  return begin % kRingUnits;
 }
 
 Status RingWriter::on_consumed(uint32_t total) {
@@ -64,11 +67,9 @@ Result<RingReader::Extent> RingReader::next(uint32_t units) {
     return data_loss("RDMA: a record of " + std::to_string(units) + " units: expected 1 to " +
                      std::to_string(kRingUnits / 2));
   }
-  const uint32_t skip = skipped(next_, units);
-  const uint32_t position = (next_ + skip) % kRingUnits;
-  read_ = (read_ + skip + units) & kCountMask;
-  next_ = (position + units) % kRingUnits;
-  return Extent{position, units, read_};
+  const uint32_t begin = begin_of(read_, units);
+  read_ = (begin + units) & kCountMask;
+  return Extent{begin % kRingUnits, units, read_};
 }
 
 void encode_record(const Record& record, std::span<std::byte, kRecordBytes> out) {

@@ -1,13 +1,11 @@
-// The ring of one direction of an RDMA connection, and its records: the messages of which each has a
-// fixed part, a frame's head, and payload if small. Layout: docs/wire-format.md, "RDMA".
-//
-// The ring is memory of the receiving end that the sending end writes to. The sending end assembles
-// records in a staging ring of the same size.
+// The ring of one direction of an RDMA connection: memory of the receiving end that the sending end
+// writes records to. A record has a fixed part, a frame's head, and payload if small. Layout:
+// docs/wire-format.md, "RDMA".
 //
 // Pure: handles positions, not memory. Both ends count alike, so positions are not transmitted.
 // Positions and sizes are in units. A record is contiguous, so units at the end of the ring may be
-// skipped; they count as sent and as consumed. As the staging ring has the same layout, its units
-// are free again when the peer has consumed them.
+// skipped; they count as sent and as consumed. The sending end assembles records in a staging ring
+// of the same layout, whose units are free again when the peer has consumed them.
 //
 // A lease is a number chosen by the sender of a frame for memory involved in it: a receive buffer
 // of the peer that the payload was written to (announced by kReserved), or a reply space of the
@@ -45,8 +43,7 @@ class RingWriter {
   uint32_t outstanding() const { return (sent_ - consumed_) & kCountMask; }
 
  private:
-  uint32_t next_ = 0;  // position
-  uint32_t sent_ = 0;
+  uint32_t sent_ = 0;  // this and consumed_: modulo the mask
   uint32_t consumed_ = 0;
 };
 
@@ -65,7 +62,6 @@ class RingReader {
   uint32_t consumed() const { return consumed_; }
 
  private:
-  uint32_t next_ = 0;
   uint32_t read_ = 0;
   uint32_t consumed_ = 0;
 };
