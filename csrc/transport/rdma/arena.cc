@@ -38,16 +38,13 @@ Result<Arena::Allocation> Arena::take(size_t bytes) {
     if (const auto offset = part.slots.take(slot_bytes))
       return Allocation(&part, part.slab.bytes().subspan(*offset, bytes));
   }
-  const auto part = grow(slot_bytes);
+  const size_t slab_bytes =
+      std::max(slot_bytes, std::clamp(total_bytes_, kFirstSlabBytes, kLargestSlabBytes));
+  auto part = add(slab_bytes);
+  // The limit of locked memory may still allow a small one.
+  if (!part && slab_bytes > slot_bytes) part = add(slot_bytes);
   if (!part) return part.status();
   return Allocation(*part, (*part)->slab.bytes().subspan(*(*part)->slots.take(slot_bytes), bytes));
-}
-
-Result<Arena::Allocation::Part*> Arena::grow(size_t bytes) {
-  const size_t usual_bytes = std::max(bytes, std::clamp(total_bytes_, kFirstSlabBytes, kLargestSlabBytes));
-  auto part = add(usual_bytes);
-  // The limit of locked memory may still allow this.
-  return part || usual_bytes == bytes ? part : add(bytes);
 }
 
 Result<Arena::Allocation::Part*> Arena::add(size_t slab_bytes) {

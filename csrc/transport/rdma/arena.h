@@ -42,7 +42,6 @@ class Arena {
   Result<Allocation> take(size_t bytes);
 
  private:
-  Result<Allocation::Part*> grow(size_t bytes);
   Result<Allocation::Part*> add(size_t slab_bytes);
 
   Registrations& registrations_;

@@ -113,7 +113,9 @@ Status RdmaConnection::work() {
     BPS_RETURN_IF_ERROR(frame_receiver_->process());
     if (!count) return count.status();
     if (!queue_pair_) return Status::ok();  // also if closed
-    BPS_RETURN_IF_ERROR(post_arrivals());
+    if (arrivals_owed_ >= kArrivalsPerPost) {
+      BPS_RETURN_IF_ERROR(queue_pair_->post_arrivals(std::exchange(arrivals_owed_, 0)).with_context(peer_));
+    }
     asked_again_ = false;
     BPS_RETURN_IF_ERROR(sender_->pump(frame_receiver_->consumed()));
     if (closed_) return Status::ok();
@@ -158,11 +160,6 @@ Status RdmaConnection::on_completion(const Completion& completion) {
   if (!(completion.immediate & kConsumedFlag)) return frame_receiver_->on_record(completion.immediate);
   if (!introduced_) return on_first_message();
   return sender_->on_consumed(completion.immediate & kCountMask).with_context(peer_);
-}
-
-Status RdmaConnection::post_arrivals() {
-  if (arrivals_owed_ < kArrivalsPerPost) return Status::ok();
-  return queue_pair_->post_arrivals(std::exchange(arrivals_owed_, 0)).with_context(peer_);
 }
 
 // For short waits, sleeping and waking up would take longer than polling. Polling for long would

@@ -23,8 +23,7 @@ namespace byteps::transport::rdma {
 // Message for peers that can be reached by TCP, but not by RDMA.
 inline constexpr const char* kNoRdmaPath =
     "no answer by RDMA, though there is one by TCP: check that the two network cards reach each other: the "
-    "same network, "
-    "GIDs of the same kind (BYTEPS_RDMA_GID_INDEX), UDP port 4791 not filtered (RoCE v2)";
+    "same network, GIDs of the same kind (BYTEPS_RDMA_GID_INDEX), UDP port 4791 not filtered (RoCE v2)";
 
 struct ConnectionOptions {
   uint64_t max_payload_bytes = uint64_t{1} << 30;
@@ -90,7 +89,6 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   Status work();
   Result<size_t> poll();
   Status on_completion(const Completion& completion);
-  Status post_arrivals();
   bool should_spin();
   void request_turn();
   void continue_closing();

@@ -1,7 +1,6 @@
 #include "transport/rdma/frame_receiver.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -90,15 +89,12 @@ Status FrameReceiver::on_frame(const Record& record, Bytes head, Bytes payload) 
   BPS_CHECK(receive_buffer->is_discard() || receive_buffer->destination().size() == arrival.payload_bytes)
       << "a receive buffer of " << receive_buffer->destination().size() << " bytes for "
       << arrival.payload_bytes;
-  if (payload.size() < arrival.payload_bytes) return begin_pieces(arrival, *receive_buffer, payload);
+  if (payload.size() < arrival.payload_bytes) {
+    partial_.emplace(Partial{{}, arrival, *receive_buffer, arrival.payload_bytes});
+    std::ranges::copy(head, partial_->head.begin());
+    return on_more(payload);
+  }
   return receiver_->on_frame(connection_, arrival, place_payload(*receive_buffer, payload));
-}
-
-Status FrameReceiver::begin_pieces(const Arrival& arrival, const ReceiveBuffer& receive_buffer,
-                                   Bytes payload) {
-  partial_.emplace(Partial{{}, arrival, receive_buffer, arrival.payload_bytes});
-  if (!arrival.head.empty()) std::memcpy(partial_->head.data(), arrival.head.data(), arrival.head.size());
-  return on_more(payload);
 }
 
 Status FrameReceiver::on_more(Bytes payload) {

@@ -56,7 +56,6 @@ class FrameReceiver {
   bool can_process(const Record& record) const;
   Status handle(const Record& record, Bytes head, Bytes payload);
   Status on_frame(const Record& record, Bytes head, Bytes payload);
-  Status begin_pieces(const Arrival& arrival, const ReceiveBuffer& receive_buffer, Bytes payload);
   Status on_more(Bytes payload);
   Status on_placed(const Record& record, Bytes head);
   Status on_answered(const Record& record, Bytes head);
