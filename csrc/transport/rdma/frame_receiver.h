@@ -18,13 +18,11 @@ namespace byteps::transport::rdma {
 // follows stop().
 class FrameReceiver {
  public:
-  // `inbox`: the ring of kRingBytes that the peer writes to. All arguments must outlive this
-  // object.
+  // `inbox`: the ring of kRingBytes that the peer writes to. All arguments must outlive this.
   FrameReceiver(Connection& connection, FrameSender& sender, Arena& arena, MutableBytes inbox,
                 uint64_t max_payload_bytes);
 
-  // Starts delivery of frames and allocation of memory for them. Records received earlier are kept
-  // until then.
+  // Starts delivery of frames and allocation of memory for them. Keeps earlier records until then.
   void start(Receiver* receiver) { receiver_ = receiver; }
   // The next record, of that many units, has arrived. The caller closes the connection on an error.
   Status on_record(uint32_t units);

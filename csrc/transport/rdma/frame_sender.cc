@@ -12,8 +12,7 @@ namespace {
 
 // Completions cost time; this frequency is sufficient to track free room.
 constexpr uint32_t kWritesPerCompletion = 32;
-// Limit of consumed units not reported to the peer, such that it always has room for the largest
-// record.
+// Limit of consumed units not reported to the peer: it always has room for the largest record.
 constexpr uint32_t kMaxUnreportedUnits = kRingUnits / 4;
 static_assert(kMaxUnreportedUnits + 2 * units_of(kMaxRecordBytes) <= kRingUnits);
 
@@ -115,8 +114,7 @@ void FrameSender::go_through_ring(Frame& frame) {
 // Fills in the frame's record and registers the memory of the payload.
 void FrameSender::begin(Frame& frame) {
   frame.begun = true;
-  // Comes first, as registering the reply space also covers the payload if they are the same
-  // memory.
+  // Comes first, as this registration also covers the payload if they are the same memory.
   lease_reply_space(frame);
   if (!frame.inlined) {
     auto registration = registrations_.registration(frame.payload.data, Access::kLocal);

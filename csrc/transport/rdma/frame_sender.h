@@ -57,14 +57,12 @@ class FrameSender {
 
   // Posts whatever is possible now and reports `consumed` (of RingReader) to the peer.
   Status pump(uint32_t consumed);
-  // Reports consumed units to the peer in a write of its own, if enough have accumulated or
-  // `in_any_case`.
+  // Reports consumed units to the peer in a write of its own, if they are many or `in_any_case`.
   Status report_consumed(uint32_t consumed, bool in_any_case = false);
   // All writes up to this id have completed.
   void on_written(uint64_t id);
-  // The queue pair is gone. Unfinished frames complete with `why`; frames whose writes were posted
-  // complete with ok if `written_is_sent`. Leases stay valid, as received answers may still be
-  // read.
+  // The queue pair is gone. Unfinished frames complete with `why`; those whose writes were posted
+  // with ok if `written_is_sent`. Leases stay valid, as received answers may still be read.
   void stop(const Status& why, bool written_is_sent = false);
   // Like stop(), and also ends all leases.
   void fail(const Status& why, bool written_is_sent = false);

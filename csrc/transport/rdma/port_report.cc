@@ -71,8 +71,7 @@ std::vector<GidEntry> read_gids(const fs::path& port) {
   return gids;
 }
 
-// Interface of an Ethernet port. Without GIDs: ports of a device differ in `dev_port`, which counts
-// from 0.
+// Without GIDs: an Ethernet device's ports differ in `dev_port`, which counts from 0.
 std::string read_interface(const fs::path& device, const PortReport& port) {
   for (const GidEntry& gid : port.gids) {
     if (!gid.interface.empty()) return gid.interface;

@@ -67,8 +67,7 @@ class RingReader {
 };
 
 inline constexpr size_t kRecordBytes = 48;
-// Largest piece of payload copied through the ring. Larger payloads are written to memory of their
-// own.
+// Largest payload copied through the ring; larger ones are written to memory of their own.
 inline constexpr size_t kEagerBytes = 4096;
 inline constexpr size_t kMaxRecordBytes = kRecordBytes + kMaxHeadBytes + kEagerBytes;
 
@@ -109,8 +108,7 @@ Result<Record> decode_record(Bytes in, uint64_t max_payload_bytes);
 // on arrival, before the record is processed.
 uint32_t consumed_of(Bytes in);
 
-// Immediate data is the number of a record's units or, with this flag, the number of consumed
-// units.
+// Immediate data is the number of a record's units or, with this flag, that of consumed units.
 constexpr uint32_t kConsumedFlag = 0x80000000;
 
 }  // namespace byteps::transport::rdma

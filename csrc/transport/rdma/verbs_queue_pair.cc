@@ -114,8 +114,7 @@ Result<std::unique_ptr<QueuePair>> VerbsQueuePair::make(const VerbsDevice& devic
 
 Status VerbsQueuePair::create(const QueuePairOptions& options) {
   abi::QpInitAttr attr{};
-  // The device does not report its limit of inline bytes, so smaller sizes are tried until one is
-  // accepted.
+  // The device does not tell its limit of inline bytes: smaller sizes are tried until one will do.
   for (uint32_t inline_bytes = options.max_inline_bytes;; inline_bytes /= 2) {
     attr = {};
     attr.send_cq = attr.receive_cq = cq_.get();

@@ -41,8 +41,7 @@ struct Reference {
 
 void encode_reference(const Reference& reference, std::span<std::byte, kReferenceBytes> out);
 
-// Decodes the reference that `in` begins with. kDataLoss: a field is invalid. Does not check
-// whether the lease exists.
+// Decodes the reference that `in` begins with. kDataLoss: a field is invalid.
 Result<Reference> decode_reference(Bytes in);
 
 constexpr LeaseId lease_at(size_t offset) { return static_cast<LeaseId>(offset / kLeaseUnitBytes + 1); }
@@ -55,8 +54,7 @@ class LeaseOwner {
 
   // Whether `payload` can be leased at all: it is not empty and fits into the memory.
   bool may_lease(const Payload& payload) const;
-  // Copies the data to a slot that has room for the answer, too. Returns nullopt if no slot is
-  // free.
+  // Copies the data to a slot with room for the answer, too. Returns nullopt if no slot is free.
   std::optional<Reference> lease(const Payload& payload);
   // The answer that a kReturned refers to; valid until take_back(). kDataLoss: no such lease, or
   // the answer exceeds its reply space.

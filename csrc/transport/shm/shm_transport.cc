@@ -36,8 +36,7 @@ class ShmKind final : public StreamKind {
   }
   const char* name() const override { return "shm"; }
   const StreamOptions& options() const override { return options_.stream; }
-  // Abstract names have no permissions: any process of the machine can connect to one, or bind it
-  // first.
+  // Abstract names have no permissions: any process here can connect to one, or bind it first.
   Status admit(int socket_fd) const override {
     const auto peer = credentials_of_peer(socket_fd);
     if (!peer) return peer.status();
