@@ -241,15 +241,6 @@ Status check(const ScaleOptions& options) {
 
 }  // namespace
 
-uint64_t count_messages(const ScaleOptions& options) {
-  uint64_t partitions = 0;
-  for (const Layer& layer : options.model.layers) {
-    if (layer.gradient_bytes == 0) continue;
-    partitions += protocol::cut_evenly(layer.gradient_bytes, options.partition_bytes).count();
-  }
-  return 2 * partitions * count_machines(options.reducer_hosts);
-}
-
 Result<ScaleResult> simulate(const ScaleOptions& options, const std::function<bool()>& keep_going) {
   BPS_RETURN_IF_ERROR(check(options));
   auto shares = protocol::reducer_host_shares(options.reducer_hosts, options.placement);

@@ -34,11 +34,8 @@ struct ScaleResult {
   uint64_t messages = 0;   // between and inside machines
 };
 
-// Number of contributions and results that simulate() would have to handle. Its time grows with the
-// number (at least half a million per second), and so does its memory (about 40 bytes for each).
-uint64_t count_messages(const ScaleOptions& options);
-
-// Deterministic. kInvalidArgument: a speed is unknown, a layer cannot be cut into such partitions,
+// Deterministic. Its time and memory grow with the number of messages: at least half a million per
+// second, about 40 bytes for each. kInvalidArgument: a speed is unknown, a layer cannot be cut into such partitions,
 // the placement does not fit the machines, or there are more than 16384 machines. kAborted:
 // `keep_going`, which is called about every tenth of a second, returned false.
 Result<ScaleResult> simulate(const ScaleOptions& options, const std::function<bool()>& keep_going);
