@@ -1,11 +1,12 @@
 #include "sim/sim_connection.h"
 
 #include <algorithm>
+#include <functional>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
 #include "base/copy.h"
-#include "sim/digest.h"
 #include "transport/receive_buffer.h"
 
 namespace byteps::sim {
@@ -15,6 +16,12 @@ using transport::kNoLease;
 using transport::LeaseId;
 using transport::Payload;
 using transport::ReceiveBuffer;
+
+namespace {
+
+size_t digest(Bytes bytes) { return std::hash<std::string_view>()(as_text(bytes)); }
+
+}  // namespace
 
 SimConnection::SimConnection(transport::EventLoop& loop, std::shared_ptr<Wire> wire, int side,
                              std::string peer)

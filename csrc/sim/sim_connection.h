@@ -118,7 +118,7 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   struct Frame {
     Chunk first;                      // without `bytes`
     transport::Payload payload = {};  // empty if the first chunk contains it as `answer`
-    uint64_t payload_digest = 0;      // of the payload in send()
+    size_t payload_digest = 0;        // of the payload in send()
     size_t sent = 0;                  // bytes of the payload sent so far
     bool begun = false;
     OnSent on_sent = nullptr;
