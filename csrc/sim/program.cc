@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/reduce.h"
-
 namespace byteps::sim {
 namespace {
 
