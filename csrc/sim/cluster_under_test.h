@@ -55,14 +55,11 @@ class ClusterUnderTest {
   bool can_end(size_t process) const;
   // Time by which the last push_pull must be answered.
   TimeUs answer_limit_us() const;
-  TimeUs last_start_us() const;
 
   void check_ended();
   void check_outcomes(uint32_t worker);
   void check_one_round();
   void check_names();
-  bool must_succeed() const;
-  bool is_guilty(size_t process) const;
   bool names_guilty(const std::string& text) const;
   std::string known_name(size_t process) const;
   void check_named(size_t process, const std::string& what, const Status& status);

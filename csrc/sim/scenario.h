@@ -134,6 +134,9 @@ struct Scenario {
   const Fault* program_fault() const {
     return faults.empty() || is_timed(faults.front().kind) ? nullptr : &faults.front();
   }
+  bool never_starts() const { return program_fault() && program_fault()->kind == FaultKind::kNeverStarts; }
+  // Of the processes that start.
+  TimeUs last_start_us() const;
   bool has_timed_faults() const { return !faults.empty() && is_timed(faults.back().kind); }
 };
 
