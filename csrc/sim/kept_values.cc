@@ -16,7 +16,9 @@ uint64_t seed_of(size_t tensor, size_t element) {
   return mix((uint64_t{tensor} << 32) ^ element) % (1u << kSeedBits) << (8 * kDigitBits);
 }
 
-uint64_t load(Bytes bytes, size_t element) { return load_number<uint64_t>(&bytes[element * sizeof(uint64_t)]); }
+uint64_t load(Bytes bytes, size_t element) {
+  return load_number<uint64_t>(&bytes[element * sizeof(uint64_t)]);
+}
 
 uint64_t digit(uint64_t counts, size_t rank) {
   return counts >> (rank * kDigitBits) & ((1u << kDigitBits) - 1);

@@ -187,8 +187,7 @@ void Program::on_push_pull_done(size_t outcome, const Status& status) {
 
 void Program::check_result(const InFlight& op) {
   std::string wrong = wrong_result(op);
-  if (wrong.empty() && op.input != op.output && *op.input != op.values)
-    wrong = "the input was changed";
+  if (wrong.empty() && op.input != op.output && *op.input != op.values) wrong = "the input was changed";
   if (wrong.empty()) return;
   world_.report(process_.name(),
                 plan_.tensors[op.tensor].name + " round " + std::to_string(op.round) + ": " + wrong);

@@ -323,7 +323,8 @@ const char* text_of(FaultKind kind) {
 
 TimeUs Scenario::last_start_us() const {
   TimeUs last_us = 0;
-  for (const TimeUs start_us : starts_us) last_us = start_us == kNever ? last_us : std::max(last_us, start_us);
+  for (const TimeUs start_us : starts_us)
+    last_us = start_us == kNever ? last_us : std::max(last_us, start_us);
   return last_us;
 }
 

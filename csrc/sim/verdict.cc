@@ -26,7 +26,8 @@ TimeUs ClusterUnderTest::answer_limit_us() const {
   } else if (own != nullptr && !concerns_one_round(own->kind)) {
     limit_us += static_cast<TimeUs>(scenario_.rounds + 1) * scenario_.op_timeout_us + detected_us;
   }
-  if (!all_had_started_) limit_us = std::max(limit_us, scenario_.last_start_us() + scenario_.start_timeout_us);
+  if (!all_had_started_)
+    limit_us = std::max(limit_us, scenario_.last_start_us() + scenario_.start_timeout_us);
   for (const Fault& fault : scenario_.faults) {
     if (!is_timed(fault.kind)) continue;
     const TimeUs lasts_us = fault.duration_us == kNever || !a_fault_matters_ ? 0 : fault.duration_us;
@@ -138,7 +139,8 @@ void ClusterUnderTest::check_no_other_named(size_t process, const Fault& fault, 
 void ClusterUnderTest::check_named(size_t process, const std::string& what, const Status& status) {
   if (status.is_ok() || names_guilty(status.message())) return;
   // A process that comes late to a job that failed before its start finds no scheduler to ask.
-  if (!processes_[process]->job_started() && (!scenario_.never_starts() || scenario_.has_timed_faults())) return;
+  if (!processes_[process]->job_started() && (!scenario_.never_starts() || scenario_.has_timed_faults()))
+    return;
   // The scheduler's process may leave when its program is through, before it could notice a process
   // that is silent. Then nobody can say who is guilty.
   const bool scheduler_left = processes_[scenario_.scheduler_process()]->is_gone() &&

@@ -17,7 +17,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "sim/random.h"
@@ -138,13 +137,13 @@ class VirtualLoop final : public transport::EventLoop {
   void run_timers();
   void run_turns();
   void check_thread() const;
+  TimerId add_timer(TimeUs at_us, Task task);
 
   VirtualTime& time_;
   const std::string name_;
   const uint64_t name_hash_;
   std::vector<Task> posted_;
   std::map<std::pair<TimeUs, TimerId>, Task> timers_;
-  std::unordered_map<TimerId, TimeUs> timer_times_;
   TimerId last_timer_ = 0;
   std::vector<transport::TurnHandler*> turns_;
   std::vector<transport::TurnHandler*> turns_running_;
