@@ -7,8 +7,8 @@
 
 #include "base/config.h"
 #include "base/status.h"
+#include "node/peer_connection.h"
 #include "node/peer_facts.h"
-#include "node/peer_run.h"
 #include "node/rdma.h"
 #include "node/waiting.h"
 #include "transport/address.h"

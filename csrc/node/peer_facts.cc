@@ -4,8 +4,6 @@
 #include <cctype>
 #include <sstream>
 
-#include "node/peer_frames.h"
-
 namespace byteps::node {
 namespace {
 

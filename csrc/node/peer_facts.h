@@ -1,8 +1,8 @@
 // Facts about its machine that a listening doctor sends to the other end. Pure.
 #pragma once
 
+#include <cstddef>
 #include <string>
-#include <vector>
 
 #include "base/status.h"
 
@@ -15,6 +15,8 @@ struct PeerFacts {
   std::string why_no_rdma;
   bool has_no_rdma_device = false;  // or RDMA is disabled: not an error
 };
+
+inline constexpr size_t kMaxPeerFactsBytes = 4096;
 
 // Encodes the facts as lines of text, at most kMaxPeerFactsBytes.
 std::string encode(const PeerFacts& facts);

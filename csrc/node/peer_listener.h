@@ -9,7 +9,7 @@
 
 #include "base/annotations.h"
 #include "base/config.h"
-#include "node/peer_echo.h"
+#include "node/peer_connection.h"
 #include "node/rdma.h"
 #include "node/waiting.h"
 #include "transport/transport.h"

@@ -1,12 +1,13 @@
-// The connecting end of a check (peer_check.h): measures one connection to another machine's
-// doctor.
+// Both ends of a connection between two processes of `byteps doctor` (peer_listener.h, peer_check.h).
 #pragma once
 
 #include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/buffer_pool.h"
 #include "base/clock.h"
 #include "base/slab.h"
 #include "base/unique_function.h"
@@ -14,14 +15,56 @@
 
 namespace byteps::node {
 
+// The heads of the frames. They contain the version, so different versions refuse each other.
+// kPeerEcho is answered with the same frame.
+inline constexpr std::string_view kPeerAsk = "byteps doctor 1: ask";    // no payload; over TCP only
+inline constexpr std::string_view kPeerTell = "byteps doctor 1: tell";  // the answer: PeerFacts
+inline constexpr std::string_view kPeerEcho = "byteps doctor 1: echo";
+
+inline constexpr size_t kMaxPeerEchoBytes = size_t{1} << 20;
+
+// The listening end: echoes frames. Used on the thread of the connection's loop.
+class PeerEcho final : public transport::Receiver {
+ public:
+  // `facts`: the answer to kPeerAsk. `closed` is called when the other end has closed; this object
+  // must not be destroyed before that call.
+  PeerEcho(std::unique_ptr<transport::Connection> connection, std::string facts,
+           UniqueFunction<void(const PeerEcho&)> closed);
+
+  void start() { connection_->start(this); }
+  // "rdma 10.0.0.2:9000 (mlx5_0 port 1, ...)"
+  const std::string& peer() const { return connection_->peer(); }
+  uint64_t frames() const { return frames_; }  // number of frames echoed
+
+  Result<transport::ReceiveBuffer> on_head(transport::Connection& connection,
+                                           const transport::Arrival& arrival) override;
+  Status on_frame(transport::Connection& connection, const transport::Arrival& arrival,
+                  Bytes payload) override;
+  void on_closed(transport::Connection& connection, const Status& why) override;
+
+ private:
+  // Memory of answers that are not sent yet; it may outlive this object.
+  struct Answers {
+    BufferPool pool;
+    size_t unsent_bytes = 0;
+  };
+
+  const std::string facts_;
+  UniqueFunction<void(const PeerEcho&)> closed_;
+  const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
+  BufferPool::Buffer arriving_;
+  uint64_t frames_ = 0;
+  std::unique_ptr<transport::Connection> connection_;  // last: its callbacks use the others
+};
+
 // A rough measurement: one connection, one thread at each end.
 struct PeerSpeed {
   double round_trip_us = 0;  // median of frames of 4 KiB
   double bytes_per_s = 0;    // payload in each direction at the same time, with frames of 1 MiB
 };
 
-// Used on the thread of the connection's loop, or after that has stopped; the constructor: any
-// thread.
+// The connecting end: measures. Used on the thread of the connection's loop, or after that has
+// stopped; the constructor: any thread.
 class PeerRun final : public transport::Receiver {
  public:
   struct Outcome {
