@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "node/probe_echo.h"
-#include "node/probe_run.h"
+#include "base/unique_function.h"
 #include "protocol/message.h"
 #include "transport/transport.h"
 

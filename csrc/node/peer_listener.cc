@@ -71,8 +71,7 @@ void PeerListener::adopt(std::unique_ptr<transport::Connection> connection) {
 
 void PeerListener::remove(const PeerEcho& echo) {
   report(echo.peer() + ": " + std::to_string(echo.frames()) + " frames echoed");
-  const auto found =
-      std::find_if(echoes_.begin(), echoes_.end(), [&](const auto& each) { return each.get() == &echo; });
+  const auto found = std::ranges::find(echoes_, &echo, &std::unique_ptr<PeerEcho>::get);
   // Destroyed later, because it is the caller.
   loop_->post([doomed = std::move(*found)] {});
   echoes_.erase(found);
