@@ -5,20 +5,10 @@
 
 #include "node/host.h"
 #include "node/peer_facts.h"
+#include "node/transports.h"
 #include "transport/epoll_loop.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
-namespace {
-
-std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
-  transport::TcpOptions options;
-  options.credentials = {config.secret, config.job_id, config.loopback_only};
-  return transport::make_tcp_transport(std::move(options));
-}
-
-}  // namespace
-
 Result<std::unique_ptr<PeerListener>> PeerListener::create(const NodeConfig& config, const std::string& ip,
                                                            uint16_t port, Result<RdmaCards> cards) {
   std::unique_ptr<PeerListener> self(new PeerListener(config, std::move(cards)));

@@ -56,7 +56,7 @@ OpenTransport open_tcp(const NodeConfig& config, const std::string& ip) {
   return {.name = "tcp",
           .title = "TCP",
           .listen_ip = ip,
-          .transport = transport::make_tcp_transport(stream_options(config))};
+          .transport = make_tcp(config)};
 }
 
 // Best first. A new transport is a folder in csrc/transport/ and a row here.
@@ -67,6 +67,10 @@ constexpr OpenTransport (*kTransports[])(const NodeConfig&, const std::string&) 
 };
 
 }  // namespace
+
+std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
+  return transport::make_tcp_transport(stream_options(config));
+}
 
 Transports open_transports(const NodeConfig& config, const std::string& ip) {
   Transports transports;
