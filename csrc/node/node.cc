@@ -7,7 +7,6 @@
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "node/host.h"
-#include "node/host_environment.h"
 
 namespace byteps::node {
 namespace {

@@ -69,8 +69,8 @@ Result<PeerRun*> Steps::connect(Transport& transport, const Address& address) {
 }
 
 Result<PeerRun::Outcome> Steps::run(PeerRun& run, bool asks_for_facts) {
-  auto outcome = wait_for_result<PeerRun::Outcome>(
-      "measuring", [this, &run, asks_for_facts](PeerRun::Done done) {
+  auto outcome =
+      wait_for_result<PeerRun::Outcome>("measuring", [this, &run, asks_for_facts](PeerRun::Done done) {
         run.start(asks_for_facts, now_us() + step_us_, std::move(done));
       });
   loop_->post([&run] { run.close(); });

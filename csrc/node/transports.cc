@@ -53,10 +53,7 @@ OpenTransport open_rdma(const NodeConfig& config, const std::string& ip) {
 }
 
 OpenTransport open_tcp(const NodeConfig& config, const std::string& ip) {
-  return {.name = "tcp",
-          .title = "TCP",
-          .listen_ip = ip,
-          .transport = make_tcp(config)};
+  return {.name = "tcp", .title = "TCP", .listen_ip = ip, .transport = make_tcp(config)};
 }
 
 // Best first. A new transport is a folder in csrc/transport/ and a row here.
