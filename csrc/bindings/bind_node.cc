@@ -17,6 +17,30 @@ namespace {
 using node::Node;
 using WithoutGil = py::call_guard<py::gil_scoped_release>;
 
+// Sets attributes, so that an unknown name or a wrong type raises Python's own error.
+NodeConfig config_from(const py::kwargs& fields) {
+  NodeConfig config;
+  py::object view = py::cast(&config, py::return_value_policy::reference);
+  for (const auto& [name, value] : fields) py::setattr(view, name, value);
+  return config;
+}
+
+void bind_config(py::module_& module) {
+  py::class_<NodeConfig> config(module, "NodeConfig", py::is_final());
+  config.def(py::init([](const py::kwargs& fields) { return config_from(fields); }));
+  py::list names;
+#define BPS_FIELD(type, name, initial)            \
+  config.def_readwrite(#name, &NodeConfig::name); \
+  names.append(#name);
+  BPS_NODE_CONFIG(BPS_FIELD)
+#undef BPS_FIELD
+  config.attr("FIELDS") = py::tuple(names);
+  // The secret is bytes, not text.
+  config.def_property(
+      "secret", [](const NodeConfig& c) { return py::bytes(c.secret); },
+      [](NodeConfig& c, const py::bytes& secret) { c.secret = std::string(secret); });
+}
+
 std::shared_ptr<Node> create(const NodeConfig& config) {
   return value_or_throw(without_gil([&] { return Node::create(config, keep_waiting_unless_signalled()); }));
 }
@@ -80,6 +104,7 @@ py::dict metrics(const Node& node) {
 
 void bind_node(py::module_& module) {
   using py::arg;
+  bind_config(module);
   py::class_<Node, std::shared_ptr<Node>>(module, "Node", py::is_final())
       .def(py::init(&create), arg("config"))
       .def_property_readonly("rank", &Node::rank)

@@ -9,7 +9,7 @@ namespace byteps::bindings {
 
 // The tables of the core that Python uses.
 void bind_tables(pybind11::module_& module);
-void bind_config(pybind11::module_& module);
+// Nodes and their configuration.
 void bind_node(pybind11::module_& module);
 // Capabilities of this machine, and the kernels; for `byteps doctor`, tests and benchmarks.
 void bind_machine(pybind11::module_& module);
