@@ -1,13 +1,10 @@
-#include "tensorflow/push_pull_kernel.h"
-
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tensorflow/attributes.h"
-#include "tensorflow/dtype.h"
+#include "tensorflow/kernels.h"
 #include "tensorflow/status.h"
 
 namespace byteps::tensorflow {

@@ -1,0 +1,57 @@
+// The kernels of the operators (ops.cc), and what they share: the core's table of functions, types,
+// devices and attributes.
+#pragma once
+
+#include <atomic>
+#include <iterator>
+#include <string>
+
+#include "c_api/c_api.h"
+#include "tensorflow/tf_api.h"
+
+namespace byteps::tensorflow {
+
+// Set by Python (byteps/tensorflow/native.py) before the first kernel runs.
+inline std::atomic<const BpsCApi*> core_table = nullptr;
+inline const BpsCApi& core() { return *core_table.load(); }
+
+// TensorFlow's types and their names in definitions of operators, for the core's dtypes.
+struct TypeRow {
+  DType dtype;
+  TF_DataType type;
+  const char* name;
+};
+inline constexpr TypeRow kTypes[] = {
+    {DType::kFloat16, TF_HALF, "half"},   {DType::kBFloat16, TF_BFLOAT16, "bfloat16"},
+    {DType::kFloat32, TF_FLOAT, "float"}, {DType::kFloat64, TF_DOUBLE, "double"},
+    {DType::kInt8, TF_INT8, "int8"},      {DType::kUInt8, TF_UINT8, "uint8"},
+    {DType::kInt32, TF_INT32, "int32"},   {DType::kInt64, TF_INT64, "int64"},
+};
+static_assert(std::size(kTypes) == std::size(kDTypes));
+
+enum class Device { kCpu, kGpu };
+constexpr Device kDevices[] = {Device::kCpu, Device::kGpu};
+constexpr const char* name_of(Device device) { return device == Device::kCpu ? "CPU" : "GPU"; }
+
+// Returns "" and sets `status` if there is no attribute of this name.
+inline std::string string_attr(TF_OpKernelConstruction* construction, const char* attr, TF_Status* status) {
+  int32_t unused = 0;
+  int32_t length = 0;
+  TF_OpKernelConstruction_GetAttrSize(construction, attr, &unused, &length, status);
+  if (TF_GetCode(status) != TF_OK) return {};
+  std::string value(static_cast<size_t>(length), '\0');
+  TF_OpKernelConstruction_GetAttrString(construction, attr, value.data(), value.size(), status);
+  return value;
+}
+
+// The kernel of both push_pull operators: passes the memory of input and output to the core. They
+// are the same memory if TensorFlow lets the operator overwrite its input. No thread of TensorFlow
+// waits for the result. The first anchor is the step of the push_pull; 0 or no anchor: no step.
+// Executions may run on any thread.
+void register_push_pull_kernel(const char* op_name, Device device);
+
+// The kernel of anchors: counts the executions with the same label in the job; 0 if the label is
+// empty.
+void register_anchor_kernel(const char* op_name, Device device);
+
+}  // namespace byteps::tensorflow
