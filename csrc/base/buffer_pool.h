@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -21,19 +22,20 @@ class BufferPool {
   class Buffer {
    public:
     Buffer() = default;
-    Buffer(Buffer&& other) noexcept;
-    Buffer& operator=(Buffer&& other) noexcept;
-    ~Buffer();
     // As many bytes as requested, page-aligned.
-    MutableBytes bytes() const { return {data_, size_}; }
+    MutableBytes bytes() const { return {data_.get(), empty() ? 0 : data_.get_deleter().size}; }
     bool empty() const { return data_ == nullptr; }
 
    private:
     friend class BufferPool;
-    Buffer(BufferPool* pool, std::byte* data, size_t size) : pool_(pool), data_(data), size_(size) {}
-    BufferPool* pool_ = nullptr;
-    std::byte* data_ = nullptr;
-    size_t size_ = 0;
+    struct Return {
+      BufferPool* pool;
+      size_t size;
+      void operator()(std::byte* data) const { pool->release(data, size); }
+    };
+    using Data = std::unique_ptr<std::byte, Return>;
+    explicit Buffer(Data data) : data_(std::move(data)) {}
+    Data data_;
   };
 
   BufferPool() = default;
