@@ -21,6 +21,7 @@ class CheckFailure {
   std::ostringstream text_;
 };
 
+// Makes a stream an operand of type void, for macros with a condition.
 struct Voidify {
   void operator&(std::ostream&) const {}
 };

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <string>
 
+#include "base/check.h"
+
 namespace byteps::log {
 
 enum class Level : int { kError = 0, kWarning = 1, kInfo = 2, kDebug = 3 };
@@ -33,14 +35,10 @@ class Line {
   std::ostringstream text_;
 };
 
-struct Voidify {
-  void operator&(std::ostream&) const {}
-};
-
 }  // namespace byteps::log
 
 #define BPS_LOG(level)                                 \
   !::byteps::log::enabled(::byteps::log::Level::level) \
       ? static_cast<void>(0)                           \
-      : ::byteps::log::Voidify() &                     \
+      : ::byteps::internal_check::Voidify() &          \
             ::byteps::log::Line(::byteps::log::Level::level, __FILE__, __LINE__).stream()
