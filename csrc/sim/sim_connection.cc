@@ -75,12 +75,6 @@ void SimConnection::request_pump() {
 
 void SimConnection::on_turn() {
   turn_requested_ = false;
-  pump();
-}
-
-void SimConnection::on_room() { request_pump(); }
-
-void SimConnection::pump() {
   while (open_ && !queue_.empty()) {
     if (wire_->room(side_) == 0) return;
     Frame& frame = queue_.front();
@@ -145,7 +139,7 @@ void SimConnection::read_inbox() {
 void SimConnection::handle(Chunk chunk) {
   switch (chunk.kind) {
     case Chunk::Kind::kFrame: wire_->on_read(side_, chunk.bytes.size()); return read(std::move(chunk));
-    case Chunk::Kind::kEnd: return on_end();
+    case Chunk::Kind::kEnd: return end(closing_ ? Status::ok() : unavailable(peer_ + ": closed by the other end"));
     case Chunk::Kind::kStarving: return receiver_->on_starving(*this);
     case Chunk::Kind::kGivenBack: return take_back(chunk.returns);
   }
@@ -213,10 +207,6 @@ Status SimConnection::finish_frame() {
   if (frame.first.answer) wire->leases()->retire(frame.first.returns, std::move(*frame.first.answer));
   if (frame.first.returns != kNoLease && status.is_ok() && !alive.expired()) take_back(frame.first.returns);
   return status;
-}
-
-void SimConnection::on_end() {
-  end(closing_ ? Status::ok() : unavailable(peer_ + ": closed by the other end"));
 }
 
 void SimConnection::on_reset() {

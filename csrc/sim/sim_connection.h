@@ -79,7 +79,9 @@ class Wire : public std::enable_shared_from_this<Wire> {
   void schedule(int side, TimeUs at_us);
   void arrive(int side);
   void deliver(int side, Chunk chunk);
-  void tell_of_reset(int side);
+  // Calls `message` with the end of `side`, on its loop, if it still exists then.
+  template <typename Message>
+  void tell(int side, Message message);
 
   SimNetwork& network_;
   const std::array<std::string, 2> hosts_;
@@ -107,7 +109,7 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
 
   // Called by the wire on this end's loop.
   void on_chunk(Chunk chunk);
-  void on_room();
+  void on_room() { request_pump(); }
   // The other end is gone, and bytes sent to it are lost.
   void on_reset();
 
@@ -132,7 +134,6 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
 
   void on_turn() override;
   void request_pump();
-  void pump();
   bool lease_for(Frame& frame);
   Chunk next_chunk(Frame& frame);
   void check_unchanged(const Frame& frame);
@@ -144,7 +145,6 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   Status begin_frame(Chunk chunk);
   Status finish_frame();
   transport::Arrival arrival_of(const Incoming& frame) const;
-  void on_end();
   void look_for_silence();
   void go_on_closing();
   // Ends the connection and tells the receiver.
