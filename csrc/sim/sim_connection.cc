@@ -139,7 +139,8 @@ void SimConnection::read_inbox() {
 void SimConnection::handle(Chunk chunk) {
   switch (chunk.kind) {
     case Chunk::Kind::kFrame: wire_->on_read(side_, chunk.bytes.size()); return read(std::move(chunk));
-    case Chunk::Kind::kEnd: return end(closing_ ? Status::ok() : unavailable(peer_ + ": closed by the other end"));
+    case Chunk::Kind::kEnd:
+      return end(closing_ ? Status::ok() : unavailable(peer_ + ": closed by the other end"));
     case Chunk::Kind::kStarving: return receiver_->on_starving(*this);
     case Chunk::Kind::kGivenBack: return take_back(chunk.returns);
   }

@@ -60,7 +60,8 @@ void Wire::tell(int side, Message message) {
 
 void Wire::deliver(int side, Chunk chunk) {
   if (ends_[side] != nullptr) {
-    return tell(side, [chunk = std::move(chunk)](SimConnection& end) mutable { end.on_chunk(std::move(chunk)); });
+    return tell(side,
+                [chunk = std::move(chunk)](SimConnection& end) mutable { end.on_chunk(std::move(chunk)); });
   }
   if (chunk.kind == Chunk::Kind::kEnd) return;
   directions_[1 - side].unread = 0;
