@@ -60,15 +60,18 @@ class ScaleNetwork {
   double now_s() const { return now_s_; }
 
  private:
-  struct Incoming {
-    // Bytes that the card has received when its turn comes, if all senders have messages waiting.
-    double tag;
+  // The smallest is the first of a heap; equal ones are in the order of their making.
+  struct Turn {
+    double at;
     uint64_t sequence;
+    bool operator<(const Turn& other) const {
+      return at != other.at ? at > other.at : sequence > other.sequence;
+    }
+  };
+  // `at`: bytes that the card has received when its turn comes, if all senders have messages waiting.
+  struct Incoming : Turn {
     double last_byte_s;
     ScaleMessage message;
-    bool operator<(const Incoming& other) const {
-      return tag != other.tag ? tag > other.tag : sequence > other.sequence;
-    }
   };
   struct Card {
     Card(double speed, uint64_t credit_bytes, size_t num_reducer_hosts)
@@ -83,14 +86,9 @@ class ScaleNetwork {
     std::optional<Incoming> receiving;
   };
   enum class Kind : uint8_t { kTimer, kSent, kArrives, kReceived, kComplete };
-  struct Event {
-    double when_s;
-    uint64_t sequence;  // events of the same time are in the order of their making
+  struct Event : Turn {  // `at`: seconds
     ScaleMessage message;
     Kind kind;
-    bool operator<(const Event& other) const {
-      return when_s != other.when_s ? when_s > other.when_s : sequence > other.sequence;
-    }
   };
 
   void schedule(double when_s, Kind kind, const ScaleMessage& message);
