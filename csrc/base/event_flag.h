@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 #include "base/clock.h"
+#include "base/status.h"
 
 namespace byteps {
 
@@ -26,5 +28,12 @@ class EventFlag {
   static constexpr uint32_t kSetValue = 2;
   std::atomic<uint32_t> state_{0};  // 0: clear, 1: clear with waiters, 2: set
 };
+
+// Called when a signal has interrupted a wait. False ends the wait with kAborted.
+using KeepWaiting = std::function<bool()>;
+
+// Blocks until `flag` is set; resumes after signals while `keep_waiting` returns true. Errors:
+// kDeadlineExceeded, kAborted.
+Status wait_for(EventFlag& flag, TimeUs deadline_us, const KeepWaiting& keep_waiting);
 
 }  // namespace byteps

@@ -26,6 +26,6 @@ auto without_gil(F&& f) {
 
 // A predicate for waits without the GIL: runs Python's signal handlers, and ends the wait if one
 // has raised.
-node::KeepWaiting keep_waiting_unless_signalled();
+KeepWaiting keep_waiting_unless_signalled();
 
 }  // namespace byteps::bindings

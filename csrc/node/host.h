@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/event_flag.h"
 #include "base/status.h"
-#include "node/waiting.h"
 #include "transport/address.h"
 
 namespace byteps::node {

@@ -10,7 +10,6 @@
 #include "base/event_flag.h"
 #include "base/status.h"
 #include "node/async_node.h"
-#include "node/waiting.h"
 
 namespace byteps::node {
 

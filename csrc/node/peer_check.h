@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/event_flag.h"
 #include "base/status.h"
 #include "node/peer_connection.h"
 #include "node/peer_facts.h"
 #include "node/rdma.h"
-#include "node/waiting.h"
 #include "transport/address.h"
 
 namespace byteps::node {
