@@ -2,7 +2,6 @@
 #include <string>
 
 #include "tensorflow/kernels.h"
-#include "tensorflow/status.h"
 
 namespace byteps::tensorflow {
 namespace {

@@ -1,5 +1,5 @@
 // The kernels of the operators (ops.cc), and what they share: the core's table of functions, types,
-// devices and attributes.
+// devices, attributes and errors.
 #pragma once
 
 #include <atomic>
@@ -42,6 +42,39 @@ inline std::string string_attr(TF_OpKernelConstruction* construction, const char
   std::string value(static_cast<size_t>(length), '\0');
   TF_OpKernelConstruction_GetAttrString(construction, attr, value.data(), value.size(), status);
   return value;
+}
+
+// A TF_Status that is deleted automatically.
+class ScopedStatus {
+ public:
+  ScopedStatus() : status_(TF_NewStatus()) {}
+  ~ScopedStatus() { TF_DeleteStatus(status_); }
+  ScopedStatus(const ScopedStatus&) = delete;
+  ScopedStatus& operator=(const ScopedStatus&) = delete;
+
+  TF_Status* get() { return status_; }
+  bool is_ok() const { return TF_GetCode(status_) == TF_OK; }
+
+ private:
+  TF_Status* status_;
+};
+
+// `code`: a StatusCode. A lost process becomes TF_UNKNOWN: TensorFlow replaces TF_UNAVAILABLE by
+// TF_INTERNAL, and takes TF_ABORTED for a server that will come back.
+inline TF_Code tf_code(int code) {
+  switch (StatusCode{static_cast<uint8_t>(code)}) {
+    case StatusCode::kOk: return TF_OK;
+    case StatusCode::kInvalidArgument: return TF_INVALID_ARGUMENT;
+    case StatusCode::kFailedPrecondition: return TF_FAILED_PRECONDITION;
+    case StatusCode::kDeadlineExceeded: return TF_DEADLINE_EXCEEDED;
+    case StatusCode::kUnavailable: return TF_UNKNOWN;
+    case StatusCode::kAborted: return TF_ABORTED;
+    case StatusCode::kDataLoss: return TF_DATA_LOSS;
+    case StatusCode::kPermissionDenied: return TF_PERMISSION_DENIED;
+    case StatusCode::kUnimplemented: return TF_UNIMPLEMENTED;
+    case StatusCode::kInternal: break;
+  }
+  return TF_INTERNAL;
 }
 
 // The kernel of both push_pull operators: passes the memory of input and output to the core. They

@@ -14,7 +14,6 @@
 #include <string>
 
 #include "tensorflow/kernels.h"
-#include "tensorflow/status.h"
 
 namespace byteps::tensorflow {
 namespace {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "tensorflow/kernels.h"
-#include "tensorflow/status.h"
 
 namespace byteps::tensorflow {
 namespace {
