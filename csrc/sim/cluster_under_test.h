@@ -1,9 +1,7 @@
 // The real nodes of a whole cluster in virtual time (cluster_under_test.cc), and the verdict on them
-// (verdict.cc).
-//
-// The verdict is good if at the end no process is left, every push_pull and barrier was answered once
-// and in time, every result is right bit for bit, no memory was used after it was given back, and
-// failures name a guilty process.
+// (verdict.cc): at the end no process is left, every push_pull and barrier was answered once and in
+// time, every result is right bit for bit, no memory was used after it was given back, and failures
+// name a guilty process.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 
 namespace byteps::sim {
 
-// An operation that a program has waited for or still waits for.
+// An operation that a program has begun.
 struct Outcome {
   std::string what;
   bool is_barrier = false;

@@ -1,11 +1,7 @@
 // Predicts the time of one training step of a whole job, on machines with network cards of given
-// speeds.
-//
-// The decisions are those of protocol/: placement, root_assigner and tensor_directory (roots of
-// partitions), push_pull_table (partitions of each machine), outbox (order on the wire),
-// aggregation (complete sums). The network (scale_network) and the GPUs (scale_model) are models.
-// Sums and transfers inside a machine take no time: a machine is one worker, however many GPUs it
-// has.
+// speeds. The decisions are those of protocol/; the network (scale_network) and the GPUs
+// (scale_model) are models. Sums and transfers inside a machine take no time: a machine is one
+// worker, however many GPUs it has.
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,13 @@
 // A network of machines with cards of limited speed around a switch without limits, for jobs of up
 // to some thousand machines.
 //
-// sim_network is about order and faults; this is about time. A card sends one message at a time, at
-// its speed, and receives at the same speed meanwhile. protocol/outbox chooses what it sends next:
-// a card has one port here, where a real process has one per connection. The first byte of a
-// message arrives one latency after it was sent. Messages that wait to be received take turns by
-// sender, as connections share a link: start-time fair queueing of whole messages (Goyal, Vin and
-// Cheng, SIGCOMM 1996). A message from a slower card is complete when its last byte has arrived,
-// but occupies the receiving card only for as long as that needs for it. Queues are unlimited:
-// nothing is lost, and no sender is slowed down.
+// A card sends one message at a time, at its speed, and receives at the same speed meanwhile.
+// protocol/outbox chooses what it sends next: a card has one port here, where a real process has
+// one per connection. The first byte of a message arrives one latency after it was sent. Messages
+// that wait to be received take turns by sender, as connections share a link: start-time fair
+// queueing of whole messages (Goyal, Vin and Cheng, SIGCOMM 1996). A message from a slower card is
+// complete when its last byte has arrived, but occupies the receiving card only as long as one from
+// an equal card would. Queues are unlimited: nothing is lost, and no sender is slowed down.
 #pragma once
 
 #include <cstdint>

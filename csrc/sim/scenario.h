@@ -141,8 +141,7 @@ struct Scenario {
 };
 
 Scenario make_scenario(uint64_t seed);
-// A scenario whose processes start when others decide, for has_second_job and resumes: without
-// timed faults, and with starts_us kNever.
+// For has_second_job and resumes: without timed faults, and with starts_us kNever.
 Scenario make_other_scenario(uint64_t seed);
 
 // One line for people.

@@ -16,8 +16,8 @@ namespace byteps::sim {
 
 class SimConnection;
 
-// Some bytes of one frame in flight, or a message of the transport itself. The first chunk of a
-// frame contains its head and what it says about leases.
+// Some bytes of one frame in flight, or a message of the transport itself. The head of a frame and
+// its leases are in the first chunk.
 struct Chunk {
   enum class Kind {
     kFrame,
@@ -35,8 +35,7 @@ struct Chunk {
   std::optional<LentBlock> answer = std::nullopt;  // the payload, if it was in leased memory
 };
 
-// The bytes in flight between two ends, in both directions. Lives while an end or something in
-// flight refers to it.
+// The bytes in flight between two ends. Lives while an end or something in flight refers to it.
 class Wire : public std::enable_shared_from_this<Wire> {
  public:
   // `arena_bytes`: see SimTransportOptions.

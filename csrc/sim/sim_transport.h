@@ -1,7 +1,5 @@
 // A transport over the simulated network: like TCP, or like shared memory between processes of one
-// machine, for loops in virtual time.
-//
-// It reports uses that break the rules of transport.h (SimNetwork::violations).
+// machine. It reports uses that break the rules of transport.h (SimNetwork::violations).
 #pragma once
 
 #include <memory>
