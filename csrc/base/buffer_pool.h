@@ -1,7 +1,6 @@
-// BufferPool recycles memory for contributions that wait for their round to complete. Acquiring and
-// releasing a buffer costs no system call, and in steady state the memory is already faulted in and
-// warm in cache. Buffers are carved out of a few large slabs (slab.h), so an RDMA device has few
-// regions to register.
+// Recycles memory for contributions that wait for their round to complete: without system calls, and
+// in steady state already faulted in and warm in cache. Buffers are carved out of a few large slabs
+// (slab.h), so an RDMA device has few regions to register.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +41,7 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // Returns `size_bytes` of uninitialised memory. The size is rounded up internally by at most a
-  // quarter.
+  // Uninitialised. The size is rounded up internally by at most a quarter.
   Buffer acquire(size_t size_bytes);
 
   // Bytes held, in use or not: the sum over size classes of each class's peak usage.

@@ -1,8 +1,6 @@
-// A one-shot flag. Threads wait for it without polling, and a signal interrupts the wait.
-//
-// Thread-safe: any number of threads may call set() and wait(), any number of times. Built on
-// futex(2) because std::condition_variable hides EINTR, and Ctrl-C must reach a Python program that
-// waits here.
+// A one-shot flag. Thread-safe: any number of threads may call set() and wait(), any number of
+// times. Built on futex(2) because std::condition_variable hides EINTR, and Ctrl-C must reach a
+// Python program that waits here.
 #pragma once
 
 #include <atomic>

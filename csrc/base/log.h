@@ -16,8 +16,7 @@ enum class Level : int { kError = 0, kWarning = 1, kInfo = 2, kDebug = 3 };
 
 // Lines less severe than `level` are not even formatted. Default: kWarning.
 void set_level(Level level);
-// The word that identifies this process in mixed output, such as "r3" or "server 1". Default: "pid
-// N".
+// Identifies this process in mixed output, such as "r3" or "server 1". Default: "pid N".
 void set_prefix(std::string prefix);
 
 bool enabled(Level level);

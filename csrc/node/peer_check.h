@@ -1,5 +1,5 @@
-// Checks whether another machine that runs `byteps doctor --listen` (peer_listener.h) can be
-// reached, over which transports, and how fast.
+// Checks over which transports a machine that runs `byteps doctor --listen` can be reached, and how
+// fast.
 #pragma once
 
 #include <string>
