@@ -1,6 +1,6 @@
-// Recycles memory for contributions that wait for their round to complete: without system calls, and
-// in steady state already faulted in and warm in cache. Buffers are carved out of a few large slabs
-// (slab.h), so an RDMA device has few regions to register.
+// Recycles memory for contributions that wait for their round to complete: without system calls,
+// and in steady state already faulted in and warm in cache. Buffers are carved out of a few large
+// slabs (slab.h), so an RDMA device has few regions to register.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // One process's part in a job: creates its roles (ARCHITECTURE.md) from a NodeConfig, joins, and
-// leaves in order. No method blocks, so the simulator runs it as well; node/node.h adds what blocks.
+// leaves in order. No method blocks, so the simulator runs it as well; node.h adds what blocks.
 //
 // Event loops: data loops ("bps-data-N"), each with one shard of the service and the worker's links
-// to the shards paired with it, and a control loop ("bps-control") with the scheduler and the client.
+// to the shards paired with it, and a control loop ("bps-control") with scheduler and client.
 #pragma once
 
 #include <atomic>
@@ -93,9 +93,9 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Status announce(protocol::Handle handle);
   std::optional<protocol::Handle> next_done();
 
-  // `done` is called on the control loop or within this call, when every worker has called barrier()
-  // as often as this one, or with an error. The calls of a process take effect one after the other.
-  // Returns a number for forget_barrier().
+  // `done` is called on the control loop or within this call, when every worker has called
+  // barrier() as often as this one, or with an error. The calls of a process take effect one after
+  // the other. Returns a number for forget_barrier().
   uint64_t barrier(UniqueFunction<void(const Status&)> done);
   // Takes back a call of barrier() of which the scheduler does not know yet.
   void forget_barrier(uint64_t number);

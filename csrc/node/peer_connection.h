@@ -1,4 +1,4 @@
-// Both ends of a connection between two processes of `byteps doctor` (peer_listener.h, peer_check.h).
+// Both ends of a connection between two processes of `byteps doctor`.
 #pragma once
 
 #include <deque>

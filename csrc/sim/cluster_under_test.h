@@ -1,7 +1,7 @@
-// The real nodes of a whole cluster in virtual time (cluster_under_test.cc), and the verdict on them
-// (verdict.cc): at the end no process is left, every push_pull and barrier was answered once and in
-// time, every result is right bit for bit, no memory was used after it was given back, and failures
-// name a guilty process.
+// The real nodes of a whole cluster in virtual time (cluster_under_test.cc), and the verdict on
+// them (verdict.cc): at the end no process is left, every push_pull and barrier was answered once
+// and in time, every result is right bit for bit, no memory was used after it was given back, and
+// failures name a guilty process.
 #pragma once
 
 #include <cstdint>

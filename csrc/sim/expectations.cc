@@ -70,8 +70,8 @@ void fill_as(uint64_t start, uint64_t step, MutableBytes out) {
   }
 }
 
-// The reduction of all sources, in their order; all of the same size. kAverage: of integers, the sum
-// divided by `divisor`.
+// The reduction of all sources, in their order; all of the same size. kAverage: of integers, the
+// sum divided by `divisor`.
 void reduce(DType dtype, ReduceOp op, uint32_t divisor, const std::vector<Bytes>& sources, MutableBytes out) {
   switch (dtype) {
     case DType::kInt32: return reduce_as<int32_t>(op, divisor, sources, out);

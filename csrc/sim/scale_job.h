@@ -31,9 +31,9 @@ struct ScaleResult {
 };
 
 // Deterministic. Its time and memory grow with the number of messages: at least half a million per
-// second, about 40 bytes for each. kInvalidArgument: a speed is unknown, a layer cannot be cut into such partitions,
-// the placement does not fit the machines, or there are more than 16384 machines. kAborted:
-// `keep_going`, which is called about every tenth of a second, returned false.
+// second, about 40 bytes for each. kInvalidArgument: a speed is unknown, a layer cannot be cut into
+// such partitions, the placement does not fit the machines, or there are more than 16384 machines.
+// kAborted: `keep_going`, which is called about every tenth of a second, returned false.
 Result<ScaleResult> simulate(const ScaleOptions& options, const std::function<bool()>& keep_going);
 
 }  // namespace byteps::sim

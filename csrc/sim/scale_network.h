@@ -67,7 +67,7 @@ class ScaleNetwork {
       return at != other.at ? at > other.at : sequence > other.sequence;
     }
   };
-  // `at`: bytes that the card has received when its turn comes, if all senders have messages waiting.
+  // `at`: bytes that the card has received when its turn comes, if messages of all senders wait.
   struct Incoming : Turn {
     double last_byte_s;
     ScaleMessage message;

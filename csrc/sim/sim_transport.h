@@ -14,8 +14,8 @@ namespace byteps::sim {
 struct SimTransportOptions {
   std::string ip;                      // address of this host
   transport::Credentials credentials;  // peers with others are refused, as in the real handshake
-  // Bytes of memory that connect() leases to the other end, as ShmOptions::arena_bytes; 0: none. The
-  // same at both ends.
+  // Bytes of memory that connect() leases to the other end, as ShmOptions::arena_bytes; 0: none.
+  // The same at both ends.
   size_t arena_bytes = 0;
 };
 
