@@ -1,7 +1,6 @@
 #include "node/node.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "base/descriptors.h"
