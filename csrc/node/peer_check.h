@@ -9,7 +9,6 @@
 #include "base/event_flag.h"
 #include "base/status.h"
 #include "node/peer_connection.h"
-#include "node/peer_facts.h"
 #include "node/rdma.h"
 #include "transport/address.h"
 

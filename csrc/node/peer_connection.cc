@@ -1,11 +1,11 @@
 #include "node/peer_connection.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <random>
+#include <sstream>
 #include <utility>
-
-#include "node/peer_facts.h"
 
 namespace byteps::node {
 
@@ -35,7 +35,37 @@ void fill(MutableBytes memory) {
   for (std::byte& byte : memory) byte = static_cast<std::byte>(random() >> 8);
 }
 
+std::string printable(std::string text) {
+  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return !std::isprint(c); }, '?');
+  return text;
+}
+
 }  // namespace
+
+std::string encode(const PeerFacts& facts) {
+  const std::string text = printable(facts.host) + "\n" + printable(facts.rdma_address) + "\n" +
+                           (facts.has_no_rdma_device ? "none" : "") + "\n" + printable(facts.why_no_rdma);
+  return text.substr(0, kMaxPeerFactsBytes);
+}
+
+Result<PeerFacts> decode_peer_facts(const std::string& text) {
+  PeerFacts facts;
+  std::istringstream lines(text);
+  const auto next_line = [&lines] {
+    std::string line;
+    std::getline(lines, line);
+    return printable(line);
+  };
+  facts.host = next_line();
+  facts.rdma_address = next_line();
+  facts.has_no_rdma_device = next_line() == "none";
+  if (!lines) {
+    return data_loss("expected the facts about a doctor's machine, got " + std::to_string(text.size()) +
+                     " bytes of something else");
+  }
+  facts.why_no_rdma = next_line();
+  return facts;
+}
 
 PeerEcho::PeerEcho(std::unique_ptr<Connection> connection, std::string facts,
                    UniqueFunction<void(const PeerEcho&)> closed)

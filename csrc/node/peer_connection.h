@@ -1,4 +1,4 @@
-// Both ends of a connection between two processes of `byteps doctor`.
+// Both ends of a connection between two processes of `byteps doctor`, and what they exchange.
 #pragma once
 
 #include <deque>
@@ -10,6 +10,7 @@
 #include "base/buffer_pool.h"
 #include "base/clock.h"
 #include "base/slab.h"
+#include "base/status.h"
 #include "base/unique_function.h"
 #include "transport/transport.h"
 
@@ -22,6 +23,22 @@ inline constexpr std::string_view kPeerTell = "byteps doctor 1: tell";  // the a
 inline constexpr std::string_view kPeerEcho = "byteps doctor 1: echo";
 
 inline constexpr size_t kMaxPeerEchoBytes = size_t{1} << 20;
+inline constexpr size_t kMaxPeerFactsBytes = 4096;
+
+// Facts about its machine that a listening doctor sends to the other end.
+struct PeerFacts {
+  std::string host;
+  // Address of the RDMA listener, for parse_address(); empty: none, for the reason below.
+  std::string rdma_address;
+  std::string why_no_rdma;
+  bool has_no_rdma_device = false;  // or RDMA is disabled: not an error
+};
+
+// Encodes the facts as lines of text, at most kMaxPeerFactsBytes.
+std::string encode(const PeerFacts& facts);
+// Replaces characters that are not printable by question marks, because the facts appear in
+// messages. kDataLoss: not valid facts.
+Result<PeerFacts> decode_peer_facts(const std::string& text);
 
 // The listening end: echoes frames. Used on the thread of the connection's loop.
 class PeerEcho final : public transport::Receiver {

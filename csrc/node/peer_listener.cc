@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "node/host.h"
-#include "node/peer_facts.h"
 #include "node/transports.h"
 #include "transport/epoll_loop.h"
 
