@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/unique_fd.h"
 #include "bindings/bindings.h"
 #include "bindings/status_to_python.h"
 #include "c_api/current_job.h"
@@ -39,6 +40,18 @@ void bind_config(py::module_& module) {
   config.def_property(
       "secret", [](const NodeConfig& c) { return py::bytes(c.secret); },
       [](NodeConfig& c, const py::bytes& secret) { c.secret = std::string(secret); });
+}
+
+void bind_c_api(py::module_& module) {
+  using py::arg;
+  module.attr("C_API") = reinterpret_cast<uintptr_t>(&c_api::table());
+  module.def("enter_c_job_alone", [] {
+    return py::cpp_function([metrics = c_api::enter_job_alone()] { return to_dict(*metrics); });
+  });
+  module.def("leave_c_job", &c_api::leave_job, arg("why"));
+  module.def("abandon_c_job", &c_api::abandon_job, arg("why"));
+  module.def("note_descriptor", &note_descriptor, arg("fd"));
+  module.def("close_descriptors_in_child", &close_descriptors_in_child);
 }
 
 std::shared_ptr<Node> create(const NodeConfig& config) {
@@ -105,6 +118,7 @@ py::dict metrics(const Node& node) {
 void bind_node(py::module_& module) {
   using py::arg;
   bind_config(module);
+  bind_c_api(module);
   py::class_<Node, std::shared_ptr<Node>>(module, "Node", py::is_final())
       .def(py::init(&create), arg("config"))
       .def_property_readonly("rank", &Node::rank)

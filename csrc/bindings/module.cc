@@ -7,5 +7,4 @@ PYBIND11_MODULE(_core, module) {
   byteps::bindings::bind_machine(module);
   byteps::bindings::bind_rdma(module);
   byteps::bindings::bind_plan(module);
-  byteps::bindings::bind_c_api(module);
 }
