@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "sim/sim_quarantine.h"
 #include "sim/virtual_time.h"
+#include "transport/authenticate.h"
 #include "transport/transport.h"
 
 namespace byteps::sim {
@@ -88,5 +89,18 @@ class SimNetwork {
   std::map<std::pair<std::string, std::string>, TimeUs> cuts_;
   const std::unique_ptr<VirtualLoop> loop_;  // destroyed first: its tasks own connections
 };
+
+struct SimTransportOptions {
+  std::string ip;                      // address of this host
+  transport::Credentials credentials;  // peers with others are refused, as in the real handshake
+  // Bytes of memory that connect() leases to the other end, as ShmOptions::arena_bytes; 0: none.
+  // The same at both ends.
+  size_t arena_bytes = 0;
+};
+
+// The transport of one process: like TCP, or like shared memory between processes of one machine.
+// It reports uses that break the rules of transport.h. `network` must outlive it and its
+// connections.
+std::unique_ptr<transport::Transport> make_sim_transport(SimNetwork& network, SimTransportOptions options);
 
 }  // namespace byteps::sim

@@ -3,8 +3,6 @@
 #include <deque>
 #include <utility>
 
-#include "sim/sim_transport.h"
-
 namespace byteps::sim {
 namespace {
 

@@ -1,4 +1,3 @@
-#include "sim/sim_transport.h"
 
 #include <utility>
 
