@@ -111,10 +111,11 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Status self_check() override;
   void on_still_waiting(const std::string& text) override;
   Status on_answer(const protocol::Control& message) override;
-  void on_child_lost(uint32_t child, const Status& why) override;
-  void on_stalled(const protocol::Stalled& stalled) override;
-  void send_to_scheduler(protocol::Control message) override;
-  void on_link_lost(uint32_t service, const Status& why) override;
+  void on_child_lost(uint32_t child, const Status& why) override { client_->suspect(child, why); }
+  // The scheduler names the tensor, because this process may not have declared it.
+  void on_stalled(const protocol::Stalled& stalled) override { client_->send(stalled); }
+  void send_to_scheduler(protocol::Control message) override { client_->send(std::move(message)); }
+  void on_link_lost(uint32_t service, const Status& why) override { client_->suspect(service, why); }
   void on_credit(uint64_t credit_bytes) override;
   Status explain(const Status& failure) const override;
 

@@ -54,10 +54,6 @@ void ClusterUnderTest::start_now(size_t process) {
   call_at(world_.time.now_us(), [this, process] { start(process); });
 }
 
-void ClusterUnderTest::call_at(TimeUs at_us, UniqueFunction<void()> task) {
-  world_.network.loop().schedule(at_us, std::move(task));
-}
-
 HostFacts ClusterUnderTest::facts_of(size_t process) const {
   const std::string machine = std::to_string(scenario_.machines[process]);
   return {.ip = "10.0.0." + std::to_string(scenario_.machines[process] + 1),

@@ -49,7 +49,9 @@ class ClusterUnderTest {
   void strike(const Fault& fault);
   void cut(const Fault& fault);
   void note_guilt(const Fault& fault, const char* what);
-  void call_at(TimeUs at_us, UniqueFunction<void()> task);
+  void call_at(TimeUs at_us, UniqueFunction<void()> task) {
+    world_.network.loop().schedule(at_us, std::move(task));
+  }
   bool can_end(size_t process) const;
   // Time by which the last push_pull must be answered.
   TimeUs answer_limit_us() const;

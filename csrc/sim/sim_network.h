@@ -45,8 +45,8 @@ class SimNetwork {
   const NetworkOptions& options() const { return options_; }
 
   // Bytes from `from` to `to` wait until restore().
-  void cut(const std::string& from, const std::string& to);
-  void restore(const std::string& from, const std::string& to);
+  void cut(const std::string& from, const std::string& to) { cuts_.try_emplace({from, to}, time_.now_us()); }
+  void restore(const std::string& from, const std::string& to) { cuts_.erase({from, to}); }
   // kNever: not cut.
   TimeUs cut_since_us(const std::string& from, const std::string& to) const;
 
@@ -61,7 +61,7 @@ class SimNetwork {
 
   // Registers a listener by its address. kUnavailable: the port is taken. Port 0: a free one.
   Result<transport::Address> bind(const transport::Address& address, SimListener& listener);
-  void unbind(const transport::Address& address);
+  void unbind(const transport::Address& address) { listeners_.erase(address.to_string()); }
   SimListener* listener_at(const transport::Address& address);
 
   // Time that the handshake of a new connection takes.

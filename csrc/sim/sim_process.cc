@@ -157,6 +157,4 @@ void SimProcess::kill() {
   node_.reset();
 }
 
-Status SimProcess::failure() const { return node_ ? node_->failure() : failure_; }
-
 }  // namespace byteps::sim

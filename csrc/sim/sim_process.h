@@ -51,7 +51,7 @@ class SimProcess {
   // Of the present or last node.
   bool job_started() const { return job_started_; }
   int rank() const { return rank_; }
-  Status failure() const;
+  Status failure() const { return node_ ? node_->failure() : failure_; }
 
  private:
   class Environment;

@@ -44,7 +44,9 @@ class Quarantine {
   // Poisons the block. `name` identifies it in messages.
   void add(std::string name, LentBlock block);
   // Checks all blocks. Every write is reported once.
-  void check();
+  void check() {
+    for (Entry& entry : entries_) check(entry);
+  }
 
  private:
   struct Entry {

@@ -1,4 +1,3 @@
-
 #include <utility>
 
 #include "sim/sim_connection.h"
