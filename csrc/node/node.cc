@@ -25,8 +25,6 @@ void wait_whatever_signals_come(EventFlag& flag) {
 
 Node::Node(const NodeConfig& config) : AsyncNode(config, make_host_environment()) {}
 
-Node::~Node() { shutdown(); }
-
 Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepWaiting& keep_waiting) {
   BPS_RETURN_IF_ERROR(validate(config));
   log::set_level(level_from(config.log_level));

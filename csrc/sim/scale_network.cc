@@ -28,8 +28,6 @@ void ScaleNetwork::send(int32_t priority, const ScaleMessage& message) {
   card.port.push(priority, kind, message.bytes, [this, &card, message] { transmit(card, message); });
 }
 
-void ScaleNetwork::at(double when_s, uint32_t timer) { schedule(when_s, Kind::kTimer, {.tensor = timer}); }
-
 bool ScaleNetwork::run(const std::function<bool()>& keep_going) {
   for (uint64_t count = 1; !heap_.empty(); ++count) {
     if (count % kEventsBetweenQuestions == 0 && !keep_going()) return false;

@@ -51,7 +51,7 @@ class ScaleNetwork {
 
   // A message to its own machine uses no card and arrives now, but not during this call.
   void send(int32_t priority, const ScaleMessage& message);
-  void at(double when_s, uint32_t timer);
+  void at(double when_s, uint32_t timer) { schedule(when_s, Kind::kTimer, {.tensor = timer}); }
 
   // Runs until there are no more events. Returns false if `keep_going`, which is called at times,
   // returned false.
