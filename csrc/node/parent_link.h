@@ -1,7 +1,6 @@
 // The connection of a machine's services to the roots: links of the worker at Level::kCluster.
 #pragma once
 
-#include <string>
 #include <unordered_map>
 
 #include "base/annotations.h"

@@ -4,23 +4,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/scoped_flag.h"
 
 namespace byteps::sim {
 namespace {
 
-thread_local const VirtualLoop* t_current_loop = nullptr;
-
-// Sets the loop that this thread runs; the destructor restores the previous one.
-class RunningLoop {
- public:
-  explicit RunningLoop(const VirtualLoop& loop) : before_(std::exchange(t_current_loop, &loop)) {}
-  ~RunningLoop() { t_current_loop = before_; }
-  RunningLoop(const RunningLoop&) = delete;
-  RunningLoop& operator=(const RunningLoop&) = delete;
-
- private:
-  const VirtualLoop* before_;
-};
+thread_local VirtualLoop* t_current_loop = nullptr;
 
 using Lock = std::lock_guard<VirtualTime::Mutex>;
 
@@ -152,9 +141,14 @@ void VirtualLoop::post(Task task) {
 void VirtualLoop::schedule(TimeUs at_us, Task task) {
   const Lock lock(time_.mutex_);
   if (stopped_) return;
-  timers_.add(at_us, std::move(task));
-  if (at_us <= now_us()) get_ready();
+  add_timer(at_us, std::move(task));
   time_.wake();
+}
+
+VirtualLoop::TimerId VirtualLoop::add_timer(TimeUs at_us, Task task) {
+  const TimerId id = timers_.add(at_us, std::move(task));
+  if (at_us <= now_us()) get_ready();
+  return id;
 }
 
 void VirtualLoop::get_ready() {
@@ -168,7 +162,7 @@ bool VirtualLoop::run_and_wait(Task task) {
   std::unique_lock lock(time_.mutex_);
   if (stopped_) return false;
   if (!time_.driven_ || t_current_loop != nullptr) {  // no other thread could run it
-    const RunningLoop running(*this);
+    const ScopedValue running(t_current_loop, this);
     run_tasks();
     task();
     return true;
@@ -184,7 +178,7 @@ void VirtualLoop::stop() {
   const Lock lock(time_.mutex_);
   if (std::exchange(stopped_, true)) return;
   if (!killed_) {
-    const RunningLoop running(*this);
+    const ScopedValue running(t_current_loop, this);
     run_tasks();
     run_turns();
   }
@@ -199,9 +193,7 @@ void VirtualLoop::check_thread() const {
 VirtualLoop::TimerId VirtualLoop::run_at(TimeUs at_us, Task task) {
   check_thread();
   const Lock lock(time_.mutex_);
-  const TimerId id = timers_.add(at_us, std::move(task));
-  if (at_us <= now_us()) get_ready();
-  return id;
+  return add_timer(at_us, std::move(task));
 }
 
 void VirtualLoop::cancel(TimerId timer) {
@@ -235,7 +227,7 @@ TimeUs VirtualLoop::ready_us() const {
 }
 
 void VirtualLoop::make_pass() {
-  const RunningLoop running(*this);
+  const ScopedValue running(t_current_loop, this);
   run_tasks();
   timers_.run(now_us(), [this] { return !killed_; });
   run_turns();

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <string>
 
+#include "protocol/partition.h"
+
 namespace byteps::sim {
 namespace {
 
@@ -27,6 +29,11 @@ std::vector<ReducerHost> equal_reducer_hosts(size_t n, size_t k) {
 }
 
 bool always() { return true; }
+
+ScaleModel even_model(uint64_t bytes, uint32_t num_layers, double compute_s) {
+  return {.layers = std::vector<Layer>(num_layers, {.gradient_bytes = bytes / num_layers, .work = 1}),
+          .compute_s = compute_s};
+}
 
 ScaleResult run(const ScaleOptions& options) {
   const auto result = simulate(options, &always);
@@ -84,9 +91,12 @@ TEST(ScaleJob, IsDeterministic) {
   EXPECT_EQ(one.messages, other.messages);
 }
 
-TEST(ScaleJob, CountsItsMessagesAhead) {
+TEST(ScaleJob, CountsTheMessagesOfAllPartitions) {
   const ScaleOptions options = options_of(equal_reducer_hosts(5, 2), model_named("resnet50").value());
-  EXPECT_EQ(run(options).messages, count_messages(options));
+  uint64_t partitions = 0;
+  for (const Layer& layer : options.model.layers)
+    partitions += protocol::cut_evenly(layer.gradient_bytes, options.partition_bytes).count();
+  EXPECT_EQ(run(options).messages, 2 * 5 * partitions);
 }
 
 TEST(ScaleJob, OfOneMachineOnlyComputes) {

@@ -1,7 +1,7 @@
 // A service of two shards, each on a loop of its own.
+#include "base/event_flag.h"
 #include "summation/service.h"
 
-#include "base/countdown.h"
 #include "summation/harness.h"
 
 namespace byteps::summation {

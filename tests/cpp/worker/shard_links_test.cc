@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/countdown.h"
+#include "support/run_until_done.h"
 #include "transport/harness.h"
 
 namespace byteps::worker {
