@@ -3,8 +3,8 @@
 #include <string>
 
 #include "base/numbers.h"
+#include "protocol/codec_bytes.h"
 #include "protocol/message.h"
-#include "protocol/message_checks.h"
 
 namespace byteps::protocol {
 namespace {
