@@ -60,8 +60,8 @@ class Worker final : public LinkEvents {
   // protocol::PushPullTable::start.
   Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
                                      std::byte* output);
-  // As above, without a handle: `on_done` is called when the push_pull is done, on the thread of
-  // worker/completions.h. If the push_pull cannot start, `on_done` gets the error within this call.
+  // As above, without a handle: the Completions call `on_done` when the push_pull is done. If it
+  // cannot start, `on_done` gets the error within this call.
   void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
                  OnDone on_done);
   // As protocol::PushPullTable::refuse.
