@@ -104,7 +104,10 @@ class Worker final : public LinkEvents {
   };
   Status start(protocol::Handle handle, const protocol::PushPull& request, Memory memory)
       BPS_EXCLUDES(mutex_);
-  static void add_partition(Work& work, ShardLink& link, OutgoingPartition partition);
+  // Calls `f(table_, actions_)` under the lock, then does the work.
+  template <typename F>
+  void change(F&& f) BPS_EXCLUDES(mutex_);
+  void add_partition(Work& work, const protocol::Parent& parent, OutgoingPartition partition);
   Work take_work() BPS_REQUIRES(mutex_);
   void do_work(Work work) BPS_EXCLUDES(mutex_);
   void change_plan(const protocol::Plan& plan);
