@@ -50,6 +50,8 @@ using AggregationActions = std::vector<AggregationAction>;
 
 class Aggregator {
  public:
+  using Actions = AggregationActions;
+
   Aggregator(Children children, WaitLimits limits);
   Aggregator(const Aggregator&) = delete;
   Aggregator& operator=(const Aggregator&) = delete;

@@ -55,6 +55,7 @@ using StalenessActions = std::vector<StalenessAction>;
 class StalenessTracker {
  public:
   using Verdict = Aggregator::Verdict;
+  using Actions = StalenessActions;
 
   // `ranks`: from each_rank (protocol/tree.h).
   StalenessTracker(Children ranks, WaitLimits limits);
@@ -74,7 +75,7 @@ class StalenessTracker {
 
   // The rank will contribute no more. Its waiting contributions are still added. Contributions that
   // need one of its missing rounds fail with `why`, now and later.
-  void on_rank_gone(uint32_t rank, const Status& why, StalenessActions& actions);
+  void on_child_gone(uint32_t rank, const Status& why, StalenessActions& actions);
   // Like Aggregator's, here and below.
   void fail_tensor(uint32_t number, uint64_t last_round, const Status& why, StalenessActions& actions);
   void fail_all(const Status& why, StalenessActions& actions);
@@ -83,7 +84,11 @@ class StalenessTracker {
 
   // Number of contributions that are not answered.
   size_t waiting() const { return waiting_.size(); }
-  uint32_t num_ranks() const { return static_cast<uint32_t>(ranks_.describe.size()); }
+  // Each rank is a child.
+  uint32_t num_children() const { return static_cast<uint32_t>(ranks_.describe.size()); }
+  int32_t child_of_rank(uint32_t rank) const {
+    return rank < num_children() ? static_cast<int32_t>(rank) : -1;
+  }
 
  private:
   struct KeyState;
