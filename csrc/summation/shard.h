@@ -89,10 +89,7 @@ class Shard {
   Metrics& metrics_;
   ShardEvents& events_;
   BufferPool pool_;  // outlives the connections, whose unsent frames use its buffers
-  uint32_t epoch_ = 0;
-  std::vector<std::string> describe_rank_;
-  std::vector<uint64_t> bytes_per_s_;
-  TimeUs silence_us_ = kNever;
+  Position position_;
   // Null before start(); machine_ also if this service has no level of the machine.
   std::unique_ptr<ReductionLevel> machine_;
   std::unique_ptr<ReductionLevel> cluster_;

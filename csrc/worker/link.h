@@ -94,6 +94,7 @@ class Link final : public transport::Receiver {
   void send(const OutgoingPartition& outgoing);
   void send_failure(const OutgoingPartition& outgoing);
   void lose(const Status& why);
+  void complete(const OutgoingPartition& outgoing, const Status& why);
   void complete_all(const Status& why);
   // The unanswered partition that `head` answers; kDataLoss if there is none.
   Result<Unanswered*> find(const protocol::DataHead& head);
