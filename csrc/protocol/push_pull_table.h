@@ -160,8 +160,7 @@ class PushPullTable {
   using NamedTensor = std::pair<const std::string, Tensor>;
   struct Op {
     NamedTensor* tensor = nullptr;
-    PushPull request;  // without the name
-    uint64_t round = 0;
+    DataHead head;  // of all partitions, except for what differs between them or is not known yet
     Partitioning partitioning;
     uint64_t open_partitions = 0;  // partitions to be completed; 0: waits for its placement
     Status failure;
@@ -173,7 +172,7 @@ class PushPullTable {
   Status check(const NamedTensor& tensor, const PushPull& request) const;
   Status check_binding(const NamedTensor& tensor, const PushPull& request) const;
   static void count_round(Tensor& tensor, uint64_t step);
-  void bind(Tensor& tensor, const PushPull& request);
+  static void bind(Tensor& tensor, const PushPull& request);
   void refuse_round(NamedTensor& tensor, const Status& why, TableActions& actions);
   void tell_refused(const Tensor& tensor, RoundFailed failed, TableActions& actions) const;
   // Requests locations, unless enough for a tensor of this size are known or requested.

@@ -51,7 +51,6 @@ class RootAssigner {
   static Services services_with(const std::vector<uint32_t>& shards);
   template <typename Ahead>
   static uint32_t furthest_behind(uint32_t count, Ahead&& ahead);
-  void charge_index(Services& root, const RootLocation& location, uint64_t bytes);
 
   Placer reducer_hosts_;
   uint32_t num_rank_indices_;
