@@ -82,8 +82,12 @@ class Client final : public ControlEvents {
   void connect_again(const Status& why);
   void fail_to_connect(const Status& why);
   void check_self();
+  void drop_channel();
   void hang_up();
   void finish_leaving();
+  // Calls `f` with an empty list of actions, to be filled by membership_, and applies them.
+  template <typename F>
+  void decide(F&& f);
   void apply(const protocol::MembershipActions& actions);
 
   transport::EventLoop& loop_;

@@ -25,11 +25,14 @@ Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions opti
       state_(options, loop_.now_us()),
       timer_(
           loop, [this] { return state_.next_tick_us(); },
-          [this] {
-            SchedulerActions actions;
-            state_.on_tick(loop_.now_us(), actions);
-            apply(actions);
-          }) {}
+          [this] { decide([this](auto& actions) { state_.on_tick(loop_.now_us(), actions); }); }) {}
+
+template <typename F>
+void Scheduler::decide(F&& f) {
+  SchedulerActions actions;
+  f(actions);
+  apply(actions);
+}
 
 Scheduler::~Scheduler() {
   loop_.run_and_wait([this] {
@@ -91,9 +94,7 @@ Status Scheduler::on_control(ControlChannel& channel, const protocol::Control& m
   if (const auto* join = std::get_if<protocol::Join>(&message)) {
     BPS_LOG(kInfo) << join->self.describe() << " at " << channel.peer() << " asks to join";
   }
-  SchedulerActions actions;
-  state_.on_message(ids_.at(&channel), message, loop_.now_us(), actions);
-  apply(actions);
+  decide([&](auto& actions) { state_.on_message(ids_.at(&channel), message, loop_.now_us(), actions); });
   return Status::ok();
 }
 
@@ -105,9 +106,7 @@ void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
   // Destroyed later, because the channel is the caller.
   loop_.post([doomed = std::move(found->second)] {});
   peers_.erase(found);
-  SchedulerActions actions;
-  state_.on_closed(id, why, loop_.now_us(), actions);
-  apply(actions);
+  decide([&](auto& actions) { state_.on_closed(id, why, actions); });
 }
 
 // A node of another version is disconnected and retries: logs one line per address.
@@ -157,11 +156,9 @@ void Scheduler::set_ended() {
 void Scheduler::shutdown(const std::string& text, TimeUs deadline_us, UniqueFunction<void()> done) {
   loop_.post([this, text, deadline_us, done = std::move(done)]() mutable {
     listener_.reset();
-    SchedulerActions actions;
-    state_.on_shutdown(text, actions);
     shut_down_ = true;
     shutdown_done_ = std::move(done);
-    apply(actions);
+    decide([&](auto& actions) { state_.on_shutdown(text, actions); });
     for (const auto& [id, channel] : peers_) channel->close_when_sent(deadline_us);
     check_ended();
     if (ended_.is_reached()) finish_shutdown();

@@ -46,6 +46,9 @@ class Scheduler final : public ControlEvents {
  private:
   void open(std::unique_ptr<transport::Listener> listener);
   void accept(std::unique_ptr<transport::Connection> connection);
+  // Calls `f` with an empty list of actions, to be filled by state_, and applies them.
+  template <typename F>
+  void decide(F&& f);
   void apply(const protocol::SchedulerActions& actions);
   void log_invalid_message(const ControlChannel& channel, const Status& why);
   void check_ended();

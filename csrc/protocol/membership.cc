@@ -7,6 +7,7 @@
 #include "protocol/text.h"
 
 namespace byteps::protocol {
+
 Membership::Membership(std::string scheduler, bool hosted_by_rank_0, TimeUs start_deadline_us,
                        TimeUs timeout_us)
     : scheduler_(std::move(scheduler)),
@@ -41,12 +42,8 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
     actions.emplace_back(LogStillWaiting{waiting->text});
     return Status::ok();
   }
-  const bool from_scheduler =
-      std::holds_alternative<Heartbeat>(message) || std::holds_alternative<Placed>(message) ||
-      std::holds_alternative<Refused>(message) || std::holds_alternative<BarrierDone>(message) ||
-      std::holds_alternative<Stalled>(message) || std::holds_alternative<Leaving>(message) ||
-      (!started() &&
-       (std::holds_alternative<ProbeSetup>(message) || std::holds_alternative<ProbeStart>(message)));
+  const bool from_scheduler = is_one_of<Heartbeat, Placed, Refused, BarrierDone, Stalled, Leaving>(message) ||
+                              (!started() && is_one_of<ProbeSetup, ProbeStart>(message));
   return from_scheduler ? Status::ok() : data_loss(name_scheduler() + " sent a message that only nodes send");
 }
 

@@ -346,6 +346,11 @@ using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, Ba
                              Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
                              Waits, Waiting, RoundFailed, Stalled, Leaving>;
 
+template <typename... Types>
+bool is_one_of(const Control& message) {
+  return (std::holds_alternative<Types>(message) || ...);
+}
+
 struct EncodedControl {
   std::array<std::byte, kControlHeadBytes> head;
   std::vector<std::byte> payload;

@@ -147,9 +147,8 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
   if (members_[member].left) return;
   if (const auto* leave = std::get_if<Leave>(&message)) return on_leave(member, leave->cause, actions);
   if (std::holds_alternative<Join>(message)) return expel(member, "joined a second time", actions);
-  if (std::holds_alternative<ProbeReady>(message) || std::holds_alternative<ProbeDone>(message)) {
-    if (phase_ != Phase::kJoining) return on_probe_answer(member, message, now, actions);
-  }
+  if (phase_ != Phase::kJoining && is_one_of<ProbeReady, ProbeDone>(message))
+    return on_probe_answer(member, message, now, actions);
   if (phase_ != Phase::kRunning) return expel(member, "did not wait for the start of the job", actions);
   if (const auto* suspect = std::get_if<Suspect>(&message)) return on_suspect(member, *suspect, now, actions);
   if (const auto* stalled = std::get_if<Stalled>(&message)) return on_stalled(member, *stalled, actions);
@@ -279,7 +278,7 @@ void SchedulerState::expel(uint32_t member, const std::string& why, SchedulerAct
   members_[member].connected = false;
 }
 
-void SchedulerState::on_closed(PeerId peer, const Status& why, TimeUs /*now*/, SchedulerActions& actions) {
+void SchedulerState::on_closed(PeerId peer, const Status& why, SchedulerActions& actions) {
   auto found = member_of_peer_.find(peer);
   if (found == member_of_peer_.end()) return;
   Member& member = members_[found->second];

@@ -71,7 +71,7 @@ class SchedulerState {
 
   void on_message(PeerId peer, const Control& message, TimeUs now, SchedulerActions& actions);
   // The connection ended without ClosePeer. A node that has not left is lost.
-  void on_closed(PeerId peer, const Status& why, TimeUs now, SchedulerActions& actions);
+  void on_closed(PeerId peer, const Status& why, SchedulerActions& actions);
   // A caller with another secret was refused. While nodes are missing it is most likely one of
   // them: see SchedulerOptions::refusal_timeout_us.
   void on_refused(const std::string& caller, const Status& why, TimeUs now);
