@@ -151,8 +151,7 @@ void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, co
   // The others may have failed this round for another reason and collect the next one already.
   if (state.arrived_count > 0 && state.first.round == head.round) {
     fail_round(state, why, actions);
-    auto& told = std::get<Fail>(actions.back()).children;
-    told.erase(std::find(told.begin(), told.end(), child));
+    std::erase(std::get<Fail>(actions.back()).children, child);
   } else if (state.failures.find(head.round).is_ok()) {
     note_failure(state, head.round, why);
     actions.push_back(Fail{head, {}, why, true});

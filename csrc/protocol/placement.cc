@@ -67,9 +67,7 @@ std::vector<double> speeds_of(const std::vector<ReducerHost>& reducer_hosts, dou
 }
 
 double count_machines(const std::vector<ReducerHost>& reducer_hosts) {
-  return static_cast<double>(
-      std::count_if(reducer_hosts.begin(), reducer_hosts.end(),
-                    [](const ReducerHost& reducer_host) { return !reducer_host.is_server; }));
+  return static_cast<double>(std::ranges::count(reducer_hosts, false, &ReducerHost::is_server));
 }
 
 std::vector<double> in_proportion(std::vector<double> parts) {

@@ -137,6 +137,7 @@ class SchedulerState {
 
   void check_silence(TimeUs now, SchedulerActions& actions);
   void check_suspicions(TimeUs now, SchedulerActions& actions);
+  std::vector<Suspicion>::const_iterator find_suspicion(uint32_t reporter, uint32_t node) const;
   TimeUs verdict_us(const Suspicion& suspicion) const;
   void answer_barriers(const Barriers::Answers& answers, SchedulerActions& actions);
   void send_to_all(const Control& message, SchedulerActions& actions);
