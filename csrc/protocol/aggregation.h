@@ -1,8 +1,8 @@
 // The rounds of one summation shard at one level of the tree: which contributions have arrived,
 // which rounds are complete, and who gets an answer. Pure.
 //
-// A child is a worker, or a machine represented by one of its ranks (protocol/tree.h). To each round
-// of a key a child contributes at most once, in ascending order, or reports that it cannot. It
+// A child is a worker, or a machine represented by one of its ranks (protocol/tree.h). To each
+// round of a key it contributes at most once, in ascending order, or reports that it cannot. It
 // continues with a later round only after the earlier one was answered or has failed.
 //
 // A child may skip rounds: those that it has refused, and those whose tensor has fewer partitions.
@@ -74,7 +74,7 @@ class Aggregator {
   void on_failed_contribution(const DataHead& head, uint32_t child, const Status& why,
                               AggregationActions& actions);
 
-  // The child will contribute no more. Rounds without its contribution fail with `why`, now and later.
+  // The child will contribute no more: rounds that lack it fail with `why`, now and later.
   void on_child_gone(uint32_t child, const Status& why, AggregationActions& actions);
 
   // The name with this number has failed (Refused): its rounds up to `last_round` fail with `why`,
