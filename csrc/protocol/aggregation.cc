@@ -15,8 +15,7 @@ namespace {
 std::string describe_request(const DataHead& head) {
   std::string text(to_string(head.op));
   if (head.op == ReduceOp::kBroadcast) text += " from rank " + std::to_string(head.root);
-  if (!head.shape.is_known()) return text + " of " + describe_elements(head.bytes, head.dtype);
-  return text + " of " + std::string(to_string(head.dtype)) + " of shape " + head.shape.describe();
+  return text + " of " + describe_tensor(head);
 }
 
 bool agree(const DataHead& a, const DataHead& b) {
@@ -30,6 +29,11 @@ Status has_gone_on(const std::string& child, uint64_t round, uint64_t next_round
 }
 
 }  // namespace
+
+std::string describe_tensor(const DataHead& head) {
+  if (!head.shape.is_known()) return describe_elements(head.bytes, head.dtype);
+  return std::string(to_string(head.dtype)) + " of shape " + head.shape.describe();
+}
 
 Aggregator::Aggregator(Children children, WaitLimits limits)
     : children_(std::move(children)), gathering_(limits), gone_(num_children()) {}

@@ -46,6 +46,9 @@ struct Fail {
 using AggregationAction = std::variant<Complete, Fail, Stalled>;
 using AggregationActions = std::vector<AggregationAction>;
 
+// "float32 of shape (2, 3)", or "6 elements of float32" if the shape is unknown.
+std::string describe_tensor(const DataHead& head);
+
 class Aggregator {
  public:
   using Actions = AggregationActions;
@@ -59,13 +62,13 @@ class Aggregator {
     kRepeat,  // has arrived or been answered before: discard the payload, do nothing
     kRefuse,  // discard the payload, then call on_contribution, which answers with a Fail
   };
-  // What to do with a kPushPull or kFailed from `child` whose head has arrived. Changes no state. On
-  // an error the child has broken the protocol: close its connection.
+  // What to do with a kPushPull or kFailed from `child` whose head has arrived. Changes no state.
+  // On an error the child has broken the protocol: close its connection.
   Result<Verdict> admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
 
   // The payload of an accepted contribution is complete, or that of a refused one discarded. If it
   // is refused, or its round failed while the payload arrived, a Fail for this child alone follows.
-  // If its head disagrees with the first one of the round (dtype, op, shape, bytes, root), the round
+  // If its head disagrees with the first of the round (dtype, op, shape, bytes, root), the round
   // fails for all, and the message names both. If an earlier round waits for this child, that round
   // fails. O(1); allocates nothing once every child has contributed to the key.
   void on_contribution(const DataHead& head, uint32_t child, TimeUs now, AggregationActions& actions);

@@ -15,6 +15,10 @@ std::string count_of(size_t count, Role role) {
   return std::to_string(count) + word + (count == 1 ? "" : "s");
 }
 
+std::string counts_of(size_t workers, size_t servers) {
+  return count_of(workers, Role::kWorker) + " and " + count_of(servers, Role::kServer);
+}
+
 // Sets the local rank of each worker that joined without one. `nodes`: workers first, by rank.
 void number_by_machine(std::vector<Numbering::Numbered>& nodes) {
   std::map<std::string, int32_t> sizes;
@@ -63,15 +67,12 @@ Status Numbering::check(const Join& join) const {
 Status Numbering::check_counts(const Join& join) const {
   if (uint64_t{num_workers_} + num_servers_ > kMaxNodes) {
     return invalid_argument("expected at most " + std::to_string(kMaxNodes) + " nodes, got " +
-                            count_of(num_workers_, Role::kWorker) + " and " +
-                            count_of(num_servers_, Role::kServer));
+                            counts_of(num_workers_, num_servers_));
   }
   auto contradicts = [](uint32_t told, uint32_t known) { return told != 0 && told != known; };
   if (contradicts(join.num_workers, num_workers_) || contradicts(join.num_servers, num_servers_)) {
-    return invalid_argument("expects " + count_of(join.num_workers, Role::kWorker) + " and " +
-                            count_of(join.num_servers, Role::kServer) + ", but the job has " +
-                            count_of(num_workers_, Role::kWorker) + " and " +
-                            count_of(num_servers_, Role::kServer) +
+    return invalid_argument("expects " + counts_of(join.num_workers, join.num_servers) +
+                            ", but the job has " + counts_of(num_workers_, num_servers_) +
                             ": start all machines with equal numbers of machines, of processes on each, "
                             "and of servers");
   }

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "protocol/partition.h"
 #include "protocol/text.h"
 
 namespace byteps::protocol {
@@ -13,10 +12,7 @@ namespace {
 // "25 elements of float32 from rank 0 with staleness 3".
 std::string describe_request(const DataHead& head) {
   const bool bounded = head.staleness != kUnboundedStaleness;
-  const std::string tensor = head.shape.is_known()
-                                 ? std::string(to_string(head.dtype)) + " of shape " + head.shape.describe()
-                                 : describe_elements(head.bytes, head.dtype);
-  return tensor + " from rank " + std::to_string(head.root) + " with " +
+  return describe_tensor(head) + " from rank " + std::to_string(head.root) + " with " +
          (bounded ? "staleness " + std::to_string(head.staleness) : "unbounded staleness");
 }
 
