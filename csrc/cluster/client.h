@@ -1,7 +1,5 @@
-// A node's connection to the scheduler: it joins the job, sends heartbeats, and delivers the
-// scheduler's messages.
-//
-// protocol/membership makes the decisions; this file applies them on one event loop.
+// A node's connection to the scheduler: applies the decisions of protocol/membership on one event
+// loop, and delivers the scheduler's messages.
 #pragma once
 
 #include <memory>
@@ -57,8 +55,7 @@ class Client final : public ControlEvents {
 
   // Any thread. Connects and joins; on_started or on_failed follows.
   void join(protocol::Join join);
-  // Any thread. Drops messages while there is no connection (before it is made, or after it has
-  // ended; on_failed reports that).
+  // Any thread. Drops messages while there is no connection (on_failed reports its end).
   void send(protocol::Control message);
   // Any thread. Reports that this node has lost its connection to `node`.
   void suspect(uint32_t node, Status why);

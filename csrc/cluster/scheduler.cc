@@ -43,17 +43,30 @@ Scheduler::~Scheduler() {
   });
 }
 
+template <typename Listen>
+Status Scheduler::open(Listen&& listen) {
+  Status status;
+  loop_.run_and_wait([&] {
+    auto listener = listen([this](auto connection) { accept(std::move(connection)); });
+    status = listener.status();
+    if (!listener) return;
+    listener_ = std::move(*listener);
+    listener_->tell_refused([this](const transport::Address& caller, const Status& why) {
+      state_.on_refused(caller.ip, why, loop_.now_us());
+      timer_.update();
+    });
+    timer_.update();
+  });
+  return status;
+}
+
 Status Scheduler::listen(transport::Transport& tcp, const std::string& ip, const std::vector<int>& ports) {
   Status failure;
   std::string tried;
   for (const int port : ports) {
     const transport::Address address{ip, static_cast<uint16_t>(port)};
-    Status status;
-    loop_.run_and_wait([&] {
-      auto listener = tcp.listen(loop_, address, [this](auto connection) { accept(std::move(connection)); });
-      status = listener.status();
-      if (listener) open(std::move(*listener));
-    });
+    const Status status =
+        open([&](auto on_accept) { return tcp.listen(loop_, address, std::move(on_accept)); });
     if (status.is_ok()) return status;
     tried += (tried.empty() ? "" : ", ") + address.to_string();
     failure = status;
@@ -62,23 +75,10 @@ Status Scheduler::listen(transport::Transport& tcp, const std::string& ip, const
 }
 
 Status Scheduler::listen(transport::Transport& tcp, int socket_fd) {
-  Status status;
-  loop_.run_and_wait([&] {
-    auto listener = transport::listen_on_tcp_socket(
-        tcp, loop_, socket_fd, [this](auto connection) { accept(std::move(connection)); });
-    status = listener.status();
-    if (listener) open(std::move(*listener));
+  const Status status = open([&](auto on_accept) {
+    return transport::listen_on_tcp_socket(tcp, loop_, socket_fd, std::move(on_accept));
   });
   return status.with_context("scheduler cannot listen on the socket handed over by the launcher");
-}
-
-void Scheduler::open(std::unique_ptr<transport::Listener> listener) {
-  listener_ = std::move(listener);
-  listener_->tell_refused([this](const transport::Address& caller, const Status& why) {
-    state_.on_refused(caller.ip, why, loop_.now_us());
-    timer_.update();
-  });
-  timer_.update();
 }
 
 void Scheduler::accept(std::unique_ptr<transport::Connection> connection) {

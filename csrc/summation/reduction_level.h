@@ -2,8 +2,7 @@
 // round when it is complete, and answers every child. At the level of a machine, the sum first goes
 // to the parent, unless it is final.
 //
-// protocol/aggregation.h decides which rounds are complete, repeated or refused; this class does
-// the work.
+// protocol/aggregation.h decides which rounds are complete, repeated or refused.
 #pragma once
 
 #include <unordered_map>

@@ -2,9 +2,8 @@
 // credit (protocol/outbox.h), and receives results directly into their destination. The child is a
 // worker, or the service of a machine that sends its sums to the root.
 //
-// All methods and callbacks run on the loop's thread. The link connects at its first partition. If
-// the connection breaks, its partitions stay incomplete until the fate of the peer is known (fail()
-// or peer_left(), see protocol/membership.h).
+// Used on the loop's thread. Connects at its first partition. If the connection breaks, its
+// partitions stay incomplete until the fate of the peer is known: fail() or peer_left().
 #pragma once
 
 #include <memory>

@@ -1,8 +1,7 @@
 // The worker role: push_pull of named tensors through the summation services of a job.
 //
 // Thread-safe. The path of a push_pull: name -> partitions (protocol/push_pull_table.h) -> the link
-// to each partition's parent, on the thread of its loop -> results in the tensor -> last partition
-// complete -> handle done.
+// to each partition's parent, on its loop -> results in the tensor -> handle done.
 #pragma once
 
 #include <memory>
