@@ -14,7 +14,7 @@
 #include "node/transports.h"
 #include "transport/address.h"
 #include "transport/event_loop.h"
-#include "worker/completions.h"
+#include "worker/handle_table.h"
 
 namespace byteps::node {
 

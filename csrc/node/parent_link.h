@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "base/annotations.h"
-#include "summation/parent_link.h"
+#include "summation/reduction_level.h"
 #include "worker/shard_links.h"
 
 namespace byteps::node {
