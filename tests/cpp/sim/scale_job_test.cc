@@ -30,9 +30,10 @@ std::vector<ReducerHost> equal_reducer_hosts(size_t n, size_t k) {
 
 bool always() { return true; }
 
+// Layers of float32 that have `bytes` together, rounded down.
 ScaleModel even_model(uint64_t bytes, uint32_t num_layers, double compute_s) {
-  return {.layers = std::vector<Layer>(num_layers, {.gradient_bytes = bytes / num_layers, .work = 1}),
-          .compute_s = compute_s};
+  const Layer layer{.gradient_bytes = bytes / num_layers / 4 * 4, .work = 1};
+  return {.layers = std::vector<Layer>(num_layers, layer), .compute_s = compute_s};
 }
 
 ScaleResult run(const ScaleOptions& options) {
