@@ -135,7 +135,7 @@ class ShardLinksTest : public testing::Test {
  protected:
   Watched<Completed> completed_;
   std::vector<std::unique_ptr<EventLoop>> loops_;  // outlive the connections
-  std::vector<std::vector<Shard>> shards_;  // indexed by service
+  std::vector<std::vector<Shard>> shards_;         // indexed by service
   ShardLinks links_;
 };
 
