@@ -17,14 +17,13 @@
 #include <vector>
 
 #include "transport/epoll_loop.h"
-#include "transport/inproc.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace byteps::transport {
 namespace {
 
-enum class Kind { kInproc, kShm, kTcp };
+enum class Kind { kShm, kTcp };
 
 constexpr std::string_view kHead = "a head of the usual size, which has 48 bytes: so";
 
@@ -104,11 +103,6 @@ class OtherLoop final : public OtherSide {
  public:
   OtherLoop(Kind kind, size_t bytes) : kind_(kind), loop_(make_loop()), answerer_(*loop_, bytes) {}
   std::unique_ptr<Connection> connect_from(EventLoop& loop) override {
-    if (kind_ == Kind::kInproc) {
-      auto [mine, other] = make_inproc_pair(loop, *loop_);
-      loop_->run_and_wait([this, &other] { answerer_.start(std::move(other)); });
-      return std::move(mine);
-    }
     std::unique_ptr<Connection> connection;
     answer_one(kind_, *loop_, answerer_,
                [&](const Address& address) { connection = connect(kind_, loop, address); });
@@ -243,7 +237,6 @@ void set_up(benchmark::internal::Benchmark* benchmark) {
   benchmark->MeasureProcessCPUTime()->UseRealTime()->Unit(benchmark::kMicrosecond);
 }
 
-BENCHMARK_CAPTURE(ping_pong, inproc, Kind::kInproc)->Arg(64)->Arg(4 << 10)->Arg(256 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(ping_pong, shm, Kind::kShm)->Arg(64)->Arg(4 << 10)->Arg(256 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(ping_pong, tcp, Kind::kTcp)->Arg(64)->Arg(4 << 10)->Arg(256 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(ping_pong_processes, shm, Kind::kShm)->Arg(64)->Arg(4 << 10)->Arg(256 << 10)->Apply(set_up);
@@ -252,7 +245,6 @@ BENCHMARK_CAPTURE(stream, shm, Kind::kShm)->Arg(64 << 10)->Arg(256 << 10)->Arg(1
 BENCHMARK_CAPTURE(stream, tcp, Kind::kTcp)->Arg(64 << 10)->Arg(256 << 10)->Arg(1 << 20)->Apply(set_up);
 BENCHMARK_CAPTURE(stream_processes, shm, Kind::kShm)->Arg(256 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(stream_processes, tcp, Kind::kTcp)->Arg(256 << 10)->Apply(set_up);
-BENCHMARK_CAPTURE(burst, inproc, Kind::kInproc)->Arg(256)->Arg(16 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(burst, shm, Kind::kShm)->Arg(256)->Arg(16 << 10)->Apply(set_up);
 BENCHMARK_CAPTURE(burst, tcp, Kind::kTcp)->Arg(256)->Arg(16 << 10)->Apply(set_up);
 

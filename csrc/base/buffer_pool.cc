@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <utility>
 
 #include "base/numbers.h"
 
@@ -15,25 +14,6 @@ constexpr size_t kFirstSlabBytes = size_t{1} << 20;
 constexpr size_t kLargestSlabBytes = size_t{64} << 20;
 
 }  // namespace
-
-BufferPool::Buffer::Buffer(Buffer&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
-  if (this != &other) {
-    if (data_ != nullptr) pool_->release(data_, size_);
-    pool_ = std::exchange(other.pool_, nullptr);
-    data_ = std::exchange(other.data_, nullptr);
-    size_ = std::exchange(other.size_, 0);
-  }
-  return *this;
-}
-
-BufferPool::Buffer::~Buffer() {
-  if (data_ != nullptr) pool_->release(data_, size_);
-}
 
 // Size classes are the powers of two and three steps between each two of them.
 size_t BufferPool::class_bytes(size_t size_bytes) {
@@ -53,7 +33,7 @@ BufferPool::Buffer BufferPool::acquire(size_t size_bytes) {
     data = list.back();
     list.pop_back();
   }
-  return {this, data, size_bytes};
+  return Buffer({data, {this, size_bytes}});
 }
 
 std::byte* BufferPool::carve(size_t bytes) {

@@ -1,12 +1,12 @@
-// BufferPool recycles memory for contributions that wait for their round to complete. Acquiring and
-// releasing a buffer costs no system call, and in steady state the memory is already faulted in and
-// warm in cache. Buffers are carved out of a few large slabs (slab.h), so an RDMA device has few
-// regions to register.
+// Recycles memory for contributions that wait for their round to complete: without system calls,
+// and in steady state already faulted in and warm in cache. Buffers are carved out of a few large
+// slabs (slab.h), so an RDMA device has few regions to register.
 #pragma once
 
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -21,27 +21,27 @@ class BufferPool {
   class Buffer {
    public:
     Buffer() = default;
-    Buffer(Buffer&& other) noexcept;
-    Buffer& operator=(Buffer&& other) noexcept;
-    ~Buffer();
     // As many bytes as requested, page-aligned.
-    MutableBytes bytes() const { return {data_, size_}; }
+    MutableBytes bytes() const { return {data_.get(), empty() ? 0 : data_.get_deleter().size}; }
     bool empty() const { return data_ == nullptr; }
 
    private:
     friend class BufferPool;
-    Buffer(BufferPool* pool, std::byte* data, size_t size) : pool_(pool), data_(data), size_(size) {}
-    BufferPool* pool_ = nullptr;
-    std::byte* data_ = nullptr;
-    size_t size_ = 0;
+    struct Return {
+      BufferPool* pool;
+      size_t size;
+      void operator()(std::byte* data) const { pool->release(data, size); }
+    };
+    using Data = std::unique_ptr<std::byte, Return>;
+    explicit Buffer(Data data) : data_(std::move(data)) {}
+    Data data_;
   };
 
   BufferPool() = default;
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // Returns `size_bytes` of uninitialised memory. The size is rounded up internally by at most a
-  // quarter.
+  // Uninitialised. The size is rounded up internally by at most a quarter.
   Buffer acquire(size_t size_bytes);
 
   // Bytes held, in use or not: the sum over size classes of each class's peak usage.

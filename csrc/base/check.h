@@ -1,7 +1,5 @@
-// BPS_CHECK(condition) << "why": aborts the process when an internal invariant is broken.
-//
-// For bugs only. Errors that a peer, a user, a file or the kernel can cause are reported as a
-// Status.
+// BPS_CHECK(condition) << "why": aborts the process when an internal invariant is broken. For bugs
+// only: errors that a peer, a user, a file or the kernel can cause are reported as a Status.
 #pragma once
 
 #include <sstream>
@@ -21,6 +19,7 @@ class CheckFailure {
   std::ostringstream text_;
 };
 
+// Makes a stream an operand of type void, for macros with a condition.
 struct Voidify {
   void operator&(std::ostream&) const {}
 };

@@ -1,7 +1,6 @@
 #include "base/config.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 namespace byteps {

@@ -1,5 +1,4 @@
-// Callbacks that several parts of a process give when they are done, and a thread that blocks for
-// one.
+// Callbacks that several parts of a process give when they are done.
 #pragma once
 
 #include <atomic>
@@ -7,8 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "base/clock.h"
-#include "base/event_flag.h"
 #include "base/unique_function.h"
 
 namespace byteps {
@@ -31,15 +28,5 @@ class Countdown {
   std::atomic<size_t> left_;
   UniqueFunction<void()> done_;
 };
-
-// Calls `start` with a callback, and blocks until that was called, at most until `deadline_us`.
-// Signals do not end the wait. Not on an event loop that has a part in it.
-template <typename Start>
-void run_until_done(TimeUs deadline_us, Start&& start) {
-  const auto done = std::make_shared<EventFlag>();
-  start([done] { done->set(); });
-  while (done->wait(deadline_us) == EventFlag::Wake::kInterrupted) {
-  }
-}
 
 }  // namespace byteps

@@ -1,6 +1,5 @@
 #include "base/dtype.h"
 
-#include <iterator>
 #include <string>
 
 namespace byteps {

@@ -1,14 +1,14 @@
-// A one-shot flag. Threads wait for it without polling, and a signal interrupts the wait.
-//
-// Thread-safe: any number of threads may call set() and wait(), any number of times. Built on
-// futex(2) because std::condition_variable hides EINTR, and Ctrl-C must reach a Python program that
-// waits here.
+// A one-shot flag. Thread-safe: any number of threads may call set() and wait(), any number of
+// times. Built on futex(2) because std::condition_variable hides EINTR, and Ctrl-C must reach a
+// Python program that waits here.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 #include "base/clock.h"
+#include "base/status.h"
 
 namespace byteps {
 
@@ -26,5 +26,12 @@ class EventFlag {
   static constexpr uint32_t kSetValue = 2;
   std::atomic<uint32_t> state_{0};  // 0: clear, 1: clear with waiters, 2: set
 };
+
+// Called when a signal has interrupted a wait. False ends the wait with kAborted.
+using KeepWaiting = std::function<bool()>;
+
+// Blocks until `flag` is set; resumes after signals while `keep_waiting` returns true. Errors:
+// kDeadlineExceeded, kAborted.
+Status wait_for(EventFlag& flag, TimeUs deadline_us, const KeepWaiting& keep_waiting);
 
 }  // namespace byteps

@@ -8,14 +8,15 @@
 #include <sstream>
 #include <string>
 
+#include "base/check.h"
+
 namespace byteps::log {
 
 enum class Level : int { kError = 0, kWarning = 1, kInfo = 2, kDebug = 3 };
 
 // Lines less severe than `level` are not even formatted. Default: kWarning.
 void set_level(Level level);
-// The word that identifies this process in mixed output, such as "r3" or "server 1". Default: "pid
-// N".
+// Identifies this process in mixed output, such as "r3" or "server 1". Default: "pid N".
 void set_prefix(std::string prefix);
 
 bool enabled(Level level);
@@ -33,14 +34,10 @@ class Line {
   std::ostringstream text_;
 };
 
-struct Voidify {
-  void operator&(std::ostream&) const {}
-};
-
 }  // namespace byteps::log
 
 #define BPS_LOG(level)                                 \
   !::byteps::log::enabled(::byteps::log::Level::level) \
       ? static_cast<void>(0)                           \
-      : ::byteps::log::Voidify() &                     \
+      : ::byteps::internal_check::Voidify() &          \
             ::byteps::log::Line(::byteps::log::Level::level, __FILE__, __LINE__).stream()

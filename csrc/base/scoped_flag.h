@@ -1,20 +1,26 @@
-// Sets a flag for the duration of a scope and restores its previous value, also after an exception.
+// Sets a variable for the duration of a scope and restores its previous value, also after an
+// exception.
 #pragma once
 
 #include <utility>
 
 namespace byteps {
 
-class ScopedFlag {
+template <typename T>
+class ScopedValue {
  public:
-  explicit ScopedFlag(bool& flag) : flag_(flag), before_(std::exchange(flag, true)) {}
-  ~ScopedFlag() { flag_ = before_; }
-  ScopedFlag(const ScopedFlag&) = delete;
-  ScopedFlag& operator=(const ScopedFlag&) = delete;
+  ScopedValue(T& variable, T value) : variable_(variable), before_(std::exchange(variable, value)) {}
+  ~ScopedValue() { variable_ = before_; }
+  ScopedValue(const ScopedValue&) = delete;
+  ScopedValue& operator=(const ScopedValue&) = delete;
 
  private:
-  bool& flag_;
-  const bool before_;
+  T& variable_;
+  const T before_;
+};
+
+struct ScopedFlag : ScopedValue<bool> {
+  explicit ScopedFlag(bool& flag) : ScopedValue(flag, true) {}
 };
 
 }  // namespace byteps

@@ -1,9 +1,6 @@
 // Large, long-lived regions of memory, out of which buffers are carved and which devices may
-// register as a whole.
-//
-// Every slab has a unique number. Memory that was unmapped and mapped again has the same addresses,
-// so whoever caches something about memory (such as an RDMA registration) compares slab numbers
-// instead.
+// register as a whole. Memory that was unmapped and mapped again has the same addresses, so whoever
+// caches something about memory compares slab numbers, which are unique.
 #pragma once
 
 #include <cstddef>
@@ -53,10 +50,10 @@ class Slab {
     uint64_t number;
     MutableBytes bytes;
   };
-  // The slab that contains all of `range`; nullopt if the memory is not a slab's, in which case
-  // nothing tells when it is freed. Any thread.
+  // Any thread, all three. The slab that contains all of `range`; nullopt if the memory is not a
+  // slab's, in which case nothing tells when it is freed.
   static std::optional<Found> find(Bytes range);
-  // The observer is told of every slab that is destroyed, until unwatch() has returned. Any thread.
+  // The observer is told of every slab that is destroyed, until unwatch() has returned.
   static void watch(SlabObserver* observer);
   static void unwatch(SlabObserver* observer);
 

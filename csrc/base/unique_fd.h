@@ -7,9 +7,8 @@
 
 namespace byteps {
 
-// Records every descriptor that a UniqueFd owns, so that a forked child can close its copies. A
-// connection held open by a child would outlive this process, and the peer would not notice its
-// death.
+// Records every descriptor that a UniqueFd owns, so that a forked child can close its copies: a
+// connection that a child held open would hide the death of this process from the peer.
 void note_descriptor(int fd);
 void forget_descriptor(int fd);
 // Call in a child right after fork(). The objects that own the descriptors must not be used or

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/unique_fd.h"
 #include "bindings/bindings.h"
 #include "bindings/status_to_python.h"
 #include "c_api/current_job.h"
@@ -17,37 +18,52 @@ namespace {
 using node::Node;
 using WithoutGil = py::call_guard<py::gil_scoped_release>;
 
-// Runs `f` without the GIL, then raises if it returned an error.
-template <typename F>
-void run_without_gil(F&& f) {
-  Status status;
-  {
-    const py::gil_scoped_release release;
-    status = f();
-  }
-  throw_if_failed(status);
+// Sets attributes, so that an unknown name or a wrong type raises Python's own error.
+NodeConfig config_from(const py::kwargs& fields) {
+  NodeConfig config;
+  py::object view = py::cast(&config, py::return_value_policy::reference);
+  for (const auto& [name, value] : fields) py::setattr(view, name, value);
+  return config;
+}
+
+void bind_config(py::module_& module) {
+  py::class_<NodeConfig> config(module, "NodeConfig", py::is_final());
+  config.def(py::init([](const py::kwargs& fields) { return config_from(fields); }));
+  py::list names;
+#define BPS_FIELD(type, name, initial)            \
+  config.def_readwrite(#name, &NodeConfig::name); \
+  names.append(#name);
+  BPS_NODE_CONFIG(BPS_FIELD)
+#undef BPS_FIELD
+  config.attr("FIELDS") = py::tuple(names);
+  // The secret is bytes, not text.
+  config.def_property(
+      "secret", [](const NodeConfig& c) { return py::bytes(c.secret); },
+      [](NodeConfig& c, const py::bytes& secret) { c.secret = std::string(secret); });
+}
+
+void bind_c_api(py::module_& module) {
+  using py::arg;
+  module.attr("C_API") = reinterpret_cast<uintptr_t>(&c_api::table());
+  module.def("enter_c_job_alone", [] {
+    return py::cpp_function([metrics = c_api::enter_job_alone()] { return to_dict(*metrics); });
+  });
+  module.def("leave_c_job", &c_api::leave_job, arg("why"));
+  module.def("abandon_c_job", &c_api::abandon_job, arg("why"));
+  module.def("note_descriptor", &note_descriptor, arg("fd"));
+  module.def("close_descriptors_in_child", &close_descriptors_in_child);
 }
 
 std::shared_ptr<Node> create(const NodeConfig& config) {
-  std::shared_ptr<Node> node;
-  run_without_gil([&] {
-    auto result = Node::create(config, keep_waiting_unless_signalled());
-    if (result) node = std::move(*result);
-    return result.status();
-  });
-  return node;
+  return value_or_throw(without_gil([&] { return Node::create(config, keep_waiting_unless_signalled()); }));
 }
 
-DType checked_dtype(int code) {
-  auto dtype = dtype_from(code < 0 || code > 255 ? uint8_t{0} : static_cast<uint8_t>(code));
-  if (!dtype) throw_if_failed(invalid_argument(dtype.status().message()));
-  return *dtype;
-}
-
-ReduceOp checked_op(int code) {
-  auto op = reduce_op_from(code < 0 || code > 255 ? uint8_t{0} : static_cast<uint8_t>(code));
-  if (!op) throw_if_failed(invalid_argument(op.status().message()));
-  return *op;
+// `from`: dtype_from or reduce_op_from.
+template <typename Code>
+Code checked(Result<Code> (*from)(uint8_t), int value) {
+  const auto code = from(value < 0 || value > 255 ? uint8_t{0} : static_cast<uint8_t>(value));
+  if (!code) throw_if_failed(invalid_argument(code.status().message()));
+  return *code;
 }
 
 using Numbers = std::vector<int64_t>;
@@ -70,9 +86,9 @@ protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintpt
     throw_if_failed(shape.status());
   }
   const protocol::PushPull request{.name = std::move(name),
-                                   .dtype = checked_dtype(dtype),
+                                   .dtype = checked(&dtype_from, dtype),
                                    .bytes = bytes,
-                                   .op = checked_op(op),
+                                   .op = checked(&reduce_op_from, op),
                                    .root = static_cast<uint32_t>(root),
                                    .priority = priority,
                                    .staleness = static_cast<uint8_t>(staleness),
@@ -84,7 +100,8 @@ protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintpt
 
 void wait(Node& node, protocol::Handle handle, std::optional<double> timeout_s) {
   const TimeUs deadline_us = timeout_s ? now_us() + seconds_to_us(*timeout_s) : kNever;
-  run_without_gil([&] { return node.wait(handle, deadline_us, keep_waiting_unless_signalled()); });
+  throw_if_failed(
+      without_gil([&] { return node.wait(handle, deadline_us, keep_waiting_unless_signalled()); }));
 }
 
 py::dict metrics(const Node& node) {
@@ -100,6 +117,8 @@ py::dict metrics(const Node& node) {
 
 void bind_node(py::module_& module) {
   using py::arg;
+  bind_config(module);
+  bind_c_api(module);
   py::class_<Node, std::shared_ptr<Node>>(module, "Node", py::is_final())
       .def(py::init(&create), arg("config"))
       .def_property_readonly("rank", &Node::rank)
@@ -111,7 +130,7 @@ void bind_node(py::module_& module) {
       .def(
           "declare",
           [](Node& node, const std::string& name, int dtype, uint64_t bytes) {
-            throw_if_failed(node.declare(name, checked_dtype(dtype), bytes));
+            throw_if_failed(node.declare(name, checked(&dtype_from, dtype), bytes));
           },
           arg("name"), arg("dtype"), arg("nbytes"))
       .def("push_pull", &push_pull, arg("name"), arg("input_ptr"), arg("output_ptr"), arg("nbytes"),
@@ -132,13 +151,16 @@ void bind_node(py::module_& module) {
           arg("handle"))
       .def("next_done", &Node::next_done, WithoutGil())
       .def("barrier",
-           [](Node& node) { run_without_gil([&] { return node.barrier(keep_waiting_unless_signalled()); }); })
+           [](Node& node) {
+             throw_if_failed(without_gil([&] { return node.barrier(keep_waiting_unless_signalled()); }));
+           })
       .def("failure", [](const Node& node) { return node.failure().message(); })
       .def("metrics", &metrics)
       .def("offer_to_c", [](std::shared_ptr<Node> node) { c_api::enter_job(std::move(node)); })
       .def("wait_until_done",
            [](Node& node) {
-             run_without_gil([&] { return node.wait_until_done(keep_waiting_unless_signalled()); });
+             throw_if_failed(
+                 without_gil([&] { return node.wait_until_done(keep_waiting_unless_signalled()); }));
            })
       .def("shutdown", &Node::shutdown, arg("cause") = "", arg("after") = "", WithoutGil());
 }

@@ -68,16 +68,13 @@ py::dict simulate_step(const Speeds& machines_mbps, const Speeds& servers_mbps, 
       .credit_bytes = credit_bytes,
       .latency_s = latency_s,
   };
-  const auto result = [&options] {
-    const py::gil_scoped_release release;
-    return sim::simulate(options, keep_waiting_unless_signalled());
-  }();
-  throw_if_failed(result.status());
+  const sim::ScaleResult result =
+      value_or_throw(without_gil([&] { return sim::simulate(options, keep_waiting_unless_signalled()); }));
   py::dict answer;
-  answer["predicted_s"] = result->predicted_s;
-  answer["summed_s"] = result->summed_s;
-  answer["step_s"] = result->step_s;
-  answer["messages"] = result->messages;
+  answer["predicted_s"] = result.predicted_s;
+  answer["summed_s"] = result.summed_s;
+  answer["step_s"] = result.step_s;
+  answer["messages"] = result.messages;
   return answer;
 }
 

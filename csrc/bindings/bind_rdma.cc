@@ -21,12 +21,6 @@ using transport::rdma::GidEntry;
 using transport::rdma::GidType;
 using transport::rdma::PortReport;
 
-template <typename F>
-auto without_gil(F&& f) {
-  const py::gil_scoped_release release;
-  return f();
-}
-
 py::dict to_dict(const GidEntry& gid, bool is_ethernet) {
   py::dict result;
   result["index"] = gid.index;

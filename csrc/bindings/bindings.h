@@ -9,14 +9,12 @@ namespace byteps::bindings {
 
 // The tables of the core that Python uses.
 void bind_tables(pybind11::module_& module);
-void bind_config(pybind11::module_& module);
+// Nodes, their configuration, and the C functions for adapters with a library of their own.
 void bind_node(pybind11::module_& module);
 // Capabilities of this machine, and the kernels; for `byteps doctor`, tests and benchmarks.
 void bind_machine(pybind11::module_& module);
 // RDMA devices of this machine, and checks of other machines; for `byteps doctor`.
 void bind_rdma(pybind11::module_& module);
-// The table of C functions and the job that it refers to; for adapters with a library of their own.
-void bind_c_api(pybind11::module_& module);
 // Placement, and simulation at scale; for `byteps plan`.
 void bind_plan(pybind11::module_& module);
 

@@ -3,10 +3,8 @@
 
 PYBIND11_MODULE(_core, module) {
   byteps::bindings::bind_tables(module);
-  byteps::bindings::bind_config(module);
   byteps::bindings::bind_node(module);
   byteps::bindings::bind_machine(module);
   byteps::bindings::bind_rdma(module);
   byteps::bindings::bind_plan(module);
-  byteps::bindings::bind_c_api(module);
 }

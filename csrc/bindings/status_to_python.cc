@@ -11,7 +11,7 @@ void throw_if_failed(const Status& status) {
   throw pybind11::error_already_set();
 }
 
-node::KeepWaiting keep_waiting_unless_signalled() {
+KeepWaiting keep_waiting_unless_signalled() {
   return [] {
     const pybind11::gil_scoped_acquire gil;
     return PyErr_CheckSignals() == 0;

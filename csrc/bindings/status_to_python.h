@@ -18,8 +18,14 @@ T value_or_throw(Result<T> result) {
   return std::move(result).value();
 }
 
+template <typename F>
+auto without_gil(F&& f) {
+  const pybind11::gil_scoped_release release;
+  return f();
+}
+
 // A predicate for waits without the GIL: runs Python's signal handlers, and ends the wait if one
 // has raised.
-node::KeepWaiting keep_waiting_unless_signalled();
+KeepWaiting keep_waiting_unless_signalled();
 
 }  // namespace byteps::bindings

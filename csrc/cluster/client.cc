@@ -41,11 +41,14 @@ Client::Client(transport::EventLoop& loop, transport::Transport& tcp, ClientOpti
                   options_.start_deadline_us + kReportUs, options_.timeout_us),
       timer_(
           loop, [this] { return membership_.next_tick_us(); },
-          [this] {
-            MembershipActions actions;
-            membership_.on_tick(loop_.now_us(), actions);
-            apply(actions);
-          }) {}
+          [this] { decide([this](auto& actions) { membership_.on_tick(loop_.now_us(), actions); }); }) {}
+
+template <typename F>
+void Client::decide(F&& f) {
+  MembershipActions actions;
+  f(actions);
+  apply(actions);
+}
 
 Client::~Client() {
   loop_.run_and_wait([this] {
@@ -82,9 +85,7 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
   if (connection) {
     channel_ = std::make_unique<ControlChannel>(std::move(*connection), *this);
     channel_->start();
-    MembershipActions actions;
-    membership_.on_connected(join_, loop_.now_us(), actions);
-    return apply(actions);
+    return decide([this](auto& actions) { membership_.on_connected(join_, loop_.now_us(), actions); });
   }
   const TimeUs now = loop_.now_us();
   const bool is_last = (attempt + 1) % candidates_.size() == 0;
@@ -108,21 +109,22 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
 }
 
 // May be called from inside a callback of the channel, which is destroyed after that.
+void Client::drop_channel() {
+  if (!channel_) return;
+  channel_->close();
+  loop_.post([doomed = std::move(channel_)] {});
+}
+
 void Client::connect_again(const Status& why) {
   first_refusal_us_ = loop_.now_us();  // the peer has just been this job's scheduler
   refusal_ = why;
   last_refused_ = 0;
-  if (channel_) {
-    channel_->close();
-    loop_.post([doomed = std::move(channel_)] {});
-  }
+  drop_channel();
   loop_.run_at(loop_.now_us() + kCandidatePauseUs, [this] { try_connect(0); });
 }
 
 void Client::fail_to_connect(const Status& why) {
-  MembershipActions actions;
-  membership_.on_scheduler_closed(why, actions);
-  apply(actions);
+  decide([&](auto& actions) { membership_.on_scheduler_closed(why, actions); });
 }
 
 void Client::send(protocol::Control message) {
@@ -133,24 +135,18 @@ void Client::send(protocol::Control message) {
 
 void Client::suspect(uint32_t node, Status why) {
   loop_.post([this, node, why = std::move(why)] {
-    MembershipActions actions;
-    membership_.on_suspect(node, why, loop_.now_us(), actions);
-    apply(actions);
+    decide([&](auto& actions) { membership_.on_suspect(node, why, loop_.now_us(), actions); });
   });
 }
 
 void Client::fail_job(std::string cause) {
   loop_.post([this, cause = std::move(cause)] {
-    MembershipActions actions;
-    membership_.leave(cause, actions);
-    apply(actions);
+    decide([&](auto& actions) { membership_.leave(cause, actions); });
   });
 }
 
 void Client::give_up(const Status& why) {
-  MembershipActions actions;
-  membership_.give_up(why, actions);
-  apply(actions);
+  decide([&](auto& actions) { membership_.give_up(why, actions); });
   hang_up();
 }
 
@@ -158,14 +154,9 @@ void Client::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
   loop_.post([this, deadline_us, done = std::move(done)]() mutable {
     leaving_ = true;
     leave_done_ = std::move(done);
-    MembershipActions actions;
-    membership_.leave("", actions);
-    apply(actions);
-    if (channel_) {
-      channel_->close_when_sent(deadline_us);
-    } else {
-      finish_leaving();
-    }
+    decide([&](auto& actions) { membership_.leave("", actions); });
+    if (!channel_) return finish_leaving();
+    channel_->close_when_sent(deadline_us);
   });
 }
 
@@ -178,13 +169,9 @@ void Client::check_self() {
   if (!status.is_ok() && membership_.started()) suspect(membership_.roster().self, status);
 }
 
-// May be called from inside a callback of the channel, which is destroyed after that.
 void Client::hang_up() {
   timer_.stop();
-  if (channel_) {
-    channel_->close();
-    loop_.post([doomed = std::move(channel_)] {});
-  }
+  drop_channel();
   finish_leaving();
 }
 
@@ -194,11 +181,8 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
   apply(actions);
   // Nothing waits for answers any more.
   if (!membership_.failure().is_ok()) return Status::ok();
-  if (std::holds_alternative<protocol::Placed>(message) ||
-      std::holds_alternative<protocol::Refused>(message) ||
-      std::holds_alternative<protocol::BarrierDone>(message) ||
-      std::holds_alternative<protocol::Stalled>(message) ||
-      std::holds_alternative<protocol::Leaving>(message)) {
+  if (protocol::is_one_of<protocol::Placed, protocol::Refused, protocol::BarrierDone, protocol::Stalled,
+                          protocol::Leaving>(message)) {
     return events_.on_answer(message);
   }
   if (const auto* setup = std::get_if<protocol::ProbeSetup>(&message)) events_.on_probe_setup(*setup);

@@ -1,7 +1,5 @@
-// A node's connection to the scheduler: it joins the job, sends heartbeats, and delivers the
-// scheduler's messages.
-//
-// protocol/membership makes the decisions; this file applies them on one event loop.
+// A node's connection to the scheduler: applies the decisions of protocol/membership on one event
+// loop, and delivers the scheduler's messages.
 #pragma once
 
 #include <memory>
@@ -57,8 +55,7 @@ class Client final : public ControlEvents {
 
   // Any thread. Connects and joins; on_started or on_failed follows.
   void join(protocol::Join join);
-  // Any thread. Drops messages while there is no connection (before it is made, or after it has
-  // ended; on_failed reports that).
+  // Any thread. Drops messages while there is no connection (on_failed reports its end).
   void send(protocol::Control message);
   // Any thread. Reports that this node has lost its connection to `node`.
   void suspect(uint32_t node, Status why);
@@ -82,8 +79,12 @@ class Client final : public ControlEvents {
   void connect_again(const Status& why);
   void fail_to_connect(const Status& why);
   void check_self();
+  void drop_channel();
   void hang_up();
   void finish_leaving();
+  // Calls `f` with an empty list of actions, to be filled by membership_, and applies them.
+  template <typename F>
+  void decide(F&& f);
   void apply(const protocol::MembershipActions& actions);
 
   transport::EventLoop& loop_;

@@ -25,11 +25,14 @@ Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions opti
       state_(options, loop_.now_us()),
       timer_(
           loop, [this] { return state_.next_tick_us(); },
-          [this] {
-            SchedulerActions actions;
-            state_.on_tick(loop_.now_us(), actions);
-            apply(actions);
-          }) {}
+          [this] { decide([this](auto& actions) { state_.on_tick(loop_.now_us(), actions); }); }) {}
+
+template <typename F>
+void Scheduler::decide(F&& f) {
+  SchedulerActions actions;
+  f(actions);
+  apply(actions);
+}
 
 Scheduler::~Scheduler() {
   loop_.run_and_wait([this] {
@@ -40,17 +43,30 @@ Scheduler::~Scheduler() {
   });
 }
 
+template <typename Listen>
+Status Scheduler::open(Listen&& listen) {
+  Status status;
+  loop_.run_and_wait([&] {
+    auto listener = listen([this](auto connection) { accept(std::move(connection)); });
+    status = listener.status();
+    if (!listener) return;
+    listener_ = std::move(*listener);
+    listener_->tell_refused([this](const transport::Address& caller, const Status& why) {
+      state_.on_refused(caller.ip, why, loop_.now_us());
+      timer_.update();
+    });
+    timer_.update();
+  });
+  return status;
+}
+
 Status Scheduler::listen(transport::Transport& tcp, const std::string& ip, const std::vector<int>& ports) {
   Status failure;
   std::string tried;
   for (const int port : ports) {
     const transport::Address address{ip, static_cast<uint16_t>(port)};
-    Status status;
-    loop_.run_and_wait([&] {
-      auto listener = tcp.listen(loop_, address, [this](auto connection) { accept(std::move(connection)); });
-      status = listener.status();
-      if (listener) open(std::move(*listener));
-    });
+    const Status status =
+        open([&](auto on_accept) { return tcp.listen(loop_, address, std::move(on_accept)); });
     if (status.is_ok()) return status;
     tried += (tried.empty() ? "" : ", ") + address.to_string();
     failure = status;
@@ -59,23 +75,10 @@ Status Scheduler::listen(transport::Transport& tcp, const std::string& ip, const
 }
 
 Status Scheduler::listen(transport::Transport& tcp, int socket_fd) {
-  Status status;
-  loop_.run_and_wait([&] {
-    auto listener = transport::listen_on_tcp_socket(
-        tcp, loop_, socket_fd, [this](auto connection) { accept(std::move(connection)); });
-    status = listener.status();
-    if (listener) open(std::move(*listener));
+  const Status status = open([&](auto on_accept) {
+    return transport::listen_on_tcp_socket(tcp, loop_, socket_fd, std::move(on_accept));
   });
   return status.with_context("scheduler cannot listen on the socket handed over by the launcher");
-}
-
-void Scheduler::open(std::unique_ptr<transport::Listener> listener) {
-  listener_ = std::move(listener);
-  listener_->tell_refused([this](const transport::Address& caller, const Status& why) {
-    state_.on_refused(caller.ip, why, loop_.now_us());
-    timer_.update();
-  });
-  timer_.update();
 }
 
 void Scheduler::accept(std::unique_ptr<transport::Connection> connection) {
@@ -91,9 +94,7 @@ Status Scheduler::on_control(ControlChannel& channel, const protocol::Control& m
   if (const auto* join = std::get_if<protocol::Join>(&message)) {
     BPS_LOG(kInfo) << join->self.describe() << " at " << channel.peer() << " asks to join";
   }
-  SchedulerActions actions;
-  state_.on_message(ids_.at(&channel), message, loop_.now_us(), actions);
-  apply(actions);
+  decide([&](auto& actions) { state_.on_message(ids_.at(&channel), message, loop_.now_us(), actions); });
   return Status::ok();
 }
 
@@ -105,9 +106,7 @@ void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
   // Destroyed later, because the channel is the caller.
   loop_.post([doomed = std::move(found->second)] {});
   peers_.erase(found);
-  SchedulerActions actions;
-  state_.on_closed(id, why, loop_.now_us(), actions);
-  apply(actions);
+  decide([&](auto& actions) { state_.on_closed(id, why, actions); });
 }
 
 // A node of another version is disconnected and retries: logs one line per address.
@@ -157,11 +156,9 @@ void Scheduler::set_ended() {
 void Scheduler::shutdown(const std::string& text, TimeUs deadline_us, UniqueFunction<void()> done) {
   loop_.post([this, text, deadline_us, done = std::move(done)]() mutable {
     listener_.reset();
-    SchedulerActions actions;
-    state_.on_shutdown(text, actions);
     shut_down_ = true;
     shutdown_done_ = std::move(done);
-    apply(actions);
+    decide([&](auto& actions) { state_.on_shutdown(text, actions); });
     for (const auto& [id, channel] : peers_) channel->close_when_sent(deadline_us);
     check_ended();
     if (ended_.is_reached()) finish_shutdown();

@@ -44,8 +44,13 @@ class Scheduler final : public ControlEvents {
   void on_channel_closed(ControlChannel& channel, const Status& why) override;
 
  private:
-  void open(std::unique_ptr<transport::Listener> listener);
+  // Calls `listen` with a callback for connections, on the loop, and keeps its listener.
+  template <typename Listen>
+  Status open(Listen&& listen);
   void accept(std::unique_ptr<transport::Connection> connection);
+  // Calls `f` with an empty list of actions, to be filled by state_, and applies them.
+  template <typename F>
+  void decide(F&& f);
   void apply(const protocol::SchedulerActions& actions);
   void log_invalid_message(const ControlChannel& channel, const Status& why);
   void check_ended();

@@ -61,25 +61,23 @@ struct Plain {
   static Packed pack(Values values) { return values; }
 };
 
-struct Half {
+// A dtype of 16 bits that is computed in float32.
+struct StoredIn16Bits {
   static constexpr size_t kLanes = kLanesOf<float>;
   using Stored = uint16_t;
   using Packed = Vector<uint16_t, kLanes>;
   using Values = Vector<float, kLanes>;
   using Wrapping = Values;
+};
 
+struct Half : StoredIn16Bits {
   static Values unpack(Packed packed) { return Target::from_half(packed); }
   static Packed pack(Values values) { return Target::to_half(values); }
 };
 
 // Rounds as half.h does. NaN needs no special case: every NaN here comes from a bfloat16 or the
 // CPU, so its lower half is zero and rounding does not change it.
-struct BFloat16 {
-  static constexpr size_t kLanes = kLanesOf<float>;
-  using Stored = uint16_t;
-  using Packed = Vector<uint16_t, kLanes>;
-  using Values = Vector<float, kLanes>;
-  using Wrapping = Values;
+struct BFloat16 : StoredIn16Bits {
   using Words = Vector<uint32_t, kLanes>;
 
   static Values unpack(Packed packed) { return bits_as<Values>(Target::widen(packed) << 16); }
@@ -171,10 +169,11 @@ struct WeightedAverage : Average {
 
 // ---- The loop ----
 
+// Lanes beyond `size_bytes` are zero.
 template <typename E>
-inline typename E::Values load(const void* src, size_t at) {
-  typename E::Packed packed;
-  __builtin_memcpy(&packed, static_cast<const std::byte*>(src) + at, sizeof(packed));
+inline typename E::Values load(const void* src, size_t at, size_t size_bytes = sizeof(typename E::Packed)) {
+  typename E::Packed packed{};
+  __builtin_memcpy(&packed, static_cast<const std::byte*>(src) + at, size_bytes);
   return E::unpack(packed);
 }
 
@@ -187,13 +186,6 @@ inline void store(void* dst, size_t at, typename E::Values values, bool streamin
   } else {
     __builtin_memcpy(to, &packed, sizeof(packed));
   }
-}
-
-template <typename E>
-inline typename E::Values load_part(const void* src, size_t at, size_t size_bytes) {
-  typename E::Packed packed{};
-  __builtin_memcpy(&packed, static_cast<const std::byte*>(src) + at, size_bytes);
-  return E::unpack(packed);
 }
 
 template <typename E, typename Op>
@@ -243,7 +235,7 @@ __attribute__((noinline)) void mend_mean(const Call& call, size_t at, size_t siz
   Values sum{};
   for (size_t s = 0; s < call.n; ++s) {
     const Number<E> weight = Op::kIsWeighted ? static_cast<Number<E>>(call.weights[s]) : 1;
-    const Values term = load_part<E>(call.srcs[s], at, size_bytes) * (weight / power);
+    const Values term = load<E>(call.srcs[s], at, size_bytes) * (weight / power);
     sum = s == 0 ? term : sum + term;
   }
   Values mended = sum * (power * static_cast<Number<E>>(1.0 / call.divisor));
@@ -283,9 +275,9 @@ inline void reduce_vectors(const Call& call, size_t at, bool streaming) {
 template <typename E, typename Op>
 void reduce_part(const Call& call, size_t at, size_t size_bytes) {
   if (size_bytes == 0) return;
-  typename E::Values result[1] = {weighted<E, Op>(call, 0, load_part<E>(call.srcs[0], at, size_bytes))};
+  typename E::Values result[1] = {weighted<E, Op>(call, 0, load<E>(call.srcs[0], at, size_bytes))};
   for (size_t s = 1; s < call.n; ++s) {
-    const typename E::Values next = load_part<E>(call.srcs[s], at, size_bytes);
+    const typename E::Values next = load<E>(call.srcs[s], at, size_bytes);
     result[0] = Op::template combine<E>(result[0], weighted<E, Op>(call, s, next));
   }
   result[0] = Op::template finish<E>(result[0], call.divisor);

@@ -8,12 +8,10 @@
 //   float32, float64    computed in their own type, without fused multiply-add
 //   integers            sum and product wrap modulo 2^bits
 //   average of floats   the sum of (input * weight) times 1/divisor, where the reciprocal is
-//   rounded
-//                       to the type computed in. If the sum is not finite: the sum of (input *
-//                       (weight / 2^k)) times (2^k / divisor), with the smallest 2^k >= 2 *
-//                       divisor,
-//                       limited to the largest finite value if that sum is finite. So an average
-//                       of finite values is finite.
+//                       rounded to the type computed in. If the sum is not finite: the sum of
+//                       (input * (weight / 2^k)) times (2^k / divisor), with the smallest
+//                       2^k >= 2 * divisor, limited to the largest finite value if that sum is
+//                       finite. So an average of finite values is finite.
 //   average of integers the wrapped sum divided by divisor, rounded towards minus infinity
 //   min, max            the first NaN wins, as in torch.minimum; of equal values (-0 and +0) the
 //                       first is kept

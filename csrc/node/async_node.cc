@@ -107,11 +107,6 @@ Status AsyncNode::on_answer(const protocol::Control& message) {
   return Status::ok();
 }
 
-void AsyncNode::on_child_lost(uint32_t child, const Status& why) { client_->suspect(child, why); }
-
-// The scheduler names the tensor, because this process may not have declared it.
-void AsyncNode::on_stalled(const protocol::Stalled& stalled) { client_->send(stalled); }
-
 void AsyncNode::on_out_of_memory(const Status& why) {
   BPS_LOG(kError) << why.message();
   if (started_.is_reached() && !roster_.nodes.empty()) client_->suspect(roster_.self, why);
@@ -122,10 +117,6 @@ void AsyncNode::on_control_out_of_memory(const Status& why) {
   if (has_client_) client_->give_up(why);
   if (scheduler_) scheduler_->give_up(why);
 }
-
-void AsyncNode::send_to_scheduler(protocol::Control message) { client_->send(std::move(message)); }
-
-void AsyncNode::on_link_lost(uint32_t service, const Status& why) { client_->suspect(service, why); }
 
 void AsyncNode::on_credit(uint64_t credit_bytes) {
   for (size_t i = 0; i < data_loops_.size(); ++i) {

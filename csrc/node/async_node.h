@@ -1,13 +1,8 @@
-// One process's part in a job: creates its roles from a NodeConfig, joins, and leaves in order. No
-// method blocks, so the simulator runs it as well; node/node.h adds what blocks.
+// One process's part in a job: creates its roles (ARCHITECTURE.md) from a NodeConfig, joins, and
+// leaves in order. No method blocks, so the simulator runs it as well; node.h adds what blocks.
 //
-//   worker     a Worker, a summation Service, a Client; in rank 0 perhaps the Scheduler
-//   server     a Service and a Client
-//   scheduler  a Scheduler
-//
-// Event loops: `service_threads` data loops ("bps-data-N") and one control loop ("bps-control"). A
-// data loop has one shard of the service and the worker's links to the shards paired with it; the
-// control loop has the scheduler and the client.
+// Event loops: data loops ("bps-data-N"), each with one shard of the service and the worker's links
+// to the shards paired with it, and a control loop ("bps-control") with scheduler and client.
 #pragma once
 
 #include <atomic>
@@ -60,10 +55,10 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Milestone& finished() { return scheduler_ && !client_ ? scheduler_->ended() : finished_; }
   // ok while the job runs, and when it has ended in order; otherwise why it has failed.
   Status failure() const;
-  // Leaves the job; to be called once. `cause`: an exception that ends the program; the job then
-  // fails for all nodes. Empty: leaves in order. `after`: an exception that is propagating during
-  // an orderly leave; ranks that wait for this node are told. left() follows, on the control loop,
-  // or immediately if the start has failed before that loop ran.
+  // Leaves the job; to be called once. `cause`: an exception that ends the program and fails the
+  // job for all nodes; empty: leaves in order. `after`: an exception that is propagating during an
+  // orderly leave, for ranks that wait for this node. left() follows, on the control loop, or
+  // immediately if the start has failed before that loop ran.
   void leave(const std::string& cause, const std::string& after);
   Milestone& left() { return left_; }
   // Stops the event loops, without leaving. Idempotent. Not on one of the loops.
@@ -98,9 +93,9 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Status announce(protocol::Handle handle);
   std::optional<protocol::Handle> next_done();
 
-  // `done` is called when every worker has called barrier() as often as this one, or with an error:
-  // on the control loop, or within this call. The calls of a process take effect one after the
-  // other. Returns a number for forget_barrier().
+  // `done` is called on the control loop or within this call, when every worker has called
+  // barrier() as often as this one, or with an error. The calls of a process take effect one after
+  // the other. Returns a number for forget_barrier().
   uint64_t barrier(UniqueFunction<void(const Status&)> done);
   // Takes back a call of barrier() of which the scheduler does not know yet.
   void forget_barrier(uint64_t number);
@@ -116,10 +111,11 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Status self_check() override;
   void on_still_waiting(const std::string& text) override;
   Status on_answer(const protocol::Control& message) override;
-  void on_child_lost(uint32_t child, const Status& why) override;
-  void on_stalled(const protocol::Stalled& stalled) override;
-  void send_to_scheduler(protocol::Control message) override;
-  void on_link_lost(uint32_t service, const Status& why) override;
+  void on_child_lost(uint32_t child, const Status& why) override { client_->suspect(child, why); }
+  // The scheduler names the tensor, because this process may not have declared it.
+  void on_stalled(const protocol::Stalled& stalled) override { client_->send(stalled); }
+  void send_to_scheduler(protocol::Control message) override { client_->send(std::move(message)); }
+  void on_link_lost(uint32_t service, const Status& why) override { client_->suspect(service, why); }
   void on_credit(uint64_t credit_bytes) override;
   Status explain(const Status& failure) const override;
 
@@ -152,10 +148,9 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Status usable() const;
   void send_barrier();
   void tell_of_callbacks();
-  // Called on a data loop that is out of memory and cannot go on.
+  // On a data loop that is out of memory and cannot go on.
   void on_out_of_memory(const Status& why);
-  // The same on the control loop: this process cannot tell the others the cause any more, but they
-  // notice that it is gone.
+  // On the control loop: it cannot tell the others the cause, but they notice that it is gone.
   void on_control_out_of_memory(const Status& why);
   void on_leaving(const protocol::Leaving& leaving);
   // Deadline and grace period of a step of leaving that begins now.

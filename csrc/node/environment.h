@@ -1,6 +1,6 @@
 // Everything that a node takes from outside its job: event loops, transports, facts of the host,
-// random numbers, and the thread that runs callbacks. A process has a HostEnvironment; the
-// simulator has an environment in virtual time.
+// random numbers, and the thread that runs callbacks. A process has that of
+// make_host_environment(); the simulator has one in virtual time.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include "node/transports.h"
 #include "transport/address.h"
 #include "transport/event_loop.h"
-#include "worker/completions.h"
+#include "worker/handle_table.h"
 
 namespace byteps::node {
 
@@ -46,5 +46,9 @@ class Environment {
   // The process is now known as `name` ("r3", "server 1"), for log lines.
   virtual void on_named(const std::string& name) = 0;
 };
+
+// The environment of a node in a process of its own: threads, sockets, and the facts of this host.
+// The first one of a process names the log; others that exist at the same time do not.
+std::unique_ptr<Environment> make_host_environment();
 
 }  // namespace byteps::node

@@ -7,6 +7,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -37,11 +38,9 @@ std::string link_target(const char* path) {
 bool means_loopback(const std::string& host) { return host == "localhost" || Address{host, 0}.is_loopback(); }
 
 // The addresses that other machines can reach.
-std::vector<Address> outside_addresses(const std::vector<Address>& addresses) {
-  std::vector<Address> outside;
-  std::copy_if(addresses.begin(), addresses.end(), std::back_inserter(outside),
-               [](const Address& address) { return !address.is_loopback(); });
-  return outside;
+std::vector<Address> outside_addresses(std::vector<Address> addresses) {
+  std::erase_if(addresses, std::mem_fn(&Address::is_loopback));
+  return addresses;
 }
 
 bool is_there(const std::filesystem::path& path) {
@@ -124,8 +123,7 @@ Result<std::string> own_address(const NodeConfig& config, const std::vector<Addr
 double nic_mbps(const NodeConfig& config, const std::string& own_ip) {
   if (config.nic_mbps > 0) return config.nic_mbps;
   const auto interface = transport::interface_of_address(own_ip);
-  if (!interface) return 0;
-  return kernel_mbps(*interface);
+  return interface ? kernel_mbps(*interface) : 0;
 }
 
 double kernel_mbps(const std::string& interface, const std::string& net) {
@@ -133,9 +131,8 @@ double kernel_mbps(const std::string& interface, const std::string& net) {
   if (is_hardware(path)) return told_mbps(path);
   const std::vector<std::string> below = interfaces_below(path);
   if (below.size() == 1) return kernel_mbps(below.front(), net);
-  const bool of_hardware = std::all_of(below.begin(), below.end(), [&](const std::string& name) {
-    return is_hardware(path.parent_path() / name);
-  });
+  const bool of_hardware = std::ranges::all_of(
+      below, [&](const std::string& name) { return is_hardware(path.parent_path() / name); });
   return !below.empty() && of_hardware && is_there(path / "bonding") ? told_mbps(path) : 0;
 }
 

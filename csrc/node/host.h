@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/event_flag.h"
 #include "base/status.h"
-#include "node/waiting.h"
 #include "transport/address.h"
 
 namespace byteps::node {
@@ -21,16 +21,14 @@ std::string machine_id();
 // Number of cores that this process may run on.
 int usable_cores();
 
-// Resolves config.scheduler_host. Retries until `deadline_us` while the name is unknown, because
-// the records of hosts that start together may appear late; logs the wait. Blocks. kUnavailable:
-// not resolved; kAborted: interrupted.
+// Resolves config.scheduler_host. Blocks, and retries until `deadline_us`, because the records of
+// hosts that start together may appear late. kUnavailable: not resolved; kAborted: interrupted.
 Result<std::vector<transport::Address>> await_scheduler_host(const NodeConfig& config, TimeUs deadline_us,
                                                              const KeepWaiting& keep_waiting);
 
 // The address that this process gives to other nodes: config.node_host, else the address of
 // config.interface, else the address from which this machine reaches the scheduler (`scheduler`:
-// its addresses). Never a loopback address that /etc/hosts gives to this machine's own name,
-// because other machines could not reach it.
+// its addresses). Never the loopback address that /etc/hosts may give to this machine's own name.
 Result<std::string> own_address(const NodeConfig& config, const std::vector<transport::Address>& scheduler);
 
 // Speed of this process's network card in each direction, in Mbit/s: config.nic_mbps, else the

@@ -1,5 +1,3 @@
-#include "node/host_environment.h"
-
 #include <unistd.h>
 
 #include <atomic>
@@ -7,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "node/environment.h"
 #include "node/host.h"
 #include "transport/epoll_loop.h"
 #include "worker/completion_thread.h"

@@ -1,6 +1,5 @@
-// Detects data loops of this process that hang. Other processes cannot see it: the sockets stay
-// open, the kernel answers for them, and the control loop goes on sending heartbeats. So the
-// control loop checks the data loops with each heartbeat.
+// Detects data loops of this process that hang, with each heartbeat of the control loop. Other
+// processes cannot see it: the kernel answers for the sockets, and heartbeats go on.
 #pragma once
 
 #include <atomic>
@@ -18,8 +17,8 @@ class LoopWatch {
   // Adds a loop, which must outlive this object. To be called before the first check().
   void add(transport::EventLoop& loop, std::string name);
   // Asks each loop to answer. To be called on one thread, at regular intervals. kUnavailable names
-  // a loop that has not answered for `kMaxUnansweredChecks` calls. Time in which the whole process
-  // was stopped does not count.
+  // a loop that has not answered for `kMaxUnansweredChecks` calls. Calls are counted, not time, in
+  // which the whole process may have been stopped.
   Status check();
 
   static constexpr int kMaxUnansweredChecks = 3;

@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "base/log.h"
+#include "node/probe_connection.h"
 #include "protocol/text.h"
 
 namespace byteps::node {
 
 // The state of one loop; all members are used on its thread.
 struct NicProbe::LoopState {
-  explicit LoopState(transport::EventLoop& loop_of_seat) : loop(loop_of_seat) {}
+  explicit LoopState(transport::EventLoop& own_loop) : loop(own_loop) {}
 
   void adopt(std::unique_ptr<transport::Connection> connection, uint32_t epoch) {
     echoes.push_back(std::make_unique<ProbeEcho>(std::move(connection), epoch,
@@ -20,8 +21,7 @@ struct NicProbe::LoopState {
     echoes.back()->start();
   }
   void remove(const ProbeEcho& echo) {
-    const auto found =
-        std::find_if(echoes.begin(), echoes.end(), [&](const auto& each) { return each.get() == &echo; });
+    const auto found = std::ranges::find(echoes, &echo, &std::unique_ptr<ProbeEcho>::get);
     // Destroyed later, because it is the caller.
     loop.post([doomed = std::move(*found)] {});
     echoes.erase(found);

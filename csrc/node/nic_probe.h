@@ -1,7 +1,5 @@
 // A process's part in measuring network cards before the job starts; protocol/nic_survey decides
-// who measures when, and with whom.
-//
-// Created, used and destroyed on the thread of the control loop, or after that loop has stopped.
+// who measures when, and with whom. Used on the control loop, or after that has stopped.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "node/probe_echo.h"
-#include "node/probe_run.h"
+#include "base/unique_function.h"
 #include "protocol/message.h"
 #include "transport/transport.h"
 

@@ -1,13 +1,11 @@
 #include "node/node.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "node/host.h"
-#include "node/host_environment.h"
 
 namespace byteps::node {
 namespace {
@@ -26,8 +24,6 @@ void wait_whatever_signals_come(EventFlag& flag) {
 }  // namespace
 
 Node::Node(const NodeConfig& config) : AsyncNode(config, make_host_environment()) {}
-
-Node::~Node() { shutdown(); }
 
 Result<std::unique_ptr<Node>> Node::create(const NodeConfig& config, const KeepWaiting& keep_waiting) {
   BPS_RETURN_IF_ERROR(validate(config));

@@ -10,7 +10,6 @@
 #include "base/event_flag.h"
 #include "base/status.h"
 #include "node/async_node.h"
-#include "node/waiting.h"
 
 namespace byteps::node {
 
@@ -21,7 +20,7 @@ class Node final : public AsyncNode {
   // scheduler only starts. kInvalidArgument: wrong configuration. kAborted: interrupted. Other
   // errors: as AsyncNode::started().
   static Result<std::unique_ptr<Node>> create(const NodeConfig& config, const KeepWaiting& keep_waiting);
-  ~Node() override;  // calls shutdown()
+  ~Node() override { shutdown(); }
 
   // As worker::HandleTable::wait, and goes on after signals while `keep_waiting` returns true.
   // Tells the scheduler of a long wait.

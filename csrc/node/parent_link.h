@@ -1,11 +1,10 @@
 // The connection of a machine's services to the roots: links of the worker at Level::kCluster.
 #pragma once
 
-#include <string>
 #include <unordered_map>
 
 #include "base/annotations.h"
-#include "summation/parent_link.h"
+#include "summation/reduction_level.h"
 #include "worker/shard_links.h"
 
 namespace byteps::node {

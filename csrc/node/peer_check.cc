@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "node/transports.h"
 #include "transport/epoll_loop.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
 namespace {
@@ -37,18 +37,16 @@ class Steps {
   Result<PeerRun::Outcome> run(PeerRun& run, bool asks_for_facts);
 
  private:
-  template <typename T>
-  std::shared_ptr<WaitSlot<T>> make_handover() {
-    auto handover = std::make_shared<WaitSlot<T>>();
-    held_.push_back(handover);
-    return handover;
-  }
-  template <typename T>
-  Result<T> wait(WaitSlot<T>& handover, const char* what) {
+  // Calls `begin` on the loop, and waits until it has called its argument with the result.
+  template <typename T, typename Begin>
+  Result<T> wait_for_result(const char* what, Begin begin) {
+    const auto slot = std::make_shared<WaitSlot<T>>();
+    held_.push_back(slot);
+    loop_->post([begin, slot] { begin([slot](Result<T> result) { slot->put(std::move(result)); }); });
     // Steps have their own deadlines; this one is for a loop that hangs.
-    const Status status = wait_for(handover.done, now_us() + 2 * step_us_, keep_waiting_);
+    const Status status = wait_for(slot->done, now_us() + 2 * step_us_, keep_waiting_);
     if (!status.is_ok()) return status.with_context(what);
-    return std::move(*handover.result);
+    return std::move(*slot->result);
   }
 
   const TimeUs step_us_;
@@ -61,24 +59,20 @@ class Steps {
 };
 
 Result<PeerRun*> Steps::connect(Transport& transport, const Address& address) {
-  const auto handover = make_handover<std::unique_ptr<Connection>>();
-  loop_->post([this, &transport, address, handover] {
-    transport.connect(*loop_, address, now_us() + step_us_,
-                      [handover](auto connection) { handover->put(std::move(connection)); });
-  });
-  auto connection = wait(*handover, "connecting");
+  auto connection = wait_for_result<std::unique_ptr<Connection>>(
+      "connecting", [this, &transport, address](transport::ConnectCallback done) {
+        transport.connect(*loop_, address, now_us() + step_us_, std::move(done));
+      });
   if (!connection) return connection.status();
   runs_.push_back(std::make_unique<PeerRun>(std::move(*connection)));
   return runs_.back().get();
 }
 
 Result<PeerRun::Outcome> Steps::run(PeerRun& run, bool asks_for_facts) {
-  const auto handover = make_handover<PeerRun::Outcome>();
-  loop_->post([this, &run, asks_for_facts, handover] {
-    run.start(asks_for_facts, now_us() + step_us_,
-              [handover](auto outcome) { handover->put(std::move(outcome)); });
-  });
-  auto outcome = wait(*handover, "measuring");
+  auto outcome =
+      wait_for_result<PeerRun::Outcome>("measuring", [this, &run, asks_for_facts](PeerRun::Done done) {
+        run.start(asks_for_facts, now_us() + step_us_, std::move(done));
+      });
   loop_->post([&run] { run.close(); });
   return outcome;
 }
@@ -115,9 +109,7 @@ Status why_not_tried(const Transport& rdma, const PeerFacts& facts) {
 
 Result<PeerReport> check_peer(const NodeConfig& config, const Address& peer, Result<RdmaCards> cards,
                               TimeUs step_us, const KeepWaiting& keep_waiting) {
-  transport::TcpOptions tcp_options;
-  tcp_options.credentials = {config.secret, config.job_id, config.loopback_only};
-  const auto tcp = transport::make_tcp_transport(std::move(tcp_options));
+  const auto tcp = make_tcp(config);
   const std::vector<std::string> own_cards = names_of(cards);
   const auto rdma = make_rdma(config, std::move(cards));
   auto loop = transport::EpollLoop::create("bps-doctor");

@@ -1,16 +1,15 @@
-// Checks whether another machine that runs `byteps doctor --listen` (peer_listener.h) can be
-// reached, over which transports, and how fast.
+// Checks over which transports a machine that runs `byteps doctor --listen` can be reached, and how
+// fast.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "base/config.h"
+#include "base/event_flag.h"
 #include "base/status.h"
-#include "node/peer_facts.h"
-#include "node/peer_run.h"
+#include "node/peer_connection.h"
 #include "node/rdma.h"
-#include "node/waiting.h"
 #include "transport/address.h"
 
 namespace byteps::node {

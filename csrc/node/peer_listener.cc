@@ -4,21 +4,10 @@
 #include <utility>
 
 #include "node/host.h"
-#include "node/peer_facts.h"
+#include "node/transports.h"
 #include "transport/epoll_loop.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace byteps::node {
-namespace {
-
-std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
-  transport::TcpOptions options;
-  options.credentials = {config.secret, config.job_id, config.loopback_only};
-  return transport::make_tcp_transport(std::move(options));
-}
-
-}  // namespace
-
 Result<std::unique_ptr<PeerListener>> PeerListener::create(const NodeConfig& config, const std::string& ip,
                                                            uint16_t port, Result<RdmaCards> cards) {
   std::unique_ptr<PeerListener> self(new PeerListener(config, std::move(cards)));
@@ -71,8 +60,7 @@ void PeerListener::adopt(std::unique_ptr<transport::Connection> connection) {
 
 void PeerListener::remove(const PeerEcho& echo) {
   report(echo.peer() + ": " + std::to_string(echo.frames()) + " frames echoed");
-  const auto found =
-      std::find_if(echoes_.begin(), echoes_.end(), [&](const auto& each) { return each.get() == &echo; });
+  const auto found = std::ranges::find(echoes_, &echo, &std::unique_ptr<PeerEcho>::get);
   // Destroyed later, because it is the caller.
   loop_->post([doomed = std::move(*found)] {});
   echoes_.erase(found);

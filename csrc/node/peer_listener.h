@@ -9,9 +9,9 @@
 
 #include "base/annotations.h"
 #include "base/config.h"
-#include "node/peer_echo.h"
+#include "base/event_flag.h"
+#include "node/peer_connection.h"
 #include "node/rdma.h"
-#include "node/waiting.h"
 #include "transport/transport.h"
 
 namespace byteps::node {

@@ -15,8 +15,8 @@ namespace byteps::node {
 
 using RdmaCards = std::vector<std::unique_ptr<transport::rdma::Nic>>;
 
-// Checks whether this machine has libibverbs and a usable port. Ignores the configuration and opens
-// nothing. The error says what is missing.
+// Whether this machine has libibverbs and a usable port; opens nothing. The error says what is
+// missing.
 Status rdma_viable();
 
 // The ports that a process with the address `ip` uses, in order. Errors: those of
@@ -24,9 +24,8 @@ Status rdma_viable();
 Result<std::vector<transport::rdma::PortReport>> choose_rdma_ports(const NodeConfig& config,
                                                                    const std::string& ip);
 
-// Opens these ports. An error says why this process cannot use RDMA. kUnimplemented: RDMA is
-// disabled, or the machine has none (BYTEPS_TRANSPORT=auto); other errors name the problem and the
-// remedy.
+// Opens these ports. kUnimplemented: RDMA is disabled, or the machine has none
+// (BYTEPS_TRANSPORT=auto); other errors name the problem and the remedy.
 Result<RdmaCards> open_rdma_cards(const NodeConfig& config, const std::string& ip);
 
 // The RDMA transport over these cards.

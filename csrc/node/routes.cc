@@ -21,11 +21,7 @@ bool reaches(Reach reach, const NodeInfo& self, const NodeInfo& node) {
 }
 
 void log_at(log::Level level, const std::string& text) {
-  if (level == log::Level::kWarning) {
-    BPS_LOG(kWarning) << text;
-  } else {
-    BPS_LOG(kInfo) << text;
-  }
+  if (log::enabled(level)) log::Line(level, __FILE__, __LINE__).stream() << text;
 }
 
 }  // namespace

@@ -34,9 +34,9 @@ class Routes {
   // Counts of the memory that this process has registered with network cards.
   transport::rdma::RegistrationCounts rdma_counts() const;
 
-  // Connects to a shard of the service of `node`, which must live until `done` is called. Falls
-  // back to the next transport if the best one for the two nodes fails, unless that is required;
-  // logs the reason once per node.
+  // Connects to a shard of the service of `node`, which must live until `done` is called. If the
+  // best transport for the two fails and is not required, logs that once per node, and takes the
+  // next one.
   void connect(transport::EventLoop& loop, const protocol::NodeInfo& self, const protocol::NodeInfo& node,
                size_t shard, transport::ConnectCallback done);
 

@@ -35,8 +35,7 @@ int loop_count(const NodeConfig& config, int usable_cores, double speed_mbps) {
 // that look for their own scheduler, unless the user has named exactly this port.
 TimeUs refusal_timeout_us(const NodeConfig& config, const std::vector<transport::Address>& hosts) {
   constexpr TimeUs kTimeoutUs = 10'000'000;
-  const bool is_local =
-      std::all_of(hosts.begin(), hosts.end(), [](const auto& each) { return each.is_loopback(); });
+  const bool is_local = std::ranges::all_of(hosts, &transport::Address::is_loopback);
   const bool is_told = config.scheduler_fd < 0 && config.scheduler_ports.size() == 1 && !config.loopback_only;
   return !is_local || is_told ? kTimeoutUs : 0;
 }
@@ -257,7 +256,7 @@ worker::ShardLink AsyncNode::make_link(const protocol::Tree& tree, uint32_t serv
     // Runs on the shard's own loop, so that memory that the shard leases and the link frees is used
     // on one thread only.
     connector = [this, &loop, shard](transport::ConnectCallback done) {
-      auto [link_end, shard_end] = transport::make_inproc_pair(loop, loop);
+      auto [link_end, shard_end] = transport::make_inproc_pair(loop);
       service_->shard(shard).adopt(std::move(shard_end));
       done(std::move(link_end));
     };

@@ -20,7 +20,7 @@ transport::StreamOptions stream_options(const NodeConfig& config) {
   return options;
 }
 
-OpenTransport open_shm(const NodeConfig& config, const std::string&) {
+OpenTransport open_shm(const NodeConfig& config) {
   const auto open = [&config]() -> Opened {
     if (config.role != "worker") return unimplemented("for workers only");
     if (!config.shm) return unimplemented("BYTEPS_SHM is 0");
@@ -53,24 +53,21 @@ OpenTransport open_rdma(const NodeConfig& config, const std::string& ip) {
 }
 
 OpenTransport open_tcp(const NodeConfig& config, const std::string& ip) {
-  return {.name = "tcp",
-          .title = "TCP",
-          .listen_ip = ip,
-          .transport = transport::make_tcp_transport(stream_options(config))};
+  return {.name = "tcp", .title = "TCP", .listen_ip = ip, .transport = make_tcp(config)};
 }
-
-// Best first. A new transport is a folder in csrc/transport/ and a row here.
-constexpr OpenTransport (*kTransports[])(const NodeConfig&, const std::string&) = {
-    &open_shm,
-    &open_rdma,
-    &open_tcp,
-};
 
 }  // namespace
 
+std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
+  return transport::make_tcp_transport(stream_options(config));
+}
+
+// Best first. A new transport is a folder in csrc/transport/ and a row here.
 Transports open_transports(const NodeConfig& config, const std::string& ip) {
   Transports transports;
-  for (const auto& open : kTransports) transports.push_back(open(config, ip));
+  transports.push_back(open_shm(config));
+  transports.push_back(open_rdma(config, ip));
+  transports.push_back(open_tcp(config, ip));
   return transports;
 }
 

@@ -36,6 +36,9 @@ struct OpenTransport {
 // have. The last one is TCP, which every process has.
 using Transports = std::vector<OpenTransport>;
 
+// The TCP transport of a process; also for `byteps doctor`.
+std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config);
+
 // The transports of this host, for a process with the address `ip`; empty for a scheduler alone.
 Transports open_transports(const NodeConfig& config, const std::string& ip);
 

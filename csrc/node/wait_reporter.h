@@ -17,8 +17,8 @@ namespace byteps::node {
 // over.
 class WaitReporter {
  public:
-  // The time at which the scheduler is first told: a little before the first question, so that
-  // ranks that began to wait shortly after each other know of each other.
+  // When the scheduler is first told: a little before the first question, so that ranks that began
+  // to wait at almost the same time know of each other.
   static constexpr TimeUs kTellUs = protocol::NoticeTimer::kFirstUs - 1'000'000;
 
   WaitReporter(cluster::Client& client, UniqueFunction<std::string()> what, TimeUs since_us)

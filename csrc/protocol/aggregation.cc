@@ -15,8 +15,7 @@ namespace {
 std::string describe_request(const DataHead& head) {
   std::string text(to_string(head.op));
   if (head.op == ReduceOp::kBroadcast) text += " from rank " + std::to_string(head.root);
-  if (!head.shape.is_known()) return text + " of " + describe_elements(head.bytes, head.dtype);
-  return text + " of " + std::string(to_string(head.dtype)) + " of shape " + head.shape.describe();
+  return text + " of " + describe_tensor(head);
 }
 
 bool agree(const DataHead& a, const DataHead& b) {
@@ -30,6 +29,11 @@ Status has_gone_on(const std::string& child, uint64_t round, uint64_t next_round
 }
 
 }  // namespace
+
+std::string describe_tensor(const DataHead& head) {
+  if (!head.shape.is_known()) return describe_elements(head.bytes, head.dtype);
+  return std::string(to_string(head.dtype)) + " of shape " + head.shape.describe();
+}
 
 Aggregator::Aggregator(Children children, WaitLimits limits)
     : children_(std::move(children)), gathering_(limits), gone_(num_children()) {}
@@ -151,8 +155,7 @@ void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, co
   // The others may have failed this round for another reason and collect the next one already.
   if (state.arrived_count > 0 && state.first.round == head.round) {
     fail_round(state, why, actions);
-    auto& told = std::get<Fail>(actions.back()).children;
-    told.erase(std::find(told.begin(), told.end(), child));
+    std::erase(std::get<Fail>(actions.back()).children, child);
   } else if (state.failures.find(head.round).is_ok()) {
     note_failure(state, head.round, why);
     actions.push_back(Fail{head, {}, why, true});

@@ -1,16 +1,14 @@
 // The rounds of one summation shard at one level of the tree: which contributions have arrived,
 // which rounds are complete, and who gets an answer. Pure.
 //
-// A child is a worker, or a machine represented by one of its ranks (protocol/tree.h). Sums are
-// taken in the order of children. Rounds belong to a name (protocol/push_pull_table.h). To each
-// round of a key a child contributes at most once, in ascending order, or reports that it cannot
-// contribute. It continues with a later round only after the earlier one was answered or has
-// failed.
+// A child is a worker, or a machine represented by one of its ranks (protocol/tree.h). To each
+// round of a key it contributes at most once, in ascending order, or reports that it cannot. It
+// continues with a later round only after the earlier one was answered or has failed.
 //
 // A child may skip rounds: those that it has refused, and those whose tensor has fewer partitions.
-// A round that one child has skipped and another one has not can never complete, so it fails at
-// once: contributions of different rounds are never summed. The first partition belongs to every
-// round, so ranks that mean different tensors by one name are detected there.
+// A round that one child has skipped and another one has not fails at once: contributions of
+// different rounds are never summed. The first partition belongs to every round, so ranks that mean
+// different tensors by one name are detected there.
 //
 // The caller owns the memory of contributions and keeps it by (key, child) from on_contribution to
 // the Complete or Fail of the key.
@@ -48,8 +46,13 @@ struct Fail {
 using AggregationAction = std::variant<Complete, Fail, Stalled>;
 using AggregationActions = std::vector<AggregationAction>;
 
+// "float32 of shape (2, 3)", or "6 elements of float32" if the shape is unknown.
+std::string describe_tensor(const DataHead& head);
+
 class Aggregator {
  public:
+  using Actions = AggregationActions;
+
   Aggregator(Children children, WaitLimits limits);
   Aggregator(const Aggregator&) = delete;
   Aggregator& operator=(const Aggregator&) = delete;
@@ -59,26 +62,22 @@ class Aggregator {
     kRepeat,  // has arrived or been answered before: discard the payload, do nothing
     kRefuse,  // discard the payload, then call on_contribution, which answers with a Fail
   };
-  // What to do with a kPushPull or kFailed from `child` whose head has arrived; `payload_bytes` is
-  // the size of the frame's payload. Changes no state. On an error the child has broken the
-  // protocol (next round before the answer, payload size that contradicts the head): close its
-  // connection.
+  // What to do with a kPushPull or kFailed from `child` whose head has arrived. Changes no state.
+  // On an error the child has broken the protocol: close its connection.
   Result<Verdict> admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
 
-  // The payload of an accepted contribution is complete, or that of a refused one has been
-  // discarded. A contribution that is refused, or whose round failed while the payload arrived, is
-  // answered with a Fail for this child alone. If its head disagrees with the first head of the
-  // round (dtype, op, shape, bytes, root), the round fails for all, and the message names both
-  // ranks. If an earlier round waits for this child, that round fails. O(1); allocates nothing once
-  // every child has contributed to the key.
+  // The payload of an accepted contribution is complete, or that of a refused one discarded. If it
+  // is refused, or its round failed while the payload arrived, a Fail for this child alone follows.
+  // If its head disagrees with the first of the round (dtype, op, shape, bytes, root), the round
+  // fails for all, and the message names both. If an earlier round waits for this child, that round
+  // fails. O(1); allocates nothing once every child has contributed to the key.
   void on_contribution(const DataHead& head, uint32_t child, TimeUs now, AggregationActions& actions);
 
   // The child cannot contribute to the round, for the reason `why`: the round fails for all others.
   void on_failed_contribution(const DataHead& head, uint32_t child, const Status& why,
                               AggregationActions& actions);
 
-  // The child will contribute no more (it has left or is lost). Rounds without its contribution
-  // fail with `why`, now and later.
+  // The child will contribute no more: rounds that lack it fail with `why`, now and later.
   void on_child_gone(uint32_t child, const Status& why, AggregationActions& actions);
 
   // The name with this number has failed (Refused): its rounds up to `last_round` fail with `why`,

@@ -31,8 +31,7 @@ Status Barriers::on_arrival(uint32_t rank, uint32_t sequence, TimeUs now, Answer
   } else {
     answers.push_back({rank, sequence, round.failure});
   }
-  if (std::all_of(last_sequence_.begin(), last_sequence_.end(),
-                  [&](uint32_t last) { return last >= sequence; })) {
+  if (std::ranges::min(last_sequence_) >= sequence) {
     for (uint32_t waiting : round.waiting) answers.push_back({waiting, sequence, Status::ok()});
     rounds_.erase(sequence);
   }
@@ -50,16 +49,13 @@ Status Barriers::departure(uint32_t sequence) const {
 
 void Barriers::on_left(uint32_t rank, Answers& answers) {
   left_.push_back(rank);
-  for (auto next = rounds_.begin(); next != rounds_.end();) {
-    auto& [sequence, round] = *next;
+  std::erase_if(rounds_, [&](const auto& entry) {
+    const auto& [sequence, round] = entry;
     const Status why = departure(sequence);
-    if (why.is_ok()) {
-      ++next;
-      continue;
-    }
+    if (why.is_ok()) return false;
     for (uint32_t waiting : round.waiting) answers.push_back({waiting, sequence, why});
-    next = rounds_.erase(next);
-  }
+    return true;
+  });
 }
 
 void Barriers::on_tick(TimeUs now, Answers& answers) {

@@ -4,10 +4,13 @@
 // The reader never accesses memory outside its argument and checks each limit before it allocates.
 // Its first error is kept; fields after it keep their values. The writer does not check limits but
 // truncates texts: the reader refuses a value that exceeds another limit.
+//
+// At the end: checks that data and control messages share.
 #pragma once
 
 #include <concepts>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -17,6 +20,7 @@
 #include "base/bytes.h"
 #include "base/numbers.h"
 #include "base/status.h"
+#include "protocol/message.h"
 
 namespace byteps::protocol {
 
@@ -136,5 +140,26 @@ class ByteReader {
   const char* what_;
   Status status_;
 };
+
+inline Result<StatusCode> status_code_from(uint8_t value) {
+  constexpr size_t kLast = std::size(kErrors);
+  if (value > kLast) {
+    return data_loss("status: expected a code from 0 to " + std::to_string(kLast) + ", got " +
+                     std::to_string(value));
+  }
+  return static_cast<StatusCode>(value);
+}
+
+inline Status check_version(uint8_t version) {
+  if (version == kProtocolVersion) return Status::ok();
+  return data_loss("message: expected protocol version " + std::to_string(kProtocolVersion) + ", got " +
+                   std::to_string(version));
+}
+
+inline Status check_head_size(Bytes head, size_t expected_bytes) {
+  if (head.size() == expected_bytes) return Status::ok();
+  return data_loss("message: expected a head of " + std::to_string(expected_bytes) + " bytes, got " +
+                   std::to_string(head.size()));
+}
 
 }  // namespace byteps::protocol

@@ -7,7 +7,6 @@
 
 #include "protocol/codec_bytes.h"
 #include "protocol/message.h"
-#include "protocol/message_checks.h"
 
 namespace byteps::protocol {
 namespace {
@@ -17,12 +16,8 @@ Result<Role> role_from(uint8_t value) {
   return static_cast<Role>(value);
 }
 
-bool all_zero(Bytes bytes) {
-  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
-}
-
-template <typename T, typename U>
-concept Either = std::same_as<std::remove_const_t<T>, U>;  // const while encoding
+template <typename T, typename... Messages>
+concept One = (std::same_as<std::remove_const_t<T>, Messages> || ...);  // const while encoding
 
 constexpr size_t kLeastNodeBytes =
     1 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + sizeof(uint32_t);
@@ -30,14 +25,12 @@ constexpr size_t kLeastEndpointBytes = sizeof(uint16_t) + sizeof(uint32_t);
 constexpr uint32_t kPartsPerBillion = 1'000'000'000;
 constexpr int32_t kMaxNumber = kMaxNodes - 1;  // largest number of a node or rank
 
-template <typename Codec, typename Addresses>
-void address_list(Codec& codec, Addresses& addresses) {
+void address_list(auto& codec, auto& addresses) {
   codec.list("addresses", addresses, kMaxAddresses, sizeof(uint16_t),
              [](auto& each, auto& address) { each.text("address", address, kMaxHostBytes); });
 }
 
-template <typename Codec, Either<NodeInfo> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<NodeInfo> auto& m) {
   codec.enumeration("role", m.role, role_from);
   codec.number("rank", m.rank, -1, kMaxNumber);
   codec.number("local rank", m.local_rank, -1, kMaxNumber);
@@ -56,8 +49,7 @@ void fields(Codec& codec, M& m) {
                 "every transport has an address for each shard");
 }
 
-template <typename Codec, Either<Join> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Join> auto& m) {
   fields(codec, m.self);
   codec.number("workers", m.num_workers);
   codec.number("servers", m.num_servers);
@@ -68,18 +60,15 @@ void fields(Codec& codec, M& m) {
 bool in_order(const Roster& roster) {
   for (size_t i = 0; i < roster.nodes.size(); ++i) {
     const NodeInfo& node = roster.nodes[i];
-    bool is_worker = i < roster.num_workers;
-    size_t number = is_worker ? i : i - roster.num_workers;
-    if (node.role != (is_worker ? Role::kWorker : Role::kServer) ||
-        node.rank != static_cast<int32_t>(number)) {
-      return false;
-    }
+    const bool is_worker = i < roster.num_workers;
+    const size_t number = is_worker ? i : i - roster.num_workers;
+    if (node.role != (is_worker ? Role::kWorker : Role::kServer)) return false;
+    if (node.rank != static_cast<int32_t>(number)) return false;
   }
   return true;
 }
 
-template <typename Codec, Either<Roster> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Roster> auto& m) {
   codec.number("epoch", m.epoch);
   codec.number("self", m.self);
   codec.number("workers", m.num_workers);
@@ -94,8 +83,7 @@ void fields(Codec& codec, M& m) {
   codec.require(in_order(m), "nodes are in order");
 }
 
-template <typename Codec, Either<Declare> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Declare> auto& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.enumeration("dtype", m.dtype, dtype_from);
   codec.number("bytes", m.bytes, 0, kMaxTensorBytes);
@@ -105,8 +93,7 @@ void fields(Codec& codec, M& m) {
   codec.require(m.mode.stored || m.mode.staleness == 0, "only stored tensors have a staleness");
 }
 
-template <typename Codec, Either<Placed> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Placed> auto& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.number("tensor", m.tensor, 1, kMaxTensors);
   codec.number("partition scale", m.partition_scale, uint8_t{0}, kMaxPartitionScale);
@@ -116,8 +103,7 @@ void fields(Codec& codec, M& m) {
   });
 }
 
-template <typename Codec, Either<Refused> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Refused> auto& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.number("tensor", m.tensor);
   codec.enumeration("code", m.code, status_code_from);
@@ -126,8 +112,7 @@ void fields(Codec& codec, M& m) {
   codec.require(m.code != StatusCode::kOk, "the code of a refusal is a failure");
 }
 
-template <typename Codec, Either<RoundFailed> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<RoundFailed> auto& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.number("round", m.round, 1);
   codec.flag("refused", m.refused);
@@ -136,96 +121,66 @@ void fields(Codec& codec, M& m) {
   codec.require(m.code != StatusCode::kOk, "the code of a failed round is a failure");
 }
 
-template <typename Codec, Either<Barrier> M>
-void fields(Codec& codec, M& m) {
-  codec.number("sequence", m.sequence, 1);
-}
+void fields(auto& codec, One<Barrier> auto& m) { codec.number("sequence", m.sequence, 1); }
 
-template <typename Codec, Either<BarrierDone> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<BarrierDone> auto& m) {
   codec.number("sequence", m.sequence, 1);
   codec.enumeration("code", m.code, status_code_from);
   codec.text("text", m.text, kMaxTextBytes);
 }
 
-template <typename Codec, Either<Suspect> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Suspect> auto& m) {
   codec.number("node", m.node);
   codec.text("text", m.text, kMaxTextBytes);
 }
 
-template <typename Codec, Either<Lost> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Lost> auto& m) {
   codec.enumeration("code", m.code, status_code_from);
   codec.text("text", m.text, kMaxTextBytes);
   codec.require(m.code != StatusCode::kOk, "the code of a loss is a failure");
 }
 
-template <typename Codec, Either<Leave> M>
-void fields(Codec& codec, M& m) {
-  codec.text("cause", m.cause, kMaxTextBytes);
-}
+void fields(auto& codec, One<Leave> auto& m) { codec.text("cause", m.cause, kMaxTextBytes); }
 
-template <typename Codec, Either<Left> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Left> auto& m) {
   codec.number("epoch", m.epoch);
   codec.number("node", m.node);
 }
 
-template <typename Codec, Either<Finished> M>
-void fields(Codec& codec, M& m) {
-  codec.text("text", m.text, kMaxTextBytes);
-}
+void fields(auto& codec, One<ProbeSetup> auto& m) { codec.number("epoch", m.epoch); }
 
-template <typename Codec, Either<ProbeSetup> M>
-void fields(Codec& codec, M& m) {
-  codec.number("epoch", m.epoch);
-}
+void fields(auto& codec, One<ProbeReady> auto& m) { address_list(codec, m.addresses); }
 
-template <typename Codec, Either<ProbeReady> M>
-void fields(Codec& codec, M& m) {
-  address_list(codec, m.addresses);
-}
-
-template <typename Codec, Either<ProbeStart> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<ProbeStart> auto& m) {
   codec.number("round", m.round, 1);
   codec.list("helpers", m.helpers, kMaxHelpers, sizeof(uint32_t),
              [](auto& each, auto& helper) { address_list(each, helper.addresses); });
 }
 
-template <typename Codec, Either<ProbeDone> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<ProbeDone> auto& m) {
   codec.number("round", m.round, 1);
   codec.number("rate", m.bytes_per_s, 0, kMaxNicBytesPerS);
 }
 
-template <typename Codec, Either<Waits> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Waits> auto& m) {
   codec.text("what", m.what, kMaxTextBytes);
   codec.flag("asks", m.asks);
 }
 
-template <typename Codec, Either<Waiting> M>
-void fields(Codec& codec, M& m) {
-  codec.text("text", m.text, kMaxTextBytes);
-}
+void fields(auto& codec, One<Finished, Waiting> auto& m) { codec.text("text", m.text, kMaxTextBytes); }
 
-template <typename Codec, Either<Stalled> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Stalled> auto& m) {
   codec.number("tensor", m.tensor);
   codec.text("name", m.name, kMaxNameBytes);
   codec.text("text", m.text, kMaxTextBytes);
 }
 
-template <typename Codec, Either<Leaving> M>
-void fields(Codec& codec, M& m) {
+void fields(auto& codec, One<Leaving> auto& m) {
   codec.number("node", m.node);
   codec.text("after", m.after, kMaxTextBytes);
 }
 
-template <typename Codec, Either<Heartbeat> M>
-void fields(Codec& /*codec*/, M& /*message*/) {}
+void fields(auto& /*codec*/, One<Heartbeat> auto& /*message*/) {}
 
 constexpr const char* kControlNames[] = {
     "Join",      "Roster", "Declare", "Placed",      "Refused",  "Barrier",    "BarrierDone", "Heartbeat",
@@ -247,8 +202,7 @@ Result<Control> decode_as(Bytes payload) {
 
 template <size_t... Indices>
 Result<Control> decode_alternative(size_t index, Bytes payload, std::index_sequence<Indices...> /*all*/) {
-  using Decode = Result<Control> (*)(Bytes);
-  constexpr Decode kDecoders[] = {decode_as<Indices>...};
+  constexpr Result<Control> (*kDecoders[])(Bytes) = {decode_as<Indices>...};
   return kDecoders[index](payload);
 }
 
@@ -271,7 +225,8 @@ Status check_control_head(Bytes head, size_t payload_bytes) {
     return data_loss("control message: expected a type from " + std::to_string(kFirstControlType) + " to " +
                      std::to_string(kFirstControlType + kControlTypes - 1) + ", got " + std::to_string(type));
   }
-  if (!all_zero(head.subspan(2))) return data_loss("control message: expected reserved bytes to be 0");
+  if (std::ranges::any_of(head.subspan(2), [](std::byte each) { return each != std::byte{0}; }))
+    return data_loss("control message: expected reserved bytes to be 0");
   if (payload_bytes > kMaxControlBytes) {
     return data_loss(std::string(kControlNames[type - kFirstControlType]) + ": expected at most " +
                      std::to_string(kMaxControlBytes) + " bytes, got " + std::to_string(payload_bytes));

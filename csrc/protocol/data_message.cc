@@ -3,8 +3,8 @@
 #include <string>
 
 #include "base/numbers.h"
+#include "protocol/codec_bytes.h"
 #include "protocol/message.h"
-#include "protocol/message_checks.h"
 
 namespace byteps::protocol {
 namespace {
@@ -21,29 +21,37 @@ Result<Level> level_from(uint8_t value) {
   return static_cast<Level>(value);
 }
 
-// Offsets of a data head's fields; docs/wire-format.md has the same table.
-namespace at {
-constexpr size_t kVersion = 0;
-constexpr size_t kType = 1;
-constexpr size_t kDtype = 2;
-constexpr size_t kOp = 3;
-constexpr size_t kCode = 4;
-constexpr size_t kLevel = 5;
-constexpr size_t kPlan = 6;
-constexpr size_t kStaleness = 7;
-constexpr size_t kEpoch = 8;
-constexpr size_t kTensor = 12;
-constexpr size_t kPartition = 16;
-constexpr size_t kPriority = 20;
-constexpr size_t kRound = 24;
-constexpr size_t kBytes = 32;
-constexpr size_t kRank = 40;
-constexpr size_t kRoot = 42;
-constexpr size_t kRootNode = 44;
-constexpr size_t kShardIndex = 46;
-constexpr size_t kShape = 48;
-static_assert(kShape + kShapeBytes == kDataHeadBytes);
-}  // namespace at
+// Calls `number(offset, type on the wire, member)` for the fields that take any value, and
+// `checked(offset, member, function that checks a byte)` for the others, except for version and
+// shape. docs/wire-format.md has the same table.
+template <typename Head, typename Number, typename Checked>
+void for_each_field(Head& head, Number&& number, Checked&& checked) {
+  checked(1, head.type, data_type_from);
+  checked(2, head.dtype, dtype_from);
+  checked(3, head.op, reduce_op_from);
+  checked(4, head.code, status_code_from);
+  checked(5, head.level, level_from);
+  checked(6, head.plan, plan_from);
+  number(7, uint8_t{}, head.staleness);
+  number(8, uint32_t{}, head.epoch);
+  number(12, uint32_t{}, head.key.tensor);
+  number(16, uint32_t{}, head.key.partition);
+  number(20, int32_t{}, head.priority);
+  number(24, uint64_t{}, head.round);
+  number(32, uint64_t{}, head.bytes);
+  number(40, uint16_t{}, head.rank);
+  number(42, uint16_t{}, head.root);
+  number(44, uint16_t{}, head.root_node);
+  number(46, uint16_t{}, head.shard_index);
+}
+constexpr size_t kShapeOffset = 48;
+static_assert(kShapeOffset + kShapeBytes == kDataHeadBytes);
+
+template <typename Enum>
+uint8_t byte_of(Enum value) {
+  return static_cast<uint8_t>(value);
+}
+uint8_t byte_of(const Plan& plan) { return encode(plan); }
 
 Status check_limits(const DataHead& head) {
   auto above = [](const char* field, uint64_t value, uint64_t limit) {
@@ -73,63 +81,33 @@ Status check_limits(const DataHead& head) {
 
 DataHeadBytes encode(const DataHead& head) {
   DataHeadBytes bytes{};
-  store_number(&bytes[at::kVersion], kProtocolVersion);
-  store_number(&bytes[at::kType], static_cast<uint8_t>(head.type));
-  store_number(&bytes[at::kDtype], static_cast<uint8_t>(head.dtype));
-  store_number(&bytes[at::kOp], static_cast<uint8_t>(head.op));
-  store_number(&bytes[at::kCode], static_cast<uint8_t>(head.code));
-  store_number(&bytes[at::kLevel], static_cast<uint8_t>(head.level));
-  store_number(&bytes[at::kPlan], encode(head.plan));
-  store_number(&bytes[at::kStaleness], head.staleness);
-  store_number(&bytes[at::kEpoch], head.epoch);
-  store_number(&bytes[at::kTensor], head.key.tensor);
-  store_number(&bytes[at::kPartition], head.key.partition);
-  store_number(&bytes[at::kRound], head.round);
-  store_number(&bytes[at::kRank], static_cast<uint16_t>(head.rank));
-  store_number(&bytes[at::kPriority], head.priority);
-  store_number(&bytes[at::kRoot], static_cast<uint16_t>(head.root));
-  store_number(&bytes[at::kRootNode], head.root_node);
-  store_number(&bytes[at::kShardIndex], head.shard_index);
-  store_number(&bytes[at::kBytes], head.bytes);
-  std::memcpy(&bytes[at::kShape], head.shape.bytes().data(), kShapeBytes);
+  store_number(&bytes[0], kProtocolVersion);
+  for_each_field(
+      head,
+      [&](size_t offset, auto wire, auto value) {
+        store_number(&bytes[offset], static_cast<decltype(wire)>(value));
+      },
+      [&](size_t offset, const auto& value, auto) { store_number(&bytes[offset], byte_of(value)); });
+  std::memcpy(&bytes[kShapeOffset], head.shape.bytes().data(), kShapeBytes);
   return bytes;
 }
 
 Result<DataHead> decode_data(Bytes bytes) {
   BPS_RETURN_IF_ERROR(check_head_size(bytes, kDataHeadBytes));
-  BPS_RETURN_IF_ERROR(check_version(load_number<uint8_t>(&bytes[at::kVersion])));
-  Result<DataType> type = data_type_from(load_number<uint8_t>(&bytes[at::kType]));
-  if (!type) return type.status();
-  Result<DType> dtype = dtype_from(load_number<uint8_t>(&bytes[at::kDtype]));
-  if (!dtype) return dtype.status();
-  Result<ReduceOp> op = reduce_op_from(load_number<uint8_t>(&bytes[at::kOp]));
-  if (!op) return op.status();
-  Result<StatusCode> code = status_code_from(load_number<uint8_t>(&bytes[at::kCode]));
-  if (!code) return code.status();
-  Result<Level> level = level_from(load_number<uint8_t>(&bytes[at::kLevel]));
-  if (!level) return level.status();
-  Result<Plan> plan = plan_from(load_number<uint8_t>(&bytes[at::kPlan]));
-  if (!plan) return plan.status();
+  BPS_RETURN_IF_ERROR(check_version(load_number<uint8_t>(&bytes[0])));
   ShapeBytes shape;
-  std::memcpy(shape.data(), &bytes[at::kShape], kShapeBytes);
-  DataHead head{
-      .type = *type,
-      .level = *level,
-      .plan = *plan,
-      .dtype = *dtype,
-      .op = *op,
-      .staleness = load_number<uint8_t>(&bytes[at::kStaleness]),
-      .epoch = load_number<uint32_t>(&bytes[at::kEpoch]),
-      .key = {load_number<uint32_t>(&bytes[at::kTensor]), load_number<uint32_t>(&bytes[at::kPartition])},
-      .round = load_number<uint64_t>(&bytes[at::kRound]),
-      .rank = load_number<uint16_t>(&bytes[at::kRank]),
-      .priority = load_number<int32_t>(&bytes[at::kPriority]),
-      .root = load_number<uint16_t>(&bytes[at::kRoot]),
-      .root_node = load_number<uint16_t>(&bytes[at::kRootNode]),
-      .shard_index = load_number<uint16_t>(&bytes[at::kShardIndex]),
-      .bytes = load_number<uint64_t>(&bytes[at::kBytes]),
-      .shape = Shape(shape),
-      .code = *code};
+  std::memcpy(shape.data(), &bytes[kShapeOffset], kShapeBytes);
+  DataHead head{.shape = Shape(shape)};
+  Status status;  // the first error
+  for_each_field(
+      head,
+      [&](size_t offset, auto wire, auto& value) { value = load_number<decltype(wire)>(&bytes[offset]); },
+      [&](size_t offset, auto& value, auto from) {
+        const auto read = from(load_number<uint8_t>(&bytes[offset]));
+        if (read) value = *read;
+        if (status.is_ok()) status = read.status();
+      });
+  BPS_RETURN_IF_ERROR(status);
   BPS_RETURN_IF_ERROR(check_limits(head));
   return head;
 }

@@ -7,6 +7,7 @@
 #include "protocol/text.h"
 
 namespace byteps::protocol {
+
 Membership::Membership(std::string scheduler, bool hosted_by_rank_0, TimeUs start_deadline_us,
                        TimeUs timeout_us)
     : scheduler_(std::move(scheduler)),
@@ -31,23 +32,15 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
   if (const auto* left = std::get_if<Left>(&message)) return on_left(*left, actions);
   if (const auto* lost = std::get_if<Lost>(&message)) {
     fail(Status(lost->code, lost->text), actions);
-    return Status::ok();
-  }
-  if (const auto* finished = std::get_if<Finished>(&message)) {
+  } else if (const auto* finished = std::get_if<Finished>(&message)) {
     finish(finished->text, now, actions);
-    return Status::ok();
-  }
-  if (const auto* waiting = std::get_if<Waiting>(&message)) {
+  } else if (const auto* waiting = std::get_if<Waiting>(&message)) {
     actions.emplace_back(LogStillWaiting{waiting->text});
-    return Status::ok();
+  } else if (!is_one_of<Heartbeat, Placed, Refused, BarrierDone, Stalled, Leaving>(message) &&
+             (started() || !is_one_of<ProbeSetup, ProbeStart>(message))) {
+    return data_loss(name_scheduler() + " sent a message that only nodes send");
   }
-  const bool from_scheduler =
-      std::holds_alternative<Heartbeat>(message) || std::holds_alternative<Placed>(message) ||
-      std::holds_alternative<Refused>(message) || std::holds_alternative<BarrierDone>(message) ||
-      std::holds_alternative<Stalled>(message) || std::holds_alternative<Leaving>(message) ||
-      (!started() &&
-       (std::holds_alternative<ProbeSetup>(message) || std::holds_alternative<ProbeStart>(message)));
-  return from_scheduler ? Status::ok() : data_loss(name_scheduler() + " sent a message that only nodes send");
+  return Status::ok();
 }
 
 Status Membership::on_roster(const Roster& roster, TimeUs now, MembershipActions& actions) {

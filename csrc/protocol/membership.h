@@ -1,10 +1,9 @@
 // A node's view of its job: whether it has joined, whether the job has failed, whether the
 // scheduler still answers. Pure.
 //
-// A broken connection to a peer is not a failure yet. The scheduler can tell whether that peer
-// died, left, or only became unreachable, and names the same node to everybody. So the node reports
-// a Suspect and waits for the verdict (Lost or Left) for 1.5 times the job's timeout: the scheduler
-// itself may need one timeout to decide.
+// A broken connection to a peer is not a failure yet: the scheduler can tell whether the peer died,
+// left, or only became unreachable. So the node reports a Suspect and waits for the verdict (Lost
+// or Left) for 1.5 times the job's timeout, as the scheduler may need one timeout to decide.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +32,9 @@ struct JobFailed {
 struct NodeLeft {
   uint32_t node;
 };
-// All workers have left (servers may end), or the scheduler's process has left. Results on their
-// way to a worker still arrive. A worker that has not left within one timeout gets JobFailed,
-// because nobody would report losses to it any more.
+// All workers have left (servers may end), or the scheduler's process has. Results on their way to
+// a worker still arrive. A worker that stays for a timeout gets JobFailed: nobody would tell it of
+// losses.
 struct JobFinished {
   std::string text;
 };

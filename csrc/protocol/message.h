@@ -122,7 +122,7 @@ struct DataHead {
   ReduceOp op = ReduceOp::kSum;
   uint8_t staleness = 0;  // kSeed, kAccumulate
   uint32_t epoch = 0;
-  Key key;
+  Key key = {};
   // Number of this rank's push_pulls of the name, from 1, refused ones included.
   uint64_t round = 0;
   uint32_t rank = 0;     // the contributing worker, or the rank that represents its machine
@@ -345,6 +345,11 @@ struct Leaving {
 using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
                              Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
                              Waits, Waiting, RoundFailed, Stalled, Leaving>;
+
+template <typename... Types>
+bool is_one_of(const Control& message) {
+  return (std::holds_alternative<Types>(message) || ...);
+}
 
 struct EncodedControl {
   std::array<std::byte, kControlHeadBytes> head;

@@ -1,10 +1,10 @@
 // Measures the speed of a network card: one process (the hub) measures with the help of a few
 // others. Pure.
 //
-// The hub keeps frames in flight to all of its helpers at once, and each helper answers with a
-// frame of the same size. So several connections load the hub's card in both directions, as they do
-// on a root, while the helpers' cards are only partly loaded. The answers per second are the speed
-// of the card, unless it is faster than all helpers together.
+// The hub keeps frames in flight to all of its helpers, and each helper answers with a frame of the
+// same size. So several connections load the hub's card in both directions, as on a root, and the
+// helpers' cards only partly. The answers per second are the speed of the card, unless it is faster
+// than all helpers together.
 #pragma once
 
 #include <cstdint>

@@ -31,15 +31,10 @@ NicSurvey::NicSurvey(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
   }
 }
 
-bool NicSurvey::is_needed() const {
-  return spans_machines_ &&
-         std::any_of(cards_.begin(), cards_.end(), [](const Card& card) { return !card.known; });
-}
+bool NicSurvey::is_needed() const { return spans_machines_ && !std::ranges::all_of(cards_, &Card::known); }
 
 // Card c is member c / num_groups() of group c % num_groups().
 size_t NicSurvey::num_groups() const { return std::max<size_t>(1, cards_.size() / kGroup); }
-
-size_t NicSurvey::num_rounds() const { return (cards_.size() + num_groups() - 1) / num_groups(); }
 
 void NicSurvey::start(uint32_t epoch, TimeUs grace_us, TimeUs deadline_us, TimeUs now, Orders& orders) {
   grace_us_ = grace_us;
@@ -109,7 +104,7 @@ void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
 std::vector<double> even_out(const std::vector<double>& speeds) {
   std::vector<size_t> order(speeds.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return speeds[a] < speeds[b]; });
+  std::ranges::sort(order, {}, [&](size_t i) { return speeds[i]; });
   std::vector<double> even = speeds;
   for (size_t first = 0; first < order.size();) {
     const double most = speeds[order[first]] * kNoise;

@@ -1,14 +1,12 @@
 // The scheduler's part in measuring network cards of unknown speed, before the job starts. Pure.
 //
-// Runs in jobs of several worker machines in which the speed of some machine is unknown, under
-// every placement policy: `auto` derives shares from speeds, and all policies derive partition
-// sizes and pacing from them.
+// Runs in jobs of several worker machines, one of them with a card of unknown speed, under every
+// placement policy: all of them derive partition sizes and pacing from speeds.
 //
-// One process of each machine takes part, the first of its nodes. Machines form groups of four to
-// seven (fewer in small jobs), workers and servers mixed. In round r the r-th machine of each group
-// is the hub and the others help it (protocol/nic_probe.h), so there are at most seven rounds
-// however large the job is. A round begins after the previous one has ended, so that no measurement
-// disturbs another. A card that is faster than its helpers together is underestimated.
+// The first node of each machine takes part. Machines form groups of four to seven (fewer in small
+// jobs). In round r the r-th machine of each group is the hub and the others help it
+// (protocol/nic_probe.h), so there are at most seven rounds however large the job is. A round
+// begins after the previous one has ended, so that no measurement disturbs another.
 //
 //   scheduler -> first of each machine   ProbeSetup     listen
 //             <-                         ProbeReady     addresses; none: cannot be measured
@@ -71,7 +69,6 @@ class NicSurvey {
   ProbeStart order_for(size_t hub) const;
 
   size_t num_groups() const;
-  size_t num_rounds() const;
 
   bool spans_machines_ = false;
   std::vector<Card> cards_;

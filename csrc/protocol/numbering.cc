@@ -15,6 +15,10 @@ std::string count_of(size_t count, Role role) {
   return std::to_string(count) + word + (count == 1 ? "" : "s");
 }
 
+std::string counts_of(size_t workers, size_t servers) {
+  return count_of(workers, Role::kWorker) + " and " + count_of(servers, Role::kServer);
+}
+
 // Sets the local rank of each worker that joined without one. `nodes`: workers first, by rank.
 void number_by_machine(std::vector<Numbering::Numbered>& nodes) {
   std::map<std::string, int32_t> sizes;
@@ -54,8 +58,7 @@ Status Numbering::check(const Join& join) const {
   }
   if (num_workers_ > 0) {
     BPS_RETURN_IF_ERROR(check_counts(join));
-  } else if (join.self.role ==
-             Role::kWorker) {  // a server need not know: it waits for the first worker, which does
+  } else if (join.self.role == Role::kWorker) {  // a server waits for the first worker, which knows it
     return invalid_argument("the number of workers is unknown");
   }
   return check_number(join.self);
@@ -64,15 +67,12 @@ Status Numbering::check(const Join& join) const {
 Status Numbering::check_counts(const Join& join) const {
   if (uint64_t{num_workers_} + num_servers_ > kMaxNodes) {
     return invalid_argument("expected at most " + std::to_string(kMaxNodes) + " nodes, got " +
-                            count_of(num_workers_, Role::kWorker) + " and " +
-                            count_of(num_servers_, Role::kServer));
+                            counts_of(num_workers_, num_servers_));
   }
   auto contradicts = [](uint32_t told, uint32_t known) { return told != 0 && told != known; };
   if (contradicts(join.num_workers, num_workers_) || contradicts(join.num_servers, num_servers_)) {
-    return invalid_argument("expects " + count_of(join.num_workers, Role::kWorker) + " and " +
-                            count_of(join.num_servers, Role::kServer) + ", but the job has " +
-                            count_of(num_workers_, Role::kWorker) + " and " +
-                            count_of(num_servers_, Role::kServer) +
+    return invalid_argument("expects " + counts_of(join.num_workers, join.num_servers) +
+                            ", but the job has " + counts_of(num_workers_, num_servers_) +
                             ": start all machines with equal numbers of machines, of processes on each, "
                             "and of servers");
   }
@@ -109,8 +109,7 @@ Status Numbering::check_number(const NodeInfo& node) const {
 }
 
 size_t Numbering::count(Role role) const {
-  return static_cast<size_t>(std::count_if(joined_.begin(), joined_.end(),
-                                           [role](const NodeInfo& node) { return node.role == role; }));
+  return static_cast<size_t>(std::ranges::count(joined_, role, &NodeInfo::role));
 }
 
 bool Numbering::complete() const {
@@ -127,9 +126,8 @@ std::string Numbering::missing() const {
 std::vector<std::string> Numbering::missing_of(Role role) const {
   const size_t joined = count(role);
   if (joined == expected(role)) return {};
-  const auto numbered = static_cast<size_t>(std::count_if(
-      taken_.begin(), taken_.end(), [role](const auto& entry) { return entry.first.first == role; }));
-  if (joined == 0 || numbered < joined) return {count_of(expected(role) - joined, role)};
+  const auto numbered = std::ranges::count(taken_, role, [](const auto& entry) { return entry.first.first; });
+  if (joined == 0 || static_cast<size_t>(numbered) < joined) return {count_of(expected(role) - joined, role)};
   std::vector<std::string> names;
   for (int32_t number = 0; number < static_cast<int32_t>(expected(role)); ++number) {
     if (!taken_.contains({role, number}))
@@ -149,8 +147,7 @@ std::vector<Numbering::Numbered> Numbering::number() const {
   auto machine_of = [&](const Numbered& numbered) {
     return numbered.node.role == Role::kWorker ? machines.at(numbered.node.machine) : 0;
   };
-  std::stable_sort(nodes.begin(), nodes.end(),
-                   [&](const Numbered& a, const Numbered& b) { return machine_of(a) < machine_of(b); });
+  std::ranges::stable_sort(nodes, {}, machine_of);
   std::map<Role, int32_t> next;
   for (auto& [node, index] : nodes) {
     if (node.rank >= 0) continue;
@@ -158,9 +155,8 @@ std::vector<Numbering::Numbered> Numbering::number() const {
     while (taken_.contains({node.role, number})) ++number;
     node.rank = number++;
   }
-  std::sort(nodes.begin(), nodes.end(), [](const Numbered& a, const Numbered& b) {
-    return std::pair(a.node.role, a.node.rank) < std::pair(b.node.role, b.node.rank);
-  });
+  std::ranges::sort(nodes, {},
+                    [](const Numbered& each) { return std::pair(each.node.role, each.node.rank); });
   number_by_machine(nodes);
   return nodes;
 }

@@ -1,10 +1,10 @@
 // The order in which frames are handed to a connection: by priority, within a credit. Pure.
 //
-// Credit bounds the bytes that were handed to a connection and are not on the wire yet. So an
-// urgent partition waits for at most that many bytes of less urgent ones, or for a single partition
-// if that is larger. Credit returns when bytes are written, not when a round ends: that could
-// deadlock workers whose tensors become ready in different orders. Each connection has its own
-// credit: with a common one a slow connection would hold up the others (measured: twice the time).
+// Credit bounds the bytes handed to a connection that are not on the wire yet. So an urgent
+// partition waits for at most that many bytes of less urgent ones, or for one larger partition.
+// Credit returns when bytes are written, not when a round ends: that could deadlock workers whose
+// tensors become ready in different orders. Each connection has its own credit: with a common one a
+// slow connection would hold up the others (measured: twice the time).
 //
 // Source: Peng et al., "A Generic Communication Scheduler for Distributed DNN Training
 // Acceleration" (ByteScheduler), SOSP 2019, section 4.

@@ -1,10 +1,10 @@
 // The rate limit of each connection, which keeps the connections of a job from disturbing each
 // other. Pure.
 //
-// The shares of the reducer hosts determine how many bytes each connection carries in the minimal
-// time T (protocol/placement.h). With every connection limited to that rate, all cards are busy all
-// the time and all connections finish at once. Without limits TCP favors some connections for
-// seconds; those finish early, and their cards idle while the others continue.
+// Shares determine how many bytes each connection carries in the minimal time T
+// (protocol/placement.h). Limited to that rate, all connections finish at once, and all cards are
+// busy until then. Without limits TCP favors some connections for seconds; those finish early, and
+// their cards idle while the others continue.
 #pragma once
 
 #include <cstdint>

@@ -14,6 +14,14 @@ uint64_t divide_up(uint64_t value, uint64_t divisor) { return (value + divisor -
 // Rounds up to pages: at least one, even for a tensor without elements.
 uint64_t whole_pages(uint64_t bytes) { return std::max<uint64_t>(kPageBytes, round_up(bytes, kPageBytes)); }
 
+constexpr uint64_t kPartitionsPerHost = 128;
+constexpr uint64_t kLeastBytes = 128 << 10;
+constexpr uint64_t kMostBytes = 1 << 20;
+constexpr uint64_t kLeastBytesUnknown = 256 << 10;  // if the speed of the network is unknown
+constexpr uint64_t kOneMachineBytes = 256 << 10;
+constexpr uint64_t kMostLeastBytes = 512 << 10;
+constexpr double kLeastUs = 200;  // sending a partition should take at least this long
+
 }  // namespace
 
 uint32_t Partitioning::count() const {
@@ -49,26 +57,12 @@ Partitioning cut_evenly(uint64_t bytes, uint64_t wanted_bytes) {
   return Partitioning{bytes, whole_pages(divide_up(bytes, count))};
 }
 
-namespace {
-
-constexpr uint64_t kPartitionsPerHost = 128;
-constexpr uint64_t kLeastBytes = 128 << 10;
-constexpr uint64_t kMostBytes = 1 << 20;
-constexpr uint64_t kLeastBytesUnknown = 256 << 10;  // if the speed of the network is unknown
-constexpr uint64_t kOneMachineBytes = 256 << 10;
-constexpr uint64_t kMostLeastBytes = 512 << 10;
-constexpr double kLeastUs = 200;  // sending a partition should take at least this long
-
-}  // namespace
-
 PartitionRule::PartitionRule(const std::vector<ReducerHost>& reducer_hosts, uint64_t fixed_bytes)
     : fixed_bytes_(fixed_bytes),
       num_hosts_(std::max<uint64_t>(1, reducer_hosts.size())),
       least_bytes_(kLeastBytesUnknown) {
   if (reducer_hosts.size() < 2) return;
-  double slowest_mbps = reducer_hosts.front().nic_mbps;
-  for (const ReducerHost& reducer_host : reducer_hosts)
-    slowest_mbps = std::min(slowest_mbps, reducer_host.nic_mbps);
+  const double slowest_mbps = std::ranges::min_element(reducer_hosts, {}, &ReducerHost::nic_mbps)->nic_mbps;
   if (slowest_mbps <= 0) return;
   least_bytes_ = std::clamp(static_cast<uint64_t>(slowest_mbps / 8 * kLeastUs), kLeastBytes, kMostLeastBytes);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -54,22 +55,19 @@ bool is_known(double nic_mbps) { return nic_mbps >= kMinNicMbps && nic_mbps <= k
 std::vector<double> speeds_of(const std::vector<ReducerHost>& reducer_hosts, double unknown) {
   double sum = 0;
   double count = 0;
+  std::vector<double> speeds;
   for (const ReducerHost& reducer_host : reducer_hosts) {
+    speeds.push_back(reducer_host.nic_mbps);
     if (!is_known(reducer_host.nic_mbps)) continue;
     sum += reducer_host.nic_mbps;
     ++count;
   }
-  std::vector<double> speeds;
-  const double mean = count > 0 ? sum / count : unknown;
-  for (const ReducerHost& reducer_host : reducer_hosts)
-    speeds.push_back(is_known(reducer_host.nic_mbps) ? reducer_host.nic_mbps : mean);
+  std::ranges::replace_if(speeds, std::not_fn(is_known), count > 0 ? sum / count : unknown);
   return speeds;
 }
 
 double count_machines(const std::vector<ReducerHost>& reducer_hosts) {
-  return static_cast<double>(
-      std::count_if(reducer_hosts.begin(), reducer_hosts.end(),
-                    [](const ReducerHost& reducer_host) { return !reducer_host.is_server; }));
+  return static_cast<double>(std::ranges::count(reducer_hosts, false, &ReducerHost::is_server));
 }
 
 std::vector<double> in_proportion(std::vector<double> parts) {

@@ -1,10 +1,9 @@
 // The plan of a push_pull: how its tensor is partitioned and how many bytes are in flight at a
 // time. One byte, which every data head carries. Pure.
 //
-// Rank 0 may ask for another plan at any time (protocol/tuner.h). Its contributions carry the plan
-// that it wants next, the services repeat it in their results, and every rank uses the plan of a
-// tensor's last result for the next push_pull of that tensor. All ranks get the same results, so
-// all of them change the plan at the same push_pull.
+// Rank 0's contributions carry the plan that it wants next (protocol/tuner.h), the services repeat
+// it in their results, and every rank uses the plan of a tensor's last result for the next
+// push_pull of that tensor. So all ranks change the plan at the same push_pull.
 #pragma once
 
 #include <algorithm>

@@ -40,15 +40,17 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   BPS_CHECK(is_new && handle != 0) << "handle " << handle;
   Op& op = entry->second;
   op.tensor = *found;
-  op.request = {.name = {},
-                .dtype = request.dtype,
-                .bytes = request.bytes,
-                .op = request.op,
-                .root = request.root,
-                .priority = request.priority,
-                .staleness = request.staleness,
-                .shape = request.shape};
-  op.round = tensor.round;
+  const bool stored = is_stored(request.op);
+  const bool has_root = stored || request.op == ReduceOp::kBroadcast;
+  op.head = {.type = DataType::kPushPull,
+             .dtype = request.dtype,
+             .op = request.op,
+             .staleness = stored ? request.staleness : uint8_t{0},
+             .round = tensor.round,
+             .rank = rank_,
+             .priority = request.priority,
+             .root = has_root ? request.root : 0,
+             .shape = request.shape};
   op.partitioning = rule_.partition(request.bytes, tensor.partition_scale);
   tensor.in_flight = handle;
   request_locations(**found, request.dtype, request.bytes, actions);
@@ -135,12 +137,11 @@ void PushPullTable::tell_refused(const Tensor& tensor, RoundFailed failed, Table
   if (failed.round != kEveryRound && placement != tensor.placements.end() &&
       !placement->second.locations.empty()) {
     const RootLocation& location = placement->second.locations[0];
-    DataHead head;
-    head.key = {key_tensor(tensor.number, tensor.partition_scale), 0};
-    head.round = failed.round;
-    head.rank = rank_;
-    head.root_node = static_cast<uint16_t>(tree_.root(location));
-    head.shard_index = tree_.shard_index(location);
+    const DataHead head{.key = {key_tensor(tensor.number, tensor.partition_scale), 0},
+                        .round = failed.round,
+                        .rank = rank_,
+                        .root_node = static_cast<uint16_t>(tree_.root(location)),
+                        .shard_index = tree_.shard_index(location)};
     const Status why(failed.code, tree_.describe(rank_) + ": " + failed.text);
     actions.emplace_back(FailPartition{tree_.parent_of(rank_, location), head, why});
   }
@@ -170,19 +171,10 @@ void PushPullTable::start_partitions(Handle handle, Op& op, TableActions& action
     plan_ = *tensor.plan;
     actions.emplace_back(ChangePlan{plan_});
   }
-  const bool stored = is_stored(op.request.op);
-  DataHead head;
-  head.type = DataType::kPushPull;
+  const bool stored = is_stored(op.head.op);
+  DataHead head = op.head;
   if (!stored) head.plan = desired_plan_;
-  head.dtype = op.request.dtype;
-  head.op = op.request.op;
-  if (stored) head.staleness = op.request.staleness;
   head.key.tensor = key_tensor(tensor.number, tensor.partition_scale);
-  head.round = op.round;
-  head.rank = rank_;
-  head.priority = op.request.priority;
-  if (stored || head.op == ReduceOp::kBroadcast) head.root = op.request.root;
-  head.shape = op.request.shape;
   op.open_partitions = op.partitioning.count();
   actions.reserve(actions.size() + op.open_partitions);
   const std::vector<RootLocation>& locations = tensor.placements.at(tensor.partition_scale).locations;
@@ -252,7 +244,7 @@ void PushPullTable::complete(Handle handle, const Result<Plan>& outcome, TableAc
   if (outcome) op.next = *outcome;
   if (!outcome) take_failure(op, outcome.status(), actions);
   if (op.open_partitions > 0) return;
-  if (op.next && !is_stored(op.request.op)) take_up(op, actions);
+  if (op.next && !is_stored(op.head.op)) take_up(op, actions);
   finish(handle, op.failure, actions);
 }
 
@@ -261,10 +253,10 @@ void PushPullTable::take_failure(Op& op, const Status& why, TableActions& action
   // another partition may report.
   if (op.failure.is_ok() || (op.failure.code() == StatusCode::kAborted && why.code() != StatusCode::kAborted))
     op.failure = why;
-  if (op.open_partitions == 0 || op.told || is_stored(op.request.op) || !failed_.is_ok()) return;
+  if (op.open_partitions == 0 || op.told || is_stored(op.head.op) || !failed_.is_ok()) return;
   op.told = true;
   actions.emplace_back(
-      SendRoundFailed{RoundFailed{op.tensor->first, op.round, false, why.code(), why.message()}});
+      SendRoundFailed{RoundFailed{op.tensor->first, op.head.round, false, why.code(), why.message()}});
 }
 
 // If all partitions have failed the plan stays the same, on all ranks.
@@ -272,7 +264,7 @@ void PushPullTable::take_up(const Op& op, TableActions& actions) {
   Tensor& tensor = op.tensor->second;
   tensor.plan = op.next;
   tensor.partition_scale = op.next->partition_scale;
-  if (failed_.is_ok()) request_locations(*op.tensor, op.request.dtype, op.request.bytes, actions);
+  if (failed_.is_ok()) request_locations(*op.tensor, op.head.dtype, op.partitioning.bytes, actions);
 }
 
 void PushPullTable::fail(const Status& why, TableActions& actions) {

@@ -8,20 +8,15 @@
 // so that nobody accesses the tensor's memory any more; its status is the first failure. Failures
 // name the tensor; those passed in need not.
 //
-// **Rounds.** Each rank counts its push_pulls of a name, and the n-th ones of all ranks form a
-// round, whatever their outcome; if the caller counts steps, the n-th ones of a step
-// (protocol/rounds.h). Refused push_pulls count as well and fail for all ranks: the scheduler is
-// told, which tells all services (RoundFailed, Refused). This rank also tells the service of the
-// first partition, so that it knows the cause before this rank's next round arrives. So
-// contributions of different rounds are never summed. Ranks that mean different tensors by one name
-// meet in the first partition, where the service detects it (protocol/aggregation.h). The other
-// partitions of that round, which may exist on one rank only, fail through the scheduler as well.
-// Stored tensors have no common rounds; there, a refused push_pull ends the name.
+// Every push_pull of a name counts as a round (protocol/rounds.h), also a refused one, which fails
+// for all ranks: the scheduler is told, which tells all services (RoundFailed, Refused), and so is
+// the service of the first partition, which then knows the cause before this rank's next round
+// arrives. If a partition fails, the scheduler lets the others fail, which may exist on one rank
+// only. Stored tensors have no common rounds; there, a refused push_pull ends the name.
 //
-// The partitioning of a tensor may change from one push_pull to the next (protocol/plan.h), as the
-// last results say. Each partition scale of a name has its own root locations, which are requested
-// as soon as the scale is known, so that the next push_pull rarely waits for them. Stored tensors
-// keep their first partitioning.
+// The partitioning of a tensor follows the plan of its last results (protocol/plan.h). Each
+// partition scale of a name has its own root locations, requested as soon as the scale is known, so
+// that the next push_pull rarely waits for them. Stored tensors keep their first partitioning.
 #pragma once
 
 #include <cstdint>
@@ -160,8 +155,7 @@ class PushPullTable {
   using NamedTensor = std::pair<const std::string, Tensor>;
   struct Op {
     NamedTensor* tensor = nullptr;
-    PushPull request;  // without the name
-    uint64_t round = 0;
+    DataHead head;  // of all partitions, except for what differs between them or is not known yet
     Partitioning partitioning;
     uint64_t open_partitions = 0;  // partitions to be completed; 0: waits for its placement
     Status failure;
@@ -173,7 +167,7 @@ class PushPullTable {
   Status check(const NamedTensor& tensor, const PushPull& request) const;
   Status check_binding(const NamedTensor& tensor, const PushPull& request) const;
   static void count_round(Tensor& tensor, uint64_t step);
-  void bind(Tensor& tensor, const PushPull& request);
+  static void bind(Tensor& tensor, const PushPull& request);
   void refuse_round(NamedTensor& tensor, const Status& why, TableActions& actions);
   void tell_refused(const Tensor& tensor, RoundFailed failed, TableActions& actions) const;
   // Requests locations, unless enough for a tensor of this size are known or requested.

@@ -49,6 +49,7 @@ uint32_t RootAssigner::furthest_behind(uint32_t count, Ahead&& ahead) {
   return chosen;
 }
 
+// An empty partition counts as one byte, so that empty ones take turns as well.
 RootLocation RootAssigner::next(uint64_t bytes) {
   const uint16_t reducer_host = reducer_hosts_.place(bytes);
   Services& root = roots_[reducer_host];
@@ -57,7 +58,7 @@ RootLocation RootAssigner::next(uint64_t bytes) {
     for (const Services& machine : machines_) ahead += machine.ranks.ahead(serving_index);
     return ahead;
   });
-  const auto of_turn = [&](const Services& services) -> const LoadCounter& {
+  const auto of_turn = [&](auto& services) -> auto& {
     return services.shards[rank_turn % services.shards.size()];
   };
   const uint32_t shard_index = furthest_behind(num_shard_indices_, [&](uint32_t each) {
@@ -65,23 +66,13 @@ RootLocation RootAssigner::next(uint64_t bytes) {
     for (const Services& machine : machines_) ahead += of_turn(machine).ahead(each);
     return ahead;
   });
-  const RootLocation location{reducer_host,
-                              static_cast<uint16_t>(shard_index * num_rank_indices_ + rank_turn)};
-  charge_index(root, location, bytes);
-  return location;
-}
-
-void RootAssigner::charge_index(Services& root, const RootLocation& location, uint64_t bytes) {
-  // Empty partitions take turns as well.
-  const uint64_t charged_bytes = std::max<uint64_t>(bytes, 1);
-  const uint32_t rank_turn = location.serving_index % num_rank_indices_;
-  const uint32_t shard_index = location.serving_index / num_rank_indices_;
-  const auto charge_one = [&](Services& services) {
+  const auto charge = [&, charged_bytes = std::max<uint64_t>(bytes, 1)](Services& services) {
     services.ranks.charge(rank_turn, charged_bytes);
-    services.shards[rank_turn % services.shards.size()].charge(shard_index, charged_bytes);
+    of_turn(services).charge(shard_index, charged_bytes);
   };
-  charge_one(root);
-  for (Services& machine : machines_) charge_one(machine);
+  charge(root);
+  std::ranges::for_each(machines_, charge);
+  return {reducer_host, static_cast<uint16_t>(shard_index * num_rank_indices_ + rank_turn)};
 }
 
 }  // namespace byteps::protocol

@@ -1,12 +1,11 @@
 // Assigns root locations to partitions: the reducer host of the root, and the serving index. Pure.
 //
 // Reducer hosts are chosen by their shares (Placer). The serving index is chosen so that at every
-// moment the bytes are spread evenly, up to a few partitions of the largest size, whatever the
-// shapes of machines and the sizes of partitions are, over
+// moment the bytes are spread evenly, up to a few partitions of the largest size, over
 //   the ranks of each machine, which sum the machine's contributions, and the shards of each rank;
 //   the ranks of each reducer host and their shards, for the partitions whose root is there.
-// The rank is chosen first, then the shard: each time the index whose members, taken together, are
-// furthest behind. This is a greedy descent of the sum of squared distances from an even spread.
+// The rank is chosen first, then the shard: the index whose members, together, are furthest behind
+// (a greedy descent of the sum of squared distances from an even spread).
 #pragma once
 
 #include <cstdint>
@@ -51,7 +50,6 @@ class RootAssigner {
   static Services services_with(const std::vector<uint32_t>& shards);
   template <typename Ahead>
   static uint32_t furthest_behind(uint32_t count, Ahead&& ahead);
-  void charge_index(Services& root, const RootLocation& location, uint64_t bytes);
 
   Placer reducer_hosts_;
   uint32_t num_rank_indices_;

@@ -52,9 +52,8 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
   member_of_peer_[peer] = static_cast<uint32_t>(members_.size());
   members_.push_back({.peer = peer, .node = join.self, .last_heard_us = now});
   if (refusal_deadline_us_ != kNever) refusal_deadline_us_ = now + options_.refusal_timeout_us;
-  actions.emplace_back(
-      // Otherwise it would take a later end of the connection for that of an earlier job.
-      SendTo{peer, Heartbeat{}});
+  // Otherwise it would take a later end of the connection for that of an earlier job.
+  actions.emplace_back(SendTo{peer, Heartbeat{}});
   if (numbering_.complete()) measure_or_start(now, actions);
 }
 
@@ -147,9 +146,8 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
   if (members_[member].left) return;
   if (const auto* leave = std::get_if<Leave>(&message)) return on_leave(member, leave->cause, actions);
   if (std::holds_alternative<Join>(message)) return expel(member, "joined a second time", actions);
-  if (std::holds_alternative<ProbeReady>(message) || std::holds_alternative<ProbeDone>(message)) {
-    if (phase_ != Phase::kJoining) return on_probe_answer(member, message, now, actions);
-  }
+  if (phase_ != Phase::kJoining && is_one_of<ProbeReady, ProbeDone>(message))
+    return on_probe_answer(member, message, now, actions);
   if (phase_ != Phase::kRunning) return expel(member, "did not wait for the start of the job", actions);
   if (const auto* suspect = std::get_if<Suspect>(&message)) return on_suspect(member, *suspect, now, actions);
   if (const auto* stalled = std::get_if<Stalled>(&message)) return on_stalled(member, *stalled, actions);
@@ -241,9 +239,7 @@ void SchedulerState::on_suspect(uint32_t member, const Suspect& suspect, TimeUs 
   if (suspect.node == member) {
     return fail(unavailable(members_[member].node.describe() + ": " + suspect.text), actions);
   }
-  const bool known = std::any_of(suspicions_.begin(), suspicions_.end(), [&](const Suspicion& s) {
-    return s.reporter == member && s.node == suspect.node;
-  });
+  const bool known = find_suspicion(member, suspect.node) != suspicions_.end();
   if (known || members_[suspect.node].left) return;
   suspicions_.push_back({member, suspect.node, suspect.text, now});
 }
@@ -252,13 +248,11 @@ void SchedulerState::on_leave(uint32_t member, const std::string& cause, Schedul
   members_[member].left = true;
   const NodeInfo& node = members_[member].node;
   if (!cause.empty()) return fail(unavailable(node.describe() + " ended by " + cause), actions);
-  if (phase_ == Phase::kJoining)
-    return fail(unavailable(node.describe() + " left before all had joined"), actions);
-  if (phase_ == Phase::kMeasuring)
-    return fail(unavailable(node.describe() + " left before the job had started"), actions);
-  if (node.role == Role::kServer) {
-    return fail(unavailable(node.describe() + " left while workers still use it"), actions);
-  }
+  const char* const fault = phase_ == Phase::kJoining     ? "before all had joined"
+                            : phase_ == Phase::kMeasuring ? "before the job had started"
+                            : node.role == Role::kServer  ? "while workers still use it"
+                                                          : nullptr;
+  if (fault) return fail(unavailable(node.describe() + " left " + fault), actions);
   ++epoch_;
   std::erase_if(suspicions_,
                 [member](const Suspicion& s) { return s.reporter == member || s.node == member; });
@@ -267,9 +261,8 @@ void SchedulerState::on_leave(uint32_t member, const std::string& cause, Schedul
   Barriers::Answers answers;
   barriers_->on_left(member, answers);
   answer_barriers(answers, actions);
-  const bool all_left = std::all_of(members_.begin(), members_.end(),
-                                    [](const Member& m) { return m.left || m.node.role == Role::kServer; });
-  if (all_left) finish("all workers have left", actions);
+  const auto is_done = [](const Member& each) { return each.left || each.node.role == Role::kServer; };
+  if (std::ranges::all_of(members_, is_done)) finish("all workers have left", actions);
 }
 
 void SchedulerState::expel(uint32_t member, const std::string& why, SchedulerActions& actions) {
@@ -279,7 +272,7 @@ void SchedulerState::expel(uint32_t member, const std::string& why, SchedulerAct
   members_[member].connected = false;
 }
 
-void SchedulerState::on_closed(PeerId peer, const Status& why, TimeUs /*now*/, SchedulerActions& actions) {
+void SchedulerState::on_closed(PeerId peer, const Status& why, SchedulerActions& actions) {
   auto found = member_of_peer_.find(peer);
   if (found == member_of_peer_.end()) return;
   Member& member = members_[found->second];
@@ -320,11 +313,10 @@ void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
   }
   if (phase_ == Phase::kRunning) check_silence(now, actions);
   if (phase_ == Phase::kRunning) check_suspicions(now, actions);
-  if (phase_ == Phase::kRunning) {
-    Barriers::Answers answers;
-    barriers_->on_tick(now, answers);
-    answer_barriers(answers, actions);
-  }
+  if (phase_ != Phase::kRunning) return;
+  Barriers::Answers answers;
+  barriers_->on_tick(now, answers);
+  answer_barriers(answers, actions);
 }
 
 void SchedulerState::check_silence(TimeUs now, SchedulerActions& actions) {
@@ -336,17 +328,20 @@ void SchedulerState::check_silence(TimeUs now, SchedulerActions& actions) {
   }
 }
 
+std::vector<SchedulerState::Suspicion>::const_iterator SchedulerState::find_suspicion(uint32_t reporter,
+                                                                                      uint32_t node) const {
+  return std::ranges::find_if(
+      suspicions_, [=](const Suspicion& each) { return each.reporter == reporter && each.node == node; });
+}
+
 void SchedulerState::check_suspicions(TimeUs now, SchedulerActions& actions) {
   const auto due =
-      std::find_if(suspicions_.begin(), suspicions_.end(),
-                   [this, now](const Suspicion& suspicion) { return now >= verdict_us(suspicion); });
+      std::ranges::find_if(suspicions_, [&](const Suspicion& each) { return now >= verdict_us(each); });
   if (due == suspicions_.end()) return;
   std::string what = members_[due->reporter].node.describe() + " lost its connection to " +
                      members_[due->node].node.describe() + ": " + due->text;
   // The other end's report often has the cause, where this end only saw the connection close.
-  const auto counterpart = std::find_if(suspicions_.begin(), suspicions_.end(), [&](const Suspicion& other) {
-    return other.reporter == due->node && other.node == due->reporter;
-  });
+  const auto counterpart = find_suspicion(due->node, due->reporter);
   if (counterpart != suspicions_.end()) what += "; at the other end: " + counterpart->text;
   fail(unavailable(what), actions);
 }

@@ -71,7 +71,7 @@ class SchedulerState {
 
   void on_message(PeerId peer, const Control& message, TimeUs now, SchedulerActions& actions);
   // The connection ended without ClosePeer. A node that has not left is lost.
-  void on_closed(PeerId peer, const Status& why, TimeUs now, SchedulerActions& actions);
+  void on_closed(PeerId peer, const Status& why, SchedulerActions& actions);
   // A caller with another secret was refused. While nodes are missing it is most likely one of
   // them: see SchedulerOptions::refusal_timeout_us.
   void on_refused(const std::string& caller, const Status& why, TimeUs now);
@@ -137,6 +137,7 @@ class SchedulerState {
 
   void check_silence(TimeUs now, SchedulerActions& actions);
   void check_suspicions(TimeUs now, SchedulerActions& actions);
+  std::vector<Suspicion>::const_iterator find_suspicion(uint32_t reporter, uint32_t node) const;
   TimeUs verdict_us(const Suspicion& suspicion) const;
   void answer_barriers(const Barriers::Answers& answers, SchedulerActions& actions);
   void send_to_all(const Control& message, SchedulerActions& actions);

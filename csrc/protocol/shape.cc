@@ -98,17 +98,20 @@ std::vector<uint64_t> Shape::numbers() const {
   return numbers;
 }
 
+size_t Shape::num_dims() const {
+  if (form() == Form::kInOrder) return count() / 2;
+  return form() == Form::kOfCollective && count() > 0 ? count() - 1 : count();
+}
+
 uint64_t Shape::elements() const {
   uint64_t elements = 0;
   if (form() == Form::kHashed) {
     for (size_t i = kShapeBytes; i-- > kElements;) elements = elements << 8 | bytes_[i];
     return elements;
   }
-  std::vector<uint64_t> dims = numbers();
-  if (form() == Form::kInOrder) dims.resize(dims.size() / 2);
-  if (form() == Form::kOfCollective && !dims.empty()) dims.pop_back();
+  const std::vector<uint64_t> all = numbers();
   elements = 1;
-  for (const uint64_t dim : dims) elements *= dim;
+  for (const uint64_t dim : std::span(all).first(num_dims())) elements *= dim;
   return elements;
 }
 
@@ -119,16 +122,10 @@ std::string Shape::describe() const {
   }
   const std::vector<uint64_t> all = numbers();
   const std::span<const uint64_t> numbers(all);
-  size_t num_dims = numbers.size();
-  std::string rest;
-  if (form() == Form::kInOrder) {
-    num_dims /= 2;
-    rest = " in the order " + enumerate(numbers.subspan(num_dims));
-  } else if (form() == Form::kOfCollective && num_dims > 0) {
-    --num_dims;
-    rest = " in collective " + std::to_string(numbers.back());
-  }
-  return "(" + enumerate(numbers.first(num_dims)) + (num_dims == 1 ? ",)" : ")") + rest;
+  const std::string dims = "(" + enumerate(numbers.first(num_dims())) + (num_dims() == 1 ? ",)" : ")");
+  if (form() == Form::kInOrder) return dims + " in the order " + enumerate(numbers.subspan(num_dims()));
+  const bool has_number = form() == Form::kOfCollective && !numbers.empty();
+  return has_number ? dims + " in collective " + std::to_string(numbers.back()) : dims;
 }
 
 }  // namespace byteps::protocol

@@ -46,6 +46,7 @@ class Shape {
   std::vector<uint64_t> numbers() const;
   Form form() const { return static_cast<Form>(bytes_[0] >> 5); }
   size_t count() const { return bytes_[0] & 0x1f; }
+  size_t num_dims() const;  // not of a hashed shape
 
   // Byte 0: form and number of values; then the values, 7 bits a byte, least significant first.
   ShapeBytes bytes_{};

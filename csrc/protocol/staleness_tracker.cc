@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "protocol/partition.h"
 #include "protocol/text.h"
 
 namespace byteps::protocol {
@@ -13,10 +12,7 @@ namespace {
 // "25 elements of float32 from rank 0 with staleness 3".
 std::string describe_request(const DataHead& head) {
   const bool bounded = head.staleness != kUnboundedStaleness;
-  const std::string tensor = head.shape.is_known()
-                                 ? std::string(to_string(head.dtype)) + " of shape " + head.shape.describe()
-                                 : describe_elements(head.bytes, head.dtype);
-  return tensor + " from rank " + std::to_string(head.root) + " with " +
+  return describe_tensor(head) + " from rank " + std::to_string(head.root) + " with " +
          (bounded ? "staleness " + std::to_string(head.staleness) : "unbounded staleness");
 }
 
@@ -28,7 +24,7 @@ bool agree(const DataHead& a, const DataHead& b) {
 }  // namespace
 
 StalenessTracker::StalenessTracker(Children ranks, WaitLimits limits)
-    : ranks_(std::move(ranks)), waiting_(limits), gone_(num_ranks()) {}
+    : ranks_(std::move(ranks)), waiting_(limits), gone_(num_children()) {}
 
 Result<StalenessTracker::Verdict> StalenessTracker::admit(const DataHead& head,
                                                           uint64_t payload_bytes) const {
@@ -51,7 +47,7 @@ Result<StalenessTracker::Verdict> StalenessTracker::admit(const DataHead& head,
 }
 
 Status StalenessTracker::check_head(const DataHead& head, uint64_t payload_bytes) const {
-  BPS_CHECK(head.rank < num_ranks()) << "rank " << head.rank;
+  BPS_CHECK(head.rank < num_children()) << "rank " << head.rank;
   const auto expected = [&](const char* field, const std::string& want, uint64_t got) {
     return data_loss(ranks_.describe[head.rank] + ": " + protocol::describe(head.key) + ": " + field +
                      ": expected " + want + ", got " + std::to_string(got));
@@ -59,7 +55,7 @@ Status StalenessTracker::check_head(const DataHead& head, uint64_t payload_bytes
   if (head.type != DataType::kPushPull) return expected("type", "2", static_cast<uint64_t>(head.type));
   if (!is_stored(head.op)) return expected("reduction", "7 or 8", static_cast<uint64_t>(head.op));
   if (head.round == 0) return expected("round", "1", 0);
-  if (head.root >= num_ranks()) return expected("root", "a rank of the job", head.root);
+  if (head.root >= num_children()) return expected("root", "a rank of the job", head.root);
   const uint64_t due_bytes = has_values(head) ? head.bytes : 0;
   if (payload_bytes != due_bytes) return expected("payload bytes", std::to_string(due_bytes), payload_bytes);
   return Status::ok();
@@ -88,9 +84,9 @@ StalenessTracker::KeyState& StalenessTracker::state_of(const DataHead& head) {
   KeyState& state = found->second;
   if (is_new) {
     state.first = head;
-    state.last_round.resize(num_ranks());
-    state.waits.resize(num_ranks(), none_);
-    state.slowest_count = num_ranks();
+    state.last_round.resize(num_children());
+    state.waits.resize(num_children(), none_);
+    state.slowest_count = num_children();
   }
   return state;
 }
@@ -167,8 +163,8 @@ void StalenessTracker::fail_waits(Why why, StalenessActions& actions) {
   });
 }
 
-void StalenessTracker::on_rank_gone(uint32_t rank, const Status& why, StalenessActions& actions) {
-  BPS_CHECK(rank < num_ranks() && !why.is_ok()) << "rank " << rank;
+void StalenessTracker::on_child_gone(uint32_t rank, const Status& why, StalenessActions& actions) {
+  BPS_CHECK(rank < num_children() && !why.is_ok()) << "rank " << rank;
   if (!gone_[rank].is_ok()) return;
   gone_[rank] = why;
   gone_ranks_.push_back(rank);
@@ -211,7 +207,7 @@ void StalenessTracker::on_tick(TimeUs now, StalenessActions& actions) {
 std::string StalenessTracker::describe(const Waits::Wait& wait, TimeUs now) const {
   const auto& [state, head] = wait.what;
   std::vector<std::string> missing;
-  for (uint32_t rank = 0; rank < num_ranks(); ++rank) {
+  for (uint32_t rank = 0; rank < num_children(); ++rank) {
     if (lacks(state, head, rank)) missing.push_back(ranks_.describe[rank]);
   }
   return "round " + std::to_string(head.round) + " of " + ranks_.describe[head.rank] + " has waited " +

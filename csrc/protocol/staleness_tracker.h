@@ -1,21 +1,17 @@
 // Stored tensors of one summation shard: bounds how far ranks may be apart. Pure.
 //
-// Every rank counts its push_pulls of a tensor in rounds. With staleness s, round r of a rank is
-// answered once every rank has contributed round r - s. So the answer contains all contributions of
-// all ranks up to that round, and the rank's own. s = 0 is synchronous; with kUnboundedStaleness no
-// rank waits for another.
+// With staleness s, round r of a rank is answered once every rank has contributed round r - s. So
+// the answer contains all contributions of all ranks up to that round, and the rank's own. s = 0 is
+// synchronous; with kUnboundedStaleness no rank waits for another.
 //
-// A contribution is added when it may be answered, not before. Contributions that become ready at
-// the same time are added in the order of ranks and get the same answer. So with s = 0 a value is
-// the same bit for bit in any order of arrival, and a failed contribution was never added. The
-// initial value is the root's contribution to a kSeed (later seeds change nothing); nobody is
-// answered before it. A rank that starts late seeds as well: it gets the current value, and the
-// others are at most s rounds ahead of it.
+// A contribution is added when it may be answered, not before. Those that become ready at the same
+// time are added in the order of ranks and get the same answer. So with s = 0 a value is the same
+// bit for bit in any order of arrival, and a failed contribution was never added. The initial value
+// is the root's contribution to a kSeed (later seeds change nothing); nobody is answered before it.
+// A rank that starts late seeds as well, and gets the current value.
 //
-// Waiting for a rank has the limits of every push_pull (WaitLimits), counted from the contribution
-// that waits. A rank sent its last contribution within the bound, so it waits for one round of the
-// slowest ranks at most. It therefore fails only if a rank that it needs has not contributed for so
-// long, however far ahead it is itself.
+// A contribution may wait as long as every push_pull (WaitLimits). Its rank was within the bound
+// before, so it waits for one round of the slowest ranks at most, however far ahead it is.
 //
 // The caller owns the memory of contributions and keeps it by (key, rank) from on_contribution to
 // the Answer or Fail that names the rank.
@@ -55,6 +51,7 @@ using StalenessActions = std::vector<StalenessAction>;
 class StalenessTracker {
  public:
   using Verdict = Aggregator::Verdict;
+  using Actions = StalenessActions;
 
   // `ranks`: from each_rank (protocol/tree.h).
   StalenessTracker(Children ranks, WaitLimits limits);
@@ -65,16 +62,15 @@ class StalenessTracker {
   // failed, or if a rank that it needs has left.
   Result<Verdict> admit(const DataHead& head, uint64_t payload_bytes) const;
 
-  // The payload of an accepted contribution is complete, or that of a refused one has been
-  // discarded; a Fail for this rank follows in the latter case. If its head disagrees with the
-  // key's first head (dtype, shape, bytes, root, staleness), the key fails for all, now and later,
-  // and the message names both ranks. O(1) on average over a round of all ranks; allocates only for
-  // waiting contributions and the Answer.
+  // The payload of an accepted contribution is complete, or that of a refused one discarded; then a
+  // Fail for this rank follows. If its head disagrees with the key's first head (dtype, shape,
+  // bytes, root, staleness), the key fails for all, now and later, and the message names both. O(1)
+  // on average over a round of all ranks; allocates only for what waits and the Answer.
   void on_contribution(const DataHead& head, TimeUs now, StalenessActions& actions);
 
-  // The rank will contribute no more. Its waiting contributions are still added. Contributions that
+  // The rank will contribute no more. What it has contributed is still added. Contributions that
   // need one of its missing rounds fail with `why`, now and later.
-  void on_rank_gone(uint32_t rank, const Status& why, StalenessActions& actions);
+  void on_child_gone(uint32_t rank, const Status& why, StalenessActions& actions);
   // Like Aggregator's, here and below.
   void fail_tensor(uint32_t number, uint64_t last_round, const Status& why, StalenessActions& actions);
   void fail_all(const Status& why, StalenessActions& actions);
@@ -83,7 +79,11 @@ class StalenessTracker {
 
   // Number of contributions that are not answered.
   size_t waiting() const { return waiting_.size(); }
-  uint32_t num_ranks() const { return static_cast<uint32_t>(ranks_.describe.size()); }
+  // Each rank is a child.
+  uint32_t num_children() const { return static_cast<uint32_t>(ranks_.describe.size()); }
+  int32_t child_of_rank(uint32_t rank) const {
+    return rank < num_children() ? static_cast<int32_t>(rank) : -1;
+  }
 
  private:
   struct KeyState;

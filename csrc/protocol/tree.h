@@ -3,14 +3,14 @@
 //   rank -> [machine service] -> root
 //
 // On a machine with several ranks, one of its services first sums their contributions in the order
-// of the ranks. The root then sums the machines in the order of their first ranks. The shape of the
-// tree depends only on which ranks share a machine, so a sum is the same bit for bit wherever its
-// root is. A RootLocation says which services take part:
-//   reducer_host   the host of the root: a worker machine (one of its processes), or a server
+// of the ranks; the root then sums the machines in the order of their first ranks. The shape
+// depends only on which ranks share a machine, so a sum is the same bit for bit wherever its root
+// is. A RootLocation says which services take part:
+//   reducer_host   the host of the root: a worker machine (the process that also serves the
+//                  partition there), or a server
 //   serving_index  selects the rank that serves the partition on each machine, and the shard
 //                  of each service
-// A root on a worker machine runs in the process that also serves the partition on that machine. In
-// a job of one machine that process alone sums, unless the root is a server.
+// In a job of one machine one process sums, unless the root is a server.
 //
 // Stored tensors (protocol/staleness_tracker.h) do not go through a tree: each rank contributes to
 // the root directly, because the root has to know the progress of every rank.

@@ -160,15 +160,12 @@ void Tuner::try_scale(int partition_scale) {
 }
 
 void Tuner::try_plan(const Plan& plan) {
-  const bool tried =
-      std::any_of(trials_.begin(), trials_.end(), [&](const Trial& t) { return t.plan == plan; });
-  if (!tried && std::find(queue_.begin(), queue_.end(), plan) == queue_.end()) queue_.push_back(plan);
+  const bool tried = std::ranges::find(trials_, plan, &Trial::plan) != trials_.end();
+  if (!tried && std::ranges::find(queue_, plan) == queue_.end()) queue_.push_back(plan);
 }
 
 const Tuner::Trial& Tuner::best() const {
-  return *std::min_element(trials_.begin(), trials_.end(), [](const Trial& a, const Trial& b) {
-    return median(a.steps_us) < median(b.steps_us);
-  });
+  return *std::ranges::min_element(trials_, {}, [](const Trial& trial) { return median(trial.steps_us); });
 }
 
 // Uses the steps of the verification only, since those that selected the plan are biased in its

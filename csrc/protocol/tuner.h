@@ -1,20 +1,17 @@
 // Finds the plan with the shortest training steps: an online search on rank 0. Pure.
 //
-// The search measures only the duration of steps, so it includes every effect of a plan. It takes
-// at most 50 steps:
+// The search measures only the duration of steps, in at most 50 steps:
 //   configured  the plan that the job was started with, as the reference
 //   explore     three pairs of others: partitions of a quarter and of four times the size; of half
 //               and twice the size of the best; the best one with a quarter and four times the
 //               credit
 //   verify      the best one, the configured one, and the best one again
-// In each run of steps under one plan the first step is ignored (its root locations are requested,
-// buffers grow) and the median of the others counts. A plan that takes 1.5 times as long as the
-// configured one is abandoned at once.
-//
-// The configured plan stays unless the best one is better by more than the noise, which is
-// estimated from the steps' deviations from their medians. Afterwards the tuner watches: it reverts
-// a choice that does not hold over the next steps, and searches again when the duration of steps
-// has changed for long, but never sooner than after ten times as many steps as a search takes.
+// In each run of steps under one plan the first step is ignored (locations are requested, buffers
+// grow) and the median of the others counts. A plan that takes 1.5 times as long as the configured
+// one is abandoned at once. The configured plan stays unless the best one is better by more than
+// the noise, estimated from the deviations of steps from their medians. Afterwards the tuner
+// watches: it reverts a choice that does not hold over the next steps, and searches again when
+// steps have changed for long, but never sooner than after ten times the steps of a search.
 #pragma once
 
 #include <cstdint>

@@ -48,15 +48,10 @@ void ClusterUnderTest::start_all() {
 
 void ClusterUnderTest::start_now(size_t process) {
   if (process >= processes_.size() || scenario_.starts_us[process] != kNever) return;
-  const Fault* const own = scenario_.program_fault();
-  if (own != nullptr && own->kind == FaultKind::kNeverStarts && own->process == process) return;
+  if (scenario_.never_starts() && scenario_.program_fault()->process == process) return;
   scenario_.starts_us[process] = world_.time.now_us();
   ++world_.num_changes;
   call_at(world_.time.now_us(), [this, process] { start(process); });
-}
-
-void ClusterUnderTest::call_at(TimeUs at_us, UniqueFunction<void()> task) {
-  world_.network.loop().schedule(at_us, std::move(task));
 }
 
 HostFacts ClusterUnderTest::facts_of(size_t process) const {

@@ -1,7 +1,5 @@
-// The real nodes of a whole cluster in virtual time (cluster_under_test.cc), and the verdict on them
-// (verdict.cc).
-//
-// The verdict is good if at the end no process is left, every push_pull and barrier was answered once
+// The real nodes of a whole cluster in virtual time (cluster_under_test.cc), and the verdict on
+// them (verdict.cc): at the end no process is left, every push_pull and barrier was answered once
 // and in time, every result is right bit for bit, no memory was used after it was given back, and
 // failures name a guilty process.
 #pragma once
@@ -51,18 +49,17 @@ class ClusterUnderTest {
   void strike(const Fault& fault);
   void cut(const Fault& fault);
   void note_guilt(const Fault& fault, const char* what);
-  void call_at(TimeUs at_us, UniqueFunction<void()> task);
+  void call_at(TimeUs at_us, UniqueFunction<void()> task) {
+    world_.network.loop().schedule(at_us, std::move(task));
+  }
   bool can_end(size_t process) const;
   // Time by which the last push_pull must be answered.
   TimeUs answer_limit_us() const;
-  TimeUs last_start_us() const;
 
   void check_ended();
   void check_outcomes(uint32_t worker);
   void check_one_round();
   void check_names();
-  bool must_succeed() const;
-  bool is_guilty(size_t process) const;
   bool names_guilty(const std::string& text) const;
   std::string known_name(size_t process) const;
   void check_named(size_t process, const std::string& what, const Status& status);

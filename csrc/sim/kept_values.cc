@@ -1,8 +1,8 @@
 #include "sim/kept_values.h"
 
-#include <cstring>
 #include <utility>
 
+#include "base/numbers.h"
 #include "protocol/message.h"
 #include "sim/random.h"
 
@@ -17,9 +17,7 @@ uint64_t seed_of(size_t tensor, size_t element) {
 }
 
 uint64_t load(Bytes bytes, size_t element) {
-  uint64_t value = 0;
-  std::memcpy(&value, bytes.data() + element * sizeof(value), sizeof(value));
-  return value;
+  return load_number<uint64_t>(&bytes[element * sizeof(uint64_t)]);
 }
 
 uint64_t digit(uint64_t counts, size_t rank) {
@@ -49,7 +47,7 @@ void KeptValues::begin(size_t tensor, uint32_t rank, ReduceOp op, MutableBytes o
   member.begun.push_back(member.begun.back() + (member.contributes ? 1 : 0));
   for (size_t i = 0; i < out.size() / sizeof(uint64_t); ++i) {
     const uint64_t value = member.contributes ? uint64_t{1} << (rank * kDigitBits) : seed_of(tensor, i);
-    std::memcpy(out.data() + i * sizeof(value), &value, sizeof(value));
+    store_number(&out[i * sizeof(value)], value);
   }
 }
 

@@ -1,6 +1,6 @@
-// The contributions of ranks to stored tensors (asynchronous training), and the checks of every
-// answer, which hold whatever the order of events. An element counts the contributions of each rank
-// in digits of its own, beside the value of the seed.
+// The contributions of ranks to stored tensors (asynchronous training), and checks of the answers
+// that hold whatever the order of events. An element counts the contributions of each rank in
+// digits of its own, beside the value of the seed.
 #pragma once
 
 #include <cstdint>

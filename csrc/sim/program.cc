@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/reduce.h"
-
 namespace byteps::sim {
 namespace {
 
 constexpr TimeUs kPollUs = 100;
+// Fills buffers whose push_pull is done. A later write is an error; a later read gets bytes that
+// make wrong results.
+constexpr std::byte kReleased{0xDB};
 
 }  // namespace
 
@@ -85,11 +86,11 @@ void Program::perform(const Step& step) {
 }
 
 Program::Buffer Program::make_buffer(uint64_t bytes) {
-  return buffers_.emplace_back(std::make_shared<CheckedBuffer>(bytes));
+  return buffers_.emplace_back(std::make_shared<std::vector<std::byte>>(bytes));
 }
 
 void Program::fill_input(const TensorPlan& tensor, InFlight& op, ReduceOp reduction) {
-  const MutableBytes input = op.input->bytes();
+  const MutableBytes input = *op.input;
   if (is_stored(reduction)) {
     expectations_.kept.begin(op.tensor, rank(), reduction, input);
   } else {
@@ -131,8 +132,8 @@ void Program::push_pull(size_t index, bool is_pull) {
 }
 
 void Program::start(size_t outcome, const protocol::PushPull& request, const InFlight& op) {
-  const std::byte* const input = op.input->bytes().data();
-  std::byte* const output = op.output->bytes().data();
+  const std::byte* const input = op.input->data();
+  std::byte* const output = op.output->data();
   if (random_.chance(0.7)) {
     const auto on_done = [this, outcome](const Status& status) { on_push_pull_done(outcome, status); };
     return process_.node()->push_pull(request, input, output, on_done);
@@ -178,23 +179,22 @@ void Program::on_push_pull_done(size_t outcome, const Status& status) {
   if (status.is_ok()) check_result(op);
   if (!status.is_ok() && is_stored(plan_.tensors[op.tensor].op))
     expectations_.kept.fail(op.tensor, rank(), status);
-  op.input->release();
-  op.output->release();
+  std::ranges::fill(*op.input, kReleased);
+  std::ranges::fill(*op.output, kReleased);
   is_in_flight_[op.tensor] = false;
   advance_soon();
 }
 
 void Program::check_result(const InFlight& op) {
   std::string wrong = wrong_result(op);
-  if (wrong.empty() && op.input != op.output && !std::ranges::equal(op.input->bytes(), op.values))
-    wrong = "the input was changed";
+  if (wrong.empty() && op.input != op.output && *op.input != op.values) wrong = "the input was changed";
   if (wrong.empty()) return;
   world_.report(process_.name(),
                 plan_.tensors[op.tensor].name + " round " + std::to_string(op.round) + ": " + wrong);
 }
 
 std::string Program::wrong_result(const InFlight& op) {
-  const Bytes output = op.output->bytes();
+  const Bytes output = *op.output;
   if (is_stored(plan_.tensors[op.tensor].op))
     return expectations_.kept.check(op.tensor, rank(), output, op.is_pull && scenario_.faults.empty());
   return std::ranges::equal(output, expectations_.result(op.tensor, op.round)) ? "" : "wrong result";
@@ -225,8 +225,10 @@ void Program::finish(Outcome& outcome, const Status& status) {
 void Program::check_buffers() {
   for (const auto& [outcome, op] : in_flight_)
     std::erase_if(buffers_, [&op = op](const Buffer& each) { return each == op.input || each == op.output; });
-  const auto is_bad = [](const Buffer& each) { return each->was_written_after_release(); };
-  if (std::ranges::any_of(buffers_, is_bad)) {
+  const auto is_changed = [](const Buffer& each) {
+    return std::ranges::any_of(*each, [](std::byte byte) { return byte != kReleased; });
+  };
+  if (std::ranges::any_of(buffers_, is_changed)) {
     world_.report(process_.name(), "memory was written after its push_pull was done");
   }
 }

@@ -7,14 +7,13 @@
 #include <vector>
 
 #include "protocol/push_pull_table.h"
-#include "sim/checked_buffer.h"
 #include "sim/expectations.h"
 #include "sim/sim_process.h"
 #include "sim/world.h"
 
 namespace byteps::sim {
 
-// An operation that a program has waited for or still waits for.
+// An operation that a program has begun.
 struct Outcome {
   std::string what;
   bool is_barrier = false;
@@ -44,7 +43,7 @@ class Program {
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
 
  private:
-  using Buffer = std::shared_ptr<CheckedBuffer>;
+  using Buffer = std::shared_ptr<std::vector<std::byte>>;
   struct InFlight {
     size_t tensor = 0;
     uint32_t round = 0;

@@ -87,8 +87,8 @@ RunResult Run::judge() {
     result.num_failed += cluster->num_failed();
   }
   result.findings = std::move(world_.findings);
-  result.fingerprint = world_.trace.fingerprint() ^ world_.time.fingerprint();
-  result.trace = world_.trace.lines();
+  result.fingerprint = world_.fingerprint ^ world_.time.fingerprint();
+  result.trace = std::move(world_.trace);
   result.num_passes = world_.time.num_passes();
   return result;
 }

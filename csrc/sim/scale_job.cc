@@ -23,9 +23,7 @@ using protocol::ReducerHost;
 constexpr DType kDType = DType::kFloat32;
 
 uint32_t count_machines(const std::vector<ReducerHost>& reducer_hosts) {
-  return static_cast<uint32_t>(
-      std::count_if(reducer_hosts.begin(), reducer_hosts.end(),
-                    [](const ReducerHost& reducer_host) { return !reducer_host.is_server; }));
+  return static_cast<uint32_t>(std::ranges::count(reducer_hosts, false, &ReducerHost::is_server));
 }
 
 // Makes one node per machine, so both have the same number.
@@ -111,9 +109,8 @@ ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
     tensors_.push_back({i, layers[i].gradient_bytes, -static_cast<int32_t>(i)});
     network_.at(times[i], static_cast<uint32_t>(tensors_.size()));
   }
-  const auto num_reducer_hosts = static_cast<uint32_t>(options.reducer_hosts.size());
   for (uint32_t i = 0; i < num_machines_; ++i) workers_.emplace_back(i, tree_, rule_);
-  for (uint32_t i = 0; i < num_reducer_hosts; ++i) {
+  for (size_t i = 0; i < options.reducer_hosts.size(); ++i) {
     services_.push_back(std::make_unique<Aggregator>(tree_.machines(), protocol::WaitLimits{kNever, kNever}));
   }
   summed_s_.resize(num_machines_, std::vector<double>(layers.size()));
@@ -240,15 +237,6 @@ Status check(const ScaleOptions& options) {
 }
 
 }  // namespace
-
-uint64_t count_messages(const ScaleOptions& options) {
-  uint64_t partitions = 0;
-  for (const Layer& layer : options.model.layers) {
-    if (layer.gradient_bytes == 0) continue;
-    partitions += protocol::cut_evenly(layer.gradient_bytes, options.partition_bytes).count();
-  }
-  return 2 * partitions * count_machines(options.reducer_hosts);
-}
 
 Result<ScaleResult> simulate(const ScaleOptions& options, const std::function<bool()>& keep_going) {
   BPS_RETURN_IF_ERROR(check(options));

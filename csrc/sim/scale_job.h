@@ -1,11 +1,7 @@
 // Predicts the time of one training step of a whole job, on machines with network cards of given
-// speeds.
-//
-// The decisions are those of protocol/: placement, root_assigner and tensor_directory (roots of
-// partitions), push_pull_table (partitions of each machine), outbox (order on the wire),
-// aggregation (complete sums). The network (scale_network) and the GPUs (scale_model) are models.
-// Sums and transfers inside a machine take no time: a machine is one worker, however many GPUs it
-// has.
+// speeds. The decisions are those of protocol/; the network (scale_network) and the GPUs
+// (scale_model) are models. Sums and transfers inside a machine take no time: a machine is one
+// worker, however many GPUs it has.
 #pragma once
 
 #include <cstdint>
@@ -34,13 +30,10 @@ struct ScaleResult {
   uint64_t messages = 0;   // between and inside machines
 };
 
-// Number of contributions and results that simulate() would have to handle. Its time grows with the
-// number (at least half a million per second), and so does its memory (about 40 bytes for each).
-uint64_t count_messages(const ScaleOptions& options);
-
-// Deterministic. kInvalidArgument: a speed is unknown, a layer cannot be cut into such partitions,
-// the placement does not fit the machines, or there are more than 16384 machines. kAborted:
-// `keep_going`, which is called about every tenth of a second, returned false.
+// Deterministic. Its time and memory grow with the number of messages: at least half a million per
+// second, about 40 bytes for each. kInvalidArgument: a speed is unknown, a layer cannot be cut into
+// such partitions, the placement does not fit the machines, or there are more than 16384 machines.
+// kAborted: `keep_going`, which is called about every tenth of a second, returned false.
 Result<ScaleResult> simulate(const ScaleOptions& options, const std::function<bool()>& keep_going);
 
 }  // namespace byteps::sim

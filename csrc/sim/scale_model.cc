@@ -91,17 +91,6 @@ Result<ScaleModel> model_named(std::string_view name) {
   return invalid_argument("model: expected vgg16, resnet50 or gpt2, got '" + std::string(name) + "'");
 }
 
-ScaleModel even_model(uint64_t bytes, uint32_t num_layers, double compute_s) {
-  BPS_CHECK(num_layers > 0) << "a model has layers";
-  ScaleModel model{.layers = {}, .compute_s = compute_s};
-  const uint64_t elements = bytes / kGradientBytes;
-  for (uint64_t i = 0; i < num_layers; ++i) {
-    const uint64_t share = elements * (i + 1) / num_layers - elements * i / num_layers;
-    model.layers.push_back({.gradient_bytes = share * kGradientBytes, .work = 1});
-  }
-  return model;
-}
-
 uint64_t gradient_bytes(const ScaleModel& model) {
   return std::accumulate(model.layers.begin(), model.layers.end(), uint64_t{0},
                          [](uint64_t sum, const Layer& layer) { return sum + layer.gradient_bytes; });

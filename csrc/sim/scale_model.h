@@ -25,9 +25,6 @@ struct ScaleModel {
 // number for a GPU of 2017 with tensor cores. kInvalidArgument lists the names.
 Result<ScaleModel> model_named(std::string_view name);
 
-// Layers of nearly equal size and equal work.
-ScaleModel even_model(uint64_t bytes, uint32_t num_layers, double compute_s);
-
 uint64_t gradient_bytes(const ScaleModel& model);
 
 // By layer: seconds from the start of the backward pass until its gradient is computed. The last

@@ -28,22 +28,20 @@ void ScaleNetwork::send(int32_t priority, const ScaleMessage& message) {
   card.port.push(priority, kind, message.bytes, [this, &card, message] { transmit(card, message); });
 }
 
-void ScaleNetwork::at(double when_s, uint32_t timer) { schedule(when_s, Kind::kTimer, {.tensor = timer}); }
-
 bool ScaleNetwork::run(const std::function<bool()>& keep_going) {
   for (uint64_t count = 1; !heap_.empty(); ++count) {
     if (count % kEventsBetweenQuestions == 0 && !keep_going()) return false;
     std::pop_heap(heap_.begin(), heap_.end());
     const Event event = heap_.back();
     heap_.pop_back();
-    now_s_ = event.when_s;
+    now_s_ = event.at;
     dispatch(event);
   }
   return true;
 }
 
 void ScaleNetwork::schedule(double when_s, Kind kind, const ScaleMessage& message) {
-  heap_.push_back({when_s, next_sequence_++, message, kind});
+  heap_.push_back({{when_s, next_sequence_++}, message, kind});
   std::push_heap(heap_.begin(), heap_.end());
 }
 
@@ -70,7 +68,7 @@ void ScaleNetwork::on_first_byte(const ScaleMessage& message) {
   double& tag = card.last_tag_of_sender[message.from];
   tag = std::max(tag, card.current_tag);
   const double last_byte_s = now_s_ + message.bytes / cards_[message.from].bytes_per_s;
-  card.incoming.push_back({tag, next_sequence_++, last_byte_s, message});
+  card.incoming.push_back({{tag, next_sequence_++}, last_byte_s, message});
   std::push_heap(card.incoming.begin(), card.incoming.end());
   tag += message.bytes;
   if (!card.receiving) receive_next(card);
@@ -81,7 +79,7 @@ void ScaleNetwork::receive_next(Card& card) {
   std::pop_heap(card.incoming.begin(), card.incoming.end());
   card.receiving = card.incoming.back();
   card.incoming.pop_back();
-  card.current_tag = card.receiving->tag;
+  card.current_tag = card.receiving->at;
   const ScaleMessage& message = card.receiving->message;
   schedule(now_s_ + message.bytes / card.bytes_per_s, Kind::kReceived, message);
 }

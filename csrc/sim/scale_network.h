@@ -1,14 +1,13 @@
 // A network of machines with cards of limited speed around a switch without limits, for jobs of up
 // to some thousand machines.
 //
-// sim_network is about order and faults; this is about time. A card sends one message at a time, at
-// its speed, and receives at the same speed meanwhile. protocol/outbox chooses what it sends next:
-// a card has one port here, where a real process has one per connection. The first byte of a
-// message arrives one latency after it was sent. Messages that wait to be received take turns by
-// sender, as connections share a link: start-time fair queueing of whole messages (Goyal, Vin and
-// Cheng, SIGCOMM 1996). A message from a slower card is complete when its last byte has arrived,
-// but occupies the receiving card only for as long as that needs for it. Queues are unlimited:
-// nothing is lost, and no sender is slowed down.
+// A card sends one message at a time, at its speed, and receives at the same speed meanwhile.
+// protocol/outbox chooses what it sends next: a card has one port here, where a real process has
+// one per connection. The first byte of a message arrives one latency after it was sent. Messages
+// that wait to be received take turns by sender, as connections share a link: start-time fair
+// queueing of whole messages (Goyal, Vin and Cheng, SIGCOMM 1996). A message from a slower card is
+// complete when its last byte has arrived, but occupies the receiving card only as long as one from
+// an equal card would. Queues are unlimited: nothing is lost, and no sender is slowed down.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +51,7 @@ class ScaleNetwork {
 
   // A message to its own machine uses no card and arrives now, but not during this call.
   void send(int32_t priority, const ScaleMessage& message);
-  void at(double when_s, uint32_t timer);
+  void at(double when_s, uint32_t timer) { schedule(when_s, Kind::kTimer, {.tensor = timer}); }
 
   // Runs until there are no more events. Returns false if `keep_going`, which is called at times,
   // returned false.
@@ -60,15 +59,18 @@ class ScaleNetwork {
   double now_s() const { return now_s_; }
 
  private:
-  struct Incoming {
-    // Bytes that the card has received when its turn comes, if all senders have messages waiting.
-    double tag;
+  // The smallest is the first of a heap; equal ones are in the order of their making.
+  struct Turn {
+    double at;
     uint64_t sequence;
+    bool operator<(const Turn& other) const {
+      return at != other.at ? at > other.at : sequence > other.sequence;
+    }
+  };
+  // `at`: bytes that the card has received when its turn comes, if messages of all senders wait.
+  struct Incoming : Turn {
     double last_byte_s;
     ScaleMessage message;
-    bool operator<(const Incoming& other) const {
-      return tag != other.tag ? tag > other.tag : sequence > other.sequence;
-    }
   };
   struct Card {
     Card(double speed, uint64_t credit_bytes, size_t num_reducer_hosts)
@@ -83,14 +85,9 @@ class ScaleNetwork {
     std::optional<Incoming> receiving;
   };
   enum class Kind : uint8_t { kTimer, kSent, kArrives, kReceived, kComplete };
-  struct Event {
-    double when_s;
-    uint64_t sequence;  // events of the same time are in the order of their making
+  struct Event : Turn {  // `at`: seconds
     ScaleMessage message;
     Kind kind;
-    bool operator<(const Event& other) const {
-      return when_s != other.when_s ? when_s > other.when_s : sequence > other.sequence;
-    }
   };
 
   void schedule(double when_s, Kind kind, const ScaleMessage& message);

@@ -205,16 +205,9 @@ FaultKind pick_timed_fault(Random& random) {
   return random.pick(kKinds);
 }
 
-TimeUs last_start_us(const Scenario& scenario) {
-  TimeUs last_us = 0;
-  for (const TimeUs start_us : scenario.starts_us)
-    last_us = start_us == kNever ? last_us : std::max(last_us, start_us);
-  return last_us;
-}
-
 // During the start of the job, or after it; jobs of these sizes take about that long.
 TimeUs pick_fault_time(Random& random, const Scenario& scenario) {
-  const TimeUs started_us = last_start_us(scenario) + 2'000;
+  const TimeUs started_us = scenario.last_start_us() + 2'000;
   if (random.chance(0.15)) return random.between(0, started_us);
   const auto phases = static_cast<TimeUs>(scenario.rounds);
   return started_us + random.between(0, scenario.network.max_delay_us * (10 + 20 * phases));
@@ -327,6 +320,13 @@ const char* text_of(FaultKind kind) {
 }
 
 }  // namespace
+
+TimeUs Scenario::last_start_us() const {
+  TimeUs last_us = 0;
+  for (const TimeUs start_us : starts_us)
+    last_us = start_us == kNever ? last_us : std::max(last_us, start_us);
+  return last_us;
+}
 
 Scenario make_scenario(uint64_t seed) {
   Random random(seed);

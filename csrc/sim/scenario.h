@@ -134,12 +134,14 @@ struct Scenario {
   const Fault* program_fault() const {
     return faults.empty() || is_timed(faults.front().kind) ? nullptr : &faults.front();
   }
+  bool never_starts() const { return program_fault() && program_fault()->kind == FaultKind::kNeverStarts; }
+  // Of the processes that start.
+  TimeUs last_start_us() const;
   bool has_timed_faults() const { return !faults.empty() && is_timed(faults.back().kind); }
 };
 
 Scenario make_scenario(uint64_t seed);
-// A scenario whose processes start when others decide, for has_second_job and resumes: without
-// timed faults, and with starts_us kNever.
+// For has_second_job and resumes: without timed faults, and with starts_us kNever.
 Scenario make_other_scenario(uint64_t seed);
 
 // One line for people.

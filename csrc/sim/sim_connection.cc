@@ -1,11 +1,12 @@
 #include "sim/sim_connection.h"
 
 #include <algorithm>
+#include <functional>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
 #include "base/copy.h"
-#include "sim/digest.h"
 #include "transport/receive_buffer.h"
 
 namespace byteps::sim {
@@ -15,6 +16,12 @@ using transport::kNoLease;
 using transport::LeaseId;
 using transport::Payload;
 using transport::ReceiveBuffer;
+
+namespace {
+
+size_t digest(Bytes bytes) { return std::hash<std::string_view>()(as_text(bytes)); }
+
+}  // namespace
 
 SimConnection::SimConnection(transport::EventLoop& loop, std::shared_ptr<Wire> wire, int side,
                              std::string peer)
@@ -68,12 +75,6 @@ void SimConnection::request_pump() {
 
 void SimConnection::on_turn() {
   turn_requested_ = false;
-  pump();
-}
-
-void SimConnection::on_room() { request_pump(); }
-
-void SimConnection::pump() {
   while (open_ && !queue_.empty()) {
     if (wire_->room(side_) == 0) return;
     Frame& frame = queue_.front();
@@ -116,7 +117,7 @@ Chunk SimConnection::next_chunk(Frame& frame) {
 }
 
 void SimConnection::check_unchanged(const Frame& frame) {
-  if (digest(frame.payload.data) == frame.payload_digest) return;
+  if (frame.payload.data.empty() || digest(frame.payload.data) == frame.payload_digest) return;
   wire_->network().report("a payload of " + std::to_string(frame.payload.data.size()) + " bytes from " +
                           wire_->host(side_) + " to " + peer_ + " changed while it was sent");
 }
@@ -138,7 +139,8 @@ void SimConnection::read_inbox() {
 void SimConnection::handle(Chunk chunk) {
   switch (chunk.kind) {
     case Chunk::Kind::kFrame: wire_->on_read(side_, chunk.bytes.size()); return read(std::move(chunk));
-    case Chunk::Kind::kEnd: return on_end();
+    case Chunk::Kind::kEnd:
+      return end(closing_ ? Status::ok() : unavailable(peer_ + ": closed by the other end"));
     case Chunk::Kind::kStarving: return receiver_->on_starving(*this);
     case Chunk::Kind::kGivenBack: return take_back(chunk.returns);
   }
@@ -206,10 +208,6 @@ Status SimConnection::finish_frame() {
   if (frame.first.answer) wire->leases()->retire(frame.first.returns, std::move(*frame.first.answer));
   if (frame.first.returns != kNoLease && status.is_ok() && !alive.expired()) take_back(frame.first.returns);
   return status;
-}
-
-void SimConnection::on_end() {
-  end(closing_ ? Status::ok() : unavailable(peer_ + ": closed by the other end"));
 }
 
 void SimConnection::on_reset() {

@@ -16,8 +16,8 @@ namespace byteps::sim {
 
 class SimConnection;
 
-// Some bytes of one frame in flight, or a message of the transport itself. The first chunk of a
-// frame contains its head and what it says about leases.
+// Some bytes of one frame in flight, or a message of the transport itself. The head of a frame and
+// its leases are in the first chunk.
 struct Chunk {
   enum class Kind {
     kFrame,
@@ -35,8 +35,7 @@ struct Chunk {
   std::optional<LentBlock> answer = std::nullopt;  // the payload, if it was in leased memory
 };
 
-// The bytes in flight between two ends, in both directions. Lives while an end or something in
-// flight refers to it.
+// The bytes in flight between two ends. Lives while an end or something in flight refers to it.
 class Wire : public std::enable_shared_from_this<Wire> {
  public:
   // `arena_bytes`: see SimTransportOptions.
@@ -79,7 +78,9 @@ class Wire : public std::enable_shared_from_this<Wire> {
   void schedule(int side, TimeUs at_us);
   void arrive(int side);
   void deliver(int side, Chunk chunk);
-  void tell_of_reset(int side);
+  // Calls `message` with the end of `side`, on its loop, if it still exists then.
+  template <typename Message>
+  void tell(int side, Message message);
 
   SimNetwork& network_;
   const std::array<std::string, 2> hosts_;
@@ -107,7 +108,7 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
 
   // Called by the wire on this end's loop.
   void on_chunk(Chunk chunk);
-  void on_room();
+  void on_room() { request_pump(); }
   // The other end is gone, and bytes sent to it are lost.
   void on_reset();
 
@@ -118,7 +119,7 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   struct Frame {
     Chunk first;                      // without `bytes`
     transport::Payload payload = {};  // empty if the first chunk contains it as `answer`
-    uint64_t payload_digest = 0;      // of the payload in send()
+    size_t payload_digest = 0;        // of the payload in send()
     size_t sent = 0;                  // bytes of the payload sent so far
     bool begun = false;
     OnSent on_sent = nullptr;
@@ -132,7 +133,6 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
 
   void on_turn() override;
   void request_pump();
-  void pump();
   bool lease_for(Frame& frame);
   Chunk next_chunk(Frame& frame);
   void check_unchanged(const Frame& frame);
@@ -144,7 +144,6 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   Status begin_frame(Chunk chunk);
   Status finish_frame();
   transport::Arrival arrival_of(const Incoming& frame) const;
-  void on_end();
   void look_for_silence();
   void go_on_closing();
   // Ends the connection and tells the receiver.

@@ -1,9 +1,8 @@
 // The leases of a simulated connection between two processes of one machine.
 //
-// As in the shared-memory transport (transport/shm), the connecting end lends memory and the
-// accepting end holds it, room is allocated in one arena, and a payload and the answer to it begin
-// at the same address. Unlike there, every lease is a heap block of its own, which is quarantined
-// when the lease is returned, and lease numbers are never used again.
+// As in transport/shm, the connecting end lends memory of one arena, the accepting end holds it,
+// and a payload and its answer begin at the same address. Unlike there, every lease is a heap block
+// of its own, which is quarantined at its return, and lease numbers are never used again.
 #pragma once
 
 #include <map>

@@ -6,12 +6,6 @@
 
 namespace byteps::sim {
 
-void SimNetwork::cut(const std::string& from, const std::string& to) {
-  cuts_.try_emplace({from, to}, time_.now_us());
-}
-
-void SimNetwork::restore(const std::string& from, const std::string& to) { cuts_.erase({from, to}); }
-
 TimeUs SimNetwork::cut_since_us(const std::string& from, const std::string& to) const {
   const auto found = cuts_.find({from, to});
   return found == cuts_.end() ? kNever : found->second;
@@ -50,8 +44,6 @@ Result<transport::Address> SimNetwork::bind(const transport::Address& address, S
   }
   return bound;
 }
-
-void SimNetwork::unbind(const transport::Address& address) { listeners_.erase(address.to_string()); }
 
 SimListener* SimNetwork::listener_at(const transport::Address& address) {
   const auto found = listeners_.find(address.to_string());

@@ -1,11 +1,10 @@
 // The network of a simulated cluster: hosts, the paths between them, and connections that carry
 // bytes in order.
 //
-// A path has a delay. A host has a rate at which bytes leave it, which its connections share. A
-// path may be cut in one direction or both: its bytes then wait, and arrive after it is restored,
-// as TCP would send them again. As in TCP, a connection has at most a window of bytes in flight
-// that the other end has not read, so a slow reader stops the sender; sent bytes are copied; bytes
-// sent before an orderly close arrive before the close.
+// A path has a delay. The connections of a host share the rate at which bytes leave it. A path may
+// be cut in one direction or both: its bytes arrive after it is restored, as TCP would send them
+// again. As in TCP, sent bytes are copied, a connection has at most a window of unread bytes in
+// flight, and bytes sent before an orderly close arrive before the close.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include "base/status.h"
 #include "sim/sim_quarantine.h"
 #include "sim/virtual_time.h"
+#include "transport/authenticate.h"
 #include "transport/transport.h"
 
 namespace byteps::sim {
@@ -44,35 +44,34 @@ class SimNetwork {
   VirtualTime& time() { return time_; }
   const NetworkOptions& options() const { return options_; }
 
-  // Cuts the path: bytes from `from` to `to` wait until restore().
-  void cut(const std::string& from, const std::string& to);
-  void restore(const std::string& from, const std::string& to);
-  // Time since which bytes from `from` to `to` do not arrive; kNever: not cut.
+  // Bytes from `from` to `to` wait until restore().
+  void cut(const std::string& from, const std::string& to) { cuts_.try_emplace({from, to}, time_.now_us()); }
+  void restore(const std::string& from, const std::string& to) { cuts_.erase({from, to}); }
+  // kNever: not cut.
   TimeUs cut_since_us(const std::string& from, const std::string& to) const;
 
-  // Breaks a random connection between two hosts, as a firewall does: both ends get a reset.
-  // Returns the addresses of the hosts; nullopt: there is no connection.
+  // Resets a random connection between two hosts, as a firewall does. Returns the addresses of the
+  // hosts; nullopt: there is no connection.
   std::optional<std::pair<std::string, std::string>> reset_one();
   // Registers a connection for reset_one().
   void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }
 
-  // Time at which `bytes` that leave `from` now arrive at `to`. They occupy the network card of
-  // `from` while they are sent.
+  // Time at which `bytes` that `from` sends now arrive at `to`. Occupies the card of `from`.
   TimeUs arrival_us(const std::string& from, const std::string& to, size_t bytes);
 
   // Registers a listener by its address. kUnavailable: the port is taken. Port 0: a free one.
   Result<transport::Address> bind(const transport::Address& address, SimListener& listener);
-  void unbind(const transport::Address& address);
+  void unbind(const transport::Address& address) { listeners_.erase(address.to_string()); }
   SimListener* listener_at(const transport::Address& address);
 
   // Time that the handshake of a new connection takes.
   TimeUs handshake_us();
 
-  // A user of the transports has broken the rules of transport.h. Any thread.
+  // Any thread, all three. A user of the transports has broken the rules of transport.h.
   void report(std::string violation);
-  // Keeps memory of a returned lease, so that later writes to it are reported. Any thread.
+  // Keeps memory of a returned lease, so that later writes to it are reported.
   void quarantine(std::string name, LentBlock block);
-  // All violations until now. Checks the quarantined memory. Any thread.
+  // All violations until now, with those of the quarantined memory.
   std::vector<std::string> violations();
 
   // The loop of the hosts' kernels and the network.
@@ -90,5 +89,18 @@ class SimNetwork {
   std::map<std::pair<std::string, std::string>, TimeUs> cuts_;
   const std::unique_ptr<VirtualLoop> loop_;  // destroyed first: its tasks own connections
 };
+
+struct SimTransportOptions {
+  std::string ip;                      // address of this host
+  transport::Credentials credentials;  // peers with others are refused, as in the real handshake
+  // Bytes of memory that connect() leases to the other end, as ShmOptions::arena_bytes; 0: none.
+  // The same at both ends.
+  size_t arena_bytes = 0;
+};
+
+// The transport of one process: like TCP, or like shared memory between processes of one machine.
+// It reports uses that break the rules of transport.h. `network` must outlive it and its
+// connections.
+std::unique_ptr<transport::Transport> make_sim_transport(SimNetwork& network, SimTransportOptions options);
 
 }  // namespace byteps::sim

@@ -3,8 +3,6 @@
 #include <deque>
 #include <utility>
 
-#include "sim/sim_transport.h"
-
 namespace byteps::sim {
 namespace {
 
@@ -158,7 +156,5 @@ void SimProcess::kill() {
   loops_.clear();
   node_.reset();
 }
-
-Status SimProcess::failure() const { return node_ ? node_->failure() : failure_; }
 
 }  // namespace byteps::sim

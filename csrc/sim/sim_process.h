@@ -26,16 +26,14 @@ class SimProcess {
   SimProcess(World& world, std::string name, HostFacts facts);
   ~SimProcess();
 
-  // Creates a node and starts to join. `on_started` is called on the program's loop when the job
-  // has started, or with the error.
+  // Creates a node, which joins. `on_started` gets the outcome, on the program's loop.
   void start(const NodeConfig& config, const std::string& scheduler_ip,
              UniqueFunction<void(const Status&)> on_started);
   // On any loop. Leaves (AsyncNode::leave); reap() destroys the node some time later.
   void leave(const std::string& cause, const std::string& after);
   // If the node has left, destroys it: the process has ended.
   void reap();
-  // Sets a function that is called when the node of a process that leaves has stopped, before it is
-  // destroyed.
+  // Sets a function that is called when a node that leaves has stopped, before it is destroyed.
   void on_stopped(UniqueFunction<void()> callback) { on_stopped_ = std::move(callback); }
   // As SIGSTOP and SIGCONT.
   void pause(bool paused);
@@ -53,7 +51,7 @@ class SimProcess {
   // Of the present or last node.
   bool job_started() const { return job_started_; }
   int rank() const { return rank_; }
-  Status failure() const;
+  Status failure() const { return node_ ? node_->failure() : failure_; }
 
  private:
   class Environment;

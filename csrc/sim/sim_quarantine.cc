@@ -66,10 +66,6 @@ void Quarantine::add(std::string name, LentBlock block) {
   }
 }
 
-void Quarantine::check() {
-  for (Entry& entry : entries_) check(entry);
-}
-
 void Quarantine::check(Entry& entry) {
   if (const std::optional<size_t> changed = entry.block.first_change()) {
     violations_.push_back(entry.name + ": byte " + std::to_string(*changed) + " of " +

@@ -1,7 +1,5 @@
-// Detects the use of memory after its lease was returned.
-//
-// A returned block is filled with a fixed byte and kept for a while. A byte that differs later was
-// written after the return. With AddressSanitizer, every access to such a block is an error.
+// Detects the use of memory after its lease was returned: a returned block is filled with a fixed
+// byte and kept for a while. With AddressSanitizer, every access to it is an error.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +35,7 @@ class LentBlock {
   std::unique_ptr<std::byte[], Free> memory_;
 };
 
-// The returned blocks of a network, the oldest of which are freed when they become too many.
+// The returned blocks of a network. The oldest are freed when they become too many.
 class Quarantine {
  public:
   // `violations` gets a text for each block that was written to, and must outlive this object.
@@ -46,7 +44,9 @@ class Quarantine {
   // Poisons the block. `name` identifies it in messages.
   void add(std::string name, LentBlock block);
   // Checks all blocks. Every write is reported once.
-  void check();
+  void check() {
+    for (Entry& entry : entries_) check(entry);
+  }
 
  private:
   struct Entry {

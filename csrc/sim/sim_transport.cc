@@ -1,5 +1,3 @@
-#include "sim/sim_transport.h"
-
 #include <utility>
 
 #include "sim/sim_connection.h"
@@ -12,25 +10,26 @@ using transport::EventLoop;
 
 class SimListener final : public transport::Listener {
  public:
-  using RefusedCallback = UniqueFunction<void(const Address&, const Status&)>;
-
-  static Result<std::unique_ptr<transport::Listener>> open(SimNetwork& network, EventLoop& loop,
-                                                           const Address& address,
-                                                           const transport::Credentials& credentials,
-                                                           transport::AcceptCallback on_accept) {
-    std::unique_ptr<SimListener> listener(new SimListener(network, loop, credentials, std::move(on_accept)));
-    Result<Address> bound = network.bind(address, *listener);
-    if (!bound) return bound.status();
-    listener->address_ = *bound;
-    return Result<std::unique_ptr<transport::Listener>>(std::move(listener));
-  }
+  SimListener(SimNetwork& network, EventLoop& loop, transport::Credentials credentials,
+              transport::AcceptCallback on_accept)
+      : network_(network),
+        loop_(loop),
+        credentials_(std::move(credentials)),
+        on_accept_(std::move(on_accept)) {}
   ~SimListener() override {
     const std::lock_guard lock(network_.time().mutex());
     if (address_) network_.unbind(*address_);
   }
 
+  Status bind(const Address& address) {
+    const Result<Address> bound = network_.bind(address, *this);
+    if (bound) address_ = *bound;
+    return bound.status();
+  }
   const Address& address() const override { return *address_; }
-  void tell_refused(RefusedCallback on_refused) override { on_refused_ = std::move(on_refused); }
+  void tell_refused(UniqueFunction<void(const Address&, const Status&)> on_refused) override {
+    on_refused_ = std::move(on_refused);
+  }
 
   // ok: accepts the caller.
   Status judge(const transport::Credentials& caller) const {
@@ -51,18 +50,11 @@ class SimListener final : public transport::Listener {
   EventLoop& loop() { return loop_; }
 
  private:
-  SimListener(SimNetwork& network, EventLoop& loop, transport::Credentials credentials,
-              transport::AcceptCallback on_accept)
-      : network_(network),
-        loop_(loop),
-        credentials_(std::move(credentials)),
-        on_accept_(std::move(on_accept)) {}
-
   SimNetwork& network_;
   EventLoop& loop_;
   const transport::Credentials credentials_;
   transport::AcceptCallback on_accept_;
-  RefusedCallback on_refused_;
+  UniqueFunction<void(const Address&, const Status&)> on_refused_;
   std::optional<Address> address_;  // set once bound
   const std::shared_ptr<const int> alive_ = std::make_shared<const int>(0);
 };
@@ -73,14 +65,11 @@ constexpr TimeUs kRetryUs = 20'000;
 
 // A connect() without an answer yet. Owned by its tasks and timers on the network's loop.
 struct Attempt {
-  Attempt(EventLoop& loop, Address to, TimeUs deadline_us, ConnectCallback on_done)
-      : loop(loop), to(std::move(to)), deadline_us(deadline_us), on_done(std::move(on_done)) {}
-
   EventLoop& loop;
-  Address from;
+  const Address from;
   const Address to;
-  transport::Credentials credentials;
-  size_t arena_bytes = 0;
+  const transport::Credentials credentials;
+  const size_t arena_bytes;
   const TimeUs deadline_us;
   ConnectCallback on_done;
   std::weak_ptr<const int> transport;  // expired: the process is gone, and its loops with it
@@ -136,15 +125,20 @@ class SimTransport final : public transport::Transport {
   Result<std::unique_ptr<transport::Listener>> listen(EventLoop& loop, const Address& address,
                                                       transport::AcceptCallback on_accept) override {
     const std::lock_guard lock(network_.time().mutex());
-    return SimListener::open(network_, loop, address, options_.credentials, std::move(on_accept));
+    auto listener = std::make_unique<SimListener>(network_, loop, options_.credentials, std::move(on_accept));
+    BPS_RETURN_IF_ERROR(listener->bind(address));
+    return Result<std::unique_ptr<transport::Listener>>(std::move(listener));
   }
   void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
                ConnectCallback on_done) override {
-    const auto attempt = std::make_shared<Attempt>(loop, address, deadline_us, std::move(on_done));
-    attempt->from = {options_.ip, 0};
-    attempt->credentials = options_.credentials;
-    attempt->arena_bytes = options_.arena_bytes;
-    attempt->transport = alive_;
+    const std::shared_ptr<Attempt> attempt(new Attempt{loop,
+                                                       {options_.ip, 0},
+                                                       address,
+                                                       options_.credentials,
+                                                       options_.arena_bytes,
+                                                       deadline_us,
+                                                       std::move(on_done),
+                                                       alive_});
     const std::lock_guard lock(network_.time().mutex());
     const TimeUs at_us = network_.arrival_us(attempt->from.ip, attempt->to.ip, 100);
     network_.loop().schedule(at_us, [&network = network_, attempt] { try_once(network, attempt, false); });

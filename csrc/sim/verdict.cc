@@ -17,22 +17,17 @@ constexpr TimeUs kLeaveUs = 30'000'000;
 
 }  // namespace
 
-TimeUs ClusterUnderTest::last_start_us() const {
-  TimeUs last = 0;
-  for (const TimeUs start : scenario_.starts_us) last = start == kNever ? last : std::max(last, start);
-  return last;
-}
-
 TimeUs ClusterUnderTest::answer_limit_us() const {
-  TimeUs limit_us = last_start_us() + kNaturalUs;
+  TimeUs limit_us = scenario_.last_start_us() + kNaturalUs;
   const TimeUs detected_us = 3 * scenario_.timeout_us + kSlackUs;
   const Fault* const own = scenario_.program_fault();
-  if (own != nullptr && own->kind == FaultKind::kNeverStarts) {
-    limit_us = last_start_us() + scenario_.start_timeout_us + detected_us;
+  if (scenario_.never_starts()) {
+    limit_us = scenario_.last_start_us() + scenario_.start_timeout_us + detected_us;
   } else if (own != nullptr && !concerns_one_round(own->kind)) {
     limit_us += static_cast<TimeUs>(scenario_.rounds + 1) * scenario_.op_timeout_us + detected_us;
   }
-  if (!all_had_started_) limit_us = std::max(limit_us, last_start_us() + scenario_.start_timeout_us);
+  if (!all_had_started_)
+    limit_us = std::max(limit_us, scenario_.last_start_us() + scenario_.start_timeout_us);
   for (const Fault& fault : scenario_.faults) {
     if (!is_timed(fault.kind)) continue;
     const TimeUs lasts_us = fault.duration_us == kNever || !a_fault_matters_ ? 0 : fault.duration_us;
@@ -42,13 +37,9 @@ TimeUs ClusterUnderTest::answer_limit_us() const {
 }
 
 TimeUs ClusterUnderTest::end_limit_us() const {
-  const TimeUs start_us = last_start_us() + scenario_.start_timeout_us;
+  const TimeUs start_us = scenario_.last_start_us() + scenario_.start_timeout_us;
   return std::max(answer_limit_us(), start_us) + kLeaveUs;
 }
-
-bool ClusterUnderTest::must_succeed() const { return !a_fault_matters_; }
-
-bool ClusterUnderTest::is_guilty(size_t process) const { return guilty_[process]; }
 
 void ClusterUnderTest::judge() {
   check_ended();
@@ -57,7 +48,7 @@ void ClusterUnderTest::judge() {
   }
   if (const Fault* own = scenario_.program_fault(); own != nullptr && has_a_round(own->kind))
     check_one_round();
-  if (!must_succeed()) check_names();
+  if (a_fault_matters_) check_names();
 }
 
 void ClusterUnderTest::check_ended() {
@@ -73,14 +64,14 @@ void ClusterUnderTest::check_outcomes(uint32_t worker) {
   Program& program = *programs_[worker];
   const std::string& name = processes_[worker]->name();
   program.check_buffers();
-  if (must_succeed() && !(program.at_end() && program.start_failure().is_ok())) {
+  if (!a_fault_matters_ && !(program.at_end() && program.start_failure().is_ok())) {
     world_.report(name, "did not come to its end: " + program.start_failure().to_string());
   }
   for (const Outcome& outcome : program.outcomes()) {
     ++(outcome.status.is_ok() ? num_succeeded_ : num_failed_);
     if (outcome.times_done != 1) {
       world_.report(name, outcome.what + ": answered " + std::to_string(outcome.times_done) + " times");
-    } else if (must_succeed() && !outcome.status.is_ok()) {
+    } else if (!a_fault_matters_ && !outcome.status.is_ok()) {
       world_.report(name, outcome.what + ": " + outcome.status.to_string());
     } else if (outcome.done_us > answer_limit_us()) {
       world_.report(name,
@@ -118,7 +109,7 @@ void ClusterUnderTest::check_names() {
   const Outcome* first = nullptr;
   size_t first_process = 0;
   for (size_t i = 0; i < scenario_.num_nodes(); ++i) {
-    if (is_guilty(i)) continue;
+    if (guilty_[i]) continue;
     if (in_every) check_named(i, "the job", processes_[i]->failure());
     if (i >= programs_.size()) continue;
     for (const Outcome& outcome : programs_[i]->outcomes()) {
@@ -147,10 +138,9 @@ void ClusterUnderTest::check_no_other_named(size_t process, const Fault& fault, 
 
 void ClusterUnderTest::check_named(size_t process, const std::string& what, const Status& status) {
   if (status.is_ok() || names_guilty(status.message())) return;
-  const Fault* const own = scenario_.program_fault();
-  const bool never_starts = own != nullptr && own->kind == FaultKind::kNeverStarts;
   // A process that comes late to a job that failed before its start finds no scheduler to ask.
-  if (!processes_[process]->job_started() && (!never_starts || scenario_.has_timed_faults())) return;
+  if (!processes_[process]->job_started() && (!scenario_.never_starts() || scenario_.has_timed_faults()))
+    return;
   // The scheduler's process may leave when its program is through, before it could notice a process
   // that is silent. Then nobody can say who is guilty.
   const bool scheduler_left = processes_[scenario_.scheduler_process()]->is_gone() &&
@@ -161,7 +151,7 @@ void ClusterUnderTest::check_named(size_t process, const std::string& what, cons
 
 bool ClusterUnderTest::names_guilty(const std::string& text) const {
   for (size_t i = 0; i < processes_.size(); ++i) {
-    if (is_guilty(i) && text.find(known_name(i)) != std::string::npos) return true;
+    if (guilty_[i] && text.find(known_name(i)) != std::string::npos) return true;
   }
   return false;
 }

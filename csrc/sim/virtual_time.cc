@@ -4,23 +4,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/scoped_flag.h"
 
 namespace byteps::sim {
 namespace {
 
-thread_local const VirtualLoop* t_current_loop = nullptr;
-
-// Sets the loop that this thread runs; the destructor restores the previous one.
-class RunningLoop {
- public:
-  explicit RunningLoop(const VirtualLoop& loop) : before_(std::exchange(t_current_loop, &loop)) {}
-  ~RunningLoop() { t_current_loop = before_; }
-  RunningLoop(const RunningLoop&) = delete;
-  RunningLoop& operator=(const RunningLoop&) = delete;
-
- private:
-  const VirtualLoop* before_;
-};
+thread_local VirtualLoop* t_current_loop = nullptr;
 
 using Lock = std::lock_guard<VirtualTime::Mutex>;
 
@@ -152,9 +141,14 @@ void VirtualLoop::post(Task task) {
 void VirtualLoop::schedule(TimeUs at_us, Task task) {
   const Lock lock(time_.mutex_);
   if (stopped_) return;
-  timers_.emplace(std::pair(at_us, ++last_timer_), std::move(task));
-  if (at_us <= now_us()) get_ready();
+  add_timer(at_us, std::move(task));
   time_.wake();
+}
+
+VirtualLoop::TimerId VirtualLoop::add_timer(TimeUs at_us, Task task) {
+  const TimerId id = timers_.add(at_us, std::move(task));
+  if (at_us <= now_us()) get_ready();
+  return id;
 }
 
 void VirtualLoop::get_ready() {
@@ -168,7 +162,7 @@ bool VirtualLoop::run_and_wait(Task task) {
   std::unique_lock lock(time_.mutex_);
   if (stopped_) return false;
   if (!time_.driven_ || t_current_loop != nullptr) {  // no other thread could run it
-    const RunningLoop running(*this);
+    const ScopedValue running(t_current_loop, this);
     run_tasks();
     task();
     return true;
@@ -184,13 +178,12 @@ void VirtualLoop::stop() {
   const Lock lock(time_.mutex_);
   if (std::exchange(stopped_, true)) return;
   if (!killed_) {
-    const RunningLoop running(*this);
+    const ScopedValue running(t_current_loop, this);
     run_tasks();
     run_turns();
   }
   const std::vector<Task> unrun = std::exchange(posted_, {});
-  timer_times_.clear();
-  while (!timers_.empty()) timers_.extract(timers_.begin());
+  timers_.clear();
 }
 
 void VirtualLoop::check_thread() const {
@@ -200,33 +193,24 @@ void VirtualLoop::check_thread() const {
 VirtualLoop::TimerId VirtualLoop::run_at(TimeUs at_us, Task task) {
   check_thread();
   const Lock lock(time_.mutex_);
-  const TimerId id = ++last_timer_;
-  timer_times_.emplace(id, at_us);
-  timers_.emplace(std::pair(at_us, id), std::move(task));
-  if (at_us <= now_us()) get_ready();
-  return id;
+  return add_timer(at_us, std::move(task));
 }
 
 void VirtualLoop::cancel(TimerId timer) {
   check_thread();
   const Lock lock(time_.mutex_);
-  const auto found = timer_times_.find(timer);
-  if (found == timer_times_.end()) return;
-  const auto node = timers_.extract({found->second, timer});  // destroyed last: may own the caller
-  timer_times_.erase(found);
+  timers_.cancel(timer);
 }
 
 void VirtualLoop::request_turn(transport::TurnHandler* handler) {
   check_thread();
-  turns_.push_back(handler);
+  turns_.request(handler);
   get_ready();
 }
 
 void VirtualLoop::cancel_turn(transport::TurnHandler* handler) {
   check_thread();
-  std::erase(turns_, handler);
-  std::replace(turns_running_.begin(), turns_running_.end(), handler,
-               static_cast<transport::TurnHandler*>(nullptr));
+  turns_.cancel(handler);
 }
 
 void VirtualLoop::pause(bool paused) {
@@ -239,13 +223,13 @@ void VirtualLoop::pause(bool paused) {
 TimeUs VirtualLoop::ready_us() const {
   if (paused_ || killed_ || stopped_) return kNever;
   if (!posted_.empty() || !turns_.empty()) return 0;
-  return timers_.empty() ? kNever : timers_.begin()->first.first;
+  return timers_.next_us();
 }
 
 void VirtualLoop::make_pass() {
-  const RunningLoop running(*this);
+  const ScopedValue running(t_current_loop, this);
   run_tasks();
-  run_timers();
+  timers_.run(now_us(), [this] { return !killed_; });
   run_turns();
   if (ready_us() <= now_us()) get_ready();
 }
@@ -259,25 +243,8 @@ void VirtualLoop::run_tasks() {
   }
 }
 
-void VirtualLoop::run_timers() {
-  const TimeUs now = now_us();
-  const TimerId newest = last_timer_;
-  while (!timers_.empty() && !killed_) {
-    const auto [at_us, id] = timers_.begin()->first;
-    if (at_us > now || id > newest) return;  // a timer that a timer has set waits for the next pass
-    auto node = timers_.extract(timers_.begin());
-    timer_times_.erase(id);
-    node.mapped()();
-  }
-}
-
 void VirtualLoop::run_turns() {
-  turns_running_.clear();
-  turns_running_.swap(turns_);
-  for (size_t i = 0; i < turns_running_.size() && !killed_; ++i) {
-    if (transport::TurnHandler* handler = turns_running_[i]) handler->on_turn();
-  }
-  turns_running_.clear();
+  turns_.run([this] { return !killed_; });
 }
 
 }  // namespace byteps::sim

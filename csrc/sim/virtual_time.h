@@ -1,27 +1,23 @@
-// The event loops of a simulated cluster: all on one thread, in virtual time, in an order that a
-// seed decides.
+// The event loops of a simulated cluster: all on one thread, in virtual time.
 //
 // The time is constant while a loop runs, and jumps to the next timer when no loop has anything to
-// do. If several loops have something to do at the same time, a random one of them makes the next
-// pass. So a seed explores one interleaving of threads, and replays it.
+// do. If several have, a random one of them makes the next pass. So a seed explores one
+// interleaving of threads, and replays it.
 //
-// run_until() runs the loops on the calling thread, and no other thread is needed. Tests that wait
-// for loops as for real ones use a Driver: a thread that runs the loops at the pace of the system's
-// clock. With a Driver any thread may use the loops, by the rules of EventLoop.
+// run_until() runs the loops on the calling thread. Tests that wait for loops as for real ones use
+// a Driver; any thread may then use the loops, by the rules of EventLoop.
 #pragma once
 
 #include <condition_variable>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "sim/random.h"
-#include "transport/event_loop.h"
+#include "transport/loop_queues.h"
 
 namespace byteps::sim {
 
@@ -59,8 +55,8 @@ class VirtualTime final : public Clock {
     std::thread thread_;
   };
 
-  // Held while a Driver runs a loop. Code outside the loops that shares state with them locks it,
-  // too. Locking does nothing while there is no Driver, and all is on one thread.
+  // Held while a Driver runs a loop, and by code outside the loops that shares state with them.
+  // Without a Driver all is on one thread, and locking does nothing.
   class Mutex {
    public:
     void lock() {
@@ -80,11 +76,10 @@ class VirtualTime final : public Clock {
  private:
   friend class VirtualLoop;
 
-  // Makes the loops whose timers are due first ready, if no loop is ready. Returns the time of the
-  // next pass; kNever: no loop has anything to do.
-  TimeUs next_us();
-  // The same, without making loops ready; 0: a loop is ready.
+  // Time of the next pass; 0: a loop is ready; kNever: no loop has anything to do.
   TimeUs earliest_us() const;
+  // The same, but makes the loops ready whose timers are due then.
+  TimeUs next_us();
   // A random ready loop makes a pass. Precondition: next_us() <= now.
   void make_pass();
   void drive();
@@ -118,36 +113,31 @@ class VirtualLoop final : public transport::EventLoop {
   void request_turn(transport::TurnHandler* handler) override;
   void cancel_turn(transport::TurnHandler* handler) override;
 
-  // A paused loop makes no pass, like the threads of a stopped process; posted tasks and due timers
-  // wait.
+  // Like a thread of a stopped process, a paused loop makes no pass.
   void pause(bool paused);
-  // The loop of a dead process: its tasks, timers and turns never run, and are destroyed with the
-  // loop.
+  // Nothing runs any more; tasks and timers are destroyed with the loop.
   void kill() { killed_ = true; }
 
  private:
   friend class VirtualTime;
 
   VirtualLoop(VirtualTime& time, std::string name);
-  // The time of the next pass; kNever if it has nothing to do.
+  // Time of the next pass; kNever: nothing to do.
   TimeUs ready_us() const;
   // It may have something to do now.
   void get_ready();
   void make_pass();
   void run_tasks();
-  void run_timers();
   void run_turns();
   void check_thread() const;
+  TimerId add_timer(TimeUs at_us, Task task);
 
   VirtualTime& time_;
   const std::string name_;
   const uint64_t name_hash_;
   std::vector<Task> posted_;
-  std::map<std::pair<TimeUs, TimerId>, Task> timers_;
-  std::unordered_map<TimerId, TimeUs> timer_times_;
-  TimerId last_timer_ = 0;
-  std::vector<transport::TurnHandler*> turns_;
-  std::vector<transport::TurnHandler*> turns_running_;
+  transport::TimerQueue timers_;
+  transport::TurnQueue turns_;
   bool is_ready_ = false;  // it is in VirtualTime::ready_
   bool paused_ = false;
   bool killed_ = false;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "sim/sim_connection.h"
@@ -48,39 +49,33 @@ void Wire::arrive(int side) {
   deliver(1 - side, std::move(first.chunk));
 }
 
-void Wire::deliver(int side, Chunk chunk) {
-  SimConnection* const end = ends_[side];
-  if (end != nullptr) {
-    end->loop().post([end, alive = end->alive(), chunk = std::move(chunk)]() mutable {
-      if (!alive.expired()) end->on_chunk(std::move(chunk));
-    });
-    return;
-  }
-  if (chunk.kind == Chunk::Kind::kEnd) return;
-  directions_[1 - side].unread = 0;
-  tell_of_reset(1 - side);
-}
-
-void Wire::tell_of_reset(int side) {
+template <typename Message>
+void Wire::tell(int side, Message message) {
   SimConnection* const end = ends_[side];
   if (end == nullptr) return;
-  end->loop().post([end, alive = end->alive()] {
-    if (!alive.expired()) end->on_reset();
+  end->loop().post([end, alive = end->alive(), message = std::move(message)]() mutable {
+    if (!alive.expired()) std::invoke(message, *end);
   });
 }
 
+void Wire::deliver(int side, Chunk chunk) {
+  if (ends_[side] != nullptr) {
+    return tell(side,
+                [chunk = std::move(chunk)](SimConnection& end) mutable { end.on_chunk(std::move(chunk)); });
+  }
+  if (chunk.kind == Chunk::Kind::kEnd) return;
+  directions_[1 - side].unread = 0;
+  tell(1 - side, &SimConnection::on_reset);
+}
+
 void Wire::reset() {
-  tell_of_reset(0);
-  tell_of_reset(1);
+  tell(0, &SimConnection::on_reset);
+  tell(1, &SimConnection::on_reset);
 }
 
 void Wire::on_read(int side, size_t bytes) {
   directions_[1 - side].unread -= std::min(bytes, directions_[1 - side].unread);
-  SimConnection* const sender = ends_[1 - side];
-  if (sender == nullptr) return;
-  sender->loop().post([sender, alive = sender->alive()] {
-    if (!alive.expired()) sender->on_room();
-  });
+  tell(1 - side, &SimConnection::on_room);
 }
 
 void Wire::detach(int side) {

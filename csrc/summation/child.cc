@@ -14,7 +14,7 @@ Child::Child(Shard& shard, std::unique_ptr<transport::Connection> connection)
     : shard_(shard), port_(shard.outbox_), connection_(std::move(connection)) {}
 
 void Child::start() {
-  connection_->limit_silence(shard_.silence_us_);
+  connection_->limit_silence(shard_.position_.silence_us);
   connection_->start(this);
 }
 
@@ -62,12 +62,8 @@ void Child::return_lease(transport::LeaseId lease) {
 
 void Child::leave(bool in_order, GracePeriod grace_period) {
   port_.flush();
-  if (in_order) {
-    DataHead goodbye;
-    goodbye.type = DataType::kGoodbye;
-    goodbye.epoch = shard_.epoch_;
-    connection_->send(protocol::encode(goodbye), {}, nullptr);
-  }
+  const DataHead goodbye{.type = DataType::kGoodbye, .epoch = shard_.position_.epoch};
+  if (in_order) connection_->send(protocol::encode(goodbye), {}, nullptr);
   connection_->close_when_sent(grace_period);
 }
 
@@ -124,14 +120,14 @@ Status Child::on_hello(const DataHead& head) {
   const int32_t child = collector == nullptr ? -1 : collector->child_of_rank(head.rank);
   if (child < 0) return data_loss("hello: rank " + std::to_string(head.rank) + " is not below this service");
   // All processes that know the secret can connect, but only members of this job know its epoch.
-  if (head.epoch != shard_.epoch_) return data_loss("hello: the epoch is not that of the roster");
+  if (head.epoch != shard_.position_.epoch) return data_loss("hello: the epoch is not that of the roster");
   if (shard_.has_child(head)) {
     return data_loss("hello: rank " + std::to_string(head.rank) + " is connected already");
   }
   rank_ = static_cast<int>(head.rank);
   level_ = head.level;
   collector_ = collector;
-  if (level_ == protocol::Level::kCluster) pacer_ = protocol::Pacer(shard_.bytes_per_s_[head.rank]);
+  if (level_ == protocol::Level::kCluster) pacer_ = protocol::Pacer(shard_.position_.bytes_per_s[head.rank]);
   child_ = static_cast<uint32_t>(child);
   return Status::ok();
 }

@@ -40,6 +40,21 @@ void Collector::reduce(const kernels::Reduction& reduction, std::vector<const vo
   add(environment_.metrics.sum_us, static_cast<uint64_t>(environment_.loop.now_us() - started_us));
 }
 
+void Collector::answer_result(const DataHead& head, Contribution& slot,
+                              const std::shared_ptr<const BufferPool::Buffer>& result) {
+  const Contribution contribution = std::exchange(slot, {});
+  if (contribution.from == nullptr) return;
+  DataHead answer = head;
+  answer.type = protocol::DataType::kResult;
+  answer.epoch = environment_.epoch;
+  if (!contribution.reply_space.empty()) {
+    contribution.from->send(answer, {contribution.reply_space, {}, contribution.lease}, nullptr);
+  } else {
+    const Bytes values = Bytes(result->bytes()).first(head.bytes);
+    contribution.from->send(answer, {values, {}, contribution.lease}, result);
+  }
+}
+
 void Collector::answer_failure(const DataHead& head, Contribution& slot, const Status& why) {
   const Contribution contribution = std::exchange(slot, {});
   if (contribution.from == nullptr) return;
@@ -55,6 +70,13 @@ void Collector::own(Contribution& contribution) {
     contribution.data = contribution.buffer.bytes();
   }
   contribution.reply_space = {};
+}
+
+template <typename F>
+void Collector::for_each_slot_of(uint32_t child, F&& f) {
+  for (auto& [key, slots] : slots_) {
+    if (child < slots.size()) f(slots[child]);
+  }
 }
 
 void Collector::forget(const Child& connection) {

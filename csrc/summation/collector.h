@@ -1,4 +1,4 @@
-// Base class for what a shard does with the contributions of one level (protocol::Level): a
+// Base classes for what a shard does with the contributions of one level (protocol::Level): a
 // ReductionLevel sums them, a ParameterStore adds them to stored values.
 //
 // If a connection leases memory (transport/transport.h), contributions are not copied: they are
@@ -7,8 +7,10 @@
 // shard's loop.
 #pragma once
 
-#include <functional>
+#include <memory>
 #include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/buffer_pool.h"
@@ -76,14 +78,15 @@ class Collector {
       : environment_(environment),
         tick_(environment.loop, [this] { return next_tick_us(); }, [this] { on_tick(); }) {}
 
-  // Calls `f` for the slots of one child of all keys, including empty slots.
-  virtual void for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) = 0;
   virtual TimeUs next_tick_us() const = 0;
   virtual void on_tick() = 0;
 
   // Call after changes that may have made next_tick_us() earlier.
   void schedule_tick() { tick_.update(); }
-  // Answers the contribution, if any, with a failure and empties the slot.
+  // Answers the contribution, if any, with its reply space or else `result`, and empties the slot.
+  void answer_result(const protocol::DataHead& head, Contribution& slot,
+                     const std::shared_ptr<const BufferPool::Buffer>& result);
+  // The same with a failure.
   void answer_failure(const protocol::DataHead& head, Contribution& slot, const Status& why);
   // Reduces `sources` into the first of `spaces` and copies the result to the others, in one pass.
   // Each has `bytes` bytes. A space may be one of the sources.
@@ -91,8 +94,12 @@ class Collector {
               std::span<std::byte* const> spaces, size_t bytes) const;
 
   Environment environment_;
+  std::unordered_map<protocol::Key, Slots, protocol::KeyHash> slots_;  // contributions without an answer
 
  private:
+  // Calls `f` for the slots of one child of all keys, including empty slots.
+  template <typename F>
+  void for_each_slot_of(uint32_t child, F&& f);
   // Copies leased data, so that the lease is no longer needed.
   void own(Contribution& contribution);
   void return_leases();
@@ -100,6 +107,47 @@ class Collector {
   std::vector<Child*> starving_;
   transport::LazyTimer tick_;
   transport::EventLoop::TimerId reclaim_timer_ = 0;
+};
+
+// A collector whose decisions a class of protocol/ makes: an Aggregator or a StalenessTracker.
+template <typename Decisions>
+class CollectorBy : public Collector {
+ public:
+  CollectorBy(Environment environment, protocol::Children children, protocol::WaitLimits limits)
+      : Collector(environment), decisions_(std::move(children), limits) {}
+
+  int32_t child_of_rank(uint32_t rank) const override { return decisions_.child_of_rank(rank); }
+  void child_gone(uint32_t child, const Status& why) override {
+    decisions_.on_child_gone(child, why, actions_);
+    apply();
+  }
+  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why) override {
+    decisions_.fail_tensor(number, last_round, why, actions_);
+    apply();
+  }
+  void fail(const Status& why) override {
+    decisions_.fail_all(why, actions_);
+    apply();
+  }
+
+ protected:
+  Contribution& slot(const protocol::Key& key, uint32_t child) {
+    Slots& slots = slots_[key];
+    slots.resize(decisions_.num_children());
+    return slots[child];
+  }
+  // Carries out `actions_`, and empties it.
+  virtual void apply() = 0;
+
+  Decisions decisions_;
+  typename Decisions::Actions actions_;  // empty between calls
+
+ private:
+  TimeUs next_tick_us() const override { return decisions_.next_tick_us(); }
+  void on_tick() override {
+    decisions_.on_tick(environment_.loop.now_us(), actions_);
+    apply();
+  }
 };
 
 }  // namespace byteps::summation

@@ -10,14 +10,12 @@ namespace byteps::summation {
 
 using protocol::Complete;
 using protocol::DataHead;
-using protocol::DataType;
 using protocol::Fail;
 
-ReductionLevel::ReductionLevel(Environment environment, protocol::Children children,
+ReductionLevel::ReductionLevel(Environment environment, const protocol::Children& children,
                                protocol::WaitLimits limits, ParentLink* parent_link, uint32_t num_final_roots)
-    : Collector(environment),
+    : CollectorBy(environment, children, limits),
       weights_(protocol::weights(children)),
-      aggregator_(std::move(children), limits),
       parent_link_(parent_link),
       num_final_roots_(num_final_roots) {}
 
@@ -26,51 +24,27 @@ Result<ReductionLevel::Verdict> ReductionLevel::admit(const DataHead& head, uint
   if (goes_to_root(head.root_node) && !parent_link_->reaches(head.root_node)) {
     return data_loss("contribution: node " + std::to_string(head.root_node) + " cannot be the root of it");
   }
-  return aggregator_.admit(head, child, payload_bytes);
-}
-
-void ReductionLevel::for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) {
-  for (auto& [key, round] : rounds_) {
-    if (child < round.slots.size()) f(round.slots[child]);
-  }
-}
-
-void ReductionLevel::on_tick() {
-  aggregator_.on_tick(environment_.loop.now_us(), actions_);
-  apply();
+  return decisions_.admit(head, child, payload_bytes);
 }
 
 void ReductionLevel::contribute(uint32_t child, const DataHead& head, Contribution contribution) {
-  Slots& slots = rounds_[head.key].slots;
-  slots.resize(aggregator_.num_children());
-  slots[child] = std::move(contribution);
-  aggregator_.on_contribution(head, child, environment_.loop.now_us(), actions_);
+  slot(head.key, child) = std::move(contribution);
+  decisions_.on_contribution(head, child, environment_.loop.now_us(), actions_);
   apply();
   schedule_tick();
 }
 
 void ReductionLevel::contribute_failure(uint32_t child, const DataHead& head, const Status& why) {
-  aggregator_.on_failed_contribution(head, child, why, actions_);
-  apply();
-}
-
-void ReductionLevel::child_gone(uint32_t child, const Status& why) {
-  aggregator_.on_child_gone(child, why, actions_);
-  apply();
-}
-
-void ReductionLevel::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
-  aggregator_.fail_tensor(number, last_round, why, actions_);
+  decisions_.on_failed_contribution(head, child, why, actions_);
   apply();
 }
 
 void ReductionLevel::fail(const Status& why) {
   failed_ = true;
-  aggregator_.fail_all(why, actions_);
-  apply();
+  CollectorBy::fail(why);
   for (auto& [key, round] : rounds_) {
     if (round.machine_sum.empty() || std::exchange(round.abandoned, true)) continue;
-    fail_slots(round.head, round.slots, why);
+    fail_slots(round.head, slots_[key], why);
   }
 }
 
@@ -86,22 +60,23 @@ void ReductionLevel::apply() {
 
 void ReductionLevel::apply(const Complete& complete) {
   const DataHead& head = complete.head;
-  Round& round = rounds_[head.key];
-  if (goes_to_root(head.root_node)) return send_to_parent(head, round);
+  Slots& slots = slots_[head.key];
+  if (goes_to_root(head.root_node)) return send_to_parent(head, slots);
   BufferPool::Buffer result;
   bool all_have_space = true;
-  for (Contribution& contribution : round.slots) {
+  for (Contribution& contribution : slots) {
     if (contribution.from != nullptr && contribution.reply_space.empty()) all_have_space = false;
     if (result.empty()) result = std::move(contribution.buffer);
   }
   if (result.empty() && !all_have_space) result = environment_.pool.acquire(head.bytes);
-  reduce_slots(head, round.slots, result.bytes(), true);
-  answer(head, round.slots, std::move(result));
+  reduce_slots(head, slots, result.bytes(), true);
+  answer(head, slots, std::move(result));
 }
 
-void ReductionLevel::send_to_parent(const DataHead& head, Round& round) {
+void ReductionLevel::send_to_parent(const DataHead& head, Slots& slots) {
+  Round& round = rounds_[head.key];
   Bytes partial;
-  for (Contribution& contribution : round.slots) {
+  for (Contribution& contribution : slots) {
     if (round.machine_sum.empty()) round.machine_sum = std::move(contribution.buffer);
     if (!contribution.data.empty()) partial = contribution.data;
   }
@@ -111,10 +86,10 @@ void ReductionLevel::send_to_parent(const DataHead& head, Round& round) {
   round.abandoned = false;
   const MutableBytes space = round.machine_sum.bytes().first(head.bytes);
   if (!partial.empty()) {
-    reduce_slots(head, round.slots, space, false);
+    reduce_slots(head, slots, space, false);
     partial = space;
   }
-  for (Contribution& contribution : round.slots) contribution.data = {};
+  for (Contribution& contribution : slots) contribution.data = {};
   parent_link_->push_pull(environment_.loop, head, partial, space,
                           [this, head](const Result<protocol::Plan>& outcome) { on_result(head, outcome); });
 }
@@ -123,19 +98,18 @@ void ReductionLevel::on_result(DataHead head, const Result<protocol::Plan>& outc
   Round& round = rounds_[head.key];
   BufferPool::Buffer result = std::move(round.machine_sum);
   if (round.abandoned) return;
-  if (!outcome) return fail_slots(head, round.slots, outcome.status());
+  Slots& slots = slots_[head.key];
+  if (!outcome) return fail_slots(head, slots, outcome.status());
   head.plan = *outcome;
   const Bytes values = result.bytes().first(head.bytes);
-  for (const Contribution& contribution : round.slots) {
-    if (!contribution.reply_space.empty()) {
-      copy_bytes(contribution.reply_space, values);
-    }
+  for (const Contribution& contribution : slots) {
+    if (!contribution.reply_space.empty()) copy_bytes(contribution.reply_space, values);
   }
-  answer(head, round.slots, std::move(result));
+  answer(head, slots, std::move(result));
 }
 
 void ReductionLevel::apply(const Fail& fail) {
-  Slots& slots = rounds_[fail.head.key].slots;
+  Slots& slots = slots_[fail.head.key];
   for (const uint32_t child : fail.children) answer_failure(fail.head, slots[child], fail.status);
   // Tells the root why this machine does not contribute, unless the job has failed.
   if (fail.ends_round && goes_to_root(fail.head.root_node) && !failed_)
@@ -174,18 +148,8 @@ kernels::Reduction ReductionLevel::reduction(const DataHead& head, size_t count)
 }
 
 void ReductionLevel::answer(const DataHead& head, Slots& slots, BufferPool::Buffer result) {
-  DataHead answer = head;
-  answer.type = DataType::kResult;
-  answer.epoch = environment_.epoch;
   const auto shared = std::make_shared<const BufferPool::Buffer>(std::move(result));
-  for (Contribution& slot : slots) {
-    const Contribution contribution = std::exchange(slot, {});
-    if (contribution.from == nullptr) continue;
-    const bool by_reference = !contribution.reply_space.empty();
-    const Bytes values =
-        by_reference ? Bytes(contribution.reply_space) : Bytes(shared->bytes()).first(head.bytes);
-    contribution.from->send(answer, {values, {}, contribution.lease}, shared);
-  }
+  for (Contribution& slot : slots) answer_result(head, slot, shared);
 }
 
 void ReductionLevel::fail_slots(const DataHead& head, Slots& slots, const Status& why) {

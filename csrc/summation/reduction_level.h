@@ -2,38 +2,50 @@
 // round when it is complete, and answers every child. At the level of a machine, the sum first goes
 // to the parent, unless it is final.
 //
-// protocol/aggregation.h decides which rounds are complete, repeated or refused; this class does
-// the work.
+// protocol/aggregation.h decides which rounds are complete, repeated or refused.
 #pragma once
 
 #include <unordered_map>
 
 #include "protocol/aggregation.h"
 #include "summation/collector.h"
-#include "summation/parent_link.h"
 
 namespace byteps::summation {
 
-class ReductionLevel final : public Collector {
+// Sends the sums of a machine to the roots. node/parent_link.h implements it with links of the
+// worker. Thread-safe.
+class ParentLink {
+ public:
+  virtual ~ParentLink() = default;
+
+  // Whether this service may contribute to the service of node `root_node`.
+  virtual bool reaches(uint32_t root_node) const = 0;
+  // Contributes `partial`, the sum of this machine, to the root. `partial` is empty in a broadcast
+  // whose root rank is on another machine. The result is written to `result` (head.bytes bytes),
+  // which may be the same memory. Both must stay valid until `done`, which is called on `loop`, the
+  // caller's loop, with the plan of the answer or the error. Precondition: reaches(head.root_node).
+  virtual void push_pull(transport::EventLoop& loop, const protocol::DataHead& head, Bytes partial,
+                         MutableBytes result, UniqueFunction<void(const Result<protocol::Plan>&)> done) = 0;
+  // Tells the root that the round has failed on this machine, which will not contribute to it.
+  virtual void fail_round(const protocol::DataHead& head, const Status& why) = 0;
+};
+
+class ReductionLevel final : public CollectorBy<protocol::Aggregator> {
  public:
   // Sums go to the root through `parent_link`. They are final here if it is null, or if the node of
   // the root is below `num_final_roots` (protocol::Tree).
-  ReductionLevel(Environment environment, protocol::Children children, protocol::WaitLimits limits,
+  ReductionLevel(Environment environment, const protocol::Children& children, protocol::WaitLimits limits,
                  ParentLink* parent_link, uint32_t num_final_roots);
 
-  int32_t child_of_rank(uint32_t rank) const override { return aggregator_.child_of_rank(rank); }
   Result<Verdict> admit(const protocol::DataHead& head, uint32_t child,
                         uint64_t payload_bytes) const override;
   void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) override;
   void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) override;
-  void child_gone(uint32_t child, const Status& why) override;
-  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why) override;
   void fail(const Status& why) override;
 
  private:
-  // Memory of the current round of a key, from its first contribution to its answers.
+  // What the parent works on, for a key.
   struct Round {
-    Slots slots;
     // The sum of this machine, then the result; not empty while the parent works on the round.
     BufferPool::Buffer machine_sum;
     protocol::DataHead head;  // head sent to the parent
@@ -43,14 +55,10 @@ class ReductionLevel final : public Collector {
   bool goes_to_root(uint32_t root_node) const {
     return parent_link_ != nullptr && root_node >= num_final_roots_;
   }
-  void for_each_slot_of(uint32_t child, const std::function<void(Contribution&)>& f) override;
-  TimeUs next_tick_us() const override { return aggregator_.next_tick_us(); }
-  void on_tick() override;
-
-  void apply();
+  void apply() override;
   void apply(const protocol::Complete& complete);
   void apply(const protocol::Fail& fail);
-  void send_to_parent(const protocol::DataHead& head, Round& round);
+  void send_to_parent(const protocol::DataHead& head, Slots& slots);
   void on_result(protocol::DataHead head, const Result<protocol::Plan>& outcome);
   // The operation for the values of `count` children. Means of floats are computed at every level;
   // for integers the final sum is divided.
@@ -61,12 +69,10 @@ class ReductionLevel final : public Collector {
   void answer(const protocol::DataHead& head, Slots& slots, BufferPool::Buffer result);
   void fail_slots(const protocol::DataHead& head, Slots& slots, const Status& why);
 
-  const protocol::Weights weights_;  // initialized before aggregator_ takes the children
-  protocol::Aggregator aggregator_;
+  const protocol::Weights weights_;
   ParentLink* const parent_link_;
   const uint32_t num_final_roots_;
   std::unordered_map<protocol::Key, Round, protocol::KeyHash> rounds_;
-  protocol::AggregationActions actions_;  // empty between calls
   bool failed_ = false;
 };
 

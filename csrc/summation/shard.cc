@@ -28,14 +28,12 @@ void Shard::adopt(std::unique_ptr<transport::Connection> connection) {
 }
 
 void Shard::start(const Position& position) {
-  epoch_ = position.epoch;
-  describe_rank_ = position.describe_rank;
-  silence_us_ = position.silence_us;
-  bytes_per_s_ = position.bytes_per_s;
-  bytes_per_s_.resize(position.num_workers);
-  const Collector::Environment environment{loop_, metrics_, pool_, events_, epoch_, position.num_workers};
+  position_ = position;
+  position_.bytes_per_s.resize(position.num_workers);
+  const Collector::Environment environment{loop_,   metrics_,       pool_,
+                                           events_, position.epoch, position.num_workers};
   protocol::WaitLimits limits = position.limits;
-  store_ = std::make_unique<ParameterStore>(environment, protocol::each_rank(describe_rank_), limits);
+  store_ = std::make_unique<ParameterStore>(environment, protocol::each_rank(position.describe_rank), limits);
   if (!position.ranks.describe.empty()) {
     machine_ = std::make_unique<ReductionLevel>(environment, position.ranks, limits, position.parent_link,
                                                 position.num_final_roots);
@@ -65,8 +63,7 @@ Collector* Shard::collector(protocol::Level level) {
 }
 
 bool Shard::has_child(const protocol::DataHead& hello) const {
-  return std::any_of(children_.begin(), children_.end(),
-                     [&hello](const auto& child) { return child->is(hello); });
+  return std::ranges::any_of(children_, [&hello](const auto& child) { return child->is(hello); });
 }
 
 void Shard::on_goodbye(Child& child) {
@@ -85,7 +82,7 @@ void Shard::rank_left(uint32_t rank) {
     const int32_t child = collector.child_of_rank(rank);
     if (child < 0) return;
     collector.child_gone(static_cast<uint32_t>(child),
-                         unavailable(describe_rank_[rank] + " has left the job"));
+                         unavailable(position_.describe_rank[rank] + " has left the job"));
   });
 }
 
@@ -113,8 +110,7 @@ void Shard::on_closed(Child& child, const Status& why) {
 }
 
 void Shard::remove(Child& child) {
-  const auto found = std::find_if(children_.begin(), children_.end(),
-                                  [&child](const auto& candidate) { return candidate.get() == &child; });
+  const auto found = std::ranges::find(children_, &child, [](const auto& each) { return each.get(); });
   // The child's connection is the caller of this function, so it is destroyed later.
   loop_.post([doomed = std::move(*found)] {});
   children_.erase(found);

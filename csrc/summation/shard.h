@@ -1,9 +1,6 @@
-// One shard of a summation service: some keys, owned by the thread of an event loop, and the
-// connections of the children that contribute to them. Its collectors (collector.h) do the work:
-// one reduction level for the ranks of this machine, one for all machines of the cluster, and a
-// parameter store.
-//
-// All methods except the constructor run on the loop's thread.
+// One shard of a summation service: some keys, the connections of the children that contribute to
+// them, and its collectors: a reduction level for the ranks of this machine, one for all machines,
+// and a parameter store. All methods except the constructor run on the loop's thread.
 #pragma once
 
 #include <memory>
@@ -64,8 +61,8 @@ class Shard {
   void rank_left(uint32_t rank);
   // The job has failed: answers all contributions with `why`. Leased memory is not used any more.
   void fail(const Status& why);
-  // Sends all answers, then a goodbye to all children unless the job has failed. Calls `done` when
-  // all connections are closed, or their grace periods have expired.
+  // Sends all answers, then a goodbye unless the job has failed. Calls `done` when all connections
+  // are closed, or their grace periods have expired.
   void leave(GracePeriod grace_period, UniqueFunction<void()> done);
 
   transport::EventLoop& loop() { return loop_; }
@@ -89,10 +86,7 @@ class Shard {
   Metrics& metrics_;
   ShardEvents& events_;
   BufferPool pool_;  // outlives the connections, whose unsent frames use its buffers
-  uint32_t epoch_ = 0;
-  std::vector<std::string> describe_rank_;
-  std::vector<uint64_t> bytes_per_s_;
-  TimeUs silence_us_ = kNever;
+  Position position_;
   // Null before start(); machine_ also if this service has no level of the machine.
   std::unique_ptr<ReductionLevel> machine_;
   std::unique_ptr<ReductionLevel> cluster_;

@@ -1,28 +1,22 @@
-#include "tensorflow/anchor_kernel.h"
-
 #include <memory>
 #include <string>
 
-#include "tensorflow/attributes.h"
-#include "tensorflow/status.h"
+#include "tensorflow/kernels.h"
 
 namespace byteps::tensorflow {
 namespace {
 
-struct Anchor {
-  std::string label;
-};
-
+// The state of a kernel is its label.
 void* create(TF_OpKernelConstruction* construction) {
   ScopedStatus status;
-  auto anchor = std::make_unique<Anchor>(Anchor{string_attr(construction, "label", status.get())});
-  if (status.is_ok()) return anchor.release();
+  auto label = std::make_unique<std::string>(string_attr(construction, "label", status.get()));
+  if (status.is_ok()) return label.release();
   TF_OpKernelConstruction_Failure(construction, status.get());
   return nullptr;
 }
 
 void compute(void* argument, TF_OpKernelContext* context) {
-  const std::string& label = static_cast<const Anchor*>(argument)->label;
+  const std::string& label = *static_cast<const std::string*>(argument);
   ScopedStatus status;
   TF_Tensor* output = TF_AllocateOutput(context, 0, TF_INT64, nullptr, 0, sizeof(int64_t), status.get());
   if (!status.is_ok()) return TF_OpKernelContext_Failure(context, status.get());
@@ -31,7 +25,7 @@ void compute(void* argument, TF_OpKernelContext* context) {
   TF_DeleteTensor(output);
 }
 
-void destroy(void* anchor) { delete static_cast<Anchor*>(anchor); }
+void destroy(void* label) { delete static_cast<std::string*>(label); }
 
 }  // namespace
 

@@ -13,10 +13,7 @@
 // byteps/tensorflow/native.py loads this library and passes the core's table of functions to it.
 #include <string>
 
-#include "tensorflow/anchor_kernel.h"
-#include "tensorflow/dtype.h"
-#include "tensorflow/push_pull_kernel.h"
-#include "tensorflow/status.h"
+#include "tensorflow/kernels.h"
 
 namespace byteps::tensorflow {
 namespace {
@@ -93,12 +90,12 @@ void register_keep(const char* name) {
 }  // namespace
 }  // namespace byteps::tensorflow
 
-// Returns 0, or the table version that this library requires.
 // The TF_Code of errors with a StatusCode.
 extern "C" __attribute__((visibility("default"))) int bps_tensorflow_code(int code) {
   return byteps::tensorflow::tf_code(code);
 }
 
+// Returns 0, or the table version that this library requires.
 extern "C" __attribute__((visibility("default"))) uint32_t bps_tensorflow_set_core(const BpsCApi* core) {
   if (core->version != BPS_C_API_VERSION) return BPS_C_API_VERSION;
   byteps::tensorflow::core_table = core;

@@ -1,14 +1,10 @@
-#include "tensorflow/push_pull_kernel.h"
-
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tensorflow/attributes.h"
-#include "tensorflow/dtype.h"
-#include "tensorflow/status.h"
+#include "tensorflow/kernels.h"
 
 namespace byteps::tensorflow {
 namespace {
@@ -40,16 +36,17 @@ uint8_t dtype_code(TF_DataType type) {
 void* create(TF_OpKernelConstruction* construction) {
   ScopedStatus status;
   TF_DataType type{};
-  int64_t op = 0;
-  int64_t root = 0;
-  int64_t priority = 0;
-  int64_t anchors = 0;
   std::string name = string_attr(construction, "tensor_name", status.get());
   if (status.is_ok()) TF_OpKernelConstruction_GetAttrType(construction, "T", &type, status.get());
-  if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "reduce_op", &op, status.get());
-  if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "root_rank", &root, status.get());
-  if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "priority", &priority, status.get());
-  if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "anchors", &anchors, status.get());
+  const auto number = [&](const char* attr) {
+    int64_t value = 0;
+    if (status.is_ok()) TF_OpKernelConstruction_GetAttrInt64(construction, attr, &value, status.get());
+    return value;
+  };
+  const int64_t op = number("reduce_op");
+  const int64_t root = number("root_rank");
+  const int64_t priority = number("priority");
+  const int64_t anchors = number("anchors");
   if (!status.is_ok()) {
     TF_OpKernelConstruction_Failure(construction, status.get());
     return nullptr;

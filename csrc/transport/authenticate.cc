@@ -37,11 +37,9 @@ bool equal(Bytes one, Bytes other) {
 std::string advice(const Credentials& credentials) {
   return credentials.loopback_only
              ? "no BYTEPS_SECRET_FILE is set, so each user has a secret of its own, in its home folder: is "
-               "it a "
-               "process of another user, with another HOME, or of a job that has a secret?"
+               "it a process of another user, with another HOME, or of a job that has a secret?"
              : "check that BYTEPS_SECRET_FILE (or BYTEPS_SECRET) holds the same on every machine, or start "
-               "all with "
-               "bpslaunch";
+               "all with bpslaunch";
 }
 
 }  // namespace

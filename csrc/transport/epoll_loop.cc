@@ -11,18 +11,17 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <map>
 #include <memory>
 #include <new>
 #include <span>
 #include <system_error>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "base/annotations.h"
 #include "base/check.h"
 #include "base/unique_fd.h"
+#include "transport/loop_queues.h"
 
 namespace byteps::transport {
 namespace {
@@ -87,11 +86,8 @@ struct EpollLoop::State {
   bool serves = true;
   std::vector<Watch> watches;  // indexed by descriptor
   uint32_t registrations = 0;
-  std::map<std::pair<TimeUs, TimerId>, Task> timers;
-  std::unordered_map<TimerId, TimeUs> timer_times;
-  TimerId last_timer = 0;
-  std::vector<TurnHandler*> turns;
-  std::vector<TurnHandler*> turns_running;
+  TimerQueue timers;
+  TurnQueue turns;
   bool have_pwait2 = true;
 
   Status open();
@@ -100,8 +96,9 @@ struct EpollLoop::State {
   void run_passes();
   void stop_serving();
   bool run_tasks();
-  void run_timers();
-  void run_turns();
+  void run_turns() {
+    turns.run([this] { return serves; });
+  }
   std::span<epoll_event> wait(std::span<epoll_event> events);
   int sleep(std::span<epoll_event> events);
   void dispatch(std::span<const epoll_event> events);
@@ -155,7 +152,7 @@ void EpollLoop::State::stop_serving() {
 void EpollLoop::State::run_passes() {
   std::array<epoll_event, kEventsPerWait> events;
   while (run_tasks()) {
-    run_timers();
+    timers.run(byteps::now_us(), [] { return true; });
     run_turns();
     dispatch(wait(events));
   }
@@ -181,29 +178,6 @@ bool EpollLoop::State::run_tasks() {
   return !last;
 }
 
-void EpollLoop::State::run_timers() {
-  if (timers.empty()) return;
-  const TimeUs now = byteps::now_us();
-  const TimerId newest = last_timer;
-  while (!timers.empty()) {
-    const auto [at_us, id] = timers.begin()->first;
-    if (at_us > now || id > newest) return;  // timers set by a timer run in the next pass
-    auto node = timers.extract(timers.begin());
-    timer_times.erase(id);
-    node.mapped()();
-  }
-}
-
-void EpollLoop::State::run_turns() {
-  turns_running.clear();
-  turns_running.swap(turns);
-  if (!serves) return;
-  for (size_t i = 0; i < turns_running.size(); ++i) {
-    if (TurnHandler* handler = turns_running[i]) handler->on_turn();
-  }
-  turns_running.clear();
-}
-
 std::span<epoll_event> EpollLoop::State::wait(std::span<epoll_event> events) {
   bool may_sleep = false;
   {
@@ -224,7 +198,7 @@ std::span<epoll_event> EpollLoop::State::wait(std::span<epoll_event> events) {
 // Sleeps until a descriptor is ready or the next timer is due.
 int EpollLoop::State::sleep(std::span<epoll_event> events) {
   const int capacity = static_cast<int>(events.size());
-  const TimeUs next = timers.empty() ? kNever : timers.begin()->first.first;
+  const TimeUs next = timers.next_us();
   if (next == kNever) return epoll_wait(epoll_fd.get(), events.data(), capacity, -1);
   const TimeUs left_us = std::max<TimeUs>(next - byteps::now_us(), 0);
 #ifdef SYS_epoll_pwait2
@@ -304,9 +278,7 @@ void EpollLoop::stop() {
     MutexLock lock(state_->mutex);
     unrun.swap(state_->posted);
   }
-  // Destroyed one by one, as objects owned by timers may still call this loop in their destructors.
-  state_->timer_times.clear();
-  while (!state_->timers.empty()) state_->timers.extract(state_->timers.begin());
+  state_->timers.clear();
 }
 
 Status EpollLoop::watch(int fd, uint32_t epoll_events, FdHandler* handler) {
@@ -341,31 +313,22 @@ void EpollLoop::unwatch(int fd) {
 
 EventLoop::TimerId EpollLoop::run_at(TimeUs at_us, Task task) {
   state_->check_thread();
-  const TimerId id = ++state_->last_timer;
-  state_->timer_times.emplace(id, at_us);
-  state_->timers.emplace(std::pair(at_us, id), std::move(task));
-  return id;
+  return state_->timers.add(at_us, std::move(task));
 }
 
 void EpollLoop::cancel(TimerId timer) {
   state_->check_thread();
-  const auto found = state_->timer_times.find(timer);
-  if (found == state_->timer_times.end()) return;
-  // Destroyed last, as it may own the caller.
-  const auto node = state_->timers.extract({found->second, timer});
-  state_->timer_times.erase(found);
+  state_->timers.cancel(timer);
 }
 
 void EpollLoop::request_turn(TurnHandler* handler) {
   state_->check_thread();
-  state_->turns.push_back(handler);
+  state_->turns.request(handler);
 }
 
 void EpollLoop::cancel_turn(TurnHandler* handler) {
   state_->check_thread();
-  std::erase(state_->turns, handler);
-  std::replace(state_->turns_running.begin(), state_->turns_running.end(), handler,
-               static_cast<TurnHandler*>(nullptr));
+  state_->turns.cancel(handler);
 }
 
 }  // namespace byteps::transport

@@ -13,7 +13,7 @@
 namespace byteps::transport {
 
 inline constexpr size_t kFramePrefixBytes = 16;
-// Largest head of a sender plus the bytes that a transport prepends to it (shm/reference.h).
+// Largest head of a sender plus the bytes that a transport prepends to it (shm/buffer_leases.h).
 inline constexpr size_t kMaxStreamHeadBytes = kMaxHeadBytes + 16;
 
 // Limits of a receiver.

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/annotations.h"
-#include "worker/completions.h"
+#include "worker/handle_table.h"
 
 namespace byteps::worker {
 

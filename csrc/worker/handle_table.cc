@@ -6,6 +6,14 @@ namespace byteps::worker {
 
 using protocol::Handle;
 
+namespace {
+
+Status unknown(Handle handle) {
+  return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
+}
+
+}  // namespace
+
 Handle HandleTable::open(uint64_t bytes, OnDone on_done) {
   auto entry = std::make_shared<Entry>();
   entry->on_done = std::move(on_done);
@@ -64,8 +72,7 @@ std::optional<HandleTable::Stuck> HandleTable::stuck_callback(TimeUs before_us) 
 Status HandleTable::announce(Handle handle) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(handle);
-  if (found == entries_.end())
-    return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
+  if (found == entries_.end()) return unknown(handle);
   Entry& entry = *found->second;
   if (entry.announced) return Status::ok();
   entry.announced = true;
@@ -104,15 +111,13 @@ std::shared_ptr<HandleTable::Entry> HandleTable::find(Handle handle) {
 
 Result<bool> HandleTable::poll(Handle handle) {
   const std::shared_ptr<Entry> entry = find(handle);
-  if (!entry)
-    return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
+  if (!entry) return unknown(handle);
   return entry->done.is_set();
 }
 
 Status HandleTable::wait(Handle handle, TimeUs deadline_us, bool& interrupted) {
   const std::shared_ptr<Entry> entry = find(handle);
-  if (!entry)
-    return invalid_argument("handle " + std::to_string(handle) + " is unknown or was waited for already");
+  if (!entry) return unknown(handle);
   switch (entry->done.wait(deadline_us)) {
     case EventFlag::Wake::kTimeout:
       return deadline_exceeded("handle " + std::to_string(handle) + " is not done yet");

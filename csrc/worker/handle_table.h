@@ -15,10 +15,24 @@
 #include "base/event_flag.h"
 #include "base/metrics.h"
 #include "base/status.h"
+#include "base/unique_function.h"
 #include "protocol/push_pull_table.h"
-#include "worker/completions.h"
 
 namespace byteps::worker {
+
+// Gets the status of the push_pull. May start push_pulls; must not destroy the node.
+using OnDone = UniqueFunction<void(const Status&)>;
+
+// Runs the callbacks of finished push_pulls. Thread-safe. The destructor calls close().
+class Completions {
+ public:
+  virtual ~Completions() = default;
+  // Calls `on_done` later, in the order of posts. After close(): immediately, on this thread.
+  virtual void post(OnDone on_done, Status status) = 0;
+  // Returns when all posted callbacks have run. Inside a callback it returns immediately, and the
+  // remaining callbacks run after it. Idempotent.
+  virtual void close() = 0;
+};
 
 class HandleTable {
  public:
@@ -26,7 +40,7 @@ class HandleTable {
       : metrics_(metrics), clock_(clock), completions_(std::move(completions)) {}
 
   // Returns a new handle for a push_pull of `bytes` bytes. If `on_done` is set, it is called once
-  // (worker/completions.h), and the handle must not be passed to wait().
+  // (Completions), and the handle must not be passed to wait().
   protocol::Handle open(uint64_t bytes, OnDone on_done = {});
   // Frees the handle of a push_pull that could not start. Returns its callback, perhaps empty.
   OnDone cancel(protocol::Handle handle);

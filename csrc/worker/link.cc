@@ -33,9 +33,7 @@ Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, M
 
 void Link::enqueue(std::vector<OutgoingPartition> partitions) {
   if (!ended_.is_ok()) {
-    for (const OutgoingPartition& outgoing : partitions) {
-      if (outgoing.failure.is_ok()) events_.on_completed(outgoing.handle, ended_);
-    }
+    for (const OutgoingPartition& outgoing : partitions) complete(outgoing, ended_);
   } else if (connection_) {
     offer(std::move(partitions));
   } else {
@@ -76,11 +74,8 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   connection_ = std::move(*connection);
   connection_->limit_silence(options_.silence_us);
   connection_->start(this);
-  DataHead hello;
-  hello.type = DataType::kHello;
-  hello.epoch = options_.epoch;
-  hello.level = options_.level;
-  hello.rank = options_.rank;
+  const DataHead hello{
+      .type = DataType::kHello, .level = options_.level, .epoch = options_.epoch, .rank = options_.rank};
   connection_->send(protocol::encode(hello), {}, nullptr);
   port_.emplace(outbox_);
   offer(std::exchange(early_, {}));
@@ -207,23 +202,20 @@ void Link::leave(const Status& why, GracePeriod grace_period, UniqueFunction<voi
   if (ended_.is_ok()) ended_ = why;
   if (!connection_) return complete_all(why);
   port_->close();
-  DataHead goodbye;
-  goodbye.type = DataType::kGoodbye;
-  goodbye.epoch = options_.epoch;
-  goodbye.rank = options_.rank;
+  const DataHead goodbye{.type = DataType::kGoodbye, .epoch = options_.epoch, .rank = options_.rank};
   connection_->send(protocol::encode(goodbye), {}, nullptr);
   connection_->close_when_sent(grace_period);
+}
+
+void Link::complete(const OutgoingPartition& outgoing, const Status& why) {
+  if (outgoing.failure.is_ok()) events_.on_completed(outgoing.handle, why);
 }
 
 void Link::complete_all(const Status& why) {
   auto unanswered = std::exchange(unanswered_, {});
   for (const auto& [key, partition] : unanswered) events_.on_completed(partition.handle, why);
-  for (const auto& [ticket, outgoing] : std::exchange(offered_, {})) {
-    if (outgoing.failure.is_ok()) events_.on_completed(outgoing.handle, why);
-  }
-  for (const OutgoingPartition& outgoing : std::exchange(early_, {})) {
-    if (outgoing.failure.is_ok()) events_.on_completed(outgoing.handle, why);
-  }
+  for (const auto& [ticket, outgoing] : std::exchange(offered_, {})) complete(outgoing, why);
+  for (const OutgoingPartition& outgoing : std::exchange(early_, {})) complete(outgoing, why);
   if (leave_done_) std::exchange(leave_done_, nullptr)();
 }
 

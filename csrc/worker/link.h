@@ -2,9 +2,8 @@
 // credit (protocol/outbox.h), and receives results directly into their destination. The child is a
 // worker, or the service of a machine that sends its sums to the root.
 //
-// All methods and callbacks run on the loop's thread. The link connects at its first partition. If
-// the connection breaks, its partitions stay incomplete until the fate of the peer is known (fail()
-// or peer_left(), see protocol/membership.h).
+// Used on the loop's thread. Connects at its first partition. If the connection breaks, its
+// partitions stay incomplete until the fate of the peer is known: fail() or peer_left().
 #pragma once
 
 #include <memory>
@@ -94,6 +93,7 @@ class Link final : public transport::Receiver {
   void send(const OutgoingPartition& outgoing);
   void send_failure(const OutgoingPartition& outgoing);
   void lose(const Status& why);
+  void complete(const OutgoingPartition& outgoing, const Status& why);
   void complete_all(const Status& why);
   // The unanswered partition that `head` answers; kDataLoss if there is none.
   Result<Unanswered*> find(const protocol::DataHead& head);

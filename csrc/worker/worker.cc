@@ -21,22 +21,26 @@ Worker::Worker(const WorkerOptions& options, protocol::Tree tree, const protocol
       events_(events),
       handles_(metrics, clock, std::move(completions)),
       table_(options.rank, std::move(tree), rule) {
-  if (options.autotune && options.rank == 0) {
-    tuner_.emplace(options.credit_bytes);
-  }
+  if (options.autotune && options.rank == 0) tuner_.emplace(options.credit_bytes);
   metrics_.partition_factor = 1;
   metrics_.credit_bytes = options.credit_bytes;
 }
 
-Status Worker::declare(const std::string& name, DType dtype, uint64_t bytes) {
+template <typename F>
+void Worker::change(F&& f) {
   Work work;
   {
     MutexLock lock(mutex_);
-    BPS_RETURN_IF_ERROR(table_.declare(name, dtype, bytes, actions_));
+    f(table_, actions_);
     work = take_work();
   }
   do_work(std::move(work));
-  return Status::ok();
+}
+
+Status Worker::declare(const std::string& name, DType dtype, uint64_t bytes) {
+  Status status;
+  change([&](auto& table, auto& actions) { status = table.declare(name, dtype, bytes, actions); });
+  return status;
 }
 
 Result<Handle> Worker::push_pull(const protocol::PushPull& request, const std::byte* input,
@@ -71,13 +75,7 @@ Status Worker::start(Handle handle, const protocol::PushPull& request, Memory me
 }
 
 void Worker::refuse(const std::string& name, uint64_t step, const Status& why) {
-  Work work;
-  {
-    MutexLock lock(mutex_);
-    table_.refuse(name, step, why, actions_);
-    work = take_work();
-  }
-  do_work(std::move(work));
+  change([&](auto& table, auto& actions) { table.refuse(name, step, why, actions); });
 }
 
 void Worker::request_plan(const protocol::Plan& plan) {
@@ -86,24 +84,13 @@ void Worker::request_plan(const protocol::Plan& plan) {
 }
 
 Status Worker::on_placed(const protocol::Placed& placed) {
-  Work work;
-  {
-    MutexLock lock(mutex_);
-    BPS_RETURN_IF_ERROR(table_.on_placed(placed, actions_));
-    work = take_work();
-  }
-  do_work(std::move(work));
-  return Status::ok();
+  Status status;
+  change([&](auto& table, auto& actions) { status = table.on_placed(placed, actions); });
+  return status;
 }
 
 void Worker::on_refused(const protocol::Refused& refused) {
-  Work work;
-  {
-    MutexLock lock(mutex_);
-    table_.on_refused(refused, actions_);
-    work = take_work();
-  }
-  do_work(std::move(work));
+  change([&](auto& table, auto& actions) { table.on_refused(refused, actions); });
 }
 
 // Repeated broadcasts do not mark steps, and stored tensors do not follow plans.
@@ -117,16 +104,12 @@ void Worker::tune(const protocol::PushPull& request) {
 }
 
 void Worker::on_completed(Handle handle, const Result<protocol::Plan>& outcome) {
-  Work work;
-  {
-    MutexLock lock(mutex_);
-    table_.complete(handle, outcome, actions_);
-    work = take_work();
-  }
-  do_work(std::move(work));
+  change([&](auto& table, auto& actions) { table.complete(handle, outcome, actions); });
 }
 
-void Worker::add_partition(Work& work, ShardLink& link, OutgoingPartition partition) {
+void Worker::add_partition(Work& work, const protocol::Parent& parent, OutgoingPartition partition) {
+  const bool is_stored = parent.level == protocol::Level::kRanks;
+  ShardLink& link = (is_stored ? parameter_store_links_ : links_).at(parent.node, partition.head.shard_index);
   const auto [found, is_new] = work.indices.try_emplace(&link, work.partitions.size());
   if (is_new) work.partitions.emplace_back(&link, std::vector<OutgoingPartition>());
   work.partitions[found->second].second.push_back(std::move(partition));
@@ -142,14 +125,10 @@ Worker::Work Worker::take_work() {
     } else if (const auto* change = std::get_if<ChangePlan>(&action)) {
       work.plan = change->plan;
     } else if (auto* start = std::get_if<StartPartition>(&action)) {
-      const bool is_stored = start->parent.level == protocol::Level::kRanks;
-      ShardLink& link =
-          (is_stored ? parameter_store_links_ : links_).at(start->parent.node, start->head.shard_index);
-      add_partition(work, link, make_outgoing(*start));
+      add_partition(work, start->parent, make_outgoing(*start));
     } else if (auto* fail = std::get_if<protocol::FailPartition>(&action)) {
-      ShardLink& link = links_.at(fail->parent.node, fail->head.shard_index);
       add_partition(
-          work, link,
+          work, fail->parent,
           {.handle = 0, .head = fail->head, .input = {}, .output = {}, .failure = std::move(fail->why)});
     } else if (auto* finish = std::get_if<FinishHandle>(&action)) {
       memory_.erase(finish->handle);
@@ -202,26 +181,14 @@ std::string Worker::name_wait(Handle handle) {
 }
 
 void Worker::fail(const Status& why) {
-  Work work;
-  {
-    MutexLock lock(mutex_);
-    table_.fail(why, actions_);
-    work = take_work();
-  }
-  do_work(std::move(work));
+  change([&](auto& table, auto& actions) { table.fail(why, actions); });
   links_.fail(why);
   parameter_store_links_.fail(why);
 }
 
 void Worker::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
   const Status why = failed_precondition("byteps was shut down");
-  Work work;
-  {
-    MutexLock lock(mutex_);
-    table_.fail(why, actions_);
-    work = take_work();
-  }
-  do_work(std::move(work));
+  change([&](auto& table, auto& actions) { table.fail(why, actions); });
   ShardLinks::leave({&links_, &parameter_store_links_}, why, grace_period, std::move(done));
 }
 

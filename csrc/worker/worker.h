@@ -1,8 +1,7 @@
 // The worker role: push_pull of named tensors through the summation services of a job.
 //
 // Thread-safe. The path of a push_pull: name -> partitions (protocol/push_pull_table.h) -> the link
-// to each partition's parent, on the thread of its loop -> results in the tensor -> last partition
-// complete -> handle done.
+// to each partition's parent, on its loop -> results in the tensor -> handle done.
 #pragma once
 
 #include <memory>
@@ -60,8 +59,8 @@ class Worker final : public LinkEvents {
   // protocol::PushPullTable::start.
   Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
                                      std::byte* output);
-  // As above, without a handle: `on_done` is called when the push_pull is done, on the thread of
-  // worker/completions.h. If the push_pull cannot start, `on_done` gets the error within this call.
+  // As above, without a handle: the Completions call `on_done` when the push_pull is done. If it
+  // cannot start, `on_done` gets the error within this call.
   void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
                  OnDone on_done);
   // As protocol::PushPullTable::refuse.
@@ -104,7 +103,10 @@ class Worker final : public LinkEvents {
   };
   Status start(protocol::Handle handle, const protocol::PushPull& request, Memory memory)
       BPS_EXCLUDES(mutex_);
-  static void add_partition(Work& work, ShardLink& link, OutgoingPartition partition);
+  // Calls `f(table_, actions_)` under the lock, then does the work.
+  template <typename F>
+  void change(F&& f) BPS_EXCLUDES(mutex_);
+  void add_partition(Work& work, const protocol::Parent& parent, OutgoingPartition partition);
   Work take_work() BPS_REQUIRES(mutex_);
   void do_work(Work work) BPS_EXCLUDES(mutex_);
   void change_plan(const protocol::Plan& plan);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <utility>
 
 #include "base/numbers.h"
 
@@ -23,23 +22,12 @@ struct Arena::Allocation::Part {
   Registrations::Ref registration;
 };
 
-Arena::Allocation::Allocation(Allocation&& other) noexcept
-    : part_(std::exchange(other.part_, nullptr)), bytes_(std::exchange(other.bytes_, {})) {}
-
-Arena::Allocation& Arena::Allocation::operator=(Allocation&& other) noexcept {
-  Allocation old(std::move(*this));
-  part_ = std::exchange(other.part_, nullptr);
-  bytes_ = std::exchange(other.bytes_, {});
-  return *this;
+void Arena::Allocation::PutBack::operator()(Part* part) const {
+  part->slots.put_back(static_cast<size_t>(bytes.data() - part->slab.bytes().data()),
+                       round_up(bytes.size(), kPageBytes));
 }
 
-Arena::Allocation::~Allocation() {
-  if (!part_) return;
-  part_->slots.put_back(static_cast<size_t>(bytes_.data() - part_->slab.bytes().data()),
-                        round_up(bytes_.size(), kPageBytes));
-}
-
-MemoryKey Arena::Allocation::key() const { return part_->registration.key(); }
+MemoryKey Arena::Allocation::key() const { return part_->registration->key(); }
 
 Arena::Arena(Registrations& registrations) : registrations_(registrations) {}
 Arena::~Arena() = default;
@@ -50,16 +38,13 @@ Result<Arena::Allocation> Arena::take(size_t bytes) {
     if (const auto offset = part.slots.take(slot_bytes))
       return Allocation(&part, part.slab.bytes().subspan(*offset, bytes));
   }
-  const auto part = grow(slot_bytes);
+  const size_t slab_bytes =
+      std::max(slot_bytes, std::clamp(total_bytes_, kFirstSlabBytes, kLargestSlabBytes));
+  auto part = add(slab_bytes);
+  // The limit of locked memory may still allow a small one.
+  if (!part && slab_bytes > slot_bytes) part = add(slot_bytes);
   if (!part) return part.status();
   return Allocation(*part, (*part)->slab.bytes().subspan(*(*part)->slots.take(slot_bytes), bytes));
-}
-
-Result<Arena::Allocation::Part*> Arena::grow(size_t bytes) {
-  const size_t usual_bytes = std::max(bytes, std::clamp(total_bytes_, kFirstSlabBytes, kLargestSlabBytes));
-  auto part = add(usual_bytes);
-  // The limit of locked memory may still allow this.
-  return part || usual_bytes == bytes ? part : add(bytes);
 }
 
 Result<Arena::Allocation::Part*> Arena::add(size_t slab_bytes) {

@@ -18,20 +18,20 @@ class Arena {
   class Allocation {
    public:
     Allocation() = default;
-    Allocation(Allocation&& other) noexcept;
-    Allocation& operator=(Allocation&& other) noexcept;
-    ~Allocation();
     // Page-aligned.
-    MutableBytes bytes() const { return bytes_; }
+    MutableBytes bytes() const { return part_.get_deleter().bytes; }
     MemoryKey key() const;
     explicit operator bool() const { return part_ != nullptr; }
 
    private:
     friend class Arena;
     struct Part;
-    Allocation(Part* part, MutableBytes bytes) : part_(part), bytes_(bytes) {}
-    Part* part_ = nullptr;
-    MutableBytes bytes_;
+    struct PutBack {
+      void operator()(Part* part) const;
+      MutableBytes bytes;
+    };
+    Allocation(Part* part, MutableBytes bytes) : part_(part, PutBack{bytes}) {}
+    std::unique_ptr<Part, PutBack> part_;
   };
 
   explicit Arena(Registrations& registrations);
@@ -42,7 +42,6 @@ class Arena {
   Result<Allocation> take(size_t bytes);
 
  private:
-  Result<Allocation::Part*> grow(size_t bytes);
   Result<Allocation::Part*> add(size_t slab_bytes);
 
   Registrations& registrations_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstring>
 
 #include "base/numbers.h"
 
@@ -15,47 +16,15 @@ constexpr uint8_t kRefusal = 2;
 constexpr uint32_t kMax24Bits = 0xffffff;
 constexpr std::array kMtus{256, 512, 1024, 2048, 4096};
 
-class Writer {
- public:
-  template <typename T>
-  void number(T value) {
-    std::array<std::byte, sizeof(T)> bytes;
-    store_number(bytes.data(), value);
-    out_.append(as_text(bytes));
-  }
-  void text(const std::string& text, size_t limit) { out_.append(text, 0, limit); }
-  std::string take() { return std::move(out_); }
+constexpr size_t kReasonOffset = 2;
+constexpr size_t kCardOffset = 45;
 
- private:
-  std::string out_;
-};
-
-class Reader {
- public:
-  explicit Reader(Bytes in) : in_(in) {}
-  template <typename T>
-  T number() {
-    if (in_.size() < sizeof(T)) {
-      failed_ = true;
-      return 0;
-    }
-    const T value = load_number<T>(in_.data());
-    in_ = in_.subspan(sizeof(T));
-    return value;
-  }
-  // The remaining bytes as text for messages; characters that are not printable become question
-  // marks.
-  std::string text() {
-    std::string text(as_text(in_));
-    std::replace_if(text.begin(), text.end(), [](unsigned char c) { return !std::isprint(c); }, '?');
-    return text;
-  }
-  bool failed() const { return failed_; }
-
- private:
-  Bytes in_;
-  bool failed_ = false;
-};
+// Text of the peer for messages; characters that are not printable become question marks.
+std::string printable(Bytes in) {
+  std::string text(as_text(in));
+  std::ranges::replace_if(text, [](unsigned char c) { return !std::isprint(c); }, '?');
+  return text;
+}
 
 Status invalid_offer(const std::string& what) { return data_loss("RDMA: an invalid offer: " + what); }
 
@@ -63,7 +32,7 @@ Status check(const EndpointOffer& offer) {
   const QueuePairAddress& queue_pair = offer.queue_pair;
   if (queue_pair.number > kMax24Bits || queue_pair.packet_sequence > kMax24Bits)
     return invalid_offer("a number of more than 24 bits");
-  if (std::find(kMtus.begin(), kMtus.end(), queue_pair.mtu_bytes) == kMtus.end()) {
+  if (std::ranges::find(kMtus, queue_pair.mtu_bytes) == kMtus.end()) {
     return invalid_offer("packets of " + std::to_string(queue_pair.mtu_bytes) + " bytes");
   }
   if (offer.ring_address == 0) return invalid_offer("no ring");
@@ -75,50 +44,48 @@ Status check(const EndpointOffer& offer) {
 }  // namespace
 
 std::string encode_offer(const EndpointOffer& offer) {
-  Writer out;
-  out.number(kVersion);
-  out.number(kOffer);
-  out.number(offer.rail);
-  out.number(static_cast<uint8_t>(offer.is_ethernet));
-  out.number(offer.queue_pair.number);
-  out.number(offer.queue_pair.packet_sequence);
-  out.number(offer.queue_pair.lid);
-  for (const uint8_t byte : offer.queue_pair.gid) out.number(byte);
-  out.number(static_cast<uint16_t>(offer.queue_pair.mtu_bytes));
-  out.number(offer.ring_address);
-  out.number(offer.ring_key);
-  out.text(offer.card, kMaxCardBytes);
-  return out.take();
+  std::array<std::byte, kCardOffset> out;
+  store_number(&out[0], kVersion);
+  store_number(&out[1], kOffer);
+  store_number(&out[2], offer.rail);
+  store_number(&out[4], static_cast<uint8_t>(offer.is_ethernet));
+  store_number(&out[5], offer.queue_pair.number);
+  store_number(&out[9], offer.queue_pair.packet_sequence);
+  store_number(&out[13], offer.queue_pair.lid);
+  std::memcpy(&out[15], offer.queue_pair.gid.data(), sizeof(Gid));
+  store_number(&out[31], static_cast<uint16_t>(offer.queue_pair.mtu_bytes));
+  store_number(&out[33], offer.ring_address);
+  store_number(&out[41], offer.ring_key);
+  return std::string(as_text(out)).append(offer.card, 0, kMaxCardBytes);
 }
 
 std::string encode_refusal(const Status& why) {
-  Writer out;
-  out.number(kVersion);
-  out.number(kRefusal);
-  out.text(why.message(), kMaxOfferBytes - 2);
-  return out.take();
+  const std::array front{std::byte{kVersion}, std::byte{kRefusal}};
+  return std::string(as_text(front)).append(why.message(), 0, kMaxOfferBytes - kReasonOffset);
 }
 
 Result<EndpointOffer> decode_offer(Bytes in) {
-  Reader reader(in);
-  const auto version = reader.number<uint8_t>();
-  const auto kind = reader.number<uint8_t>();
-  if (reader.failed() || version != kVersion) return invalid_offer("version " + std::to_string(version));
-  if (kind == kRefusal) return unavailable("refused by the other end: " + reader.text());
+  const auto version = in.empty() ? uint8_t{0} : load_number<uint8_t>(&in[0]);
+  if (in.size() < kReasonOffset || version != kVersion) {
+    return invalid_offer("version " + std::to_string(version));
+  }
+  const auto kind = load_number<uint8_t>(&in[1]);
+  if (kind == kRefusal)
+    return unavailable("refused by the other end: " + printable(in.subspan(kReasonOffset)));
   if (kind != kOffer) return invalid_offer("kind " + std::to_string(kind));
-  EndpointOffer offer;
-  offer.rail = reader.number<uint16_t>();
-  const auto is_ethernet = reader.number<uint8_t>();
-  offer.is_ethernet = is_ethernet != 0;
-  offer.queue_pair.number = reader.number<uint32_t>();
-  offer.queue_pair.packet_sequence = reader.number<uint32_t>();
-  offer.queue_pair.lid = reader.number<uint16_t>();
-  for (uint8_t& byte : offer.queue_pair.gid) byte = reader.number<uint8_t>();
-  offer.queue_pair.mtu_bytes = reader.number<uint16_t>();
-  offer.ring_address = reader.number<uint64_t>();
-  offer.ring_key = reader.number<uint32_t>();
-  if (reader.failed() || is_ethernet > 1) return invalid_offer(std::to_string(in.size()) + " bytes");
-  offer.card = reader.text();
+  if (in.size() < kCardOffset || load_number<uint8_t>(&in[4]) > 1) {
+    return invalid_offer(std::to_string(in.size()) + " bytes");
+  }
+  EndpointOffer offer{.rail = load_number<uint16_t>(&in[2]),
+                      .is_ethernet = load_number<uint8_t>(&in[4]) == 1,
+                      .queue_pair = {.number = load_number<uint32_t>(&in[5]),
+                                     .packet_sequence = load_number<uint32_t>(&in[9]),
+                                     .lid = load_number<uint16_t>(&in[13]),
+                                     .mtu_bytes = load_number<uint16_t>(&in[31])},
+                      .ring_address = load_number<uint64_t>(&in[33]),
+                      .ring_key = load_number<uint32_t>(&in[41]),
+                      .card = printable(in.subspan(kCardOffset))};
+  std::memcpy(offer.queue_pair.gid.data(), &in[15], sizeof(Gid));
   BPS_RETURN_IF_ERROR(check(offer));
   return offer;
 }

@@ -1,8 +1,7 @@
 // Messages in which two ends exchange their queue pairs' parameters, through an authenticated TCP
 // connection. Layout: docs/wire-format.md, "RDMA".
 //
-// Pure. The connecting end sends an offer; the accepting end replies with its own offer, or a
-// refusal with the reason.
+// Pure. The connecting end sends an offer; the accepting end answers with its own or a refusal.
 #pragma once
 
 #include <cstdint>

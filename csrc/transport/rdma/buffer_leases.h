@@ -10,8 +10,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "transport/rdma/record.h"
 #include "transport/rdma/registrations.h"
+#include "transport/rdma/ring.h"
 
 namespace byteps::transport::rdma {
 

@@ -40,7 +40,7 @@ void RdmaConnection::start(Receiver* receiver) {
 }
 
 void RdmaConnection::send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) {
-  if (error_.is_ok() && !closing_) {
+  if (error_.is_ok() && !closing_wait_) {
     RemoteMemory answer_to;
     if (payload.returns_lease != kNoLease) answer_to = frame_receiver_->return_lease(payload.returns_lease);
     sender_->send(head, payload, answer_to, std::move(on_sent));
@@ -59,8 +59,7 @@ void RdmaConnection::return_lease(LeaseId lease) {
 }
 
 void RdmaConnection::close_when_sent(GracePeriod grace_period) {
-  if (closed_ || closing_) return;
-  closing_ = true;
+  if (closed_ || closing_wait_) return;
   sender_->send_end();
   closing_wait_.emplace(grace_period, now_us());
   request_turn();
@@ -96,34 +95,27 @@ void RdmaConnection::on_turn() {
   if (unreported_ && receiver_) return report(*std::exchange(unreported_, std::nullopt));
   if (closed_) return;
   const ScopedFlag in_callback(in_callback_);
-  Status status;
-  {
-    const ScopedFlag working(working_);
-    status = work();
-  }
-  if (!closed_) {
-    // A peer that has received the end may close before later writes arrive, so errors after that
-    // are not failures.
-    if (status.is_ok())
-      end_if_over();
-    else if (sender_->end_is_written())
-      end_as_asked();
-    else
-      end(status);
-  }
+  const Status status = work();
+  if (closed_) return;
+  if (status.is_ok()) return end_if_over();
+  // A peer that has received the end may close before later writes arrive, so errors after that are
+  // not failures.
+  sender_->end_is_written() ? end_as_asked() : end(status);
 }
 
 // Works until there is nothing to do or other connections should get their turn.
 Status RdmaConnection::work() {
+  const ScopedFlag working(working_);
   for (int i = 0; i < kPollsPerTurn; ++i) {
     const auto count = poll();
     if (closed_) return Status::ok();
     // Comes before returning an error, as the peer's last records may explain it.
     BPS_RETURN_IF_ERROR(frame_receiver_->process());
     if (!count) return count.status();
-    if (closed_) return Status::ok();
-    if (!queue_pair_) return Status::ok();
-    BPS_RETURN_IF_ERROR(post_arrivals());
+    if (!queue_pair_) return Status::ok();  // also if closed
+    if (arrivals_owed_ >= kArrivalsPerPost) {
+      BPS_RETURN_IF_ERROR(queue_pair_->post_arrivals(std::exchange(arrivals_owed_, 0)).with_context(peer_));
+    }
     asked_again_ = false;
     BPS_RETURN_IF_ERROR(sender_->pump(frame_receiver_->consumed()));
     if (closed_) return Status::ok();
@@ -170,11 +162,6 @@ Status RdmaConnection::on_completion(const Completion& completion) {
   return sender_->on_consumed(completion.immediate & kCountMask).with_context(peer_);
 }
 
-Status RdmaConnection::post_arrivals() {
-  if (arrivals_owed_ < kArrivalsPerPost) return Status::ok();
-  return queue_pair_->post_arrivals(std::exchange(arrivals_owed_, 0)).with_context(peer_);
-}
-
 // For short waits, sleeping and waking up would take longer than polling. Polling for long would
 // keep a core busy.
 bool RdmaConnection::should_spin() {
@@ -193,7 +180,7 @@ void RdmaConnection::request_turn() {
 // ---- End ----
 
 void RdmaConnection::end_if_over() {
-  const bool has_said_all = closing_ && sender_->ended();
+  const bool has_said_all = closing_wait_ && sender_->ended();
   if (frame_receiver_->ended() && !has_said_all) return end(closed_by_other(peer_));
   const bool both_have = frame_receiver_->ended() && sender_->all_written();
   if (!both_have && (!tcp_ended_ || turn_requested_)) return;

@@ -23,8 +23,7 @@ namespace byteps::transport::rdma {
 // Message for peers that can be reached by TCP, but not by RDMA.
 inline constexpr const char* kNoRdmaPath =
     "no answer by RDMA, though there is one by TCP: check that the two network cards reach each other: the "
-    "same network, "
-    "GIDs of the same kind (BYTEPS_RDMA_GID_INDEX), UDP port 4791 not filtered (RoCE v2)";
+    "same network, GIDs of the same kind (BYTEPS_RDMA_GID_INDEX), UDP port 4791 not filtered (RoCE v2)";
 
 struct ConnectionOptions {
   uint64_t max_payload_bytes = uint64_t{1} << 30;
@@ -90,7 +89,6 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   Status work();
   Result<size_t> poll();
   Status on_completion(const Completion& completion);
-  Status post_arrivals();
   bool should_spin();
   void request_turn();
   void continue_closing();
@@ -121,15 +119,14 @@ class RdmaConnection final : public Connection, private Receiver, private TurnHa
   bool has_peer_reply_ = false;  // the peer's offer or refusal has come
   bool introduced_ = false;      // the peer's first message by RDMA has come
   bool tcp_ended_ = false;       // the TCP connection has ended
-  bool closing_ = false;         // close_when_sent() was called
   bool closed_ = false;
   bool armed_ = false;
   bool turn_requested_ = false;
   bool working_ = false;
   bool asked_again_ = false;  // a turn was requested since the last pass of work()
   bool in_callback_ = false;
-  uint64_t completions_ = 0;  // number of completions so far
-  std::optional<GraceWait> closing_wait_;
+  uint64_t completions_ = 0;               // number of completions so far
+  std::optional<GraceWait> closing_wait_;  // set by close_when_sent()
   EventLoop::TimerId deadline_ = 0;
   // State of polling without sleeping.
   TimeUs idle_since_us_ = 0;

@@ -1,7 +1,6 @@
 #include "transport/rdma/frame_receiver.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -76,10 +75,12 @@ Status FrameReceiver::handle(const Record& record, Bytes head, Bytes payload) {
 }
 
 Status FrameReceiver::on_frame(const Record& record, Bytes head, Bytes payload) {
-  const auto lease = accept_lease(record);
-  if (!lease) return lease.status();
+  PeerLease lease{{}, {record.address, record.key, record.reply_bytes}, true};
+  if (record.lease != kNoLease && !peer_leases_.try_emplace(record.lease, std::move(lease)).second) {
+    return unexpected(connection_.peer(), "a lease that is in use already: lease", record.lease);
+  }
   if (record.returns_lease != kNoLease) BPS_RETURN_IF_ERROR(sender_.leases().take_back(record.returns_lease));
-  const Arrival arrival{head, record.payload_bytes, {}, {}, *lease};
+  const Arrival arrival{head, record.payload_bytes, {}, {}, record.lease};
   if (arrival.payload_bytes == 0) return receiver_->on_frame(connection_, arrival, {});
   const Result<ReceiveBuffer> receive_buffer = receiver_->on_head(connection_, arrival);
   if (!receive_buffer) return receive_buffer.status();
@@ -88,16 +89,12 @@ Status FrameReceiver::on_frame(const Record& record, Bytes head, Bytes payload) 
   BPS_CHECK(receive_buffer->is_discard() || receive_buffer->destination().size() == arrival.payload_bytes)
       << "a receive buffer of " << receive_buffer->destination().size() << " bytes for "
       << arrival.payload_bytes;
-  if (payload.size() < arrival.payload_bytes) return begin_pieces(arrival, *receive_buffer, payload);
+  if (payload.size() < arrival.payload_bytes) {
+    partial_.emplace(Partial{{}, arrival, *receive_buffer, arrival.payload_bytes});
+    std::ranges::copy(head, partial_->head.begin());
+    return on_more(payload);
+  }
   return receiver_->on_frame(connection_, arrival, place_payload(*receive_buffer, payload));
-}
-
-Status FrameReceiver::begin_pieces(const Arrival& arrival, const ReceiveBuffer& receive_buffer,
-                                   Bytes payload) {
-  partial_.emplace(Partial{{}, arrival, receive_buffer, arrival.payload_bytes});
-  if (!arrival.head.empty()) std::memcpy(partial_->head.data(), arrival.head.data(), arrival.head.size());
-  partial_->arrival.head = Bytes(partial_->head).first(arrival.head.size());
-  return on_more(payload);
 }
 
 Status FrameReceiver::on_more(Bytes payload) {
@@ -110,20 +107,9 @@ Status FrameReceiver::on_more(Bytes payload) {
   if (partial_->missing_bytes > 0) return Status::ok();
   const Partial whole = *partial_;
   partial_.reset();
-  Arrival arrival = whole.arrival;
+  Arrival arrival = whole.arrival;  // its head was valid during the callback only
   arrival.head = Bytes(whole.head).first(arrival.head.size());
   return receiver_->on_frame(connection_, arrival, destination);
-}
-
-// Records where the answer to a frame from the ring may be written. Returns the frame's lease, if
-// any.
-Result<LeaseId> FrameReceiver::accept_lease(const Record& record) {
-  if (record.lease == kNoLease) return kNoLease;
-  const RemoteMemory reply{record.address, record.key, record.reply_bytes};
-  if (!peer_leases_.try_emplace(record.lease, PeerLease{{}, reply, true}).second) {
-    return unexpected(connection_.peer(), "a lease that is in use already: lease", record.lease);
-  }
-  return record.lease;
 }
 
 Status FrameReceiver::on_placed(const Record& record, Bytes head) {

@@ -10,7 +10,6 @@
 
 #include "transport/rdma/arena.h"
 #include "transport/rdma/frame_sender.h"
-#include "transport/rdma/record.h"
 #include "transport/rdma/ring.h"
 
 namespace byteps::transport::rdma {
@@ -19,13 +18,11 @@ namespace byteps::transport::rdma {
 // follows stop().
 class FrameReceiver {
  public:
-  // `inbox`: the ring of kRingBytes that the peer writes to. All arguments must outlive this
-  // object.
+  // `inbox`: the ring of kRingBytes that the peer writes to. All arguments must outlive this.
   FrameReceiver(Connection& connection, FrameSender& sender, Arena& arena, MutableBytes inbox,
                 uint64_t max_payload_bytes);
 
-  // Starts delivery of frames and allocation of memory for them. Records received earlier are kept
-  // until then.
+  // Starts delivery of frames and allocation of memory for them. Keeps earlier records until then.
   void start(Receiver* receiver) { receiver_ = receiver; }
   // The next record, of that many units, has arrived. The caller closes the connection on an error.
   Status on_record(uint32_t units);
@@ -57,14 +54,12 @@ class FrameReceiver {
   bool can_process(const Record& record) const;
   Status handle(const Record& record, Bytes head, Bytes payload);
   Status on_frame(const Record& record, Bytes head, Bytes payload);
-  Status begin_pieces(const Arrival& arrival, const ReceiveBuffer& receive_buffer, Bytes payload);
   Status on_more(Bytes payload);
   Status on_placed(const Record& record, Bytes head);
   Status on_answered(const Record& record, Bytes head);
   Status on_reserve(const Record& record);
   Status on_release(const Record& record);
   Status deliver_in_place(const Arrival& arrival);
-  Result<LeaseId> accept_lease(const Record& record);
 
   Connection& connection_;
   FrameSender& sender_;

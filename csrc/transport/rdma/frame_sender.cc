@@ -12,12 +12,9 @@ namespace {
 
 // Completions cost time; this frequency is sufficient to track free room.
 constexpr uint32_t kWritesPerCompletion = 32;
-// Limit of consumed units not reported to the peer, such that it always has room for the largest
-// record.
+// Limit of consumed units not reported to the peer: it always has room for the largest record.
 constexpr uint32_t kMaxUnreportedUnits = kRingUnits / 4;
 static_assert(kMaxUnreportedUnits + 2 * units_of(kMaxRecordBytes) <= kRingUnits);
-
-bool goes_through_ring(const Payload& payload) { return payload.data.size() <= kEagerBytes; }
 
 }  // namespace
 
@@ -42,9 +39,9 @@ void FrameSender::send(Bytes head, const Payload& payload, const RemoteMemory& a
   frame.head_bytes = head.size();
   frame.payload = payload;
   frame.on_sent = std::move(on_sent);
-  if (goes_through_ring(payload)) {
-    frame.inlined = true;
-  } else if (payload.returns_lease != kNoLease && answer_to.bytes >= payload.data.size()) {
+  frame.inlined = payload.data.size() <= kEagerBytes;
+  if (frame.inlined) return;
+  if (payload.returns_lease != kNoLease && answer_to.bytes >= payload.data.size()) {
     frame.answer_to = answer_to;
   } else {
     frame.receive_buffer = leases_.reserve(payload.reuse_key, payload.data.size());
@@ -67,11 +64,10 @@ Status FrameSender::pump(uint32_t consumed) {
   return Status::ok();
 }
 
-// Posts control records first, as starting a frame may create some. Returns false if nothing is
-// left or there is no room now.
+// Posts control records first, as starting a frame may create some.
 bool FrameSender::post_next() {
   if (!controls_.empty()) {
-    if (!post_control(controls_.front())) return false;
+    if (!post_record(controls_.front(), {}, {}, false)) return false;
     controls_.pop_front();
     return true;
   }
@@ -90,8 +86,6 @@ Status FrameSender::report_consumed(uint32_t consumed, bool in_any_case) {
              .immediate = kConsumedFlag | consumed});
   return flush();
 }
-
-bool FrameSender::post_control(const Record& record) { return post_record(record, {}, {}, false); }
 
 bool FrameSender::post_frame(Frame& frame) {
   if (frame.is_end) {
@@ -120,8 +114,7 @@ void FrameSender::go_through_ring(Frame& frame) {
 // Fills in the frame's record and registers the memory of the payload.
 void FrameSender::begin(Frame& frame) {
   frame.begun = true;
-  // Comes first, as registering the reply space also covers the payload if they are the same
-  // memory.
+  // Comes first, as this registration also covers the payload if they are the same memory.
   lease_reply_space(frame);
   if (!frame.inlined) {
     auto registration = registrations_.registration(frame.payload.data, Access::kLocal);
@@ -134,14 +127,13 @@ void FrameSender::begin(Frame& frame) {
       go_through_ring(frame);
     }
   }
-  frame.lease = frame.receive_buffer;
-  if (frame.lease == kNoLease && frame.reply_registration) frame.lease = leases_.next();
   Record& record = frame.record;
   record.type = frame.inlined                      ? RecordType::kFrame
                 : frame.receive_buffer == kNoLease ? RecordType::kAnswered
                                                    : RecordType::kPlaced;
   record.head_bytes = static_cast<uint16_t>(frame.head_bytes);
-  record.lease = frame.lease;
+  record.lease = frame.receive_buffer;
+  if (record.lease == kNoLease && frame.reply_registration) record.lease = leases_.next();
   record.returns_lease = frame.payload.returns_lease;
   record.payload_bytes = frame.payload.data.size();
 }
@@ -156,7 +148,7 @@ void FrameSender::lease_reply_space(Frame& frame) {
   auto registration = registrations_.registration(reply_space, Access::kRemoteWrite);
   if (!registration) return;
   frame.record.address = reinterpret_cast<uint64_t>(reply_space.data());
-  frame.record.key = registration->key().remote;
+  frame.record.key = (*registration)->key().remote;
   frame.record.reply_bytes = reply_space.size();
   frame.reply_registration = std::move(*registration);
 }
@@ -170,7 +162,7 @@ bool FrameSender::post_payload(Frame& frame) {
     if (!has_room_for_write()) return false;
     const size_t bytes = std::min<uint64_t>(data.size() - frame.posted_bytes, max_message_bytes_);
     add_write({.data = data.subspan(frame.posted_bytes, bytes),
-               .local_key = frame.data_registration.key().local,
+               .local_key = frame.data_registration->key().local,
                .to_address = target.address + frame.posted_bytes,
                .to_key = target.key});
     frame.posted_bytes += bytes;
@@ -193,7 +185,7 @@ bool FrameSender::post_pieces(Frame& frame) {
   return true;
 }
 
-// Copies `payload`. Returns false if there is no room now.
+// Copies `payload`.
 bool FrameSender::post_record(Record record, Bytes head, Bytes payload, bool completes) {
   if (!has_room_for_write()) return false;
   const size_t bytes = kRecordBytes + head.size() + payload.size();
@@ -226,8 +218,8 @@ void FrameSender::add_write(Write write) {
 
 // All writes of the frame are posted or batched. Only from now on can the peer know its lease.
 void FrameSender::finish(Frame& frame) {
-  if (frame.lease != kNoLease)
-    leases_.grant(frame.lease, {frame.payload.reply_space, std::move(frame.reply_registration)});
+  if (frame.record.lease != kNoLease)
+    leases_.grant(frame.record.lease, {frame.payload.reply_space, std::move(frame.reply_registration)});
   if (frame.data_registration) {
     posted_.back().data_registration = std::move(frame.data_registration);  // of its record
     posted_.back().on_sent = std::move(frame.on_sent);

@@ -18,7 +18,6 @@
 
 #include "transport/rdma/buffer_leases.h"
 #include "transport/rdma/nic.h"
-#include "transport/rdma/record.h"
 #include "transport/rdma/registrations.h"
 #include "transport/rdma/ring.h"
 
@@ -58,14 +57,12 @@ class FrameSender {
 
   // Posts whatever is possible now and reports `consumed` (of RingReader) to the peer.
   Status pump(uint32_t consumed);
-  // Reports consumed units to the peer in a write of its own, if enough have accumulated or
-  // `in_any_case`.
+  // Reports consumed units to the peer in a write of its own, if they are many or `in_any_case`.
   Status report_consumed(uint32_t consumed, bool in_any_case = false);
   // All writes up to this id have completed.
   void on_written(uint64_t id);
-  // The queue pair is gone. Unfinished frames complete with `why`; frames whose writes were posted
-  // complete with ok if `written_is_sent`. Leases stay valid, as received answers may still be
-  // read.
+  // The queue pair is gone. Unfinished frames complete with `why`; those whose writes were posted
+  // with ok if `written_is_sent`. Leases stay valid, as received answers may still be read.
   void stop(const Status& why, bool written_is_sent = false);
   // Like stop(), and also ends all leases.
   void fail(const Status& why, bool written_is_sent = false);
@@ -82,9 +79,8 @@ class FrameSender {
     bool inlined = false;                  // the payload goes through the ring
     uint64_t posted_bytes = 0;             // bytes of the payload that are posted
     Registrations::Ref data_registration;  // set if the payload is written directly
-    LeaseId lease = kNoLease;              // number under which the reply space is leased
     Registrations::Ref reply_registration;
-    Record record;  // valid once begun
+    Record record;  // valid once begun; its lease is also that of the reply space
     bool begun = false;
   };
   // Resources to release on a completion.
@@ -99,9 +95,8 @@ class FrameSender {
   void go_through_ring(Frame& frame);
   void begin(Frame& frame);
   void lease_reply_space(Frame& frame);
-  // Returns false if there is no room now.
+  // These return false if there is no room now, or nothing to post.
   bool post_next();
-  bool post_control(const Record& record);
   bool post_frame(Frame& frame);
   bool post_payload(Frame& frame);
   bool post_pieces(Frame& frame);

@@ -28,8 +28,7 @@ struct GidEntry {
 std::optional<Gid> parse_gid(const std::string& text);
 // "::ffff:10.0.0.2", "fe80::1"
 std::string to_text(const Gid& gid);
-// The GID that RoCE derives from an IP address ("10.0.0.2", "fe80::1%eth0"); nullopt if it is not
-// an IP address.
+// The GID that RoCE derives from an IP address ("10.0.0.2", "fe80::1%eth0"); nullopt if it is none.
 std::optional<Gid> gid_of_ip(const std::string& ip);
 // "::ffff:10.0.0.2 (RoCE v2, index 1)"; for InfiniBand without the version.
 std::string to_text(const GidEntry& entry, bool is_ethernet);

@@ -1,5 +1,4 @@
-// Setup of a connection: both ends exchange their queue pairs' parameters through TCP, then test
-// the path.
+// Setup of a connection: both ends exchange queue pairs' parameters by TCP, then test the path.
 #include <utility>
 
 #include "transport/rdma/connection.h"

@@ -30,9 +30,7 @@ struct NicInfo {
   int port = 1;              // port number of the device, starting at 1
   bool is_ethernet = false;  // RoCE; otherwise InfiniBand
   std::string interface;     // interface of an Ethernet port, such as "eth0"; otherwise empty
-  int numa_node = -1;        // -1: unknown, or the machine has only one
   int mtu_bytes = 1024;      // payload bytes of a packet
-  uint64_t mbps = 0;         // 0: unknown
   uint16_t lid = 0;          // InfiniBand: address within the subnet
   int gid_index = 0;
   Gid gid{};
@@ -102,8 +100,7 @@ class QueuePair {
   virtual uint32_t max_inline_bytes() const = 0;
   // Call once. Receive requests may be posted before.
   virtual Status connect(const QueuePairAddress& other) = 0;
-  // Posts all writes. On an error, an unknown part of them was posted and the queue pair is
-  // unusable.
+  // On an error, an unknown part of the writes was posted and the queue pair is unusable.
   virtual Status post(std::span<const Write> writes) = 0;
   // Posts `count` receive requests, each for one write with immediate data.
   virtual Status post_arrivals(uint32_t count) = 0;
@@ -114,8 +111,7 @@ class QueuePair {
   virtual Status arm() = 0;
   // Meaning of a Completion's status: "transport retry counter exceeded (12)".
   virtual std::string describe(int status) const = 0;
-  // Fails all outstanding operations, at this end and eventually at the peer. For tests and fast
-  // shutdown.
+  // Fails all outstanding operations, at this end and eventually at the peer. For tests.
   virtual void fail() = 0;
 };
 

@@ -1,12 +1,56 @@
 #include "transport/rdma/port_report.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+
+#include "base/unique_fd.h"
 
 namespace byteps::transport::rdma {
 namespace {
+
+namespace fs = std::filesystem;
+
+// First line of the file, or empty on an error, as for unused table entries. Avoids streams, as
+// there may be thousands of files.
+std::string read_line(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 256> text;
+  const ssize_t got = file.valid() ? ::read(file.get(), text.data(), text.size()) : 0;
+  std::string line(text.data(), static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  line.resize(std::min(line.find('\n'), line.size()));
+  while (line.ends_with(' ')) line.pop_back();
+  return line;
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator each(folder, error), end; !error && each != end; each.increment(error)) {
+    names.push_back(each->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::vector<int> numbers_in(const fs::path& folder) {
+  std::vector<int> numbers;
+  for (const std::string& name : names_in(folder)) {
+    int number = 0;
+    const auto read = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (read.ec == std::errc() && read.ptr == name.data() + name.size()) numbers.push_back(number);
+  }
+  std::ranges::sort(numbers);
+  return numbers;
+}
 
 // "4: ACTIVE" -> "ACTIVE"
 std::string behind_number(const std::string& text) {
@@ -14,33 +58,63 @@ std::string behind_number(const std::string& text) {
   return colon == std::string::npos ? text : text.substr(colon + 2);
 }
 
-std::vector<GidEntry> read_gids(const PortFacts& facts) {
-  std::vector<GidEntry> entries;
-  for (const PortFacts::GidFacts& each : facts.gids) {
-    const auto gid = parse_gid(each.gid);
-    if (!gid || *gid == Gid{}) continue;
-    entries.push_back(
-        {each.index, *gid, each.type == "RoCE v2" ? GidType::kV2 : GidType::kV1, each.interface});
+std::vector<GidEntry> read_gids(const fs::path& port) {
+  std::vector<GidEntry> gids;
+  for (const int index : numbers_in(port / "gids")) {
+    const std::string name = std::to_string(index);
+    const auto gid = parse_gid(read_line(port / "gids" / name));
+    if (!gid || *gid == Gid{}) continue;  // tables have hundreds of entries, most of them zero
+    const bool is_v2 = read_line(port / "gid_attrs" / "types" / name) == "RoCE v2";
+    gids.push_back(
+        {index, *gid, is_v2 ? GidType::kV2 : GidType::kV1, read_line(port / "gid_attrs" / "ndevs" / name)});
   }
-  return entries;
+  return gids;
 }
 
-std::string interface_of(const PortFacts& facts, const std::vector<GidEntry>& gids) {
-  const auto named = std::ranges::find_if(gids, [](const GidEntry& gid) { return !gid.interface.empty(); });
-  return named == gids.end() ? facts.interface : named->interface;
+// Without GIDs: an Ethernet device's ports differ in `dev_port`, which counts from 0.
+std::string read_interface(const fs::path& device, const PortReport& port) {
+  for (const GidEntry& gid : port.gids) {
+    if (!gid.interface.empty()) return gid.interface;
+  }
+  for (const std::string& name : names_in(device / "device" / "net")) {
+    const std::string dev_port = read_line(device / "device" / "net" / name / "dev_port");
+    if (dev_port == std::to_string(port.port - 1)) return name;
+  }
+  return read_line(device / "parent");  // for software devices
 }
 
-std::string why_device_not(const PortFacts& facts) {
-  if (!facts.node_type.starts_with("1:")) {
-    return "is neither InfiniBand nor RoCE but \"" + facts.node_type + "\"";
-  }
-  const std::string& file = facts.character_device;
-  if (file.empty()) return "is not open to programs: load the kernel module: modprobe ib_uverbs";
-  if (facts.character_device_error != 0) {
-    return "cannot be opened: " + file + ": " + std::strerror(facts.character_device_error) +
-           ": in a container, start it with --device " + file + "; else check its permissions";
+PortReport read_port(const fs::path& device, int port) {
+  const fs::path folder = device / "ports" / std::to_string(port);
+  const std::string numa_node = read_line(device / "device" / "numa_node");
+  PortReport report;
+  report.device = device.filename().string();
+  report.port = port;
+  report.is_ethernet = read_line(folder / "link_layer") == "Ethernet";
+  report.state = behind_number(read_line(folder / "state"));
+  report.physical = behind_number(read_line(folder / "phys_state"));
+  const double gbps = std::strtod(read_line(folder / "rate").c_str(), nullptr);
+  report.mbps = static_cast<uint64_t>(std::max(0.0, std::round(gbps * 1000)));
+  report.numa_node = numa_node.empty() ? -1 : std::atoi(numa_node.c_str());
+  report.lid = static_cast<uint16_t>(std::strtoul(read_line(folder / "lid").c_str(), nullptr, 16));
+  report.gids = read_gids(folder);
+  if (report.is_ethernet) report.interface = read_interface(device, report);
+  return report;
+}
+
+std::string find_character_device(const fs::path& sys, const fs::path& dev, const std::string& device) {
+  const fs::path folder = sys / "class" / "infiniband_verbs";
+  for (const std::string& name : names_in(folder)) {
+    if (read_line(folder / name / "ibdev") == device) return dev / "infiniband" / name;
   }
   return "";
+}
+
+std::string why_device_not(const std::string& node_type, const std::string& file) {
+  if (!node_type.starts_with("1:")) return "is neither InfiniBand nor RoCE but \"" + node_type + "\"";
+  if (file.empty()) return "is not open to programs: load the kernel module: modprobe ib_uverbs";
+  if (const UniqueFd opened(::open(file.c_str(), O_RDWR | O_CLOEXEC)); opened.valid()) return "";
+  return "cannot be opened: " + file + ": " + std::strerror(errno) +
+         ": in a container, start it with --device " + file + "; else check its permissions";
 }
 
 std::string why_port_not(const PortReport& port) {
@@ -61,29 +135,20 @@ std::string why_port_not(const PortReport& port) {
 
 }  // namespace
 
-PortReport make_report(const PortFacts& facts) {
-  PortReport report;
-  report.device = facts.device;
-  report.port = facts.port;
-  report.is_ethernet = facts.link_layer == "Ethernet";
-  report.state = behind_number(facts.state);
-  report.physical = behind_number(facts.physical);
-  report.mbps =
-      static_cast<uint64_t>(std::max(0.0, std::round(std::strtod(facts.rate.c_str(), nullptr) * 1000)));
-  report.numa_node = facts.numa_node.empty() ? -1 : std::atoi(facts.numa_node.c_str());
-  report.lid = static_cast<uint16_t>(std::strtoul(facts.lid.c_str(), nullptr, 16));
-  report.gids = read_gids(facts);
-  if (report.is_ethernet) report.interface = interface_of(facts, report.gids);
-  std::string why = why_device_not(facts);
-  if (why.empty()) why = why_port_not(report);
-  if (!why.empty()) report.why_not = report.to_string() + " " + why;
-  return report;
-}
-
-std::vector<PortReport> report_ports(const std::string& device) {
+std::vector<PortReport> report_ports(const std::string& device, const std::string& sys,
+                                     const std::string& dev) {
   std::vector<PortReport> reports;
-  for (const PortFacts& facts : read_port_facts("/sys", "/dev", device))
-    reports.push_back(make_report(facts));
+  const fs::path devices = fs::path(sys) / "class" / "infiniband";
+  for (const std::string& name : names_in(devices)) {
+    if (!device.empty() && name != device) continue;
+    const std::string why_device =
+        why_device_not(read_line(devices / name / "node_type"), find_character_device(sys, dev, name));
+    for (const int port : numbers_in(devices / name / "ports")) {
+      PortReport& report = reports.emplace_back(read_port(devices / name, port));
+      const std::string why = why_device.empty() ? why_port_not(report) : why_device;
+      if (!why.empty()) report.why_not = report.to_string() + " " + why;
+    }
+  }
   return reports;
 }
 

@@ -1,6 +1,6 @@
 // The RDMA ports of this machine, and why a port cannot be used, without libibverbs.
 //
-// Thread-safe.
+// Thread-safe. Source: the kernel's Documentation/ABI/stable/sysfs-class-infiniband.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "transport/rdma/gid.h"
-#include "transport/rdma/port_facts.h"
 
 namespace byteps::transport::rdma {
 
@@ -28,11 +27,9 @@ struct PortReport {
   std::string to_string() const { return device + " port " + std::to_string(port); }
 };
 
-// Pure.
-PortReport make_report(const PortFacts& facts);
-
-// The ports of `device`, or of all devices if empty, sorted by name. As expensive as
-// read_port_facts().
-std::vector<PortReport> report_ports(const std::string& device = "");
+// The ports of `device`, or of all devices if empty, sorted by name. Reads some hundred small files
+// per port. Tests have other folders.
+std::vector<PortReport> report_ports(const std::string& device = "", const std::string& sys = "/sys",
+                                     const std::string& dev = "/dev");
 
 }  // namespace byteps::transport::rdma

@@ -55,8 +55,7 @@ class NicClient {
   virtual void on_nic_gone(const Status& why) = 0;
 };
 
-// Use on its loop's thread, or after the loop has stopped. Shared by the loop's connections and
-// listeners.
+// Use on its loop's thread, or after that has stopped. Shared by its connections and listeners.
 class NicLoop final {
  public:
   static Result<std::shared_ptr<NicLoop>> create(EventLoop& loop, std::shared_ptr<Rail> rail);

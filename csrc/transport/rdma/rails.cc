@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <sstream>
 
 namespace byteps::transport::rdma {
@@ -38,17 +39,10 @@ Result<std::vector<PortReport>> find_ports(std::span<const PortReport> ports, co
   return found;
 }
 
-bool carries(const PortReport& port, const Gid& address) {
-  return std::any_of(port.gids.begin(), port.gids.end(),
-                     [&](const GidEntry& entry) { return entry.gid == address; });
-}
-
 // Keeps the elements for which the predicate holds, if there are any.
 template <typename F>
 void prefer(std::vector<PortReport>& ports, F holds) {
-  if (std::any_of(ports.begin(), ports.end(), holds)) {
-    std::erase_if(ports, [&](const PortReport& port) { return !holds(port); });
-  }
+  if (std::ranges::any_of(ports, holds)) std::erase_if(ports, std::not_fn(holds));
 }
 
 std::string reasons(std::span<const PortReport> ports) {
@@ -64,30 +58,21 @@ Result<std::vector<PortReport>> choose_rails(std::span<const PortReport> ports,
   if (ports.empty()) return unavailable("RDMA: this machine has no RDMA device");
   if (!preference.devices.empty()) return find_ports(ports, preference.devices);
   std::vector<PortReport> usable(ports.begin(), ports.end());
-  std::erase_if(usable, [](const PortReport& port) { return !port.usable(); });
+  std::erase_if(usable, std::not_fn(&PortReport::usable));
   if (usable.empty()) return unavailable("RDMA: " + reasons(ports));
 
   const auto address = gid_of_ip(preference.ip);
-  const auto own = std::find_if(usable.begin(), usable.end(),
-                                [&](const PortReport& port) { return address && carries(port, *address); });
-  if (own != usable.end()) {
-    const PortReport like = *own;
-    prefer(usable, [&](const PortReport& port) {
-      return port.mbps == like.mbps && port.is_ethernet == like.is_ethernet;
-    });
-  } else {
-    const auto fastest = std::max_element(usable.begin(), usable.end(),
-                                          [](const auto& a, const auto& b) { return a.mbps < b.mbps; });
-    prefer(usable, [most = fastest->mbps, kind = fastest->is_ethernet](const PortReport& port) {
-      return port.mbps == most && port.is_ethernet == kind;
-    });
-  }
+  auto like = std::ranges::find_if(usable, [&](const PortReport& port) {
+    return address && std::ranges::count(port.gids, *address, &GidEntry::gid) > 0;
+  });
+  if (like == usable.end()) like = std::ranges::max_element(usable, {}, &PortReport::mbps);
+  prefer(usable, [mbps = like->mbps, is_ethernet = like->is_ethernet](const PortReport& port) {
+    return port.mbps == mbps && port.is_ethernet == is_ethernet;
+  });
   if (preference.numa_node >= 0) {
     prefer(usable, [&](const PortReport& port) { return port.numa_node == preference.numa_node; });
   }
-  std::sort(usable.begin(), usable.end(), [](const PortReport& a, const PortReport& b) {
-    return std::pair(a.device, a.port) < std::pair(b.device, b.port);
-  });
+  std::ranges::sort(usable, {}, [](const PortReport& port) { return std::pair(port.device, port.port); });
   return usable;
 }
 

@@ -26,8 +26,22 @@ class Rails {
   size_t size() const { return rails_.size(); }
   Rail& rail(size_t index) const { return *rails_[index]; }
   // Returns the rails in turn, without those whose device is gone.
-  Result<std::shared_ptr<NicLoop>> next(EventLoop& loop, uint16_t& rail);
-  Result<std::shared_ptr<NicLoop>> at(EventLoop& loop, size_t rail);
+  Result<std::shared_ptr<NicLoop>> next(EventLoop& loop, uint16_t& rail) {
+    Result<std::shared_ptr<NicLoop>> found = unavailable("RDMA: no device");
+    for (size_t tries = 0; tries < rails_.size() && !found; ++tries) {
+      rail = static_cast<uint16_t>(turn_.fetch_add(1) % rails_.size());
+      found = at(loop, rail);
+    }
+    return found;
+  }
+  Result<std::shared_ptr<NicLoop>> at(EventLoop& loop, size_t rail) {
+    MutexLock lock(mutex_);
+    std::weak_ptr<NicLoop>& known = loops_[{&loop, rails_[rail].get()}];
+    if (auto held = known.lock(); held && rails_[rail]->state().is_ok()) return held;
+    auto made = NicLoop::create(loop, rails_[rail]);
+    if (made) known = *made;
+    return made;
+  }
 
  private:
   std::vector<std::shared_ptr<Rail>> rails_;
@@ -35,24 +49,6 @@ class Rails {
   Mutex mutex_;
   std::map<std::pair<EventLoop*, Rail*>, std::weak_ptr<NicLoop>> loops_ BPS_GUARDED_BY(mutex_);
 };
-
-Result<std::shared_ptr<NicLoop>> Rails::next(EventLoop& loop, uint16_t& rail) {
-  Result<std::shared_ptr<NicLoop>> found = unavailable("RDMA: no device");
-  for (size_t tries = 0; tries < rails_.size() && !found; ++tries) {
-    rail = static_cast<uint16_t>(turn_.fetch_add(1) % rails_.size());
-    found = at(loop, rail);
-  }
-  return found;
-}
-
-Result<std::shared_ptr<NicLoop>> Rails::at(EventLoop& loop, size_t rail) {
-  MutexLock lock(mutex_);
-  std::weak_ptr<NicLoop>& known = loops_[{&loop, rails_[rail].get()}];
-  if (auto held = known.lock(); held && rails_[rail]->state().is_ok()) return held;
-  auto made = NicLoop::create(loop, rails_[rail]);
-  if (made) known = *made;
-  return made;
-}
 
 // Sets up one connection, starting with its TCP connection. Owned by its deadline's timer.
 class RdmaHandshake : public std::enable_shared_from_this<RdmaHandshake> {
@@ -112,8 +108,8 @@ class RdmaTransport final : public Transport {
   RdmaTransport(RdmaOptions options, Result<std::vector<std::unique_ptr<rdma::Nic>>> nics)
       : options_(std::move(options)),
         tcp_(make_tcp_transport(options_.stream)),
-        viable_(nics && nics->empty() ? unavailable("RDMA: no device") : nics.status()) {
-    rails_ = std::make_shared<Rails>(nics ? std::move(*nics) : std::vector<std::unique_ptr<rdma::Nic>>());
+        viable_(nics && nics->empty() ? unavailable("RDMA: no device") : nics.status()),
+        rails_(std::make_shared<Rails>(nics ? std::move(*nics) : std::vector<std::unique_ptr<rdma::Nic>>())) {
   }
 
   const char* name() const override { return "rdma"; }
@@ -131,7 +127,7 @@ class RdmaTransport final : public Transport {
   const RdmaOptions options_;
   const std::unique_ptr<Transport> tcp_;
   const Status viable_;
-  std::shared_ptr<Rails> rails_;
+  const std::shared_ptr<Rails> rails_;
 };
 
 Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const Address& address,

@@ -1,7 +1,6 @@
 // The RDMA transport: InfiniBand and RoCE. Contract: transport.h.
 //
-// Its addresses are TCP addresses, as connections start with TCP (connection.h). Design:
-// docs/rdma.md.
+// Its addresses are TCP's, as connections start with TCP (connection.h). Design: docs/rdma.md.
 #pragma once
 
 #include <memory>
@@ -19,8 +18,7 @@ struct RdmaOptions {
   TimeUs introduction_timeout_us = 10'000'000;
 };
 
-// `nics`: the NICs to use, in the order in which connections are distributed, or the reason why
-// there is none.
+// `nics`: those to use, in the order in which connections get them, or the reason for none.
 std::unique_ptr<Transport> make_rdma_transport(RdmaOptions options,
                                                Result<std::vector<std::unique_ptr<rdma::Nic>>> nics);
 

@@ -5,8 +5,6 @@
 
 #include "base/numbers.h"
 
-#include "base/slab.h"
-
 namespace byteps::transport::rdma {
 namespace {
 
@@ -37,7 +35,7 @@ Result<Registrations::Ref> Registrations::registration(Bytes range, Access acces
     auto region = serves(*entry, number, range, access) ? entry->in_use.lock() : nullptr;
     if (!region) continue;
     entries_.splice(entries_.begin(), entries_, entry);
-    return Ref(std::move(region));
+    return region;
   }
   // Slabs are registered with both kinds of access, as results are sent from where contributions
   // were received.
@@ -58,21 +56,16 @@ bool Registrations::serves(const Entry& entry, uint64_t slab, Bytes range, Acces
 }
 
 Result<Registrations::Ref> Registrations::add(Entry entry) {
-  drop_ended();
+  std::erase_if(entries_, [](const Entry& each) { return each.in_use.expired(); });
   auto made = nic_.register_memory(entry.bytes, entry.access);
   if (!made) return made.status();
   ++made_;
-  std::shared_ptr<MemoryRegion> region = std::move(*made);
+  Ref region = std::move(*made);
   entry.in_use = region;
   if (entry.slab != 0 || nic_.info().on_demand_paging) entry.kept = region;
   entries_.push_front(std::move(entry));
   drop_idle();
-  return Ref(std::move(region));
-}
-
-// Drops entries whose last reference is gone.
-void Registrations::drop_ended() {
-  std::erase_if(entries_, [](const Entry& entry) { return entry.in_use.expired(); });
+  return region;
 }
 
 void Registrations::on_slab_gone(uint64_t number) {

@@ -39,17 +39,7 @@ class Registrations final : private SlabObserver {
   ~Registrations();
 
   // Keeps memory registered as long as it exists.
-  class Ref {
-   public:
-    Ref() = default;
-    MemoryKey key() const { return region_->key(); }
-    explicit operator bool() const { return region_ != nullptr; }
-
-   private:
-    friend class Registrations;
-    explicit Ref(std::shared_ptr<MemoryRegion> region) : region_(std::move(region)) {}
-    std::shared_ptr<MemoryRegion> region_;
-  };
+  using Ref = std::shared_ptr<const MemoryRegion>;
 
   // Registers `range` for reading and, with kRemoteWrite, for the peer's writes. It must stay
   // mapped as long as the reference exists.
@@ -62,15 +52,14 @@ class Registrations final : private SlabObserver {
     Bytes range;        // the requested range
     MutableBytes bytes;
     Access access = Access::kLocal;
-    std::weak_ptr<MemoryRegion> in_use;
-    std::shared_ptr<MemoryRegion> kept;  // null: ends with its last reference
+    std::weak_ptr<const MemoryRegion> in_use;
+    Ref kept;  // null: ends with its last reference
   };
   using Entries = std::list<Entry>;  // most recently used first
 
   bool serves(const Entry& entry, uint64_t slab, Bytes range, Access access) const;
   void on_slab_gone(uint64_t number) override;
   Result<Ref> add(Entry entry) BPS_REQUIRES(mutex_);
-  void drop_ended() BPS_REQUIRES(mutex_);
   void drop_idle() BPS_REQUIRES(mutex_);
 
   Nic& nic_;

@@ -1,18 +1,25 @@
-// Positions of the records of one direction of a connection. The ring is memory of the receiving
-// end that the sending end writes to. The sending end assembles records in a staging ring of the
-// same size.
+// The ring of one direction of an RDMA connection: memory of the receiving end that the sending end
+// writes records to. A record has a fixed part, a frame's head, and payload if small. Layout:
+// docs/wire-format.md, "RDMA".
 //
 // Pure: handles positions, not memory. Both ends count alike, so positions are not transmitted.
 // Positions and sizes are in units. A record is contiguous, so units at the end of the ring may be
-// skipped; they count as sent and as consumed. As the staging ring has the same layout, its units
-// are free again when the peer has consumed them.
+// skipped; they count as sent and as consumed. The sending end assembles records in a staging ring
+// of the same layout, whose units are free again when the peer has consumed them.
+//
+// A lease is a number chosen by the sender of a frame for memory involved in it: a receive buffer
+// of the peer that the payload was written to (announced by kReserved), or a reply space of the
+// sender that the peer may write the answer to.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
+#include "base/bytes.h"
 #include "base/status.h"
+#include "transport/transport.h"
 
 namespace byteps::transport::rdma {
 
@@ -36,8 +43,7 @@ class RingWriter {
   uint32_t outstanding() const { return (sent_ - consumed_) & kCountMask; }
 
  private:
-  uint32_t next_ = 0;  // position
-  uint32_t sent_ = 0;
+  uint32_t sent_ = 0;  // this and consumed_: modulo the mask
   uint32_t consumed_ = 0;
 };
 
@@ -56,9 +62,53 @@ class RingReader {
   uint32_t consumed() const { return consumed_; }
 
  private:
-  uint32_t next_ = 0;
   uint32_t read_ = 0;
   uint32_t consumed_ = 0;
 };
+
+inline constexpr size_t kRecordBytes = 48;
+// Largest payload copied through the ring; larger ones are written to memory of their own.
+inline constexpr size_t kEagerBytes = 4096;
+inline constexpr size_t kMaxRecordBytes = kRecordBytes + kMaxHeadBytes + kEagerBytes;
+
+enum class RecordType : uint8_t {
+  kFrame = 1,     // head, and all or the first bytes of the payload
+  kMore = 2,      // further bytes of the payload
+  kPlaced = 3,    // head; the payload is in the receive buffer `lease`
+  kAnswered = 4,  // head; the payload is in the reply space of `returns_lease`
+  kReserve = 5,   // requests a receive buffer of `payload_bytes` with the number `lease`
+  kReserved = 6,  // grants it at `address`; 0: no memory
+  kRelease = 7,   // frees the receive buffer `lease`
+  kGiveBack = 8,  // returns `returns_lease`
+  kEnd = 9,       // no frame follows
+};
+
+struct Record {
+  RecordType type = RecordType::kFrame;
+  uint16_t head_bytes = 0;
+  uint32_t consumed = 0;             // RingReader::consumed of the other direction
+  LeaseId lease = kNoLease;          // lease of this record's sender; kReserved: of its receiver
+  LeaseId returns_lease = kNoLease;  // lease of the receiver of this record
+  uint64_t payload_bytes = 0;        // of the whole frame
+  uint32_t inline_bytes = 0;         // bytes of the payload in this record
+  // kFrame, kPlaced: where an answer of at most `reply_bytes` goes; kReserved: the receive buffer.
+  uint64_t address = 0;
+  uint32_t key = 0;
+  uint64_t reply_bytes = 0;
+  bool operator==(const Record&) const = default;
+};
+
+void encode_record(const Record& record, std::span<std::byte, kRecordBytes> out);
+
+// Decodes a record of `in.size()` bytes, padding included. kDataLoss: a field is invalid, or a
+// length exceeds `in` or `max_payload_bytes`. Does not check whether leases exist.
+Result<Record> decode_record(Bytes in, uint64_t max_payload_bytes);
+
+// The `consumed` field of the record that `in` (at least kRecordBytes) begins with. It takes effect
+// on arrival, before the record is processed.
+uint32_t consumed_of(Bytes in);
+
+// Immediate data is the number of a record's units or, with this flag, that of consumed units.
+constexpr uint32_t kConsumedFlag = 0x80000000;
 
 }  // namespace byteps::transport::rdma

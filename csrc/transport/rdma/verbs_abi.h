@@ -4,7 +4,8 @@
 //
 // Layouts and values are those since IBVERBS_1.1, which may only grow where this file does not
 // look. Objects created by the library (Context, QueuePair, …) are declared as far as they are
-// read. tests/cpp/transport/verbs_abi_test.cc compares everything with the real header. Source: the
+// read; `unused` stands for members that are neither read nor set.
+// tests/cpp/transport/verbs_abi_test.cc compares everything with the real header. Source: the
 // manual pages of ibverbs (ibv_create_qp(3) and those it names).
 #pragma once
 
@@ -54,9 +55,7 @@ enum SendFlags : uint32_t { kSendSignaled = 1 << 1, kSendInline = 1 << 3 };
 // Opaque.
 struct Device;
 struct Pd;
-struct SharedReceiveQueue;
 
-struct Context;
 struct Cq;
 struct QueuePair;
 struct Wc;
@@ -76,7 +75,7 @@ struct ContextOps {
 struct Context {
   Device* device;
   ContextOps ops;
-  int cmd_fd;
+  int unused;
   int async_fd;
 };
 
@@ -88,53 +87,29 @@ struct Cq {
   Context* context;
 };
 struct Mr {
-  Context* context;
-  Pd* pd;
-  void* address;
-  size_t length;
-  uint32_t handle;
+  void* unused1[4];  // context to length
+  uint32_t unused2;
   uint32_t local_key;
   uint32_t remote_key;
 };
 
 struct DeviceAttr {
-  char firmware_version[64];
-  uint64_t node_guid;
-  uint64_t system_image_guid;
-  uint64_t max_mr_bytes;
-  uint64_t page_sizes;
-  uint32_t vendor_id;
-  uint32_t vendor_part_id;
-  uint32_t hardware_version;
-  int max_qp;
+  alignas(8) uint8_t unused1[112];  // fw_ver to max_qp
   int max_qp_wr;
-  uint32_t capabilities;
-  int max_sge;
-  int max_sge_read;
-  int max_cq;
+  int unused2[4];  // device_cap_flags to max_cq
   int max_cqe;
-  int unused[22];  // max_mr to max_srq_sge
-  uint16_t max_pkeys;
-  uint8_t local_ack_delay;
-  uint8_t physical_ports;
+  int unused3[24];  // max_mr to phys_port_cnt
 };
 
 struct PortAttr {
-  int32_t state;
-  int32_t max_mtu;
+  int32_t unused1[2];
   int32_t active_mtu;
-  int gids;
-  uint32_t capabilities;
+  int32_t unused2[2];
   uint32_t max_message_bytes;
-  uint32_t bad_pkeys;
-  uint32_t qkey_violations;
-  uint16_t pkeys;
+  uint32_t unused3[2];
+  uint16_t unused4;
   uint16_t lid;
-  uint16_t subnet_manager_lid;
-  uint8_t unused[8];  // lmc to phys_state
-  uint8_t link_layer;
-  uint8_t flags;           // not filled in by ibv_query_port
-  uint16_t capabilities2;  // not filled in either
+  uint8_t unused5[14];  // sm_lid to port_cap_flags2
 };
 
 struct AsyncEvent {
@@ -149,16 +124,9 @@ struct Wc {
   uint64_t id;
   int32_t status;
   int32_t opcode;
-  uint32_t vendor_error;
-  uint32_t bytes;
-  uint32_t immediate;  // in network byte order
-  uint32_t qp_number;
-  uint32_t source_qp;
-  uint32_t flags;
-  uint16_t pkey_index;
-  uint16_t source_lid;
-  uint8_t service_level;
-  uint8_t path_bits;
+  uint32_t unused1[2];
+  uint32_t immediate;   // in network byte order
+  uint32_t unused2[5];  // qp_num to dlid_path_bits
 };
 
 struct Sge {
@@ -177,10 +145,8 @@ struct SendWr {
   struct {
     uint64_t remote_address;
     uint32_t remote_key;
-    uint64_t unused[2];  // of other operations
   } rdma;
-  uint32_t unused1;
-  uint64_t unused2[6];
+  uint64_t unused[9];  // of other operations
 };
 struct ReceiveWr {
   uint64_t id;
@@ -200,8 +166,7 @@ struct AddressVector {
   GlobalRoute global;
   uint16_t lid;
   uint8_t service_level;
-  uint8_t source_path_bits;
-  uint8_t static_rate;
+  uint8_t unused[2];
   uint8_t is_global;
   uint8_t port;
 };
@@ -214,31 +179,28 @@ struct QpCapacity {
   uint32_t max_inline_bytes;
 };
 struct QpInitAttr {
-  void* qp_context;
+  void* unused1;
   Cq* send_cq;
   Cq* receive_cq;
-  SharedReceiveQueue* shared_receive_queue;
+  void* unused2;
   QpCapacity capacity;
   int32_t type;
   int signal_all;
 };
 struct QpAttr {
   int32_t state;
-  int32_t current_state;
+  int32_t unused1;
   int32_t path_mtu;
-  int32_t path_migration;
-  uint32_t qkey;
+  int32_t unused2[2];
   uint32_t receive_psn;
   uint32_t send_psn;
   uint32_t dest_number;
   uint32_t access_flags;
-  QpCapacity capacity;
+  QpCapacity unused3;
   AddressVector address_vector;
-  AddressVector alternative;
+  AddressVector unused4;
   uint16_t pkey_index;
-  uint16_t alternative_pkey_index;
-  uint8_t drain_notify;
-  uint8_t draining;
+  uint8_t unused5[4];  // alt_pkey_index to sq_draining
   uint8_t max_read_atomic;
   uint8_t max_dest_read_atomic;
   uint8_t min_rnr_timer;
@@ -246,18 +208,13 @@ struct QpAttr {
   uint8_t timeout;
   uint8_t retry_count;
   uint8_t rnr_retry;
-  uint8_t alternative_port;
-  uint8_t alternative_timeout;
-  uint32_t rate_limit;
+  uint8_t unused6[2];
+  uint32_t unused7;
 };
 struct QueuePair {
   Context* context;
-  void* qp_context;
-  Pd* pd;
-  Cq* send_cq;
-  Cq* receive_cq;
-  SharedReceiveQueue* shared_receive_queue;
-  uint32_t handle;
+  void* unused1[5];  // qp_context to srq
+  uint32_t unused2;
   uint32_t number;
 };
 

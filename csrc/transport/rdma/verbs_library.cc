@@ -14,59 +14,43 @@ namespace {
 
 constexpr char kFile[] = "libibverbs.so.1";
 
-class Loader {
- public:
-  explicit Loader(void* handle) : handle_(handle) {}
-
-  template <typename Function>
-  void optional(const char* name, Function** into) {
-    *into = reinterpret_cast<Function*>(::dlsym(handle_, name));
-  }
-  template <typename Function>
-  void required(const char* name, Function** into) {
+// Finds the library's functions. Returns the names of those that are missing, but must exist.
+std::string find_functions(void* handle, VerbsLibrary* verbs) {
+  std::string missing;
+  const auto optional = [&]<typename Function>(const char* name, Function** into) {
+    *into = reinterpret_cast<Function*>(::dlsym(handle, name));
+  };
+  const auto required = [&](const char* name, auto** into) {
     optional(name, into);
-    if (!*into) missing_ += std::string(missing_.empty() ? "" : ", ") + name;
-  }
-  const std::string& missing() const { return missing_; }
-
- private:
-  void* const handle_;
-  std::string missing_;
-};
-
-void find_device_functions(Loader& loader, VerbsLibrary* verbs) {
-  loader.required("ibv_get_device_list", &verbs->get_device_list);
-  loader.required("ibv_free_device_list", &verbs->free_device_list);
-  loader.required("ibv_get_device_name", &verbs->get_device_name);
-  loader.required("ibv_open_device", &verbs->open_device);
-  loader.required("ibv_close_device", &verbs->close_device);
-  loader.required("ibv_query_device", &verbs->query_device);
-  loader.required("ibv_query_port", &verbs->query_port);
-  loader.required("ibv_get_async_event", &verbs->get_async_event);
-  loader.required("ibv_ack_async_event", &verbs->ack_async_event);
-  loader.required("ibv_fork_init", &verbs->fork_init);
-}
-
-void find_memory_functions(Loader& loader, VerbsLibrary* verbs) {
-  loader.required("ibv_alloc_pd", &verbs->alloc_pd);
-  loader.required("ibv_dealloc_pd", &verbs->dealloc_pd);
-  loader.required("ibv_reg_mr", &verbs->reg_mr);
-  loader.optional("ibv_reg_mr_iova2", &verbs->reg_mr_iova2);
-  loader.optional("ibv_reg_dmabuf_mr", &verbs->reg_dmabuf_mr);
-  loader.required("ibv_dereg_mr", &verbs->dereg_mr);
-}
-
-void find_queue_functions(Loader& loader, VerbsLibrary* verbs) {
-  loader.required("ibv_create_comp_channel", &verbs->create_comp_channel);
-  loader.required("ibv_destroy_comp_channel", &verbs->destroy_comp_channel);
-  loader.required("ibv_create_cq", &verbs->create_cq);
-  loader.required("ibv_destroy_cq", &verbs->destroy_cq);
-  loader.required("ibv_get_cq_event", &verbs->get_cq_event);
-  loader.required("ibv_ack_cq_events", &verbs->ack_cq_events);
-  loader.required("ibv_create_qp", &verbs->create_qp);
-  loader.required("ibv_modify_qp", &verbs->modify_qp);
-  loader.required("ibv_destroy_qp", &verbs->destroy_qp);
-  loader.required("ibv_wc_status_str", &verbs->wc_status_str);
+    if (!*into) missing += std::string(missing.empty() ? "" : ", ") + name;
+  };
+  required("ibv_get_device_list", &verbs->get_device_list);
+  required("ibv_free_device_list", &verbs->free_device_list);
+  required("ibv_get_device_name", &verbs->get_device_name);
+  required("ibv_open_device", &verbs->open_device);
+  required("ibv_close_device", &verbs->close_device);
+  required("ibv_query_device", &verbs->query_device);
+  required("ibv_query_port", &verbs->query_port);
+  required("ibv_get_async_event", &verbs->get_async_event);
+  required("ibv_ack_async_event", &verbs->ack_async_event);
+  required("ibv_fork_init", &verbs->fork_init);
+  required("ibv_alloc_pd", &verbs->alloc_pd);
+  required("ibv_dealloc_pd", &verbs->dealloc_pd);
+  required("ibv_reg_mr", &verbs->reg_mr);
+  optional("ibv_reg_mr_iova2", &verbs->reg_mr_iova2);
+  optional("ibv_reg_dmabuf_mr", &verbs->reg_dmabuf_mr);
+  required("ibv_dereg_mr", &verbs->dereg_mr);
+  required("ibv_create_comp_channel", &verbs->create_comp_channel);
+  required("ibv_destroy_comp_channel", &verbs->destroy_comp_channel);
+  required("ibv_create_cq", &verbs->create_cq);
+  required("ibv_destroy_cq", &verbs->destroy_cq);
+  required("ibv_get_cq_event", &verbs->get_cq_event);
+  required("ibv_ack_cq_events", &verbs->ack_cq_events);
+  required("ibv_create_qp", &verbs->create_qp);
+  required("ibv_modify_qp", &verbs->modify_qp);
+  required("ibv_destroy_qp", &verbs->destroy_qp);
+  required("ibv_wc_status_str", &verbs->wc_status_str);
+  return missing;
 }
 
 // Must be called before the process's first registration. Newer libraries ask the kernel and do
@@ -88,14 +72,10 @@ Result<const VerbsLibrary*> load() {
                          ": to install it: apt-get install libibverbs1 ibverbs-providers (Debian, Ubuntu), "
                          "dnf install libibverbs (Fedora, RHEL)");
   }
-  Loader loader(handle);
   static VerbsLibrary verbs{};
-  find_device_functions(loader, &verbs);
-  find_memory_functions(loader, &verbs);
-  find_queue_functions(loader, &verbs);
-  if (!loader.missing().empty()) {
+  if (const std::string missing = find_functions(handle, &verbs); !missing.empty()) {
     return unimplemented(
-        "RDMA: " + std::string(kFile) + " has no " + loader.missing() +
+        "RDMA: " + std::string(kFile) + " has no " + missing +
         ": expected the one of rdma-core: update libibverbs1 (Debian, Ubuntu) or libibverbs");
   }
   make_forks_safe(verbs);

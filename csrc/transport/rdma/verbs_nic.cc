@@ -3,7 +3,6 @@
 #include "base/log.h"
 #include "transport/address.h"
 #include "transport/rdma/port_report.h"
-#include "transport/rdma/verbs_memory.h"
 #include "transport/rdma/verbs_queue_pair.h"
 
 namespace byteps::transport::rdma {
@@ -12,19 +11,16 @@ namespace {
 class VerbsNic final : public Nic {
  public:
   VerbsNic(std::unique_ptr<VerbsDevice> device, NicInfo info, const VerbsOptions& options)
-      : device_(std::move(device)),
-        info_(std::move(info)),
-        options_(options),
-        memory_options_{options.relaxed_ordering, info_.on_demand_paging} {}
+      : device_(std::move(device)), info_(std::move(info)), options_(options) {}
 
   const NicInfo& info() const override { return info_; }
 
   Result<std::unique_ptr<MemoryRegion>> register_memory(MutableBytes memory, Access access) override {
-    return rdma::register_memory(*device_, memory, access, memory_options_);
+    return rdma::register_memory(*device_, memory, access, info_.on_demand_paging);
   }
   Result<std::unique_ptr<MemoryRegion>> register_dmabuf(int fd, uint64_t offset, uint64_t bytes,
                                                         uint64_t address, Access access) override {
-    return rdma::register_dmabuf(*device_, fd, offset, bytes, address, access, memory_options_);
+    return rdma::register_dmabuf(*device_, fd, offset, bytes, address, access);
   }
   Result<std::unique_ptr<CompletionChannel>> make_channel() override { return VerbsChannel::make(*device_); }
   Result<std::unique_ptr<QueuePair>> make_queue_pair(CompletionChannel& channel, void* tag,
@@ -38,7 +34,6 @@ class VerbsNic final : public Nic {
   const std::unique_ptr<VerbsDevice> device_;
   const NicInfo info_;
   const VerbsOptions options_;
-  const MemoryOptions memory_options_;
 };
 
 Status check_range(const char* what, int value, int least, int most) {
@@ -51,10 +46,8 @@ Status check_options(const VerbsOptions& options) {
   BPS_RETURN_IF_ERROR(check_range("GID index", options.gid_index, -1, 255));
   BPS_RETURN_IF_ERROR(check_range("traffic class", options.traffic_class, 0, 255));
   BPS_RETURN_IF_ERROR(check_range("service level", options.service_level, 0, 15));
-  BPS_RETURN_IF_ERROR(check_range("partition key index", options.pkey_index, 0, 65535));
   BPS_RETURN_IF_ERROR(check_range("timeout exponent", options.timeout, 0, 31));
-  BPS_RETURN_IF_ERROR(check_range("retries", options.retries, 0, 7));
-  return check_range("RNR retries", options.not_ready_retries, -1, 7);
+  return check_range("retries", options.retries, 0, 7);
 }
 
 Status no_such_port(const PortChoice& choice) {
@@ -95,9 +88,7 @@ Result<NicInfo> describe_port(const VerbsDevice& device, const PortReport& port,
   info.port = port.port;
   info.is_ethernet = port.is_ethernet;
   info.interface = gid.interface.empty() ? port.interface : gid.interface;
-  info.numa_node = port.numa_node;
   info.mtu_bytes = mtu_bytes_of(attr.active_mtu);
-  info.mbps = port.mbps;
   info.lid = attr.lid;
   info.gid_index = gid.index;
   info.gid = gid.gid;
@@ -124,7 +115,7 @@ Result<std::unique_ptr<Nic>> open_verbs_nic(const PortChoice& choice, const Verb
   if (!device) return device.status();
   auto info = describe_port(**device, *port, *gid);
   if (!info) return info.status();
-  info->on_demand_paging = options.on_demand_paging && on_demand_paging_works(**device);
+  info->on_demand_paging = on_demand_paging_works(**device);
   BPS_LOG(kInfo) << "rdma: " << info->to_string() << ": " << info->gid_text << ", MTU " << info->mtu_bytes
                  << (info->on_demand_paging ? ", pages on demand" : "");
   return std::unique_ptr<Nic>(std::make_unique<VerbsNic>(std::move(*device), std::move(*info), options));

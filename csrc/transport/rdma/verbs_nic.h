@@ -5,7 +5,7 @@
 #include <string>
 
 #include "transport/rdma/nic.h"
-#include "transport/rdma/verbs_options.h"
+#include "transport/rdma/verbs_device.h"
 
 namespace byteps::transport::rdma {
 

@@ -23,26 +23,20 @@ constexpr uint32_t k24Bits = 0xffffff;
 constexpr uint8_t kMaxReads = 1;
 constexpr Gid kNoGid{};
 
-Status too_many(const std::string& what, uint64_t wanted, int most) {
+Status check_limit(const std::string& what, uint64_t wanted, int most) {
+  if (wanted <= static_cast<uint64_t>(std::max(most, 0))) return Status::ok();
   return invalid_argument(what + ": " + std::to_string(wanted) + " requested, expected at most " +
                           std::to_string(most));
 }
 
 Status check_limits(const VerbsDevice& device, const QueuePairOptions& options) {
   const uint64_t both = uint64_t{options.max_writes} + options.max_arrivals;
-  const auto exceeds = [](uint64_t wanted, int most) {
-    return wanted > static_cast<uint64_t>(std::max(most, 0));
-  };
-  if (exceeds(options.max_writes, device.attr.max_qp_wr)) {
-    return too_many(device.name + ": writes of a queue pair", options.max_writes, device.attr.max_qp_wr);
-  }
-  if (exceeds(options.max_arrivals, device.attr.max_qp_wr)) {
-    return too_many(device.name + ": arrivals of a queue pair", options.max_arrivals, device.attr.max_qp_wr);
-  }
-  if (exceeds(both, device.attr.max_cqe)) {
-    return too_many(device.name + ": writes and arrivals of a queue pair", both, device.attr.max_cqe);
-  }
-  return Status::ok();
+  const std::string& name = device.name;
+  BPS_RETURN_IF_ERROR(
+      check_limit(name + ": writes of a queue pair", options.max_writes, device.attr.max_qp_wr));
+  BPS_RETURN_IF_ERROR(
+      check_limit(name + ": arrivals of a queue pair", options.max_arrivals, device.attr.max_qp_wr));
+  return check_limit(name + ": writes and arrivals of a queue pair", both, device.attr.max_cqe);
 }
 
 Completion to_completion(const abi::Wc& wc) {
@@ -120,8 +114,7 @@ Result<std::unique_ptr<QueuePair>> VerbsQueuePair::make(const VerbsDevice& devic
 
 Status VerbsQueuePair::create(const QueuePairOptions& options) {
   abi::QpInitAttr attr{};
-  // The device does not report its limit of inline bytes, so smaller sizes are tried until one is
-  // accepted.
+  // The device does not tell its limit of inline bytes: smaller sizes are tried until one will do.
   for (uint32_t inline_bytes = options.max_inline_bytes;; inline_bytes /= 2) {
     attr = {};
     attr.send_cq = attr.receive_cq = cq_.get();
@@ -142,7 +135,6 @@ Status VerbsQueuePair::create(const QueuePairOptions& options) {
 Status VerbsQueuePair::prepare() {
   abi::QpAttr attr{};
   attr.state = abi::kQpInit;
-  attr.pkey_index = static_cast<uint16_t>(options_.pkey_index);
   attr.port = static_cast<uint8_t>(info_.port);
   attr.access_flags = abi::kAccessLocalWrite | abi::kAccessRemoteWrite;
   return modify(attr, abi::kQpState | abi::kQpPkeyIndex | abi::kQpPort | abi::kQpAccessFlags, "INIT");
@@ -191,14 +183,15 @@ Status VerbsQueuePair::make_ready_to_receive(const QueuePairAddress& other, int3
 }
 
 Status VerbsQueuePair::make_ready_to_send() {
-  const bool endless = options_.not_ready_retries < 0 && info_.on_demand_paging;
   abi::QpAttr attr{};
   attr.state = abi::kQpReadyToSend;
   attr.timeout = static_cast<uint8_t>(options_.timeout);
   attr.retry_count = static_cast<uint8_t>(options_.retries);
-  attr.rnr_retry = static_cast<uint8_t>(endless                           ? 7
-                                        : options_.not_ready_retries >= 0 ? options_.not_ready_retries
-                                                                          : 6);
+  // Number of retries when the peer is not ready to receive; 7: unlimited. As no write is sent
+  // without a posted receive request, not-ready replies indicate a bug, which 6 makes visible. But
+  // NICs with on-demand paging, which the peer's probably uses if this one does, also reply so
+  // while they fetch a page, which takes arbitrarily long.
+  attr.rnr_retry = info_.on_demand_paging ? 7 : 6;
   attr.send_psn = address_.packet_sequence;
   attr.max_read_atomic = kMaxReads;
   return modify(attr,

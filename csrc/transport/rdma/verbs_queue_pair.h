@@ -5,7 +5,6 @@
 
 #include "transport/rdma/nic.h"
 #include "transport/rdma/verbs_device.h"
-#include "transport/rdma/verbs_options.h"
 
 namespace byteps::transport::rdma {
 

@@ -1,17 +1,51 @@
-// Both ends' records of the leases of a connection. Without sockets: the ends exchange References.
+// Both ends' records of the leases of a connection, and the references that they exchange: bytes
+// before the head of every frame, which say where the payload is. Layout: docs/wire-format.md,
+// "Shared memory".
 //
-// The peer is not trusted: references are checked against the memory and the existing leases.
+// Pure. The memory of a lease begins at byte (lease - 1) * kLeaseUnitBytes of the segment. The peer
+// is not trusted: references are checked against the memory and the existing leases.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/status.h"
-#include "transport/shm/reference.h"
 #include "transport/slots.h"
+#include "transport/transport.h"
 
 namespace byteps::transport {
+
+inline constexpr size_t kReferenceBytes = 16;
+inline constexpr size_t kLeaseUnitBytes = 64;
+
+enum class ReferenceType : uint8_t {
+  kInline = 1,  // the payload follows the head; may return `lease`
+  // From the owner: a payload of `data_bytes` at `lease`, with room for an answer of `reply_bytes`.
+  kLent = 2,
+  // From the holder: an answer of `data_bytes` at `lease`, which is returned once it has been read.
+  kReturned = 3,
+  kGivenBack = 4,  // from the holder, without head: returns `lease`
+  kStarving = 5,   // from the owner, without head: frames wait for a free slot
+};
+
+struct Reference {
+  ReferenceType type = ReferenceType::kInline;
+  LeaseId lease = kNoLease;
+  uint32_t data_bytes = 0;
+  uint32_t reply_bytes = 0;
+  bool operator==(const Reference&) const = default;
+};
+
+void encode_reference(const Reference& reference, std::span<std::byte, kReferenceBytes> out);
+
+// Decodes the reference that `in` begins with. kDataLoss: a field is invalid.
+Result<Reference> decode_reference(Bytes in);
+
+constexpr LeaseId lease_at(size_t offset) { return static_cast<LeaseId>(offset / kLeaseUnitBytes + 1); }
+constexpr size_t offset_of(LeaseId lease) { return (size_t{lease} - 1) * kLeaseUnitBytes; }
 
 // The connecting end, which owns the memory.
 class LeaseOwner {
@@ -20,15 +54,13 @@ class LeaseOwner {
 
   // Whether `payload` can be leased at all: it is not empty and fits into the memory.
   bool may_lease(const Payload& payload) const;
-  // Copies the data to a slot that has room for the answer, too. Returns nullopt if no slot is
-  // free.
+  // Copies the data to a slot with room for the answer, too. Returns nullopt if no slot is free.
   std::optional<Reference> lease(const Payload& payload);
   // The answer that a kReturned refers to; valid until take_back(). kDataLoss: no such lease, or
   // the answer exceeds its reply space.
   Result<Bytes> answer(const Reference& returned) const;
   // Returns kDataLoss if there is no such lease.
   Status take_back(LeaseId lease);
-  size_t num_leases() const { return granted_.size(); }
 
  private:
   struct Granted {
@@ -54,7 +86,6 @@ class LeaseHolder {
   // Returns `lease`, which must be held. The result is of type kReturned if `answer` begins at its
   // reply space, and kInline if the answer has to be sent.
   Reference return_lease(LeaseId lease, Bytes answer);
-  size_t num_leases() const { return reply_spaces_.size(); }
 
  private:
   const MutableBytes memory_;

@@ -184,12 +184,11 @@ void ShmConnection::send_waiting() {
   if (waiting_.empty()) return;
   while (!waiting_.empty()) {
     Waiting& first = waiting_.front();
-    if (!lease_and_send(Bytes(first.head).first(first.head_bytes), first.payload, first.on_sent)) break;
+    if (!lease_and_send(Bytes(first.head).first(first.head_bytes), first.payload, first.on_sent)) {
+      starving_sent_ = true;
+      return write({.type = ReferenceType::kStarving}, {}, {}, nullptr);
+    }
     waiting_.pop_front();
-  }
-  if (!waiting_.empty()) {
-    starving_sent_ = true;
-    return write({.type = ReferenceType::kStarving}, {}, {}, nullptr);
   }
   if (!closing_) return;
   loop().cancel(deadline_);
@@ -197,9 +196,7 @@ void ShmConnection::send_waiting() {
 }
 
 void ShmConnection::fail_waiting(const Status& why) {
-  std::deque<Waiting> failed;
-  failed.swap(waiting_);
-  for (Waiting& frame : failed) {
+  for (Waiting& frame : std::exchange(waiting_, {})) {
     if (frame.on_sent) frame.on_sent(why);
   }
 }

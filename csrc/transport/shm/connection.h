@@ -23,8 +23,7 @@ namespace byteps::transport {
 
 class ShmConnection final : public Connection, private Receiver {
  public:
-  // `socket` is connected, non-blocking and carries only frames from here on. `segment` is mapped
-  // by both ends.
+  // `socket` is connected, non-blocking, and from here on carries only frames.
   ShmConnection(EventLoop& loop, UniqueFd socket, std::string peer, Side side, Segment segment,
                 size_t max_payload_bytes);
   ~ShmConnection() override { close(); }

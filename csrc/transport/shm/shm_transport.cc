@@ -36,35 +36,29 @@ class ShmKind final : public StreamKind {
   }
   const char* name() const override { return "shm"; }
   const StreamOptions& options() const override { return options_.stream; }
-  Status admit(int socket_fd) const override;
+  // Abstract names have no permissions: any process here can connect to one, or bind it first.
+  Status admit(int socket_fd) const override {
+    const auto peer = credentials_of_peer(socket_fd);
+    if (!peer) return peer.status();
+    if (is_trusted(peer->uid)) return Status::ok();
+    return permission_denied("process " + std::to_string(peer->pid) + " of user " +
+                             std::to_string(peer->uid) + ": expected user " + std::to_string(geteuid()));
+  }
   Result<UniqueFd> make_passed_fd() const override { return create_segment(options_.arena_bytes); }
   Result<std::unique_ptr<Connection>> make_connection(EventLoop& loop, UniqueFd socket, const Address&,
-                                                      Side side, UniqueFd passed_fd) const override;
+                                                      Side side, UniqueFd passed_fd) const override {
+    const auto peer = credentials_of_peer(socket.get());
+    if (!peer) return peer.status();
+    auto segment = Segment::map(passed_fd.get());
+    if (!segment) return segment.status();
+    return std::unique_ptr<Connection>(
+        std::make_unique<ShmConnection>(loop, std::move(socket), "shm pid " + std::to_string(peer->pid), side,
+                                        std::move(*segment), options_.stream.max_payload_bytes));
+  }
 
  private:
   ShmOptions options_;
 };
-
-// Abstract names have no permissions: any process of the machine can connect to one, or bind it
-// first.
-Status ShmKind::admit(int socket_fd) const {
-  const auto peer = credentials_of_peer(socket_fd);
-  if (!peer) return peer.status();
-  if (is_trusted(peer->uid)) return Status::ok();
-  return permission_denied("process " + std::to_string(peer->pid) + " of user " + std::to_string(peer->uid) +
-                           ": expected user " + std::to_string(geteuid()));
-}
-
-Result<std::unique_ptr<Connection>> ShmKind::make_connection(EventLoop& loop, UniqueFd socket, const Address&,
-                                                             Side side, UniqueFd passed_fd) const {
-  const auto peer = credentials_of_peer(socket.get());
-  if (!peer) return peer.status();
-  auto segment = Segment::map(passed_fd.get());
-  if (!segment) return segment.status();
-  return std::unique_ptr<Connection>(
-      std::make_unique<ShmConnection>(loop, std::move(socket), "shm pid " + std::to_string(peer->pid), side,
-                                      std::move(*segment), options_.stream.max_payload_bytes));
-}
 
 // "@byteps-<job>-<16 random hex digits>".
 Address random_name(const std::string& job_id) {
@@ -91,8 +85,21 @@ class ShmTransport final : public Transport {
     return fd ? Segment::map(fd->get()).status() : fd.status();
   }
   Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Address& address,
-                                           AcceptCallback on_accept) override;
-  void connect(EventLoop& loop, const Address& address, TimeUs deadline_us, ConnectCallback on_done) override;
+                                           AcceptCallback on_accept) override {
+    BPS_RETURN_IF_ERROR(check_kind(address));
+    const Address name = address.ip == "@" ? random_name(kind_->options().credentials.job_id) : address;
+    auto fd = open_listening_socket(name);
+    if (!fd) return fd.status().with_context("shm");
+    return listen_on_stream(loop, kind_, std::move(*fd), name, std::move(on_accept));
+  }
+  void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
+               ConnectCallback on_done) override {
+    loop.post([&loop, kind = kind_, address, deadline_us, on_done = std::move(on_done),
+               allowed = check_kind(address)]() mutable {
+      if (!allowed.is_ok()) return on_done(allowed);
+      connect_stream(loop, std::move(kind), address, deadline_us, std::move(on_done));
+    });
+  }
 
  private:
   static Status check_kind(const Address& address) {
@@ -101,27 +108,6 @@ class ShmTransport final : public Transport {
   }
   const std::shared_ptr<const ShmKind> kind_;
 };
-
-Result<std::unique_ptr<Listener>> ShmTransport::listen(EventLoop& loop, const Address& address,
-                                                       AcceptCallback on_accept) {
-  BPS_RETURN_IF_ERROR(check_kind(address));
-  const Address name = address.ip == "@" ? random_name(kind_->options().credentials.job_id) : address;
-  auto fd = open_listening_socket(name);
-  if (!fd) return fd.status().with_context("shm");
-  return listen_on_stream(loop, kind_, std::move(*fd), name, std::move(on_accept));
-}
-
-void ShmTransport::connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
-                           ConnectCallback on_done) {
-  loop.post([&loop, kind = kind_, address, deadline_us, on_done = std::move(on_done),
-             allowed = check_kind(address)]() mutable {
-    if (allowed.is_ok()) {
-      connect_stream(loop, std::move(kind), address, deadline_us, std::move(on_done));
-    } else {
-      on_done(allowed);
-    }
-  });
-}
 
 }  // namespace
 

@@ -16,8 +16,7 @@ struct ShmOptions {
   size_t arena_bytes = 2 << 20;
 };
 
-// listen() takes "@name", or "@" for a random name; connect() takes the name returned by
-// Listener::address().
+// listen() takes "@name", or "@" for a random name; connect() takes the Listener's address().
 std::unique_ptr<Transport> make_shm_transport(ShmOptions options);
 
 }  // namespace byteps::transport

@@ -6,8 +6,8 @@
 
 #include <thread>
 
-#include "base/countdown.h"
 #include "cluster/harness.h"
+#include "support/run_until_done.h"
 
 namespace byteps::cluster {
 namespace {

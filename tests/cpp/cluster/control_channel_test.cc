@@ -14,7 +14,7 @@ using protocol::Lost;
 class ControlChannelTest : public testing::Test {
  protected:
   std::pair<std::unique_ptr<transport::Connection>, std::unique_ptr<transport::Connection>> pair() {
-    return transport::make_inproc_pair(*loop_, *loop_);
+    return transport::make_inproc_pair(*loop_);
   }
   // Sends a frame unchanged to `other`, whose other end is `raw`.
   static void send_raw(transport::Connection& raw, Bytes head, Bytes payload) {

@@ -5,9 +5,9 @@
 
 #include <thread>
 
-#include "base/countdown.h"
 #include "cluster/harness.h"
 #include "support/log_reader.h"
+#include "support/run_until_done.h"
 
 namespace byteps::cluster {
 namespace {

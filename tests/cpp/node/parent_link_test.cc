@@ -27,7 +27,7 @@ class ParentLinkTest : public testing::Test, public transport::Receiver {
         parent_link_(kRank, [this](uint32_t service, const Status&) { lost_.push_back(service); }) {
     worker::LinkOptions options{.rank = kRank, .epoch = 1, .service = kRoot, .service_text = "rank 1"};
     auto connector = [this](transport::ConnectCallback done) {
-      auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
+      auto [mine, other] = transport::make_inproc_pair(*loop_);
       root_ = std::move(other);
       root_->start(this);
       done(std::move(mine));

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "node/peer_frames.h"
+#include "node/peer_connection.h"
 #include "node/peer_listener.h"
 #include "support/fake_nic.h"
 #include "transport/epoll_loop.h"

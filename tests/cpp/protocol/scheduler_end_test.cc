@@ -96,7 +96,7 @@ TEST_F(SchedulerStateTest, SuspicionWaitsForTheSuspectsOwnFate) {
   receive(0, Suspect{2, "reset"}, 6);
   tick(5);
   EXPECT_EQ(state_.phase(), Phase::kRunning);
-  close(2, 10);
+  close(2);
   expect_failed("server 0 (host h, pid 100) ended without leaving: end of file", {0, 1});
 }
 

@@ -48,7 +48,7 @@ class StalenessTrackerTest : public testing::Test {
   }
   void gone(uint32_t rank) {
     collect(
-        [&](StalenessActions& actions) { tracker_.on_rank_gone(rank, unavailable("rank left"), actions); });
+        [&](StalenessActions& actions) { tracker_.on_child_gone(rank, unavailable("rank left"), actions); });
   }
   std::string refusal_of(const DataHead& head, uint64_t payload_bytes) {
     const auto verdict = tracker_.admit(head, payload_bytes);

@@ -13,7 +13,6 @@
 #include "cluster/client.h"
 #include "cluster/scheduler.h"
 #include "sim/sim_network.h"
-#include "sim/sim_transport.h"
 #include "sim/virtual_time.h"
 
 namespace byteps::sim {

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <string>
 
+#include "protocol/partition.h"
+
 namespace byteps::sim {
 namespace {
 
@@ -27,6 +29,12 @@ std::vector<ReducerHost> equal_reducer_hosts(size_t n, size_t k) {
 }
 
 bool always() { return true; }
+
+// Layers of float32 that have `bytes` together, rounded down.
+ScaleModel even_model(uint64_t bytes, uint32_t num_layers, double compute_s) {
+  const Layer layer{.gradient_bytes = bytes / num_layers / 4 * 4, .work = 1};
+  return {.layers = std::vector<Layer>(num_layers, layer), .compute_s = compute_s};
+}
 
 ScaleResult run(const ScaleOptions& options) {
   const auto result = simulate(options, &always);
@@ -84,9 +92,12 @@ TEST(ScaleJob, IsDeterministic) {
   EXPECT_EQ(one.messages, other.messages);
 }
 
-TEST(ScaleJob, CountsItsMessagesAhead) {
+TEST(ScaleJob, CountsTheMessagesOfAllPartitions) {
   const ScaleOptions options = options_of(equal_reducer_hosts(5, 2), model_named("resnet50").value());
-  EXPECT_EQ(run(options).messages, count_messages(options));
+  uint64_t partitions = 0;
+  for (const Layer& layer : options.model.layers)
+    partitions += protocol::cut_evenly(layer.gradient_bytes, options.partition_bytes).count();
+  EXPECT_EQ(run(options).messages, 2 * 5 * partitions);
 }
 
 TEST(ScaleJob, OfOneMachineOnlyComputes) {

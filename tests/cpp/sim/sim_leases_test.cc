@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/sim_transport.h"
+#include "sim/sim_network.h"
 #include "sim/virtual_time.h"
 
 namespace byteps::sim {

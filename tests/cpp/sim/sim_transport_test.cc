@@ -1,6 +1,6 @@
 // The simulated transport passes the suite of all transports: with loops that a thread drives at
 // the pace of the system's clock, as the suite waits for loops as for real ones.
-#include "sim/sim_transport.h"
+#include "sim/sim_network.h"
 
 #include "transport/conformance.h"
 

@@ -131,7 +131,7 @@ class ShardFixture : public testing::Test, public ShardEvents {
   std::unique_ptr<Peer> connect(uint32_t rank) {
     std::unique_ptr<Peer> peer;
     on_loop([&] {
-      auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
+      auto [mine, other] = transport::make_inproc_pair(*loop_);
       peer = std::make_unique<Peer>(std::move(mine), rank);
       shard_->adopt(std::move(other));
     });

@@ -1,7 +1,7 @@
 // A service of two shards, each on a loop of its own.
+#include "base/event_flag.h"
 #include "summation/service.h"
 
-#include "base/countdown.h"
 #include "summation/harness.h"
 
 namespace byteps::summation {
@@ -25,7 +25,7 @@ class ServiceTest : public testing::Test, public ShardEvents {
                      .limits = {kNever, kNever}});
     for (size_t i = 0; i < 2; ++i) {
       on_loop(i, [&, this] {
-        auto [mine, other] = transport::make_inproc_pair(*loops_[i], *loops_[i]);
+        auto [mine, other] = transport::make_inproc_pair(*loops_[i]);
         peers_.push_back(std::make_unique<Peer>(std::move(mine), 0));
         service_->shard(i).adopt(std::move(other));
         peers_.back()->hello();

@@ -197,7 +197,7 @@ TEST_F(ShardTest, AFailureEndsTheWaitForAChildThatDoesNotRead) {
   std::unique_ptr<transport::Connection> stopped;
   EventFlag left;
   on_loop([&] {
-    auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
+    auto [mine, other] = transport::make_inproc_pair(*loop_);
     stopped = std::move(mine);
     shard_->adopt(std::move(other));
     shard_->leave(kNever, [&] { left.set(); });

@@ -49,9 +49,7 @@ NicInfo info_of(const FakeNicOptions& options, uint16_t number) {
   info.device = options.device;
   info.is_ethernet = options.is_ethernet;
   info.interface = options.interface;
-  info.numa_node = options.numa_node;
   info.mtu_bytes = options.mtu_bytes;
-  info.mbps = options.mbps;
   info.lid = options.is_ethernet ? uint16_t{0} : number;
   info.gid_index = options.is_ethernet ? 1 : 0;
   info.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, high, low};

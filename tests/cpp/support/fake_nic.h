@@ -49,9 +49,7 @@ struct FakeNicOptions {
   std::string device = "fake0";
   bool is_ethernet = true;
   std::string interface = "";
-  int numa_node = -1;
   int mtu_bytes = 4096;
-  uint64_t mbps = 100'000;
   uint64_t max_message_bytes = uint64_t{1} << 30;  // 4096: splits messages
   uint32_t max_inline_bytes = 220;                 // limit of what queue pairs are granted
   uint64_t memlock_bytes = UINT64_MAX;             // in whole pages; ignored with on_demand_paging

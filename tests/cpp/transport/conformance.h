@@ -48,7 +48,7 @@ class Conformance : public testing::TestWithParam<TransportCase> {
   using Ends = std::array<std::unique_ptr<Connection>, 2>;
   void connect(Ends& ends) {
     if (!transports_[kA]) {
-      std::tie(ends[kA], ends[kB]) = make_inproc_pair(loop(kA), loop(kB));
+      std::tie(ends[kA], ends[kB]) = make_inproc_pair(loop(kA));
       return;
     }
     auto connected = connect_and_wait(*transports_[kA], loop(kA), acceptor_->address(), soon_us());

@@ -2,7 +2,6 @@
 #include <cstring>
 #include <random>
 
-#include "transport/rdma/record.h"
 #include "transport/rdma/ring.h"
 #include "transport/rdma_harness.h"
 

@@ -50,8 +50,8 @@ TEST(RdmaRegistrationsTest, ASlabIsRegisteredOnceForAllOfItAndKept) {
   for (size_t i = 0; i < 100; ++i) {
     const auto registration = card.registration(all, slab.bytes().subspan(i * kPage, 10),
                                                 i % 2 ? Access::kRemoteWrite : Access::kLocal);
-    if (i == 0) key = registration.key().remote;
-    EXPECT_EQ(registration.key().remote, key);
+    if (i == 0) key = registration->key().remote;
+    EXPECT_EQ(registration->key().remote, key);
   }
   const RegistrationCounts counts = all.counts();
   EXPECT_EQ(counts.made, 1u);
@@ -66,7 +66,7 @@ TEST(RdmaRegistrationsTest, OtherMemoryIsForgottenWithItsLastLease) {
   const Foreign memory(3);
   auto one = card.registration(all, memory.bytes());
   auto two = card.registration(all, memory.bytes());
-  EXPECT_EQ(one.key().local, two.key().local);
+  EXPECT_EQ(one->key().local, two->key().local);
   EXPECT_EQ(all.counts().made, 1u);
   one = {};
   EXPECT_EQ(card.live(), 1u);
@@ -85,11 +85,11 @@ TEST(RdmaRegistrationsTest, ANeighboursRegistrationDoesNotVouchForMemoryThatHasG
   const Foreign memory(4);
   auto tensor = card.registration(all, memory.bytes().first(3 * kPage + 100));
   const auto neighbour = card.registration(all, memory.bytes().subspan(3 * kPage + 200, 1000));
-  const uint32_t old_key = tensor.key().local;
+  const uint32_t old_key = tensor->key().local;
   tensor = {};
   const Foreign other(3, memory.bytes().data());
   tensor = card.registration(all, memory.bytes().first(3 * kPage + 100));
-  EXPECT_NE(tensor.key().local, old_key);
+  EXPECT_NE(tensor->key().local, old_key);
   EXPECT_EQ(all.counts().made, 3u);
 }
 
@@ -99,8 +99,8 @@ TEST(RdmaRegistrationsTest, LeasesToReadDoNotAllowToWrite) {
   const Foreign memory(1);
   const auto reads = card.registration(all, memory.bytes(), Access::kLocal);
   const auto writes = card.registration(all, memory.bytes(), Access::kRemoteWrite);
-  EXPECT_NE(reads.key().remote, writes.key().remote);
-  EXPECT_EQ(card.registration(all, memory.bytes(), Access::kRemoteWrite).key().remote, writes.key().remote);
+  EXPECT_NE(reads->key().remote, writes->key().remote);
+  EXPECT_EQ(card.registration(all, memory.bytes(), Access::kRemoteWrite)->key().remote, writes->key().remote);
 }
 
 TEST(RdmaRegistrationsTest, WithOnDemandPagingOtherMemoryIsKeptToo) {
@@ -118,13 +118,13 @@ TEST(RdmaRegistrationsTest, ASlabAtTheAddressesOfAnotherIsAnother) {
   Registrations all(*card.nic);
   auto slab = std::make_unique<Slab>(64 * kPage);
   const std::byte* const first = slab->bytes().data();
-  const uint32_t key = card.registration(all, slab->bytes()).key().local;
+  const uint32_t key = card.registration(all, slab->bytes())->key().local;
   int again = 0;
   for (int i = 0; i < 200 && again == 0; ++i) {
     slab.reset();
     slab = std::make_unique<Slab>(64 * kPage);
     const auto registration = card.registration(all, slab->bytes());
-    EXPECT_NE(registration.key().local, key);
+    EXPECT_NE(registration->key().local, key);
     again += slab->bytes().data() == first;
     EXPECT_EQ(card.live(), 1u) << "what has gone is forgotten";
   }
@@ -139,7 +139,7 @@ TEST(RdmaRegistrationsTest, WhatNobodyNeedsIsKeptUpToABound) {
   const auto in_use = card.registration(all, slabs[0]->bytes());
   for (int i = 1; i < 10; ++i) card.registration(all, slabs[i]->bytes());
   EXPECT_LE(card.live(), 4u) << "one in use, two idle, and the last";
-  EXPECT_EQ(card.registration(all, slabs[0]->bytes()).key().local, in_use.key().local);
+  EXPECT_EQ(card.registration(all, slabs[0]->bytes())->key().local, in_use->key().local);
   EXPECT_EQ(all.counts().made, 10u);
   card.registration(all, slabs[9]->bytes());
   EXPECT_EQ(all.counts().made, 10u) << "the last used ones are kept";

@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "transport/frame.h"
 #include "transport/harness.h"
-#include "transport/shm/reference.h"
+#include "transport/shm/buffer_leases.h"
 #include "transport/shm/segment.h"
 
 namespace byteps::transport {

@@ -41,7 +41,7 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
 
   // The connection that the link waits for is established.
   void connect() {
-    auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
+    auto [mine, other] = transport::make_inproc_pair(*loop_);
     service_ = std::move(other);
     service_->start(this);
     std::exchange(connected_, nullptr)(std::move(mine));

@@ -145,7 +145,7 @@ class WorkerTest : public testing::Test, public WorkerEvents {
     LinkOptions options{
         .rank = kRank, .epoch = 1, .level = level, .service = kServer, .service_text = "server 2"};
     auto connector = [this, &server](transport::ConnectCallback done) {
-      auto [mine, other] = transport::make_inproc_pair(*loop_, *loop_);
+      auto [mine, other] = transport::make_inproc_pair(*loop_);
       server.connection = std::move(other);
       server.connection->start(&server);
       done(std::move(mine));

@@ -1,11 +1,11 @@
-#include "node/peer_run.h"
+#include "node/peer_connection.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <random>
+#include <sstream>
 #include <utility>
-
-#include "node/peer_frames.h"
 
 namespace byteps::node {
 
@@ -14,6 +14,14 @@ using transport::Connection;
 using transport::ReceiveBuffer;
 
 namespace {
+
+constexpr size_t kMaxUnsentBytes = size_t{64} << 20;
+
+Status unexpected(const Connection& connection, const Arrival& arrival) {
+  return data_loss(
+      connection.peer() + ": expected a frame of a doctor of this version of byteps, got one of " +
+      std::to_string(arrival.head.size()) + " and " + std::to_string(arrival.payload_bytes) + " bytes");
+}
 
 constexpr size_t kSlots = 4;  // frames of 1 MiB in flight
 constexpr size_t kSlotBytes = kMaxPeerEchoBytes;
@@ -27,7 +35,68 @@ void fill(MutableBytes memory) {
   for (std::byte& byte : memory) byte = static_cast<std::byte>(random() >> 8);
 }
 
+std::string printable(std::string text) {
+  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return !std::isprint(c); }, '?');
+  return text;
+}
+
 }  // namespace
+
+std::string encode(const PeerFacts& facts) {
+  const std::string text = printable(facts.host) + "\n" + printable(facts.rdma_address) + "\n" +
+                           (facts.has_no_rdma_device ? "none" : "") + "\n" + printable(facts.why_no_rdma);
+  return text.substr(0, kMaxPeerFactsBytes);
+}
+
+Result<PeerFacts> decode_peer_facts(const std::string& text) {
+  PeerFacts facts;
+  std::istringstream lines(text);
+  const auto next_line = [&lines] {
+    std::string line;
+    std::getline(lines, line);
+    return printable(line);
+  };
+  facts.host = next_line();
+  facts.rdma_address = next_line();
+  facts.has_no_rdma_device = next_line() == "none";
+  if (!lines) {
+    return data_loss("expected the facts about a doctor's machine, got " + std::to_string(text.size()) +
+                     " bytes of something else");
+  }
+  facts.why_no_rdma = next_line();
+  return facts;
+}
+
+PeerEcho::PeerEcho(std::unique_ptr<Connection> connection, std::string facts,
+                   UniqueFunction<void(const PeerEcho&)> closed)
+    : facts_(std::move(facts)), closed_(std::move(closed)), connection_(std::move(connection)) {}
+
+Result<ReceiveBuffer> PeerEcho::on_head(Connection& connection, const Arrival& arrival) {
+  if (as_text(arrival.head) != kPeerEcho || arrival.payload_bytes > kMaxPeerEchoBytes ||
+      answers_->unsent_bytes + arrival.payload_bytes > kMaxUnsentBytes) {
+    return unexpected(connection, arrival);
+  }
+  arriving_ = answers_->pool.acquire(arrival.payload_bytes);
+  return ReceiveBuffer::at(arriving_.bytes());
+}
+
+Status PeerEcho::on_frame(Connection& connection, const Arrival& arrival, Bytes payload) {
+  if (as_text(arrival.head) == kPeerAsk && payload.empty()) {
+    if (arrival.lease != transport::kNoLease) connection.return_lease(arrival.lease);
+    connection.send(as_bytes(kPeerTell), {as_bytes(facts_), {}}, nullptr);
+    return Status::ok();
+  }
+  if (as_text(arrival.head) != kPeerEcho || payload.empty()) return unexpected(connection, arrival);
+  ++frames_;
+  answers_->unsent_bytes += payload.size();
+  connection.send(arrival.head, {.data = payload, .reply_space = {}, .returns_lease = arrival.lease},
+                  [answers = answers_, buffer = std::move(arriving_)](const Status&) {
+                    answers->unsent_bytes -= buffer.bytes().size();
+                  });
+  return Status::ok();
+}
+
+void PeerEcho::on_closed(Connection&, const Status&) { closed_(*this); }
 
 PeerRun::PeerRun(std::unique_ptr<Connection> connection)
     : memory_(2 * kSlots * kSlotBytes), connection_(std::move(connection)) {
