@@ -1,6 +1,6 @@
 // A service of two shards, each on a loop of its own.
-#include "base/event_flag.h"
 #include "summation/service.h"
+#include "base/event_flag.h"
 
 #include "summation/harness.h"
 
