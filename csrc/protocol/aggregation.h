@@ -5,10 +5,11 @@
 // round of a key it contributes at most once, in ascending order, or reports that it cannot. It
 // continues with a later round only after the earlier one was answered or has failed.
 //
-// A child may skip rounds: those that it has refused, and those whose tensor has fewer partitions.
-// A round that one child has skipped and another one has not fails at once: contributions of
-// different rounds are never summed. The first partition belongs to every round, so ranks that mean
-// different tensors by one name are detected there.
+// Rounds belong to a name (protocol/rounds.h). A child may skip rounds: those that it has refused,
+// and those whose tensor has fewer partitions. A round that one child has skipped and another one
+// has not can never complete, so it fails at once: contributions of different rounds are never
+// summed. The first partition belongs to every round, so ranks that mean different tensors by one
+// name are detected there.
 //
 // The caller owns the memory of contributions and keeps it by (key, child) from on_contribution to
 // the Complete or Fail of the key.
@@ -62,15 +63,17 @@ class Aggregator {
     kRepeat,  // has arrived or been answered before: discard the payload, do nothing
     kRefuse,  // discard the payload, then call on_contribution, which answers with a Fail
   };
-  // What to do with a kPushPull or kFailed from `child` whose head has arrived. Changes no state.
-  // On an error the child has broken the protocol: close its connection.
+  // What to do with a kPushPull or kFailed from `child` whose head has arrived; `payload_bytes`:
+  // size of the frame's payload. Changes no state. On an error (kDataLoss) the child has broken the
+  // protocol (next round before the answer, payload size that contradicts the head): close its
+  // connection.
   Result<Verdict> admit(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
 
   // The payload of an accepted contribution is complete, or that of a refused one discarded. If it
   // is refused, or its round failed while the payload arrived, a Fail for this child alone follows.
   // If its head disagrees with the first of the round (dtype, op, shape, bytes, root), the round
-  // fails for all, and the message names both. If an earlier round waits for this child, that round
-  // fails. O(1); allocates nothing once every child has contributed to the key.
+  // fails for all, and the message names both children. If an earlier round waits for this child,
+  // that round fails. O(1); allocates nothing once every child has contributed to the key.
   void on_contribution(const DataHead& head, uint32_t child, TimeUs now, AggregationActions& actions);
 
   // The child cannot contribute to the round, for the reason `why`: the round fails for all others.

@@ -49,13 +49,13 @@ Status Barriers::departure(uint32_t sequence) const {
 
 void Barriers::on_left(uint32_t rank, Answers& answers) {
   left_.push_back(rank);
-  std::erase_if(rounds_, [&](const auto& entry) {
-    const auto& [sequence, round] = entry;
-    const Status why = departure(sequence);
-    if (why.is_ok()) return false;
-    for (uint32_t waiting : round.waiting) answers.push_back({waiting, sequence, why});
-    return true;
-  });
+  for (auto round = rounds_.begin(); round != rounds_.end();) {
+    const Status why = departure(round->first);
+    for (uint32_t waiting : round->second.waiting) {
+      if (!why.is_ok()) answers.push_back({waiting, round->first, why});
+    }
+    round = why.is_ok() ? std::next(round) : rounds_.erase(round);
+  }
 }
 
 void Barriers::on_tick(TimeUs now, Answers& answers) {

@@ -5,7 +5,7 @@
 // Its first error is kept; fields after it keep their values. The writer does not check limits but
 // truncates texts: the reader refuses a value that exceeds another limit.
 //
-// At the end: checks that data and control messages share.
+// At the end: checks that data and control messages share; kDataLoss where the bytes are wrong.
 #pragma once
 
 #include <concepts>

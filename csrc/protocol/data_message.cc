@@ -21,9 +21,9 @@ Result<Level> level_from(uint8_t value) {
   return static_cast<Level>(value);
 }
 
-// Calls `number(offset, type on the wire, member)` for the fields that take any value, and
-// `checked(offset, member, function that checks a byte)` for the others, except for version and
-// shape. docs/wire-format.md has the same table.
+// Calls `number(offset, type on the wire, member)` for numbers (check_limits has their limits), and
+// `checked(offset, member, function that checks a byte)` for codes. Version and shape are not among
+// them. docs/wire-format.md has the same table.
 template <typename Head, typename Number, typename Checked>
 void for_each_field(Head& head, Number&& number, Checked&& checked) {
   checked(1, head.type, data_type_from);

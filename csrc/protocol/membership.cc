@@ -36,9 +36,11 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
     finish(finished->text, now, actions);
   } else if (const auto* waiting = std::get_if<Waiting>(&message)) {
     actions.emplace_back(LogStillWaiting{waiting->text});
-  } else if (!is_one_of<Heartbeat, Placed, Refused, BarrierDone, Stalled, Leaving>(message) &&
-             (started() || !is_one_of<ProbeSetup, ProbeStart>(message))) {
-    return data_loss(name_scheduler() + " sent a message that only nodes send");
+  } else {
+    const bool is_the_schedulers =
+        is_one_of<Heartbeat, Placed, Refused, BarrierDone, Stalled, Leaving>(message) ||
+        (!started() && is_one_of<ProbeSetup, ProbeStart>(message));
+    if (!is_the_schedulers) return data_loss(name_scheduler() + " sent a message that only nodes send");
   }
   return Status::ok();
 }

@@ -1,7 +1,7 @@
 // The scheduler's part in measuring network cards of unknown speed, before the job starts. Pure.
 //
-// Runs in jobs of several worker machines, one of them with a card of unknown speed, under every
-// placement policy: all of them derive partition sizes and pacing from speeds.
+// Runs in jobs of several worker machines if the speed of any machine's card, also a server's, is
+// unknown, under every placement policy: all of them derive partition sizes and pacing from speeds.
 //
 // The first node of each machine takes part. Machines form groups of four to seven (fewer in small
 // jobs). In round r the r-th machine of each group is the hub and the others help it

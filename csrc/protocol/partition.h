@@ -36,10 +36,10 @@ Partitioning cut_evenly(uint64_t bytes, uint64_t wanted_bytes);
 
 // The default partition size of a tensor.
 //
-// A tensor takes one partition per connection longer than its bytes need, and shares are met up to
-// one partition. So each reducer host should get many partitions, but none so small that its
-// messages cost more than its bytes. On one machine, a partition should fit into the second-level
-// cache.
+// The first and the last round of a tensor take one partition per connection longer than their
+// bytes need, and shares are met up to one partition. So each reducer host should get many
+// partitions, but none so small that its messages cost more than its bytes. On one machine, a
+// partition should fit into the second-level cache.
 class PartitionRule {
  public:
   // `fixed_bytes` for all tensors; 0: depends on the tensor and the reducer hosts.

@@ -3,7 +3,8 @@
 //
 // Rank 0's contributions carry the plan that it wants next (protocol/tuner.h), the services repeat
 // it in their results, and every rank uses the plan of a tensor's last result for the next
-// push_pull of that tensor. So all ranks change the plan at the same push_pull.
+// push_pull of that tensor. All ranks get the same results, so all of them change the plan at the
+// same push_pull.
 #pragma once
 
 #include <algorithm>

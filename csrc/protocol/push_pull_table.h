@@ -8,11 +8,13 @@
 // so that nobody accesses the tensor's memory any more; its status is the first failure. Failures
 // name the tensor; those passed in need not.
 //
-// Every push_pull of a name counts as a round (protocol/rounds.h), also a refused one, which fails
-// for all ranks: the scheduler is told, which tells all services (RoundFailed, Refused), and so is
-// the service of the first partition, which then knows the cause before this rank's next round
-// arrives. If a partition fails, the scheduler lets the others fail, which may exist on one rank
-// only. Stored tensors have no common rounds; there, a refused push_pull ends the name.
+// The n-th push_pulls of a name on all ranks (of a step, if the caller counts steps) form a round
+// (protocol/rounds.h); contributions of different rounds are never summed. A refused push_pull
+// counts, and fails for all ranks: the scheduler is told, which tells all services (RoundFailed,
+// Refused), and so is the service of the first partition, which then knows the cause before this
+// rank's next round arrives. If a partition fails, the scheduler lets the others fail, which may
+// exist on one rank only. Stored tensors have no common rounds; there, a refused push_pull ends the
+// name.
 //
 // The partitioning of a tensor follows the plan of its last results (protocol/plan.h). Each
 // partition scale of a name has its own root locations, requested as soon as the scale is known, so

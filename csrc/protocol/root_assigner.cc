@@ -49,7 +49,6 @@ uint32_t RootAssigner::furthest_behind(uint32_t count, Ahead&& ahead) {
   return chosen;
 }
 
-// An empty partition counts as one byte, so that empty ones take turns as well.
 RootLocation RootAssigner::next(uint64_t bytes) {
   const uint16_t reducer_host = reducer_hosts_.place(bytes);
   Services& root = roots_[reducer_host];

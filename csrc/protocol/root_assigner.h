@@ -20,6 +20,8 @@ class RootAssigner {
  public:
   // `shares` by reducer host of `tree`.
   RootAssigner(const Tree& tree, std::vector<double> shares);
+  // The root location of the next partition, of `bytes` bytes. An empty partition counts as one
+  // byte, so that empty ones take turns as well.
   RootLocation next(uint64_t bytes);
 
  private:

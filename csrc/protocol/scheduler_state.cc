@@ -248,11 +248,10 @@ void SchedulerState::on_leave(uint32_t member, const std::string& cause, Schedul
   members_[member].left = true;
   const NodeInfo& node = members_[member].node;
   if (!cause.empty()) return fail(unavailable(node.describe() + " ended by " + cause), actions);
-  const char* const fault = phase_ == Phase::kJoining     ? "before all had joined"
-                            : phase_ == Phase::kMeasuring ? "before the job had started"
-                            : node.role == Role::kServer  ? "while workers still use it"
-                                                          : nullptr;
-  if (fault) return fail(unavailable(node.describe() + " left " + fault), actions);
+  const auto fail_with = [&](const char* when) { fail(unavailable(node.describe() + when), actions); };
+  if (phase_ == Phase::kJoining) return fail_with(" left before all had joined");
+  if (phase_ == Phase::kMeasuring) return fail_with(" left before the job had started");
+  if (node.role == Role::kServer) return fail_with(" left while workers still use it");
   ++epoch_;
   std::erase_if(suspicions_,
                 [member](const Suspicion& s) { return s.reporter == member || s.node == member; });

@@ -8,10 +8,12 @@
 // time are added in the order of ranks and get the same answer. So with s = 0 a value is the same
 // bit for bit in any order of arrival, and a failed contribution was never added. The initial value
 // is the root's contribution to a kSeed (later seeds change nothing); nobody is answered before it.
-// A rank that starts late seeds as well, and gets the current value.
+// A rank that starts late seeds as well: it gets the current value, and the others are at most s
+// rounds ahead of it.
 //
-// A contribution may wait as long as every push_pull (WaitLimits). Its rank was within the bound
-// before, so it waits for one round of the slowest ranks at most, however far ahead it is.
+// A contribution has the limits of every push_pull (WaitLimits), counted from its arrival. Its rank
+// was within the bound before, so it waits for one round of the slowest ranks at most, however far
+// ahead it is.
 //
 // The caller owns the memory of contributions and keeps it by (key, rank) from on_contribution to
 // the Answer or Fail that names the rank.

@@ -10,7 +10,8 @@
 //                  partition there), or a server
 //   serving_index  selects the rank that serves the partition on each machine, and the shard
 //                  of each service
-// In a job of one machine one process sums, unless the root is a server.
+// In a job of one machine the process that serves the partition sums it alone, unless the root is a
+// server.
 //
 // Stored tensors (protocol/staleness_tracker.h) do not go through a tree: each rank contributes to
 // the root directly, because the root has to know the progress of every rank.

@@ -83,7 +83,9 @@ class Collector {
 
   // Call after changes that may have made next_tick_us() earlier.
   void schedule_tick() { tick_.update(); }
-  // Answers the contribution, if any, with its reply space or else `result`, and empties the slot.
+  // Answers the contribution, if any, and empties the slot. The result must already be in its reply
+  // space; without one it is the first head.bytes bytes of `result`, which must not change until it
+  // is sent. An empty `result`: all contributions have reply spaces.
   void answer_result(const protocol::DataHead& head, Contribution& slot,
                      const std::shared_ptr<const BufferPool::Buffer>& result);
   // The same with a failure.
@@ -94,7 +96,9 @@ class Collector {
               std::span<std::byte* const> spaces, size_t bytes) const;
 
   Environment environment_;
-  std::unordered_map<protocol::Key, Slots, protocol::KeyHash> slots_;  // contributions without an answer
+  // Contributions without an answer. A key's slots exist from its first contribution on, and are
+  // never erased: references to them stay valid.
+  std::unordered_map<protocol::Key, Slots, protocol::KeyHash> slots_;
 
  private:
   // Calls `f` for the slots of one child of all keys, including empty slots.
@@ -131,6 +135,7 @@ class CollectorBy : public Collector {
   }
 
  protected:
+  // Creates the slots of all children. Precondition: child < num_children().
   Contribution& slot(const protocol::Key& key, uint32_t child) {
     Slots& slots = slots_[key];
     slots.resize(decisions_.num_children());

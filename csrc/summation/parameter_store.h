@@ -1,8 +1,9 @@
 // The stored tensors of one shard: values of partitions that persist between push_pulls, and to
 // which all ranks contribute directly. In asynchronous training these are the weights.
 //
-// protocol/staleness_tracker.h decides when a contribution is added and answered. A value does not
-// change while it is being sent: the next one is written to another buffer.
+// protocol/staleness_tracker.h decides when a contribution is added and answered. Every answer is a
+// consistent state of its partition: a value does not change while it is being sent, as the next
+// one is written to another buffer.
 #pragma once
 
 #include <memory>

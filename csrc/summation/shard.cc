@@ -42,6 +42,7 @@ void Shard::start(const Position& position) {
     limits = {grace_period_of_root(limits.stall_warning_us), grace_period_of_root(limits.op_timeout_us)};
   }
   cluster_ = std::make_unique<ReductionLevel>(environment, position.machines, limits, nullptr, 0);
+  position_.machines = position_.ranks = {};
   for (const auto& child : children_) child->start();
 }
 

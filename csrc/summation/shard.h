@@ -85,8 +85,8 @@ class Shard {
   protocol::Outbox& outbox_;
   Metrics& metrics_;
   ShardEvents& events_;
-  BufferPool pool_;  // outlives the connections, whose unsent frames use its buffers
-  Position position_;
+  BufferPool pool_;    // outlives the connections, whose unsent frames use its buffers
+  Position position_;  // as given to start(), without `machines` and `ranks`, which the levels own
   // Null before start(); machine_ also if this service has no level of the machine.
   std::unique_ptr<ReductionLevel> machine_;
   std::unique_ptr<ReductionLevel> cluster_;

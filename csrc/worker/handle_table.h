@@ -27,7 +27,8 @@ using OnDone = UniqueFunction<void(const Status&)>;
 class Completions {
  public:
   virtual ~Completions() = default;
-  // Calls `on_done` later, in the order of posts. After close(): immediately, on this thread.
+  // Calls `on_done` later, in the order of posts, on a thread where it may block: no data loop's.
+  // After close(): immediately, on this thread.
   virtual void post(OnDone on_done, Status status) = 0;
   // Returns when all posted callbacks have run. Inside a callback it returns immediately, and the
   // remaining callbacks run after it. Idempotent.

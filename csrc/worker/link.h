@@ -2,8 +2,9 @@
 // credit (protocol/outbox.h), and receives results directly into their destination. The child is a
 // worker, or the service of a machine that sends its sums to the root.
 //
-// Used on the loop's thread. Connects at its first partition. If the connection breaks, its
-// partitions stay incomplete until the fate of the peer is known: fail() or peer_left().
+// All methods and callbacks run on the loop's thread. The link connects at its first partition. If
+// the connection breaks, its partitions stay incomplete until the fate of the peer is known: fail()
+// or peer_left() (protocol/membership.h).
 #pragma once
 
 #include <memory>

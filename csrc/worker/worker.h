@@ -59,8 +59,8 @@ class Worker final : public LinkEvents {
   // protocol::PushPullTable::start.
   Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
                                      std::byte* output);
-  // As above, without a handle: the Completions call `on_done` when the push_pull is done. If it
-  // cannot start, `on_done` gets the error within this call.
+  // As above, without a handle: `on_done` is called on the thread of the Completions when the
+  // push_pull is done. If it cannot start, `on_done` gets the error within this call.
   void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
                  OnDone on_done);
   // As protocol::PushPullTable::refuse.
@@ -92,7 +92,7 @@ class Worker final : public LinkEvents {
     const std::byte* input;
     std::byte* output;
   };
-  // Actions for after the lock is released, so that no callback runs under it.
+  // Actions for after the lock is released, so that nothing outside is called under it.
   struct Work {
     std::vector<protocol::Control> messages;  // to the scheduler
     std::optional<protocol::Plan> plan;
@@ -103,7 +103,8 @@ class Worker final : public LinkEvents {
   };
   Status start(protocol::Handle handle, const protocol::PushPull& request, Memory memory)
       BPS_EXCLUDES(mutex_);
-  // Calls `f(table_, actions_)` under the lock, then does the work.
+  // Calls `f(table_, actions_)` under the lock, then does the work. `f` only changes the table: it
+  // must not call out, block or keep the references.
   template <typename F>
   void change(F&& f) BPS_EXCLUDES(mutex_);
   void add_partition(Work& work, const protocol::Parent& parent, OutgoingPartition partition);
