@@ -27,7 +27,8 @@ class EventFlag {
   std::atomic<uint32_t> state_{0};  // 0: clear, 1: clear with waiters, 2: set
 };
 
-// Called when a signal has interrupted a wait. False ends the wait with kAborted.
+// Called on the waiting thread, once before the wait and after each signal that interrupts it. False
+// ends the wait with kAborted.
 using KeepWaiting = std::function<bool()>;
 
 // Blocks until `flag` is set; resumes after signals while `keep_waiting` returns true. Errors:

@@ -12,6 +12,36 @@ double seconds(TimeUs us) { return static_cast<double>(us) * 1e-6; }
 
 }  // namespace
 
+// Connects to services with the secret of the job, and the epoch of an earlier one.
+class ClusterUnderTest::Leftover final : public transport::Receiver {
+ public:
+  Leftover(World& world, SimTransportOptions options)
+      : loop_(world.time.make_loop("leftover")),
+        transport_(make_sim_transport(world.network, std::move(options))) {}
+  ~Leftover() override { loop_->kill(); }
+
+  void greet(const transport::Address& address, const protocol::DataHead& hello) {
+    transport_->connect(*loop_, address, loop_->now_us() + 1'000'000, [this, hello](auto connection) {
+      if (!connection) return;
+      connections_.push_back(std::move(*connection));
+      connections_.back()->start(this);
+      connections_.back()->send(protocol::encode(hello), {}, nullptr);
+    });
+  }
+  Result<transport::ReceiveBuffer> on_head(transport::Connection&, const transport::Arrival&) override {
+    return transport::ReceiveBuffer::discard();
+  }
+  Status on_frame(transport::Connection&, const transport::Arrival&, Bytes) override { return Status::ok(); }
+  void on_closed(transport::Connection&, const Status&) override {}
+
+ private:
+  const std::unique_ptr<VirtualLoop> loop_;
+  const std::unique_ptr<transport::Transport> transport_;
+  std::vector<std::unique_ptr<transport::Connection>> connections_;
+};
+
+ClusterUnderTest::~ClusterUnderTest() = default;
+
 ClusterUnderTest::ClusterUnderTest(const Scenario& scenario, int job, World& world)
     : scenario_(scenario),
       job_(job),
@@ -40,6 +70,7 @@ void ClusterUnderTest::start_all() {
   for (size_t i = 0; i < processes_.size(); ++i) {
     if (scenario_.starts_us[i] != kNever) call_at(scenario_.starts_us[i], [this, i] { start(i); });
   }
+  if (scenario_.has_leftover) call_at(scenario_.last_start_us(), [this] { start_leftover(); });
   if (scenario_.has_stranger) call_at(scenario_.starts_us.back() / 2, [this] { start_stranger(); });
   for (const Fault& fault : scenario_.faults) {
     if (is_timed(fault.kind)) call_at(fault.at_us, [this, &fault] { strike(fault); });
@@ -124,6 +155,22 @@ void ClusterUnderTest::start_stranger() {
     if (status.is_ok()) world_.report("stranger", "has joined the job");
     stranger_->leave("", "");
   });
+}
+
+// It claims to be one of the ranks, and comes before that rank does.
+void ClusterUnderTest::start_leftover() {
+  const uint64_t choice = mix(scenario_.seed ^ 0x01D);
+  const HostFacts host = facts_of(choice % scenario_.num_nodes());
+  const NodeConfig config = config_of(0);
+  leftover_ = std::make_unique<Leftover>(
+      world_, SimTransportOptions{.ip = "10.0.1.2", .credentials = {config.secret, config.job_id, false}});
+  const protocol::DataHead hello{.type = protocol::DataType::kHello,
+                                 .level = choice & 256 ? protocol::Level::kCluster : protocol::Level::kRanks,
+                                 .epoch = static_cast<uint32_t>(choice >> 32),
+                                 .rank = static_cast<uint32_t>((choice >> 16) % scenario_.num_workers)};
+  for (const transport::Address& address : world_.network.listeners_of(host.ip)) {
+    if (address.port > kPort + 1) leftover_->greet(address, hello);
+  }
 }
 
 void ClusterUnderTest::note_guilt(const Fault& fault, const char* what) {

@@ -22,6 +22,7 @@ class ClusterUnderTest {
  public:
   // `job`: number of the job, which decides its secret. `scenario` is copied.
   ClusterUnderTest(const Scenario& scenario, int job, World& world);
+  ~ClusterUnderTest();
 
   size_t num_processes() const { return processes_.size(); }
   // Starts all processes at the times of the scenario.
@@ -41,11 +42,14 @@ class ClusterUnderTest {
   uint64_t num_failed() const { return num_failed_; }
 
  private:
+  class Leftover;
+
   NodeConfig config_of(size_t process) const;
   HostFacts facts_of(size_t process) const;
   const std::string& scheduler_ip() const { return processes_[scenario_.scheduler_process()]->facts().ip; }
   void start(size_t process);
   void start_stranger();
+  void start_leftover();
   void strike(const Fault& fault);
   void cut(const Fault& fault);
   void note_guilt(const Fault& fault, const char* what);
@@ -53,6 +57,7 @@ class ClusterUnderTest {
     world_.network.loop().schedule(at_us, std::move(task));
   }
   bool can_end(size_t process) const;
+  TimeUs operation_limit_us() const;
   // Time by which the last push_pull must be answered.
   TimeUs answer_limit_us() const;
 
@@ -72,6 +77,7 @@ class ClusterUnderTest {
   std::vector<std::unique_ptr<SimProcess>> processes_;
   std::vector<std::unique_ptr<Program>> programs_;  // of workers
   std::unique_ptr<SimProcess> stranger_;
+  std::unique_ptr<Leftover> leftover_;
   std::function<void(size_t)> on_ended_;
   bool a_fault_matters_ = false;  // one has struck that is longer than the job tolerates
   bool all_had_started_ = true;   // when the faults struck

@@ -88,7 +88,8 @@ std::string KeptValues::check_counts(const TensorPlan& tensor, const Members& me
   const size_t round = members[rank].begun.size() - 1;
   // With such a fault, rounds fail on some ranks only, and the staleness is not bounded.
   const Fault* const fault = scenario_.program_fault();
-  const bool none_fails_alone = fault == nullptr || !concerns_one_tensor(fault->kind);
+  const bool none_fails_alone =
+      fault == nullptr || !(concerns_one_tensor(fault->kind) || fault->kind == FaultKind::kHangs);
   const bool bounded = tensor.staleness != protocol::kUnboundedStaleness && none_fails_alone;
   const size_t due_round = bounded && round > tensor.staleness ? round - tensor.staleness : 0;
   for (size_t each = 0; each < members.size(); ++each) {

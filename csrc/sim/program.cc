@@ -69,7 +69,7 @@ void Program::perform(const Step& step) {
   switch (step.kind) {
     case Step::Kind::kDeclare: {
       const TensorPlan& tensor = plan_.tensors[step.tensor];
-      outcomes_.push_back({.what = "declaration of " + tensor.name, .tensor = step.tensor});
+      begin_operation({.what = "declaration of " + tensor.name, .tensor = step.tensor});
       return finish(outcomes_.back(), process_.node()->declare(tensor.name, tensor.dtype, tensor.bytes()));
     }
     case Step::Kind::kPushPull: return push_pull(step.tensor, false);
@@ -118,8 +118,7 @@ void Program::push_pull(size_t index, bool is_pull) {
   const uint32_t round = ++rounds_[index];
   if (round == tensor.odd_round && tensor.odd == TensorPlan::Odd::kLeftOut) return;
   maybe_change_plan();
-  const size_t outcome = outcomes_.size();
-  outcomes_.push_back(
+  const size_t outcome = begin_operation(
       {.what = tensor.name + " round " + std::to_string(round), .tensor = index, .round = round});
   const bool seeds = is_stored(tensor.op) && (round == 1 || is_pull);
   const ReduceOp reduction = seeds ? ReduceOp::kSeed : tensor.op;
@@ -201,8 +200,7 @@ std::string Program::wrong_result(const InFlight& op) {
 }
 
 void Program::barrier() {
-  const size_t outcome = outcomes_.size();
-  outcomes_.push_back({.what = "barrier", .is_barrier = true});
+  const size_t outcome = begin_operation({.what = "barrier", .is_barrier = true});
   is_in_barrier_ = true;
   process_.node()->barrier([this, outcome](const Status& status) {
     process_.program().post([this, outcome, status] {
@@ -211,6 +209,12 @@ void Program::barrier() {
       advance_soon();
     });
   });
+}
+
+size_t Program::begin_operation(Outcome outcome) {
+  outcome.begun_us = world_.time.now_us();
+  outcomes_.push_back(std::move(outcome));
+  return outcomes_.size() - 1;
 }
 
 void Program::finish(Outcome& outcome, const Status& status) {

@@ -19,6 +19,7 @@ struct Outcome {
   bool is_barrier = false;
   size_t tensor = 0;
   uint32_t round = 0;  // of a push_pull
+  TimeUs begun_us = 0;
   int times_done = 0;
   TimeUs done_us = 0;
   Status status = {};
@@ -67,6 +68,8 @@ class Program {
   void maybe_change_plan();
   void barrier();
   void on_push_pull_done(size_t outcome, const Status& status);
+  // Returns the index of the outcome.
+  size_t begin_operation(Outcome outcome);
   void finish(Outcome& outcome, const Status& status);
   void check_result(const InFlight& op);
   std::string wrong_result(const InFlight& op);

@@ -160,6 +160,7 @@ void make_job(Random& random, Scenario& scenario) {
   if (random.chance(0.5)) scenario.plan_change_chance = random.chance(0.5) ? 0.1 : 0.5;
   scenario.autotune = random.chance(0.2);
   scenario.has_stranger = random.chance(0.1);
+  scenario.has_leftover = random.chance(0.1);
   if (random.chance(0.3)) scenario.stall_warning_us = scenario.op_timeout_us / 3;
   scenario.network.min_delay_us = random.between(5, 100);
   scenario.network.max_delay_us = scenario.network.min_delay_us * random.between(1, 20);
@@ -194,7 +195,7 @@ FaultKind pick_program_fault(Random& random) {
       FaultKind::kNeverStarts, FaultKind::kLeavesEarly,   FaultKind::kRaises,      FaultKind::kSkips,
       FaultKind::kOtherDType,  FaultKind::kOtherSize,     FaultKind::kOtherOp,     FaultKind::kOtherSizeOnce,
       FaultKind::kLeavesOut,   FaultKind::kOtherSizeOnce, FaultKind::kRefusedOnce, FaultKind::kRefusedOnce,
-      FaultKind::kLeavesOut};
+      FaultKind::kLeavesOut,   FaultKind::kHangs,         FaultKind::kHangs,       FaultKind::kHangs};
   return random.pick(kKinds);
 }
 
@@ -263,6 +264,9 @@ bool plant(Random& random, Scenario& scenario, Fault& fault) {
   if (fault.kind == FaultKind::kLeavesEarly || fault.kind == FaultKind::kRaises) {
     worker.program.resize(random.below(worker.program.size()));
     worker.raises = fault.kind == FaultKind::kRaises;
+  } else if (fault.kind == FaultKind::kHangs) {
+    const auto place = static_cast<std::ptrdiff_t>(random.below(worker.program.size()));
+    worker.program.insert(worker.program.begin() + place, {Kind::kPause, 0, scenario.hang_us()});
   } else if (fault.kind == FaultKind::kSkips) {
     erase_one_push_pull(random, worker.program, fault.tensor);
   } else {
@@ -308,6 +312,7 @@ const char* text_of(FaultKind kind) {
     case FaultKind::kNeverStarts: return "never starts";
     case FaultKind::kLeavesEarly: return "leaves early";
     case FaultKind::kRaises: return "ends by an exception";
+    case FaultKind::kHangs: return "its program hangs";
     case FaultKind::kSkips: return "skips a push_pull";
     case FaultKind::kOtherDType: return "another dtype";
     case FaultKind::kOtherSize: return "another size";
@@ -348,7 +353,8 @@ Scenario make_other_scenario(uint64_t seed) {
   Scenario scenario = make_scenario(seed);
   std::erase_if(scenario.faults, [](const Fault& fault) { return is_timed(fault.kind); });
   std::ranges::fill(scenario.starts_us, kNever);
-  scenario.probes_nics = scenario.has_stranger = scenario.has_second_job = scenario.resumes = false;
+  scenario.probes_nics = scenario.has_stranger = scenario.has_leftover = false;
+  scenario.has_second_job = scenario.resumes = false;
   return scenario;
 }
 

@@ -68,6 +68,7 @@ enum class FaultKind : uint8_t {
   kNeverStarts,
   kLeavesEarly,
   kRaises,  // ends early by an exception
+  kHangs,   // its program, for longer than the operation timeout; its heartbeats go on
   // Of one tensor on one rank; only that tensor fails, on all ranks. At most one in a run.
   kSkips,  // a push_pull that all others do
   kOtherDType,
@@ -111,6 +112,7 @@ struct Scenario {
   bool counts_steps = false;    // push_pulls carry their round as the step
   bool autotune = false;
   bool has_stranger = false;    // a process with another secret tries to join
+  bool has_leftover = false;    // a process of an earlier job with the same secret connects to services
   bool has_second_job = false;  // another cluster uses the same machines and ports at the same time
   bool resumes = false;         // each process joins the next job as soon as it has left this one
   uint64_t partition_bytes = 4096;
@@ -127,6 +129,7 @@ struct Scenario {
   size_t rounds = 1;              // largest number of push_pulls of one tensor
   std::vector<Fault> faults;      // the one that is not timed, if any, is the first
 
+  TimeUs hang_us() const { return 4 * op_timeout_us; }  // kHangs
   size_t num_nodes() const { return num_workers + num_servers; }
   size_t num_processes() const { return num_nodes() + (scheduler_in_rank_0 ? 0 : 1); }
   size_t scheduler_process() const { return scheduler_in_rank_0 ? 0 : num_nodes(); }

@@ -50,6 +50,15 @@ SimListener* SimNetwork::listener_at(const transport::Address& address) {
   return found == listeners_.end() ? nullptr : found->second;
 }
 
+std::vector<transport::Address> SimNetwork::listeners_of(const std::string& ip) const {
+  std::vector<transport::Address> addresses;
+  for (const auto& [text, listener] : listeners_) {
+    const auto address = transport::parse_address(text);
+    if (address && address->ip == ip) addresses.push_back(*address);
+  }
+  return addresses;
+}
+
 TimeUs SimNetwork::handshake_us() {
   if (options_.slow_handshake_chance <= 0) return 0;
   if (!time_.random().chance(options_.slow_handshake_chance)) return 0;

@@ -63,6 +63,8 @@ class SimNetwork {
   Result<transport::Address> bind(const transport::Address& address, SimListener& listener);
   void unbind(const transport::Address& address) { listeners_.erase(address.to_string()); }
   SimListener* listener_at(const transport::Address& address);
+  // Of all listeners of a host.
+  std::vector<transport::Address> listeners_of(const std::string& ip) const;
 
   // Time that the handshake of a new connection takes.
   TimeUs handshake_us();

@@ -25,6 +25,7 @@ TimeUs ClusterUnderTest::answer_limit_us() const {
     limit_us = scenario_.last_start_us() + scenario_.start_timeout_us + detected_us;
   } else if (own != nullptr && !concerns_one_round(own->kind)) {
     limit_us += static_cast<TimeUs>(scenario_.rounds + 1) * scenario_.op_timeout_us + detected_us;
+    if (own->kind == FaultKind::kHangs) limit_us += scenario_.hang_us();
   }
   if (!all_had_started_)
     limit_us = std::max(limit_us, scenario_.last_start_us() + scenario_.start_timeout_us);
@@ -34,6 +35,12 @@ TimeUs ClusterUnderTest::answer_limit_us() const {
     limit_us = std::max(limit_us, fault.at_us) + lasts_us + detected_us;
   }
   return limit_us;
+}
+
+// Time that one operation takes at most, whatever programs do; a root is a quarter more patient than
+// its children.
+TimeUs ClusterUnderTest::operation_limit_us() const {
+  return scenario_.has_timed_faults() ? kNever : scenario_.op_timeout_us * 5 / 4 + kNaturalUs;
 }
 
 TimeUs ClusterUnderTest::end_limit_us() const {
@@ -73,6 +80,9 @@ void ClusterUnderTest::check_outcomes(uint32_t worker) {
       world_.report(name, outcome.what + ": answered " + std::to_string(outcome.times_done) + " times");
     } else if (!a_fault_matters_ && !outcome.status.is_ok()) {
       world_.report(name, outcome.what + ": " + outcome.status.to_string());
+    } else if (outcome.done_us - outcome.begun_us > operation_limit_us()) {
+      world_.report(name, outcome.what + ": took " +
+                              std::to_string((outcome.done_us - outcome.begun_us) / 1000) + " ms");
     } else if (outcome.done_us > answer_limit_us()) {
       world_.report(name,
                     outcome.what + ": answered after " + std::to_string(outcome.done_us / 1000) + " ms");
@@ -108,6 +118,7 @@ void ClusterUnderTest::check_names() {
   if (!in_every && scenario_.has_timed_faults()) return;
   const Outcome* first = nullptr;
   size_t first_process = 0;
+  bool is_named = false;
   for (size_t i = 0; i < scenario_.num_nodes(); ++i) {
     if (guilty_[i]) continue;
     if (in_every) check_named(i, "the job", processes_[i]->failure());
@@ -115,6 +126,7 @@ void ClusterUnderTest::check_names() {
     for (const Outcome& outcome : programs_[i]->outcomes()) {
       if (outcome.status.is_ok()) continue;
       if (in_every) check_named(i, outcome.what, outcome.status);
+      is_named = is_named || names_guilty(outcome.status.message());
       const bool of_one_tensor = own != nullptr && concerns_one_tensor(own->kind);
       if (of_one_tensor && (outcome.is_barrier || outcome.tensor != own->tensor)) continue;
       if (first == nullptr || outcome.done_us < first->done_us)
@@ -122,6 +134,8 @@ void ClusterUnderTest::check_names() {
     }
   }
   if (in_every || first == nullptr) return;
+  // Ranks that wait for one that hangs are waited for as well, perhaps longer.
+  if (own->kind == FaultKind::kHangs && is_named) return;
   check_named(first_process, first->what, first->status);
   const bool is_kept =
       is_stored(scenario_.tensors[own->tensor].op);  // messages name the rank that waits, too

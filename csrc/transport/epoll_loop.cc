@@ -156,7 +156,7 @@ void EpollLoop::State::run_passes() {
     run_turns();
     dispatch(wait(events));
   }
-  run_turns();  // lets handlers send what the last tasks queued
+  run_turns();  // sends what the last tasks queued; delivers it within the process
 }
 
 // Returns false after running the tasks that were posted before stop().

@@ -25,8 +25,8 @@ class EpollLoop final : public EventLoop {
   // Starts the thread; `name` (at most 15 bytes) shows in ps and perf. All signals are blocked in
   // it. `on_out_of_memory` is called on the loop when a callback has ended with std::bad_alloc.
   // From then on the loop runs tasks and timers only, so that its owner can take everything down:
-  // nobody knows how far that callback had come. Without it, or with any other exception, the
-  // process ends.
+  // nobody knows how far that callback had come. In-process connections deliver nothing either, and
+  // end at their grace period. Without it, or with any other exception, the process ends.
   static Result<std::unique_ptr<EpollLoop>> create(const std::string& name,
                                                    UniqueFunction<void(const Status&)> on_out_of_memory = {});
   // For code that uses descriptors. Precondition: `loop` is an EpollLoop.

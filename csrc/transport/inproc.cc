@@ -97,8 +97,7 @@ void InprocConnection::complete(OnSent on_sent, const Status& status) {
 }
 
 void InprocConnection::complete_inbox(const Status& why) {
-  for (QueuedFrame& frame : inbox_) complete(std::move(frame.on_sent), why);
-  inbox_.clear();
+  for (QueuedFrame& frame : std::exchange(inbox_, {})) complete(std::move(frame.on_sent), why);
 }
 
 void InprocConnection::close_when_sent(GracePeriod grace_period) {

@@ -12,7 +12,7 @@ namespace byteps::transport {
 // turns of the loop, never inside send(). ReceiveBuffer::at gets a copy, unless the payload is
 // already there. Leases have no numbers (kNoLease), as the memory belongs to this process; see
 // Payload. on_sent is called when the receiver has the frame (it may still use the payload) or is
-// gone.
+// gone. Any thread may call this; the ends belong to `loop`.
 std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>> make_inproc_pair(EventLoop& loop);
 
 }  // namespace byteps::transport

@@ -1,5 +1,6 @@
 // What every event loop keeps for its own thread: timers and requested turns. EpollLoop and the
-// simulator's loops share them, so both worlds have the same order.
+// simulator's loops share them, so both worlds have the same order. Not thread-safe. Callbacks may
+// add, request and cancel, but not run or clear.
 #pragma once
 
 #include <algorithm>

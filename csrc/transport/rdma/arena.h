@@ -19,7 +19,7 @@ class Arena {
    public:
     Allocation() = default;
     // Page-aligned.
-    MutableBytes bytes() const { return part_.get_deleter().bytes; }
+    MutableBytes bytes() const { return part_ ? part_.get_deleter().bytes : MutableBytes(); }
     MemoryKey key() const;
     explicit operator bool() const { return part_ != nullptr; }
 

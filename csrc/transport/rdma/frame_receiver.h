@@ -46,7 +46,7 @@ class FrameReceiver {
   // A frame that arrives in several records.
   struct Partial {
     std::array<std::byte, kMaxHeadBytes> head;
-    Arrival arrival;
+    Arrival arrival;  // of its head only the size is valid: the bytes are in `head`
     ReceiveBuffer receive_buffer;
     uint64_t missing_bytes;
   };

@@ -95,7 +95,8 @@ class FrameSender {
   void go_through_ring(Frame& frame);
   void begin(Frame& frame);
   void lease_reply_space(Frame& frame);
-  // These return false if there is no room now, or nothing to post.
+  // The post functions return false if there is no room now, nothing to post, or the first frame
+  // waits for its receive buffer.
   bool post_next();
   bool post_frame(Frame& frame);
   bool post_payload(Frame& frame);

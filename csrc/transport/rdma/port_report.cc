@@ -112,8 +112,10 @@ std::string find_character_device(const fs::path& sys, const fs::path& dev, cons
 std::string why_device_not(const std::string& node_type, const std::string& file) {
   if (!node_type.starts_with("1:")) return "is neither InfiniBand nor RoCE but \"" + node_type + "\"";
   if (file.empty()) return "is not open to programs: load the kernel module: modprobe ib_uverbs";
-  if (const UniqueFd opened(::open(file.c_str(), O_RDWR | O_CLOEXEC)); opened.valid()) return "";
-  return "cannot be opened: " + file + ": " + std::strerror(errno) +
+  const UniqueFd opened(::open(file.c_str(), O_RDWR | O_CLOEXEC));
+  const int error = errno;
+  if (opened.valid()) return "";
+  return "cannot be opened: " + file + ": " + std::strerror(error) +
          ": in a container, start it with --device " + file + "; else check its permissions";
 }
 

@@ -55,7 +55,8 @@ class NicClient {
   virtual void on_nic_gone(const Status& why) = 0;
 };
 
-// Use on its loop's thread, or after that has stopped. Shared by its connections and listeners.
+// Use on the loop's thread, or after the loop has stopped. Shared by the connections and listeners
+// of that loop.
 class NicLoop final {
  public:
   static Result<std::shared_ptr<NicLoop>> create(EventLoop& loop, std::shared_ptr<Rail> rail);

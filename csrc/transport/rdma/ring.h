@@ -2,7 +2,8 @@
 // writes records to. A record has a fixed part, a frame's head, and payload if small. Layout:
 // docs/wire-format.md, "RDMA".
 //
-// Pure: handles positions, not memory. Both ends count alike, so positions are not transmitted.
+// Pure. RingWriter and RingReader handle positions, not memory: both ends count alike, so positions
+// are not transmitted.
 // Positions and sizes are in units. A record is contiguous, so units at the end of the ring may be
 // skipped; they count as sent and as consumed. The sending end assembles records in a staging ring
 // of the same layout, whose units are free again when the peer has consumed them.

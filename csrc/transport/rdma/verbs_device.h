@@ -1,4 +1,5 @@
-// An open device of libibverbs, memory registered with it, and messages for its errors.
+// Options of connections over libibverbs; an open device, memory registered with it, and messages
+// for its errors.
 #pragma once
 
 #include <cstdint>

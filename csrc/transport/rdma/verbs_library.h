@@ -53,7 +53,8 @@ struct VerbsLibrary {
 // Thread-safe; valid for ever. kUnimplemented: not installed or too old, with the remedy.
 Result<const VerbsLibrary*> verbs_library();
 
-// Pure. Whether kernels of this release ("5.10.0-28-amd64") may move the parent's pages at a fork.
+// Pure. Whether kernels of this release ("5.10.0-28-amd64") may replace the parent's pinned pages at a
+// fork.
 bool fork_moves_pinned_pages(const char* kernel_release);
 
 }  // namespace byteps::transport::rdma

@@ -2,8 +2,9 @@
 // before the head of every frame, which say where the payload is. Layout: docs/wire-format.md,
 // "Shared memory".
 //
-// Pure. The memory of a lease begins at byte (lease - 1) * kLeaseUnitBytes of the segment. The peer
-// is not trusted: references are checked against the memory and the existing leases.
+// Without sockets or threads. The memory of a lease begins at byte (lease - 1) * kLeaseUnitBytes of
+// the segment. The peer is not trusted: LeaseOwner and LeaseHolder check references against the
+// memory and the existing leases.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,8 @@ struct Reference {
 
 void encode_reference(const Reference& reference, std::span<std::byte, kReferenceBytes> out);
 
-// Decodes the reference that `in` begins with. kDataLoss: a field is invalid.
+// Decodes the reference that `in` begins with. kDataLoss: a field is invalid. Does not check whether
+// the lease exists.
 Result<Reference> decode_reference(Bytes in);
 
 constexpr LeaseId lease_at(size_t offset) { return static_cast<LeaseId>(offset / kLeaseUnitBytes + 1); }

@@ -23,7 +23,8 @@ namespace byteps::transport {
 
 class ShmConnection final : public Connection, private Receiver {
  public:
-  // `socket` is connected, non-blocking, and from here on carries only frames.
+  // `socket` is connected, non-blocking, and from here on carries only frames. `segment` is mapped
+  // by both ends.
   ShmConnection(EventLoop& loop, UniqueFd socket, std::string peer, Side side, Segment segment,
                 size_t max_payload_bytes);
   ~ShmConnection() override { close(); }

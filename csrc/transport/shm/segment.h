@@ -13,7 +13,8 @@ namespace byteps::transport {
 inline constexpr size_t kMaxSegmentBytes = size_t{1} << 31;
 
 // Creates zero-filled memory (memfd_create(2)) with a sealed size, so that reading it never raises
-// SIGBUS, whatever the other process does. kUnimplemented: not allowed here.
+// SIGBUS, whatever the other process does. kUnimplemented: not allowed on this machine or in this
+// container.
 Result<UniqueFd> create_segment(size_t bytes);
 
 // A mapping of such memory. Not inherited by children of fork().
