@@ -28,7 +28,7 @@ test: $(READY_TEST)  ## the tests of the core promises: C++, the simulator, Pyth
 test-all: $(READY_TEST_ALL)  ## every test: all frameworks, sanitizers, linters, virtual machines; PARTS="tsan python" runs some
 	python tools/run_tests.py $(PARTS)
 
-mutations: $(READY_TEST)  ## plant the faults of tests/mutations/ and show which tests find them; PATCHES="01 answer-twice" plants some; about an hour
+mutations: $(READY_TEST)  ## plant the faults of tests/mutations/ and show which tests find them; PATCHES="01 answer-twice" plants some; 15 minutes or more
 	python tools/run_mutations.py $(PATCHES)
 
 lint: $(READY_TEST_ALL)  ## formatters, linters, types, the layer table
