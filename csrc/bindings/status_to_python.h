@@ -1,10 +1,10 @@
-// Raises a Status as the corresponding exception of byteps.errors.
+// Raises a Status as the corresponding exception of byteps.errors; calls without the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
+#include "base/event_flag.h"
 #include "base/status.h"
-#include "node/node.h"
 
 namespace byteps::bindings {
 
@@ -18,6 +18,7 @@ T value_or_throw(Result<T> result) {
   return std::move(result).value();
 }
 
+// Requires the GIL, and releases it while `f` runs; `f` must not use Python objects. Returns f().
 template <typename F>
 auto without_gil(F&& f) {
   const pybind11::gil_scoped_release release;

@@ -150,7 +150,8 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   void tell_of_callbacks();
   // On a data loop that is out of memory and cannot go on.
   void on_out_of_memory(const Status& why);
-  // On the control loop: it cannot tell the others the cause, but they notice that it is gone.
+  // The same on the control loop: this process cannot tell the others the cause, but they notice
+  // that it is gone.
   void on_control_out_of_memory(const Status& why);
   void on_leaving(const protocol::Leaving& leaving);
   // Deadline and grace period of a step of leaving that begins now.

@@ -21,8 +21,9 @@ std::string machine_id();
 // Number of cores that this process may run on.
 int usable_cores();
 
-// Resolves config.scheduler_host. Blocks, and retries until `deadline_us`, because the records of
-// hosts that start together may appear late. kUnavailable: not resolved; kAborted: interrupted.
+// Resolves config.scheduler_host. Blocks: retries until `deadline_us` while the name is unknown,
+// because the records of hosts that start together may appear late, and logs the wait.
+// kUnavailable: not resolved; kAborted: interrupted.
 Result<std::vector<transport::Address>> await_scheduler_host(const NodeConfig& config, TimeUs deadline_us,
                                                              const KeepWaiting& keep_waiting);
 

@@ -21,7 +21,7 @@ struct NicProbe::LoopState {
     echoes.back()->start();
   }
   void remove(const ProbeEcho& echo) {
-    const auto found = std::ranges::find(echoes, &echo, &std::unique_ptr<ProbeEcho>::get);
+    const auto found = std::ranges::find_if(echoes, [&](const auto& each) { return each.get() == &echo; });
     // Destroyed later, because it is the caller.
     loop.post([doomed = std::move(*found)] {});
     echoes.erase(found);

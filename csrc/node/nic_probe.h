@@ -1,5 +1,6 @@
 // A process's part in measuring network cards before the job starts; protocol/nic_survey decides
-// who measures when, and with whom. Used on the control loop, or after that has stopped.
+// who measures when, and with whom. Created, used and destroyed on the control loop, or after that
+// loop has stopped.
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 #include "transport/epoll_loop.h"
 
 namespace byteps::node {
+
 Result<std::unique_ptr<PeerListener>> PeerListener::create(const NodeConfig& config, const std::string& ip,
                                                            uint16_t port, Result<RdmaCards> cards) {
   std::unique_ptr<PeerListener> self(new PeerListener(config, std::move(cards)));
@@ -60,7 +61,7 @@ void PeerListener::adopt(std::unique_ptr<transport::Connection> connection) {
 
 void PeerListener::remove(const PeerEcho& echo) {
   report(echo.peer() + ": " + std::to_string(echo.frames()) + " frames echoed");
-  const auto found = std::ranges::find(echoes_, &echo, &std::unique_ptr<PeerEcho>::get);
+  const auto found = std::ranges::find_if(echoes_, [&](const auto& each) { return each.get() == &echo; });
   // Destroyed later, because it is the caller.
   loop_->post([doomed = std::move(*found)] {});
   echoes_.erase(found);

@@ -143,14 +143,14 @@ Expectations::Values Expectations::reduced(const TensorPlan& tensor,
     weights.push_back(static_cast<uint32_t>(ranks.size()));
     common = std::gcd(common, weights.back());
     Values& out = machines.emplace_back(inputs.front().size());
-    is_mean ? mean(std::vector<uint32_t>(ranks.size(), 1), sources, out)
-            : reduce(tensor.dtype, partial, 1, sources, out);
+    if (is_mean) mean(std::vector<uint32_t>(ranks.size(), 1), sources, out);
+    if (!is_mean) reduce(tensor.dtype, partial, 1, sources, out);
   }
   for (uint32_t& weight : weights) weight /= common;
   const std::vector<Bytes> sources(machines.begin(), machines.end());
   Values out(inputs.front().size());
-  is_mean ? mean(weights, sources, out)
-          : reduce(tensor.dtype, tensor.op, scenario_.num_workers, sources, out);
+  if (is_mean) mean(weights, sources, out);
+  if (!is_mean) reduce(tensor.dtype, tensor.op, scenario_.num_workers, sources, out);
   return out;
 }
 

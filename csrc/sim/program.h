@@ -94,7 +94,7 @@ class Program {
   std::map<size_t, InFlight> in_flight_;        // by index of the outcome
   std::map<size_t, protocol::Handle> handles_;  // by index of the outcome
   std::vector<Outcome> outcomes_;
-  std::vector<Buffer> buffers_;
+  std::vector<Buffer> buffers_;  // of all push_pulls, kept to the end, so that late writes are found
 };
 
 }  // namespace byteps::sim

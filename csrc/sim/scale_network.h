@@ -59,7 +59,8 @@ class ScaleNetwork {
   double now_s() const { return now_s_; }
 
  private:
-  // The smallest is the first of a heap; equal ones are in the order of their making.
+  // A heap has its largest element first, so the order is reversed: the smallest `at` comes first,
+  // equal ones in the order of their making.
   struct Turn {
     double at;
     uint64_t sequence;

@@ -131,14 +131,14 @@ class SimTransport final : public transport::Transport {
   }
   void connect(EventLoop& loop, const Address& address, TimeUs deadline_us,
                ConnectCallback on_done) override {
-    const std::shared_ptr<Attempt> attempt(new Attempt{loop,
-                                                       {options_.ip, 0},
-                                                       address,
-                                                       options_.credentials,
-                                                       options_.arena_bytes,
-                                                       deadline_us,
-                                                       std::move(on_done),
-                                                       alive_});
+    const std::shared_ptr<Attempt> attempt(new Attempt{.loop = loop,
+                                                       .from = {options_.ip, 0},
+                                                       .to = address,
+                                                       .credentials = options_.credentials,
+                                                       .arena_bytes = options_.arena_bytes,
+                                                       .deadline_us = deadline_us,
+                                                       .on_done = std::move(on_done),
+                                                       .transport = alive_});
     const std::lock_guard lock(network_.time().mutex());
     const TimeUs at_us = network_.arrival_us(attempt->from.ip, attempt->to.ip, 100);
     network_.loop().schedule(at_us, [&network = network_, attempt] { try_once(network, attempt, false); });

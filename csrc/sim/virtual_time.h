@@ -78,7 +78,8 @@ class VirtualTime final : public Clock {
 
   // Time of the next pass; 0: a loop is ready; kNever: no loop has anything to do.
   TimeUs earliest_us() const;
-  // The same, but makes the loops ready whose timers are due then.
+  // Time of the next pass, at least now; kNever: no loop has anything to do. If no loop is ready, it
+  // makes those ready whose timers are due then.
   TimeUs next_us();
   // A random ready loop makes a pass. Precondition: next_us() <= now.
   void make_pass();
@@ -130,7 +131,7 @@ class VirtualLoop final : public transport::EventLoop {
   void run_tasks();
   void run_turns();
   void check_thread() const;
-  TimerId add_timer(TimeUs at_us, Task task);
+  TimerId add_timer(TimeUs at_us, Task task);  // with the mutex locked
 
   VirtualTime& time_;
   const std::string name_;

@@ -80,11 +80,12 @@ inline TF_Code tf_code(int code) {
 // The kernel of both push_pull operators: passes the memory of input and output to the core. They
 // are the same memory if TensorFlow lets the operator overwrite its input. No thread of TensorFlow
 // waits for the result. The first anchor is the step of the push_pull; 0 or no anchor: no step.
-// Executions may run on any thread.
+// Executions may run on any thread. The operator has the attributes T, tensor_name, reduce_op,
+// root_rank, priority and anchors (ops.cc), one input, that number of anchors, and one output.
 void register_push_pull_kernel(const char* op_name, Device device);
 
-// The kernel of anchors: counts the executions with the same label in the job; 0 if the label is
-// empty.
+// The kernel of anchors, for an operator with the attribute `label` and one output, a scalar int64:
+// counts the executions with the same label in the job; 0 if the label is empty.
 void register_anchor_kernel(const char* op_name, Device device);
 
 }  // namespace byteps::tensorflow
