@@ -3,6 +3,7 @@
     python -m benchmarks.lab --hosts 4 --mbps 200 -- python examples/torch/fashion_mnist.py
     python -m benchmarks.lab --hosts 4 --servers 2 --mbps 200 -- byteps bench push_pull
     python -m benchmarks.lab --mbps 400 100 -- bash -c 'ip addr show eth0'
+    python -m benchmarks.lab --hosts 2 --loss 1 --delay-ms 20 -- byteps bench push_pull
 
 Each command finds its host in LAB_HOST and all addresses in LAB_ADDRESSES. The lab is gone when the
 first one fails or all have ended.
@@ -21,6 +22,7 @@ from collections.abc import Mapping
 from benchmarks.lab.iperf import goodput_mbps
 from benchmarks.lab.job import LabJob
 from benchmarks.lab.lab import Lab
+from benchmarks.lab.relay import Impairments
 
 
 def main() -> int:
@@ -34,6 +36,11 @@ def main() -> int:
         "--mbps", type=float, nargs="+", default=[200], help="Mbit/s of each link, both ways; one for all, or a list"
     )
     parser.add_argument("--mtu", type=int, default=1500, help="bytes (1500)")
+    bad = parser.add_argument_group("bad networks, on the way from each host to each other one")
+    for name in ("loss", "duplicate", "reorder"):
+        bad.add_argument(f"--{name}", type=float, default=0, metavar="PERCENT", help="of the packets (0)")
+    bad.add_argument("--delay-ms", type=float, default=0, metavar="MS", help="of each packet (0)")
+    bad.add_argument("--jitter-ms", type=float, default=0, metavar="MS", help="at most, added to the delay (0)")
     parser.add_argument("--unknown", action="store_true", help="byteps is not told what the links carry")
     parser.add_argument("--iperf", action="store_true", help="first measure what the links carry")
     parser.add_argument("command", nargs="+", help="and its arguments, after --")
@@ -42,8 +49,13 @@ def main() -> int:
     rates = options.mbps * total if len(options.mbps) == 1 else options.mbps
     if len(rates) != total or total <= options.servers:
         parser.error(f"{len(rates)} rates for {total} hosts, of which {options.servers} are servers")
+    try:
+        impairments = Impairments(options.loss, options.duplicate, options.reorder, options.delay_ms, options.jitter_ms)
+    except ValueError as error:
+        parser.error(str(error))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with Lab(rates, mtu=options.mtu) as lab:
+    # Without impairments the lab has a bridge, which costs less of the machine.
+    with Lab(rates, mtu=options.mtu, impairments=impairments if impairments != Impairments() else None) as lab:
         if options.iperf:
             print("iperf3, Mbit/s:", *(f"{rate:.1f}" for rate in goodput_mbps(lab)), flush=True)
         settings = {"BYTEPS_NIC_MBPS": "0"} if options.unknown else {}

@@ -22,12 +22,12 @@ def best_share(lab: Lab, seconds: float = 3.0) -> float:
     return max(got / rate for got, rate in zip(goodput_mbps(lab, seconds), slower, strict=True))
 
 
-def goodput_mbps(lab: Lab, seconds: float = 3.0) -> list[float]:
-    """Returns the TCP payload in Mbit/s of a stream from each host to the next, all at once.
+def goodput_mbps(lab: Lab, seconds: float = 3.0, streams: int = 1) -> list[float]:
+    """Returns the TCP payload in Mbit/s from each host to the next, all at once.
 
     Each host sends and receives.
 
-    The first second is left out. The i-th figure is that of the stream from host i to host i + 1.
+    The first second is left out. The i-th figure is that of all streams from host i to host i + 1.
     """
     count = len(lab.hosts)
     servers = [
@@ -39,10 +39,11 @@ def goodput_mbps(lab: Lab, seconds: float = 3.0) -> list[float]:
         while "listening" not in (line := server.stdout.readline()):
             if not line:
                 raise RuntimeError("iperf3 does not start as a server")
+    options = ["-p", _PORT, "-t", f"{seconds:g}", "-O", "1", "-P", str(streams), "-J"]
     clients = [
         lab.popen(
             host,
-            ["iperf3", "-c", lab.hosts[(host + 1) % count].address, "-p", _PORT, "-t", f"{seconds:g}", "-O", "1", "-J"],
+            ["iperf3", "-c", lab.hosts[(host + 1) % count].address, *options],
             stdout=subprocess.PIPE,
             text=True,
         )

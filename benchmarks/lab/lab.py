@@ -9,7 +9,14 @@ interface, eth0, is a veth pair to a bridge in another namespace, so the machine
 not change. A token bucket at each end of the pair limits both directions. The namespaces have no
 names: if this process dies, the kernel removes them, and keeper.py ends the processes in them.
 
-Needs root, iproute2 and util-linux.
+    with Lab([200, 200], impairments=Impairments(loss_percent=1, delay_ms=20)) as lab:
+        lab.relay.cut(0, 1)
+        lab.set_rate(1, 50)
+
+With impairments, even with none so far, a program takes the place of the bridge: see relay.py. Its
+limit is this machine: 1 Gbit/s takes most of a core.
+
+Needs root, iproute2, util-linux and, for impairments, a C++ compiler.
 """
 
 from __future__ import annotations
@@ -26,6 +33,8 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks.lab.namespaces import NEW_HOSTNAME, NEW_IPC, NEW_MOUNTS, NEW_NETWORK, Namespaces
+from benchmarks.lab.offloads import send_whole_packets
+from benchmarks.lab.relay import Impairments, Relay, why_no_relay
 
 INTERFACE = "eth0"
 _PREFIX = "10.77.0."
@@ -53,31 +62,44 @@ class Host:
 class Lab:
     """A lab, which exists from `__enter__` to `__exit__`."""
 
-    def __init__(self, rates_mbps: Sequence[float], *, mtu: int = 1500, own_shm: bool = True) -> None:
+    def __init__(
+        self,
+        rates_mbps: Sequence[float],
+        *,
+        mtu: int = 1500,
+        own_shm: bool = True,
+        impairments: Impairments | None = None,
+    ) -> None:
         """Checks the arguments. `__enter__` creates the lab.
 
         Args:
             rates_mbps: of each host's link, in each direction.
             mtu: of all links, in bytes.
             own_shm: each host has its own /dev/shm and System V IPC, as separate machines have.
+            impairments: of all paths; with them, `relay` can change each path's while the lab is there.
         """
         if not 1 <= len(rates_mbps) <= 250 or min(rates_mbps) <= 0:
             raise ValueError(f"a lab has 1 to 250 hosts with rates above 0 Mbit/s, not {list(rates_mbps)}")
         self.hosts = [Host(i, rate, f"{_PREFIX}{i + 1}", f"host{i}") for i, rate in enumerate(rates_mbps)]
         self._mtu = mtu
         self._own_shm = own_shm
+        self._impairments = impairments
+        self._relay: Relay | None = None
         self._namespaces: list[Namespaces] = []
         self._bridge: Namespaces | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
         self._processes: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Lab:
-        if reason := why_impossible():
+        if reason := why_impossible() or (self._impairments and why_no_relay()):
             raise RuntimeError(f"no lab on this machine: {reason}")
         try:
             self._bridge = Namespaces.create(NEW_NETWORK, self._set_up_bridge)
             for host in self.hosts:
                 self._add(host)
+            if self._impairments:
+                self._relay = Relay(_enter(self._bridge), [_port(host.number) for host in self.hosts])
+                self._relay.impair(self._impairments)
             self._keeper = self._start_keeper()
         except BaseException:
             self._take_down()
@@ -110,13 +132,29 @@ class Lab:
         """Returns the words to put before a command to run it on the host."""
         return self._namespaces[host].enter_command(str(Path.cwd()))
 
+    @property
+    def relay(self) -> Relay:
+        """The switch of a lab with impairments."""
+        if self._relay is None:
+            raise RuntimeError("this lab has a bridge: make it with impairments, for example Impairments()")
+        return self._relay
+
+    def set_rate(self, host: int, mbps: float) -> None:
+        """Changes the speed of a host's link, in both directions, from now on.
+
+        `hosts` and the environments of processes keep the rate with which the lab was made.
+        """
+        assert self._bridge is not None
+        _feed("tc", [_limit(INTERFACE, mbps, "change")], _enter(self._namespaces[host]))
+        _feed("tc", [_limit(_port(host), mbps, "change")], _enter(self._bridge))
+
     def queues(self, host: int) -> str:
         """Returns the output of `tc` for both ends of a host's link: configuration and counters."""
         assert self._bridge is not None
         ends = [(self._namespaces[host], INTERFACE), (self._bridge, _port(host))]
         shown = [
             subprocess.run(
-                ["nsenter", f"--net={space.path('net')}", "--", "tc", "-s", "qdisc", "show", "dev", device],
+                [*_enter(space), "tc", "-s", "qdisc", "show", "dev", device],
                 check=True,
                 capture_output=True,
                 text=True,
@@ -129,7 +167,7 @@ class Lab:
         """Bytes that the host's interface has received and sent so far, with all headers."""
         assert self._bridge is not None
         done = subprocess.run(
-            ["nsenter", f"--net={self._bridge.path('net')}", "--", "cat", "/proc/net/dev"],
+            [*_enter(self._bridge), "cat", "/proc/net/dev"],
             check=True,
             capture_output=True,
             text=True,
@@ -138,6 +176,8 @@ class Lab:
         return int(fields[9]), int(fields[1])  # the bridge's end sends what the host receives
 
     def _set_up_bridge(self) -> None:
+        if self._impairments:
+            return
         _feed("ip", [f"link add dev {_BRIDGE} mtu {self._mtu} type bridge", f"link set {_BRIDGE} up"])
 
     def _add(self, host: Host) -> None:
@@ -156,9 +196,15 @@ class Lab:
             ]
             _feed("ip", commands)
             _feed("tc", [_limit(INTERFACE, host.mbps)])
-            in_bridge = ["nsenter", f"--net={bridge.path('net')}", "--"]
-            _feed("ip", [f"link set {port} master {_BRIDGE} up"], in_bridge)
-            _feed("tc", [_limit(port, host.mbps)], in_bridge)
+            if self._impairments:
+                # The relay knows hosts by their numbers and carries no broadcasts, so no ARP either.
+                send_whole_packets(INTERFACE)
+                neighbours = [other for other in self.hosts if other is not host]
+                known = [f"neigh add {each.address} lladdr {_mac(each)} dev {INTERFACE}" for each in neighbours]
+                _feed("ip", [f"link set {INTERFACE} address {_mac(host)}", *known])
+            master = "" if self._impairments else f"master {_BRIDGE}"
+            _feed("ip", [f"link set {port} {master} up"], _enter(bridge))
+            _feed("tc", [_limit(port, host.mbps)], _enter(bridge))
             self._set_up_machine(host)
 
         self._namespaces.append(Namespaces.create(kinds, set_up))
@@ -185,9 +231,12 @@ class Lab:
             self._keeper.communicate()
         for process in self._processes:
             process.wait()
+        if self._relay is not None:
+            self._relay.close()
         for spaces in [*self._namespaces, *filter(None, [self._bridge])]:
             spaces.close()
         self._keeper, self._processes, self._namespaces, self._bridge = None, [], [], None
+        self._relay = None
 
 
 def why_impossible() -> str | None:
@@ -218,9 +267,17 @@ def _port(number: int) -> str:
     return f"port{number}"
 
 
-def _limit(device: str, mbps: float) -> str:
+def _mac(host: Host) -> str:
+    return f"02:00:00:00:{host.number >> 8:02x}:{host.number & 255:02x}"
+
+
+def _enter(space: Namespaces) -> list[str]:
+    return ["nsenter", f"--net={space.path('net')}", "--"]
+
+
+def _limit(device: str, mbps: float, action: str = "add") -> str:
     queue_bytes = max(_LEAST_QUEUE_BYTES, math.ceil(mbps * 1e6 / 8 * _QUEUE_S))
-    return f"qdisc add dev {device} root tbf rate {mbps}mbit burst {_BURST_BYTES} limit {queue_bytes}"
+    return f"qdisc {action} dev {device} root tbf rate {mbps}mbit burst {_BURST_BYTES} limit {queue_bytes}"
 
 
 def _feed(program: str, commands: Iterable[str], before: Sequence[str] = ()) -> None:

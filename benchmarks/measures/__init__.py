@@ -4,6 +4,7 @@ MEASURES = (
     "lab",
     "unequal",
     "fast_lab",
+    "bad_networks",
     "one_machine",
     "latency",
     "overlap",

@@ -1,0 +1,80 @@
+"""16 MiB over links that lose, delay and jitter: with the default settings, beside gloo and OpenMPI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.bounds import placement_bound_s
+from benchmarks.harness.alternate import alternate
+from benchmarks.harness.results import Case, Recorder
+from benchmarks.lab import Impairments, Lab
+from benchmarks.lab.iperf import goodput_mbps
+from benchmarks.measures.shapes import bytes_per_s
+from benchmarks.peers import launch
+from benchmarks.peers.testbeds import OnHosts
+
+TITLE = "Network lab: 16 MiB float32, 200 Mbit/s, bad networks"
+DEADLINE_S = 2400
+
+RATE_MBPS = 200
+TENSOR_BYTES = 16 << 20
+WORKERS = (2, 4)
+SERVERS = (0, 2)
+LOSSES_PERCENT = (0, 0.1, 1, 3)
+DELAYS_MS = (0, 5, 20, 50)
+# The links are as unknown as in a job whose user has set nothing.
+DEFAULTS = {"BYTEPS_NIC_MBPS": "0"}
+
+
+def all_impairments() -> Iterator[Impairments]:
+    """Each loss with each delay; jitter of a quarter of each delay; reordering and duplicates."""
+    for loss in LOSSES_PERCENT:
+        for delay_ms in DELAYS_MS:
+            yield Impairments(loss_percent=loss, delay_ms=delay_ms)
+    for loss in (0, 1):
+        for delay_ms in DELAYS_MS[1:]:
+            yield Impairments(loss_percent=loss, delay_ms=delay_ms, jitter_ms=delay_ms / 4)
+    yield Impairments(reorder_percent=10)
+    yield Impairments(duplicate_percent=2)
+
+
+def run(recorder: Recorder) -> None:
+    for workers in WORKERS:
+        for impairments in all_impairments():
+            for case in measure(workers, impairments):
+                recorder.add(case)
+
+
+def measure(workers: int, impairments: Impairments) -> Iterator[Case]:
+    """Measures one network with every number of servers. The peers use no servers."""
+    with Lab([RATE_MBPS] * (workers + max(SERVERS)), impairments=impairments) as lab:
+        contenders = [launch.byteps(OnHosts(lab, workers, k), _name(k), DEFAULTS) for k in SERVERS]
+        peers = OnHosts(lab, workers)
+        contenders += [launch.gloo(peers), launch.openmpi(peers)]
+        figures = alternate(contenders, {"bytes": TENSOR_BYTES}, turns=3, deadline_s=100)
+        # Between each two hosts of a job is one connection.
+        goodput = max(goodput_mbps(lab, streams=workers - 1 + max(SERVERS)))
+        overruns = lab.relay.overruns()
+    rate = bytes_per_s(goodput)
+    ring_s = placement_bound_s(TENSOR_BYTES, [rate] * workers)
+    # A gradient's last byte and then its sum's are on their way for this long, at whatever rate.
+    there_and_back_s = 2 * impairments.delay_ms / 1e3
+    for servers in SERVERS:
+        mine = {"byteps": figures[_name(servers)], "gloo": figures["gloo"], "openmpi": figures["openmpi"]}
+        case = Case(
+            f"({workers}, {servers}), {impairments}",
+            placement_bound_s(TENSOR_BYTES, [rate] * workers, [rate] * servers) + there_and_back_s,
+            f"iperf3, {workers - 1 + max(SERVERS)} streams per host: {goodput:.1f} Mbit/s; one round trip",
+            mine,
+            gigabytes=workers * TENSOR_BYTES / 1e9,
+            bounds_s={name: ring_s + there_and_back_s for name in mine if name != "byteps"},
+        )
+        case.at_least("speed / gloo's", case.ratio("gloo", "byteps"), 1.0)
+        case.at_most("time / bound", case.over_bound("byteps"), 1 / 0.9)
+        if overruns:
+            case.notes["packets lost because the relay was late"] = overruns
+        yield case
+
+
+def _name(servers: int) -> str:
+    return f"byteps, k = {servers}"
