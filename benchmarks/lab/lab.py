@@ -13,8 +13,8 @@ names: if this process dies, the kernel removes them, and keeper.py ends the pro
         lab.relay.cut(0, 1)
         lab.set_rate(1, 50)
 
-With impairments, even with none so far, a program takes the place of the bridge: see relay.py. Its
-limit is this machine: 1 Gbit/s takes most of a core.
+With `impairments`, even if all of them are zero, a program takes the place of the bridge: see
+relay.py.
 
 Needs root, iproute2, util-linux and, for impairments, a C++ compiler.
 """
@@ -34,7 +34,7 @@ from typing import Any
 
 from benchmarks.lab.namespaces import NEW_HOSTNAME, NEW_IPC, NEW_MOUNTS, NEW_NETWORK, Namespaces
 from benchmarks.lab.offloads import send_whole_packets
-from benchmarks.lab.relay import Impairments, Relay, why_no_relay
+from benchmarks.lab.relay import LARGEST_MTU, Impairments, Relay, why_no_relay
 
 INTERFACE = "eth0"
 _PREFIX = "10.77.0."
@@ -74,12 +74,14 @@ class Lab:
 
         Args:
             rates_mbps: of each host's link, in each direction.
-            mtu: of all links, in bytes.
+            mtu: of all links, in bytes; with impairments at most 9216.
             own_shm: each host has its own /dev/shm and System V IPC, as separate machines have.
             impairments: of all paths; with them, `relay` can change each path's while the lab is there.
         """
         if not 1 <= len(rates_mbps) <= 250 or min(rates_mbps) <= 0:
             raise ValueError(f"a lab has 1 to 250 hosts with rates above 0 Mbit/s, not {list(rates_mbps)}")
+        if impairments is not None and mtu > LARGEST_MTU:
+            raise ValueError(f"a lab with impairments has an MTU of at most {LARGEST_MTU} bytes, not {mtu}")
         self.hosts = [Host(i, rate, f"{_PREFIX}{i + 1}", f"host{i}") for i, rate in enumerate(rates_mbps)]
         self._mtu = mtu
         self._own_shm = own_shm
@@ -91,13 +93,13 @@ class Lab:
         self._processes: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Lab:
-        if reason := why_impossible() or (self._impairments and why_no_relay()):
+        if reason := why_impossible() or (self._impairments is not None and why_no_relay()):
             raise RuntimeError(f"no lab on this machine: {reason}")
         try:
             self._bridge = Namespaces.create(NEW_NETWORK, self._set_up_bridge)
             for host in self.hosts:
                 self._add(host)
-            if self._impairments:
+            if self._impairments is not None:
                 self._relay = Relay(_enter(self._bridge), [_port(host.number) for host in self.hosts])
                 self._relay.impair(self._impairments)
             self._keeper = self._start_keeper()
@@ -143,7 +145,12 @@ class Lab:
         """Changes the speed of a host's link, in both directions, from now on.
 
         `hosts` and the environments of processes keep the rate with which the lab was made.
+
+        Raises:
+            ValueError: the rate is not above 0.
         """
+        if not mbps > 0:
+            raise ValueError(f"a link has a rate above 0 Mbit/s, not {mbps}")
         assert self._bridge is not None
         _feed("tc", [_limit(INTERFACE, mbps, "change")], _enter(self._namespaces[host]))
         _feed("tc", [_limit(_port(host), mbps, "change")], _enter(self._bridge))
@@ -176,7 +183,7 @@ class Lab:
         return int(fields[9]), int(fields[1])  # the bridge's end sends what the host receives
 
     def _set_up_bridge(self) -> None:
-        if self._impairments:
+        if self._impairments is not None:
             return
         _feed("ip", [f"link add dev {_BRIDGE} mtu {self._mtu} type bridge", f"link set {_BRIDGE} up"])
 
@@ -196,13 +203,13 @@ class Lab:
             ]
             _feed("ip", commands)
             _feed("tc", [_limit(INTERFACE, host.mbps)])
-            if self._impairments:
+            if self._impairments is not None:
                 # The relay knows hosts by their numbers and carries no broadcasts, so no ARP either.
                 send_whole_packets(INTERFACE)
                 neighbours = [other for other in self.hosts if other is not host]
                 known = [f"neigh add {each.address} lladdr {_mac(each)} dev {INTERFACE}" for each in neighbours]
                 _feed("ip", [f"link set {INTERFACE} address {_mac(host)}", *known])
-            master = "" if self._impairments else f"master {_BRIDGE}"
+            master = f"master {_BRIDGE}" if self._impairments is None else ""
             _feed("ip", [f"link set {port} {master} up"], _enter(bridge))
             _feed("tc", [_limit(port, host.mbps)], _enter(bridge))
             self._set_up_machine(host)
@@ -268,7 +275,7 @@ def _port(number: int) -> str:
 
 
 def _mac(host: Host) -> str:
-    return f"02:00:00:00:{host.number >> 8:02x}:{host.number & 255:02x}"
+    return f"02:00:00:00:00:{host.number:02x}"
 
 
 def _enter(space: Namespaces) -> list[str]:

@@ -1,8 +1,8 @@
 // The switch of a lab with a bad network: carries Ethernet frames between interfaces and loses,
 // delays, reorders and duplicates them on the way. `relay.py` starts it and speaks with it.
 //
-//   relay INTERFACE...      interface i leads to host i, whose MAC address is 02:00:00:00:HI:LO,
-//                           where HI and LO are the bytes of i
+//   relay INTERFACE...      interface i, at most 255, leads to host i, whose MAC address is
+//                           02:00:00:00:00:i
 //
 // Each path, from one host to another, has its own impairments. Commands come on standard input, a
 // line each, and each is answered by one line on standard output, "ok ..." or "error ...":
@@ -173,8 +173,8 @@ class Relay {
 
   void carry(size_t from, std::shared_ptr<Frame> frame, Nanoseconds now) {
     const auto& bytes = frame->bytes;
-    const size_t to = static_cast<size_t>(bytes[4]) << 8 | bytes[5];
-    if (frame->length < ETH_HLEN || bytes[0] != 2 || (bytes[1] | bytes[2] | bytes[3]) != 0 ||
+    const size_t to = bytes[5];
+    if (frame->length < ETH_HLEN || bytes[0] != 2 || (bytes[1] | bytes[2] | bytes[3] | bytes[4]) != 0 ||
         to >= fds_.size() || to == from) {
       spare_.push_back(std::move(frame));
       return;

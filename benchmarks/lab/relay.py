@@ -8,18 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
-from types import TracebackType
 
 _SOURCE = Path(__file__).with_name("relay.cc")
 _PROGRAM = Path(__file__).resolve().parents[2] / "build" / "lab_relay"
+_LONGEST_MS = 10_000
+LARGEST_MTU = 9216  # bytes; the relay's buffers hold such a packet with its Ethernet header
 
 
 @dataclass(frozen=True)
 class Impairments:
     """What happens to the packets of a path, which leads from one host to another one.
 
-    Each packet is concerned once on its way, whatever number of links it crosses. An answer crosses
-    the path of the other direction, so a round trip takes twice the delay.
+    The impairments apply once to each packet, however many links it crosses. An answer takes the
+    path of the other direction, so a round trip takes twice the delay.
+
+    Raises:
+        ValueError: a figure is not a percentage from 0 to 100 or a time from 0 to 10,000 ms.
     """
 
     loss_percent: float = 0.0
@@ -30,8 +34,9 @@ class Impairments:
 
     def __post_init__(self) -> None:
         percents = (self.loss_percent, self.duplicate_percent, self.reorder_percent)
-        if not all(0 <= each <= 100 for each in percents) or min(self.delay_ms, self.jitter_ms) < 0:
-            raise ValueError(f"expected percents from 0 to 100 and times from 0 ms, got {self}")
+        times_ms = (self.delay_ms, self.jitter_ms)
+        if not all(0 <= each <= 100 for each in percents) or not all(0 <= each <= _LONGEST_MS for each in times_ms):
+            raise ValueError(f"expected percentages from 0 to 100 and times from 0 to {_LONGEST_MS} ms, got {self!r}")
 
     def __str__(self) -> str:
         shown = [
@@ -77,7 +82,12 @@ class Relay:
             start_new_session=True,  # Ctrl-C is for our owner
         )
         self._hosts = len(interfaces)
-        self._read("start")
+        self.pid = self._process.pid
+        try:
+            self._read("start")
+        except BaseException:
+            self.close()
+            raise
 
     def impair(self, impairments: Impairments, sender: int | None = None, receiver: int | None = None) -> None:
         """Sets the impairments of paths: from a host or from all, to a host or to all."""
@@ -109,14 +119,6 @@ class Relay:
     def close(self) -> None:
         """Ends it."""
         self._process.communicate()
-
-    def __enter__(self) -> Relay:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _command(self, name: str, sender: int | None, receiver: int | None, *words: str) -> list[str]:
         for host in (sender, receiver):

@@ -52,19 +52,19 @@ def measure(workers: int, impairments: Impairments) -> Iterator[Case]:
         peers = OnHosts(lab, workers)
         contenders += [launch.gloo(peers), launch.openmpi(peers)]
         figures = alternate(contenders, {"bytes": TENSOR_BYTES}, turns=3, deadline_s=100)
-        # Between each two hosts of a job is one connection.
-        goodput = max(goodput_mbps(lab, streams=workers - 1 + max(SERVERS)))
+        # As many streams as a member of the job has connections: one to each other member.
+        goodputs = {k: max(goodput_mbps(lab, streams=workers - 1 + k)) for k in SERVERS}
         overruns = lab.relay.overruns()
-    rate = bytes_per_s(goodput)
-    ring_s = placement_bound_s(TENSOR_BYTES, [rate] * workers)
+    ring_s = placement_bound_s(TENSOR_BYTES, [bytes_per_s(goodputs[0])] * workers)
     # A gradient's last byte and then its sum's are on their way for this long, at whatever rate.
     there_and_back_s = 2 * impairments.delay_ms / 1e3
-    for servers in SERVERS:
+    for servers, goodput in goodputs.items():
+        rate = bytes_per_s(goodput)
         mine = {"byteps": figures[_name(servers)], "gloo": figures["gloo"], "openmpi": figures["openmpi"]}
         case = Case(
             f"({workers}, {servers}), {impairments}",
             placement_bound_s(TENSOR_BYTES, [rate] * workers, [rate] * servers) + there_and_back_s,
-            f"iperf3, {workers - 1 + max(SERVERS)} streams per host: {goodput:.1f} Mbit/s; one round trip",
+            f"iperf3, {workers - 1 + servers} streams per host: {goodput:.1f} Mbit/s; one round trip",
             mine,
             gigabytes=workers * TENSOR_BYTES / 1e9,
             bounds_s={name: ring_s + there_and_back_s for name in mine if name != "byteps"},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import subprocess
 import sys
 import textwrap
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab import Impairments, Lab, why_impossible
-from benchmarks.lab.relay import why_no_relay
+from benchmarks.lab.relay import Counts, why_no_relay
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPOSSIBLE = why_impossible() or why_no_relay()
@@ -28,7 +30,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as echo:
     echo.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
     print("listening", flush=True)
     while True:
-        data, sender = echo.recvfrom(2000)
+        data, sender = echo.recvfrom(10000)
         echo.sendto(data, sender)
 """
 # One datagram after the other: prints the round trips in ms, sorted.
@@ -100,13 +102,21 @@ def test_jitter_is_added_to_the_delay_and_keeps_the_order() -> None:
     assert numbers == sorted(numbers)
 
 
-def test_losses_are_those_of_the_path() -> None:
+def carry_numbers(impairments: Impairments) -> tuple[list[float], Counts, Counts]:
+    """Sends datagrams to an echo over an impaired path.
+
+    Returns the numbers of those that came back, and the counts of the paths there and back.
+    """
     with Lab([1000, 1000], impairments=Impairments()) as lab:
-        lab.relay.impair(Impairments(loss_percent=5), 0, 1)
+        lab.relay.impair(impairments, 0, 1)
         start_echo(lab, 1)
         numbers = output(lab, 0, COUNT, lab.hosts[1].address, str(PACKETS))
-        there, back = lab.relay.counts(0, 1), lab.relay.counts(1, 0)
         assert lab.relay.overruns() == 0
+        return numbers, lab.relay.counts(0, 1), lab.relay.counts(1, 0)
+
+
+def test_losses_are_those_of_the_path() -> None:
+    numbers, there, back = carry_numbers(Impairments(loss_percent=5))
     assert there.carried + there.lost == PACKETS
     assert 0.03 * PACKETS < there.lost < 0.07 * PACKETS
     assert (back.carried, back.lost) == (there.carried, 0)
@@ -114,23 +124,15 @@ def test_losses_are_those_of_the_path() -> None:
 
 
 def test_duplicates_arrive_twice() -> None:
-    with Lab([1000, 1000], impairments=Impairments()) as lab:
-        lab.relay.impair(Impairments(duplicate_percent=5), 0, 1)
-        start_echo(lab, 1)
-        numbers = output(lab, 0, COUNT, lab.hosts[1].address, str(PACKETS))
-        duplicated = lab.relay.counts(0, 1).duplicated
-    assert 0.03 * PACKETS < duplicated < 0.07 * PACKETS
-    assert len(numbers) == PACKETS + duplicated
+    numbers, there, _ = carry_numbers(Impairments(duplicate_percent=5))
+    assert 0.03 * PACKETS < there.duplicated < 0.07 * PACKETS
+    assert len(numbers) == PACKETS + there.duplicated
     assert len(set(numbers)) == PACKETS
 
 
 def test_reordered_packets_are_overtaken_and_arrive() -> None:
-    with Lab([1000, 1000], impairments=Impairments()) as lab:
-        lab.relay.impair(Impairments(reorder_percent=10), 0, 1)
-        start_echo(lab, 1)
-        numbers = output(lab, 0, COUNT, lab.hosts[1].address, str(PACKETS))
-        reordered = lab.relay.counts(0, 1).reordered
-    assert 0.07 * PACKETS < reordered < 0.13 * PACKETS
+    numbers, there, _ = carry_numbers(Impairments(reorder_percent=10))
+    assert 0.07 * PACKETS < there.reordered < 0.13 * PACKETS
     assert sorted(numbers) == list(range(PACKETS))
     assert numbers != sorted(numbers)
 
@@ -158,8 +160,11 @@ def test_a_rate_can_change() -> None:
 
 
 def test_mistakes_are_told() -> None:
-    with pytest.raises(ValueError, match="percents from 0 to 100"):
-        Impairments(loss_percent=101)
+    for wrong in ({"loss_percent": 101}, {"delay_ms": -1}, {"delay_ms": float("nan")}, {"jitter_ms": float("inf")}):
+        with pytest.raises(ValueError, match="percentages from 0 to 100"):
+            Impairments(**wrong)
+    with pytest.raises(ValueError, match="MTU of at most 9216"):
+        Lab([100, 100], mtu=9217, impairments=Impairments())
     with Lab([100, 100]) as lab, pytest.raises(RuntimeError, match="make it with impairments"):
         lab.relay.cut()
     with Lab([100, 100], impairments=Impairments()) as lab:
@@ -167,6 +172,32 @@ def test_mistakes_are_told() -> None:
             lab.relay.cut(0, 2)
         with pytest.raises(ValueError, match="no path"):
             lab.relay.cut(1, 1)
+        with pytest.raises(ValueError, match="rate above 0"):
+            lab.set_rate(0, 0)
+
+
+def test_the_largest_packets_are_carried_whole() -> None:
+    with Lab([1000, 1000], mtu=9216, impairments=Impairments()) as lab:
+        start_echo(lab, 1)
+        program = PING.replace("bytes(64)", "bytes(9216 - 28)").replace("recv(2000)", "recv(10000)")
+        assert len(output(lab, 0, program, lab.hosts[1].address)) == 20
+
+
+def test_the_relay_does_not_outlive_a_killed_owner() -> None:
+    program = """
+        import time
+        from benchmarks.lab import Impairments, Lab
+        with Lab([100, 100], impairments=Impairments()) as lab:
+            print(lab.relay.pid, flush=True)
+            time.sleep(1000)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        relay = os.pidfd_open(int(owner.stdout.readline()))
+        owner.kill()
+    with os.fdopen(relay) as ended:
+        assert select.select([ended], [], [], DEADLINE_S)[0]
 
 
 def test_the_command_line_makes_a_bad_network() -> None:
@@ -186,9 +217,9 @@ def test_the_command_line_makes_a_bad_network() -> None:
             except ConnectionRefusedError:
                 assert time.monotonic() < begin + 20
     """
+    lab = ["-m", "benchmarks.lab", "--hosts", "2", "--delay-ms", "15", "--mbps", "100"]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.lab", "--hosts", "2", "--delay-ms", "15", "--mbps", "100", "--"]
-        + [sys.executable, "-c", textwrap.dedent(program)],
+        [sys.executable, *lab, "--", sys.executable, "-c", textwrap.dedent(program)],
         cwd=ROOT,
         capture_output=True,
         text=True,
