@@ -3,7 +3,7 @@
     python -m benchmarks.lab --hosts 4 --mbps 200 -- python examples/torch/fashion_mnist.py
     python -m benchmarks.lab --hosts 4 --servers 2 --mbps 200 -- byteps bench push_pull
     python -m benchmarks.lab --mbps 400 100 -- bash -c 'ip addr show eth0'
-    python -m benchmarks.lab --hosts 2 --loss 1 --delay-ms 20 -- byteps bench push_pull
+    python -m benchmarks.lab --hosts 2 --loss 1 --delay-ms 20 -- byteps bench push_pull --size 1M --iters 3
 
 Each command finds its host in LAB_HOST and all addresses in LAB_ADDRESSES. The lab is gone when the
 first one fails or all have ended.
