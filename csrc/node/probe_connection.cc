@@ -1,5 +1,6 @@
 #include "node/probe_connection.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -75,6 +76,7 @@ class ProbeRun::Flow final : public transport::Receiver {
     send();
   }
   void close() { connection_->close(); }
+  const protocol::ProbeWindow& window() const { return window_; }
 
   Result<ReceiveBuffer> on_head(Connection&, const Arrival& arrival) override {
     BPS_RETURN_IF_ERROR(check_probe(arrival, run_.epoch_));
@@ -82,7 +84,7 @@ class ProbeRun::Flow final : public transport::Receiver {
   }
   Status on_frame(Connection&, const Arrival& arrival, Bytes) override {
     BPS_RETURN_IF_ERROR(check_probe(arrival, run_.epoch_));
-    BPS_RETURN_IF_ERROR(window_.on_answer(arrival.payload_bytes));
+    BPS_RETURN_IF_ERROR(window_.on_answer(arrival.payload_bytes, run_.loop_.now_us()));
     if (run_.on_answer(arrival.payload_bytes)) send();
     return Status::ok();
   }
@@ -96,7 +98,7 @@ class ProbeRun::Flow final : public transport::Receiver {
     protocol::DataHead head;
     head.type = protocol::DataType::kProbe;
     head.epoch = run_.epoch_;
-    while ((head.bytes = window_.next_frame()) > 0) {
+    while ((head.bytes = window_.next_frame(run_.loop_.now_us())) > 0) {
       connection_->send(protocol::encode(head), {probe_payload(head.bytes), {}}, nullptr);
     }
   }
@@ -137,7 +139,13 @@ void ProbeRun::on_connected(Result<std::unique_ptr<Connection>> connection) {
 // Returns false if the meter has enough data.
 bool ProbeRun::on_answer(uint64_t bytes) {
   const TimeUs now = loop_.now_us();
-  meter_.on_answer(bytes, now);
+  bool settled = true;
+  TimeUs rtt_us = 0;
+  for (const auto& flow : flows_) {
+    settled = settled && flow->window().is_settled();
+    if (flow->window().min_rtt_us() != kNever) rtt_us = std::max(rtt_us, flow->window().min_rtt_us());
+  }
+  meter_.on_answer(bytes, now, settled, rtt_us);
   if (!meter_.done(now)) return true;
   finish();
   return false;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -16,23 +17,45 @@ namespace byteps::protocol {
 
 inline constexpr uint32_t kMaxProbeFrameBytes = 256 << 10;
 // Per connection. A helper buffers at most this much for a hub that does not read.
-inline constexpr uint64_t kMaxProbeWindowBytes = 4 << 20;
+inline constexpr uint64_t kMaxProbeWindowBytes = 16 << 20;
 
-// The bytes that one of the hub's connections keeps in flight: an eighth of the bytes answered so
-// far. The window grows by an eighth each round trip, so it is soon large enough, and it never
-// holds more than drains in an eighth of the time elapsed.
+// The bytes that one of the hub's connections keeps in flight. They double in each round trip until
+// three round trips have brought no higher rate, so the window is soon large enough on a path of any
+// length. From then on they are twice what the path holds at the highest rate seen.
+//
+// Source: Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016 (startup).
 class ProbeWindow {
  public:
   // Bytes of the next frame to send; 0: wait for another answer.
-  uint32_t next_frame();
-  // kDataLoss if more bytes were answered than sent.
-  Status on_answer(uint64_t bytes);
+  uint32_t next_frame(TimeUs now);
+  // Answers come in the order of the frames. kDataLoss if more bytes were answered than sent.
+  Status on_answer(uint64_t bytes, TimeUs now);
+  // The rate has stopped growing, and what was too much has drained.
+  bool is_settled() const { return flat_rounds_ >= kFlatRounds + 2; }
+  // The shortest time from a frame to its answer; kNever: no answer yet.
+  TimeUs min_rtt_us() const { return min_rtt_us_; }
 
  private:
-  uint64_t window_bytes() const;
+  struct Frame {
+    uint32_t bytes;
+    uint32_t round;
+    TimeUs sent_us;
+  };
+  static constexpr int kFlatRounds = 3;
 
-  uint64_t asked_bytes_ = 0;
+  bool is_full() const { return flat_rounds_ >= kFlatRounds; }
+  void end_round(TimeUs now);
+
+  uint64_t window_bytes_ = 32 << 10;
+  std::deque<Frame> in_flight_;
+  uint64_t in_flight_bytes_ = 0;
   uint64_t answered_bytes_ = 0;
+  TimeUs min_rtt_us_ = kNever;
+  uint32_t round_ = 0;  // ends when a frame that was sent in it is answered
+  TimeUs round_began_us_ = kNever;
+  uint64_t answered_before_round_ = 0;
+  double best_bytes_per_s_ = 0;
+  int flat_rounds_ = 0;
 };
 
 // The rate of the answers that arrive on one thread of the hub. Ignores the beginning, in which
@@ -41,7 +64,8 @@ class ProbeMeter {
  public:
   explicit ProbeMeter(TimeUs start_us) : start_us_(start_us) {}
 
-  void on_answer(uint64_t bytes, TimeUs now);
+  // `settled`: all windows are settled. `rtt_us`: the longest of their round trips.
+  void on_answer(uint64_t bytes, TimeUs now, bool settled, TimeUs rtt_us);
   // No further answers are needed.
   bool done(TimeUs now) const;
   // The measurement ends by then, whatever has arrived.
@@ -50,7 +74,10 @@ class ProbeMeter {
   double bytes_per_s() const;
 
  private:
+  TimeUs patience_us() const;
+
   TimeUs start_us_;
+  TimeUs rtt_us_ = 0;
   // Counted from the first answer after the beginning; its own bytes do not count.
   TimeUs first_us_ = kNever;
   TimeUs last_us_ = 0;

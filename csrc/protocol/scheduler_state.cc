@@ -9,7 +9,7 @@ namespace byteps::protocol {
 namespace {
 
 // A step of the survey takes a fraction of this.
-constexpr TimeUs kSurveyTimeoutUs = 2'000'000;
+constexpr TimeUs kSurveyTimeoutUs = 4'000'000;
 
 }  // namespace
 

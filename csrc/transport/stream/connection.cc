@@ -60,7 +60,7 @@ void StreamConnection::send(Bytes head, const Payload& payload, UniqueFunction<v
 }
 
 void StreamConnection::pace(uint64_t bytes_per_s) {
-  if (open()) pace_tcp(fd_.get(), bytes_per_s);
+  if (open()) rate_limit_.set(fd_.get(), bytes_per_s);
 }
 
 void StreamConnection::limit_silence(TimeUs limit_us) {
@@ -161,6 +161,7 @@ void StreamConnection::write_frames() {
     const size_t bytes = written < 0 ? 0 : static_cast<size_t>(written);
     blocked_ = bytes < gathered.bytes;
     written_bytes_ += bytes;
+    rate_limit_.on_written(fd_.get(), bytes);
     queue_.advance(bytes);
     if (blocked_) return;
     budget_bytes -= bytes;

@@ -10,6 +10,7 @@
 #include "base/unique_fd.h"
 #include "transport/epoll_loop.h"
 #include "transport/stream/frame_reader.h"
+#include "transport/stream/rate_limit.h"
 #include "transport/stream/send_queue.h"
 #include "transport/transport.h"
 
@@ -63,6 +64,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   bool turn_requested_ = false;
   bool in_callback_ = false;
   uint64_t written_bytes_ = 0;  // bytes written in total
+  RateLimit rate_limit_;
   std::optional<GraceWait> closing_wait_;
   EventLoop::TimerId deadline_ = 0;
 };

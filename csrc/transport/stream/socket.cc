@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
-#include <string_view>
 
 namespace byteps::transport {
 namespace {
@@ -27,19 +26,6 @@ int get_option(int fd, int level, int option) {
 void enable(int fd, int level, int option) {
   const int one = 1;
   setsockopt(fd, level, option, &one, sizeof one);
-}
-
-// BBR sends as fast as it has seen the peer receive. Under a rate limit it sees at most that rate,
-// slows down after a pause and cannot catch up. Loss-based algorithms do not interfere. Every
-// process may choose reno.
-void leave_bbr(int fd) {
-  char name[16] = {};  // TCP_CA_NAME_MAX
-  socklen_t length = sizeof name;
-  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return;
-  constexpr std::string_view kInstead = "reno";
-  if (std::string_view(name).starts_with("bbr")) {
-    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kInstead.data(), kInstead.size());
-  }
 }
 
 }  // namespace
@@ -82,15 +68,6 @@ Result<Address> adopt_listening_socket(int fd) {
 void tune_tcp(int fd) {
   enable(fd, IPPROTO_TCP, TCP_NODELAY);
   setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes, sizeof kUnsentBytes);
-}
-
-void pace_tcp(int fd, uint64_t bytes_per_s) {
-  if (bytes_per_s == 0) {
-    bytes_per_s = ~uint64_t{0};
-  } else {
-    leave_bbr(fd);
-  }
-  setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_s, sizeof bytes_per_s);
 }
 
 // While data is in flight, the kernel retransmits it until the user timeout. When there is none,

@@ -28,11 +28,6 @@ Result<Address> adopt_listening_socket(int fd);
 //   overtake.
 void tune_tcp(int fd);
 
-// TCP: limits the sending rate to `bytes_per_s`, evenly spread by the kernel; 0: no limit. Switches
-// a limited connection from a congestion control that measures the rate (BBR) to one that does not
-// (reno).
-void pace_tcp(int fd, uint64_t bytes_per_s);
-
 // TCP: breaks the connection (ETIMEDOUT) when the peer's machine has not acknowledged data or
 // probes for this long, or has not had room for data to be written. An idle, healthy connection is
 // not affected.

@@ -1,0 +1,110 @@
+#include "transport/stream/rate_limit.h"
+
+#include <linux/tcp.h>  // more of tcp_info than <netinet/tcp.h> has
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+
+#include "base/log.h"
+
+namespace byteps::transport {
+namespace {
+
+constexpr const char* kReno = "reno";  // every process may choose it
+
+constexpr uint64_t kLookEveryBytes = 2 << 20;
+constexpr double kRememberedBytes = 16 << 20;
+
+// A window grows by a packet in each round trip, so after a loss a long path stays slow for long.
+constexpr TimeUs kShortRttUs = 2'000;
+// Retransmissions delay a partition even where the rate is kept up.
+constexpr double kFewLosses = 0.002;
+// The window that reno keeps up must be larger than what the rate needs by this factor.
+constexpr double kEasily = 2;
+
+// BBR finds the rate of a lossy or long path by itself, and the limit may have been measured too
+// low there.
+constexpr uint64_t kPercentOfBbr = 125;
+
+std::string congestion_control(int fd) {
+  char name[16] = {};  // TCP_CA_NAME_MAX
+  socklen_t length = sizeof name;
+  return getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0 ? name : "";
+}
+
+bool set_congestion_control(int fd, const std::string& name) {
+  return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) == 0;
+}
+
+void say_once(const std::string& own) {
+  static std::atomic<bool> said{false};
+  if (said.exchange(true)) return;
+  BPS_LOG(kInfo) << "connections with a limited rate use reno instead of " << own
+                 << " while their path is short and loses nothing: " << own << " slows down under a limit";
+}
+
+}  // namespace
+
+bool suits_reno(const PathQuality& path, uint64_t bytes_per_s) {
+  if (path.min_rtt_us > kShortRttUs || path.loss > kFewLosses) return false;
+  const double packets = static_cast<double>(bytes_per_s) * static_cast<double>(path.min_rtt_us) / 1e6 /
+                         static_cast<double>(std::max<uint32_t>(path.packet_bytes, 1));
+  return path.loss <= 0 || packets * kEasily <= 1.22 / std::sqrt(path.loss);
+}
+
+void LossMeter::look(uint64_t sent_bytes, uint64_t resent_bytes) {
+  sent_ += static_cast<double>(sent_bytes - seen_sent_);
+  resent_ += static_cast<double>(resent_bytes - seen_resent_);
+  seen_sent_ = sent_bytes;
+  seen_resent_ = resent_bytes;
+  if (sent_ <= kRememberedBytes) return;
+  resent_ *= kRememberedBytes / sent_;
+  sent_ = kRememberedBytes;
+}
+
+void RateLimit::set(int fd, uint64_t bytes_per_s) {
+  bytes_per_s_ = bytes_per_s;
+  choose_congestion_control(fd);
+  apply(fd);
+}
+
+void RateLimit::apply(int fd) const {
+  uint64_t limit = ~uint64_t{0};
+  if (bytes_per_s_ > 0) limit = limits_bbr() ? bytes_per_s_ / 100 * kPercentOfBbr : bytes_per_s_;
+  setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &limit, sizeof limit);
+}
+
+void RateLimit::on_written(int fd, uint64_t bytes) {
+  unlooked_bytes_ += bytes;
+  if (bytes_per_s_ > 0 && unlooked_bytes_ >= kLookEveryBytes) choose_congestion_control(fd);
+}
+
+// A connection without a limit keeps what it has: it will be limited again.
+void RateLimit::choose_congestion_control(int fd) {
+  if (bytes_per_s_ == 0) return;
+  if (own_.empty()) own_ = congestion_control(fd);
+  if (!is_bbr()) return;
+  unlooked_bytes_ = 0;
+  const bool wants_reno = suits_reno(look(fd), bytes_per_s_);
+  if (wants_reno == uses_reno_ || !set_congestion_control(fd, wants_reno ? kReno : own_)) return;
+  uses_reno_ = wants_reno;
+  apply(fd);
+  if (wants_reno) say_once(own_);
+}
+
+// Kernels before 4.19 do not count bytes that are sent again; there, a path counts as lossless.
+PathQuality RateLimit::look(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  if (length >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans) {
+    losses_.look(info.tcpi_bytes_sent, info.tcpi_bytes_retrans);
+  }
+  return {.min_rtt_us = info.tcpi_min_rtt, .loss = losses_.loss(), .packet_bytes = info.tcpi_snd_mss};
+}
+
+}  // namespace byteps::transport

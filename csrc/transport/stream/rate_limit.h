@@ -1,0 +1,68 @@
+// The sending rate of a TCP connection, and the congestion control that suits it.
+//
+// BBR sends as fast as it has seen the peer receive. Under a rate limit it sees at most that rate,
+// slows down after a pause and cannot catch up (in the lab, jobs of 2 workers and 2 servers take
+// 4 % longer than with reno). Loss-based algorithms do not interfere with a limit, but they cannot
+// keep up the rate where packets are lost or round trips are long. So a limited connection uses
+// reno instead of BBR on paths where reno reaches the limit easily, and the congestion control of
+// the administrator on all others, where the limit of BBR is a quarter higher. Algorithms other than
+// BBR are never replaced.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+
+namespace byteps::transport {
+
+// What a connection has seen of its path.
+struct PathQuality {
+  TimeUs min_rtt_us = 0;
+  double loss = 0;  // part of the sent bytes that was sent again
+  uint32_t packet_bytes = 1448;
+};
+
+// Whether reno reaches this rate on the path with ease. Pure.
+//
+// Source: Mathis et al., "The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm",
+// CCR 1997: with a loss p, reno has 1.22 / sqrt(p) packets in flight on average.
+bool suits_reno(const PathQuality& path, uint64_t bytes_per_s);
+
+// The part of the bytes of a connection that is sent again. Older bytes count less. Pure.
+class LossMeter {
+ public:
+  // Totals since the connection began.
+  void look(uint64_t sent_bytes, uint64_t resent_bytes);
+  double loss() const { return sent_ > 0 ? resent_ / sent_ : 0; }
+
+ private:
+  uint64_t seen_sent_ = 0;
+  uint64_t seen_resent_ = 0;
+  double sent_ = 0;
+  double resent_ = 0;
+};
+
+// One per connection, on its thread. Does nothing where the kernel refuses it.
+class RateLimit {
+ public:
+  // Limits the sending rate of the TCP socket `fd`, evenly spread by the kernel; 0: no limit.
+  void set(int fd, uint64_t bytes_per_s);
+  // `bytes` more have been written. While the rate is limited, looks at the path now and then.
+  void on_written(int fd, uint64_t bytes);
+
+ private:
+  bool is_bbr() const { return own_.starts_with("bbr"); }
+  bool limits_bbr() const { return is_bbr() && !uses_reno_; }
+  void apply(int fd) const;
+  void choose_congestion_control(int fd);
+  PathQuality look(int fd);
+
+  uint64_t bytes_per_s_ = 0;
+  uint64_t unlooked_bytes_ = 0;  // written since the last look at the path
+  LossMeter losses_;
+  std::string own_;  // of the administrator; empty until the first limit
+  bool uses_reno_ = false;
+};
+
+}  // namespace byteps::transport
