@@ -54,14 +54,14 @@ def measure_shapes(
         contenders = [launch.byteps(OnHosts(lab, workers, k), _auto(k)) for k in all_servers]
         peers = OnHosts(lab, workers)
         contenders += [launch.gloo(peers), launch.openmpi(peers, _OPENMPI)]
-        contenders += [launch.byteps(peers, _ALL_REDUCE, FORCED_ALL_REDUCE)]
-        contenders += [launch.byteps(OnHosts(lab, workers, k), ps_name(k), FORCED_PS) for k in ps_turns]
+        contenders += [launch.byteps(peers, _ALL_REDUCE, FORCED_ALL_REDUCE, plain=False)]
+        contenders += [launch.byteps(OnHosts(lab, workers, k), ps_name(k), FORCED_PS, plain=False) for k in ps_turns]
         figures = alternate(
             contenders,
             {"bytes": TENSOR_BYTES, "calls": calls},
             deadline_s=deadline_s,
             fewer_turns=turns,
-            plain_turns=2,
+            plain_turns=3 if rate_mbps >= 1000 else 1,  # of seconds each
         )
         goodput = max(before, _goodput_mbps(lab, rate_mbps))
     return {k: _case(rate_mbps, workers, k, goodput, figures) for k in {*all_servers, *ps_turns}}

@@ -29,8 +29,10 @@ def byteps(
     name: str = "byteps",
     settings: Mapping[str, str] | None = None,
     program: Sequence[str] = (*_SUM_RANK, "byteps"),
+    *,
+    plain: bool = True,
 ) -> Contender:
-    """Ours, with the given settings."""
+    """Ours, with the given settings; a program other than the default one has no plain loop."""
 
     def start(command: Sequence[str], extra: Mapping[str, str], output: Any) -> Started:
         environments = testbed.byteps_environments(settings or {})
@@ -43,8 +45,8 @@ def byteps(
     def spawn_plain(request: Mapping[str, Any], turns: int, output: Any) -> Started:
         return start(_plain_loop("plain_byteps.py", request, turns, [str(request.get("tensors", 1))]), {}, output)
 
-    sums = program == (*_SUM_RANK, "byteps")
-    return Contender(name, functools.partial(start, program), spawn_plain if sums else None)
+    has_plain = plain and program == (*_SUM_RANK, "byteps")
+    return Contender(name, functools.partial(start, program), spawn_plain if has_plain else None)
 
 
 def gloo(testbed: Testbed, name: str = "gloo") -> Contender:
