@@ -13,6 +13,8 @@ from typing import Any
 from benchmarks.harness.contender import Contender, ContenderError, Step
 from benchmarks.harness.plain import over_plain, plain_loop_s
 
+_PLAIN_LOOP_S = 30.0  # at least, for one that begins before the deadline
+
 
 @dataclass
 class Figures:
@@ -162,7 +164,7 @@ def _run_plain_loops(
             if contender.spawn_plain is None or not turns or mine.plain_failure or time.monotonic() > end:
                 continue
             try:
-                mine.plain_loops.append(plain_loop_s(contender, request, turns, _left_s(end)))
+                mine.plain_loops.append(plain_loop_s(contender, request, turns, max(_PLAIN_LOOP_S, _left_s(end))))
             except (ContenderError, OSError) as error:
                 mine.plain_failure = str(error)
 
