@@ -23,16 +23,17 @@ DEADLINE_S = 600
 TENSOR_BYTES = 4096
 CALLS = 500  # a turn: as many as it takes to meet time slices where cores are busy
 PLACES = (Cores.ANY, Cores.OWN, Cores.ONE)
-BYTEPS = "byteps"
+BYTEPS, C10D = "byteps", "byteps, torch.distributed"
 OPENMPI = "OpenMPI, shared memory"
 WAKE_UPS = "one byte there and back"
 
 
 def run(recorder: Recorder) -> None:
     with Lab([1000]) as lab:
-        idle = {cores: _measure(OnOneHost(lab, 2, cores), f"2 ranks, {cores.value}") for cores in PLACES}
-        for cores, case in idle.items():
-            if cores is not Cores.ONE:  # there a byte needs no wake-up of a core, which training does
+        idle = {}
+        for cores in PLACES:
+            case = idle[cores] = _measure(OnOneHost(lab, 2, cores), f"2 ranks, {cores.value}")
+            if cores is not Cores.ONE:  # there a byte wakes no core, unlike in training
                 _add_bound_goal(case)
             recorder.add(case)
         recorder.add(_best(idle))
@@ -43,9 +44,10 @@ def run(recorder: Recorder) -> None:
 
 
 def _measure(testbed: OnOneHost, name: str, turns: int = 11) -> Case:
-    contenders = [launch.byteps(testbed), launch.gloo(testbed), launch.openmpi(testbed, OPENMPI, ring=False)]
+    contenders = [launch.byteps(testbed), launch.c10d(testbed, "byteps", C10D)]
+    contenders += [launch.gloo(testbed), launch.openmpi(testbed, OPENMPI, ring=False)]
     contenders.append(launch.wake_ups(testbed, WAKE_UPS))
-    request = {"bytes": TENSOR_BYTES, "calls": CALLS}
+    request = {"collective": "all_reduce", "bytes": TENSOR_BYTES, "calls": CALLS}
     figures = alternate(contenders, request, turns=turns, deadline_s=100, plain_turns=turns)
     bound = "two processes that sleep while they wait: one byte there, one back (OpenMPI's ranks do not sleep)"
     case = Case(name, figures[WAKE_UPS].median_s, bound, figures)
@@ -56,7 +58,7 @@ def _measure(testbed: OnOneHost, name: str, turns: int = 11) -> Case:
 def _best(cases: Mapping[Cores, Case]) -> Case:
     """Each contender where it is fastest."""
     figures, where = {}, {}
-    for name in (BYTEPS, "gloo", OPENMPI):
+    for name in (BYTEPS, C10D, "gloo", OPENMPI):
         medians = {cores: median for cores, case in cases.items() if (median := case.median_s(name))}
         best = min(medians, key=lambda cores: medians[cores], default=Cores.ANY)
         figures[name] = cases[best].figures[name]
@@ -72,6 +74,7 @@ def _add_bound_goal(case: Case) -> None:
 
 def _add_peer_goals(case: Case) -> None:
     case.at_most("latency / gloo's", case.ratio(BYTEPS, "gloo"), 0.7)
+    case.at_most("latency of torch.distributed / gloo's", case.ratio(C10D, "gloo"), 0.7)
     case.at_most("latency / OpenMPI's", case.ratio(BYTEPS, OPENMPI), 1.5)
 
 

@@ -66,7 +66,7 @@ def main() -> None:
         for _ in range(request["calls"]):
             prepared[key]()
 
-    serve(rank, step)
+    serve(rank, step, dist.barrier)
     dist.destroy_process_group()
 
 

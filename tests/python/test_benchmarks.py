@@ -84,7 +84,7 @@ def test_models_have_the_published_number_of_parameters(name: str, elements: int
     assert sum(len(layer.shapes) for layer in layers) == tensors
 
 
-def ranks(body: str, count: int = 2) -> Spawn:
+def ranks(body: str, count: int = 2, barrier: str = "None") -> Spawn:
     """Starts ranks of a program whose step is `body`."""
     program = f"""
         import os, sys
@@ -92,7 +92,7 @@ def ranks(body: str, count: int = 2) -> Spawn:
         rank = int(sys.argv[1])
         def step(request):
             {body}
-        serve(rank, step)
+        serve(rank, step, lambda: {barrier})
     """
 
     def spawn(extra: Mapping[str, str], output: Any) -> Started:
@@ -118,6 +118,19 @@ def test_a_step_reaches_every_rank_and_their_answers_come_in_order() -> None:
     assert [(answer["rank"], answer["got"]) for answer in step.ranks] == [(0, 7), (1, 7)]
     assert step.seconds >= max(answer["end"] - answer["begin"] for answer in step.ranks)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_the_clock_starts_when_the_barrier_is_passed() -> None:
+    barrier = 'globals().__setitem__("passed", __import__("time").monotonic())'
+    contender = Contender("met", ranks('return {"passed": passed}', barrier=barrier))
+    contender.start()
+    try:
+        steps = [contender.step({}), contender.step({})]
+    finally:
+        contender.stop()
+    for answer in (answer for step in steps for answer in step.ranks):
+        assert answer["passed"] <= answer["begin"] <= answer["end"]
+    assert steps[0].ranks[0]["end"] < steps[1].ranks[0]["passed"]
 
 
 def test_a_rank_that_ends_fails_the_step_with_what_it_wrote() -> None:
