@@ -4,7 +4,8 @@
 
 Each measure alternates gloo and byteps, run by run, and reports medians and their ratio, on rank
 0's clock. CPU time is that of both ranks' processes (user + system), which in `servers 0` is all
-there is. For the 4 KiB latency each call follows the last at once.
+there is. For the 4 KiB latency each call follows the last at once. At the end gloo's times are
+compared with those of a plain loop, in processes without byteps.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 WORLD = 2
 MIB = 1 << 20
+NEAR = 1.2  # times its own plain loop: gloo within it is measured fairly
 
 
 def cpu_seconds() -> float:
@@ -96,6 +98,38 @@ def measure_rank() -> None:
     bps.shutdown()
 
 
+def plain_gloo_s(size_bytes: int, calls: int) -> float:
+    """The seconds of an all_reduce in a program of a few lines, in which there is no byteps."""
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {
+            **os.environ,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "BENCH_STORE": f"file://{folder}/store",
+            "BENCH_SIZE": str(WORLD),
+        }
+        program = Path(__file__).parent / "peers" / "plain_c10d.py"
+        command = [sys.executable, str(program), "gloo", "all_reduce", "1", str(size_bytes), str(calls), "15"]
+        ranks = [
+            subprocess.Popen(command, env=environ | {"BENCH_RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+            for rank in range(WORLD)
+        ]
+        printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+        if any(rank.returncode for rank in ranks):
+            raise RuntimeError(f"the plain loop of gloo failed: exit codes {[rank.returncode for rank in ranks]}")
+    return statistics.median(map(float, printed[0].split()))
+
+
+def report_fairness(results: dict[str, dict[str, dict[str, dict[str, float]]]]) -> None:
+    """Compares gloo, as measured beside byteps, with gloo alone."""
+    print()
+    for work, size_bytes, calls in (("64 MiB", 64 * MIB, 1), ("4 KiB", 4096, 100)):
+        plain_s = plain_gloo_s(size_bytes, calls)
+        for job, works in results.items():
+            ratio = works[work]["gloo"]["wall"] / plain_s
+            verdict = "" if ratio <= NEAR else f": UNFAIR, above {NEAR}"
+            print(f"gloo, {work}, servers {job}: {ratio:.2f} x its own plain loop ({plain_s * 1e3:.3f} ms){verdict}")
+
+
 def run_job(servers: int) -> dict[str, dict[str, dict[str, float]]]:
     """Runs both ranks in a new job."""
     with tempfile.TemporaryDirectory() as folder:
@@ -136,6 +170,7 @@ def main() -> None:
         return measure_rank()
     results = {str(servers): run_job(servers) for servers in (0, 1)}
     report(results)
+    report_fairness(results)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2))
     return None

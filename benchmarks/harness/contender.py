@@ -48,13 +48,18 @@ class Started:
 
 # Given the variables to add to the environment and a file for all output, starts the processes.
 Spawn = Callable[[Mapping[str, str], Any], Started]
+# Given the arguments of a request and the number of turns, starts the contender's plain loop: a
+# program that knows nothing of the harness. The file gets all output; a line with the seconds of
+# one call for each turn.
+SpawnPlain = Callable[[Mapping[str, Any], int, Any], Started]
 
 
 class Contender:
     """A contender, whose processes live from start() to stop()."""
 
-    def __init__(self, name: str, spawn: Spawn) -> None:
+    def __init__(self, name: str, spawn: Spawn, spawn_plain: SpawnPlain | None = None) -> None:
         self.name = name
+        self.spawn_plain = spawn_plain
         self._spawn = spawn
         self._cleanup = contextlib.ExitStack()
         self._links: list[socket.socket] = []
@@ -79,7 +84,7 @@ class Contender:
         output = self._cleanup.enter_context(self._log.open("wb"))
         started = self._spawn({CONTROL: str(folder / "control")}, output)
         self._processes = started.processes
-        self._cleanup.callback(_kill, started.processes)
+        self._cleanup.callback(kill, started.processes)
         try:
             links = self._accept_ranks(listener, started, time.monotonic() + deadline_s)
         except BaseException:
@@ -188,7 +193,7 @@ def _await_one_end(processes: Sequence[subprocess.Popen[Any]]) -> None:
         time.sleep(0.02)
 
 
-def _kill(processes: Sequence[subprocess.Popen[Any]]) -> None:
+def kill(processes: Sequence[subprocess.Popen[Any]]) -> None:
     for process in processes:
         process.kill()
         process.wait()

@@ -1,6 +1,6 @@
 """A network of several hosts on one machine, with limited links: see lab.py."""
 
-from benchmarks.lab.lab import Host, Lab, why_impossible
+from benchmarks.lab.lab import UNLIMITED, Host, Lab, why_impossible
 from benchmarks.lab.relay import Impairments
 
-__all__ = ["Host", "Impairments", "Lab", "why_impossible"]
+__all__ = ["UNLIMITED", "Host", "Impairments", "Lab", "why_impossible"]

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Mapping
 
-from benchmarks.lab.lab import INTERFACE, Host, Lab
+from benchmarks.lab.lab import INTERFACE, UNLIMITED, Host, Lab
 
 DEFAULT_PORT = 7400  # each lab has its own, whatever runs on the machine
 _LAUNCHERS = ("BYTEPS_", "DMLC_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
@@ -47,7 +47,7 @@ class LabJob:
     def environment(self, host: Host) -> dict[str, str]:
         """Returns the environment of the member on that host."""
         own = {
-            "BYTEPS_NIC_MBPS": f"{host.mbps:g}",
+            "BYTEPS_NIC_MBPS": f"{host.mbps:g}" if host.mbps != UNLIMITED else "0",
             "LAB_HOST": host.name,
             "LAB_ADDRESSES": ",".join(each.address for each in self._lab.hosts),
         }

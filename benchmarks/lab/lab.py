@@ -37,6 +37,7 @@ from benchmarks.lab.offloads import send_whole_packets
 from benchmarks.lab.relay import LARGEST_MTU, Impairments, Relay, why_no_relay
 
 INTERFACE = "eth0"
+UNLIMITED = math.inf
 _PREFIX = "10.77.0."
 _BRIDGE = "bridge0"
 _KEEPER = Path(__file__).with_name("keeper.py")
@@ -54,7 +55,7 @@ class Host:
     """A host of a lab."""
 
     number: int
-    mbps: float  # speed of its link in each direction
+    mbps: float  # speed of its link in each direction; UNLIMITED: as fast as the machine
     address: str
     name: str
 
@@ -73,7 +74,7 @@ class Lab:
         """Checks the arguments. `__enter__` creates the lab.
 
         Args:
-            rates_mbps: of each host's link, in each direction.
+            rates_mbps: of each host's link, in each direction; UNLIMITED: no token bucket.
             mtu: of all links, in bytes; with impairments at most 9216.
             own_shm: each host has its own /dev/shm and System V IPC, as separate machines have.
             impairments: of all paths; with them, `relay` can change each path's while the lab is there.
@@ -147,10 +148,10 @@ class Lab:
         `hosts` and the environments of processes keep the rate with which the lab was made.
 
         Raises:
-            ValueError: the rate is not above 0.
+            ValueError: the rate is not above 0, or the link was made without a limit or shall have none.
         """
-        if not mbps > 0:
-            raise ValueError(f"a link has a rate above 0 Mbit/s, not {mbps}")
+        if not 0 < mbps < UNLIMITED or self.hosts[host].mbps == UNLIMITED:
+            raise ValueError(f"a limited link can get another rate above 0 Mbit/s, not {mbps}, host {host}")
         assert self._bridge is not None
         _feed("tc", [_limit(INTERFACE, mbps, "change")], _enter(self._namespaces[host]))
         _feed("tc", [_limit(_port(host), mbps, "change")], _enter(self._bridge))
@@ -202,7 +203,8 @@ class Lab:
                 "link set lo up",
             ]
             _feed("ip", commands)
-            _feed("tc", [_limit(INTERFACE, host.mbps)])
+            if host.mbps != UNLIMITED:
+                _feed("tc", [_limit(INTERFACE, host.mbps)])
             if self._impairments is not None:
                 # The relay knows hosts by their numbers and carries no broadcasts, so no ARP either.
                 send_whole_packets(INTERFACE)
@@ -211,7 +213,8 @@ class Lab:
                 _feed("ip", [f"link set {INTERFACE} address {_mac(host)}", *known])
             master = f"master {_BRIDGE}" if self._impairments is None else ""
             _feed("ip", [f"link set {port} {master} up"], _enter(bridge))
-            _feed("tc", [_limit(port, host.mbps)], _enter(bridge))
+            if host.mbps != UNLIMITED:
+                _feed("tc", [_limit(port, host.mbps)], _enter(bridge))
             self._set_up_machine(host)
 
         self._namespaces.append(Namespaces.create(kinds, set_up))

@@ -3,10 +3,12 @@
 MEASURES = (
     "lab",
     "unequal",
+    "servers",
     "fast_lab",
     "bad_networks",
     "one_machine",
     "latency",
+    "c10d",
     "overlap",
     "training",
     "training_tensorflow",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import shlex
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.contender import Contender, Started
-from benchmarks.peers.testbeds import ROOT, OnHosts, Testbed, base_environment, popen
+from benchmarks.peers.testbeds import ROOT, Cores, OnHosts, Testbed, base_environment, popen
 
 _SUM_RANK = [sys.executable, "-m", "benchmarks.peers.sum_rank"]
-_gloo_ports = itertools.count(29400)
+_C10D_RANK = [sys.executable, "-m", "benchmarks.peers.c10d_rank"]
+_PLAIN = ROOT / "benchmarks" / "peers"
+_store_ports = itertools.count(29400)
 _grpc_ports = itertools.count(28400)
 _ps_lite_ports = itertools.count(27400)
 _MXNET_PYTHON = ROOT / ".venv" / "mxnet" / "bin" / "python"  # tools/bootstrap.sh bench makes it
@@ -26,38 +29,60 @@ def byteps(
     name: str = "byteps",
     settings: Mapping[str, str] | None = None,
     program: Sequence[str] = (*_SUM_RANK, "byteps"),
+    *,
+    plain: bool = True,
 ) -> Contender:
-    """Ours, with the given settings."""
+    """Ours, with the given settings; a program other than the default one has no plain loop."""
 
-    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+    def start(command: Sequence[str], extra: Mapping[str, str], output: Any) -> Started:
         environments = testbed.byteps_environments(settings or {})
         processes = []
         for index, environment in enumerate(environments):
-            command = list(program) if index < testbed.ranks else [sys.executable, "-m", "byteps.server"]
-            processes.append(popen(testbed, index, command, environment | base_environment() | extra, output))
+            argv = command if index < testbed.ranks else [sys.executable, "-m", "byteps.server"]
+            processes.append(popen(testbed, index, argv, environment | base_environment() | extra, output))
         return Started(processes, testbed.ranks, processes[testbed.ranks :])
 
-    return Contender(name, spawn)
+    def spawn_plain(request: Mapping[str, Any], turns: int, output: Any) -> Started:
+        return start(_plain_loop("plain_byteps.py", request, turns, [str(request.get("tensors", 1))]), {}, output)
+
+    has_plain = plain and program == (*_SUM_RANK, "byteps")
+    return Contender(name, functools.partial(start, program), spawn_plain if has_plain else None)
 
 
 def gloo(testbed: Testbed, name: str = "gloo") -> Contender:
     """torch.distributed's, which takes a ring for all but small tensors."""
+    return _torch_distributed(testbed, name, "gloo", [*_SUM_RANK, "gloo"])
 
-    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+
+def c10d(testbed: Testbed, backend: str, name: str) -> Contender:
+    """Ranks of c10d_rank.py with a backend of torch.distributed."""
+    return _torch_distributed(testbed, name, backend, [*_C10D_RANK, backend])
+
+
+def _torch_distributed(testbed: Testbed, name: str, backend: str, program: Sequence[str]) -> Contender:
+    def start(command: Sequence[str], extra: Mapping[str, str], output: Any) -> Started:
         shared = {
             **base_environment(),
             **extra,
+            "DMLC_INTERFACE": testbed.interface,
             "GLOO_SOCKET_IFNAME": testbed.interface,
-            "BENCH_STORE": f"tcp://{testbed.address(0)}:{next(_gloo_ports)}",
+            "BENCH_STORE": f"tcp://{testbed.address(0)}:{next(_store_ports)}",
             "BENCH_SIZE": str(testbed.ranks),
         }
         processes = [
-            popen(testbed, rank, [*_SUM_RANK, "gloo"], shared | {"BENCH_RANK": str(rank)}, output)
-            for rank in range(testbed.ranks)
+            popen(testbed, rank, command, shared | {"BENCH_RANK": str(rank)}, output) for rank in range(testbed.ranks)
         ]
         return Started(processes, testbed.ranks)
 
-    return Contender(name, spawn)
+    def spawn_plain(request: Mapping[str, Any], turns: int, output: Any) -> Started:
+        what = [backend, request.get("collective", "all_reduce"), str(request.get("tensors", 1))]
+        return start(_plain_loop("plain_c10d.py", request, turns, what), {}, output)
+
+    return Contender(name, functools.partial(start, program), spawn_plain)
+
+
+def _plain_loop(file: str, request: Mapping[str, Any], turns: int, first: Sequence[str] = ()) -> list[str]:
+    return [sys.executable, str(_PLAIN / file), *first, str(request["bytes"]), str(request["calls"]), str(turns)]
 
 
 def training(testbed: Testbed, method: str, name: str, settings: Mapping[str, str] | None = None) -> Contender:
@@ -66,7 +91,7 @@ def training(testbed: Testbed, method: str, name: str, settings: Mapping[str, st
     def environment(_: int) -> dict[str, str]:
         return {"GLOO_SOCKET_IFNAME": testbed.interface, "BENCH_STORE": store}
 
-    store = f"tcp://{testbed.address(0)}:{next(_gloo_ports)}"
+    store = f"tcp://{testbed.address(0)}:{next(_store_ports)}"
     command = [sys.executable, "-m", "benchmarks.peers.train_rank", method]
     return _training(testbed, command, name, environment, settings or {}, servers=method != "ddp-gloo")
 
@@ -168,26 +193,34 @@ def openmpi(testbed: Testbed, name: str = "openmpi", *, ring: bool = True, tcp: 
         tcp: its TCP transport only; None: in a lab.
     """
 
-    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+    def start(command: Sequence[str], extra: Mapping[str, str], output: Any, folder: Path) -> Started:
         options = (_RING if ring else {}) | (_TCP if tcp or (tcp is None and isinstance(testbed, OnHosts)) else {})
-        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(testbed.ranks), "--bind-to", "none"]
+        own_cores = testbed.cores is Cores.OWN  # mpirun gives them to its ranks
+        binding = "core" if own_cores else "none"
+        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(testbed.ranks), "--bind-to", binding]
         if isinstance(testbed, OnHosts):
             hosts = ",".join(f"{host.address}:1" for host in testbed.lab.hosts[: testbed.ranks])
-            command += ["--host", hosts]
+            mpirun += ["--host", hosts]
             options |= {
-                "plm_rsh_agent": _write_login(testbed, Path(extra["BENCH_CONTROL"]).parent),
+                "plm_rsh_agent": _write_login(testbed, folder),
                 "plm_rsh_no_tree_spawn": "1",
                 "btl_tcp_if_include": testbed.interface,
                 "oob_tcp_if_include": testbed.interface,
             }
         for key, value in options.items():
-            command += ["--mca", key, value]
+            mpirun += ["--mca", key, value]
         for variable in ("PYTHONPATH", "OMP_NUM_THREADS", *extra):
-            command += ["-x", variable]
-        process = popen(testbed, 0, [*command, *_SUM_RANK, "openmpi"], base_environment() | extra, output)
+            mpirun += ["-x", variable]
+        process = popen(testbed, 0, [*mpirun, *command], base_environment() | extra, output, pinned=not own_cores)
         return Started([process], testbed.ranks)
 
-    return Contender(name, spawn)
+    def spawn(extra: Mapping[str, str], output: Any) -> Started:
+        return start([*_SUM_RANK, "openmpi"], extra, output, Path(extra["BENCH_CONTROL"]).parent)
+
+    def spawn_plain(request: Mapping[str, Any], turns: int, output: Any) -> Started:
+        return start(_plain_loop("plain_openmpi.py", request, turns), {}, output, Path(output.name).parent)
+
+    return Contender(name, spawn, spawn_plain)
 
 
 def _write_login(testbed: OnHosts, folder: Path) -> str:

@@ -19,6 +19,8 @@ class Library(NamedTuple):
     # Returns a function that sums the array of this name in place.
     prepare: Callable[[Array, str], Callable[[], object]]
     leave: Callable[[], object]
+    # Returns one that starts the sum and returns a function that waits for it; None: it cannot.
+    prepare_start: Callable[[Array, str], Callable[[], Callable[[], object]]] | None = None
 
 
 def join_byteps() -> Library:
@@ -32,7 +34,16 @@ def join_byteps() -> Library:
         buffer = Buffer(array.ctypes.data, array.nbytes, array.dtype.name, array)
         return lambda: synchronize(push_pull_buffer(buffer, buffer, name, Sum, 0, finish=lambda: None))
 
-    return Library(byteps.rank(), byteps.size(), prepare, byteps.shutdown)
+    def prepare_start(array: Array, name: str) -> Callable[[], Callable[[], object]]:
+        buffer = Buffer(array.ctypes.data, array.nbytes, array.dtype.name, array)
+
+        def start() -> Callable[[], object]:
+            handle = push_pull_buffer(buffer, buffer, name, Sum, 0, finish=lambda: None)
+            return lambda: synchronize(handle)
+
+        return start
+
+    return Library(byteps.rank(), byteps.size(), prepare, byteps.shutdown, prepare_start)
 
 
 def join_gloo() -> Library:

@@ -1,6 +1,7 @@
 """A rank that sums an array in place over all ranks: python -m benchmarks.peers.sum_rank LIBRARY.
 
-Its steps understand `bytes` (of float32) and `calls`. The first step with a size checks the sum.
+Its steps understand `bytes` (of float32), `calls`, and `tensors`: that many sums of the size, all
+started before the first is waited for. The first step of each kind checks the sum.
 """
 
 from __future__ import annotations
@@ -27,19 +28,35 @@ def checked(library: Library, size_bytes: int) -> Callable[[], object]:
     return sum_in_place
 
 
+def many_at_once(library: Library, count: int, size_bytes: int) -> Callable[[], object]:
+    """A function that starts `count` sums and then waits for them."""
+    if library.prepare_start is None:
+        raise ValueError(f"{sys.argv[1]} cannot sum {count} tensors at once")
+    arrays = [np.zeros(size_bytes // 4, np.float32) for _ in range(count)]
+    starts = [library.prepare_start(array, f"bench.{size_bytes}.{index}") for index, array in enumerate(arrays)]
+
+    def sum_all() -> None:
+        for wait in [start() for start in starts]:
+            wait()
+
+    sum_all()
+    return sum_all
+
+
 def main() -> None:
     """Entry point."""
     library = JOIN[sys.argv[1]]()
-    prepared: dict[int, Callable[[], object]] = {}
+    prepared: dict[tuple[int, int], Callable[[], object]] = {}
 
     def step(request: Mapping[str, Any]) -> None:
-        size_bytes = request["bytes"]
-        if size_bytes not in prepared:
-            prepared[size_bytes] = checked(library, size_bytes)
+        count, size_bytes = key = request.get("tensors", 1), request["bytes"]
+        if key not in prepared:
+            one = checked(library, size_bytes)
+            prepared[key] = one if count == 1 else many_at_once(library, count, size_bytes)
         for _ in range(request["calls"]):
-            prepared[size_bytes]()
+            prepared[key]()
 
-    serve(library.rank, step)
+    serve(library.rank, step, library.prepare(np.zeros(1, np.float32), "bench.barrier"))
     library.leave()
 
 

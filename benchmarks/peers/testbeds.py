@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import os
 import subprocess
@@ -17,6 +18,15 @@ ROOT = Path(__file__).resolve().parents[2]
 _ports = itertools.count(7400)  # a port for each job; hosts of a lab have no other listeners
 
 
+class Cores(enum.Enum):
+    """Which cores the processes may use. Wake-ups between cores cost more than on one."""
+
+    ANY = "any cores"
+    OWN = "a core each"
+    ONE = "all on one core"
+    SERVERS_APART = "workers on one core, servers on another"
+
+
 class Testbed(Protocol):
     """A testbed with n ranks and k servers."""
 
@@ -24,6 +34,7 @@ class Testbed(Protocol):
     ranks: int
     servers: int
     interface: str
+    cores: Cores
 
     def host_of(self, index: int) -> Host:
         """Returns the host of rank `index`, or, from n on, of a server."""
@@ -40,7 +51,9 @@ class OnHosts:
 
     interface = INTERFACE
 
-    def __init__(self, lab: Lab, ranks: int, servers: int = 0) -> None:
+    def __init__(self, lab: Lab, ranks: int, servers: int = 0, cores: Cores = Cores.ANY) -> None:
+        _check(cores, ranks)
+        self.cores = cores
         self.lab = lab
         self.ranks = ranks
         self.servers = servers
@@ -62,9 +75,11 @@ class OnOneHost:
     interface = "lo"
     servers = 0
 
-    def __init__(self, lab: Lab, ranks: int) -> None:
+    def __init__(self, lab: Lab, ranks: int, cores: Cores = Cores.ANY) -> None:
+        _check(cores, ranks)
         self.lab = lab
         self.ranks = ranks
+        self.cores = cores
 
     def host_of(self, _: int) -> Host:
         return self.lab.hosts[0]
@@ -77,18 +92,32 @@ class OnOneHost:
 
 
 def popen(
-    testbed: Testbed, index: int, argv: Sequence[str], env: Mapping[str, str], output: Any
+    testbed: Testbed, index: int, argv: Sequence[str], env: Mapping[str, str], output: Any, *, pinned: bool = True
 ) -> subprocess.Popen[Any]:
-    """Starts a rank or, from n on, a server."""
+    """Starts a rank or, from n on, a server; by default on the cores that the testbed gives it."""
     return testbed.lab.popen(
         testbed.host_of(index).number,
-        argv,
+        [*(pin(testbed, index) if pinned else []), *argv],
         env=dict(env),
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
     )
+
+
+def _check(cores: Cores, ranks: int) -> None:
+    needed = {Cores.OWN: ranks, Cores.SERVERS_APART: 2}.get(cores, 1)
+    if (available := len(os.sched_getaffinity(0))) < needed:
+        raise ValueError(f"{cores.value}: expected {needed} cores, got {available}")
+
+
+def pin(testbed: Testbed, index: int) -> list[str]:
+    """Words before the command of a rank or server, which keep it on its core."""
+    if testbed.cores is Cores.ANY:
+        return []
+    number = {Cores.OWN: index, Cores.SERVERS_APART: int(index >= testbed.ranks)}.get(testbed.cores, 0)
+    return ["taskset", "-c", str(sorted(os.sched_getaffinity(0))[number])]
 
 
 def base_environment() -> dict[str, str]:

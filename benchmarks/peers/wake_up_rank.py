@@ -22,15 +22,18 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
         link.bind(mine)
 
-        def step(request: Mapping[str, Any]) -> None:
-            for _ in range(max(1, request["calls"])):
-                if rank == 0:
-                    link.sendto(b"x", other)
-                link.recv(1)
-                if rank == 1:
-                    link.sendto(b"x", other)
+        def there_and_back() -> None:
+            if rank == 0:
+                link.sendto(b"x", other)
+            link.recv(1)
+            if rank == 1:
+                link.sendto(b"x", other)
 
-        serve(rank, step)
+        def step(request: Mapping[str, Any]) -> None:
+            for _ in range(request["calls"]):
+                there_and_back()
+
+        serve(rank, step, there_and_back)
 
 
 if __name__ == "__main__":

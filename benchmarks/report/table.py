@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-HEAD = ("contender", "median", "x bound", "byteps is", "CPU s/GB", "turns")
+from benchmarks.harness.plain import NEAR
+
+HEAD = ("contender", "median", "x bound", "byteps is", "CPU s/GB", "turns", "x own plain loop")
 
 
 def rows_of(case: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -28,9 +30,20 @@ def rows_of(case: dict[str, Any]) -> list[tuple[str, ...]]:
                 f"{median / ours:.2f} x as fast" if ours and name != "byteps" else "",
                 f"{cpu_s / case['gigabytes']:.2f}" if case["gigabytes"] and cpu_s is not None else "",
                 str(len(figures["seconds"])),
+                _beside_plain_loop(figures),
             )
         )
     return rows
+
+
+def _beside_plain_loop(figures: dict[str, Any]) -> str:
+    """The harness slows a contender that is far above its own plain loop: then its row says so."""
+    ratio = figures["over_plain"]
+    if figures["plain_failure"]:
+        return "plain loop failed: " + figures["plain_failure"].partition("\n")[0]
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}" if ratio <= NEAR else f"{ratio:.2f}: UNFAIR, above {NEAR:g}"
 
 
 def goal_line(goal: dict[str, Any]) -> str:
@@ -62,4 +75,4 @@ def duration(seconds: float) -> str:
 def _line(row: tuple[str, ...]) -> str:
     if len(row) < len(HEAD):
         return f"  {row[0]:28}" + " ".join(row[1:])
-    return f"  {row[0]:28}{row[1]:>12}{row[2]:>9}{row[3]:>18}{row[4]:>10}{row[5]:>7}"
+    return f"  {row[0]:28}{row[1]:>12}{row[2]:>9}{row[3]:>18}{row[4]:>10}{row[5]:>7}  {row[6]}".rstrip()

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab import Lab, why_impossible
+from benchmarks.lab import UNLIMITED, Lab, why_impossible
+from benchmarks.lab.job import LabJob
 from benchmarks.lab.keeper import processes_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +55,17 @@ def carry_one_mebibyte(lab: Lab, sender: int, receiver: int) -> int:
     assert listening.stdout.readline() == "listening\n"
     lab.run(sender, [sys.executable, "-c", SEND, lab.hosts[receiver].address], timeout=PATIENCE_S)
     return int(listening.communicate(timeout=PATIENCE_S)[0])
+
+
+def test_a_link_without_a_limit_has_no_queue_and_byteps_is_not_told_a_speed() -> None:
+    with Lab([UNLIMITED, 1000]) as lab:
+        assert "tbf" not in lab.queues(0)
+        assert "tbf" in lab.queues(1)
+        assert carry_one_mebibyte(lab, 0, 1) == 1 << 20
+        job = LabJob(lab, 2, 0)
+        assert [job.environment(host)["BYTEPS_NIC_MBPS"] for host in lab.hosts] == ["0", "1000"]
+        with pytest.raises(ValueError, match="inf"):
+            lab.set_rate(1, UNLIMITED)
 
 
 def test_every_host_reaches_every_other_one() -> None:
