@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -28,7 +29,7 @@ def test_a_job_of_many_ranks_starts_and_takes_little_memory() -> None:
             "DMLC_NUM_SERVER": "0",
             "BYTEPS_HOST_SCHEDULER": "1",
             "BYTEPS_LOCAL_RANK": "0",
-            "BYTEPS_SERVICE_THREADS": "1",
+            "BYTEPS_SERVER_ENGINE_THREAD": "1",
             "BYTEPS_START_TIMEOUT_S": "120",
             "BYTEPS_TIMEOUT_S": "60",
             "OPENBLAS_NUM_THREADS": "1",
@@ -38,7 +39,8 @@ def test_a_job_of_many_ranks_starts_and_takes_little_memory() -> None:
         try:
             output, _ = process.communicate(timeout=DEADLINE_S)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert process.returncode == 0, output
     report = json.loads(output)
