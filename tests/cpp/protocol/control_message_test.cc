@@ -187,7 +187,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x57};
+  head[1] = std::byte{0x59};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};
