@@ -3,8 +3,8 @@
 // slabs (slab.h), so an RDMA device has few regions to register.
 //
 // Buffers of one size class are not used for another one. If sizes change all the time, slabs of
-// which nothing is in use are given back before a new one is allocated, as soon as the pool has twice
-// as much as was ever in use at the same time.
+// which nothing is in use are given back before a new one is allocated, as soon as the pool has
+// twice as much as was ever in use at the same time.
 #pragma once
 
 #include <cstddef>

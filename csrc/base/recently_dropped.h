@@ -2,8 +2,8 @@
 // them holds all that is really used again and again, and does not grow with what is used once.
 // Pure.
 //
-// Source: the ghost lists of ARC: Megiddo and Modha, FAST 2003; here a table with one place for each
-// hash, so a newer key may displace an older one.
+// Source: the ghost lists of ARC: Megiddo and Modha, FAST 2003; here a table with one place for
+// each hash, so a newer key may displace an older one.
 #pragma once
 
 #include <cstddef>

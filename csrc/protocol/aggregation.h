@@ -88,8 +88,8 @@ class Aggregator {
   // now and later.
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why, AggregationActions& actions);
 
-  // All children have forgotten the key: none will contribute to it again. Returns whether nothing is
-  // kept for it: false if one of its rounds waits, which no child in order allows.
+  // All children have forgotten the key: none will contribute to it again. Returns whether nothing
+  // is kept for it: false if one of its rounds waits, which no child in order allows.
   bool forget(const Key& key);
   // The same for the failures of the whole name, one of whose keys has this `tensor`.
   void forget_tensor(uint64_t tensor) { failed_tensors_.erase(number_of({tensor, 0})); }

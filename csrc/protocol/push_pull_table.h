@@ -23,10 +23,10 @@
 // Names that have not been used for long are forgotten, least recently used first, when there are
 // many: so memory stays bounded if a program uses names once (docs/names.md). The scheduler is told
 // the round and the plan (Forget), and returns them when this rank uses the name again (Placed). So
-// other ranks need not forget it at the same time. Until the answer, rounds are counted from 0. When
-// all ranks have forgotten a name in the same round, the scheduler and the services forget it, too
-// (protocol/tensor_directory.h). A rank forgets no stored tensor, and none that is in flight or was
-// refused for ever.
+// other ranks need not forget it at the same time. Until the answer, rounds are counted from 0.
+// When all ranks have forgotten a name in the same round, the scheduler and the services forget it,
+// too (protocol/tensor_directory.h). A rank forgets no stored tensor, and none that is in flight or
+// was refused for ever.
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,8 @@
 // every rank gets the same list whenever it asks. Each partition scale (protocol/plan.h) has a list
 // of its own, balanced as if no other existed, because one scale is in use at a time.
 //
-// A rank that forgets a name (protocol/push_pull_table.h) leaves its round here, and gets it back if
-// it uses the name again. When all ranks have forgotten a name, and in the same round, it is
+// A rank that forgets a name (protocol/push_pull_table.h) leaves its round here, and gets it back
+// if it uses the name again. When all ranks have forgotten a name, and in the same round, it is
 // forgotten here, and the caller tells the services: its rounds begin anew if it comes back, on all
 // ranks, under another number. Numbers are never given again, so nothing that is late can be taken
 // for something else. A name whose ranks have forgotten it in different rounds stays, because

@@ -60,8 +60,8 @@ class Collector {
   virtual void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) = 0;
   virtual void child_gone(uint32_t child, const Status& why) = 0;
   virtual void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) = 0;
-  // All ranks have forgotten the tensor: nobody contributes to these keys any more, and nobody waits
-  // for an answer.
+  // All ranks have forgotten the tensor: nobody contributes to these keys any more, and nobody
+  // waits for an answer.
   virtual void forget(const protocol::ForgottenKeys& keys) = 0;
   // The job has failed: answers all contributions with `why`. Leased memory is not used any more.
   virtual void fail(const Status& why) = 0;

@@ -23,8 +23,8 @@ namespace byteps::worker {
 class WorkerEvents {
  public:
   virtual ~WorkerEvents() = default;
-  // Any thread. Called under a lock of the worker, so that messages keep the order of the decisions:
-  // must not call the worker.
+  // Any thread. Called under a lock of the worker, so that messages keep the order of the
+  // decisions: must not call the worker.
   virtual void send_to_scheduler(protocol::Control message) = 0;
   // As LinkEvents::on_link_lost.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;

@@ -34,7 +34,7 @@ def test_a_job_of_many_ranks_starts_and_takes_little_memory() -> None:
             "BYTEPS_TIMEOUT_S": "60",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        command = [sys.executable, PROGRAM, str(RANKS)]
+        command = [sys.executable, str(PROGRAM), str(RANKS)]
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
         try:
             output, _ = process.communicate(timeout=DEADLINE_S)

@@ -5,9 +5,9 @@
 // Receive buffers with a reuse key are kept at the peer while they are used again and again. Those
 // that are idle are given back, least recently used first, when there are more than a limit. The
 // limit is as much as was ever in flight at the same time, and grows with keys that come back after
-// they were given back. So the peer's memory is bounded by what is in flight and what this end really
-// uses again: buffers of tensors that were used once, and of partition sizes that the tuner has
-// tried, make room for others.
+// they were given back. So the peer's memory is bounded by what is in flight and what this end
+// really uses again: buffers of tensors that were used once, and of partition sizes that the tuner
+// has tried, make room for others.
 //
 // Lease numbers are chosen by this end. A frame that is written to a receive buffer uses that
 // buffer's number also for its reply space.

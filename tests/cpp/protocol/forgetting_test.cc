@@ -21,8 +21,8 @@ Tree two_machines() {
   return {nodes, kRanks};
 }
 
-// Two ranks, and the scheduler's directory, which gets their messages when deliver() is called. Each
-// rank keeps two names of one partition.
+// Two ranks, and the scheduler's directory, which gets their messages when deliver() is called.
+// Each rank keeps two names of one partition.
 class ForgettingTest : public testing::Test {
  protected:
   static constexpr NameLimits kTwoNames{.least = 2 * (kNameWeight + 1), .most = 2 * (kNameWeight + 1)};
