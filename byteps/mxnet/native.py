@@ -88,11 +88,15 @@ def describe(array: mx.nd.NDArray) -> Description:
     return description
 
 
+MOST_VARIABLES = 1 << 14  # of names that are idle
+
+
 class _EngineVariable:
     """Orders the operations of one name: see csrc/mxnet/engine_operation.h."""
 
     def __init__(self, name: str) -> None:
         self.name = name.encode()
+        self.pushing = 0  # number of threads that push an operation
         self.state = _Variable()
         self.pointer = ctypes.pointer(self.state)
         self.arrays: list[mx.nd.NDArray] = []
@@ -102,6 +106,11 @@ class _EngineVariable:
         # The old array stays alive: another thread may be using it.
         self.arrays.append(mx.nd.empty((1,), ctx=mx.cpu()))
         self.state.array = self.arrays[-1].handle
+
+    def is_idle(self) -> bool:
+        """Whether nothing uses it, so that another one may replace it."""
+        state = self.state
+        return self.pushing == 0 and state.pending == 0 and not state.failed and not state.skipped
 
     def recover(self) -> None:
         """Makes the next operation independent of one that has failed.
@@ -131,6 +140,30 @@ class _EngineVariables:
         self.by_name: dict[str, _EngineVariable] = {}
         self.lock = threading.Lock()
         _all_variables.append(self)
+
+    def take(self, name: str) -> _EngineVariable:
+        """Returns the variable of a name for one operation. Call `put_back` when it is pushed."""
+        with self.lock:
+            variable = self.by_name.get(name)
+            if variable is None:
+                self._forget_idle()
+                variable = self.by_name[name] = _EngineVariable(name)
+            elif variable.state.failed or variable.state.skipped:
+                variable.recover()
+            variable.pushing += 1
+            return variable
+
+    def put_back(self, variable: _EngineVariable) -> None:
+        with self.lock:
+            variable.pushing -= 1
+
+    def _forget_idle(self) -> None:
+        """Makes room if names are used once and never again: the oldest half goes."""
+        if len(self.by_name) < MOST_VARIABLES:
+            return
+        idle = [name for name, variable in self.by_name.items() if variable.is_idle()]
+        for name in idle[: MOST_VARIABLES // 2]:
+            del self.by_name[name]
 
 
 # Engine variables of all jobs stay alive: operations of a job that was left may be pending.
@@ -170,27 +203,25 @@ def push(
         AbortedError: an operation of this name has failed, and others are pending or were skipped.
     """
     variables = _variables.get()
-    with variables.lock:
-        variable = variables.by_name.get(name)
-        if variable is None:
-            variable = variables.by_name[name] = _EngineVariable(name)
-        elif variable.state.failed or variable.state.skipped:
-            variable.recover()
-    request = _PushPull(
-        variable.name,
-        len(variable.name),
-        nbytes,
-        source.handle,
-        target.handle,
-        variable.pointer,
-        dtype,
-        op,
-        root,
-        operator.index(priority),
-        staleness,
-        step,
-    )
-    check_call(_push_pull(ctypes.byref(request)))
+    variable = variables.take(name)
+    try:
+        request = _PushPull(
+            variable.name,
+            len(variable.name),
+            nbytes,
+            source.handle,
+            target.handle,
+            variable.pointer,
+            dtype,
+            op,
+            root,
+            operator.index(priority),
+            staleness,
+            step,
+        )
+        check_call(_push_pull(ctypes.byref(request)))
+    finally:
+        variables.put_back(variable)
 
 
 @contextmanager

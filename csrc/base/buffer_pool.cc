@@ -22,34 +22,66 @@ size_t BufferPool::class_bytes(size_t size_bytes) {
   return (size_bytes + step - 1) / step * step;
 }
 
+// A slab, and how much of it is carved and in use.
+struct BufferPool::Part {
+  explicit Part(size_t bytes) : slab(bytes) {}
+  Slab slab;
+  size_t carved_bytes = 0;
+  size_t used_bytes = 0;
+};
+
+BufferPool::BufferPool() = default;
+BufferPool::~BufferPool() = default;
+
 BufferPool::Buffer BufferPool::acquire(size_t size_bytes) {
   const size_t capacity = class_bytes(size_bytes);
-  std::vector<std::byte*>& list = free_[capacity];
-  std::byte* data = nullptr;
+  std::vector<Piece>& list = free_[capacity];
+  Piece piece{};
   if (list.empty()) {
-    data = carve(capacity);
-    reserved_bytes_ += capacity;
+    piece = carve(capacity);
   } else {
-    data = list.back();
+    piece = list.back();
     list.pop_back();
   }
-  return Buffer({data, {this, size_bytes}});
+  piece.part->used_bytes += capacity;
+  used_bytes_ += capacity;
+  most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
+  return Buffer({piece.data, {this, piece.part, size_bytes}});
 }
 
-std::byte* BufferPool::carve(size_t bytes) {
-  bytes = round_up(bytes, kPageBytes);  // keeps the next buffer page-aligned
+BufferPool::Piece BufferPool::carve(size_t capacity) {
+  const size_t bytes = round_up(capacity, kPageBytes);  // keeps the next buffer page-aligned
   if (unused_.size() < bytes) {
+    const size_t most_used = std::max({most_used_bytes_, used_bytes_ + bytes, kFirstSlabBytes});
+    if (reserved_bytes_ + bytes > 2 * most_used) give_back_idle_slabs();
     const size_t slab_bytes = std::clamp(reserved_bytes_, kFirstSlabBytes, kLargestSlabBytes);
-    slabs_.push_back(std::make_unique<Slab>(std::max(bytes, slab_bytes)));
-    unused_ = slabs_.back()->bytes();
+    parts_.push_back(std::make_unique<Part>(std::max(bytes, slab_bytes)));
+    unused_ = parts_.back()->slab.bytes();
   }
+  Part& part = *parts_.back();
   std::byte* const data = unused_.data();
   unused_ = unused_.subspan(bytes);
-  return data;
+  part.carved_bytes += capacity;
+  reserved_bytes_ += capacity;
+  return {data, &part};
 }
 
-void BufferPool::release(std::byte* data, size_t size_bytes) {
-  free_[class_bytes(size_bytes)].push_back(data);
+void BufferPool::give_back_idle_slabs() {
+  for (auto& [capacity, list] : free_)
+    std::erase_if(list, [](const Piece& piece) { return piece.part->used_bytes == 0; });
+  std::erase_if(parts_, [this](const auto& part) {
+    if (part->used_bytes > 0) return false;
+    reserved_bytes_ -= part->carved_bytes;
+    return true;
+  });
+  unused_ = {};
+}
+
+void BufferPool::release(Piece piece, size_t size_bytes) {
+  const size_t capacity = class_bytes(size_bytes);
+  piece.part->used_bytes -= capacity;
+  used_bytes_ -= capacity;
+  free_[capacity].push_back(piece);
 }
 
 }  // namespace byteps

@@ -14,9 +14,13 @@ ControlChannel::ControlChannel(std::unique_ptr<Connection> connection, ControlEv
 
 void ControlChannel::send(const Control& message) {
   protocol::EncodedControl encoded = protocol::encode(message);
-  auto payload = std::make_unique<std::vector<std::byte>>(std::move(encoded.payload));
+  send(encoded.head, std::make_shared<const std::vector<std::byte>>(std::move(encoded.payload)));
+}
+
+void ControlChannel::send(const protocol::ControlHead& head,
+                          std::shared_ptr<const std::vector<std::byte>> payload) {
   const Bytes bytes = *payload;
-  connection_->send(encoded.head, {bytes, {}}, [payload = std::move(payload)](const Status&) {});
+  connection_->send(head, {bytes, {}}, [payload = std::move(payload)](const Status&) {});
 }
 
 Result<ReceiveBuffer> ControlChannel::on_head(Connection&, const Arrival& arrival) {

@@ -30,6 +30,8 @@ class ControlChannel final : public transport::Receiver {
   // Starts to deliver messages.
   void start() { connection_->start(this); }
   void send(const protocol::Control& message);
+  // Sends a payload that other channels send as well; it is not copied.
+  void send(const protocol::ControlHead& head, std::shared_ptr<const std::vector<std::byte>> payload);
   void close() { connection_->close(); }
   void close_when_sent(TimeUs deadline_us) { connection_->close_when_sent(deadline_us); }
   const std::string& peer() const { return connection_->peer(); }

@@ -124,6 +124,8 @@ void Scheduler::apply(const SchedulerActions& actions) {
     if (const auto* send = std::get_if<SendTo>(&action)) {
       const auto peer = peers_.find(send->peer);
       if (peer != peers_.end()) peer->second->send(send->message);
+    } else if (const auto* roster = std::get_if<protocol::SendRoster>(&action)) {
+      apply(*roster);
     } else if (const auto* close = std::get_if<ClosePeer>(&action)) {
       const auto peer = peers_.find(close->peer);
       if (peer != peers_.end()) peer->second->close_when_sent(loop_.now_us() + kFlushUs);
@@ -133,6 +135,14 @@ void Scheduler::apply(const SchedulerActions& actions) {
   }
   timer_.update();
   check_ended();
+}
+
+void Scheduler::apply(const protocol::SendRoster& send) {
+  const auto payload = std::make_shared<const std::vector<std::byte>>(protocol::encode(send.roster).payload);
+  for (uint32_t node = 0; node < send.peers.size(); ++node) {
+    const auto peer = peers_.find(send.peers[node]);
+    if (peer != peers_.end()) peer->second->send(protocol::roster_head(node), payload);
+  }
 }
 
 void Scheduler::check_ended() {

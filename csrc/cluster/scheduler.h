@@ -52,6 +52,7 @@ class Scheduler final : public ControlEvents {
   template <typename F>
   void decide(F&& f);
   void apply(const protocol::SchedulerActions& actions);
+  void apply(const protocol::SendRoster& send);
   void log_invalid_message(const ControlChannel& channel, const Status& why);
   void check_ended();
   void set_ended();

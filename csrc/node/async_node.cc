@@ -83,6 +83,10 @@ Status AsyncNode::on_answer(const protocol::Control& message) {
     if (worker_) worker_->on_refused(*refused);
     return Status::ok();
   }
+  if (const auto* forgotten = std::get_if<protocol::Forgotten>(&message)) {
+    service_->forget(forgotten->keys);
+    return Status::ok();
+  }
   if (const auto* stalled = std::get_if<protocol::Stalled>(&message)) {
     BPS_LOG(kWarning) << stalled->describe();
     return Status::ok();

@@ -42,6 +42,9 @@ class Environment {
   virtual double nic_mbps(const NodeConfig& config, const std::string& own_ip) = 0;
   virtual uint64_t process_id() = 0;
 
+  // When this node forgets names.
+  virtual protocol::NameLimits name_limits() { return {}; }
+
   virtual uint32_t random_number() = 0;
   // The process is now known as `name` ("r3", "server 1"), for log lines.
   virtual void on_named(const std::string& name) = 0;

@@ -22,6 +22,8 @@ bool agree(const DataHead& a, const DataHead& b) {
   return a.dtype == b.dtype && a.op == b.op && a.bytes == b.bytes && a.root == b.root && a.shape == b.shape;
 }
 
+constexpr size_t kMaxUnusedKeys = 64;
+
 // The same text for the ranks that waited in `round` and for those that come to it too late.
 Status has_gone_on(const std::string& child, uint64_t round, uint64_t next_round) {
   return aborted(describe_round(round) + ": " + child + " has gone on to " + describe_round(next_round) +
@@ -104,9 +106,28 @@ Aggregator::KeyState& Aggregator::state_of(const Key& key) {
   return state;
 }
 
+Aggregator::KeyState& Aggregator::state_of_failure(const Key& key) {
+  if (!keys_.contains(key)) unused_keys_.push_back(key);
+  if (unused_keys_.size() > kMaxUnusedKeys) {
+    const auto oldest = keys_.find(unused_keys_.front());
+    if (oldest != keys_.end() && !oldest->second.is_used) keys_.erase(oldest);
+    unused_keys_.pop_front();
+  }
+  return state_of(key);
+}
+
+bool Aggregator::forget(const Key& key) {
+  const auto found = keys_.find(key);
+  if (found == keys_.end()) return true;
+  if (found->second.arrived_count > 0) return false;
+  keys_.erase(found);
+  return true;
+}
+
 void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs now,
                                  AggregationActions& actions) {
   KeyState& state = state_of(head.key);
+  state.is_used = true;
   if (head.round <= state.last_round[child]) return;  // admitted twice, on two connections
   leave_behind(state, child, head.round,
                has_gone_on(children_.describe[child], state.first.round, head.round), actions);
@@ -148,7 +169,7 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
 
 void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, const Status& why,
                                         AggregationActions& actions) {
-  KeyState& state = state_of(head.key);
+  KeyState& state = state_of_failure(head.key);
   if (head.round <= state.last_round[child]) return;
   leave_behind(state, child, head.round, why, actions);
   state.last_round[child] = head.round;
@@ -205,7 +226,7 @@ void Aggregator::on_child_gone(uint32_t child, const Status& why, AggregationAct
                  actions);
 }
 
-void Aggregator::fail_tensor(uint32_t number, uint64_t last_round, const Status& why,
+void Aggregator::fail_tensor(uint64_t number, uint64_t last_round, const Status& why,
                              AggregationActions& actions) {
   BPS_CHECK(!why.is_ok()) << "a tensor fails for a reason";
   FailureHistory& failures = failed_tensors_[number];

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -85,7 +86,13 @@ class Aggregator {
 
   // The name with this number has failed (Refused): its rounds up to `last_round` fail with `why`,
   // now and later.
-  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why, AggregationActions& actions);
+  void fail_tensor(uint64_t number, uint64_t last_round, const Status& why, AggregationActions& actions);
+
+  // All children have forgotten the key: none will contribute to it again. Returns whether nothing
+  // is kept for it: false if one of its rounds waits, which no child in order allows.
+  bool forget(const Key& key);
+  // The same for the failures of the whole name, one of whose keys has this `tensor`.
+  void forget_tensor(uint64_t tensor) { failed_tensors_.erase(number_of({tensor, 0})); }
 
   // All waiting rounds and all later contributions fail with `why`.
   void fail_all(const Status& why, AggregationActions& actions);
@@ -111,6 +118,7 @@ class Aggregator {
     // The round that collects contributions; children with last_round == first.round have
     // contributed.
     uint32_t arrived_count = 0;  // 0: no round is open
+    bool is_used = false;        // there was a contribution
     DataHead first;              // head of the first contribution
     uint32_t first_child = 0;
     FailureHistory failures;                // of rounds that not all children have contributed to
@@ -118,6 +126,9 @@ class Aggregator {
   };
 
   KeyState& state_of(const Key& key);
+  // The same for a failure. One that a child has sent before it forgot the key may arrive after all
+  // have: so of the keys that have nothing but failures only the last ones are kept.
+  KeyState& state_of_failure(const Key& key);
   Status check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
   Status refusal(const Key& key, const KeyState* state, uint64_t round) const;
   // The child takes no part in rounds before `round` any more: the open one fails if it is earlier.
@@ -131,11 +142,12 @@ class Aggregator {
   std::string describe_wait(const WaitingList<KeyState*>::Wait& wait, TimeUs now) const;
 
   Children children_;
-  std::unordered_map<Key, KeyState, KeyHash> keys_;  // never erased from: the list points into it
+  std::unordered_map<Key, KeyState, KeyHash> keys_;  // the list points into it
+  std::deque<Key> unused_keys_;                      // as they began; some are used by now
   WaitingList<KeyState*> gathering_;
   std::vector<Status> gone_;  // indexed by child; ok: present
   std::vector<uint32_t> gone_children_;
-  std::unordered_map<uint32_t, FailureHistory> failed_tensors_;  // key: number of the name
+  std::unordered_map<uint64_t, FailureHistory> failed_tensors_;  // key: number of the name
   Status failed_;
 };
 

@@ -47,6 +47,7 @@ class ByteWriter {
   void enumeration(const char* field, Enum value, Result<Enum> (* /*from*/)(uint8_t)) {
     number(field, static_cast<uint8_t>(value));
   }
+  void plan(const char* field, const Plan& value) { number(field, encode(value)); }
   void text(const char* field, const std::string& value, uint16_t max_bytes) {
     std::string_view truncated = truncate_text(value, max_bytes);
     number(field, static_cast<uint16_t>(truncated.size()));
@@ -94,6 +95,13 @@ class ByteReader {
     number(field, code);
     if (!status_.is_ok()) return;
     Result<Enum> read = from(code);
+    if (!read) return fail(read.status().message());
+    value = *read;
+  }
+  void plan(const char* field, Plan& value) {
+    uint8_t byte = 0;
+    number(field, byte);
+    const Result<Plan> read = plan_from(byte);
     if (!read) return fail(read.status().message());
     value = *read;
   }

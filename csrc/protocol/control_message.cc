@@ -70,7 +70,6 @@ bool in_order(const Roster& roster) {
 
 void fields(auto& codec, One<Roster> auto& m) {
   codec.number("epoch", m.epoch);
-  codec.number("self", m.self);
   codec.number("workers", m.num_workers);
   codec.number("timeout", m.timeout_us, 1, kMaxTimeoutUs);
   codec.number("partition bytes", m.partition_bytes, 0, kMaxTensorBytes);
@@ -78,7 +77,6 @@ void fields(auto& codec, One<Roster> auto& m) {
              [](auto& each, auto& share) { each.number("share", share, 0, kPartsPerBillion); });
   codec.list("nodes", m.nodes, kMaxNodes, kLeastNodeBytes,
              [](auto& each, auto& node) { fields(each, node); });
-  codec.require(m.self < m.nodes.size(), "self is a node");
   codec.require(m.num_workers >= 1 && m.num_workers <= m.nodes.size(), "workers are nodes");
   codec.require(in_order(m), "nodes are in order");
 }
@@ -95,12 +93,14 @@ void fields(auto& codec, One<Declare> auto& m) {
 
 void fields(auto& codec, One<Placed> auto& m) {
   codec.text("name", m.name, kMaxNameBytes);
-  codec.number("tensor", m.tensor, 1, kMaxTensors);
+  codec.number("tensor", m.tensor, 1, kMaxTensorNumber);
   codec.number("partition scale", m.partition_scale, uint8_t{0}, kMaxPartitionScale);
   codec.list("locations", m.locations, kMaxPartitions, 2 * sizeof(uint16_t), [](auto& each, auto& location) {
     each.number("reducer host", location.reducer_host);
     each.number("serving index", location.serving_index);
   });
+  codec.number("round", m.round);
+  codec.plan("plan", m.plan);
 }
 
 void fields(auto& codec, One<Refused> auto& m) {
@@ -118,6 +118,7 @@ void fields(auto& codec, One<RoundFailed> auto& m) {
   codec.flag("refused", m.refused);
   codec.enumeration("code", m.code, status_code_from);
   codec.text("text", m.text, kMaxTextBytes);
+  codec.number("calls", m.calls);
   codec.require(m.code != StatusCode::kOk, "the code of a failed round is a failure");
 }
 
@@ -180,16 +181,37 @@ void fields(auto& codec, One<Leaving> auto& m) {
   codec.text("after", m.after, kMaxTextBytes);
 }
 
+void fields(auto& codec, One<Forget> auto& m) {
+  constexpr size_t kLeastBytes = sizeof(uint16_t) + 2 * sizeof(uint64_t) + sizeof(uint8_t);
+  codec.list("names", m.names, kMaxForgotten, kLeastBytes, [](auto& each, auto& forgotten) {
+    each.text("name", forgotten.name, kMaxNameBytes);
+    each.number("round", forgotten.round);
+    each.number("calls", forgotten.calls);
+    each.plan("plan", forgotten.plan);
+  });
+}
+
+void fields(auto& codec, One<Forgotten> auto& m) {
+  constexpr size_t kLeastBytes = sizeof(uint64_t) + sizeof(uint32_t);
+  constexpr uint32_t kMaxKeys = kMaxForgotten * (kMaxPartitionScale + 1);
+  codec.list("keys", m.keys, kMaxKeys, kLeastBytes, [](auto& each, auto& keys) {
+    each.number("tensor", keys.tensor, 1, key_tensor(kMaxTensorNumber, kMaxPartitionScale));
+    each.number("partitions", keys.partitions, 0, kMaxPartitions);
+  });
+}
+
 void fields(auto& /*codec*/, One<Heartbeat> auto& /*message*/) {}
 
 constexpr const char* kControlNames[] = {
     "Join",      "Roster", "Declare", "Placed",      "Refused",  "Barrier",    "BarrierDone", "Heartbeat",
     "Suspect",   "Lost",   "Leave",   "Left",        "Finished", "ProbeSetup", "ProbeReady",  "ProbeStart",
-    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",  "Leaving"};
+    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",  "Leaving",    "Forget",      "Forgotten"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // Type of the first control message; far from the data types, which must not be confused with it.
 constexpr uint8_t kFirstControlType = 0x41;
+constexpr uint8_t kRosterType = kFirstControlType + Control(Roster{}).index();
+constexpr size_t kSelfOffset = 4;  // of the receiver's number in the head of a Roster
 
 template <size_t Index>
 Result<Control> decode_as(Bytes payload) {
@@ -208,10 +230,19 @@ Result<Control> decode_alternative(size_t index, Bytes payload, std::index_seque
 
 }  // namespace
 
+ControlHead roster_head(uint32_t self) {
+  ControlHead head{};
+  head[0] = static_cast<std::byte>(kProtocolVersion);
+  head[1] = static_cast<std::byte>(kRosterType);
+  store_number(&head[kSelfOffset], self);
+  return head;
+}
+
 EncodedControl encode(const Control& message) {
   EncodedControl encoded{};
   encoded.head[0] = static_cast<std::byte>(kProtocolVersion);
   encoded.head[1] = static_cast<std::byte>(kFirstControlType + message.index());
+  if (const auto* roster = std::get_if<Roster>(&message)) encoded.head = roster_head(roster->self);
   ByteWriter writer(encoded.payload);
   std::visit([&](const auto& m) { fields(writer, m); }, message);
   return encoded;
@@ -225,11 +256,14 @@ Status check_control_head(Bytes head, size_t payload_bytes) {
     return data_loss("control message: expected a type from " + std::to_string(kFirstControlType) + " to " +
                      std::to_string(kFirstControlType + kControlTypes - 1) + ", got " + std::to_string(type));
   }
-  if (std::ranges::any_of(head.subspan(2), [](std::byte each) { return each != std::byte{0}; }))
+  const bool is_roster = type == kRosterType;
+  const Bytes reserved = is_roster ? head.subspan(2, kSelfOffset - 2) : head.subspan(2);
+  if (std::ranges::any_of(reserved, [](std::byte each) { return each != std::byte{0}; }))
     return data_loss("control message: expected reserved bytes to be 0");
-  if (payload_bytes > kMaxControlBytes) {
+  const size_t max_bytes = is_roster ? kMaxRosterBytes : kMaxControlBytes;
+  if (payload_bytes > max_bytes) {
     return data_loss(std::string(kControlNames[type - kFirstControlType]) + ": expected at most " +
-                     std::to_string(kMaxControlBytes) + " bytes, got " + std::to_string(payload_bytes));
+                     std::to_string(max_bytes) + " bytes, got " + std::to_string(payload_bytes));
   }
   return Status::ok();
 }
@@ -237,7 +271,16 @@ Status check_control_head(Bytes head, size_t payload_bytes) {
 Result<Control> decode_control(Bytes head, Bytes payload) {
   BPS_RETURN_IF_ERROR(check_control_head(head, payload.size()));
   size_t index = load_number<uint8_t>(&head[1]) - kFirstControlType;
-  return decode_alternative(index, payload, std::make_index_sequence<kControlTypes>());
+  Result<Control> message = decode_alternative(index, payload, std::make_index_sequence<kControlTypes>());
+  if (!message) return message;
+  if (auto* roster = std::get_if<Roster>(&*message)) {
+    roster->self = load_number<uint32_t>(&head[kSelfOffset]);
+    if (roster->self >= roster->nodes.size()) {
+      return data_loss("Roster: expected the number of a node below " + std::to_string(roster->nodes.size()) +
+                       ", got " + std::to_string(roster->self));
+    }
+  }
+  return message;
 }
 
 }  // namespace byteps::protocol

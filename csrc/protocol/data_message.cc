@@ -22,8 +22,8 @@ Result<Level> level_from(uint8_t value) {
 }
 
 // Calls `number(offset, type on the wire, member)` for numbers (check_limits has their limits), and
-// `checked(offset, member, function that checks a byte)` for codes. Version and shape are not among
-// them. docs/wire-format.md has the same table.
+// `checked(offset, member, function that checks a byte)` for codes. Version, key and shape are not
+// among them. docs/wire-format.md has the same table.
 template <typename Head, typename Number, typename Checked>
 void for_each_field(Head& head, Number&& number, Checked&& checked) {
   checked(1, head.type, data_type_from);
@@ -34,8 +34,6 @@ void for_each_field(Head& head, Number&& number, Checked&& checked) {
   checked(6, head.plan, plan_from);
   number(7, uint8_t{}, head.staleness);
   number(8, uint32_t{}, head.epoch);
-  number(12, uint32_t{}, head.key.tensor);
-  number(16, uint32_t{}, head.key.partition);
   number(20, int32_t{}, head.priority);
   number(24, uint64_t{}, head.round);
   number(32, uint64_t{}, head.bytes);
@@ -46,6 +44,22 @@ void for_each_field(Head& head, Number&& number, Checked&& checked) {
 }
 constexpr size_t kShapeOffset = 48;
 static_assert(kShapeOffset + kShapeBytes == kDataHeadBytes);
+
+// A key has 8 bytes: the lower 32 bits of the tensor, the partition, the rest of the tensor.
+constexpr size_t kKeyOffset = 12;
+constexpr int kPartitionBits = 18;
+static_assert(kMaxPartitions == 1u << kPartitionBits);
+static_assert(key_tensor(kMaxTensorNumber, kMaxPartitionScale) < 1ull << (64 - kPartitionBits));
+
+void store_key(const Key& key, std::byte* at) {
+  store_number(at, static_cast<uint32_t>(key.tensor));
+  store_number(at + 4, static_cast<uint32_t>(key.tensor >> 32 << kPartitionBits | key.partition));
+}
+Key load_key(const std::byte* at) {
+  const auto upper = load_number<uint32_t>(at + 4);
+  return {.tensor = uint64_t{upper >> kPartitionBits} << 32 | load_number<uint32_t>(at),
+          .partition = upper & (kMaxPartitions - 1)};
+}
 
 template <typename Enum>
 uint8_t byte_of(Enum value) {
@@ -58,7 +72,6 @@ Status check_limits(const DataHead& head) {
     return data_loss(std::string("data message: ") + field + ": expected less than " + std::to_string(limit) +
                      ", got " + std::to_string(value));
   };
-  if (head.key.partition >= kMaxPartitions) return above("partition", head.key.partition, kMaxPartitions);
   if (head.rank >= kMaxNodes) return above("rank", head.rank, kMaxNodes);
   if (head.root >= kMaxNodes) return above("root", head.root, kMaxNodes);
   if (head.root_node >= kMaxNodes) return above("root node", head.root_node, kMaxNodes);
@@ -88,6 +101,7 @@ DataHeadBytes encode(const DataHead& head) {
         store_number(&bytes[offset], static_cast<decltype(wire)>(value));
       },
       [&](size_t offset, const auto& value, auto) { store_number(&bytes[offset], byte_of(value)); });
+  store_key(head.key, &bytes[kKeyOffset]);
   std::memcpy(&bytes[kShapeOffset], head.shape.bytes().data(), kShapeBytes);
   return bytes;
 }
@@ -97,7 +111,7 @@ Result<DataHead> decode_data(Bytes bytes) {
   BPS_RETURN_IF_ERROR(check_version(load_number<uint8_t>(&bytes[0])));
   ShapeBytes shape;
   std::memcpy(shape.data(), &bytes[kShapeOffset], kShapeBytes);
-  DataHead head{.shape = Shape(shape)};
+  DataHead head{.key = load_key(&bytes[kKeyOffset]), .shape = Shape(shape)};
   Status status;  // the first error
   for_each_field(
       head,

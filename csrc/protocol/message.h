@@ -8,7 +8,7 @@
 //   data     worker or machine service <-> summation service. All fields are in the frame's head
 //            (kDataHeadBytes); the payload is tensor data, or the text of a failure.
 //   control  node <-> scheduler. The head has the type; the fields are the payload (at most
-//            kMaxControlBytes).
+//            kMaxControlBytes, a Roster kMaxRosterBytes).
 #pragma once
 
 #include <array>
@@ -27,10 +27,11 @@
 
 namespace byteps::protocol {
 
-inline constexpr uint8_t kProtocolVersion = 6;
+inline constexpr uint8_t kProtocolVersion = 7;
 inline constexpr size_t kDataHeadBytes = 64;
 inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
+inline constexpr size_t kMaxRosterBytes = 32u << 20;  // of a Roster, the only larger message
 inline constexpr uint16_t kMaxNameBytes = 1024;
 inline constexpr uint16_t kMaxTextBytes = 4096;  // text of a failure; longer texts are truncated
 // Size of the name of a host or machine, or of an address.
@@ -57,18 +58,20 @@ struct RootLocation {
 
 // One partition of one declared tensor.
 struct Key {
-  uint32_t tensor = 0;  // key_tensor() of the name's number and of the partition scale
+  uint64_t tensor = 0;  // key_tensor() of the name's number and of the partition scale
   uint32_t partition = 0;
   bool operator==(const Key&) const = default;
   auto operator<=>(const Key&) const = default;
 };
 
-inline constexpr uint32_t kMaxTensors = 1u << 20;
+inline constexpr uint32_t kMaxTensors = 1u << 20;  // names that are not forgotten
+// Numbers of names are never given again in a job, however many names come and go.
+inline constexpr uint64_t kMaxTensorNumber = (1ull << 43) - 1;
 // Under another partition scale a name has other partitions, except for the first one.
-constexpr uint32_t key_tensor(uint32_t number, uint8_t partition_scale) {
+constexpr uint64_t key_tensor(uint64_t number, uint8_t partition_scale) {
   return number * (kMaxPartitionScale + 1) + partition_scale;
 }
-constexpr uint32_t number_of(const Key& key) { return key.tensor / (kMaxPartitionScale + 1); }
+constexpr uint64_t number_of(const Key& key) { return key.tensor / (kMaxPartitionScale + 1); }
 
 // "tensor 3, partition 0".
 std::string describe(const Key& key);
@@ -76,9 +79,7 @@ std::string describe(const Key& key);
 std::string describe_partition(const Key& key);
 
 struct KeyHash {
-  size_t operator()(const Key& key) const {
-    return (static_cast<size_t>(key.tensor) * 0x9E3779B97F4A7C15ull) ^ key.partition;
-  }
+  size_t operator()(const Key& key) const { return (key.tensor * 0x9E3779B97F4A7C15ull) ^ key.partition; }
 };
 
 // ---- data ---------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ struct Join {  // node -> scheduler
 // index of a node is its node number and the number of its service. Decoding checks the order.
 struct Roster {
   uint32_t epoch = 0;
-  uint32_t self = 0;  // node number of the receiver
+  uint32_t self = 0;  // node number of the receiver; in the head of the message
   uint32_t num_workers = 0;
   uint64_t timeout_us = 0;       // a node that is silent for this long is lost
   uint64_t partition_bytes = 0;  // fixed size of PartitionRule
@@ -215,11 +216,14 @@ struct Declare {
 };
 struct Placed {  // scheduler -> worker
   std::string name;
-  uint32_t tensor = 0;  // number of the name, from 1
+  uint64_t tensor = 0;  // number of the name, from 1
   // One for each partition; enough for the largest size requested.
   std::vector<RootLocation> locations;
   // The requested scale. Each scale has its own locations, except for the first partition.
   uint8_t partition_scale = 0;
+  // Where this rank was when it forgot the name (Forget); 0 and no plan if it never knew it.
+  uint64_t round = 0;
+  Plan plan = {};
   bool operator==(const Placed&) const = default;
 };
 inline constexpr uint64_t kEveryRound = UINT64_MAX;
@@ -228,7 +232,7 @@ inline constexpr uint64_t kEveryRound = UINT64_MAX;
 // rounds: summation services fail the contributions to its rounds up to `round`.
 struct Refused {
   std::string name;
-  uint32_t tensor = 0;  // 0: the name was never bound
+  uint64_t tensor = 0;  // 0: the name was never bound
   StatusCode code = StatusCode::kInvalidArgument;
   std::string text;
   uint64_t round = kEveryRound;
@@ -242,6 +246,9 @@ struct RoundFailed {
   bool refused = false;  // this rank did not start the push_pull; `text` says why
   StatusCode code = StatusCode::kInvalidArgument;
   std::string text;
+  // Not 0: this rank has forgotten the name, or never knew it. `round` counts from 0 then, and so
+  // many calls have been made since (protocol/rounds.h, resumed_round).
+  uint64_t calls = 0;
   bool operator==(const RoundFailed&) const = default;
 };
 struct Barrier {          // worker -> scheduler
@@ -323,7 +330,7 @@ struct Waiting {  // scheduler -> node: which nodes it waits for. To be logged
 // node -> scheduler: its service has waited long for some ranks. scheduler -> node: the same text
 // with the name of the tensor, which services do not know; to be logged.
 struct Stalled {
-  uint32_t tensor = 0;  // number of the name
+  uint64_t tensor = 0;  // number of the name
   std::string name;     // empty: requested, or unknown
   std::string text;     // "round 3 of partition 0 has waited 30 s for rank 1 (host a, pid 7)"
   bool operator==(const Stalled&) const = default;
@@ -341,23 +348,50 @@ struct Leaving {
   bool operator==(const Leaving&) const = default;
 };
 
+// A name that a rank does not use any more and forgets (protocol/push_pull_table.h).
+struct ForgottenName {
+  std::string name;
+  uint64_t round = 0;  // of the rank's last push_pull of the name; with `calls` as in RoundFailed
+  uint64_t calls = 0;
+  Plan plan = {};  // of the last result
+  bool operator==(const ForgottenName&) const = default;
+};
+inline constexpr uint32_t kMaxForgotten = 1024;
+struct Forget {  // worker -> scheduler
+  std::vector<ForgottenName> names;
+  bool operator==(const Forget&) const = default;
+};
+// Partitions 0 to `partitions` - 1 of a tensor under one partition scale.
+struct ForgottenKeys {
+  uint64_t tensor = 0;  // as in Key
+  uint32_t partitions = 0;
+  bool operator==(const ForgottenKeys&) const = default;
+};
+// scheduler -> node: all ranks have forgotten these tensors. Nobody will contribute to them again.
+struct Forgotten {
+  std::vector<ForgottenKeys> keys;
+  bool operator==(const Forgotten&) const = default;
+};
+
 // The index of a message in this list determines its type on the wire: append only.
 using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
                              Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
-                             Waits, Waiting, RoundFailed, Stalled, Leaving>;
+                             Waits, Waiting, RoundFailed, Stalled, Leaving, Forget, Forgotten>;
 
 template <typename... Types>
 bool is_one_of(const Control& message) {
   return (std::holds_alternative<Types>(message) || ...);
 }
 
+using ControlHead = std::array<std::byte, kControlHeadBytes>;
 struct EncodedControl {
-  std::array<std::byte, kControlHeadBytes> head;
+  ControlHead head;
   std::vector<std::byte> payload;
 };
 EncodedControl encode(const Control& message);
-// Checks the head alone, before the payload is received: version, known type, payload size at most
-// kMaxControlBytes.
+// The head of a Roster to node `self`. Its payload is the same for all nodes.
+ControlHead roster_head(uint32_t self);
+// Checks the head alone, before the payload is received: version, known type, payload size.
 Status check_control_head(Bytes head, size_t payload_bytes);
 Result<Control> decode_control(Bytes head, Bytes payload);
 

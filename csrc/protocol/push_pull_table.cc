@@ -1,6 +1,8 @@
 #include "protocol/push_pull_table.h"
 
 #include <algorithm>
+#include <functional>
+#include <tuple>
 
 #include "base/check.h"
 #include "protocol/rounds.h"
@@ -8,12 +10,15 @@
 namespace byteps::protocol {
 namespace {
 
+// A call forgets no more names, because it must not take long.
+constexpr size_t kForgetAtOnce = 64;
+
 std::string quoted(const std::string& name) { return "tensor '" + name + "'"; }
 
 }  // namespace
 
-PushPullTable::PushPullTable(uint32_t rank, Tree tree, const PartitionRule& rule)
-    : rank_(rank), tree_(std::move(tree)), rule_(rule) {}
+PushPullTable::PushPullTable(uint32_t rank, Tree tree, const PartitionRule& rule, const NameLimits& limits)
+    : rank_(rank), tree_(std::move(tree)), rule_(rule), limit_(limits.least), most_(limits.most) {}
 
 Status PushPullTable::declare(const std::string& name, DType dtype, uint64_t bytes, TableActions& actions) {
   Result<NamedTensor*> found = find(name);
@@ -23,6 +28,8 @@ Status PushPullTable::declare(const std::string& name, DType dtype, uint64_t byt
   BPS_RETURN_IF_ERROR(check_tensor_bytes(bytes, dtype).with_context(quoted(name)));
   bind((*found)->second, request);
   request_locations(**found, dtype, bytes, actions);
+  note_use(**found);
+  forget_idle(actions);
   return Status::ok();
 }
 
@@ -33,6 +40,8 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   count_round(tensor, request.step);  // not when the placement arrives: all ranks must count alike
   if (Status why = check(**found, request); !why.is_ok()) {
     refuse_round(**found, why, actions);
+    note_use(**found);
+    forget_idle(actions);
     return why;
   }
   bind(tensor, request);
@@ -40,6 +49,7 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   BPS_CHECK(is_new && handle != 0) << "handle " << handle;
   Op& op = entry->second;
   op.tensor = *found;
+  op.calls = tensor.calls;
   const bool stored = is_stored(request.op);
   const bool has_root = stored || request.op == ReduceOp::kBroadcast;
   op.head = {.type = DataType::kPushPull,
@@ -55,6 +65,8 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
   tensor.in_flight = handle;
   request_locations(**found, request.dtype, request.bytes, actions);
   if (has_locations(op)) start_partitions(handle, op, actions);
+  note_use(**found);
+  forget_idle(actions);
   return Status::ok();
 }
 
@@ -63,6 +75,8 @@ void PushPullTable::refuse(const std::string& name, uint64_t step, const Status&
   if (!found) return;
   count_round((*found)->second, step);
   refuse_round(**found, why, actions);
+  note_use(**found);
+  forget_idle(actions);
 }
 
 Result<PushPullTable::NamedTensor*> PushPullTable::find(const std::string& name) {
@@ -71,9 +85,58 @@ Result<PushPullTable::NamedTensor*> PushPullTable::find(const std::string& name)
     return invalid_argument("name of a tensor: expected 1 to " + std::to_string(kMaxNameBytes) +
                             " bytes, got " + std::to_string(name.size()));
   }
-  NamedTensor& named = *tensors_.try_emplace(name).first;
+  const auto [found, is_new] = tensors_.try_emplace(name);
+  NamedTensor& named = *found;
+  if (is_new) {
+    named.second.place = idle_.insert(idle_.end(), &named);
+    named.second.came_back = forgotten_.take(std::hash<std::string>()(name));
+    note_use(named);
+  }
   BPS_RETURN_IF_ERROR(named.second.refusal);
   return &named;
+}
+
+void PushPullTable::note_use(NamedTensor& named) {
+  Tensor& tensor = named.second;
+  const auto waits = [](const auto& placement) { return placement.second.unanswered > 0; };
+  const bool is_idle =
+      tensor.in_flight == 0 && !is_permanent(tensor) && std::ranges::none_of(tensor.placements, waits);
+  TensorList& from = tensor.is_idle ? idle_ : kept_;
+  TensorList& to = is_idle ? idle_ : kept_;
+  to.splice(to.end(), from, tensor.place);
+  tensor.is_idle = is_idle;
+  weigh(tensor);
+}
+
+bool PushPullTable::is_permanent(const Tensor& tensor) {
+  return (tensor.binding && tensor.binding->mode.stored) || !tensor.refusal.is_ok();
+}
+
+// What is never forgotten leaves the room to the others.
+void PushPullTable::weigh(Tensor& tensor) {
+  uint64_t weight = is_permanent(tensor) ? 0 : kNameWeight;
+  for (const auto& [scale, placement] : tensor.placements)
+    weight += weight == 0 ? 0 : placement.locations.size();
+  if (tensor.came_back && weight > tensor.weight)
+    limit_ = std::min(limit_ + weight - tensor.weight, std::max(limit_, most_));
+  weight_ += weight - tensor.weight;
+  tensor.weight = weight;
+}
+
+// Some more than necessary, so that there is one message for many names.
+void PushPullTable::forget_idle(TableActions& actions) {
+  if (weight_ <= limit_ || !failed_.is_ok()) return;
+  Forget forget;
+  for (size_t i = 0; i < kForgetAtOnce && !idle_.empty() && weight_ > limit_ - limit_ / 8; ++i) {
+    const auto& [name, tensor] = *idle_.front();
+    const bool is_unused = tensor.number == 0 && tensor.calls == 0;  // nobody knows it
+    if (!is_unused) forget.names.push_back({name, tensor.round, tensor.calls, tensor.plan.value_or(Plan{})});
+    forgotten_.add(std::hash<std::string>()(name));
+    weight_ -= tensor.weight;
+    idle_.pop_front();
+    tensors_.erase(tensors_.find(name));
+  }
+  if (!forget.names.empty()) actions.emplace_back(SendForget{std::move(forget)});
 }
 
 Status PushPullTable::check(const NamedTensor& named, const PushPull& request) const {
@@ -115,6 +178,7 @@ Status PushPullTable::check_binding(const NamedTensor& named, const PushPull& re
 
 // check() refuses steps out of range.
 void PushPullTable::count_round(Tensor& tensor, uint64_t step) {
+  if (tensor.number == 0) ++tensor.calls;
   tensor.round = next_round(tensor.round, step <= kMaxStep ? step : 0);
 }
 
@@ -124,9 +188,9 @@ void PushPullTable::bind(Tensor& tensor, const PushPull& request) {
 
 void PushPullTable::refuse_round(NamedTensor& named, const Status& why, TableActions& actions) {
   auto& [name, tensor] = named;
-  RoundFailed failed{name, tensor.round, true, why.code(), why.message()};
+  RoundFailed failed{name, tensor.round, true, why.code(), why.message(), tensor.calls};
   const bool is_stored = tensor.binding && tensor.binding->mode.stored;
-  if (is_stored) failed.round = kEveryRound;
+  if (is_stored) std::tie(failed.round, failed.calls) = std::pair(kEveryRound, 0);
   if (is_stored || tensor.in_flight == 0) return tell_refused(tensor, std::move(failed), actions);
   if (tensor.refused) failed.text = std::move(tensor.refused->text);
   tensor.refused = std::move(failed);
@@ -210,14 +274,34 @@ Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
   }
   for (const RootLocation& location : placed.locations)
     BPS_RETURN_IF_ERROR(tree_.check(location).with_context(what));
-  tensor.number = placed.tensor;
   locations = placed.locations;
   requested = std::max(requested, static_cast<uint32_t>(locations.size()));
   --unanswered;
-  if (tensor.in_flight == 0 || tensor.partition_scale != placed.partition_scale) return Status::ok();
-  Op& op = ops_.at(tensor.in_flight);
-  if (op.open_partitions == 0 && has_locations(op)) start_partitions(tensor.in_flight, op, actions);
+  if (tensor.number == 0) resume(*found, placed, actions);
+  if (tensor.in_flight != 0 && tensor.partition_scale == placed.partition_scale) {
+    Op& op = ops_.at(tensor.in_flight);
+    if (op.open_partitions == 0 && has_locations(op)) start_partitions(tensor.in_flight, op, actions);
+  }
+  note_use(*found);
+  forget_idle(actions);
   return Status::ok();
+}
+
+void PushPullTable::resume(NamedTensor& named, const Placed& placed, TableActions& actions) {
+  Tensor& tensor = named.second;
+  tensor.number = placed.tensor;
+  tensor.round = resumed_round(placed.round, tensor.round, tensor.calls);
+  if (tensor.refused)
+    tensor.refused->round = resumed_round(placed.round, tensor.refused->round, tensor.refused->calls);
+  if (tensor.refused) tensor.refused->calls = 0;
+  tensor.calls = 0;
+  if (placed.plan != Plan{}) tensor.plan = placed.plan;
+  tensor.partition_scale = placed.plan.partition_scale;
+  if (tensor.in_flight == 0) return;
+  Op& op = ops_.at(tensor.in_flight);
+  op.head.round = resumed_round(placed.round, op.head.round, op.calls);
+  op.partitioning = rule_.partition(op.partitioning.bytes, tensor.partition_scale);
+  request_locations(named, op.head.dtype, op.partitioning.bytes, actions);
 }
 
 void PushPullTable::on_refused(const Refused& refused, TableActions& actions) {
@@ -228,6 +312,7 @@ void PushPullTable::on_refused(const Refused& refused, TableActions& actions) {
   Status why(refused.code, refused.text);
   tensor.refusal = why.with_context(quoted(refused.name));
   if (waits) finish(tensor.in_flight, why, actions);
+  note_use(*found);
 }
 
 std::string PushPullTable::name_wait(Handle handle) const {
@@ -284,10 +369,11 @@ void PushPullTable::finish(Handle handle, const Status& status, TableActions& ac
   auto& [name, tensor] = *found->second.tensor;
   tensor.in_flight = 0;
   actions.emplace_back(FinishHandle{handle, status.with_context(quoted(name))});
+  NamedTensor& named = *found->second.tensor;
   ops_.erase(found);
-  if (!tensor.refused) return;
-  if (failed_.is_ok()) tell_refused(tensor, std::move(*tensor.refused), actions);
+  if (tensor.refused && failed_.is_ok()) tell_refused(tensor, std::move(*tensor.refused), actions);
   tensor.refused.reset();
+  note_use(named);
 }
 
 }  // namespace byteps::protocol

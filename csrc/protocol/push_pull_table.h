@@ -19,9 +19,18 @@
 // The partitioning of a tensor follows the plan of its last results (protocol/plan.h). Each
 // partition scale of a name has its own root locations, requested as soon as the scale is known, so
 // that the next push_pull rarely waits for them. Stored tensors keep their first partitioning.
+//
+// Names that have not been used for long are forgotten, least recently used first, when there are
+// many: so memory stays bounded if a program uses names once (docs/names.md). The scheduler is told
+// the round and the plan (Forget), and returns them when this rank uses the name again (Placed). So
+// other ranks need not forget it at the same time. Until the answer, rounds are counted from 0.
+// When all ranks have forgotten a name in the same round, the scheduler and the services forget it,
+// too (protocol/tensor_directory.h). A rank forgets no stored tensor, and none that is in flight or
+// was refused for ever.
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,6 +40,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/recently_dropped.h"
 #include "base/status.h"
 #include "protocol/message.h"
 #include "protocol/partition.h"
@@ -63,6 +73,9 @@ struct SendDeclare {
 struct SendRoundFailed {
   RoundFailed failed;
 };
+struct SendForget {
+  Forget forget;
+};
 // Push_pulls that start from now on follow another plan: use its credit.
 struct ChangePlan {
   Plan plan;
@@ -83,14 +96,24 @@ struct FinishHandle {
   Handle handle;
   Status status;
 };
-using TableAction =
-    std::variant<SendDeclare, SendRoundFailed, ChangePlan, StartPartition, FailPartition, FinishHandle>;
+using TableAction = std::variant<SendDeclare, SendRoundFailed, SendForget, ChangePlan, StartPartition,
+                                 FailPartition, FinishHandle>;
+// Messages to the scheduler have to arrive in the order of the actions.
 using TableActions = std::vector<TableAction>;
+
+// When names are forgotten. A name weighs kNameWeight, and one for each of its root locations.
+inline constexpr uint64_t kNameWeight = 8;
+struct NameLimits {
+  // Nothing is forgotten below this weight: 14,000 names of one partition, or 1,800 of 64.
+  uint64_t least = 1 << 17;
+  // The limit grows with names that come back after they were forgotten, up to this weight.
+  uint64_t most = 1 << 20;
+};
 
 class PushPullTable {
  public:
-  // `rule` must be equal on all nodes.
-  PushPullTable(uint32_t rank, Tree tree, const PartitionRule& rule);
+  // `rule` must be equal on all nodes; `limits` need not.
+  PushPullTable(uint32_t rank, Tree tree, const PartitionRule& rule, const NameLimits& limits = {});
 
   // Requests the placement of a tensor before its first use; not for stored tensors. Errors as
   // start().
@@ -129,6 +152,8 @@ class PushPullTable {
   void fail(const Status& why, TableActions& actions);
 
   size_t in_flight() const { return ops_.size(); }
+  // Number of names that are not forgotten.
+  size_t names() const { return tensors_.size(); }
 
  private:
   struct Placement {
@@ -142,22 +167,30 @@ class PushPullTable {
     DType dtype;     // only if stored
     uint64_t bytes;  // only if stored
   };
+  struct Tensor;
+  using NamedTensor = std::pair<const std::string, Tensor>;
+  using TensorList = std::list<NamedTensor*>;
   struct Tensor {
-    uint32_t number = 0;             // 0: unknown
+    uint64_t number = 0;             // 0: unknown, and rounds count from 0
     std::optional<Binding> binding;  // set by the first valid use
     Status refusal;
     uint64_t round = 0;                       // round of the last push_pull
+    uint64_t calls = 0;                       // number of push_pulls while `number` is 0
     std::map<uint8_t, Placement> placements;  // key: partition scale
     uint8_t partition_scale = 0;              // scale of the current or next push_pull
     std::optional<Plan> plan;                 // plan of the last result
     Handle in_flight = 0;                     // 0: none
     // Sent when the push_pull in flight, which is not affected, has finished.
     std::optional<RoundFailed> refused;
+    TensorList::iterator place;  // in idle_ or kept_
+    bool is_idle = true;         // in idle_
+    bool came_back = false;      // after it was forgotten
+    uint64_t weight = 0;
   };
-  using NamedTensor = std::pair<const std::string, Tensor>;
   struct Op {
     NamedTensor* tensor = nullptr;
-    DataHead head;  // of all partitions, except for what differs between them or is not known yet
+    uint64_t calls = 0;  // that of the tensor, at its start
+    DataHead head;       // of all partitions, except for what differs between them or is not known yet
     Partitioning partitioning;
     uint64_t open_partitions = 0;  // partitions to be completed; 0: waits for its placement
     Status failure;
@@ -169,12 +202,20 @@ class PushPullTable {
   Status check(const NamedTensor& tensor, const PushPull& request) const;
   Status check_binding(const NamedTensor& tensor, const PushPull& request) const;
   static void count_round(Tensor& tensor, uint64_t step);
+  // Whether the tensor is never forgotten.
+  static bool is_permanent(const Tensor& tensor);
   static void bind(Tensor& tensor, const PushPull& request);
   void refuse_round(NamedTensor& tensor, const Status& why, TableActions& actions);
   void tell_refused(const Tensor& tensor, RoundFailed failed, TableActions& actions) const;
   // Requests locations, unless enough for a tensor of this size are known or requested.
   void request_locations(NamedTensor& tensor, DType dtype, uint64_t bytes, TableActions& actions);
   bool has_locations(const Op& op) const;
+  // The first answer of the scheduler: this rank may have forgotten the name before.
+  void resume(NamedTensor& tensor, const Placed& placed, TableActions& actions);
+  // To be called after each change and each use of a tensor.
+  void note_use(NamedTensor& tensor);
+  void weigh(Tensor& tensor);
+  void forget_idle(TableActions& actions);
   void start_partitions(Handle handle, Op& op, TableActions& actions);
   void take_failure(Op& op, const Status& why, TableActions& actions);
   void take_up(const Op& op, TableActions& actions);
@@ -183,7 +224,13 @@ class PushPullTable {
   uint32_t rank_;
   Tree tree_;
   PartitionRule rule_;
-  std::unordered_map<std::string, Tensor> tensors_;  // never erased from: ops point into it
+  std::unordered_map<std::string, Tensor> tensors_;  // ops and lists point into it
+  TensorList idle_;                                  // may be forgotten; least recently used first
+  TensorList kept_;                                  // may not
+  uint64_t weight_ = 0;                              // of all tensors
+  uint64_t limit_;                                   // of weight_
+  uint64_t most_;                                    // of limit_
+  RecentlyDropped forgotten_{1 << 16};
   std::unordered_map<Handle, Op> ops_;
   Plan desired_plan_;  // requested by this rank
   Plan plan_;          // plan of the last push_pull started

@@ -60,9 +60,10 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
 // A process that resumes comes again with its rank, or, if this scheduler has numbered it, without.
 bool SchedulerState::has_left(const NodeInfo& node) const {
   return std::any_of(members_.begin(), members_.end(), [&node](const Member& member) {
+    if (!member.left) return false;
     const bool is_same_rank = node.rank >= 0 && member.node.rank == node.rank;
     const bool is_same_process = member.node.host == node.host && member.node.pid == node.pid;
-    return member.left && member.node.role == node.role && (is_same_rank || is_same_process);
+    return member.node.role == node.role && (is_same_rank || is_same_process);
   });
 }
 
@@ -105,9 +106,9 @@ void SchedulerState::start(SchedulerActions& actions) {
   Result<std::vector<double>> shares = reducer_host_shares(tree.reducer_hosts(), options_.placement);
   if (!shares) return fail(shares.status(), actions);
   for (const double share : *shares) roster.shares_ppb.push_back(static_cast<uint32_t>(share * 1e9));
-  if (encode(roster).payload.size() > kMaxControlBytes) {
+  if (encode(roster).payload.size() > kMaxRosterBytes) {
     return fail(invalid_argument("the job's nodes do not fit into a message of " +
-                                 std::to_string(kMaxControlBytes) + " bytes"),
+                                 std::to_string(kMaxRosterBytes) + " bytes"),
                 actions);
   }
   std::vector<std::string> describe_rank;
@@ -118,8 +119,9 @@ void SchedulerState::start(SchedulerActions& actions) {
   barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
   phase_ = Phase::kRunning;
   epoch_ = roster.epoch;
-  for (; roster.self < members_.size(); ++roster.self)
-    actions.emplace_back(SendTo{members_[roster.self].peer, roster});
+  SendRoster send{.peers = {}, .roster = std::move(roster)};
+  for (const Member& member : members_) send.peers.push_back(member.peer);
+  actions.emplace_back(std::move(send));
 }
 
 // Orders the members by node number.
@@ -138,6 +140,7 @@ Roster SchedulerState::number_members(TimeUs now) {
     roster.nodes.push_back(node);
   }
   members_ = std::move(ordered);
+  silence_check_us_ = now + options_.timeout_us;
   return roster;
 }
 
@@ -157,6 +160,7 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
     if (const auto* waits = std::get_if<Waits>(&message)) return on_waits(member, *waits, actions);
     if (const auto* failed = std::get_if<RoundFailed>(&message))
       return on_round_failed(member, *failed, actions);
+    if (const auto* forget = std::get_if<Forget>(&message)) return on_forget(member, *forget, actions);
     if (const auto* barrier = std::get_if<Barrier>(&message))
       return on_barrier(member, *barrier, now, actions);
   }
@@ -172,6 +176,11 @@ void SchedulerState::on_declare(uint32_t rank, const Declare& declare, Scheduler
 void SchedulerState::on_round_failed(uint32_t rank, const RoundFailed& failed, SchedulerActions& actions) {
   const std::optional<Refused> refused = tensors_->fail_round(rank, failed);
   if (refused) send_to_all(*refused, actions);
+}
+
+void SchedulerState::on_forget(uint32_t rank, const Forget& forget, SchedulerActions& actions) {
+  std::vector<ForgottenKeys> keys = tensors_->forget(rank, forget);
+  if (!keys.empty()) send_to_all(Forgotten{std::move(keys)}, actions);
 }
 
 void SchedulerState::on_leaving(uint32_t member, const Leaving& leaving, SchedulerActions& actions) {
@@ -319,8 +328,12 @@ void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
 }
 
 void SchedulerState::check_silence(TimeUs now, SchedulerActions& actions) {
+  if (now < silence_check_us_) return;
+  silence_check_us_ = kNever;
   for (const Member& member : members_) {
-    if (member.left || now - member.last_heard_us < options_.timeout_us) continue;
+    if (member.left) continue;
+    silence_check_us_ = std::min(silence_check_us_, member.last_heard_us + options_.timeout_us);
+    if (now - member.last_heard_us < options_.timeout_us) continue;
     return fail(
         unavailable(member.node.describe() + " has been silent for " + seconds(now - member.last_heard_us)),
         actions);
@@ -360,11 +373,8 @@ TimeUs SchedulerState::next_tick_us() const {
   if (phase_ == Phase::kJoining) return std::min(join_deadline_us(), notices_.next_us());
   if (phase_ == Phase::kMeasuring) return survey_->next_tick_us();
   if (phase_ != Phase::kRunning) return kNever;
-  TimeUs next = barriers_->next_tick_us();
+  TimeUs next = std::min(barriers_->next_tick_us(), silence_check_us_);
   for (const Suspicion& suspicion : suspicions_) next = std::min(next, verdict_us(suspicion));
-  for (const Member& member : members_) {
-    if (!member.left) next = std::min(next, member.last_heard_us + options_.timeout_us);
-  }
   return next;
 }
 

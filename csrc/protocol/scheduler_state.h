@@ -34,6 +34,12 @@ struct SendTo {
   PeerId peer;
   Control message;
 };
+// The roster, to all nodes: `peers[i]` is node i. Its `self` has no meaning. One action, because it
+// has the description of every node, and there are as many receivers.
+struct SendRoster {
+  std::vector<PeerId> peers;
+  Roster roster;
+};
 // Close the connection after sending what was queued for it; its later events are ignored.
 struct ClosePeer {
   PeerId peer;
@@ -43,7 +49,7 @@ struct ClosePeer {
 struct LogWaiting {
   std::string text;
 };
-using SchedulerAction = std::variant<SendTo, ClosePeer, LogWaiting>;
+using SchedulerAction = std::variant<SendTo, SendRoster, ClosePeer, LogWaiting>;
 using SchedulerActions = std::vector<SchedulerAction>;
 
 struct SchedulerOptions {
@@ -120,6 +126,7 @@ class SchedulerState {
   void on_member_message(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
   void on_declare(uint32_t rank, const Declare& declare, SchedulerActions& actions);
   void on_round_failed(uint32_t rank, const RoundFailed& failed, SchedulerActions& actions);
+  void on_forget(uint32_t rank, const Forget& forget, SchedulerActions& actions);
   void on_leaving(uint32_t member, const Leaving& leaving, SchedulerActions& actions);
   // `member` knows that `leaver` leaves, or has left itself.
   void on_aware(uint32_t leaver, uint32_t member, SchedulerActions& actions);
@@ -154,6 +161,8 @@ class SchedulerState {
   uint32_t epoch_ = 0;
   Numbering numbering_;
   std::vector<Member> members_;
+  // No node has been silent for too long before this time.
+  TimeUs silence_check_us_ = kNever;
   std::unordered_map<PeerId, uint32_t> member_of_peer_;
   std::vector<Suspicion> suspicions_;
   // Set when all have joined:

@@ -177,7 +177,7 @@ void StalenessTracker::on_child_gone(uint32_t rank, const Status& why, Staleness
 }
 
 // Ranks have no common rounds of a stored tensor: it fails as a whole or continues.
-void StalenessTracker::fail_tensor(uint32_t number, uint64_t last_round, const Status& why,
+void StalenessTracker::fail_tensor(uint64_t number, uint64_t last_round, const Status& why,
                                    StalenessActions& actions) {
   BPS_CHECK(!why.is_ok()) << "a tensor fails for a reason";
   if (last_round != kEveryRound || !failed_tensors_.try_emplace(number, why).second) return;

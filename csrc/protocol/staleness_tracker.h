@@ -74,7 +74,7 @@ class StalenessTracker {
   // need one of its missing rounds fail with `why`, now and later.
   void on_child_gone(uint32_t rank, const Status& why, StalenessActions& actions);
   // Like Aggregator's, here and below.
-  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why, StalenessActions& actions);
+  void fail_tensor(uint64_t number, uint64_t last_round, const Status& why, StalenessActions& actions);
   void fail_all(const Status& why, StalenessActions& actions);
   void on_tick(TimeUs now, StalenessActions& actions);
   TimeUs next_tick_us() const { return waiting_.next_us(); }
@@ -128,7 +128,7 @@ class StalenessTracker {
   const Waits::Iterator none_ = waiting_.none();
   std::vector<Status> gone_;  // indexed by rank; ok: present
   std::vector<uint32_t> gone_ranks_;
-  std::unordered_map<uint32_t, Status> failed_tensors_;
+  std::unordered_map<uint64_t, Status> failed_tensors_;
   Status failed_;
 };
 

@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "protocol/partition.h"
+#include "protocol/rounds.h"
 
 namespace byteps::protocol {
 namespace {
 
-Refused refusal(const std::string& name, uint32_t tensor, const Status& why) {
+Refused refusal(const std::string& name, uint64_t tensor, const Status& why) {
   return {.name = name, .tensor = tensor, .code = why.code(), .text = why.message()};
 }
 
@@ -24,27 +25,29 @@ TensorDirectory::TensorDirectory(std::vector<std::string> describe_rank, RootAss
 TensorDirectory::Answer TensorDirectory::declare(uint32_t rank, const Declare& declare) {
   if (Status fault = check_tensor_bytes(declare.bytes, declare.dtype); !fault.is_ok())
     return {refusal(declare.name, 0, fault)};
-  Tensor* const tensor = find_or_bind(declare.name);
+  Tensor* const tensor = find_or_bind(declare.name, rank);
   if (tensor == nullptr) {
-    return {
-        refusal(declare.name, 0,
-                invalid_argument("expected at most " + std::to_string(max_tensors_) + " names in a job"))};
+    return {refusal(declare.name, 0,
+                    invalid_argument("expected at most " + std::to_string(max_tensors_) +
+                                     " names in use at the same time"))};
   }
   if (!tensor->conflict.is_ok()) return {refusal(declare.name, tensor->number, tensor->conflict)};
   if (!tensor->first) tensor->first = {rank, declare.dtype, declare.bytes, declare.mode};
   tensor->conflict = agrees(*tensor->first, rank, declare);
   if (!tensor->conflict.is_ok()) return {refusal(declare.name, tensor->number, tensor->conflict), true};
-  return {place(*tensor, declare)};
+  return {place(*tensor, rank, declare)};
 }
 
-TensorDirectory::Tensor* TensorDirectory::find_or_bind(const std::string& name) {
-  const auto found = tensors_.find(name);
-  if (found != tensors_.end()) return &found->second;
-  if (tensors_.size() >= max_tensors_) return nullptr;
-  auto& [bound, tensor] = *tensors_.try_emplace(name).first;
-  names_.push_back(&bound);
-  tensor.number = static_cast<uint32_t>(names_.size());
-  return &tensor;
+TensorDirectory::Tensor* TensorDirectory::find_or_bind(const std::string& name, uint32_t rank) {
+  auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    if (tensors_.size() >= max_tensors_) return nullptr;
+    found = tensors_.try_emplace(name).first;
+    found->second.number = ++last_number_;
+    names_[last_number_] = &found->first;
+  }
+  found->second.users.insert(rank);
+  return &found->second;
 }
 
 Status TensorDirectory::agrees(const First& first, uint32_t rank, const Declare& declare) const {
@@ -58,31 +61,103 @@ Status TensorDirectory::agrees(const First& first, uint32_t rank, const Declare&
                           describe_elements(declare.bytes, declare.dtype));
 }
 
-Placed TensorDirectory::place(Tensor& tensor, const Declare& declare) {
+Placed TensorDirectory::place(Tensor& tensor, uint32_t rank, const Declare& declare) {
   const Partitioning partitioning = partition_rule_.partition(declare.bytes, declare.partition_scale);
   RootAssigner& assigner = assigners_.try_emplace(declare.partition_scale, unused_assigner_).first->second;
   std::vector<RootLocation>& locations = tensor.locations[declare.partition_scale];
   const uint32_t count = partitioning.count();
   for (auto p = static_cast<uint32_t>(locations.size()); p < count; ++p)
     locations.push_back(assigner.next(partitioning.size(p)));
-  return {declare.name, tensor.number, locations, declare.partition_scale};
+  const Past* const past = past_of(tensor, rank);
+  return {declare.name,
+          tensor.number,
+          locations,
+          declare.partition_scale,
+          past ? past->round : 0,
+          past ? past->plan : Plan{}};
 }
 
-std::string TensorDirectory::name_of(uint32_t number) const {
-  return number == 0 || number > names_.size() ? "" : *names_[number - 1];
+std::string TensorDirectory::name_of(uint64_t number) const {
+  const auto found = names_.find(number);
+  return found == names_.end() ? "" : *found->second;
+}
+
+std::vector<ForgottenKeys> TensorDirectory::forget(uint32_t rank, const Forget& forget) {
+  std::vector<ForgottenKeys> keys;
+  for (const ForgottenName& forgotten : forget.names) {
+    const auto found = tensors_.find(forgotten.name);
+    if (found == tensors_.end() || !found->second.users.erase(rank)) continue;
+    Tensor& tensor = found->second;
+    set_past(tensor, rank, round_of(tensor, rank, forgotten.round, forgotten.calls), forgotten.plan);
+    if (!is_forgotten_by_all(tensor)) continue;
+    keys.push_back({key_tensor(tensor.number, 0), 0});  // for failures, if it has no location
+    for (const auto& [scale, locations] : tensor.locations)
+      keys.push_back({key_tensor(tensor.number, scale), static_cast<uint32_t>(locations.size())});
+    names_.erase(tensor.number);
+    tensors_.erase(found);
+  }
+  return keys;
+}
+
+const TensorDirectory::Past* TensorDirectory::past_of(const Tensor& tensor, uint32_t rank) {
+  const auto found =
+      std::ranges::find_if(tensor.pasts, [rank](const Past& past) { return past.ranks.contains(rank); });
+  return found == tensor.pasts.end() ? nullptr : &*found;
+}
+
+uint64_t TensorDirectory::round_of(const Tensor& tensor, uint32_t rank, uint64_t round, uint64_t calls) {
+  if (calls == 0) return round;
+  const Past* const past = past_of(tensor, rank);
+  return resumed_round(past ? past->round : 0, round, calls);
+}
+
+void TensorDirectory::set_past(Tensor& tensor, uint32_t rank, uint64_t round, const Plan& plan) {
+  for (Past& past : tensor.pasts) past.ranks.erase(rank);
+  std::erase_if(tensor.pasts, [](const Past& past) { return past.ranks.size() == 0; });
+  auto found = std::ranges::find_if(
+      tensor.pasts, [&](const Past& past) { return past.round == round && past.plan == plan; });
+  if (found == tensor.pasts.end()) found = tensor.pasts.insert(found, {round, plan, {}});
+  found->ranks.insert(rank);
+}
+
+// Ranks that have never had it are in round 0.
+bool TensorDirectory::is_forgotten_by_all(const Tensor& tensor) const {
+  if (tensor.users.size() > 0 || !tensor.conflict.is_ok()) return false;
+  const uint64_t round = tensor.pasts.front().round;
+  size_t count = 0;
+  for (const Past& past : tensor.pasts) {
+    if (past.round != round) return false;
+    count += past.ranks.size();
+  }
+  return round == 0 || count == describe_rank_.size();
+}
+
+bool TensorDirectory::RankSet::insert(uint32_t rank) {
+  if (contains(rank)) return false;
+  if (rank >= has_.size()) has_.resize(rank + 1);
+  has_[rank] = true;
+  ++size_;
+  return true;
+}
+
+bool TensorDirectory::RankSet::erase(uint32_t rank) {
+  if (!contains(rank)) return false;
+  has_[rank] = false;
+  --size_;
+  return true;
 }
 
 std::optional<Refused> TensorDirectory::fail_round(uint32_t rank, const RoundFailed& failed) {
-  Tensor* const tensor = find_or_bind(failed.name);
+  Tensor* const tensor = find_or_bind(failed.name, rank);
   if (tensor == nullptr || !tensor->conflict.is_ok()) return std::nullopt;
-  if (std::ranges::find(tensor->failed_rounds, failed.round) != tensor->failed_rounds.end())
-    return std::nullopt;
-  tensor->failed_rounds[tensor->next_failed++ % tensor->failed_rounds.size()] = failed.round;
+  const uint64_t round = round_of(*tensor, rank, failed.round, failed.calls);
+  if (std::ranges::find(tensor->failed_rounds, round) != tensor->failed_rounds.end()) return std::nullopt;
+  tensor->failed_rounds[tensor->next_failed++ % tensor->failed_rounds.size()] = round;
   const std::string who = failed.refused ? describe_rank_[rank] + ": " : "";
   const Status why(failed.code, who + failed.text);
   if (failed.round == kEveryRound) tensor->conflict = why;
   Refused refused = refusal(failed.name, tensor->number, why);
-  refused.round = failed.round;
+  refused.round = round;
   return refused;
 }
 

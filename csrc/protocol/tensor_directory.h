@@ -4,6 +4,13 @@
 // largest; a smaller tensor uses the first ones. So the list of a name's locations only grows, and
 // every rank gets the same list whenever it asks. Each partition scale (protocol/plan.h) has a list
 // of its own, balanced as if no other existed, because one scale is in use at a time.
+//
+// A rank that forgets a name (protocol/push_pull_table.h) leaves its round here, and gets it back
+// if it uses the name again. When all ranks have forgotten a name, and in the same round, it is
+// forgotten here, and the caller tells the services: its rounds begin anew if it comes back, on all
+// ranks, under another number. Numbers are never given again, so nothing that is late can be taken
+// for something else. A name whose ranks have forgotten it in different rounds stays, because
+// contributions of different rounds must not meet.
 #pragma once
 
 #include <array>
@@ -23,7 +30,7 @@ namespace byteps::protocol {
 
 class TensorDirectory {
  public:
-  // Binds at most `max_tensors` names; they stay for the whole job.
+  // Holds at most `max_tensors` names.
   TensorDirectory(std::vector<std::string> describe_rank, RootAssigner assigner, PartitionRule partition_rule,
                   size_t max_tensors = kMaxTensors);
 
@@ -37,14 +44,38 @@ class TensorDirectory {
   // in a round for the rank that cannot take part.
   Answer declare(uint32_t rank, const Declare& declare);
 
+  // The rank has forgotten these names. Returns what all ranks have forgotten with it.
+  std::vector<ForgottenKeys> forget(uint32_t rank, const Forget& forget);
+
   // A round has failed for `rank`. All nodes are told once: services fail the rest of that round
   // and all earlier ones, which can no longer complete. Empty if they have been told.
   std::optional<Refused> fail_round(uint32_t rank, const RoundFailed& failed);
 
   // Empty if no name has this number.
-  std::string name_of(uint32_t number) const;
+  std::string name_of(uint64_t number) const;
+  // Number of names that are not forgotten.
+  size_t size() const { return tensors_.size(); }
 
  private:
+  class RankSet {
+   public:
+    // False: it was there.
+    bool insert(uint32_t rank);
+    bool erase(uint32_t rank);
+    bool contains(uint32_t rank) const { return rank < has_.size() && has_[rank]; }
+    size_t size() const { return size_; }
+
+   private:
+    std::vector<bool> has_;
+    size_t size_ = 0;
+  };
+  // Ranks that were in the same round, with the same plan, when they forgot the name.
+  struct Past {
+    uint64_t round;
+    Plan plan;
+    RankSet ranks;
+  };
+
   struct First {
     uint32_t rank;
     DType dtype;
@@ -52,18 +83,25 @@ class TensorDirectory {
     TensorMode mode;
   };
   struct Tensor {
-    uint32_t number = 0;
+    uint64_t number = 0;
     std::optional<First> first;                              // the first declaration
     std::map<uint8_t, std::vector<RootLocation>> locations;  // key: partition scale
     Status conflict;
     std::array<uint64_t, 4> failed_rounds{};  // the last ones, because every rank may report them
     size_t next_failed = 0;
+    RankSet users;            // ranks that have it
+    std::vector<Past> pasts;  // of those that have forgotten it before; most often one
   };
 
-  // Null if there are too many names.
-  Tensor* find_or_bind(const std::string& name);
+  // The rank has the name from now on. Null if there are too many names.
+  Tensor* find_or_bind(const std::string& name, uint32_t rank);
+  static const Past* past_of(const Tensor& tensor, uint32_t rank);
+  // The rank's round, if it has counted its calls as RoundFailed and ForgottenName say.
+  static uint64_t round_of(const Tensor& tensor, uint32_t rank, uint64_t round, uint64_t calls);
+  static void set_past(Tensor& tensor, uint32_t rank, uint64_t round, const Plan& plan);
+  bool is_forgotten_by_all(const Tensor& tensor) const;
   Status agrees(const First& first, uint32_t rank, const Declare& declare) const;
-  Placed place(Tensor& tensor, const Declare& declare);
+  Placed place(Tensor& tensor, uint32_t rank, const Declare& declare);
 
   std::vector<std::string> describe_rank_;
   RootAssigner unused_assigner_;
@@ -71,7 +109,8 @@ class TensorDirectory {
   PartitionRule partition_rule_;
   size_t max_tensors_;
   std::unordered_map<std::string, Tensor> tensors_;
-  std::vector<const std::string*> names_;  // indexed by number - 1; points into tensors_
+  std::unordered_map<uint64_t, const std::string*> names_;  // key: number; points into tensors_
+  uint64_t last_number_ = 0;
 };
 
 }  // namespace byteps::protocol

@@ -11,6 +11,7 @@ namespace {
 // The anchor is considered unused when another tensor has started this often without it: more often
 // than any tensor starts in one step.
 constexpr uint32_t kAnchorLost = 64;
+constexpr size_t kMaxNames = 1 << 16;
 
 constexpr int kFirstIgnored = 2;
 constexpr size_t kConfiguredSteps = 4;
@@ -64,6 +65,7 @@ std::optional<TimeUs> StepMeter::on_start(const std::string& name, TimeUs now) {
     starts_.clear();
     return now - std::exchange(began_us_, now);
   }
+  if (starts_.size() == kMaxNames) starts_.clear();  // names that are used once have no end
   if (++starts_[name] < (anchor_.empty() ? 2 : kAnchorLost)) return std::nullopt;
   anchor_ = name;
   began_us_ = now;

@@ -91,7 +91,8 @@ HostFacts ClusterUnderTest::facts_of(size_t process) const {
           .machine = "m" + machine,
           .host = "host" + machine,
           .process_id = 1000 + process,
-          .arena_bytes = scenario_.arena_bytes};
+          .arena_bytes = scenario_.arena_bytes,
+          .names = scenario_.names[process]};
 }
 
 NodeConfig ClusterUnderTest::config_of(size_t process) const {

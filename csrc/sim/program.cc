@@ -70,7 +70,8 @@ void Program::perform(const Step& step) {
     case Step::Kind::kDeclare: {
       const TensorPlan& tensor = plan_.tensors[step.tensor];
       begin_operation({.what = "declaration of " + tensor.name, .tensor = step.tensor});
-      return finish(outcomes_.back(), process_.node()->declare(tensor.name, tensor.dtype, tensor.bytes()));
+      return finish(outcomes_.back(),
+                    process_.node()->declare(tensor.name_in(1), tensor.dtype, tensor.bytes()));
     }
     case Step::Kind::kPushPull: return push_pull(step.tensor, false);
     case Step::Kind::kPull: return push_pull(step.tensor, true);
@@ -102,7 +103,7 @@ void Program::fill_input(const TensorPlan& tensor, InFlight& op, ReduceOp reduct
 protocol::PushPull Program::make_request(const TensorPlan& tensor, uint32_t round, ReduceOp reduction) const {
   const bool is_refused = round == tensor.odd_round && tensor.odd == TensorPlan::Odd::kRefused;
   const std::vector<int64_t> dims = {static_cast<int64_t>(tensor.elements_in(round))};
-  return {.name = tensor.name,
+  return {.name = tensor.name_in(round),
           .dtype = tensor.dtype,
           .bytes = tensor.bytes_in(round),
           .op = is_refused ? ReduceOp::kBroadcast : reduction,

@@ -64,6 +64,7 @@ class ScaleJob : private ScaleEvents {
   void apply(uint32_t machine, const protocol::TableActions& actions);
   void apply(uint32_t /*machine*/, const protocol::ChangePlan& /*change*/) {}  // no plan is requested
   void apply(uint32_t machine, const protocol::SendDeclare& send);
+  void apply(uint32_t machine, const protocol::SendForget& send) { directory_.forget(machine, send.forget); }
   void apply(uint32_t machine, const protocol::SendRoundFailed& /*send*/) {
     BPS_CHECK(false) << "a round of machine " << machine << " has failed";
   }
@@ -160,7 +161,7 @@ void ScaleJob::apply(uint32_t machine, const protocol::SendDeclare& send) {
 }
 
 void ScaleJob::apply(uint32_t machine, const protocol::StartPartition& start) {
-  network_.send(start.head.priority, {.tensor = number_of(start.head.key),
+  network_.send(start.head.priority, {.tensor = static_cast<uint32_t>(number_of(start.head.key)),
                                       .partition = start.head.key.partition,
                                       .bytes = static_cast<uint32_t>(start.head.bytes),
                                       .from = static_cast<uint16_t>(machine),

@@ -297,6 +297,25 @@ void make_faults(Random& random, Scenario& scenario) {
   for (uint64_t i = 0; i < count; ++i) scenario.faults.push_back(make_timed_fault(random, scenario));
 }
 
+// Ranks forget names, most of them at other times than the others, and tensors get new names.
+void make_names(Random random, Scenario& scenario) {
+  scenario.names.resize(scenario.num_processes());
+  if (random.chance(0.6)) return;
+  static const std::vector<uint64_t> kLimits = {1, 10, 20, 20, 40, 80, 1 << 17};
+  const bool all_alike = random.chance(0.4);
+  const uint64_t usual = random.pick(kLimits);
+  for (protocol::NameLimits& limits : scenario.names) {
+    limits.least = all_alike ? usual : random.pick(kLimits);
+    limits.most = random.chance(0.5) ? limits.least : 2 * limits.least;
+  }
+  for (size_t i = 0; i < scenario.tensors.size(); ++i) {
+    if (is_stored(scenario.tensors[i].op) || random.chance(0.5)) continue;
+    const auto rounds = static_cast<uint32_t>(random.between(1, 2));
+    scenario.tensors[i].renamed_every = rounds;
+    for (WorkerPlan& worker : scenario.workers) worker.tensors[i].renamed_every = rounds;
+  }
+}
+
 size_t num_machines(const Scenario& scenario) {
   const auto first = scenario.machines.begin();
   return std::set<uint32_t>(first, first + scenario.num_workers).size();
@@ -341,6 +360,7 @@ Scenario make_scenario(uint64_t seed) {
   make_programs(random, scenario);
   scenario.counts_steps = random.chance(0.5);
   make_faults(random, scenario);
+  make_names(Random(mix(seed)), scenario);
   // A measurement sends as much as the network carries, so it takes long to simulate.
   scenario.probes_nics = scenario.network.bytes_per_s > 0 && random.chance(0.1);
   if (scenario.probes_nics) scenario.network.bytes_per_s = 16'000'000;

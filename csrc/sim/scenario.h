@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "protocol/placement.h"
+#include "protocol/push_pull_table.h"
 #include "sim/sim_network.h"
 
 namespace byteps::sim {
@@ -19,7 +20,8 @@ struct TensorPlan {
   ReduceOp op = ReduceOp::kSum;
   uint32_t root = 0;
   int32_t priority = 0;
-  uint8_t staleness = 0;  // kAccumulate, which begins with a kSeed
+  uint8_t staleness = 0;       // kAccumulate, which begins with a kSeed
+  uint32_t renamed_every = 0;  // number of rounds after which it gets another name; 0: never
   // Number of elements in rounds that are a multiple of `other_every` (0: in none), on all ranks.
   uint64_t other_elements = 0;
   uint32_t other_every = 0;
@@ -27,6 +29,9 @@ struct TensorPlan {
   uint32_t odd_round = 0;
   enum class Odd : uint8_t { kOtherSize, kRefused, kLeftOut } odd = Odd::kOtherSize;
 
+  std::string name_in(uint32_t round) const {
+    return renamed_every == 0 ? name : name + "." + std::to_string((round - 1) / renamed_every);
+  }
   uint64_t elements_in(uint32_t round) const {
     const uint64_t usual = other_every > 0 && round % other_every == 0 ? other_elements : elements;
     return usual + (round == odd_round && odd == Odd::kOtherSize ? 1 + elements : 0);
@@ -100,10 +105,11 @@ struct Scenario {
   uint64_t seed = 0;
   uint32_t num_workers = 1;
   uint32_t num_servers = 0;
-  std::vector<uint32_t> machines;  // by process, the scheduler's included
-  std::vector<uint32_t> shards;    // likewise: number of data loops
-  bool shm = true;                 // between processes of one machine
-  size_t arena_bytes = 0;          // of a shared-memory connection
+  std::vector<uint32_t> machines;           // by process, the scheduler's included
+  std::vector<uint32_t> shards;             // likewise: number of data loops
+  std::vector<protocol::NameLimits> names;  // likewise
+  bool shm = true;                          // between processes of one machine
+  size_t arena_bytes = 0;                   // of a shared-memory connection
   bool scheduler_in_rank_0 = true;
   bool ranks_are_given = true;  // otherwise the scheduler numbers the workers
   bool sizes_are_given = true;  // otherwise the scheduler learns them from the first worker

@@ -59,7 +59,10 @@ class Collector {
   virtual void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) = 0;
   virtual void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) = 0;
   virtual void child_gone(uint32_t child, const Status& why) = 0;
-  virtual void fail_tensor(uint32_t number, uint64_t last_round, const Status& why) = 0;
+  virtual void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) = 0;
+  // All ranks have forgotten the tensor: nobody contributes to these keys any more, and nobody
+  // waits for an answer.
+  virtual void forget(const protocol::ForgottenKeys& keys) = 0;
   // The job has failed: answers all contributions with `why`. Leased memory is not used any more.
   virtual void fail(const Status& why) = 0;
 
@@ -96,8 +99,8 @@ class Collector {
               std::span<std::byte* const> spaces, size_t bytes) const;
 
   Environment environment_;
-  // Contributions without an answer. A key's slots exist from its first contribution on, and are
-  // never erased: references to them stay valid.
+  // Contributions without an answer. A key's slots exist from its first contribution until it is
+  // forgotten; until then references to them stay valid.
   std::unordered_map<protocol::Key, Slots, protocol::KeyHash> slots_;
 
  private:
@@ -125,7 +128,7 @@ class CollectorBy : public Collector {
     decisions_.on_child_gone(child, why, actions_);
     apply();
   }
-  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why) override {
+  void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) override {
     decisions_.fail_tensor(number, last_round, why, actions_);
     apply();
   }

@@ -22,6 +22,8 @@ class ParameterStore final : public CollectorBy<protocol::StalenessTracker> {
   Result<Verdict> admit(const protocol::DataHead& head, uint32_t child,
                         uint64_t payload_bytes) const override;
   void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) override;
+  // Stored tensors stay for the whole job.
+  void forget(const protocol::ForgottenKeys&) override {}
   // Never called, because `admit` accepts no failures.
   void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) override;
 

@@ -39,6 +39,18 @@ void ReductionLevel::contribute_failure(uint32_t child, const DataHead& head, co
   apply();
 }
 
+void ReductionLevel::forget(const protocol::ForgottenKeys& keys) {
+  decisions_.forget_tensor(keys.tensor);
+  for (uint32_t partition = 0; partition < keys.partitions; ++partition) {
+    const protocol::Key key{keys.tensor, partition};
+    const auto round = rounds_.find(key);
+    const bool is_at_parent = round != rounds_.end() && !round->second.machine_sum.empty();
+    if (is_at_parent || !decisions_.forget(key)) continue;
+    slots_.erase(key);
+    rounds_.erase(key);
+  }
+}
+
 void ReductionLevel::fail(const Status& why) {
   failed_ = true;
   CollectorBy::fail(why);
@@ -109,8 +121,8 @@ void ReductionLevel::on_result(DataHead head, const Result<protocol::Plan>& outc
 }
 
 void ReductionLevel::apply(const Fail& fail) {
-  Slots& slots = slots_[fail.head.key];
-  for (const uint32_t child : fail.children) answer_failure(fail.head, slots[child], fail.status);
+  for (const uint32_t child : fail.children)
+    answer_failure(fail.head, slots_.at(fail.head.key)[child], fail.status);
   // Tells the root why this machine does not contribute, unless the job has failed.
   if (fail.ends_round && goes_to_root(fail.head.root_node) && !failed_)
     parent_link_->fail_round(fail.head, fail.status);

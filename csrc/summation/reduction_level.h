@@ -41,6 +41,7 @@ class ReductionLevel final : public CollectorBy<protocol::Aggregator> {
                         uint64_t payload_bytes) const override;
   void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) override;
   void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) override;
+  void forget(const protocol::ForgottenKeys& keys) override;
   void fail(const Status& why) override;
 
  private:

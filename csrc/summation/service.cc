@@ -55,8 +55,13 @@ void Service::start(const Position& position) {
   post_each([=](Shard& shard) { shard.start(position); });
 }
 
-void Service::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
+void Service::fail_tensor(uint64_t number, uint64_t last_round, const Status& why) {
   post_each([=](Shard& shard) { shard.fail_tensor(number, last_round, why); });
+}
+
+void Service::forget(std::vector<protocol::ForgottenKeys> keys) {
+  const auto shared = std::make_shared<const std::vector<protocol::ForgottenKeys>>(std::move(keys));
+  post_each([=](Shard& shard) { shard.forget(*shared); });
 }
 
 void Service::rank_left(uint32_t rank) {

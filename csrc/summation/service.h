@@ -32,7 +32,8 @@ class Service {
 
   // As Shard's methods, for all shards.
   void start(const Position& position);
-  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why);
+  void fail_tensor(uint64_t number, uint64_t last_round, const Status& why);
+  void forget(std::vector<protocol::ForgottenKeys> keys);
   void rank_left(uint32_t rank);
   void fail(const Status& why);
   // Sends a goodbye to all children. Calls `done`, on the loop of a shard, when all connections are

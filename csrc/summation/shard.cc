@@ -87,9 +87,15 @@ void Shard::rank_left(uint32_t rank) {
   });
 }
 
-void Shard::fail_tensor(uint32_t number, uint64_t last_round, const Status& why) {
+void Shard::fail_tensor(uint64_t number, uint64_t last_round, const Status& why) {
   for_each_collector(
       [number, last_round, &why](Collector& collector) { collector.fail_tensor(number, last_round, why); });
+}
+
+void Shard::forget(const std::vector<protocol::ForgottenKeys>& keys) {
+  for_each_collector([&keys](Collector& collector) {
+    for (const protocol::ForgottenKeys& each : keys) collector.forget(each);
+  });
 }
 
 void Shard::fail(const Status& why) {

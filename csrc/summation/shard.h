@@ -56,7 +56,9 @@ class Shard {
   void start(const Position& position);
 
   // As Aggregator::fail_tensor.
-  void fail_tensor(uint32_t number, uint64_t last_round, const Status& why);
+  void fail_tensor(uint64_t number, uint64_t last_round, const Status& why);
+  // As Collector::forget, for keys of this and of other shards.
+  void forget(const std::vector<protocol::ForgottenKeys>& keys);
   // The rank has left the job in order.
   void rank_left(uint32_t rank);
   // The job has failed: answers all contributions with `why`. Leased memory is not used any more.

@@ -18,7 +18,8 @@ using transport::ReceiveBuffer;
 namespace {
 
 // A partition is sent again only after it was answered, as Payload::reuse_key requires.
-uint64_t reuse_key_of(const protocol::Key& key) { return (uint64_t{key.tensor} + 1) << 32 | key.partition; }
+uint64_t reuse_key_of(const protocol::Key& key) { return (key.tensor + 1) << 18 | key.partition; }
+static_assert(protocol::kMaxPartitions == 1 << 18);
 
 }  // namespace
 

@@ -20,7 +20,7 @@ Worker::Worker(const WorkerOptions& options, protocol::Tree tree, const protocol
       clock_(clock),
       events_(events),
       handles_(metrics, clock, std::move(completions)),
-      table_(options.rank, std::move(tree), rule) {
+      table_(options.rank, std::move(tree), rule, options.names) {
   if (options.autotune && options.rank == 0) tuner_.emplace(options.credit_bytes);
   metrics_.partition_factor = 1;
   metrics_.credit_bytes = options.credit_bytes;
@@ -119,9 +119,11 @@ Worker::Work Worker::take_work() {
   Work work;
   for (protocol::TableAction& action : actions_) {
     if (auto* declare = std::get_if<SendDeclare>(&action)) {
-      work.messages.emplace_back(std::move(declare->declare));
+      events_.send_to_scheduler(std::move(declare->declare));
     } else if (auto* told = std::get_if<protocol::SendRoundFailed>(&action)) {
-      work.messages.emplace_back(std::move(told->failed));
+      events_.send_to_scheduler(std::move(told->failed));
+    } else if (auto* forget = std::get_if<protocol::SendForget>(&action)) {
+      events_.send_to_scheduler(std::move(forget->forget));
     } else if (const auto* change = std::get_if<ChangePlan>(&action)) {
       work.plan = change->plan;
     } else if (auto* start = std::get_if<StartPartition>(&action)) {
@@ -140,7 +142,6 @@ Worker::Work Worker::take_work() {
 }
 
 void Worker::do_work(Work work) {
-  for (protocol::Control& message : work.messages) events_.send_to_scheduler(std::move(message));
   if (work.plan) change_plan(*work.plan);
   for (auto& [link, partitions] : work.partitions) {
     link->loop->post([link = link->link.get(), partitions = std::move(partitions)]() mutable {

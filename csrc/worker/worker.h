@@ -23,7 +23,8 @@ namespace byteps::worker {
 class WorkerEvents {
  public:
   virtual ~WorkerEvents() = default;
-  // Any thread.
+  // Any thread. Called under a lock of the worker, so that messages keep the order of the
+  // decisions: must not call the worker.
   virtual void send_to_scheduler(protocol::Control message) = 0;
   // As LinkEvents::on_link_lost.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
@@ -38,6 +39,7 @@ struct WorkerOptions {
   uint32_t rank = 0;
   uint64_t credit_bytes = 0;  // bytes in flight per connection, as configured
   bool autotune = false;      // tunes partition size and credit; effective on rank 0 only
+  protocol::NameLimits names = {};
 };
 
 class Worker final : public LinkEvents {
@@ -92,9 +94,8 @@ class Worker final : public LinkEvents {
     const std::byte* input;
     std::byte* output;
   };
-  // Actions for after the lock is released, so that nothing outside is called under it.
+  // Actions for after the lock is released.
   struct Work {
-    std::vector<protocol::Control> messages;  // to the scheduler
     std::optional<protocol::Plan> plan;
     // By link, in the order of first use, which does not depend on addresses.
     std::vector<std::pair<ShardLink*, std::vector<OutgoingPartition>>> partitions;
@@ -108,6 +109,7 @@ class Worker final : public LinkEvents {
   template <typename F>
   void change(F&& f) BPS_EXCLUDES(mutex_);
   void add_partition(Work& work, const protocol::Parent& parent, OutgoingPartition partition);
+  // Sends messages to the scheduler, and returns the other actions.
   Work take_work() BPS_REQUIRES(mutex_);
   void do_work(Work work) BPS_EXCLUDES(mutex_);
   void change_plan(const protocol::Plan& plan);

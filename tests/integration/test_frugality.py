@@ -50,7 +50,17 @@ def test_idle_processes_wake_up_for_heartbeats_only(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path: Path) -> None:
-    with job(tmp_path, "init", "step*20", "barrier", "pause", "step*200", "barrier", "pause") as cluster:
+    assert max(growth(tmp_path, "step*20", "step*200").values()) < GROWTH_BYTES
+
+
+def test_memory_does_not_grow_with_the_number_of_names(tmp_path: Path) -> None:
+    """20,000 names are more than a rank keeps; each more takes nothing, where it took about 1 KB."""
+    assert max(growth(tmp_path, "use_names_once*5", "use_names_once*8").values()) < GROWTH_BYTES
+
+
+def growth(folder: Path, first: str, then: str) -> dict[str, int]:
+    """Returns how many bytes the memory of each process grows by the second part of its plan."""
+    with job(folder, "init", first, "barrier", "pause", then, "barrier", "pause") as cluster:
         for rank in range(2):
             cluster[f"rank {rank}"].wait_for("did barrier")
         before = {name: resident_bytes(member.pid) for name, member in cluster.members.items()}
@@ -58,5 +68,4 @@ def test_memory_does_not_grow_with_the_number_of_rounds(tmp_path: Path) -> None:
             cluster[f"rank {rank}"].resume_plan()
         for rank in range(2):
             cluster[f"rank {rank}"].wait_for("did barrier", 2)
-        grown = {name: resident_bytes(member.pid) - before[name] for name, member in cluster.members.items()}
-    assert max(grown.values()) < GROWTH_BYTES, grown
+        return {name: resident_bytes(member.pid) - before[name] for name, member in cluster.members.items()}

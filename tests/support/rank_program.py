@@ -8,6 +8,7 @@ of byteps, which skips to the words after "then" and makes it end with code 3.
 
 from __future__ import annotations
 
+import itertools
 import select
 import sys
 import time
@@ -25,6 +26,7 @@ LARGE = {f"large{i}": np.ones(1 << 21, np.float32) for i in range(3)}
 
 
 abandoned: list[bps.Handle] = []  # handle of contribute()
+fresh = itertools.count()  # numbers of names that were not used yet
 
 
 def say(*what: object) -> None:
@@ -58,6 +60,17 @@ def name_many() -> None:
     for number in range(20_000):
         declare_buffer(str(number).ljust(1000, "."), "float32", 4)
     step()
+
+
+def use_names_once() -> None:
+    """Reduces tensors whose names no later call uses, of many sizes."""
+    for _ in range(100):
+        numbers = [next(fresh) for _ in range(40)]
+        handles = [
+            bps.push_pull_async(np.ones(1 + n % 2000, np.float32), name=f"once {n}", op=bps.Sum) for n in numbers
+        ]
+        for handle in handles:
+            assert (bps.synchronize(handle) == bps.size()).all()
 
 
 def receive_much() -> None:
@@ -103,6 +116,7 @@ WORDS: dict[str, Callable[[], object]] = {
     "contribute": contribute,
     "flood": flood,
     "name_many": name_many,
+    "use_names_once": use_names_once,
     "leave": leave,
     "receive_much": receive_much,
     "steps_until_told": steps_until_told,

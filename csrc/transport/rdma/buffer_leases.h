@@ -2,14 +2,23 @@
 // and its own memory that the peer may write answers to. Pure: handles numbers and records. The
 // peer's side is in frame_receiver.h.
 //
+// Receive buffers with a reuse key are kept at the peer while they are used again and again. Those
+// that are idle are given back, least recently used first, when there are more than a limit. The
+// limit is as much as was ever in flight at the same time, and grows with keys that come back after
+// they were given back. So the peer's memory is bounded by what is in flight and what this end
+// really uses again: buffers of tensors that were used once, and of partition sizes that the tuner
+// has tried, make room for others.
+//
 // Lease numbers are chosen by this end. A frame that is written to a receive buffer uses that
 // buffer's number also for its reply space.
 #pragma once
 
 #include <deque>
+#include <list>
 #include <string>
 #include <unordered_map>
 
+#include "base/recently_dropped.h"
 #include "transport/rdma/registrations.h"
 #include "transport/rdma/ring.h"
 
@@ -30,6 +39,9 @@ struct LeasedReplySpace {
 
 class BufferLeases {
  public:
+  // Idle receive buffers of fewer bytes are not given back.
+  static constexpr uint64_t kLeastKeptBytes = uint64_t{4} << 20;
+
   // `controls`: queue for records that the peer has to receive. `peer`: name for messages.
   BufferLeases(std::deque<Record>& controls, std::string peer)
       : controls_(controls), peer_(std::move(peer)) {}
@@ -57,6 +69,8 @@ class BufferLeases {
   // The peer has returned the lease. kDataLoss: there is no such lease.
   Status take_back(LeaseId lease);
   void clear();
+  // Bytes of all receive buffers with a reuse key.
+  uint64_t kept_bytes() const { return kept_bytes_; }
 
  private:
   struct RemoteBuffer {
@@ -65,16 +79,25 @@ class BufferLeases {
     bool busy = true;
     bool answered = false;
     RemoteMemory target;
+    std::list<LeaseId>::iterator idle = {};  // in idle_, if it has a reuse key and is not busy
   };
 
   // The free receive buffer of that reuse key, or kNoLease.
   LeaseId find_free(uint64_t& reuse_key, uint64_t bytes);
+  void note_busy(uint64_t bytes);
+  void drop(LeaseId idle_buffer);
+  void drop_idle();
 
   std::deque<Record>& controls_;
   const std::string peer_;
   LeaseId last_ = kNoLease;
   std::unordered_map<LeaseId, RemoteBuffer> remote_buffers_;
   std::unordered_map<uint64_t, LeaseId> reusable_;
+  std::list<LeaseId> idle_;  // least recently used first
+  uint64_t kept_bytes_ = 0;  // of all with a reuse key
+  uint64_t busy_bytes_ = 0;  // of those, of the ones in use
+  uint64_t limit_bytes_ = kLeastKeptBytes;
+  RecentlyDropped dropped_{1 << 12};
   std::unordered_map<LeaseId, LeasedReplySpace> granted_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -42,6 +43,40 @@ TEST(BufferPoolTest, RoundsUpByAtMostAQuarter) {
     BufferPool pool;
     pool.acquire(size);
     EXPECT_LE(pool.reserved_bytes(), size + size / 4 + 1) << size;
+  }
+}
+
+TEST(BufferPoolTest, SizesThatChangeAllTheTimeNeedBoundedMemory) {
+  BufferPool pool;
+  size_t most = 0;
+  for (size_t size = 300'000; size < 40'000'000; size += 37'111) {
+    BufferPool::Buffer first = pool.acquire(size);
+    BufferPool::Buffer second = pool.acquire(size);
+    std::memset(first.bytes().data(), 1, 4096);
+    std::memset(second.bytes().data() + size - 4096, 2, 4096);
+    most = std::max(most, pool.reserved_bytes());
+    EXPECT_LE(pool.reserved_bytes(), 5 * (size + size / 4) + (1 << 20)) << size;
+  }
+  EXPECT_LE(most, 200'000'000u);
+}
+
+TEST(BufferPoolTest, ASlabOfWhichSomethingIsInUseStays) {
+  BufferPool pool;
+  BufferPool::Buffer kept = pool.acquire(5000);
+  std::memset(kept.bytes().data(), 7, 5000);
+  for (size_t size = 100'000; size < 10'000'000; size += 100'000) pool.acquire(size);
+  for (const std::byte each : kept.bytes()) ASSERT_EQ(each, std::byte{7});
+}
+
+TEST(BufferPoolTest, TwoKindsOfStepsThatAlternateKeepTheirBuffers) {
+  BufferPool pool;
+  pool.acquire(3'000'000);
+  pool.acquire(5'000'000);
+  const size_t reserved = pool.reserved_bytes();
+  for (int i = 0; i < 10; ++i) {
+    pool.acquire(3'000'000);
+    pool.acquire(5'000'000);
+    EXPECT_EQ(pool.reserved_bytes(), reserved);
   }
 }
 

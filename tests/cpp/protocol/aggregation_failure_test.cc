@@ -210,5 +210,48 @@ TEST_F(AggregatorTest, AContributionOfAGoneChildIsRefusedAndNobodyWaitsForIt) {
   EXPECT_EQ(aggregator_.gathering(), 0u);
 }
 
+TEST_F(AggregatorTest, AForgottenKeyBeginsAnew) {
+  for (uint64_t round = 1; round <= 3; ++round) {
+    for (uint32_t rank = 0; rank < 3; ++rank) contribute(rank, round);
+  }
+  EXPECT_EQ(contribute(0, 3), Verdict::kRepeat);
+  EXPECT_TRUE(aggregator_.forget(key_of(1)));
+  EXPECT_TRUE(aggregator_.forget(key_of(1))) << "it has nothing any more";
+  for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(contribute(rank, 1), Verdict::kAccept);
+  EXPECT_EQ(completed_.size(), 1u);
+}
+
+TEST_F(AggregatorTest, ARoundThatWaitsIsNotForgotten) {
+  contribute(0, 1);
+  EXPECT_FALSE(aggregator_.forget(key_of(1)));
+  contribute(1, 1);
+  contribute(2, 1);
+  EXPECT_EQ(completed_.size(), 1u);
+}
+
+TEST_F(AggregatorTest, FailuresOfAForgottenNameAreForgotten) {
+  collect(
+      [&](AggregationActions& actions) { aggregator_.fail_tensor(1, 5, invalid_argument("no"), actions); });
+  EXPECT_EQ(contribute(0, 5), Verdict::kRefuse);
+  aggregator_.forget_tensor(key_tensor(1, 3));
+  aggregator_.forget(key_of(1));
+  EXPECT_EQ(contribute(0, 1), Verdict::kAccept);
+}
+
+TEST_F(AggregatorTest, OfKeysWithFailuresOnlyTheLastOnesAreKept) {
+  const auto fail = [this](uint64_t number) {
+    DataHead head = head_of(0, 1, key_of(static_cast<uint32_t>(number)));
+    head.type = DataType::kFailed;
+    collect(
+        [&](auto& actions) { aggregator_.on_failed_contribution(head, 0, invalid_argument("no"), actions); });
+  };
+  contribute(head_of(1, 1, key_of(7)));
+  for (uint64_t number = 100; number < 1100; ++number) fail(number);
+  EXPECT_EQ(contribute(head_of(1, 1, key_of(1099))), Verdict::kRefuse) << "the cause is known";
+  EXPECT_EQ(contribute(head_of(1, 1, key_of(100))), Verdict::kAccept) << "long forgotten";
+  fail(7);
+  EXPECT_EQ(failed_.at(0).children, std::vector<uint32_t>{1}) << "a contribution is not forgotten";
+}
+
 }  // namespace
 }  // namespace byteps::protocol

@@ -43,7 +43,9 @@ Roster random_roster(Random& random) {
 }
 
 Placed random_placed(Random& random) {
-  Placed placed{random.text(kMaxNameBytes), 1 + static_cast<uint32_t>(random.below(kMaxTensors)), {}};
+  Placed placed{random.text(kMaxNameBytes), 1 + random.below(kMaxTensorNumber), {}};
+  placed.round = random.below(kEveryRound);
+  placed.plan = {.partition_scale = static_cast<uint8_t>(random.below(8)), .credit = 3};
   placed.locations.resize(random.below(100));
   for (RootLocation& location : placed.locations) {
     location = {static_cast<uint16_t>(random.below(1u << 16)), static_cast<uint16_t>(random.below(1u << 16))};
@@ -84,15 +86,18 @@ std::vector<Control> random_controls(Random& random) {
       Waits{random.text(kMaxTextBytes), random.below(2) == 1},
       Waiting{random.text(kMaxTextBytes)},
       RoundFailed{random.text(kMaxNameBytes), 1 + random.below(kEveryRound), random.below(2) == 0,
-                  random.failure(), random.text(kMaxTextBytes)},
+                  random.failure(), random.text(kMaxTextBytes), random.below(kEveryRound)},
       Stalled{random.u32(), random.text(kMaxNameBytes), random.text(kMaxTextBytes)},
       Leaving{random.u32(), random.text(kMaxTextBytes)},
+      Forget{{{random.text(kMaxNameBytes), random.below(kEveryRound), random.u32(), {.partition_scale = 7}},
+              {random.text(kMaxNameBytes), 0, 0, {}}}},
+      Forgotten{{{key_tensor(kMaxTensorNumber, 7), kMaxPartitions}, {1 + random.below(kMaxTensorNumber), 0}}},
   };
 }
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({6, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({7, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9}));
 }
 
@@ -117,7 +122,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x57);
+  EXPECT_EQ(type, 0x59);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -182,7 +187,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x57};
+  head[1] = std::byte{0x59};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};
@@ -195,10 +200,10 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
 // A count of items must be covered by received bytes before memory is allocated for them.
 TEST(ControlMessage, CountsAreCheckedBeforeMemoryIsTaken) {
   EncodedControl encoded = encode(Placed{"w", 1, {}});
-  store_number(&encoded.payload[encoded.payload.size() - 4], uint32_t{kMaxPartitions});
+  store_number(&encoded.payload[encoded.payload.size() - 13], uint32_t{kMaxPartitions});
   EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 1048576 bytes"),
             std::string::npos);
-  store_number(&encoded.payload[encoded.payload.size() - 4], uint32_t{0xFFFFFFFF});
+  store_number(&encoded.payload[encoded.payload.size() - 13], uint32_t{0xFFFFFFFF});
   EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 0 to 262144"),
             std::string::npos);
 }
@@ -230,6 +235,19 @@ TEST(ControlMessage, RosterMustBeInOrder) {
   bad = good;
   bad.timeout_us = 0;
   EXPECT_FALSE(accepted(bad)) << "no time";
+}
+
+TEST(ControlMessage, TheRostersOfAllNodesDifferInTheirHeadsOnly) {
+  Random random(8);
+  Roster roster = random_roster(random);
+  roster.self = 0;
+  const EncodedControl first = encode(roster);
+  for (roster.self = 0; roster.self < roster.nodes.size(); ++roster.self) {
+    const EncodedControl encoded = encode(roster);
+    EXPECT_EQ(encoded.payload, first.payload);
+    EXPECT_EQ(encoded.head, roster_head(roster.self));
+    EXPECT_EQ(*decode_control(encoded.head, encoded.payload), Control(roster));
+  }
 }
 
 TEST(ControlMessage, LongTextsAreTruncatedBetweenCharacters) {

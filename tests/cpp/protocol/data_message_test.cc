@@ -16,7 +16,8 @@ DataHead random_head(Random& random) {
   head.op = static_cast<ReduceOp>(1 + random.below(8));
   if (is_stored(head.op)) head.staleness = static_cast<uint8_t>(random.below(256));
   head.epoch = random.u32();
-  head.key = {random.u32(), static_cast<uint32_t>(random.below(kMaxPartitions))};
+  head.key = {random.below(key_tensor(kMaxTensorNumber + 1, 0)),
+              static_cast<uint32_t>(random.below(kMaxPartitions))};
   head.round = random.u32();
   head.rank = static_cast<uint32_t>(random.below(kMaxNodes));
   head.priority = static_cast<int32_t>(random.u32());
@@ -34,7 +35,7 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.dtype = DType::kFloat64;
   head.op = ReduceOp::kBroadcast;
   head.epoch = 0x01020304;
-  head.key = {0x11121314, 0x00022324};
+  head.key = {0x25'1112'1314, 0x00022324};
   head.round = 0x38'3132'3334;
   head.rank = 0x0142;
   head.priority = -2;
@@ -45,8 +46,8 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.shard_index = 0x0173;
   head.bytes = 0x0000'0061'6263'6468;
   head.shape = *Shape::of(std::vector<int64_t>{2, 300});
-  const auto expected = bytes_of({6,    2,    4,    6,    0,    1,    0x97, 0,                             //
-                                  4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x02, 0x00,  //
+  const auto expected = bytes_of({7,    2,    4,    6,    0,    1,    0x97, 0,                             //
+                                  4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x96, 0x00,  //
                                   0xFE, 0xFF, 0xFF, 0xFF, 0x34, 0x33, 0x32, 0x31, 0x38, 0,    0,    0,     //
                                   0x68, 0x64, 0x63, 0x62, 0x61, 0,    0,    0,                             //
                                   0x42, 0x01, 0x51, 0x02, 0x62, 0x03, 0x73, 0x01,                          //
@@ -77,7 +78,7 @@ TEST(DataMessage, RefusesHeadsThatBreakARule) {
     int value;
     const char* says;
   };
-  const Case cases[] = {{0, 2, "version 6, got 2"},
+  const Case cases[] = {{0, 2, "version 7, got 2"},
                         {1, 0, "type"},
                         {1, 7, "type"},
                         {2, 0, "dtype"},
@@ -90,7 +91,6 @@ TEST(DataMessage, RefusesHeadsThatBreakARule) {
                         {5, 4, "level"},
                         {6, kMaxPartitionScale + 1, "plan"},
                         {7, 1, "staleness"},
-                        {18, 4, "partition"},
                         {41, 0x40, "rank"},
                         {43, 0x40, "root"},
                         {45, 0x40, "root node"},

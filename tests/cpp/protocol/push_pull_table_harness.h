@@ -69,9 +69,12 @@ class PushPullTableTest : public testing::Test {
     started_.clear();
     failed_.clear();
     finished_.clear();
+    forgotten_.clear();
     for (const TableAction& action : actions) {
       if (const auto* send = std::get_if<SendDeclare>(&action)) declared_.push_back(send->declare);
       if (const auto* send = std::get_if<SendRoundFailed>(&action)) told_.push_back(send->failed);
+      if (const auto* send = std::get_if<SendForget>(&action))
+        forgotten_.insert(forgotten_.end(), send->forget.names.begin(), send->forget.names.end());
       if (const auto* start = std::get_if<StartPartition>(&action)) started_.push_back(*start);
       if (const auto* fail = std::get_if<FailPartition>(&action)) failed_.push_back(*fail);
       if (const auto* finish = std::get_if<FinishHandle>(&action)) finished_.push_back(*finish);
@@ -84,6 +87,7 @@ class PushPullTableTest : public testing::Test {
   std::vector<StartPartition> started_;
   std::vector<FailPartition> failed_;
   std::vector<FinishHandle> finished_;
+  std::vector<ForgottenName> forgotten_;
 };
 
 }  // namespace byteps::protocol

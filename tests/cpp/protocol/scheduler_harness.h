@@ -57,8 +57,14 @@ class SchedulerStateTest : public testing::Test {
     closed_.clear();
     for (const SchedulerAction& action : actions) {
       if (const auto* send = std::get_if<SendTo>(&action)) sent_.push_back(*send);
+      if (const auto* roster = std::get_if<SendRoster>(&action)) expand(*roster);
       if (const auto* close = std::get_if<ClosePeer>(&action)) closed_.push_back(close->peer);
     }
+  }
+  void expand(const SendRoster& send) {
+    Roster roster = send.roster;
+    for (roster.self = 0; roster.self < send.peers.size(); ++roster.self)
+      sent_.push_back({send.peers[roster.self], roster});
   }
   // The peers that were sent a T, in order.
   template <typename T>

@@ -110,7 +110,7 @@ TEST(TensorDirectory, NamesAreNotWithoutEnd) {
     EXPECT_TRUE(std::holds_alternative<Placed>(directory.declare(0, {name, DType::kInt8, 0}).message));
   }
   const auto answer = directory.declare(0, {"d", DType::kInt8, 0});
-  EXPECT_EQ(std::get<Refused>(answer.message).text, "expected at most 3 names in a job");
+  EXPECT_EQ(std::get<Refused>(answer.message).text, "expected at most 3 names in use at the same time");
   EXPECT_TRUE(std::holds_alternative<Placed>(directory.declare(1, {"b", DType::kInt8, 0}).message));
 }
 

@@ -70,6 +70,23 @@ TEST_F(ReductionLevelTest, TheRoundAfterAFailedOneWorks) {
   for (const auto& peer : peers_) EXPECT_EQ(result_of(*peer, 1), (Values{3, 6, 9, 12}));
 }
 
+TEST_F(ReductionLevelTest, AForgottenTensorBeginsAnew) {
+  const auto contribute_all = [this](uint32_t round) {
+    on_loop([&] {
+      for (const auto& peer : peers_) peer->contribute(round, {1, 2, 3, 4});
+    });
+  };
+  for (const uint32_t round : {1, 2, 3}) contribute_all(round);
+  contribute_all(1);
+  for (const auto& peer : peers_) EXPECT_EQ(peer->answers_.size(), 3u) << "a repetition";
+  on_loop([this] { shard_->forget({{.tensor = 1, .partitions = 1}}); });
+  contribute_all(1);
+  for (const auto& peer : peers_) {
+    ASSERT_EQ(peer->answers_.size(), 4u);
+    EXPECT_EQ(result_of(*peer, 3), (Values{3, 6, 9, 12}));
+  }
+}
+
 class ImpatientLevelTest : public ReductionLevelTest {
  protected:
   ImpatientLevelTest() : ReductionLevelTest({.stall_warning_us = kNever, .op_timeout_us = 20'000}) {}

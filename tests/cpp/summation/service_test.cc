@@ -81,6 +81,17 @@ TEST_F(ServiceTest, EveryShardLearnsThatATensorHasFailed) {
   expect_failed("rank 1 refuses it");
 }
 
+TEST_F(ServiceTest, EveryShardForgetsATensorAndItsFailures) {
+  service_->fail_tensor(protocol::number_of(protocol::Key{1, 0}), 1, invalid_argument("rank 1 refuses it"));
+  contribute(1);
+  drain();
+  expect_failed("rank 1 refuses it");
+  service_->forget({{.tensor = 1, .partitions = 1}});
+  contribute(1);
+  drain();
+  for (const auto& peer : peers_) EXPECT_EQ(peer->answers_.size(), 1u) << "a new round 1 waits for rank 1";
+}
+
 TEST_F(ServiceTest, EveryShardLearnsThatTheJobHasFailed) {
   contribute(1);
   service_->fail(unavailable("rank 1 is dead"));
