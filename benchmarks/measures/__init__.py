@@ -4,6 +4,7 @@ MEASURES = (
     "lab",
     "unequal",
     "fast_lab",
+    "plan",
     "bad_networks",
     "one_machine",
     "latency",

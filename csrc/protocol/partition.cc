@@ -21,6 +21,12 @@ constexpr uint64_t kLeastBytesUnknown = 256 << 10;  // if the speed of the netwo
 constexpr uint64_t kOneMachineBytes = 256 << 10;
 constexpr uint64_t kMostLeastBytes = 512 << 10;
 constexpr double kLeastUs = 200;  // sending a partition should take at least this long
+// A root answers when it has a partition from every machine. Among a thousand machines that is the
+// time for a thousand partitions, in which nothing comes back: so they have to be smaller. With 1.3
+// GB of gradients on 1,024 machines, 512 servers and 100 Gbit/s, `byteps plan` predicts 2.4 times
+// the bound with partitions of 512 KiB, and 1.09 times with these.
+constexpr uint64_t kMostBytesAtRoot = 32 << 20;
+constexpr uint64_t kLeastBytesOfMany = 16 << 10;
 
 }  // namespace
 
@@ -63,8 +69,13 @@ PartitionRule::PartitionRule(const std::vector<ReducerHost>& reducer_hosts, uint
       least_bytes_(kLeastBytesUnknown) {
   if (reducer_hosts.size() < 2) return;
   const double slowest_mbps = std::ranges::min_element(reducer_hosts, {}, &ReducerHost::nic_mbps)->nic_mbps;
-  if (slowest_mbps <= 0) return;
-  least_bytes_ = std::clamp(static_cast<uint64_t>(slowest_mbps / 8 * kLeastUs), kLeastBytes, kMostLeastBytes);
+  if (slowest_mbps > 0)
+    least_bytes_ =
+        std::clamp(static_cast<uint64_t>(slowest_mbps / 8 * kLeastUs), kLeastBytes, kMostLeastBytes);
+  const auto machines =
+      static_cast<uint64_t>(std::ranges::count(reducer_hosts, false, &ReducerHost::is_server));
+  least_bytes_ =
+      std::min(least_bytes_, std::max(kLeastBytesOfMany, kMostBytesAtRoot / std::max<uint64_t>(1, machines)));
 }
 
 uint64_t PartitionRule::wanted_bytes(uint64_t tensor_bytes) const {

@@ -38,7 +38,8 @@ Partitioning cut_evenly(uint64_t bytes, uint64_t wanted_bytes);
 //
 // The first and the last round of a tensor take one partition per connection longer than their
 // bytes need, and shares are met up to one partition. So each reducer host should get many
-// partitions, but none so small that its messages cost more than its bytes. On one machine, a
+// partitions, but none so small that its messages cost more than its bytes. The more machines, the
+// longer a root waits for one partition of each, so the smaller they may be. On one machine, a
 // partition should fit into the second-level cache.
 class PartitionRule {
  public:

@@ -84,13 +84,18 @@ TEST(PartitionRule, DependsOnTensorHostsAndSpeed) {
   };
   const uint64_t kib = 1024;
   for (const Case& job : {
-           Case{reducer_hosts(4, 200), 256 << 20, 512 * kib},     // 128 for each reducer host
-           Case{reducer_hosts(16, 100), 64 << 20, 128 * kib},     // the minimum
-           Case{reducer_hosts(4, 200), 1 << 20, 128 * kib},       // small tensors
-           Case{reducer_hosts(4, 200), 4ull << 30, 1024 * kib},   // the maximum
-           Case{reducer_hosts(4, 100'000), 64 << 20, 512 * kib},  // fast cards
-           Case{reducer_hosts(4, 0), 64 << 20, 256 * kib},        // unknown speed
-           Case{reducer_hosts(1, 200), 64 << 20, 256 * kib},      // one machine
+           Case{reducer_hosts(4, 200), 256 << 20, 512 * kib},       // 128 for each reducer host
+           Case{reducer_hosts(16, 100), 64 << 20, 128 * kib},       // the minimum
+           Case{reducer_hosts(4, 200), 1 << 20, 128 * kib},         // small tensors
+           Case{reducer_hosts(4, 200), 4ull << 30, 1024 * kib},     // the maximum
+           Case{reducer_hosts(4, 100'000), 64 << 20, 512 * kib},    // fast cards
+           Case{reducer_hosts(64, 100'000), 64 << 20, 512 * kib},   // many machines: the same,
+           Case{reducer_hosts(256, 100'000), 64 << 20, 128 * kib},  // and less for more of them
+           Case{reducer_hosts(1024, 100'000), 64 << 20, 32 * kib},
+           Case{reducer_hosts(16384, 100'000), 64 << 20, 16 * kib},  // the least of all
+           Case{reducer_hosts(1024, 0), 64 << 20, 32 * kib},
+           Case{reducer_hosts(4, 0), 64 << 20, 256 * kib},    // unknown speed
+           Case{reducer_hosts(1, 200), 64 << 20, 256 * kib},  // one machine
        }) {
     EXPECT_EQ(PartitionRule(job.reducer_hosts, 0).wanted_bytes(job.tensor_bytes), job.wanted_bytes);
     EXPECT_EQ(PartitionRule(job.reducer_hosts, 12345).wanted_bytes(job.tensor_bytes), 12345u)
