@@ -86,7 +86,7 @@ ScaleJob::ScaleJob(const ScaleOptions& options, const protocol::Tree& tree, std:
       tree_(tree),
       shares_(std::move(shares)),
       pace_(tree, shares_),
-      rule_(tree.reducer_hosts(), options.partition_bytes),
+      rule_(tree, options.partition_bytes),
       order_(options.model.gradients.size()),
       summed_s_(order_.size()),
       slowest_mbps_(std::ranges::min(tree.reducer_hosts() | std::views::take(tree.num_machines()), {},

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "protocol/message.h"
+#include "protocol/tree.h"
 
 namespace byteps::protocol {
 namespace {
@@ -101,6 +102,25 @@ TEST(PartitionRule, DependsOnTensorHostsAndSpeed) {
     EXPECT_EQ(PartitionRule(job.reducer_hosts, 12345).wanted_bytes(job.tensor_bytes), 12345u)
         << "as the user says";
   }
+}
+
+// Each connection between two machines has only its part of the card.
+TEST(PartitionRule, OfATreeDependsOnRanksAndShards) {
+  const auto wanted_bytes = [](uint32_t machines, uint32_t ranks, uint32_t shards) {
+    std::vector<NodeInfo> nodes;
+    for (uint32_t rank = 0; rank < machines * ranks; ++rank) {
+      NodeInfo& node = nodes.emplace_back();
+      node.machine = std::to_string(rank / ranks);
+      node.nic_mbps = 100'000;
+      node.endpoints = {{"tcp", std::vector<std::string>(shards)}};
+    }
+    return PartitionRule(Tree(nodes, machines * ranks), 0).wanted_bytes(16 << 20);
+  };
+  EXPECT_EQ(wanted_bytes(8, 1, 1), 512u << 10);
+  EXPECT_EQ(wanted_bytes(8, 2, 4), 512u << 10);
+  EXPECT_EQ(wanted_bytes(8, 8, 4), 128u << 10);
+  EXPECT_EQ(wanted_bytes(32, 8, 4), 32u << 10);
+  EXPECT_EQ(wanted_bytes(1, 8, 4), 256u << 10) << "one machine";
 }
 
 }  // namespace

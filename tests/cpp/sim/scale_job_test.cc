@@ -119,6 +119,15 @@ TEST(ScaleJob, IsNearTheBoundOnAThousandMachines) {
   }
 }
 
+// Partitions of their own size: what pacing leaves to each of 32 connections.
+TEST(ScaleJob, IsNearTheBoundWithManyConnections) {
+  ScaleOptions options = options_of(equal_reducer_hosts(8, 4), even_model(1'300'000'000, 50, 0));
+  options.ranks_per_machine = 8;
+  options.threads = 4;
+  const ScaleResult result = run(options);
+  EXPECT_LT(result.summed_s / result.predicted_s, 1.15);
+}
+
 TEST(ScaleJob, CardsCarryLessThanTheirRate) {
   const ScaleResult result = run(options_of(sites_of({200, 200}, {}), even_model(25'000'000, 1, 0)));
   EXPECT_NEAR(result.predicted_s, 1514.0 / 1448, 1e-6);
