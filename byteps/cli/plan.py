@@ -163,7 +163,10 @@ def _measured(where: str) -> Model:
         raise InvalidArgumentError(f"--torch {where}: {error}") from error
     finally:
         sys.path.pop(0)
-    gradients = [Gradient(each.elements * each.element_bytes, each.ready_s, each.needed_s) for each in times.parameters]
+    gradients = [
+        Gradient(each.elements * each.element_bytes, each.ready_s, each.needed_s, each.element_bytes)
+        for each in times.parameters
+    ]
     return Model(gradients, times.backward_s, times.forward_s)
 
 

@@ -24,6 +24,7 @@ class Gradient:
     nbytes: int
     ready_s: float  # from the start of backward until it is computed
     needed_s: float  # computing time of forward before its sum is needed
+    element_bytes: int = _ELEMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +55,39 @@ class Model:
         return Model(gradients, self.backward_s * factor, self.forward_s * factor)
 
     def as_fp16(self) -> Model:
-        """Returns the model with float32 gradients sent as float16."""
-        return replace(self, gradients=[replace(each, nbytes=-(-each.nbytes // 4) * 2) for each in self.gradients])
+        """Returns the model with wider gradients sent as float16."""
+        return replace(
+            self,
+            gradients=[
+                replace(each, nbytes=-(-each.nbytes // each.element_bytes) * 2, element_bytes=2)
+                if each.element_bytes > 2
+                else each
+                for each in self.gradients
+            ],
+        )
 
     def in_buckets(self, bucket_bytes: int) -> Model:
         """Returns the model with small gradients in common buckets, as DistributedOptimizer makes them.
 
-        A bucket is ready with its last gradient, and needed with its first.
+        A bucket has one dtype. It is ready with its last gradient, and needed with its first.
         """
         buckets: list[Gradient] = []
-        filling: int | None = None  # index in buckets
+        filling: dict[int, int] = {}  # index in buckets, by the bytes of an element
         for gradient in self.gradients:
+            last = filling.get(gradient.element_bytes)
             if gradient.nbytes >= min(bucket_bytes, MOST_BYTES_COPIED):
                 buckets.append(gradient)
-            elif filling is None or buckets[filling].nbytes + gradient.nbytes > bucket_bytes:
-                filling = len(buckets)
+            elif last is None or buckets[last].nbytes + gradient.nbytes > bucket_bytes:
+                filling[gradient.element_bytes] = len(buckets)
                 buckets.append(gradient)
             else:
-                bucket = buckets[filling]
-                ready_s, needed_s = max(bucket.ready_s, gradient.ready_s), min(bucket.needed_s, gradient.needed_s)
-                buckets[filling] = Gradient(bucket.nbytes + gradient.nbytes, ready_s, needed_s)
+                bucket = buckets[last]
+                buckets[last] = replace(
+                    bucket,
+                    nbytes=bucket.nbytes + gradient.nbytes,
+                    ready_s=max(bucket.ready_s, gradient.ready_s),
+                    needed_s=min(bucket.needed_s, gradient.needed_s),
+                )
         return replace(self, gradients=buckets)
 
 

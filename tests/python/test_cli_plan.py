@@ -203,6 +203,11 @@ def test_small_gradients_share_buckets() -> None:
     assert model.gradients == [Gradient(80, 9, 1), large, Gradient(80, 5, 4)]
 
 
+def test_only_wide_gradients_become_fp16() -> None:
+    model = Model([Gradient(400, 1, 0), Gradient(200, 1, 0, 2), Gradient(800, 1, 0, 8)]).as_fp16()
+    assert [each.nbytes for each in model.gradients] == [200, 200, 200]
+
+
 def test_buckets_are_those_of_the_reducer() -> None:
     torch = pytest.importorskip("torch")
     from byteps.torch.grouping import MOST_BYTES_COPIED, group
