@@ -279,6 +279,12 @@ class PeerListener:
 def reducer_host_shares(machines_mbps: list[float], servers_mbps: list[float], placement: str) -> list[float]:
     """Returns the share of bytes that each reducer host sums; `placement` as in NodeConfig."""
 
+def predicted_seconds(machines_mbps: list[float], servers_mbps: list[float], shares: list[float], nbytes: int) -> float:
+    """Returns the minimum time of a push_pull of `nbytes` bytes at these speeds of the payload.
+
+    Network cards only; infinite if no speed is known.
+    """
+
 def bound_seconds(
     machines_mbps: list[float],
     servers_mbps: list[float],
@@ -288,7 +294,7 @@ def bound_seconds(
     threads: int,
     sum_bytes_per_s: float,
 ) -> float:
-    """Returns the least time of a push_pull of `nbytes` bytes. Speeds are the rates of links."""
+    """Returns the least time of a push_pull of `nbytes` bytes, with its sums, at these rates of links."""
 
 def model_layers(name: str) -> tuple[list[tuple[int, float]], float]:
     """Returns (gradient bytes, relative work) of the layers of a model, and seconds of a step.

@@ -22,6 +22,7 @@ from byteps.errors import BytePSError, InvalidArgumentError
 
 # Of one core, from and to memory; measured (docs/plan.md).
 _SUM_GBYTES = 7.0
+_MEASURES_TORCH = "byteps.torch.model_times"  # imported only if it is asked for
 _THREADS = 4  # what a job uses where machines have the cores
 
 
@@ -151,18 +152,17 @@ def _measured(where: str) -> Model:
     module_name, _, function_name = where.partition(":")
     if not module_name or not function_name:
         raise InvalidArgumentError(f"--torch {where}: expected MODULE:FUNCTION")
-    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does
     try:
         make = getattr(importlib.import_module(module_name), function_name)
-        from byteps.torch import model_times
-
+        model_times = importlib.import_module(_MEASURES_TORCH)
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgumentError(f"--torch {where}: {error}") from error
+    try:
         times = model_times.measure(make)
     except BytePSError as error:
         raise InvalidArgumentError(f"--torch {where}: {error}") from None
-    except (ImportError, AttributeError) as error:
-        raise InvalidArgumentError(f"--torch {where}: {error}") from error
-    finally:
-        sys.path.pop(0)
     gradients = [
         Gradient(each.elements * each.element_bytes, each.ready_s, each.needed_s, each.element_bytes)
         for each in times.parameters

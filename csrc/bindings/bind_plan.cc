@@ -37,6 +37,16 @@ std::vector<double> reducer_host_shares(const Speeds& machines_mbps, const Speed
   return value_or_throw(protocol::reducer_host_shares(reducer_hosts_of(machines_mbps, servers_mbps), policy));
 }
 
+double predicted_seconds(const Speeds& machines_mbps, const Speeds& servers_mbps,
+                         const std::vector<double>& shares, uint64_t bytes) {
+  const std::vector<ReducerHost> reducer_hosts = reducer_hosts_of(machines_mbps, servers_mbps);
+  if (shares.size() != reducer_hosts.size()) {
+    throw_if_failed(invalid_argument("shares: expected " + std::to_string(reducer_hosts.size()) + ", got " +
+                                     std::to_string(shares.size())));
+  }
+  return protocol::predicted_seconds(reducer_hosts, shares, bytes);
+}
+
 py::tuple model_layers(const std::string& name) {
   const sim::NamedModel model = value_or_throw(sim::model_named(name));
   Layers layers;
@@ -105,6 +115,8 @@ void bind_plan(py::module_& module) {
   using py::arg;
   module.def("reducer_host_shares", &reducer_host_shares, arg("machines_mbps"), arg("servers_mbps"),
              arg("placement"));
+  module.def("predicted_seconds", &predicted_seconds, arg("machines_mbps"), arg("servers_mbps"),
+             arg("shares"), arg("nbytes"));
   module.def("bound_seconds", &bound_seconds, arg("machines_mbps"), arg("servers_mbps"), arg("placement"),
              arg("nbytes"), arg("ranks_per_machine"), arg("threads"), arg("sum_bytes_per_s"));
   module.def("model_layers", &model_layers, arg("name"));
