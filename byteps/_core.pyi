@@ -326,5 +326,6 @@ def simulate_step(
 
     Gradients: (bytes, ready_s, needed_s) in the order of forward. Returns predicted_s (bound on
     communication alone), summed_s (first gradient to last sum), step_s (start of the backward pass
-    to the end of the next forward pass), and the number of partitions.
+    to the end of the next forward pass), the number of partitions, and larger_partition_bytes (not
+    0: a job has smaller ones, which would take too long to simulate).
     """

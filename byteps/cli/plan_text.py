@@ -44,6 +44,8 @@ def _placements(report: dict[str, Any]) -> Iterator[str]:
         f"A simulated step of {_ms(simulation['compute_s'])} of computation. The optimizer waits for all sums, "
         "CrossBarrier for each where it is needed:\n"
     )
+    if larger := simulation["placements"]["auto"]["larger_partition_bytes"]:
+        yield f"With partitions of {larger / 1024:.0f} KiB, because a job's are too many to simulate.\n"
     rows: list[tuple[str, ...]] = [
         ("PLACEMENT", "BOUND", "FIRST GRADIENT TO LAST SUM", "OPTIMIZER", "CROSSBARRIER", "BYTEPS IS FASTER BY")
     ]

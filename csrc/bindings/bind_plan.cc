@@ -106,6 +106,7 @@ py::dict simulate_step(const Speeds& machines_mbps, const Speeds& servers_mbps, 
   answer["summed_s"] = result.summed_s;
   answer["step_s"] = result.step_s;
   answer["partitions"] = result.partitions;
+  answer["larger_partition_bytes"] = result.larger_partition_bytes;
   return answer;
 }
 

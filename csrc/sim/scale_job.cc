@@ -24,6 +24,18 @@ using protocol::Outbox;
 
 constexpr DType kDType = DType::kFloat32;  // of the requests; only their bytes count here
 
+constexpr uint64_t kMostPartitions = 1'000'000;
+constexpr uint64_t kMostPlacements = 1'000'000'000;  // partitions times reducer hosts
+
+// A partition size that is larger than a job's, if the job's partitions would be too many; else 0.
+uint64_t larger_partition_bytes(const ScaleOptions& options, const protocol::Tree& tree) {
+  const protocol::PartitionRule rule(tree, options.partition_bytes);
+  uint64_t count = 0;
+  for (const Gradient& gradient : options.model.gradients) count += rule.partition(gradient.bytes).count();
+  const uint64_t most = std::min(kMostPartitions, kMostPlacements / tree.num_reducer_hosts());
+  return count <= most ? 0 : gradient_bytes(options.model) / most + 1;
+}
+
 // Every gradient is a tensor, numbered from 1 in the order in which they are ready, as the
 // scheduler numbers them at their first use.
 class ScaleJob {
@@ -48,7 +60,7 @@ class ScaleJob {
   using Start = protocol::StartPartition;
   using NodeShard = std::pair<uint32_t, uint32_t>;
 
-  Status place_all();
+  Status place_all(const std::function<bool()>& keep_going);
   void on_ready(uint32_t number);
   void contribute(const Start& start);
   void on_contributions(const Start& start);
@@ -69,6 +81,7 @@ class ScaleJob {
   const protocol::Tree& tree_;
   std::vector<double> shares_;
   protocol::Pace pace_;
+  uint64_t larger_partition_bytes_;
   protocol::PartitionRule rule_;
   ScaleEvents events_;
   std::vector<uint32_t> order_;                 // gradients by number - 1
@@ -86,7 +99,8 @@ ScaleJob::ScaleJob(const ScaleOptions& options, const protocol::Tree& tree, std:
       tree_(tree),
       shares_(std::move(shares)),
       pace_(tree, shares_),
-      rule_(tree, options.partition_bytes),
+      larger_partition_bytes_(larger_partition_bytes(options, tree)),
+      rule_(tree, larger_partition_bytes_ > 0 ? larger_partition_bytes_ : options.partition_bytes),
       order_(options.model.gradients.size()),
       summed_s_(order_.size()),
       slowest_mbps_(std::ranges::min(tree.reducer_hosts() | std::views::take(tree.num_machines()), {},
@@ -102,7 +116,7 @@ ScaleJob::ScaleJob(const ScaleOptions& options, const protocol::Tree& tree, std:
 }
 
 Result<ScaleResult> ScaleJob::run(const std::function<bool()>& keep_going) {
-  BPS_RETURN_IF_ERROR(place_all());
+  BPS_RETURN_IF_ERROR(place_all(keep_going));
   for (uint32_t number = 1; number <= order_.size(); ++number) {
     events_.at(options_.model.gradients[order_[number - 1]].ready_s, [this, number] { on_ready(number); });
   }
@@ -113,7 +127,7 @@ Result<ScaleResult> ScaleJob::run(const std::function<bool()>& keep_going) {
 
 // Takes no simulated time: a job declares each tensor once and trains for days. Rank 0 stands for
 // all ranks, because the locations and partitions of a tensor are equal on all of them.
-Status ScaleJob::place_all() {
+Status ScaleJob::place_all(const std::function<bool()>& keep_going) {
   protocol::PushPullTable worker(0, tree_, rule_);
   protocol::TensorDirectory directory({tree_.describe(0)}, protocol::RootAssigner(tree_, shares_), rule_);
   // The most urgent gradient is the one that is needed first.
@@ -122,6 +136,7 @@ Status ScaleJob::place_all() {
   std::vector<int32_t> priority(by_need.size());
   for (size_t i = 0; i < by_need.size(); ++i) priority[by_need[i]] = -static_cast<int32_t>(i);
   for (uint32_t number = 1; number <= order_.size(); ++number) {
+    if (!keep_going()) return aborted("simulation: interrupted");
     const uint32_t gradient = order_[number - 1];
     const protocol::PushPull request{.name = "gradient " + std::to_string(gradient),
                                      .dtype = kDType,
@@ -225,7 +240,8 @@ void ScaleJob::complete(const Start& start) {
 ScaleResult ScaleJob::result() const {
   const ScaleModel& model = options_.model;
   ScaleResult result{.predicted_s = bound_of(options_, tree_, shares_, gradient_bytes(model)),
-                     .step_s = step_seconds(model, summed_s_, options_.waits_for_all)};
+                     .step_s = step_seconds(model, summed_s_, options_.waits_for_all),
+                     .larger_partition_bytes = larger_partition_bytes_};
   const double first_s = order_.empty() ? 0 : model.gradients[order_.front()].ready_s;
   for (const double summed_s : summed_s_) result.summed_s = std::max(result.summed_s, summed_s - first_s);
   for (const auto& partitions : partitions_) result.partitions += partitions.size();

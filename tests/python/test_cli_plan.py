@@ -114,6 +114,14 @@ def test_many_machines_need_little(capsys: pytest.CaptureFixture[str]) -> None:
     assert "at most 16384 processes" in refusal(capsys, "--workers", "8192", "--model-mb", "1")
 
 
+def test_says_that_it_simulates_larger_partitions(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "--workers", "4096", *ONE_GPU, "--partition-kib", "4"]
+    assert main([*arguments, "--model-mb", "2000"]) == 0
+    assert "because a job's are too many to simulate" in capsys.readouterr().out
+    assert main([*arguments, "--model-mb", "1"]) == 0
+    assert "too many to simulate" not in capsys.readouterr().out
+
+
 def test_text_groups_sites_that_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--worker-gbps", "10,10,20,10", "--servers", "2", "--nic-gbps", "10", "--model", "vgg16")
     assert main(["plan", *arguments, "--threads", "1", "--sum-gbytes", "4", "--compute-ms", "9"]) == 0
