@@ -126,7 +126,7 @@ def from_file(path: Path, compute_s: float | None) -> Model:
     Columns: bytes or elements (of float32); forward_ms and backward_ms, or neither; others are ignored.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file, skipinitialspace=True))
             header = rows[0].keys() if rows else ()
     except (OSError, UnicodeDecodeError) as error:

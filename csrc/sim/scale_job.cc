@@ -22,7 +22,7 @@ namespace {
 
 using protocol::Outbox;
 
-constexpr DType kDType = DType::kFloat32;  // of the requests; only their bytes count here
+constexpr DType kDType = DType::kUInt8;  // of the requests: any number of bytes will do
 
 constexpr uint64_t kMostPartitions = 1'000'000;
 constexpr uint64_t kMostPlacements = 1'000'000'000;  // partitions times reducer hosts

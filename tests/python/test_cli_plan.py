@@ -162,7 +162,7 @@ def test_verdict() -> None:
 
 def layers_file(folder: Path, text: str) -> str:
     path = folder / "layers.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return str(path)
 
 
@@ -174,6 +174,11 @@ def test_reads_a_file_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert report["simulation"]["compute_s"] == pytest.approx(0.08)
     assert plan(capsys, *arguments, "--compute-ms", "800")["simulation"]["compute_s"] == pytest.approx(0.8)
     assert plan(capsys, *arguments, "--fp16")["model_bytes"] == 3_000_000
+
+
+def test_odd_numbers_of_elements_travel_as_fp16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = layers_file(tmp_path, "\ufeffelements\n1001\n")  # as spreadsheets write it
+    assert plan(capsys, "--workers", "2", "--layers", path, "--fp16", *ONE_GPU)["model_bytes"] == 2002
 
 
 def test_layers_without_times_share_the_computation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -236,6 +236,12 @@ TEST(ScaleJob, OfAsManyMachinesAsAJobMayHave) {
   EXPECT_GT(result.summed_s, result.predicted_s);
 }
 
+TEST(ScaleJob, GradientsMayHaveAnyNumberOfBytes) {
+  ScaleOptions options =
+      options_of(equal_reducer_hosts(2, 0), {.gradients = {{.bytes = 3}, {.bytes = 2002}}});
+  EXPECT_EQ(run(options).partitions, 2u);
+}
+
 TEST(ScaleJob, TakesLargerPartitionsWhereThereWouldBeTooMany) {
   ScaleOptions options = options_of(equal_reducer_hosts(1024, 0), even_model(100ull << 30, 7, 0));
   options.partition_bytes = 64 << 10;
