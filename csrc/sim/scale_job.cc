@@ -24,8 +24,8 @@ using protocol::Outbox;
 
 constexpr DType kDType = DType::kUInt8;  // of the requests: any number of bytes will do
 
-constexpr uint64_t kMostPartitions = 1'000'000;
-constexpr uint64_t kMostPlacements = 1'000'000'000;  // partitions times reducer hosts
+constexpr uint64_t kMostPartitions = 500'000;
+constexpr uint64_t kMostPlacements = 300'000'000;  // partitions times reducer hosts
 
 // A partition size that is larger than a job's, if the job's partitions would be too many; else 0.
 uint64_t larger_partition_bytes(const ScaleOptions& options, const protocol::Tree& tree) {

@@ -41,8 +41,8 @@ struct ScaleResult {
 };
 
 // Deterministic. Its time grows with the number of partitions times the number of reducer hosts (to
-// place them): 40,000 partitions on 1,536 take a fifth of a second. Where that product exceeds a
-// billion (seconds), or there are more than a million partitions, larger ones are simulated.
+// place them): 40,000 partitions on 1,536 take a fifth of a second. Where that product exceeds 300
+// million, or there are more than half a million partitions, larger ones are simulated.
 // kInvalidArgument: a speed is unknown, a gradient is larger than a tensor may be, the placement
 // does not fit the machines, or the job would have more than kMaxNodes processes. kAborted:
 // `keep_going`, which is called about every tenth of a second, returned false.
