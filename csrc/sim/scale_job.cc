@@ -176,9 +176,11 @@ ScaleWireOptions ScaleJob::wire_to(uint32_t root, uint32_t rank) const {
       is_server ? tree_.num_machines() + root - tree_.num_workers() : tree_.machine_of(root);
   const uint32_t peers = tree_.num_machines() - (is_server ? 0 : 1);
   const double of_root_mbps = tree_.reducer_hosts()[host].nic_mbps / peers;
-  return {.paced_bytes_per_s = pace_.rate(rank, root, tree_),
-          .free_bytes_per_s = protocol::payload_bytes_per_s(std::min(slowest_mbps_, of_root_mbps)),
-          .latency_s = options_.latency_s};
+  const uint32_t connections = options_.ranks_per_machine * tree_.num_shards(root);  // of two machines
+  return {
+      .paced_bytes_per_s = pace_.rate(rank, root, tree_),
+      .free_bytes_per_s = protocol::payload_bytes_per_s(std::min(slowest_mbps_, of_root_mbps)) / connections,
+      .latency_s = options_.latency_s};
 }
 
 ScaleJob::Connection& ScaleJob::connection_of(const Start& start) {

@@ -236,6 +236,22 @@ TEST(ScaleJob, OfAsManyMachinesAsAJobMayHave) {
   EXPECT_GT(result.summed_s, result.predicted_s);
 }
 
+TEST(ScaleJob, IsNeverFasterThanTheBound) {
+  for (const auto& [n, k] : {std::pair{2, 0}, {2, 2}, {4, 1}, {8, 0}, {8, 4}, {8, 16}}) {
+    for (const uint64_t bytes : {100ull, 40'000ull, 1ull << 20, 50ull << 20}) {
+      for (const uint32_t ranks : {1u, 4u}) {
+        ScaleOptions options = options_of(equal_reducer_hosts(static_cast<size_t>(n), static_cast<size_t>(k)),
+                                          even_model(bytes, 3, 0));
+        options.ranks_per_machine = ranks;
+        options.threads = 4;
+        const ScaleResult result = run(options);
+        EXPECT_GE(result.summed_s, result.predicted_s * (1 - 1e-9))
+            << n << ", " << k << ": " << bytes << " bytes, " << ranks << " ranks";
+      }
+    }
+  }
+}
+
 TEST(ScaleJob, GradientsMayHaveAnyNumberOfBytes) {
   ScaleOptions options =
       options_of(equal_reducer_hosts(2, 0), {.gradients = {{.bytes = 3}, {.bytes = 2002}}});
