@@ -280,7 +280,21 @@ def reducer_host_shares(machines_mbps: list[float], servers_mbps: list[float], p
     """Returns the share of bytes that each reducer host sums; `placement` as in NodeConfig."""
 
 def predicted_seconds(machines_mbps: list[float], servers_mbps: list[float], shares: list[float], nbytes: int) -> float:
-    """Returns the minimum time of a push_pull of `nbytes` bytes; infinite if no speed is known."""
+    """Returns the minimum time of a push_pull of `nbytes` bytes at these speeds of the payload.
+
+    Network cards only; infinite if no speed is known.
+    """
+
+def bound_seconds(
+    machines_mbps: list[float],
+    servers_mbps: list[float],
+    placement: str,
+    nbytes: int,
+    ranks_per_machine: int,
+    threads: int,
+    sum_bytes_per_s: float,
+) -> float:
+    """Returns the least time of a push_pull of `nbytes` bytes, with its sums, at these rates of links."""
 
 def model_layers(name: str) -> tuple[list[tuple[int, float]], float]:
     """Returns (gradient bytes, relative work) of the layers of a model, and seconds of a step.
@@ -288,19 +302,30 @@ def model_layers(name: str) -> tuple[list[tuple[int, float]], float]:
     Models: "vgg16", "resnet50", "gpt2".
     """
 
+def model_gradients(
+    layers: list[tuple[int, float]], compute_s: float
+) -> tuple[list[tuple[int, float, float]], float, float]:
+    """Divides the computing time of a step by work: (bytes, ready_s, needed_s) of gradients, backward_s, forward_s."""
+
 def simulate_step(
     machines_mbps: list[float],
     servers_mbps: list[float],
     placement: str,
-    layers: list[tuple[int, float]],
-    compute_s: float,
+    gradients: list[tuple[int, float, float]],
+    backward_s: float,
+    forward_s: float,
+    waits_for_all: bool,
     partition_bytes: int,
     credit_bytes: int,
     latency_s: float,
+    ranks_per_machine: int,
+    threads: int,
+    sum_bytes_per_s: float,
 ) -> dict[str, float]:
-    """Runs a training step by the protocol's code on a simulated network.
+    """Simulates a training step with the protocol's decisions (csrc/sim/scale_job.h).
 
-    predicted_s (bound on communication alone), summed_s (first gradient to last sum), step_s (start
-    of the backward pass to the end of the next forward pass), messages (cost of the simulation:
-    half a million a second).
+    Gradients: (bytes, ready_s, needed_s) in the order of forward. Returns predicted_s (bound on
+    communication alone), summed_s (first gradient to last sum), step_s (start of the backward pass
+    to the end of the next forward pass), the number of partitions, and larger_partition_bytes (not
+    0: a job has smaller ones, which would take too long to simulate).
     """

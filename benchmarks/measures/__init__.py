@@ -5,6 +5,7 @@ MEASURES = (
     "unequal",
     "servers",
     "fast_lab",
+    "plan",
     "bad_networks",
     "one_machine",
     "latency",

@@ -216,7 +216,7 @@ void AsyncNode::build_worker(const protocol::Tree& tree) {
                             .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),
                             .autotune = config_.autotune,
                             .names = environment_->name_limits()},
-      tree, protocol::PartitionRule(tree.reducer_hosts(), roster_.partition_bytes), metrics_, *control_loop_,
+      tree, protocol::PartitionRule(tree, roster_.partition_bytes), metrics_, *control_loop_,
       environment_->make_completions(), *this);
   const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
   build_links(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,

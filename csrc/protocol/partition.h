@@ -34,16 +34,24 @@ std::string describe_elements(uint64_t bytes, DType dtype);
 // more than kMaxPartitions. Precondition: `bytes` <= kMaxTensorBytes.
 Partitioning cut_evenly(uint64_t bytes, uint64_t wanted_bytes);
 
+class Tree;
+
 // The default partition size of a tensor.
 //
 // The first and the last round of a tensor take one partition per connection longer than their
 // bytes need, and shares are met up to one partition. So each reducer host should get many
-// partitions, but none so small that its messages cost more than its bytes. On one machine, a
-// partition should fit into the second-level cache.
+// partitions, but none so small that its messages cost more than its bytes. The more machines, the
+// longer a root waits for one partition of each; and each of the connections between two machines
+// (one for every rank and shard) has only its part of the card (protocol/pacing.h). So partitions
+// may be smaller where there are many. On one machine, a partition should fit into the second-level
+// cache.
 class PartitionRule {
  public:
-  // `fixed_bytes` for all tensors; 0: depends on the tensor and the reducer hosts.
-  PartitionRule(const std::vector<ReducerHost>& reducer_hosts, uint64_t fixed_bytes);
+  // `fixed_bytes` for all tensors; 0: depends on the tensor and the job. `connections`: the largest
+  // number between two machines.
+  PartitionRule(const std::vector<ReducerHost>& reducer_hosts, uint64_t fixed_bytes,
+                uint64_t connections = 1);
+  PartitionRule(const Tree& tree, uint64_t fixed_bytes);
   uint64_t wanted_bytes(uint64_t tensor_bytes) const;
   // The partitioning under a plan (protocol/plan.h). Equal on all nodes of a job.
   Partitioning partition(uint64_t tensor_bytes, uint8_t partition_scale = 0) const;

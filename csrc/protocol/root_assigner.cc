@@ -28,11 +28,18 @@ RootAssigner::RootAssigner(const Tree& tree, std::vector<double> shares)
       num_rank_indices_(tree.num_serving_indices() / tree.num_shard_indices()),
       num_shard_indices_(tree.num_shard_indices()) {
   std::set<std::vector<uint32_t>> seen;
+  std::set<size_t> rank_counts;
   for (uint32_t reducer_host = 0; reducer_host < tree.num_reducer_hosts(); ++reducer_host) {
     const std::vector<uint32_t> shards = shards_of_reducer_host(tree, reducer_host);
     roots_.push_back(services_with(shards));
-    const bool sums_its_ranks = reducer_host < tree.num_machines() && shards.size() > 1;
-    if (sums_its_ranks && seen.insert(shards).second) machines_.push_back(services_with(shards));
+    connections_.emplace_back();
+    if (reducer_host < tree.num_machines()) {
+      if (shards.size() > 1 && seen.insert(shards).second) machines_.push_back(services_with(shards));
+      if (shards.size() > 1) rank_counts.insert(shards.size());
+    } else {
+      for (const size_t ranks : rank_counts)
+        connections_.back().push_back(services_with(std::vector<uint32_t>(ranks, shards.front())));
+    }
   }
 }
 
@@ -49,28 +56,32 @@ uint32_t RootAssigner::furthest_behind(uint32_t count, Ahead&& ahead) {
   return chosen;
 }
 
+template <typename Use>
+void RootAssigner::for_each_part(uint16_t reducer_host, Use&& use) {
+  use(roots_[reducer_host]);
+  std::ranges::for_each(connections_[reducer_host], use);
+  std::ranges::for_each(machines_, use);
+}
+
 RootLocation RootAssigner::next(uint64_t bytes) {
   const uint16_t reducer_host = reducer_hosts_.place(bytes);
-  Services& root = roots_[reducer_host];
   const uint32_t rank_turn = furthest_behind(num_rank_indices_, [&](uint32_t serving_index) {
-    double ahead = root.ranks.ahead(serving_index);
-    for (const Services& machine : machines_) ahead += machine.ranks.ahead(serving_index);
+    double ahead = 0;
+    for_each_part(reducer_host, [&](Services& part) { ahead += part.ranks.ahead(serving_index); });
     return ahead;
   });
   const auto of_turn = [&](auto& services) -> auto& {
     return services.shards[rank_turn % services.shards.size()];
   };
   const uint32_t shard_index = furthest_behind(num_shard_indices_, [&](uint32_t each) {
-    double ahead = of_turn(root).ahead(each);
-    for (const Services& machine : machines_) ahead += of_turn(machine).ahead(each);
+    double ahead = 0;
+    for_each_part(reducer_host, [&](Services& part) { ahead += of_turn(part).ahead(each); });
     return ahead;
   });
-  const auto charge = [&, charged_bytes = std::max<uint64_t>(bytes, 1)](Services& services) {
-    services.ranks.charge(rank_turn, charged_bytes);
-    of_turn(services).charge(shard_index, charged_bytes);
-  };
-  charge(root);
-  std::ranges::for_each(machines_, charge);
+  for_each_part(reducer_host, [&, charged_bytes = std::max<uint64_t>(bytes, 1)](Services& part) {
+    part.ranks.charge(rank_turn, charged_bytes);
+    of_turn(part).charge(shard_index, charged_bytes);
+  });
   return {reducer_host, static_cast<uint16_t>(shard_index * num_rank_indices_ + rank_turn)};
 }
 

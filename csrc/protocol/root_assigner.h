@@ -3,7 +3,9 @@
 // Reducer hosts are chosen by their shares (Placer). The serving index is chosen so that at every
 // moment the bytes are spread evenly, up to a few partitions of the largest size, over
 //   the ranks of each machine, which sum the machine's contributions, and the shards of each rank;
-//   the ranks of each reducer host and their shards, for the partitions whose root is there.
+//   the ranks of each reducer host and their shards, for the partitions whose root is there;
+//   the ranks of each machine and the shards of each server, for the partitions whose root is that
+//   server: a connection is paced for its part of what the server gets (protocol/pacing.h).
 // The rank is chosen first, then the shard: the index whose members, together, are furthest behind
 // (a greedy descent of the sum of squared distances from an even spread).
 #pragma once
@@ -49,6 +51,9 @@ class RootAssigner {
     std::vector<LoadCounter> shards;  // indexed by rank
   };
 
+  // Calls `use` with the services and connections that take part if the root is on `reducer_host`.
+  template <typename Use>
+  void for_each_part(uint16_t reducer_host, Use&& use);
   static Services services_with(const std::vector<uint32_t>& shards);
   template <typename Ahead>
   static uint32_t furthest_behind(uint32_t count, Ahead&& ahead);
@@ -59,6 +64,9 @@ class RootAssigner {
   // Machines with several ranks. Machines of equal shape have equal loads: one stands for all.
   std::vector<Services> machines_;
   std::vector<Services> roots_;  // indexed by reducer host
+  // Indexed by reducer host; empty but for servers. The connections of a server with machines of
+  // each number of ranks above one: `shards` are the server's.
+  std::vector<std::vector<Services>> connections_;
 };
 
 }  // namespace byteps::protocol

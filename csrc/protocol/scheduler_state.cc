@@ -115,7 +115,7 @@ void SchedulerState::start(SchedulerActions& actions) {
   for (uint32_t rank = 0; rank < roster.num_workers; ++rank)
     describe_rank.push_back(roster.nodes[rank].describe());
   tensors_.emplace(describe_rank, RootAssigner(tree, std::move(shares).value()),
-                   PartitionRule(tree.reducer_hosts(), options_.partition_bytes));
+                   PartitionRule(tree, options_.partition_bytes));
   barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
   phase_ = Phase::kRunning;
   epoch_ = roster.epoch;

@@ -1,249 +1,263 @@
 #include "sim/scale_job.h"
 
 #include <algorithm>
-#include <memory>
+#include <map>
+#include <numeric>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "base/check.h"
-#include "protocol/aggregation.h"
+#include "protocol/pacing.h"
 #include "protocol/push_pull_table.h"
 #include "protocol/tensor_directory.h"
 #include "protocol/tree.h"
-#include "sim/scale_network.h"
+#include "sim/scale_bound.h"
+#include "sim/scale_events.h"
+#include "sim/scale_wire.h"
 
 namespace byteps::sim {
 namespace {
 
-using protocol::Aggregator;
-using protocol::DataHead;
-using protocol::ReducerHost;
+using protocol::Outbox;
 
-constexpr DType kDType = DType::kFloat32;
+constexpr DType kDType = DType::kUInt8;  // of the requests: any number of bytes will do
 
-uint32_t count_machines(const std::vector<ReducerHost>& reducer_hosts) {
-  return static_cast<uint32_t>(std::ranges::count(reducer_hosts, false, &ReducerHost::is_server));
+constexpr uint64_t kMostPartitions = 500'000;
+constexpr uint64_t kMostPlacements = 300'000'000;  // partitions times reducer hosts
+
+// A partition size that is larger than a job's, if the job's partitions would be too many; else 0.
+uint64_t larger_partition_bytes(const ScaleOptions& options, const protocol::Tree& tree) {
+  const protocol::PartitionRule rule(tree, options.partition_bytes);
+  uint64_t count = 0;
+  for (const Gradient& gradient : options.model.gradients) count += rule.partition(gradient.bytes).count();
+  const uint64_t most = std::min(kMostPartitions, kMostPlacements / tree.num_reducer_hosts());
+  return count <= most ? 0 : gradient_bytes(options.model) / most + 1;
 }
 
-// Makes one node per machine, so both have the same number.
-std::vector<protocol::NodeInfo> nodes_of(const std::vector<ReducerHost>& reducer_hosts) {
-  std::vector<protocol::NodeInfo> nodes;
-  for (const ReducerHost& reducer_host : reducer_hosts) {
-    protocol::NodeInfo& node = nodes.emplace_back();
-    node.role = reducer_host.is_server ? protocol::Role::kServer : protocol::Role::kWorker;
-    node.machine = std::to_string(nodes.size());
-  }
-  return nodes;
-}
-
-std::vector<double> speeds_of(const std::vector<ReducerHost>& reducer_hosts) {
-  std::vector<double> bytes_per_s;
-  for (const ReducerHost& reducer_host : reducer_hosts)
-    bytes_per_s.push_back(reducer_host.nic_mbps * 1e6 / 8);
-  return bytes_per_s;
-}
-
-// Every layer with a gradient is a tensor. Tensors are numbered from 1 in the order of the backward
-// pass, as the scheduler numbers them at their first use.
-class ScaleJob : private ScaleEvents {
+// Every gradient is a tensor, numbered from 1 in the order in which they are ready, as the
+// scheduler numbers them at their first use.
+class ScaleJob {
  public:
-  ScaleJob(const ScaleOptions& options, std::vector<double> shares);
+  ScaleJob(const ScaleOptions& options, const protocol::Tree& tree, std::vector<double> shares);
   Result<ScaleResult> run(const std::function<bool()>& keep_going);
 
  private:
-  struct Tensor {
-    size_t layer;
-    uint64_t bytes;
-    int32_t priority;
+  // A connection between a thread of the machine that stands for all and a thread of a root.
+  struct Connection {
+    Connection(const ScaleWireOptions& up, const ScaleWireOptions& down, Outbox& sender, Outbox& root,
+               ScaleEvents& events)
+        : contributions(up, sender, events), answers(down, root, events) {}
+    ScaleWire contributions;
+    ScaleWire answers;
   };
+  struct Thread {
+    Thread(uint64_t credit_bytes, ScaleEvents& events) : outbox(credit_bytes), core(events) {}
+    Outbox outbox;
+    ScaleCore core;
+  };
+  using Start = protocol::StartPartition;
+  using NodeShard = std::pair<uint32_t, uint32_t>;
 
-  void on_timer(uint32_t number) override;
-  void on_message(const ScaleMessage& message) override;
-  void on_contribution(const ScaleMessage& message);
-  void apply(uint32_t machine, const protocol::TableActions& actions);
-  void apply(uint32_t /*machine*/, const protocol::ChangePlan& /*change*/) {}  // no plan is requested
-  void apply(uint32_t machine, const protocol::SendDeclare& send);
-  void apply(uint32_t machine, const protocol::SendForget& send) { directory_.forget(machine, send.forget); }
-  void apply(uint32_t machine, const protocol::SendRoundFailed& /*send*/) {
-    BPS_CHECK(false) << "a round of machine " << machine << " has failed";
+  Status place_all(const std::function<bool()>& keep_going);
+  void on_ready(uint32_t number);
+  void contribute(const Start& start);
+  void on_contributions(const Start& start);
+  void on_answer(const Start& start);
+  void complete(const Start& start);
+  // The rank that serves the partition on the machine that stands for all, and its shard.
+  NodeShard sender_of(const Start& start) const;
+  NodeShard root_of(const Start& start) const;
+  Thread& thread(std::map<NodeShard, Thread>& threads, const NodeShard& which);
+  Connection& connection_of(const Start& start);
+  ScaleWireOptions wire_to(uint32_t root, uint32_t rank) const;
+  double sum_seconds(double contributions, const Start& start) const {
+    return contributions * static_cast<double>(start.head.bytes) / options_.sum_bytes_per_s;
   }
-  void apply(uint32_t machine, const protocol::FailPartition& /*fail*/) {
-    BPS_CHECK(false) << "a push_pull of machine " << machine << " was refused";
-  }
-  void apply(uint32_t machine, const protocol::StartPartition& start);
-  void apply(uint32_t machine, const protocol::FinishHandle& finish);
-  DataHead head_of(const ScaleMessage& message) const;
   ScaleResult result() const;
 
   const ScaleOptions& options_;
-  uint32_t num_machines_;
-  protocol::Tree tree_;
+  const protocol::Tree& tree_;
+  std::vector<double> shares_;
+  protocol::Pace pace_;
+  uint64_t larger_partition_bytes_;
   protocol::PartitionRule rule_;
-  std::vector<Tensor> tensors_;
-  protocol::TensorDirectory directory_;
-  std::vector<protocol::PushPullTable> workers_;
-  std::vector<std::unique_ptr<Aggregator>> services_;  // by reducer_host
-  std::vector<std::vector<double>> summed_s_;          // by machine and layer
-  ScaleNetwork network_;
-  double predicted_s_;
-  uint64_t messages_ = 0;
-  Status failed_;
+  ScaleEvents events_;
+  std::vector<uint32_t> order_;                 // gradients by number - 1
+  std::vector<std::vector<Start>> partitions_;  // by number - 1
+  std::vector<size_t> open_;                    // number of partitions without a sum, by number - 1
+  std::vector<double> summed_s_;                // by gradient
+  double slowest_mbps_;                         // of the machines' cards
+  std::map<NodeShard, Thread> senders_;
+  std::map<NodeShard, Thread> roots_;
+  std::map<std::pair<NodeShard, NodeShard>, Connection> connections_;  // key: sender, root
 };
 
-ScaleJob::ScaleJob(const ScaleOptions& options, std::vector<double> shares)
+ScaleJob::ScaleJob(const ScaleOptions& options, const protocol::Tree& tree, std::vector<double> shares)
     : options_(options),
-      num_machines_(count_machines(options.reducer_hosts)),
-      tree_(nodes_of(options.reducer_hosts), num_machines_),
-      rule_({}, options.partition_bytes),
-      directory_(tree_.machines().describe, protocol::RootAssigner(tree_, shares), rule_),
-      network_({.bytes_per_s = speeds_of(options.reducer_hosts),
-                .latency_s = options.latency_s,
-                .credit_bytes = options.credit_bytes},
-               *this),
-      predicted_s_(
-          protocol::predicted_seconds(options.reducer_hosts, shares, gradient_bytes(options.model))) {
-  const std::vector<Layer>& layers = options.model.layers;
-  const std::vector<double> times = gradient_times(options.model);
-  for (size_t i = layers.size(); i-- > 0;) {
-    if (layers[i].gradient_bytes == 0) continue;
-    tensors_.push_back({i, layers[i].gradient_bytes, -static_cast<int32_t>(i)});
-    network_.at(times[i], static_cast<uint32_t>(tensors_.size()));
-  }
-  for (uint32_t i = 0; i < num_machines_; ++i) workers_.emplace_back(i, tree_, rule_);
-  for (size_t i = 0; i < options.reducer_hosts.size(); ++i) {
-    services_.push_back(std::make_unique<Aggregator>(tree_.machines(), protocol::WaitLimits{kNever, kNever}));
-  }
-  summed_s_.resize(num_machines_, std::vector<double>(layers.size()));
+      tree_(tree),
+      shares_(std::move(shares)),
+      pace_(tree, shares_),
+      larger_partition_bytes_(larger_partition_bytes(options, tree)),
+      rule_(tree, larger_partition_bytes_ > 0 ? larger_partition_bytes_ : options.partition_bytes),
+      order_(options.model.gradients.size()),
+      summed_s_(order_.size()),
+      slowest_mbps_(std::ranges::min(tree.reducer_hosts() | std::views::take(tree.num_machines()), {},
+                                     &protocol::ReducerHost::nic_mbps)
+                        .nic_mbps) {
+  const std::vector<Gradient>& gradients = options.model.gradients;
+  std::iota(order_.begin(), order_.end(), 0);
+  std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) {
+    if (gradients[a].ready_s != gradients[b].ready_s) return gradients[a].ready_s < gradients[b].ready_s;
+    return gradients[a].needed_s != gradients[b].needed_s ? gradients[a].needed_s > gradients[b].needed_s
+                                                          : a > b;
+  });
 }
 
 Result<ScaleResult> ScaleJob::run(const std::function<bool()>& keep_going) {
-  const auto goes_on = [&] { return failed_.is_ok() && keep_going(); };
-  if (!network_.run(goes_on) && failed_.is_ok()) return aborted("simulation: interrupted");
-  BPS_RETURN_IF_ERROR(failed_);
-  for (const protocol::PushPullTable& worker : workers_)
-    BPS_CHECK(worker.in_flight() == 0) << "a simulated push_pull hangs";
+  BPS_RETURN_IF_ERROR(place_all(keep_going));
+  for (uint32_t number = 1; number <= order_.size(); ++number) {
+    events_.at(options_.model.gradients[order_[number - 1]].ready_s, [this, number] { on_ready(number); });
+  }
+  if (!events_.run(keep_going)) return aborted("simulation: interrupted");
+  for (const size_t open : open_) BPS_CHECK(open == 0) << "a simulated push_pull hangs";
   return result();
 }
 
-void ScaleJob::on_timer(uint32_t number) {
-  const Tensor& tensor = tensors_[number - 1];
-  const protocol::PushPull request{.name = "layer " + std::to_string(tensor.layer),
-                                   .dtype = kDType,
-                                   .bytes = tensor.bytes,
-                                   .priority = tensor.priority};
-  for (uint32_t machine = 0; machine < num_machines_; ++machine) {
+// Takes no simulated time: a job declares each tensor once and trains for days. Rank 0 stands for
+// all ranks, because the locations and partitions of a tensor are equal on all of them.
+Status ScaleJob::place_all(const std::function<bool()>& keep_going) {
+  protocol::PushPullTable worker(0, tree_, rule_);
+  protocol::TensorDirectory directory({tree_.describe(0)}, protocol::RootAssigner(tree_, shares_), rule_);
+  // The most urgent gradient is the one that is needed first.
+  std::vector<uint32_t> by_need(order_.rbegin(), order_.rend());
+  std::ranges::stable_sort(by_need, {}, [&](uint32_t i) { return options_.model.gradients[i].needed_s; });
+  std::vector<int32_t> priority(by_need.size());
+  for (size_t i = 0; i < by_need.size(); ++i) priority[by_need[i]] = -static_cast<int32_t>(i);
+  for (uint32_t number = 1; number <= order_.size(); ++number) {
+    if (!keep_going()) return aborted("simulation: interrupted");
+    const uint32_t gradient = order_[number - 1];
+    const protocol::PushPull request{.name = "gradient " + std::to_string(gradient),
+                                     .dtype = kDType,
+                                     .bytes = options_.model.gradients[gradient].bytes,
+                                     .priority = options_.waits_for_all ? 0 : priority[gradient]};
     protocol::TableActions actions;
-    const Status status = workers_[machine].start(number, request, actions);
-    if (!status.is_ok()) failed_ = status;
-    apply(machine, actions);
+    BPS_RETURN_IF_ERROR(worker.start(number, request, actions));
+    const auto& declare = std::get<protocol::SendDeclare>(actions.front()).declare;
+    const auto answer = directory.declare(0, declare).message;
+    actions.clear();
+    if (const auto* refused = std::get_if<protocol::Refused>(&answer))
+      return Status(refused->code, refused->name + ": " + refused->text);
+    BPS_RETURN_IF_ERROR(worker.on_placed(std::get<protocol::Placed>(answer), actions));
+    std::vector<Start>& partitions = partitions_.emplace_back();
+    for (const protocol::TableAction& action : actions) partitions.push_back(std::get<Start>(action));
+    open_.push_back(partitions.size());
+  }
+  return Status::ok();
+}
+
+ScaleJob::NodeShard ScaleJob::sender_of(const Start& start) const {
+  const uint32_t rank = start.parent.level == protocol::Level::kMachine ? start.parent.node : 0;
+  return {rank, tree_.shard(rank, start.head.shard_index)};
+}
+
+ScaleJob::NodeShard ScaleJob::root_of(const Start& start) const {
+  return {start.head.root_node, tree_.shard(start.head.root_node, start.head.shard_index)};
+}
+
+ScaleJob::Thread& ScaleJob::thread(std::map<NodeShard, Thread>& threads, const NodeShard& which) {
+  return threads.try_emplace(which, options_.credit_bytes, events_).first->second;
+}
+
+ScaleWireOptions ScaleJob::wire_to(uint32_t root, uint32_t rank) const {
+  const bool is_server = root >= tree_.num_workers();
+  const uint32_t host =
+      is_server ? tree_.num_machines() + root - tree_.num_workers() : tree_.machine_of(root);
+  const uint32_t peers = tree_.num_machines() - (is_server ? 0 : 1);
+  const double of_root_mbps = tree_.reducer_hosts()[host].nic_mbps / peers;
+  const uint32_t connections = options_.ranks_per_machine * tree_.num_shards(root);  // of two machines
+  return {
+      .paced_bytes_per_s = pace_.rate(rank, root, tree_),
+      .free_bytes_per_s = protocol::payload_bytes_per_s(std::min(slowest_mbps_, of_root_mbps)) / connections,
+      .latency_s = options_.latency_s};
+}
+
+ScaleJob::Connection& ScaleJob::connection_of(const Start& start) {
+  const std::pair ends(sender_of(start), root_of(start));
+  const auto found = connections_.find(ends);
+  if (found != connections_.end()) return found->second;
+  Outbox& sender = thread(senders_, ends.first).outbox;
+  const uint32_t root = start.head.root_node;
+  const bool is_server = root >= tree_.num_workers();
+  const ScaleWireOptions up = wire_to(root, ends.first.first);
+  ScaleWireOptions down = up;
+  down.count = tree_.num_machines() - (is_server ? 0 : 1);
+  if (!is_server) down.contributions = &sender;  // the root's own machine sends the same
+  Outbox& answering = thread(roots_, ends.second).outbox;
+  return connections_.try_emplace(ends, up, down, sender, answering, events_).first->second;
+}
+
+void ScaleJob::on_ready(uint32_t number) {
+  const double ranks = options_.ranks_per_machine;
+  for (const Start& start : partitions_[number - 1]) {
+    if (ranks == 1) {
+      contribute(start);
+    } else {
+      thread(senders_, sender_of(start)).core.work(sum_seconds(ranks, start), [this, &start] {
+        contribute(start);
+      });
+    }
   }
 }
 
-void ScaleJob::apply(uint32_t machine, const protocol::TableActions& actions) {
-  for (const protocol::TableAction& action : actions)
-    std::visit([&](const auto& each) { apply(machine, each); }, action);
+void ScaleJob::contribute(const Start& start) {
+  if (tree_.num_machines() == 1) return on_answer(start);
+  connection_of(start).contributions.send(start.head.priority, Outbox::Kind::kContribution, start.head.bytes,
+                                          [this, &start] { on_contributions(start); });
 }
 
-// Takes no time: a job declares each tensor once and trains for days.
-void ScaleJob::apply(uint32_t machine, const protocol::SendDeclare& send) {
-  const protocol::TensorDirectory::Answer answer = directory_.declare(machine, send.declare);
-  protocol::TableActions actions;
-  if (const auto* placed = std::get_if<protocol::Placed>(&answer.message)) {
-    const Status status = workers_[machine].on_placed(*placed, actions);
-    BPS_CHECK(status.is_ok()) << status.to_string();
-  } else {
-    const auto& refused = std::get<protocol::Refused>(answer.message);
-    workers_[machine].on_refused(refused, actions);
-    failed_ = Status(refused.code, refused.name + ": " + refused.text);
-  }
-  apply(machine, actions);
+// Those of all machines.
+void ScaleJob::on_contributions(const Start& start) {
+  Thread& root = thread(roots_, root_of(start));
+  root.core.work(sum_seconds(tree_.num_machines(), start), [this, &start] {
+    connection_of(start).answers.send(start.head.priority, Outbox::Kind::kAnswer, start.head.bytes,
+                                      [this, &start] { on_answer(start); });
+  });
 }
 
-void ScaleJob::apply(uint32_t machine, const protocol::StartPartition& start) {
-  network_.send(start.head.priority, {.tensor = static_cast<uint32_t>(number_of(start.head.key)),
-                                      .partition = start.head.key.partition,
-                                      .bytes = static_cast<uint32_t>(start.head.bytes),
-                                      .from = static_cast<uint16_t>(machine),
-                                      .to = static_cast<uint16_t>(start.parent.node)});
+void ScaleJob::on_answer(const Start& start) {
+  const double ranks = options_.ranks_per_machine;
+  if (ranks == 1) return complete(start);
+  thread(senders_, sender_of(start)).core.work(sum_seconds(ranks, start), [this, &start] {
+    complete(start);
+  });
 }
 
-void ScaleJob::apply(uint32_t machine, const protocol::FinishHandle& finish) {
-  summed_s_[machine][tensors_[finish.handle - 1].layer] = network_.now_s();
-}
-
-void ScaleJob::on_message(const ScaleMessage& message) {
-  ++messages_;
-  if (!message.is_result) return on_contribution(message);
-  protocol::TableActions actions;
-  workers_[message.to].complete(message.tensor, protocol::Plan{}, actions);
-  apply(message.to, actions);
-}
-
-void ScaleJob::on_contribution(const ScaleMessage& message) {
-  const DataHead head = head_of(message);
-  Aggregator& service = *services_[message.to];
-  const auto verdict = service.admit(head, message.from, message.bytes);
-  BPS_CHECK(verdict && *verdict == Aggregator::Verdict::kAccept) << verdict.status().to_string();
-  protocol::AggregationActions actions;
-  service.on_contribution(head, message.from, 0, actions);
-  if (actions.empty()) return;
-  const DataHead& complete = std::get<protocol::Complete>(actions.front()).head;
-  ScaleMessage result = message;
-  result.from = message.to;
-  result.is_result = true;
-  for (uint32_t machine = 0; machine < num_machines_; ++machine) {
-    result.to = static_cast<uint16_t>(machine);
-    network_.send(complete.priority, result);
-  }
-}
-
-// The head that push_pull_table makes; messages do not carry it, so that they stay small.
-DataHead ScaleJob::head_of(const ScaleMessage& message) const {
-  DataHead head;
-  head.type = protocol::DataType::kPushPull;
-  head.dtype = kDType;
-  head.key = {protocol::key_tensor(message.tensor, 0), message.partition};
-  head.round = 1;
-  head.rank = message.from;
-  head.priority = tensors_[message.tensor - 1].priority;
-  head.bytes = message.bytes;
-  return head;
+void ScaleJob::complete(const Start& start) {
+  const auto tensor = static_cast<size_t>(start.handle - 1);
+  if (--open_[tensor] == 0) summed_s_[order_[tensor]] = events_.now_s();
 }
 
 ScaleResult ScaleJob::result() const {
-  ScaleResult result{.predicted_s = predicted_s_, .messages = messages_};
-  const std::vector<double> times = gradient_times(options_.model);
-  const double first_s = tensors_.empty() ? 0 : times[tensors_.front().layer];
-  for (const std::vector<double>& summed_s : summed_s_) {
-    result.step_s = std::max(result.step_s, step_seconds(options_.model, summed_s));
-    for (const Tensor& tensor : tensors_)
-      result.summed_s = std::max(result.summed_s, summed_s[tensor.layer] - first_s);
-  }
+  const ScaleModel& model = options_.model;
+  ScaleResult result{.predicted_s = bound_of(options_, tree_, shares_, gradient_bytes(model)),
+                     .step_s = step_seconds(model, summed_s_, options_.waits_for_all),
+                     .larger_partition_bytes = larger_partition_bytes_};
+  const double first_s = order_.empty() ? 0 : model.gradients[order_.front()].ready_s;
+  for (const double summed_s : summed_s_) result.summed_s = std::max(result.summed_s, summed_s - first_s);
+  for (const auto& partitions : partitions_) result.partitions += partitions.size();
   return result;
-}
-
-Status check(const ScaleOptions& options) {
-  if (options.reducer_hosts.size() > protocol::kMaxNodes) {
-    return invalid_argument("simulation: expected at most " + std::to_string(protocol::kMaxNodes) +
-                            " reducer_hosts, got " + std::to_string(options.reducer_hosts.size()));
-  }
-  for (size_t i = 0; i < options.reducer_hosts.size(); ++i) {
-    if (options.reducer_hosts[i].nic_mbps > 0) continue;
-    return invalid_argument("simulation: reducer_host " + std::to_string(i) +
-                            ": expected the speed of its card, got " +
-                            std::to_string(options.reducer_hosts[i].nic_mbps) + " Mbit/s");
-  }
-  return Status::ok();
 }
 
 }  // namespace
 
 Result<ScaleResult> simulate(const ScaleOptions& options, const std::function<bool()>& keep_going) {
-  BPS_RETURN_IF_ERROR(check(options));
-  auto shares = protocol::reducer_host_shares(options.reducer_hosts, options.placement);
+  BPS_RETURN_IF_ERROR(check_cluster(options));
+  const protocol::Tree tree = tree_of(options);
+  auto shares = protocol::reducer_host_shares(tree.reducer_hosts(), options.placement);
   if (!shares) return shares.status();
-  return ScaleJob(options, std::move(shares).value()).run(keep_going);
+  return ScaleJob(options, tree, std::move(shares).value()).run(keep_going);
 }
 
 }  // namespace byteps::sim

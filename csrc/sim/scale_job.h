@@ -1,7 +1,11 @@
 // Predicts the time of one training step of a whole job, on machines with network cards of given
-// speeds. The decisions are those of protocol/; the network (scale_network) and the GPUs
-// (scale_model) are models. Sums and transfers inside a machine take no time: a machine is one
-// worker, however many GPUs it has.
+// speeds. Placement, partitions, priority, credit and pacing are those of protocol/; how long bytes
+// and sums take (scale_wire, scale_events), and how long a machine computes (scale_model), is
+// modelled.
+//
+// All machines are taken to do the same at the same time. So one machine stands for all: what it
+// sends to a root arrives there together with what the others send, and so do the answers. Hence
+// the cost depends on the number of partitions, not of messages.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +22,30 @@ struct ScaleOptions {
   std::vector<protocol::ReducerHost> reducer_hosts;  // worker machines, then servers; with speeds
   protocol::PlacementPolicy placement = {};
   ScaleModel model;
-  uint64_t partition_bytes = 1 << 20;
-  uint64_t credit_bytes = 4 << 20;  // per card
+  bool waits_for_all = false;       // an optimizer that waits for all sums, and uses no priorities
+  uint64_t partition_bytes = 0;     // 0: as protocol::PartitionRule chooses
+  uint64_t credit_bytes = 1 << 20;  // per connection
   double latency_s = 10e-6;         // between any two machines
+  uint32_t ranks_per_machine = 1;
+  uint32_t threads = 1;          // of each process: its shards
+  double sum_bytes_per_s = 7e9;  // of each thread: bytes of contributions
 };
 
 struct ScaleResult {
-  double predicted_s = 0;  // bound on the communication alone (protocol/placement)
+  double predicted_s = 0;  // bound on the communication alone
   double summed_s = 0;     // from the first gradient until every machine has all sums
   double step_s = 0;       // from the start of backward to the end of the next forward pass
-  uint64_t messages = 0;   // between and inside machines
+  uint64_t partitions = 0;
+  // 0: those of a job; else the simulation took larger ones of this size, to be bearable.
+  uint64_t larger_partition_bytes = 0;
 };
 
-// Deterministic. Its time and memory grow with the number of messages: at least half a million per
-// second, about 40 bytes for each. kInvalidArgument: a speed is unknown, a layer cannot be cut into
-// such partitions, the placement does not fit the machines, or there are more than 16384 machines.
-// kAborted: `keep_going`, which is called about every tenth of a second, returned false.
+// Deterministic. Its time grows with the number of partitions times the number of reducer hosts (to
+// place them): 40,000 partitions on 1,536 take a fifth of a second. Where that product exceeds 300
+// million, or there are more than half a million partitions, larger ones are simulated.
+// kInvalidArgument: a speed is unknown, a gradient is larger than a tensor may be, the placement
+// does not fit the machines, or the job would have more than kMaxNodes processes. kAborted:
+// `keep_going`, which is called about every tenth of a second, returned false.
 Result<ScaleResult> simulate(const ScaleOptions& options, const std::function<bool()>& keep_going);
 
 }  // namespace byteps::sim

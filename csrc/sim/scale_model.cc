@@ -24,8 +24,8 @@ Layer convolution(uint64_t kernel, uint64_t in, uint64_t out, uint64_t side) {
 
 // Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition",
 // 2014, table 1, D.
-ScaleModel vgg16() {
-  ScaleModel model{.layers = {}, .compute_s = 0.070};
+NamedModel vgg16() {
+  NamedModel model{.layers = {}, .compute_s = 0.070};
   struct Block {
     uint64_t convolutions, channels, side;
   };
@@ -42,8 +42,8 @@ ScaleModel vgg16() {
 }
 
 // He et al., "Deep residual learning for image recognition", 2015, table 1.
-ScaleModel resnet50() {
-  ScaleModel model{.layers = {convolution(7, 3, 64, 112)}, .compute_s = 0.080};
+NamedModel resnet50() {
+  NamedModel model{.layers = {convolution(7, 3, 64, 112)}, .compute_s = 0.080};
   struct Stage {
     uint64_t blocks, middle, side;
   };
@@ -63,11 +63,11 @@ ScaleModel resnet50() {
 }
 
 // Radford et al., "Language models are unsupervised multitask learners", 2019, table 2, first row.
-ScaleModel gpt2() {
+NamedModel gpt2() {
   constexpr uint64_t kWords = 50257;
   constexpr uint64_t kPositions = 1024;
   constexpr uint64_t kWidth = 768;
-  ScaleModel model{.layers = {}, .compute_s = 0.080};
+  NamedModel model{.layers = {}, .compute_s = 0.080};
   model.layers.push_back({matrix(kWords + kPositions, kWidth, 1).gradient_bytes, 0});  // a look-up
   for (int block = 0; block < 12; ++block) {
     for (const uint64_t columns : {3 * kWidth, kWidth, 4 * kWidth, 4 * kWidth})
@@ -77,40 +77,51 @@ ScaleModel gpt2() {
   return model;
 }
 
-double total_work(const ScaleModel& model) {
-  return std::accumulate(model.layers.begin(), model.layers.end(), 0.0,
+double total_work(const std::vector<Layer>& layers) {
+  return std::accumulate(layers.begin(), layers.end(), 0.0,
                          [](double sum, const Layer& layer) { return sum + layer.work; });
 }
 
 }  // namespace
 
-Result<ScaleModel> model_named(std::string_view name) {
+Result<NamedModel> model_named(std::string_view name) {
   if (name == "vgg16") return vgg16();
   if (name == "resnet50") return resnet50();
   if (name == "gpt2") return gpt2();
   return invalid_argument("model: expected vgg16, resnet50 or gpt2, got '" + std::string(name) + "'");
 }
 
+ScaleModel model_of(const std::vector<Layer>& layers, double compute_s) {
+  const double total = std::max(total_work(layers), 1e-300);
+  ScaleModel model{
+      .gradients = {}, .backward_s = kBackwardPart * compute_s, .forward_s = (1 - kBackwardPart) * compute_s};
+  double work_before = 0;
+  for (const Layer& layer : layers) {
+    if (layer.gradient_bytes > 0) {
+      model.gradients.push_back({.bytes = layer.gradient_bytes,
+                                 .ready_s = (total - work_before) / total * model.backward_s,
+                                 .needed_s = work_before / total * model.forward_s});
+    }
+    work_before += layer.work;
+  }
+  return model;
+}
+
 uint64_t gradient_bytes(const ScaleModel& model) {
-  return std::accumulate(model.layers.begin(), model.layers.end(), uint64_t{0},
-                         [](uint64_t sum, const Layer& layer) { return sum + layer.gradient_bytes; });
+  return std::accumulate(model.gradients.begin(), model.gradients.end(), uint64_t{0},
+                         [](uint64_t sum, const Gradient& each) { return sum + each.bytes; });
 }
 
-std::vector<double> gradient_times(const ScaleModel& model) {
-  const double seconds_of_work = kBackwardPart * model.compute_s / std::max(total_work(model), 1e-300);
-  std::vector<double> times(model.layers.size());
-  double now = 0;
-  for (size_t i = times.size(); i-- > 0;) times[i] = now += model.layers[i].work * seconds_of_work;
-  return times;
-}
-
-double step_seconds(const ScaleModel& model, const std::vector<double>& summed_s) {
-  BPS_CHECK(summed_s.size() == model.layers.size()) << "a time per layer";
-  const double seconds_of_work = (1 - kBackwardPart) * model.compute_s / std::max(total_work(model), 1e-300);
-  double now = kBackwardPart * model.compute_s;
-  for (size_t i = 0; i < summed_s.size(); ++i)
-    now = std::max(now, summed_s[i]) + model.layers[i].work * seconds_of_work;
-  return now;
+// What the forward pass computes after it has waited for a sum is not done any earlier, whatever it
+// waits for later. So the latest sum decides, counted with the computation that remains after it.
+double step_seconds(const ScaleModel& model, const std::vector<double>& summed_s, bool waits_for_all) {
+  BPS_CHECK(summed_s.size() == model.gradients.size()) << "a time per gradient";
+  double end_s = model.backward_s + model.forward_s;
+  for (size_t i = 0; i < summed_s.size(); ++i) {
+    const double done_s = waits_for_all ? 0 : model.gradients[i].needed_s;
+    end_s = std::max(end_s, summed_s[i] + model.forward_s - done_s);
+  }
+  return end_s;
 }
 
 }  // namespace byteps::sim

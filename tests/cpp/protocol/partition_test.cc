@@ -6,6 +6,7 @@
 #include <random>
 
 #include "protocol/message.h"
+#include "protocol/tree.h"
 
 namespace byteps::protocol {
 namespace {
@@ -84,18 +85,42 @@ TEST(PartitionRule, DependsOnTensorHostsAndSpeed) {
   };
   const uint64_t kib = 1024;
   for (const Case& job : {
-           Case{reducer_hosts(4, 200), 256 << 20, 512 * kib},     // 128 for each reducer host
-           Case{reducer_hosts(16, 100), 64 << 20, 128 * kib},     // the minimum
-           Case{reducer_hosts(4, 200), 1 << 20, 128 * kib},       // small tensors
-           Case{reducer_hosts(4, 200), 4ull << 30, 1024 * kib},   // the maximum
-           Case{reducer_hosts(4, 100'000), 64 << 20, 512 * kib},  // fast cards
-           Case{reducer_hosts(4, 0), 64 << 20, 256 * kib},        // unknown speed
-           Case{reducer_hosts(1, 200), 64 << 20, 256 * kib},      // one machine
+           Case{reducer_hosts(4, 200), 256 << 20, 512 * kib},       // 128 for each reducer host
+           Case{reducer_hosts(16, 100), 64 << 20, 128 * kib},       // the minimum
+           Case{reducer_hosts(4, 200), 1 << 20, 128 * kib},         // small tensors
+           Case{reducer_hosts(4, 200), 4ull << 30, 1024 * kib},     // the maximum
+           Case{reducer_hosts(4, 100'000), 64 << 20, 512 * kib},    // fast cards
+           Case{reducer_hosts(64, 100'000), 64 << 20, 512 * kib},   // many machines: the same,
+           Case{reducer_hosts(256, 100'000), 64 << 20, 128 * kib},  // and less for more of them
+           Case{reducer_hosts(1024, 100'000), 64 << 20, 32 * kib},
+           Case{reducer_hosts(16384, 100'000), 64 << 20, 16 * kib},  // the least of all
+           Case{reducer_hosts(1024, 0), 64 << 20, 32 * kib},
+           Case{reducer_hosts(4, 0), 64 << 20, 256 * kib},    // unknown speed
+           Case{reducer_hosts(1, 200), 64 << 20, 256 * kib},  // one machine
        }) {
     EXPECT_EQ(PartitionRule(job.reducer_hosts, 0).wanted_bytes(job.tensor_bytes), job.wanted_bytes);
     EXPECT_EQ(PartitionRule(job.reducer_hosts, 12345).wanted_bytes(job.tensor_bytes), 12345u)
         << "as the user says";
   }
+}
+
+// Each connection between two machines has only its part of the card.
+TEST(PartitionRule, OfATreeDependsOnRanksAndShards) {
+  const auto wanted_bytes = [](uint32_t machines, uint32_t ranks, uint32_t shards) {
+    std::vector<NodeInfo> nodes;
+    for (uint32_t rank = 0; rank < machines * ranks; ++rank) {
+      NodeInfo& node = nodes.emplace_back();
+      node.machine = std::to_string(rank / ranks);
+      node.nic_mbps = 100'000;
+      node.endpoints = {{"tcp", std::vector<std::string>(shards)}};
+    }
+    return PartitionRule(Tree(nodes, machines * ranks), 0).wanted_bytes(16 << 20);
+  };
+  EXPECT_EQ(wanted_bytes(8, 1, 1), 512u << 10);
+  EXPECT_EQ(wanted_bytes(8, 2, 4), 512u << 10);
+  EXPECT_EQ(wanted_bytes(8, 8, 4), 128u << 10);
+  EXPECT_EQ(wanted_bytes(32, 8, 4), 32u << 10);
+  EXPECT_EQ(wanted_bytes(1, 8, 4), 256u << 10) << "one machine";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -199,6 +200,27 @@ TEST(RootAssigner, SpreadsBytesWhereNoPeriodFitsAllMachines) {
   const std::vector<double> shares(7, 1.0 / 7);
   Random random(1);
   expect_within(worst_of(tree, {tree, shares}, random_sizes(random, 2000, 4096), 4096), 4, "13, 11, 9, 7, 5");
+}
+
+// Each connection of a server is paced for an equal part of what the server gets.
+TEST(RootAssigner, SpreadsBytesOverTheConnectionsOfServersAtEveryPrefix) {
+  for (const auto& [machines, ranks, shards, servers] :
+       {std::array{8u, 8u, 4u, 4u}, {3u, 4u, 1u, 2u}, {2u, 2u, 3u, 1u}, {5u, 3u, 2u, 3u}}) {
+    const Tree tree =
+        make_tree({machines, std::vector<uint32_t>(ranks, shards)}, std::vector<uint32_t>(servers, shards));
+    std::vector<double> shares(machines + servers, 1.0 / (machines + 3 * servers));
+    std::fill(shares.end() - servers, shares.end(), 3.0 / (machines + 3 * servers));
+    RootAssigner assigner(tree, shares);
+    std::vector<Spread> connections(servers, Spread::even(size_t{ranks} * shards));
+    for (int i = 0; i < 5000; ++i) {
+      const RootLocation location = assigner.next(4096);
+      if (location.reducer_host < machines) continue;
+      const uint32_t rank = tree.parent_of(0, location).node;
+      Spread& server = connections[location.reducer_host - machines];
+      server.charge(rank * shards + tree.shard(tree.root(location), tree.shard_index(location)), 4096);
+      ASSERT_LE(server.worst_bytes(), 4 * 4096) << ranks << " ranks, " << shards << " shards, " << i;
+    }
+  }
 }
 
 // There are as many partitions as ranks on a machine: each rank sums its machine for one of them.

@@ -1,0 +1,44 @@
+#include "sim/scale_wire.h"
+
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace byteps::sim {
+
+ScaleWire::ScaleWire(const ScaleWireOptions& options, protocol::Outbox& outbox, ScaleEvents& events)
+    : options_(options),
+      outbox_(outbox),
+      events_(events),
+      pacer_(options.paced_bytes_per_s),
+      bytes_per_s_(options.free_bytes_per_s) {}
+
+void ScaleWire::send(int32_t priority, protocol::Outbox::Kind kind, uint64_t bytes,
+                     ScaleEvents::Event arrived) {
+  port_.push(priority, kind, bytes, [this, bytes, arrived = std::move(arrived)]() mutable {
+    hand_over({bytes, std::move(arrived)});
+  });
+}
+
+void ScaleWire::hand_over(Message message) {
+  const bool rest = options_.contributions != nullptr && options_.contributions->has_contributed();
+  const uint64_t bytes = message.bytes * options_.count;
+  const auto rate = pacer_.on_send(bytes, seconds_to_us(events_.now_s()), outbox_.burst(), rest);
+  if (rate) bytes_per_s_ = *rate > 0 ? static_cast<double>(*rate) : options_.free_bytes_per_s;
+  handed_over_.push_back(std::move(message));
+  if (handed_over_.size() == 1) transmit();
+}
+
+void ScaleWire::transmit() {
+  const double last_byte_s = events_.now_s() + static_cast<double>(handed_over_.front().bytes) / bytes_per_s_;
+  events_.at(last_byte_s, [this] {
+    Message message = std::move(handed_over_.front());
+    handed_over_.pop_front();
+    events_.at(events_.now_s() + options_.latency_s, std::move(message.arrived));
+    if (!handed_over_.empty()) transmit();
+    port_.sent(message.bytes);
+  });
+}
+
+}  // namespace byteps::sim
