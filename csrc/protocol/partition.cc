@@ -26,7 +26,7 @@ constexpr double kLeastUs = 200;  // sending a partition should take at least th
 // connections that each have a part of the card, that takes as long as for these bytes on the whole
 // card; nothing comes back before. Predictions of `byteps plan` for 100 Gbit/s, over the bound, with
 // partitions of 512 KiB and with these: 2.42 and 1.09 for 1.3 GB on 1,024 machines and 512 servers
-// (one rank and shard each), 1.42 and 1.10 on 8 machines of 8 ranks with 4 shards, and 4 servers.
+// (one rank and shard each), 1.49 and 1.10 on 8 machines of 8 ranks with 4 shards, and 4 servers.
 constexpr uint64_t kMostBytesAtRoot = 32 << 20;
 constexpr uint64_t kLeastBytesOfMany = 16 << 10;
 
