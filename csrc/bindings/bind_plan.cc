@@ -76,6 +76,7 @@ double bound_seconds(const Speeds& machines_mbps, const Speeds& servers_mbps, co
   const sim::ScaleOptions options{
       .reducer_hosts = reducer_hosts_of(machines_mbps, servers_mbps),
       .placement = value_or_throw(protocol::placement_policy_from(placement)),
+      .model = {},
       .ranks_per_machine = ranks_per_machine,
       .threads = threads,
       .sum_bytes_per_s = sum_bytes_per_s,
