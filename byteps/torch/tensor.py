@@ -9,9 +9,10 @@ import torch
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import DTYPE_CODES, Buffer, unsupported_dtype
 
-__all__ = ["DTYPE_NAMES", "Staged", "memory_order", "memory_that_stays", "stage"]
+__all__ = ["DTYPE_NAMES", "Staged", "memory_order", "memory_that_stays", "own_memory", "stage"]
 
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPE_CODES}
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _ADVICE = {
     torch.bool: "convert it with tensor.to(torch.uint8)",
     torch.complex32: "pass torch.view_as_real(tensor)",
@@ -67,6 +68,19 @@ def stage(tensor: torch.Tensor, *, any_dtype: bool = False, row_major: bool = Fa
         return _staged(tensor, _as_known_dtype(memory, any_dtype), order, copied=False)
     memory = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
     return _staged(tensor, _as_known_dtype(memory, any_dtype), None, copied=True)
+
+
+def own_memory(tensor: torch.Tensor) -> Buffer | None:
+    """Returns the memory of a tensor that `stage` would return as it is, without its shape.
+
+    None: the tensor is not that simple, or not row-major. Costs a third of `stage`.
+    """
+    if type(tensor) not in _PLAIN_TYPES or tensor.dtype not in DTYPE_NAMES or tensor.layout is not torch.strided:
+        return None
+    if tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.is_neg():
+        return None
+    memory = tensor.detach()
+    return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[memory.dtype], memory)
 
 
 def _staged(tensor: torch.Tensor, memory: torch.Tensor, order: tuple[int, ...] | None, *, copied: bool) -> Staged:

@@ -44,6 +44,7 @@ void Collector::answer_result(const DataHead& head, Contribution& slot,
                               const std::shared_ptr<const BufferPool::Buffer>& result) {
   const Contribution contribution = std::exchange(slot, {});
   if (contribution.from == nullptr) return;
+  if (contribution.lease != transport::kNoLease) forget_starving(*contribution.from);
   DataHead answer = head;
   answer.type = protocol::DataType::kResult;
   answer.epoch = environment_.epoch;
@@ -58,6 +59,7 @@ void Collector::answer_result(const DataHead& head, Contribution& slot,
 void Collector::answer_failure(const DataHead& head, Contribution& slot, const Status& why) {
   const Contribution contribution = std::exchange(slot, {});
   if (contribution.from == nullptr) return;
+  if (contribution.lease != transport::kNoLease) forget_starving(*contribution.from);
   DataHead answer = head;
   answer.epoch = environment_.epoch;
   contribution.from->send_failure(answer, why, contribution.lease);
@@ -80,7 +82,7 @@ void Collector::for_each_slot_of(uint32_t child, F&& f) {
 }
 
 void Collector::forget(const Child& connection) {
-  std::erase(starving_, &connection);
+  forget_starving(connection);
   for_each_slot_of(connection.number(), [this, &connection](Contribution& contribution) {
     if (contribution.from != &connection) return;
     own(contribution);
@@ -90,22 +92,40 @@ void Collector::forget(const Child& connection) {
 }
 
 void Collector::reclaim(Child& connection) {
-  starving_.push_back(&connection);
-  if (reclaim_timer_ != 0) return;
-  reclaim_timer_ = environment_.loop.run_at(environment_.loop.now_us() + kReclaimUs, [this] {
+  forget_starving(connection);
+  starving_.push_back({&connection, environment_.loop.now_us() + kReclaimUs});
+  if (reclaim_timer_ == 0) reclaim_at(starving_.back().reclaim_at_us);
+}
+
+// Called when a lease of the child is returned: if one is not enough, the child says so again.
+void Collector::forget_starving(const Child& child) {
+  std::erase_if(starving_, [&child](const Starving& each) { return each.child == &child; });
+}
+
+void Collector::reclaim_at(TimeUs at_us) {
+  reclaim_timer_ = environment_.loop.run_at(at_us, [this] {
     reclaim_timer_ = 0;
-    return_leases();
+    reclaim_due();
   });
 }
 
-void Collector::return_leases() {
-  for (Child* child : std::exchange(starving_, {})) {
-    for_each_slot_of(child->number(), [this, child](Contribution& contribution) {
-      if (contribution.from != child || contribution.lease == transport::kNoLease) return;
-      own(contribution);
-      child->return_lease(std::exchange(contribution.lease, transport::kNoLease));
-    });
+void Collector::reclaim_due() {
+  const TimeUs now_us = environment_.loop.now_us();
+  while (!starving_.empty() && starving_.front().reclaim_at_us <= now_us) {
+    Child* const child = starving_.front().child;
+    starving_.erase(starving_.begin());
+    return_leases(*child);
   }
+  if (!starving_.empty()) reclaim_at(starving_.front().reclaim_at_us);
+}
+
+void Collector::return_leases(Child& child) {
+  for_each_slot_of(child.number(), [this, &child](Contribution& contribution) {
+    if (contribution.from != &child || contribution.lease == transport::kNoLease) return;
+    own(contribution);
+    add(environment_.metrics.reclaimed, 1);
+    child.return_lease(std::exchange(contribution.lease, transport::kNoLease));
+  });
 }
 
 void Collector::stop_timers() {

@@ -69,8 +69,9 @@ class Collector {
   // The connection ends, and its leases with it. Its waiting contributions are copied: they still
   // count.
   void forget(const Child& connection);
-  // All memory of the child is leased (Receiver::on_starving): contributions that still wait after
-  // a few milliseconds are copied, and their leases returned. Does not block.
+  // All memory of the child is leased (Receiver::on_starving). If none of its contributions is
+  // answered within a few milliseconds, those that wait are copied, and their leases returned. Does
+  // not block.
   void reclaim(Child& connection);
   void stop_timers();
 
@@ -109,9 +110,16 @@ class Collector {
   void for_each_slot_of(uint32_t child, F&& f);
   // Copies leased data, so that the lease is no longer needed.
   void own(Contribution& contribution);
-  void return_leases();
+  void forget_starving(const Child& child);
+  void reclaim_at(TimeUs at_us);
+  void reclaim_due();
+  void return_leases(Child& child);
 
-  std::vector<Child*> starving_;
+  struct Starving {
+    Child* child;
+    TimeUs reclaim_at_us;
+  };
+  std::vector<Starving> starving_;  // in the order of time
   transport::LazyTimer tick_;
   transport::EventLoop::TimerId reclaim_timer_ = 0;
 };

@@ -10,7 +10,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <condition_variable>
 #include <csignal>
+#include <exception>
 #include <memory>
 #include <new>
 #include <span>
@@ -31,6 +33,10 @@ constexpr int kEventsPerWait = 64;
 // Memory that is freed when the process runs out of memory, so that the callback can report it. It
 // is never written to, so it costs address space only.
 constexpr size_t kReserveBytes = 1 << 20;
+
+// Passes that a borrower makes: its task, the turns that it requests, and what follows from them in
+// this process. The loop's own thread does the rest.
+constexpr int kBorrowedPasses = 4;
 
 thread_local const void* t_current_loop = nullptr;
 
@@ -76,10 +82,14 @@ struct EpollLoop::State {
 
   Mutex mutex;
   std::vector<Task> posted BPS_GUARDED_BY(mutex);
+  // The thread sleeps in epoll(7), and nobody has woken it or borrowed the loop.
   bool asleep BPS_GUARDED_BY(mutex) = false;
   bool stopping BPS_GUARDED_BY(mutex) = false;
+  bool borrowed BPS_GUARDED_BY(mutex) = false;  // another thread runs the loop (run_soon)
+  bool waits_for_borrower BPS_GUARDED_BY(mutex) = false;
+  std::condition_variable_any given_back;
 
-  // Used on the loop's thread only.
+  // Used on the loop's thread only, or by the borrower while that thread sleeps.
   std::vector<Task> batch;
   size_t begun = 0;  // number of tasks of the batch that were started
   // Whether descriptors and turns are served; false after running out of memory.
@@ -88,6 +98,7 @@ struct EpollLoop::State {
   uint32_t registrations = 0;
   TimerQueue timers;
   TurnQueue turns;
+  TimeUs wakes_at_us = kNever;  // when the thread that sleeps wakes up by itself
   bool have_pwait2 = true;
 
   Status open();
@@ -100,7 +111,12 @@ struct EpollLoop::State {
     turns.run([this] { return serves; });
   }
   std::span<epoll_event> wait(std::span<epoll_event> events);
-  int sleep(std::span<epoll_event> events);
+  int sleep(std::span<epoll_event> events, TimeUs next_us);
+  void end_sleep();
+  bool borrow();
+  void run_borrowed(Task task) noexcept;  // exceptions end the process, as on the own thread
+  bool is_idle();
+  void give_back();
   void dispatch(std::span<const epoll_event> events);
   void check_thread() const {
     BPS_CHECK(t_current_loop == this || joined.load()) << "not on the event loop's thread";
@@ -179,28 +195,80 @@ bool EpollLoop::State::run_tasks() {
 }
 
 std::span<epoll_event> EpollLoop::State::wait(std::span<epoll_event> events) {
+  const TimeUs next_us = timers.next_us();
   bool may_sleep = false;
   {
     MutexLock lock(mutex);
     may_sleep = posted.empty() && turns.empty() && !stopping;
     asleep = may_sleep;
+    wakes_at_us = next_us;
   }
-  const int count = may_sleep ? sleep(events)
+  const int count = may_sleep ? sleep(events, next_us)
                               : epoll_wait(epoll_fd.get(), events.data(), static_cast<int>(events.size()), 0);
   BPS_CHECK(count >= 0 || errno == EINTR) << "epoll_wait: errno " << errno;
-  if (may_sleep) {
-    MutexLock lock(mutex);
-    asleep = false;
-  }
+  if (may_sleep) end_sleep();
   return events.first(static_cast<size_t>(std::max(count, 0)));
 }
 
+void EpollLoop::State::end_sleep() {
+  MutexLock lock(mutex);
+  waits_for_borrower = borrowed;
+  while (borrowed) given_back.wait(mutex);
+  waits_for_borrower = false;
+  asleep = false;
+}
+
+bool EpollLoop::State::borrow() {
+  if (t_current_loop == this) return false;
+  MutexLock lock(mutex);
+  if (!asleep || stopping || !serves) return false;
+  asleep = false;
+  borrowed = true;
+  return true;
+}
+
+void EpollLoop::State::run_borrowed(Task task) noexcept {
+  const void* const before = std::exchange(t_current_loop, this);
+  try {
+    std::exchange(task, nullptr)();
+    for (int pass = 0; pass < kBorrowedPasses && !is_idle(); ++pass) {
+      run_tasks();
+      run_turns();
+    }
+  } catch (const std::bad_alloc&) {
+    if (!on_out_of_memory) std::terminate();
+    reserve.reset();
+    MutexLock lock(mutex);
+    // The loop's thread handles it.
+    posted.emplace_back([error = std::current_exception()] { std::rethrow_exception(error); });
+  }
+  t_current_loop = before;
+  give_back();
+}
+
+bool EpollLoop::State::is_idle() {
+  MutexLock lock(mutex);
+  return posted.empty() && turns.empty();
+}
+
+// The thread sleeps on, unless the borrower has left it something to do.
+void EpollLoop::State::give_back() {
+  const TimeUs next_us = timers.next_us();
+  {
+    MutexLock lock(mutex);
+    borrowed = false;
+    if (waits_for_borrower) return given_back.notify_one();
+    asleep = posted.empty() && turns.empty() && next_us >= wakes_at_us && !stopping;
+    if (asleep) return;
+  }
+  wake();
+}
+
 // Sleeps until a descriptor is ready or the next timer is due.
-int EpollLoop::State::sleep(std::span<epoll_event> events) {
+int EpollLoop::State::sleep(std::span<epoll_event> events, TimeUs next_us) {
   const int capacity = static_cast<int>(events.size());
-  const TimeUs next = timers.next_us();
-  if (next == kNever) return epoll_wait(epoll_fd.get(), events.data(), capacity, -1);
-  const TimeUs left_us = std::max<TimeUs>(next - byteps::now_us(), 0);
+  if (next_us == kNever) return epoll_wait(epoll_fd.get(), events.data(), capacity, -1);
+  const TimeUs left_us = std::max<TimeUs>(next_us - byteps::now_us(), 0);
 #ifdef SYS_epoll_pwait2
   if (have_pwait2) {
     const timespec timeout{left_us / 1'000'000, (left_us % 1'000'000) * 1000};
@@ -259,6 +327,11 @@ void EpollLoop::post(Task task) {
     wake = std::exchange(state_->asleep, false);
   }
   if (wake) state_->wake();
+}
+
+void EpollLoop::run_soon(Task task) {
+  if (!state_->borrow()) return post(std::move(task));
+  state_->run_borrowed(std::move(task));
 }
 
 bool EpollLoop::in_loop() const { return t_current_loop == state_.get(); }

@@ -38,9 +38,14 @@ class EventLoop : public Clock {
   // current callback. After stop() tasks are destroyed without being run; those posted from the
   // loop's own thread not before it has ended.
   virtual void post(Task task) = 0;
+  // Any thread: as post(), but may run `task`, and the turns that it requests, inside the call: the
+  // calling thread is then the loop's thread for as long. Saves a wake-up, so it is for short tasks.
+  // The caller must not hold a lock that tasks or callbacks of the loop take.
+  virtual void run_soon(Task task) { post(std::move(task)); }
   // Any thread but the loop's: posts `task` and blocks until it has run. False if the loop has
   // stopped.
   virtual bool run_and_wait(Task task);
+  // Whether the calling thread is the loop's, perhaps only inside run_soon().
   virtual bool in_loop() const = 0;
   // Any thread but the loop's: runs what was posted before, then ends. Idempotent.
   virtual void stop() = 0;

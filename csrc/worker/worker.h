@@ -111,7 +111,8 @@ class Worker final : public LinkEvents {
   void add_partition(Work& work, const protocol::Parent& parent, OutgoingPartition partition);
   // Sends messages to the scheduler, and returns the other actions.
   Work take_work() BPS_REQUIRES(mutex_);
-  void do_work(Work work) BPS_EXCLUDES(mutex_);
+  // `quickly`: partitions may be sent on this thread (EventLoop::run_soon).
+  void do_work(Work work, bool quickly = false) BPS_EXCLUDES(mutex_);
   void change_plan(const protocol::Plan& plan);
   void tune(const protocol::PushPull& request) BPS_REQUIRES(mutex_);
   OutgoingPartition make_outgoing(const protocol::StartPartition& start) BPS_REQUIRES(mutex_);

@@ -40,9 +40,13 @@ _OPS = (  # not a dict: torch's ops have no hash
 
 def core_op(op: Any, tensors: Sequence[Tensor]) -> ReduceOp | None:
     """Returns the core's operation, or None if the core cannot reduce these tensors by it."""
-    if not all(is_plain(tensor) and tensor.dtype in DTYPE_NAMES for tensor in tensors):
-        return None
-    return next((ours for theirs, ours in _OPS if op == theirs), None)
+    for tensor in tensors:  # a loop, because a generator costs more than its checks
+        if not is_plain(tensor) or tensor.dtype not in DTYPE_NAMES:
+            return None
+    for theirs, ours in _OPS:
+        if op == theirs:
+            return ours
+    return None
 
 
 def is_plain(tensor: Tensor) -> bool:

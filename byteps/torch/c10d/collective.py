@@ -16,7 +16,7 @@ from byteps.ops import Buffer, ReduceOp, broadcast_buffer, push_pull_buffer
 from byteps.runtime import Job
 from byteps.torch.c10d.progress import Awaited, Explain, Progress
 from byteps.torch.c10d.work import CollectiveWork
-from byteps.torch.tensor import stage
+from byteps.torch.tensor import own_memory, stage
 
 __all__ = ["Collective"]
 
@@ -63,6 +63,9 @@ class Collective:
 
     def in_place(self, tensor: Tensor) -> Buffer:
         """Returns the memory of a tensor that is input and output."""
+        own = own_memory(tensor)
+        if own is not None:
+            return own
         staged = stage(tensor, any_dtype=True, row_major=True)
         if staged.copied:
             self._copy_back_later(tensor, staged.memory)
@@ -138,7 +141,8 @@ class Collective:
 
     def _keep_apart(self) -> None:
         """Gives all targets other memory if one overlaps memory that another push_pull uses."""
-        if not _overlap(self._parts):
+        parts = self._parts
+        if (len(parts) == 1 and parts[0].source.ptr == parts[0].target.ptr) or not _overlap(parts):
             return
         for number, part in enumerate(self._parts):
             memory = torch.empty(part.target.nbytes, dtype=torch.uint8)
@@ -184,7 +188,7 @@ def _range(buffer: Buffer) -> tuple[int, int]:
 
 def _buffer(tensor: Tensor) -> Buffer:
     """Returns the tensor's memory without its shape, which ranks need not have in common."""
-    return stage(tensor, any_dtype=True, row_major=True).buffer._replace(shape=None)
+    return own_memory(tensor) or stage(tensor, any_dtype=True, row_major=True).buffer._replace(shape=None)
 
 
 def _as_bytes(buffer: Buffer) -> Buffer:

@@ -47,7 +47,8 @@ class Progress:
         self._explain = explain
         self._earlier: Sequence[Awaited] = earlier
         self._lock = threading.Lock()
-        self._begun = threading.Event()
+        self._begun = False
+        self._begins: threading.Event | None = None  # of threads that wait for `begin` or `fail`
         self._handles: Sequence[Handle] = ()
         self._callbacks: list[Callback] = []
         self._watched = False  # a callback thread of the job completes it, also if no thread waits
@@ -57,7 +58,7 @@ class Progress:
         with self._lock:
             self._handles, self._copy_back = handles, copy_back
             watched = self._watched = self._watched or copy_back is not None
-            self._begun.set()
+            self._note_begin()
         if watched:
             self._complete_when_done()
 
@@ -66,7 +67,7 @@ class Progress:
         with self._lock:
             self.error = error
             self._end()
-            self._begun.set()
+            self._note_begin()
         self._call_back()
 
     def poll(self) -> bool:
@@ -75,7 +76,7 @@ class Progress:
             return True
         return (
             self._copy_back is None
-            and self._begun.is_set()
+            and self._begun
             and all(handle.poll() for handle in self._handles)
             and all(progress.poll() for progress in self._earlier)
         )
@@ -90,10 +91,8 @@ class Progress:
         """Blocks until the collective ends, or raises TimeoutError at the deadline."""
         if self.completed:
             return
-        if not self._begun.wait(max(0.0, deadline_s - time.monotonic())):
-            raise self._explain(
-                TimeoutError("waiting for a collective of a process group whose ranks have not all joined its job yet")
-            )
+        if not self._begun:
+            self._wait_for_begin(deadline_s)
         for handle in self._handles:
             self._wait_for(handle, deadline_s)
         for progress in self._earlier:
@@ -107,7 +106,7 @@ class Progress:
             if not completed:
                 self._callbacks.append(callback)
                 self._watched = True
-            begun = self._begun.is_set()
+            begun = self._begun
         if completed:
             callback()
         elif begun and not watched:
@@ -121,10 +120,27 @@ class Progress:
 
     def _is_done(self) -> bool:
         return (
-            self._begun.is_set()
+            self._begun
             and all(handle.poll() for handle in self._handles)
             and all(progress.is_completed() for progress in self._earlier)
         )
+
+    def _note_begin(self) -> None:
+        self._begun = True
+        if self._begins is not None:
+            self._begins.set()
+
+    def _wait_for_begin(self, deadline_s: float) -> None:
+        with self._lock:
+            if self._begun:
+                return
+            if self._begins is None:
+                self._begins = threading.Event()
+            begins = self._begins
+        if not begins.wait(max(0.0, deadline_s - time.monotonic())):
+            raise self._explain(
+                TimeoutError("waiting for a collective of a process group whose ranks have not all joined its job yet")
+            )
 
     def _wait_for(self, handle: Handle, deadline_s: float) -> None:
         try:

@@ -8,15 +8,31 @@
 namespace byteps::summation {
 namespace {
 
+constexpr TimeUs kReclaimUs = 5'000;             // as in collector.cc
 constexpr size_t kLargeBytes = (24 << 10) + 16;  // several blocks, the last one small
+
+constexpr size_t kLeaseBytes = 64;  // of one contribution: a cache line
+static_assert(kCount * sizeof(int32_t) <= kLeaseBytes);
 
 class CollectorTest : public RootFixture {
  protected:
-  // Rank 0 can lease the memory of one contribution.
-  void replace_rank_0() {
+  // Rank 0 can lease the memory of so many contributions.
+  void replace_rank_0(size_t contributions = 1) {
     on_loop([this] { peers_[0]->close(); });
-    peers_[0] = connect_shm(0, kCount * sizeof(int32_t));
+    peers_[0] = connect_shm(0, contributions * kLeaseBytes);
     on_loop([this] { peers_[0]->hello(); });
+  }
+  void contribute(uint32_t rank, uint32_t tensor, int32_t value) {
+    DataHead head = peers_[rank]->head(1);
+    head.key.tensor = tensor;
+    peers_[rank]->values_ = Values(kCount, value);
+    peers_[rank]->send(head, std::as_bytes(std::span(peers_[rank]->values_)));
+  }
+  // Returns when all timers of the shard that are due within this time have run.
+  void pass(TimeUs time_us) {
+    EventFlag passed;
+    on_loop([&] { loop_->run_at(now_us() + time_us, [&] { passed.set(); }); });
+    passed.wait(kNever);
   }
   // Waits until the rank has this number of answers.
   bool wait_for_answers(uint32_t rank, size_t count) {
@@ -76,12 +92,6 @@ TEST_F(CollectorTest, AFailureReturnsTheLeaseAsWell) {
 // The second contribution needs the memory of the first, which still waits for rank 1.
 TEST_F(CollectorTest, AStarvingChildGetsMemoryBackAndItsContributionStillCounts) {
   replace_rank_0();
-  const auto contribute = [this](uint32_t rank, uint32_t tensor, int32_t value) {
-    DataHead head = peers_[rank]->head(1);
-    head.key.tensor = tensor;
-    peers_[rank]->values_ = Values(kCount, value);
-    peers_[rank]->send(head, std::as_bytes(std::span(peers_[rank]->values_)));
-  };
   on_loop([&] { contribute(0, 7, 7); });
   on_loop([&] { contribute(0, 8, 8); });
   on_loop([&] { contribute(1, 8, 100); });
@@ -90,6 +100,25 @@ TEST_F(CollectorTest, AStarvingChildGetsMemoryBackAndItsContributionStillCounts)
   ASSERT_TRUE(wait_for_answers(0, 2));
   EXPECT_EQ(result_of(*peers_[0], 0), Values(kCount, 108));
   EXPECT_EQ(result_of(*peers_[0], 1), Values(kCount, 107));
+  EXPECT_EQ(metrics_.reclaimed.load(), 1u);
+}
+
+// Each answer makes room for the next contribution, so none has to be copied: the memory of this
+// child is full all the time, but it does not wait for anybody.
+TEST_F(CollectorTest, AChildWhoseContributionsAreAnsweredKeepsItsLeases) {
+  replace_rank_0(2);
+  for (uint32_t tensor = 1; tensor <= 3; ++tensor) {
+    on_loop([&] { contribute(0, tensor, 7); });
+  }
+  on_loop([&] { contribute(1, 1, 100); });
+  ASSERT_TRUE(wait_for_answers(0, 1));
+  pass(3 * kReclaimUs);
+  EXPECT_EQ(metrics_.reclaimed.load(), 0u);
+  // The fourth has no room, and nothing is answered.
+  on_loop([&] { contribute(0, 4, 7); });
+  on_loop([&] { contribute(1, 4, 100); });
+  ASSERT_TRUE(wait_for_answers(0, 2));
+  EXPECT_EQ(metrics_.reclaimed.load(), 2u);
 }
 
 }  // namespace

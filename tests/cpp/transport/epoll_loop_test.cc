@@ -165,5 +165,87 @@ TEST(EpollLoop, OutOfMemoryItServesNobodyAndCanStillBeToldToEnd) {
   EXPECT_EQ(ready.count, 0);
 }
 
+// Runs `work` on this thread as the loop's, as soon as the loop's own thread sleeps. False if it
+// never does.
+bool borrow(EpollLoop& loop, const std::function<void()>& work) {
+  const std::thread::id here = std::this_thread::get_id();
+  for (const TimeUs deadline_us = soon_us(); now_us() < deadline_us;) {
+    bool borrowed = false;
+    EventFlag ran;
+    loop.run_soon([&] {
+      borrowed = std::this_thread::get_id() == here;
+      if (borrowed) work();
+      ran.set();
+    });
+    ran.wait(kNever);
+    if (borrowed) return true;
+  }
+  return false;
+}
+
+TEST(EpollLoop, ALoopThatSleepsLendsItselfToTheCaller) {
+  const auto loop = make_loop();
+  std::string order;
+  ASSERT_TRUE(borrow(*loop, [&] {
+    EXPECT_TRUE(loop->in_loop());
+    loop->post([&] { order += "b"; });
+    order += "a";
+  }));
+  EXPECT_EQ(order, "ab");  // what the task posts is run as well
+  EXPECT_FALSE(loop->in_loop());
+}
+
+TEST(EpollLoop, EventsWaitUntilTheLoopIsGivenBack) {
+  const auto loop = make_loop();
+  auto signal = on_loop(*loop, [&] { return std::make_unique<Signal>(*loop); });
+  std::atomic<bool> borrowed = false;
+  Watched<int> calls;
+  signal->action = [&] {
+    EXPECT_FALSE(borrowed);
+    calls.update([](int& n) { ++n; });
+  };
+  for (int round = 1; round <= 50; ++round) {
+    ASSERT_TRUE(borrow(*loop, [&] {
+      borrowed = true;
+      signal->raise();
+      std::this_thread::yield();
+      borrowed = false;
+    }));
+    ASSERT_TRUE(calls.wait([&](int n) { return n == round; }));
+  }
+  run_on(*loop, [&] { signal.reset(); });
+}
+
+TEST(EpollLoop, StopWaitsForTheBorrower) {
+  const auto loop = make_loop();
+  std::thread stopper;
+  EventFlag stops;
+  bool ended = false;
+  ASSERT_TRUE(borrow(*loop, [&] {
+    stopper = std::thread([&] {
+      stops.set();
+      loop->stop();
+      EXPECT_TRUE(ended);
+    });
+    stops.wait(kNever);
+    std::this_thread::yield();
+    ended = true;
+  }));
+  stopper.join();
+}
+
+TEST(EpollLoop, OutOfMemoryOnABorrowingThreadIsReportedOnTheLoopsOwn) {
+  Watched<std::vector<std::thread::id>> told;
+  auto loop = EpollLoop::create("full", [&](const Status& why) {
+    EXPECT_EQ(why.message(), "its thread full is out of memory: no memory for 12345 bytes");
+    told.update([](auto& threads) { threads.push_back(std::this_thread::get_id()); });
+  });
+  ASSERT_TRUE(loop.is_ok());
+  const auto own = on_loop(**loop, [] { return std::this_thread::get_id(); });
+  ASSERT_TRUE(borrow(**loop, [&] { (*loop)->post([] { throw OutOfMemory(12345); }); }));
+  ASSERT_TRUE(told.wait([](const auto& threads) { return threads.size() == 1; }));
+  EXPECT_EQ(told.get()[0], own);
+}
+
 }  // namespace
 }  // namespace byteps::transport

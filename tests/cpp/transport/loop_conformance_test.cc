@@ -7,6 +7,15 @@
 namespace byteps::transport {
 namespace {
 
+class Turns : public TurnHandler {
+ public:
+  explicit Turns(std::function<void()> action) : action_(std::move(action)) {}
+  void on_turn() override { action_(); }
+
+ private:
+  std::function<void()> action_;
+};
+
 TEST_P(LoopConformance, RunsTasksInTheOrderPosted) {
   const auto loop = new_loop();
   constexpr int kTasks = 5000;
@@ -36,6 +45,48 @@ TEST_P(LoopConformance, ATaskPostedByATaskRunsAfterIt) {
   run_on(*loop, [&] { order += "c"; });
   EXPECT_EQ(order, "abc");
   EXPECT_FALSE(loop->in_loop());
+}
+
+TEST_P(LoopConformance, TasksRunSoonKeepTheOrderOfTheirThreadAndRunOneAtATime) {
+  const auto loop = new_loop();
+  constexpr int kTasks = 5000;
+  std::array<std::vector<int>, 3> seen;
+  int total = 0;  // without a lock: only one task runs at a time
+  std::vector<std::thread> threads;
+  for (size_t who = 0; who < seen.size(); ++who) {
+    threads.emplace_back([&, who] {
+      for (int i = 0; i < kTasks; ++i) {
+        auto task = [&, who, i] {
+          EXPECT_TRUE(loop->in_loop());
+          seen[who].push_back(i);
+          ++total;
+        };
+        i % 3 == 0 ? loop->post(task) : loop->run_soon(task);
+        EXPECT_FALSE(loop->in_loop());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  loop->stop();
+  EXPECT_EQ(total, 3 * kTasks);
+  for (const auto& each : seen) EXPECT_TRUE(std::is_sorted(each.begin(), each.end()));
+}
+
+TEST_P(LoopConformance, WhatATaskRunSoonAsksForHappens) {
+  const auto loop = new_loop();
+  for (int round = 0; round < 100; ++round) {
+    EventFlag posted;
+    EventFlag timer;
+    EventFlag turn;
+    Turns turns([&] { turn.set(); });
+    loop->run_soon([&] {
+      loop->run_soon([&] { posted.set(); });
+      loop->run_at(now_us(), [&] { timer.set(); });
+      loop->request_turn(&turns);
+    });
+    for (EventFlag* each : {&posted, &timer, &turn}) ASSERT_EQ(each->wait(soon_us()), EventFlag::Wake::kSet);
+    run_on(*loop, [] {});  // nothing uses the flags any more
+  }
 }
 
 TEST_P(LoopConformance, WhatATaskHoldsGoesWithIt) {
@@ -129,15 +180,6 @@ TEST_P(LoopConformance, ATimerThatIsAlwaysDueStarvesNothing) {
   loop->stop();
   EXPECT_GT(passes, 1);
 }
-
-class Turns : public TurnHandler {
- public:
-  explicit Turns(std::function<void()> action) : action_(std::move(action)) {}
-  void on_turn() override { action_(); }
-
- private:
-  std::function<void()> action_;
-};
 
 TEST_P(LoopConformance, ATurnComesOnceAfterAllTasksOfThePass) {
   const auto loop = new_loop();
