@@ -92,12 +92,12 @@ TEST(SuitsReno, OnlyWhereItReachesTheRateWithEase) {
     bool suits;
   };
   for (const Case& each : {
-           Case{200, 0, 25'000'000, true},         // a switched network at 200 Mbit/s
-           Case{200, 0, 12'500'000'000, true},     // 100 Gbit/s without losses
-           Case{40'000, 0, 25'000'000, false},     // long
-           Case{200, 0.01, 25'000'000, false},     // lossy
-           Case{200, 0.001, 25'000'000, true},     // 3.5 packets of 38 that reno keeps in flight
-           Case{1'000, 0.001, 125'000'000, false}, // 86 of 38
+           Case{200, 0, 25'000'000, true},          // a switched network at 200 Mbit/s
+           Case{200, 0, 12'500'000'000, true},      // 100 Gbit/s without losses
+           Case{40'000, 0, 25'000'000, false},      // long
+           Case{200, 0.01, 25'000'000, false},      // lossy
+           Case{200, 0.001, 25'000'000, true},      // 3.5 packets of 38 that reno keeps in flight
+           Case{1'000, 0.001, 125'000'000, false},  // 86 of 38
        }) {
     EXPECT_EQ(suits_reno({.min_rtt_us = each.rtt_us, .loss = each.loss}, each.bytes_per_s), each.suits)
         << each.rtt_us << " us, " << each.loss << ", " << each.bytes_per_s;
