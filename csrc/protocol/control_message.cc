@@ -3,6 +3,7 @@
 #include <concepts>
 #include <iterator>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "protocol/codec_bytes.h"
@@ -210,7 +211,8 @@ constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // Type of the first control message; far from the data types, which must not be confused with it.
 constexpr uint8_t kFirstControlType = 0x41;
-constexpr uint8_t kRosterType = kFirstControlType + Control(Roster{}).index();
+constexpr uint8_t kRosterType = kFirstControlType + 1;
+static_assert(std::is_same_v<std::variant_alternative_t<1, Control>, Roster>);
 constexpr size_t kSelfOffset = 4;  // of the receiver's number in the head of a Roster
 
 template <size_t Index>

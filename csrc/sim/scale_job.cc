@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <variant>
@@ -34,6 +33,13 @@ uint64_t larger_partition_bytes(const ScaleOptions& options, const protocol::Tre
   for (const Gradient& gradient : options.model.gradients) count += rule.partition(gradient.bytes).count();
   const uint64_t most = std::min(kMostPartitions, kMostPlacements / tree.num_reducer_hosts());
   return count <= most ? 0 : gradient_bytes(options.model) / most + 1;
+}
+
+double slowest_machine_mbps(const protocol::Tree& tree) {
+  const std::vector<protocol::ReducerHost> hosts = tree.reducer_hosts();
+  return std::min_element(hosts.begin(), hosts.begin() + tree.num_machines(),
+                          [](const auto& a, const auto& b) { return a.nic_mbps < b.nic_mbps; })
+      ->nic_mbps;
 }
 
 // Every gradient is a tensor, numbered from 1 in the order in which they are ready, as the
@@ -103,9 +109,7 @@ ScaleJob::ScaleJob(const ScaleOptions& options, const protocol::Tree& tree, std:
       rule_(tree, larger_partition_bytes_ > 0 ? larger_partition_bytes_ : options.partition_bytes),
       order_(options.model.gradients.size()),
       summed_s_(order_.size()),
-      slowest_mbps_(std::ranges::min(tree.reducer_hosts() | std::views::take(tree.num_machines()), {},
-                                     &protocol::ReducerHost::nic_mbps)
-                        .nic_mbps) {
+      slowest_mbps_(slowest_machine_mbps(tree)) {
   const std::vector<Gradient>& gradients = options.model.gradients;
   std::iota(order_.begin(), order_.end(), 0);
   std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) {
