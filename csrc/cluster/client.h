@@ -31,7 +31,7 @@ class ClientEvents {
   virtual Status self_check() { return Status::ok(); }
   // This node still waits for other nodes; `text` names them.
   virtual void on_still_waiting(const std::string& text) = 0;
-  // Delivers Placed, Refused, BarrierDone, Stalled and Leaving. An error closes the connection to
+  // Delivers Placed, Refused, BarrierDone, Stalled, Leaving and Speeds. An error closes the connection to
   // the scheduler.
   virtual Status on_answer(const protocol::Control& message) = 0;
 };

@@ -16,11 +16,13 @@
 // exist on one rank only. Stored tensors have no common rounds; there, a refused push_pull ends the
 // name.
 //
-// The partitioning of a tensor follows the plan of its last results (protocol/plan.h). Each
-// partition scale of a name has its own root locations, requested as soon as the scale is known, so
-// that the next push_pull rarely waits for them. Stored tensors keep their first partitioning.
+// The partitioning of a tensor, and where it is summed, follow the plan of its last results
+// (protocol/plan.h). Each partition scale and placement of a name has its own root locations,
+// requested as soon as the plan is known, so that the next push_pull rarely waits for them. Those
+// of earlier placements are forgotten. Stored tensors keep their first partitioning and placement.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -131,6 +133,12 @@ class PushPullTable {
   size_t in_flight() const { return ops_.size(); }
 
  private:
+  // What a plan says about locations.
+  struct Where {
+    uint8_t partition_scale = 0;
+    uint8_t placement = 0;
+    auto operator<=>(const Where&) const = default;
+  };
   struct Placement {
     std::vector<RootLocation> locations;  // indexed by partition
     uint32_t requested = 0;               // number of locations requested
@@ -147,9 +155,9 @@ class PushPullTable {
     std::optional<Binding> binding;  // set by the first valid use
     Status refusal;
     uint64_t round = 0;                       // round of the last push_pull
-    std::map<uint8_t, Placement> placements;  // key: partition scale
-    uint8_t partition_scale = 0;              // scale of the current or next push_pull
-    std::optional<Plan> plan;                 // plan of the last result
+    std::map<Where, Placement> placements;
+    Where where;               // of the current or next push_pull
+    std::optional<Plan> plan;  // plan of the last result
     Handle in_flight = 0;                     // 0: none
     // Sent when the push_pull in flight, which is not affected, has finished.
     std::optional<RoundFailed> refused;
@@ -178,6 +186,7 @@ class PushPullTable {
   void start_partitions(Handle handle, Op& op, TableActions& actions);
   void take_failure(Op& op, const Status& why, TableActions& actions);
   void take_up(const Op& op, TableActions& actions);
+  static void forget_other_placements(Tensor& tensor);
   void finish(Handle handle, const Status& status, TableActions& actions);
 
   uint32_t rank_;

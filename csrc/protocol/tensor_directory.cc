@@ -61,11 +61,33 @@ Status TensorDirectory::agrees(const First& first, uint32_t rank, const Declare&
 Placed TensorDirectory::place(Tensor& tensor, const Declare& declare) {
   const Partitioning partitioning = partition_rule_.partition(declare.bytes, declare.partition_scale);
   RootAssigner& assigner = assigners_.try_emplace(declare.partition_scale, unused_assigner_).first->second;
-  std::vector<RootLocation>& locations = tensor.locations[declare.partition_scale];
+  std::vector<RootLocation>& locations = locations_for(tensor, declare).of_partition;
   const uint32_t count = partitioning.count();
   for (auto p = static_cast<uint32_t>(locations.size()); p < count; ++p)
     locations.push_back(assigner.next(partitioning.size(p)));
-  return {declare.name, tensor.number, locations, declare.partition_scale};
+  return {declare.name, tensor.number, locations, declare.partition_scale, declare.placement};
+}
+
+TensorDirectory::Locations& TensorDirectory::locations_for(Tensor& tensor, const Declare& declare) {
+  const auto scale = declare.partition_scale;
+  const auto current = tensor.locations.find({tensor.placement, scale});
+  // With the same shares nothing has to move.
+  Locations next{.of_partition = {}, .shares = shares_number_};
+  if (current != tensor.locations.end() && current->second.shares == shares_number_) next = current->second;
+  if (declare.placement != tensor.placement && declare.placement != tensor.previous_placement) {
+    tensor.previous_placement = std::exchange(tensor.placement, declare.placement);
+    std::erase_if(tensor.locations, [&tensor](const auto& each) {
+      const uint8_t placement = each.first.first;
+      return placement != tensor.placement && placement != tensor.previous_placement;
+    });
+  }
+  return tensor.locations.try_emplace({declare.placement, scale}, std::move(next)).first->second;
+}
+
+void TensorDirectory::change_shares(RootAssigner assigner) {
+  unused_assigner_ = std::move(assigner);
+  assigners_.clear();
+  ++shares_number_;
 }
 
 std::string TensorDirectory::name_of(uint32_t number) const {

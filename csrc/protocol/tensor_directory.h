@@ -4,6 +4,12 @@
 // largest; a smaller tensor uses the first ones. So the list of a name's locations only grows, and
 // every rank gets the same list whenever it asks. Each partition scale (protocol/plan.h) has a list
 // of its own, balanced as if no other existed, because one scale is in use at a time.
+//
+// Shares may change while the job runs (protocol/link_speeds.h). Lists that ranks know never
+// change, so each *placement* of a name (protocol/plan.h) has lists of its own, made with the
+// shares of the moment at which the first rank asked for it. The lists of a name's current and
+// previous placement are kept: a rank uses the next placement only after all ranks have got the
+// locations of the current one, and with them contributed to a round.
 #pragma once
 
 #include <array>
@@ -12,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -41,6 +48,9 @@ class TensorDirectory {
   // and all earlier ones, which can no longer complete. Empty if they have been told.
   std::optional<Refused> fail_round(uint32_t rank, const RoundFailed& failed);
 
+  // Lists that are made from now on follow the shares of `assigner`, which is unused.
+  void change_shares(RootAssigner assigner);
+
   // Empty if no name has this number.
   std::string name_of(uint32_t number) const;
 
@@ -51,10 +61,16 @@ class TensorDirectory {
     uint64_t bytes;
     TensorMode mode;
   };
+  struct Locations {
+    std::vector<RootLocation> of_partition;
+    uint64_t shares = 0;  // value of shares_number_ with which it was begun
+  };
   struct Tensor {
     uint32_t number = 0;
-    std::optional<First> first;                              // the first declaration
-    std::map<uint8_t, std::vector<RootLocation>> locations;  // key: partition scale
+    std::optional<First> first;  // the first declaration
+    uint8_t placement = 0;
+    uint8_t previous_placement = 0;
+    std::map<std::pair<uint8_t, uint8_t>, Locations> locations;  // key: placement, partition scale
     Status conflict;
     std::array<uint64_t, 4> failed_rounds{};  // the last ones, because every rank may report them
     size_t next_failed = 0;
@@ -64,10 +80,12 @@ class TensorDirectory {
   Tensor* find_or_bind(const std::string& name);
   Status agrees(const First& first, uint32_t rank, const Declare& declare) const;
   Placed place(Tensor& tensor, const Declare& declare);
+  Locations& locations_for(Tensor& tensor, const Declare& declare);
 
   std::vector<std::string> describe_rank_;
   RootAssigner unused_assigner_;
   std::map<uint8_t, RootAssigner> assigners_;  // key: partition scale
+  uint64_t shares_number_ = 0;                 // number of calls of change_shares()
   PartitionRule partition_rule_;
   size_t max_tensors_;
   std::unordered_map<std::string, Tensor> tensors_;

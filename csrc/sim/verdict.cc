@@ -48,6 +48,12 @@ TimeUs ClusterUnderTest::end_limit_us() const {
   return std::max(answer_limit_us(), start_us) + kLeaveUs;
 }
 
+uint64_t ClusterUnderTest::num_moves() const {
+  uint64_t moves = 0;
+  for (const auto& program : programs_) moves = std::max(moves, program->num_moves());
+  return moves;
+}
+
 void ClusterUnderTest::judge() {
   check_ended();
   for (uint32_t i = 0; i < scenario_.num_workers; ++i) {

@@ -64,7 +64,8 @@ std::vector<Control> random_controls(Random& random) {
       Declare{.name = random.text(kMaxNameBytes),
               .dtype = random.dtype(),
               .bytes = random.below(kMaxTensorBytes + 1),
-              .mode = random_mode(random)},
+              .mode = random_mode(random),
+              .placement = static_cast<uint8_t>(random.below(256))},
       random_placed(random),
       Refused{random.text(kMaxNameBytes), random.u32(), random.failure(), random.text(kMaxTextBytes),
               1 + random.below(kEveryRound)},
@@ -87,13 +88,19 @@ std::vector<Control> random_controls(Random& random) {
                   random.failure(), random.text(kMaxTextBytes)},
       Stalled{random.u32(), random.text(kMaxNameBytes), random.text(kMaxTextBytes)},
       Leaving{random.u32(), random.text(kMaxTextBytes)},
+      Traffic{{{static_cast<uint32_t>(random.below(kMaxNodes)), random.below(2) == 1, random.u32(),
+                random.below(kMaxTimeoutUs + 1)}}},
+      Speeds{static_cast<uint8_t>(random.below(256)),
+             {random.u32()},
+             {static_cast<uint32_t>(random.below(1'000'000'001))},
+             random.text(kMaxTextBytes)},
   };
 }
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
-  const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({6, 0x43, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9}));
+  const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}, 0xFA});
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({7, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9, 0xFA}));
 }
 
 TEST(ControlMessage, EveryTransportOfANodeHasAnAddressForEachShard) {
@@ -117,7 +124,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x57);
+  EXPECT_EQ(type, 0x59);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -182,7 +189,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x57};
+  head[1] = std::byte{0x59};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};
