@@ -191,11 +191,11 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   std::optional<WaitReporter> wait_reporter_;
   protocol::Handle stuck_callback_ = 0;
 
-  Milestone started_;        // the roster has arrived, or the start has failed
-  Milestone finished_;       // all workers have left, or the job has failed
-  Milestone announced_;      // all nodes know why this node leaves, or the job has failed
-  Milestone left_;           // all steps of leave() are done
-  protocol::Roster roster_;  // constant from started_ on
+  Milestone started_;                   // the roster has arrived, or the start has failed
+  Milestone finished_;                  // all workers have left, or the job has failed
+  Milestone announced_;                 // all nodes know why this node leaves, or the job has failed
+  Milestone left_;                      // all steps of leave() are done
+  protocol::Roster roster_;             // constant from started_ on
   std::optional<protocol::Pace> pace_;  // used on the control loop
   std::unique_ptr<TrafficReporter> traffic_reporter_;  // null: no reports; used on the control loop
   protocol::NodeInfo self_;

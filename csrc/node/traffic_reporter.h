@@ -24,8 +24,8 @@ class TrafficReporter {
     std::function<void(protocol::Traffic traffic)> send;  // on the control loop
   };
   // All arguments must outlive the loops.
-  TrafficReporter(transport::EventLoop& control, std::vector<transport::EventLoop*> loops,
-                  TimeUs interval_us, Callbacks callbacks);
+  TrafficReporter(transport::EventLoop& control, std::vector<transport::EventLoop*> loops, TimeUs interval_us,
+                  Callbacks callbacks);
 
   // All on the control loop.
   void wake();

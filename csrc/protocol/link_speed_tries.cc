@@ -11,9 +11,9 @@ namespace {
 constexpr std::array kTryFactors = {2.0, 1.5, 1.25};
 // A try that moves may take so much longer if the cards are not faster.
 constexpr double kMostCost = 1.26;
-constexpr int kTryWindows = 2;      // judged ones
-constexpr int kLongestTry = 10;     // windows, if there is little traffic
-constexpr double kSameSpeed = 1.1;  // as in even_out()
+constexpr int kTryWindows = 2;         // judged ones
+constexpr int kLongestTry = 10;        // windows, if there is little traffic
+constexpr double kSameSpeed = 1.1;     // as in even_out()
 constexpr TimeUs kLongestPause = 600;  // windows
 
 }  // namespace
@@ -30,8 +30,8 @@ std::vector<uint32_t> LinkSpeeds::cards_to_try(const Parts& parts, TimeUs now) c
   std::vector<uint32_t> cards;
   for (uint32_t i = 0; slowest && i < cards_.size(); ++i) {
     const Card& card = cards_[i];
-    const bool is_equal = std::max(card.mbps, cards_[*slowest].mbps) <=
-                          kSameSpeed * std::min(card.mbps, cards_[*slowest].mbps);
+    const bool is_equal =
+        std::max(card.mbps, cards_[*slowest].mbps) <= kSameSpeed * std::min(card.mbps, cards_[*slowest].mbps);
     if (card.nodes > 0 && !card.is_fixed && is_equal) cards.push_back(i);
   }
   return cards;

@@ -15,6 +15,8 @@ namespace {
 // buffers hide the rest.
 constexpr double kLeastBusy = 0.1;
 constexpr int kSlowWindows = 3;
+// What good flows have carried of their rates is forgotten in some ten windows.
+constexpr double kUsualDecay = 0.9;
 // Bounds what one change can get wrong.
 constexpr double kLeastPart = 0.1;
 
@@ -40,12 +42,12 @@ LinkSpeeds::LinkSpeeds(std::vector<NodeInfo> nodes, uint32_t num_workers, const 
   make_cards();
   const auto shares = reducer_host_shares(tree_.reducer_hosts(), policy_);
   if (shares) shares_ = *shares;
-  const bool is_known = std::ranges::all_of(
-      cards_, [](const Card& card) { return card.nodes == 0 || card.mbps > 0; });
-  const bool is_fixed = std::ranges::all_of(
-      cards_, [](const Card& card) { return card.nodes == 0 || card.is_fixed; });
-  learns_ = window_us_ > 0 && nodes_.size() <= kMostNodes && policy_.kind == PlacementPolicy::Kind::kAuto && tree_.num_machines() > 1 &&
-            is_known && !is_fixed;
+  const bool is_known =
+      std::ranges::all_of(cards_, [](const Card& card) { return card.nodes == 0 || card.mbps > 0; });
+  const bool is_fixed =
+      std::ranges::all_of(cards_, [](const Card& card) { return card.nodes == 0 || card.is_fixed; });
+  learns_ = window_us_ > 0 && nodes_.size() <= kMostNodes && policy_.kind == PlacementPolicy::Kind::kAuto &&
+            tree_.num_machines() > 1 && is_known && !is_fixed;
   if (learns_) pace_.emplace(tree_, shares_);
   for (Card& card : cards_) {
     card.pause_us = kFirstPause * window_us_;
@@ -124,13 +126,14 @@ LinkSpeeds::Parts LinkSpeeds::parts_of(const Flows& flows) {
   return parts;
 }
 
-LinkSpeeds::Parts LinkSpeeds::slow_cards(Flows flows) const {
+LinkSpeeds::Parts LinkSpeeds::slow_cards(Flows flows) {
   std::vector<double> sorted;
   for (const auto& [cards, carried] : flows) sorted.push_back(carried.part());
   std::ranges::sort(sorted, std::greater());
-  // The best flows but for a few, which may have been lucky.
-  const double usual = sorted[(sorted.size() - 1) / 10];
-  const auto is_slow = [&](double part) { return part < kUsualPart * usual; };
+  // The best flows but for a few, which may have been lucky. At times only slow ones are left.
+  usual_part_ = std::max(sorted[(sorted.size() - 1) / 10], kUsualDecay * usual_part_);
+  const double usual = usual_part_;
+  const auto is_slow = [usual](double part) { return part < kUsualPart * usual; };
   Parts slow;
   while (true) {
     const Parts parts = parts_of(flows);
@@ -163,6 +166,10 @@ std::optional<LinkSpeeds::Change> LinkSpeeds::on_tick(TimeUs now) {
   const Parts parts = parts_of(flows);
   if (try_) return go_on_trying(parts, now);
   if (auto change = learn_slower(flows, now)) return change;
+  const auto is_suspect = [](const Card& card) {
+    return card.slow_windows > 0 && card.slow_windows < kSlowWindows;
+  };
+  if (std::ranges::any_of(cards_, is_suspect)) return std::nullopt;
   return begin_try(parts, now);
 }
 
@@ -178,9 +185,10 @@ std::optional<LinkSpeeds::Change> LinkSpeeds::learn_slower(const Flows& flows, T
       if (parts.contains(i)) card.slow_windows = 0;
       continue;
     }
-    card.most = card.slow_windows++ == 0 ? found->second : std::max(card.most, found->second);
+    // It may have become slow during the first window.
+    card.part = card.slow_windows++ < 2 ? found->second : std::min(card.part, found->second);
     if (card.slow_windows < kSlowWindows) continue;
-    mbps[i] = card.mbps * card.most;
+    mbps[i] = card.mbps * card.part;
     texts.push_back(describe(card, mbps[i]));
   }
   if (texts.empty()) return std::nullopt;
@@ -224,7 +232,8 @@ std::vector<ReducerHost> LinkSpeeds::hosts_with(const std::vector<double>& mbps)
     if (cards_[i].nodes == 0) own[i] = 0;
   }
   const std::vector<double> even = even_out(own);
-  for (size_t i = 0; i < hosts.size(); ++i) hosts[i].nic_mbps = even[i] > 0 && !cards_[i].is_fixed ? even[i] : mbps[i];
+  for (size_t i = 0; i < hosts.size(); ++i)
+    hosts[i].nic_mbps = even[i] > 0 && !cards_[i].is_fixed ? even[i] : mbps[i];
   return hosts;
 }
 

@@ -5,8 +5,8 @@
 // all speeds are as believed, a flow that has bytes to send carries its paced rate, and a flow that
 // carries less has a slow card at one of its ends. From the reports of a window:
 //   - A flow is *slow* if it has carried less than 0.85 of its paced rate while it was busy, and
-//     less than 0.85 of what the best flows carry of theirs: if the whole network is slower,
-//     the best placement is still the same.
+//     less than 0.85 of what the best flows have carried of theirs lately: if the whole network is
+//     slower, the best placement is still the same.
 //   - The card with the most slow flows is slow; then the card with the most slow flows among the
 //     remaining ones, and so on (greedy cover; of several with equally many all are). Its speed is
 //     the believed one times what its flows have carried of their rate.
@@ -54,7 +54,7 @@ class LinkSpeeds {
   Status on_report(uint32_t node, const Traffic& traffic, TimeUs now);
 
   struct Change {
-    Speeds speeds;  // without placement
+    Speeds speeds;       // without placement
     bool moves = false;  // the shares change: roots move
   };
   // Ends a window if it is due. Nullopt: all stays as it is.
@@ -80,7 +80,9 @@ class LinkSpeeds {
     bool is_fixed = false;
     double mbps = 0;  // as believed; even_out() has made those that are in use
     int slow_windows = 0;
-    double most = 0;  // of these windows: the largest part of its rate that it has carried
+    // The smallest part of its rate that it has carried in these windows but the first. To give a
+    // slow card too much costs more than to give it too little.
+    double part = 0;
     TimeUs next_try_us = 0;
     TimeUs pause_us = 0;  // after a try that fails
   };
@@ -112,7 +114,7 @@ class LinkSpeeds {
   using Parts = std::map<uint32_t, double>;
   static Parts parts_of(const Flows& flows);
   // Finds slow cards: how much of their rate they carry, by card.
-  Parts slow_cards(Flows flows) const;
+  Parts slow_cards(Flows flows);
   std::optional<Change> learn_slower(const Flows& flows, TimeUs now);
   std::optional<Change> begin_try(const Parts& parts, TimeUs now);
   // The slowest cards whose pause is over and whose flows carry their paced rate, and their equals.
@@ -141,6 +143,7 @@ class LinkSpeeds {
   std::vector<double> shares_;
   std::optional<Pace> pace_;
   std::map<std::pair<Pair, bool>, std::pair<uint64_t, uint64_t>> reported_;  // since the last tick
+  double usual_part_ = 0;  // what the best flows carry of their paced rate
   std::optional<Try> try_;
   int settling_windows_ = 0;  // after a change, whose flows are of both paces
 };

@@ -361,7 +361,7 @@ struct Traffic {  // node -> scheduler, every Roster::report_us while there is t
 // scheduler -> node: what was learned from traffic (protocol/link_speeds.h). Replaces the speeds
 // and shares of the Roster for pacing.
 struct Speeds {
-  uint8_t placement = 0;  // of the plans that rank 0 requests from now on
+  uint8_t placement = 0;             // of the plans that rank 0 requests from now on
   std::vector<uint32_t> nic_mbps;    // by node
   std::vector<uint32_t> shares_ppb;  // as Roster::shares_ppb
   std::string text;                  // what has changed, for the log of rank 0

@@ -195,8 +195,8 @@ Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
   const auto found = tensors_.find(placed.name);
   const bool known = found != tensors_.end() && found->second.refusal.is_ok();
   const Where where{placed.partition_scale, placed.placement};
-  const auto placement = known ? found->second.placements.find(where)
-                               : decltype(found->second.placements.begin()){};
+  const auto placement =
+      known ? found->second.placements.find(where) : decltype(found->second.placements.begin()){};
   if (!known || placement == found->second.placements.end() || placement->second.unanswered == 0)
     return data_loss(what + ", which was not requested");
   Tensor& tensor = found->second;

@@ -154,11 +154,11 @@ class PushPullTable {
     uint32_t number = 0;             // 0: unknown
     std::optional<Binding> binding;  // set by the first valid use
     Status refusal;
-    uint64_t round = 0;                       // round of the last push_pull
+    uint64_t round = 0;  // round of the last push_pull
     std::map<Where, Placement> placements;
     Where where;               // of the current or next push_pull
     std::optional<Plan> plan;  // plan of the last result
-    Handle in_flight = 0;                     // 0: none
+    Handle in_flight = 0;      // 0: none
     // Sent when the push_pull in flight, which is not affected, has finished.
     std::optional<RoundFailed> refused;
   };

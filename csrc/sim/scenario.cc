@@ -395,8 +395,7 @@ std::string describe(const Scenario& scenario) {
        << scenario.rounds << " phases, scheduler "
        << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate")
        << (scenario.faults.empty() ? "; no fault" : "") << (scenario.has_second_job ? "; a second job" : "")
-       << (scenario.resumes ? "; resumes" : "")
-       << (scenario.rate_changes.empty() ? "" : "; links change");
+       << (scenario.resumes ? "; resumes" : "") << (scenario.rate_changes.empty() ? "" : "; links change");
   for (const Fault& fault : scenario.faults) {
     text << "; " << text_of(fault.kind);
     if (fault.kind != FaultKind::kReset) text << ": process " << fault.process;

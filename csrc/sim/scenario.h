@@ -120,7 +120,7 @@ struct Scenario {
   // are faster (protocol/link_speeds.h).
   std::vector<RateChange> rate_changes;
   TimeUs traffic_report_us = 0;
-  bool counts_steps = false;    // push_pulls carry their round as the step
+  bool counts_steps = false;  // push_pulls carry their round as the step
   bool autotune = false;
   bool has_stranger = false;    // a process with another secret tries to join
   bool has_leftover = false;    // a process of an earlier job with the same secret connects to services

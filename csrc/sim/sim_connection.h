@@ -77,7 +77,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
     uint64_t read_bytes = 0;
     TimeUs busy_us = 0;             // until `busy_since_us`
     TimeUs busy_since_us = kNever;  // kNever: nothing is unread
-    bool is_due = false;  // arrive() is scheduled
+    bool is_due = false;            // arrive() is scheduled
   };
 
   void schedule(int side, TimeUs at_us);

@@ -23,7 +23,8 @@ void ShardLinks::add_sent_traffic(const transport::EventLoop& loop, std::vector<
   for_each([&](const ShardLink& link) {
     if (link.loop != &loop) return;
     const auto sent = link.link->sent_traffic();
-    if (sent) flows.push_back({link.link->service(), false, sent->bytes, static_cast<uint64_t>(sent->busy_us)});
+    if (sent)
+      flows.push_back({link.link->service(), false, sent->bytes, static_cast<uint64_t>(sent->busy_us)});
   });
 }
 

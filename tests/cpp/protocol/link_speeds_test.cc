@@ -120,11 +120,11 @@ class Network {
 };
 
 TEST(LinkSpeeds, NothingMovesWhileSpeedsAreAsBelieved) {
-  for (const auto& [workers, servers] :
-       std::vector<std::pair<std::vector<double>, std::vector<double>>>{{{200, 200, 200, 200}, {}},
-                                                                        {{200, 200}, {200}},
-                                                                        {{200, 100, 200, 200}, {400, 100}},
-                                                                        {{1000, 1000, 1000}, {1000, 1000, 1000}}}) {
+  for (const auto& [workers, servers] : std::vector<std::pair<std::vector<double>, std::vector<double>>>{
+           {{200, 200, 200, 200}, {}},
+           {{200, 200}, {200}},
+           {{200, 100, 200, 200}, {400, 100}},
+           {{1000, 1000, 1000}, {1000, 1000, 1000}}}) {
     Network network(workers, servers);
     network.pass(50, 0.1);
     EXPECT_EQ(network.moves_, 0);

@@ -351,8 +351,8 @@ TEST(TensorDirectoryPlacements, OfANameTheLastTwoAreKept) {
                             PartitionRule({}, kPartitionBytes));
   std::vector<std::vector<RootLocation>> known;
   for (int i = 0; i < 1000; ++i) {
-    directory.change_shares(RootAssigner(two_machines(), i % 2 == 0 ? std::vector{1.0, 0.0}
-                                                                    : std::vector{0.0, 1.0}));
+    directory.change_shares(
+        RootAssigner(two_machines(), i % 2 == 0 ? std::vector{1.0, 0.0} : std::vector{0.0, 1.0}));
     const auto placement = static_cast<uint8_t>(i);
     known.push_back(locations(directory, 0, placement));
     const auto host = static_cast<uint16_t>(i % 2);
