@@ -1,6 +1,7 @@
 // LinkSpeeds: whether cards are faster than believed.
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "protocol/link_speeds.h"
 #include "protocol/text.h"
@@ -8,7 +9,8 @@
 namespace byteps::protocol {
 namespace {
 
-constexpr std::array kTryFactors = {2.0, 1.5, 1.25};
+constexpr std::array kTryFactors = {2.0, 1.5, 1.25, 1.15};
+constexpr std::array kTryFactorsOfFastest = {1.25};
 // A try that moves may take so much longer if the cards are not faster.
 constexpr double kMostCost = 1.26;
 constexpr int kTryWindows = 2;         // judged ones
@@ -69,10 +71,12 @@ std::optional<LinkSpeeds::Change> LinkSpeeds::begin_try(const Parts& parts, Time
   const std::vector<uint32_t> cards = cards_to_try(parts, now);
   if (cards.empty()) return std::nullopt;
   const bool are_fastest = next_faster_mbps(cards.front()) == 0;
+  const std::span<const double> factors =
+      are_fastest ? std::span<const double>(kTryFactorsOfFastest) : kTryFactors;
   std::optional<Try> next;
   for (const bool moves : {false, true}) {
-    for (const double factor : kTryFactors) {
-      if (!next && (factor == kTryFactors.back() || !are_fastest)) next = make_try(cards, factor, moves);
+    for (const double factor : factors) {
+      if (!next) next = make_try(cards, factor, moves);
     }
   }
   for (const uint32_t card : cards) cards_[card].next_try_us = now + cards_[card].pause_us;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -174,6 +175,22 @@ TEST(LinkSpeeds, SharesReturnWhenACardIsAsFastAsBefore) {
     network.real_[2] = 200;
     network.pass(45, 0.02);
     EXPECT_LT(network.over_best(), 1.05) << factor << testing::PrintToString(network.texts_);
+  }
+}
+
+TEST(LinkSpeeds, ATryNeverShowsMoreThanTheCardCarries) {
+  for (const auto& [workers, servers, slow] :
+       std::vector<std::tuple<std::vector<double>, std::vector<double>, size_t>>{
+           {{200, 200, 200, 200}, {200, 200}, 4}, {{200, 200, 200, 200}, {}, 1}}) {
+    Network network(workers, servers);
+    network.real_[slow] = 50;
+    network.pass(8);
+    for (int window = 0; window < 100; ++window) {
+      network.pass(1);
+      if (!network.texts_.back().starts_with("faster")) continue;
+      EXPECT_LT(network.over_best(), 1.1) << testing::PrintToString(network.texts_);
+    }
+    EXPECT_LE(network.texts_.size(), 2u) << testing::PrintToString(network.texts_);
   }
 }
 
