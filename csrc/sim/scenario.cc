@@ -183,23 +183,23 @@ size_t num_machines(const Scenario& scenario) {
 // Cards become slower, and perhaps as fast as before.
 void make_rate_changes(Random& random, Scenario& scenario) {
   scenario.placement = "auto";
-  scenario.traffic_report_us = random.between(300, 1'500);
+  scenario.traffic_report_us = random.between(1'000, 3'000);
   NetworkOptions& network = scenario.network;
   network = {.min_delay_us = 5, .max_delay_us = random.between(10, 50), .bytes_per_s = 64'000'000};
   for (uint64_t i = random.between(1, 5); i > 0; --i) {
     const size_t process = random.below(scenario.num_nodes());
-    const TimeUs slower_us = scenario.last_start_us() + random.between(2'000, 20'000);
-    const TimeUs faster_us = slower_us + random.between(10'000, 50'000);
-    scenario.rate_changes.push_back({process, slower_us, network.bytes_per_s / (2 + random.below(7))});
+    const TimeUs slower_us = scenario.last_start_us() + random.between(1'000, 10'000);
+    const TimeUs faster_us = slower_us + random.between(20'000, 80'000);
+    scenario.rate_changes.push_back({process, slower_us, network.bytes_per_s / (3 + random.below(4))});
     if (random.chance(0.7)) scenario.rate_changes.push_back({process, faster_us, network.bytes_per_s});
   }
 }
 
 // Enough traffic for speeds to be learned from.
 void make_traffic(Random& random, std::vector<TensorPlan>& tensors, Plan& plan) {
-  for (TensorPlan& tensor : tensors) tensor.elements += random.below(5 * kPageElements);
+  for (TensorPlan& tensor : tensors) tensor.elements += random.between(kPageElements, 5 * kPageElements);
   const std::vector<std::vector<size_t>> phases = plan.phases;
-  while (plan.phases.size() < 24) {
+  while (plan.phases.size() < 40) {
     plan.phases.insert(plan.phases.end(), phases.begin(), phases.end());
     plan.barrier_after.resize(plan.phases.size());
   }
@@ -365,7 +365,7 @@ Scenario make_scenario(uint64_t seed) {
   scenario.seed = seed;
   make_job(random, scenario);
   Random links(mix(seed ^ 0x11CC5));
-  if (links.chance(0.2) && num_machines(scenario) > 2) make_rate_changes(links, scenario);
+  if (links.chance(0.1) && num_machines(scenario) > 2) make_rate_changes(links, scenario);
   make_programs(random, scenario);
   scenario.counts_steps = random.chance(0.5);
   make_faults(random, scenario);
