@@ -21,7 +21,7 @@ RATE_MBPS = 200
 SLOW_MBPS = RATE_MBPS / 4
 TENSOR_BYTES = 16 << 20
 SETTLED_S = 10.0  # after a drop
-RECOVERED_S = 45.0  # higher speeds have to be tried
+RECOVERED_S = 75.0  # higher speeds have to be tried, some in steps of a quarter
 MEASURED_S = 8.0
 # Workers, servers, and the host whose link changes.
 SHAPES = [(4, 0, 1), (4, 2, 0), (4, 2, 4)]

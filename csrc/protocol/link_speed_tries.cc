@@ -1,6 +1,7 @@
 // LinkSpeeds: whether cards are faster than believed.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <span>
 
 #include "protocol/link_speeds.h"
@@ -16,7 +17,7 @@ constexpr double kMostCost = 1.26;
 constexpr int kTryWindows = 2;         // judged ones
 constexpr int kLongestTry = 10;        // windows, if there is little traffic
 constexpr double kSameSpeed = 1.1;     // as in even_out()
-constexpr TimeUs kLongestPause = 600;  // windows
+constexpr TimeUs kLongestPause = 800;  // windows
 
 }  // namespace
 
@@ -55,7 +56,8 @@ std::optional<LinkSpeeds::Try> LinkSpeeds::make_try(const std::vector<uint32_t>&
   const std::vector<double> before = believed();
   const double most = next_faster_mbps(cards.front());
   std::vector<double> mbps = before;
-  for (const uint32_t card : cards) mbps[card] = std::min(mbps[card] * factor, most > 0 ? most : kNever);
+  for (const uint32_t card : cards)
+    mbps[card] = std::min(mbps[card] * factor, most > 0 ? most : std::numeric_limits<double>::infinity());
   Try next{.cards = cards, .mbps = mbps, .shows_mbps = {}, .shares = moves ? best_shares(mbps) : shares_};
   if (moves && seconds(before, next.shares) > kMostCost * seconds(before, best_shares(before)))
     return std::nullopt;

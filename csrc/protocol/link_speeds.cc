@@ -22,8 +22,8 @@ constexpr double kLeastPart = 0.1;
 
 constexpr double kSameShare = 1e-3;
 // Windows until the first try, and after a card has become slower.
-constexpr TimeUs kFirstPause = 60;
-constexpr TimeUs kPauseOfSlow = 10;
+constexpr TimeUs kFirstPause = 80;
+constexpr TimeUs kPauseOfSlow = 20;
 
 // Each of them reports a row for each other one.
 constexpr size_t kMostNodes = 256;

@@ -173,7 +173,7 @@ TEST(LinkSpeeds, SharesReturnWhenACardIsAsFastAsBefore) {
     network.pass(8, 0.02);
     EXPECT_LT(network.over_best(), 1.05);
     network.real_[2] = 200;
-    network.pass(45, 0.02);
+    network.pass(70, 0.02);
     EXPECT_LT(network.over_best(), 1.05) << factor << testing::PrintToString(network.texts_);
   }
 }
