@@ -1,11 +1,12 @@
-"""A rank that sums until roots have moved on all ranks: follow_links.py MOVES...
+"""A rank that sums until rank 0's standard input ends, and says when its push_pulls have moved.
 
-For each MOVES: prints "waits", sums until every rank has counted so many moves of the placement,
-and prints "moved". Each sum is checked.
+Prints "waits" after the first step, and "moved N" when N placements have been moved to. Each sum is
+checked.
 """
 
 from __future__ import annotations
 
+import select
 import sys
 
 import numpy as np
@@ -14,41 +15,39 @@ import byteps as bps
 
 TENSORS = 16
 ELEMENTS = 1 << 14
-MOST_STEPS = 10_000
-
-
-def step(number: int, values: list[np.ndarray]) -> None:
-    """Sums random values, which have exact sums in float32."""
-    handles = [bps.push_pull_async(each, name=f"t{i}", op=bps.Sum) for i, each in enumerate(values)]
-    for i, handle in enumerate(handles):
-        expected = sum(inputs(rank, i) for rank in range(bps.size()))
-        got = bps.synchronize(handle)
-        assert (got == expected).all(), f"step {number}: wrong sum of t{i}"
 
 
 def inputs(rank: int, tensor: int) -> np.ndarray:
+    """Random values, whose sums are exact in float32."""
     random = np.random.default_rng(1000 * rank + tensor)
     return random.integers(-1000, 1000, ELEMENTS).astype(np.float32)
 
 
-def all_have_moved(moves: int) -> bool:
-    mine = np.array([bps.metrics()["placement_moves"] >= moves], np.float32)
-    return bool(bps.push_pull(mine, average=False, name="moved")[0] == bps.size())
+def step(values: list[np.ndarray], sums: list[np.ndarray]) -> None:
+    handles = [bps.push_pull_async(each, name=f"t{i}", op=bps.Sum) for i, each in enumerate(values)]
+    for i, handle in enumerate(handles):
+        assert (bps.synchronize(handle) == sums[i]).all(), f"wrong sum of t{i}"
+
+
+def is_over() -> bool:
+    """Whether rank 0's input has ended, for all ranks alike."""
+    ended = bps.rank() == 0 and bool(select.select([sys.stdin], [], [], 0)[0])
+    return bool(bps.push_pull(np.array([ended], np.float32), average=False, name="over")[0])
 
 
 def main() -> None:
     """Entry point."""
     bps.init()
     values = [inputs(bps.rank(), i) for i in range(TENSORS)]
-    number = 0
-    for moves in map(int, sys.argv[1:]):
-        print("waits", flush=True)
-        while not all_have_moved(moves):
-            number += 1
-            assert number < MOST_STEPS, "roots do not move"
-            step(number, values)
-        step(number, values)
-        print("moved", flush=True)
+    sums = [sum(inputs(rank, i) for rank in range(bps.size())) for i in range(TENSORS)]
+    step(values, sums)
+    print("waits", flush=True)
+    moves = 0
+    while not is_over():
+        step(values, sums)
+        if bps.metrics()["placement_moves"] > moves:
+            moves = int(bps.metrics()["placement_moves"])
+            print("moved", moves, flush=True)
     bps.shutdown()
 
 
