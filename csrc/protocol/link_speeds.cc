@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <ranges>
 #include <set>
 
 #include "protocol/nic_survey.h"
@@ -20,6 +21,7 @@ constexpr double kUsualDecay = 0.9;
 // Bounds what one change can get wrong.
 constexpr double kLeastPart = 0.1;
 
+constexpr double kSameSpeed = 1.1;
 constexpr double kSameShare = 1e-3;
 // Windows until the first try, and after a card has become slower.
 constexpr TimeUs kFirstPause = 80;
@@ -136,23 +138,35 @@ LinkSpeeds::Parts LinkSpeeds::slow_cards(Flows flows) {
   const double usual = usual_part_;
   const auto is_slow = [usual](double part) { return part < kUsualPart * usual; };
   Parts slow;
-  while (true) {
+  while (!flows.empty()) {
     const Parts parts = parts_of(flows);
+    const double best = std::ranges::max(parts | std::views::values);
+    std::map<uint32_t, size_t> touched;  // number of flows
+    for (const auto& [cards, carried] : flows) {
+      ++touched[cards.first];
+      ++touched[cards.second];
+    }
+    // Where all flows are uneven, for example because processors are the limit, cards are alike.
+    const auto is_suspect = [&](uint32_t card) {
+      const bool is_worse = parts.at(card) < kUsualPart * best || touched[card] == flows.size();
+      return !cards_[card].is_fixed && is_slow(parts.at(card)) && is_worse;
+    };
     std::map<uint32_t, int> count;  // of slow flows
     int most = 0;
     for (const auto& [cards, carried] : flows) {
       if (!is_slow(carried.part())) continue;
       for (const uint32_t card : {cards.first, cards.second}) {
-        if (!cards_[card].is_fixed && is_slow(parts.at(card))) most = std::max(most, ++count[card]);
+        if (is_suspect(card)) most = std::max(most, ++count[card]);
       }
     }
-    if (most == 0) return slow;
+    if (most == 0) break;
     std::erase_if(count, [most](const auto& each) { return each.second < most; });
     for (const auto& [card, number] : count) slow[card] = std::max(parts.at(card) / usual, kLeastPart);
     std::erase_if(flows, [&count](const auto& each) {
       return count.contains(each.first.first) || count.contains(each.first.second);
     });
   }
+  return slow;
 }
 
 std::optional<LinkSpeeds::Change> LinkSpeeds::on_tick(TimeUs now) {
@@ -183,12 +197,16 @@ std::optional<LinkSpeeds::Change> LinkSpeeds::learn_slower(const Flows& flows, T
     Card& card = cards_[i];
     const auto found = slow.find(i);
     if (found == slow.end()) {
-      if (parts.contains(i)) card.slow_windows = 0;
+      const auto part = parts.find(i);
+      if (part != parts.end() && part->second >= kUsualPart * usual_part_) {
+        card.slow_windows = 0;
+        card.blamed_part = 0;
+      }
       continue;
     }
     // It may have become slow during the first window.
     card.part = card.slow_windows++ < 2 ? found->second : std::min(card.part, found->second);
-    if (card.slow_windows < kSlowWindows) continue;
+    if (card.slow_windows < kSlowWindows || card.part < kSameSpeed * card.blamed_part) continue;
     mbps[i] = card.mbps * card.part;
     texts.push_back(describe(card, mbps[i]));
   }
@@ -197,7 +215,8 @@ std::optional<LinkSpeeds::Change> LinkSpeeds::learn_slower(const Flows& flows, T
   if (seconds(mbps, shares_) < kLeastGain * seconds(mbps, shares)) return std::nullopt;
   for (uint32_t i = 0; i < cards_.size(); ++i) {
     Card& card = cards_[i];
-    if (card.slow_windows < kSlowWindows) continue;
+    if (mbps[i] == card.mbps) continue;
+    card.blamed_part = card.part;
     card.pause_us = kPauseOfSlow * window_us_;
     card.next_try_us = now + card.pause_us;
   }

@@ -8,11 +8,13 @@
 //     less than 0.85 of what the best flows have carried of theirs lately: if the whole network is
 //     slower, the best placement is still the same.
 //   - The card with the most slow flows is slow; then the card with the most slow flows among the
-//     remaining ones, and so on (greedy cover; of several with equally many all are). Its speed is
-//     the believed one times what its flows have carried of their rate.
+//     remaining ones, and so on (greedy cover; of several with equally many all are). Only a card
+//     whose flows together carry less of their rate than another card's can be. Its speed is the
+//     believed one times what its flows have carried of their rate.
 //   - Speeds change, and with them shares, if cards are slow for three windows and a push_pull with
 //     the new shares takes at least 5 % less time. So noise and short stalls move nothing.
-// Paced flows never carry more than believed, so higher speeds are *tried*: now and then the
+// A card whose flows still carry the same part of their rate after a change was not the cause: its
+// speed stays. Paced flows never carry more than believed, so higher speeds are *tried*: now and then the
 // slowest cards whose flows carry their paced rate are believed to be faster for three windows: up
 // to twice as fast, but not faster than the next faster cards, or a quarter if there are none. If
 // they would carry more with the shares of now, only the pace changes. Otherwise shares change, too,
@@ -83,6 +85,8 @@ class LinkSpeeds {
     // The smallest part of its rate that it has carried in these windows but the first. To give a
     // slow card too much costs more than to give it too little.
     double part = 0;
+    // The part for which it was made slower; 0 once it has carried its rate since.
+    double blamed_part = 0;
     TimeUs next_try_us = 0;
     TimeUs pause_us = 0;  // after a try that fails
   };
