@@ -273,14 +273,14 @@ class Config:
         parse=number(0, 1e9),
         unit="Mbit/s",
         doc="Speed of this machine's network card in each direction, for the placement auto; 0: the speed that the "
-        "kernel reports, or a measurement when the job starts.",
+        "kernel reports, or a measurement when the job starts, and then what the traffic shows.",
     )
     nic_probe: bool = knob(
         True,
         "BYTEPS_NIC_PROBE",
         parse=flag,
         doc="A job of several machines measures unknown speeds of network cards when it starts, which takes a second; "
-        "0: no measurement. The value of the scheduler's process is used.",
+        "0: no measurement, and nothing is learned from traffic. The value of the scheduler's process is used.",
     )
 
     # --- consistency between ranks

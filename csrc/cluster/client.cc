@@ -182,7 +182,7 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
   // Nothing waits for answers any more.
   if (!membership_.failure().is_ok()) return Status::ok();
   if (protocol::is_one_of<protocol::Placed, protocol::Refused, protocol::BarrierDone, protocol::Stalled,
-                          protocol::Leaving, protocol::Forgotten>(message)) {
+                          protocol::Leaving, protocol::Forgotten, protocol::Speeds>(message)) {
     return events_.on_answer(message);
   }
   if (const auto* setup = std::get_if<protocol::ProbeSetup>(&message)) events_.on_probe_setup(*setup);

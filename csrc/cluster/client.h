@@ -31,8 +31,8 @@ class ClientEvents {
   virtual Status self_check() { return Status::ok(); }
   // This node still waits for other nodes; `text` names them.
   virtual void on_still_waiting(const std::string& text) = 0;
-  // Delivers Placed, Refused, BarrierDone, Stalled, Leaving and Forgotten. An error closes the
-  // connection to the scheduler.
+  // Delivers Placed, Refused, BarrierDone, Stalled, Leaving, Forgotten and Speeds. An error closes
+  // the connection to the scheduler.
   virtual Status on_answer(const protocol::Control& message) = 0;
 };
 

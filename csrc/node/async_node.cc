@@ -29,6 +29,7 @@ void AsyncNode::on_failed(const Status& why) {
   }
   BPS_LOG(kInfo) << "job failed: " << why.message();
   if (nic_probe_) nic_probe_->stop();
+  if (traffic_reporter_) traffic_reporter_->stop();
   // Shards first: they have to forget leased memory before the links that lease it free it.
   service_->fail(why);
   if (parent_link_) parent_link_->links().fail(why);
@@ -95,6 +96,7 @@ Status AsyncNode::on_answer(const protocol::Control& message) {
     on_leaving(*leaving);
     return Status::ok();
   }
+  if (const auto* speeds = std::get_if<protocol::Speeds>(&message)) return on_speeds(*speeds);
   const auto& done = std::get<protocol::BarrierDone>(message);
   BarrierWait barrier;
   bool others_wait = false;
@@ -197,6 +199,7 @@ Status AsyncNode::result(protocol::Handle handle) {
 
 Status AsyncNode::self_check() {
   tell_of_callbacks();
+  if (traffic_reporter_) traffic_reporter_->wake();
   return loop_watch_.check();
 }
 

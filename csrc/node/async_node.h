@@ -27,6 +27,7 @@
 #include "node/nic_probe.h"
 #include "node/parent_link.h"
 #include "node/routes.h"
+#include "node/traffic_reporter.h"
 #include "node/wait_reporter.h"
 #include "protocol/outbox.h"
 #include "protocol/pacing.h"
@@ -139,6 +140,12 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Status start_service_and_join();
   protocol::Join make_join(std::vector<protocol::Endpoint> endpoints) const;
   void start_service(const protocol::Tree& tree);
+  void set_pace(const protocol::Tree& tree, const std::vector<uint32_t>& shares_ppb);
+  std::vector<uint64_t> rates_to_ranks(const protocol::Tree& tree) const;
+  void start_traffic_reporter();
+  Status on_speeds(const protocol::Speeds& speeds);
+  // The links to the services of the cluster level; null: none.
+  worker::ShardLinks* paced_links();
   void build_worker(const protocol::Tree& tree);
   // Creates links to all services to which this node may contribute at `level`.
   void build_links(const protocol::Tree& tree, protocol::Level level, worker::ShardLinks& links,
@@ -184,12 +191,13 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   std::optional<WaitReporter> wait_reporter_;
   protocol::Handle stuck_callback_ = 0;
 
-  Milestone started_;        // the roster has arrived, or the start has failed
-  Milestone finished_;       // all workers have left, or the job has failed
-  Milestone announced_;      // all nodes know why this node leaves, or the job has failed
-  Milestone left_;           // all steps of leave() are done
-  protocol::Roster roster_;  // constant from started_ on
-  std::optional<protocol::Pace> pace_;
+  Milestone started_;                   // the roster has arrived, or the start has failed
+  Milestone finished_;                  // all workers have left, or the job has failed
+  Milestone announced_;                 // all nodes know why this node leaves, or the job has failed
+  Milestone left_;                      // all steps of leave() are done
+  protocol::Roster roster_;             // constant from started_ on
+  std::optional<protocol::Pace> pace_;  // used on the control loop
+  std::unique_ptr<TrafficReporter> traffic_reporter_;  // null: no reports; used on the control loop
   protocol::NodeInfo self_;
 
   mutable Mutex mutex_;

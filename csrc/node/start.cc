@@ -91,6 +91,7 @@ Status AsyncNode::start_scheduler() {
                                  .placement = *placement,
                                  .probe_nics = config_.nic_probe,
                                  .fit_shards = config_.service_threads == 0,
+                                 .report_us = config_.nic_probe ? seconds_to_us(config_.traffic_report_s) : 0,
                                  .first_epoch = environment_->random_number()},
       config_.role == "scheduler");
   if (config_.scheduler_fd >= 0) {
@@ -143,6 +144,7 @@ protocol::Join AsyncNode::make_join(std::vector<protocol::Endpoint> endpoints) c
                    .host = environment_->host_name(),
                    .machine = config_.machine.empty() ? environment_->machine_id() : config_.machine,
                    .nic_mbps = static_cast<uint32_t>(std::lround(environment_->nic_mbps(config_, ip_))),
+                   .nic_is_told = config_.nic_mbps > 0,
                    .endpoints = std::move(endpoints)},
           .num_workers = static_cast<uint32_t>(config_.num_workers),
           .num_servers = static_cast<uint32_t>(config_.num_servers),
@@ -174,12 +176,10 @@ void AsyncNode::on_started(const protocol::Roster& roster) {
   name_process(self_.rank);
   if (nic_probe_) nic_probe_->stop();
   const protocol::Tree tree(roster.nodes, roster.num_workers);
-  std::vector<double> shares;
-  for (const uint32_t share : roster.shares_ppb) shares.push_back(share * 1e-9);
-  shares.resize(tree.num_reducer_hosts());
-  pace_.emplace(tree, shares);
+  set_pace(tree, roster.shares_ppb);
   if (config_.role == "worker") build_worker(tree);
   start_service(tree);
+  if (roster.report_us > 0) start_traffic_reporter();
   BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
                  << roster.nodes.size() - roster.num_workers << " servers has started";
   if (nic_probe_ && roster.self == 0) BPS_LOG(kInfo) << "network cards: " << describe_cards(roster.nodes);
@@ -192,7 +192,7 @@ void AsyncNode::start_service(const protocol::Tree& tree) {
                                .describe_rank = {},
                                .machines = tree.machines(),
                                .ranks = {},
-                               .bytes_per_s = {},
+                               .bytes_per_s = rates_to_ranks(tree),
                                .parent_link = parent_link_.get(),
                                .num_final_roots = tree.num_final_roots(),
                                .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
@@ -200,7 +200,6 @@ void AsyncNode::start_service(const protocol::Tree& tree) {
                                .silence_us = data_silence_us(roster_)};
   for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
     position.describe_rank.push_back(roster_.nodes[rank].describe());
-    position.bytes_per_s.push_back(pace_->rate(rank, roster_.self, tree));
   }
   if (config_.role == "worker") {
     const uint32_t machine = tree.machine_of(static_cast<uint32_t>(self_.rank));

@@ -47,7 +47,10 @@ class ByteWriter {
   void enumeration(const char* field, Enum value, Result<Enum> (* /*from*/)(uint8_t)) {
     number(field, static_cast<uint8_t>(value));
   }
-  void plan(const char* field, const Plan& value) { number(field, encode(value)); }
+  void plan(const char* field, const Plan& value) {
+    number(field, encode(value));
+    number(field, value.placement);
+  }
   void text(const char* field, const std::string& value, uint16_t max_bytes) {
     std::string_view truncated = truncate_text(value, max_bytes);
     number(field, static_cast<uint16_t>(truncated.size()));
@@ -104,6 +107,7 @@ class ByteReader {
     const Result<Plan> read = plan_from(byte);
     if (!read) return fail(read.status().message());
     value = *read;
+    number(field, value.placement);
   }
   void text(const char* field, std::string& value, uint16_t max_bytes) {
     uint16_t size = 0;

@@ -21,7 +21,7 @@ template <typename T, typename... Messages>
 concept One = (std::same_as<std::remove_const_t<T>, Messages> || ...);  // const while encoding
 
 constexpr size_t kLeastNodeBytes =
-    1 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + sizeof(uint32_t);
+    2 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + sizeof(uint32_t);
 constexpr size_t kLeastEndpointBytes = sizeof(uint16_t) + sizeof(uint32_t);
 constexpr uint32_t kPartsPerBillion = 1'000'000'000;
 constexpr int32_t kMaxNumber = kMaxNodes - 1;  // largest number of a node or rank
@@ -29,6 +29,11 @@ constexpr int32_t kMaxNumber = kMaxNodes - 1;  // largest number of a node or ra
 void address_list(auto& codec, auto& addresses) {
   codec.list("addresses", addresses, kMaxAddresses, sizeof(uint16_t),
              [](auto& each, auto& address) { each.text("address", address, kMaxHostBytes); });
+}
+
+void share_list(auto& codec, auto& shares_ppb) {
+  codec.list("shares", shares_ppb, kMaxNodes, sizeof(uint32_t),
+             [](auto& each, auto& share) { each.number("share", share, 0, kPartsPerBillion); });
 }
 
 void fields(auto& codec, One<NodeInfo> auto& m) {
@@ -40,6 +45,7 @@ void fields(auto& codec, One<NodeInfo> auto& m) {
   codec.text("host", m.host, kMaxHostBytes);
   codec.text("machine", m.machine, kMaxHostBytes);
   codec.number("network speed", m.nic_mbps);
+  codec.flag("told", m.nic_is_told);
   codec.list("endpoints", m.endpoints, kMaxEndpoints, kLeastEndpointBytes, [](auto& each, auto& endpoint) {
     each.text("transport", endpoint.transport, kMaxTransportBytes);
     address_list(each, endpoint.addresses);
@@ -74,8 +80,8 @@ void fields(auto& codec, One<Roster> auto& m) {
   codec.number("workers", m.num_workers);
   codec.number("timeout", m.timeout_us, 1, kMaxTimeoutUs);
   codec.number("partition bytes", m.partition_bytes, 0, kMaxTensorBytes);
-  codec.list("shares", m.shares_ppb, kMaxNodes, sizeof(uint32_t),
-             [](auto& each, auto& share) { each.number("share", share, 0, kPartsPerBillion); });
+  share_list(codec, m.shares_ppb);
+  codec.number("report interval", m.report_us, 0, kMaxTimeoutUs);
   codec.list("nodes", m.nodes, kMaxNodes, kLeastNodeBytes,
              [](auto& each, auto& node) { fields(each, node); });
   codec.require(m.num_workers >= 1 && m.num_workers <= m.nodes.size(), "workers are nodes");
@@ -89,6 +95,7 @@ void fields(auto& codec, One<Declare> auto& m) {
   codec.number("partition scale", m.partition_scale, uint8_t{0}, kMaxPartitionScale);
   codec.flag("stored", m.mode.stored);
   codec.number("staleness", m.mode.staleness);
+  codec.number("placement", m.placement);
   codec.require(m.mode.stored || m.mode.staleness == 0, "only stored tensors have a staleness");
 }
 
@@ -96,6 +103,7 @@ void fields(auto& codec, One<Placed> auto& m) {
   codec.text("name", m.name, kMaxNameBytes);
   codec.number("tensor", m.tensor, 1, kMaxTensorNumber);
   codec.number("partition scale", m.partition_scale, uint8_t{0}, kMaxPartitionScale);
+  codec.number("placement", m.placement);
   codec.list("locations", m.locations, kMaxPartitions, 2 * sizeof(uint16_t), [](auto& each, auto& location) {
     each.number("reducer host", location.reducer_host);
     each.number("serving index", location.serving_index);
@@ -183,7 +191,7 @@ void fields(auto& codec, One<Leaving> auto& m) {
 }
 
 void fields(auto& codec, One<Forget> auto& m) {
-  constexpr size_t kLeastBytes = sizeof(uint16_t) + 2 * sizeof(uint64_t) + sizeof(uint8_t);
+  constexpr size_t kLeastBytes = sizeof(uint16_t) + 2 * sizeof(uint64_t) + 2 * sizeof(uint8_t);
   codec.list("names", m.names, kMaxForgotten, kLeastBytes, [](auto& each, auto& forgotten) {
     each.text("name", forgotten.name, kMaxNameBytes);
     each.number("round", forgotten.round);
@@ -201,12 +209,31 @@ void fields(auto& codec, One<Forgotten> auto& m) {
   });
 }
 
+void fields(auto& codec, One<Traffic> auto& m) {
+  constexpr size_t kFlowBytes = sizeof(uint32_t) + 1 + 2 * sizeof(uint64_t);
+  codec.list("flows", m.flows, 2 * kMaxNodes, kFlowBytes, [](auto& each, auto& flow) {
+    each.number("node", flow.node, 0, uint32_t{kMaxNumber});
+    each.flag("answers", flow.answers);
+    each.number("bytes", flow.bytes);
+    each.number("busy time", flow.busy_us, 0, kMaxTimeoutUs);
+  });
+}
+
+void fields(auto& codec, One<Speeds> auto& m) {
+  codec.number("placement", m.placement);
+  codec.list("network speeds", m.nic_mbps, kMaxNodes, sizeof(uint32_t),
+             [](auto& each, auto& mbps) { each.number("network speed", mbps); });
+  share_list(codec, m.shares_ppb);
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
 void fields(auto& /*codec*/, One<Heartbeat> auto& /*message*/) {}
 
 constexpr const char* kControlNames[] = {
     "Join",      "Roster", "Declare", "Placed",      "Refused",  "Barrier",    "BarrierDone", "Heartbeat",
     "Suspect",   "Lost",   "Leave",   "Left",        "Finished", "ProbeSetup", "ProbeReady",  "ProbeStart",
-    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",  "Leaving",    "Forget",      "Forgotten"};
+    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",  "Leaving",    "Forget",      "Forgotten",
+    "Traffic",   "Speeds"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // Type of the first control message; far from the data types, which must not be confused with it.

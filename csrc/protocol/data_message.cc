@@ -23,15 +23,17 @@ Result<Level> level_from(uint8_t value) {
 
 // Calls `number(offset, type on the wire, member)` for numbers (check_limits has their limits), and
 // `checked(offset, member, function that checks a byte)` for codes. Version, key and shape are not
-// among them. docs/wire-format.md has the same table.
+// among them. A Hello has a level where other heads have a placement. docs/wire-format.md has the
+// same table.
 template <typename Head, typename Number, typename Checked>
 void for_each_field(Head& head, Number&& number, Checked&& checked) {
   checked(1, head.type, data_type_from);
   checked(2, head.dtype, dtype_from);
   checked(3, head.op, reduce_op_from);
   checked(4, head.code, status_code_from);
-  checked(5, head.level, level_from);
   checked(6, head.plan, plan_from);
+  if (head.type == DataType::kHello) checked(5, head.level, level_from);
+  if (head.type != DataType::kHello) number(5, uint8_t{}, head.plan.placement);
   number(7, uint8_t{}, head.staleness);
   number(8, uint32_t{}, head.epoch);
   number(20, int32_t{}, head.priority);

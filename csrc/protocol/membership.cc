@@ -39,6 +39,7 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
   } else {
     const bool is_the_schedulers =
         is_one_of<Heartbeat, Placed, Refused, BarrierDone, Stalled, Leaving, Forgotten>(message) ||
+        (started() && is_one_of<Speeds>(message)) ||
         (!started() && is_one_of<ProbeSetup, ProbeStart>(message));
     if (!is_the_schedulers) return data_loss(name_scheduler() + " sent a message that only nodes send");
   }

@@ -173,6 +173,7 @@ struct NodeInfo {
   std::string host;                 // host name for messages
   std::string machine;              // equal on all processes that can share memory
   uint32_t nic_mbps = 0;            // Mbit/s per direction; 0: unknown
+  bool nic_is_told = false;         // nic_mbps is a setting, which nothing changes
   std::vector<Endpoint> endpoints;  // one for each transport of the service
   bool operator==(const NodeInfo&) const = default;
 
@@ -201,6 +202,7 @@ struct Roster {
   // Share of each reducer host (protocol/tree.h) in parts per billion; determines the rates of
   // pacing.
   std::vector<uint32_t> shares_ppb;
+  uint64_t report_us = 0;  // time between two Traffics of a node; 0: none are sent
   std::vector<NodeInfo> nodes;
   bool operator==(const Roster&) const = default;
 };
@@ -212,6 +214,7 @@ struct Declare {
   // Scale of a Plan; nonzero only for names that have been placed before.
   uint8_t partition_scale = 0;
   TensorMode mode = {};
+  uint8_t placement = 0;  // of a Plan
   bool operator==(const Declare&) const = default;
 };
 struct Placed {  // scheduler -> worker
@@ -219,8 +222,9 @@ struct Placed {  // scheduler -> worker
   uint64_t tensor = 0;  // number of the name, from 1
   // One for each partition; enough for the largest size requested.
   std::vector<RootLocation> locations;
-  // The requested scale. Each scale has its own locations, except for the first partition.
+  // As requested. Each scale and placement has its own locations.
   uint8_t partition_scale = 0;
+  uint8_t placement = 0;
   // Where this rank was when it forgot the name (Forget); 0 and no plan if it never knew it.
   uint64_t round = 0;
   Plan plan = {};
@@ -373,10 +377,33 @@ struct Forgotten {
   bool operator==(const Forgotten&) const = default;
 };
 
+// What one node has sent to another one in a window, over connections that use a network card.
+struct Flow {
+  uint32_t node = 0;     // the receiver
+  bool answers = false;  // of this node's service; else contributions to the receiver's
+  uint64_t bytes = 0;    // acknowledged by the receiver
+  // Time with bytes to be sent or acknowledged, summed over the connections.
+  uint64_t busy_us = 0;
+  bool operator==(const Flow&) const = default;
+};
+struct Traffic {  // node -> scheduler, every Roster::report_us while there is traffic
+  std::vector<Flow> flows;
+  bool operator==(const Traffic&) const = default;
+};
+// scheduler -> node: what was learned from traffic (protocol/link_speeds.h). Replaces the speeds
+// and shares of the Roster for pacing.
+struct Speeds {
+  uint8_t placement = 0;             // of the plans that rank 0 requests from now on
+  std::vector<uint32_t> nic_mbps;    // by node
+  std::vector<uint32_t> shares_ppb;  // as Roster::shares_ppb
+  std::string text;                  // what has changed, for the log of rank 0
+  bool operator==(const Speeds&) const = default;
+};
+
 // The index of a message in this list determines its type on the wire: append only.
 using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
                              Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
-                             Waits, Waiting, RoundFailed, Stalled, Leaving, Forget, Forgotten>;
+                             Waits, Waiting, RoundFailed, Stalled, Leaving, Forget, Forgotten, Traffic, Speeds>;
 
 template <typename... Types>
 bool is_one_of(const Control& message) {

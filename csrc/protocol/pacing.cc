@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace byteps::protocol {
 namespace {
@@ -58,6 +59,12 @@ bool Burst::covers(uint64_t bytes, TimeUs now, TimeUs pause_us) {
   last_us_ = now;
   bytes_ += bytes;
   return bytes_ <= kBurstBytes;
+}
+
+std::optional<uint64_t> Pacer::set_limit(uint64_t bytes_per_s) {
+  const bool changes = std::exchange(bytes_per_s_, bytes_per_s) != bytes_per_s && held_;
+  if (bytes_per_s == 0) held_ = false;
+  return changes ? std::optional(bytes_per_s) : std::nullopt;
 }
 
 std::optional<uint64_t> Pacer::on_send(uint64_t bytes, TimeUs now, Burst& burst, bool rest) {

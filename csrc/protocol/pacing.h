@@ -62,6 +62,8 @@ class Pacer {
   // it changes; 0: unlimited. `rest`: only answers remain, which need not leave room for
   // contributions, so the connection is not limited.
   std::optional<uint64_t> on_send(uint64_t bytes, TimeUs now, Burst& burst, bool rest = false);
+  // The limit changes. Returns as on_send().
+  std::optional<uint64_t> set_limit(uint64_t bytes_per_s);
 
  private:
   uint64_t bytes_per_s_;

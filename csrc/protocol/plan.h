@@ -1,10 +1,10 @@
-// The plan of a push_pull: how its tensor is partitioned and how many bytes are in flight at a
-// time. One byte, which every data head carries. Pure.
+// The plan of a push_pull: how its tensor is partitioned, where the partitions are summed, and how
+// many bytes are in flight at a time. Two bytes, which every data head carries. Pure.
 //
-// Rank 0's contributions carry the plan that it wants next (protocol/tuner.h), the services repeat
-// it in their results, and every rank uses the plan of a tensor's last result for the next
-// push_pull of that tensor. All ranks get the same results, so all of them change the plan at the
-// same push_pull.
+// Rank 0's contributions carry the plan that it wants next (protocol/tuner.h, and the placement
+// that the scheduler has told it), the services repeat it in their results, and every rank uses the
+// plan of a tensor's last result for the next push_pull of that tensor. All ranks get the same
+// results, so all of them change the plan at the same push_pull.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +22,8 @@ struct Plan {
   // Partitions have 2^(scale - kUnscaled) times their initial size; 0: unscaled.
   uint8_t partition_scale = 0;
   uint8_t credit = 0;  // code of the credit in bytes (credit_of_code); 0: as configured
+  // Number of the placement (protocol/tensor_directory.h), modulo 256; 0: the first one.
+  uint8_t placement = 0;
   bool operator==(const Plan&) const = default;
 };
 
@@ -45,6 +47,7 @@ constexpr uint64_t credit_bytes(uint8_t code, uint64_t configured) {
   return code == 0 ? configured : credit_of_code(code);
 }
 
+// Scale and credit; a data head has the placement in a byte of its own.
 constexpr uint8_t encode(const Plan& plan) {
   return static_cast<uint8_t>(plan.partition_scale | plan.credit << 4);
 }

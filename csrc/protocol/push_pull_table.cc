@@ -61,7 +61,7 @@ Status PushPullTable::start(Handle handle, const PushPull& request, TableActions
              .priority = request.priority,
              .root = has_root ? request.root : 0,
              .shape = request.shape};
-  op.partitioning = rule_.partition(request.bytes, tensor.partition_scale);
+  op.partitioning = rule_.partition(request.bytes, tensor.where.partition_scale);
   tensor.in_flight = handle;
   request_locations(**found, request.dtype, request.bytes, actions);
   if (has_locations(op)) start_partitions(handle, op, actions);
@@ -197,11 +197,11 @@ void PushPullTable::refuse_round(NamedTensor& named, const Status& why, TableAct
 }
 
 void PushPullTable::tell_refused(const Tensor& tensor, RoundFailed failed, TableActions& actions) const {
-  const auto placement = tensor.placements.find(tensor.partition_scale);
+  const auto placement = tensor.placements.find(tensor.where);
   if (failed.round != kEveryRound && placement != tensor.placements.end() &&
       !placement->second.locations.empty()) {
     const RootLocation& location = placement->second.locations[0];
-    const DataHead head{.key = {key_tensor(tensor.number, tensor.partition_scale), 0},
+    const DataHead head{.key = {key_tensor(tensor.number, tensor.where.partition_scale), 0},
                         .round = failed.round,
                         .rank = rank_,
                         .root_node = static_cast<uint16_t>(tree_.root(location)),
@@ -215,18 +215,19 @@ void PushPullTable::tell_refused(const Tensor& tensor, RoundFailed failed, Table
 void PushPullTable::request_locations(NamedTensor& named, DType dtype, uint64_t bytes,
                                       TableActions& actions) {
   auto& [name, tensor] = named;
-  Placement& placement = tensor.placements[tensor.partition_scale];
-  const uint32_t count = rule_.partition(bytes, tensor.partition_scale).count();
+  Placement& placement = tensor.placements[tensor.where];
+  const uint32_t count = rule_.partition(bytes, tensor.where.partition_scale).count();
   if (placement.requested >= count) return;
   placement.requested = count;
   ++placement.unanswered;
+  const auto [partition_scale, where] = tensor.where;
   actions.emplace_back(
-      SendDeclare{Declare{name, dtype, bytes, tensor.partition_scale, tensor.binding->mode}});
+      SendDeclare{Declare{name, dtype, bytes, partition_scale, tensor.binding->mode, where}});
 }
 
 bool PushPullTable::has_locations(const Op& op) const {
   const Tensor& tensor = op.tensor->second;
-  return tensor.placements.at(tensor.partition_scale).locations.size() >= op.partitioning.count();
+  return tensor.placements.at(tensor.where).locations.size() >= op.partitioning.count();
 }
 
 void PushPullTable::start_partitions(Handle handle, Op& op, TableActions& actions) {
@@ -238,10 +239,10 @@ void PushPullTable::start_partitions(Handle handle, Op& op, TableActions& action
   const bool stored = is_stored(op.head.op);
   DataHead head = op.head;
   if (!stored) head.plan = desired_plan_;
-  head.key.tensor = key_tensor(tensor.number, tensor.partition_scale);
+  head.key.tensor = key_tensor(tensor.number, tensor.where.partition_scale);
   op.open_partitions = op.partitioning.count();
   actions.reserve(actions.size() + op.open_partitions);
-  const std::vector<RootLocation>& locations = tensor.placements.at(tensor.partition_scale).locations;
+  const std::vector<RootLocation>& locations = tensor.placements.at(tensor.where).locations;
   for (uint32_t p = 0; p < op.partitioning.count(); ++p) {
     const RootLocation& location = locations[p];
     head.key.partition = p;
@@ -257,8 +258,9 @@ Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
   const std::string what = "placement of " + quoted(placed.name);
   const auto found = tensors_.find(placed.name);
   const bool known = found != tensors_.end() && found->second.refusal.is_ok();
-  const auto placement = known ? found->second.placements.find(placed.partition_scale)
-                               : decltype(found->second.placements.begin()){};
+  const Where where{placed.partition_scale, placed.placement};
+  const auto placement =
+      known ? found->second.placements.find(where) : decltype(found->second.placements.begin()){};
   if (!known || placement == found->second.placements.end() || placement->second.unanswered == 0)
     return data_loss(what + ", which was not requested");
   Tensor& tensor = found->second;
@@ -278,7 +280,7 @@ Status PushPullTable::on_placed(const Placed& placed, TableActions& actions) {
   requested = std::max(requested, static_cast<uint32_t>(locations.size()));
   --unanswered;
   if (tensor.number == 0) resume(*found, placed, actions);
-  if (tensor.in_flight != 0 && tensor.partition_scale == placed.partition_scale) {
+  if (tensor.in_flight != 0 && tensor.where == where) {
     Op& op = ops_.at(tensor.in_flight);
     if (op.open_partitions == 0 && has_locations(op)) start_partitions(tensor.in_flight, op, actions);
   }
@@ -296,11 +298,11 @@ void PushPullTable::resume(NamedTensor& named, const Placed& placed, TableAction
   if (tensor.refused) tensor.refused->calls = 0;
   tensor.calls = 0;
   if (placed.plan != Plan{}) tensor.plan = placed.plan;
-  tensor.partition_scale = placed.plan.partition_scale;
+  tensor.where = {placed.plan.partition_scale, placed.plan.placement};
   if (tensor.in_flight == 0) return;
   Op& op = ops_.at(tensor.in_flight);
   op.head.round = resumed_round(placed.round, op.head.round, op.calls);
-  op.partitioning = rule_.partition(op.partitioning.bytes, tensor.partition_scale);
+  op.partitioning = rule_.partition(op.partitioning.bytes, tensor.where.partition_scale);
   request_locations(named, op.head.dtype, op.partitioning.bytes, actions);
 }
 
@@ -348,8 +350,16 @@ void PushPullTable::take_failure(Op& op, const Status& why, TableActions& action
 void PushPullTable::take_up(const Op& op, TableActions& actions) {
   Tensor& tensor = op.tensor->second;
   tensor.plan = op.next;
-  tensor.partition_scale = op.next->partition_scale;
+  tensor.where = {op.next->partition_scale, op.next->placement};
+  forget_other_placements(tensor);
   if (failed_.is_ok()) request_locations(*op.tensor, op.head.dtype, op.partitioning.bytes, actions);
+}
+
+// Those that the scheduler has yet to answer stay until it has.
+void PushPullTable::forget_other_placements(Tensor& tensor) {
+  std::erase_if(tensor.placements, [&tensor](const auto& each) {
+    return each.first.placement != tensor.where.placement && each.second.unanswered == 0;
+  });
 }
 
 void PushPullTable::fail(const Status& why, TableActions& actions) {

@@ -16,9 +16,10 @@
 // exist on one rank only. Stored tensors have no common rounds; there, a refused push_pull ends the
 // name.
 //
-// The partitioning of a tensor follows the plan of its last results (protocol/plan.h). Each
-// partition scale of a name has its own root locations, requested as soon as the scale is known, so
-// that the next push_pull rarely waits for them. Stored tensors keep their first partitioning.
+// The partitioning of a tensor, and where it is summed, follow the plan of its last results
+// (protocol/plan.h). Each partition scale and placement of a name has its own root locations,
+// requested as soon as the plan is known, so that the next push_pull rarely waits for them. Those
+// of earlier placements are forgotten. Stored tensors keep their first partitioning and placement.
 //
 // Names that have not been used for long are forgotten, least recently used first, when there are
 // many: so memory stays bounded if a program uses names once (docs/names.md). The scheduler is told
@@ -29,6 +30,7 @@
 // was refused for ever.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -156,6 +158,12 @@ class PushPullTable {
   size_t names() const { return tensors_.size(); }
 
  private:
+  // What a plan says about locations.
+  struct Where {
+    uint8_t partition_scale = 0;
+    uint8_t placement = 0;
+    auto operator<=>(const Where&) const = default;
+  };
   struct Placement {
     std::vector<RootLocation> locations;  // indexed by partition
     uint32_t requested = 0;               // number of locations requested
@@ -174,12 +182,12 @@ class PushPullTable {
     uint64_t number = 0;             // 0: unknown, and rounds count from 0
     std::optional<Binding> binding;  // set by the first valid use
     Status refusal;
-    uint64_t round = 0;                       // round of the last push_pull
-    uint64_t calls = 0;                       // number of push_pulls while `number` is 0
-    std::map<uint8_t, Placement> placements;  // key: partition scale
-    uint8_t partition_scale = 0;              // scale of the current or next push_pull
-    std::optional<Plan> plan;                 // plan of the last result
-    Handle in_flight = 0;                     // 0: none
+    uint64_t round = 0;  // round of the last push_pull
+    uint64_t calls = 0;  // number of push_pulls while `number` is 0
+    std::map<Where, Placement> placements;
+    Where where;               // of the current or next push_pull
+    std::optional<Plan> plan;  // plan of the last result
+    Handle in_flight = 0;      // 0: none
     // Sent when the push_pull in flight, which is not affected, has finished.
     std::optional<RoundFailed> refused;
     TensorList::iterator place;  // in idle_ or kept_
@@ -219,6 +227,7 @@ class PushPullTable {
   void start_partitions(Handle handle, Op& op, TableActions& actions);
   void take_failure(Op& op, const Status& why, TableActions& actions);
   void take_up(const Op& op, TableActions& actions);
+  static void forget_other_placements(Tensor& tensor);
   void finish(Handle handle, const Status& status, TableActions& actions);
 
   uint32_t rank_;

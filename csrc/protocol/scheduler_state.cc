@@ -11,6 +11,18 @@ namespace {
 // A step of the survey takes a fraction of this.
 constexpr TimeUs kSurveyTimeoutUs = 4'000'000;
 
+// The scheduler reads the reports of this many nodes per interval, which have a row for each node.
+constexpr TimeUs kReportsPerInterval = 64;
+
+// Placement 0 is the first one and never comes again: see TensorDirectory::locations_for.
+uint8_t next_placement(uint8_t placement) {
+  return placement == UINT8_MAX ? uint8_t{1} : static_cast<uint8_t>(placement + 1);
+}
+
+TimeUs report_interval_us(TimeUs configured_us, size_t num_nodes) {
+  return configured_us * std::max<TimeUs>(1, static_cast<TimeUs>(num_nodes) / kReportsPerInterval);
+}
+
 }  // namespace
 
 SchedulerState::SchedulerState(SchedulerOptions options, TimeUs now)
@@ -75,12 +87,12 @@ void SchedulerState::refuse(PeerId peer, const Status& why, SchedulerActions& ac
 void SchedulerState::measure_or_start(TimeUs now, SchedulerActions& actions) {
   roster_ = number_members(now);
   survey_.emplace(roster_->nodes, roster_->num_workers);
-  if (!options_.probe_nics || !survey_->is_needed()) return start(actions);
+  if (!options_.probe_nics || !survey_->is_needed()) return start(now, actions);
   phase_ = Phase::kMeasuring;
   NicSurvey::Orders orders;
   const TimeUs grace_us = std::min(kSurveyTimeoutUs, options_.timeout_us / 2);
   survey_->start(roster_->epoch, grace_us, start_deadline_us_, now, orders);
-  go_on_measuring(std::move(orders), actions);
+  go_on_measuring(std::move(orders), now, actions);
 }
 
 void SchedulerState::on_probe_answer(uint32_t member, const Control& message, TimeUs now,
@@ -89,23 +101,26 @@ void SchedulerState::on_probe_answer(uint32_t member, const Control& message, Ti
   NicSurvey::Orders orders;
   if (const auto* ready = std::get_if<ProbeReady>(&message)) survey_->on_ready(member, *ready, now, orders);
   if (const auto* done = std::get_if<ProbeDone>(&message)) survey_->on_done(member, *done, now, orders);
-  go_on_measuring(std::move(orders), actions);
+  go_on_measuring(std::move(orders), now, actions);
 }
 
-void SchedulerState::go_on_measuring(NicSurvey::Orders orders, SchedulerActions& actions) {
+void SchedulerState::go_on_measuring(NicSurvey::Orders orders, TimeUs now, SchedulerActions& actions) {
   for (NicSurvey::Order& order : orders)
     actions.emplace_back(SendTo{members_[order.node].peer, std::move(order.message)});
   if (!survey_->over()) return;
   survey_->apply(roster_->nodes, options_.fit_shards);
-  start(actions);
+  start(now, actions);
 }
 
-void SchedulerState::start(SchedulerActions& actions) {
+void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   Roster roster = std::move(*std::exchange(roster_, std::nullopt));
   const Tree tree(roster.nodes, roster.num_workers);
   Result<std::vector<double>> shares = reducer_host_shares(tree.reducer_hosts(), options_.placement);
   if (!shares) return fail(shares.status(), actions);
   for (const double share : *shares) roster.shares_ppb.push_back(static_cast<uint32_t>(share * 1e9));
+  link_speeds_.emplace(roster.nodes, roster.num_workers, options_.placement,
+                       report_interval_us(options_.report_us, roster.nodes.size()), now);
+  if (link_speeds_->learns()) roster.report_us = static_cast<uint64_t>(link_speeds_->window_us());
   if (encode(roster).payload.size() > kMaxRosterBytes) {
     return fail(invalid_argument("the job's nodes do not fit into a message of " +
                                  std::to_string(kMaxRosterBytes) + " bytes"),
@@ -155,6 +170,7 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
   if (const auto* suspect = std::get_if<Suspect>(&message)) return on_suspect(member, *suspect, now, actions);
   if (const auto* stalled = std::get_if<Stalled>(&message)) return on_stalled(member, *stalled, actions);
   if (const auto* leaving = std::get_if<Leaving>(&message)) return on_leaving(member, *leaving, actions);
+  if (const auto* traffic = std::get_if<Traffic>(&message)) return on_traffic(member, *traffic, now, actions);
   if (members_[member].node.role == Role::kWorker) {
     if (const auto* declare = std::get_if<Declare>(&message)) return on_declare(member, *declare, actions);
     if (const auto* waits = std::get_if<Waits>(&message)) return on_waits(member, *waits, actions);
@@ -181,6 +197,22 @@ void SchedulerState::on_round_failed(uint32_t rank, const RoundFailed& failed, S
 void SchedulerState::on_forget(uint32_t rank, const Forget& forget, SchedulerActions& actions) {
   std::vector<ForgottenKeys> keys = tensors_->forget(rank, forget);
   if (!keys.empty()) send_to_all(Forgotten{std::move(keys)}, actions);
+}
+
+void SchedulerState::on_traffic(uint32_t member, const Traffic& traffic, TimeUs now,
+                                SchedulerActions& actions) {
+  if (!link_speeds_->learns()) return expel(member, "reported traffic without being asked", actions);
+  const Status status = link_speeds_->on_report(member, traffic, now);
+  if (!status.is_ok()) expel(member, status.message(), actions);
+}
+
+void SchedulerState::apply(LinkSpeeds::Change change, SchedulerActions& actions) {
+  if (change.moves) {
+    placement_ = next_placement(placement_);
+    tensors_->change_shares(RootAssigner(link_speeds_->tree(), link_speeds_->shares()));
+  }
+  change.speeds.placement = placement_;
+  send_to_all(change.speeds, actions);
 }
 
 void SchedulerState::on_leaving(uint32_t member, const Leaving& leaving, SchedulerActions& actions) {
@@ -317,11 +349,12 @@ void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
   if (phase_ == Phase::kJoining) say_who_is_missing(now, actions);
   if (phase_ == Phase::kMeasuring) {
     survey_->on_tick(now);
-    go_on_measuring({}, actions);
+    go_on_measuring({}, now, actions);
   }
   if (phase_ == Phase::kRunning) check_silence(now, actions);
   if (phase_ == Phase::kRunning) check_suspicions(now, actions);
   if (phase_ != Phase::kRunning) return;
+  if (auto change = link_speeds_->on_tick(now)) apply(std::move(*change), actions);
   Barriers::Answers answers;
   barriers_->on_tick(now, answers);
   answer_barriers(answers, actions);
@@ -373,7 +406,7 @@ TimeUs SchedulerState::next_tick_us() const {
   if (phase_ == Phase::kJoining) return std::min(join_deadline_us(), notices_.next_us());
   if (phase_ == Phase::kMeasuring) return survey_->next_tick_us();
   if (phase_ != Phase::kRunning) return kNever;
-  TimeUs next = std::min(barriers_->next_tick_us(), silence_check_us_);
+  TimeUs next = std::min({barriers_->next_tick_us(), silence_check_us_, link_speeds_->next_tick_us()});
   for (const Suspicion& suspicion : suspicions_) next = std::min(next, verdict_us(suspicion));
   return next;
 }

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "protocol/barriers.h"
+#include "protocol/link_speeds.h"
 #include "protocol/message.h"
 #include "protocol/nic_survey.h"
 #include "protocol/notice_timer.h"
@@ -66,6 +67,9 @@ struct SchedulerOptions {
   PlacementPolicy placement = {};
   bool probe_nics = false;  // measure unknown speeds of network cards before the start
   bool fit_shards = false;  // limit the shards to what a measured speed needs
+  // Time between two reports of a node about its traffic, in jobs of up to 64 nodes; larger ones
+  // report less often. 0: speeds are not learned from traffic.
+  TimeUs report_us = 0;
   // Epoch of the roster. Choose it at random: it distinguishes members of this job from processes
   // of other jobs with the same secret.
   uint32_t first_epoch = 1;
@@ -120,13 +124,15 @@ class SchedulerState {
   void measure_or_start(TimeUs now, SchedulerActions& actions);
   void on_probe_answer(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
   // Sends the survey's messages, and starts the job when the survey is over.
-  void go_on_measuring(NicSurvey::Orders orders, SchedulerActions& actions);
-  void start(SchedulerActions& actions);
+  void go_on_measuring(NicSurvey::Orders orders, TimeUs now, SchedulerActions& actions);
+  void start(TimeUs now, SchedulerActions& actions);
   Roster number_members(TimeUs now);
   void on_member_message(uint32_t member, const Control& message, TimeUs now, SchedulerActions& actions);
   void on_declare(uint32_t rank, const Declare& declare, SchedulerActions& actions);
   void on_round_failed(uint32_t rank, const RoundFailed& failed, SchedulerActions& actions);
   void on_forget(uint32_t rank, const Forget& forget, SchedulerActions& actions);
+  void on_traffic(uint32_t member, const Traffic& traffic, TimeUs now, SchedulerActions& actions);
+  void apply(LinkSpeeds::Change change, SchedulerActions& actions);
   void on_leaving(uint32_t member, const Leaving& leaving, SchedulerActions& actions);
   // `member` knows that `leaver` leaves, or has left itself.
   void on_aware(uint32_t leaver, uint32_t member, SchedulerActions& actions);
@@ -171,6 +177,8 @@ class SchedulerState {
   // Set at the start:
   std::optional<TensorDirectory> tensors_;
   std::optional<Barriers> barriers_;
+  std::optional<LinkSpeeds> link_speeds_;
+  uint8_t placement_ = 0;
 };
 
 }  // namespace byteps::protocol

@@ -64,17 +64,48 @@ Status TensorDirectory::agrees(const First& first, uint32_t rank, const Declare&
 Placed TensorDirectory::place(Tensor& tensor, uint32_t rank, const Declare& declare) {
   const Partitioning partitioning = partition_rule_.partition(declare.bytes, declare.partition_scale);
   RootAssigner& assigner = assigners_.try_emplace(declare.partition_scale, unused_assigner_).first->second;
-  std::vector<RootLocation>& locations = tensor.locations[declare.partition_scale];
+  std::vector<RootLocation>& locations = locations_for(tensor, declare).of_partition;
   const uint32_t count = partitioning.count();
   for (auto p = static_cast<uint32_t>(locations.size()); p < count; ++p)
     locations.push_back(assigner.next(partitioning.size(p)));
+  uint32_t& most_partitions = tensor.most_partitions[declare.partition_scale];
+  most_partitions = std::max(most_partitions, static_cast<uint32_t>(locations.size()));
   const Past* const past = past_of(tensor, rank);
   return {declare.name,
           tensor.number,
           locations,
           declare.partition_scale,
+          declare.placement,
           past ? past->round : 0,
           past ? past->plan : Plan{}};
+}
+
+TensorDirectory::Locations& TensorDirectory::locations_for(Tensor& tensor, const Declare& declare) {
+  const auto scale = declare.partition_scale;
+  const bool is_known =
+      declare.placement == tensor.placement || declare.placement == tensor.previous_placement;
+  // Placement 0 is the first one, and never comes again: the rank has forgotten the name, and asks
+  // again when it has got its plan.
+  if (declare.placement == 0 && !is_known)
+    return tensor.locations[{tensor.placement, scale}];
+  const auto current = tensor.locations.find({tensor.placement, scale});
+  // With the same shares nothing has to move.
+  Locations next{.of_partition = {}, .shares = shares_number_};
+  if (current != tensor.locations.end() && current->second.shares == shares_number_) next = current->second;
+  if (!is_known) {
+    tensor.previous_placement = std::exchange(tensor.placement, declare.placement);
+    std::erase_if(tensor.locations, [&tensor](const auto& each) {
+      const uint8_t placement = each.first.first;
+      return placement != tensor.placement && placement != tensor.previous_placement;
+    });
+  }
+  return tensor.locations.try_emplace({declare.placement, scale}, std::move(next)).first->second;
+}
+
+void TensorDirectory::change_shares(RootAssigner assigner) {
+  unused_assigner_ = std::move(assigner);
+  assigners_.clear();
+  ++shares_number_;
 }
 
 std::string TensorDirectory::name_of(uint64_t number) const {
@@ -91,8 +122,8 @@ std::vector<ForgottenKeys> TensorDirectory::forget(uint32_t rank, const Forget& 
     set_past(tensor, rank, round_of(tensor, rank, forgotten.round, forgotten.calls), forgotten.plan);
     if (!is_forgotten_by_all(tensor)) continue;
     keys.push_back({key_tensor(tensor.number, 0), 0});  // for failures, if it has no location
-    for (const auto& [scale, locations] : tensor.locations)
-      keys.push_back({key_tensor(tensor.number, scale), static_cast<uint32_t>(locations.size())});
+    for (const auto& [scale, partitions] : tensor.most_partitions)
+      keys.push_back({key_tensor(tensor.number, scale), partitions});
     names_.erase(tensor.number);
     tensors_.erase(found);
   }

@@ -11,6 +11,12 @@
 // ranks, under another number. Numbers are never given again, so nothing that is late can be taken
 // for something else. A name whose ranks have forgotten it in different rounds stays, because
 // contributions of different rounds must not meet.
+//
+// Shares may change while the job runs (protocol/link_speeds.h). Lists that ranks know never
+// change, so each *placement* of a name (protocol/plan.h) has lists of its own, made with the
+// shares of the moment at which the first rank asked for it. The lists of a name's current and
+// previous placement are kept: a rank uses the next placement only after all ranks have got the
+// locations of the current one, and with them contributed to a round.
 #pragma once
 
 #include <array>
@@ -19,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -51,6 +58,9 @@ class TensorDirectory {
   // and all earlier ones, which can no longer complete. Empty if they have been told.
   std::optional<Refused> fail_round(uint32_t rank, const RoundFailed& failed);
 
+  // Lists that are made from now on follow the shares of `assigner`, which is unused.
+  void change_shares(RootAssigner assigner);
+
   // Empty if no name has this number.
   std::string name_of(uint64_t number) const;
   // Number of names that are not forgotten.
@@ -82,10 +92,17 @@ class TensorDirectory {
     uint64_t bytes;
     TensorMode mode;
   };
+  struct Locations {
+    std::vector<RootLocation> of_partition;
+    uint64_t shares = 0;  // value of shares_number_ with which it was begun
+  };
   struct Tensor {
     uint64_t number = 0;
-    std::optional<First> first;                              // the first declaration
-    std::map<uint8_t, std::vector<RootLocation>> locations;  // key: partition scale
+    std::optional<First> first;  // the first declaration
+    uint8_t placement = 0;
+    uint8_t previous_placement = 0;
+    std::map<std::pair<uint8_t, uint8_t>, Locations> locations;  // key: placement, partition scale
+    std::map<uint8_t, uint32_t> most_partitions;  // by partition scale, of all placements so far
     Status conflict;
     std::array<uint64_t, 4> failed_rounds{};  // the last ones, because every rank may report them
     size_t next_failed = 0;
@@ -102,10 +119,12 @@ class TensorDirectory {
   bool is_forgotten_by_all(const Tensor& tensor) const;
   Status agrees(const First& first, uint32_t rank, const Declare& declare) const;
   Placed place(Tensor& tensor, uint32_t rank, const Declare& declare);
+  Locations& locations_for(Tensor& tensor, const Declare& declare);
 
   std::vector<std::string> describe_rank_;
   RootAssigner unused_assigner_;
   std::map<uint8_t, RootAssigner> assigners_;  // key: partition scale
+  uint64_t shares_number_ = 0;                 // number of calls of change_shares()
   PartitionRule partition_rule_;
   size_t max_tensors_;
   std::unordered_map<std::string, Tensor> tensors_;

@@ -75,6 +75,15 @@ void ClusterUnderTest::start_all() {
   for (const Fault& fault : scenario_.faults) {
     if (is_timed(fault.kind)) call_at(fault.at_us, [this, &fault] { strike(fault); });
   }
+  for (const RateChange& change : scenario_.rate_changes)
+    call_at(change.at_us, [this, &change] { change_rate(change); });
+}
+
+void ClusterUnderTest::change_rate(const RateChange& change) {
+  const HostFacts& facts = processes_[change.process]->facts();
+  world_.note(processes_[change.process]->name(), 23,
+              [&] { return "the card of " + facts.ip + " carries " + std::to_string(change.bytes_per_s); });
+  world_.network.set_rate(facts.ip, change.bytes_per_s);
 }
 
 void ClusterUnderTest::start_now(size_t process) {
@@ -87,12 +96,16 @@ void ClusterUnderTest::start_now(size_t process) {
 
 HostFacts ClusterUnderTest::facts_of(size_t process) const {
   const std::string machine = std::to_string(scenario_.machines[process]);
-  return {.ip = "10.0.0." + std::to_string(scenario_.machines[process] + 1),
-          .machine = "m" + machine,
-          .host = "host" + machine,
-          .process_id = 1000 + process,
-          .arena_bytes = scenario_.arena_bytes,
-          .names = scenario_.names[process]};
+  return {
+      .ip = "10.0.0." + std::to_string(scenario_.machines[process] + 1),
+      .machine = "m" + machine,
+      .host = "host" + machine,
+      .process_id = 1000 + process,
+      .arena_bytes = scenario_.arena_bytes,
+      .nic_mbps = scenario_.rate_changes.empty()
+                      ? 0
+                      : protocol::nic_mbps_of_payload(static_cast<double>(scenario_.network.bytes_per_s)),
+      .names = scenario_.names[process]};
 }
 
 NodeConfig ClusterUnderTest::config_of(size_t process) const {
@@ -120,7 +133,8 @@ NodeConfig ClusterUnderTest::config_of(size_t process) const {
   config.autotune = scenario_.autotune;
   config.service_threads = static_cast<int>(scenario_.shards[process]);
   config.placement = scenario_.placement;
-  config.nic_probe = scenario_.probes_nics;
+  config.nic_probe = scenario_.probes_nics || !scenario_.rate_changes.empty();
+  config.traffic_report_s = seconds(scenario_.traffic_report_us);
   config.log_level = "error";
   return config;
 }

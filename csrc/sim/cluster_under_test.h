@@ -40,6 +40,8 @@ class ClusterUnderTest {
   // Numbers of push_pulls and barriers.
   uint64_t num_succeeded() const { return num_succeeded_; }
   uint64_t num_failed() const { return num_failed_; }
+  // Number of times that roots have moved.
+  uint64_t num_moves() const;
 
  private:
   class Leftover;
@@ -50,6 +52,7 @@ class ClusterUnderTest {
   void start(size_t process);
   void start_stranger();
   void start_leftover();
+  void change_rate(const RateChange& change);
   void strike(const Fault& fault);
   void cut(const Fault& fault);
   void note_guilt(const Fault& fault, const char* what);

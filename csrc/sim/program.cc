@@ -158,6 +158,7 @@ void Program::poll(size_t outcome) {
 }
 
 void Program::on_stopped() {
+  num_moves_ = process_.node()->metrics().placement_moves;
   for (const auto& [outcome, handle] : std::exchange(handles_, {})) {
     on_push_pull_done(outcome, process_.node()->result(handle));
   }

@@ -85,6 +85,7 @@ RunResult Run::judge() {
     cluster->judge();
     result.num_succeeded += cluster->num_succeeded();
     result.num_failed += cluster->num_failed();
+    result.num_moves += cluster->num_moves();
   }
   result.findings = std::move(world_.findings);
   result.fingerprint = world_.fingerprint ^ world_.time.fingerprint();

@@ -16,6 +16,7 @@ struct RunResult {
   uint64_t num_passes = 0;     // of event loops
   uint64_t num_succeeded = 0;  // push_pulls and barriers
   uint64_t num_failed = 0;
+  uint64_t num_moves = 0;  // of roots
 };
 
 // Deterministic. Any thread. `keep_trace`: see RunResult::trace.

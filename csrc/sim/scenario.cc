@@ -175,9 +175,40 @@ void make_job(Random& random, Scenario& scenario) {
   }
 }
 
+size_t num_machines(const Scenario& scenario) {
+  const auto first = scenario.machines.begin();
+  return std::set<uint32_t>(first, first + scenario.num_workers).size();
+}
+
+// Cards become slower, and perhaps as fast as before.
+void make_rate_changes(Random& random, Scenario& scenario) {
+  scenario.placement = "auto";
+  scenario.traffic_report_us = random.between(1'000, 3'000);
+  NetworkOptions& network = scenario.network;
+  network = {.min_delay_us = 5, .max_delay_us = random.between(10, 50), .bytes_per_s = 64'000'000};
+  for (uint64_t i = random.between(1, 5); i > 0; --i) {
+    const size_t process = random.below(scenario.num_nodes());
+    const TimeUs slower_us = scenario.last_start_us() + random.between(1'000, 10'000);
+    const TimeUs faster_us = slower_us + random.between(20'000, 80'000);
+    scenario.rate_changes.push_back({process, slower_us, network.bytes_per_s / (3 + random.below(4))});
+    if (random.chance(0.7)) scenario.rate_changes.push_back({process, faster_us, network.bytes_per_s});
+  }
+}
+
+// Enough traffic for speeds to be learned from.
+void make_traffic(Random& random, std::vector<TensorPlan>& tensors, Plan& plan) {
+  for (TensorPlan& tensor : tensors) tensor.elements += random.between(kPageElements, 5 * kPageElements);
+  const std::vector<std::vector<size_t>> phases = plan.phases;
+  while (plan.phases.size() < 40) {
+    plan.phases.insert(plan.phases.end(), phases.begin(), phases.end());
+    plan.barrier_after.resize(plan.phases.size());
+  }
+}
+
 void make_programs(Random& random, Scenario& scenario) {
   scenario.tensors = make_tensors(random, scenario.num_workers);
-  const Plan plan = make_plan(random, scenario.tensors.size());
+  Plan plan = make_plan(random, scenario.tensors.size());
+  if (!scenario.rate_changes.empty()) make_traffic(random, scenario.tensors, plan);
   const bool some_are_stored =
       std::ranges::any_of(scenario.tensors, [](const TensorPlan& tensor) { return is_stored(tensor.op); });
   scenario.rounds = plan.phases.size() + (some_are_stored ? 1 : 0);
@@ -316,11 +347,6 @@ void make_names(Random random, Scenario& scenario) {
   }
 }
 
-size_t num_machines(const Scenario& scenario) {
-  const auto first = scenario.machines.begin();
-  return std::set<uint32_t>(first, first + scenario.num_workers).size();
-}
-
 const char* text_of(FaultKind kind) {
   switch (kind) {
     case FaultKind::kKilled: return "killed";
@@ -357,12 +383,15 @@ Scenario make_scenario(uint64_t seed) {
   Scenario scenario;
   scenario.seed = seed;
   make_job(random, scenario);
+  Random links(mix(seed ^ 0x11CC5));
+  if (links.chance(0.1) && num_machines(scenario) > 2) make_rate_changes(links, scenario);
   make_programs(random, scenario);
   scenario.counts_steps = random.chance(0.5);
   make_faults(random, scenario);
   make_names(Random(mix(seed)), scenario);
   // A measurement sends as much as the network carries, so it takes long to simulate.
-  scenario.probes_nics = scenario.network.bytes_per_s > 0 && random.chance(0.1);
+  scenario.probes_nics =
+      scenario.network.bytes_per_s > 0 && random.chance(0.1) && scenario.rate_changes.empty();
   if (scenario.probes_nics) scenario.network.bytes_per_s = 16'000'000;
   scenario.has_second_job = !scenario.has_timed_faults() && random.chance(0.1);
   scenario.resumes = scenario.faults.empty() && !scenario.has_second_job && random.chance(0.3);
@@ -373,6 +402,7 @@ Scenario make_other_scenario(uint64_t seed) {
   Scenario scenario = make_scenario(seed);
   std::erase_if(scenario.faults, [](const Fault& fault) { return is_timed(fault.kind); });
   std::ranges::fill(scenario.starts_us, kNever);
+  scenario.rate_changes.clear();
   scenario.probes_nics = scenario.has_stranger = scenario.has_leftover = false;
   scenario.has_second_job = scenario.resumes = false;
   return scenario;
@@ -385,7 +415,7 @@ std::string describe(const Scenario& scenario) {
        << scenario.rounds << " phases, scheduler "
        << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate")
        << (scenario.faults.empty() ? "; no fault" : "") << (scenario.has_second_job ? "; a second job" : "")
-       << (scenario.resumes ? "; resumes" : "");
+       << (scenario.resumes ? "; resumes" : "") << (scenario.rate_changes.empty() ? "" : "; links change");
   for (const Fault& fault : scenario.faults) {
     text << "; " << text_of(fault.kind);
     if (fault.kind != FaultKind::kReset) text << ": process " << fault.process;

@@ -101,6 +101,13 @@ struct Fault {
   TimeUs duration_us = 0;  // kStopped, is_cut; kNever
 };
 
+// The network card of a process's machine has another rate from now on. Nothing fails by it.
+struct RateChange {
+  size_t process = 0;
+  TimeUs at_us = 0;
+  uint64_t bytes_per_s = 0;
+};
+
 struct Scenario {
   uint64_t seed = 0;
   uint32_t num_workers = 1;
@@ -115,7 +122,11 @@ struct Scenario {
   bool sizes_are_given = true;  // otherwise the scheduler learns them from the first worker
   std::string placement;        // NodeConfig::placement
   bool probes_nics = false;     // before the job starts
-  bool counts_steps = false;    // push_pulls carry their round as the step
+  // Not empty: the kernel knows the speeds of the cards at the start, and roots move to where they
+  // are faster (protocol/link_speeds.h).
+  std::vector<RateChange> rate_changes;
+  TimeUs traffic_report_us = 0;
+  bool counts_steps = false;  // push_pulls carry their round as the step
   bool autotune = false;
   bool has_stranger = false;    // a process with another secret tries to join
   bool has_leftover = false;    // a process of an earlier job with the same secret connects to services

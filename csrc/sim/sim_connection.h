@@ -56,6 +56,8 @@ class Wire : public std::enable_shared_from_this<Wire> {
   void send(int side, Chunk chunk);
   // The end of `side` has read `bytes` bytes from the other end.
   void on_read(int side, size_t bytes);
+  // As Connection::sent_traffic(): bytes are acknowledged when they are read.
+  transport::SentTraffic sent_traffic(int side) const;
 
   SimNetwork& network() { return network_; }
   // Null if this connection lends no memory.
@@ -72,7 +74,10 @@ class Wire : public std::enable_shared_from_this<Wire> {
   struct Direction {
     std::deque<OnItsWay> chunks;
     size_t unread = 0;
-    bool is_due = false;  // arrive() is scheduled
+    uint64_t read_bytes = 0;
+    TimeUs busy_us = 0;             // until `busy_since_us`
+    TimeUs busy_since_us = kNever;  // kNever: nothing is unread
+    bool is_due = false;            // arrive() is scheduled
   };
 
   void schedule(int side, TimeUs at_us);
@@ -99,6 +104,10 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   void start(transport::Receiver* receiver) override;
   void send(Bytes head, const transport::Payload& payload, OnSent on_sent) override;
   void return_lease(transport::LeaseId lease) override;
+  std::optional<transport::SentTraffic> sent_traffic() override {
+    if (is_local()) return std::nullopt;
+    return wire_->sent_traffic(side_);
+  }
   void limit_silence(TimeUs limit_us) override;
   void close_when_sent(GracePeriod grace_period) override;
   void close() override;

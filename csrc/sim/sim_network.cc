@@ -24,14 +24,21 @@ std::optional<std::pair<std::string, std::string>> SimNetwork::reset_one() {
 }
 
 TimeUs SimNetwork::arrival_us(const std::string& from, const std::string& to, size_t bytes) {
-  const TimeUs now = time_.now_us();
-  TimeUs left_us = now;
-  if (options_.bytes_per_s > 0 && from != to) {
-    TimeUs& free_us = card_free_us_[from];
-    free_us = std::max(free_us, now) + static_cast<TimeUs>(bytes * 1'000'000 / options_.bytes_per_s);
-    left_us = free_us;
+  TimeUs left_us = time_.now_us();
+  if (from != to) {
+    left_us = occupy(out_free_us_, from, left_us, bytes);
+    if (rates_.contains(to)) left_us = occupy(in_free_us_, to, left_us, bytes);
   }
   return left_us + time_.random().between(options_.min_delay_us, options_.max_delay_us);
+}
+
+TimeUs SimNetwork::occupy(FreeUs& cards, const std::string& host, TimeUs now, size_t bytes) const {
+  const auto changed = rates_.find(host);
+  const uint64_t bytes_per_s = changed == rates_.end() ? options_.bytes_per_s : changed->second;
+  if (bytes_per_s == 0) return now;
+  TimeUs& free_us = cards[host];
+  free_us = std::max(free_us, now) + static_cast<TimeUs>(bytes * 1'000'000 / bytes_per_s);
+  return free_us;
 }
 
 Result<transport::Address> SimNetwork::bind(const transport::Address& address, SimListener& listener) {

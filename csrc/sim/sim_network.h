@@ -1,7 +1,8 @@
 // The network of a simulated cluster: hosts, the paths between them, and connections that carry
 // bytes in order.
 //
-// A path has a delay. The connections of a host share the rate at which bytes leave it. A path may
+// A path has a delay. The connections of a host share the rate at which bytes leave it, and, if the
+// rate has changed since the start, the same one at which bytes come. A path may
 // be cut in one direction or both: its bytes arrive after it is restored, as TCP would send them
 // again. As in TCP, sent bytes are copied, a connection has at most a window of unread bytes in
 // flight, and bytes sent before an orderly close arrive before the close.
@@ -47,6 +48,8 @@ class SimNetwork {
   // Bytes from `from` to `to` wait until restore().
   void cut(const std::string& from, const std::string& to) { cuts_.try_emplace({from, to}, time_.now_us()); }
   void restore(const std::string& from, const std::string& to) { cuts_.erase({from, to}); }
+  // The card of a host has another rate from now on, in both directions.
+  void set_rate(const std::string& host, uint64_t bytes_per_s) { rates_[host] = bytes_per_s; }
   // kNever: not cut.
   TimeUs cut_since_us(const std::string& from, const std::string& to) const;
 
@@ -56,7 +59,7 @@ class SimNetwork {
   // Registers a connection for reset_one().
   void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }
 
-  // Time at which `bytes` that `from` sends now arrive at `to`. Occupies the card of `from`.
+  // Time at which `bytes` that `from` sends now arrive at `to`. Occupies their cards.
   TimeUs arrival_us(const std::string& from, const std::string& to, size_t bytes);
 
   // Registers a listener by its address. kUnavailable: the port is taken. Port 0: a free one.
@@ -87,7 +90,13 @@ class SimNetwork {
   std::map<std::string, SimListener*> listeners_;
   uint16_t last_port_ = 30'000;
   std::vector<std::weak_ptr<Wire>> wires_;  // in the order of their creation
-  std::map<std::string, TimeUs> card_free_us_;
+  // A direction of a host's card is free at this time.
+  using FreeUs = std::map<std::string, TimeUs>;
+  TimeUs occupy(FreeUs& cards, const std::string& host, TimeUs now, size_t bytes) const;
+
+  FreeUs out_free_us_;
+  FreeUs in_free_us_;
+  std::map<std::string, uint64_t> rates_;  // of hosts whose rate has changed
   std::map<std::pair<std::string, std::string>, TimeUs> cuts_;
   const std::unique_ptr<VirtualLoop> loop_;  // destroyed first: its tasks own connections
 };

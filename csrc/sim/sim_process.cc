@@ -87,7 +87,9 @@ class SimProcess::Environment final : public node::Environment {
     return process_.facts_.ip;
   }
   protocol::NameLimits name_limits() override { return process_.facts_.names; }
-  double nic_mbps(const NodeConfig& config, const std::string&) override { return config.nic_mbps; }
+  double nic_mbps(const NodeConfig& config, const std::string&) override {
+    return config.nic_mbps > 0 ? config.nic_mbps : process_.facts_.nic_mbps;
+  }
   uint64_t process_id() override { return process_.facts_.process_id; }
   uint32_t random_number() override { return static_cast<uint32_t>(process_.world_.random.next()); }
   void on_named(const std::string&) override {}

@@ -18,6 +18,7 @@ struct HostFacts {
   std::string host;     // name of the host for messages; here one per process
   uint64_t process_id = 0;
   size_t arena_bytes = 0;  // memory of a shared-memory connection
+  double nic_mbps = 0;     // what the kernel says of its network card; 0: nothing
   protocol::NameLimits names = {};
 };
 

@@ -11,14 +11,20 @@ namespace {
 
 // A job of these sizes without a fault takes less.
 constexpr TimeUs kNaturalUs = 2'000'000;
+// The same where links change: more rounds, and slow links.
+constexpr TimeUs kNaturalOnChangingLinksUs = 8'000'000;
 constexpr TimeUs kSlackUs = 1'500'000;
 // The steps of leaving have deadlines of 5 s each.
 constexpr TimeUs kLeaveUs = 30'000'000;
 
+TimeUs natural_us(const Scenario& scenario) {
+  return scenario.rate_changes.empty() ? kNaturalUs : kNaturalOnChangingLinksUs;
+}
+
 }  // namespace
 
 TimeUs ClusterUnderTest::answer_limit_us() const {
-  TimeUs limit_us = scenario_.last_start_us() + kNaturalUs;
+  TimeUs limit_us = scenario_.last_start_us() + natural_us(scenario_);
   const TimeUs detected_us = 3 * scenario_.timeout_us + kSlackUs;
   const Fault* const own = scenario_.program_fault();
   if (scenario_.never_starts()) {
@@ -40,12 +46,18 @@ TimeUs ClusterUnderTest::answer_limit_us() const {
 // Time that one operation takes at most, whatever programs do; a root is a quarter more patient than
 // its children.
 TimeUs ClusterUnderTest::operation_limit_us() const {
-  return scenario_.has_timed_faults() ? kNever : scenario_.op_timeout_us * 5 / 4 + kNaturalUs;
+  return scenario_.has_timed_faults() ? kNever : scenario_.op_timeout_us * 5 / 4 + natural_us(scenario_);
 }
 
 TimeUs ClusterUnderTest::end_limit_us() const {
   const TimeUs start_us = scenario_.last_start_us() + scenario_.start_timeout_us;
   return std::max(answer_limit_us(), start_us) + kLeaveUs;
+}
+
+uint64_t ClusterUnderTest::num_moves() const {
+  uint64_t moves = 0;
+  for (const auto& program : programs_) moves = std::max(moves, program->num_moves());
+  return moves;
 }
 
 void ClusterUnderTest::judge() {

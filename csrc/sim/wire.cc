@@ -24,6 +24,7 @@ size_t Wire::room(int side) const {
 
 void Wire::send(int side, Chunk chunk) {
   Direction& direction = directions_[side];
+  if (direction.unread == 0 && !chunk.bytes.empty()) direction.busy_since_us = network_.time().now_us();
   direction.unread += chunk.bytes.size();
   const size_t bytes = chunk.head.size() + chunk.bytes.size();
   TimeUs arrival_us = network_.arrival_us(hosts_[side], hosts_[1 - side], bytes);
@@ -74,8 +75,20 @@ void Wire::reset() {
 }
 
 void Wire::on_read(int side, size_t bytes) {
-  directions_[1 - side].unread -= std::min(bytes, directions_[1 - side].unread);
+  Direction& direction = directions_[1 - side];
+  direction.read_bytes += bytes;
+  direction.unread -= std::min(bytes, direction.unread);
+  if (direction.unread == 0 && direction.busy_since_us != kNever) {
+    direction.busy_us += network_.time().now_us() - std::exchange(direction.busy_since_us, kNever);
+  }
   tell(1 - side, &SimConnection::on_room);
+}
+
+transport::SentTraffic Wire::sent_traffic(int side) const {
+  const Direction& direction = directions_[side];
+  const bool is_busy = direction.busy_since_us != kNever;
+  const TimeUs busy_us = is_busy ? network_.time().now_us() - direction.busy_since_us : 0;
+  return {.bytes = direction.read_bytes, .busy_us = direction.busy_us + busy_us};
 }
 
 void Wire::detach(int side) {

@@ -52,6 +52,15 @@ void Child::enqueue(const DataHead& head, Answer answer) {
       });
 }
 
+void Child::pace(uint64_t bytes_per_s) {
+  const auto rate = pacer_.set_limit(bytes_per_s);
+  if (rate) connection_->pace(*rate);
+}
+
+std::optional<transport::SentTraffic> Child::sent_traffic() {
+  return is_paced() ? connection_->sent_traffic() : std::nullopt;
+}
+
 void Child::send_now(const Answer& answer, UniqueFunction<void(const Status&)> on_sent) {
   connection_->send(answer.head, answer.payload, std::move(on_sent));
 }
@@ -127,7 +136,7 @@ Status Child::on_hello(const DataHead& head) {
   rank_ = static_cast<int>(head.rank);
   level_ = head.level;
   collector_ = collector;
-  if (level_ == protocol::Level::kCluster) pacer_ = protocol::Pacer(shard_.position_.bytes_per_s[head.rank]);
+  if (is_paced()) pacer_ = protocol::Pacer(shard_.position_.bytes_per_s[head.rank]);
   child_ = static_cast<uint32_t>(child);
   return Status::ok();
 }

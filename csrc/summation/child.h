@@ -24,6 +24,12 @@ class Child final : public transport::Receiver {
   // Whether the hello of this connection had the same rank and level.
   bool is(const protocol::DataHead& hello) const;
   bool has_left() const { return left_; }
+  // Its hello has come, and it has the level of the cluster.
+  bool is_paced() const { return rank_ >= 0 && level_ == protocol::Level::kCluster; }
+  // Changes Position::bytes_per_s of this child.
+  void pace(uint64_t bytes_per_s);
+  // Nullopt: not paced, or unknown (transport::Connection::sent_traffic).
+  std::optional<transport::SentTraffic> sent_traffic();
   // The collector that gets the contributions (null before the hello), and the index of this child
   // there.
   Collector* collector() const { return collector_; }

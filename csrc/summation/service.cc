@@ -55,6 +55,10 @@ void Service::start(const Position& position) {
   post_each([=](Shard& shard) { shard.start(position); });
 }
 
+void Service::pace(const std::vector<uint64_t>& bytes_per_s) {
+  post_each([=](Shard& shard) { shard.pace(bytes_per_s); });
+}
+
 void Service::fail_tensor(uint64_t number, uint64_t last_round, const Status& why) {
   post_each([=](Shard& shard) { shard.fail_tensor(number, last_round, why); });
 }

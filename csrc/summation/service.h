@@ -32,6 +32,7 @@ class Service {
 
   // As Shard's methods, for all shards.
   void start(const Position& position);
+  void pace(const std::vector<uint64_t>& bytes_per_s);
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why);
   void forget(std::vector<protocol::ForgottenKeys> keys);
   void rank_left(uint32_t rank);

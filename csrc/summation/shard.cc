@@ -46,6 +46,22 @@ void Shard::start(const Position& position) {
   for (const auto& child : children_) child->start();
 }
 
+void Shard::pace(const std::vector<uint64_t>& bytes_per_s) {
+  position_.bytes_per_s = bytes_per_s;
+  for (const auto& child : children_) {
+    if (child->is_paced()) child->pace(bytes_per_s[static_cast<size_t>(child->rank())]);
+  }
+}
+
+void Shard::add_sent_traffic(std::vector<protocol::Flow>& flows) {
+  for (const auto& child : children_) {
+    const auto sent = child->sent_traffic();
+    if (sent)
+      flows.push_back(
+          {static_cast<uint32_t>(child->rank()), true, sent->bytes, static_cast<uint64_t>(sent->busy_us)});
+  }
+}
+
 template <typename F>
 void Shard::for_each_collector(F&& f) {
   for (const protocol::Level level :

@@ -55,6 +55,10 @@ class Shard {
   // The roster is known. Call once.
   void start(const Position& position);
 
+  // Changes Position::bytes_per_s.
+  void pace(const std::vector<uint64_t>& bytes_per_s);
+  // Adds what the children of the cluster level have been sent since they were connected.
+  void add_sent_traffic(std::vector<protocol::Flow>& flows);
   // As Aggregator::fail_tensor.
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why);
   // As Collector::forget, for keys of this and of other shards.

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/bytes.h"
@@ -85,6 +86,12 @@ class ReceiveBuffer {
   MutableBytes destination_;
 };
 
+// What a connection has sent since its start.
+struct SentTraffic {
+  uint64_t bytes = 0;  // acknowledged by the other end
+  TimeUs busy_us = 0;  // time with bytes to be sent or acknowledged
+};
+
 class Connection;
 
 // Callbacks for received frames. Must outlive the connection.
@@ -125,6 +132,9 @@ class Connection {
 
   // Limits the sending rate, spread evenly; 0: no limit. No effect on transports that cannot.
   virtual void pace(uint64_t bytes_per_s) { static_cast<void>(bytes_per_s); }
+
+  // Nullopt on transports that do not know, and within a machine.
+  virtual std::optional<SentTraffic> sent_traffic() { return std::nullopt; }
 
   // Ends the connection (kUnavailable) when the peer's machine has not acknowledged data or probes
   // for this long, or has had no room for data to be written. Kernels send and answer the probes,

@@ -100,6 +100,15 @@ void Link::send(const OutgoingPartition& outgoing) {
       });
 }
 
+void Link::pace(uint64_t bytes_per_s) {
+  const auto rate = pacer_.set_limit(bytes_per_s);
+  if (rate && connection_) connection_->pace(*rate);
+}
+
+std::optional<transport::SentTraffic> Link::sent_traffic() {
+  return connection_ ? connection_->sent_traffic() : std::nullopt;
+}
+
 void Link::send_failure(const OutgoingPartition& outgoing) {
   DataHead head = outgoing.head;
   head.type = DataType::kFailed;

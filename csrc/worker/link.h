@@ -64,6 +64,11 @@ class Link final : public transport::Receiver {
        LinkEvents& events);
 
   void enqueue(std::vector<OutgoingPartition> partitions);
+  // Changes LinkOptions::bytes_per_s.
+  void pace(uint64_t bytes_per_s);
+  // Nullopt: not connected, or unknown (transport::Connection::sent_traffic).
+  std::optional<transport::SentTraffic> sent_traffic();
+  uint32_t service() const { return options_.service; }
   // The peer has left the job in order. Partitions without an answer fail: immediately if there is
   // no connection, otherwise when it closes, because answers may still arrive.
   void peer_left();

@@ -13,6 +13,21 @@ void ShardLinks::for_each(F&& f) {
   }
 }
 
+void ShardLinks::pace(uint32_t service, uint64_t bytes_per_s) {
+  for (ShardLink& link : services_[service]) {
+    link.loop->post([link = link.link.get(), bytes_per_s] { link->pace(bytes_per_s); });
+  }
+}
+
+void ShardLinks::add_sent_traffic(const transport::EventLoop& loop, std::vector<protocol::Flow>& flows) {
+  for_each([&](const ShardLink& link) {
+    if (link.loop != &loop) return;
+    const auto sent = link.link->sent_traffic();
+    if (sent)
+      flows.push_back({link.link->service(), false, sent->bytes, static_cast<uint64_t>(sent->busy_us)});
+  });
+}
+
 void ShardLinks::peer_left(uint32_t service) {
   for (ShardLink& link : services_[service]) {
     link.loop->post([link = link.link.get()] { link->peer_left(); });

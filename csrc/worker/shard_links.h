@@ -31,6 +31,10 @@ class ShardLinks {
     return links[shard_index % links.size()];
   }
 
+  // As Link::pace, for the links to `service`.
+  void pace(uint32_t service, uint64_t bytes_per_s);
+  // Adds what the links of `loop` have sent since they were connected. On the thread of `loop`.
+  void add_sent_traffic(const transport::EventLoop& loop, std::vector<protocol::Flow>& flows);
   // As Link's methods, for the links to `service` and for all links.
   void peer_left(uint32_t service);
   void fail(const Status& why);

@@ -87,7 +87,19 @@ void Worker::refuse(const std::string& name, uint64_t step, const Status& why) {
 
 void Worker::request_plan(const protocol::Plan& plan) {
   MutexLock lock(mutex_);
-  table_.ask_for(plan);
+  ask_for(plan);
+}
+
+void Worker::request_placement(uint8_t placement) {
+  MutexLock lock(mutex_);
+  desired_plan_.placement = placement;
+  table_.ask_for(desired_plan_);
+}
+
+void Worker::ask_for(const protocol::Plan& plan) {
+  desired_plan_.partition_scale = plan.partition_scale;
+  desired_plan_.credit = plan.credit;
+  table_.ask_for(desired_plan_);
 }
 
 Status Worker::on_placed(const protocol::Placed& placed) {
@@ -107,7 +119,7 @@ void Worker::tune(const protocol::PushPull& request) {
   if (!step_us) return;
   const std::string decision = tuner_->on_step(*step_us);
   if (!decision.empty()) BPS_LOG(kInfo) << "autotune " << decision;
-  table_.ask_for(tuner_->desired_plan());
+  ask_for(tuner_->desired_plan());
 }
 
 void Worker::on_completed(Handle handle, const Result<protocol::Plan>& outcome) {
@@ -133,6 +145,7 @@ Worker::Work Worker::take_work() {
       events_.send_to_scheduler(std::move(forget->forget));
     } else if (const auto* change = std::get_if<ChangePlan>(&action)) {
       work.plan = change->plan;
+      count_move(change->plan.placement);
     } else if (auto* start = std::get_if<StartPartition>(&action)) {
       add_partition(work, start->parent, make_outgoing(*start));
     } else if (auto* fail = std::get_if<protocol::FailPartition>(&action)) {
@@ -163,10 +176,18 @@ void Worker::do_work(Work work, bool quickly) {
 
 void Worker::change_plan(const protocol::Plan& plan) {
   const uint64_t credit_bytes = protocol::credit_bytes(plan.credit, options_.credit_bytes);
-  metrics_.partition_factor = protocol::scale_factor(plan.partition_scale);
-  add(metrics_.plan_changes, 1);
-  if (metrics_.credit_bytes.exchange(credit_bytes) == credit_bytes) return;
-  events_.on_credit(credit_bytes);
+  const double factor = protocol::scale_factor(plan.partition_scale);
+  const bool is_resized = metrics_.partition_factor.exchange(factor) != factor;
+  const bool is_credited = metrics_.credit_bytes.exchange(credit_bytes) != credit_bytes;
+  if (is_resized || is_credited) add(metrics_.plan_changes, 1);
+  if (is_credited) events_.on_credit(credit_bytes);
+}
+
+// Tensors that have not been used since keep an earlier placement, so it may change back and forth.
+void Worker::count_move(uint8_t placement) {
+  if (static_cast<int8_t>(placement - placement_) <= 0) return;
+  placement_ = placement;
+  add(metrics_.placement_moves, 1);
 }
 
 OutgoingPartition Worker::make_outgoing(const StartPartition& start) {

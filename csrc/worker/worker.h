@@ -67,9 +67,12 @@ class Worker final : public LinkEvents {
                  OnDone on_done);
   // As protocol::PushPullTable::refuse.
   void refuse(const std::string& name, uint64_t step, const Status& why);
-  // Requests another plan (protocol/plan.h) for later push_pulls, as the tuner does. Effective on
-  // rank 0 only.
+  // Requests another partition scale and credit for later push_pulls, as the tuner does. Effective
+  // on rank 0 only.
   void request_plan(const protocol::Plan& plan);
+  // Requests another placement in the plans of later push_pulls (protocol::Speeds). Effective on
+  // rank 0 only.
+  void request_placement(uint8_t placement);
   HandleTable& handles() { return handles_; }
 
   // Messages from the scheduler. An error of on_placed means that the message is invalid.
@@ -114,6 +117,8 @@ class Worker final : public LinkEvents {
   // `quickly`: partitions may be sent on this thread (EventLoop::run_soon).
   void do_work(Work work, bool quickly = false) BPS_EXCLUDES(mutex_);
   void change_plan(const protocol::Plan& plan);
+  void ask_for(const protocol::Plan& plan) BPS_REQUIRES(mutex_);
+  void count_move(uint8_t placement) BPS_REQUIRES(mutex_);
   void tune(const protocol::PushPull& request) BPS_REQUIRES(mutex_);
   OutgoingPartition make_outgoing(const protocol::StartPartition& start) BPS_REQUIRES(mutex_);
 
@@ -130,6 +135,8 @@ class Worker final : public LinkEvents {
   protocol::TableActions actions_ BPS_GUARDED_BY(mutex_);  // empty between calls
   protocol::StepMeter steps_ BPS_GUARDED_BY(mutex_);
   std::optional<protocol::Tuner> tuner_ BPS_GUARDED_BY(mutex_);
+  protocol::Plan desired_plan_ BPS_GUARDED_BY(mutex_);
+  uint8_t placement_ BPS_GUARDED_BY(mutex_) = 0;  // the newest one that a push_pull has used
 };
 
 }  // namespace byteps::worker

@@ -56,4 +56,4 @@ def test_errors_have_an_exception() -> None:
 
 
 def test_all_fields_of_a_nodes_configuration_are_set() -> None:
-    assert {*Config().node_fields(), "loopback_only"} == {*_core.NodeConfig.FIELDS}
+    assert {*Config().node_fields(), "loopback_only", "traffic_report_s"} == {*_core.NodeConfig.FIELDS}

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/scoped_flag.h"
+#include "transport/stream/sent_traffic.h"
 #include "transport/stream/socket.h"
 
 namespace byteps::transport {
@@ -61,6 +62,10 @@ void StreamConnection::send(Bytes head, const Payload& payload, UniqueFunction<v
 
 void StreamConnection::pace(uint64_t bytes_per_s) {
   if (open()) rate_limit_.set(fd_.get(), bytes_per_s);
+}
+
+std::optional<SentTraffic> StreamConnection::sent_traffic() {
+  return open() ? tcp_sent_traffic(fd_.get()) : std::nullopt;
 }
 
 void StreamConnection::limit_silence(TimeUs limit_us) {

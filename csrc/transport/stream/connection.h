@@ -26,6 +26,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   void start(Receiver* receiver) override;
   void send(Bytes head, const Payload& payload, UniqueFunction<void(const Status&)> on_sent) override;
   void pace(uint64_t bytes_per_s) override;
+  std::optional<SentTraffic> sent_traffic() override;
   void limit_silence(TimeUs limit_us) override;
   void close_when_sent(GracePeriod grace_period) override;
   void close() override;

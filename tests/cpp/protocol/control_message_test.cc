@@ -66,7 +66,8 @@ std::vector<Control> random_controls(Random& random) {
       Declare{.name = random.text(kMaxNameBytes),
               .dtype = random.dtype(),
               .bytes = random.below(kMaxTensorBytes + 1),
-              .mode = random_mode(random)},
+              .mode = random_mode(random),
+              .placement = static_cast<uint8_t>(random.below(256))},
       random_placed(random),
       Refused{random.text(kMaxNameBytes), random.u32(), random.failure(), random.text(kMaxTextBytes),
               1 + random.below(kEveryRound)},
@@ -92,13 +93,19 @@ std::vector<Control> random_controls(Random& random) {
       Forget{{{random.text(kMaxNameBytes), random.below(kEveryRound), random.u32(), {.partition_scale = 7}},
               {random.text(kMaxNameBytes), 0, 0, {}}}},
       Forgotten{{{key_tensor(kMaxTensorNumber, 7), kMaxPartitions}, {1 + random.below(kMaxTensorNumber), 0}}},
+      Traffic{{{static_cast<uint32_t>(random.below(kMaxNodes)), random.below(2) == 1, random.u32(),
+                random.below(kMaxTimeoutUs + 1)}}},
+      Speeds{static_cast<uint8_t>(random.below(256)),
+             {random.u32()},
+             {static_cast<uint32_t>(random.below(1'000'000'001))},
+             random.text(kMaxTextBytes)},
   };
 }
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
-  const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}});
+  const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}, 0xFA});
   EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({7, 0x43, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9}));
+  EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9, 0xFA}));
 }
 
 TEST(ControlMessage, EveryTransportOfANodeHasAnAddressForEachShard) {

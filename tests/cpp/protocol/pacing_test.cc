@@ -125,5 +125,18 @@ TEST(Pacer, DoesNotHoldTheRest) {
   EXPECT_EQ(pacer.on_send(200 << 10, 1'000'002, burst), std::optional<uint64_t>(1'000'000));
 }
 
+TEST(Pacer, ANewLimitHoldsAtOnceForAConnectionThatIsLimited) {
+  Burst burst;
+  Pacer pacer(1'000'000);
+  EXPECT_EQ(pacer.set_limit(2'000'000), std::nullopt) << "not limited at the moment";
+  EXPECT_EQ(pacer.on_send(1 << 20, 0, burst), 2'000'000u);
+  EXPECT_EQ(pacer.set_limit(500'000), 500'000u);
+  EXPECT_EQ(pacer.set_limit(500'000), std::nullopt);
+  EXPECT_EQ(pacer.set_limit(0), 0u);
+  EXPECT_EQ(pacer.on_send(1 << 20, 0, burst), std::nullopt);
+  EXPECT_EQ(pacer.set_limit(700'000), std::nullopt);
+  EXPECT_EQ(pacer.on_send(1 << 20, 0, burst), 700'000u);
+}
+
 }  // namespace
 }  // namespace byteps::protocol

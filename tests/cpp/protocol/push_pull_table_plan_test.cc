@@ -192,6 +192,49 @@ TEST_F(PlanChange, APlacementThatNobodyWaitsForAnyMoreStartsNothing) {
   EXPECT_EQ(started_.size(), 4u);
 }
 
+TEST_F(PlanChange, AnotherPlacementIsRequestedWithTheResultAndUsedByTheNextPushPull) {
+  directory_.change_shares(RootAssigner(two_machines(), {0, 1}));
+  first_push_pull({.placement = 7}, false);
+  ASSERT_EQ(declared_, (std::vector<Declare>{{"w", DType::kFloat32, kTensorBytes, 0, {}, 7}}));
+  directory_.change_shares(RootAssigner(two_machines(), {1, 0}));
+  place();
+  ASSERT_TRUE(start(2).is_ok());
+  ASSERT_EQ(started_.size(), 2u);
+  for (const StartPartition& partition : started_) {
+    EXPECT_EQ(partition.head.root_node, 0u);
+    EXPECT_EQ(partition.head.key.tensor, key_tensor(1, 0)) << "the same partition, elsewhere";
+  }
+}
+
+TEST_F(PlanChange, LocationsOfOtherPlacementsAreForgotten) {
+  first_push_pull({.placement = 1});
+  ASSERT_TRUE(start(2).is_ok());
+  complete(Plan{.placement = 1});
+  EXPECT_TRUE(declared_.empty()) << "known";
+  ASSERT_TRUE(start(3).is_ok());
+  complete(Plan{.placement = 2});
+  EXPECT_EQ(std::exchange(declared_, {}).size(), 1u);
+  ASSERT_TRUE(start(4).is_ok());
+  EXPECT_TRUE(started_.empty());
+}
+
+// The scheduler's answer to an earlier request may come after the next placement is known.
+TEST_F(PlanChange, ALateAnswerAboutAnotherPlacementIsNoError) {
+  first_push_pull({.placement = 1}, false);
+  TableActions actions;
+  ASSERT_TRUE(table_.declare("w", DType::kFloat32, 2 * kTensorBytes, actions).is_ok());
+  ASSERT_EQ(actions.size(), 1u);
+  const Declare late = std::get<SendDeclare>(actions[0]).declare;
+  EXPECT_EQ(late.placement, 1u);
+  place();
+  ASSERT_TRUE(start(2).is_ok());
+  complete(Plan{.placement = 2});
+  EXPECT_TRUE(table_.on_placed(std::get<Placed>(directory_.declare(1, late).message), actions).is_ok());
+  place();
+  ASSERT_TRUE(start(3).is_ok());
+  EXPECT_EQ(started_.size(), 2u);
+}
+
 TEST_F(PlanChange, TheJobFailsWhileAPushPullWaitsForAPlacement) {
   first_push_pull(k128KiB, false);
   ASSERT_TRUE(start(2).is_ok());
@@ -269,6 +312,54 @@ TEST(TensorDirectoryPlans, TheLocationsOfAScaleAreBalancedAmongThemselves) {
     EXPECT_NEAR(bytes_at[0], 0.75 * total,
                 2 * scaled_partition_bytes(k128KiB.partition_scale, kPartitionBytes))
         << name;
+  }
+}
+
+// Locations of a tensor of two partitions.
+std::vector<RootLocation> locations(TensorDirectory& directory, uint32_t rank, uint8_t placement,
+                                    const std::string& name = "w", uint64_t bytes = kTensorBytes) {
+  const Declare declare{name, DType::kFloat32, bytes, 0, {}, placement};
+  const Placed placed = std::get<Placed>(directory.declare(rank, declare).message);
+  EXPECT_EQ(placed.placement, placement);
+  return placed.locations;
+}
+
+TEST(TensorDirectoryPlacements, HaveTheSharesOfTheMomentAndAreTheSameForAllRanks) {
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {1, 0}),
+                            PartitionRule({}, kPartitionBytes));
+  EXPECT_EQ(locations(directory, 0, 0), (std::vector<RootLocation>{{0, 0}, {0, 0}}));
+  directory.change_shares(RootAssigner(two_machines(), {0, 1}));
+  EXPECT_EQ(locations(directory, 1, 1), (std::vector<RootLocation>{{1, 0}, {1, 0}}));
+  EXPECT_EQ(locations(directory, 1, 0), (std::vector<RootLocation>{{0, 0}, {0, 0}})) << "late";
+  directory.change_shares(RootAssigner(two_machines(), {0.5, 0.5}));
+  EXPECT_EQ(locations(directory, 0, 1), (std::vector<RootLocation>{{1, 0}, {1, 0}})) << "known";
+}
+
+TEST(TensorDirectoryPlacements, WithTheSameSharesNothingMoves) {
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.5, 0.5}),
+                            PartitionRule({}, kPartitionBytes));
+  locations(directory, 0, 0, "other", 100);
+  directory.change_shares(RootAssigner(two_machines(), {0.4, 0.6}));
+  const auto first = locations(directory, 0, 0, "new", 3 * kPartitionBytes);
+  EXPECT_EQ(locations(directory, 0, 1, "new", 3 * kPartitionBytes), first);
+  EXPECT_EQ(locations(directory, 1, 0, "new", 5 * kPartitionBytes).size(), 5u);
+  EXPECT_EQ(locations(directory, 1, 1, "new", 2 * kPartitionBytes), first);
+}
+
+TEST(TensorDirectoryPlacements, OfANameTheLastTwoAreKept) {
+  TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {1, 0}),
+                            PartitionRule({}, kPartitionBytes));
+  std::vector<std::vector<RootLocation>> known;
+  for (int i = 0; i < 1000; ++i) {
+    directory.change_shares(
+        RootAssigner(two_machines(), i % 2 == 0 ? std::vector{1.0, 0.0} : std::vector{0.0, 1.0}));
+    const auto placement = static_cast<uint8_t>(i);
+    known.push_back(locations(directory, 0, placement));
+    const auto host = static_cast<uint16_t>(i % 2);
+    ASSERT_EQ(known.back(), (std::vector<RootLocation>{{host, 0}, {host, 0}})) << i;
+    ASSERT_EQ(locations(directory, 1, placement), known.back());
+    if (i == 0) continue;
+    ASSERT_EQ(locations(directory, 1, static_cast<uint8_t>(i - 1)), known[known.size() - 2]);
   }
 }
 

@@ -323,6 +323,76 @@ TEST_F(MeasuringTest, KnownSpeedsAreNotMeasured) {
   EXPECT_TRUE(receivers<ProbeSetup>().empty());
 }
 
+// Three workers on machines of their own with equal cards; reports once a second.
+class LearningTest : public SchedulerStateTest {
+ protected:
+  void SetUp() override {
+    state_ = SchedulerState({.num_workers = 3,
+                             .start_timeout_us = kStartUs,
+                             .timeout_us = kTimeoutUs,
+                             .op_timeout_us = kOpUs,
+                             .partition_bytes = 4096,
+                             .report_us = 1'000'000},
+                            0);
+    for (PeerId peer = 0; peer < 3; ++peer) {
+      Join join = join_of(Role::kWorker, static_cast<int32_t>(peer), "m" + std::to_string(peer));
+      join.self.nic_mbps = 200;
+      receive(peer, join);
+    }
+  }
+  // Each flow that rank 2 has an end of carries a quarter of the others'.
+  void report_slow_rank_2(TimeUs now) {
+    for (PeerId from = 0; from < 3; ++from) {
+      Traffic traffic;
+      for (uint32_t to = 0; to < 3; ++to) {
+        for (const bool answers : {false, true}) {
+          const uint64_t bytes = from == 2 || to == 2 ? 1'400'000 : 5'600'000;
+          if (to != from) traffic.flows.push_back({to, answers, bytes, 1'000'000});
+        }
+      }
+      receive(from, traffic, now);
+    }
+  }
+};
+
+TEST_F(LearningTest, RootsMoveAwayFromASlowCardAndAllAreTold) {
+  EXPECT_EQ(first<Roster>().report_us, 1'000'000u);
+  receive(0, Declare{"w", DType::kFloat32, 40'960});
+  const std::vector<RootLocation> before = first<Placed>().locations;
+  TimeUs now = 0;
+  while (receivers<Speeds>().empty()) {
+    ASSERT_LT(now, 8'000'000);
+    report_slow_rank_2(now);
+    now += 1'000'000;
+    EXPECT_LE(state_.next_tick_us(), now);
+    tick(now);
+  }
+  EXPECT_GE(now, 3'000'000);
+  EXPECT_EQ(receivers<Speeds>(), (Peers{0, 1, 2}));
+  const auto speeds = first<Speeds>();
+  EXPECT_EQ(speeds.placement, 1u);
+  EXPECT_EQ(speeds.nic_mbps[0], 200u);
+  EXPECT_LT(speeds.nic_mbps[2], 80u);
+  EXPECT_LT(speeds.shares_ppb[2], speeds.shares_ppb[0]);
+  EXPECT_NE(speeds.text.find("m2: 200 Mbit/s so far, now "), std::string::npos) << speeds.text;
+  receive(1, Declare{"w", DType::kFloat32, 40'960, 0, {}, 1}, now);
+  EXPECT_NE(first<Placed>().locations, before);
+  receive(1, Declare{"w", DType::kFloat32, 40'960, 0, {}, 0}, now);
+  EXPECT_EQ(first<Placed>().locations, before);
+}
+
+TEST_F(LearningTest, AReportThatNamesNoNodeBreaksTheProtocol) {
+  receive(1, Traffic{{{.node = 3}}});
+  EXPECT_EQ(state_.phase(), Phase::kFailed);
+}
+
+TEST_F(SchedulerStateTest, NobodyIsAskedForReportsWhereSharesDependOnNothing) {
+  start();
+  EXPECT_EQ(first<Roster>().report_us, 0u);
+  receive(0, Traffic{{{.node = 1}}});
+  EXPECT_EQ(state_.phase(), Phase::kFailed);
+}
+
 TEST_F(MeasuringTest, TheJobStartsWithoutTheSpeedsOfTheSilent) {
   start_rounds();
   const TimeUs grace_us = state_.next_tick_us();

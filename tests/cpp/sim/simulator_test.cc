@@ -19,6 +19,20 @@ TEST(Simulator, JobsComeToTheirRightEndAndFaultsStrikeInTheirMiddle) {
   EXPECT_GT(struck, 30);
 }
 
+TEST(Simulator, RootsMoveWhereLinksChange) {
+  int changing = 0;
+  int moved = 0;
+  for (uint64_t seed = 1; changing < 40; ++seed) {
+    const Scenario scenario = make_scenario(seed);
+    if (scenario.rate_changes.empty()) continue;
+    ++changing;
+    const RunResult result = run(scenario);
+    EXPECT_TRUE(result.findings.empty()) << describe(scenario) << "\n" << result.findings.front();
+    if (result.num_moves > 0) ++moved;
+  }
+  EXPECT_GT(moved, 6);
+}
+
 TEST(Simulator, ASeedDecidesAllEvents) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     const RunResult first = run(make_scenario(seed));

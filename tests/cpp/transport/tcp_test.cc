@@ -4,6 +4,31 @@
 namespace byteps::transport {
 namespace {
 
+TEST_F(Tcp, TheKernelCountsWhatTheOtherEndHasAcknowledged) {
+  const auto tcp = transport();
+  Acceptor acceptor(*tcp, *loop_, kAnyPort);
+  auto ours = connect_and_wait(*tcp, *loop_, acceptor.address(), soon_us());
+  ASSERT_TRUE(ours.is_ok()) << ours.status();
+  auto theirs = acceptor.take();
+  Recorder recorder;
+  const std::vector<std::byte> payload(1 << 20);
+  const auto sent = [&] { return on_loop(*loop_, [&] { return *(*ours)->sent_traffic(); }); };
+  const SentTraffic before = sent();
+  run_on(*loop_, [&] {
+    theirs->start(&recorder);
+    (*ours)->send(as_bytes("head"), {.data = payload, .reply_space = {}}, {});
+  });
+  EXPECT_TRUE(recorder.wait_for_frames(1));
+  while (sent().bytes < before.bytes + payload.size()) std::this_thread::yield();
+  EXPECT_GE(sent().busy_us, before.busy_us);
+  run_on(*loop_, [&] {
+    (*ours)->close();
+    EXPECT_FALSE((*ours)->sent_traffic());
+    ours->reset();
+    theirs.reset();
+  });
+}
+
 // ---- Access control ----
 
 TEST_F(Tcp, AnotherSecretOrJobIsToldSoAtOnce) {

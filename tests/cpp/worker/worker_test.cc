@@ -265,6 +265,29 @@ TEST_F(WorkerTest, TheNextPushPullOfATensorTakesUpThePlanOfTheAnswer) {
   EXPECT_EQ(credits_, std::vector<uint64_t>{protocol::credit_of_code(9)});
 }
 
+TEST_F(WorkerTest, ARequestedPlacementIsInEveryPlanAndMovesAreCountedOnce) {
+  std::string tensor(8, 'a');
+  worker_->request_placement(3);
+  worker_->request_plan({.partition_scale = 0, .credit = 9});
+  const Handle first = push_pull(tensor);
+  place("x", 1);
+  EXPECT_EQ(sums_.heads.at(0).plan, (protocol::Plan{.credit = 9, .placement = 3}));
+  on_loop([this] { sums_.answer(sums_.heads[0], "AAAAAAAA"); });
+  EXPECT_TRUE(outcome(first).is_ok());
+  EXPECT_EQ(metrics_.placement_moves, 0u);
+  const protocol::Declare declare = std::get<protocol::Declare>(told_.back());
+  EXPECT_EQ(declare.placement, 3u);
+  EXPECT_TRUE(
+      worker_->on_placed({.name = "x", .tensor = 1, .locations = {{kServer, 0}}, .placement = 3}).is_ok());
+  for (int i = 1; i < 3; ++i) {
+    const Handle next = push_pull(tensor);
+    on_loop([this, i] { sums_.answer(sums_.heads.at(static_cast<size_t>(i)), "AAAAAAAA"); });
+    EXPECT_TRUE(outcome(next).is_ok());
+  }
+  EXPECT_EQ(metrics_.placement_moves, 1u);
+  EXPECT_EQ(metrics_.plan_changes, 1u) << "of the credit";
+}
+
 TEST_F(WorkerTest, APushPullThatCannotStartTellsItsCallback) {
   std::string tensor(8, 'a');
   auto* const data = reinterpret_cast<std::byte*>(tensor.data());

@@ -1,0 +1,60 @@
+// A node's part in placement that follows the links (protocol/link_speeds.h).
+#include "base/log.h"
+#include "node/async_node.h"
+
+namespace byteps::node {
+
+void AsyncNode::set_pace(const protocol::Tree& tree, const std::vector<uint32_t>& shares_ppb) {
+  std::vector<double> shares;
+  for (const uint32_t share : shares_ppb) shares.push_back(share * 1e-9);
+  shares.resize(tree.num_reducer_hosts());
+  pace_.emplace(tree, shares);
+}
+
+std::vector<uint64_t> AsyncNode::rates_to_ranks(const protocol::Tree& tree) const {
+  std::vector<uint64_t> rates;
+  for (uint32_t rank = 0; rank < tree.num_workers(); ++rank)
+    rates.push_back(pace_->rate(rank, roster_.self, tree));
+  return rates;
+}
+
+worker::ShardLinks* AsyncNode::paced_links() {
+  if (parent_link_) return &parent_link_->links();
+  return worker_ ? &worker_->links() : nullptr;
+}
+
+void AsyncNode::start_traffic_reporter() {
+  std::vector<transport::EventLoop*> loops;
+  for (const auto& loop : data_loops_) loops.push_back(loop.get());
+  traffic_reporter_ = std::make_unique<TrafficReporter>(
+      *control_loop_, loops, static_cast<TimeUs>(roster_.report_us),
+      TrafficReporter::Callbacks{
+          .read =
+              [this](size_t loop, std::vector<protocol::Flow>& flows) {
+                service_->shard(loop).add_sent_traffic(flows);
+                if (auto* const links = paced_links()) links->add_sent_traffic(*data_loops_[loop], flows);
+              },
+          .send = [this](protocol::Traffic traffic) { client_->send(std::move(traffic)); }});
+  traffic_reporter_->wake();
+}
+
+Status AsyncNode::on_speeds(const protocol::Speeds& speeds) {
+  std::vector<protocol::NodeInfo> nodes = roster_.nodes;
+  if (speeds.nic_mbps.size() != nodes.size()) {
+    return data_loss("network speeds: expected " + std::to_string(nodes.size()) + ", got " +
+                     std::to_string(speeds.nic_mbps.size()));
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) nodes[i].nic_mbps = speeds.nic_mbps[i];
+  const protocol::Tree tree(nodes, roster_.num_workers);
+  set_pace(tree, speeds.shares_ppb);
+  service_->pace(rates_to_ranks(tree));
+  for (uint32_t service = 0; paced_links() != nullptr && service < nodes.size(); ++service) {
+    if (paced_links()->leads_to(service))
+      paced_links()->pace(service, pace_->rate(roster_.self, service, tree));
+  }
+  if (worker_) worker_->request_placement(speeds.placement);
+  if (roster_.self == 0 && !speeds.text.empty()) BPS_LOG(kWarning) << speeds.text;
+  return Status::ok();
+}
+
+}  // namespace byteps::node
