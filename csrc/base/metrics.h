@@ -26,7 +26,7 @@ inline void add(Counter& counter, uint64_t amount) { counter.fetch_add(amount, s
   X(Counter, reclaimed, "number of contributions that the service copied to free shared memory") \
   X(Ratio, partition_factor, "current size of partitions, relative to the configured size")      \
   X(Counter, credit_bytes, "current number of bytes that a connection may have in flight")       \
-  X(Counter, plan_changes, "number of changes of these two (BYTEPS_AUTOTUNE)") \
+  X(Counter, plan_changes, "number of changes of these two (BYTEPS_AUTOTUNE)")                   \
   X(Counter, placement_moves, "number of placements that push_pulls have moved to")
 
 struct Metrics {

@@ -230,10 +230,10 @@ void fields(auto& codec, One<Speeds> auto& m) {
 void fields(auto& /*codec*/, One<Heartbeat> auto& /*message*/) {}
 
 constexpr const char* kControlNames[] = {
-    "Join",      "Roster", "Declare", "Placed",      "Refused",  "Barrier",    "BarrierDone", "Heartbeat",
-    "Suspect",   "Lost",   "Leave",   "Left",        "Finished", "ProbeSetup", "ProbeReady",  "ProbeStart",
-    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",  "Leaving",    "Forget",      "Forgotten",
-    "Traffic",   "Speeds"};
+    "Join",       "Roster",     "Declare",   "Placed",  "Refused", "Barrier",     "BarrierDone",
+    "Heartbeat",  "Suspect",    "Lost",      "Leave",   "Left",    "Finished",    "ProbeSetup",
+    "ProbeReady", "ProbeStart", "ProbeDone", "Waits",   "Waiting", "RoundFailed", "Stalled",
+    "Leaving",    "Forget",     "Forgotten", "Traffic", "Speeds"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // Type of the first control message; far from the data types, which must not be confused with it.

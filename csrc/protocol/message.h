@@ -401,9 +401,10 @@ struct Speeds {
 };
 
 // The index of a message in this list determines its type on the wire: append only.
-using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
-                             Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
-                             Waits, Waiting, RoundFailed, Stalled, Leaving, Forget, Forgotten, Traffic, Speeds>;
+using Control =
+    std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect, Lost,
+                 Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone, Waits, Waiting,
+                 RoundFailed, Stalled, Leaving, Forget, Forgotten, Traffic, Speeds>;
 
 template <typename... Types>
 bool is_one_of(const Control& message) {

@@ -86,8 +86,7 @@ TensorDirectory::Locations& TensorDirectory::locations_for(Tensor& tensor, const
       declare.placement == tensor.placement || declare.placement == tensor.previous_placement;
   // Placement 0 is the first one, and never comes again: the rank has forgotten the name, and asks
   // again when it has got its plan.
-  if (declare.placement == 0 && !is_known)
-    return tensor.locations[{tensor.placement, scale}];
+  if (declare.placement == 0 && !is_known) return tensor.locations[{tensor.placement, scale}];
   const auto current = tensor.locations.find({tensor.placement, scale});
   // With the same shares nothing has to move.
   Locations next{.of_partition = {}, .shares = shares_number_};

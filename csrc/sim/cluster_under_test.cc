@@ -96,16 +96,15 @@ void ClusterUnderTest::start_now(size_t process) {
 
 HostFacts ClusterUnderTest::facts_of(size_t process) const {
   const std::string machine = std::to_string(scenario_.machines[process]);
-  return {
-      .ip = "10.0.0." + std::to_string(scenario_.machines[process] + 1),
-      .machine = "m" + machine,
-      .host = "host" + machine,
-      .process_id = 1000 + process,
-      .arena_bytes = scenario_.arena_bytes,
-      .nic_mbps = scenario_.rate_changes.empty()
-                      ? 0
-                      : protocol::nic_mbps_of_payload(static_cast<double>(scenario_.network.bytes_per_s)),
-      .names = scenario_.names[process]};
+  return {.ip = "10.0.0." + std::to_string(scenario_.machines[process] + 1),
+          .machine = "m" + machine,
+          .host = "host" + machine,
+          .process_id = 1000 + process,
+          .arena_bytes = scenario_.arena_bytes,
+          .nic_mbps = scenario_.rate_changes.empty()
+                          ? 0
+                          : protocol::nic_mbps_of_payload(static_cast<double>(scenario_.network.bytes_per_s)),
+          .names = scenario_.names[process]};
 }
 
 NodeConfig ClusterUnderTest::config_of(size_t process) const {

@@ -129,7 +129,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x59);
+  EXPECT_EQ(type, 0x5B);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -194,7 +194,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x59};
+  head[1] = std::byte{0x5B};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};
@@ -207,10 +207,10 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
 // A count of items must be covered by received bytes before memory is allocated for them.
 TEST(ControlMessage, CountsAreCheckedBeforeMemoryIsTaken) {
   EncodedControl encoded = encode(Placed{"w", 1, {}});
-  store_number(&encoded.payload[encoded.payload.size() - 13], uint32_t{kMaxPartitions});
+  store_number(&encoded.payload[encoded.payload.size() - 14], uint32_t{kMaxPartitions});
   EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 1048576 bytes"),
             std::string::npos);
-  store_number(&encoded.payload[encoded.payload.size() - 13], uint32_t{0xFFFFFFFF});
+  store_number(&encoded.payload[encoded.payload.size() - 14], uint32_t{0xFFFFFFFF});
   EXPECT_NE(decode_control(encoded.head, encoded.payload).status().message().find("expected 0 to 262144"),
             std::string::npos);
 }
