@@ -145,6 +145,8 @@ void EpollLoop::State::wake() const {
 
 void EpollLoop::State::run() {
   t_current_loop = this;
+  // Sets up what this thread needs to throw: it could not be allocated when memory has run out.
+  static_cast<void>(std::uncaught_exceptions());
   while (true) {
     try {
       return run_passes();

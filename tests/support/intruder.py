@@ -22,12 +22,13 @@ JOIN, ROSTER, DECLARE, PLACED, REFUSED, BARRIER, BARRIER_DONE = 0x41, 0x42, 0x43
 HEARTBEAT, SUSPECT, LOST, LEAVE, LEFT, FINISHED = 0x48, 0x49, 0x4A, 0x4B, 0x4C, 0x4D
 PROBE_SETUP, PROBE_READY, PROBE_START, PROBE_DONE = 0x4E, 0x4F, 0x50, 0x51
 WAITS, WAITING, ROUND_FAILED = 0x52, 0x53, 0x54
+FORGET, FORGOTTEN, TRAFFIC, SPEEDS = 0x57, 0x58, 0x59, 0x5A
 FLOAT32, SUM = 3, 1
 CLUSTER = 2  # level
 
 _GREETING = b"BPS\x02"
 _MAGIC = b"BPF\x01"
-_VERSION = 6
+_VERSION = 7
 _PATIENCE_S = 20
 
 
@@ -126,8 +127,9 @@ def control(kind: int, fields: bytes = b"") -> bytes:
 def data(kind: int, *, epoch: int = 0, tensor: int = 0, round_: int = 0, rank: int = 0, payload: bytes = b"") -> bytes:
     """Returns a Data frame of a float32 tensor with one partition."""
     code = 4 if kind == FAILED else 0
+    level = CLUSTER if kind == HELLO else 0
     fields = (epoch, 8 * tensor, 0, 0, round_, len(payload), rank, 0, 0, 0)
-    head = struct.pack("<BBBBBB2xIIIiQQHHHH16x", _VERSION, kind, FLOAT32, SUM, code, CLUSTER, *fields)
+    head = struct.pack("<BBBBBB2xIIIiQQHHHH16x", _VERSION, kind, FLOAT32, SUM, code, level, *fields)
     return frame(head, payload)
 
 
@@ -140,7 +142,7 @@ def join(rank: int, workers: int, servers: int) -> bytes:
     endpoints = text("tcp") + struct.pack("<I", 1) + text("127.0.0.1:9")
     endpoints += text("a later one") + struct.pack("<I", 1) + text("its address")
     speed_mbps, num_endpoints = 1000, 2
-    node += struct.pack("<II", speed_mbps, num_endpoints) + endpoints
+    node += struct.pack("<IBI", speed_mbps, 0, num_endpoints) + endpoints
     return control(JOIN, node + struct.pack("<II", workers, servers) + text(package_version()))
 
 
@@ -162,10 +164,14 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         data(PROBE, epoch=epoch, rank=rank, payload=b"\0" * 64),
         data(RESULT, epoch=epoch, rank=rank, tensor=1, round_=1, payload=b"\0" * 64),
         join(rank, 2, 1),
-        control(DECLARE, text("layer0") + struct.pack("<BQBBB", FLOAT32, 400, 0, 0, 0)),
-        control(PLACED, text("layer0") + struct.pack("<IBIHH", 1, 0, 1, 2, 0)),
-        control(REFUSED, text("layer0") + struct.pack("<I", 1) + failure + struct.pack("<Q", 1)),
-        control(ROUND_FAILED, text("layer0") + struct.pack("<QB", 1, 1) + failure),
+        control(DECLARE, text("layer0") + struct.pack("<BQBBBB", FLOAT32, 400, 0, 0, 0, 0)),
+        control(PLACED, text("layer0") + struct.pack("<QBBIHHQBB", 1, 0, 0, 1, 2, 0, 0, 0, 0)),
+        control(REFUSED, text("layer0") + struct.pack("<Q", 1) + failure + struct.pack("<Q", 1)),
+        control(ROUND_FAILED, text("layer0") + struct.pack("<QB", 1, 1) + failure + struct.pack("<Q", 0)),
+        control(FORGET, struct.pack("<I", 1) + text("layer0") + struct.pack("<QQBB", 1, 0, 0, 0)),
+        control(FORGOTTEN, struct.pack("<IQI", 1, 8, 1)),
+        control(TRAFFIC, struct.pack("<IIBQQ", 1, 0, 0, 1 << 20, 1000)),
+        control(SPEEDS, struct.pack("<BIIII", 1, 1, 200, 1, 10**9) + text("slower")),
         *(control(kind, struct.pack("<I", 1)) for kind in (BARRIER, LEFT)),
         control(BARRIER_DONE, struct.pack("<I", 1) + failure),
         control(SUSPECT, struct.pack("<I", 0) + text("no reason")),
