@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <ranges>
 #include <set>
 
 #include "protocol/nic_survey.h"
@@ -140,7 +139,7 @@ LinkSpeeds::Parts LinkSpeeds::slow_cards(Flows flows) {
   Parts slow;
   while (!flows.empty()) {
     const Parts parts = parts_of(flows);
-    const double best = std::ranges::max(parts | std::views::values);
+    const double best = std::ranges::max_element(parts, {}, &Parts::value_type::second)->second;
     std::map<uint32_t, size_t> touched;  // number of flows
     for (const auto& [cards, carried] : flows) {
       ++touched[cards.first];
