@@ -9,6 +9,9 @@ namespace byteps::protocol {
 namespace {
 
 constexpr uint32_t kLeastFrameBytes = 16 << 10;
+// The frames under way at the beginning and at the end of a measurement are its error.
+constexpr uint32_t kMostFrameBytes = 32 << 10;
+static_assert(kMostFrameBytes <= kMaxProbeFrameBytes);
 constexpr uint64_t kFramesOfWindow = 8;
 constexpr uint64_t kLeastWindowBytes = 2 * kLeastFrameBytes;
 constexpr double kGrowth = 1.25;  // a round brought a higher rate
@@ -16,7 +19,7 @@ constexpr double kGrowth = 1.25;  // a round brought a higher rate
 constexpr TimeUs kWarmUpUs = 50'000;
 constexpr TimeUs kWantedUs = 150'000;
 constexpr TimeUs kWantedRoundTrips = 6;
-constexpr uint32_t kWantedAnswers = 16;
+constexpr uint32_t kWantedAnswers = 64;
 // For cards so slow that few answers have arrived by then, and for windows that never settle.
 constexpr TimeUs kPatienceUs = 600'000;
 constexpr TimeUs kPatienceRoundTrips = 24;
@@ -26,7 +29,7 @@ constexpr TimeUs kLongestUs = 3'000'000;
 
 uint32_t ProbeWindow::next_frame(TimeUs now) {
   const auto frame = static_cast<uint32_t>(std::clamp<uint64_t>(
-      window_bytes_ / kFramesOfWindow / kPageBytes * kPageBytes, kLeastFrameBytes, kMaxProbeFrameBytes));
+      window_bytes_ / kFramesOfWindow / kPageBytes * kPageBytes, kLeastFrameBytes, kMostFrameBytes));
   if (in_flight_bytes_ >= window_bytes_) return 0;
   in_flight_.push_back({frame, round_, now});
   in_flight_bytes_ += frame;
