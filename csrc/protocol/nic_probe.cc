@@ -19,7 +19,7 @@ constexpr double kGrowth = 1.25;  // a round brought a higher rate
 constexpr TimeUs kWarmUpUs = 50'000;
 constexpr TimeUs kWantedUs = 150'000;
 constexpr TimeUs kWantedRoundTrips = 6;
-constexpr uint32_t kWantedAnswers = 64;
+constexpr uint32_t kWantedAnswers = 16;
 // For cards so slow that few answers have arrived by then, and for windows that never settle.
 constexpr TimeUs kPatienceUs = 600'000;
 constexpr TimeUs kPatienceRoundTrips = 24;
@@ -73,8 +73,10 @@ TimeUs ProbeMeter::patience_us() const {
 void ProbeMeter::on_answer(uint64_t bytes, TimeUs now, bool settled, TimeUs rtt_us) {
   rtt_us_ = rtt_us;
   if (first_us_ == kNever) {
-    const bool begins = settled ? now >= start_us_ + kWarmUpUs : now >= start_us_ + patience_us() / 2;
-    if (begins) first_us_ = now;
+    // Threads that settle at about the same time measure at the same time, so that rates add up.
+    const TimeUs next_us = start_us_ + ((now - start_us_) / kWarmUpUs + 1) * kWarmUpUs;
+    if (begin_us_ == kNever && (settled || now >= start_us_ + patience_us() / 2)) begin_us_ = next_us;
+    if (now >= begin_us_) first_us_ = now;
     return;
   }
   last_us_ = now;
@@ -85,7 +87,7 @@ void ProbeMeter::on_answer(uint64_t bytes, TimeUs now, bool settled, TimeUs rtt_
 bool ProbeMeter::done(TimeUs now) const {
   if (now >= start_us_ + patience_us()) return true;
   return first_us_ != kNever && count_ >= kWantedAnswers &&
-         now >= first_us_ + std::max(kWantedUs - kWarmUpUs, kWantedRoundTrips * rtt_us_);
+         now >= begin_us_ + std::max(kWantedUs - kWarmUpUs, kWantedRoundTrips * rtt_us_);
 }
 
 TimeUs ProbeMeter::deadline_us() const { return start_us_ + kLongestUs; }
