@@ -90,6 +90,11 @@ void NicProbe::measure(const protocol::ProbeStart& start, Done done) {
 void NicProbe::on_run_done(double bytes_per_s) {
   bytes_per_s_ += bytes_per_s;
   if (--runs_left_ > 0 || !done_) return;
+  for (const auto& state : loop_states_) {
+    state->loop.post([state] {
+      if (state->run) state->run->stop();
+    });
+  }
   BPS_LOG(kDebug) << "network card: " << bytes_per_s_ << " bytes/s of payload each way";
   const double most = static_cast<double>(protocol::kMaxNicBytesPerS);
   std::exchange(done_, nullptr)({round_, static_cast<uint64_t>(std::min(bytes_per_s_, most))});

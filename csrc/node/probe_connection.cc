@@ -85,7 +85,8 @@ class ProbeRun::Flow final : public transport::Receiver {
   Status on_frame(Connection&, const Arrival& arrival, Bytes) override {
     BPS_RETURN_IF_ERROR(check_probe(arrival, run_.epoch_));
     BPS_RETURN_IF_ERROR(window_.on_answer(arrival.payload_bytes, run_.loop_.now_us()));
-    if (run_.on_answer(arrival.payload_bytes)) send();
+    run_.on_answer(arrival.payload_bytes);
+    send();
     return Status::ok();
   }
   void on_closed(Connection& connection, const Status& why) override {
@@ -136,8 +137,8 @@ void ProbeRun::on_connected(Result<std::unique_ptr<Connection>> connection) {
   flows_.back()->start();
 }
 
-// Returns false if the meter has enough data.
-bool ProbeRun::on_answer(uint64_t bytes) {
+void ProbeRun::on_answer(uint64_t bytes) {
+  if (!done_) return;
   const TimeUs now = loop_.now_us();
   bool settled = true;
   TimeUs rtt_us = 0;
@@ -146,9 +147,7 @@ bool ProbeRun::on_answer(uint64_t bytes) {
     if (flow->window().min_rtt_us() != kNever) rtt_us = std::max(rtt_us, flow->window().min_rtt_us());
   }
   meter_.on_answer(bytes, now, settled, rtt_us);
-  if (!meter_.done(now)) return true;
-  finish();
-  return false;
+  if (meter_.done(now)) finish();
 }
 
 void ProbeRun::on_flow_ended() {
@@ -157,9 +156,8 @@ void ProbeRun::on_flow_ended() {
 
 void ProbeRun::finish() {
   if (!done_) return;
-  auto done = std::exchange(done_, nullptr);
-  stop();
-  done(meter_.bytes_per_s());
+  loop_.cancel(std::exchange(timer_, 0));
+  std::exchange(done_, nullptr)(meter_.bytes_per_s());
 }
 
 void ProbeRun::stop() {

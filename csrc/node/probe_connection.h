@@ -35,8 +35,9 @@ class ProbeEcho final : public transport::Receiver {
   std::unique_ptr<transport::Connection> connection_;  // last: its callbacks use the others
 };
 
-// The measuring end on one event loop: keeps a connection to each helper busy until the meter has
-// enough data.
+// The measuring end on one event loop: keeps a connection to each helper busy until it is stopped.
+// So the card's other loops, which may measure for longer, share it with this one until they have
+// done so: else their rates together would exceed the card's.
 //
 // Used on the loop's thread; the constructor: any thread. Destroyed on the loop's thread or after
 // the loop has stopped.
@@ -48,7 +49,7 @@ class ProbeRun final : public std::enable_shared_from_this<ProbeRun> {
   ~ProbeRun();
 
   // To be called once. `done` is called once, unless stop() is called before: bytes of payload per
-  // second in each direction; 0: unknown.
+  // second in each direction; 0: unknown. The connections stay busy.
   void start(const std::vector<transport::Address>& helpers, Done done);
   void stop();
 
@@ -56,7 +57,7 @@ class ProbeRun final : public std::enable_shared_from_this<ProbeRun> {
   class Flow;
 
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection);
-  bool on_answer(uint64_t bytes);
+  void on_answer(uint64_t bytes);
   void on_flow_ended();
   void finish();
 

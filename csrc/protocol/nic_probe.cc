@@ -73,10 +73,8 @@ TimeUs ProbeMeter::patience_us() const {
 void ProbeMeter::on_answer(uint64_t bytes, TimeUs now, bool settled, TimeUs rtt_us) {
   rtt_us_ = rtt_us;
   if (first_us_ == kNever) {
-    // Threads that settle at about the same time measure at the same time, so that rates add up.
-    const TimeUs next_us = start_us_ + ((now - start_us_) / kWarmUpUs + 1) * kWarmUpUs;
-    if (begin_us_ == kNever && (settled || now >= start_us_ + patience_us() / 2)) begin_us_ = next_us;
-    if (now >= begin_us_) first_us_ = now;
+    const bool begins = settled ? now >= start_us_ + kWarmUpUs : now >= start_us_ + patience_us() / 2;
+    if (begins) first_us_ = now;
     return;
   }
   last_us_ = now;
@@ -87,7 +85,7 @@ void ProbeMeter::on_answer(uint64_t bytes, TimeUs now, bool settled, TimeUs rtt_
 bool ProbeMeter::done(TimeUs now) const {
   if (now >= start_us_ + patience_us()) return true;
   return first_us_ != kNever && count_ >= kWantedAnswers &&
-         now >= begin_us_ + std::max(kWantedUs - kWarmUpUs, kWantedRoundTrips * rtt_us_);
+         now >= first_us_ + std::max(kWantedUs - kWarmUpUs, kWantedRoundTrips * rtt_us_);
 }
 
 TimeUs ProbeMeter::deadline_us() const { return start_us_ + kLongestUs; }

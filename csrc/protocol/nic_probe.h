@@ -78,7 +78,6 @@ class ProbeMeter {
 
   TimeUs start_us_;
   TimeUs rtt_us_ = 0;
-  TimeUs begin_us_ = kNever;  // of the measurement
   // Counted from the first answer after the beginning; its own bytes do not count.
   TimeUs first_us_ = kNever;
   TimeUs last_us_ = 0;
