@@ -145,8 +145,13 @@ class PushPullTable {
   // A description of a wait for the handle: "push_pull of 'w'"; empty if it is not in flight.
   std::string name_wait(Handle handle) const;
 
-  // The plan that this rank requests from its next start on. Effective on rank 0 only.
-  void ask_for(const Plan& plan) { desired_plan_ = plan; }
+  // The partition scale and credit, and the placement, that this rank requests from its next start
+  // on. Effective on rank 0 only.
+  void ask_for(const Plan& plan) {
+    desired_plan_.partition_scale = plan.partition_scale;
+    desired_plan_.credit = plan.credit;
+  }
+  void ask_for_placement(uint8_t placement) { desired_plan_.placement = placement; }
 
   // The job has ended: push_pulls that wait for a placement finish with `why` (not ok), and so does
   // every later start. The caller completes the partitions that were started. Later calls are

@@ -87,19 +87,12 @@ void Worker::refuse(const std::string& name, uint64_t step, const Status& why) {
 
 void Worker::request_plan(const protocol::Plan& plan) {
   MutexLock lock(mutex_);
-  ask_for(plan);
+  table_.ask_for(plan);
 }
 
 void Worker::request_placement(uint8_t placement) {
   MutexLock lock(mutex_);
-  desired_plan_.placement = placement;
-  table_.ask_for(desired_plan_);
-}
-
-void Worker::ask_for(const protocol::Plan& plan) {
-  desired_plan_.partition_scale = plan.partition_scale;
-  desired_plan_.credit = plan.credit;
-  table_.ask_for(desired_plan_);
+  table_.ask_for_placement(placement);
 }
 
 Status Worker::on_placed(const protocol::Placed& placed) {
@@ -119,7 +112,7 @@ void Worker::tune(const protocol::PushPull& request) {
   if (!step_us) return;
   const std::string decision = tuner_->on_step(*step_us);
   if (!decision.empty()) BPS_LOG(kInfo) << "autotune " << decision;
-  ask_for(tuner_->desired_plan());
+  table_.ask_for(tuner_->desired_plan());
 }
 
 void Worker::on_completed(Handle handle, const Result<protocol::Plan>& outcome) {

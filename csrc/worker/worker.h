@@ -117,7 +117,6 @@ class Worker final : public LinkEvents {
   // `quickly`: partitions may be sent on this thread (EventLoop::run_soon).
   void do_work(Work work, bool quickly = false) BPS_EXCLUDES(mutex_);
   void change_plan(const protocol::Plan& plan);
-  void ask_for(const protocol::Plan& plan) BPS_REQUIRES(mutex_);
   void count_move(uint8_t placement) BPS_REQUIRES(mutex_);
   void tune(const protocol::PushPull& request) BPS_REQUIRES(mutex_);
   OutgoingPartition make_outgoing(const protocol::StartPartition& start) BPS_REQUIRES(mutex_);
@@ -135,7 +134,6 @@ class Worker final : public LinkEvents {
   protocol::TableActions actions_ BPS_GUARDED_BY(mutex_);  // empty between calls
   protocol::StepMeter steps_ BPS_GUARDED_BY(mutex_);
   std::optional<protocol::Tuner> tuner_ BPS_GUARDED_BY(mutex_);
-  protocol::Plan desired_plan_ BPS_GUARDED_BY(mutex_);
   uint8_t placement_ BPS_GUARDED_BY(mutex_) = 0;  // the newest one that a push_pull has used
 };
 

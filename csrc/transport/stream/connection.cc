@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "base/scoped_flag.h"
-#include "transport/stream/sent_traffic.h"
 #include "transport/stream/socket.h"
+#include "transport/stream/tcp_statistics.h"
 
 namespace byteps::transport {
 namespace {
@@ -65,7 +65,9 @@ void StreamConnection::pace(uint64_t bytes_per_s) {
 }
 
 std::optional<SentTraffic> StreamConnection::sent_traffic() {
-  return open() ? tcp_sent_traffic(fd_.get()) : std::nullopt;
+  const auto statistics = open() ? tcp_statistics(fd_.get()) : std::nullopt;
+  if (!statistics) return std::nullopt;
+  return SentTraffic{.bytes = statistics->acknowledged_bytes, .busy_us = statistics->busy_us};
 }
 
 void StreamConnection::limit_silence(TimeUs limit_us) {

@@ -1,15 +1,15 @@
 #include "transport/stream/rate_limit.h"
 
-#include <linux/tcp.h>  // more of tcp_info than <netinet/tcp.h> has
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstddef>
 
 #include "base/log.h"
+#include "transport/stream/tcp_statistics.h"
 
 namespace byteps::transport {
 namespace {
@@ -96,15 +96,13 @@ void RateLimit::choose_congestion_control(int fd) {
   if (wants_reno) say_once(own_);
 }
 
-// Kernels before 4.19 do not count bytes that are sent again; there, a path counts as lossless.
+// Of an unknown path nothing is assumed that would suit reno.
 PathQuality RateLimit::look(int fd) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
-  if (length >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans) {
-    losses_.look(info.tcpi_bytes_sent, info.tcpi_bytes_retrans);
-  }
-  return {.min_rtt_us = info.tcpi_min_rtt, .loss = losses_.loss(), .packet_bytes = info.tcpi_snd_mss};
+  const auto statistics = tcp_statistics(fd);
+  if (!statistics) return {.min_rtt_us = kNever};
+  losses_.look(statistics->sent_bytes, statistics->resent_bytes);
+  return {
+      .min_rtt_us = statistics->min_rtt_us, .loss = losses_.loss(), .packet_bytes = statistics->packet_bytes};
 }
 
 }  // namespace byteps::transport

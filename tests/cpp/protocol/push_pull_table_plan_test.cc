@@ -275,6 +275,17 @@ TEST_F(PlanChange, ThePlanThatThisRankRequestsIsInEveryHead) {
   for (const StartPartition& partition : started_) EXPECT_EQ(partition.head.plan, k256KiB);
 }
 
+TEST_F(PlanChange, APlacementThatIsRequestedKeepsTheOtherRequest) {
+  table_.ask_for(k256KiB);
+  table_.ask_for_placement(3);
+  table_.ask_for(k256KiB);
+  ASSERT_TRUE(start(1).is_ok());
+  place();
+  Plan expected = k256KiB;
+  expected.placement = 3;
+  for (const StartPartition& partition : started_) EXPECT_EQ(partition.head.plan, expected);
+}
+
 TEST(TensorDirectoryPlans, EveryScaleHasItsOwnLocationsAndAllRanksGetTheSame) {
   TensorDirectory directory({"rank 0", "rank 1"}, RootAssigner(two_machines(), {0.5, 0.5}),
                             PartitionRule({}, kPartitionBytes));
