@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -252,6 +253,8 @@ void SimConnection::go_on_closing() {
 }
 
 void SimConnection::close() {
+  // The loop of this end may have stopped, and that of the other end run.
+  const std::lock_guard lock(wire_->network().time().mutex());
   shut(aborted(peer_ + ": closed before this was sent"));
   if (holds_leases()) wire_->leases()->revoke();
 }
