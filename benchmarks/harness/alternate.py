@@ -21,7 +21,8 @@ class Figures:
     """The measurements of one contender."""
 
     seconds: list[float] = field(default_factory=list)  # time of each turn, divided by its calls
-    cpu_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)  # of its processes
+    machine_s: list[float] = field(default_factory=list)  # of the whole machine meanwhile
     failure: str | None = None
     steps: list[Step] = field(default_factory=list, repr=False)
     # Seconds of a call in each turn of each run of its plain loop.
@@ -31,16 +32,21 @@ class Figures:
     def add(self, step: Step, calls: int) -> None:
         self.seconds.append(step.seconds / calls)
         self.cpu_s.append(step.cpu_s / calls)
+        self.machine_s.append(step.machine_s / calls)
         self.steps.append(step)
 
     @property
     def median_s(self) -> float | None:
         return statistics.median(self.seconds) if self.seconds else None
 
-    @property
     # The kernel counts hundredths of a second, so only sums are exact.
+    @property
     def mean_cpu_s(self) -> float | None:
         return statistics.fmean(self.cpu_s) if self.cpu_s else None
+
+    @property
+    def mean_machine_s(self) -> float | None:
+        return statistics.fmean(self.machine_s) if self.machine_s else None
 
     @property
     def over_plain(self) -> float | None:
@@ -53,9 +59,11 @@ class Figures:
         return {
             "seconds": self.seconds,
             "cpu_s": self.cpu_s,
+            "machine_s": self.machine_s,
             "failure": self.failure,
             "median_s": self.median_s,
             "mean_cpu_s": self.mean_cpu_s,
+            "mean_machine_s": self.mean_machine_s,
             "plain_loops": self.plain_loops,
             "plain_failure": self.plain_failure,
             "over_plain": self.over_plain,

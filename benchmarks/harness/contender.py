@@ -32,6 +32,7 @@ class Step:
 
     seconds: float  # time from the first rank's begin to the last one's end
     cpu_s: float  # user and system time of all processes, in units of 1 / CLK_TCK
+    machine_s: float  # time that the machine's processors were not idle meanwhile, in the same units
     # Answers of the ranks, in their order.
     ranks: list[dict[str, Any]] = field(default_factory=list)
 
@@ -109,6 +110,7 @@ class Contender:
         if not self._links:
             raise ContenderError(f"{self.name} has not started")
         cpu_before = sum(map(cpu_seconds, self._pids))
+        machine_before = machine_busy_s()
         line = json.dumps({"calls": 1, **request}).encode() + b"\n"
         end = time.monotonic() + deadline_s
         try:
@@ -119,9 +121,10 @@ class Contender:
             _await_one_end(self._processes)  # its last output comes after it has released its link
             self._patience_s = 0.0
             raise self._failure(f"a step: {error}") from None
+        machine_s = machine_busy_s() - machine_before
         cpu_s = sum(map(cpu_seconds, self._pids)) - cpu_before
         seconds = max(answer["end"] for answer in answers) - min(answer["begin"] for answer in answers)
-        return Step(seconds, cpu_s, answers)
+        return Step(seconds, cpu_s, machine_s, answers)
 
     def stop(self) -> None:
         """Asks the ranks to leave; kills, by pid, what is left after a moment. Can be repeated."""
@@ -185,6 +188,15 @@ def cpu_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / _CLOCK_HZ
+
+
+def machine_busy_s() -> float:
+    """Time that all processors together have not been idle, since a moment that does not change.
+
+    The kernel measures idle time exactly, and samples all else. Interrupts are no idle time.
+    """
+    ticks = Path("/proc/stat").read_text().split(None, 6)[1:6]
+    return time.monotonic() * (os.cpu_count() or 1) - (int(ticks[3]) + int(ticks[4])) / _CLOCK_HZ
 
 
 def _await_one_end(processes: Sequence[subprocess.Popen[Any]]) -> None:

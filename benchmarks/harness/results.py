@@ -64,6 +64,11 @@ class Case:
         one, other = (self.figures[name].mean_cpu_s if name in self.figures else None for name in (above, below))
         return one / other if one is not None and other else None
 
+    def machine_ratio(self, above: str, below: str) -> float | None:
+        """As cpu_ratio(), with the packets that the kernel carries while no process runs."""
+        one, other = (self.figures[name].mean_machine_s if name in self.figures else None for name in (above, below))
+        return one / other if one is not None and other else None
+
     def median_s(self, name: str) -> float | None:
         return self.figures[name].median_s if name in self.figures else None
 

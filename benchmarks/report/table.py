@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.harness.plain import NEAR
 
-HEAD = ("contender", "median", "x bound", "byteps is", "CPU s/GB", "turns", "x own plain loop")
+HEAD = ("contender", "median", "x bound", "byteps is", "CPU s/GB", "machine", "turns", "x own plain loop")
 
 
 def rows_of(case: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -21,19 +21,23 @@ def rows_of(case: dict[str, Any]) -> list[tuple[str, ...]]:
             rows.append((name, "failed", (figures["failure"] or "").partition("\n")[0]))
             continue
         bound = case["bounds_s"].get(name, case["bound_s"])
-        cpu_s = figures["mean_cpu_s"]
         rows.append(
             (
                 name,
                 duration(median),
                 f"{median / bound:.3f}" if bound else "",
                 f"{median / ours:.2f} x as fast" if ours and name != "byteps" else "",
-                f"{cpu_s / case['gigabytes']:.2f}" if case["gigabytes"] and cpu_s is not None else "",
+                _per_gigabyte(figures["mean_cpu_s"], case),
+                _per_gigabyte(figures["mean_machine_s"], case),
                 str(len(figures["seconds"])),
                 _beside_plain_loop(figures),
             )
         )
     return rows
+
+
+def _per_gigabyte(seconds: float | None, case: dict[str, Any]) -> str:
+    return f"{seconds / case['gigabytes']:.2f}" if case["gigabytes"] and seconds is not None else ""
 
 
 def _beside_plain_loop(figures: dict[str, Any]) -> str:
@@ -75,4 +79,4 @@ def duration(seconds: float) -> str:
 def _line(row: tuple[str, ...]) -> str:
     if len(row) < len(HEAD):
         return f"  {row[0]:28}" + " ".join(row[1:])
-    return f"  {row[0]:28}{row[1]:>12}{row[2]:>9}{row[3]:>18}{row[4]:>10}{row[5]:>7}  {row[6]}".rstrip()
+    return f"  {row[0]:28}{row[1]:>12}{row[2]:>9}{row[3]:>18}{row[4]:>10}{row[5]:>9}{row[6]:>7}  {row[7]}".rstrip()

@@ -206,7 +206,7 @@ std::optional<LinkSpeeds::Change> LinkSpeeds::learn_slower(const Flows& flows, T
     // It may have become slow during the first window.
     card.part = card.slow_windows++ < 2 ? found->second : std::min(card.part, found->second);
     if (card.slow_windows < kSlowWindows || card.part < kSameSpeed * card.blamed_part) continue;
-    mbps[i] = card.mbps * card.part;
+    mbps[i] = std::min(card.mbps, load_mbps(i, believed(), shares_)) * card.part;
     texts.push_back(describe(card, mbps[i]));
   }
   if (texts.empty()) return std::nullopt;

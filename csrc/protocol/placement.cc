@@ -83,43 +83,44 @@ std::vector<double> equal_shares(const std::vector<ReducerHost>& reducer_hosts, 
   return in_proportion(std::move(shares));
 }
 
-// Sums over the reducer hosts that determine the optimum.
-struct Speeds {
-  double slowest_machine = std::numeric_limits<double>::infinity();
-  double machines = 0;
-  double servers = 0;  // those with a card of their own
-};
-
-// The smallest T for M = 1.
-double optimal_time(double n, const Speeds& speeds) {
-  const double slowest = 1 / speeds.slowest_machine;
-  if (n <= 2) return slowest;  // the machines can take what the servers cannot
-  const double filled = (1 + n / (n - 2)) / (speeds.machines / (n - 2) + speeds.servers / n);
-  return std::max(slowest, filled);
+// The smallest time (for M = 1, n > 2) within which machines and servers can sum everything, machines
+// that cannot send M within it summing nothing. Every machine that can adds its speed to the others',
+// fastest first.
+double filled_time(double n, std::vector<double> machine_speeds, double speed_of_servers) {
+  std::ranges::sort(machine_speeds, std::greater());
+  double count = 0;
+  double speed_of_machines = 0;
+  const auto time = [&] {
+    return (1 + count / (n - 2)) / (speed_of_machines / (n - 2) + speed_of_servers / n);
+  };
+  for (const double speed : machine_speeds) {
+    if (time() * speed <= 1) break;
+    ++count;
+    speed_of_machines += speed;
+  }
+  return time();
 }
 
 std::vector<double> optimal_shares(const std::vector<ReducerHost>& reducer_hosts) {
   const double n = count_machines(reducer_hosts);
+  if (n <= 2) return equal_shares(reducer_hosts, false);
   const std::vector<double> speed = speeds_of(reducer_hosts, 1);
   const auto adds_card = [&](size_t i) { return reducer_hosts[i].is_server && !reducer_hosts[i].host; };
-  Speeds sums;
+  std::vector<double> machine_speeds;
+  double speed_of_servers = 0;
   for (size_t i = 0; i < reducer_hosts.size(); ++i) {
-    if (adds_card(i)) sums.servers += speed[i];
-    if (reducer_hosts[i].is_server) continue;
-    sums.machines += speed[i];
-    sums.slowest_machine = std::min(sums.slowest_machine, speed[i]);
+    if (!reducer_hosts[i].is_server) machine_speeds.push_back(speed[i]);
+    if (adds_card(i)) speed_of_servers += speed[i];
   }
-  const double time = optimal_time(n, sums);
-  const double on_servers = std::min(1.0, n < 2 ? 0 : time * sums.servers / n);
-  const double on_machines = on_servers > 1 - kRounding ? 0 : 1 - on_servers;
-  const double spare = time * sums.machines - n;  // sum over all machines of T B - M
+  const double time = filled_time(n, std::move(machine_speeds), speed_of_servers);
   std::vector<double> shares(reducer_hosts.size());
   for (size_t i = 0; i < reducer_hosts.size(); ++i) {
-    if (adds_card(i)) shares[i] = on_servers * speed[i] / sums.servers;
-    if (reducer_hosts[i].is_server || on_machines <= 0) continue;
-    shares[i] = on_machines * (n > 2 ? std::max(0.0, time * speed[i] - 1) / spare : 1 / n);
+    if (adds_card(i)) shares[i] = time * speed[i] / n;
+    if (reducer_hosts[i].is_server) continue;
+    const double spare = time * speed[i] - 1;
+    shares[i] = spare > kRounding ? spare / (n - 2) : 0;
   }
-  return shares;
+  return in_proportion(std::move(shares));
 }
 
 }  // namespace

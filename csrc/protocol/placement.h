@@ -10,10 +10,13 @@
 // minimizes T. Every machine sends M, so T is at least M / B of the slowest machine. Within T a
 // reducer host can sum
 //   (T B - M) / (n-2)    bytes on a worker machine (any number if n = 2);
-//   T B / n              bytes on a server,
-// so the smallest T for which they add up to M has a closed form (water-filling with one level, T).
-// With equal cards and 0 <= k <= n servers each server gets 2(n-1)/D and each machine (n-k)/D of
-// the bytes, where D = n^2 + kn - 2k: all-reduce for k = 0, a parameter server for k >= n.
+//   T B / n              bytes on a server.
+// They are filled to the smallest level T at which they add up to M (water-filling); machines that
+// cannot even send M within T sum nothing, and hold up the job. So the load of all other cards is
+// as low as possible, too. Of two machines, each must send M whoever sums: servers cannot help, and
+// get nothing. With n > 2 machines, 0 <= k <= n servers and equal cards, each server gets 2(n-1)/D
+// and each machine (n-k)/D of the bytes, where D = n^2 + kn - 2k: all-reduce for k = 0, a parameter
+// server for k >= n.
 //
 // Source of the model and of the case with equal cards: Jiang et al., "A Unified Architecture for
 // Accelerating Distributed DNN Training in Heterogeneous GPU/CPU Clusters", OSDI 2020, section 4.1.
@@ -55,10 +58,9 @@ Result<PlacementPolicy> placement_policy_from(std::string_view text);
 
 // The share of the bytes for each reducer host; shares sum to 1. `reducer_hosts`: worker machines
 // (at least one), then servers. A card of unknown speed counts as the mean of the known ones; if
-// none is known, all count as equal. Where several solutions are optimal (two machines; one machine
-// that alone determines T), servers are filled first, then machines in proportion to their
-// capacity. A single machine keeps everything: nothing has to travel. kInvalidArgument if the
-// number of weights differs from the number of reducer hosts.
+// none is known, all count as equal. A single machine keeps everything: nothing has to travel. Two
+// share it equally. kInvalidArgument if the number of weights differs from the number of reducer
+// hosts.
 Result<std::vector<double>> reducer_host_shares(const std::vector<ReducerHost>& reducer_hosts,
                                                 const PlacementPolicy& policy);
 

@@ -232,12 +232,12 @@ def test_who_fails_one_request_has_failed_all_that_follow() -> None:
 
 
 def test_a_failed_contender_is_a_row_and_its_goals_are_missed() -> None:
-    fast = Figures(seconds=[2.0, 1.0, 3.0], cpu_s=[1.0, 1.0, 4.0])
+    fast = Figures(seconds=[2.0, 1.0, 3.0], cpu_s=[1.0, 1.0, 4.0], machine_s=[2.0, 2.0, 5.0])
     case = Case("case", 1.6, "a bound", {"byteps": fast, "gloo": Figures(failure="gone\nlong story")}, gigabytes=0.5)
     case.at_most("time / bound", case.over_bound("byteps"), 1.3)
     case.at_least("speed / gloo's", case.ratio("gloo", "byteps"), 1.0)
     document = case.as_json() | {"load": 0.0}
-    assert rows_of(document) == [("byteps", "2.000 s", "1.250", "", "4.00", "3", ""), ("gloo", "failed", "gone")]
+    assert rows_of(document) == [("byteps", "2.000 s", "1.250", "", "4.00", "6.00", "3", ""), ("gloo", "failed", "gone")]
     assert [goal["reached"] for goal in document["goals"]] == [True, False]
 
 

@@ -81,7 +81,7 @@ Shares random_shares(Random& random, size_t count) {
 
 TEST(ReducerHostShares, OfEqualCardsFollowThePapersFormula) {
   expect_shares(shares_of(equal_reducer_hosts(4, 2)), {.1, .1, .1, .1, .3, .3});  // D = 20
-  for (size_t n = 2; n <= 40; ++n) {
+  for (size_t n = 3; n <= 40; ++n) {
     for (size_t k = 0; k <= n; ++k) {
       const auto nn = static_cast<double>(n);
       const auto kk = static_cast<double>(k);
@@ -104,7 +104,7 @@ TEST(ReducerHostShares, WithoutServersAreThoseOfAllReduce) {
 }
 
 TEST(ReducerHostShares, WithAsManyServersAsMachinesAreThoseOfAParameterServer) {
-  for (size_t n = 2; n <= 9; ++n) {
+  for (size_t n = 3; n <= 9; ++n) {
     for (size_t k = n; k <= n + 3; ++k)
       expect_shares(shares_of(equal_reducer_hosts(n, k)), shares_of(equal_reducer_hosts(n, k), Kind::kPs));
   }
@@ -123,11 +123,11 @@ TEST(ReducerHostShares, OfForcedPlacementsAreEqual) {
   expect_shares(shares_of(equal_reducer_hosts(2, 0), Kind::kPs), {0.5, 0.5});
 }
 
-// Computed by hand: T = max(M / slowest machine, (1 + n/(n-2)) M / (sum of machines / (n-2) + sum
-// of servers / n)).
+// Computed by hand: T = (1 + c/(n-2)) M / (sum of c machines / (n-2) + sum of servers / n), where c
+// machines can send more than M within T.
 TEST(ReducerHostShares, OfUnequalCardsFillEachAsFarAsTheTimeAllows) {
-  // A fast machine among equals: T = (1 + 3) / (3 + 3 + 6) = 1/3 = 1 / slowest, so only the fast
-  // one has capacity.
+  // A fast machine among equals: T = (1 + 1) / 6 = 1/3 = 1 / slowest, so only the fast one has
+  // capacity.
   expect_shares(shares_of(reducer_hosts_of({3, 3, 6}, {})), {0, 0, 1});
   // T = (1 + 2) / (48 / 2 + 48 / 4) = 1/12; machines (T B - 1) / 2, servers T B / 4.
   expect_shares(shares_of(reducer_hosts_of({12, 12, 12, 12}, {24, 24}), Kind::kAuto), {0, 0, 0, 0, .5, .5});
@@ -135,16 +135,19 @@ TEST(ReducerHostShares, OfUnequalCardsFillEachAsFarAsTheTimeAllows) {
   expect_shares(shares_of(reducer_hosts_of({12, 12, 18, 24}, {12})), {0, 0, .25, .5, .25});
 }
 
-TEST(ReducerHostShares, OfAJobThatOneSlowMachineHoldsUpFillServersFirst) {
-  // T = 1: the servers can sum 10 / 4 of all bytes.
-  expect_shares(shares_of(reducer_hosts_of({1, 10, 10, 10}, {6, 4})), {0, 0, 0, 0, .6, .4});
-  // T = 1: the server can sum a quarter; the rest is split by the machines' capacities, 4 : 9 : 9.
-  expect_shares(shares_of(reducer_hosts_of({1, 5, 10, 10}, {1})), {0, 3 / 22., 27 / 88., 27 / 88., .25});
+// The slow machine determines the time, but the load of the others is as low as possible, too.
+TEST(ReducerHostShares, OfAJobThatOneSlowMachineHoldsUpSpareTheOthers) {
+  // T = (1 + 3/2) / (30 / 2 + 10 / 4) = 1/7: machines (T B - 1) / 2, servers T B / 4.
+  expect_shares(shares_of(reducer_hosts_of({1, 10, 10, 10}, {6, 4})),
+                {0, 3 / 14., 3 / 14., 3 / 14., 3 / 14., 2 / 14.});
+  // T = (1 + 2/2) / (20 / 2 + 1 / 4) = 8/41 < 1/5: the second machine cannot send M within it either.
+  expect_shares(shares_of(reducer_hosts_of({1, 5, 10, 10}, {1})), {0, 0, 39 / 82., 39 / 82., 2 / 41.});
 }
 
-TEST(ReducerHostShares, OfTwoMachinesFillServersFirst) {
-  expect_shares(shares_of(reducer_hosts_of({10, 40}, {5, 3})), {.3, .3, .25, .15});
-  expect_shares(shares_of(reducer_hosts_of({10, 10}, {30, 10})), {0, 0, .75, .25});
+// Both must send everything, whoever sums; so servers would only add traffic.
+TEST(ReducerHostShares, OfTwoMachinesGiveNothingToServers) {
+  expect_shares(shares_of(equal_reducer_hosts(2, 2)), {.5, .5, 0, 0});
+  expect_shares(shares_of(reducer_hosts_of({10, 40}, {50, 3})), {.5, .5, 0, 0});
 }
 
 TEST(ReducerHostShares, CountUnknownCardsAsTheMeanOfTheOthers) {
