@@ -26,9 +26,10 @@ constexpr double kFewLosses = 0.002;
 // The window that reno keeps up must be larger than what the rate needs by this factor.
 constexpr double kEasily = 2;
 
-// BBR finds the rate of a lossy or long path by itself, and the limit may have been measured too
-// low there.
-constexpr uint64_t kPercentOfBbr = 125;
+// Parts of a limit: above the first it is reached, below the second it is far away.
+constexpr double kReached = 0.9;
+constexpr double kFarAway = 0.5;
+constexpr double kMostHeadroom = 64;
 
 std::string congestion_control(int fd) {
   char name[16] = {};  // TCP_CA_NAME_MAX
@@ -66,6 +67,13 @@ void LossMeter::look(uint64_t sent_bytes, uint64_t resent_bytes) {
   sent_ = kRememberedBytes;
 }
 
+void Headroom::look(uint64_t delivered_bytes_per_s, uint64_t bytes_per_s) {
+  const auto delivered = static_cast<double>(delivered_bytes_per_s);
+  const double limit = factor_ * static_cast<double>(bytes_per_s);
+  if (delivered >= kReached * limit) factor_ = std::min(2 * factor_, kMostHeadroom);
+  if (delivered < kFarAway * limit) factor_ = std::max(factor_ / 2, kLeast);
+}
+
 void RateLimit::set(int fd, uint64_t bytes_per_s) {
   bytes_per_s_ = bytes_per_s;
   choose_congestion_control(fd);
@@ -74,7 +82,10 @@ void RateLimit::set(int fd, uint64_t bytes_per_s) {
 
 void RateLimit::apply(int fd) const {
   uint64_t limit = ~uint64_t{0};
-  if (bytes_per_s_ > 0) limit = limits_bbr() ? bytes_per_s_ / 100 * kPercentOfBbr : bytes_per_s_;
+  if (bytes_per_s_ > 0) {
+    const double factor = limits_bbr() ? headroom_.factor() : 1;
+    limit = static_cast<uint64_t>(factor * static_cast<double>(bytes_per_s_));
+  }
   setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &limit, sizeof limit);
 }
 
@@ -89,11 +100,15 @@ void RateLimit::choose_congestion_control(int fd) {
   if (own_.empty()) own_ = congestion_control(fd);
   if (!is_bbr()) return;
   unlooked_bytes_ = 0;
-  const bool wants_reno = suits_reno(look(fd), bytes_per_s_);
-  if (wants_reno == uses_reno_ || !set_congestion_control(fd, wants_reno ? kReno : own_)) return;
-  uses_reno_ = wants_reno;
+  const PathQuality path = look(fd);
+  const bool wants_reno = suits_reno(path, bytes_per_s_);
+  if (wants_reno != uses_reno_ && set_congestion_control(fd, wants_reno ? kReno : own_)) {
+    uses_reno_ = wants_reno;
+    if (wants_reno) say_once(own_);
+  } else if (limits_bbr()) {
+    headroom_.look(path.delivered_bytes_per_s, bytes_per_s_);
+  }
   apply(fd);
-  if (wants_reno) say_once(own_);
 }
 
 // Of an unknown path nothing is assumed that would suit reno.
@@ -101,8 +116,10 @@ PathQuality RateLimit::look(int fd) {
   const auto statistics = tcp_statistics(fd);
   if (!statistics) return {.min_rtt_us = kNever};
   losses_.look(statistics->sent_bytes, statistics->resent_bytes);
-  return {
-      .min_rtt_us = statistics->min_rtt_us, .loss = losses_.loss(), .packet_bytes = statistics->packet_bytes};
+  return {.min_rtt_us = statistics->min_rtt_us,
+          .loss = losses_.loss(),
+          .packet_bytes = statistics->packet_bytes,
+          .delivered_bytes_per_s = statistics->delivered_bytes_per_s};
 }
 
 }  // namespace byteps::transport

@@ -5,8 +5,8 @@
 // 4 % longer than with reno). Loss-based algorithms do not interfere with a limit, but they cannot
 // keep up the rate where packets are lost or round trips are long. So a limited connection uses
 // reno instead of BBR on paths where reno reaches the limit easily, and the congestion control of
-// the administrator on all others, where the limit of BBR is a quarter higher. Algorithms other than
-// BBR are never replaced.
+// the administrator on all others, where the limit of BBR is a quarter higher, and rises while BBR
+// reaches it (Headroom). Algorithms other than BBR are never replaced.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ struct PathQuality {
   TimeUs min_rtt_us = 0;
   double loss = 0;  // part of the sent bytes that was sent again
   uint32_t packet_bytes = 1448;
+  uint64_t delivered_bytes_per_s = 0;  // of late
 };
 
 // Whether reno reaches this rate on the path with ease. Pure.
@@ -43,6 +44,21 @@ class LossMeter {
   double resent_ = 0;
 };
 
+// The limit of BBR, as a multiple of the wanted rate. BBR finds the rate of a lossy or long path by
+// itself, but the wanted rate may have been measured there, and too low. So the limit rises while
+// BBR reaches it, and falls again. Pure.
+class Headroom {
+ public:
+  // The connection has delivered `delivered_bytes_per_s` of late, with a limit of factor() times
+  // `bytes_per_s`.
+  void look(uint64_t delivered_bytes_per_s, uint64_t bytes_per_s);
+  double factor() const { return factor_; }
+
+ private:
+  static constexpr double kLeast = 1.25;
+  double factor_ = kLeast;
+};
+
 // One per connection, on its thread. Does nothing where the kernel refuses it.
 class RateLimit {
  public:
@@ -61,6 +77,7 @@ class RateLimit {
   uint64_t bytes_per_s_ = 0;
   uint64_t unlooked_bytes_ = 0;  // written since the last look at the path
   LossMeter losses_;
+  Headroom headroom_;
   std::string own_;  // of the administrator; empty until the first limit
   bool uses_reno_ = false;
 };

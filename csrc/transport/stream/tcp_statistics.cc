@@ -20,7 +20,8 @@ std::optional<TcpStatistics> tcp_statistics(int fd) {
                        .sent_bytes = info.tcpi_bytes_sent,
                        .resent_bytes = info.tcpi_bytes_retrans,
                        .min_rtt_us = info.tcpi_min_rtt,
-                       .packet_bytes = info.tcpi_snd_mss};
+                       .packet_bytes = info.tcpi_snd_mss,
+                       .delivered_bytes_per_s = info.tcpi_delivery_rate};
 }
 
 }  // namespace byteps::transport

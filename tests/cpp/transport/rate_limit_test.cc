@@ -104,6 +104,22 @@ TEST(SuitsReno, OnlyWhereItReachesTheRateWithEase) {
   }
 }
 
+TEST(Headroom, RisesWhileTheLimitIsReachedAndFallsAgain) {
+  Headroom headroom;
+  EXPECT_EQ(headroom.factor(), 1.25);
+  headroom.look(1'000'000, 1'000'000);
+  EXPECT_EQ(headroom.factor(), 1.25) << "the wanted rate, but not the limit";
+  for (int i = 0; i < 3; ++i)
+    headroom.look(static_cast<uint64_t>(headroom.factor() * 1e6), 1'000'000);  // a fast path
+  EXPECT_EQ(headroom.factor(), 10);
+  headroom.look(6'000'000, 1'000'000);
+  EXPECT_EQ(headroom.factor(), 10);
+  for (int i = 0; i < 9; ++i) headroom.look(900'000, 1'000'000);
+  EXPECT_EQ(headroom.factor(), 1.25) << "never less";
+  for (int i = 0; i < 99; ++i) headroom.look(~uint64_t{0} / 2, 1'000'000);
+  EXPECT_EQ(headroom.factor(), 64) << "never without an end";
+}
+
 TEST(LossMeter, RecentBytesCountMore) {
   LossMeter meter;
   EXPECT_EQ(meter.loss(), 0) << "nothing sent";
