@@ -279,8 +279,9 @@ class Config:
         True,
         "BYTEPS_NIC_PROBE",
         parse=flag,
-        doc="A job of several machines measures unknown speeds of network cards when it starts, which takes a second, or "
-        "some seconds where round trips are long; 0: no measurement, and nothing is learned from traffic. The value of the scheduler's process is used.",
+        doc="A job of several machines measures unknown speeds of network cards when it starts, which takes a second, "
+        "or some seconds where round trips are long; 0: no measurement, and nothing is learned from traffic. The value "
+        "of the scheduler's process is used.",
     )
 
     # --- consistency between ranks

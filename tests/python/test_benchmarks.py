@@ -237,7 +237,10 @@ def test_a_failed_contender_is_a_row_and_its_goals_are_missed() -> None:
     case.at_most("time / bound", case.over_bound("byteps"), 1.3)
     case.at_least("speed / gloo's", case.ratio("gloo", "byteps"), 1.0)
     document = case.as_json() | {"load": 0.0}
-    assert rows_of(document) == [("byteps", "2.000 s", "1.250", "", "4.00", "6.00", "3", ""), ("gloo", "failed", "gone")]
+    assert rows_of(document) == [
+        ("byteps", "2.000 s", "1.250", "", "4.00", "6.00", "3", ""),
+        ("gloo", "failed", "gone"),
+    ]
     assert [goal["reached"] for goal in document["goals"]] == [True, False]
 
 
