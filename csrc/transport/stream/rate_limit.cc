@@ -26,6 +26,10 @@ constexpr double kFewLosses = 0.002;
 // The window that reno keeps up must be larger than what the rate needs by this factor.
 constexpr double kEasily = 2;
 
+// Bursts are half a window, at most 64 KiB; a smaller window grows for as many bytes as the second.
+constexpr uint64_t kLargeWindowBytes = 96 << 10;
+constexpr uint64_t kGrowthBytes = 256 << 10;
+
 // Parts of a limit: above the first it is reached, below the second it is far away.
 constexpr double kReached = 0.9;
 constexpr double kFarAway = 0.5;
@@ -76,6 +80,7 @@ void Headroom::look(uint64_t delivered_bytes_per_s, uint64_t bytes_per_s) {
 
 void RateLimit::set(int fd, uint64_t bytes_per_s) {
   bytes_per_s_ = bytes_per_s;
+  if (bytes_per_s == 0) use_reno(fd, false);
   choose_congestion_control(fd);
   apply(fd);
 }
@@ -83,7 +88,7 @@ void RateLimit::set(int fd, uint64_t bytes_per_s) {
 void RateLimit::apply(int fd) const {
   uint64_t limit = ~uint64_t{0};
   if (bytes_per_s_ > 0) {
-    const double factor = limits_bbr() ? headroom_.factor() : 1;
+    const double factor = is_bbr() && !suits_reno_ ? headroom_.factor() : 1;
     limit = static_cast<uint64_t>(factor * static_cast<double>(bytes_per_s_));
   }
   setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &limit, sizeof limit);
@@ -91,24 +96,28 @@ void RateLimit::apply(int fd) const {
 
 void RateLimit::on_written(int fd, uint64_t bytes) {
   unlooked_bytes_ += bytes;
-  if (bytes_per_s_ > 0 && unlooked_bytes_ >= kLookEveryBytes) choose_congestion_control(fd);
+  if (bytes_per_s_ > 0 && unlooked_bytes_ >= (grows_ ? kGrowthBytes : kLookEveryBytes))
+    choose_congestion_control(fd);
 }
 
-// A connection without a limit keeps what it has: it will be limited again.
 void RateLimit::choose_congestion_control(int fd) {
   if (bytes_per_s_ == 0) return;
   if (own_.empty()) own_ = congestion_control(fd);
   if (!is_bbr()) return;
   unlooked_bytes_ = 0;
   const PathQuality path = look(fd);
-  const bool wants_reno = suits_reno(path, bytes_per_s_);
-  if (wants_reno != uses_reno_ && set_congestion_control(fd, wants_reno ? kReno : own_)) {
-    uses_reno_ = wants_reno;
-    if (wants_reno) say_once(own_);
-  } else if (limits_bbr()) {
-    headroom_.look(path.delivered_bytes_per_s, bytes_per_s_);
-  }
+  suits_reno_ = suits_reno(path, bytes_per_s_);
+  if (!suits_reno_ && !uses_reno_) headroom_.look(path.delivered_bytes_per_s, bytes_per_s_);
+  // BBR's window does not become large at every rate, so one attempt has to do.
+  grows_ = suits_reno_ && !grows_ && path.window_bytes < kLargeWindowBytes;
+  use_reno(fd, suits_reno_ && !grows_);
   apply(fd);
+}
+
+void RateLimit::use_reno(int fd, bool wanted) {
+  if (wanted == uses_reno_ || !set_congestion_control(fd, wanted ? kReno : own_)) return;
+  uses_reno_ = wanted;
+  if (wanted) say_once(own_);
 }
 
 // Of an unknown path nothing is assumed that would suit reno.
@@ -119,6 +128,7 @@ PathQuality RateLimit::look(int fd) {
   return {.min_rtt_us = statistics->min_rtt_us,
           .loss = losses_.loss(),
           .packet_bytes = statistics->packet_bytes,
+          .window_bytes = statistics->window_bytes,
           .delivered_bytes_per_s = statistics->delivered_bytes_per_s};
 }
 

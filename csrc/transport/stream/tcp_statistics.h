@@ -18,6 +18,7 @@ struct TcpStatistics {
   // Shortest round trip of the last minutes; before the first one very long.
   TimeUs min_rtt_us = 0;
   uint32_t packet_bytes = 0;           // payload of a packet
+  uint64_t window_bytes = 0;           // congestion window
   uint64_t delivered_bytes_per_s = 0;  // of late, where the sender was not the limit
 };
 

@@ -17,11 +17,13 @@ struct Pair {
   UniqueFd near, far;
 };
 
-Pair connected_pair() {
+// `packet_bytes`: payload of a packet; 0: as large as the loopback allows.
+Pair connected_pair(int packet_bytes = 0) {
   auto listener = open_listening_socket({"127.0.0.1", 0});
   EXPECT_TRUE(listener) << listener.status().message();
   const auto address = to_socket_address(local_address(listener->get()));
   UniqueFd near(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (packet_bytes > 0) setsockopt(near.get(), IPPROTO_TCP, TCP_MAXSEG, &packet_bytes, sizeof packet_bytes);
   EXPECT_EQ(connect(near.get(), address->get(), address->length), 0);
   UniqueFd far(accept(listener->get(), nullptr, nullptr));
   EXPECT_TRUE(far.valid());
@@ -64,6 +66,26 @@ TEST(RateLimit, ReplacesBbrOnAShortCleanPathWhileLimited) {
   limit.set(pair.near.get(), 1'000'000);
   EXPECT_EQ(congestion_control(pair.near.get()), "reno");
   EXPECT_EQ(pacing_rate(pair.near.get()), 1'000'000u);
+  limit.set(pair.near.get(), 0);
+  EXPECT_EQ(congestion_control(pair.near.get()), "bbr") << "reno's window would become small in the pause";
+}
+
+TEST(RateLimit, LetsBbrMakeASmallWindowLargerOnce) {
+  const Pair pair = connected_pair(1448);  // windows begin with ten packets
+  const int fd = pair.near.get();
+  if (!choose_congestion_control(fd, "bbr")) GTEST_SKIP() << "this kernel offers no BBR";
+  RateLimit limit;
+  limit.set(fd, 1'000'000);
+  EXPECT_EQ(congestion_control(fd), "bbr");
+  EXPECT_EQ(pacing_rate(fd), 1'000'000u) << "no headroom on a path that suits reno";
+  limit.on_written(fd, 128 << 10);
+  EXPECT_EQ(congestion_control(fd), "bbr");
+  limit.on_written(fd, 128 << 10);
+  EXPECT_EQ(congestion_control(fd), "reno") << "whatever the window";
+  limit.on_written(fd, 256 << 10);
+  EXPECT_EQ(congestion_control(fd), "reno");
+  limit.on_written(fd, 2 << 20);
+  EXPECT_EQ(congestion_control(fd), "bbr") << "the next attempt";
 }
 
 TEST(RateLimit, KeepsBbrWhileThePathIsUnknown) {
