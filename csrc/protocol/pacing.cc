@@ -13,7 +13,7 @@ constexpr uint64_t kBurstBytes = 256 << 10;
 
 // Connections that use all of a card's rate fill the queue before it until it overflows, because
 // acknowledgements and bursts come on top. This fraction keeps the queue short.
-constexpr double kLoad = 0.995;
+constexpr double kLoad = 0.998;
 
 // Conservative rate of one thread over TCP.
 constexpr double kMbpsPerShard = 4000;
