@@ -337,7 +337,7 @@ def _start(
             op,
             root,
             priority,
-            (source.owner, target.owner),
+            source.owner if source.owner is target.owner else (source.owner, target.owner),
             finish,
             staleness_code(staleness),
             shape,

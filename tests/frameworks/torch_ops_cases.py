@@ -336,3 +336,22 @@ def case_broadcast_optimizer_state_before_the_first_step() -> None:
     )
     bps.broadcast_optimizer_state(optimizer, root_rank=0)
     assert optimizer.param_groups[0]["lr"] == 0.1 and not optimizer.state
+
+
+def case_few_objects_wait() -> None:
+    """Python's garbage collector looks at all of them, again and again."""
+    tensors = [torch.ones(8) for _ in range(100)]
+    names = [f"waits.{index}" for index in range(100)]
+
+    def start() -> list[bps.Handle]:
+        return [bps.push_pull_async_inplace(tensor, name=name) for tensor, name in zip(tensors, names, strict=True)]
+
+    for handle in start():  # whatever the first uses leave behind
+        bps.synchronize(handle)
+    gc.collect()
+    before = len(gc.get_objects())
+    handles = start()
+    gc.collect()
+    assert len(gc.get_objects()) - before <= 5 * len(handles)
+    for handle in handles:
+        bps.synchronize(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from datetime import timedelta
 
@@ -28,6 +29,25 @@ def case_async_work() -> None:
         assert work.is_completed() and work.is_success() and work.exception() is None
     assert all(torch.equal(tensor, summed(4)) for tensor in tensors)
     assert works[0].result()[0] is tensors[0]
+
+
+def case_few_objects_wait() -> None:
+    """Python's garbage collector looks at all of them, again and again."""
+    start_process_group()
+    tensors = [mine(4) for _ in range(100)]
+
+    def start() -> list[dist.Work]:
+        return [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+
+    for work in start():  # whatever the first uses leave behind
+        work.wait()
+    gc.collect()
+    before = len(gc.get_objects())
+    works = start()
+    gc.collect()
+    assert len(gc.get_objects()) - before <= 12 * len(works)
+    for work in works:
+        work.wait()
 
 
 def case_futures() -> None:

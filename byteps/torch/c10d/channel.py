@@ -101,7 +101,7 @@ class SharedChannel(Channel):
         with self._lock:
             if self._job is None:
                 raise _destroyed()
-            collective.number = next(self._numbers)
+            collective.progress.number = next(self._numbers)
             collective.launch(self._job, self.prefix)
         collective.begin()
 
@@ -139,7 +139,7 @@ class OwnChannel(Channel):
         with self._lock:
             if self._closed:
                 raise _destroyed()
-            collective.number = next(self._numbers)
+            collective.progress.number = next(self._numbers)
             if self._job is None:
                 self._wait_for_job(collective)
                 return

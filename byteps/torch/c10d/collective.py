@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,13 +15,12 @@ from byteps.handles import Handle
 from byteps.ops import Buffer, ReduceOp, broadcast_buffer, push_pull_buffer
 from byteps.runtime import Job
 from byteps.torch.c10d.progress import Awaited, Explain, Progress
-from byteps.torch.c10d.work import CollectiveWork
+from byteps.torch.c10d.work import CollectiveWork, Group
 from byteps.torch.tensor import own_memory, stage
 
 __all__ = ["Collective"]
 
 Tensor = torch.Tensor
-Start = Callable[[Buffer, Buffer, str, Job, int], Handle]
 
 
 class _Part(NamedTuple):
@@ -29,7 +28,14 @@ class _Part(NamedTuple):
 
     source: Buffer
     target: Buffer
-    start: Start
+    op: ReduceOp | None  # None: a broadcast
+    root: int = 0
+
+    def start(self, name: str, job: Job, number: int) -> Handle:
+        source, target, op, root = self
+        if op is None:
+            return broadcast_buffer(target, root, name, _nothing, source=source, job=job, collective=number)
+        return push_pull_buffer(source, target, name, op, 0, _nothing, job, collective=number)
 
 
 class Collective:
@@ -47,7 +53,6 @@ class Collective:
         self._handles: list[Handle] = []
         self._failure: BytePSError | None = None
         self.progress: Progress
-        self.number = 0  # counts the group's collectives from 1; set by the channel
 
     def source(self, tensor: Tensor) -> Buffer:
         """Returns the memory of an input, which must not change before the collective is done."""
@@ -72,10 +77,7 @@ class Collective:
         return staged.buffer._replace(shape=None)
 
     def reduce(self, source: Buffer, target: Buffer, op: ReduceOp) -> None:
-        def start(source: Buffer, target: Buffer, name: str, job: Job, number: int) -> Handle:
-            return push_pull_buffer(source, target, name, op, 0, _nothing, job, collective=number)
-
-        self._parts.append(_Part(source, target, start))
+        self._parts.append(_Part(source, target, op))
 
     def reduce_part(self, scratch: Tensor, first: int, output: Tensor, op: ReduceOp) -> None:
         """Reduces all of `scratch`; its elements from `first` on become the output."""
@@ -84,29 +86,20 @@ class Collective:
         self.reduce(staged.buffer, staged.buffer, op)
 
     def broadcast(self, source: Buffer, target: Buffer, root: int) -> None:
-        def start(source: Buffer, target: Buffer, name: str, job: Job, number: int) -> Handle:
-            return broadcast_buffer(target, root, name, _nothing, source=source, job=job, collective=number)
+        self._parts.append(_Part(_as_bytes(source), _as_bytes(target), None, root))
 
-        self._parts.append(_Part(_as_bytes(source), _as_bytes(target), start))
-
-    def work(
-        self,
-        outputs: Any,
-        limit_s: Callable[[], float],
-        missing: Callable[[int], str],
-        earlier: Sequence[Awaited] = (),
-    ) -> CollectiveWork:
+    def work(self, outputs: Any, given_s: float, group: Group, earlier: Sequence[Awaited] = ()) -> CollectiveWork:
         """Returns the Work of the collective, which has all its push_pulls now.
 
         Args:
             outputs: see CollectiveWork.
-            limit_s: see CollectiveWork.
-            missing: see CollectiveWork; gets the collective's number.
+            given_s: see CollectiveWork.
+            group: see CollectiveWork.
             earlier: see Progress.
         """
         self._keep_apart()
         self.progress = Progress(self._explain, earlier)
-        return CollectiveWork(self.progress, outputs, self._devices(), limit_s, lambda: missing(self.number))
+        return CollectiveWork(self.progress, outputs, self._devices() if self._host_copies else (), given_s, group)
 
     def launch(self, job: Job, prefix: str) -> None:
         """Starts the push_pulls. The ranks of a group launch its collectives in the same order.
@@ -117,9 +110,9 @@ class Collective:
         """
         number = job.in_flight.next_number(prefix)
         try:
-            for source, target, start in self._parts:
+            for part in self._parts:
                 name = job.in_flight.automatic_name(prefix)
-                self._handles.append(start(source, target, name, job, number))
+                self._handles.append(part.start(name, job, number))
         except BytePSError as error:
             self._failure = self._explain(error)
 

@@ -107,7 +107,7 @@ class BytePSGroup(ByGloo):
         # A store may outlive groups, as torchrun's does. The number keeps their entries apart.
         generation = info.store.add(f"byteps/groups/{info.rank}", 1)
         self._store = PrefixStore(f"byteps/group{generation}", info.store)
-        self._limit_s = info.timeout_s + _GRACE_S
+        self.limit_s = info.timeout_s + _GRACE_S
         self._in_flight: deque[Progress] = deque()  # collectives that a barrier waits for
         try:
             self._gloo = InnerGloo(info, self._store, self._set_limit)
@@ -270,36 +270,32 @@ class BytePSGroup(ByGloo):
 
     def _set_limit(self, timeout: timedelta) -> None:
         """Sets the limit of later waits. The job keeps its own limit."""
-        self._limit_s = timeout.total_seconds()
+        self.limit_s = timeout.total_seconds()
 
-    def _missing(self, number: int) -> str:
+    def missing(self, number: int) -> str:
+        if number == 0:
+            return "gloo does not tell which ranks are missing"
         return who_is_missing(self._store, self._rank, self._info.global_ranks, number)
 
     def _collective(self) -> Collective:
         return Collective(self._channel.explain)
 
     def _start(self, collective: Collective, outputs: Any, opts: Any, earlier: Sequence[Awaited] = ()) -> Any:
-        given_s = opts.timeout.total_seconds()
-        work = collective.work(outputs, lambda: given_s if given_s > 0 else self._limit_s, self._missing, earlier)
+        work = collective.work(outputs, opts.timeout.total_seconds(), self, earlier)
         self._channel.submit(collective)
         self._remember(collective.progress)
         return work
 
     def _after_gloo(self, work: Any, outputs: Tensors, copy_back: Callable[[], object], opts: Any) -> Any:
-        given_s = opts.timeout.total_seconds()
         progress = Progress(self._channel.explain, [GlooProgress(work)])
         devices = {tensor.device for tensor in outputs if tensor.is_cuda}
-        limit_s, missing = (
-            lambda: given_s if given_s > 0 else self._limit_s,
-            lambda: "gloo does not tell which ranks are missing",
-        )
         progress.begin((), copy_back)
         self._remember(progress)
-        return CollectiveWork(progress, outputs, devices, limit_s, missing)
+        return CollectiveWork(progress, outputs, devices, opts.timeout.total_seconds(), self)
 
     def _remember(self, progress: Progress) -> None:
         in_flight = self._in_flight
-        while in_flight and in_flight[0].poll():
+        while in_flight and (in_flight[0].completed or in_flight[0].poll()):
             in_flight.popleft()
         in_flight.append(progress)
 

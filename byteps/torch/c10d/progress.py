@@ -34,6 +34,21 @@ class Progress:
     if there is memory to copy back or a callback to call, a callback thread of the job.
     """
 
+    __slots__ = (
+        "_begins",
+        "_begun",
+        "_callbacks",
+        "_copy_back",
+        "_earlier",
+        "_explain",
+        "_handles",
+        "_lock",
+        "_watched",
+        "completed",
+        "error",
+        "number",
+    )
+
     def __init__(self, explain: Explain, earlier: Sequence[Awaited] = ()) -> None:
         """Makes the progress of a collective whose push_pulls are not started.
 
@@ -43,6 +58,7 @@ class Progress:
         """
         self.completed = False
         self.error: Exception | None = None
+        self.number = 0  # counts the collectives of the group's job from 1; 0: it uses no job
         self._copy_back: Callback | None = None
         self._explain = explain
         self._earlier: Sequence[Awaited] = earlier
@@ -50,7 +66,7 @@ class Progress:
         self._begun = False
         self._begins: threading.Event | None = None  # of threads that wait for `begin` or `fail`
         self._handles: Sequence[Handle] = ()
-        self._callbacks: list[Callback] = []
+        self._callbacks: tuple[Callback, ...] = ()
         self._watched = False  # a callback thread of the job completes it, also if no thread waits
 
     def begin(self, handles: Sequence[Handle], copy_back: Callback | None) -> None:
@@ -104,7 +120,7 @@ class Progress:
         with self._lock:
             completed, watched = self.completed, self._watched
             if not completed:
-                self._callbacks.append(callback)
+                self._callbacks += (callback,)
                 self._watched = True
             begun = self._begun
         if completed:
@@ -187,6 +203,6 @@ class Progress:
         self.completed = True
 
     def _call_back(self) -> None:
-        callbacks, self._callbacks = self._callbacks, []
+        callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
             callback()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed import Work
@@ -17,37 +17,48 @@ from byteps.errors import TimeoutError
 from byteps.torch.c10d.progress import Progress
 from byteps.torch.c10d.tensor_list import tensor_list
 
-__all__ = ["CollectiveWork"]
+__all__ = ["CollectiveWork", "Group"]
 
 Tensor = torch.Tensor
 
 
+class Group(Protocol):
+    """What a collective needs of its group."""
+
+    limit_s: float  # default limit of `wait`
+
+    def missing(self, number: int) -> str:
+        """Returns a sentence about the missing ranks of a collective, for the error at that limit."""
+        ...
+
+
 class CollectiveWork(Work):
-    """A collective in flight. Any thread may call the methods, any number of times."""
+    """A collective in flight. Any thread may call the methods, any number of times.
+
+    Python's garbage collector looks at all objects that wait, again and again: with many collectives
+    in flight that takes longer than all else. So a collective has few objects here and in `Progress`.
+    """
+
+    __slots__ = ("_devices", "_future", "_given_s", "_group", "_lock", "_outputs", "_progress")
 
     def __init__(
-        self,
-        progress: Progress,
-        outputs: Any,
-        devices: Collection[torch.device],
-        limit_s: Callable[[], float],
-        missing: Callable[[], str],
+        self, progress: Progress, outputs: Any, devices: Collection[torch.device], given_s: float, group: Group
     ) -> None:
-        """See `Collective.start`.
+        """See `Collective.work`.
 
         Args:
             progress: of the collective.
             outputs: the result, in the form that torch's future has.
             devices: of the outputs, except the CPU.
-            limit_s: returns the default limit of `wait`.
-            missing: returns a sentence about the missing ranks, for the error at that limit.
+            given_s: limit of `wait` that the call has given; 0 or less: that of the group.
+            group: of the collective.
         """
         super().__init__()
         self._progress = progress
         self._outputs = outputs
         self._devices = devices
-        self._limit_s = limit_s
-        self._missing = missing
+        self._given_s = given_s
+        self._group = group
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
 
@@ -65,7 +76,7 @@ class CollectiveWork(Work):
             except TimeoutError as error:
                 if given_s > 0:
                     raise
-                raise TimeoutError(f"{error}; {self._missing()}") from None
+                raise TimeoutError(f"{error}; {self._group.missing(self._progress.number)}") from None
         self._progress.raise_error()
         return True
 
@@ -102,6 +113,9 @@ class CollectiveWork(Work):
         if self._may_be_fp16_hook() and (caller is None or "get_future" not in caller.f_code.co_names):
             return tensor_list(future, self._outputs)
         return future
+
+    def _limit_s(self) -> float:
+        return self._given_s if self._given_s > 0 else self._group.limit_s
 
     def _may_be_fp16_hook(self) -> bool:
         """Whether DDP's FP16_COMPRESS hook, which needs a C++ list, may have called `get_future`.
