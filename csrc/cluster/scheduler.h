@@ -32,6 +32,8 @@ class Scheduler final : public ControlEvents {
   Milestone& ended() { return ended_; }
   // ok: all workers left in order. Valid from ended() on.
   const Status& outcome() const { return gave_up_.is_ok() ? state_.failure() : gave_up_; }
+  // As SchedulerState::known_tensors. After the loop has stopped.
+  std::set<uint64_t> known_tensors() const { return state_.known_tensors(); }
   // Any thread. This process leaves: tells all peers, sends everything, closes the connections, and
   // then calls `done` on the loop. Peers that have not read the message by `deadline_us` are
   // closed.

@@ -241,6 +241,14 @@ uint64_t AsyncNode::barrier(UniqueFunction<void(const Status&)> done) {
   return number;
 }
 
+std::set<uint64_t> AsyncNode::summed_tensors() const {
+  return service_ ? service_->summed_tensors() : std::set<uint64_t>();
+}
+
+std::set<uint64_t> AsyncNode::known_tensors() const {
+  return scheduler_ ? scheduler_->known_tensors() : std::set<uint64_t>();
+}
+
 void AsyncNode::forget_barrier(uint64_t number) {
   MutexLock lock(mutex_);
   if (barriers_.empty() || barriers_.front().number == number) return;

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,6 +102,10 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   // Takes back a call of barrier() of which the scheduler does not know yet.
   void forget_barrier(uint64_t number);
   const Metrics& metrics() const { return metrics_; }
+  // After stop(). The numbers of the names that the service has summed and not forgotten, and of
+  // those that the scheduler knows if it is in this process.
+  std::set<uint64_t> summed_tensors() const;
+  std::set<uint64_t> known_tensors() const;
   transport::rdma::RegistrationCounts rdma_counts() const { return routes_->rdma_counts(); }
 
   void on_probe_setup(const protocol::ProbeSetup& setup) override;

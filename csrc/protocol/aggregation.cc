@@ -124,6 +124,12 @@ bool Aggregator::forget(const Key& key) {
   return true;
 }
 
+void Aggregator::add_tensors(std::set<uint64_t>& numbers) const {
+  for (const auto& [key, state] : keys_) {
+    if (state.is_used) numbers.insert(number_of(key));
+  }
+}
+
 void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs now,
                                  AggregationActions& actions) {
   KeyState& state = state_of(head.key);

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -93,6 +94,9 @@ class Aggregator {
   bool forget(const Key& key);
   // The same for the failures of the whole name, one of whose keys has this `tensor`.
   void forget_tensor(uint64_t tensor) { failed_tensors_.erase(number_of({tensor, 0})); }
+
+  // Adds the numbers of the names to which children have contributed and which are not forgotten.
+  void add_tensors(std::set<uint64_t>& numbers) const;
 
   // All waiting rounds and all later contributions fail with `why`.
   void fail_all(const Status& why, AggregationActions& actions);

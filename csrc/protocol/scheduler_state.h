@@ -95,6 +95,8 @@ class SchedulerState {
   enum class Phase : uint8_t { kJoining, kMeasuring, kRunning, kFinished, kFailed };
   Phase phase() const { return phase_; }
   const Status& failure() const { return failure_; }  // ok unless kFailed
+  // The numbers of the names that not all ranks have forgotten.
+  std::set<uint64_t> known_tensors() const { return tensors_ ? tensors_->numbers() : std::set<uint64_t>(); }
 
  private:
   // A node that has joined. While joining ordered by time of joining, later by node number.

@@ -112,6 +112,12 @@ std::string TensorDirectory::name_of(uint64_t number) const {
   return found == names_.end() ? "" : *found->second;
 }
 
+std::set<uint64_t> TensorDirectory::numbers() const {
+  std::set<uint64_t> numbers;
+  for (const auto& [number, name] : names_) numbers.insert(number);
+  return numbers;
+}
+
 std::vector<ForgottenKeys> TensorDirectory::forget(uint32_t rank, const Forget& forget) {
   std::vector<ForgottenKeys> keys;
   for (const ForgottenName& forgotten : forget.names) {

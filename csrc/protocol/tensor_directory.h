@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -63,6 +64,8 @@ class TensorDirectory {
 
   // Empty if no name has this number.
   std::string name_of(uint64_t number) const;
+  // Of all names that it knows.
+  std::set<uint64_t> numbers() const;
   // Number of names that are not forgotten.
   size_t size() const { return tensors_.size(); }
 

@@ -1,7 +1,7 @@
 // The real nodes of a whole cluster in virtual time (cluster_under_test.cc), and the verdict on
 // them (verdict.cc): at the end no process is left, every push_pull and barrier was answered once
 // and in time, every result is right bit for bit, no memory was used after it was given back, and
-// failures name a guilty process.
+// failures name a guilty process. Services keep nothing of names that all ranks have forgotten.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +68,7 @@ class ClusterUnderTest {
   void check_outcomes(uint32_t worker);
   void check_one_round();
   void check_names();
+  void check_forgotten();
   bool names_guilty(const std::string& text) const;
   std::string known_name(size_t process) const;
   void check_named(size_t process, const std::string& what, const Status& status);

@@ -138,6 +138,8 @@ void SimProcess::reap() {
   node_->stop();
   if (on_stopped_) on_stopped_();
   failure_ = node_->failure();
+  summed_tensors_ = node_->summed_tensors();
+  known_tensors_ = node_->known_tensors();
   loops_.clear();
   node_.reset();
   is_gone_ = true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,9 @@ class SimProcess {
   bool job_started() const { return job_started_; }
   int rank() const { return rank_; }
   Status failure() const { return node_ ? node_->failure() : failure_; }
+  // As the node's, when it has left.
+  const std::set<uint64_t>& summed_tensors() const { return summed_tensors_; }
+  const std::set<uint64_t>& known_tensors() const { return known_tensors_; }
 
  private:
   class Environment;
@@ -73,6 +77,8 @@ class SimProcess {
   bool job_started_ = false;
   int rank_ = -1;
   Status failure_;  // of a node that has ended
+  std::set<uint64_t> summed_tensors_;
+  std::set<uint64_t> known_tensors_;
 };
 
 }  // namespace byteps::sim

@@ -1,5 +1,6 @@
 // The verdict on a cluster at the end of a run.
 #include <algorithm>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -67,7 +68,7 @@ void ClusterUnderTest::judge() {
   }
   if (const Fault* own = scenario_.program_fault(); own != nullptr && has_a_round(own->kind))
     check_one_round();
-  if (a_fault_matters_) check_names();
+  a_fault_matters_ ? check_names() : check_forgotten();
 }
 
 void ClusterUnderTest::check_ended() {
@@ -114,6 +115,18 @@ void ClusterUnderTest::check_one_round() {
       if (outcome.status.is_ok() != fails) continue;
       if (!fails && !concerns_one_round(fault.kind)) continue;
       world_.report(processes_[i]->name(), outcome.what + ": " + outcome.status.to_string());
+    }
+  }
+}
+
+// Of the servers, because a worker that leaves does not listen to the scheduler any more.
+void ClusterUnderTest::check_forgotten() {
+  const std::set<uint64_t>& known = processes_[scenario_.scheduler_process()]->known_tensors();
+  for (size_t i = scenario_.num_workers; i < scenario_.num_nodes(); ++i) {
+    for (const uint64_t number : processes_[i]->summed_tensors()) {
+      if (!known.contains(number))
+        world_.report(processes_[i]->name(),
+                      "keeps tensor " + std::to_string(number) + ", which is forgotten");
     }
   }
 }

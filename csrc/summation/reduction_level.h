@@ -5,6 +5,7 @@
 // protocol/aggregation.h decides which rounds are complete, repeated or refused.
 #pragma once
 
+#include <set>
 #include <unordered_map>
 
 #include "protocol/aggregation.h"
@@ -42,6 +43,7 @@ class ReductionLevel final : public CollectorBy<protocol::Aggregator> {
   void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) override;
   void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) override;
   void forget(const protocol::ForgottenKeys& keys) override;
+  void add_tensors(std::set<uint64_t>& numbers) const { decisions_.add_tensors(numbers); }
   void fail(const Status& why) override;
 
  private:

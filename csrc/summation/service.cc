@@ -72,6 +72,12 @@ void Service::rank_left(uint32_t rank) {
   post_each([=](Shard& shard) { shard.rank_left(rank); });
 }
 
+std::set<uint64_t> Service::summed_tensors() const {
+  std::set<uint64_t> numbers;
+  for (const auto& shard : shards_) shard->add_summed_tensors(numbers);
+  return numbers;
+}
+
 void Service::fail(const Status& why) {
   post_each([=](Shard& shard) { shard.fail(why); });
 }

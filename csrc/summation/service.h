@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,8 @@ class Service {
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why);
   void forget(std::vector<protocol::ForgottenKeys> keys);
   void rank_left(uint32_t rank);
+  // The numbers of the names that it has summed and not forgotten. After the loops have stopped.
+  std::set<uint64_t> summed_tensors() const;
   void fail(const Status& why);
   // Sends a goodbye to all children. Calls `done`, on the loop of a shard, when all connections are
   // closed, or the grace period has expired, and no shard listens any more.

@@ -114,6 +114,12 @@ void Shard::forget(const std::vector<protocol::ForgottenKeys>& keys) {
   });
 }
 
+void Shard::add_summed_tensors(std::set<uint64_t>& numbers) const {
+  for (const ReductionLevel* const level : {machine_.get(), cluster_.get()}) {
+    if (level != nullptr) level->add_tensors(numbers);
+  }
+}
+
 void Shard::fail(const Status& why) {
   failed_ = true;
   for_each_collector([&why](Collector& collector) { collector.fail(why); });

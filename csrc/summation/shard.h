@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,8 @@ class Shard {
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why);
   // As Collector::forget, for keys of this and of other shards.
   void forget(const std::vector<protocol::ForgottenKeys>& keys);
+  // Adds the numbers of the names that it has summed and not forgotten.
+  void add_summed_tensors(std::set<uint64_t>& numbers) const;
   // The rank has left the job in order.
   void rank_left(uint32_t rank);
   // The job has failed: answers all contributions with `why`. Leased memory is not used any more.
