@@ -331,16 +331,21 @@ void make_faults(Random& random, Scenario& scenario) {
 // Ranks forget names, most of them at other times than the others, and tensors get new names.
 void make_names(Random random, Scenario& scenario) {
   scenario.names.resize(scenario.num_processes());
-  if (random.chance(0.6)) return;
+  // A refused call is also tried with a name that all ranks have forgotten since its last round.
+  const Fault* const own = scenario.program_fault();
+  const bool is_refused = own != nullptr && own->kind == FaultKind::kRefusedOnce;
+  if (random.chance(is_refused ? 0.3 : 0.6)) return;
+  const bool forgets_all = is_refused && random.chance(0.5);
   static const std::vector<uint64_t> kLimits = {1, 10, 20, 20, 40, 80, 1 << 17};
-  const bool all_alike = random.chance(0.4);
-  const uint64_t usual = random.pick(kLimits);
+  const bool all_alike = random.chance(0.4) || forgets_all;
+  const uint64_t usual = forgets_all ? 1 : random.pick(kLimits);
   for (protocol::NameLimits& limits : scenario.names) {
     limits.least = all_alike ? usual : random.pick(kLimits);
     limits.most = random.chance(0.5) ? limits.least : 2 * limits.least;
   }
   for (size_t i = 0; i < scenario.tensors.size(); ++i) {
     if (is_stored(scenario.tensors[i].op) || random.chance(0.5)) continue;
+    if (forgets_all && i == own->tensor) continue;
     const auto rounds = static_cast<uint32_t>(random.between(1, 2));
     scenario.tensors[i].renamed_every = rounds;
     for (WorkerPlan& worker : scenario.workers) worker.tensors[i].renamed_every = rounds;
