@@ -11,6 +11,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -85,6 +86,9 @@ class Crowd:
         return self
 
     def __exit__(self, *_: object) -> None:
+        end_s = time.monotonic() + 10
+        while self._turned_away == 0 and time.monotonic() < end_s:  # the rest may be over before its turn
+            time.sleep(0.01)
         self._over.set()
         self._thread.join()
         for key in list(self._selector.get_map().values()):
