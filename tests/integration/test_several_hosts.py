@@ -83,7 +83,7 @@ def water_filling(machines_mbps: Sequence[float], servers_mbps: Sequence[float])
     """The share of each machine's rank in all that is summed, one rank on each machine.
 
     In the shortest time T, found by bisection, worker i moves 1 + (n - 2) x_i and server j moves n
-    x_j. Where the slowest worker alone fixes T, servers are filled first.
+    x_j. Workers that cannot move 1 within T sum nothing, and hold up the others.
     """
     n = len(machines_mbps)
 
@@ -93,7 +93,7 @@ def water_filling(machines_mbps: Sequence[float], servers_mbps: Sequence[float])
     def workers(t: float) -> list[float]:
         return [max(0.0, (t * mbps - 1) / (n - 2)) for mbps in machines_mbps]
 
-    low, high = 1 / min(machines_mbps), float(n)
+    low, high = 0.0, float(n)
     for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if servers(middle) + sum(workers(middle)) < 1 else (low, middle)
