@@ -61,12 +61,14 @@ class Case:
         return median / bound if median and bound else None
 
     def cpu_ratio(self, above: str, below: str) -> float | None:
-        one, other = (self.figures[name].mean_cpu_s if name in self.figures else None for name in (above, below))
-        return one / other if one is not None and other else None
+        return self._ratio(above, below, lambda figures: figures.mean_cpu_s)
 
     def machine_ratio(self, above: str, below: str) -> float | None:
         """As cpu_ratio(), with the packets that the kernel carries while no process runs."""
-        one, other = (self.figures[name].mean_machine_s if name in self.figures else None for name in (above, below))
+        return self._ratio(above, below, lambda figures: figures.mean_machine_s)
+
+    def _ratio(self, above: str, below: str, figure: Callable[[Figures], float | None]) -> float | None:
+        one, other = (figure(self.figures[name]) if name in self.figures else None for name in (above, below))
         return one / other if one is not None and other else None
 
     def median_s(self, name: str) -> float | None:

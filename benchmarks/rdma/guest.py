@@ -1,17 +1,17 @@
 """Runs rdma_pair and perftest in turns on a machine with two RDMA devices. Writes JSON.
 
-python3 guest.py RDMA_PAIR TURNS
+python -m benchmarks.rdma.guest RDMA_PAIR TURNS
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 import time
-from pathlib import Path
+
+from benchmarks.harness.contender import machine_busy_s
 
 ADDRESS = "10.77.0.1"
 GID = ("-x", "1")  # GID of its IPv4 address, RoCE v2
@@ -24,7 +24,7 @@ SMALL_BYTES = 4096
 
 def pair(server: list[str], client: list[str]) -> tuple[str, float]:
     """Runs server and client. Returns the client's output and the processors' busy time."""
-    busy_s = processors_busy_s()
+    busy_s = machine_busy_s()
     with subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as listening:
         try:
             time.sleep(0.7)  # perftest's client does not try again
@@ -32,13 +32,7 @@ def pair(server: list[str], client: list[str]) -> tuple[str, float]:
             listening.wait(LIMIT_S)
         finally:
             listening.kill()
-    return done.stdout, processors_busy_s() - busy_s
-
-
-def processors_busy_s() -> float:
-    """Since the boot, interrupts included."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+    return done.stdout, machine_busy_s() - busy_s
 
 
 def ours(program: str, what: str, size: int, count: int) -> dict[str, float]:

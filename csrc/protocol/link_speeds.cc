@@ -190,7 +190,8 @@ std::optional<LinkSpeeds::Change> LinkSpeeds::on_tick(TimeUs now) {
 std::optional<LinkSpeeds::Change> LinkSpeeds::learn_slower(const Flows& flows, TimeUs now) {
   const Parts slow = slow_cards(flows);
   const Parts parts = parts_of(flows);
-  std::vector<double> mbps = believed();
+  const std::vector<double> before = believed();
+  std::vector<double> mbps = before;
   std::vector<std::string> texts;
   for (uint32_t i = 0; i < cards_.size(); ++i) {
     Card& card = cards_[i];
@@ -206,7 +207,7 @@ std::optional<LinkSpeeds::Change> LinkSpeeds::learn_slower(const Flows& flows, T
     // It may have become slow during the first window.
     card.part = card.slow_windows++ < 2 ? found->second : std::min(card.part, found->second);
     if (card.slow_windows < kSlowWindows || card.part < kSameSpeed * card.blamed_part) continue;
-    mbps[i] = std::min(card.mbps, load_mbps(i, believed(), shares_)) * card.part;
+    mbps[i] = std::min(card.mbps, load_mbps(i, before, shares_)) * card.part;
     texts.push_back(describe(card, mbps[i]));
   }
   if (texts.empty()) return std::nullopt;

@@ -9,6 +9,7 @@ import weakref
 import torch
 from frameworks.torch_compat_cases import *  # noqa: F403
 from support.expect import expect_error
+from support.waiting_objects import waiting_objects
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import byteps.torch as bps
@@ -339,19 +340,10 @@ def case_broadcast_optimizer_state_before_the_first_step() -> None:
 
 
 def case_few_objects_wait() -> None:
-    """Python's garbage collector looks at all of them, again and again."""
     tensors = [torch.ones(8) for _ in range(100)]
     names = [f"waits.{index}" for index in range(100)]
 
     def start() -> list[bps.Handle]:
         return [bps.push_pull_async_inplace(tensor, name=name) for tensor, name in zip(tensors, names, strict=True)]
 
-    for handle in start():  # whatever the first uses leave behind
-        bps.synchronize(handle)
-    gc.collect()
-    before = len(gc.get_objects())
-    handles = start()
-    gc.collect()
-    assert len(gc.get_objects()) - before <= 5 * len(handles)
-    for handle in handles:
-        bps.synchronize(handle)
+    assert waiting_objects(start, bps.synchronize) <= 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from datetime import timedelta
 
@@ -11,6 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from frameworks.process_group import all_ranks, gloo_group, mine, of_rank, start_process_group, summed
 from support.expect import expect_error
+from support.waiting_objects import waiting_objects
 
 import byteps.torch as bps
 from byteps.errors import TimeoutError
@@ -32,22 +32,13 @@ def case_async_work() -> None:
 
 
 def case_few_objects_wait() -> None:
-    """Python's garbage collector looks at all of them, again and again."""
     start_process_group()
     tensors = [mine(4) for _ in range(100)]
 
     def start() -> list[dist.Work]:
         return [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
 
-    for work in start():  # whatever the first uses leave behind
-        work.wait()
-    gc.collect()
-    before = len(gc.get_objects())
-    works = start()
-    gc.collect()
-    assert len(gc.get_objects()) - before <= 12 * len(works)
-    for work in works:
-        work.wait()
+    assert waiting_objects(start, lambda work: work.wait()) <= 12
 
 
 def case_futures() -> None:

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <utility>
 
 #include "base/log.h"
 #include "transport/stream/tcp_statistics.h"
@@ -80,24 +81,29 @@ void Headroom::look(uint64_t delivered_bytes_per_s, uint64_t bytes_per_s) {
 
 void RateLimit::set(int fd, uint64_t bytes_per_s) {
   bytes_per_s_ = bytes_per_s;
-  if (bytes_per_s == 0) use_reno(fd, false);
+  if (bytes_per_s == 0) {
+    use_reno(fd, false);
+    grows_ = false;
+  }
   choose_congestion_control(fd);
   apply(fd);
 }
 
-void RateLimit::apply(int fd) const {
+void RateLimit::apply(int fd) {
   uint64_t limit = ~uint64_t{0};
   if (bytes_per_s_ > 0) {
     const double factor = is_bbr() && !suits_reno_ ? headroom_.factor() : 1;
     limit = static_cast<uint64_t>(factor * static_cast<double>(bytes_per_s_));
   }
+  if (limit == std::exchange(limit_, limit)) return;
   setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &limit, sizeof limit);
 }
 
 void RateLimit::on_written(int fd, uint64_t bytes) {
   unlooked_bytes_ += bytes;
-  if (bytes_per_s_ > 0 && unlooked_bytes_ >= (grows_ ? kGrowthBytes : kLookEveryBytes))
-    choose_congestion_control(fd);
+  if (bytes_per_s_ == 0 || unlooked_bytes_ < (grows_ ? kGrowthBytes : kLookEveryBytes)) return;
+  choose_congestion_control(fd);
+  apply(fd);
 }
 
 void RateLimit::choose_congestion_control(int fd) {
@@ -111,7 +117,6 @@ void RateLimit::choose_congestion_control(int fd) {
   // BBR's window does not become large at every rate, so one attempt has to do.
   grows_ = suits_reno_ && !grows_ && path.window_bytes < kLargeWindowBytes;
   use_reno(fd, suits_reno_ && !grows_);
-  apply(fd);
 }
 
 void RateLimit::use_reno(int fd, bool wanted) {

@@ -76,15 +76,16 @@ class RateLimit {
 
  private:
   bool is_bbr() const { return own_.starts_with("bbr"); }
-  void apply(int fd) const;
+  void apply(int fd);
   void choose_congestion_control(int fd);
   void use_reno(int fd, bool wanted);
   PathQuality look(int fd);
 
   uint64_t bytes_per_s_ = 0;
-  bool suits_reno_ = false;      // the path, at the last look
-  bool grows_ = false;           // BBR makes the window larger
-  uint64_t unlooked_bytes_ = 0;  // written since the last look at the path
+  uint64_t limit_ = ~uint64_t{0};  // of the socket
+  bool suits_reno_ = false;        // the path, at the last look
+  bool grows_ = false;             // BBR makes the window larger
+  uint64_t unlooked_bytes_ = 0;    // written since the last look at the path
   LossMeter losses_;
   Headroom headroom_;
   std::string own_;  // of the administrator; empty until the first limit

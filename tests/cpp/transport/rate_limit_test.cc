@@ -86,6 +86,9 @@ TEST(RateLimit, LetsBbrMakeASmallWindowLargerOnce) {
   EXPECT_EQ(congestion_control(fd), "reno");
   limit.on_written(fd, 2 << 20);
   EXPECT_EQ(congestion_control(fd), "bbr") << "the next attempt";
+  limit.set(fd, 0);
+  limit.set(fd, 1'000'000);
+  EXPECT_EQ(congestion_control(fd), "bbr") << "an attempt that a pause interrupted does not count";
 }
 
 TEST(RateLimit, KeepsBbrWhileThePathIsUnknown) {
