@@ -40,6 +40,11 @@ constexpr int kBorrowedPasses = 4;
 
 thread_local const void* t_current_loop = nullptr;
 
+// Allocates what the C++ runtime keeps for each thread that throws: the process ends if there is no
+// memory for it at the first throw. The result is stored because the compiler leaves out calls whose
+// results are not used (the function is declared pure).
+void prepare_to_throw() { [[maybe_unused]] const volatile int stored = std::uncaught_exceptions(); }
+
 // Each event carries the number of its registration. If a descriptor number is reused after
 // unwatch(), events fetched before are not delivered to the new handler.
 uint64_t pack(int fd, uint32_t registration) {
@@ -145,8 +150,7 @@ void EpollLoop::State::wake() const {
 
 void EpollLoop::State::run() {
   t_current_loop = this;
-  // Sets up what this thread needs to throw: it could not be allocated when memory has run out.
-  static_cast<void>(std::uncaught_exceptions());
+  prepare_to_throw();
   while (true) {
     try {
       return run_passes();
@@ -231,6 +235,7 @@ bool EpollLoop::State::borrow() {
 
 void EpollLoop::State::run_borrowed(Task task) noexcept {
   const void* const before = std::exchange(t_current_loop, this);
+  prepare_to_throw();
   try {
     std::exchange(task, nullptr)();
     for (int pass = 0; pass < kBorrowedPasses && !is_idle(); ++pass) {
