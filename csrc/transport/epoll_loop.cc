@@ -43,7 +43,7 @@ thread_local const void* t_current_loop = nullptr;
 // Allocates what the C++ runtime keeps for each thread that throws: the process ends if there is no
 // memory for it at the first throw. The check is always true. It uses the result, because the
 // compiler leaves out calls of this function, which is declared pure, if nobody does.
-void prepare_to_throw() { BPS_CHECK(std::uncaught_exceptions() >= 0) << "less than no exceptions"; }
+void prepare_to_throw() { BPS_CHECK(std::uncaught_exceptions() >= 0) << "a negative number of exceptions"; }
 
 // Each event carries the number of its registration. If a descriptor number is reused after
 // unwatch(), events fetched before are not delivered to the new handler.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from support.cluster import RAISED, Cluster
 from support.hang import hanging
 from support.processes import virtual_bytes
+
+from byteps import _core
 
 TIMEOUT_S = 3.0
 START_TIMEOUT_S = 8.0  # enough for a busy machine to start a few processes
@@ -167,6 +170,14 @@ def test_a_scheduler_that_runs_out_of_memory(victim: str, tmp_path: Path) -> Non
         else:
             assert scheduler.end(TIMEOUT_S) == RAISED, scheduler.describe()
             assert f"{name}: {cause}" in scheduler.raised().message, scheduler.describe()
+
+
+def test_threads_are_prepared_to_throw_without_memory() -> None:
+    """The compiler once left the preparation out, and only one of twelve runs of the tests above failed."""
+    symbols = subprocess.run(
+        ["nm", "-D", "--undefined-only", _core.__file__], check=True, capture_output=True, text=True
+    ).stdout
+    assert "uncaught_exceptions" in symbols
 
 
 def test_a_rank_that_never_starts(tmp_path: Path) -> None:
