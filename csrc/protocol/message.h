@@ -357,7 +357,7 @@ struct ForgottenName {
   std::string name;
   uint64_t round = 0;  // of the rank's last push_pull of the name; with `calls` as in RoundFailed
   uint64_t calls = 0;
-  Plan plan = {};  // of the last result
+  Plan plan = {};  // of the last result; not used with `calls`: the rank does not know it then
   bool operator==(const ForgottenName&) const = default;
 };
 inline constexpr uint32_t kMaxForgotten = 1024;

@@ -124,7 +124,10 @@ std::vector<ForgottenKeys> TensorDirectory::forget(uint32_t rank, const Forget& 
     const auto found = tensors_.find(forgotten.name);
     if (found == tensors_.end() || !found->second.users.erase(rank)) continue;
     Tensor& tensor = found->second;
-    set_past(tensor, rank, round_of(tensor, rank, forgotten.round, forgotten.calls), forgotten.plan);
+    // A rank whose calls were not answered does not know the plan that it had before.
+    const Past* const past = past_of(tensor, rank);
+    const Plan plan = forgotten.calls > 0 && past ? past->plan : forgotten.plan;
+    set_past(tensor, rank, round_of(tensor, rank, forgotten.round, forgotten.calls), plan);
     if (!is_forgotten_by_all(tensor)) continue;
     keys.push_back({key_tensor(tensor.number, 0), 0});  // for failures, if it has no location
     for (const auto& [scale, partitions] : tensor.most_partitions)

@@ -104,6 +104,20 @@ TEST_F(TensorDirectoryTest, AnImpossibleTensorIsRefusedToItsSenderAndBindsNothin
   EXPECT_EQ(std::get<Placed>(directory_.declare(1, {"v", DType::kFloat32, 8}).message).tensor, 1u);
 }
 
+TEST_F(TensorDirectoryTest, ARankThatForgetsANameAgainBeforeAnyAnswerKeepsItsPlan) {
+  const Declare declare{"g", DType::kFloat32, 40};
+  directory_.declare(0, declare);
+  directory_.declare(1, declare);
+  directory_.forget(1, Forget{{{.name = "g", .round = 1, .calls = 0, .plan = {.partition_scale = 2}}}});
+  // Its second push_pull of the name was refused, and was not answered.
+  directory_.fail_round(1, {"g", 1, true, StatusCode::kInvalidArgument, "root", 1});
+  directory_.forget(1, Forget{{{.name = "g", .round = 1, .calls = 1, .plan = {}}}});
+  const auto answer = directory_.declare(1, declare);
+  const auto& placed = std::get<Placed>(answer.message);
+  EXPECT_EQ(placed.round, 2u);
+  EXPECT_EQ(placed.plan, Plan{.partition_scale = 2});
+}
+
 TEST(TensorDirectory, NamesAreNotWithoutEnd) {
   TensorDirectory directory({"rank 0", "rank 1"}, assigner_for(1), PartitionRule({}, 8192), 3);
   for (const char* name : {"a", "b", "c"}) {
