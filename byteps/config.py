@@ -35,10 +35,11 @@ from byteps.version import package_version
 if TYPE_CHECKING:
     from byteps import _core
 
-__all__ = ["Config", "process_environment"]
+__all__ = ["STARTED", "Config", "process_environment"]
 
 log = logging.getLogger("byteps")
 
+STARTED = ".started"  # added to BYTEPS_ERROR_FILE: a file that a server makes when its job has started
 _MAX_RANKS = 1 << 14
 _MAX_SECONDS = 7 * 24 * 3600.0
 _LEVELS = {"trace": "debug", "fatal": "error", "warn": "warning"}
@@ -279,9 +280,17 @@ class Config:
         True,
         "BYTEPS_NIC_PROBE",
         parse=flag,
-        doc="A job of several machines measures unknown speeds of network cards when it starts, which takes a second, "
-        "or some seconds where round trips are long; 0: no measurement, and nothing is learned from traffic. The value "
-        "of the scheduler's process is used.",
+        doc="A job of several machines measures unknown speeds of network cards when it starts, and over long paths "
+        "also whether several connections are faster. This takes a second, or some seconds where round trips are "
+        "long. 0: no measurement, and nothing is learned from traffic. The value of the scheduler's process is used.",
+    )
+
+    failover: bool = knob(
+        True,
+        "BYTEPS_FAILOVER",
+        parse=flag,
+        doc="Training goes on when a server is lost, unless it holds values of asynchronous training "
+        "(docs/failures.md). 0: the job ends. The value of the scheduler's process is used.",
     )
 
     # --- consistency between ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -91,7 +92,13 @@ def sum_of_bits(array: Array) -> int:
     return int(octets.view(f"u{word}").sum(dtype=np.uint64))
 
 
+@lru_cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """Returns the name of a dtype that can be summed. NumPy composes it anew at each use."""
+    if dtype.name not in DTYPE_CODES or not dtype.isnative:
+        raise unsupported_dtype(dtype, "in the machine's byte order: convert it with array.astype()")
+    return str(dtype.name)
+
+
 def _buffer(array: Array) -> Buffer:
-    if array.dtype.name not in DTYPE_CODES or not array.dtype.isnative:
-        raise unsupported_dtype(array.dtype, "in the machine's byte order: convert it with array.astype()")
-    return Buffer(array.ctypes.data, array.nbytes, array.dtype.name, array, array.shape)
+    return Buffer(array.ctypes.data, array.nbytes, _dtype_name(array.dtype), array, array.shape)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
-from byteps.config import Config
+from byteps.config import STARTED, Config
 from byteps.ending import describe, report
 from byteps.errors import BytePSError, InvalidArgumentError
 
@@ -45,6 +46,8 @@ def _serve(config: Config) -> None:
     from byteps import _core
 
     node = _core.Node(config.to_node_config())
+    if config.error_file:
+        Path(config.error_file + STARTED).touch()
     try:
         node.wait_until_done()
     finally:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from byteps.config import STARTED
 from byteps.errors import InvalidArgumentError
 
 from .output import Console, Stream
@@ -31,6 +32,7 @@ class Command:
     pass_fds: tuple[int, ...] = ()  # closed in the launcher once the process has them
     cpus: Cpus | None = None
     is_server: bool = False  # ends by itself when the workers have left
+    may_be_lost: bool = False  # the job goes on without it, once it has started (BYTEPS_FAILOVER)
     copies: Mapping[int, Path] = field(default_factory=dict)  # STDOUT, STDERR -> log file
 
     def open_copies(self) -> Copies:
@@ -116,6 +118,13 @@ class Child:
         if code < 0 and self.was_told_to_end and self.report is not None:
             return 1  # it has reported an exception, and was killed before it ended by it
         return 128 - code if code < 0 else code
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the job may go on without it. Valid after its end."""
+        path = self.command.env.get("BYTEPS_ERROR_FILE")
+        has_started = path is not None and Path(path + STARTED).exists()
+        return self.command.may_be_lost and has_started and self.exit_code != 0
 
     def how_it_ended(self) -> str:
         code = self._process.returncode

@@ -92,7 +92,14 @@ def commands_of(job: Job, options: LauncherOptions, machine: Machine, folder: Pa
         argv = SERVER
         env["BYTEPS_ERROR_FILE"] = str(folder / f"s{number}")
         copies = _copies(job, options, f"s{number}", every)
-        yield Command(label=f"s{number}", argv=argv, env=env, is_server=True, copies=copies)
+        yield Command(
+            label=f"s{number}",
+            argv=argv,
+            env=env,
+            is_server=True,
+            may_be_lost=job.config.failover,
+            copies=copies,
+        )
 
 
 def with_threads(job: Job, machine: Machine) -> Job:

@@ -175,7 +175,11 @@ class ProcessGroup:
                     self._selector.unregister(stream.pipe)
             child.reap(now)
             guard.release(child.pid)
-        if any(child.exit_code != 0 for child in ended):
+        lost = [child for child in ended if child.is_lost]
+        for child in lost:
+            if not self._is_stopping:
+                self._console.say(f"{name_of(child)} {child.how_it_ended()}; the job may go on without it")
+        if any(child.exit_code != 0 for child in ended if child not in lost):
             self._on_failure()
         elif ended and not self._steps and not any(c.is_running and not c.command.is_server for c in self._children):
             self._schedule((self._grace.to_leave, signal.SIGTERM), (self._grace.to_stop, signal.SIGKILL))

@@ -11,12 +11,14 @@ from .child import Child
 def first_failure(children: Sequence[Child]) -> Child | None:
     """Returns the child that failed first. Call it when all children have ended.
 
-    Children that failed because of another process are considered only if there are no others.
+    Children that failed because of another process are considered only if there are no others, and
+    so are servers, if the job may have gone on without them and another child failed by itself.
     Returns None if no child failed by itself; children that the launcher stopped did not.
     """
     failed = [child for child in children if _failed_by_itself(child)]
     own = [child for child in failed if child.report is None or not child.report.because_of]
-    return min(own or failed, key=_order, default=None)
+    others = [child for child in own if not child.is_lost]
+    return min(others or own or failed, key=_order, default=None)
 
 
 def verdict(first: Child, children: Sequence[Child]) -> Iterator[str]:

@@ -24,7 +24,6 @@ LOSSES_PERCENT = (0, 0.1, 1, 3)
 DELAYS_MS = (0, 5, 20, 50)
 # The links are as unknown as in a job whose user has set nothing.
 DEFAULTS = {"BYTEPS_NIC_MBPS": "0"}
-MANY_CONNECTIONS = "byteps, 8 connections"  # docs/plan.md advises them on long paths that lose packets
 
 
 def all_impairments() -> Iterator[Impairments]:
@@ -52,9 +51,6 @@ def measure(workers: int, impairments: Impairments) -> Iterator[Case]:
         contenders = [launch.byteps(OnHosts(lab, workers, k), _name(k), DEFAULTS) for k in SERVERS]
         peers = OnHosts(lab, workers)
         contenders += [launch.gloo(peers), launch.openmpi(peers)]
-        if impairments.loss_percent >= 1 and impairments.delay_ms >= 50:
-            settings = {**DEFAULTS, "BYTEPS_SERVER_ENGINE_THREAD": "8"}
-            contenders.append(launch.byteps(peers, MANY_CONNECTIONS, settings))
         figures = alternate(contenders, {"bytes": TENSOR_BYTES}, turns=3, deadline_s=200, plain_turns=1)
         # As many streams as a member of the job has connections: one to each other member.
         goodputs = {k: max(goodput_mbps(lab, streams=workers - 1 + k)) for k in SERVERS}
@@ -65,8 +61,6 @@ def measure(workers: int, impairments: Impairments) -> Iterator[Case]:
     for servers, goodput in goodputs.items():
         rate = bytes_per_s(goodput)
         mine = {"byteps": figures[_name(servers)], "gloo": figures["gloo"], "openmpi": figures["openmpi"]}
-        if servers == 0 and MANY_CONNECTIONS in figures:
-            mine[MANY_CONNECTIONS] = figures[MANY_CONNECTIONS]
         case = Case(
             f"({workers}, {servers}), {impairments}",
             placement_bound_s(TENSOR_BYTES, [rate] * workers, [rate] * servers) + there_and_back_s,

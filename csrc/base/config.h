@@ -49,6 +49,7 @@ namespace byteps {
   X(int, service_threads, 0)           /* 0: chosen by the number of cores */                 \
   X(std::string, placement, "auto")    /* "auto", "allreduce", "ps" or "weights:1,1,0.5" */   \
   X(double, nic_mbps, 0)               /* 0: as the kernel says, else measured */             \
+  X(bool, failover, true)              /* the job survives its servers; likewise */           \
   X(bool, nic_probe, true)             /* only the scheduler reads this */                    \
   X(double, traffic_report_s, 0.75)    /* interval; likewise */                               \
   X(std::string, log_level, "warning") /* "error", "warning", "info" or "debug" */

@@ -1,5 +1,9 @@
 #include "base/copy.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include <cstdint>
 #include <cstring>
 
@@ -29,9 +33,35 @@ inline void copy_line(std::byte* out, const std::byte* in) {
   asm("" ::: "memory");  // prevents the compiler from turning the loop into a call of memcpy
 }
 
-}  // namespace
+#ifdef __SSE2__
+// `out`: at the start of a cache line.
+inline void stream_line(std::byte* out, const std::byte* in) {
+  auto* const to = reinterpret_cast<__m128i*>(out);
+  const auto* const from = reinterpret_cast<const __m128i*>(in);
+  const __m128i a = _mm_loadu_si128(from);
+  const __m128i b = _mm_loadu_si128(from + 1);
+  const __m128i c = _mm_loadu_si128(from + 2);
+  const __m128i d = _mm_loadu_si128(from + 3);
+  _mm_stream_si128(to, a);
+  _mm_stream_si128(to + 1, b);
+  _mm_stream_si128(to + 2, c);
+  _mm_stream_si128(to + 3, d);
+}
+inline void await_streams() { _mm_sfence(); }
+// Far enough ahead for memory; beyond the end of the source, it has no effect.
+constexpr size_t kPrefetchBytes = 1 << 10;
+inline void fetch_line(std::byte* out, const std::byte* in) {
+  _mm_prefetch(reinterpret_cast<const char*>(in) + kPrefetchBytes, _MM_HINT_NTA);
+  copy_line(out, in);
+}
+#else
+inline void stream_line(std::byte* out, const std::byte* in) { copy_line(out, in); }
+inline void await_streams() {}
+inline void fetch_line(std::byte* out, const std::byte* in) { copy_line(out, in); }
+#endif
 
-void copy_bytes(MutableBytes to, Bytes from) {
+template <void (*kCopyLine)(std::byte*, const std::byte*)>
+void copy_lines(MutableBytes to, Bytes from) {
   BPS_CHECK(to.size() >= from.size()) << to.size() << " for " << from.size();
   size_t bytes = from.size();
   if (bytes == 0) return;
@@ -47,7 +77,18 @@ void copy_bytes(MutableBytes to, Bytes from) {
   copy_line(to.data() + bytes - kLineBytes, from.data() + bytes - kLineBytes);
   const size_t first_line = -reinterpret_cast<uintptr_t>(to.data()) % kLineBytes;
   for (size_t at = first_line; at + kLineBytes <= bytes; at += kLineBytes)
-    copy_line(to.data() + at, from.data() + at);
+    kCopyLine(to.data() + at, from.data() + at);
+}
+
+}  // namespace
+
+void copy_bytes(MutableBytes to, Bytes from) { copy_lines<copy_line>(to, from); }
+
+void copy_from_cold(MutableBytes to, Bytes from) { copy_lines<fetch_line>(to, from); }
+
+void copy_to_cold(MutableBytes to, Bytes from) {
+  copy_lines<stream_line>(to, from);
+  await_streams();  // no later write becomes visible before these
 }
 
 }  // namespace byteps

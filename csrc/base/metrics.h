@@ -27,7 +27,9 @@ inline void add(Counter& counter, uint64_t amount) { counter.fetch_add(amount, s
   X(Ratio, partition_factor, "current size of partitions, relative to the configured size")      \
   X(Counter, credit_bytes, "current number of bytes that a connection may have in flight")       \
   X(Counter, plan_changes, "number of changes of these two (BYTEPS_AUTOTUNE)")                   \
-  X(Counter, placement_moves, "number of placements that push_pulls have moved to")
+  X(Counter, placement_moves, "number of placements that push_pulls have moved to")              \
+  X(Counter, servers_lost, "number of servers without which the job has gone on")                \
+  X(Counter, held_sent, "number of held results sent for ranks that a lost server left without")
 
 struct Metrics {
 #define BPS_MEMBER(type, name, meaning) type name{0};

@@ -182,7 +182,8 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
   // Nothing waits for answers any more.
   if (!membership_.failure().is_ok()) return Status::ok();
   if (protocol::is_one_of<protocol::Placed, protocol::Refused, protocol::BarrierDone, protocol::Stalled,
-                          protocol::Leaving, protocol::Forgotten, protocol::Speeds>(message)) {
+                          protocol::Leaving, protocol::Forgotten, protocol::Speeds, protocol::Lingers,
+                          protocol::AllLinger>(message)) {
     return events_.on_answer(message);
   }
   if (const auto* setup = std::get_if<protocol::ProbeSetup>(&message)) events_.on_probe_setup(*setup);
@@ -208,6 +209,8 @@ void Client::apply(const MembershipActions& actions) {
       events_.on_failed(failed->status);
     } else if (const auto* left = std::get_if<protocol::NodeLeft>(&action)) {
       events_.on_node_left(left->node);
+    } else if (const auto* removed = std::get_if<protocol::NodeRemoved>(&action)) {
+      events_.on_node_removed(removed->node, removed->text);
     } else if (const auto* finished = std::get_if<protocol::JobFinished>(&action)) {
       events_.on_finished(finished->text);
     } else if (const auto* waiting = std::get_if<protocol::LogStillWaiting>(&action)) {

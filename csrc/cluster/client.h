@@ -24,6 +24,8 @@ class ClientEvents {
   // The job has failed for this node. Called at most once.
   virtual void on_failed(const Status& why) = 0;
   virtual void on_node_left(uint32_t node) = 0;
+  // The server `node` is lost, and the job goes on; `text` names it and the cause.
+  virtual void on_node_removed(uint32_t node, const std::string& text) = 0;
   // All workers have left, or the scheduler's process has left.
   virtual void on_finished(const std::string& text) = 0;
   // Called with each heartbeat. Returns an error if this node runs but cannot serve the other nodes
@@ -31,8 +33,8 @@ class ClientEvents {
   virtual Status self_check() { return Status::ok(); }
   // This node still waits for other nodes; `text` names them.
   virtual void on_still_waiting(const std::string& text) = 0;
-  // Delivers Placed, Refused, BarrierDone, Stalled, Leaving, Forgotten and Speeds. An error closes
-  // the connection to the scheduler.
+  // Delivers Placed, Refused, BarrierDone, Stalled, Leaving, Forgotten, Speeds, Lingers and
+  // AllLinger. An error closes the connection to the scheduler.
   virtual Status on_answer(const protocol::Control& message) = 0;
 };
 

@@ -31,13 +31,15 @@ void AsyncNode::on_failed(const Status& why) {
   if (nic_probe_) nic_probe_->stop();
   if (traffic_reporter_) traffic_reporter_->stop();
   // Shards first: they have to forget leased memory before the links that lease it free it.
-  service_->fail(why);
+  // A server that is lost must not fail the rounds of those who go on without it.
+  config_.role == "server" && roster_.failover ? service_->abandon(why) : service_->fail(why);
   if (parent_link_) parent_link_->links().fail(why);
   if (worker_) worker_->fail(why);
   for (BarrierWait& barrier : barriers) barrier.done(why);
   started_.reach();
   finished_.reach();
   announced_.reach();
+  lingered_.reach();
 }
 
 std::vector<std::pair<int, int>> AsyncNode::local_ranks() const {
@@ -54,11 +56,21 @@ void AsyncNode::on_node_left(uint32_t node) {
   if (worker_) worker_->peer_left(node);
 }
 
+void AsyncNode::on_node_removed(uint32_t node, const std::string& text) {
+  const std::string goes_on = "; training goes on without this server";
+  if (self_.local_rank <= 0) BPS_LOG(kWarning) << text << goes_on;
+  add(metrics_.servers_lost, 1);
+  const Status why = unavailable(text);
+  if (parent_link_) parent_link_->links().lose(node, why);
+  if (worker_) worker_->lose_server(node, why);
+}
+
 void AsyncNode::on_finished(const std::string& text) {
   BPS_LOG(kInfo) << text;
   // Workers that still wait for this server get this as the cause.
   if (!worker_) service_->fail(unavailable(text));
   finished_.reach();
+  lingered_.reach();
 }
 
 // Only one of the ranks on a machine logs it.
@@ -86,6 +98,7 @@ Status AsyncNode::on_answer(const protocol::Control& message) {
   }
   if (const auto* forgotten = std::get_if<protocol::Forgotten>(&message)) {
     service_->forget(forgotten->keys);
+    held_results_.forget(forgotten->keys);
     return Status::ok();
   }
   if (const auto* stalled = std::get_if<protocol::Stalled>(&message)) {
@@ -97,6 +110,14 @@ Status AsyncNode::on_answer(const protocol::Control& message) {
     return Status::ok();
   }
   if (const auto* speeds = std::get_if<protocol::Speeds>(&message)) return on_speeds(*speeds);
+  if (const auto* lingers = std::get_if<protocol::Lingers>(&message)) {
+    if (lingers->node < roster_.num_workers) service_->rank_left(lingers->node);
+    return Status::ok();
+  }
+  if (std::holds_alternative<protocol::AllLinger>(message)) {
+    lingered_.reach();
+    return Status::ok();
+  }
   const auto& done = std::get<protocol::BarrierDone>(message);
   BarrierWait barrier;
   bool others_wait = false;

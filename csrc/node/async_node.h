@@ -1,8 +1,9 @@
 // One process's part in a job: creates its roles (ARCHITECTURE.md) from a NodeConfig, joins, and
 // leaves in order. No method blocks, so the simulator runs it as well; node.h adds what blocks.
 //
-// Event loops: data loops ("bps-data-N"), each with one shard of the service and the worker's links
-// to the shards paired with it, and a control loop ("bps-control") with scheduler and client.
+// Event loops: data loops ("bps-data-N"), each with one or more shards of the service and the
+// worker's links to the shards paired with them, and a control loop ("bps-control") with scheduler
+// and client.
 #pragma once
 
 #include <atomic>
@@ -113,6 +114,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   void on_started(const protocol::Roster& roster) override;
   void on_failed(const Status& why) override;
   void on_node_left(uint32_t node) override;
+  void on_node_removed(uint32_t node, const std::string& text) override;
   void on_finished(const std::string& text) override;
   Status self_check() override;
   void on_still_waiting(const std::string& text) override;
@@ -143,6 +145,9 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Status start_loops();
   Status start_scheduler();
   Status start_service_and_join();
+  // Shards that the service offers to the scheduler, and the data loop of each.
+  size_t num_offered_shards() const;
+  size_t loop_of_shard(size_t shard) const { return shard % data_loops_.size(); }
   protocol::Join make_join(std::vector<protocol::Endpoint> endpoints) const;
   void start_service(const protocol::Tree& tree);
   void set_pace(const protocol::Tree& tree, const std::vector<uint32_t>& shares_ppb);
@@ -185,6 +190,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   // Destroyed in reverse order, so that no object calls a destroyed one.
   std::unique_ptr<cluster::Scheduler> scheduler_;
   std::unique_ptr<summation::Service> service_;
+  worker::HeldResults held_results_;             // used if Roster::failover
   std::unique_ptr<NodeParentLink> parent_link_;  // null: no level above this node's service
   std::unique_ptr<worker::Worker> worker_;
   // Null: this node does not take part. Used on the control loop.
@@ -199,6 +205,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Milestone started_;                   // the roster has arrived, or the start has failed
   Milestone finished_;                  // all workers have left, or the job has failed
   Milestone announced_;                 // all nodes know why this node leaves, or the job has failed
+  Milestone lingered_;                  // all workers want to leave, or the job is over
   Milestone left_;                      // all steps of leave() are done
   protocol::Roster roster_;             // constant from started_ on
   std::optional<protocol::Pace> pace_;  // used on the control loop

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/unique_function.h"
 #include "node/transports.h"
+#include "protocol/nic_survey.h"
 #include "transport/address.h"
 #include "transport/event_loop.h"
 #include "worker/handle_table.h"
@@ -44,6 +45,8 @@ class Environment {
 
   // When this node forgets names.
   virtual protocol::NameLimits name_limits() { return {}; }
+  // Round trips from which on a path is long (protocol/nic_survey.h).
+  virtual TimeUs long_path_us() { return protocol::kLongPathUs; }
 
   virtual uint32_t random_number() = 0;
   // The process is now known as `name` ("r3", "server 1"), for log lines.

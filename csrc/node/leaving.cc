@@ -48,6 +48,15 @@ void AsyncNode::leave(const std::string& cause, const std::string& after) {
       return control_loop_->now_us() + kLeaveFailedUs;
     });
   }
+  // A result that this rank holds may be the only one, if a server was lost a moment ago.
+  if (worker_ && cause.empty() && after.empty() && roster_.failover && !worker_->is_busy()) {
+    steps.emplace_back([this](Done done) {
+      lingered_.when_reached(std::move(done));
+      client_->send(protocol::Lingers{roster_.self});
+      const auto timeout_us = static_cast<TimeUs>(roster_.timeout_us);
+      return control_loop_->now_us() + timeout_us + timeout_us / 2;
+    });
+  }
   const auto add = [&](auto leave_role) {
     steps.emplace_back([this, leave_role](Done done) {
       const GracePeriod period = leave_grace_period();

@@ -68,36 +68,44 @@ Result<std::vector<std::string>> NicProbe::listen(const std::string& ip) {
 
 void NicProbe::measure(const protocol::ProbeStart& start, Done done) {
   round_ = start.round;
-  runs_left_ = loop_states_.size();
+  const size_t num_runs = std::min<size_t>(loop_states_.size(), start.connections);
+  runs_left_ = num_runs;
   bytes_per_s_ = 0;
+  rtt_us_ = 0;
   done_ = std::move(done);
-  for (size_t i = 0; i < loop_states_.size(); ++i) {
+  for (size_t i = 0; i < num_runs; ++i) {
     std::vector<transport::Address> helpers;
-    for (const protocol::ProbeHelper& helper : start.helpers) {
-      if (helper.addresses.empty()) continue;
-      const auto address = transport::parse_address(helper.addresses[i % helper.addresses.size()]);
-      if (address) helpers.push_back(*address);
+    for (size_t connection = i; connection < start.connections; connection += num_runs) {
+      for (const protocol::ProbeHelper& helper : start.helpers) {
+        if (helper.addresses.empty()) continue;
+        const auto address = transport::parse_address(helper.addresses[connection % helper.addresses.size()]);
+        if (address) helpers.push_back(*address);
+      }
     }
     loop_states_[i]->loop.post([this, state = loop_states_[i], helpers = std::move(helpers)] {
       state->run = std::make_shared<ProbeRun>(state->loop, tcp_, epoch_);
-      state->run->start(helpers, [this](double bytes_per_s) {
-        control_.post([this, bytes_per_s] { on_run_done(bytes_per_s); });
+      state->run->start(helpers, [this](double bytes_per_s, TimeUs rtt_us) {
+        control_.post([this, bytes_per_s, rtt_us] { on_run_done(bytes_per_s, rtt_us); });
       });
     });
   }
 }
 
-void NicProbe::on_run_done(double bytes_per_s) {
+void NicProbe::on_run_done(double bytes_per_s, TimeUs rtt_us) {
   bytes_per_s_ += bytes_per_s;
+  rtt_us_ = std::max(rtt_us_, rtt_us);
   if (--runs_left_ > 0 || !done_) return;
   for (const auto& state : loop_states_) {
     state->loop.post([state] {
       if (state->run) state->run->stop();
     });
   }
-  BPS_LOG(kDebug) << "network card: " << bytes_per_s_ << " bytes/s of payload each way";
+  BPS_LOG(kDebug) << "network card: " << bytes_per_s_ << " bytes/s of payload each way, round trip of "
+                  << rtt_us_ << " us";
   const double most = static_cast<double>(protocol::kMaxNicBytesPerS);
-  std::exchange(done_, nullptr)({round_, static_cast<uint64_t>(std::min(bytes_per_s_, most))});
+  std::exchange(done_, nullptr)({.round = round_,
+                                 .bytes_per_s = static_cast<uint64_t>(std::min(bytes_per_s_, most)),
+                                 .rtt_us = static_cast<uint64_t>(rtt_us_)});
 }
 
 void NicProbe::stop() {
@@ -106,11 +114,16 @@ void NicProbe::stop() {
 }
 
 std::string describe_cards(const std::vector<protocol::NodeInfo>& nodes) {
-  std::map<uint32_t, std::set<std::string>> hosts_of_speed;
-  for (const protocol::NodeInfo& node : nodes) hosts_of_speed[node.nic_mbps].insert(node.host);
+  std::map<std::pair<uint32_t, size_t>, std::set<std::string>> hosts_of_card;
+  for (const protocol::NodeInfo& node : nodes) {
+    const size_t connections = node.num_shards() > node.num_threads ? node.num_shards() : 0;
+    hosts_of_card[{node.nic_mbps, connections}].insert(node.host);
+  }
   std::vector<std::string> texts;
-  for (const auto& [mbps, hosts] : hosts_of_speed) {
-    texts.push_back((mbps > 0 ? std::to_string(mbps) + " Mbit/s: " : "unknown: ") +
+  for (const auto& [card, hosts] : hosts_of_card) {
+    const auto& [mbps, connections] = card;
+    texts.push_back((mbps > 0 ? std::to_string(mbps) + " Mbit/s" : "unknown") +
+                    (connections > 0 ? " with " + std::to_string(connections) + " connections: " : ": ") +
                     protocol::enumerate({hosts.begin(), hosts.end()}));
   }
   return protocol::enumerate(texts);

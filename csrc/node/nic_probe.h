@@ -19,7 +19,7 @@ class NicProbe {
   // Called on the control loop.
   using Done = UniqueFunction<void(protocol::ProbeDone)>;
 
-  // Measures on `loops`, an equal part on each.
+  // Measures on `loops`, with about as many connections on each.
   NicProbe(transport::Transport& tcp, transport::EventLoop& control,
            const std::vector<transport::EventLoop*>& loops, uint32_t epoch);
   ~NicProbe();
@@ -36,7 +36,7 @@ class NicProbe {
  private:
   struct LoopState;
 
-  void on_run_done(double bytes_per_s);
+  void on_run_done(double bytes_per_s, TimeUs rtt_us);
 
   transport::Transport& tcp_;
   transport::EventLoop& control_;
@@ -46,10 +46,12 @@ class NicProbe {
   uint32_t round_ = 0;
   size_t runs_left_ = 0;
   double bytes_per_s_ = 0;
+  TimeUs rtt_us_ = 0;
   Done done_;
 };
 
-// The speeds of the machines' cards: "100 Mbit/s: node3, 200 Mbit/s: node1 and node2".
+// The speeds of the machines' cards: "100 Mbit/s: node3, 200 Mbit/s with 8 connections: node1 and
+// node2".
 std::string describe_cards(const std::vector<protocol::NodeInfo>& nodes);
 
 }  // namespace byteps::node

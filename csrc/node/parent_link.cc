@@ -24,7 +24,7 @@ void NodeParentLink::fail_round(const protocol::DataHead& head, const Status& wh
 
 void NodeParentLink::enqueue(worker::OutgoingPartition outgoing) {
   outgoing.head.rank = rank_;
-  worker::ShardLink& link = links_.at(outgoing.head.root_node, outgoing.head.shard_index);
+  worker::ShardLink& link = links_.at(outgoing.head.root_node, outgoing.head.serving_index);
   std::vector<worker::OutgoingPartition> one;
   one.push_back(std::move(outgoing));
   link.loop->post(

@@ -13,7 +13,9 @@ class NodeParentLink final : public summation::ParentLink, public worker::LinkEv
  public:
   // `lost` is called when a link breaks (LinkEvents::on_link_lost).
   using LostCallback = UniqueFunction<void(uint32_t service, const Status& why)>;
-  NodeParentLink(uint32_t rank, LostCallback lost) : rank_(rank), lost_(std::move(lost)) {}
+  // `num_rank_indices`: Tree::num_rank_indices().
+  NodeParentLink(uint32_t rank, uint32_t num_rank_indices, LostCallback lost)
+      : rank_(rank), lost_(std::move(lost)), links_(num_rank_indices) {}
 
   // Must be filled before the first use, with links whose events go to this object.
   worker::ShardLinks& links() { return links_; }
@@ -27,6 +29,10 @@ class NodeParentLink final : public summation::ParentLink, public worker::LinkEv
   // Called on the loops of the links.
   void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { lost_(service, why); }
+  void on_outcomes_moved(std::vector<protocol::DataHead> outcomes) override { links_.move(outcomes); }
+  void on_partitions_moved(std::vector<worker::OutgoingPartition> partitions) override {
+    links_.move(std::move(partitions));
+  }
 
  private:
   struct Pending {

@@ -157,7 +157,7 @@ void ProbeRun::on_flow_ended() {
 void ProbeRun::finish() {
   if (!done_) return;
   loop_.cancel(std::exchange(timer_, 0));
-  std::exchange(done_, nullptr)(meter_.bytes_per_s());
+  std::exchange(done_, nullptr)(meter_.bytes_per_s(), meter_.rtt_us());
 }
 
 void ProbeRun::stop() {

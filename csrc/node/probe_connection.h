@@ -43,13 +43,14 @@ class ProbeEcho final : public transport::Receiver {
 // the loop has stopped.
 class ProbeRun final : public std::enable_shared_from_this<ProbeRun> {
  public:
-  using Done = UniqueFunction<void(double bytes_per_s)>;
+  // Bytes of payload per second in each direction; 0: unknown. `rtt_us`: ProbeMeter::rtt_us.
+  using Done = UniqueFunction<void(double bytes_per_s, TimeUs rtt_us)>;
 
   ProbeRun(transport::EventLoop& loop, transport::Transport& tcp, uint32_t epoch);
   ~ProbeRun();
 
-  // To be called once. `done` is called once, unless stop() is called before: bytes of payload per
-  // second in each direction; 0: unknown. The connections stay busy.
+  // To be called once. Makes a connection to each of `helpers`, which may contain equal ones. `done`
+  // is called once, unless stop() is called before. The connections stay busy.
   void start(const std::vector<transport::Address>& helpers, Done done);
   void stop();
 

@@ -89,8 +89,10 @@ Status AsyncNode::start_scheduler() {
                                  .op_timeout_us = seconds_to_us(config_.op_timeout_s),
                                  .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
                                  .placement = *placement,
+                                 .failover = config_.failover,
                                  .probe_nics = config_.nic_probe,
                                  .fit_shards = config_.service_threads == 0,
+                                 .long_path_us = environment_->long_path_us(),
                                  .report_us = config_.nic_probe ? seconds_to_us(config_.traffic_report_s) : 0,
                                  .first_epoch = environment_->random_number()},
       config_.role == "scheduler");
@@ -107,7 +109,9 @@ Status AsyncNode::start_scheduler() {
 
 Status AsyncNode::start_service_and_join() {
   std::vector<summation::Service::ShardLoop> loops;
-  for (size_t i = 0; i < data_loops_.size(); ++i) {
+  const size_t num_shards = num_offered_shards();
+  for (size_t shard = 0; shard < num_shards; ++shard) {
+    const size_t i = loop_of_shard(shard);
     loops.push_back({data_loops_[i].get(), outboxes_[i].get()});
   }
   service_ = std::make_unique<summation::Service>(loops, metrics_, *this);
@@ -145,10 +149,19 @@ protocol::Join AsyncNode::make_join(std::vector<protocol::Endpoint> endpoints) c
                    .machine = config_.machine.empty() ? environment_->machine_id() : config_.machine,
                    .nic_mbps = static_cast<uint32_t>(std::lround(environment_->nic_mbps(config_, ip_))),
                    .nic_is_told = config_.nic_mbps > 0,
+                   .num_threads = static_cast<uint32_t>(data_loops_.size()),
                    .endpoints = std::move(endpoints)},
           .num_workers = static_cast<uint32_t>(config_.num_workers),
           .num_servers = static_cast<uint32_t>(config_.num_servers),
           .version = config_.version};
+}
+
+// If the speed of the card is unknown, the scheduler may measure it, and then knows how many
+// connections it needs (protocol/nic_survey.h).
+size_t AsyncNode::num_offered_shards() const {
+  const bool is_known = environment_->nic_mbps(config_, ip_) > 0 || transport::Address{ip_, 0}.is_loopback();
+  if (is_known || config_.service_threads > 0) return data_loops_.size();
+  return std::max<size_t>(data_loops_.size(), protocol::kShardsOfLongPath);
 }
 
 void AsyncNode::on_probe_setup(const protocol::ProbeSetup& setup) {
@@ -223,7 +236,8 @@ void AsyncNode::build_worker(const protocol::Tree& tree) {
   build_links(tree, protocol::Level::kRanks, worker_->parameter_store_links(), *worker_);
   if (!has_machine_level) return;
   parent_link_ = std::make_unique<NodeParentLink>(
-      rank, [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
+      rank, tree.num_rank_indices(),
+      [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
   build_links(tree, protocol::Level::kCluster, parent_link_->links(), *parent_link_);
 }
 
@@ -237,11 +251,13 @@ void AsyncNode::build_links(const protocol::Tree& tree, protocol::Level level, w
     }
     links.add_service(std::move(of_service));
   }
+  if (roster_.failover && level == protocol::Level::kCluster)
+    links.follow(protocol::Successors(tree, roster_.shares_ppb));
 }
 
 worker::ShardLink AsyncNode::make_link(const protocol::Tree& tree, uint32_t service, size_t shard,
                                        protocol::Level level, worker::LinkEvents& events) {
-  const size_t place = shard % data_loops_.size();
+  const size_t place = loop_of_shard(shard);
   transport::EventLoop& loop = *data_loops_[place];
   worker::LinkOptions options{
       .rank = roster_.self,
@@ -251,6 +267,10 @@ worker::ShardLink AsyncNode::make_link(const protocol::Tree& tree, uint32_t serv
       .service_text = roster_.nodes[service].describe(),
       .bytes_per_s = level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0,
       .silence_us = data_silence_us(roster_)};
+  if (roster_.failover && level == protocol::Level::kCluster) {
+    options.held = &held_results_;
+    options.may_be_lost = service >= roster_.num_workers;
+  }
   worker::Link::Connector connector;
   if (service == roster_.self) {
     // Runs on the shard's own loop, so that memory that the shard leases and the link frees is used

@@ -31,7 +31,8 @@ void AsyncNode::start_traffic_reporter() {
       TrafficReporter::Callbacks{
           .read =
               [this](size_t loop, std::vector<protocol::Flow>& flows) {
-                service_->shard(loop).add_sent_traffic(flows);
+                for (size_t shard = loop; shard < service_->size(); shard += data_loops_.size())
+                  service_->shard(shard).add_sent_traffic(flows);
                 if (auto* const links = paced_links()) links->add_sent_traffic(*data_loops_[loop], flows);
               },
           .send = [this](protocol::Traffic traffic) { client_->send(std::move(traffic)); }});

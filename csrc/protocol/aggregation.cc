@@ -51,7 +51,7 @@ Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t chi
     return data_loss(children_.describe[child] + ": " + describe(head.key) + ": " +
                      describe_round(head.round) + " before the answer to " + describe_round(last_round));
   }
-  return refusal(head.key, state, head.round).is_ok() ? Verdict::kAccept : Verdict::kRefuse;
+  return refusal(head, state).is_ok() ? Verdict::kAccept : Verdict::kRefuse;
 }
 
 Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const {
@@ -62,7 +62,7 @@ Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t pay
   };
   if (head.round == 0) return expected("round", 1, 0);
   if (head.type == DataType::kFailed) return Status::ok();
-  if (head.type != DataType::kPushPull) {
+  if (!is_contribution(head.type)) {
     return expected("type", static_cast<uint64_t>(DataType::kPushPull), static_cast<uint64_t>(head.type));
   }
   if (is_stored(head.op)) {
@@ -79,15 +79,17 @@ Status Aggregator::check_head(const DataHead& head, uint32_t child, uint64_t pay
   return Status::ok();
 }
 
-// Why a contribution to `round` cannot succeed; ok if it may.
-Status Aggregator::refusal(const Key& key, const KeyState* state, uint64_t round) const {
+// Why a contribution cannot succeed; ok if it may.
+Status Aggregator::refusal(const DataHead& head, const KeyState* state) const {
+  const uint64_t round = head.round;
   BPS_RETURN_IF_ERROR(failed_);
   if (!failed_tensors_.empty()) {
-    auto found = failed_tensors_.find(number_of(key));
+    auto found = failed_tensors_.find(number_of(head.key));
     if (found != failed_tensors_.end()) BPS_RETURN_IF_ERROR(found->second.find(round));
   }
   if (state) BPS_RETURN_IF_ERROR(state->failures.find(round));
-  if (state && state->arrived_count > 0 && round < state->first.round) {
+  const bool has_moved = head.type == DataType::kMoved;
+  if (!has_moved && state && state->arrived_count > 0 && round < state->first.round) {
     return has_gone_on(children_.describe[state->first_child], round, state->first.round);
   }
   for (uint32_t child : gone_children_) {
@@ -139,7 +141,7 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
                has_gone_on(children_.describe[child], state.first.round, head.round), actions);
   // Evaluated as in admit(), before this contribution counts: a machine may be gone because of one
   // of its ranks and still contribute.
-  Status why = refusal(head.key, &state, head.round);
+  Status why = refusal(head, &state);
   state.last_round[child] = head.round;
   if (!why.is_ok()) {
     // Fails the round for the others as well: the refused child counts as arrived, so nobody would
@@ -149,12 +151,19 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
     actions.push_back(Fail{head, {child}, std::move(why), is_news});
     return;
   }
+  if (head.type == DataType::kMoved && is_past(state, head.round, child)) {
+    actions.push_back(Park{head, {child}});
+    return;
+  }
   if (state.arrived_count == 0) {
     state.first = head;
+    state.first.type = DataType::kPushPull;
     state.first.plan = {};
     state.first_child = child;
+    state.is_moved = false;
     state.wait = gathering_.add(&state, now);
   }
+  state.is_moved = state.is_moved || head.type == DataType::kMoved;
   BPS_CHECK(head.round == state.first.round) << "round " << head.round << " during " << state.first.round;
   ++state.arrived_count;
   if (!agree(head, state.first)) {
@@ -192,7 +201,8 @@ void Aggregator::on_failed_contribution(const DataHead& head, uint32_t child, co
 void Aggregator::leave_behind(KeyState& state, uint32_t child, uint64_t round, const Status& why,
                               AggregationActions& actions) {
   const bool waits = state.arrived_count > 0 && state.last_round[child] != state.first.round;
-  if (waits && state.first.round < round) fail_round(state, why, actions);
+  if (!waits || state.first.round >= round) return;
+  state.is_moved ? park_round(state, actions) : fail_round(state, why, actions);
 }
 
 void Aggregator::end_round(KeyState& state) {
@@ -206,13 +216,41 @@ void Aggregator::note_failure(KeyState& state, uint64_t round, const Status& why
 }
 
 void Aggregator::fail_round(KeyState& state, const Status& why, AggregationActions& actions) {
-  Fail fail{state.first, {}, why, true};
-  for (uint32_t child = 0; child < num_children(); ++child) {
-    if (state.last_round[child] == state.first.round) fail.children.push_back(child);
-  }
+  Fail fail{state.first, arrived(state), why, true};
   note_failure(state, state.first.round, why);
   end_round(state);
   actions.push_back(std::move(fail));
+}
+
+// Whether another child has had an outcome of the round, or has gone on to a later one.
+bool Aggregator::is_past(const KeyState& state, uint64_t round, uint32_t child) const {
+  if (state.arrived_count > 0 && state.first.round == round) return false;
+  for (uint32_t other = 0; other < num_children(); ++other) {
+    if (other != child && state.last_round[other] >= round) return true;
+  }
+  return false;
+}
+
+// The other children have had an outcome of the round, so it has not failed.
+void Aggregator::park_round(KeyState& state, AggregationActions& actions) {
+  Park park{state.first, arrived(state)};
+  end_round(state);
+  actions.push_back(std::move(park));
+}
+
+std::vector<uint32_t> Aggregator::arrived(const KeyState& state) const {
+  std::vector<uint32_t> children;
+  for (uint32_t child = 0; child < num_children(); ++child) {
+    if (state.last_round[child] == state.first.round) children.push_back(child);
+  }
+  return children;
+}
+
+void Aggregator::on_holds(const Key& key, uint64_t round, uint32_t child, AggregationActions& actions) {
+  KeyState& state = state_of(key);
+  if (state.arrived_count > 0 && state.first.round == round && state.last_round[child] != round)
+    park_round(state, actions);
+  state.last_round[child] = std::max(state.last_round[child], round);
 }
 
 template <typename Predicate>

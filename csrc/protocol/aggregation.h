@@ -11,6 +11,9 @@
 // summed. The first partition belongs to every round, so ranks that mean different tensors by one
 // name are detected there.
 //
+// When a root is lost, its rounds begin again at its successor. The root may have answered some
+// children: they go on to later rounds, and the others wait for the outcome (Park).
+//
 // The caller owns the memory of contributions and keeps it by (key, child) from on_contribution to
 // the Complete or Fail of the key.
 #pragma once
@@ -46,7 +49,18 @@ struct Fail {
   // false: a contribution to a round that has failed before is refused, and the root knows it
   bool ends_round;
 };
-using AggregationAction = std::variant<Complete, Fail, Stalled>;
+// The contributions of `children` came after their root was lost (kMoved), and another child has
+// had an outcome of the round: they wait for it (protocol/takeover.h), and are not summed.
+struct Park {
+  DataHead head;
+  std::vector<uint32_t> children;
+};
+// Ask `rank` for the outcome of the round of `head`.
+struct Fetch {
+  DataHead head;
+  uint32_t rank;
+};
+using AggregationAction = std::variant<Complete, Fail, Stalled, Park, Fetch>;
 using AggregationActions = std::vector<AggregationAction>;
 
 // "float32 of shape (2, 3)", or "6 elements of float32" if the shape is unknown.
@@ -81,6 +95,10 @@ class Aggregator {
   // The child cannot contribute to the round, for the reason `why`: the round fails for all others.
   void on_failed_contribution(const DataHead& head, uint32_t child, const Status& why,
                               AggregationActions& actions);
+
+  // The child has had an outcome of the round, from a root that is lost: it does not contribute to
+  // it.
+  void on_holds(const Key& key, uint64_t round, uint32_t child, AggregationActions& actions);
 
   // The child will contribute no more: rounds that lack it fail with `why`, now and later.
   void on_child_gone(uint32_t child, const Status& why, AggregationActions& actions);
@@ -123,6 +141,7 @@ class Aggregator {
     // contributed.
     uint32_t arrived_count = 0;  // 0: no round is open
     bool is_used = false;        // there was a contribution
+    bool is_moved = false;       // one of the open round came after its root was lost
     DataHead first;              // head of the first contribution
     uint32_t first_child = 0;
     FailureHistory failures;                // of rounds that not all children have contributed to
@@ -134,13 +153,16 @@ class Aggregator {
   // have: so of the keys that have nothing but failures only the last ones are kept.
   KeyState& state_of_failure(const Key& key);
   Status check_head(const DataHead& head, uint32_t child, uint64_t payload_bytes) const;
-  Status refusal(const Key& key, const KeyState* state, uint64_t round) const;
+  Status refusal(const DataHead& head, const KeyState* state) const;
   // The child takes no part in rounds before `round` any more: the open one fails if it is earlier.
   void leave_behind(KeyState& state, uint32_t child, uint64_t round, const Status& why,
                     AggregationActions& actions);
   void end_round(KeyState& state);
   static void note_failure(KeyState& state, uint64_t round, const Status& why);
   void fail_round(KeyState& state, const Status& why, AggregationActions& actions);
+  void park_round(KeyState& state, AggregationActions& actions);
+  bool is_past(const KeyState& state, uint64_t round, uint32_t child) const;
+  std::vector<uint32_t> arrived(const KeyState& state) const;
   template <typename Predicate>
   void fail_rounds_if(Predicate predicate, const Status& why, AggregationActions& actions);
   std::string describe_wait(const WaitingList<KeyState*>::Wait& wait, TimeUs now) const;

@@ -21,7 +21,7 @@ template <typename T, typename... Messages>
 concept One = (std::same_as<std::remove_const_t<T>, Messages> || ...);  // const while encoding
 
 constexpr size_t kLeastNodeBytes =
-    2 + 4 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + sizeof(uint32_t);
+    2 + 5 * sizeof(int32_t) + sizeof(uint64_t) + 2 * sizeof(uint16_t) + sizeof(uint32_t);
 constexpr size_t kLeastEndpointBytes = sizeof(uint16_t) + sizeof(uint32_t);
 constexpr uint32_t kPartsPerBillion = 1'000'000'000;
 constexpr int32_t kMaxNumber = kMaxNodes - 1;  // largest number of a node or rank
@@ -46,6 +46,7 @@ void fields(auto& codec, One<NodeInfo> auto& m) {
   codec.text("machine", m.machine, kMaxHostBytes);
   codec.number("network speed", m.nic_mbps);
   codec.flag("told", m.nic_is_told);
+  codec.number("threads", m.num_threads, 1, kMaxAddresses);
   codec.list("endpoints", m.endpoints, kMaxEndpoints, kLeastEndpointBytes, [](auto& each, auto& endpoint) {
     each.text("transport", endpoint.transport, kMaxTransportBytes);
     address_list(each, endpoint.addresses);
@@ -82,6 +83,7 @@ void fields(auto& codec, One<Roster> auto& m) {
   codec.number("partition bytes", m.partition_bytes, 0, kMaxTensorBytes);
   share_list(codec, m.shares_ppb);
   codec.number("report interval", m.report_us, 0, kMaxTimeoutUs);
+  codec.flag("failover", m.failover);
   codec.list("nodes", m.nodes, kMaxNodes, kLeastNodeBytes,
              [](auto& each, auto& node) { fields(each, node); });
   codec.require(m.num_workers >= 1 && m.num_workers <= m.nodes.size(), "workers are nodes");
@@ -163,6 +165,7 @@ void fields(auto& codec, One<ProbeReady> auto& m) { address_list(codec, m.addres
 
 void fields(auto& codec, One<ProbeStart> auto& m) {
   codec.number("round", m.round, 1);
+  codec.number("connections", m.connections, 1, kMaxAddresses);
   codec.list("helpers", m.helpers, kMaxHelpers, sizeof(uint32_t),
              [](auto& each, auto& helper) { address_list(each, helper.addresses); });
 }
@@ -170,6 +173,7 @@ void fields(auto& codec, One<ProbeStart> auto& m) {
 void fields(auto& codec, One<ProbeDone> auto& m) {
   codec.number("round", m.round, 1);
   codec.number("rate", m.bytes_per_s, 0, kMaxNicBytesPerS);
+  codec.number("round trip", m.rtt_us);
 }
 
 void fields(auto& codec, One<Waits> auto& m) {
@@ -227,13 +231,20 @@ void fields(auto& codec, One<Speeds> auto& m) {
   codec.text("text", m.text, kMaxTextBytes);
 }
 
-void fields(auto& /*codec*/, One<Heartbeat> auto& /*message*/) {}
+void fields(auto& codec, One<Removed> auto& m) {
+  codec.number("node", m.node);
+  codec.text("text", m.text, kMaxTextBytes);
+}
+
+void fields(auto& codec, One<Lingers> auto& m) { codec.number("node", m.node); }
+
+void fields(auto& /*codec*/, One<Heartbeat, AllLinger> auto& /*message*/) {}
 
 constexpr const char* kControlNames[] = {
-    "Join",       "Roster",     "Declare",   "Placed",  "Refused", "Barrier",     "BarrierDone",
-    "Heartbeat",  "Suspect",    "Lost",      "Leave",   "Left",    "Finished",    "ProbeSetup",
-    "ProbeReady", "ProbeStart", "ProbeDone", "Waits",   "Waiting", "RoundFailed", "Stalled",
-    "Leaving",    "Forget",     "Forgotten", "Traffic", "Speeds"};
+    "Join",      "Roster", "Declare", "Placed",      "Refused",  "Barrier",    "BarrierDone", "Heartbeat",
+    "Suspect",   "Lost",   "Leave",   "Left",        "Finished", "ProbeSetup", "ProbeReady",  "ProbeStart",
+    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",  "Leaving",    "Forget",      "Forgotten",
+    "Traffic",   "Speeds", "Removed", "Lingers",     "AllLinger"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // Type of the first control message; far from the data types, which must not be confused with it.

@@ -10,8 +10,8 @@ namespace byteps::protocol {
 namespace {
 
 Result<DataType> data_type_from(uint8_t value) {
-  if (value < 1 || value > 6) {
-    return data_loss("data message: expected a type from 1 to 6, got " + std::to_string(value));
+  if (value < 1 || value > 10) {
+    return data_loss("data message: expected a type from 1 to 10, got " + std::to_string(value));
   }
   return static_cast<DataType>(value);
 }
@@ -42,7 +42,7 @@ void for_each_field(Head& head, Number&& number, Checked&& checked) {
   number(40, uint16_t{}, head.rank);
   number(42, uint16_t{}, head.root);
   number(44, uint16_t{}, head.root_node);
-  number(46, uint16_t{}, head.shard_index);
+  number(46, uint16_t{}, head.serving_index);
 }
 constexpr size_t kShapeOffset = 48;
 static_assert(kShapeOffset + kShapeBytes == kDataHeadBytes);
@@ -86,7 +86,8 @@ Status check_limits(const DataHead& head) {
     return data_loss("data message: expected no staleness of a " + std::string(to_string(head.op)) +
                      ", got " + std::to_string(head.staleness));
   }
-  if ((head.type == DataType::kFailed) == (head.code == StatusCode::kOk)) {
+  const bool is_ok = head.code == StatusCode::kOk;
+  if (head.type != DataType::kHeld && (head.type == DataType::kFailed) == is_ok) {
     return data_loss("data message: a failure needs a code that is not ok, and no other message has one");
   }
   return Status::ok();

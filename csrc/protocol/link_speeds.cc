@@ -272,20 +272,36 @@ LinkSpeeds::Change LinkSpeeds::adopt(const std::vector<double>& mbps, std::vecto
     cards_[i].mbps = mbps[i];
     cards_[i].slow_windows = 0;
   }
-  Change change;
   for (uint32_t node = 0; node < nodes_.size(); ++node) {
     const uint32_t card = card_of(node);
     const double node_mbps = hosts[card].nic_mbps * cards_[card].sharing;
     nodes_[node].nic_mbps = static_cast<uint32_t>(std::max(1L, std::lround(node_mbps)));
-    change.speeds.nic_mbps.push_back(nodes_[node].nic_mbps);
   }
   tree_ = Tree(nodes_, num_workers_);
+  for (const uint32_t server : lost_) tree_.lose(server);
+  return share(std::move(shares), std::move(text));
+}
+
+LinkSpeeds::Change LinkSpeeds::lose(uint32_t server) {
+  lost_.push_back(server);
+  tree_.lose(server);
+  try_.reset();
+  // The number of weights fits, or the job would not have started.
+  Change change =
+      share(*reducer_host_shares(learns_ ? hosts_with(believed()) : tree_.reducer_hosts(), policy_), "");
+  change.moves = true;  // also if it had no share, since its names may not come back to it
+  return change;
+}
+
+LinkSpeeds::Change LinkSpeeds::share(std::vector<double> shares, std::string text) {
+  Change change;
   for (size_t i = 0; i < shares.size(); ++i) {
     if (std::abs(shares[i] - shares_[i]) > kSameShare) change.moves = true;
   }
   shares_ = std::move(shares);
-  pace_.emplace(tree_, shares_);
-  for (const double share : shares_) change.speeds.shares_ppb.push_back(static_cast<uint32_t>(share * 1e9));
+  if (learns_) pace_.emplace(tree_, shares_);
+  for (const NodeInfo& node : nodes_) change.speeds.nic_mbps.push_back(node.nic_mbps);
+  change.speeds.shares_ppb = in_parts_per_billion(shares_);
   change.speeds.text = std::move(text);
   settling_windows_ = 1;
   return change;

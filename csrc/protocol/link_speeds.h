@@ -14,16 +14,17 @@
 //   - Speeds change, and with them shares, if cards are slow for three windows and a push_pull with
 //     the new shares takes at least 5 % less time. So noise and short stalls move nothing.
 // A card whose flows still carry the same part of their rate after a change was not the cause: its
-// speed stays. Paced flows never carry more than believed, so higher speeds are *tried*: now and then the
-// slowest cards whose flows carry their paced rate are believed to be faster for three windows: up
-// to twice as fast, but not faster than the next faster cards, or a quarter if there are none. If
-// they would carry more with the shares of now, only the pace changes. Otherwise shares change, too,
-// but only so far that a push_pull takes at most a quarter longer if the cards are not faster. A try
-// that succeeds is followed by the next one at once, one that fails after twice the last pause.
+// speed stays. Paced flows never carry more than believed, so higher speeds are *tried*: now and
+// then the slowest cards whose flows carry their paced rate are believed to be faster for three
+// windows: up to twice as fast, but not faster than the next faster cards, or a quarter if there
+// are none. If they would carry more with the shares of now, only the pace changes. Otherwise
+// shares change, too, but only so far that a push_pull takes at most a quarter longer if the cards
+// are not faster. A try that succeeds is followed by the next one at once, one that fails after
+// twice the last pause.
 //
-// Cards whose speed is told (NodeInfo::nic_is_told) keep it. Nothing is learned under a policy other
-// than `auto`, whose shares do not depend on speeds, in jobs of one machine or of more than 256
-// nodes, whose reports would be too many, and if a speed is unknown or all are told.
+// Cards whose speed is told (NodeInfo::nic_is_told) keep it. Nothing is learned under a policy
+// other than `auto`, whose shares do not depend on speeds, in jobs of one machine or of more than
+// 256 nodes, whose reports would be too many, and if a speed is unknown or all are told.
 #pragma once
 
 #include <cstdint>
@@ -63,6 +64,9 @@ class LinkSpeeds {
   std::optional<Change> on_tick(TimeUs now);
   // kNever: there is no traffic.
   TimeUs next_tick_us() const { return next_tick_us_; }
+
+  // The server is lost: it gets no share from now on.
+  Change lose(uint32_t server);
 
   // The nodes with their speeds, and the shares of reducer hosts, as they are in use.
   const Tree& tree() const { return tree_; }
@@ -135,6 +139,8 @@ class LinkSpeeds {
   std::vector<double> best_shares(const std::vector<double>& mbps) const;
   // Paces for these speeds and shares from now on.
   Change adopt(const std::vector<double>& mbps, std::vector<double> shares, std::string text);
+  // Sets the shares.
+  Change share(std::vector<double> shares, std::string text);
 
   std::vector<NodeInfo> nodes_;
   uint32_t num_workers_;
@@ -142,6 +148,7 @@ class LinkSpeeds {
   TimeUs window_us_;
   TimeUs next_tick_us_ = kNever;
   Tree tree_;
+  std::vector<uint32_t> lost_;  // servers
   bool learns_ = false;
   std::vector<Card> cards_;
   std::vector<double> shares_;

@@ -30,6 +30,7 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
   last_heard_us_ = now;
   if (const auto* roster = std::get_if<Roster>(&message)) return on_roster(*roster, now, actions);
   if (const auto* left = std::get_if<Left>(&message)) return on_left(*left, actions);
+  if (const auto* removed = std::get_if<Removed>(&message)) return on_removed(*removed, actions);
   if (const auto* lost = std::get_if<Lost>(&message)) {
     fail(Status(lost->code, lost->text), actions);
   } else if (const auto* finished = std::get_if<Finished>(&message)) {
@@ -39,7 +40,7 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
   } else {
     const bool is_the_schedulers =
         is_one_of<Heartbeat, Placed, Refused, BarrierDone, Stalled, Leaving, Forgotten>(message) ||
-        (started() && is_one_of<Speeds>(message)) ||
+        (started() && is_one_of<Speeds, Lingers, AllLinger>(message)) ||
         (!started() && is_one_of<ProbeSetup, ProbeStart>(message));
     if (!is_the_schedulers) return data_loss(name_scheduler() + " sent a message that only nodes send");
   }
@@ -64,6 +65,18 @@ Status Membership::on_left(const Left& left, MembershipActions& actions) {
   left_[left.node] = true;
   suspects_.erase(left.node);
   actions.emplace_back(NodeLeft{left.node});
+  return Status::ok();
+}
+
+Status Membership::on_removed(const Removed& removed, MembershipActions& actions) {
+  const bool is_server = roster_ && removed.node >= roster_->num_workers && removed.node < left_.size();
+  if (!is_server || left_[removed.node]) {
+    return data_loss(name_scheduler() + " has removed node " + std::to_string(removed.node) +
+                     ", but the job has no such server");
+  }
+  left_[removed.node] = true;
+  suspects_.erase(removed.node);
+  actions.emplace_back(NodeRemoved{removed.node, removed.text});
   return Status::ok();
 }
 

@@ -22,18 +22,15 @@
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "protocol/data_message.h"
 #include "protocol/plan.h"
-#include "protocol/shape.h"
 
 namespace byteps::protocol {
 
-inline constexpr uint8_t kProtocolVersion = 7;
-inline constexpr size_t kDataHeadBytes = 64;
 inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
 inline constexpr size_t kMaxRosterBytes = 32u << 20;  // of a Roster, the only larger message
 inline constexpr uint16_t kMaxNameBytes = 1024;
-inline constexpr uint16_t kMaxTextBytes = 4096;  // text of a failure; longer texts are truncated
 // Size of the name of a host or machine, or of an address.
 inline constexpr uint16_t kMaxHostBytes = 255;
 inline constexpr uint32_t kMaxAddresses = 64;  // addresses of one node for one transport
@@ -41,117 +38,10 @@ inline constexpr uint32_t kMaxEndpoints = 8;   // transports of one node
 inline constexpr uint16_t kMaxTransportBytes = 16;
 // Helpers of one process that measures its network card.
 inline constexpr uint32_t kMaxHelpers = 64;
-inline constexpr uint64_t kMaxTensorBytes = 1ull << 40;
-inline constexpr uint32_t kMaxPartitions = 1u << 18;
-inline constexpr uint32_t kMaxNodes = 1u << 14;
 inline constexpr uint64_t kMaxNicBytesPerS = 100'000'000'000'000;
 inline constexpr uint64_t kMaxTimeoutUs = 1ull << 50;
 // Heartbeats that each node sends within the job's timeout.
 inline constexpr int64_t kHeartbeatsPerTimeout = 4;
-
-// Where a partition is summed. protocol/tree.h defines the meaning of both numbers.
-struct RootLocation {
-  uint16_t reducer_host = 0;
-  uint16_t serving_index = 0;
-  bool operator==(const RootLocation&) const = default;
-};
-
-// One partition of one declared tensor.
-struct Key {
-  uint64_t tensor = 0;  // key_tensor() of the name's number and of the partition scale
-  uint32_t partition = 0;
-  bool operator==(const Key&) const = default;
-  auto operator<=>(const Key&) const = default;
-};
-
-inline constexpr uint32_t kMaxTensors = 1u << 20;  // names that are not forgotten
-// Numbers of names are never given again in a job, however many names come and go.
-inline constexpr uint64_t kMaxTensorNumber = (1ull << 43) - 1;
-// Under another partition scale a name has other partitions, except for the first one.
-constexpr uint64_t key_tensor(uint64_t number, uint8_t partition_scale) {
-  return number * (kMaxPartitionScale + 1) + partition_scale;
-}
-constexpr uint64_t number_of(const Key& key) { return key.tensor / (kMaxPartitionScale + 1); }
-
-// "tensor 3, partition 0".
-std::string describe(const Key& key);
-// "partition 0".
-std::string describe_partition(const Key& key);
-
-struct KeyHash {
-  size_t operator()(const Key& key) const { return (key.tensor * 0x9E3779B97F4A7C15ull) ^ key.partition; }
-};
-
-// ---- data ---------------------------------------------------------------------------------------
-
-enum class DataType : uint8_t {
-  kHello = 1,     // child -> service, first on a connection: `rank`, `level`, `shard_index`
-  kPushPull = 2,  // child -> service: a contribution; payload: `bytes` (none unless has_values)
-  kResult = 3,    // service -> child: payload: `bytes`
-  kFailed = 4,    // both directions, instead of a result or a contribution: `code`; payload: text
-  kGoodbye = 5,   // both directions: nothing follows; the sender leaves the job in order
-  // Both directions, to measure a card (protocol/nic_probe.h): `epoch`; payload: any `bytes`.
-  kProbe = 6,
-};
-
-// The level of a service that a connection belongs to (protocol/tree.h).
-enum class Level : uint8_t {
-  kMachine = 1,  // the children are the ranks of the service's own machine
-  kCluster = 2,  // the children are the machines, each represented by one of its ranks
-  kRanks = 3,    // the children are all ranks: for stored tensors (protocol/staleness_tracker.h)
-};
-
-// No bound on the number of rounds between ranks (protocol/staleness_tracker.h).
-inline constexpr uint8_t kUnboundedStaleness = 255;
-
-// Whether services store a tensor's value between push_pulls (ReduceOp::kSeed, kAccumulate).
-struct TensorMode {
-  bool stored = false;
-  uint8_t staleness = 0;  // only if stored
-  bool operator==(const TensorMode&) const = default;
-};
-
-// "reduces it", "stores it with staleness 3", "stores it with unbounded staleness".
-std::string describe(const TensorMode& mode);
-
-struct DataHead {
-  DataType type = DataType::kHello;
-  Level level = Level::kCluster;  // kHello only
-  // The plan of the tensor's next push_pull, in rank 0's contributions and in results. Else unused.
-  Plan plan = {};
-  DType dtype = DType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;
-  uint8_t staleness = 0;  // kSeed, kAccumulate
-  uint32_t epoch = 0;
-  Key key = {};
-  // Number of this rank's push_pulls of the name, from 1, refused ones included.
-  uint64_t round = 0;
-  uint32_t rank = 0;     // the contributing worker, or the rank that represents its machine
-  int32_t priority = 0;  // larger goes first
-  // kBroadcast, kSeed: the rank whose values count; kAccumulate: as in kSeed.
-  uint32_t root = 0;
-  uint16_t root_node = 0;  // node that hosts the root of the partition's tree
-  // Tree::shard_index of the partition; kHello: index of the sender's shard.
-  uint16_t shard_index = 0;
-  uint64_t bytes = 0;  // size of the partition
-  Shape shape = {};    // shape of the tensor
-  StatusCode code = StatusCode::kOk;
-  bool operator==(const DataHead&) const = default;
-};
-
-// Whether the contribution of `head.rank` has a payload. Broadcasts have it from the root only.
-inline bool has_values(const DataHead& head) {
-  const bool only_of_root = head.op == ReduceOp::kBroadcast || head.op == ReduceOp::kSeed;
-  return !only_of_root || head.root == head.rank;
-}
-
-using DataHeadBytes = std::array<std::byte, kDataHeadBytes>;
-DataHeadBytes encode(const DataHead& head);
-// Checks version, type, dtype, op, the limits, that `bytes` is a multiple of the element size, that
-// `code` is a failure in kFailed and ok elsewhere, and that only stored tensors have a staleness.
-Result<DataHead> decode_data(Bytes head);
-
-// ---- control ------------------------------------------------------------------------------------
 
 enum class Role : uint8_t { kWorker = 1, kServer = 2 };
 
@@ -170,10 +60,13 @@ struct NodeInfo {
   int32_t local_rank = -1;  // -1 in a Join: the scheduler assigns it, by machine
   int32_t local_size = -1;
   uint64_t pid = 0;
-  std::string host;                 // host name for messages
-  std::string machine;              // equal on all processes that can share memory
-  uint32_t nic_mbps = 0;            // Mbit/s per direction; 0: unknown
-  bool nic_is_told = false;         // nic_mbps is a setting, which nothing changes
+  std::string host;          // host name for messages
+  std::string machine;       // equal on all processes that can share memory
+  uint32_t nic_mbps = 0;     // Mbit/s per direction; 0: unknown
+  bool nic_is_told = false;  // nic_mbps is a setting, which nothing changes
+  // Data loops of the node. A node whose card is to be measured offers more shards than loops in
+  // its Join; the scheduler leaves those that the network needs (protocol/nic_survey.h).
+  uint32_t num_threads = 1;
   std::vector<Endpoint> endpoints;  // one for each transport of the service
   bool operator==(const NodeInfo&) const = default;
 
@@ -203,6 +96,8 @@ struct Roster {
   // pacing.
   std::vector<uint32_t> shares_ppb;
   uint64_t report_us = 0;  // time between two Traffics of a node; 0: none are sent
+  // The job goes on when a server is lost (Removed): ranks hold the results of roots on servers.
+  bool failover = false;
   std::vector<NodeInfo> nodes;
   bool operator==(const Roster&) const = default;
 };
@@ -310,14 +205,16 @@ struct ProbeHelper {
   std::vector<std::string> addresses;
   bool operator==(const ProbeHelper&) const = default;
 };
-struct ProbeStart {    // scheduler -> node: measure your card
-  uint32_t round = 0;  // counts from 1
+struct ProbeStart {          // scheduler -> node: measure your card
+  uint32_t round = 0;        // counts from 1
+  uint32_t connections = 1;  // to each helper
   std::vector<ProbeHelper> helpers;
   bool operator==(const ProbeStart&) const = default;
 };
 struct ProbeDone {
   uint32_t round = 0;
   uint64_t bytes_per_s = 0;  // payload per direction; 0: unknown
+  uint64_t rtt_us = 0;       // longest round trip to a helper; 0: unknown
   bool operator==(const ProbeDone&) const = default;
 };
 
@@ -400,11 +297,31 @@ struct Speeds {
   bool operator==(const Speeds&) const = default;
 };
 
+// scheduler -> node: a server is lost, and the job goes on without it. Its partitions have other
+// roots from now on (protocol/successors.h).
+struct Removed {
+  uint32_t node = 0;
+  std::string text;  // names the server, its host and the cause
+  bool operator==(const Removed&) const = default;
+};
+
+// With Roster::failover: a worker that leaves in order stays until all workers want to leave, or a
+// server that is lost would have been noticed: another worker may need a result that it holds. It
+// tells the scheduler, which forwards the message to all nodes: the worker takes part in nothing
+// any more.
+struct Lingers {
+  uint32_t node = 0;
+  bool operator==(const Lingers&) const = default;
+};
+struct AllLinger {  // scheduler -> node: all workers linger or have left
+  bool operator==(const AllLinger&) const = default;
+};
+
 // The index of a message in this list determines its type on the wire: append only.
-using Control =
-    std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect, Lost,
-                 Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone, Waits, Waiting,
-                 RoundFailed, Stalled, Leaving, Forget, Forgotten, Traffic, Speeds>;
+using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
+                             Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
+                             Waits, Waiting, RoundFailed, Stalled, Leaving, Forget, Forgotten, Traffic,
+                             Speeds, Removed, Lingers, AllLinger>;
 
 template <typename... Types>
 bool is_one_of(const Control& message) {

@@ -72,6 +72,7 @@ class ProbeMeter {
   TimeUs deadline_us() const;
   // Payload per direction; 0: too few answers arrived.
   double bytes_per_s() const;
+  TimeUs rtt_us() const { return rtt_us_; }  // as given to on_answer(); 0: no answer yet
 
  private:
   TimeUs patience_us() const;

@@ -14,16 +14,22 @@ constexpr size_t kGroup = 4;
 constexpr double kNoise = 1.1;
 // Pacing connections a little too fast costs nothing; pacing them too slowly costs time.
 constexpr double kHeadroom = 1.03;
+// Several connections have to be so much faster than one: they carry small tensors less evenly.
+constexpr double kLeastGain = 1.4;
 
 }  // namespace
 
-NicSurvey::NicSurvey(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
+NicSurvey::NicSurvey(const std::vector<NodeInfo>& nodes, uint32_t num_workers, TimeUs long_path_us)
+    : long_path_us_(long_path_us) {
   std::map<std::string, uint32_t> card_of_machine;
   for (uint32_t node = 0; node < nodes.size(); ++node) {
     const auto [found, is_new] =
         card_of_machine.try_emplace(nodes[node].machine, static_cast<uint32_t>(cards_.size()));
     if (is_new) {
-      cards_.push_back({.node = node, .addresses = {}});
+      cards_.push_back({.node = node,
+                        .num_threads = nodes[node].num_threads,
+                        .num_shards = static_cast<uint32_t>(nodes[node].num_shards()),
+                        .addresses = {}});
       if (node > 0 && node < num_workers) spans_machines_ = true;
     }
     card_of_node_.push_back(found->second);
@@ -57,8 +63,26 @@ void NicSurvey::on_ready(uint32_t node, const ProbeReady& ready, TimeUs now, Ord
 
 void NicSurvey::on_done(uint32_t node, const ProbeDone& done, TimeUs now, Orders& orders) {
   if (over_ || done.round != next_round_ || awaited_.erase(node) == 0) return;
-  cards_[card_of_node_[node]].mbps = nic_mbps_of_payload(static_cast<double>(done.bytes_per_s));
+  Card& card = cards_[card_of_node_[node]];
+  const double mbps = nic_mbps_of_payload(static_cast<double>(done.bytes_per_s));
+  const bool is_first = card.connections == 1;
+  if (!is_first)
+    card.needs_all_shards = card.connections > card.num_threads && mbps >= kLeastGain * card.mbps;
+  card.mbps = std::max(card.mbps, mbps);
+  if (is_first) card.connections = second_connections(card, static_cast<TimeUs>(done.rtt_us));
+  if (is_first && card.connections > 1) {
+    begin_step(now);
+    awaited_.insert(node);
+    orders.push_back({node, order_for(card_of_node_[node])});
+  }
   if (awaited_.empty()) begin_round(now, orders);
+}
+
+uint32_t NicSurvey::second_connections(const Card& card, TimeUs rtt_us) const {
+  if (card.mbps == 0) return 1;
+  if (rtt_us >= long_path_us_) return std::max(card.num_shards, card.num_threads);
+  // One connection is slower than the card if its thread is the limit.
+  return useful_shards(2 * card.mbps) > 1 ? card.num_threads : 1;
 }
 
 void NicSurvey::begin_round(TimeUs now, Orders& orders) {
@@ -75,7 +99,7 @@ void NicSurvey::begin_round(TimeUs now, Orders& orders) {
 }
 
 ProbeStart NicSurvey::order_for(size_t hub) const {
-  ProbeStart order{.round = next_round_, .helpers = {}};
+  ProbeStart order{.round = next_round_, .connections = cards_[hub].connections, .helpers = {}};
   for (size_t card = hub % num_groups(); card < cards_.size(); card += num_groups()) {
     if (card != hub) order.helpers.push_back({cards_[card].addresses});
   }
@@ -92,12 +116,16 @@ void NicSurvey::apply(std::vector<NodeInfo>& nodes, bool fit_shards) const {
   speeds = even_out(speeds);
   for (size_t i = 0; i < nodes.size(); ++i) {
     NodeInfo& node = nodes[i];
-    if (node.nic_mbps > 0) continue;
-    node.nic_mbps = static_cast<uint32_t>(std::lround(kHeadroom * speeds[card_of_node_[i]]));
-    if (!fit_shards || node.nic_mbps == 0) continue;
-    for (Endpoint& endpoint : node.endpoints) {
-      endpoint.addresses.resize(std::min<size_t>(endpoint.addresses.size(), useful_shards(node.nic_mbps)));
+    const Card& card = cards_[card_of_node_[i]];
+    size_t most_shards = node.num_threads;
+    if (node.nic_mbps == 0) {
+      node.nic_mbps = static_cast<uint32_t>(std::lround(kHeadroom * speeds[card_of_node_[i]]));
+      if (fit_shards && node.nic_mbps > 0)
+        most_shards = std::min<size_t>(most_shards, useful_shards(node.nic_mbps));
+      if (card.needs_all_shards) most_shards = node.num_shards();
     }
+    for (Endpoint& endpoint : node.endpoints)
+      endpoint.addresses.resize(std::min(endpoint.addresses.size(), most_shards));
   }
 }
 

@@ -8,9 +8,13 @@
 // (protocol/nic_probe.h), so there are at most seven rounds however large the job is. A round
 // begins after the previous one has ended, so that no measurement disturbs another.
 //
+// A hub first measures with one connection to each helper. If that is not enough for a conclusion,
+// it measures again with several: where the speed may be too much for one thread, with one for each
+// thread; on long paths, where a lost packet costs a connection much of its rate, with all shards.
+//
 //   scheduler -> first of each machine   ProbeSetup     listen
 //             <-                         ProbeReady     addresses; none: cannot be measured
-//             -> hubs of a round         ProbeStart     measure with these helpers
+//             -> hubs of a round         ProbeStart     measure with these helpers; once or twice
 //             <-                         ProbeDone
 //
 // A node that exceeds the time limit of a step ends the survey; speeds not measured by then stay
@@ -27,6 +31,12 @@
 
 namespace byteps::protocol {
 
+// Connections to a service over a long path, where that is faster: the shards that a service offers
+// before its card has been measured.
+inline constexpr uint32_t kShardsOfLongPath = 8;
+// Round trips from which on a path is long.
+inline constexpr TimeUs kLongPathUs = 20'000;
+
 class NicSurvey {
  public:
   struct Order {
@@ -35,8 +45,8 @@ class NicSurvey {
   };
   using Orders = std::vector<Order>;
 
-  // `nodes` in the order of Roster::nodes.
-  NicSurvey(const std::vector<NodeInfo>& nodes, uint32_t num_workers);
+  // `nodes` in the order of Roster::nodes. `long_path_us`: round trips from which on a path is long.
+  NicSurvey(const std::vector<NodeInfo>& nodes, uint32_t num_workers, TimeUs long_path_us);
 
   // False if nothing is to be measured, or it would make no difference.
   bool is_needed() const;
@@ -50,9 +60,10 @@ class NicSurvey {
   TimeUs next_tick_us() const { return over_ ? kNever : step_deadline_us_; }
   bool over() const { return over_; }
 
-  // Fills in the measured speeds (evened out by even_out) of nodes whose own speed is unknown. With
-  // `fit_shards` the services of these nodes use only as many shards as suit the speed
-  // (protocol/pacing.h); the others stay idle.
+  // Fills in the measured speeds (evened out by even_out) of nodes whose own speed is unknown, and
+  // reduces the shards of each service to those that it is to use; the others stay idle. These are
+  // all if several connections were faster on a long path; otherwise one for each thread, and with
+  // `fit_shards` at most as many as suit the measured speed (protocol/pacing.h).
   void apply(std::vector<NodeInfo>& nodes, bool fit_shards) const;
 
  private:
@@ -60,16 +71,23 @@ class NicSurvey {
   struct Card {
     uint32_t node;  // the node that takes part
     bool known = true;
+    uint32_t num_threads = 1;  // of that node
+    uint32_t num_shards = 1;   // that it offers
     std::vector<std::string> addresses;
-    double mbps = 0;  // measured
+    uint32_t connections = 1;  // to each helper, in the current or last measurement
+    double mbps = 0;           // measured
+    bool needs_all_shards = false;
   };
 
   void begin_step(TimeUs now);
   void begin_round(TimeUs now, Orders& orders);
   ProbeStart order_for(size_t hub) const;
+  // The number of connections for a second measurement; 1: none is needed.
+  uint32_t second_connections(const Card& card, TimeUs rtt_us) const;
 
   size_t num_groups() const;
 
+  TimeUs long_path_us_;
   bool spans_machines_ = false;
   std::vector<Card> cards_;
   std::vector<uint32_t> card_of_node_;

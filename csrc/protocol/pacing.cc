@@ -18,10 +18,6 @@ constexpr double kLoad = 0.998;
 // Conservative rate of one thread over TCP.
 constexpr double kMbpsPerShard = 4000;
 
-uint32_t processes_at(const Tree& tree, uint32_t node) {
-  return node < tree.num_workers() ? static_cast<uint32_t>(tree.ranks_of(tree.machine_of(node)).size()) : 1;
-}
-
 }  // namespace
 
 double payload_bytes_per_s(double nic_mbps) { return nic_mbps * 1e6 / 8 * 1448 / 1514; }
@@ -49,9 +45,7 @@ uint64_t Pace::rate(uint32_t from, uint32_t to, const Tree& tree) const {
   const uint32_t reducer_host =
       to < tree.num_workers() ? tree.machine_of(to) : tree.num_machines() + to - tree.num_workers();
   // The ranks of both machines serve in turn, and so do the shards.
-  const uint32_t connections =
-      std::max(processes_at(tree, from), processes_at(tree, to)) * tree.num_shards(to);
-  return static_cast<uint64_t>(rate_of_host_[reducer_host] / connections);
+  return static_cast<uint64_t>(rate_of_host_[reducer_host] / tree.num_connections(from, to));
 }
 
 bool Burst::covers(uint64_t bytes, TimeUs now, TimeUs pause_us) {

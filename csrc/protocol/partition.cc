@@ -24,21 +24,11 @@ constexpr uint64_t kMostLeastBytes = 512 << 10;
 constexpr double kLeastUs = 200;  // sending a partition should take at least this long
 // A root answers when it has a partition from every machine. Of a thousand machines, or on
 // connections that each have a part of the card, that takes as long as for these bytes on the whole
-// card; nothing comes back before. Predictions of `byteps plan` for 100 Gbit/s, over the bound, with
-// partitions of 512 KiB and with these: 2.42 and 1.09 for 1.3 GB on 1,024 machines and 512 servers
-// (one rank and shard each), 1.49 and 1.10 on 8 machines of 8 ranks with 4 shards, and 4 servers.
-constexpr uint64_t kMostBytesAtRoot = 32 << 20;
+// card; nothing comes back before. Predictions of `byteps plan` for 1.3 GB and 100 Gbit/s, over the
+// bound, with partitions of 512 KiB and with these: 3.60 and 1.05 on 1,024 machines and 512
+// servers (one rank each), 1.52 and 1.08 on 8 machines of 8 ranks, and 4 servers.
+constexpr uint64_t kMostBytesAtRoot = 16 << 20;
 constexpr uint64_t kLeastBytesOfMany = 16 << 10;
-
-// Between two machines: as many as one has ranks, each to all shards of its counterpart.
-uint64_t most_connections(const Tree& tree) {
-  size_t ranks = 1;
-  for (uint32_t machine = 0; machine < tree.num_machines(); ++machine)
-    ranks = std::max(ranks, tree.ranks_of(machine).size());
-  uint32_t shards = 1;
-  for (uint32_t node = 0; node < tree.num_nodes(); ++node) shards = std::max(shards, tree.num_shards(node));
-  return uint64_t{ranks} * shards;
-}
 
 }  // namespace
 
@@ -92,7 +82,7 @@ PartitionRule::PartitionRule(const std::vector<ReducerHost>& reducer_hosts, uint
 }
 
 PartitionRule::PartitionRule(const Tree& tree, uint64_t fixed_bytes)
-    : PartitionRule(tree.reducer_hosts(), fixed_bytes, most_connections(tree)) {}
+    : PartitionRule(tree.reducer_hosts(), fixed_bytes, tree.most_connections()) {}
 
 uint64_t PartitionRule::wanted_bytes(uint64_t tensor_bytes) const {
   if (fixed_bytes_ > 0) return fixed_bytes_;

@@ -79,13 +79,23 @@ std::vector<double> in_proportion(std::vector<double> parts) {
 std::vector<double> equal_shares(const std::vector<ReducerHost>& reducer_hosts, bool on_servers) {
   std::vector<double> shares;
   for (const ReducerHost& reducer_host : reducer_hosts)
-    shares.push_back(reducer_host.is_server == on_servers ? 1 : 0);
+    shares.push_back(reducer_host.is_server == on_servers && !reducer_host.is_lost ? 1 : 0);
   return in_proportion(std::move(shares));
 }
 
-// The smallest time (for M = 1, n > 2) within which machines and servers can sum everything, machines
-// that cannot send M within it summing nothing. Every machine that can adds its speed to the others',
-// fastest first.
+std::vector<double> weighted_shares(const std::vector<ReducerHost>& reducer_hosts,
+                                    std::vector<double> weights) {
+  double sum = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (reducer_hosts[i].is_lost) weights[i] = 0;
+    sum += weights[i];
+  }
+  return sum > 0 ? in_proportion(std::move(weights)) : equal_shares(reducer_hosts, false);
+}
+
+// The smallest time (for M = 1, n > 2) within which machines and servers can sum everything,
+// machines that cannot send M within it summing nothing. Every machine that can adds its speed to
+// the others', fastest first.
 double filled_time(double n, std::vector<double> machine_speeds, double speed_of_servers) {
   std::ranges::sort(machine_speeds, std::greater());
   double count = 0;
@@ -105,7 +115,9 @@ std::vector<double> optimal_shares(const std::vector<ReducerHost>& reducer_hosts
   const double n = count_machines(reducer_hosts);
   if (n <= 2) return equal_shares(reducer_hosts, false);
   const std::vector<double> speed = speeds_of(reducer_hosts, 1);
-  const auto adds_card = [&](size_t i) { return reducer_hosts[i].is_server && !reducer_hosts[i].host; };
+  const auto adds_card = [&](size_t i) {
+    return reducer_hosts[i].is_server && !reducer_hosts[i].host && !reducer_hosts[i].is_lost;
+  };
   std::vector<double> machine_speeds;
   double speed_of_servers = 0;
   for (size_t i = 0; i < reducer_hosts.size(); ++i) {
@@ -143,15 +155,23 @@ Result<std::vector<double>> reducer_host_shares(const std::vector<ReducerHost>& 
     case PlacementPolicy::Kind::kAuto: return optimal_shares(reducer_hosts);
     case PlacementPolicy::Kind::kAllReduce: return equal_shares(reducer_hosts, false);
     case PlacementPolicy::Kind::kPs:
-      return equal_shares(reducer_hosts, machines < static_cast<double>(reducer_hosts.size()));
+      return equal_shares(reducer_hosts, std::ranges::any_of(reducer_hosts, [](const ReducerHost& each) {
+                            return each.is_server && !each.is_lost;
+                          }));
     case PlacementPolicy::Kind::kWeights: break;
   }
-  if (policy.weights.size() == reducer_hosts.size()) return in_proportion(policy.weights);
+  if (policy.weights.size() == reducer_hosts.size()) return weighted_shares(reducer_hosts, policy.weights);
   const auto count = static_cast<size_t>(machines);
   return invalid_argument("placement: expected " + std::to_string(reducer_hosts.size()) + " weights, for " +
                           std::to_string(count) + " worker machines and " +
                           std::to_string(reducer_hosts.size() - count) + " servers, got " +
                           std::to_string(policy.weights.size()));
+}
+
+std::vector<uint32_t> in_parts_per_billion(const std::vector<double>& shares) {
+  std::vector<uint32_t> parts;
+  for (const double share : shares) parts.push_back(static_cast<uint32_t>(share * 1e9));
+  return parts;
 }
 
 double predicted_seconds(const std::vector<ReducerHost>& reducer_hosts, const std::vector<double>& shares,

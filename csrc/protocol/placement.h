@@ -39,6 +39,7 @@ struct ReducerHost {
   // a server has no card of its own: `auto` gives it nothing, and the bytes that other policies
   // give it pass through the machine's card.
   std::optional<uint32_t> host = std::nullopt;
+  bool is_lost = false;  // gets nothing
 };
 
 struct PlacementPolicy {
@@ -63,6 +64,9 @@ Result<PlacementPolicy> placement_policy_from(std::string_view text);
 // hosts.
 Result<std::vector<double>> reducer_host_shares(const std::vector<ReducerHost>& reducer_hosts,
                                                 const PlacementPolicy& policy);
+
+// Shares as messages have them.
+std::vector<uint32_t> in_parts_per_billion(const std::vector<double>& shares);
 
 // T of the model above for any shares, in seconds: the lower bound for one push_pull of `bytes`
 // bytes. Counts payload only, so compare it with measured times only if the speeds are those of

@@ -205,7 +205,7 @@ void PushPullTable::tell_refused(const Tensor& tensor, RoundFailed failed, Table
                         .round = failed.round,
                         .rank = rank_,
                         .root_node = static_cast<uint16_t>(tree_.root(location)),
-                        .shard_index = tree_.shard_index(location)};
+                        .serving_index = location.serving_index};
     const Status why(failed.code, tree_.describe(rank_) + ": " + failed.text);
     actions.emplace_back(FailPartition{tree_.parent_of(rank_, location), head, why});
   }
@@ -248,7 +248,7 @@ void PushPullTable::start_partitions(Handle handle, Op& op, TableActions& action
     head.key.partition = p;
     head.bytes = op.partitioning.size(p);
     head.root_node = static_cast<uint16_t>(tree_.root(location));
-    head.shard_index = tree_.shard_index(location);
+    head.serving_index = location.serving_index;
     const Parent parent = stored ? tree_.parameter_store_of(location) : tree_.parent_of(rank_, location);
     actions.push_back(StartPartition{handle, parent, head, op.partitioning.offset(p)});
   }

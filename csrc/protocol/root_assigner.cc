@@ -25,8 +25,10 @@ RootAssigner::Services RootAssigner::services_with(const std::vector<uint32_t>& 
 
 RootAssigner::RootAssigner(const Tree& tree, std::vector<double> shares)
     : reducer_hosts_(std::move(shares)),
-      num_rank_indices_(tree.num_serving_indices() / tree.num_shard_indices()),
-      num_shard_indices_(tree.num_shard_indices()) {
+      num_rank_indices_(tree.num_rank_indices()),
+      rank_indices_of_host_(tree.rank_indices_of_host()),
+      num_shard_indices_(tree.num_shard_indices()),
+      shard_indices_of_host_(tree.shard_indices_of_host()) {
   std::set<std::vector<uint32_t>> seen;
   std::set<size_t> rank_counts;
   for (uint32_t reducer_host = 0; reducer_host < tree.num_reducer_hosts(); ++reducer_host) {
@@ -65,24 +67,29 @@ void RootAssigner::for_each_part(uint16_t reducer_host, Use&& use) {
 
 RootLocation RootAssigner::next(uint64_t bytes) {
   const uint16_t reducer_host = reducer_hosts_.place(bytes);
-  const uint32_t rank_turn = furthest_behind(num_rank_indices_, [&](uint32_t serving_index) {
+  // Neighboring reducer hosts use different indices, so that each machine uses all of them.
+  const uint32_t first_rank = reducer_host * rank_indices_of_host_;
+  const auto nth_rank = [&](uint32_t number) { return (first_rank + number) % num_rank_indices_; };
+  const uint32_t rank_index = nth_rank(furthest_behind(rank_indices_of_host_, [&](uint32_t number) {
     double ahead = 0;
-    for_each_part(reducer_host, [&](Services& part) { ahead += part.ranks.ahead(serving_index); });
+    for_each_part(reducer_host, [&](Services& part) { ahead += part.ranks.ahead(nth_rank(number)); });
     return ahead;
-  });
+  }));
   const auto of_turn = [&](auto& services) -> auto& {
-    return services.shards[rank_turn % services.shards.size()];
+    return services.shards[rank_index % services.shards.size()];
   };
-  const uint32_t shard_index = furthest_behind(num_shard_indices_, [&](uint32_t each) {
+  const auto nth_shard = [&, first = first_rank / num_rank_indices_ * shard_indices_of_host_](
+                             uint32_t number) { return (first + number) % num_shard_indices_; };
+  const uint32_t shard_index = nth_shard(furthest_behind(shard_indices_of_host_, [&](uint32_t number) {
     double ahead = 0;
-    for_each_part(reducer_host, [&](Services& part) { ahead += of_turn(part).ahead(each); });
+    for_each_part(reducer_host, [&](Services& part) { ahead += of_turn(part).ahead(nth_shard(number)); });
     return ahead;
-  });
+  }));
   for_each_part(reducer_host, [&, charged_bytes = std::max<uint64_t>(bytes, 1)](Services& part) {
-    part.ranks.charge(rank_turn, charged_bytes);
+    part.ranks.charge(rank_index, charged_bytes);
     of_turn(part).charge(shard_index, charged_bytes);
   });
-  return {reducer_host, static_cast<uint16_t>(shard_index * num_rank_indices_ + rank_turn)};
+  return {reducer_host, static_cast<uint16_t>(shard_index * num_rank_indices_ + rank_index)};
 }
 
 }  // namespace byteps::protocol

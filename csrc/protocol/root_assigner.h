@@ -3,7 +3,8 @@
 // Reducer hosts are chosen by their shares (Placer). The serving index is chosen so that at every
 // moment the bytes are spread evenly, up to a few partitions of the largest size, over
 //   the ranks of each machine, which sum the machine's contributions, and the shards of each rank;
-//   the ranks of each reducer host and their shards, for the partitions whose root is there;
+//   the ranks of each reducer host and their shards, for the partitions whose root is there (those
+//   of its ranks and shards that have roots: Tree::rank_indices_of_host());
 //   the ranks of each machine and the shards of each server, for the partitions whose root is that
 //   server: a connection is paced for its part of what the server gets (protocol/pacing.h).
 // The rank is chosen first, then the shard: the index whose members, together, are furthest behind
@@ -60,7 +61,9 @@ class RootAssigner {
 
   Placer reducer_hosts_;
   uint32_t num_rank_indices_;
+  uint32_t rank_indices_of_host_;
   uint32_t num_shard_indices_;
+  uint32_t shard_indices_of_host_;
   // Machines with several ranks. Machines of equal shape have equal loads: one stands for all.
   std::vector<Services> machines_;
   std::vector<Services> roots_;  // indexed by reducer host

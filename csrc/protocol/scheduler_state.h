@@ -3,7 +3,8 @@
 //
 // Phases: joining -> measuring (if a network card's speed is unknown) -> running -> finished or
 // failed. A failure is final; every node is told once, and the message names the failed node, its
-// host and the cause. Nothing here is on the data path.
+// host and the cause. A server that is lost is no failure, unless it stores tensors (Removed): the
+// job goes on without it. Nothing here is on the data path.
 //
 // Peers are connections, numbered by the caller; a peer becomes a node with its Join.
 #pragma once
@@ -65,8 +66,10 @@ struct SchedulerOptions {
   TimeUs op_timeout_us = 0;      // a barrier that lacks a rank for this long fails
   uint64_t partition_bytes = 0;  // 0: by PartitionRule
   PlacementPolicy placement = {};
-  bool probe_nics = false;  // measure unknown speeds of network cards before the start
-  bool fit_shards = false;  // limit the shards to what a measured speed needs
+  bool failover = true;               // the job goes on when a server is lost (may_lose())
+  bool probe_nics = false;            // measure unknown speeds of network cards before the start
+  bool fit_shards = false;            // limit the shards to what a measured speed needs
+  TimeUs long_path_us = kLongPathUs;  // for NicSurvey
   // Time between two reports of a node about its traffic, in jobs of up to 64 nodes; larger ones
   // report less often. 0: speeds are not learned from traffic.
   TimeUs report_us = 0;
@@ -106,6 +109,7 @@ class SchedulerState {
     TimeUs last_heard_us = 0;
     bool connected = true;
     bool left = false;
+    bool lingers = false;             // Lingers
     std::string waits_for = {};       // text of its last Waits
     std::set<uint32_t> unaware = {};  // nodes that have not confirmed its Leaving yet
   };
@@ -145,11 +149,17 @@ class SchedulerState {
   std::string what_others_wait_for(uint32_t rank) const;
   void say_who_is_missing(TimeUs now, SchedulerActions& actions);
   std::string who_is_missing() const;
+  void on_lingers(uint32_t member, const Lingers& lingers, SchedulerActions& actions);
+  void tell_if_all_linger(SchedulerActions& actions);
   void on_suspect(uint32_t member, const Suspect& suspect, TimeUs now, SchedulerActions& actions);
   void on_leave(uint32_t member, const std::string& cause, SchedulerActions& actions);
   // The member broke the protocol.
   void expel(uint32_t member, const std::string& why, SchedulerActions& actions);
 
+  // Whether the job can go on without the member: a server that stores no tensor.
+  bool may_lose(uint32_t member) const;
+  // The member is lost for this reason, which names it: the job goes on without it, or fails.
+  void lose(uint32_t member, const Status& why, SchedulerActions& actions);
   void check_silence(TimeUs now, SchedulerActions& actions);
   void check_suspicions(TimeUs now, SchedulerActions& actions);
   std::vector<Suspicion>::const_iterator find_suspicion(uint32_t reporter, uint32_t node) const;

@@ -1,6 +1,7 @@
 #include "protocol/tree.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -14,6 +15,16 @@ namespace {
 // with other numbers of ranks, some ranks serve slightly more indices than others.
 constexpr uint32_t kMaxRanksPeriod = 840;
 constexpr uint32_t kMaxShardsPeriod = 12;  // a multiple of 1 to 4
+
+// A root answers when it has a partition from every machine, and each connection has only its part
+// of the card. So where more connections than this would lead to a reducer host, its roots use
+// fewer ranks; and where very many would, fewer shards. `byteps plan` predicts for machines of 8
+// ranks with 4 shards, half as many servers, and 100 Gbit/s, over the bound, with all connections
+// and with these: 1.32 and 1.09 on 128 machines, 4.0 and 1.14 on 1,024.
+constexpr uint32_t kMostConnectionsOfRanks = 256;
+constexpr uint32_t kMostConnections = 1024;
+// A host keeps as many shards as its sums need at the speed of its card.
+constexpr double kMbpsPerShard = 50'000;
 
 uint32_t common_period(const std::vector<uint32_t>& sizes, uint32_t limit) {
   uint64_t period = 1;
@@ -64,6 +75,17 @@ Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
   ranks_period_ = common_period(sizes, kMaxRanksPeriod);
   shards_period_ = common_period(num_shards_, kMaxShardsPeriod);
   add_reducer_hosts(nodes, machines);
+  choose_indices_of_host();
+}
+
+void Tree::choose_indices_of_host() {
+  const uint32_t shards = *std::ranges::max_element(num_shards_);
+  const uint32_t machines = std::max(1u, num_machines());
+  rank_indices_of_host_ = std::clamp(kMostConnectionsOfRanks / (machines * shards), 1u, ranks_period_);
+  const double fastest_mbps = std::ranges::max_element(reducer_hosts_, {}, &ReducerHost::nic_mbps)->nic_mbps;
+  const auto least = static_cast<uint32_t>(std::ceil(fastest_mbps / kMbpsPerShard));
+  const uint32_t most = std::max(least, kMostConnections / machines);
+  shard_indices_of_host_ = most >= shards || fastest_mbps <= 0 ? shards_period_ : std::max(1u, most);
 }
 
 void Tree::add_reducer_hosts(const std::vector<NodeInfo>& nodes,
@@ -111,6 +133,21 @@ Parent Tree::parent_of(uint32_t rank, const RootLocation& location) const {
   const uint32_t machine = machine_of_rank_[rank];
   if (ranks_[machine].size() > 1) return {serving(machine, location), Level::kMachine};
   return {root(location), Level::kCluster};
+}
+
+uint32_t Tree::num_connections(uint32_t from, uint32_t to) const {
+  const auto ranks_beside = [this](uint32_t node) {
+    return node < num_workers() ? static_cast<uint32_t>(ranks_[machine_of_rank_[node]].size()) : 1;
+  };
+  return std::min(std::max(ranks_beside(from), ranks_beside(to)), rank_indices_of_host_) *
+         std::min(num_shards_[to], shard_indices_of_host_);
+}
+
+uint32_t Tree::most_connections() const {
+  size_t ranks = 1;
+  for (const auto& of_machine : ranks_) ranks = std::max(ranks, of_machine.size());
+  return std::min(static_cast<uint32_t>(ranks), rank_indices_of_host_) *
+         std::min(*std::ranges::max_element(num_shards_), shard_indices_of_host_);
 }
 
 bool Tree::connects(uint32_t from, uint32_t to, Level level) const {

@@ -67,12 +67,27 @@ class Tree {
   // Serving indices are smaller than this. Index = shard index * ranks_period_ + rank index.
   uint32_t num_serving_indices() const { return ranks_period_ * shards_period_; }
   uint32_t num_shard_indices() const { return shards_period_; }
+  uint32_t num_rank_indices() const { return ranks_period_; }
+  // The roots of one reducer host use this many consecutive rank indices and shard indices only.
+  // All, unless so many machines have so many connections to it that each gets few and small
+  // partitions.
+  uint32_t rank_indices_of_host() const { return rank_indices_of_host_; }
+  uint32_t shard_indices_of_host() const { return shard_indices_of_host_; }
+  // The connections that serve in turn between two nodes and the others of their machines, where
+  // the root is at `to`.
+  uint32_t num_connections(uint32_t from, uint32_t to) const;
+  // The largest number of them.
+  uint32_t most_connections() const;
   bool has_machine_level() const { return num_machines() < num_workers(); }
 
   const std::string& describe(uint32_t rank) const { return describe_rank_[rank]; }
   uint32_t machine_of(uint32_t rank) const { return machine_of_rank_[rank]; }
   // Ascending; never empty.
   const std::vector<uint32_t>& ranks_of(uint32_t machine) const { return ranks_[machine]; }
+  // The reducer host of a server.
+  uint32_t reducer_host_of(uint32_t server) const { return num_machines() + server - num_workers(); }
+  // The server is lost: it is marked in reducer_hosts(). Nothing else changes.
+  void lose(uint32_t server) { reducer_hosts_[reducer_host_of(server)].is_lost = true; }
   // Input of the placement. A server on a machine with workers shares that machine's network card.
   const std::vector<ReducerHost>& reducer_hosts() const { return reducer_hosts_; }
 
@@ -85,8 +100,9 @@ class Tree {
   // The service that every rank contributes to if the tensor is stored.
   Parent parameter_store_of(const RootLocation& location) const { return {root(location), Level::kRanks}; }
   // Selects the shard of each service; equal on all ranks (see shard()).
-  uint16_t shard_index(const RootLocation& location) const {
-    return static_cast<uint16_t>(location.serving_index / ranks_period_);
+  uint16_t shard_index(const RootLocation& location) const { return shard_index(location.serving_index); }
+  uint16_t shard_index(uint16_t serving_index) const {
+    return static_cast<uint16_t>(serving_index / ranks_period_);
   }
   uint32_t shard(uint32_t node, uint16_t shard_index) const { return shard_index % num_shards_[node]; }
   uint32_t num_shards(uint32_t node) const { return num_shards_[node]; }
@@ -103,6 +119,7 @@ class Tree {
  private:
   // The rank that serves the partition on a machine.
   uint32_t serving(uint32_t machine, const RootLocation& location) const;
+  void choose_indices_of_host();
   void add_reducer_hosts(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines);
 
   std::vector<std::string> describe_rank_;
@@ -113,6 +130,8 @@ class Tree {
   // nearly so.
   uint32_t ranks_period_ = 1;
   uint32_t shards_period_ = 1;
+  uint32_t rank_indices_of_host_ = 1;
+  uint32_t shard_indices_of_host_ = 1;
   std::vector<ReducerHost> reducer_hosts_;
 };
 

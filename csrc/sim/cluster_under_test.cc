@@ -104,6 +104,8 @@ HostFacts ClusterUnderTest::facts_of(size_t process) const {
           .nic_mbps = scenario_.rate_changes.empty()
                           ? 0
                           : protocol::nic_mbps_of_payload(static_cast<double>(scenario_.network.bytes_per_s)),
+          .usable_cores = static_cast<int>(scenario_.shards[process]),
+          .long_path_us = scenario_.long_path_us,
           .names = scenario_.names[process]};
 }
 
@@ -130,8 +132,9 @@ NodeConfig ClusterUnderTest::config_of(size_t process) const {
   config.partition_bytes = static_cast<int64_t>(scenario_.partition_bytes);
   config.credit_bytes = static_cast<int64_t>(scenario_.credit_bytes);
   config.autotune = scenario_.autotune;
-  config.service_threads = static_cast<int>(scenario_.shards[process]);
+  config.service_threads = scenario_.probes_nics ? 0 : static_cast<int>(scenario_.shards[process]);
   config.placement = scenario_.placement;
+  config.failover = scenario_.failover;
   config.nic_probe = scenario_.probes_nics || !scenario_.rate_changes.empty();
   config.traffic_report_s = seconds(scenario_.traffic_report_us);
   config.log_level = "error";
@@ -187,13 +190,14 @@ void ClusterUnderTest::start_leftover() {
   }
 }
 
-void ClusterUnderTest::note_guilt(const Fault& fault, const char* what) {
+void ClusterUnderTest::note_guilt(const Fault& fault, const char* what, bool survives) {
   const bool is_short = fault.duration_us < scenario_.timeout_us / 2;
   const bool can_be_short = fault.kind == FaultKind::kStopped || is_cut(fault.kind);
-  if (!can_be_short || !is_short) a_fault_matters_ = true;
   for (size_t i = 0; i < scenario_.num_nodes(); ++i) {
     if (!processes_[i]->job_started()) all_had_started_ = false;
   }
+  const bool is_harmless = (can_be_short && is_short) || (survives && all_had_started_);
+  if (!is_harmless) a_fault_matters_ = true;
   for (size_t i = 0; i < processes_.size(); ++i) {
     const uint32_t machine = scenario_.machines[i];
     const bool is_near =
@@ -209,7 +213,13 @@ void ClusterUnderTest::strike(const Fault& fault) {
   if (fault.kind == FaultKind::kReset) {
     const auto hosts = world_.network.reset_one();
     if (!hosts) return;
-    note_guilt(fault, "RESET of one connection");
+    const auto is_of_servers = [this](const std::string& ip) {
+      for (size_t i = 0; i < processes_.size(); ++i) {
+        if (processes_[i]->facts().ip == ip && !scenario_.may_lose(i)) return false;
+      }
+      return true;
+    };
+    note_guilt(fault, "RESET of one connection", is_of_servers(hosts->first) || is_of_servers(hosts->second));
     for (size_t i = 0; i < processes_.size(); ++i) {
       const std::string& ip = processes_[i]->facts().ip;
       if (ip == hosts->first || ip == hosts->second) guilty_[i] = true;
@@ -217,7 +227,7 @@ void ClusterUnderTest::strike(const Fault& fault) {
     return;
   }
   if (process.is_gone() || process.was_killed()) return;
-  note_guilt(fault, fault.kind == FaultKind::kKilled ? "KILLED" : "STOPPED");
+  note_guilt(fault, fault.kind == FaultKind::kKilled ? "KILLED" : "STOPPED", scenario_.survives(fault));
   if (fault.kind == FaultKind::kKilled) return process.kill();
   process.pause(true);
   if (fault.duration_us == kNever) return;
@@ -230,7 +240,7 @@ void ClusterUnderTest::strike(const Fault& fault) {
 void ClusterUnderTest::cut(const Fault& fault) {
   const std::string from = processes_[fault.process]->facts().ip;
   const std::string to = processes_[fault.other]->facts().ip;
-  note_guilt(fault, fault.kind == FaultKind::kCut ? "CUT" : "CUT one way");
+  note_guilt(fault, fault.kind == FaultKind::kCut ? "CUT" : "CUT one way", scenario_.survives(fault));
   world_.network.cut(from, to);
   if (fault.kind == FaultKind::kCut) world_.network.cut(to, from);
   if (fault.duration_us == kNever) return;

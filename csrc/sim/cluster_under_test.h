@@ -42,6 +42,9 @@ class ClusterUnderTest {
   uint64_t num_failed() const { return num_failed_; }
   // Number of times that roots have moved.
   uint64_t num_moves() const;
+  // As RunResult.
+  uint64_t num_servers_lost() const;
+  uint64_t num_held_sent() const;
 
  private:
   class Leftover;
@@ -55,7 +58,8 @@ class ClusterUnderTest {
   void change_rate(const RateChange& change);
   void strike(const Fault& fault);
   void cut(const Fault& fault);
-  void note_guilt(const Fault& fault, const char* what);
+  // `survives`: the job goes on if all have joined it.
+  void note_guilt(const Fault& fault, const char* what, bool survives);
   void call_at(TimeUs at_us, UniqueFunction<void()> task) {
     world_.network.loop().schedule(at_us, std::move(task));
   }

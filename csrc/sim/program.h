@@ -42,6 +42,8 @@ class Program {
   bool at_end() const { return at_end_; }
   // Number of placements that its push_pulls have moved to. Valid from on_stopped() on.
   uint64_t num_moves() const { return num_moves_; }
+  uint64_t num_servers_lost() const { return num_servers_lost_; }
+  uint64_t num_held_sent() const { return num_held_sent_; }
   const Status& start_failure() const { return start_failure_; }
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
 
@@ -92,6 +94,8 @@ class Program {
   bool had_error_ = false;
   bool at_end_ = false;
   uint64_t num_moves_ = 0;
+  uint64_t num_servers_lost_ = 0;
+  uint64_t num_held_sent_ = 0;
   std::vector<uint32_t> rounds_;                // by tensor
   std::vector<bool> is_in_flight_;              // by tensor
   std::map<size_t, InFlight> in_flight_;        // by index of the outcome

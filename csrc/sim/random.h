@@ -9,13 +9,9 @@
 #include <utility>
 #include <vector>
 
-namespace byteps::sim {
+#include "base/mix.h"
 
-inline uint64_t mix(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
-  return value ^ (value >> 31);
-}
+namespace byteps::sim {
 
 class Random {
  public:

@@ -86,6 +86,8 @@ RunResult Run::judge() {
     result.num_succeeded += cluster->num_succeeded();
     result.num_failed += cluster->num_failed();
     result.num_moves += cluster->num_moves();
+    result.num_servers_lost += cluster->num_servers_lost();
+    result.num_held_sent += cluster->num_held_sent();
   }
   result.findings = std::move(world_.findings);
   result.fingerprint = world_.fingerprint ^ world_.time.fingerprint();

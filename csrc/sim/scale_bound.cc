@@ -77,7 +77,8 @@ double bound_of(const ScaleOptions& options, const protocol::Tree& tree, const s
     const bool is_server = host >= tree.num_machines();
     const uint32_t node =
         is_server ? tree.num_workers() + host - tree.num_machines() : tree.ranks_of(host).front();
-    consider(machines * shares[host] * all, (is_server ? 1 : ranks) * tree.num_shards(node));
+    // A thread sums for each connection that leads to it from one machine.
+    consider(machines * shares[host] * all, tree.num_connections(node, node));
   }
   return longest;
 }

@@ -163,11 +163,12 @@ Status ScaleJob::place_all(const std::function<bool()>& keep_going) {
 
 ScaleJob::NodeShard ScaleJob::sender_of(const Start& start) const {
   const uint32_t rank = start.parent.level == protocol::Level::kMachine ? start.parent.node : 0;
-  return {rank, tree_.shard(rank, start.head.shard_index)};
+  return {rank, tree_.shard(rank, tree_.shard_index(start.head.serving_index))};
 }
 
 ScaleJob::NodeShard ScaleJob::root_of(const Start& start) const {
-  return {start.head.root_node, tree_.shard(start.head.root_node, start.head.shard_index)};
+  return {start.head.root_node,
+          tree_.shard(start.head.root_node, tree_.shard_index(start.head.serving_index))};
 }
 
 ScaleJob::Thread& ScaleJob::thread(std::map<NodeShard, Thread>& threads, const NodeShard& which) {
@@ -180,7 +181,7 @@ ScaleWireOptions ScaleJob::wire_to(uint32_t root, uint32_t rank) const {
       is_server ? tree_.num_machines() + root - tree_.num_workers() : tree_.machine_of(root);
   const uint32_t peers = tree_.num_machines() - (is_server ? 0 : 1);
   const double of_root_mbps = tree_.reducer_hosts()[host].nic_mbps / peers;
-  const uint32_t connections = options_.ranks_per_machine * tree_.num_shards(root);  // of two machines
+  const uint32_t connections = tree_.num_connections(rank, root);
   return {
       .paced_bytes_per_s = pace_.rate(rank, root, tree_),
       .free_bytes_per_s = protocol::payload_bytes_per_s(std::min(slowest_mbps_, of_root_mbps)) / connections,

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "protocol/message.h"
+#include "sim/scenario_faults.h"
 
 namespace byteps::sim {
 namespace {
@@ -21,13 +22,13 @@ void store(Random& random, TensorPlan& tensor) {
   tensor.staleness = random.pick(kStalenesses);
 }
 
-std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers) {
+std::vector<TensorPlan> make_tensors(Random& random, uint32_t num_workers, bool may_be_stored) {
   static const std::vector<ReduceOp> kOps = {ReduceOp::kSum,     ReduceOp::kSum,      ReduceOp::kSum,
                                              ReduceOp::kAverage, ReduceOp::kMin,      ReduceOp::kMax,
                                              ReduceOp::kProduct, ReduceOp::kBroadcast};
   static const std::vector<DType> kDTypes = {DType::kInt32, DType::kInt64, DType::kFloat32};
   std::vector<TensorPlan> tensors(1 + random.below(12));
-  const bool some_are_stored = random.chance(0.4);
+  const bool some_are_stored = random.chance(0.4) && may_be_stored;
   for (size_t i = 0; i < tensors.size(); ++i) {
     TensorPlan& tensor = tensors[i];
     tensor.name = std::string("t").append(std::to_string(i));
@@ -180,6 +181,20 @@ size_t num_machines(const Scenario& scenario) {
   return std::set<uint32_t>(first, first + scenario.num_workers).size();
 }
 
+// One connection cannot use the network, because little can be under way.
+void make_long_paths(Scenario& scenario) {
+  scenario.network.min_delay_us = 300;
+  scenario.network.max_delay_us = 600;
+  scenario.network.window_bytes = 4'096;
+  scenario.network.bytes_per_s = 16'000'000;
+  scenario.long_path_us = scenario.network.min_delay_us;
+  // A measurement may take half of the timeout.
+  scenario.start_timeout_us *= 4;
+  scenario.timeout_us *= 4;
+  scenario.op_timeout_us *= 4;
+  scenario.stall_warning_us *= 4;
+}
+
 // Cards become slower, and perhaps as fast as before.
 void make_rate_changes(Random& random, Scenario& scenario) {
   scenario.placement = "auto";
@@ -195,20 +210,25 @@ void make_rate_changes(Random& random, Scenario& scenario) {
   }
 }
 
-// Enough traffic for speeds to be learned from.
-void make_traffic(Random& random, std::vector<TensorPlan>& tensors, Plan& plan) {
-  for (TensorPlan& tensor : tensors) tensor.elements += random.between(kPageElements, 5 * kPageElements);
-  const std::vector<std::vector<size_t>> phases = plan.phases;
-  while (plan.phases.size() < 40) {
-    plan.phases.insert(plan.phases.end(), phases.begin(), phases.end());
+void repeat(Plan& plan, size_t phases) {
+  const std::vector<std::vector<size_t>> once = plan.phases;
+  while (plan.phases.size() < phases) {
+    plan.phases.insert(plan.phases.end(), once.begin(), once.end());
     plan.barrier_after.resize(plan.phases.size());
   }
 }
 
+// Enough traffic for speeds to be learned from.
+void make_traffic(Random& random, std::vector<TensorPlan>& tensors, Plan& plan) {
+  for (TensorPlan& tensor : tensors) tensor.elements += random.between(kPageElements, 5 * kPageElements);
+  repeat(plan, 40);
+}
+
 void make_programs(Random& random, Scenario& scenario) {
-  scenario.tensors = make_tensors(random, scenario.num_workers);
+  scenario.tensors = make_tensors(random, scenario.num_workers, !scenario.loses_servers);
   Plan plan = make_plan(random, scenario.tensors.size());
   if (!scenario.rate_changes.empty()) make_traffic(random, scenario.tensors, plan);
+  if (scenario.loses_servers) repeat(plan, 12);
   const bool some_are_stored =
       std::ranges::any_of(scenario.tensors, [](const TensorPlan& tensor) { return is_stored(tensor.op); });
   scenario.rounds = plan.phases.size() + (some_are_stored ? 1 : 0);
@@ -219,113 +239,6 @@ void make_programs(Random& random, Scenario& scenario) {
                                 .gives_up = some_give_up && random.chance(0.5)});
     if (some_are_stored) append_pulls(scenario.workers.back().program, scenario.tensors);
   }
-}
-
-FaultKind pick_program_fault(Random& random) {
-  static const std::vector<FaultKind> kKinds = {
-      FaultKind::kNeverStarts, FaultKind::kLeavesEarly,   FaultKind::kRaises,      FaultKind::kSkips,
-      FaultKind::kOtherDType,  FaultKind::kOtherSize,     FaultKind::kOtherOp,     FaultKind::kOtherSizeOnce,
-      FaultKind::kLeavesOut,   FaultKind::kOtherSizeOnce, FaultKind::kRefusedOnce, FaultKind::kRefusedOnce,
-      FaultKind::kLeavesOut,   FaultKind::kHangs,         FaultKind::kHangs,       FaultKind::kHangs};
-  return random.pick(kKinds);
-}
-
-FaultKind pick_timed_fault(Random& random) {
-  static const std::vector<FaultKind> kKinds = {
-      FaultKind::kKilled, FaultKind::kKilled, FaultKind::kKilled,    FaultKind::kStopped, FaultKind::kStopped,
-      FaultKind::kCut,    FaultKind::kCut,    FaultKind::kCutOneWay, FaultKind::kReset,   FaultKind::kReset};
-  return random.pick(kKinds);
-}
-
-// During the start of the job, or after it; jobs of these sizes take about that long.
-TimeUs pick_fault_time(Random& random, const Scenario& scenario) {
-  const TimeUs started_us = scenario.last_start_us() + 2'000;
-  if (random.chance(0.15)) return random.between(0, started_us);
-  const auto phases = static_cast<TimeUs>(scenario.rounds);
-  return started_us + random.between(0, scenario.network.max_delay_us * (10 + 20 * phases));
-}
-
-void erase_one_push_pull(Random& random, std::vector<Step>& program, size_t tensor) {
-  std::vector<size_t> places;
-  for (size_t i = 0; i < program.size(); ++i) {
-    if (program[i].kind == Kind::kPushPull && program[i].tensor == tensor) places.push_back(i);
-  }
-  if (!places.empty()) program.erase(program.begin() + static_cast<std::ptrdiff_t>(random.pick(places)));
-}
-
-void change_belief(FaultKind kind, TensorPlan& tensor) {
-  if (kind == FaultKind::kOtherDType)
-    tensor.dtype = tensor.dtype == DType::kInt32 ? DType::kInt64 : DType::kInt32;
-  if (kind == FaultKind::kOtherSize) tensor.elements += 1;
-  if (kind != FaultKind::kOtherOp) return;
-  if (is_stored(tensor.op) && tensor.elements % 2 == 0) {
-    tensor.staleness ^= 1;
-  } else {
-    tensor.op = tensor.op == ReduceOp::kSum ? ReduceOp::kMax : ReduceOp::kSum;
-  }
-}
-
-// False: the tensor has no rounds that all ranks have in common.
-bool make_odd(Random& random, Scenario& scenario, WorkerPlan& worker, Fault& fault) {
-  TensorPlan& tensor = worker.tensors[fault.tensor];
-  const auto rounds = std::ranges::count_if(worker.program, [&](const Step& step) {
-    return step.kind == Kind::kPushPull && step.tensor == fault.tensor;
-  });
-  if (rounds == 0 || is_stored(tensor.op)) return false;
-  fault.round = tensor.odd_round = static_cast<uint32_t>(random.between(1, rounds));
-  using Odd = TensorPlan::Odd;
-  tensor.odd = fault.kind == FaultKind::kRefusedOnce ? Odd::kRefused
-               : fault.kind == FaultKind::kLeavesOut ? Odd::kLeftOut
-                                                     : Odd::kOtherSize;
-  if (fault.kind == FaultKind::kLeavesOut) scenario.counts_steps = true;
-  return true;
-}
-
-// False: the scenario has no place for it.
-bool plant(Random& random, Scenario& scenario, Fault& fault) {
-  if (fault.kind == FaultKind::kNeverStarts) {
-    fault.process = random.below(scenario.num_processes());
-    scenario.starts_us[fault.process] = kNever;
-    return true;
-  }
-  if (scenario.num_workers == 1) return false;  // there is no other rank
-  fault.process = random.below(scenario.num_workers);
-  WorkerPlan& worker = scenario.workers[fault.process];
-  if (has_a_round(fault.kind)) return make_odd(random, scenario, worker, fault);
-  if (fault.kind == FaultKind::kLeavesEarly || fault.kind == FaultKind::kRaises) {
-    worker.program.resize(random.below(worker.program.size()));
-    worker.raises = fault.kind == FaultKind::kRaises;
-  } else if (fault.kind == FaultKind::kHangs) {
-    const auto place = static_cast<std::ptrdiff_t>(random.below(worker.program.size()));
-    worker.program.insert(worker.program.begin() + place, {Kind::kPause, 0, scenario.hang_us()});
-  } else if (fault.kind == FaultKind::kSkips) {
-    erase_one_push_pull(random, worker.program, fault.tensor);
-  } else {
-    change_belief(fault.kind, worker.tensors[fault.tensor]);
-  }
-  return true;
-}
-
-Fault make_timed_fault(Random& random, const Scenario& scenario) {
-  Fault fault{.kind = pick_timed_fault(random),
-              .process = random.below(scenario.num_processes()),
-              .other = random.below(scenario.num_processes()),
-              .at_us = pick_fault_time(random, scenario)};
-  if (is_cut(fault.kind) && scenario.machines[fault.process] == scenario.machines[fault.other])
-    fault.kind = FaultKind::kStopped;
-  const std::vector<TimeUs> durations = {scenario.timeout_us / 6, 3 * scenario.timeout_us, kNever};
-  fault.duration_us = random.pick(durations);
-  return fault;
-}
-
-void make_faults(Random& random, Scenario& scenario) {
-  if (random.chance(0.35)) {
-    Fault fault{.kind = pick_program_fault(random), .tensor = random.below(scenario.tensors.size())};
-    if (plant(random, scenario, fault)) scenario.faults.push_back(fault);
-  }
-  if (random.chance(0.5)) return;
-  const uint64_t count = random.chance(0.6) ? 1 : random.between(2, 4);
-  for (uint64_t i = 0; i < count; ++i) scenario.faults.push_back(make_timed_fault(random, scenario));
 }
 
 // Ranks forget names, most of them at other times than the others, and tensors get new names.
@@ -352,29 +265,27 @@ void make_names(Random random, Scenario& scenario) {
   }
 }
 
-const char* text_of(FaultKind kind) {
-  switch (kind) {
-    case FaultKind::kKilled: return "killed";
-    case FaultKind::kStopped: return "stopped";
-    case FaultKind::kCut: return "network cut";
-    case FaultKind::kCutOneWay: return "network cut one way";
-    case FaultKind::kReset: return "a connection reset";
-    case FaultKind::kNeverStarts: return "never starts";
-    case FaultKind::kLeavesEarly: return "leaves early";
-    case FaultKind::kRaises: return "ends by an exception";
-    case FaultKind::kHangs: return "its program hangs";
-    case FaultKind::kSkips: return "skips a push_pull";
-    case FaultKind::kOtherDType: return "another dtype";
-    case FaultKind::kOtherSize: return "another size";
-    case FaultKind::kOtherOp: return "another reduction";
-    case FaultKind::kOtherSizeOnce: return "another size in one round";
-    case FaultKind::kRefusedOnce: return "a refused push_pull";
-    case FaultKind::kLeavesOut: return "leaves a push_pull out of a step";
-  }
-  return "?";
+}  // namespace
+
+bool Scenario::may_lose(size_t process) const {
+  const auto is_kept = [](const TensorPlan& tensor) { return is_stored(tensor.op); };
+  return failover && process >= num_workers && process < num_nodes() &&
+         std::ranges::none_of(tensors, is_kept);
 }
 
-}  // namespace
+// A cut between machines, or the reset of a connection, costs the job the servers at one of its
+// ends.
+bool Scenario::survives(const Fault& fault) const {
+  if (fault.kind == FaultKind::kKilled || fault.kind == FaultKind::kStopped) return may_lose(fault.process);
+  if (!is_cut(fault.kind)) return false;
+  const auto has_servers_only = [this](uint32_t machine) {
+    for (size_t process = 0; process < num_processes(); ++process) {
+      if (machines[process] == machine && !may_lose(process)) return false;
+    }
+    return true;
+  };
+  return has_servers_only(machines[fault.process]) || has_servers_only(machines[fault.other]);
+}
 
 TimeUs Scenario::last_start_us() const {
   TimeUs last_us = 0;
@@ -390,6 +301,12 @@ Scenario make_scenario(uint64_t seed) {
   make_job(random, scenario);
   Random links(mix(seed ^ 0x11CC5));
   if (links.chance(0.1) && num_machines(scenario) > 2) make_rate_changes(links, scenario);
+  if (links.chance(0.01) && scenario.rate_changes.empty()) make_long_paths(scenario);
+  Random losses(mix(seed ^ 0xFA11));
+  scenario.failover = losses.chance(0.6);
+  scenario.loses_servers = scenario.failover && scenario.num_servers > 0 && scenario.rate_changes.empty() &&
+                           scenario.long_path_us == kNever && losses.chance(0.4);
+  if (scenario.loses_servers) scenario.placement = losses.chance(0.5) ? "ps" : "auto";
   make_programs(random, scenario);
   scenario.counts_steps = random.chance(0.5);
   make_faults(random, scenario);
@@ -397,6 +314,7 @@ Scenario make_scenario(uint64_t seed) {
   // A measurement sends as much as the network carries, so it takes long to simulate.
   scenario.probes_nics =
       scenario.network.bytes_per_s > 0 && random.chance(0.1) && scenario.rate_changes.empty();
+  if (scenario.long_path_us != kNever) scenario.probes_nics = true;
   if (scenario.probes_nics) scenario.network.bytes_per_s = 16'000'000;
   scenario.has_second_job = !scenario.has_timed_faults() && random.chance(0.1);
   scenario.resumes = scenario.faults.empty() && !scenario.has_second_job && random.chance(0.3);
@@ -418,7 +336,7 @@ std::string describe(const Scenario& scenario) {
   text << "seed " << scenario.seed << ": " << scenario.num_workers << " workers on " << num_machines(scenario)
        << " machines, " << scenario.num_servers << " servers, " << scenario.tensors.size() << " tensors, "
        << scenario.rounds << " phases, scheduler "
-       << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate")
+       << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate") << (scenario.failover ? "; failover" : "")
        << (scenario.faults.empty() ? "; no fault" : "") << (scenario.has_second_job ? "; a second job" : "")
        << (scenario.resumes ? "; resumes" : "") << (scenario.rate_changes.empty() ? "" : "; links change");
   for (const Fault& fault : scenario.faults) {

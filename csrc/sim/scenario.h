@@ -121,12 +121,16 @@ struct Scenario {
   bool ranks_are_given = true;  // otherwise the scheduler numbers the workers
   bool sizes_are_given = true;  // otherwise the scheduler learns them from the first worker
   std::string placement;        // NodeConfig::placement
-  bool probes_nics = false;     // before the job starts
+  bool probes_nics = false;     // before the job starts; nodes choose their shards then
+  // Such paths get several connections if they are faster (protocol/nic_survey.h).
+  TimeUs long_path_us = kNever;
   // Not empty: the kernel knows the speeds of the cards at the start, and roots move to where they
   // are faster (protocol/link_speeds.h).
   std::vector<RateChange> rate_changes;
   TimeUs traffic_report_us = 0;
-  bool counts_steps = false;  // push_pulls carry their round as the step
+  bool failover = false;       // NodeConfig::failover
+  bool loses_servers = false;  // its timed faults are of servers only, while the job runs
+  bool counts_steps = false;   // push_pulls carry their round as the step
   bool autotune = false;
   bool has_stranger = false;    // a process with another secret tries to join
   bool has_leftover = false;    // a process of an earlier job with the same secret connects to services
@@ -157,6 +161,11 @@ struct Scenario {
   bool never_starts() const { return program_fault() && program_fault()->kind == FaultKind::kNeverStarts; }
   // Of the processes that start.
   TimeUs last_start_us() const;
+  // Whether the job goes on without the process, once all have joined: a server, in a job that
+  // stores no tensor.
+  bool may_lose(size_t process) const;
+  // Whether the job goes on after the fault, in the same case.
+  bool survives(const Fault& fault) const;
   bool has_timed_faults() const { return !faults.empty() && is_timed(faults.back().kind); }
 };
 

@@ -78,7 +78,8 @@ class SimProcess::Environment final : public node::Environment {
   }
   std::string host_name() override { return process_.facts_.host; }
   std::string machine_id() override { return process_.facts_.machine; }
-  int usable_cores() override { return 2; }
+  int usable_cores() override { return process_.facts_.usable_cores; }
+  TimeUs long_path_us() override { return process_.facts_.long_path_us; }
   Result<std::string> own_address(const NodeConfig&, const std::vector<transport::Address>&) override {
     return process_.facts_.ip;
   }

@@ -20,6 +20,8 @@ struct HostFacts {
   uint64_t process_id = 0;
   size_t arena_bytes = 0;  // memory of a shared-memory connection
   double nic_mbps = 0;     // what the kernel says of its network card; 0: nothing
+  int usable_cores = 1;
+  TimeUs long_path_us = kNever;
   protocol::NameLimits names = {};
 };
 

@@ -88,22 +88,25 @@ Result<Aggregator::Verdict> Child::admit(const DataHead& head, size_t payload_by
 Result<ReceiveBuffer> Child::on_head(transport::Connection&, const Arrival& arrival) {
   Result<DataHead> head = protocol::decode_data(arrival.head);
   if (!head) return head.status();
-  if (head->type != DataType::kPushPull && head->type != DataType::kFailed) {
+  if (head->type == DataType::kHeld) return place_held(*head, arrival);
+  if (!is_contribution(head->type) && head->type != DataType::kFailed) {
     return data_loss("a child does not send message type " + std::to_string(static_cast<int>(head->type)) +
                      " with " + std::to_string(arrival.payload_bytes) + " bytes of payload");
   }
   const auto verdict = admit(*head, arrival.payload_bytes);
   if (!verdict) return verdict.status();
   if (*verdict == Aggregator::Verdict::kRepeat) return ReceiveBuffer::discard();
-  if (head->type == DataType::kFailed) {
-    if (arrival.payload_bytes > protocol::kMaxTextBytes) return data_loss("a failure's text is too long");
-    failure_text_.resize(arrival.payload_bytes);
-    return ReceiveBuffer::at(std::as_writable_bytes(std::span(failure_text_)));
-  }
+  if (head->type == DataType::kFailed) return place_text(arrival);
   if (*verdict == Aggregator::Verdict::kRefuse) return ReceiveBuffer::discard();
   if (!arrival.payload.empty()) return ReceiveBuffer::in_place();
   receive_buffer_ = shard_.pool_.acquire(arrival.payload_bytes);
   return ReceiveBuffer::at(receive_buffer_.bytes());
+}
+
+Result<ReceiveBuffer> Child::place_text(const Arrival& arrival) {
+  if (arrival.payload_bytes > protocol::kMaxTextBytes) return data_loss("a failure's text is too long");
+  failure_text_.resize(arrival.payload_bytes);
+  return ReceiveBuffer::at(std::as_writable_bytes(std::span(failure_text_)));
 }
 
 Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes payload) {
@@ -112,7 +115,10 @@ Status Child::on_frame(transport::Connection&, const Arrival& arrival, Bytes pay
   if (!connection_->is_local()) add(shard_.metrics_.bytes_received, payload.size());
   switch (head->type) {
     case DataType::kHello: return on_hello(*head);
-    case DataType::kPushPull: return on_push_pull(*head, arrival, payload);
+    case DataType::kPushPull:
+    case DataType::kMoved: return on_push_pull(*head, arrival, payload);
+    case DataType::kHolds:
+    case DataType::kHeld: return on_outcome(*head, arrival);
     case DataType::kFailed: return on_failed(*head, arrival);
     case DataType::kGoodbye:
       left_ = true;
@@ -171,6 +177,42 @@ Status Child::on_failed(const DataHead& head, const Arrival& arrival) {
   if (!verdict) return verdict.status();
   if (*verdict != Aggregator::Verdict::kRepeat) {
     collector_->contribute_failure(child_, head, Status(head.code, std::move(text)));
+  }
+  return Status::ok();
+}
+
+// The outcome of a round that a lost root has answered. Nobody else may wait for it any more.
+Result<ReceiveBuffer> Child::place_held(const DataHead& head, const Arrival& arrival) {
+  const bool is_its_own = static_cast<int>(head.rank) == rank_;
+  if (collector_ == nullptr || !is_its_own || !collector_->expects_held(head))
+    return ReceiveBuffer::discard();
+  if (head.code != StatusCode::kOk) return place_text(arrival);
+  if (arrival.payload_bytes != head.bytes) {
+    return data_loss("held result: expected " + std::to_string(head.bytes) + " bytes, got " +
+                     std::to_string(arrival.payload_bytes));
+  }
+  receive_buffer_ = shard_.pool_.acquire(arrival.payload_bytes);
+  return ReceiveBuffer::at(receive_buffer_.bytes());
+}
+
+Status Child::on_outcome(const DataHead& head, const Arrival& arrival) {
+  return_lease(arrival.lease);
+  BufferPool::Buffer values = std::exchange(receive_buffer_, {});
+  std::string text = std::exchange(failure_text_, {});
+  if (collector_ == nullptr) return data_loss("expected a hello first, got an outcome");
+  if (static_cast<int>(head.rank) != rank_ || head.round == 0) {
+    return data_loss("outcome: expected one of a round of rank " + std::to_string(rank_) +
+                     ", got one of round " + std::to_string(head.round) + " of rank " +
+                     std::to_string(head.rank));
+  }
+  if (head.type == DataType::kHolds) {
+    collector_->on_holds(head, *this);
+  } else if (collector_->expects_held(head)) {
+    if (head.code != StatusCode::kOk) {
+      collector_->on_held(head, Status(head.code, std::move(text)));
+    } else if (head.bytes == 0 || !values.empty()) {  // else it was discarded when its head came
+      collector_->on_held(head, std::move(values));
+    }
   }
   return Status::ok();
 }

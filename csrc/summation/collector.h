@@ -60,6 +60,11 @@ class Collector {
   virtual void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) = 0;
   virtual void child_gone(uint32_t child, const Status& why) = 0;
   virtual void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) = 0;
+  // After the loss of a root (protocol/takeover.h): `head.rank` says that it has an outcome;
+  // whether the outcome was fetched from it; it has come: the values, or why the round has failed.
+  virtual void on_holds(const protocol::DataHead& /*head*/, Child& /*from*/) {}
+  virtual bool expects_held(const protocol::DataHead& /*head*/) const { return false; }
+  virtual void on_held(const protocol::DataHead& /*head*/, Result<BufferPool::Buffer> /*values*/) {}
   // All ranks have forgotten the tensor: nobody contributes to these keys any more, and nobody
   // waits for an answer.
   virtual void forget(const protocol::ForgottenKeys& keys) = 0;
@@ -68,7 +73,7 @@ class Collector {
 
   // The connection ends, and its leases with it. Its waiting contributions are copied: they still
   // count.
-  void forget(const Child& connection);
+  virtual void forget(const Child& connection);
   // All memory of the child is leased (Receiver::on_starving). If none of its contributions is
   // answered within a few milliseconds, those that wait are copied, and their leases returned. Does
   // not block.
@@ -155,11 +160,12 @@ class CollectorBy : public Collector {
   // Carries out `actions_`, and empties it.
   virtual void apply() = 0;
 
+  TimeUs next_tick_us() const override { return decisions_.next_tick_us(); }
+
   Decisions decisions_;
   typename Decisions::Actions actions_;  // empty between calls
 
  private:
-  TimeUs next_tick_us() const override { return decisions_.next_tick_us(); }
   void on_tick() override {
     decisions_.on_tick(environment_.loop.now_us(), actions_);
     apply();

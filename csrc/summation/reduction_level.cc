@@ -1,5 +1,6 @@
 #include "summation/reduction_level.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/copy.h"
@@ -17,14 +18,20 @@ ReductionLevel::ReductionLevel(Environment environment, const protocol::Children
     : CollectorBy(environment, children, limits),
       weights_(protocol::weights(children)),
       parent_link_(parent_link),
-      num_final_roots_(num_final_roots) {}
+      num_final_roots_(num_final_roots),
+      takeover_(children, limits) {}
 
 Result<ReductionLevel::Verdict> ReductionLevel::admit(const DataHead& head, uint32_t child,
                                                       uint64_t payload_bytes) const {
   if (goes_to_root(head.root_node) && !parent_link_->reaches(head.root_node)) {
     return data_loss("contribution: node " + std::to_string(head.root_node) + " cannot be the root of it");
   }
-  return decisions_.admit(head, child, payload_bytes);
+  const Result<Verdict> verdict = decisions_.admit(head, child, payload_bytes);
+  if (verdict && *verdict != Verdict::kRepeat && takeover_.waits(head.key, child)) {
+    return data_loss("rank " + std::to_string(head.rank) + ": " + protocol::describe(head.key) +
+                     ": a contribution before the answer to the last one");
+  }
+  return verdict;
 }
 
 void ReductionLevel::contribute(uint32_t child, const DataHead& head, Contribution contribution) {
@@ -39,6 +46,61 @@ void ReductionLevel::contribute_failure(uint32_t child, const DataHead& head, co
   apply();
 }
 
+void ReductionLevel::fail_tensor(uint64_t number, uint64_t last_round, const Status& why) {
+  takeover_.fail_tensor(number, last_round, why, actions_);
+  CollectorBy::fail_tensor(number, last_round, why);
+}
+
+TimeUs ReductionLevel::next_tick_us() const {
+  return std::min(CollectorBy::next_tick_us(), takeover_.next_tick_us());
+}
+
+void ReductionLevel::on_tick() {
+  const TimeUs now_us = environment_.loop.now_us();
+  takeover_.on_tick(now_us, actions_);
+  decisions_.on_tick(now_us, actions_);
+  apply();
+}
+
+void ReductionLevel::forget(const Child& connection) {
+  Collector::forget(connection);
+  const auto rank = static_cast<uint32_t>(connection.rank());
+  const auto holder = holders_.find(rank);
+  if (holder == holders_.end() || holder->second != &connection) return;
+  holders_.erase(holder);
+  takeover_.on_rank_gone(rank, actions_);
+  apply();
+}
+
+void ReductionLevel::on_holds(const DataHead& head, Child& from) {
+  holders_[head.rank] = &from;
+  decisions_.on_holds(head.key, head.round, from.number(), actions_);
+  takeover_.on_holds(head, actions_);
+  apply();
+  schedule_tick();
+}
+
+// A child whose connection is closed may come again, or is lost, and the job with it.
+void ReductionLevel::fetch(const protocol::Fetch& fetch) {
+  const auto holder = holders_.find(fetch.rank);
+  if (holder != holders_.end()) holder->second->send(fetch.head, {}, nullptr);
+}
+
+void ReductionLevel::on_held(const DataHead& head, Result<BufferPool::Buffer> values) {
+  Slots& slots = slots_[head.key];
+  const std::vector<uint32_t> waiting = takeover_.take(head);
+  if (!values) {
+    for (const uint32_t child : waiting) answer_failure(head, slots[child], values.status());
+    return;
+  }
+  const auto shared = std::make_shared<const BufferPool::Buffer>(std::move(*values));
+  for (const uint32_t child : waiting) {
+    Contribution& slot = slots[child];
+    if (!slot.reply_space.empty()) copy_bytes(slot.reply_space, Bytes(shared->bytes()).first(head.bytes));
+    answer_result(head, slot, shared);
+  }
+}
+
 void ReductionLevel::forget(const protocol::ForgottenKeys& keys) {
   decisions_.forget_tensor(keys.tensor);
   for (uint32_t partition = 0; partition < keys.partitions; ++partition) {
@@ -48,11 +110,13 @@ void ReductionLevel::forget(const protocol::ForgottenKeys& keys) {
     if (is_at_parent || !decisions_.forget(key)) continue;
     slots_.erase(key);
     rounds_.erase(key);
+    takeover_.forget(key);
   }
 }
 
 void ReductionLevel::fail(const Status& why) {
   failed_ = true;
+  takeover_.fail_all(why, actions_);
   CollectorBy::fail(why);
   for (auto& [key, round] : rounds_) {
     if (round.machine_sum.empty() || std::exchange(round.abandoned, true)) continue;
@@ -60,12 +124,19 @@ void ReductionLevel::fail(const Status& why) {
   }
 }
 
+// A Park is carried out at once, and may add a Fetch.
 void ReductionLevel::apply() {
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    if (!std::holds_alternative<protocol::Park>(actions_[i])) continue;
+    const auto park = std::get<protocol::Park>(std::move(actions_[i]));
+    takeover_.park(park.head, park.children, environment_.loop.now_us(), actions_);
+  }
   for (const protocol::AggregationAction& action : actions_) {
     if (const auto* complete = std::get_if<Complete>(&action)) apply(*complete);
     if (const auto* fail = std::get_if<Fail>(&action)) apply(*fail);
     if (const auto* stalled = std::get_if<protocol::Stalled>(&action))
       environment_.events.on_stalled(*stalled);
+    if (const auto* fetch = std::get_if<protocol::Fetch>(&action)) this->fetch(*fetch);
   }
   actions_.clear();
 }
@@ -73,6 +144,7 @@ void ReductionLevel::apply() {
 void ReductionLevel::apply(const Complete& complete) {
   const DataHead& head = complete.head;
   Slots& slots = slots_[head.key];
+  takeover_.on_complete(head.key, head.round);
   if (goes_to_root(head.root_node)) return send_to_parent(head, slots);
   BufferPool::Buffer result;
   bool all_have_space = true;

@@ -5,10 +5,12 @@
 // protocol/aggregation.h decides which rounds are complete, repeated or refused.
 #pragma once
 
+#include <map>
 #include <set>
 #include <unordered_map>
 
 #include "protocol/aggregation.h"
+#include "protocol/takeover.h"
 #include "summation/collector.h"
 
 namespace byteps::summation {
@@ -42,7 +44,12 @@ class ReductionLevel final : public CollectorBy<protocol::Aggregator> {
                         uint64_t payload_bytes) const override;
   void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) override;
   void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) override;
+  void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) override;
   void forget(const protocol::ForgottenKeys& keys) override;
+  void forget(const Child& connection) override;
+  void on_holds(const protocol::DataHead& head, Child& from) override;
+  bool expects_held(const protocol::DataHead& head) const override { return takeover_.expects(head); }
+  void on_held(const protocol::DataHead& head, Result<BufferPool::Buffer> values) override;
   void add_tensors(std::set<uint64_t>& numbers) const { decisions_.add_tensors(numbers); }
   void fail(const Status& why) override;
 
@@ -59,6 +66,8 @@ class ReductionLevel final : public CollectorBy<protocol::Aggregator> {
     return parent_link_ != nullptr && root_node >= num_final_roots_;
   }
   void apply() override;
+  TimeUs next_tick_us() const override;
+  void on_tick() override;
   void apply(const protocol::Complete& complete);
   void apply(const protocol::Fail& fail);
   void send_to_parent(const protocol::DataHead& head, Slots& slots);
@@ -71,11 +80,14 @@ class ReductionLevel final : public CollectorBy<protocol::Aggregator> {
                     bool deliver) const;
   void answer(const protocol::DataHead& head, Slots& slots, BufferPool::Buffer result);
   void fail_slots(const protocol::DataHead& head, Slots& slots, const Status& why);
+  void fetch(const protocol::Fetch& fetch);
 
   const protocol::Weights weights_;
   ParentLink* const parent_link_;
   const uint32_t num_final_roots_;
   std::unordered_map<protocol::Key, Round, protocol::KeyHash> rounds_;
+  protocol::Takeover takeover_;
+  std::map<uint32_t, Child*> holders_;  // connections of ranks that have said kHolds
   bool failed_ = false;
 };
 

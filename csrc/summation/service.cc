@@ -78,6 +78,10 @@ std::set<uint64_t> Service::summed_tensors() const {
   return numbers;
 }
 
+void Service::abandon(const Status& why) {
+  post_each([=](Shard& shard) { shard.abandon(why); });
+}
+
 void Service::fail(const Status& why) {
   post_each([=](Shard& shard) { shard.fail(why); });
 }

@@ -1,4 +1,5 @@
-// The summation service of a process: one shard on each of its data loops, and their listeners.
+// The summation service of a process: one or more shards on each of its data loops, and their
+// listeners.
 //
 // Methods may be called from any thread except those of the loops. They post to the shards in the
 // order of the calls.
@@ -19,8 +20,8 @@ class Service {
     transport::EventLoop* loop;
     protocol::Outbox* outbox;
   };
-  // Creates a shard for each of `loops`. The loops, the outboxes, `metrics` and `events` must
-  // outlive the service.
+  // Creates a shard for each of `loops`, which may contain equal ones. The loops, the outboxes,
+  // `metrics` and `events` must outlive the service.
   Service(const std::vector<ShardLoop>& loops, Metrics& metrics, ShardEvents& events);
   ~Service();  // closes all connections
 
@@ -40,6 +41,7 @@ class Service {
   // The numbers of the names that it has summed and not forgotten. After the loops have stopped.
   std::set<uint64_t> summed_tensors() const;
   void fail(const Status& why);
+  void abandon(const Status& why);
   // Sends a goodbye to all children. Calls `done`, on the loop of a shard, when all connections are
   // closed, or the grace period has expired, and no shard listens any more.
   void leave(GracePeriod grace_period, UniqueFunction<void()> done);

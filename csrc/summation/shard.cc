@@ -124,9 +124,19 @@ void Shard::fail(const Status& why) {
   failed_ = true;
   for_each_collector([&why](Collector& collector) { collector.fail(why); });
   if (!leave_done_) return;
-  for (const auto& child : children_) forget(*child);
-  children_.clear();  // do not wait for the lost child
+  drop_children();  // do not wait for the lost child
   finish_leaving_if_empty();
+}
+
+void Shard::abandon(const Status& why) {
+  drop_children();
+  leaving_ = true;  // accepts no more
+  fail(why);
+}
+
+void Shard::drop_children() {
+  for (const auto& child : children_) forget(*child);
+  children_.clear();
 }
 
 void Shard::on_closed(Child& child, const Status& why) {

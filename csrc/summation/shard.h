@@ -70,6 +70,9 @@ class Shard {
   void rank_left(uint32_t rank);
   // The job has failed: answers all contributions with `why`. Leased memory is not used any more.
   void fail(const Status& why);
+  // The job has failed for this node, perhaps not for others: closes all connections without
+  // answers.
+  void abandon(const Status& why);
   // Sends all answers, then a goodbye unless the job has failed. Calls `done` when all connections
   // are closed, or their grace periods have expired.
   void leave(GracePeriod grace_period, UniqueFunction<void()> done);
@@ -86,6 +89,7 @@ class Shard {
   void on_closed(Child& child, const Status& why);
   void forget(const Child& child);
   void remove(Child& child);
+  void drop_children();  // all connections
   void finish_leaving_if_empty();
   template <typename F>
   void for_each_collector(F&& f);

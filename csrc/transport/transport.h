@@ -49,6 +49,11 @@ struct Payload {
   // before the next is sent. Transports that write into the receiver's memory (rdma) use the same
   // memory for all of them.
   uint64_t reuse_key = 0;
+  // Nobody else reads `data` soon, so a transport that copies it (shm) leaves the caches to others.
+  bool is_cold = false;
+  // The answer needs no network, so a transport that copies payloads for the receiver (shm) may let
+  // frames wait for answers, to copy less at a time than the caches hold.
+  bool is_answered_soon = false;
 };
 
 // A received head. `head` is valid during the callback only. `payload` and `reply_space` are valid
@@ -70,6 +75,9 @@ struct Arrival {
 class ReceiveBuffer {
  public:
   static ReceiveBuffer at(MutableBytes destination) { return ReceiveBuffer(Kind::kAt, destination); }
+  // As at(); nobody reads the destination soon, so a transport that copies to it (shm) leaves the
+  // caches to others.
+  static ReceiveBuffer at_cold(MutableBytes destination) { return ReceiveBuffer(Kind::kAtCold, destination); }
   // Allowed only if Arrival::payload is not empty.
   static ReceiveBuffer in_place() { return ReceiveBuffer(Kind::kInPlace, {}); }
   // Reads the payload and drops it.
@@ -77,10 +85,11 @@ class ReceiveBuffer {
 
   bool is_discard() const { return kind_ == Kind::kDiscard; }
   bool is_in_place() const { return kind_ == Kind::kInPlace; }
+  bool is_cold() const { return kind_ == Kind::kAtCold; }
   MutableBytes destination() const { return destination_; }
 
  private:
-  enum class Kind { kAt, kInPlace, kDiscard };
+  enum class Kind { kAt, kAtCold, kInPlace, kDiscard };
   ReceiveBuffer(Kind kind, MutableBytes destination) : kind_(kind), destination_(destination) {}
   Kind kind_;
   MutableBytes destination_;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <tuple>
 #include <utility>
 
+#include "base/copy.h"
 #include "protocol/rounds.h"
 
 namespace byteps::worker {
@@ -35,12 +37,33 @@ Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, M
 void Link::enqueue(std::vector<OutgoingPartition> partitions) {
   if (!ended_.is_ok()) {
     for (const OutgoingPartition& outgoing : partitions) complete(outgoing, ended_);
+  } else if (moved_) {
+    events_.on_partitions_moved(std::move(partitions));
   } else if (connection_) {
     offer(std::move(partitions));
   } else {
     std::ranges::move(partitions, std::back_inserter(early_));
     connect();
   }
+}
+
+void Link::say_holds(const std::vector<DataHead>& outcomes) {
+  if (!ended_.is_ok()) return;
+  if (moved_) return events_.on_outcomes_moved(outcomes);
+  for (const DataHead& outcome : outcomes) {
+    options_.held->move(outcome.key, outcome.round, this);
+    if (!connection_) {
+      early_holds_.push_back(outcome);
+      continue;
+    }
+    DataHead head = outcome;
+    head.type = DataType::kHolds;
+    head.code = StatusCode::kOk;
+    head.epoch = options_.epoch;
+    head.rank = options_.rank;
+    connection_->send(protocol::encode(head), {}, nullptr);
+  }
+  if (!connection_) connect();
 }
 
 void Link::offer(std::vector<OutgoingPartition> partitions) {
@@ -58,19 +81,19 @@ void Link::offer(std::vector<OutgoingPartition> partitions) {
 }
 
 void Link::send_offered(uint64_t ticket) {
-  const OutgoingPartition outgoing = std::move(offered_.extract(ticket).mapped());
-  outgoing.failure.is_ok() ? send(outgoing) : send_failure(outgoing);
+  OutgoingPartition outgoing = std::move(offered_.extract(ticket).mapped());
+  outgoing.failure.is_ok() ? send(std::move(outgoing)) : send_failure(outgoing);
 }
 
 void Link::connect() {
-  if (connecting_ || lost_ || !ended_.is_ok()) return;
+  if (connecting_ || lost_ || moved_ || !ended_.is_ok()) return;
   connecting_ = true;
   connector_([this](auto connection) { on_connected(std::move(connection)); });
 }
 
 void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
   connecting_ = false;
-  if (!ended_.is_ok()) return;
+  if (!ended_.is_ok() || moved_) return;
   if (!connection) return lose(connection.status());
   connection_ = std::move(*connection);
   connection_->limit_silence(options_.silence_us);
@@ -79,25 +102,30 @@ void Link::on_connected(Result<std::unique_ptr<Connection>> connection) {
       .type = DataType::kHello, .level = options_.level, .epoch = options_.epoch, .rank = options_.rank};
   connection_->send(protocol::encode(hello), {}, nullptr);
   port_.emplace(outbox_);
+  say_holds(std::exchange(early_holds_, {}));
   offer(std::exchange(early_, {}));
 }
 
-void Link::send(const OutgoingPartition& outgoing) {
-  DataHead head = outgoing.head;
+void Link::send(OutgoingPartition partition) {
+  DataHead head = partition.head;
   head.epoch = options_.epoch;
-  unanswered_[head.key] = {outgoing.handle, head.round, head.bytes, outgoing.output};
+  Unanswered& unanswered = unanswered_[head.key];
+  unanswered = {std::move(partition), nullptr};
+  const OutgoingPartition& outgoing = unanswered.outgoing;
   const uint64_t bytes = outgoing.input.size();
   if (!connection_->is_local()) {
     add(metrics_.bytes_sent, bytes);
     if (const auto rate = pacer_.on_send(bytes, connection_->loop().now_us(), outbox_.burst()))
       connection_->pace(*rate);
   }
-  connection_->send(
-      protocol::encode(head),
-      {.data = outgoing.input, .reply_space = outgoing.output, .reuse_key = reuse_key_of(head.key)},
-      [this, bytes](const Status& status) {
-        if (status.is_ok()) port_->sent(bytes);
-      });
+  const transport::Payload payload{.data = outgoing.input,
+                                   .reply_space = options_.may_be_lost ? MutableBytes() : outgoing.output,
+                                   .reuse_key = reuse_key_of(head.key),
+                                   .is_cold = outgoing.is_cold,
+                                   .is_answered_soon = outgoing.is_answered_soon};
+  connection_->send(protocol::encode(head), payload, [this, bytes](const Status& status) {
+    if (status.is_ok()) port_->sent(bytes);
+  });
 }
 
 void Link::pace(uint64_t bytes_per_s) {
@@ -121,7 +149,7 @@ void Link::send_failure(const OutgoingPartition& outgoing) {
 
 Result<Link::Unanswered*> Link::find(const DataHead& head) {
   const auto found = unanswered_.find(head.key);
-  if (found == unanswered_.end() || found->second.round != head.round) {
+  if (found == unanswered_.end() || found->second.outgoing.head.round != head.round) {
     return data_loss(options_.service_text + " answered partition " + std::to_string(head.key.partition) +
                      " of tensor " + std::to_string(head.key.tensor) + " in " +
                      protocol::describe_round(head.round) + ", which is not waiting for an answer");
@@ -139,11 +167,17 @@ Result<ReceiveBuffer> Link::on_head(Connection&, const Arrival& arrival) {
   if (head->type != DataType::kResult) return data_loss("a service does not send this payload");
   Result<Unanswered*> waiting = find(*head);
   if (!waiting) return waiting.status();
-  if (arrival.payload_bytes != (*waiting)->bytes) {
-    return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got " +
+  const OutgoingPartition& outgoing = (*waiting)->outgoing;
+  if (arrival.payload_bytes != outgoing.head.bytes) {
+    return data_loss("result: expected " + std::to_string(outgoing.head.bytes) + " bytes, got " +
                      std::to_string(arrival.payload_bytes));
   }
-  return ReceiveBuffer::at((*waiting)->output);
+  if (options_.may_be_lost) {
+    HeldResults::Values& landing = (*waiting)->landing;
+    landing = options_.held->memory_for(head->key, arrival.payload_bytes);
+    return ReceiveBuffer::at({landing.get(), arrival.payload_bytes});
+  }
+  return outgoing.is_cold ? ReceiveBuffer::at_cold(outgoing.output) : ReceiveBuffer::at(outgoing.output);
 }
 
 Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payload) {
@@ -151,16 +185,13 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
   if (!head) return head.status();
   if (!connection.is_local()) add(metrics_.bytes_received, payload.size());
   switch (head->type) {
-    case DataType::kResult: {
-      Result<Unanswered*> waiting = find(*head);
-      if (!waiting) return waiting.status();
-      if (payload.size() != (*waiting)->bytes) {
-        return data_loss("result: expected " + std::to_string((*waiting)->bytes) + " bytes, got none");
-      }
-      return complete_answered(*head, head->plan);
-    }
+    case DataType::kResult: return on_result(*head, payload);
+    case DataType::kFetch: send_held(*head); return Status::ok();
     case DataType::kFailed:
       if (head->code == StatusCode::kOk) return data_loss("a failure without a code");
+      if (options_.may_be_lost && find(*head))
+        options_.held->keep(
+            {.head = *head, .values = nullptr, .text = std::string(as_text(payload)), .at = this});
       return complete_answered(*head, Status(head->code, std::string(as_text(payload))));
     case DataType::kGoodbye:
       ended_ = unavailable(options_.service_text + " has left the job");
@@ -170,10 +201,63 @@ Status Link::on_frame(Connection& connection, const Arrival& arrival, Bytes payl
   return data_loss("a service does not send message type " + std::to_string(static_cast<int>(head->type)));
 }
 
+Status Link::on_result(const DataHead& head, Bytes payload) {
+  Result<Unanswered*> waiting = find(head);
+  if (!waiting) return waiting.status();
+  const MutableBytes output = (*waiting)->outgoing.output;
+  if (payload.size() != output.size())
+    return data_loss("result: expected " + std::to_string(output.size()) + " bytes, got none");
+  if (options_.may_be_lost) {
+    copy_bytes(output, payload);
+    options_.held->keep({.head = head, .values = std::move((*waiting)->landing), .text = {}, .at = this});
+  } else if (options_.held != nullptr) {
+    options_.held->drop(head.key);
+  }
+  return complete_answered(head, head.plan);
+}
+
+// The successor of a lost root asks for an outcome that this node has told of.
+void Link::send_held(const DataHead& head) {
+  const auto held = options_.held != nullptr ? options_.held->find(head.key, head.round) : std::nullopt;
+  DataHead answer = held ? held->head : head;
+  answer.type = DataType::kHeld;
+  answer.epoch = options_.epoch;
+  answer.rank = options_.rank;
+  auto text = std::make_unique<std::string>(held ? held->text : "its result is not held any more");
+  if (!held) answer.code = StatusCode::kDataLoss;
+  add(metrics_.held_sent, 1);
+  const bool is_failure = answer.code != StatusCode::kOk;
+  const Bytes payload = is_failure ? as_bytes(*text) : Bytes(held->values.get(), held->head.bytes);
+  connection_->send(protocol::encode(answer), {.data = payload, .reply_space = {}},
+                    [text = std::move(text), values = held ? held->values : nullptr](const Status&) {});
+}
+
+void Link::fail_over() {
+  if (moved_ || !ended_.is_ok()) return;
+  moved_ = true;
+  if (connection_) {
+    port_->close();
+    connection_->close();
+    connection_.reset();
+  }
+  std::vector<OutgoingPartition> partitions = std::exchange(early_, {});
+  for (auto& [ticket, outgoing] : std::exchange(offered_, {})) partitions.push_back(std::move(outgoing));
+  for (auto& [key, unanswered] : std::exchange(unanswered_, {}))
+    partitions.push_back(std::move(unanswered.outgoing));
+  std::ranges::sort(partitions, {}, [](const OutgoingPartition& each) {
+    return std::tuple(-int64_t{each.head.priority}, each.head.key, each.head.round);
+  });
+  early_holds_.clear();  // they are among those below
+  std::vector<DataHead> outcomes =
+      options_.held != nullptr ? options_.held->at(this) : std::vector<DataHead>();
+  if (!outcomes.empty()) events_.on_outcomes_moved(std::move(outcomes));
+  if (!partitions.empty()) events_.on_partitions_moved(std::move(partitions));
+}
+
 Status Link::complete_answered(const DataHead& head, const Result<protocol::Plan>& outcome) {
   Result<Unanswered*> waiting = find(head);
   if (!waiting) return waiting.status();
-  const uint64_t handle = (*waiting)->handle;
+  const uint64_t handle = (*waiting)->outgoing.handle;
   unanswered_.erase(head.key);
   events_.on_completed(handle, outcome);
   return Status::ok();
@@ -223,7 +307,7 @@ void Link::complete(const OutgoingPartition& outgoing, const Status& why) {
 
 void Link::complete_all(const Status& why) {
   auto unanswered = std::exchange(unanswered_, {});
-  for (const auto& [key, partition] : unanswered) events_.on_completed(partition.handle, why);
+  for (const auto& [key, each] : unanswered) events_.on_completed(each.outgoing.handle, why);
   for (const auto& [ticket, outgoing] : std::exchange(offered_, {})) complete(outgoing, why);
   for (const OutgoingPartition& outgoing : std::exchange(early_, {})) complete(outgoing, why);
   if (leave_done_) std::exchange(leave_done_, nullptr)();

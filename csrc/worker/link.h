@@ -3,8 +3,8 @@
 // worker, or the service of a machine that sends its sums to the root.
 //
 // All methods and callbacks run on the loop's thread. The link connects at its first partition. If
-// the connection breaks, its partitions stay incomplete until the fate of the peer is known: fail()
-// or peer_left() (protocol/membership.h).
+// the connection breaks, its partitions stay incomplete until the fate of the peer is known:
+// fail(), peer_left(), or fail_over() if the job goes on without it (protocol/membership.h).
 #pragma once
 
 #include <memory>
@@ -18,6 +18,7 @@
 #include "protocol/pacing.h"
 #include "protocol/push_pull_table.h"
 #include "transport/transport.h"
+#include "worker/held_results.h"
 
 namespace byteps::worker {
 
@@ -27,6 +28,9 @@ struct OutgoingPartition {
   protocol::DataHead head;
   Bytes input;  // empty if only the root's values count
   MutableBytes output;
+  // Hints for the transport (transport::Payload), the first also for the output.
+  bool is_cold = false;
+  bool is_answered_soon = false;
   // Not ok: tells the service that this child cannot contribute. No answer and no on_completed.
   Status failure;
 };
@@ -42,6 +46,10 @@ class LinkEvents {
   virtual void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) = 0;
   // The connection broke or could not be established. `service`: node number.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
+  // The service is lost, and the job goes on (fail_over()): these partitions go to the successors
+  // of their roots, which have to know first of which rounds this node has outcomes.
+  virtual void on_outcomes_moved(std::vector<protocol::DataHead> outcomes) = 0;
+  virtual void on_partitions_moved(std::vector<OutgoingPartition> partitions) = 0;
 };
 
 struct LinkOptions {
@@ -52,6 +60,9 @@ struct LinkOptions {
   std::string service_text;    // description of the service for messages
   uint64_t bytes_per_s = 0;    // sending rate (protocol/pacing.h); 0: no limit
   TimeUs silence_us = kNever;  // for Connection::limit_silence
+  // Null: nothing can be lost but the whole job.
+  HeldResults* held = nullptr;
+  bool may_be_lost = false;  // the service may be lost: its outcomes are held
 };
 
 class Link final : public transport::Receiver {
@@ -64,6 +75,8 @@ class Link final : public transport::Receiver {
        LinkEvents& events);
 
   void enqueue(std::vector<OutgoingPartition> partitions);
+  // Tells the service of which rounds this node has an outcome from a root that is lost (kHolds).
+  void say_holds(const std::vector<protocol::DataHead>& outcomes);
   // Changes LinkOptions::bytes_per_s.
   void pace(uint64_t bytes_per_s);
   // Nullopt: not connected, or unknown (transport::Connection::sent_traffic).
@@ -72,6 +85,9 @@ class Link final : public transport::Receiver {
   // The peer has left the job in order. Partitions without an answer fail: immediately if there is
   // no connection, otherwise when it closes, because answers may still arrive.
   void peer_left();
+  // The service is lost, and the job goes on: closes the connection, and passes everything, also
+  // what is enqueued later, to LinkEvents.
+  void fail_over();
   // The job has failed: closes the connection. All partitions, present and future, fail with `why`.
   void fail(const Status& why);
   // This worker leaves in order: sends a goodbye and closes the connection, at the latest when
@@ -86,18 +102,18 @@ class Link final : public transport::Receiver {
 
  private:
   struct Unanswered {
-    uint64_t handle;
-    uint64_t round;
-    uint64_t bytes;
-    MutableBytes output;
+    OutgoingPartition outgoing;
+    HeldResults::Values landing;  // where the result arrives if it is held
   };
 
   void connect();
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection);
   void offer(std::vector<OutgoingPartition> partitions);
   void send_offered(uint64_t ticket);
-  void send(const OutgoingPartition& outgoing);
+  void send(OutgoingPartition partition);
   void send_failure(const OutgoingPartition& outgoing);
+  void send_held(const protocol::DataHead& head);
+  Status on_result(const protocol::DataHead& head, Bytes payload);
   void lose(const Status& why);
   void complete(const OutgoingPartition& outgoing, const Status& why);
   void complete_all(const Status& why);
@@ -111,11 +127,13 @@ class Link final : public transport::Receiver {
   LinkEvents& events_;
   bool connecting_ = false;
   bool lost_ = false;
-  Status ended_;  // not ok: nothing is sent any more, and all partitions fail with it
+  bool moved_ = false;  // after fail_over()
+  Status ended_;        // not ok: nothing is sent any more, and all partitions fail with it
   protocol::Outbox& outbox_;
   protocol::Pacer pacer_;
   std::optional<protocol::Outbox::Port> port_;               // set once connected
   std::vector<OutgoingPartition> early_;                     // enqueued before that
+  std::vector<protocol::DataHead> early_holds_;              // to be said before that
   std::unordered_map<uint64_t, OutgoingPartition> offered_;  // waiting in the outbox; key: ticket
   uint64_t last_ticket_ = 0;
   std::unordered_map<protocol::Key, Unanswered, protocol::KeyHash> unanswered_;

@@ -1,5 +1,6 @@
 #include "worker/shard_links.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/countdown.h"
@@ -31,6 +32,55 @@ void ShardLinks::add_sent_traffic(const transport::EventLoop& loop, std::vector<
 void ShardLinks::peer_left(uint32_t service) {
   for (ShardLink& link : services_[service]) {
     link.loop->post([link = link.link.get()] { link->peer_left(); });
+  }
+}
+
+void ShardLinks::follow(protocol::Successors successors) {
+  MutexLock lock(mutex_);
+  successors_ = std::move(successors);
+}
+
+void ShardLinks::lose(uint32_t server, const Status& why) {
+  bool has_successors = false;
+  {
+    MutexLock lock(mutex_);
+    has_successors = successors_.has_value();
+    if (successors_) successors_->lose(server);
+  }
+  for (ShardLink& link : services_[server]) {
+    link.loop->post([link = link.link.get(), has_successors, why] {
+      has_successors ? link->fail_over() : link->fail(why);
+    });
+  }
+}
+
+template <typename T, typename HeadOf>
+std::vector<std::pair<ShardLink*, std::vector<T>>> ShardLinks::by_successor(std::vector<T> all,
+                                                                            HeadOf&& head_of) {
+  std::vector<std::pair<ShardLink*, std::vector<T>>> groups;
+  MutexLock lock(mutex_);
+  for (T& each : all) {
+    const protocol::DataHead& head = head_of(each);
+    ShardLink* const link = &at(successors_->root(head), head.serving_index);
+    auto group = std::ranges::find(groups, link, [](const auto& of_link) { return of_link.first; });
+    if (group == groups.end()) group = groups.insert(group, {link, {}});
+    group->second.push_back(std::move(each));
+  }
+  return groups;
+}
+
+void ShardLinks::move(std::vector<OutgoingPartition> partitions) {
+  for (OutgoingPartition& each : partitions) each.head.type = protocol::DataType::kMoved;
+  auto groups = by_successor(std::move(partitions), [](const OutgoingPartition& each) { return each.head; });
+  for (auto& [link, of_link] : groups) {
+    link->loop->post(
+        [link = link->link.get(), moved = std::move(of_link)]() mutable { link->enqueue(std::move(moved)); });
+  }
+}
+
+void ShardLinks::move(const std::vector<protocol::DataHead>& outcomes) {
+  for (auto& [link, of_link] : by_successor(outcomes, [](const protocol::DataHead& head) { return head; })) {
+    link->loop->post([link = link->link.get(), moved = std::move(of_link)] { link->say_holds(moved); });
   }
 }
 

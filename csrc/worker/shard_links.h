@@ -6,8 +6,11 @@
 
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "base/annotations.h"
+#include "protocol/successors.h"
 #include "worker/link.h"
 
 namespace byteps::worker {
@@ -19,17 +22,29 @@ struct ShardLink {
 
 class ShardLinks {
  public:
+  // `num_rank_indices`: Tree::num_rank_indices().
+  explicit ShardLinks(uint32_t num_rank_indices) : num_rank_indices_(num_rank_indices) {}
+
   // Adds the links to the next service, indexed by shard; empty if nothing is ever sent to it. Call
   // for all nodes, in the order of their numbers, before any other method.
   void add_service(std::vector<ShardLink> links) { services_.push_back(std::move(links)); }
 
   bool leads_to(uint32_t service) const { return service < services_.size() && !services_[service].empty(); }
-  // The link for partitions with this shard index, which is equal on all children: all
+  // The link for partitions with this serving index, which is equal on all children: all
   // contributions to a partition must reach the same shard. Precondition: leads_to(service).
-  ShardLink& at(uint32_t service, uint16_t shard_index) {
+  ShardLink& at(uint32_t service, uint16_t serving_index) {
     std::vector<ShardLink>& links = services_[service];
-    return links[shard_index % links.size()];
+    return links[serving_index / num_rank_indices_ % links.size()];
   }
+
+  // The job goes on when a server is lost. Call before any other method but add_service().
+  void follow(protocol::Successors successors);
+  // The server is lost: what it has not answered goes to the successors of its roots. Without
+  // follow(), its partitions fail with `why`.
+  void lose(uint32_t server, const Status& why);
+  // As LinkEvents, whose owner passes them on.
+  void move(std::vector<OutgoingPartition> partitions);
+  void move(const std::vector<protocol::DataHead>& outcomes);
 
   // As Link::pace, for the links to `service`.
   void pace(uint32_t service, uint64_t bytes_per_s);
@@ -45,8 +60,14 @@ class ShardLinks {
  private:
   template <typename F>
   void for_each(F&& f);
+  // Groups `all` by the link to the successor of each one's root.
+  template <typename T, typename HeadOf>
+  std::vector<std::pair<ShardLink*, std::vector<T>>> by_successor(std::vector<T> all, HeadOf&& head_of);
 
+  const uint32_t num_rank_indices_;
   std::vector<std::vector<ShardLink>> services_;  // indexed by node, shard
+  Mutex mutex_;
+  std::optional<protocol::Successors> successors_ BPS_GUARDED_BY(mutex_);
 };
 
 }  // namespace byteps::worker

@@ -16,6 +16,8 @@ namespace {
 
 // Copying or summing so few bytes takes less time than waking a thread that does it.
 constexpr uint64_t kQuickBytes = 64 << 10;
+// Of a larger tensor, little would be left in a core's cache when the last partition is done.
+constexpr uint64_t kColdBytes = 4 << 20;
 
 }  // namespace
 
@@ -27,6 +29,9 @@ Worker::Worker(const WorkerOptions& options, protocol::Tree tree, const protocol
       clock_(clock),
       events_(events),
       handles_(metrics, clock, std::move(completions)),
+      links_(tree.num_rank_indices()),
+      parameter_store_links_(tree.num_rank_indices()),
+      num_final_roots_(tree.num_final_roots()),
       table_(options.rank, std::move(tree), rule, options.names) {
   if (options.autotune && options.rank == 0) tuner_.emplace(options.credit_bytes);
   metrics_.partition_factor = 1;
@@ -53,7 +58,7 @@ Status Worker::declare(const std::string& name, DType dtype, uint64_t bytes) {
 Result<Handle> Worker::push_pull(const protocol::PushPull& request, const std::byte* input,
                                  std::byte* output) {
   const Handle handle = handles_.open(request.bytes);
-  const Status status = start(handle, request, {input, output});
+  const Status status = start(handle, request, input, output);
   if (status.is_ok()) return handle;
   handles_.cancel(handle);
   return status;
@@ -62,16 +67,17 @@ Result<Handle> Worker::push_pull(const protocol::PushPull& request, const std::b
 void Worker::push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
                        OnDone on_done) {
   const Handle handle = handles_.open(request.bytes, std::move(on_done));
-  const Status status = start(handle, request, {input, output});
+  const Status status = start(handle, request, input, output);
   if (!status.is_ok()) handles_.cancel(handle)(status);
 }
 
-Status Worker::start(Handle handle, const protocol::PushPull& request, Memory memory) {
+Status Worker::start(Handle handle, const protocol::PushPull& request, const std::byte* input,
+                     std::byte* output) {
   Status status;
   Work work;
   {
     MutexLock lock(mutex_);
-    memory_[handle] = memory;
+    memory_[handle] = {input, output, request.bytes >= kColdBytes};
     if (tuner_) tune(request);
     status = table_.start(handle, request, actions_);
     if (!status.is_ok()) memory_.erase(handle);
@@ -121,7 +127,8 @@ void Worker::on_completed(Handle handle, const Result<protocol::Plan>& outcome) 
 
 void Worker::add_partition(Work& work, const protocol::Parent& parent, OutgoingPartition partition) {
   const bool is_stored = parent.level == protocol::Level::kRanks;
-  ShardLink& link = (is_stored ? parameter_store_links_ : links_).at(parent.node, partition.head.shard_index);
+  ShardLink& link =
+      (is_stored ? parameter_store_links_ : links_).at(parent.node, partition.head.serving_index);
   const auto [found, is_new] = work.indices.try_emplace(&link, work.partitions.size());
   if (is_new) work.partitions.emplace_back(&link, std::vector<OutgoingPartition>());
   work.partitions[found->second].second.push_back(std::move(partition));
@@ -190,12 +197,24 @@ OutgoingPartition Worker::make_outgoing(const StartPartition& start) {
           .head = start.head,
           .input = contributes ? Bytes(memory.input + start.offset, start.head.bytes) : Bytes{},
           .output = MutableBytes(memory.output + start.offset, start.head.bytes),
+          .is_cold = memory.is_cold,
+          .is_answered_soon = start.head.root_node < num_final_roots_,
           .failure = {}};
 }
 
 void Worker::peer_left(uint32_t service) {
   links_.peer_left(service);
   parameter_store_links_.peer_left(service);
+}
+
+void Worker::lose_server(uint32_t server, const Status& why) {
+  links_.lose(server, why);
+  parameter_store_links_.lose(server, why);
+}
+
+bool Worker::is_busy() {
+  MutexLock lock(mutex_);
+  return table_.in_flight() > 0;
 }
 
 std::string Worker::name_wait(Handle handle) {

@@ -81,6 +81,10 @@ class Worker final : public LinkEvents {
 
   // The node `service` has left the job in order.
   void peer_left(uint32_t service);
+  // As ShardLinks::lose.
+  void lose_server(uint32_t server, const Status& why);
+  // Whether a push_pull is in flight.
+  bool is_busy();
   // As PushPullTable::name_wait.
   std::string name_wait(protocol::Handle handle);
   // The job has failed: all push_pulls, present and future, fail with `why`.
@@ -91,11 +95,16 @@ class Worker final : public LinkEvents {
 
   void on_completed(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }
+  void on_outcomes_moved(std::vector<protocol::DataHead> outcomes) override { links_.move(outcomes); }
+  void on_partitions_moved(std::vector<OutgoingPartition> partitions) override {
+    links_.move(std::move(partitions));
+  }
 
  private:
   struct Memory {
     const std::byte* input;
     std::byte* output;
+    bool is_cold;
   };
   // Actions for after the lock is released.
   struct Work {
@@ -105,8 +114,8 @@ class Worker final : public LinkEvents {
     std::unordered_map<ShardLink*, size_t> indices;  // in `partitions`
     std::vector<std::pair<protocol::Handle, Status>> finished;
   };
-  Status start(protocol::Handle handle, const protocol::PushPull& request, Memory memory)
-      BPS_EXCLUDES(mutex_);
+  Status start(protocol::Handle handle, const protocol::PushPull& request, const std::byte* input,
+               std::byte* output) BPS_EXCLUDES(mutex_);
   // Calls `f(table_, actions_)` under the lock, then does the work. `f` only changes the table: it
   // must not call out, block or keep the references.
   template <typename F>
@@ -128,6 +137,7 @@ class Worker final : public LinkEvents {
   HandleTable handles_;
   ShardLinks links_;
   ShardLinks parameter_store_links_;
+  const uint32_t num_final_roots_;  // Tree::num_final_roots()
   Mutex mutex_;
   protocol::PushPullTable table_ BPS_GUARDED_BY(mutex_);
   std::unordered_map<protocol::Handle, Memory> memory_ BPS_GUARDED_BY(mutex_);

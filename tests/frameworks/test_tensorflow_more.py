@@ -13,7 +13,7 @@ skip_unless_installed("tensorflow")
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a job waits for all its cases
 
-JOBS = jobs_of({"frameworks.tensorflow_v1_cases": [1, 4], "frameworks.tensorflow_distribute_cases": [1, 4]})
+JOBS = jobs_of({"frameworks.tensorflow_v1_cases": [1, 4], "frameworks.tensorflow_distribute_cases": [1, 2]})
 
 
 @each_case(JOBS)

@@ -14,7 +14,7 @@ from support.cluster import RAISED, Cluster, Member
 from support.hosts import Hosts
 from support.job import ROOT
 
-from benchmarks.lab import Lab, why_impossible
+from benchmarks.lab import Impairments, Lab, why_impossible
 from benchmarks.lab.lab import INTERFACE
 
 IMPOSSIBLE = why_impossible()
@@ -37,7 +37,11 @@ def results(folder: Path, ranks: int) -> list[Mapping[str, Any]]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
 
 
-# Servers, placement, partition size. The first is what the others have to equal.
+def digests_in(folder: Path, ranks: int) -> set[str]:
+    return {rank["digest"] for rank in results(folder, ranks)}
+
+
+# Servers, placement, partition size.
 TREES = [(0, "auto", 256), (1, "auto", 64), (2, "ps", 1000), (2, "weights:1,0.5,2,1", 16), (1, "allreduce", 4)]
 
 
@@ -51,18 +55,37 @@ def test_two_levels_give_the_same_bits_wherever_roots_are(lab: Lab, tmp_path: Pa
         with Hosts(folder, lab, 2, 2, servers, env) as hosts:
             hosts.start_all(str(folder), str(STEPS), program=TRAINING)
             hosts.end_all()
-        digests[case] = {rank["digest"] for rank in results(folder, 4)}
-    # The same ranks together, but all over the loopback of one host.
-    env = {"BYTEPS_SHM": "0"}
-    with Cluster(tmp_path, 4, hosted=True, env=env) as cluster:
-        for rank in range(4):
-            machine = {"BYTEPS_MACHINE": f"machine{rank // 2}"}
-            cluster.start_rank(rank, str(tmp_path), str(STEPS), program=TRAINING, env=machine)
+        digests[case] = digests_in(folder, 4)
+    assert digests == dict.fromkeys(digests, digests_on_loopback(tmp_path, 4, ranks_each=2))
+
+
+def digests_on_loopback(folder: Path, ranks: int, ranks_each: int) -> set[str]:
+    """What the same ranks compute, with as many on each machine, but all over the loopback of one host."""
+    with Cluster(folder, ranks, hosted=True, env={"BYTEPS_SHM": "0"}) as cluster:
+        for rank in range(ranks):
+            machine = {"BYTEPS_MACHINE": f"machine{rank // ranks_each}"}
+            cluster.start_rank(rank, str(folder), str(STEPS), program=TRAINING, env=machine)
         for member in cluster.members.values():
             assert member.end() == 0, cluster.describe()
-    expected = {rank["digest"] for rank in results(tmp_path, 4)}
-    assert len(expected) == 1
-    assert digests == dict.fromkeys(digests, expected)
+    digests = digests_in(folder, ranks)
+    assert len(digests) == 1
+    return digests
+
+
+def test_eight_connections_on_a_long_lossy_path_give_the_same_bits_as_one(tmp_path: Path) -> None:
+    """They are more than twice as fast there, but a busy machine may measure less: the test tries again."""
+    logs: list[str] = []
+    env = {"BYTEPS_NIC_MBPS": "0", "BYTEPS_LOG_LEVEL": "info"}
+    with Lab([200] * 2, impairments=Impairments(loss_percent=3, delay_ms=50)) as lab:
+        while not any(" with 8 connections: host" in log for log in logs):
+            assert len(logs) < 3, logs
+            folder = tmp_path / str(len(logs))
+            folder.mkdir()
+            with Hosts(folder, lab, 2, env=env) as hosts:
+                hosts.start_all(str(folder), str(STEPS), program=TRAINING)
+                hosts.end_all()
+                logs.append(hosts["rank 0"].output)
+    assert digests_in(folder, 2) == digests_on_loopback(tmp_path, 2, ranks_each=1)
 
 
 def test_ranks_of_a_host_send_their_sum_once(lab: Lab, tmp_path: Path) -> None:
@@ -165,15 +188,17 @@ def test_a_host_that_is_cut_off(host: int, lab: Lab, tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_cut_off(lab: Lab, tmp_path: Path) -> None:
+    """Training goes on without it, and it ends."""
     env = {"BYTEPS_TIMEOUT_S": str(SILENCE_S), "BYTEPS_PLACEMENT": "ps"}
     with Hosts(tmp_path, lab, 2, 1, 1, env) as hosts:
         hosts.start_all("init", "flood")
-        for rank in range(hosts.size):
-            hosts[f"rank {rank}"].wait_for("did flood", 2)
-        since_s = time.monotonic()
+        ranks = [hosts[f"rank {rank}"] for rank in range(hosts.size)]
+        for member in ranks:
+            member.wait_for("did flood", 2)
         with cut_off(lab, 2):
-            for rank in range(hosts.size):
-                check_raised(hosts[f"rank {rank}"], names_of([hosts["server 0"]], 2), since_s)
+            for member in ranks:
+                member.wait_for("training goes on without this server")
+                member.wait_for("did flood", member.output.count("did flood") + 3)
             assert hosts["server 0"].end() == 1, hosts["server 0"].describe()
 
 

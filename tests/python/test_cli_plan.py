@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from byteps.cli.plan_cluster import Cluster, server_table
 from byteps.cli.plan_model import Gradient, Model
 from byteps.cli.plan_text import verdict
 from byteps.errors import InvalidArgumentError
+
+PAGE = (Path(__file__).parents[2] / "docs/plan.md").read_text()
 
 PAYLOAD = 1448 / 1514
 ONE_GPU = ("--gpus-per-machine", "1", "--sum-gbytes", "1e6")  # the network is the limit
@@ -84,6 +88,34 @@ def test_the_simulation_is_near_the_bound(capsys: pytest.CaptureFixture[str]) ->
         assert result["predicted_s"] == pytest.approx(report["predicted_s"][placement])
         assert result["predicted_s"] <= result["summed_s"] <= 1.05 * result["predicted_s"]
         assert result["step_s"] == pytest.approx(result["summed_s"])
+
+
+def test_very_many_machines_are_near_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    """As docs/plan.md says."""
+    arguments = ("--workers", "1024", "--servers", "512", "--nic-gbps", "100", "--model-mb", "1300")
+    for gpus, ratio in (("1", 1.05), ("8", 1.14)):
+        assert f"{ratio} times" in PAGE
+        result = plan(capsys, *arguments, "--gpus-per-machine", gpus)["simulation"]["placements"]["auto"]
+        assert result["summed_s"] / result["predicted_s"] == pytest.approx(ratio, abs=0.005)
+
+
+def test_the_page_shows_what_plan_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    example = re.search(r"```\n\$ byteps (plan [^\n]*)\n(.*?)```", PAGE, re.DOTALL)
+    assert example is not None
+    command, shown = example.groups()
+    assert main(shlex.split(command)) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_the_page_has_the_predictions(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--workers", "32", "--gpus-per-machine", "1", "--nic-gbps", "100", "--model", "vgg16")
+    options = ("--compute-ms", "20", "--partition-kib", "64")
+    rows = re.findall(r"^\| (\d+) \| ([\d.]+) \| (?:[\d.]+|as all-reduce) \| ([\d.]+) \| [\d.]+x", PAGE, re.MULTILINE)
+    assert len(rows) == 6
+    for servers, all_reduce, mixed in rows:
+        placements = plan(capsys, *arguments, "--servers", servers, *options)["simulation"]["placements"]
+        assert f"{placements['allreduce']['step_s'] * 1e3:.1f}" == all_reduce
+        assert f"{placements['auto']['step_s'] * 1e3:.1f}" == mixed
 
 
 def test_computation_counts_without_simulate(capsys: pytest.CaptureFixture[str]) -> None:

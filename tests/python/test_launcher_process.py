@@ -37,6 +37,7 @@ commands = [
         argv=[sys.executable, "-uc", source],
         env={**os.environ, "BYTEPS_ERROR_FILE": str(folder / label)},
         is_server=label.startswith("s"),
+        may_be_lost=label.startswith("s"),
     )
     for label, source in programs.items()
 ]
@@ -51,6 +52,9 @@ from pathlib import Path
 def report(cause, because_of=""):
     from byteps import ending
     ending.report(os.environ["BYTEPS_ERROR_FILE"], time.time(), cause, because_of)
+def started():
+    from byteps import config
+    Path(os.environ["BYTEPS_ERROR_FILE"] + config.STARTED).touch()
 def wait_for(name):
     while not Path(name + ".pid").exists(): time.sleep(0.01)
 def here(name, pid=None):
@@ -165,6 +169,34 @@ def test_the_first_cause_is_told_with_its_exit_code_whoever_ends_first(start: An
     assert ") exited with code 5: KeyError: 1\n" in err and "bpslaunch: r1 (host " in err
     assert "bpslaunch: after that failed: r0 (exited with code 1)\n" in err, "r2 was told to end"
     assert err.count("KeyError") == 1 and "Traceback" not in err
+
+
+def test_the_job_goes_on_without_a_server_that_had_started(start: Any) -> None:
+    rank = "wait_for('s0'); time.sleep(0.5); print('done')"
+    code, out, err = start({"r0": rank, "s0": "started(); here(NAME); os.kill(os.getpid(), signal.SIGKILL)"}).finish()
+    assert (code, out) == (0, "[r0] done\n"), err
+    assert "bpslaunch: s0 (host " in err and "was killed by SIGKILL; the job may go on without it\n" in err
+
+
+def test_a_server_that_fails_before_the_start_stops_all(start: Any) -> None:
+    code, _, err = start({"r0": FOREVER, "s0": "wait_for('r0'); sys.exit(9)"}).finish()
+    assert code == 9
+    assert "s0 (host " in err and "exited with code 9" in err
+
+
+def test_a_rank_that_fails_later_is_the_cause_and_not_the_lost_server(start: Any) -> None:
+    rank = "wait_for('s0'); time.sleep(0.5); report('KeyError: 1'); sys.exit(5)"
+    code, _, err = start({"r0": rank, "s0": "started(); here(NAME); sys.exit(1)"}).finish()
+    assert code == 5
+    assert "bpslaunch: r0 (host " in err and "exited with code 5: KeyError: 1\n" in err
+    assert "bpslaunch: after that failed: s0" in err
+
+
+def test_a_lost_server_is_the_cause_if_ranks_say_so(start: Any) -> None:
+    rank = "wait_for('s0'); time.sleep(0.5); report('PeerLostError: x', 'server 0 (host a, pid 9) ended'); sys.exit(1)"
+    code, _, err = start({"r0": rank, "s0": "started(); here(NAME); sys.exit(4)"}).finish()
+    assert code == 4
+    assert "bpslaunch: s0 (host " in err
 
 
 def test_a_cause_elsewhere_is_told_as_such(start: Any) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rdma.pair import PATIENCE_S, PairJob, ip, losing
 
+ENDS = {"BYTEPS_FAILOVER": "0"}  # the job ends when a server is lost
 # Of a rank whose connection has failed: it waits so long for a better reason.
-QUICK = {"BYTEPS_TIMEOUT_S": "5"}
+QUICK = ENDS | {"BYTEPS_TIMEOUT_S": "5"}
 # 0.27 s, six times: it gives up after some seconds. And packets of a busy guest are sent again for
 # nothing, which does no harm.
 IMPATIENT = QUICK | {"BYTEPS_RDMA_TIMEOUT": "16"}
@@ -51,7 +52,7 @@ def check_all_raise(job: PairJob, lost: Sequence[str], *parts: str, but: str = "
 
 
 def check_kill(folder: Path, victim: str) -> None:
-    with PairJob(folder) as job:
+    with PairJob(folder, env=ENDS) as job:
         start(job)
         job[victim].kill()
         killed_s = time.monotonic()
@@ -67,6 +68,16 @@ def case_a_killed_rank(folder: Path) -> None:
 
 def case_a_killed_server(folder: Path) -> None:
     check_kill(folder, "server 1")
+
+
+def case_a_job_goes_on_without_its_servers(folder: Path) -> None:
+    with PairJob(folder) as job:
+        start(job)
+        for lost, server in enumerate(("server 1", "server 0"), start=1):
+            job[server].kill()
+            job["rank 0"].wait_for("training goes on without this server", lost)
+            check_goes_on(job)
+        assert not job.lines("raised"), job.describe()
 
 
 def case_packets_lost_for_seconds(folder: Path) -> None:

@@ -24,7 +24,7 @@ from .command import Command, guest_archive
 TIMED_OUT = 124
 MACHINE_FAILED = 125
 BOOT_LIMIT_S = 120.0
-TEST_LIMIT_S = 900.0  # limit of a test: a download, another test's machine, and a second try
+TEST_LIMIT_S = 1500.0  # limit of a test: a download, another test's machine, and a second try
 _END_LIMIT_S = 10.0  # time for output in flight when the command has ended
 _BOOTS = 2
 _LOG_BYTES = 8000

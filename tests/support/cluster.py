@@ -148,11 +148,11 @@ class Cluster:
         self.members: dict[str, Member] = {}
         self._folder = folder
         self._forkserver = forkserver
-        # Bound and not listening: the system gives this port to nobody else, and the scheduler can
-        # listen there.
+        # Bound and not listening: the system gives this port to nobody else, at no address of this
+        # machine, and the scheduler can listen there.
         self._port_holder = socket.socket()
         self._port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._port_holder.bind(("127.0.0.1", 0))
+        self._port_holder.bind(("", 0))
         self.port = self._port_holder.getsockname()[1]
         self.hosted = hosted
         topology = {

@@ -19,17 +19,19 @@ from typing import cast
 from byteps.version import package_version
 
 HELLO, PUSH_PULL, RESULT, FAILED, GOODBYE, PROBE = 1, 2, 3, 4, 5, 6
+MOVED, HOLDS, FETCH, HELD = 7, 8, 9, 10
 JOIN, ROSTER, DECLARE, PLACED, REFUSED, BARRIER, BARRIER_DONE = 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47
 HEARTBEAT, SUSPECT, LOST, LEAVE, LEFT, FINISHED = 0x48, 0x49, 0x4A, 0x4B, 0x4C, 0x4D
 PROBE_SETUP, PROBE_READY, PROBE_START, PROBE_DONE = 0x4E, 0x4F, 0x50, 0x51
 WAITS, WAITING, ROUND_FAILED = 0x52, 0x53, 0x54
 FORGET, FORGOTTEN, TRAFFIC, SPEEDS = 0x57, 0x58, 0x59, 0x5A
+REMOVED, LINGERS, ALL_LINGER = 0x5B, 0x5C, 0x5D
 FLOAT32, SUM = 3, 1
 CLUSTER = 2  # level
 
 _GREETING = b"BPS\x02"
 _MAGIC = b"BPF\x01"
-_VERSION = 7
+_VERSION = 9
 _PATIENCE_S = 20
 
 
@@ -146,7 +148,7 @@ def join(rank: int, workers: int, servers: int) -> bytes:
     endpoints = text("tcp") + struct.pack("<I", 1) + text("127.0.0.1:9")
     endpoints += text("a later one") + struct.pack("<I", 1) + text("its address")
     speed_mbps, num_endpoints = 1000, 2
-    node += struct.pack("<IBI", speed_mbps, 0, num_endpoints) + endpoints
+    node += struct.pack("<IBII", speed_mbps, 0, 1, num_endpoints) + endpoints
     return control(JOIN, node + struct.pack("<II", workers, servers) + text(package_version()))
 
 
@@ -165,6 +167,8 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
     return [
         *(data(kind, epoch=epoch, rank=rank) for kind in (HELLO, FAILED, GOODBYE)),
         *(data(PUSH_PULL, epoch=epoch, rank=rank, tensor=t, round_=1, payload=b"\0" * 64) for t in range(1, 5)),
+        *(data(kind, epoch=epoch, rank=rank, tensor=1, round_=2) for kind in (HOLDS, FETCH)),
+        *(data(kind, epoch=epoch, rank=rank, tensor=2, round_=2, payload=b"\0" * 64) for kind in (MOVED, HELD)),
         data(PROBE, epoch=epoch, rank=rank, payload=b"\0" * 64),
         data(RESULT, epoch=epoch, rank=rank, tensor=1, round_=1, payload=b"\0" * 64),
         join(rank, 2, 1),
@@ -176,7 +180,9 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         control(FORGOTTEN, struct.pack("<IQI", 1, 8, 1)),
         control(TRAFFIC, struct.pack("<IIBQQ", 1, 0, 0, 1 << 20, 1000)),
         control(SPEEDS, struct.pack("<BIIII", 1, 1, 200, 1, 10**9) + text("slower")),
-        *(control(kind, struct.pack("<I", 1)) for kind in (BARRIER, LEFT)),
+        control(REMOVED, struct.pack("<I", 2) + text("no reason")),
+        control(ALL_LINGER),
+        *(control(kind, struct.pack("<I", 1)) for kind in (BARRIER, LEFT, LINGERS)),
         control(BARRIER_DONE, struct.pack("<I", 1) + failure),
         control(SUSPECT, struct.pack("<I", 0) + text("no reason")),
         control(LOST, failure),
@@ -188,8 +194,8 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         control(WAITING, text("for rank 0")),
         control(PROBE_SETUP, struct.pack("<I", epoch)),
         control(PROBE_READY, struct.pack("<I", 1) + text("127.0.0.1:9")),
-        control(PROBE_START, struct.pack("<III", 1, 1, 1) + text("127.0.0.1:9")),
-        control(PROBE_DONE, struct.pack("<IQ", 1, 1 << 20)),
+        control(PROBE_START, struct.pack("<IIII", 1, 1, 1, 1) + text("127.0.0.1:9")),
+        control(PROBE_DONE, struct.pack("<IQQ", 1, 1 << 20, 100)),
     ]
 
 

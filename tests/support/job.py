@@ -149,7 +149,7 @@ def job_environment(port: int, ranks: int) -> dict[str, str]:
         "DMLC_PS_ROOT_URI": "127.0.0.1",
         "DMLC_PS_ROOT_PORT": str(port),
         "BYTEPS_START_TIMEOUT_S": "30",
-        "BYTEPS_OP_TIMEOUT_S": "20",
+        "BYTEPS_OP_TIMEOUT_S": "60",
         "BYTEPS_TIMEOUT_S": "10",
     }
 

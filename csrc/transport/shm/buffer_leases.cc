@@ -65,11 +65,15 @@ bool LeaseOwner::may_lease(const Payload& payload) const {
 
 std::optional<Reference> LeaseOwner::lease(const Payload& payload) {
   const size_t bytes = slot_bytes_for(payload);
+  const bool may_wait = payload.is_answered_soon && bytes >= kLargePayloadBytes && granted_bytes_ > 0;
+  if (may_wait && granted_bytes_ + bytes > std::max(kMostLeasedBytes, 2 * bytes)) return std::nullopt;
   const std::optional<size_t> offset = slots_.take(bytes);
   if (!offset) return std::nullopt;
-  copy_bytes(memory_.subspan(*offset), payload.data);
+  const MutableBytes slot = memory_.subspan(*offset);
+  payload.is_cold ? copy_from_cold(slot, payload.data) : copy_bytes(slot, payload.data);
   const LeaseId lease = lease_at(*offset);
   granted_[lease] = {bytes, payload.reply_space.size()};
+  granted_bytes_ += bytes;
   return Reference{ReferenceType::kLent, lease, static_cast<uint32_t>(payload.data.size()),
                    static_cast<uint32_t>(payload.reply_space.size())};
 }
@@ -90,6 +94,7 @@ Status LeaseOwner::take_back(LeaseId lease) {
     return data_loss("shared memory: lease " + std::to_string(lease) + " was returned, but is not in use");
   }
   slots_.put_back(offset_of(lease), found->second.slot_bytes);
+  granted_bytes_ -= found->second.slot_bytes;
   granted_.erase(found);
   return Status::ok();
 }

@@ -9,7 +9,9 @@
 namespace byteps {
 namespace {
 
-TEST(CopyBytes, EverySizeAtEveryAlignmentIsCopiedAndNothingElse) {
+using Copy = void (*)(MutableBytes to, Bytes from);
+
+void copies_every_size_at_every_alignment_and_nothing_else(Copy copy) {
   constexpr size_t kMargin = 80;
   std::vector<size_t> sizes(200);
   std::iota(sizes.begin(), sizes.end(), size_t{0});
@@ -23,7 +25,7 @@ TEST(CopyBytes, EverySizeAtEveryAlignmentIsCopiedAndNothingElse) {
       for (const size_t from : {0, 1, 8, 63}) {
         std::vector<std::byte> target(to + bytes + kMargin, std::byte{0xee});
         const Bytes wanted = Bytes(source).subspan(from, bytes);
-        copy_bytes(MutableBytes(target).subspan(to), wanted);
+        copy(MutableBytes(target).subspan(to), wanted);
         const MutableBytes got = MutableBytes(target).subspan(to, bytes);
         ASSERT_TRUE(std::equal(got.begin(), got.end(), wanted.begin())) << bytes << " " << to << " " << from;
         const auto is_untouched = [](std::byte byte) { return byte == std::byte{0xee}; };
@@ -32,6 +34,15 @@ TEST(CopyBytes, EverySizeAtEveryAlignmentIsCopiedAndNothingElse) {
       }
     }
   }
+}
+
+TEST(CopyBytes, EverySizeAtEveryAlignmentIsCopiedAndNothingElse) {
+  copies_every_size_at_every_alignment_and_nothing_else(copy_bytes);
+}
+
+TEST(CopyCold, EverySizeAtEveryAlignmentIsCopiedAndNothingElse) {
+  copies_every_size_at_every_alignment_and_nothing_else(copy_from_cold);
+  copies_every_size_at_every_alignment_and_nothing_else(copy_to_cold);
 }
 
 }  // namespace

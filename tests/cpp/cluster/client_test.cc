@@ -107,6 +107,7 @@ class ClientTest : public testing::Test, public ClientEvents {
   void on_failed(const Status& why) override {
     told_.update([&why](Told& t) { t.failed.push_back(why); });
   }
+  void on_node_removed(uint32_t, const std::string&) override {}
   void on_node_left(uint32_t node) override {
     told_.update([node](Told& t) { t.left.push_back(node); });
   }
@@ -168,7 +169,7 @@ TEST_F(ClientTest, PassesOnProbeMessagesBeforeTheJobStarts) {
   join();
   accept_client(acceptor);
   ASSERT_TRUE(scheduler_->wait_for<Join>());
-  const std::vector<Control> sent{protocol::ProbeSetup{7}, protocol::ProbeStart{1, {{{"10.0.0.2:9000"}}}}};
+  const std::vector<Control> sent{protocol::ProbeSetup{7}, protocol::ProbeStart{1, 2, {{{"10.0.0.2:9000"}}}}};
   for (const Control& message : sent) scheduler_->send(message);
   ASSERT_TRUE(told_.wait([](const Told& t) { return t.probes.size() == 2; }));
   EXPECT_EQ(told_.get().probes, sent);

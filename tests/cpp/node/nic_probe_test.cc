@@ -16,13 +16,37 @@ namespace {
 
 constexpr uint32_t kEpoch = 4711;
 
+// TCP that counts the connections which it is asked for.
+class CountingTransport final : public transport::Transport {
+ public:
+  CountingTransport(std::unique_ptr<transport::Transport> tcp, std::atomic<uint32_t>& connections)
+      : tcp_(std::move(tcp)), connections_(connections) {}
+  const char* name() const override { return tcp_->name(); }
+  Status viable() const override { return tcp_->viable(); }
+  Result<std::unique_ptr<transport::Listener>> listen(transport::EventLoop& loop,
+                                                      const transport::Address& address,
+                                                      transport::AcceptCallback on_accept) override {
+    return tcp_->listen(loop, address, std::move(on_accept));
+  }
+  void connect(transport::EventLoop& loop, const transport::Address& address, TimeUs deadline_us,
+               transport::ConnectCallback on_done) override {
+    ++connections_;
+    tcp_->connect(loop, address, deadline_us, std::move(on_done));
+  }
+
+ private:
+  const std::unique_ptr<transport::Transport> tcp_;
+  std::atomic<uint32_t>& connections_;
+};
+
 // Processes that measure with each other's help, all in this one, over the loopback interface.
 class NicProbeTest : public testing::Test {
  protected:
   NicProbeTest() {
     transport::TcpOptions options;
     options.credentials = {"secret", "job"};
-    tcp_ = transport::make_tcp_transport(std::move(options));
+    tcp_ = std::make_unique<CountingTransport>(transport::make_tcp_transport(std::move(options)),
+                                               num_connections_);
     control_ = std::move(transport::EpollLoop::create("control").value());
   }
   ~NicProbeTest() override {
@@ -41,18 +65,35 @@ class NicProbeTest : public testing::Test {
     probes_.push_back(std::make_unique<NicProbe>(*tcp_, *control_, loops, epoch));
     return {probes_.back()->listen("127.0.0.1").value()};
   }
-  protocol::ProbeDone measure(NicProbe& probe, std::vector<protocol::ProbeHelper> helpers) {
+  protocol::ProbeDone measure(NicProbe& probe, std::vector<protocol::ProbeHelper> helpers,
+                              uint32_t connections = 2) {
     std::promise<protocol::ProbeDone> done;
-    control_->post(
-        [&] { probe.measure({1, helpers}, [&](protocol::ProbeDone result) { done.set_value(result); }); });
+    control_->post([&] {
+      probe.measure({1, connections, helpers}, [&](protocol::ProbeDone result) { done.set_value(result); });
+    });
     return done.get_future().get();
   }
 
+  std::atomic<uint32_t> num_connections_ = 0;
   std::unique_ptr<transport::Transport> tcp_;
   std::unique_ptr<transport::EventLoop> control_;
   std::vector<std::unique_ptr<transport::EventLoop>> loops_;
   std::vector<std::unique_ptr<NicProbe>> probes_;
 };
+
+TEST(DescribeCards, NamesSpeedsConnectionsAndHosts) {
+  const auto node = [](const char* host, uint32_t mbps, size_t shards) {
+    protocol::NodeInfo info;
+    info.host = host;
+    info.nic_mbps = mbps;
+    info.num_threads = 2;
+    info.endpoints = {{"tcp", std::vector<std::string>(shards)}};
+    return info;
+  };
+  EXPECT_EQ(describe_cards({node("a", 200, 2), node("b", 100, 1), node("c", 200, 2), node("d", 200, 8)}),
+            "100 Mbit/s: b, 200 Mbit/s: a and c and 200 Mbit/s with 8 connections: d");
+  EXPECT_EQ(describe_cards({node("a", 0, 2)}), "unknown: a");
+}
 
 TEST_F(NicProbeTest, HasAnAddressForEachLoop) { EXPECT_EQ(add(3).addresses.size(), 3u); }
 
@@ -63,6 +104,19 @@ TEST_F(NicProbeTest, MeasuresWithSeveralHelpersAndAgain) {
     const protocol::ProbeDone done = measure(*probes_[0], helpers);
     EXPECT_EQ(done.round, 1u);
     EXPECT_GT(done.bytes_per_s, 1'000'000u);
+  }
+}
+
+TEST_F(NicProbeTest, MeasuresWithAsManyConnectionsAsAreOrdered) {
+  const auto helper = add(3);
+  add(2);
+  for (const uint32_t connections : {1u, 2u, 3u, 8u}) {
+    num_connections_ = 0;
+    const protocol::ProbeDone done = measure(*probes_[1], {helper}, connections);
+    EXPECT_EQ(num_connections_, connections);
+    EXPECT_GT(done.bytes_per_s, 1'000'000u);
+    EXPECT_GT(done.rtt_us, 0u);
+    EXPECT_LT(done.rtt_us, 1'000'000u);
   }
 }
 
@@ -94,7 +148,7 @@ TEST_F(NicProbeTest, ReportsNothingOnceStopped) {
   const auto helper = add(1);
   auto reported = std::make_shared<std::atomic<bool>>(false);
   control_->run_and_wait([&] {
-    probes_[0]->measure({1, {helper}}, [reported](protocol::ProbeDone) { *reported = true; });
+    probes_[0]->measure({1, 1, {helper}}, [reported](protocol::ProbeDone) { *reported = true; });
     probes_[0]->stop();
   });
   loops_[0]->run_and_wait([] {});

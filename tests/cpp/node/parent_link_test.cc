@@ -24,7 +24,7 @@ class ParentLinkTest : public testing::Test, public transport::Receiver {
  protected:
   ParentLinkTest()
       : loop_(std::move(*transport::EpollLoop::create("parent-link-test"))),
-        parent_link_(kRank, [this](uint32_t service, const Status&) { lost_.push_back(service); }) {
+        parent_link_(kRank, 1, [this](uint32_t service, const Status&) { lost_.push_back(service); }) {
     worker::LinkOptions options{.rank = kRank, .epoch = 1, .service = kRoot, .service_text = "rank 1"};
     auto connector = [this](transport::ConnectCallback done) {
       auto [mine, other] = transport::make_inproc_pair(*loop_);

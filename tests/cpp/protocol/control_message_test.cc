@@ -33,6 +33,7 @@ Roster random_roster(Random& random) {
   roster.num_workers = 1 + static_cast<uint32_t>(random.below(4));
   roster.timeout_us = 1 + random.below(kMaxTimeoutUs);
   roster.partition_bytes = random.below(kMaxTensorBytes + 1);
+  roster.failover = random.below(2) == 1;
   for (uint32_t i = 0; i < roster.num_workers; ++i) {
     roster.nodes.push_back(random_node(random, Role::kWorker, static_cast<int32_t>(i)));
   }
@@ -82,8 +83,9 @@ std::vector<Control> random_controls(Random& random) {
       Finished{random.text(kMaxTextBytes)},
       ProbeSetup{random.u32()},
       ProbeReady{{random.text(kMaxHostBytes), random.text(kMaxHostBytes)}},
-      ProbeStart{1 + random.u32() / 2, {{{random.text(kMaxHostBytes)}}, {}}},
-      ProbeDone{1 + random.u32() / 2, random.below(kMaxNicBytesPerS + 1)},
+      ProbeStart{
+          1 + random.u32() / 2, 1 + random.u32() % kMaxAddresses, {{{random.text(kMaxHostBytes)}}, {}}},
+      ProbeDone{1 + random.u32() / 2, random.below(kMaxNicBytesPerS + 1), random.u32()},
       Waits{random.text(kMaxTextBytes), random.below(2) == 1},
       Waiting{random.text(kMaxTextBytes)},
       RoundFailed{random.text(kMaxNameBytes), 1 + random.below(kEveryRound), random.below(2) == 0,
@@ -99,12 +101,15 @@ std::vector<Control> random_controls(Random& random) {
              {random.u32()},
              {static_cast<uint32_t>(random.below(1'000'000'001))},
              random.text(kMaxTextBytes)},
+      Removed{random.u32(), random.text(kMaxTextBytes)},
+      Lingers{random.u32()},
+      AllLinger{},
   };
 }
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}, 0xFA});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({7, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({9, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9, 0xFA}));
 }
 
@@ -129,7 +134,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x5B);
+  EXPECT_EQ(type, 0x5E);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -194,13 +199,13 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x5B};
+  head[1] = std::byte{0x5E};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
-  head[0] = std::byte{9};
+  head[0] = std::byte{8};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 DataHead random_head(Random& random) {
   DataHead head;
-  head.type = static_cast<DataType>(1 + random.below(5));
+  head.type = static_cast<DataType>(1 + random.below(10));
   const bool is_hello = head.type == DataType::kHello;
   if (is_hello) head.level = static_cast<Level>(1 + random.below(3));
   head.plan = {.partition_scale = static_cast<uint8_t>(random.below(kMaxPartitionScale + 1)),
@@ -25,9 +25,10 @@ DataHead random_head(Random& random) {
   head.priority = static_cast<int32_t>(random.u32());
   head.root = static_cast<uint32_t>(random.below(kMaxNodes));
   head.root_node = static_cast<uint16_t>(random.below(kMaxNodes));
-  head.shard_index = static_cast<uint16_t>(random.below(1u << 16));
+  head.serving_index = static_cast<uint16_t>(random.below(1u << 16));
   head.bytes = random.below(kMaxTensorBytes / 8 + 1) * 8;
-  if (head.type == DataType::kFailed) head.code = random.failure();
+  const bool is_held_failure = head.type == DataType::kHeld && random.below(2) == 0;
+  if (head.type == DataType::kFailed || is_held_failure) head.code = random.failure();
   return head;
 }
 
@@ -44,10 +45,10 @@ TEST(DataMessage, HasTheDocumentedBytes) {
   head.root = 0x0251;
   head.plan = {.partition_scale = 7, .credit = 9, .placement = 0xFA};
   head.root_node = 0x0362;
-  head.shard_index = 0x0173;
+  head.serving_index = 0x0173;
   head.bytes = 0x0000'0061'6263'6468;
   head.shape = *Shape::of(std::vector<int64_t>{2, 300});
-  const auto expected = bytes_of({7,    2,    4,    6,    0,    0xFA, 0x97, 0,                             //
+  const auto expected = bytes_of({9,    2,    4,    6,    0,    0xFA, 0x97, 0,                             //
                                   4,    3,    2,    1,    0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x96, 0x00,  //
                                   0xFE, 0xFF, 0xFF, 0xFF, 0x34, 0x33, 0x32, 0x31, 0x38, 0,    0,    0,     //
                                   0x68, 0x64, 0x63, 0x62, 0x61, 0,    0,    0,                             //
@@ -79,9 +80,9 @@ TEST(DataMessage, RefusesHeadsThatBreakARule) {
     int value;
     const char* says;
   };
-  const Case cases[] = {{0, 2, "version 7, got 2"},
+  const Case cases[] = {{0, 2, "version 9, got 2"},
                         {1, 0, "type"},
-                        {1, 7, "type"},
+                        {1, 11, "type"},
                         {2, 0, "dtype"},
                         {2, 9, "dtype"},
                         {3, 0, "reduction"},

@@ -109,13 +109,13 @@ class ForgettingTest : public testing::Test {
   Handle last_handle_ = 0;
 };
 
-TEST_F(ForgettingTest, AMillionNamesThatAreUsedOnceLeaveNothing) {
-  for (int i = 0; i < 1'000'000; ++i) {
+TEST_F(ForgettingTest, ManyNamesThatAreUsedOnceLeaveNothing) {
+  for (int i = 0; i < 200'000; ++i) {
     use_on_all("t" + std::to_string(i));
     ASSERT_LE(tables_[0]->names(), 2u);
     ASSERT_LE(directory_.size(), 4u);
   }
-  EXPECT_GT(forgotten_.size(), 1'900'000u) << "one entry for failures, one for the partitions";
+  EXPECT_GT(forgotten_.size(), 390'000u) << "one entry for failures, one for the partitions";
   EXPECT_EQ(forgotten_.back().partitions, 1u);
 }
 

@@ -377,8 +377,8 @@ TEST_F(MembershipTest, RefusesMessagesThatNoSchedulerSends) {
 TEST_F(MembershipTest, NetworkCardsAreMeasuredBeforeTheStart) {
   connect();
   EXPECT_TRUE(receive(ProbeSetup{1}).is_ok());
-  EXPECT_TRUE(receive(ProbeStart{1, {}}).is_ok());
-  EXPECT_EQ(receive(ProbeDone{1, 1}).code(), StatusCode::kDataLoss) << "only nodes send it";
+  EXPECT_TRUE(receive(ProbeStart{.round = 1, .helpers = {}}).is_ok());
+  EXPECT_EQ(receive(ProbeDone{1, 1, 1}).code(), StatusCode::kDataLoss) << "only nodes send it";
 }
 
 }  // namespace

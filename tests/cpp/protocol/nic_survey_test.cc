@@ -44,7 +44,7 @@ class SurveyTest : public testing::Test {
  protected:
   void begin(std::vector<NodeInfo> nodes, uint32_t num_workers) {
     nodes_ = std::move(nodes);
-    survey_.emplace(nodes_, num_workers);
+    survey_.emplace(nodes_, num_workers, kLongPathUs);
     ASSERT_TRUE(survey_->is_needed());
     survey_->start(kEpoch, kPatienceUs, kDeadlineUs, 0, orders_);
   }
@@ -71,8 +71,10 @@ class SurveyTest : public testing::Test {
           most_helpers_ = std::max(most_helpers_, start.helpers.size());
           fewest_helpers_ = std::min(fewest_helpers_, start.helpers.size());
           hubs_.push_back(node);
-          survey_->on_done(node, {start.round, static_cast<uint64_t>(payload_bytes_per_s(mbps) / kHeadroom)},
-                           0, orders_);
+          mbps = std::min(mbps, start.connections * mbps_of_connection_);
+          if (start.connections > 1) connections_.push_back(start.connections);
+          const double bytes_per_s = payload_bytes_per_s(mbps) / kHeadroom;
+          survey_->on_done(node, {start.round, static_cast<uint64_t>(bytes_per_s), rtt_us_}, 0, orders_);
         }
       }
       for (const auto& [node, count] : work_of) EXPECT_EQ(count, 1u) << "node " << node << " is disturbed";
@@ -89,7 +91,10 @@ class SurveyTest : public testing::Test {
   std::vector<NodeInfo> nodes_;
   std::optional<NicSurvey> survey_;
   NicSurvey::Orders orders_;
-  std::vector<uint32_t> hubs_;
+  double mbps_of_connection_ = 1e9;    // what one connection can carry
+  uint64_t rtt_us_ = 100;              // of all paths
+  std::vector<uint32_t> hubs_;         // once for each measurement
+  std::vector<uint32_t> connections_;  // of second measurements, to each helper
   uint32_t rounds_ = 0;
   size_t most_helpers_ = 0;
   size_t fewest_helpers_ = 99;
@@ -98,7 +103,7 @@ class SurveyTest : public testing::Test {
 TEST(NicSurvey, IsNeededWhereASpeedIsUnknownAndMatters) {
   const auto needed = [](std::vector<NodeInfo> nodes, uint32_t num_workers, uint32_t known) {
     for (uint32_t i = 0; i < known; ++i) nodes[i].nic_mbps = 100;
-    return NicSurvey(nodes, num_workers).is_needed();
+    return NicSurvey(nodes, num_workers, kLongPathUs).is_needed();
   };
   EXPECT_TRUE(needed(one_node_each(2, 0), 2, 0));
   EXPECT_TRUE(needed(one_node_each(2, 1), 2, 2)) << "the server's";
@@ -174,7 +179,7 @@ TEST_F(SurveyTest, ASilentNodeEndsItAndMeasuredSpeedsStay) {
   orders_.clear();
   survey_->on_ready(0, {address_of(0)}, 10, orders_);
   survey_->on_ready(1, {address_of(1)}, 10, orders_);
-  survey_->on_done(0, {1, static_cast<uint64_t>(payload_bytes_per_s(300) / kHeadroom)}, 20, orders_);
+  survey_->on_done(0, {1, static_cast<uint64_t>(payload_bytes_per_s(300) / kHeadroom), 100}, 20, orders_);
   ASSERT_EQ(survey_->next_tick_us(), 20 + kPatienceUs);
   survey_->on_tick(19 + kPatienceUs);
   EXPECT_FALSE(survey_->over());
@@ -194,31 +199,91 @@ TEST_F(SurveyTest, DoesNotOutlastItsDeadline) {
 TEST_F(SurveyTest, UnexpectedAnswersChangeNothing) {
   begin(one_node_each(2, 0), 2);
   orders_.clear();
-  survey_->on_done(0, {1, 1'000'000}, 0, orders_);
+  survey_->on_done(0, {1, 1'000'000, 100}, 0, orders_);
   survey_->on_ready(0, {address_of(0)}, 0, orders_);
   survey_->on_ready(0, {address_of(0)}, 0, orders_);
   EXPECT_TRUE(orders_.empty());
   survey_->on_ready(1, {address_of(1)}, 0, orders_);
   ASSERT_EQ(orders_.size(), 1u);
   survey_->on_ready(1, {address_of(1)}, 0, orders_);
-  survey_->on_done(1, {1, 1'000'000}, 0, orders_);
-  survey_->on_done(0, {2, 1'000'000}, 0, orders_);
+  survey_->on_done(1, {1, 1'000'000, 100}, 0, orders_);
+  survey_->on_done(0, {2, 1'000'000, 100}, 0, orders_);
   EXPECT_EQ(orders_.size(), 1u);
   EXPECT_FALSE(survey_->over());
   EXPECT_EQ(speeds(), (std::vector<uint32_t>{0, 0}));
 }
 
-TEST_F(SurveyTest, ShardsAreLimitedToTheMeasuredSpeed) {
+// Nodes with this number of threads that offer this number of shards, by two transports.
+std::vector<NodeInfo> nodes_with(uint32_t num_threads, uint32_t num_shards) {
   auto nodes = one_node_each(3, 0);
-  for (NodeInfo& node : nodes)
-    node.endpoints = {{"shm", {"a", "b", "c", "d"}}, {"tcp", {"e", "f", "g", "h"}}};
+  for (NodeInfo& node : nodes) {
+    node.num_threads = num_threads;
+    for (const char* transport : {"shm", "tcp"})
+      node.endpoints.push_back({transport, std::vector<std::string>(num_shards, "address")});
+  }
+  return nodes;
+}
+
+std::vector<size_t> shards_after(const NicSurvey& survey, std::vector<NodeInfo> nodes, bool fit_shards) {
+  survey.apply(nodes, fit_shards);
+  std::vector<size_t> shards;
+  for (const NodeInfo& node : nodes) {
+    EXPECT_EQ(node.endpoints[0].addresses.size(), node.endpoints[1].addresses.size());
+    shards.push_back(node.num_shards());
+  }
+  return shards;
+}
+
+TEST_F(SurveyTest, ShardsAreLimitedToTheMeasuredSpeed) {
+  auto nodes = nodes_with(4, 8);
   nodes[2].nic_mbps = 100;  // this node has chosen four shards itself
   begin(nodes, 3);
   apply([](uint32_t node) { return node == 0 ? 1000 : 50'000; });
-  survey_->apply(nodes, true);
-  EXPECT_EQ(nodes[0].endpoints, (std::vector<Endpoint>{{"shm", {"a"}}, {"tcp", {"e"}}}));
-  EXPECT_EQ(nodes[1].num_shards(), 4u);
-  EXPECT_EQ(nodes[2].num_shards(), 4u);
+  EXPECT_EQ(shards_after(*survey_, nodes, true), (std::vector<size_t>{1, 4, 4}));
+  EXPECT_EQ(shards_after(*survey_, nodes, false), (std::vector<size_t>{4, 4, 4})) << "one for each thread";
+}
+
+TEST_F(SurveyTest, ACardTooFastForOneThreadIsMeasuredWithAllThreads) {
+  mbps_of_connection_ = 5'000;
+  begin(nodes_with(4, 8), 3);
+  apply([](uint32_t node) { return node == 0 ? 1'000 : 30'000; });
+  EXPECT_EQ(hubs_, (std::vector<uint32_t>{0, 1, 1, 2, 2}));
+  EXPECT_EQ(connections_, (std::vector<uint32_t>{4, 4}));
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{1'000, 20'000, 20'000}));
+  EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{1, 4, 4}));
+}
+
+TEST_F(SurveyTest, ALongPathGetsAllShardsIfTheyAreFaster) {
+  rtt_us_ = kLongPathUs;
+  mbps_of_connection_ = 50;  // losses limit it
+  begin(nodes_with(2, 8), 3);
+  apply([](uint32_t node) { return node == 0 ? 60 : 300; });
+  EXPECT_EQ(connections_, (std::vector<uint32_t>{8, 8, 8}));
+  EXPECT_EQ(speeds(), (std::vector<uint32_t>{60, 300, 300}));
+  EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{1, 8, 8})) << "60 / 50 is no gain";
+}
+
+TEST_F(SurveyTest, APathThatIsNotLongHasOneConnectionForEachThread) {
+  rtt_us_ = kLongPathUs - 1;
+  mbps_of_connection_ = 50;
+  begin(nodes_with(2, 8), 3);
+  apply([](uint32_t) { return 300; });
+  EXPECT_TRUE(connections_.empty());
+  EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{1, 1, 1}));
+}
+
+TEST_F(SurveyTest, ShardsChosenByTheUserStayOnALongPath) {
+  rtt_us_ = kLongPathUs;
+  mbps_of_connection_ = 50;
+  begin(nodes_with(1, 1), 3);
+  apply([](uint32_t) { return 300; });
+  EXPECT_TRUE(connections_.empty()) << "there is nothing to choose";
+  EXPECT_EQ(shards_after(*survey_, nodes_, true), (std::vector<size_t>{1, 1, 1}));
+}
+
+TEST(NicSurvey, ShardsThatWereOfferedForAMeasurementAreNotUsedWithoutOne) {
+  const NicSurvey survey(nodes_with(2, 8), 3, kLongPathUs);
+  EXPECT_EQ(shards_after(survey, nodes_with(2, 8), true), (std::vector<size_t>{2, 2, 2}));
 }
 
 TEST(EvenOut, MakesNearlyEqualSpeedsEqual) {

@@ -2,9 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
+
+#include "protocol/root_assigner.h"
 
 namespace byteps::protocol {
 namespace {
@@ -34,6 +39,18 @@ std::vector<NodeInfo> nodes_of(const std::vector<uint32_t>& ranks_of_machine, ui
   return nodes;
 }
 
+// Those of the roots of each reducer host.
+std::vector<std::set<uint16_t>> used_serving_indices(const Tree& tree) {
+  const uint32_t hosts = tree.num_reducer_hosts();
+  RootAssigner assigner(tree, std::vector<double>(hosts, 1.0 / hosts));
+  std::vector<std::set<uint16_t>> used(hosts);
+  for (uint32_t i = 0; i < hosts * tree.num_serving_indices() * 4; ++i) {
+    const RootLocation location = assigner.next(1);
+    used[location.reducer_host].insert(location.serving_index);
+  }
+  return used;
+}
+
 // Compares the rates of all connections of each card, in both directions, with the card's speed.
 TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
   struct Case {
@@ -41,8 +58,11 @@ TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
     uint32_t servers;
     size_t shards;
   };
-  for (const Case& job : {Case{{1, 1, 1, 1}, 0, 1}, Case{{1, 1, 1, 1}, 2, 1}, Case{{1, 1, 1}, 3, 2},
-                          Case{{1, 1, 1, 1, 1, 1}, 3, 1}, Case{{2, 2, 2}, 0, 1}, Case{{4, 4, 4}, 1, 3}}) {
+  for (const Case& job :
+       {Case{{1, 1, 1, 1}, 0, 1}, Case{{1, 1, 1, 1}, 2, 1}, Case{{1, 1, 1}, 3, 2},
+        Case{{1, 1, 1, 1, 1, 1}, 3, 1}, Case{{2, 2, 2}, 0, 1}, Case{{4, 4, 4}, 1, 3},
+        // Roots use a part of the ranks and shards only.
+        Case{std::vector<uint32_t>(40, 4), 8, 4}, Case{std::vector<uint32_t>(520, 1), 40, 4}}) {
     uint32_t workers = 0;
     for (const uint32_t ranks : job.ranks) workers += ranks;
     const std::vector<NodeInfo> nodes = nodes_of(job.ranks, job.servers, 1000, job.shards);
@@ -50,26 +70,24 @@ TEST(Pace, EveryCardIsBusyAndNoneIsOverloaded) {
     const std::vector<double> shares = *reducer_host_shares(tree.reducer_hosts(), {});
     const Pace pace(tree, shares);
     std::vector<double> out(tree.num_reducer_hosts()), in(tree.num_reducer_hosts());
-    const auto reducer_host_of = [&](uint32_t node) {
-      return node < workers ? tree.machine_of(node) : tree.num_machines() + node - workers;
-    };
-    // The path of a partition: the rank that serves it on the machine, and its root.
-    for (uint32_t serving_index = 0; serving_index < tree.num_serving_indices(); ++serving_index) {
-      for (uint32_t reducer_host = 0; reducer_host < tree.num_reducer_hosts(); ++reducer_host) {
-        const RootLocation location{static_cast<uint16_t>(reducer_host),
-                                    static_cast<uint16_t>(serving_index)};
-        const uint32_t root = tree.root(location);
-        for (uint32_t machine = 0; machine < tree.num_machines(); ++machine) {
-          if (machine == reducer_host) continue;
+    const std::vector<std::set<uint16_t>> indices_of_host = used_serving_indices(tree);
+    for (uint32_t reducer_host = 0; reducer_host < tree.num_reducer_hosts(); ++reducer_host) {
+      for (uint32_t machine = 0; machine < tree.num_machines(); ++machine) {
+        if (machine == reducer_host) continue;
+        // The rank that serves a partition on the machine, and its root.
+        std::set<std::array<uint32_t, 3>> connections;
+        for (const uint16_t serving_index : indices_of_host[reducer_host]) {
+          const RootLocation location{static_cast<uint16_t>(reducer_host), serving_index};
           const std::vector<uint32_t>& ranks = tree.ranks_of(machine);
-          const uint32_t from = ranks[serving_index % ranks.size()];
-          // Each of these connections carries this part of the serving indices.
-          const double connections = static_cast<double>(ranks.size()) * tree.num_shards(root);
-          const double rate =
-              static_cast<double>(pace.rate(from, root, tree)) * connections / tree.num_serving_indices();
+          const uint32_t root = tree.root(location);
+          connections.insert(
+              {ranks[serving_index % ranks.size()], root, tree.shard(root, tree.shard_index(location))});
+        }
+        for (const auto& [from, root, shard] : connections) {
+          const auto rate = static_cast<double>(pace.rate(from, root, tree));
           out[machine] += rate;
-          in[reducer_host_of(root)] += rate;
-          out[reducer_host_of(root)] += rate;
+          in[reducer_host] += rate;
+          out[reducer_host] += rate;
           in[machine] += rate;
         }
       }

@@ -90,11 +90,11 @@ TEST(PartitionRule, DependsOnTensorHostsAndSpeed) {
            Case{reducer_hosts(4, 200), 1 << 20, 128 * kib},         // small tensors
            Case{reducer_hosts(4, 200), 4ull << 30, 1024 * kib},     // the maximum
            Case{reducer_hosts(4, 100'000), 64 << 20, 512 * kib},    // fast cards
-           Case{reducer_hosts(64, 100'000), 64 << 20, 512 * kib},   // many machines: the same,
-           Case{reducer_hosts(256, 100'000), 64 << 20, 128 * kib},  // and less for more of them
-           Case{reducer_hosts(1024, 100'000), 64 << 20, 32 * kib},
+           Case{reducer_hosts(32, 100'000), 64 << 20, 512 * kib},   // many machines: the same,
+           Case{reducer_hosts(128, 100'000), 64 << 20, 128 * kib},  // and less for more of them
+           Case{reducer_hosts(512, 100'000), 64 << 20, 32 * kib},
            Case{reducer_hosts(16384, 100'000), 64 << 20, 16 * kib},  // the least of all
-           Case{reducer_hosts(1024, 0), 64 << 20, 32 * kib},
+           Case{reducer_hosts(512, 0), 64 << 20, 32 * kib},
            Case{reducer_hosts(4, 0), 64 << 20, 256 * kib},    // unknown speed
            Case{reducer_hosts(1, 200), 64 << 20, 256 * kib},  // one machine
        }) {
@@ -117,9 +117,10 @@ TEST(PartitionRule, OfATreeDependsOnRanksAndShards) {
     return PartitionRule(Tree(nodes, machines * ranks), 0).wanted_bytes(16 << 20);
   };
   EXPECT_EQ(wanted_bytes(8, 1, 1), 512u << 10);
-  EXPECT_EQ(wanted_bytes(8, 2, 4), 512u << 10);
-  EXPECT_EQ(wanted_bytes(8, 8, 4), 128u << 10);
-  EXPECT_EQ(wanted_bytes(32, 8, 4), 32u << 10);
+  EXPECT_EQ(wanted_bytes(8, 2, 4), 256u << 10);
+  EXPECT_EQ(wanted_bytes(8, 8, 4), 64u << 10);
+  EXPECT_EQ(wanted_bytes(32, 8, 4), 64u << 10) << "two ranks have connections";
+  EXPECT_EQ(wanted_bytes(128, 8, 4), 32u << 10) << "one rank has connections";
   EXPECT_EQ(wanted_bytes(1, 8, 4), 256u << 10) << "one machine";
 }
 

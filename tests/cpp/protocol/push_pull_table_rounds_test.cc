@@ -50,7 +50,7 @@ TEST_F(PushPullTableTest, TheServiceOfTheFirstPartitionHearsOfARefusalFromTheRan
   EXPECT_EQ(failed_[0].head.key, first.key);
   EXPECT_EQ(failed_[0].head.round, 3u);
   EXPECT_EQ(failed_[0].head.root_node, first.root_node);
-  EXPECT_EQ(failed_[0].head.shard_index, first.shard_index);
+  EXPECT_EQ(failed_[0].head.serving_index, first.serving_index);
   EXPECT_EQ(failed_[0].head.rank, kRank);
   EXPECT_NE(failed_[0].why.message().find("(host "), std::string::npos)
       << "names the rank: " << failed_[0].why;

@@ -21,7 +21,7 @@ TEST_F(PushPullTableTest, FirstUseDeclaresAndPlacementStartsThePartitions) {
   expected.priority = 7;
   expected.bytes = 10'000 - 8192;
   expected.root_node = 1;
-  expected.shard_index = 1;
+  expected.serving_index = 1;
   EXPECT_EQ(last.head, expected);
 }
 

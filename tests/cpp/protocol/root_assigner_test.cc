@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace byteps::protocol {
 namespace {
@@ -16,13 +18,15 @@ namespace {
 using Random = std::mt19937;
 
 // `machines`: number of shards of each rank, by machine; `servers`: number of shards of each
-// server.
-Tree make_tree(const std::vector<std::vector<uint32_t>>& machines, const std::vector<uint32_t>& servers) {
+// server; `mbps`: the speed of all cards.
+Tree make_tree(const std::vector<std::vector<uint32_t>>& machines, const std::vector<uint32_t>& servers,
+               uint32_t mbps = 0) {
   std::vector<NodeInfo> nodes;
-  const auto add = [&nodes](Role role, const std::string& machine, uint32_t shards) {
+  const auto add = [&nodes, mbps](Role role, const std::string& machine, uint32_t shards) {
     NodeInfo& node = nodes.emplace_back();
     node.role = role;
     node.machine = machine;
+    node.nic_mbps = mbps;
     node.endpoints = {{"tcp", std::vector<std::string>(shards)}};
   };
   uint32_t num_workers = 0;
@@ -234,6 +238,45 @@ TEST(RootAssigner, SpreadsAFewPartitionsOverTheRanksOfEveryMachine) {
     for (uint32_t rank = 0; rank < 16; rank += 4) serving.insert(tree.parent_of(rank, location).node);
   }
   EXPECT_EQ(serving.size(), 16u);
+}
+
+// Each reducer host has as many connections as Tree::num_connections() says, and uses all of them
+// evenly; and so do the threads of each machine, which sum its contributions.
+TEST(RootAssigner, WhereThereAreManyMachinesEachRootHasFewConnections) {
+  struct Case {
+    uint32_t machines, ranks, shards, servers, connections;
+  };
+  for (const Case& job : {Case{8, 8, 4, 4, 32}, Case{32, 8, 4, 16, 8}, Case{64, 4, 3, 64, 3},
+                          Case{256, 8, 4, 0, 4}, Case{1024, 1, 4, 512, 2}, Case{512, 2, 4, 512, 2}}) {
+    const std::string what = std::to_string(job.machines) + " x " + std::to_string(job.ranks);
+    const Tree tree = make_tree({job.machines, std::vector<uint32_t>(job.ranks, job.shards)},
+                                std::vector<uint32_t>(job.servers, job.shards), 100'000);
+    const uint32_t hosts = tree.num_reducer_hosts();
+    RootAssigner assigner(tree, std::vector<double>(hosts, 1.0 / hosts));
+    // Of machine 0, on which no root counts here: threads, and connections to each host.
+    std::map<std::pair<uint32_t, uint32_t>, uint32_t> partitions_of_thread;
+    std::map<uint32_t, std::map<std::array<uint32_t, 3>, uint32_t>> partitions_of_connection;
+    const uint32_t num_partitions = hosts * 96;
+    for (uint32_t i = 0; i < num_partitions; ++i) {
+      const RootLocation location = assigner.next(4096);
+      const uint32_t root = tree.root(location);
+      const uint32_t sender = job.ranks > 1 ? tree.parent_of(0, location).node : 0;
+      const uint16_t shard = tree.shard_index(location);
+      ++partitions_of_thread[{sender, tree.shard(sender, shard)}];
+      ++partitions_of_connection[location.reducer_host][{sender, root, tree.shard(root, shard)}];
+      ASSERT_EQ(tree.num_connections(sender, root), job.connections) << what;
+    }
+    EXPECT_EQ(tree.most_connections(), job.connections) << what;
+    EXPECT_EQ(partitions_of_thread.size(), job.ranks * job.shards) << what;
+    const double of_thread = num_partitions / static_cast<double>(job.ranks * job.shards);
+    for (const auto& [thread, count] : partitions_of_thread)
+      EXPECT_NEAR(count / of_thread, 1, 0.1) << what << ", thread " << thread.second;
+    for (const auto& [host, connections] : partitions_of_connection) {
+      ASSERT_EQ(connections.size(), job.connections) << what << ", host " << host;
+      for (const auto& [connection, count] : connections)
+        ASSERT_NEAR(count, 96.0 / job.connections, 4) << what << ", host " << host;
+    }
+  }
 }
 
 TEST(RootAssigner, EmptyPartitionsTakeTurns) {

@@ -31,6 +31,17 @@ inline Join join_of(Role role, int32_t rank, const std::string& host = "h") {
 // A scheduler, and the messages of its last call. Peers 0 and 1 are the workers, 2 is the server.
 class SchedulerStateTest : public testing::Test {
  protected:
+  explicit SchedulerStateTest(bool failover = false)
+      : state_({.num_workers = 2,
+                .num_servers = 1,
+                .start_timeout_us = kStartUs,
+                .timeout_us = kTimeoutUs,
+                .op_timeout_us = kOpUs,
+                .partition_bytes = 4096,
+                .placement = {.kind = PlacementPolicy::Kind::kPs},
+                .failover = failover},
+               0) {}
+
   void receive(PeerId peer, const Control& message, TimeUs now = 0) {
     collect([&](SchedulerActions& actions) { state_.on_message(peer, message, now, actions); });
   }
@@ -92,14 +103,7 @@ class SchedulerStateTest : public testing::Test {
     EXPECT_EQ(state_.next_tick_us(), kNever);
   }
 
-  SchedulerState state_{{.num_workers = 2,
-                         .num_servers = 1,
-                         .start_timeout_us = kStartUs,
-                         .timeout_us = kTimeoutUs,
-                         .op_timeout_us = kOpUs,
-                         .partition_bytes = 4096,
-                         .placement = {.kind = PlacementPolicy::Kind::kPs}},
-                        0};
+  SchedulerState state_;
   std::vector<SendTo> sent_;
   std::vector<PeerId> closed_;
 };

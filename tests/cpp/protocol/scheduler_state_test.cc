@@ -302,7 +302,7 @@ TEST_F(MeasuringTest, TheRosterWaitsForTheSpeedsAndHasThem) {
   for (uint32_t hub = 0; hub < 3; ++hub) {
     ASSERT_EQ(receivers<ProbeStart>(), Peers{hub});
     EXPECT_EQ(first<ProbeStart>().helpers.size(), 2u);
-    receive(hub, ProbeDone{first<ProbeStart>().round, (hub + 1) * 10'000'000});
+    receive(hub, ProbeDone{first<ProbeStart>().round, (hub + 1) * 10'000'000, 100});
   }
   ASSERT_EQ(receivers<Roster>(), (Peers{0, 1, 2}));
   const auto roster = first<Roster>();
@@ -400,7 +400,7 @@ TEST_F(MeasuringTest, TheJobStartsWithoutTheSpeedsOfTheSilent) {
   tick(grace_us);
   ASSERT_EQ(receivers<Roster>(), (Peers{0, 1, 2}));
   EXPECT_EQ(first<Roster>().nodes[0].nic_mbps, 0u);
-  receive(0, ProbeDone{1, 1'000'000}, grace_us);
+  receive(0, ProbeDone{1, 1'000'000, 100}, grace_us);
   EXPECT_EQ(state_.phase(), Phase::kRunning) << "late answers are ignored";
 }
 

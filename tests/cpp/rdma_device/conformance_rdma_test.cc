@@ -36,7 +36,8 @@ TransportCase rdma_case(const char* name, bool two_loops, TimeUs spin_us) {
           .two_loops = two_loops,
           .address = "127.0.0.1",  // connections begin with TCP; the data goes through the devices
           .make = [spin_us](int side, std::shared_ptr<void>&) { return make(side, spin_us); },
-          .lends = true};
+          .lends = true,
+          .many = 200};
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Conformance,

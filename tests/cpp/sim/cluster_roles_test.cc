@@ -36,6 +36,7 @@ class Process final : public cluster::ClientEvents {
                                            .refusal_timeout_us = 1'000'000,
                                            .timeout_us = kTimeoutUs,
                                            .op_timeout_us = kTimeoutUs,
+                                           .failover = false,
                                            .first_epoch = 77});
     ASSERT_TRUE(scheduler_->listen(*transport_, ip_, {kPort}).is_ok());
   }
@@ -86,6 +87,7 @@ class Process final : public cluster::ClientEvents {
     failed_us = loop_->now_us();
   }
   void on_node_left(uint32_t) override {}
+  void on_node_removed(uint32_t, const std::string&) override {}
   void on_finished(const std::string&) override {
     if (!has_left) leave();  // a server, when all workers have left
   }

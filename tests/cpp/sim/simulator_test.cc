@@ -10,19 +10,19 @@ namespace {
 
 TEST(Simulator, JobsComeToTheirRightEndAndFaultsStrikeInTheirMiddle) {
   int struck = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
     const Scenario scenario = make_scenario(seed);
     const RunResult result = run(scenario);
     EXPECT_TRUE(result.findings.empty()) << describe(scenario) << "\n" << result.findings.front();
     if (result.num_succeeded > 0 && result.num_failed > 0) ++struck;
   }
-  EXPECT_GT(struck, 30);
+  EXPECT_GT(struck, 10);
 }
 
 TEST(Simulator, RootsMoveWhereLinksChange) {
   int changing = 0;
   int moved = 0;
-  for (uint64_t seed = 1; changing < 40; ++seed) {
+  for (uint64_t seed = 1; changing < 12; ++seed) {
     const Scenario scenario = make_scenario(seed);
     if (scenario.rate_changes.empty()) continue;
     ++changing;
@@ -30,7 +30,23 @@ TEST(Simulator, RootsMoveWhereLinksChange) {
     EXPECT_TRUE(result.findings.empty()) << describe(scenario) << "\n" << result.findings.front();
     if (result.num_moves > 0) ++moved;
   }
-  EXPECT_GT(moved, 6);
+  EXPECT_GT(moved, 2);
+}
+
+// Results are checked bit for bit in every run.
+TEST(Simulator, JobsGoOnWithoutTheirServers) {
+  int lost = 0;
+  int held = 0;
+  for (uint64_t seed = 1; seed <= 600; ++seed) {
+    const Scenario scenario = make_scenario(seed);
+    if (!scenario.failover || scenario.num_servers == 0 || !scenario.has_timed_faults()) continue;
+    const RunResult result = run(scenario);
+    EXPECT_TRUE(result.findings.empty()) << describe(scenario) << "\n" << result.findings.front();
+    if (result.num_servers_lost > 0 && result.num_failed == 0) ++lost;
+    if (result.num_held_sent > 0) ++held;
+  }
+  EXPECT_GT(lost, 20);
+  EXPECT_GT(held, 0) << "no result came from another rank";
 }
 
 TEST(Simulator, ASeedDecidesAllEvents) {

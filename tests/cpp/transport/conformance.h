@@ -18,6 +18,7 @@ struct TransportCase {
   std::function<std::unique_ptr<EventLoop>(std::shared_ptr<void>& context)> loop = {};
   bool lends = false;               // payloads are in the transport's memory (Arrival::payload)
   bool shares_reply_space = false;  // whether Arrival::reply_space is set
+  int many = 1000;                  // connections enough to find a leak; fewer where each takes long
 };
 
 class Conformance : public testing::TestWithParam<TransportCase> {

@@ -190,6 +190,31 @@ TEST(BufferLeases, OnlyWhatFitsIntoTheMemoryIsLeased) {
   EXPECT_TRUE(lease_owner.lease({Bytes(large).first(1), {}}));
 }
 
+TEST(BufferLeases, OfLargePayloadsNoMoreIsLeasedThanStaysInTheCacheButAlwaysTwo) {
+  std::vector<std::byte> memory(8 * kMostLeasedBytes);
+  LeaseOwner lease_owner(memory);
+  const auto lease = [&](size_t bytes) {
+    return lease_owner.lease(
+        {.data = Bytes(memory).last(bytes), .reply_space = {}, .is_answered_soon = true});
+  };
+  const auto first = lease(kMostLeasedBytes - kLargePayloadBytes);
+  ASSERT_TRUE(first);
+  EXPECT_TRUE(lease(kLargePayloadBytes));
+  EXPECT_FALSE(lease(kLargePayloadBytes)) << "although there is room";
+  EXPECT_TRUE(lease_owner.lease({Bytes(memory).last(kLargePayloadBytes), {}})) << "waits for the network";
+  EXPECT_TRUE(lease(kLargePayloadBytes - 1)) << "a small one";
+  EXPECT_TRUE(lease_owner.take_back(first->lease).is_ok());
+  EXPECT_TRUE(lease(kLargePayloadBytes));
+
+  std::vector<std::byte> more(16 * kMostLeasedBytes);
+  LeaseOwner of_large(more);
+  const Payload large{
+      .data = Bytes(more).last(2 * kMostLeasedBytes), .reply_space = {}, .is_answered_soon = true};
+  EXPECT_TRUE(of_large.lease(large));
+  EXPECT_TRUE(of_large.lease(large));
+  EXPECT_FALSE(of_large.lease(large));
+}
+
 TEST(BufferLeases, ForgedReferencesReachNoMemory) {
   BothEnds ends(4096);
   for (const Reference& forged : {

@@ -104,6 +104,10 @@ class ShardLinksTest : public testing::Test {
     void on_link_lost(uint32_t service, const Status& why) override {
       ADD_FAILURE() << "service " << service << ": " << why;
     }
+    void on_outcomes_moved(std::vector<DataHead> outcomes) override { test_.links_.move(outcomes); }
+    void on_partitions_moved(std::vector<OutgoingPartition> partitions) override {
+      test_.links_.move(std::move(partitions));
+    }
 
    private:
     ShardLinksTest& test_;
@@ -136,7 +140,7 @@ class ShardLinksTest : public testing::Test {
   Watched<Completed> completed_;
   std::vector<std::unique_ptr<EventLoop>> loops_;  // outlive the connections
   std::vector<std::vector<Shard>> shards_;         // indexed by service
-  ShardLinks links_;
+  ShardLinks links_{1};
 };
 
 TEST_F(ShardLinksTest, PartitionsOfOneShardIndexGoThroughOneShardOfEachService) {

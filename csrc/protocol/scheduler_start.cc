@@ -1,0 +1,167 @@
+// SchedulerState: joining, measuring, and the start of the job.
+#include <algorithm>
+#include <utility>
+
+#include "protocol/scheduler_state.h"
+#include "protocol/text.h"
+
+namespace byteps::protocol {
+namespace {
+
+// A step of the survey takes a fraction of this.
+constexpr TimeUs kSurveyTimeoutUs = 4'000'000;
+
+// The scheduler reads the reports of this many nodes per interval, which have a row for each node.
+constexpr TimeUs kReportsPerInterval = 64;
+
+TimeUs report_interval_us(TimeUs configured_us, size_t num_nodes) {
+  return configured_us * std::max<TimeUs>(1, static_cast<TimeUs>(num_nodes) / kReportsPerInterval);
+}
+
+}  // namespace
+
+void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions) {
+  if (phase_ == Phase::kFailed) return refuse(peer, failure_, actions);
+  if (phase_ == Phase::kFinished || has_left(join.self)) {
+    // It joins the next job, whose scheduler will have this one's address.
+    actions.emplace_back(SendTo{peer, Finished{"this job is over for " + join.self.describe()}});
+    actions.emplace_back(ClosePeer{peer});
+    return;
+  }
+  if (phase_ != Phase::kJoining)
+    return refuse(peer, failed_precondition("the job has started already"), actions);
+  if (Status misfit = numbering_.add(join); !misfit.is_ok()) {
+    refuse(peer, misfit, actions);
+    return fail(misfit, actions);  // it knows the secret, so the others wait for this node
+  }
+  member_of_peer_[peer] = static_cast<uint32_t>(members_.size());
+  members_.push_back({.peer = peer, .node = join.self, .last_heard_us = now});
+  if (refusal_deadline_us_ != kNever) refusal_deadline_us_ = now + options_.refusal_timeout_us;
+  // Otherwise it would take a later end of the connection for that of an earlier job.
+  actions.emplace_back(SendTo{peer, Heartbeat{}});
+  if (numbering_.complete()) measure_or_start(now, actions);
+}
+
+// A process that resumes comes again with its rank, or, if this scheduler has numbered it, without.
+bool SchedulerState::has_left(const NodeInfo& node) const {
+  return std::any_of(members_.begin(), members_.end(), [&node](const Member& member) {
+    if (!member.left) return false;
+    const bool is_same_rank = node.rank >= 0 && member.node.rank == node.rank;
+    const bool is_same_process = member.node.host == node.host && member.node.pid == node.pid;
+    return member.node.role == node.role && (is_same_rank || is_same_process);
+  });
+}
+
+void SchedulerState::refuse(PeerId peer, const Status& why, SchedulerActions& actions) {
+  actions.emplace_back(SendTo{peer, Lost{why.code(), why.message()}});
+  actions.emplace_back(ClosePeer{peer});
+}
+
+void SchedulerState::measure_or_start(TimeUs now, SchedulerActions& actions) {
+  roster_ = number_members(now);
+  survey_.emplace(roster_->nodes, roster_->num_workers, options_.long_path_us);
+  if (!options_.probe_nics || !survey_->is_needed()) return start(now, actions);
+  phase_ = Phase::kMeasuring;
+  NicSurvey::Orders orders;
+  const TimeUs grace_us = std::min(kSurveyTimeoutUs, options_.timeout_us / 2);
+  survey_->start(roster_->epoch, grace_us, start_deadline_us_, now, orders);
+  go_on_measuring(std::move(orders), now, actions);
+}
+
+void SchedulerState::on_probe_answer(uint32_t member, const Control& message, TimeUs now,
+                                     SchedulerActions& actions) {
+  if (phase_ != Phase::kMeasuring) return;  // it was late: the survey is over
+  NicSurvey::Orders orders;
+  if (const auto* ready = std::get_if<ProbeReady>(&message)) survey_->on_ready(member, *ready, now, orders);
+  if (const auto* done = std::get_if<ProbeDone>(&message)) survey_->on_done(member, *done, now, orders);
+  go_on_measuring(std::move(orders), now, actions);
+}
+
+void SchedulerState::go_on_measuring(NicSurvey::Orders orders, TimeUs now, SchedulerActions& actions) {
+  for (NicSurvey::Order& order : orders)
+    actions.emplace_back(SendTo{members_[order.node].peer, std::move(order.message)});
+  if (survey_->over()) start(now, actions);
+}
+
+void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
+  Roster roster = std::move(*std::exchange(roster_, std::nullopt));
+  survey_->apply(roster.nodes, options_.fit_shards);
+  const Tree tree(roster.nodes, roster.num_workers);
+  Result<std::vector<double>> shares = reducer_host_shares(tree.reducer_hosts(), options_.placement);
+  if (!shares) return fail(shares.status(), actions);
+  roster.shares_ppb = in_parts_per_billion(*shares);
+  link_speeds_.emplace(roster.nodes, roster.num_workers, options_.placement,
+                       report_interval_us(options_.report_us, roster.nodes.size()), now);
+  if (link_speeds_->learns()) roster.report_us = static_cast<uint64_t>(link_speeds_->window_us());
+  if (encode(roster).payload.size() > kMaxRosterBytes) {
+    return fail(invalid_argument("the job's nodes do not fit into a message of " +
+                                 std::to_string(kMaxRosterBytes) + " bytes"),
+                actions);
+  }
+  std::vector<std::string> describe_rank;
+  for (uint32_t rank = 0; rank < roster.num_workers; ++rank)
+    describe_rank.push_back(roster.nodes[rank].describe());
+  tensors_.emplace(describe_rank, RootAssigner(tree, std::move(shares).value()),
+                   PartitionRule(tree, options_.partition_bytes));
+  barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
+  phase_ = Phase::kRunning;
+  epoch_ = roster.epoch;
+  SendRoster send{.peers = {}, .roster = std::move(roster)};
+  for (const Member& member : members_) send.peers.push_back(member.peer);
+  actions.emplace_back(std::move(send));
+}
+
+// Orders the members by node number.
+Roster SchedulerState::number_members(TimeUs now) {
+  Roster roster;
+  roster.epoch = options_.first_epoch;
+  roster.num_workers = numbering_.num_workers();
+  roster.timeout_us = static_cast<uint64_t>(options_.timeout_us);
+  roster.partition_bytes = options_.partition_bytes;
+  std::vector<Member> ordered;
+  for (const auto& [node, joined_index] : numbering_.number()) {
+    Member& member = ordered.emplace_back(members_[joined_index]);
+    member.node = node;
+    member.last_heard_us = now;  // it need not send anything while it waits for the start
+    member_of_peer_[member.peer] = static_cast<uint32_t>(roster.nodes.size());
+    roster.nodes.push_back(node);
+  }
+  members_ = std::move(ordered);
+  roster.failover = options_.failover && roster.nodes.size() > roster.num_workers;
+  silence_check_us_ = now + options_.timeout_us;
+  return roster;
+}
+
+void SchedulerState::say_who_is_missing(TimeUs now, SchedulerActions& actions) {
+  if (!notices_.due(now)) return;
+  const std::string text =
+      "the job has not started after " + seconds(notices_.waited_us(now)) + ": " + who_is_missing();
+  send_to_all(Waiting{text}, actions);
+  actions.emplace_back(LogWaiting{text});
+}
+
+std::string SchedulerState::who_is_missing() const {
+  std::vector<std::string> joined;
+  for (const Member& member : members_) joined.push_back(member.node.describe());
+  return numbering_.missing() + " missing; joined: " + (joined.empty() ? "nobody" : enumerate(joined));
+}
+
+TimeUs SchedulerState::join_deadline_us() const { return std::min(start_deadline_us_, refusal_deadline_us_); }
+
+void SchedulerState::fail_to_start(TimeUs now, SchedulerActions& actions) {
+  const std::string missing = who_is_missing() + (refused_.empty() ? "" : "; " + refused_);
+  if (now < start_deadline_us_) return fail(permission_denied("the job cannot start: " + missing), actions);
+  fail(deadline_exceeded("the job has not started within " + seconds(options_.start_timeout_us) + ": " +
+                         missing),
+       actions);
+}
+
+void SchedulerState::on_refused(const std::string& caller, const Status& why, TimeUs now) {
+  if (phase_ != Phase::kJoining) return;
+  refused_ = caller + " was refused: " + why.message();
+  if (options_.refusal_timeout_us > 0 && refusal_deadline_us_ == kNever) {
+    refusal_deadline_us_ = now + options_.refusal_timeout_us;
+  }
+}
+
+}  // namespace byteps::protocol

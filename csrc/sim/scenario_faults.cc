@@ -1,0 +1,143 @@
+#include "sim/scenario_faults.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace byteps::sim {
+namespace {
+
+using Kind = Step::Kind;
+
+FaultKind pick_program_fault(Random& random) {
+  static const std::vector<FaultKind> kKinds = {
+      FaultKind::kNeverStarts, FaultKind::kLeavesEarly,   FaultKind::kRaises,      FaultKind::kSkips,
+      FaultKind::kOtherDType,  FaultKind::kOtherSize,     FaultKind::kOtherOp,     FaultKind::kOtherSizeOnce,
+      FaultKind::kLeavesOut,   FaultKind::kOtherSizeOnce, FaultKind::kRefusedOnce, FaultKind::kRefusedOnce,
+      FaultKind::kLeavesOut,   FaultKind::kHangs,         FaultKind::kHangs,       FaultKind::kHangs};
+  return random.pick(kKinds);
+}
+
+FaultKind pick_timed_fault(Random& random) {
+  static const std::vector<FaultKind> kKinds = {
+      FaultKind::kKilled, FaultKind::kKilled, FaultKind::kKilled,    FaultKind::kStopped, FaultKind::kStopped,
+      FaultKind::kCut,    FaultKind::kCut,    FaultKind::kCutOneWay, FaultKind::kReset,   FaultKind::kReset};
+  return random.pick(kKinds);
+}
+
+// During the start of the job, or after it; jobs of these sizes take about that long.
+TimeUs pick_fault_time(Random& random, const Scenario& scenario) {
+  const TimeUs started_us = scenario.last_start_us() + 2'000;
+  if (!scenario.loses_servers && random.chance(0.15)) return random.between(0, started_us);
+  const auto phases = static_cast<TimeUs>(scenario.rounds);
+  return started_us + random.between(0, scenario.network.max_delay_us * (10 + 20 * phases));
+}
+
+void erase_one_push_pull(Random& random, std::vector<Step>& program, size_t tensor) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < program.size(); ++i) {
+    if (program[i].kind == Kind::kPushPull && program[i].tensor == tensor) places.push_back(i);
+  }
+  if (!places.empty()) program.erase(program.begin() + static_cast<std::ptrdiff_t>(random.pick(places)));
+}
+
+void change_belief(FaultKind kind, TensorPlan& tensor) {
+  if (kind == FaultKind::kOtherDType)
+    tensor.dtype = tensor.dtype == DType::kInt32 ? DType::kInt64 : DType::kInt32;
+  if (kind == FaultKind::kOtherSize) tensor.elements += 1;
+  if (kind != FaultKind::kOtherOp) return;
+  if (is_stored(tensor.op) && tensor.elements % 2 == 0) {
+    tensor.staleness ^= 1;
+  } else {
+    tensor.op = tensor.op == ReduceOp::kSum ? ReduceOp::kMax : ReduceOp::kSum;
+  }
+}
+
+// False: the tensor has no rounds that all ranks have in common.
+bool make_odd(Random& random, Scenario& scenario, WorkerPlan& worker, Fault& fault) {
+  TensorPlan& tensor = worker.tensors[fault.tensor];
+  const auto rounds = std::ranges::count_if(worker.program, [&](const Step& step) {
+    return step.kind == Kind::kPushPull && step.tensor == fault.tensor;
+  });
+  if (rounds == 0 || is_stored(tensor.op)) return false;
+  fault.round = tensor.odd_round = static_cast<uint32_t>(random.between(1, rounds));
+  using Odd = TensorPlan::Odd;
+  tensor.odd = fault.kind == FaultKind::kRefusedOnce ? Odd::kRefused
+               : fault.kind == FaultKind::kLeavesOut ? Odd::kLeftOut
+                                                     : Odd::kOtherSize;
+  if (fault.kind == FaultKind::kLeavesOut) scenario.counts_steps = true;
+  return true;
+}
+
+// False: the scenario has no place for it.
+bool plant(Random& random, Scenario& scenario, Fault& fault) {
+  if (fault.kind == FaultKind::kNeverStarts) {
+    fault.process = random.below(scenario.num_processes());
+    scenario.starts_us[fault.process] = kNever;
+    return true;
+  }
+  if (scenario.num_workers == 1) return false;  // there is no other rank
+  fault.process = random.below(scenario.num_workers);
+  WorkerPlan& worker = scenario.workers[fault.process];
+  if (has_a_round(fault.kind)) return make_odd(random, scenario, worker, fault);
+  if (fault.kind == FaultKind::kLeavesEarly || fault.kind == FaultKind::kRaises) {
+    worker.program.resize(random.below(worker.program.size()));
+    worker.raises = fault.kind == FaultKind::kRaises;
+  } else if (fault.kind == FaultKind::kHangs) {
+    const auto place = static_cast<std::ptrdiff_t>(random.below(worker.program.size()));
+    worker.program.insert(worker.program.begin() + place, {Kind::kPause, 0, scenario.hang_us()});
+  } else if (fault.kind == FaultKind::kSkips) {
+    erase_one_push_pull(random, worker.program, fault.tensor);
+  } else {
+    change_belief(fault.kind, worker.tensors[fault.tensor]);
+  }
+  return true;
+}
+
+Fault make_timed_fault(Random& random, const Scenario& scenario) {
+  Fault fault{.kind = pick_timed_fault(random),
+              .process = random.below(scenario.num_processes()),
+              .other = random.below(scenario.num_processes()),
+              .at_us = pick_fault_time(random, scenario)};
+  if (scenario.loses_servers) fault.process = scenario.num_workers + random.below(scenario.num_servers);
+  if (is_cut(fault.kind) && scenario.machines[fault.process] == scenario.machines[fault.other])
+    fault.kind = FaultKind::kStopped;
+  const std::vector<TimeUs> durations = {scenario.timeout_us / 6, 3 * scenario.timeout_us, kNever};
+  fault.duration_us = random.pick(durations);
+  return fault;
+}
+
+}  // namespace
+
+void make_faults(Random& random, Scenario& scenario) {
+  if (random.chance(scenario.loses_servers ? 0.1 : 0.35)) {
+    Fault fault{.kind = pick_program_fault(random), .tensor = random.below(scenario.tensors.size())};
+    if (plant(random, scenario, fault)) scenario.faults.push_back(fault);
+  }
+  if (random.chance(scenario.loses_servers ? 0.1 : 0.5)) return;
+  const uint64_t count = random.chance(0.6) ? 1 : random.between(2, 4);
+  for (uint64_t i = 0; i < count; ++i) scenario.faults.push_back(make_timed_fault(random, scenario));
+}
+
+const char* text_of(FaultKind kind) {
+  switch (kind) {
+    case FaultKind::kKilled: return "killed";
+    case FaultKind::kStopped: return "stopped";
+    case FaultKind::kCut: return "network cut";
+    case FaultKind::kCutOneWay: return "network cut one way";
+    case FaultKind::kReset: return "a connection reset";
+    case FaultKind::kNeverStarts: return "never starts";
+    case FaultKind::kLeavesEarly: return "leaves early";
+    case FaultKind::kRaises: return "ends by an exception";
+    case FaultKind::kHangs: return "its program hangs";
+    case FaultKind::kSkips: return "skips a push_pull";
+    case FaultKind::kOtherDType: return "another dtype";
+    case FaultKind::kOtherSize: return "another size";
+    case FaultKind::kOtherOp: return "another reduction";
+    case FaultKind::kOtherSizeOnce: return "another size in one round";
+    case FaultKind::kRefusedOnce: return "a refused push_pull";
+    case FaultKind::kLeavesOut: return "leaves a push_pull out of a step";
+  }
+  return "?";
+}
+
+}  // namespace byteps::sim

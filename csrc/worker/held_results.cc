@@ -1,0 +1,82 @@
+#include "worker/held_results.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace byteps::worker {
+
+using protocol::DataHead;
+using protocol::Key;
+
+HeldResults::Values HeldResults::memory_for(const Key& key, uint64_t bytes) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = held_.find(key);
+    if (found != held_.end() && found->second.result) {
+      const Held last = *std::exchange(found->second.result, std::nullopt);
+      Values values = last.values;
+      if (last.head.bytes == bytes && values.use_count() == 2) return values;
+    }
+  }
+  return std::make_shared_for_overwrite<std::byte[]>(bytes);
+}
+
+void HeldResults::keep(Held held) {
+  MutexLock lock(mutex_);
+  Outcomes& outcomes = held_[held.head.key];
+  if (held.head.code != StatusCode::kOk) {
+    outcomes.failure = std::move(held);
+  } else {
+    outcomes.result = std::move(held);
+    outcomes.failure.reset();  // of an earlier round, or there would be no result
+  }
+}
+
+void HeldResults::drop(const Key& key) {
+  MutexLock lock(mutex_);
+  held_.erase(key);
+}
+
+void HeldResults::forget(const std::vector<protocol::ForgottenKeys>& keys) {
+  MutexLock lock(mutex_);
+  for (const protocol::ForgottenKeys& each : keys) {
+    for (uint32_t partition = 0; partition < each.partitions; ++partition)
+      held_.erase({each.tensor, partition});
+  }
+}
+
+std::optional<HeldResults::Held> HeldResults::find(const Key& key, uint64_t round) const {
+  MutexLock lock(mutex_);
+  const auto found = held_.find(key);
+  if (found == held_.end()) return std::nullopt;
+  for (const auto* held : {&found->second.result, &found->second.failure}) {
+    if (*held && (*held)->head.round == round) return *held;
+  }
+  return std::nullopt;
+}
+
+std::vector<DataHead> HeldResults::at(const Link* link) const {
+  std::vector<DataHead> heads;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [key, outcomes] : held_) {
+      for (const auto* held : {&outcomes.result, &outcomes.failure}) {
+        if (*held && (*held)->at == link) heads.push_back((*held)->head);
+      }
+    }
+  }
+  std::ranges::sort(heads, {}, [](const DataHead& head) { return std::pair(head.key, head.round); });
+  return heads;
+}
+
+void HeldResults::move(const Key& key, uint64_t round, const Link* to) {
+  MutexLock lock(mutex_);
+  const auto found = held_.find(key);
+  if (found == held_.end()) return;
+  for (auto* held : {&found->second.result, &found->second.failure}) {
+    if (*held && (*held)->head.round == round) (*held)->at = to;
+  }
+}
+
+}  // namespace byteps::worker

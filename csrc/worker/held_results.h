@@ -1,0 +1,61 @@
+// Outcomes of rounds whose root may be lost, held until every rank is known to have them.
+//
+// When a root is lost after it has answered some ranks, the others get the result from those
+// (protocol/takeover.h). So results of roots on servers arrive in memory of their own, are copied
+// into the tensor when complete, and stay here until the result of the key's next round begins to
+// arrive: by then every child has contributed to that round, so it has this one's result.
+//
+// Thread-safe. Memory: one result of each partition whose root is on a server.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/annotations.h"
+#include "base/bytes.h"
+#include "protocol/message.h"
+
+namespace byteps::worker {
+
+class Link;
+
+class HeldResults {
+ public:
+  using Values = std::shared_ptr<std::byte[]>;
+  struct Held {
+    protocol::DataHead head;   // of the answer: kResult or kFailed
+    Values values;             // head.bytes; null for a failure
+    std::string text;          // of a failure
+    const Link* at = nullptr;  // the link whose service answered, or has been told of it since
+  };
+
+  // Memory for the next result of the key: that of the last one, if it has the same size and nobody
+  // sends it.
+  Values memory_for(const protocol::Key& key, uint64_t bytes);
+  // Replaces the key's last result. A failure replaces only the last failure.
+  void keep(Held held);
+  // A result of the key has come from a root that cannot be lost.
+  void drop(const protocol::Key& key);
+  // What all ranks have forgotten.
+  void forget(const std::vector<protocol::ForgottenKeys>& keys);
+  std::optional<Held> find(const protocol::Key& key, uint64_t round) const;
+  // The heads of what was answered at this link, ordered by key and round.
+  std::vector<protocol::DataHead> at(const Link* link) const;
+  // Another service has been told of it.
+  void move(const protocol::Key& key, uint64_t round, const Link* to);
+
+ private:
+  struct Outcomes {
+    std::optional<Held> result;
+    std::optional<Held> failure;
+  };
+
+  mutable Mutex mutex_;
+  std::unordered_map<protocol::Key, Outcomes, protocol::KeyHash> held_ BPS_GUARDED_BY(mutex_);
+};
+
+}  // namespace byteps::worker

@@ -1,0 +1,179 @@
+"""Training goes on when servers are lost, and no bit of the result differs (docs/failures.md)."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster, wait_until
+from support.hang import hanging
+
+pytestmark = pytest.mark.timeout(240)
+
+PROGRAM = Path(__file__).with_name("lost_servers_rank.py")
+TIMEOUT_S = 4.0
+STEPS = 60
+
+
+def make_cluster(folder: Path, *, workers: int = 3, servers: int = 2, **env: str) -> Cluster:
+    settings = {"BYTEPS_TIMEOUT_S": str(TIMEOUT_S), "BYTEPS_PLACEMENT": "ps", "BYTEPS_NIC_PROBE": "0"}
+    return Cluster(folder, workers, servers=servers, hosted=True, env=settings | env)
+
+
+def start_all(cluster: Cluster, *, workers: int = 3, servers: int = 2, pause_s: float = 0.0) -> None:
+    for number in range(servers):
+        cluster.start_server(number)
+    for rank in range(workers):
+        cluster.start_rank(rank, str(STEPS), str(pause_s), program=PROGRAM)
+
+
+def end_of(cluster: Cluster, *, workers: int = 3) -> tuple[str, int]:
+    """Returns the digest, which is the same on all ranks, and how many servers rank 0 has lost."""
+    found = []
+    for rank in range(workers):
+        member = cluster[f"rank {rank}"]
+        assert member.end(120) == 0, member.describe()
+        match = re.search(r"sha ([0-9a-f]{64}) servers lost (\d+)", member.output)
+        assert match is not None, member.describe()
+        found.append((match[1], int(match[2])))
+    assert len({digest for digest, _ in found}) == 1, found
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    with make_cluster(tmp_path_factory.mktemp("undisturbed")) as cluster:
+        start_all(cluster)
+        digest, lost = end_of(cluster)
+        assert lost == 0
+        return digest
+
+
+@pytest.mark.parametrize("placement", ["ps", "auto"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_killed_at_any_instant_one_after_the_other(
+    transport: str, placement: str, undisturbed: str, tmp_path: Path
+) -> None:
+    pick = random.Random(f"{transport} {placement}")
+    env = {"BYTEPS_SHM": str(int(transport == "shm")), "BYTEPS_PLACEMENT": placement}
+    with make_cluster(tmp_path, **env) as cluster:
+        start_all(cluster)
+        for number in pick.sample(range(2), 2):
+            cluster["rank 0"].wait_for(f"step {pick.randrange(5, STEPS // 3) + number}")
+            time.sleep(pick.random() / 20)
+            cluster[f"server {number}"].kill()
+        digest, lost = end_of(cluster)
+        assert digest == undisturbed, cluster.describe()
+        assert lost == 2, cluster.describe()
+        assert "training goes on without this server" in cluster["rank 0"].output
+
+
+def test_stopped_and_continued_later(undisturbed: str, tmp_path: Path) -> None:
+    """A server that everybody takes for dead wakes up and must not disturb the sums."""
+    with make_cluster(tmp_path) as cluster:
+        start_all(cluster, pause_s=0.05)
+        cluster["rank 0"].wait_for("step 5")
+        server = cluster["server 1"]
+        server.stop()
+        cluster["rank 0"].wait_for("training goes on without this server")
+        server.go_on()
+        assert server.end() == 1, server.describe()
+        digest, lost = end_of(cluster)
+        assert (digest, lost) == (undisturbed, 1), cluster.describe()
+
+
+def test_a_data_thread_hangs(undisturbed: str, tmp_path: Path) -> None:
+    with make_cluster(tmp_path) as cluster:
+        start_all(cluster)
+        cluster["rank 0"].wait_for("step 5")
+        with hanging(cluster["server 0"].pid, "bps-data-0"):
+            cluster["rank 0"].wait_for("training goes on without this server")
+            digest, lost = end_of(cluster)
+        assert (digest, lost) == (undisturbed, 1), cluster.describe()
+
+
+def test_without_failover_the_job_ends(tmp_path: Path) -> None:
+    with make_cluster(tmp_path, BYTEPS_FAILOVER="0") as cluster:
+        start_all(cluster, pause_s=0.05)
+        cluster["rank 0"].wait_for("step 5")
+        server = cluster["server 0"]
+        server.kill()
+        for rank in range(3):
+            member = cluster[f"rank {rank}"]
+            assert member.end(2 * TIMEOUT_S) != 0, member.describe()
+            assert f"pid {server.pid})" in member.output, member.describe()
+
+
+def test_a_rank_that_dies_ends_the_job_also_after_a_server_has(tmp_path: Path) -> None:
+    with make_cluster(tmp_path) as cluster:
+        start_all(cluster, pause_s=0.05)
+        cluster["rank 0"].wait_for("step 5")
+        cluster["server 0"].kill()
+        cluster["rank 0"].wait_for("training goes on without this server")
+        cluster["rank 2"].kill()
+        for rank in (0, 1):
+            member = cluster[f"rank {rank}"]
+            assert member.end(2 * TIMEOUT_S) != 0, member.describe()
+            assert "rank 2 (host" in member.output and f"pid {cluster['rank 2'].pid}" in member.output, (
+                member.describe()
+            )
+
+
+def test_a_rank_that_ends_stays_while_others_may_need_its_results(tmp_path: Path) -> None:
+    with make_cluster(tmp_path, workers=2, servers=1) as cluster:
+        cluster.start_server()
+        first = cluster.start_rank(0, "init", "step", "shutdown")
+        second = cluster.start_rank(1, "init", "step", "pause", "step")
+        first.wait_for("did step")
+        second.resume_plan()
+        second.check_raised("PeerLostError", "rank 0 (host", "has left the job")
+        assert first.end() == 0, first.describe()
+
+
+def test_a_rank_that_ends_does_not_wait_for_ever(tmp_path: Path) -> None:
+    with make_cluster(tmp_path, workers=2, servers=1) as cluster:
+        cluster.start_server()
+        first = cluster.start_rank(0, "init", "step", "shutdown")
+        second = cluster.start_rank(1, "init", "step", "pause", "shutdown")
+        assert first.end(4 * TIMEOUT_S) == 0, first.describe()
+        assert "did pause" not in second.output
+        second.resume_plan()
+        assert second.end() == 0, second.describe()
+
+
+def test_bpslaunch_goes_on_without_a_server(tmp_path: Path) -> None:
+    settings = {"BYTEPS_PLACEMENT": "ps", "BYTEPS_FORCE_DISTRIBUTED": "1"}
+    command = [
+        "bpslaunch",
+        "--nproc-per-node",
+        "2",
+        "--servers",
+        "2",
+        "--",
+        sys.executable,
+        PROGRAM,
+        str(STEPS),
+        "0.05",
+    ]
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        launcher = subprocess.Popen(command, env=os.environ | settings, stdout=output, stderr=output)
+    try:
+        wait_until(lambda: "step 5" in log.read_text(), log.read_text)
+        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        servers = [int(pid) for pid in children if "byteps.server" in Path(f"/proc/{pid}/cmdline").read_text()]
+        assert len(servers) == 2, log.read_text()
+        os.kill(servers[0], signal.SIGKILL)
+        assert launcher.wait(120) == 0, log.read_text()
+    finally:
+        launcher.terminate()
+        launcher.wait()
+    assert "was killed by SIGKILL; the job may go on without it" in log.read_text()
+    assert log.read_text().count("servers lost 1") == 2, log.read_text()
