@@ -51,7 +51,7 @@ std::vector<std::pair<int, int>> AsyncNode::local_ranks() const {
 }
 
 void AsyncNode::on_node_left(uint32_t node) {
-  if (node < roster_.num_workers) service_->rank_left(node);
+  if (node < roster_.num_workers) service_->rank_left(node, false);
   if (parent_link_) parent_link_->links().peer_left(node);
   if (worker_) worker_->peer_left(node);
 }
@@ -111,7 +111,7 @@ Status AsyncNode::on_answer(const protocol::Control& message) {
   }
   if (const auto* speeds = std::get_if<protocol::Speeds>(&message)) return on_speeds(*speeds);
   if (const auto* lingers = std::get_if<protocol::Lingers>(&message)) {
-    if (lingers->node < roster_.num_workers) service_->rank_left(lingers->node);
+    if (lingers->node < roster_.num_workers) service_->rank_left(lingers->node, true);
     return Status::ok();
   }
   if (std::holds_alternative<protocol::AllLinger>(message)) {

@@ -38,7 +38,7 @@ std::string describe_tensor(const DataHead& head) {
 }
 
 Aggregator::Aggregator(Children children, WaitLimits limits)
-    : children_(std::move(children)), gathering_(limits), gone_(num_children()) {}
+    : children_(std::move(children)), gathering_(limits), gone_(num_children()), lingers_(num_children()) {}
 
 Result<Aggregator::Verdict> Aggregator::admit(const DataHead& head, uint32_t child,
                                               uint64_t payload_bytes) const {
@@ -93,6 +93,7 @@ Status Aggregator::refusal(const DataHead& head, const KeyState* state) const {
     return has_gone_on(children_.describe[state->first_child], round, state->first.round);
   }
   for (uint32_t child : gone_children_) {
+    if (has_moved && lingers_[child]) continue;
     if (!state || state->last_round[child] < round) return gone_[child];
   }
   return Status::ok();
@@ -145,7 +146,8 @@ void Aggregator::on_contribution(const DataHead& head, uint32_t child, TimeUs no
   state.last_round[child] = head.round;
   if (!why.is_ok()) {
     // Fails the round for the others as well: the refused child counts as arrived, so nobody would
-    // wait for it.
+    // wait for it. (An open one waits for a child that lingers.)
+    if (state.arrived_count > 0 && state.first.round == head.round) return fail_round(state, why, actions);
     const bool is_news = state.failures.find(head.round).is_ok();
     note_failure(state, head.round, why);
     actions.push_back(Fail{head, {child}, std::move(why), is_news});
@@ -263,11 +265,25 @@ void Aggregator::fail_rounds_if(Predicate predicate, const Status& why, Aggregat
 
 void Aggregator::on_child_gone(uint32_t child, const Status& why, AggregationActions& actions) {
   BPS_CHECK(child < num_children() && !why.is_ok()) << "child " << child;
-  if (!gone_[child].is_ok()) return;
+  if (!gone_[child].is_ok() && !lingers_[child]) return;
+  if (gone_[child].is_ok()) gone_children_.push_back(child);
   gone_[child] = why;
-  gone_children_.push_back(child);
+  lingers_[child] = false;
   fail_rounds_if([child](const KeyState& state) { return state.last_round[child] != state.first.round; }, why,
                  actions);
+}
+
+void Aggregator::on_child_lingers(uint32_t child, const Status& why, AggregationActions& actions) {
+  BPS_CHECK(child < num_children() && !why.is_ok()) << "child " << child;
+  if (!gone_[child].is_ok()) return;
+  gone_children_.push_back(child);
+  gone_[child] = why;
+  lingers_[child] = true;
+  fail_rounds_if(
+      [child](const KeyState& state) {
+        return !state.is_moved && state.last_round[child] != state.first.round;
+      },
+      why, actions);
 }
 
 void Aggregator::fail_tensor(uint64_t number, uint64_t last_round, const Status& why,

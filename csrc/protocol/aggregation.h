@@ -102,6 +102,9 @@ class Aggregator {
 
   // The child will contribute no more: rounds that lack it fail with `why`, now and later.
   void on_child_gone(uint32_t child, const Status& why, AggregationActions& actions);
+  // The same, but it may still tell of outcomes that it has (on_holds): rounds with contributions
+  // that come after the loss of a root go on waiting for it, until it is gone.
+  void on_child_lingers(uint32_t child, const Status& why, AggregationActions& actions);
 
   // The name with this number has failed (Refused): its rounds up to `last_round` fail with `why`,
   // now and later.
@@ -171,7 +174,8 @@ class Aggregator {
   std::unordered_map<Key, KeyState, KeyHash> keys_;  // the list points into it
   std::deque<Key> unused_keys_;                      // as they began; some are used by now
   WaitingList<KeyState*> gathering_;
-  std::vector<Status> gone_;  // indexed by child; ok: present
+  std::vector<Status> gone_;   // indexed by child; ok: present
+  std::vector<bool> lingers_;  // likewise: gone, but for outcomes that it has
   std::vector<uint32_t> gone_children_;
   std::unordered_map<uint64_t, FailureHistory> failed_tensors_;  // key: number of the name
   Status failed_;

@@ -307,7 +307,7 @@ struct Removed {
 
 // With Roster::failover: a worker that leaves in order stays until all workers want to leave, or a
 // server that is lost would have been noticed: another worker may need a result that it holds. It
-// tells the scheduler, which forwards the message to all nodes: the worker takes part in nothing
+// tells the scheduler, which forwards the message to all nodes: the worker contributes to nothing
 // any more.
 struct Lingers {
   uint32_t node = 0;

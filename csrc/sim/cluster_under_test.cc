@@ -58,6 +58,7 @@ ClusterUnderTest::ClusterUnderTest(const Scenario& scenario, int job, World& wor
     programs_.push_back(std::make_unique<Program>(world_, *processes_[i], scenario_, static_cast<uint32_t>(i),
                                                   expectations_));
     processes_.back()->on_stopped([program = programs_.back().get()] { program->on_stopped(); });
+    programs_.back()->on_end([this] { on_program_end(); });
   }
   for (const Fault& fault : scenario_.faults) {
     if (is_timed(fault.kind)) continue;
@@ -73,7 +74,7 @@ void ClusterUnderTest::start_all() {
   if (scenario_.has_leftover) call_at(scenario_.last_start_us(), [this] { start_leftover(); });
   if (scenario_.has_stranger) call_at(scenario_.starts_us.back() / 2, [this] { start_stranger(); });
   for (const Fault& fault : scenario_.faults) {
-    if (is_timed(fault.kind)) call_at(fault.at_us, [this, &fault] { strike(fault); });
+    if (is_timed(fault.kind) && !fault.at_end) call_at(fault.at_us, [this, &fault] { strike(fault); });
   }
   for (const RateChange& change : scenario_.rate_changes)
     call_at(change.at_us, [this, &change] { change_rate(change); });
@@ -205,6 +206,14 @@ void ClusterUnderTest::note_guilt(const Fault& fault, const char* what, bool sur
     if (is_cut(fault.kind) ? is_near : i == fault.process) guilty_[i] = true;
   }
   world_.note(processes_[fault.process]->name(), 20, [&] { return what; });
+}
+
+void ClusterUnderTest::on_program_end() {
+  if (std::exchange(a_program_has_ended_, true)) return;
+  for (const Fault& fault : scenario_.faults) {
+    if (is_timed(fault.kind) && fault.at_end)
+      call_at(world_.time.now_us() + fault.at_us, [this, &fault] { strike(fault); });
+  }
 }
 
 void ClusterUnderTest::strike(const Fault& fault) {

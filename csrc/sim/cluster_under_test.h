@@ -56,6 +56,7 @@ class ClusterUnderTest {
   void start_stranger();
   void start_leftover();
   void change_rate(const RateChange& change);
+  void on_program_end();
   void strike(const Fault& fault);
   void cut(const Fault& fault);
   // `survives`: the job goes on if all have joined it.
@@ -88,8 +89,9 @@ class ClusterUnderTest {
   std::unique_ptr<Leftover> leftover_;
   std::function<void(size_t)> on_ended_;
   bool a_fault_matters_ = false;  // one has struck that is longer than the job tolerates
-  bool all_had_started_ = true;   // when the faults struck
-  std::vector<bool> guilty_;      // by process
+  bool a_program_has_ended_ = false;
+  bool all_had_started_ = true;  // when the faults struck
+  std::vector<bool> guilty_;     // by process
   uint64_t num_succeeded_ = 0;
   uint64_t num_failed_ = 0;
 };

@@ -50,6 +50,7 @@ void Program::advance() {
     if (next_step_ == plan_.program.size() || gives_up) {
       at_end_ = true;
       world_.note(process_.name(), 2, [&] { return gives_up ? "gives up" : "is through"; });
+      on_end_();
       return process_.leave(plan_.raises ? "KeyError: 'label'" : "", gives_up ? "RuntimeError" : "");
     }
     const Step& step = plan_.program[next_step_];

@@ -1,6 +1,7 @@
 // The training program of one rank: carries out its steps, and checks what it gets back.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,6 +41,8 @@ class Program {
   void check_buffers();
 
   bool at_end() const { return at_end_; }
+  // Called when the program has come to its end, before the rank leaves.
+  void on_end(std::function<void()> on_end) { on_end_ = std::move(on_end); }
   // Number of placements that its push_pulls have moved to. Valid from on_stopped() on.
   uint64_t num_moves() const { return num_moves_; }
   uint64_t num_servers_lost() const { return num_servers_lost_; }
@@ -93,6 +96,7 @@ class Program {
   bool is_advancing_ = false;
   bool had_error_ = false;
   bool at_end_ = false;
+  std::function<void()> on_end_ = [] {};
   uint64_t num_moves_ = 0;
   uint64_t num_servers_lost_ = 0;
   uint64_t num_held_sent_ = 0;

@@ -345,7 +345,8 @@ std::string describe(const Scenario& scenario) {
     if (is_cut(fault.kind)) text << " and " << fault.other;
     if (concerns_one_tensor(fault.kind)) text << ", " << scenario.tensors[fault.tensor].name;
     if (has_a_round(fault.kind)) text << " round " << fault.round;
-    if (is_timed(fault.kind)) text << " at " << fault.at_us / 1000 << " ms";
+    if (is_timed(fault.kind))
+      text << " at " << fault.at_us / 1000 << " ms" << (fault.at_end ? " after the first rank's end" : "");
     if (fault.kind != FaultKind::kStopped && !is_cut(fault.kind)) continue;
     fault.duration_us == kNever ? text << " for ever" : text << " for " << fault.duration_us / 1000 << " ms";
   }

@@ -98,6 +98,7 @@ struct Fault {
   size_t tensor = 0;       // concerns_one_tensor
   uint32_t round = 0;      // has_a_round
   TimeUs at_us = 0;        // is_timed
+  bool at_end = false;     // is_timed: `at_us` counts from the end of the first program that ends
   TimeUs duration_us = 0;  // kStopped, is_cut; kNever
 };
 

@@ -93,17 +93,40 @@ bool plant(Random& random, Scenario& scenario, Fault& fault) {
   return true;
 }
 
+// Mostly. A rank that is stopped for a moment hears of the loss of a server later than the others
+// do.
+void aim_at_servers(Random& random, const Scenario& scenario, Fault& fault) {
+  if (random.chance(0.15)) {
+    fault.kind = FaultKind::kStopped;
+    fault.process = random.below(scenario.num_workers);
+  } else {
+    fault.process = scenario.num_workers + random.below(scenario.num_servers);
+  }
+  // What the first rank that ends holds may be needed by the others.
+  fault.at_end = random.chance(0.15);
+  if (fault.at_end) fault.at_us = random.between(0, 4 * scenario.network.max_delay_us);
+}
+
 Fault make_timed_fault(Random& random, const Scenario& scenario) {
   Fault fault{.kind = pick_timed_fault(random),
               .process = random.below(scenario.num_processes()),
               .other = random.below(scenario.num_processes()),
               .at_us = pick_fault_time(random, scenario)};
-  if (scenario.loses_servers) fault.process = scenario.num_workers + random.below(scenario.num_servers);
+  if (scenario.loses_servers) aim_at_servers(random, scenario, fault);
   if (is_cut(fault.kind) && scenario.machines[fault.process] == scenario.machines[fault.other])
     fault.kind = FaultKind::kStopped;
   const std::vector<TimeUs> durations = {scenario.timeout_us / 6, 3 * scenario.timeout_us, kNever};
   fault.duration_us = random.pick(durations);
+  if (scenario.loses_servers && fault.process < scenario.num_workers) fault.duration_us = durations.front();
   return fault;
+}
+
+// A moment after the fault before: some ranks hear of the one first, and some of the other.
+void strike_together(Random& random, const Scenario& scenario, Fault& fault) {
+  const Fault& before = scenario.faults.back();
+  if (!is_timed(before.kind)) return;
+  fault.at_end = before.at_end;
+  fault.at_us = before.at_us + random.between(0, 2 * scenario.network.max_delay_us);
 }
 
 }  // namespace
@@ -114,8 +137,12 @@ void make_faults(Random& random, Scenario& scenario) {
     if (plant(random, scenario, fault)) scenario.faults.push_back(fault);
   }
   if (random.chance(scenario.loses_servers ? 0.1 : 0.5)) return;
-  const uint64_t count = random.chance(0.6) ? 1 : random.between(2, 4);
-  for (uint64_t i = 0; i < count; ++i) scenario.faults.push_back(make_timed_fault(random, scenario));
+  const uint64_t count = random.chance(scenario.loses_servers ? 0.4 : 0.6) ? 1 : random.between(2, 4);
+  for (uint64_t i = 0; i < count; ++i) {
+    Fault fault = make_timed_fault(random, scenario);
+    if (scenario.loses_servers && i > 0 && random.chance(0.5)) strike_together(random, scenario, fault);
+    scenario.faults.push_back(fault);
+  }
 }
 
 const char* text_of(FaultKind kind) {

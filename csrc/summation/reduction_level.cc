@@ -46,6 +46,11 @@ void ReductionLevel::contribute_failure(uint32_t child, const DataHead& head, co
   apply();
 }
 
+void ReductionLevel::child_lingers(uint32_t child, const Status& why) {
+  decisions_.on_child_lingers(child, why, actions_);
+  apply();
+}
+
 void ReductionLevel::fail_tensor(uint64_t number, uint64_t last_round, const Status& why) {
   takeover_.fail_tensor(number, last_round, why, actions_);
   CollectorBy::fail_tensor(number, last_round, why);

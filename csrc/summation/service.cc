@@ -68,8 +68,8 @@ void Service::forget(std::vector<protocol::ForgottenKeys> keys) {
   post_each([=](Shard& shard) { shard.forget(*shared); });
 }
 
-void Service::rank_left(uint32_t rank) {
-  post_each([=](Shard& shard) { shard.rank_left(rank); });
+void Service::rank_left(uint32_t rank, bool lingers) {
+  post_each([=](Shard& shard) { shard.rank_left(rank, lingers); });
 }
 
 std::set<uint64_t> Service::summed_tensors() const {

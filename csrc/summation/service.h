@@ -37,7 +37,7 @@ class Service {
   void pace(const std::vector<uint64_t>& bytes_per_s);
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why);
   void forget(std::vector<protocol::ForgottenKeys> keys);
-  void rank_left(uint32_t rank);
+  void rank_left(uint32_t rank, bool lingers);
   // The numbers of the names that it has summed and not forgotten. After the loops have stopped.
   std::set<uint64_t> summed_tensors() const;
   void fail(const Status& why);

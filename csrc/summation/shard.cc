@@ -86,7 +86,7 @@ bool Shard::has_child(const protocol::DataHead& hello) const {
 void Shard::on_goodbye(Child& child) {
   if (child.rank() < 0) return;
   forget(child);
-  rank_left(static_cast<uint32_t>(child.rank()));
+  rank_left(static_cast<uint32_t>(child.rank()), false);
 }
 
 // The child's leases end; its contributions still count in rounds that the others complete.
@@ -94,12 +94,13 @@ void Shard::forget(const Child& child) {
   if (Collector* const collector = child.collector()) collector->forget(child);
 }
 
-void Shard::rank_left(uint32_t rank) {
-  for_each_collector([this, rank](Collector& collector) {
-    const int32_t child = collector.child_of_rank(rank);
-    if (child < 0) return;
-    collector.child_gone(static_cast<uint32_t>(child),
-                         unavailable(position_.describe_rank[rank] + " has left the job"));
+void Shard::rank_left(uint32_t rank, bool lingers) {
+  const Status why = unavailable(position_.describe_rank[rank] + " has left the job");
+  for_each_collector([&](Collector& collector) {
+    const int32_t number = collector.child_of_rank(rank);
+    if (number < 0) return;
+    const auto child = static_cast<uint32_t>(number);
+    lingers ? collector.child_lingers(child, why) : collector.child_gone(child, why);
   });
 }
 

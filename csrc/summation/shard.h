@@ -66,8 +66,8 @@ class Shard {
   void forget(const std::vector<protocol::ForgottenKeys>& keys);
   // Adds the numbers of the names that it has summed and not forgotten.
   void add_summed_tensors(std::set<uint64_t>& numbers) const;
-  // The rank has left the job in order.
-  void rank_left(uint32_t rank);
+  // The rank has left the job in order, or lingers: it only tells of outcomes any more.
+  void rank_left(uint32_t rank, bool lingers);
   // The job has failed: answers all contributions with `why`. Leased memory is not used any more.
   void fail(const Status& why);
   // The job has failed for this node, perhaps not for others: closes all connections without

@@ -26,6 +26,22 @@ class TakeoverTest : public testing::Test {
       takeover_.on_holds(head_of(rank, round), actions);
     });
   }
+  void lingers(uint32_t rank) {
+    collect([&](AggregationActions& actions) {
+      aggregator_.on_child_lingers(rank, unavailable("rank " + std::to_string(rank) + " has left"), actions);
+    });
+  }
+  void gone(uint32_t rank) {
+    collect([&](AggregationActions& actions) {
+      aggregator_.on_child_gone(rank, unavailable("rank " + std::to_string(rank) + " is gone"), actions);
+    });
+  }
+  void expect_failed(const std::vector<uint32_t>& children, uint64_t round, const std::string& why) {
+    ASSERT_EQ(failed_.size(), 1u);
+    EXPECT_EQ(failed_[0].children, children);
+    EXPECT_EQ(failed_[0].head.round, round);
+    EXPECT_EQ(failed_[0].status.message(), why);
+  }
   template <typename Body>
   void collect(Body body, TimeUs now = 0) {
     AggregationActions actions;
@@ -125,6 +141,50 @@ TEST_F(TakeoverTest, NothingIsKeptOnceAllHaveGoneOn) {
   for (const uint32_t rank : {0u, 1u, 2u}) contribute(rank, 6, DataType::kPushPull);
   ASSERT_EQ(completed_, 6u);
   EXPECT_EQ(takeover_.size(), 0u);
+}
+
+// A rank ends with a result of a root that is lost a moment later; the others hear of its end before
+// it tells their new root what it has.
+TEST_F(TakeoverTest, ARankThatLingersIsWaitedForAsItMayHaveTheResult) {
+  lingers(0);
+  contribute(1, 5);
+  EXPECT_TRUE(failed_.empty());
+  holds(0, 5);
+  expect_fetched(0, 5);
+}
+
+TEST_F(TakeoverTest, ARoundThatBeganAfterALossWaitsForARankThatLingersLater) {
+  contribute(1, 5);
+  lingers(0);
+  EXPECT_TRUE(failed_.empty());
+  holds(0, 5);
+  expect_fetched(0, 5);
+}
+
+TEST_F(TakeoverTest, ARankThatLingeredWithoutTheResultFailsTheRoundWhenItIsGone) {
+  lingers(0);
+  contribute(1, 5);
+  contribute(2, 5);
+  EXPECT_TRUE(failed_.empty());
+  gone(0);
+  expect_failed({1, 2}, 5, "rank 0 is gone");
+  gone(0);
+  EXPECT_TRUE(failed_.empty());
+}
+
+// Nobody can have the result of a round that this rank has not contributed to before.
+TEST_F(TakeoverTest, AFirstContributionThatLacksARankThatLingersFailsTheRound) {
+  lingers(0);
+  contribute(1, 5);
+  DataHead head = head_of(2, 5);
+  collect([&](AggregationActions& actions) { aggregator_.on_contribution(head, 2, 0, actions); });
+  expect_failed({1, 2}, 5, "rank 0 has left");
+}
+
+TEST_F(TakeoverTest, WithoutALossARankThatLingersFailsRoundsAsOneThatIsGone) {
+  contribute(1, 5, DataType::kPushPull);
+  lingers(0);
+  expect_failed({1}, 5, "rank 0 has left");
 }
 
 TEST_F(TakeoverTest, AnotherRankIsAskedIfTheFirstOneGoes) {

@@ -69,7 +69,7 @@ class ServiceTest : public testing::Test, public ShardEvents {
 // Rank 1 never connected, so no goodbye says that it has left.
 TEST_F(ServiceTest, EveryShardLearnsThatARankHasLeft) {
   contribute(1);
-  service_->rank_left(1);
+  service_->rank_left(1, false);
   drain();
   expect_failed("rank 1 has left the job");
 }
