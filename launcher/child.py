@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -33,10 +33,19 @@ class Command:
     cpus: Cpus | None = None
     is_server: bool = False  # ends by itself when the workers have left
     may_be_lost: bool = False  # the job goes on without it, once it has started (BYTEPS_FAILOVER)
+    restarts: int = 0  # of the process, before this one
     copies: Mapping[int, Path] = field(default_factory=dict)  # STDOUT, STDERR -> log file
 
+    def again(self) -> Command:
+        """Returns the command of a process that takes the place of this one, which was lost."""
+        env = dict(self.env)
+        if path := env.get("BYTEPS_ERROR_FILE"):
+            base = path.removesuffix(f".{self.restarts}") if self.restarts else path
+            env["BYTEPS_ERROR_FILE"] = f"{base}.{self.restarts + 1}"
+        return replace(self, env=env, restarts=self.restarts + 1)
+
     def open_copies(self) -> Copies:
-        """Opens the log files.
+        """Opens the log files, at their end if this is a restart.
 
         Raises:
             InvalidArgumentError: a file cannot be written.
@@ -45,7 +54,7 @@ class Command:
         for number, path in self.copies.items():
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                opened[number] = path.open("wb", buffering=0)
+                opened[number] = path.open("ab" if self.restarts else "wb", buffering=0)
             except OSError as error:
                 for file in opened.values():
                     file.close()
@@ -71,6 +80,7 @@ class Child:
         `in_child` runs in it before its program; `copies` are those of `command`.
         """
         self.command = command
+        self.index = index
         self.last_line: list[bytes] = []
         self.was_told_to_end = False  # by a signal from the launcher
         self.ended_at = 0.0
@@ -121,10 +131,13 @@ class Child:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the job may go on without it. Valid after its end."""
+        """Whether the job may go on without it. Valid after its end.
+
+        A server that was started again may also come too late.
+        """
         path = self.command.env.get("BYTEPS_ERROR_FILE")
         has_started = path is not None and Path(path + STARTED).exists()
-        return self.command.may_be_lost and has_started and self.exit_code != 0
+        return self.command.may_be_lost and (has_started or self.command.restarts > 0) and self.exit_code != 0
 
     def how_it_ended(self) -> str:
         code = self._process.returncode

@@ -68,7 +68,7 @@ def _launch(options: LauncherOptions, environ: dict[str, str], console: Console)
     folder = Path(tempfile.mkdtemp(prefix="bpslaunch-"))
     commands = list(commands_of(job, options, machine, folder))
     grace = GracePeriods(to_stop=job.config.grace_s, of_stopped=job.config.timeout_s)
-    return ProcessGroup(commands, console, grace, folder).run()
+    return ProcessGroup(commands, console, grace, folder, options.max_restarts).run()
 
 
 def warn_of_outer_launcher(options: LauncherOptions, environ: Mapping[str, str], console: Console) -> None:

@@ -32,6 +32,7 @@ class LauncherOptions:
     nproc_per_node: int | None  # AUTO: the number of GPUs or cores
     node_rank: int | None
     servers: int | None
+    max_restarts: int
     master_addr: str | None
     master_port: int | None
     secret_file: Path | None
@@ -57,6 +58,7 @@ def parse_options(argv: Sequence[str]) -> LauncherOptions:
         nproc_per_node=given.nproc_per_node,
         node_rank=given.node_rank,
         servers=given.servers,
+        max_restarts=given.max_restarts,
         master_addr=given.master_addr,
         master_port=given.master_port,
         secret_file=given.secret_file,
@@ -94,6 +96,13 @@ def _parser() -> argparse.ArgumentParser:
         type=_count(0),
         metavar="K",
         help="number of server processes in the whole job (0); server i runs on machine i modulo --nnodes",
+    )
+    flag(
+        "max-restarts",
+        type=_count(0),
+        metavar="N",
+        default=3,
+        help="how often bpslaunch starts lost servers of this machine again, in all (3); lost workers end the job",
     )
     flag("master-addr", metavar="HOST", help="address of machine 0, which runs the scheduler (127.0.0.1)")
     flag("master-port", type=_count(1, 65535), metavar="PORT", help="port of the scheduler (any free port)")

@@ -44,12 +44,19 @@ class ProcessGroup:
         console: Console,
         grace: GracePeriods = GracePeriods(),
         folder: Path | None = None,
+        max_restarts: int = 0,
     ) -> None:
-        """Args: `folder` is removed at the end, also if the launcher is killed."""
+        """Creates a group that has not started.
+
+        `folder` is removed at the end, also if the launcher is killed. `max_restarts`: how often a
+        server that is lost is started again, in all.
+        """
         self._commands = commands
         self._console = console
         self._grace = grace
         self._folder = folder
+        self._restarts_left = max_restarts
+        self._copies: list[Copies] = []
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._has_failed = False
@@ -72,9 +79,10 @@ class ProcessGroup:
         """
         with Guard(self._folder) as guard, SignalWakeup() as wakeup, self._selector:
             self._selector.register(wakeup.fileno(), selectors.EVENT_READ, None)
-            copies = self._open_copies()
+            self._copies = self._open_copies()
             try:
-                self._start(guard, copies)
+                for index, command in enumerate(self._commands):
+                    self._start(command, index, self._copies[index], guard)
                 while any(child.is_running for child in self._children) and not self._gave_up():
                     self._wait(wakeup)
                     self._reap(guard)
@@ -82,7 +90,7 @@ class ProcessGroup:
                 for child in self._children:
                     if child.is_running:
                         child.send(signal.SIGKILL)
-                for files in copies:
+                for files in self._copies:
                     for file in files.values():
                         file.close()
         return self._judge()
@@ -100,12 +108,23 @@ class ProcessGroup:
             raise
         return opened
 
-    def _start(self, guard: Guard, copies: Sequence[Copies]) -> None:
-        for index, command in enumerate(self._commands):
-            child = Child(command, index, self._console, copies[index], in_child=guard.protect_this_process)
-            self._children.append(child)
-            for stream in child.streams:
-                self._selector.register(stream.pipe, selectors.EVENT_READ, stream)
+    def _start(self, command: Command, index: int, copies: Copies, guard: Guard) -> None:
+        child = Child(command, index, self._console, copies, in_child=guard.protect_this_process)
+        self._children.append(child)
+        for stream in child.streams:
+            self._selector.register(stream.pipe, selectors.EVENT_READ, stream)
+
+    def _start_again(self, lost: Child, guard: Guard) -> None:
+        """Starts a server in place of the lost one, if it may, and says so."""
+        command = lost.command.again()
+        try:
+            copies = command.open_copies()
+            self._copies.append(copies)
+            self._start(command, lost.index, copies, guard)
+        except (InvalidArgumentError, OSError) as error:
+            return self._console.say(f"{command.label} cannot be started again: {error}")
+        self._restarts_left -= 1
+        self._console.say(f"{command.label} starts again; restarts left: {self._restarts_left}")
 
     def _wait(self, wakeup: SignalWakeup) -> None:
         for key, _ in self._selector.select(self._time_to_wait()):
@@ -176,9 +195,13 @@ class ProcessGroup:
             child.reap(now)
             guard.release(child.pid)
         lost = [child for child in ended if child.is_lost]
+        has_workers = any(child.is_running and not child.command.is_server for child in self._children)
         for child in lost:
-            if not self._is_stopping:
-                self._console.say(f"{name_of(child)} {child.how_it_ended()}; the job may go on without it")
+            if self._is_stopping:
+                continue
+            self._console.say(f"{name_of(child)} {child.how_it_ended()}; the job may go on without it")
+            if has_workers and self._restarts_left > 0:
+                self._start_again(child, guard)
         if any(child.exit_code != 0 for child in ended if child not in lost):
             self._on_failure()
         elif ended and not self._steps and not any(c.is_running and not c.command.is_server for c in self._children):

@@ -29,6 +29,7 @@ inline void add(Counter& counter, uint64_t amount) { counter.fetch_add(amount, s
   X(Counter, plan_changes, "number of changes of these two (BYTEPS_AUTOTUNE)")                   \
   X(Counter, placement_moves, "number of placements that push_pulls have moved to")              \
   X(Counter, servers_lost, "number of servers without which the job has gone on")                \
+  X(Counter, servers_added, "number of servers that have joined the running job")                \
   X(Counter, held_sent, "number of held results sent for ranks that a lost server left without")
 
 struct Metrics {

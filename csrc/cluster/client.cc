@@ -211,6 +211,8 @@ void Client::apply(const MembershipActions& actions) {
       events_.on_node_left(left->node);
     } else if (const auto* removed = std::get_if<protocol::NodeRemoved>(&action)) {
       events_.on_node_removed(removed->node, removed->text);
+    } else if (std::holds_alternative<protocol::NodeAdded>(action)) {
+      events_.on_node_added(membership_.roster().nodes.back());
     } else if (const auto* finished = std::get_if<protocol::JobFinished>(&action)) {
       events_.on_finished(finished->text);
     } else if (const auto* waiting = std::get_if<protocol::LogStillWaiting>(&action)) {

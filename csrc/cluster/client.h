@@ -26,6 +26,8 @@ class ClientEvents {
   virtual void on_node_left(uint32_t node) = 0;
   // The server `node` is lost, and the job goes on; `text` names it and the cause.
   virtual void on_node_removed(uint32_t node, const std::string& text) = 0;
+  // A server has come; it has the next node number.
+  virtual void on_node_added(const protocol::NodeInfo& server) = 0;
   // All workers have left, or the scheduler's process has left.
   virtual void on_finished(const std::string& text) = 0;
   // Called with each heartbeat. Returns an error if this node runs but cannot serve the other nodes

@@ -60,6 +60,7 @@ void AsyncNode::on_node_removed(uint32_t node, const std::string& text) {
   const std::string goes_on = "; training goes on without this server";
   if (self_.local_rank <= 0) BPS_LOG(kWarning) << text << goes_on;
   add(metrics_.servers_lost, 1);
+  tree_->lose(node);
   const Status why = unavailable(text);
   if (parent_link_) parent_link_->links().lose(node, why);
   if (worker_) worker_->lose_server(node, why);

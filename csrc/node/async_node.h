@@ -70,7 +70,8 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   // All methods below: any thread. These numbers are constant from started() on.
   int rank() const { return self_.rank; }
   int size() const { return static_cast<int>(roster_.num_workers); }
-  int num_servers() const { return static_cast<int>(roster_.nodes.size()) - size(); }
+  // At the start of the job.
+  int num_servers() const { return static_cast<int>(roster_.nodes.size() - roster_.num_added) - size(); }
   int local_rank() const { return self_.local_rank; }
   int local_size() const { return self_.local_size; }
   // (local_rank, local_size) of every worker, by rank.
@@ -115,6 +116,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   void on_failed(const Status& why) override;
   void on_node_left(uint32_t node) override;
   void on_node_removed(uint32_t node, const std::string& text) override;
+  void on_node_added(const protocol::NodeInfo& server) override;
   void on_finished(const std::string& text) override;
   Status self_check() override;
   void on_still_waiting(const std::string& text) override;
@@ -149,19 +151,24 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   size_t num_offered_shards() const;
   size_t loop_of_shard(size_t shard) const { return shard % data_loops_.size(); }
   protocol::Join make_join(std::vector<protocol::Endpoint> endpoints) const;
-  void start_service(const protocol::Tree& tree);
-  void set_pace(const protocol::Tree& tree, const std::vector<uint32_t>& shares_ppb);
-  std::vector<uint64_t> rates_to_ranks(const protocol::Tree& tree) const;
+  void start_service();
+  void set_pace(const std::vector<uint32_t>& shares_ppb);
+  std::vector<uint64_t> rates_to_ranks() const;
   void start_traffic_reporter();
   Status on_speeds(const protocol::Speeds& speeds);
   // The links to the services of the cluster level; null: none.
   worker::ShardLinks* paced_links();
-  void build_worker(const protocol::Tree& tree);
-  // Creates links to all services to which this node may contribute at `level`.
-  void build_links(const protocol::Tree& tree, protocol::Level level, worker::ShardLinks& links,
-                   worker::LinkEvents& events);
-  worker::ShardLink make_link(const protocol::Tree& tree, uint32_t service, size_t shard,
-                              protocol::Level level, worker::LinkEvents& events);
+  void build_worker();
+  // The links of this node's roles.
+  struct LinksOfLevel {
+    protocol::Level level;
+    worker::ShardLinks& links;
+    worker::LinkEvents& events;
+  };
+  std::vector<LinksOfLevel> all_links();
+  // Creates links to a service for each level at which this node may contribute to it.
+  void add_links(uint32_t service);
+  worker::ShardLink make_link(uint32_t service, size_t shard, const LinksOfLevel& of_level);
   Status usable() const;
   void send_barrier();
   void tell_of_callbacks();
@@ -208,7 +215,9 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Milestone lingered_;                  // all workers want to leave, or the job is over
   Milestone left_;                      // all steps of leave() are done
   protocol::Roster roster_;             // constant from started_ on
-  std::optional<protocol::Pace> pace_;  // used on the control loop
+  std::optional<protocol::Tree> tree_;  // used on the control loop, as are the next two
+  std::optional<protocol::Pace> pace_;
+  std::deque<protocol::NodeInfo> nodes_;  // of the roster and those added since; links refer to them
   std::unique_ptr<TrafficReporter> traffic_reporter_;  // null: no reports; used on the control loop
   protocol::NodeInfo self_;
 

@@ -49,7 +49,8 @@ void AsyncNode::leave(const std::string& cause, const std::string& after) {
     });
   }
   // A result that this rank holds may be the only one, if a server was lost a moment ago.
-  if (worker_ && cause.empty() && after.empty() && roster_.failover && !worker_->is_busy()) {
+  const bool may_be_asked = worker_ && !worker_->is_busy() && !held_results_.is_empty();
+  if (may_be_asked && cause.empty() && after.empty()) {
     steps.emplace_back([this](Done done) {
       lingered_.when_reached(std::move(done));
       client_->send(protocol::Lingers{roster_.self});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <unordered_map>
+#include <vector>
 
 #include "base/annotations.h"
 #include "summation/reduction_level.h"
@@ -20,11 +21,15 @@ class NodeParentLink final : public summation::ParentLink, public worker::LinkEv
   // Must be filled before the first use, with links whose events go to this object.
   worker::ShardLinks& links() { return links_; }
 
-  // Any thread.
-  bool reaches(uint32_t root_node) const override { return links_.leads_to(root_node); }
+  // Any thread. A rank of the machine may have heard of a new server before this process has.
+  bool reaches(uint32_t root_node) const override {
+    return root_node >= links_.num_services() || links_.leads_to(root_node);
+  }
   void push_pull(transport::EventLoop& loop, const protocol::DataHead& head, Bytes partial,
                  MutableBytes result, UniqueFunction<void(const Result<protocol::Plan>&)> done) override;
   void fail_round(const protocol::DataHead& head, const Status& why) override;
+  // Links to the next service have been added.
+  void on_service_added();
 
   // Called on the loops of the links.
   void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) override;
@@ -48,6 +53,7 @@ class NodeParentLink final : public summation::ParentLink, public worker::LinkEv
   Mutex mutex_;
   uint64_t last_handle_ BPS_GUARDED_BY(mutex_) = 0;
   std::unordered_map<uint64_t, Pending> pending_ BPS_GUARDED_BY(mutex_);
+  std::vector<worker::OutgoingPartition> early_ BPS_GUARDED_BY(mutex_);  // to services not added yet
 };
 
 }  // namespace byteps::node

@@ -188,26 +188,27 @@ void AsyncNode::on_started(const protocol::Roster& roster) {
   self_ = roster.nodes[roster.self];
   name_process(self_.rank);
   if (nic_probe_) nic_probe_->stop();
-  const protocol::Tree tree(roster.nodes, roster.num_workers);
-  set_pace(tree, roster.shares_ppb);
-  if (config_.role == "worker") build_worker(tree);
-  start_service(tree);
+  nodes_.assign(roster.nodes.begin(), roster.nodes.end());
+  tree_.emplace(roster);
+  set_pace(roster.shares_ppb);
+  if (config_.role == "worker") build_worker();
+  start_service();
   if (roster.report_us > 0) start_traffic_reporter();
-  BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and "
-                 << roster.nodes.size() - roster.num_workers << " servers has started";
+  BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and " << num_servers()
+                 << " servers has started";
   if (nic_probe_ && roster.self == 0) BPS_LOG(kInfo) << "network cards: " << describe_cards(roster.nodes);
   started_.reach();
 }
 
-void AsyncNode::start_service(const protocol::Tree& tree) {
+void AsyncNode::start_service() {
   summation::Position position{.epoch = roster_.epoch,
                                .num_workers = roster_.num_workers,
                                .describe_rank = {},
-                               .machines = tree.machines(),
+                               .machines = tree_->machines(),
                                .ranks = {},
-                               .bytes_per_s = rates_to_ranks(tree),
+                               .bytes_per_s = rates_to_ranks(),
                                .parent_link = parent_link_.get(),
-                               .num_final_roots = tree.num_final_roots(),
+                               .num_final_roots = tree_->num_final_roots(),
                                .limits = {.stall_warning_us = seconds_to_us(config_.stall_warning_s),
                                           .op_timeout_us = seconds_to_us(config_.op_timeout_s)},
                                .silence_us = data_silence_us(roster_)};
@@ -215,59 +216,77 @@ void AsyncNode::start_service(const protocol::Tree& tree) {
     position.describe_rank.push_back(roster_.nodes[rank].describe());
   }
   if (config_.role == "worker") {
-    const uint32_t machine = tree.machine_of(static_cast<uint32_t>(self_.rank));
-    if (tree.ranks_of(machine).size() > 1) position.ranks = tree.children_on(machine);
+    const uint32_t machine = tree_->machine_of(static_cast<uint32_t>(self_.rank));
+    if (tree_->ranks_of(machine).size() > 1) position.ranks = tree_->children_on(machine);
   }
   service_->start(position);
 }
 
-void AsyncNode::build_worker(const protocol::Tree& tree) {
+void AsyncNode::build_worker() {
   const auto rank = static_cast<uint32_t>(self_.rank);
   worker_ = std::make_unique<worker::Worker>(
       worker::WorkerOptions{.rank = rank,
                             .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),
                             .autotune = config_.autotune,
                             .names = environment_->name_limits()},
-      tree, protocol::PartitionRule(tree, roster_.partition_bytes), metrics_, *control_loop_,
+      *tree_, protocol::PartitionRule(*tree_, roster_.partition_bytes), metrics_, *control_loop_,
       environment_->make_completions(), *this);
-  const bool has_machine_level = tree.ranks_of(tree.machine_of(rank)).size() > 1;
-  build_links(tree, has_machine_level ? protocol::Level::kMachine : protocol::Level::kCluster,
-              worker_->links(), *worker_);
-  build_links(tree, protocol::Level::kRanks, worker_->parameter_store_links(), *worker_);
-  if (!has_machine_level) return;
-  parent_link_ = std::make_unique<NodeParentLink>(
-      rank, tree.num_rank_indices(),
-      [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
-  build_links(tree, protocol::Level::kCluster, parent_link_->links(), *parent_link_);
-}
-
-void AsyncNode::build_links(const protocol::Tree& tree, protocol::Level level, worker::ShardLinks& links,
-                            worker::LinkEvents& events) {
-  for (uint32_t service = 0; service < tree.num_nodes(); ++service) {
-    std::vector<worker::ShardLink> of_service;
-    const bool connects = tree.connects(roster_.self, service, level);
-    for (size_t shard = 0; connects && shard < roster_.nodes[service].num_shards(); ++shard) {
-      of_service.push_back(make_link(tree, service, shard, level, events));
-    }
-    links.add_service(std::move(of_service));
+  if (tree_->ranks_of(tree_->machine_of(rank)).size() > 1) {
+    parent_link_ = std::make_unique<NodeParentLink>(
+        rank, tree_->num_rank_indices(),
+        [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
   }
-  if (roster_.failover && level == protocol::Level::kCluster)
-    links.follow(protocol::Successors(tree, roster_.shares_ppb));
+  for (uint32_t service = 0; service < nodes_.size(); ++service) add_links(service);
+  if (roster_.failover) paced_links()->follow(protocol::Successors(*tree_, roster_.shares_ppb));
 }
 
-worker::ShardLink AsyncNode::make_link(const protocol::Tree& tree, uint32_t service, size_t shard,
-                                       protocol::Level level, worker::LinkEvents& events) {
+std::vector<AsyncNode::LinksOfLevel> AsyncNode::all_links() {
+  using enum protocol::Level;
+  std::vector<LinksOfLevel> all = {{parent_link_ ? kMachine : kCluster, worker_->links(), *worker_},
+                                   {kRanks, worker_->parameter_store_links(), *worker_}};
+  if (parent_link_) all.push_back({kCluster, parent_link_->links(), *parent_link_});
+  return all;
+}
+
+void AsyncNode::add_links(uint32_t service) {
+  for (const LinksOfLevel& of_level : all_links()) {
+    std::vector<worker::ShardLink> of_service;
+    const bool connects = tree_->connects(roster_.self, service, of_level.level);
+    for (size_t shard = 0; connects && shard < nodes_[service].num_shards(); ++shard)
+      of_service.push_back(make_link(service, shard, of_level));
+    of_level.links.add_service(std::move(of_service));
+  }
+}
+
+// The ranks of this machine send to it when the scheduler has placed a partition there, which they
+// hear later.
+void AsyncNode::on_node_added(const protocol::NodeInfo& server) {
+  if (self_.local_rank <= 0) BPS_LOG(kWarning) << server.describe() << " has joined the job";
+  add(metrics_.servers_added, 1);
+  nodes_.push_back(server);
+  tree_->add(server);
+  if (!worker_) return;
+  add_links(static_cast<uint32_t>(nodes_.size() - 1));
+  if (parent_link_) {
+    parent_link_->links().add_successor(server);
+    parent_link_->on_service_added();
+  }
+  worker_->add_server(server);
+}
+
+worker::ShardLink AsyncNode::make_link(uint32_t service, size_t shard, const LinksOfLevel& of_level) {
   const size_t place = loop_of_shard(shard);
   transport::EventLoop& loop = *data_loops_[place];
-  worker::LinkOptions options{
-      .rank = roster_.self,
-      .epoch = roster_.epoch,
-      .level = level,
-      .service = service,
-      .service_text = roster_.nodes[service].describe(),
-      .bytes_per_s = level == protocol::Level::kCluster ? pace_->rate(roster_.self, service, tree) : 0,
-      .silence_us = data_silence_us(roster_)};
-  if (roster_.failover && level == protocol::Level::kCluster) {
+  const protocol::NodeInfo& node = nodes_[service];
+  const bool is_of_cluster = of_level.level == protocol::Level::kCluster;
+  worker::LinkOptions options{.rank = roster_.self,
+                              .epoch = roster_.epoch,
+                              .level = of_level.level,
+                              .service = service,
+                              .service_text = node.describe(),
+                              .bytes_per_s = is_of_cluster ? pace_->rate(roster_.self, service, *tree_) : 0,
+                              .silence_us = data_silence_us(roster_)};
+  if (roster_.failover && is_of_cluster) {
     options.held = &held_results_;
     options.may_be_lost = service >= roster_.num_workers;
   }
@@ -281,12 +300,12 @@ worker::ShardLink AsyncNode::make_link(const protocol::Tree& tree, uint32_t serv
       done(std::move(link_end));
     };
   } else {
-    connector = [this, &loop, service, shard](transport::ConnectCallback done) {
-      routes_->connect(loop, self_, roster_.nodes[service], shard, std::move(done));
+    connector = [this, &loop, &node, shard](transport::ConnectCallback done) {
+      routes_->connect(loop, self_, node, shard, std::move(done));
     };
   }
   return {&loop, std::make_unique<worker::Link>(std::move(options), std::move(connector), *outboxes_[place],
-                                                metrics_, events)};
+                                                metrics_, of_level.events)};
 }
 
 }  // namespace byteps::node

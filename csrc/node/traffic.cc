@@ -4,17 +4,17 @@
 
 namespace byteps::node {
 
-void AsyncNode::set_pace(const protocol::Tree& tree, const std::vector<uint32_t>& shares_ppb) {
+void AsyncNode::set_pace(const std::vector<uint32_t>& shares_ppb) {
   std::vector<double> shares;
   for (const uint32_t share : shares_ppb) shares.push_back(share * 1e-9);
-  shares.resize(tree.num_reducer_hosts());
-  pace_.emplace(tree, shares);
+  shares.resize(tree_->num_reducer_hosts());
+  pace_.emplace(*tree_, shares);
 }
 
-std::vector<uint64_t> AsyncNode::rates_to_ranks(const protocol::Tree& tree) const {
+std::vector<uint64_t> AsyncNode::rates_to_ranks() const {
   std::vector<uint64_t> rates;
-  for (uint32_t rank = 0; rank < tree.num_workers(); ++rank)
-    rates.push_back(pace_->rate(rank, roster_.self, tree));
+  for (uint32_t rank = 0; rank < tree_->num_workers(); ++rank)
+    rates.push_back(pace_->rate(rank, roster_.self, *tree_));
   return rates;
 }
 
@@ -40,18 +40,16 @@ void AsyncNode::start_traffic_reporter() {
 }
 
 Status AsyncNode::on_speeds(const protocol::Speeds& speeds) {
-  std::vector<protocol::NodeInfo> nodes = roster_.nodes;
-  if (speeds.nic_mbps.size() != nodes.size()) {
-    return data_loss("network speeds: expected " + std::to_string(nodes.size()) + ", got " +
+  if (speeds.nic_mbps.size() != nodes_.size()) {
+    return data_loss("network speeds: expected " + std::to_string(nodes_.size()) + ", got " +
                      std::to_string(speeds.nic_mbps.size()));
   }
-  for (size_t i = 0; i < nodes.size(); ++i) nodes[i].nic_mbps = speeds.nic_mbps[i];
-  const protocol::Tree tree(nodes, roster_.num_workers);
-  set_pace(tree, speeds.shares_ppb);
-  service_->pace(rates_to_ranks(tree));
-  for (uint32_t service = 0; paced_links() != nullptr && service < nodes.size(); ++service) {
+  tree_->set_speeds(speeds.nic_mbps);
+  set_pace(speeds.shares_ppb);
+  service_->pace(rates_to_ranks());
+  for (uint32_t service = 0; paced_links() != nullptr && service < nodes_.size(); ++service) {
     if (paced_links()->leads_to(service))
-      paced_links()->pace(service, pace_->rate(roster_.self, service, tree));
+      paced_links()->pace(service, pace_->rate(roster_.self, service, *tree_));
   }
   if (worker_) worker_->request_placement(speeds.placement);
   if (roster_.self == 0 && !speeds.text.empty()) BPS_LOG(kWarning) << speeds.text;

@@ -86,7 +86,14 @@ void fields(auto& codec, One<Roster> auto& m) {
   codec.flag("failover", m.failover);
   codec.list("nodes", m.nodes, kMaxNodes, kLeastNodeBytes,
              [](auto& each, auto& node) { fields(each, node); });
+  codec.number("added servers", m.num_added, 0, kMaxNodes);
+  codec.list("lost servers", m.lost, kMaxNodes, sizeof(uint32_t),
+             [](auto& each, auto& server) { each.number("lost server", server); });
   codec.require(m.num_workers >= 1 && m.num_workers <= m.nodes.size(), "workers are nodes");
+  codec.require(m.num_added <= m.nodes.size() - m.num_workers, "added nodes are servers");
+  codec.require(std::ranges::all_of(
+                    m.lost, [&m](uint32_t node) { return node >= m.num_workers && node < m.nodes.size(); }),
+                "lost nodes are servers");
   codec.require(in_order(m), "nodes are in order");
 }
 
@@ -236,15 +243,20 @@ void fields(auto& codec, One<Removed> auto& m) {
   codec.text("text", m.text, kMaxTextBytes);
 }
 
+void fields(auto& codec, One<Added> auto& m) {
+  fields(codec, m.server);
+  codec.require(m.server.role == Role::kServer && m.server.rank >= 0, "the node is a server with a number");
+}
+
 void fields(auto& codec, One<Lingers> auto& m) { codec.number("node", m.node); }
 
 void fields(auto& /*codec*/, One<Heartbeat, AllLinger> auto& /*message*/) {}
 
 constexpr const char* kControlNames[] = {
-    "Join",      "Roster", "Declare", "Placed",      "Refused",  "Barrier",    "BarrierDone", "Heartbeat",
-    "Suspect",   "Lost",   "Leave",   "Left",        "Finished", "ProbeSetup", "ProbeReady",  "ProbeStart",
-    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",  "Leaving",    "Forget",      "Forgotten",
-    "Traffic",   "Speeds", "Removed", "Lingers",     "AllLinger"};
+    "Join",      "Roster", "Declare", "Placed",      "Refused",   "Barrier",    "BarrierDone", "Heartbeat",
+    "Suspect",   "Lost",   "Leave",   "Left",        "Finished",  "ProbeSetup", "ProbeReady",  "ProbeStart",
+    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",   "Leaving",    "Forget",      "Forgotten",
+    "Traffic",   "Speeds", "Removed", "Lingers",     "AllLinger", "Added"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // Type of the first control message; far from the data types, which must not be confused with it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <set>
 
 #include "protocol/nic_survey.h"
@@ -41,7 +42,7 @@ LinkSpeeds::LinkSpeeds(std::vector<NodeInfo> nodes, uint32_t num_workers, const 
       policy_(policy),
       window_us_(window_us),
       tree_(nodes_, num_workers) {
-  make_cards();
+  make_cards(now);
   const auto shares = reducer_host_shares(tree_.reducer_hosts(), policy_);
   if (shares) shares_ = *shares;
   const bool is_known =
@@ -51,21 +52,22 @@ LinkSpeeds::LinkSpeeds(std::vector<NodeInfo> nodes, uint32_t num_workers, const 
   learns_ = window_us_ > 0 && nodes_.size() <= kMostNodes && policy_.kind == PlacementPolicy::Kind::kAuto &&
             tree_.num_machines() > 1 && is_known && !is_fixed;
   if (learns_) pace_.emplace(tree_, shares_);
-  for (Card& card : cards_) {
-    card.pause_us = kFirstPause * window_us_;
-    card.next_try_us = now + card.pause_us;
-  }
 }
 
-void LinkSpeeds::make_cards() {
-  cards_.resize(tree_.num_reducer_hosts());
+void LinkSpeeds::make_cards(TimeUs now) {
+  Card untried;
+  untried.pause_us = kFirstPause * window_us_;
+  untried.next_try_us = now + untried.pause_us;
+  cards_.assign(tree_.num_reducer_hosts(), untried);
   std::vector<std::set<std::string>> hosts(cards_.size());
-  std::map<std::string, uint32_t> servers;  // by machine
-  for (uint32_t node = num_workers_; node < nodes_.size(); ++node) ++servers[nodes_[node].machine];
+  std::map<std::string, uint32_t> servers;  // that live, by machine
+  for (uint32_t node = num_workers_; node < nodes_.size(); ++node) {
+    if (!tree_.reducer_hosts()[tree_.reducer_host_of(node)].is_lost) ++servers[nodes_[node].machine];
+  }
   for (uint32_t node = 0; node < nodes_.size(); ++node) {
     Card& card = cards_[card_of(node)];
     ++card.nodes;
-    if (card_of(node) >= tree_.num_machines()) card.sharing = servers[nodes_[node].machine];
+    if (card_of(node) >= tree_.num_machines()) card.sharing = std::max(1u, servers[nodes_[node].machine]);
     card.is_fixed = card.is_fixed || nodes_[node].nic_is_told;
     hosts[card_of(node)].insert(nodes_[node].host);
   }
@@ -277,13 +279,13 @@ LinkSpeeds::Change LinkSpeeds::adopt(const std::vector<double>& mbps, std::vecto
     const double node_mbps = hosts[card].nic_mbps * cards_[card].sharing;
     nodes_[node].nic_mbps = static_cast<uint32_t>(std::max(1L, std::lround(node_mbps)));
   }
-  tree_ = Tree(nodes_, num_workers_);
-  for (const uint32_t server : lost_) tree_.lose(server);
+  std::vector<uint32_t> of_nodes;
+  for (const NodeInfo& node : nodes_) of_nodes.push_back(node.nic_mbps);
+  tree_.set_speeds(of_nodes);
   return share(std::move(shares), std::move(text));
 }
 
 LinkSpeeds::Change LinkSpeeds::lose(uint32_t server) {
-  lost_.push_back(server);
   tree_.lose(server);
   try_.reset();
   // The number of weights fits, or the job would not have started.
@@ -291,6 +293,33 @@ LinkSpeeds::Change LinkSpeeds::lose(uint32_t server) {
       share(*reducer_host_shares(learns_ ? hosts_with(believed()) : tree_.reducer_hosts(), policy_), "");
   change.moves = true;  // also if it had no share, since its names may not come back to it
   return change;
+}
+
+LinkSpeeds::Change LinkSpeeds::add(NodeInfo server, TimeUs now) {
+  if (server.nic_mbps == 0) server.nic_mbps = usual_speed_of_servers();
+  if (policy_.kind == PlacementPolicy::Kind::kWeights) {
+    const auto first = policy_.weights.begin() + tree_.num_machines();
+    const auto count = std::max<std::ptrdiff_t>(1, policy_.weights.end() - first);
+    policy_.weights.push_back(std::accumulate(first, policy_.weights.end(), 0.0) /
+                              static_cast<double>(count));
+  }
+  tree_.add(server);
+  nodes_.push_back(std::move(server));
+  shares_.push_back(0);
+  try_.reset();
+  make_cards(now);
+  return share(*reducer_host_shares(learns_ ? hosts_with(believed()) : tree_.reducer_hosts(), policy_), "");
+}
+
+// The mean; of all cards, if there was no server. 0 if one is unknown.
+uint32_t LinkSpeeds::usual_speed_of_servers() const {
+  const auto first = nodes_.size() > num_workers_ ? nodes_.begin() + num_workers_ : nodes_.begin();
+  uint64_t sum = 0;
+  for (auto node = first; node != nodes_.end(); ++node) {
+    if (node->nic_mbps == 0) return 0;
+    sum += node->nic_mbps;
+  }
+  return static_cast<uint32_t>(sum / static_cast<uint64_t>(nodes_.end() - first));
 }
 
 LinkSpeeds::Change LinkSpeeds::share(std::vector<double> shares, std::string text) {

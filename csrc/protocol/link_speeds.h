@@ -67,6 +67,10 @@ class LinkSpeeds {
 
   // The server is lost: it gets no share from now on.
   Change lose(uint32_t server);
+  // A server has come: it gets a share from now on. If the speed of its card is unknown and those
+  // of the others are known, it counts as the mean of the other servers' cards until traffic shows
+  // more.
+  Change add(NodeInfo server, TimeUs now);
 
   // The nodes with their speeds, and the shares of reducer hosts, as they are in use.
   const Tree& tree() const { return tree_; }
@@ -112,7 +116,8 @@ class LinkSpeeds {
     double part = 0;  // sum over the judged windows
   };
 
-  void make_cards();
+  void make_cards(TimeUs now);
+  uint32_t usual_speed_of_servers() const;
   // "host a: 200 Mbit/s so far, now 50".
   static std::string describe(const Card& card, double mbps);
   uint32_t card_of(uint32_t node) const;
@@ -148,7 +153,6 @@ class LinkSpeeds {
   TimeUs window_us_;
   TimeUs next_tick_us_ = kNever;
   Tree tree_;
-  std::vector<uint32_t> lost_;  // servers
   bool learns_ = false;
   std::vector<Card> cards_;
   std::vector<double> shares_;

@@ -31,6 +31,7 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
   if (const auto* roster = std::get_if<Roster>(&message)) return on_roster(*roster, now, actions);
   if (const auto* left = std::get_if<Left>(&message)) return on_left(*left, actions);
   if (const auto* removed = std::get_if<Removed>(&message)) return on_removed(*removed, actions);
+  if (const auto* added = std::get_if<Added>(&message)) return on_added(*added, actions);
   if (const auto* lost = std::get_if<Lost>(&message)) {
     fail(Status(lost->code, lost->text), actions);
   } else if (const auto* finished = std::get_if<Finished>(&message)) {
@@ -51,6 +52,7 @@ Status Membership::on_roster(const Roster& roster, TimeUs now, MembershipActions
   if (roster_) return data_loss(name_scheduler() + " sent a second roster");
   roster_ = roster;
   left_.resize(roster.nodes.size());
+  for (const uint32_t server : roster.lost) left_[server] = true;
   timeout_us_ = static_cast<TimeUs>(roster.timeout_us);
   next_heartbeat_us_ = std::min(next_heartbeat_us_, now + timeout_us_ / kHeartbeatsPerTimeout);
   actions.emplace_back(JobStarted{});
@@ -77,6 +79,18 @@ Status Membership::on_removed(const Removed& removed, MembershipActions& actions
   left_[removed.node] = true;
   suspects_.erase(removed.node);
   actions.emplace_back(NodeRemoved{removed.node, removed.text});
+  return Status::ok();
+}
+
+Status Membership::on_added(const Added& added, MembershipActions& actions) {
+  const size_t number = roster_ ? roster_->nodes.size() - roster_->num_workers : 0;
+  if (!roster_ || number >= kMaxNodes || added.server.rank != static_cast<int32_t>(number)) {
+    return data_loss(name_scheduler() + " has added server " + std::to_string(added.server.rank) +
+                     ", but the next one has number " + std::to_string(number));
+  }
+  roster_->nodes.push_back(added.server);
+  left_.push_back(false);
+  actions.emplace_back(NodeAdded{});
   return Status::ok();
 }
 

@@ -37,6 +37,8 @@ struct NodeRemoved {
   uint32_t node;
   std::string text;
 };
+// A server has come. It is the last one of roster().nodes.
+struct NodeAdded {};
 // All workers have left (servers may end), or the scheduler's process has. Results on their way to
 // a worker still arrive. A worker that stays for a timeout gets JobFailed: nobody would tell it of
 // losses.
@@ -52,8 +54,8 @@ struct TryAgain {
 struct LogStillWaiting {
   std::string text;
 };
-using MembershipAction = std::variant<SendControl, JobStarted, JobFailed, NodeLeft, NodeRemoved, JobFinished,
-                                      TryAgain, LogStillWaiting>;
+using MembershipAction = std::variant<SendControl, JobStarted, JobFailed, NodeLeft, NodeRemoved, NodeAdded,
+                                      JobFinished, TryAgain, LogStillWaiting>;
 using MembershipActions = std::vector<MembershipAction>;
 
 class Membership {
@@ -68,7 +70,7 @@ class Membership {
   void on_begin(TimeUs now) { notices_.emplace(now); }
   // The connection to the scheduler is established: sends the Join.
   void on_connected(Join join, TimeUs now, MembershipActions& actions);
-  // Roster, Heartbeat, Lost, Left, Removed and Finished change the state; other messages only prove
+  // Roster, Heartbeat, Lost, Left, Removed, Added and Finished change the state; other messages only prove
   // that the scheduler is alive. kDataLoss for a message that no scheduler sends (the caller closes
   // the connection). Ignored once the job has failed or finished.
   Status on_message(const Control& message, TimeUs now, MembershipActions& actions);
@@ -105,6 +107,7 @@ class Membership {
   Status on_roster(const Roster& roster, TimeUs now, MembershipActions& actions);
   Status on_left(const Left& left, MembershipActions& actions);
   Status on_removed(const Removed& removed, MembershipActions& actions);
+  Status on_added(const Added& added, MembershipActions& actions);
   void finish(const std::string& text, TimeUs now, MembershipActions& actions);
 
   std::string scheduler_;

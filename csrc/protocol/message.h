@@ -99,6 +99,10 @@ struct Roster {
   // The job goes on when a server is lost (Removed): ranks hold the results of roots on servers.
   bool failover = false;
   std::vector<NodeInfo> nodes;
+  // Of a server that comes to the running job (Added): the number of such servers, which are the
+  // last nodes, and the nodes that have been lost (Removed).
+  uint32_t num_added = 0;
+  std::vector<uint32_t> lost;
   bool operator==(const Roster&) const = default;
 };
 // worker -> scheduler: requests root locations for a tensor of this size; repeated when it grows.
@@ -305,6 +309,12 @@ struct Removed {
   bool operator==(const Removed&) const = default;
 };
 
+// scheduler -> node: a server has come to the running job. It has the next node number.
+struct Added {
+  NodeInfo server;
+  bool operator==(const Added&) const = default;
+};
+
 // With Roster::failover: a worker that leaves in order stays until all workers want to leave, or a
 // server that is lost would have been noticed: another worker may need a result that it holds. It
 // tells the scheduler, which forwards the message to all nodes: the worker contributes to nothing
@@ -321,7 +331,7 @@ struct AllLinger {  // scheduler -> node: all workers linger or have left
 using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
                              Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
                              Waits, Waiting, RoundFailed, Stalled, Leaving, Forget, Forgotten, Traffic,
-                             Speeds, Removed, Lingers, AllLinger>;
+                             Speeds, Removed, Lingers, AllLinger, Added>;
 
 template <typename... Types>
 bool is_one_of(const Control& message) {

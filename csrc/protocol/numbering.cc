@@ -51,11 +51,14 @@ Status Numbering::add(const Join& join) {
   return Status::ok();
 }
 
+Status Numbering::check_version(const Join& join) const {
+  if (joined_.empty() || join.version == version_) return Status::ok();
+  return invalid_argument("has byteps " + join.version + ", " + joined_.front().describe() + " has byteps " +
+                          version_ + ": install the same version on all machines");
+}
+
 Status Numbering::check(const Join& join) const {
-  if (!joined_.empty() && join.version != version_) {
-    return invalid_argument("has byteps " + join.version + ", " + joined_.front().describe() +
-                            " has byteps " + version_ + ": install the same version on all machines");
-  }
+  BPS_RETURN_IF_ERROR(check_version(join));
   if (num_workers_ > 0) {
     BPS_RETURN_IF_ERROR(check_counts(join));
   } else if (join.self.role == Role::kWorker) {  // a server waits for the first worker, which knows it

@@ -23,6 +23,9 @@ class Numbering {
   // nodes, its rank is out of range or taken, the job is complete, or its package version differs.
   Status add(const Join& join);
 
+  // kInvalidArgument if its package version differs from that of the others.
+  Status check_version(const Join& join) const;
+
   bool complete() const;
   uint32_t num_workers() const { return num_workers_; }
   const std::vector<NodeInfo>& joined() const { return joined_; }

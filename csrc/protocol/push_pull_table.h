@@ -152,6 +152,8 @@ class PushPullTable {
     desired_plan_.credit = plan.credit;
   }
   void ask_for_placement(uint8_t placement) { desired_plan_.placement = placement; }
+  // A server has come: later placements may name it.
+  void add_server(const NodeInfo& server) { tree_.add(server); }
 
   // The job has ended: push_pulls that wait for a placement finish with `why` (not ok), and so does
   // every later start. The caller completes the partitions that were started. Later calls are

@@ -22,6 +22,8 @@ TimeUs report_interval_us(TimeUs configured_us, size_t num_nodes) {
 
 void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions) {
   if (phase_ == Phase::kFailed) return refuse(peer, failure_, actions);
+  if (phase_ == Phase::kRunning && options_.failover && join.self.role == Role::kServer)
+    return add_server(peer, join, now, actions);
   if (phase_ == Phase::kFinished || has_left(join.self)) {
     // It joins the next job, whose scheduler will have this one's address.
     actions.emplace_back(SendTo{peer, Finished{"this job is over for " + join.self.describe()}});
@@ -84,7 +86,7 @@ void SchedulerState::go_on_measuring(NicSurvey::Orders orders, TimeUs now, Sched
 }
 
 void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
-  Roster roster = std::move(*std::exchange(roster_, std::nullopt));
+  Roster roster = std::move(*roster_);
   survey_->apply(roster.nodes, options_.fit_shards);
   const Tree tree(roster.nodes, roster.num_workers);
   Result<std::vector<double>> shares = reducer_host_shares(tree.reducer_hosts(), options_.placement);
@@ -106,9 +108,54 @@ void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   barriers_.emplace(std::move(describe_rank), options_.op_timeout_us);
   phase_ = Phase::kRunning;
   epoch_ = roster.epoch;
+  for (size_t node = 0; node < members_.size(); ++node) members_[node].node = roster.nodes[node];
+  roster_ = roster;
+  roster_->nodes = {};
+  roster_->shares_ppb = {};
   SendRoster send{.peers = {}, .roster = std::move(roster)};
   for (const Member& member : members_) send.peers.push_back(member.peer);
   actions.emplace_back(std::move(send));
+}
+
+// It needs no state of the services: it becomes a root when all ranks have taken up a placement with
+// it, at the end of a round.
+void SchedulerState::add_server(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions) {
+  Status misfit = numbering_.check_version(join);
+  if (members_.size() >= kMaxNodes)
+    misfit =
+        failed_precondition("the job has had " + std::to_string(kMaxNodes) + " nodes, and takes no more");
+  if (!misfit.is_ok()) return refuse(peer, misfit, actions);
+  NodeInfo server = join.self;
+  server.rank = static_cast<int32_t>(members_.size() - roster_->num_workers);
+  send_to_all(Added{server}, actions);
+  const auto number = static_cast<uint32_t>(members_.size());
+  member_of_peer_[peer] = number;
+  members_.push_back({.peer = peer, .node = server, .last_heard_us = now});
+  silence_check_us_ = std::min(silence_check_us_, now + options_.timeout_us);
+  ++roster_->num_added;
+  const LinkSpeeds::Change change = link_speeds_->add(server, now);
+  tell_of_job(number, change, actions);
+  apply(change, actions);
+}
+
+void SchedulerState::tell_of_job(uint32_t member, const LinkSpeeds::Change& change,
+                                 SchedulerActions& actions) {
+  const PeerId peer = members_[member].peer;
+  Roster roster = *roster_;
+  roster.self = member;
+  roster.shares_ppb = change.speeds.shares_ppb;
+  for (uint32_t number = 0; number < members_.size(); ++number) {
+    roster.nodes.push_back(members_[number].node);
+    roster.nodes.back().nic_mbps = change.speeds.nic_mbps[number];
+    if (members_[number].left && members_[number].node.role == Role::kServer) roster.lost.push_back(number);
+  }
+  actions.emplace_back(SendTo{peer, Heartbeat{}});
+  actions.emplace_back(SendTo{peer, std::move(roster)});
+  for (uint32_t worker = 0; worker < roster_->num_workers; ++worker) {
+    if (members_[worker].left) actions.emplace_back(SendTo{peer, Left{epoch_, worker}});
+    if (!members_[worker].left && members_[worker].lingers)
+      actions.emplace_back(SendTo{peer, Lingers{worker}});
+  }
 }
 
 // Orders the members by node number.
@@ -127,7 +174,7 @@ Roster SchedulerState::number_members(TimeUs now) {
     roster.nodes.push_back(node);
   }
   members_ = std::move(ordered);
-  roster.failover = options_.failover && roster.nodes.size() > roster.num_workers;
+  roster.failover = options_.failover;
   silence_check_us_ = now + options_.timeout_us;
   return roster;
 }

@@ -4,7 +4,7 @@
 // Phases: joining -> measuring (if a network card's speed is unknown) -> running -> finished or
 // failed. A failure is final; every node is told once, and the message names the failed node, its
 // host and the cause. A server that is lost is no failure, unless it stores tensors (Removed): the
-// job goes on without it. Nothing here is on the data path.
+// job goes on without it, and others may come (Added). Nothing here is on the data path.
 //
 // Peers are connections, numbered by the caller; a peer becomes a node with its Join.
 #pragma once
@@ -124,6 +124,10 @@ class SchedulerState {
 
   void on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions);
   bool has_left(const NodeInfo& node) const;
+  // A server comes to the running job.
+  void add_server(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions);
+  // Tells a server that has come what the others know.
+  void tell_of_job(uint32_t member, const LinkSpeeds::Change& change, SchedulerActions& actions);
   void refuse(PeerId peer, const Status& why, SchedulerActions& actions);
   TimeUs join_deadline_us() const;
   void fail_to_start(TimeUs now, SchedulerActions& actions);
@@ -184,7 +188,7 @@ class SchedulerState {
   std::unordered_map<PeerId, uint32_t> member_of_peer_;
   std::vector<Suspicion> suspicions_;
   // Set when all have joined:
-  std::optional<Roster> roster_;  // reset at the start
+  std::optional<Roster> roster_;  // without nodes and shares from the start on
   std::optional<NicSurvey> survey_;
   // Set at the start:
   std::optional<TensorDirectory> tensors_;

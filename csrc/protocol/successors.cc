@@ -9,7 +9,7 @@ namespace byteps::protocol {
 namespace {
 
 // More points follow the shares more exactly, and take more time for each partition.
-constexpr uint64_t kMostPoints = 8;
+constexpr uint32_t kMostPoints = 8;
 
 }  // namespace
 
@@ -22,6 +22,16 @@ Successors::Successors(Tree tree, const std::vector<uint32_t>& shares_ppb) : tre
   }
 }
 
+void Successors::lose(uint32_t server) {
+  tree_.lose(server);
+  hosts_at_loss_[server] = tree_.num_reducer_hosts();
+}
+
+void Successors::add(const NodeInfo& server) {
+  tree_.add(server);
+  points_.push_back(kMostPoints);
+}
+
 bool Successors::is_lost(uint32_t node) const {
   if (node < tree_.num_workers()) return false;
   return tree_.reducer_hosts()[tree_.reducer_host_of(node)].is_lost;
@@ -30,12 +40,13 @@ bool Successors::is_lost(uint32_t node) const {
 uint32_t Successors::root(const DataHead& head) const {
   if (!is_lost(head.root_node)) return head.root_node;
   const std::vector<ReducerHost>& hosts = tree_.reducer_hosts();
+  const size_t num_hosts = hosts_at_loss_.at(head.root_node);
   const uint64_t key = mix(mix(head.key.tensor) + head.key.partition);
   for (const bool with_share : {true, false}) {
     uint64_t largest = 0;
     uint16_t chosen = 0;
     bool found = false;
-    for (uint16_t host = 0; host < hosts.size(); ++host) {
+    for (uint16_t host = 0; host < num_hosts; ++host) {
       if (hosts[host].is_lost) continue;
       const uint32_t points = with_share ? points_[host] : 1;
       for (uint32_t point = 0; point < points; ++point) {

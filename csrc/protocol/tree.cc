@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "protocol/text.h"
@@ -60,22 +61,72 @@ Weights weights(const Children& children) {
 }
 
 Tree::Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers) {
-  std::map<std::string, uint32_t> machines;
-  for (uint32_t node = 0; node < nodes.size(); ++node) {
+  for (uint32_t node = 0; node < num_workers; ++node) {
     num_shards_.push_back(std::max<uint32_t>(1, static_cast<uint32_t>(nodes[node].num_shards())));
-    if (node >= num_workers) continue;
-    const auto [found, is_new] = machines.try_emplace(nodes[node].machine, num_machines());
+    const auto [found, is_new] = machines_.try_emplace(nodes[node].machine, num_machines());
     if (is_new) ranks_.emplace_back();
     ranks_[found->second].push_back(node);
     machine_of_rank_.push_back(found->second);
     describe_rank_.push_back(nodes[node].describe());
   }
+  reducer_hosts_.resize(num_machines());
+  for (uint32_t node = 0; node < num_workers; ++node) {
+    double& speed = reducer_hosts_[machine_of_rank_[node]].nic_mbps;
+    speed = std::max(speed, static_cast<double>(nodes[node].nic_mbps));
+  }
+  for (uint32_t node = num_workers; node < nodes.size(); ++node) add_server(nodes[node]);
+  share_cards();
   std::vector<uint32_t> sizes;
   for (const auto& ranks : ranks_) sizes.push_back(static_cast<uint32_t>(ranks.size()));
   ranks_period_ = common_period(sizes, kMaxRanksPeriod);
   shards_period_ = common_period(num_shards_, kMaxShardsPeriod);
-  add_reducer_hosts(nodes, machines);
   choose_indices_of_host();
+}
+
+Tree::Tree(const Roster& roster)
+    : Tree({roster.nodes.begin(), roster.nodes.end() - roster.num_added}, roster.num_workers) {
+  for (size_t node = num_nodes(); node < roster.nodes.size(); ++node) add(roster.nodes[node]);
+  for (const uint32_t server : roster.lost) lose(server);
+}
+
+void Tree::add(const NodeInfo& server) {
+  add_server(server);
+  share_cards();
+}
+
+void Tree::add_server(const NodeInfo& server) {
+  num_shards_.push_back(std::max<uint32_t>(1, static_cast<uint32_t>(server.num_shards())));
+  servers_.push_back({server.machine, static_cast<double>(server.nic_mbps)});
+  reducer_hosts_.push_back({.is_server = true});
+  const auto host = machines_.find(server.machine);
+  if (host != machines_.end()) reducer_hosts_.back().host = host->second;
+}
+
+void Tree::lose(uint32_t server) {
+  reducer_hosts_[reducer_host_of(server)].is_lost = true;
+  share_cards();
+}
+
+void Tree::set_speeds(const std::vector<uint32_t>& nic_mbps) {
+  for (uint32_t machine = 0; machine < num_machines(); ++machine) {
+    uint32_t fastest = 0;
+    for (const uint32_t rank : ranks_[machine]) fastest = std::max(fastest, nic_mbps[rank]);
+    reducer_hosts_[machine].nic_mbps = fastest;
+  }
+  for (size_t i = 0; i < servers_.size(); ++i) servers_[i].nic_mbps = nic_mbps[num_workers() + i];
+  share_cards();
+}
+
+void Tree::share_cards() {
+  std::map<std::string_view, uint32_t> living;  // number of servers, by machine
+  const auto host_of = [this](size_t server) -> ReducerHost& {
+    return reducer_hosts_[num_machines() + server];
+  };
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    if (!host_of(i).is_lost) ++living[servers_[i].machine];
+  }
+  for (size_t i = 0; i < servers_.size(); ++i)
+    host_of(i).nic_mbps = servers_[i].nic_mbps / std::max(1u, living[servers_[i].machine]);
 }
 
 void Tree::choose_indices_of_host() {
@@ -86,25 +137,6 @@ void Tree::choose_indices_of_host() {
   const auto least = static_cast<uint32_t>(std::ceil(fastest_mbps / kMbpsPerShard));
   const uint32_t most = std::max(least, kMostConnections / machines);
   shard_indices_of_host_ = most >= shards || fastest_mbps <= 0 ? shards_period_ : std::max(1u, most);
-}
-
-void Tree::add_reducer_hosts(const std::vector<NodeInfo>& nodes,
-                             const std::map<std::string, uint32_t>& machines) {
-  reducer_hosts_.resize(num_machines());
-  std::map<std::string, uint32_t> servers;  // -> number of servers on that machine
-  for (uint32_t node = num_workers(); node < nodes.size(); ++node) ++servers[nodes[node].machine];
-  for (uint32_t node = 0; node < nodes.size(); ++node) {
-    const NodeInfo& info = nodes[node];
-    if (node < num_workers()) {
-      double& speed = reducer_hosts_[machine_of_rank_[node]].nic_mbps;
-      speed = std::max(speed, static_cast<double>(info.nic_mbps));
-    } else {
-      reducer_hosts_.push_back(
-          {.is_server = true, .nic_mbps = static_cast<double>(info.nic_mbps) / servers[info.machine]});
-      const auto host = machines.find(info.machine);
-      if (host != machines.end()) reducer_hosts_.back().host = host->second;
-    }
-  }
 }
 
 Status Tree::check(const RootLocation& location) const {

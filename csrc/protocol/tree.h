@@ -13,6 +13,9 @@
 // In a job of one machine the process that serves the partition sums it alone, unless the root is a
 // server.
 //
+// Servers may be lost and others may come while the job runs: they take the next node numbers. None
+// of this changes the shape, or what a RootLocation means.
+//
 // Stored tensors (protocol/staleness_tracker.h) do not go through a tree: each rank contributes to
 // the root directly, because the root has to know the progress of every rank.
 //
@@ -58,6 +61,8 @@ class Tree {
  public:
   // `nodes` in the order of Roster::nodes.
   Tree(const std::vector<NodeInfo>& nodes, uint32_t num_workers);
+  // With the servers that have been lost and that have come since the start.
+  explicit Tree(const Roster& roster);
 
   uint32_t num_workers() const { return static_cast<uint32_t>(machine_of_rank_.size()); }
   uint32_t num_nodes() const { return static_cast<uint32_t>(num_shards_.size()); }
@@ -86,8 +91,12 @@ class Tree {
   const std::vector<uint32_t>& ranks_of(uint32_t machine) const { return ranks_[machine]; }
   // The reducer host of a server.
   uint32_t reducer_host_of(uint32_t server) const { return num_machines() + server - num_workers(); }
-  // The server is lost: it is marked in reducer_hosts(). Nothing else changes.
-  void lose(uint32_t server) { reducer_hosts_[reducer_host_of(server)].is_lost = true; }
+  // The server is lost: it is marked in reducer_hosts(), and leaves its card to others.
+  void lose(uint32_t server);
+  // A server has come. Its number is num_nodes().
+  void add(const NodeInfo& server);
+  // The speeds of all network cards, by node.
+  void set_speeds(const std::vector<uint32_t>& nic_mbps);
   // Input of the placement. A server on a machine with workers shares that machine's network card.
   const std::vector<ReducerHost>& reducer_hosts() const { return reducer_hosts_; }
 
@@ -119,12 +128,20 @@ class Tree {
  private:
   // The rank that serves the partition on a machine.
   uint32_t serving(uint32_t machine, const RootLocation& location) const;
+  struct Server {
+    std::string machine;
+    double nic_mbps = 0;
+  };
   void choose_indices_of_host();
-  void add_reducer_hosts(const std::vector<NodeInfo>& nodes, const std::map<std::string, uint32_t>& machines);
+  void add_server(const NodeInfo& server);
+  // Servers of one machine have equal parts of its card.
+  void share_cards();
 
   std::vector<std::string> describe_rank_;
   std::vector<uint32_t> machine_of_rank_;
   std::vector<std::vector<uint32_t>> ranks_;  // indexed by machine
+  std::map<std::string, uint32_t> machines_;  // with workers, by name
+  std::vector<Server> servers_;               // by number of the node, from num_workers() on
   std::vector<uint32_t> num_shards_;          // indexed by node
   // Within one period every rank of a machine (every shard of a node) is selected equally often, or
   // nearly so.

@@ -50,9 +50,9 @@ ClusterUnderTest::ClusterUnderTest(const Scenario& scenario, int job, World& wor
       guilty_(scenario.num_processes()) {
   for (size_t i = 0; i < scenario.num_processes(); ++i) {
     const bool is_worker = i < scenario.num_workers;
-    const std::string name = is_worker                  ? "worker " + std::to_string(i)
-                             : i < scenario.num_nodes() ? "server " + std::to_string(i)
-                                                        : "scheduler";
+    const std::string name = is_worker               ? "worker " + std::to_string(i)
+                             : scenario.is_server(i) ? "server " + std::to_string(i)
+                                                     : "scheduler";
     processes_.push_back(std::make_unique<SimProcess>(world_, name, facts_of(i)));
     if (!is_worker) continue;
     programs_.push_back(std::make_unique<Program>(world_, *processes_[i], scenario_, static_cast<uint32_t>(i),
@@ -114,7 +114,7 @@ NodeConfig ClusterUnderTest::config_of(size_t process) const {
   const bool is_worker = process < scenario_.num_workers;
   const bool knows_sizes = is_worker || scenario_.sizes_are_given;
   NodeConfig config;
-  config.role = is_worker ? "worker" : process < scenario_.num_nodes() ? "server" : "scheduler";
+  config.role = is_worker ? "worker" : scenario_.is_server(process) ? "server" : "scheduler";
   config.rank = is_worker && scenario_.ranks_are_given ? static_cast<int>(process) : -1;
   config.num_workers = knows_sizes ? static_cast<int>(scenario_.num_workers) : 0;
   config.num_servers = knows_sizes ? static_cast<int>(scenario_.num_servers) : 0;
@@ -145,6 +145,7 @@ NodeConfig ClusterUnderTest::config_of(size_t process) const {
 void ClusterUnderTest::start(size_t process) {
   SimProcess& self = *processes_[process];
   if (self.was_killed()) return;
+  if (scenario_.is_newcomer(process) && comes_later(process)) return;
   if (self.is_paused()) return call_at(world_.time.now_us() + 5'000, [this, process] { start(process); });
   self.start(config_of(process), scheduler_ip(), [this, process](const Status& status) {
     if (process < programs_.size()) return programs_[process]->begin(status);
@@ -158,6 +159,19 @@ void ClusterUnderTest::start(size_t process) {
       server.program().post([&server] { server.leave("", ""); });
     });
   });
+}
+
+bool ClusterUnderTest::comes_later(size_t process) {
+  const SimProcess& first = *processes_.front();
+  if (first.job_started() && !first.is_gone()) return false;
+  const bool is_over = first.is_gone() || first.was_killed() || world_.time.now_us() > end_limit_us() / 2;
+  if (is_over) {
+    scenario_.starts_us[process] = kNever;
+    ++world_.num_changes;
+  } else {
+    call_at(world_.time.now_us() + 5'000, [this, process] { start(process); });
+  }
+  return true;
 }
 
 // Another user's worker, which looks for its scheduler at this address.

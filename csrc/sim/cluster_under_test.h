@@ -45,6 +45,7 @@ class ClusterUnderTest {
   // As RunResult.
   uint64_t num_servers_lost() const;
   uint64_t num_held_sent() const;
+  uint64_t num_newcomers_used() const;
 
  private:
   class Leftover;
@@ -53,6 +54,8 @@ class ClusterUnderTest {
   HostFacts facts_of(size_t process) const;
   const std::string& scheduler_ip() const { return processes_[scenario_.scheduler_process()]->facts().ip; }
   void start(size_t process);
+  // Whether a newcomer has to wait: the job has not started.
+  bool comes_later(size_t process);
   void start_stranger();
   void start_leftover();
   void change_rate(const RateChange& change);

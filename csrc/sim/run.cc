@@ -88,6 +88,7 @@ RunResult Run::judge() {
     result.num_moves += cluster->num_moves();
     result.num_servers_lost += cluster->num_servers_lost();
     result.num_held_sent += cluster->num_held_sent();
+    result.num_newcomers_used += cluster->num_newcomers_used();
   }
   result.findings = std::move(world_.findings);
   result.fingerprint = world_.fingerprint ^ world_.time.fingerprint();

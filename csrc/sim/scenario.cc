@@ -210,6 +210,21 @@ void make_rate_changes(Random& random, Scenario& scenario) {
   }
 }
 
+// Most come while the job runs: to machines of their own, or in place of servers.
+void add_newcomers(Random random, Scenario& scenario) {
+  if (!random.chance(scenario.loses_servers ? 0.6 : 0.1)) return;
+  const TimeUs started_us = scenario.last_start_us() + 2'000;
+  for (uint64_t i = random.between(1, 3); i > 0; --i) {
+    const bool replaces = scenario.num_servers > 0 && random.chance(0.5);
+    const auto largest = *std::ranges::max_element(scenario.machines);
+    const size_t server = replaces ? scenario.num_workers + random.below(scenario.num_servers) : 0;
+    scenario.machines.push_back(replaces ? scenario.machines[server] : largest + 1);
+    scenario.shards.push_back(static_cast<uint32_t>(random.between(1, 3)));
+    scenario.starts_us.push_back(started_us + random.between(0, 200 * scenario.network.max_delay_us));
+    ++scenario.num_newcomers;
+  }
+}
+
 void repeat(Plan& plan, size_t phases) {
   const std::vector<std::vector<size_t>> once = plan.phases;
   while (plan.phases.size() < phases) {
@@ -269,8 +284,7 @@ void make_names(Random random, Scenario& scenario) {
 
 bool Scenario::may_lose(size_t process) const {
   const auto is_kept = [](const TensorPlan& tensor) { return is_stored(tensor.op); };
-  return failover && process >= num_workers && process < num_nodes() &&
-         std::ranges::none_of(tensors, is_kept);
+  return failover && is_server(process) && std::ranges::none_of(tensors, is_kept);
 }
 
 // A cut between machines, or the reset of a connection, costs the job the servers at one of its
@@ -289,8 +303,8 @@ bool Scenario::survives(const Fault& fault) const {
 
 TimeUs Scenario::last_start_us() const {
   TimeUs last_us = 0;
-  for (const TimeUs start_us : starts_us)
-    last_us = start_us == kNever ? last_us : std::max(last_us, start_us);
+  for (size_t process = 0; process < num_at_start(); ++process)
+    last_us = starts_us[process] == kNever ? last_us : std::max(last_us, starts_us[process]);
   return last_us;
 }
 
@@ -307,6 +321,7 @@ Scenario make_scenario(uint64_t seed) {
   scenario.loses_servers = scenario.failover && scenario.num_servers > 0 && scenario.rate_changes.empty() &&
                            scenario.long_path_us == kNever && losses.chance(0.4);
   if (scenario.loses_servers) scenario.placement = losses.chance(0.5) ? "ps" : "auto";
+  add_newcomers(Random(mix(seed ^ 0xC03E)), scenario);
   make_programs(random, scenario);
   scenario.counts_steps = random.chance(0.5);
   make_faults(random, scenario);
@@ -334,8 +349,8 @@ Scenario make_other_scenario(uint64_t seed) {
 std::string describe(const Scenario& scenario) {
   std::ostringstream text;
   text << "seed " << scenario.seed << ": " << scenario.num_workers << " workers on " << num_machines(scenario)
-       << " machines, " << scenario.num_servers << " servers, " << scenario.tensors.size() << " tensors, "
-       << scenario.rounds << " phases, scheduler "
+       << " machines, " << scenario.num_servers << " servers, " << scenario.num_newcomers << " more later, "
+       << scenario.tensors.size() << " tensors, " << scenario.rounds << " phases, scheduler "
        << (scenario.scheduler_in_rank_0 ? "in rank 0" : "separate") << (scenario.failover ? "; failover" : "")
        << (scenario.faults.empty() ? "; no fault" : "") << (scenario.has_second_job ? "; a second job" : "")
        << (scenario.resumes ? "; resumes" : "") << (scenario.rate_changes.empty() ? "" : "; links change");

@@ -90,7 +90,8 @@ constexpr bool has_a_round(FaultKind kind) { return kind >= FaultKind::kLeavesOu
 // Fails one round, on all ranks, at once.
 constexpr bool concerns_one_round(FaultKind kind) { return kind >= FaultKind::kOtherSizeOnce; }
 
-// Processes in this order: workers, servers, and the scheduler if it has its own process.
+// Processes in this order: workers, servers, the scheduler if it has its own process, and
+// newcomers.
 struct Fault {
   FaultKind kind = FaultKind::kKilled;
   size_t process = 0;
@@ -113,6 +114,7 @@ struct Scenario {
   uint64_t seed = 0;
   uint32_t num_workers = 1;
   uint32_t num_servers = 0;
+  uint32_t num_newcomers = 0;               // servers that come to the running job
   std::vector<uint32_t> machines;           // by process, the scheduler's included
   std::vector<uint32_t> shards;             // likewise: number of data loops
   std::vector<protocol::NameLimits> names;  // likewise
@@ -147,20 +149,27 @@ struct Scenario {
   NetworkOptions network;
   std::vector<TensorPlan> tensors;  // as all ranks but a faulty one believe
   std::vector<WorkerPlan> workers;
-  std::vector<TimeUs> starts_us;  // by process; kNever
-  size_t rounds = 1;              // largest number of push_pulls of one tensor
-  std::vector<Fault> faults;      // the one that is not timed, if any, is the first
+  // By process; kNever. Newcomers wait until the job has started.
+  std::vector<TimeUs> starts_us;
+  size_t rounds = 1;          // largest number of push_pulls of one tensor
+  std::vector<Fault> faults;  // the one that is not timed, if any, is the first
 
   TimeUs hang_us() const { return 4 * op_timeout_us; }  // kHangs
+  // Without newcomers.
   size_t num_nodes() const { return num_workers + num_servers; }
-  size_t num_processes() const { return num_nodes() + (scheduler_in_rank_0 ? 0 : 1); }
+  size_t num_at_start() const { return num_nodes() + (scheduler_in_rank_0 ? 0 : 1); }
+  size_t num_processes() const { return num_at_start() + num_newcomers; }
   size_t scheduler_process() const { return scheduler_in_rank_0 ? 0 : num_nodes(); }
+  bool is_newcomer(size_t process) const { return process >= num_at_start(); }
+  bool is_server(size_t process) const {
+    return is_newcomer(process) || (process >= num_workers && process < num_nodes());
+  }
   // The fault that is not timed; null: none.
   const Fault* program_fault() const {
     return faults.empty() || is_timed(faults.front().kind) ? nullptr : &faults.front();
   }
   bool never_starts() const { return program_fault() && program_fault()->kind == FaultKind::kNeverStarts; }
-  // Of the processes that start.
+  // Of the processes that start, without newcomers.
   TimeUs last_start_us() const;
   // Whether the job goes on without the process, once all have joined: a server, in a job that
   // stores no tensor.

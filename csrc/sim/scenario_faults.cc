@@ -71,7 +71,7 @@ bool make_odd(Random& random, Scenario& scenario, WorkerPlan& worker, Fault& fau
 // False: the scenario has no place for it.
 bool plant(Random& random, Scenario& scenario, Fault& fault) {
   if (fault.kind == FaultKind::kNeverStarts) {
-    fault.process = random.below(scenario.num_processes());
+    fault.process = random.below(scenario.num_at_start());
     scenario.starts_us[fault.process] = kNever;
     return true;
   }
@@ -100,7 +100,10 @@ void aim_at_servers(Random& random, const Scenario& scenario, Fault& fault) {
     fault.kind = FaultKind::kStopped;
     fault.process = random.below(scenario.num_workers);
   } else {
-    fault.process = scenario.num_workers + random.below(scenario.num_servers);
+    const size_t server = random.below(scenario.num_servers + scenario.num_newcomers);
+    const bool is_newcomer = server >= scenario.num_servers;
+    fault.process =
+        is_newcomer ? scenario.num_at_start() + server - scenario.num_servers : scenario.num_workers + server;
   }
   // What the first rank that ends holds may be needed by the others.
   fault.at_end = random.chance(0.15);

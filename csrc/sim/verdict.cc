@@ -65,8 +65,11 @@ TimeUs ClusterUnderTest::operation_limit_us() const {
 }
 
 TimeUs ClusterUnderTest::end_limit_us() const {
-  const TimeUs start_us = scenario_.last_start_us() + scenario_.start_timeout_us;
-  return std::max(answer_limit_us(), start_us) + kLeaveUs;
+  TimeUs last_us = scenario_.last_start_us();
+  for (size_t i = scenario_.num_at_start(); i < processes_.size(); ++i) {
+    if (scenario_.starts_us[i] != kNever) last_us = std::max(last_us, scenario_.starts_us[i]);
+  }
+  return std::max(answer_limit_us(), last_us + scenario_.start_timeout_us) + kLeaveUs;
 }
 
 uint64_t ClusterUnderTest::num_moves() const {
@@ -79,6 +82,14 @@ uint64_t ClusterUnderTest::num_servers_lost() const {
   uint64_t lost = 0;
   for (const auto& program : programs_) lost = std::max(lost, program->num_servers_lost());
   return lost;
+}
+
+uint64_t ClusterUnderTest::num_newcomers_used() const {
+  uint64_t used = 0;
+  for (size_t i = scenario_.num_at_start(); i < processes_.size(); ++i) {
+    if (!processes_[i]->summed_tensors().empty()) ++used;
+  }
+  return used;
 }
 
 uint64_t ClusterUnderTest::num_held_sent() const {
@@ -148,7 +159,8 @@ void ClusterUnderTest::check_one_round() {
 // Of the servers, because a worker that leaves does not listen to the scheduler any more.
 void ClusterUnderTest::check_forgotten() {
   const std::set<uint64_t>& known = processes_[scenario_.scheduler_process()]->known_tensors();
-  for (size_t i = scenario_.num_workers; i < scenario_.num_nodes(); ++i) {
+  for (size_t i = scenario_.num_workers; i < processes_.size(); ++i) {
+    if (!scenario_.is_server(i)) continue;
     if (guilty_[i]) continue;  // the scheduler tells a lost server nothing
     for (const uint64_t number : processes_[i]->summed_tensors()) {
       if (!known.contains(number))
@@ -224,7 +236,7 @@ bool ClusterUnderTest::names_guilty(const std::string& text) const {
 
 // Name of a process in messages; "" if the others cannot know a name.
 std::string ClusterUnderTest::known_name(size_t process) const {
-  if (process >= scenario_.num_nodes()) return "scheduler";
+  if (process >= scenario_.num_workers && !scenario_.is_server(process)) return "scheduler";
   if (processes_[process]->job_started())
     return "pid " + std::to_string(processes_[process]->facts().process_id) + ")";
   // The scheduler knows which ranks are missing only if the workers come with their ranks.

@@ -38,6 +38,12 @@ void HeldResults::drop(const Key& key) {
   held_.erase(key);
 }
 
+bool HeldResults::is_empty() const {
+  MutexLock lock(mutex_);
+  return std::ranges::none_of(held_,
+                              [](const auto& each) { return each.second.result || each.second.failure; });
+}
+
 void HeldResults::forget(const std::vector<protocol::ForgottenKeys>& keys) {
   MutexLock lock(mutex_);
   for (const protocol::ForgottenKeys& each : keys) {

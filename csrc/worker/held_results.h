@@ -40,6 +40,7 @@ class HeldResults {
   void keep(Held held);
   // A result of the key has come from a root that cannot be lost.
   void drop(const protocol::Key& key);
+  bool is_empty() const;
   // What all ranks have forgotten.
   void forget(const std::vector<protocol::ForgottenKeys>& keys);
   std::optional<Held> find(const protocol::Key& key, uint64_t round) const;

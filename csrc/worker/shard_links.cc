@@ -9,15 +9,47 @@ namespace byteps::worker {
 
 template <typename F>
 void ShardLinks::for_each(F&& f) {
+  MutexLock lock(mutex_);
   for (std::vector<ShardLink>& links : services_) {
     for (ShardLink& link : links) f(link);
   }
 }
 
+template <typename F>
+void ShardLinks::for_each_of(uint32_t service, F&& f) {
+  MutexLock lock(mutex_);
+  for (ShardLink& link : services_[service]) f(link);
+}
+
+void ShardLinks::add_service(std::vector<ShardLink> links) {
+  MutexLock lock(mutex_);
+  services_.push_back(std::move(links));
+}
+
+uint32_t ShardLinks::num_services() const {
+  MutexLock lock(mutex_);
+  return static_cast<uint32_t>(services_.size());
+}
+
+bool ShardLinks::leads_to(uint32_t service) const {
+  MutexLock lock(mutex_);
+  return service < services_.size() && !services_[service].empty();
+}
+
+ShardLink& ShardLinks::at(uint32_t service, uint16_t serving_index) {
+  MutexLock lock(mutex_);
+  return link_at(service, serving_index);
+}
+
+ShardLink& ShardLinks::link_at(uint32_t service, uint16_t serving_index) {
+  std::vector<ShardLink>& links = services_[service];
+  return links[serving_index / num_rank_indices_ % links.size()];
+}
+
 void ShardLinks::pace(uint32_t service, uint64_t bytes_per_s) {
-  for (ShardLink& link : services_[service]) {
+  for_each_of(service, [bytes_per_s](ShardLink& link) {
     link.loop->post([link = link.link.get(), bytes_per_s] { link->pace(bytes_per_s); });
-  }
+  });
 }
 
 void ShardLinks::add_sent_traffic(const transport::EventLoop& loop, std::vector<protocol::Flow>& flows) {
@@ -30,14 +62,18 @@ void ShardLinks::add_sent_traffic(const transport::EventLoop& loop, std::vector<
 }
 
 void ShardLinks::peer_left(uint32_t service) {
-  for (ShardLink& link : services_[service]) {
-    link.loop->post([link = link.link.get()] { link->peer_left(); });
-  }
+  for_each_of(service,
+              [](ShardLink& link) { link.loop->post([link = link.link.get()] { link->peer_left(); }); });
 }
 
 void ShardLinks::follow(protocol::Successors successors) {
   MutexLock lock(mutex_);
   successors_ = std::move(successors);
+}
+
+void ShardLinks::add_successor(const protocol::NodeInfo& server) {
+  MutexLock lock(mutex_);
+  if (successors_) successors_->add(server);
 }
 
 void ShardLinks::lose(uint32_t server, const Status& why) {
@@ -47,11 +83,11 @@ void ShardLinks::lose(uint32_t server, const Status& why) {
     has_successors = successors_.has_value();
     if (successors_) successors_->lose(server);
   }
-  for (ShardLink& link : services_[server]) {
+  for_each_of(server, [&](ShardLink& link) {
     link.loop->post([link = link.link.get(), has_successors, why] {
       has_successors ? link->fail_over() : link->fail(why);
     });
-  }
+  });
 }
 
 template <typename T, typename HeadOf>
@@ -61,7 +97,7 @@ std::vector<std::pair<ShardLink*, std::vector<T>>> ShardLinks::by_successor(std:
   MutexLock lock(mutex_);
   for (T& each : all) {
     const protocol::DataHead& head = head_of(each);
-    ShardLink* const link = &at(successors_->root(head), head.serving_index);
+    ShardLink* const link = &link_at(successors_->root(head), head.serving_index);
     auto group = std::ranges::find(groups, link, [](const auto& of_link) { return of_link.first; });
     if (group == groups.end()) group = groups.insert(group, {link, {}});
     group->second.push_back(std::move(each));

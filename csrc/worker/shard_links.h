@@ -1,7 +1,7 @@
 // All links of a process at one level of the tree: one to each shard of each service that it may
 // send to.
 //
-// Thread-safe after the last add_service(): all work is posted to the loops of the links.
+// Thread-safe: all work is posted to the loops of the links.
 #pragma once
 
 #include <initializer_list>
@@ -25,20 +25,21 @@ class ShardLinks {
   // `num_rank_indices`: Tree::num_rank_indices().
   explicit ShardLinks(uint32_t num_rank_indices) : num_rank_indices_(num_rank_indices) {}
 
-  // Adds the links to the next service, indexed by shard; empty if nothing is ever sent to it. Call
-  // for all nodes, in the order of their numbers, before any other method.
-  void add_service(std::vector<ShardLink> links) { services_.push_back(std::move(links)); }
+  // Adds the links to the next service, indexed by shard; empty if nothing is ever sent to it.
+  // Services have the numbers of their nodes.
+  void add_service(std::vector<ShardLink> links);
 
-  bool leads_to(uint32_t service) const { return service < services_.size() && !services_[service].empty(); }
+  uint32_t num_services() const;
+  bool leads_to(uint32_t service) const;
   // The link for partitions with this serving index, which is equal on all children: all
-  // contributions to a partition must reach the same shard. Precondition: leads_to(service).
-  ShardLink& at(uint32_t service, uint16_t serving_index) {
-    std::vector<ShardLink>& links = services_[service];
-    return links[serving_index / num_rank_indices_ % links.size()];
-  }
+  // contributions to a partition must reach the same shard. Valid as long as this object.
+  // Precondition: leads_to(service).
+  ShardLink& at(uint32_t service, uint16_t serving_index);
 
   // The job goes on when a server is lost. Call before any other method but add_service().
   void follow(protocol::Successors successors);
+  // As Successors::add, for a server whose links are added as well; without follow(), nothing.
+  void add_successor(const protocol::NodeInfo& server);
   // The server is lost: what it has not answered goes to the successors of its roots. Without
   // follow(), its partitions fail with `why`.
   void lose(uint32_t server, const Status& why);
@@ -59,14 +60,17 @@ class ShardLinks {
 
  private:
   template <typename F>
-  void for_each(F&& f);
+  void for_each(F&& f) BPS_EXCLUDES(mutex_);
+  template <typename F>
+  void for_each_of(uint32_t service, F&& f) BPS_EXCLUDES(mutex_);
+  ShardLink& link_at(uint32_t service, uint16_t serving_index) BPS_REQUIRES(mutex_);
   // Groups `all` by the link to the successor of each one's root.
   template <typename T, typename HeadOf>
   std::vector<std::pair<ShardLink*, std::vector<T>>> by_successor(std::vector<T> all, HeadOf&& head_of);
 
   const uint32_t num_rank_indices_;
-  std::vector<std::vector<ShardLink>> services_;  // indexed by node, shard
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  std::vector<std::vector<ShardLink>> services_ BPS_GUARDED_BY(mutex_);  // indexed by node, shard
   std::optional<protocol::Successors> successors_ BPS_GUARDED_BY(mutex_);
 };
 

@@ -212,6 +212,12 @@ void Worker::lose_server(uint32_t server, const Status& why) {
   parameter_store_links_.lose(server, why);
 }
 
+void Worker::add_server(const protocol::NodeInfo& server) {
+  links_.add_successor(server);
+  MutexLock lock(mutex_);
+  table_.add_server(server);
+}
+
 bool Worker::is_busy() {
   MutexLock lock(mutex_);
   return table_.in_flight() > 0;

@@ -48,8 +48,9 @@ class Worker final : public LinkEvents {
          Metrics& metrics, const Clock& clock, std::unique_ptr<Completions> completions,
          WorkerEvents& events);
 
-  // The caller adds all links before the first push_pull: to services that may be a parent in a
-  // tree, and to those that may store tensors (protocol::Level::kRanks).
+  // The caller adds all links before the first push_pull, and those to a server that comes later
+  // before add_server(): to services that may be a parent in a tree, and to those that may store
+  // tensors (protocol::Level::kRanks).
   ShardLinks& links() { return links_; }
   ShardLinks& parameter_store_links() { return parameter_store_links_; }
 
@@ -83,6 +84,8 @@ class Worker final : public LinkEvents {
   void peer_left(uint32_t service);
   // As ShardLinks::lose.
   void lose_server(uint32_t server, const Status& why);
+  // A server has come: the scheduler may name it in placements from now on.
+  void add_server(const protocol::NodeInfo& server);
   // Whether a push_pull is in flight.
   bool is_busy();
   // As PushPullTable::name_wait.

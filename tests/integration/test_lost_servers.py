@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster, wait_until
+from support.cluster import Cluster, Member, wait_until
 from support.hang import hanging
 
 pytestmark = pytest.mark.timeout(240)
@@ -45,6 +46,16 @@ def end_of(cluster: Cluster, *, workers: int = 3) -> tuple[str, int]:
         found.append((match[1], int(match[2])))
     assert len({digest for digest, _ in found}) == 1, found
     return found[0]
+
+
+def is_used(server: Member) -> bool:
+    """Whether the server sums: only messages of ranks wake its data threads."""
+    switches = 0
+    for status in Path(f"/proc/{server.pid}/task").glob("*/status"):
+        text = status.read_text()
+        if "Name:\tbps-data-" in text:
+            switches += int(re.search(r"\nvoluntary_ctxt_switches:\t(\d+)", text)[1])  # type: ignore[index]
+    return switches > 100
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +159,37 @@ def test_a_rank_that_ends_does_not_wait_for_ever(tmp_path: Path) -> None:
         assert second.end() == 0, second.describe()
 
 
-def test_bpslaunch_goes_on_without_a_server(tmp_path: Path) -> None:
+def test_other_servers_come_while_the_job_runs(undisturbed: str, tmp_path: Path) -> None:
+    """One in place of a lost server, and one more; both sum, and may be lost as well."""
+    with make_cluster(tmp_path) as cluster:
+        start_all(cluster, pause_s=0.05)
+        cluster["rank 0"].wait_for("step 5")
+        cluster["server 0"].kill()
+        newcomers = [cluster.start_server(number) for number in (2, 3)]
+        for newcomer in newcomers:
+            cluster["rank 0"].wait_for(f"pid {newcomer.pid}) has joined the job")
+        for newcomer in newcomers:
+            wait_until(partial(is_used, newcomer), cluster.describe)
+        cluster["server 1"].kill()
+        newcomers[0].kill()
+        digest, lost = end_of(cluster)
+        assert (digest, lost) == (undisturbed, 3), cluster.describe()
+        assert newcomers[1].end() == 0, newcomers[1].describe()
+
+
+def test_a_job_without_servers_takes_some(undisturbed: str, tmp_path: Path) -> None:
+    with make_cluster(tmp_path, servers=0) as cluster:
+        start_all(cluster, servers=0, pause_s=0.05)
+        cluster["rank 0"].wait_for("step 5")
+        server = cluster.start_server(0)
+        cluster["rank 0"].wait_for(f"pid {server.pid}) has joined the job")
+        wait_until(partial(is_used, server), cluster.describe)
+        server.kill()
+        digest, lost = end_of(cluster)
+        assert (digest, lost) == (undisturbed, 1), cluster.describe()
+
+
+def test_bpslaunch_starts_a_lost_server_again(tmp_path: Path) -> None:
     settings = {"BYTEPS_PLACEMENT": "ps", "BYTEPS_FORCE_DISTRIBUTED": "1"}
     command = [
         "bpslaunch",
@@ -177,3 +218,5 @@ def test_bpslaunch_goes_on_without_a_server(tmp_path: Path) -> None:
         launcher.wait()
     assert "was killed by SIGKILL; the job may go on without it" in log.read_text()
     assert log.read_text().count("servers lost 1") == 2, log.read_text()
+    assert "starts again; restarts left: 2" in log.read_text(), log.read_text()
+    assert "has joined the job" in log.read_text(), log.read_text()

@@ -28,7 +28,7 @@ import json, os, sys
 from pathlib import Path
 from byteps.launcher.output import Console
 from byteps.launcher.process import Command, GracePeriods, ProcessGroup
-programs, grace = json.loads(sys.argv[1])
+programs, grace, restarts = json.loads(sys.argv[1])
 folder = Path("reports").absolute()
 folder.mkdir()
 commands = [
@@ -41,7 +41,7 @@ commands = [
     )
     for label, source in programs.items()
 ]
-sys.exit(ProcessGroup(commands, Console(), GracePeriods(**grace), folder).run())
+sys.exit(ProcessGroup(commands, Console(), GracePeriods(**grace), folder, restarts).run())
 """
 
 # What the programs below have in common: `here` leaves the process's number where the test finds
@@ -68,12 +68,12 @@ STUBBORN = "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.S
 class Group:
     """A running driver."""
 
-    def __init__(self, folder: Path, programs: dict[str, str], **grace: float) -> None:
+    def __init__(self, folder: Path, programs: dict[str, str], restarts: int = 0, **grace: float) -> None:
         sources = {label: f"{PRELUDE}\nNAME = {label!r}\n{source}" for label, source in programs.items()}
         grace = {"to_report": 0.2, "to_leave": 0.2, "to_interrupt": 0.2, "to_stop": 0.2} | grace
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, json.dumps([sources, grace])],
+            [sys.executable, "-c", DRIVER, json.dumps([sources, grace, restarts])],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -104,8 +104,8 @@ class Group:
 def start(tmp_path: Path) -> Iterator[Any]:
     groups: list[Group] = []
 
-    def make(programs: dict[str, str], **grace: float) -> Group:
-        groups.append(Group(tmp_path, programs, **grace))
+    def make(programs: dict[str, str], restarts: int = 0, **grace: float) -> Group:
+        groups.append(Group(tmp_path, programs, restarts, **grace))
         return groups[-1]
 
     yield make
@@ -176,6 +176,37 @@ def test_the_job_goes_on_without_a_server_that_had_started(start: Any) -> None:
     code, out, err = start({"r0": rank, "s0": "started(); here(NAME); os.kill(os.getpid(), signal.SIGKILL)"}).finish()
     assert (code, out) == (0, "[r0] done\n"), err
     assert "bpslaunch: s0 (host " in err and "was killed by SIGKILL; the job may go on without it\n" in err
+
+
+COUNTED = """
+number = len(list(Path(".").glob("s0-*")))
+Path(f"s0-{number}").touch()
+"""
+
+
+def test_a_lost_server_is_started_again_so_often_and_no_more(start: Any) -> None:
+    rank = "wait_for('s0-last'); time.sleep(0.5); print('done')"
+    server = f"{COUNTED}\nstarted()\nif number == 2: here('s0-last')\nos.kill(os.getpid(), signal.SIGKILL)"
+    code, out, err = start({"r0": rank, "s0": server}, restarts=2).finish()
+    assert (code, out) == (0, "[r0] done\n"), err
+    assert err.count("was killed by SIGKILL; the job may go on without it") == 3
+    assert [line for line in err.splitlines() if "again" in line] == [
+        "bpslaunch: s0 starts again; restarts left: 1",
+        "bpslaunch: s0 starts again; restarts left: 0",
+    ]
+
+
+def test_a_server_that_comes_again_too_late_is_no_failure(start: Any) -> None:
+    rank = "wait_for('s0-last'); time.sleep(0.5); print('done')"
+    server = f"{COUNTED}\nif number == 1: here('s0-last'); sys.exit(1)\nstarted(); sys.exit(1)"
+    code, out, err = start({"r0": rank, "s0": server}, restarts=1).finish()
+    assert (code, out) == (0, "[r0] done\n"), err
+
+
+def test_a_server_that_ends_after_the_last_rank_is_not_started_again(start: Any) -> None:
+    server = "started(); here(NAME); wait_for('r0'); time.sleep(0.5); sys.exit(1)"
+    code, _, err = start({"r0": "wait_for('s0'); here(NAME)", "s0": server}, restarts=3, to_leave=5).finish()
+    assert code == 0 and "again" not in err, err
 
 
 def test_a_server_that_fails_before_the_start_stops_all(start: Any) -> None:

@@ -25,13 +25,14 @@ HEARTBEAT, SUSPECT, LOST, LEAVE, LEFT, FINISHED = 0x48, 0x49, 0x4A, 0x4B, 0x4C, 
 PROBE_SETUP, PROBE_READY, PROBE_START, PROBE_DONE = 0x4E, 0x4F, 0x50, 0x51
 WAITS, WAITING, ROUND_FAILED = 0x52, 0x53, 0x54
 FORGET, FORGOTTEN, TRAFFIC, SPEEDS = 0x57, 0x58, 0x59, 0x5A
-REMOVED, LINGERS, ALL_LINGER = 0x5B, 0x5C, 0x5D
+REMOVED, LINGERS, ALL_LINGER, ADDED = 0x5B, 0x5C, 0x5D, 0x5E
+WORKER, SERVER = 1, 2
 FLOAT32, SUM = 3, 1
 CLUSTER = 2  # level
 
 _GREETING = b"BPS\x02"
 _MAGIC = b"BPF\x01"
-_VERSION = 9
+_VERSION = 10
 _PATIENCE_S = 20
 
 
@@ -143,13 +144,16 @@ def text(value: str) -> bytes:
     return struct.pack("<H", len(value)) + value.encode()
 
 
-def join(rank: int, workers: int, servers: int) -> bytes:
-    node = struct.pack("<BiiiQ", 1, rank, 0, 1, os.getpid()) + text("intruder") + text("its machine")
+def _node(role: int, rank: int) -> bytes:
+    node = struct.pack("<BiiiQ", role, rank, 0, 1, os.getpid()) + text("intruder") + text("its machine")
     endpoints = text("tcp") + struct.pack("<I", 1) + text("127.0.0.1:9")
     endpoints += text("a later one") + struct.pack("<I", 1) + text("its address")
     speed_mbps, num_endpoints = 1000, 2
-    node += struct.pack("<IBII", speed_mbps, 0, 1, num_endpoints) + endpoints
-    return control(JOIN, node + struct.pack("<II", workers, servers) + text(package_version()))
+    return node + struct.pack("<IBII", speed_mbps, 0, 1, num_endpoints) + endpoints
+
+
+def join(rank: int, workers: int, servers: int) -> bytes:
+    return control(JOIN, _node(WORKER, rank) + struct.pack("<II", workers, servers) + text(package_version()))
 
 
 def receive_epoch(connection: socket.socket) -> int:
@@ -182,6 +186,7 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         control(SPEEDS, struct.pack("<BIIII", 1, 1, 200, 1, 10**9) + text("slower")),
         control(REMOVED, struct.pack("<I", 2) + text("no reason")),
         control(ALL_LINGER),
+        control(ADDED, _node(SERVER, 1)),
         *(control(kind, struct.pack("<I", 1)) for kind in (BARRIER, LEFT, LINGERS)),
         control(BARRIER_DONE, struct.pack("<I", 1) + failure),
         control(SUSPECT, struct.pack("<I", 0) + text("no reason")),

@@ -108,6 +108,7 @@ class ClientTest : public testing::Test, public ClientEvents {
     told_.update([&why](Told& t) { t.failed.push_back(why); });
   }
   void on_node_removed(uint32_t, const std::string&) override {}
+  void on_node_added(const protocol::NodeInfo&) override {}
   void on_node_left(uint32_t node) override {
     told_.update([node](Told& t) { t.left.push_back(node); });
   }

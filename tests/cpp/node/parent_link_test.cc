@@ -19,24 +19,28 @@ using protocol::DataType;
 
 constexpr uint32_t kRank = 3;
 constexpr uint32_t kRoot = 1;  // node number
+constexpr uint32_t kNewcomer = 2;
 
 class ParentLinkTest : public testing::Test, public transport::Receiver {
  protected:
   ParentLinkTest()
       : loop_(std::move(*transport::EpollLoop::create("parent-link-test"))),
         parent_link_(kRank, 1, [this](uint32_t service, const Status&) { lost_.push_back(service); }) {
-    worker::LinkOptions options{.rank = kRank, .epoch = 1, .service = kRoot, .service_text = "rank 1"};
+    parent_link_.links().add_service({});
+    parent_link_.links().add_service(links_to(kRoot));
+  }
+  std::vector<worker::ShardLink> links_to(uint32_t service) {
+    worker::LinkOptions options{.rank = kRank, .epoch = 1, .service = service, .service_text = "a root"};
     auto connector = [this](transport::ConnectCallback done) {
       auto [mine, other] = transport::make_inproc_pair(*loop_);
       root_ = std::move(other);
       root_->start(this);
       done(std::move(mine));
     };
-    std::vector<worker::ShardLink> of_root;
-    of_root.push_back({loop_.get(), std::make_unique<worker::Link>(std::move(options), std::move(connector),
-                                                                   outbox_, metrics_, parent_link_)});
-    parent_link_.links().add_service({});
-    parent_link_.links().add_service(std::move(of_root));
+    std::vector<worker::ShardLink> links;
+    links.push_back({loop_.get(), std::make_unique<worker::Link>(std::move(options), std::move(connector),
+                                                                 outbox_, metrics_, parent_link_)});
+    return links;
   }
   // Not in the destructor: until here the loop calls virtual functions of this object.
   void TearDown() override {
@@ -83,7 +87,37 @@ class ParentLinkTest : public testing::Test, public transport::Receiver {
 TEST_F(ParentLinkTest, ReachesTheRootsThatItHasLinksTo) {
   EXPECT_FALSE(parent_link_.reaches(0));
   EXPECT_TRUE(parent_link_.reaches(kRoot));
+  EXPECT_TRUE(parent_link_.reaches(2)) << "a server that this process has not heard of yet";
+  parent_link_.links().add_service({});
   EXPECT_FALSE(parent_link_.reaches(2));
+}
+
+TEST_F(ParentLinkTest, ASumForANodeThatCannotBeItsRootFails) {
+  std::string sum = "abcd";
+  std::optional<Result<protocol::Plan>> outcome;
+  DataHead wrong = head(1);
+  wrong.root_node = 5;
+  const auto bytes = std::as_writable_bytes(std::span(sum));
+  parent_link_.push_pull(*loop_, wrong, bytes, bytes,
+                         [&outcome](const Result<protocol::Plan>& of_root) { outcome = of_root; });
+  drain();
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(outcome->status().code(), StatusCode::kDataLoss);
+}
+
+// A rank of the machine may hear of the server before this process does.
+TEST_F(ParentLinkTest, AFailureForAServerThatComesIsSentWhenItsLinksAreThere) {
+  DataHead early = head(1);
+  early.root_node = kNewcomer;
+  parent_link_.fail_round(early, invalid_argument("of another size"));
+  drain();
+  EXPECT_TRUE(heads_.empty());
+  parent_link_.links().add_service(links_to(kNewcomer));
+  parent_link_.on_service_added();
+  drain();
+  ASSERT_EQ(heads_.size(), 2u);
+  EXPECT_EQ(heads_[1].type, DataType::kFailed);
+  EXPECT_EQ(payloads_[1], "of another size");
 }
 
 TEST_F(ParentLinkTest, TheSumGoesToTheRootInTheNameOfThisRankAndTheResultComesBack) {

@@ -38,7 +38,11 @@ Roster random_roster(Random& random) {
     roster.nodes.push_back(random_node(random, Role::kWorker, static_cast<int32_t>(i)));
   }
   const auto servers = static_cast<int32_t>(random.below(3));
-  for (int32_t i = 0; i < servers; ++i) roster.nodes.push_back(random_node(random, Role::kServer, i));
+  for (int32_t i = 0; i < servers; ++i) {
+    roster.nodes.push_back(random_node(random, Role::kServer, i));
+    if (random.below(2) == 0) roster.lost.push_back(roster.num_workers + static_cast<uint32_t>(i));
+  }
+  roster.num_added = static_cast<uint32_t>(random.below(static_cast<uint64_t>(servers) + 1));
   roster.self = static_cast<uint32_t>(random.below(roster.nodes.size()));
   return roster;
 }
@@ -104,12 +108,13 @@ std::vector<Control> random_controls(Random& random) {
       Removed{random.u32(), random.text(kMaxTextBytes)},
       Lingers{random.u32()},
       AllLinger{},
+      Added{random_node(random, Role::kServer, 3)},
   };
 }
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}, 0xFA});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({9, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({10, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9, 0xFA}));
 }
 
@@ -134,7 +139,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x5E);
+  EXPECT_EQ(type, 0x5F);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -199,7 +204,7 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x5E};
+  head[1] = std::byte{0x5F};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};
@@ -227,6 +232,8 @@ TEST(ControlMessage, RosterMustBeInOrder) {
                 random_node(random, Role::kServer, 0)};
   good.num_workers = 2;
   good.self = 2;
+  good.num_added = 1;
+  good.lost = {2};
   auto accepted = [](const Roster& roster) {
     const EncodedControl encoded = encode(roster);
     return decode_control(encoded.head, encoded.payload).is_ok();
@@ -247,6 +254,14 @@ TEST(ControlMessage, RosterMustBeInOrder) {
   bad = good;
   bad.timeout_us = 0;
   EXPECT_FALSE(accepted(bad)) << "no time";
+  bad = good;
+  bad.num_added = 2;
+  EXPECT_FALSE(accepted(bad)) << "a worker came later";
+  bad = good;
+  bad.lost = {1};
+  EXPECT_FALSE(accepted(bad)) << "a worker is lost";
+  bad.lost = {3};
+  EXPECT_FALSE(accepted(bad)) << "what is lost is not a node";
 }
 
 TEST(ControlMessage, TheRostersOfAllNodesDifferInTheirHeadsOnly) {

@@ -304,5 +304,65 @@ TEST(LinkSpeeds, AReportAboutANodeThatDoesNotExistIsAnError) {
   EXPECT_EQ(network.speeds_.on_report(0, {{{.node = 2}}}, 0).code(), StatusCode::kDataLoss);
 }
 
+NodeInfo newcomer(uint32_t mbps, const std::string& host = "new") {
+  return {.role = Role::kServer,
+          .host = host,
+          .machine = host,
+          .nic_mbps = mbps,
+          .endpoints = {{"tcp", {"10.0.0.1:1"}}}};
+}
+
+TEST(LinkSpeedsOfNewcomers, AServerThatComesGetsTheShareOfOneThatWasThereFromTheStart) {
+  LinkSpeeds speeds(nodes_of({200, 200, 200}, {400}), 3, {}, kWindowUs, 0);
+  const LinkSpeeds::Change change = speeds.add(newcomer(100), 0);
+  EXPECT_TRUE(change.moves);
+  EXPECT_EQ(change.speeds.nic_mbps, (std::vector<uint32_t>{200, 200, 200, 400, 100}));
+  const LinkSpeeds from_start(nodes_of({200, 200, 200}, {400, 100}), 3, {}, kWindowUs, 0);
+  for (size_t host = 0; host < 5; ++host) EXPECT_NEAR(speeds.shares()[host], from_start.shares()[host], 1e-9);
+  speeds.lose(4);
+  EXPECT_EQ(speeds.shares()[4], 0);
+}
+
+TEST(LinkSpeedsOfNewcomers, AnUnknownCardCountsAsTheOtherServers) {
+  LinkSpeeds known(nodes_of({200, 200, 200}, {400, 600}), 3, {}, kWindowUs, 0);
+  EXPECT_EQ(known.add(newcomer(0), 0).speeds.nic_mbps.back(), 500u);
+  LinkSpeeds alone(nodes_of({200, 100, 300}, {}), 3, {}, kWindowUs, 0);
+  EXPECT_EQ(alone.add(newcomer(0), 0).speeds.nic_mbps.back(), 200u);
+  LinkSpeeds unknown(nodes_of({0, 0, 0}, {0}), 3, {}, kWindowUs, 0);
+  EXPECT_EQ(unknown.add(newcomer(0), 0).speeds.nic_mbps.back(), 0u);
+  EXPECT_NEAR(unknown.shares()[4], unknown.shares()[3], 1e-9);
+}
+
+TEST(LinkSpeedsOfNewcomers, WithWeightsItGetsTheMeanOfTheServers) {
+  const PlacementPolicy weights{.kind = PlacementPolicy::Kind::kWeights, .weights = {1, 1, 2, 4}};
+  LinkSpeeds speeds(nodes_of({0, 0}, {0, 0}), 2, weights, kWindowUs, 0);
+  speeds.add(newcomer(0), 0);
+  EXPECT_NEAR(speeds.shares()[4], 3.0 / 11, 1e-9);
+}
+
+TEST(LinkSpeedsOfNewcomers, TheSpeedOfTheirCardsIsLearnedAsWell) {
+  const std::vector<NodeInfo> at_start = nodes_of({200, 200, 200}, {200});
+  LinkSpeeds speeds(at_start, 3, {}, kWindowUs, 0);
+  speeds.add(newcomer(200), 0);
+  std::vector<NodeInfo> nodes = at_start;
+  nodes.push_back(newcomer(200));
+  bool is_slower = false;
+  for (TimeUs now = kWindowUs; now < 20 * kWindowUs; now += kWindowUs) {
+    const Pace pace(speeds.tree(), speeds.shares());
+    for (uint32_t from = 0; from < 3; ++from) {
+      for (uint32_t to = 3; to < 5; ++to) {
+        const uint64_t due = pace.rate(from, to, speeds.tree());
+        const Flow flow{.node = to, .bytes = to == 4 ? due / 4 : due, .busy_us = kWindowUs};
+        if (due == 0) continue;
+        EXPECT_TRUE(speeds.on_report(from, {{flow}}, now - 1).is_ok());
+      }
+    }
+    const auto change = speeds.on_tick(now);
+    if (change && change->speeds.nic_mbps[4] < 100) is_slower = true;
+  }
+  EXPECT_TRUE(is_slower);
+  EXPECT_LT(speeds.shares()[4], speeds.shares()[3]);
+}
+
 }  // namespace
 }  // namespace byteps::protocol

@@ -70,6 +70,8 @@ class MembershipTest : public testing::Test {
       if (std::holds_alternative<JobFailed>(action)) said_ += "failed ";
       if (const auto* left = std::get_if<NodeLeft>(&action))
         said_ += "left " + std::to_string(left->node) + " ";
+      if (std::holds_alternative<NodeAdded>(action))
+        said_ += "added server " + std::to_string(membership_.roster().nodes.back().rank) + " ";
       if (std::holds_alternative<JobFinished>(action)) said_ += "finished ";
       if (const auto* waiting = std::get_if<LogStillWaiting>(&action)) said_ += "waiting: " + waiting->text;
       if (const auto* again = std::get_if<TryAgain>(&action)) {
@@ -379,6 +381,31 @@ TEST_F(MembershipTest, NetworkCardsAreMeasuredBeforeTheStart) {
   EXPECT_TRUE(receive(ProbeSetup{1}).is_ok());
   EXPECT_TRUE(receive(ProbeStart{.round = 1, .helpers = {}}).is_ok());
   EXPECT_EQ(receive(ProbeDone{1, 1, 1}).code(), StatusCode::kDataLoss) << "only nodes send it";
+}
+
+TEST_F(MembershipTest, AServerThatComesIsTheNextNode) {
+  EXPECT_FALSE(receive(Added{node(Role::kServer, 1)}).is_ok()) << "before the roster";
+  start();
+  ASSERT_TRUE(receive(Added{node(Role::kServer, 1)}).is_ok());
+  EXPECT_EQ(said_, "added server 1 ");
+  suspect(3);
+  ASSERT_TRUE(receive(Removed{3, "server 1 is lost"}).is_ok());
+  EXPECT_TRUE(membership_.has_left(3));
+  EXPECT_FALSE(receive(Added{node(Role::kServer, 1)}).is_ok()) << "numbers are used once";
+  EXPECT_FALSE(receive(Added{node(Role::kServer, 3)}).is_ok());
+}
+
+TEST_F(MembershipTest, ServersThatWereLostBeforeThisNodeCameAreKnown) {
+  connect();
+  Roster roster;
+  roster.num_workers = 1;
+  roster.timeout_us = kTimeoutUs;
+  roster.nodes = {node(Role::kWorker, 0), node(Role::kServer, 0), node(Role::kServer, 1)};
+  roster.lost = {1};
+  ASSERT_TRUE(receive(roster).is_ok());
+  EXPECT_TRUE(membership_.has_left(1));
+  EXPECT_FALSE(membership_.has_left(2));
+  EXPECT_FALSE(receive(Removed{1, "again"}).is_ok());
 }
 
 }  // namespace

@@ -98,5 +98,26 @@ TEST(Successors, WithoutAHostWithAShareTheOthersTakeOver) {
   EXPECT_EQ(count.size(), 4u) << "three machines and the server that had no share";
 }
 
+// Ranks hear of the loss before they hear of the server that comes; some have moved partitions then.
+TEST(Successors, AServerThatComesSucceedsOnlyThoseThatAreLostLater) {
+  Successors before(kTree, kEqual);
+  before.lose(6);
+  Successors after = before;
+  after.add(node(Role::kServer, 3, "s3"));
+  for (uint32_t number = 1; number < 200; ++number)
+    EXPECT_EQ(before.root(head_of(number, 6)), after.root(head_of(number, 6)));
+  EXPECT_EQ(after.root(head_of(1, 9)), 9u);
+  after.lose(7);
+  uint32_t to_newcomer = 0;
+  for (uint32_t number = 1; number < 200; ++number) {
+    EXPECT_NE(after.root(head_of(number, 6)), 9u);
+    if (after.root(head_of(number, 7)) == 9u) ++to_newcomer;
+  }
+  EXPECT_GT(to_newcomer, 10u);
+  after.lose(9);
+  for (uint32_t number = 1; number < 200; ++number) EXPECT_NE(after.root(head_of(number, 7)), 9u);
+  EXPECT_NE(after.root(head_of(1, 9)), 9u);
+}
+
 }  // namespace
 }  // namespace byteps::protocol

@@ -170,5 +170,76 @@ TEST(Tree, WeightsAreNumbersOfRanksWithoutTheirCommonDivisor) {
   EXPECT_EQ(of({0, 0, 1, 1, 1, 1, 2, 2}, 3), (std::vector<uint32_t>{1, 2, 1}));
 }
 
+NodeInfo server_on(const std::string& machine, uint32_t nic_mbps, size_t shards = 1) {
+  return {.role = Role::kServer,
+          .host = machine,
+          .machine = machine,
+          .nic_mbps = nic_mbps,
+          .endpoints = {{"tcp", std::vector<std::string>(shards)}}};
+}
+
+// Locations that ranks have keep their meaning, whatever comes.
+TEST(Tree, AServerThatComesIsOneMoreRootAndChangesNothingElse) {
+  const Tree before = make_tree("aabb", 1, {2, 2, 2, 2, 2});
+  Tree tree = before;
+  tree.add(server_on("other", 100, 5));
+  EXPECT_EQ(tree.num_nodes(), 6u);
+  EXPECT_EQ(tree.num_reducer_hosts(), 4u);
+  EXPECT_EQ(tree.num_serving_indices(), before.num_serving_indices());
+  EXPECT_EQ(tree.num_rank_indices(), before.num_rank_indices());
+  EXPECT_EQ(tree.num_shards(5), 5u);
+  for (uint16_t host = 0; host < 3; ++host) {
+    for (uint16_t index = 0; index < tree.num_serving_indices(); ++index)
+      EXPECT_EQ(tree.root({host, index}), before.root({host, index}));
+  }
+  EXPECT_FALSE(before.check({3, 0}).is_ok());
+  EXPECT_TRUE(tree.check({3, 0}).is_ok());
+  EXPECT_EQ(tree.root({3, 0}), 5u);
+  EXPECT_EQ(tree.parent_of(0, {3, 0}), (Parent{0, Level::kMachine}));
+  EXPECT_TRUE(tree.connects(3, 5, Level::kCluster));
+}
+
+TEST(Tree, ServersThatLiveShareTheCardOfTheirMachine) {
+  Tree tree = make_tree("ab");
+  for (int i = 0; i < 2; ++i) tree.add(server_on("box", 900));
+  const auto speed = [&tree](size_t host) { return tree.reducer_hosts()[host].nic_mbps; };
+  EXPECT_EQ(speed(2), 450);
+  tree.lose(2);
+  EXPECT_EQ(speed(3), 900);
+  tree.add(server_on("box", 900));
+  EXPECT_EQ(speed(3), 450);
+  EXPECT_EQ(speed(4), 450);
+  tree.set_speeds({100, 200, 900, 300, 300});
+  EXPECT_EQ(speed(0), 100);
+  EXPECT_EQ(speed(1), 200);
+  EXPECT_EQ(speed(3), 150);
+  tree.add(server_on("a", 100));
+  EXPECT_EQ(tree.reducer_hosts()[5].host, 0u) << "it shares the card of the workers there";
+}
+
+TEST(Tree, OfARosterIsThatOfTheNodesWhichHaveSeenAllOfIt) {
+  Roster roster;
+  roster.num_workers = 2;
+  for (const char* machine : {"a", "b"}) {
+    roster.nodes.push_back(server_on(machine, 100, 2));
+    roster.nodes.back().role = Role::kWorker;
+  }
+  Tree seen(roster.nodes, 2);
+  for (const size_t shards : {1, 3}) {
+    roster.nodes.push_back(server_on("box", 100, shards));
+    seen.add(roster.nodes.back());
+    ++roster.num_added;
+  }
+  seen.lose(2);
+  roster.lost = {2};
+  const Tree told(roster);
+  EXPECT_EQ(told.num_serving_indices(), seen.num_serving_indices());
+  EXPECT_EQ(told.num_reducer_hosts(), seen.num_reducer_hosts());
+  for (size_t host = 0; host < 4; ++host) {
+    EXPECT_EQ(told.reducer_hosts()[host].is_lost, seen.reducer_hosts()[host].is_lost);
+    EXPECT_EQ(told.reducer_hosts()[host].nic_mbps, seen.reducer_hosts()[host].nic_mbps);
+  }
+}
+
 }  // namespace
 }  // namespace byteps::protocol

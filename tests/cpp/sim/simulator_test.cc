@@ -34,9 +34,10 @@ TEST(Simulator, RootsMoveWhereLinksChange) {
 }
 
 // Results are checked bit for bit in every run.
-TEST(Simulator, JobsGoOnWithoutTheirServers) {
+TEST(Simulator, JobsGoOnWithoutTheirServersAndWithOthers) {
   int lost = 0;
   int held = 0;
+  int used = 0;
   for (uint64_t seed = 1; seed <= 600; ++seed) {
     const Scenario scenario = make_scenario(seed);
     if (!scenario.failover || scenario.num_servers == 0 || !scenario.has_timed_faults()) continue;
@@ -44,9 +45,11 @@ TEST(Simulator, JobsGoOnWithoutTheirServers) {
     EXPECT_TRUE(result.findings.empty()) << describe(scenario) << "\n" << result.findings.front();
     if (result.num_servers_lost > 0 && result.num_failed == 0) ++lost;
     if (result.num_held_sent > 0) ++held;
+    if (result.num_newcomers_used > 0) ++used;
   }
   EXPECT_GT(lost, 20);
   EXPECT_GT(held, 0) << "no result came from another rank";
+  EXPECT_GT(used, 10) << "servers that come are not used";
 }
 
 TEST(Simulator, ASeedDecidesAllEvents) {
