@@ -200,8 +200,6 @@ class Reader:
         values = self.values
         if values["num_machines"] > 0 and values["local_size"] > 0:
             self._set("size", values["num_machines"] * values["local_size"], _DERIVED)
-        if values["role"] == "server" and values["num_servers"] == 0 and self._is_given("num_servers"):
-            self.faults.append("DMLC_ROLE=server with DMLC_NUM_SERVER=0: expected at least 1")
         if values["num_machines"] != 1 or self._wants_scheduler():
             self._require_scheduler()
         else:

@@ -85,6 +85,7 @@ class Child:
         self.was_told_to_end = False  # by a signal from the launcher
         self.ended_at = 0.0
         self.report: Report | None = None  # its own report about its end
+        self.is_lost = False  # it has failed, and the job may go on without it
         self.remark = ""  # the launcher's remark about its end
         with bound_to(command.cpus):
             self._process = subprocess.Popen(
@@ -129,16 +130,6 @@ class Child:
             return 1  # it has reported an exception, and was killed before it ended by it
         return 128 - code if code < 0 else code
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the job may go on without it. Valid after its end.
-
-        A server that was started again may also come too late.
-        """
-        path = self.command.env.get("BYTEPS_ERROR_FILE")
-        has_started = path is not None and Path(path + STARTED).exists()
-        return self.command.may_be_lost and (has_started or self.command.restarts > 0) and self.exit_code != 0
-
     def how_it_ended(self) -> str:
         code = self._process.returncode
         if code < 0 and self.was_told_to_end and self.report is not None:
@@ -161,6 +152,9 @@ class Child:
         self.ended_at = now
         if path := self.command.env.get("BYTEPS_ERROR_FILE"):
             self.report = read_report(Path(path))
+            # A server that was started again may also come too late.
+            may_be_lost = self.command.restarts > 0 or Path(path + STARTED).exists()
+            self.is_lost = self.command.may_be_lost and may_be_lost and self.exit_code != 0
 
     def send(self, number: signal.Signals) -> None:
         self.was_told_to_end = True

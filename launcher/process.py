@@ -122,9 +122,10 @@ class ProcessGroup:
             self._copies.append(copies)
             self._start(command, lost.index, copies, guard)
         except (InvalidArgumentError, OSError) as error:
-            return self._console.say(f"{command.label} cannot be started again: {error}")
-        self._restarts_left -= 1
-        self._console.say(f"{command.label} starts again; restarts left: {self._restarts_left}")
+            self._console.say(f"{command.label} cannot be started again: {error}")
+        else:
+            self._restarts_left -= 1
+            self._console.say(f"{command.label} starts again; restarts left: {self._restarts_left}")
 
     def _wait(self, wakeup: SignalWakeup) -> None:
         for key, _ in self._selector.select(self._time_to_wait()):

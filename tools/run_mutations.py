@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +81,8 @@ def select(names: list[str]) -> list[Path]:
 class Tree:
     """A copy of the sources with its own build, in a folder that later runs use again."""
 
-    def __init__(self, folder: Path, jobs: int) -> None:
+    def __init__(self, folder: Path, jobs: int, programs: Sequence[str]) -> None:
+        self.programs = programs
         self.sources = folder / "tree"
         self.build_folder = self.sources / "build" / "release"  # relative paths as in the tree, for ccache
         self.jobs = jobs
@@ -137,8 +138,8 @@ class Tree:
             raise CannotTestError(f"cmake fails:\n{self._log_end()}")
 
     def build(self, what: str) -> None:
-        targets = (SIMULATOR, *TEST_PROGRAMS)
-        if not self._succeeds("cmake", "--build", self.build_folder, "-j", str(self.jobs), "--target", *targets):
+        command = ("cmake", "--build", self.build_folder, "-j", str(self.jobs), "--target", *self.programs)
+        if not self._succeeds(*command):
             raise CannotTestError(f"{what} does not build:\n{self._log_end()}")
 
     @contextlib.contextmanager
@@ -275,7 +276,8 @@ def main(arguments: list[str]) -> int:
     errors: list[str] = []
     try:
         patches = select(options.patches)
-        tree = Tree(options.from_build.resolve(), options.jobs)
+        programs = (() if options.skip_seeds else (SIMULATOR,)) + (() if options.skip_tests else TEST_PROGRAMS)
+        tree = Tree(options.from_build.resolve(), options.jobs, programs)
         tree.renew()
         tree.configure()
         tree.build("the tree")

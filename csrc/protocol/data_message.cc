@@ -1,10 +1,10 @@
-// Data messages: the head of a frame.
+#include "protocol/data_message.h"
+
 #include <cstring>
 #include <string>
 
 #include "base/numbers.h"
 #include "protocol/codec_bytes.h"
-#include "protocol/message.h"
 
 namespace byteps::protocol {
 namespace {

@@ -178,8 +178,10 @@ def test_other_servers_come_while_the_job_runs(undisturbed: str, tmp_path: Path)
 
 
 def test_a_job_without_servers_takes_some(undisturbed: str, tmp_path: Path) -> None:
-    with make_cluster(tmp_path, servers=0) as cluster:
-        start_all(cluster, servers=0, pause_s=0.05)
+    with make_cluster(tmp_path, servers=0, BYTEPS_PLACEMENT="auto") as cluster:
+        for rank in range(3):  # on one machine, servers would get nothing
+            env = {"BYTEPS_MACHINE": f"machine-{rank}"}
+            cluster.start_rank(rank, str(STEPS), "0.05", program=PROGRAM, env=env)
         cluster["rank 0"].wait_for("step 5")
         server = cluster.start_server(0)
         cluster["rank 0"].wait_for(f"pid {server.pid}) has joined the job")

@@ -160,7 +160,7 @@ def test_targets_of_make_exist() -> None:
 
 
 def test_protocol_version_is_documented() -> None:
-    header = (ROOT / "csrc" / "protocol" / "message.h").read_text()
+    header = (ROOT / "csrc" / "protocol" / "data_message.h").read_text()
     (version,) = re.findall(r"kProtocolVersion = (\d+);", header)
     page = (ROOT / "docs" / "wire-format.md").read_text()
     assert re.findall(r"^\| protocol \| .*? \| (\d+) \|", page, re.MULTILINE) == [version]

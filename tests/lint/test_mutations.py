@@ -82,7 +82,7 @@ TESTS = {
     ],
 )
 def test_what_a_program_finds(runner: ModuleType, tmp_path: Path, finder: str, script: str, found: str) -> None:
-    tree = runner.Tree(tmp_path, jobs=1)
+    tree = runner.Tree(tmp_path, jobs=1, programs=())
     for name in (runner.SIMULATOR, *runner.TEST_PROGRAMS):
         program = tree.program(name)
         program.parent.mkdir(parents=True, exist_ok=True)
