@@ -210,7 +210,7 @@ void Client::apply(const MembershipActions& actions) {
     } else if (const auto* left = std::get_if<protocol::NodeLeft>(&action)) {
       events_.on_node_left(left->node);
     } else if (const auto* removed = std::get_if<protocol::NodeRemoved>(&action)) {
-      events_.on_node_removed(removed->node, removed->text);
+      events_.on_node_removed(removed->removed);
     } else if (std::holds_alternative<protocol::NodeAdded>(action)) {
       events_.on_node_added(membership_.roster().nodes.back());
     } else if (const auto* finished = std::get_if<protocol::JobFinished>(&action)) {

@@ -24,8 +24,8 @@ class ClientEvents {
   // The job has failed for this node. Called at most once.
   virtual void on_failed(const Status& why) = 0;
   virtual void on_node_left(uint32_t node) = 0;
-  // The server `node` is lost, and the job goes on; `text` names it and the cause.
-  virtual void on_node_removed(uint32_t node, const std::string& text) = 0;
+  // The server is lost, and the job goes on.
+  virtual void on_node_removed(const protocol::Removed& removed) = 0;
   // A server has come; it has the next node number.
   virtual void on_node_added(const protocol::NodeInfo& server) = 0;
   // All workers have left, or the scheduler's process has left.

@@ -56,14 +56,13 @@ void AsyncNode::on_node_left(uint32_t node) {
   if (worker_) worker_->peer_left(node);
 }
 
-void AsyncNode::on_node_removed(uint32_t node, const std::string& text) {
+void AsyncNode::on_node_removed(const protocol::Removed& removed) {
   const std::string goes_on = "; training goes on without this server";
-  if (self_.local_rank <= 0) BPS_LOG(kWarning) << text << goes_on;
+  if (self_.local_rank <= 0) BPS_LOG(kWarning) << removed.text << goes_on;
   add(metrics_.servers_lost, 1);
-  tree_->lose(node);
-  const Status why = unavailable(text);
-  if (parent_link_) parent_link_->links().lose(node, why);
-  if (worker_) worker_->lose_server(node, why);
+  tree_->lose(removed.node);
+  if (parent_link_) parent_link_->links().lose(removed);
+  if (worker_) worker_->lose_server(removed);
 }
 
 void AsyncNode::on_finished(const std::string& text) {

@@ -115,7 +115,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   void on_started(const protocol::Roster& roster) override;
   void on_failed(const Status& why) override;
   void on_node_left(uint32_t node) override;
-  void on_node_removed(uint32_t node, const std::string& text) override;
+  void on_node_removed(const protocol::Removed& removed) override;
   void on_node_added(const protocol::NodeInfo& server) override;
   void on_finished(const std::string& text) override;
   Status self_check() override;

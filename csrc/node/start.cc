@@ -237,7 +237,7 @@ void AsyncNode::build_worker() {
         [this](uint32_t service, const Status& why) { on_link_lost(service, why); });
   }
   for (uint32_t service = 0; service < nodes_.size(); ++service) add_links(service);
-  if (roster_.failover) paced_links()->follow(protocol::Successors(*tree_, roster_.shares_ppb));
+  if (roster_.failover) paced_links()->follow(protocol::Successors(*tree_));
 }
 
 std::vector<AsyncNode::LinksOfLevel> AsyncNode::all_links() {

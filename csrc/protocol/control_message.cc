@@ -241,6 +241,7 @@ void fields(auto& codec, One<Speeds> auto& m) {
 void fields(auto& codec, One<Removed> auto& m) {
   codec.number("node", m.node);
   codec.text("text", m.text, kMaxTextBytes);
+  share_list(codec, m.weights_ppb);
 }
 
 void fields(auto& codec, One<Added> auto& m) {

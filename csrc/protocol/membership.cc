@@ -78,7 +78,7 @@ Status Membership::on_removed(const Removed& removed, MembershipActions& actions
   }
   left_[removed.node] = true;
   suspects_.erase(removed.node);
-  actions.emplace_back(NodeRemoved{removed.node, removed.text});
+  actions.emplace_back(NodeRemoved{removed});
   return Status::ok();
 }
 

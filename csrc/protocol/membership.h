@@ -34,8 +34,7 @@ struct NodeLeft {
 };
 // The server is lost, and the job goes on without it.
 struct NodeRemoved {
-  uint32_t node;
-  std::string text;
+  Removed removed;
 };
 // A server has come. It is the last one of roster().nodes.
 struct NodeAdded {};

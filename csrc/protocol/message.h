@@ -306,6 +306,8 @@ struct Speeds {
 struct Removed {
   uint32_t node = 0;
   std::string text;  // names the server, its host and the cause
+  // How its partitions are distributed: a weight for each reducer host, in parts per billion.
+  std::vector<uint32_t> weights_ppb;
   bool operator==(const Removed&) const = default;
 };
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "protocol/scheduler_state.h"
+#include "protocol/successors.h"
 #include "protocol/text.h"
 
 namespace byteps::protocol {
@@ -51,9 +52,11 @@ void SchedulerState::lose(uint32_t number, const Status& why, SchedulerActions& 
   }
   std::erase_if(suspicions_,
                 [number](const Suspicion& s) { return s.reporter == number || s.node == number; });
-  send_to_all(Removed{number, why.message()}, actions);
+  const std::vector<double> before = link_speeds_->shares();
+  const LinkSpeeds::Change change = link_speeds_->lose(number);
+  send_to_all(Removed{number, why.message(), successor_weights(before, link_speeds_->shares())}, actions);
   for (uint32_t other = 0; other < members_.size(); ++other) on_aware(other, number, actions);
-  apply(link_speeds_->lose(number), actions);
+  apply(change, actions);
 }
 
 std::vector<SchedulerState::Suspicion>::const_iterator SchedulerState::find_suspicion(uint32_t reporter,

@@ -127,6 +127,11 @@ void SchedulerState::add_server(PeerId peer, const Join& join, TimeUs now, Sched
   if (!misfit.is_ok()) return refuse(peer, misfit, actions);
   NodeInfo server = join.self;
   server.rank = static_cast<int32_t>(members_.size() - roster_->num_workers);
+  // More would be idle, or make connections that nobody needs (NicSurvey::apply).
+  size_t most_shards = 1;
+  for (const Member& member : members_) most_shards = std::max(most_shards, member.node.num_shards());
+  for (Endpoint& endpoint : server.endpoints)
+    endpoint.addresses.resize(std::min(endpoint.addresses.size(), most_shards));
   send_to_all(Added{server}, actions);
   const auto number = static_cast<uint32_t>(members_.size());
   member_of_peer_[peer] = number;

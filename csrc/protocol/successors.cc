@@ -8,47 +8,43 @@
 namespace byteps::protocol {
 namespace {
 
-// More points follow the shares more exactly, and take more time for each partition.
-constexpr uint32_t kMostPoints = 8;
+// More points follow the weights more exactly, and take more time for each partition.
+constexpr uint64_t kMostPoints = 8;
 
 }  // namespace
 
-Successors::Successors(Tree tree, const std::vector<uint32_t>& shares_ppb) : tree_(std::move(tree)) {
-  points_.resize(tree_.num_reducer_hosts());
-  const uint64_t largest = shares_ppb.empty() ? 0 : *std::ranges::max_element(shares_ppb);
-  for (size_t host = 0; host < std::min(points_.size(), shares_ppb.size()); ++host) {
-    const uint64_t share = shares_ppb[host];
-    if (share > 0) points_[host] = static_cast<uint32_t>((share * kMostPoints + largest - 1) / largest);
+std::vector<uint32_t> successor_weights(const std::vector<double>& before, const std::vector<double>& after) {
+  std::vector<double> growth;
+  for (size_t i = 0; i < after.size(); ++i) growth.push_back(std::max(0.0, after[i] - before[i]));
+  const std::vector<uint32_t> weights = in_parts_per_billion(growth);
+  const bool none_grows = std::ranges::all_of(weights, [](uint32_t weight) { return weight == 0; });
+  return none_grows ? in_parts_per_billion(after) : weights;
+}
+
+void Successors::lose(uint32_t server, const std::vector<uint32_t>& weights_ppb) {
+  tree_.lose(server);
+  std::vector<uint32_t>& points = points_[server];
+  points.resize(tree_.num_reducer_hosts());
+  const uint64_t largest = weights_ppb.empty() ? 0 : *std::ranges::max_element(weights_ppb);
+  for (size_t host = 0; host < std::min(points.size(), weights_ppb.size()); ++host) {
+    const uint64_t weight = weights_ppb[host];
+    if (weight > 0) points[host] = static_cast<uint32_t>((weight * kMostPoints + largest - 1) / largest);
   }
 }
 
-void Successors::lose(uint32_t server) {
-  tree_.lose(server);
-  hosts_at_loss_[server] = tree_.num_reducer_hosts();
-}
-
-void Successors::add(const NodeInfo& server) {
-  tree_.add(server);
-  points_.push_back(kMostPoints);
-}
-
-bool Successors::is_lost(uint32_t node) const {
-  if (node < tree_.num_workers()) return false;
-  return tree_.reducer_hosts()[tree_.reducer_host_of(node)].is_lost;
-}
-
 uint32_t Successors::root(const DataHead& head) const {
-  if (!is_lost(head.root_node)) return head.root_node;
+  const auto lost = points_.find(head.root_node);
+  if (lost == points_.end()) return head.root_node;
+  const std::vector<uint32_t>& points_of = lost->second;
   const std::vector<ReducerHost>& hosts = tree_.reducer_hosts();
-  const size_t num_hosts = hosts_at_loss_.at(head.root_node);
   const uint64_t key = mix(mix(head.key.tensor) + head.key.partition);
-  for (const bool with_share : {true, false}) {
+  for (const bool with_weight : {true, false}) {
     uint64_t largest = 0;
     uint16_t chosen = 0;
     bool found = false;
-    for (uint16_t host = 0; host < num_hosts; ++host) {
+    for (uint16_t host = 0; host < points_of.size(); ++host) {
       if (hosts[host].is_lost) continue;
-      const uint32_t points = with_share ? points_[host] : 1;
+      const uint32_t points = with_weight ? points_of[host] : 1;
       for (uint32_t point = 0; point < points; ++point) {
         const uint64_t hash = mix(key ^ mix(uint64_t{host} << 32 | (point + 1)));
         if (found && hash <= largest) continue;

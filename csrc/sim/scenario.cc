@@ -332,7 +332,9 @@ Scenario make_scenario(uint64_t seed) {
   if (scenario.long_path_us != kNever) scenario.probes_nics = true;
   if (scenario.probes_nics) scenario.network.bytes_per_s = 16'000'000;
   scenario.has_second_job = !scenario.has_timed_faults() && random.chance(0.1);
-  scenario.resumes = scenario.faults.empty() && !scenario.has_second_job && random.chance(0.3);
+  // A server that comes when the job is over waits for the next one, which may have other sizes.
+  scenario.resumes = scenario.faults.empty() && !scenario.has_second_job && scenario.num_newcomers == 0 &&
+                     random.chance(0.3);
   return scenario;
 }
 

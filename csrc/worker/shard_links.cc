@@ -76,15 +76,15 @@ void ShardLinks::add_successor(const protocol::NodeInfo& server) {
   if (successors_) successors_->add(server);
 }
 
-void ShardLinks::lose(uint32_t server, const Status& why) {
+void ShardLinks::lose(const protocol::Removed& removed) {
   bool has_successors = false;
   {
     MutexLock lock(mutex_);
     has_successors = successors_.has_value();
-    if (successors_) successors_->lose(server);
+    if (successors_) successors_->lose(removed.node, removed.weights_ppb);
   }
-  for_each_of(server, [&](ShardLink& link) {
-    link.loop->post([link = link.link.get(), has_successors, why] {
+  for_each_of(removed.node, [&](ShardLink& link) {
+    link.loop->post([link = link.link.get(), has_successors, why = unavailable(removed.text)] {
       has_successors ? link->fail_over() : link->fail(why);
     });
   });

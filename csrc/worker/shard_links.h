@@ -41,8 +41,8 @@ class ShardLinks {
   // As Successors::add, for a server whose links are added as well; without follow(), nothing.
   void add_successor(const protocol::NodeInfo& server);
   // The server is lost: what it has not answered goes to the successors of its roots. Without
-  // follow(), its partitions fail with `why`.
-  void lose(uint32_t server, const Status& why);
+  // follow(), its partitions fail.
+  void lose(const protocol::Removed& removed);
   // As LinkEvents, whose owner passes them on.
   void move(std::vector<OutgoingPartition> partitions);
   void move(const std::vector<protocol::DataHead>& outcomes);

@@ -207,9 +207,9 @@ void Worker::peer_left(uint32_t service) {
   parameter_store_links_.peer_left(service);
 }
 
-void Worker::lose_server(uint32_t server, const Status& why) {
-  links_.lose(server, why);
-  parameter_store_links_.lose(server, why);
+void Worker::lose_server(const protocol::Removed& removed) {
+  links_.lose(removed);
+  parameter_store_links_.lose(removed);
 }
 
 void Worker::add_server(const protocol::NodeInfo& server) {

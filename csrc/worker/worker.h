@@ -83,7 +83,7 @@ class Worker final : public LinkEvents {
   // The node `service` has left the job in order.
   void peer_left(uint32_t service);
   // As ShardLinks::lose.
-  void lose_server(uint32_t server, const Status& why);
+  void lose_server(const protocol::Removed& removed);
   // A server has come: the scheduler may name it in placements from now on.
   void add_server(const protocol::NodeInfo& server);
   // Whether a push_pull is in flight.

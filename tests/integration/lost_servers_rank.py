@@ -1,14 +1,16 @@
 """A rank that trains a model of several tensors, whose servers a test ends: lost_servers_rank.py STEPS PAUSE_S.
 
 Prints "step N" after each step and at the end the SHA-256 of the parameters, which depends on every
-bit of every sum.
+bit of every sum. Prints after a third of the steps and at the end what the process holds.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -21,6 +23,12 @@ SIZES = (7, 1000, 1 << 16, 300_001, 1 << 19)
 def gradient(index: int, step: int, parameters: np.ndarray) -> np.ndarray:
     noise = np.random.default_rng((index, step, bps.rank())).standard_normal(parameters.size, np.float32)
     return parameters * np.float32(0.01) + noise
+
+
+def describe_holdings() -> str:
+    descriptors = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return f"holds {descriptors} descriptors and {pages * os.sysconf('SC_PAGE_SIZE') >> 20} MiB"
 
 
 def main() -> None:
@@ -36,6 +44,8 @@ def main() -> None:
         for index, handle in handles.items():
             model[index] -= np.float32(0.1) * bps.synchronize(handle)
         print("step", step, flush=True)
+        if step in {steps // 3, steps - 1}:
+            print(describe_holdings(), flush=True)
         time.sleep(pause_s * (1 + bps.rank()) / bps.size())
     digest = hashlib.sha256(b"".join(parameters.tobytes() for parameters in model)).hexdigest()
     print("sha", digest, "servers lost", bps.metrics()["servers_lost"], flush=True)

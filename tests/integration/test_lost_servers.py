@@ -16,7 +16,7 @@ import pytest
 from support.cluster import Cluster, Member, wait_until
 from support.hang import hanging
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(240 if "BYTEPS_TEST_STEPS" not in os.environ else 3600)
 
 PROGRAM = Path(__file__).with_name("lost_servers_rank.py")
 TIMEOUT_S = 4.0
@@ -28,19 +28,21 @@ def make_cluster(folder: Path, *, workers: int = 3, servers: int = 2, **env: str
     return Cluster(folder, workers, servers=servers, hosted=True, env=settings | env)
 
 
-def start_all(cluster: Cluster, *, workers: int = 3, servers: int = 2, pause_s: float = 0.0) -> None:
+def start_all(
+    cluster: Cluster, *, workers: int = 3, servers: int = 2, pause_s: float = 0.0, steps: int = STEPS
+) -> None:
     for number in range(servers):
         cluster.start_server(number)
     for rank in range(workers):
-        cluster.start_rank(rank, str(STEPS), str(pause_s), program=PROGRAM)
+        cluster.start_rank(rank, str(steps), str(pause_s), program=PROGRAM)
 
 
-def end_of(cluster: Cluster, *, workers: int = 3) -> tuple[str, int]:
+def end_of(cluster: Cluster, *, workers: int = 3, deadline_s: float = 120) -> tuple[str, int]:
     """Returns the digest, which is the same on all ranks, and how many servers rank 0 has lost."""
     found = []
     for rank in range(workers):
         member = cluster[f"rank {rank}"]
-        assert member.end(120) == 0, member.describe()
+        assert member.end(deadline_s) == 0, member.describe()
         match = re.search(r"sha ([0-9a-f]{64}) servers lost (\d+)", member.output)
         assert match is not None, member.describe()
         found.append((match[1], int(match[2])))
@@ -175,6 +177,32 @@ def test_other_servers_come_while_the_job_runs(undisturbed: str, tmp_path: Path)
         digest, lost = end_of(cluster)
         assert (digest, lost) == (undisturbed, 3), cluster.describe()
         assert newcomers[1].end() == 0, newcomers[1].describe()
+
+
+def test_servers_are_killed_and_replaced_all_the_time(tmp_path: Path) -> None:
+    """One every 1 to 3 s, for as many steps as BYTEPS_TEST_STEPS says; 9,000 take about ten minutes."""
+    steps = int(os.environ.get("BYTEPS_TEST_STEPS", "150"))
+    with make_cluster(tmp_path) as cluster:
+        start_all(cluster, steps=steps)
+        undisturbed, _ = end_of(cluster, deadline_s=steps)
+    pick = random.Random(steps)
+    with make_cluster(tmp_path) as cluster:
+        start_all(cluster, steps=steps, pause_s=0.06)
+        first = cluster["rank 0"]
+        first.wait_for("step 5")
+        living, kills = [cluster["server 0"], cluster["server 1"]], 0
+        while first.process.poll() is None:
+            time.sleep(pick.uniform(1, 3))
+            living.pop(pick.randrange(2)).kill()
+            kills += 1
+            living.append(cluster.start_server(1 + kills))
+        digest, lost = end_of(cluster, deadline_s=steps)
+        print(f"{kills} servers killed, {lost} of them had joined", *re.findall("holds .*", first.output), sep="; ")
+        assert digest == undisturbed, cluster.describe()
+        assert lost >= 3, cluster.describe()
+        before, after = re.findall(r"holds (\d+) descriptors and (\d+) MiB", first.output)
+        assert int(after[0]) <= int(before[0]) + 4, cluster.describe()
+        assert int(after[1]) <= 1.1 * int(before[1]) + 8, cluster.describe()
 
 
 def test_a_job_without_servers_takes_some(undisturbed: str, tmp_path: Path) -> None:

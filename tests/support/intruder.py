@@ -184,7 +184,7 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         control(FORGOTTEN, struct.pack("<IQI", 1, 8, 1)),
         control(TRAFFIC, struct.pack("<IIBQQ", 1, 0, 0, 1 << 20, 1000)),
         control(SPEEDS, struct.pack("<BIIII", 1, 1, 200, 1, 10**9) + text("slower")),
-        control(REMOVED, struct.pack("<I", 2) + text("no reason")),
+        control(REMOVED, struct.pack("<I", 2) + text("no reason") + struct.pack("<II", 1, 10**9)),
         control(ALL_LINGER),
         control(ADDED, _node(SERVER, 1)),
         *(control(kind, struct.pack("<I", 1)) for kind in (BARRIER, LEFT, LINGERS)),

@@ -107,7 +107,7 @@ class ClientTest : public testing::Test, public ClientEvents {
   void on_failed(const Status& why) override {
     told_.update([&why](Told& t) { t.failed.push_back(why); });
   }
-  void on_node_removed(uint32_t, const std::string&) override {}
+  void on_node_removed(const protocol::Removed&) override {}
   void on_node_added(const protocol::NodeInfo&) override {}
   void on_node_left(uint32_t node) override {
     told_.update([node](Told& t) { t.left.push_back(node); });

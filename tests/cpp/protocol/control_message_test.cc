@@ -105,7 +105,7 @@ std::vector<Control> random_controls(Random& random) {
              {random.u32()},
              {static_cast<uint32_t>(random.below(1'000'000'001))},
              random.text(kMaxTextBytes)},
-      Removed{random.u32(), random.text(kMaxTextBytes)},
+      Removed{random.u32(), random.text(kMaxTextBytes), {static_cast<uint32_t>(random.below(1'000'000'001))}},
       Lingers{random.u32()},
       AllLinger{},
       Added{random_node(random, Role::kServer, 3)},

@@ -389,7 +389,7 @@ TEST_F(MembershipTest, AServerThatComesIsTheNextNode) {
   ASSERT_TRUE(receive(Added{node(Role::kServer, 1)}).is_ok());
   EXPECT_EQ(said_, "added server 1 ");
   suspect(3);
-  ASSERT_TRUE(receive(Removed{3, "server 1 is lost"}).is_ok());
+  ASSERT_TRUE(receive(Removed{3, "server 1 is lost", {}}).is_ok());
   EXPECT_TRUE(membership_.has_left(3));
   EXPECT_FALSE(receive(Added{node(Role::kServer, 1)}).is_ok()) << "numbers are used once";
   EXPECT_FALSE(receive(Added{node(Role::kServer, 3)}).is_ok());
@@ -405,7 +405,7 @@ TEST_F(MembershipTest, ServersThatWereLostBeforeThisNodeCameAreKnown) {
   ASSERT_TRUE(receive(roster).is_ok());
   EXPECT_TRUE(membership_.has_left(1));
   EXPECT_FALSE(membership_.has_left(2));
-  EXPECT_FALSE(receive(Removed{1, "again"}).is_ok());
+  EXPECT_FALSE(receive(Removed{1, "again", {}}).is_ok());
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ TEST_F(SchedulerFailoverTest, AServerThatEndsIsRemovedAndGetsNoPartitionsAnyMore
   EXPECT_EQ(first<Placed>().locations, (std::vector<RootLocation>{{1, 0}})) << "the only server";
   close(2);
   expect_removed("ended without leaving: end of file");
+  EXPECT_EQ(first<Removed>().weights_ppb, (std::vector<uint32_t>{1'000'000'000, 0}));
   const Speeds speeds = first<Speeds>();
   EXPECT_EQ(receivers<Speeds>(), (Peers{0, 1}));
   EXPECT_EQ(speeds.placement, 1) << "roots move";

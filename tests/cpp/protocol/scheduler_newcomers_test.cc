@@ -52,6 +52,14 @@ TEST_F(SchedulerNewcomersTest, GetPartitionsByTheNextPlacement) {
   EXPECT_EQ(hosts, (std::set<uint16_t>{1, 2}));
 }
 
+TEST_F(SchedulerNewcomersTest, UseNoMoreShardsThanTheOthers) {
+  Join join = join_of(Role::kServer, -1);
+  join.self.endpoints = {{"tcp", {"a:1", "a:2", "a:3"}}};
+  receive(3, join);
+  EXPECT_EQ(first<Added>().server.endpoints, (std::vector<Endpoint>{{"tcp", {"a:1"}}}));
+  EXPECT_EQ(roster_of(3).nodes[3], first<Added>().server);
+}
+
 TEST_F(SchedulerNewcomersTest, ComeInPlaceOfLostOnesWithNewNumbers) {
   close(2);
   come(3);

@@ -38,8 +38,8 @@ DataHead head_of(uint32_t number, uint32_t root_node, uint16_t serving_index = 0
 }
 
 TEST(Successors, ARootThatIsNotLostStays) {
-  Successors successors(kTree, kEqual);
-  successors.lose(7);
+  Successors successors(kTree);
+  successors.lose(7, kEqual);
   EXPECT_FALSE(successors.is_lost(6));
   EXPECT_TRUE(successors.is_lost(7));
   EXPECT_EQ(successors.root(head_of(1, 6)), 6u);
@@ -47,8 +47,8 @@ TEST(Successors, ARootThatIsNotLostStays) {
 }
 
 TEST(Successors, KeysAreSpreadInProportionToTheShares) {
-  Successors successors(kTree, {100, 200, 100, 0, 400, 0});
-  successors.lose(6);
+  Successors successors(kTree);
+  successors.lose(6, {100, 200, 100, 0, 400, 0});
   std::map<uint32_t, uint32_t> count;
   for (uint32_t number = 1; number <= kKeys; ++number) ++count[successors.root(head_of(number, 6))];
   EXPECT_NEAR(count[0], kKeys / 8.0, kKeys / 40.0);
@@ -59,8 +59,8 @@ TEST(Successors, KeysAreSpreadInProportionToTheShares) {
 }
 
 TEST(Successors, OnAMachineTheRankThatServesTheKeyIsTheRoot) {
-  Successors successors(kTree, kEqual);
-  for (const uint32_t server : {6u, 7u, 8u}) successors.lose(server);
+  Successors successors(kTree);
+  for (const uint32_t server : {6u, 7u, 8u}) successors.lose(server, kEqual);
   for (uint32_t number = 1; number < 100; ++number) {
     EXPECT_EQ(successors.root(head_of(number, 7, 0)) % 2, 0u);
     EXPECT_EQ(successors.root(head_of(number, 7, 1)) % 2, 1u);
@@ -69,13 +69,13 @@ TEST(Successors, OnAMachineTheRankThatServesTheKeyIsTheRoot) {
 
 // All ranks must agree, though they hear of losses at different times.
 TEST(Successors, ALaterLossMovesOnlyTheKeysOfTheServerThatIsLostThen) {
-  Successors one(kTree, kEqual);
-  one.lose(6);
+  Successors one(kTree);
+  one.lose(6, kEqual);
   Successors both = one;
-  both.lose(8);
-  Successors reversed(kTree, kEqual);
-  reversed.lose(8);
-  reversed.lose(6);
+  both.lose(8, kEqual);
+  Successors reversed(kTree);
+  reversed.lose(8, kEqual);
+  reversed.lose(6, kEqual);
   uint32_t moved = 0;
   for (uint32_t number = 1; number <= kKeys; ++number) {
     const uint32_t before = one.root(head_of(number, 6));
@@ -89,10 +89,10 @@ TEST(Successors, ALaterLossMovesOnlyTheKeysOfTheServerThatIsLostThen) {
 }
 
 TEST(Successors, WithoutAHostWithAShareTheOthersTakeOver) {
-  Successors successors(kTree, {0, 0, 0, 500'000'000, 500'000'000, 0});
-  successors.lose(6);
+  Successors successors(kTree);
+  successors.lose(6, {0, 0, 0, 0, 500'000'000, 0});
   for (uint32_t number = 1; number < 100; ++number) EXPECT_EQ(successors.root(head_of(number, 6)), 7u);
-  successors.lose(7);
+  successors.lose(7, kEqual);
   std::map<uint32_t, uint32_t> count;
   for (uint32_t number = 1; number <= kKeys; ++number) ++count[successors.root(head_of(number, 6))];
   EXPECT_EQ(count.size(), 4u) << "three machines and the server that had no share";
@@ -100,23 +100,32 @@ TEST(Successors, WithoutAHostWithAShareTheOthersTakeOver) {
 
 // Ranks hear of the loss before they hear of the server that comes; some have moved partitions then.
 TEST(Successors, AServerThatComesSucceedsOnlyThoseThatAreLostLater) {
-  Successors before(kTree, kEqual);
-  before.lose(6);
+  Successors before(kTree);
+  before.lose(6, kEqual);
   Successors after = before;
   after.add(node(Role::kServer, 3, "s3"));
   for (uint32_t number = 1; number < 200; ++number)
     EXPECT_EQ(before.root(head_of(number, 6)), after.root(head_of(number, 6)));
   EXPECT_EQ(after.root(head_of(1, 9)), 9u);
-  after.lose(7);
+  after.lose(7, std::vector<uint32_t>(7, 1));
   uint32_t to_newcomer = 0;
   for (uint32_t number = 1; number < 200; ++number) {
     EXPECT_NE(after.root(head_of(number, 6)), 9u);
     if (after.root(head_of(number, 7)) == 9u) ++to_newcomer;
   }
   EXPECT_GT(to_newcomer, 10u);
-  after.lose(9);
+  after.lose(9, kEqual);
   for (uint32_t number = 1; number < 200; ++number) EXPECT_NE(after.root(head_of(number, 7)), 9u);
   EXPECT_NE(after.root(head_of(1, 9)), 9u);
+}
+
+// Then all hosts have the shares of the next placement, in which nobody waits for the most loaded.
+TEST(SuccessorWeights, AreWhatTheSharesGrowBy) {
+  EXPECT_EQ(successor_weights({0.1, 0.1, 0.4, 0.4}, {0.25, 0.25, 0, 0.5}),
+            (std::vector<uint32_t>{150'000'000, 150'000'000, 0, 99'999'999}));
+  EXPECT_EQ(successor_weights({0.5, 0.5, 0}, {0.5, 0.5, 0}),
+            (std::vector<uint32_t>{500'000'000, 500'000'000, 0}))
+      << "the lost server had no share";
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ class Process final : public cluster::ClientEvents {
     failed_us = loop_->now_us();
   }
   void on_node_left(uint32_t) override {}
-  void on_node_removed(uint32_t, const std::string&) override {}
+  void on_node_removed(const protocol::Removed&) override {}
   void on_node_added(const protocol::NodeInfo&) override {}
   void on_finished(const std::string&) override {
     if (!has_left) leave();  // a server, when all workers have left
