@@ -6,9 +6,10 @@ import ctypes
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 
-from byteps.errors import InvalidArgumentError
+from byteps.errors import BytePSError, InvalidArgumentError
 from byteps.objects import broadcast_object
 from byteps.ops import Buffer, ReduceOp, push_pull_buffer, synchronize
 from byteps.runtime import current_job
@@ -37,6 +38,7 @@ def check_agreement(caller: str, mine: Sequence[str], name: str) -> None:
     (rank,) = _maxima([0 if list(mine) == reference else job.rank], f"{name}.other")
     theirs = broadcast_object(list(mine), rank, f"{name}.lines")
     here, there = next(pair for pair in zip_longest(reference, theirs) if pair[0] != pair[1])
+    _wait_until_all_know(name)
     raise InvalidArgumentError(
         f"{caller}: the ranks differ: rank 0 has {here or 'nothing more'}; rank {rank} has {there or 'nothing more'}. "
         "All ranks must make the same calls in the same order, with the same parameters and arguments"
@@ -96,9 +98,19 @@ def look_for_differences(
         return
     message = f"{caller}: the ranks will train apart: {'; '.join(found)}. (See the setting BYTEPS_DIFFERENCES)"
     if job.config.differences == "error":
+        _wait_until_all_know(name)
         raise InvalidArgumentError(message)
     if job.rank in concerned:
         log.warning(message)
+
+
+def _wait_until_all_know(name: str) -> None:
+    """Waits for ranks that do not have all parts of the message yet.
+
+    A rank that raises may end the job for them, also in this wait, where they need nothing more.
+    """
+    with suppress(BytePSError):
+        _maxima([0], f"{name}.known")
 
 
 def _digest(lines: Sequence[str]) -> int:
