@@ -181,6 +181,8 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   // Deadline and grace period of a step of leaving that begins now.
   TimeUs leave_deadline_us() const;
   GracePeriod leave_grace_period() const;
+  // Stays in the job for a while, as others may need results that this rank holds.
+  void linger();
 
   const NodeConfig config_;
   const std::unique_ptr<Environment> environment_;
@@ -215,8 +217,9 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   Milestone lingered_;                  // all workers want to leave, or the job is over
   Milestone left_;                      // all steps of leave() are done
   protocol::Roster roster_;             // constant from started_ on
-  std::optional<protocol::Tree> tree_;  // used on the control loop, as are the next two
+  std::optional<protocol::Tree> tree_;  // used on the control loop, as are the next three
   std::optional<protocol::Pace> pace_;
+  TimeUs linger_until_us_ = 0;            // 0: it does not linger
   std::deque<protocol::NodeInfo> nodes_;  // of the roster and those added since; links refer to them
   std::unique_ptr<TrafficReporter> traffic_reporter_;  // null: no reports; used on the control loop
   protocol::NodeInfo self_;

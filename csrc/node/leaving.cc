@@ -54,8 +54,8 @@ void AsyncNode::leave(const std::string& cause, const std::string& after) {
     steps.emplace_back([this](Done done) {
       lingered_.when_reached(std::move(done));
       client_->send(protocol::Lingers{roster_.self});
-      const auto timeout_us = static_cast<TimeUs>(roster_.timeout_us);
-      return control_loop_->now_us() + timeout_us + timeout_us / 2;
+      linger();
+      return kNever;
     });
   }
   const auto add = [&](auto leave_role) {
@@ -89,6 +89,16 @@ void AsyncNode::leave(const std::string& cause, const std::string& after) {
     });
   }
   StepSequence::run(*control_loop_, std::move(steps), [this] { left_.reach(); });
+}
+
+// Until a loss would have been noticed. After a loss, others may find only then that the successor
+// is lost as well.
+void AsyncNode::linger() {
+  const auto timeout_us = static_cast<TimeUs>(roster_.timeout_us);
+  linger_until_us_ = control_loop_->now_us() + timeout_us + timeout_us / 2;
+  control_loop_->run_at(linger_until_us_, [this, until_us = linger_until_us_] {
+    if (linger_until_us_ == until_us) lingered_.reach();
+  });
 }
 
 void AsyncNode::stop() {

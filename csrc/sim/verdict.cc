@@ -42,9 +42,11 @@ TimeUs ClusterUnderTest::answer_limit_us() const {
   TimeUs limit_us = scenario_.last_start_us() + natural_us(scenario_);
   const TimeUs detected_us = 3 * scenario_.timeout_us + kSlackUs;
   const Fault* const own = scenario_.program_fault();
+  // Ranks may wait for one that gives up while it leaves, which a stopped server delays.
+  const bool delays_others = std::ranges::any_of(scenario_.workers, &WorkerPlan::gives_up);
   if (scenario_.never_starts()) {
     limit_us = scenario_.last_start_us() + scenario_.start_timeout_us + detected_us;
-  } else if (own != nullptr && !concerns_one_round(own->kind)) {
+  } else if (own != nullptr && (delays_others || !concerns_one_round(own->kind))) {
     limit_us += static_cast<TimeUs>(scenario_.rounds + 1) * scenario_.op_timeout_us + detected_us;
     if (own->kind == FaultKind::kHangs) limit_us += scenario_.hang_us();
   }
