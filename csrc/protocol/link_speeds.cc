@@ -288,9 +288,7 @@ LinkSpeeds::Change LinkSpeeds::adopt(const std::vector<double>& mbps, std::vecto
 LinkSpeeds::Change LinkSpeeds::lose(uint32_t server) {
   tree_.lose(server);
   try_.reset();
-  // The number of weights fits, or the job would not have started.
-  Change change =
-      share(*reducer_host_shares(learns_ ? hosts_with(believed()) : tree_.reducer_hosts(), policy_), "");
+  Change change = share_anew();
   change.moves = true;  // also if it had no share, since its names may not come back to it
   return change;
 }
@@ -308,6 +306,11 @@ LinkSpeeds::Change LinkSpeeds::add(NodeInfo server, TimeUs now) {
   shares_.push_back(0);
   try_.reset();
   make_cards(now);
+  return share_anew();
+}
+
+// The number of weights fits, or the job would not have started.
+LinkSpeeds::Change LinkSpeeds::share_anew() {
   return share(*reducer_host_shares(learns_ ? hosts_with(believed()) : tree_.reducer_hosts(), policy_), "");
 }
 

@@ -144,6 +144,8 @@ class LinkSpeeds {
   std::vector<double> best_shares(const std::vector<double>& mbps) const;
   // Paces for these speeds and shares from now on.
   Change adopt(const std::vector<double>& mbps, std::vector<double> shares, std::string text);
+  // The shares for the hosts of now.
+  Change share_anew();
   // Sets the shares.
   Change share(std::vector<double> shares, std::string text);
 

@@ -121,6 +121,10 @@ void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
 // it, at the end of a round.
 void SchedulerState::add_server(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions) {
   Status misfit = numbering_.check_version(join);
+  if (join.num_workers != 0 && join.num_workers != roster_->num_workers) {
+    misfit = invalid_argument(join.self.describe() + ": expects " + std::to_string(join.num_workers) +
+                              " workers, but the job has " + std::to_string(roster_->num_workers));
+  }
   if (members_.size() >= kMaxNodes)
     misfit =
         failed_precondition("the job has had " + std::to_string(kMaxNodes) + " nodes, and takes no more");

@@ -111,6 +111,14 @@ TEST_F(SchedulerNewcomersTest, OfAnotherVersionAreRefusedAndTheJobGoesOn) {
   EXPECT_EQ(state_.phase(), Phase::kRunning);
 }
 
+TEST_F(SchedulerNewcomersTest, OfAJobWithOtherWorkersAreRefusedAndTheJobGoesOn) {
+  Join join = join_of(Role::kServer, -1);
+  join.num_workers = 3;
+  receive(3, join);
+  EXPECT_NE(first<Lost>().text.find("expects 3 workers, but the job has 2"), std::string::npos);
+  EXPECT_EQ(state_.phase(), Phase::kRunning);
+}
+
 TEST_F(SchedulerNewcomersTest, AreServersOnly) {
   receive(3, join_of(Role::kWorker, 2));
   EXPECT_EQ(receivers<Lost>(), (Peers{3}));
