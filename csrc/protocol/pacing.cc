@@ -44,6 +44,7 @@ Pace::Pace(const Tree& tree, const std::vector<double>& shares)
 uint64_t Pace::rate(uint32_t from, uint32_t to, const Tree& tree) const {
   const uint32_t reducer_host =
       to < tree.num_workers() ? tree.machine_of(to) : tree.num_machines() + to - tree.num_workers();
+  if (reducer_host >= rate_of_host_.size()) return 0;
   // The ranks of both machines serve in turn, and so do the shards.
   return static_cast<uint64_t>(rate_of_host_[reducer_host] / tree.num_connections(from, to));
 }

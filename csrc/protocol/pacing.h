@@ -33,7 +33,8 @@ class Pace {
   Pace(const Tree& tree, const std::vector<double>& shares);
 
   // The rate of the connection on which node `from` contributes to the root at node `to`, and of
-  // its answers.
+  // its answers. Unlimited for a server that `tree` has got since this object was made: it has no
+  // share yet.
   uint64_t rate(uint32_t from, uint32_t to, const Tree& tree) const;
 
  private:

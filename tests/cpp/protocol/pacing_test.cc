@@ -111,6 +111,15 @@ TEST(Pace, NobodyIsHeldBackWhereASpeedIsUnknownOrNothingTravels) {
   EXPECT_EQ(Pace(alone, {1.0}).rate(0, 0, alone), 0u);
 }
 
+TEST(Pace, AServerThatHasComeSinceIsNotLimited) {
+  const std::vector<NodeInfo> nodes = nodes_of({1, 1, 1}, 2, 1000);
+  Tree tree({nodes.begin(), nodes.end() - 1}, 3);
+  const Pace pace(tree, *reducer_host_shares(tree.reducer_hosts(), {}));
+  tree.add(nodes.back());
+  EXPECT_GT(pace.rate(0, 3, tree), 0u);
+  EXPECT_EQ(pace.rate(0, 4, tree), 0u);
+}
+
 TEST(Pacer, LimitsSteadyTrafficAndNotOccasionalBursts) {
   Burst burst;
   Pacer pacer(1'000'000);
