@@ -28,6 +28,46 @@ class NodeConfig:
     def __getattr__(self, field: str) -> Any: ...
 
 @final
+class Transfer:
+    """The order of one push_pull of a CUDA device's memory among the work of its streams.
+
+    Any thread may call the methods; none of them waits.
+    """
+
+    def __init__(self, ordinal: int, stream: int) -> None:
+        """The push_pull comes after what the stream has been given so far.
+
+        Args:
+            ordinal: number of the device, among those that the process sees.
+            stream: a CUstream; 0: the legacy default stream.
+
+        Raises:
+            UnsupportedError: there is no CUDA driver.
+            NotInitializedError: the process has not used the device, or was forked.
+            InvalidArgumentError: a CUDA graph is being captured on the stream.
+        """
+
+    def order_before(self, stream: int) -> None:
+        """What the stream is given from now on comes after the copies back.
+
+        To be called when the push_pull's handle is done.
+        """
+
+    def copy(self, output_ptr: int, input_ptr: int, nbytes: int) -> None:
+        """Enqueues a copy on the stream, in place of a push_pull, for a job of one rank."""
+
+    def is_complete(self) -> bool:
+        """Whether no copy uses the tensors any more. To be called when the handle is done."""
+
+def cuda_version() -> int:
+    """Returns the version of the CUDA driver, such as 12040 for 12.4.
+
+    Raises:
+        UnsupportedError: there is none.
+        PeerLostError: it does not work, for example because there is no device.
+    """
+
+@final
 class Node:
     """The membership of this process in a job: the constructor joins, `shutdown` leaves.
 
@@ -71,6 +111,7 @@ class Node:
         order: Sequence[int] = (),
         collective: int = -1,
         step: int = 0,
+        transfer: Transfer | None = None,
     ) -> int:
         """Starts a push_pull of `nbytes` bytes and returns its handle. Does not wait.
 
@@ -82,6 +123,8 @@ class Node:
 
         `input_ptr` may equal `output_ptr`. Both must stay valid, and the input must not change,
         until the handle is done; the caller keeps the tensors alive. Larger `priority` goes first.
+        With a `transfer`, both are addresses of its device, the copies back are enqueued when the
+        handle is done, and both must stay valid until the transfer is complete.
         A name may be in flight once. `root` is used by "broadcast", "seed" and "accumulate" only.
 
         "seed" and "accumulate" are for parameters that the summation services hold, and return

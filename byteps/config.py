@@ -254,6 +254,14 @@ class Config:
         doc="Search for the partition size and credit with the shortest steps while the job runs. "
         "Must be the same in all processes.",
     )
+    pinned_bytes: int = knob(
+        2 << 30,
+        "BYTEPS_PINNED_BYTES",
+        parse=size_bytes(0, 1 << 40),
+        unit="bytes",
+        doc="Maximum size of the host memory that a process pins for copies from and to its GPUs. If that is in use, "
+        "or cannot be pinned, tensors are copied through other memory, which is slower ([GPUs](gpu.md)).",
+    )
     service_threads: int = knob(
         0,
         "BYTEPS_SERVER_ENGINE_THREAD",

@@ -6,10 +6,11 @@ import copy
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from byteps.device import Transfer
 from byteps.errors import BytePSError, InvalidArgumentError, NotInitializedError, TimeoutError
 from byteps.speed import SpeedMeter
 
@@ -43,6 +44,7 @@ class Node(Protocol):
         order: Sequence[int],
         collective: int,
         step: int,
+        **of_device: Any,
     ) -> int: ...
     def refuse(self, name: str, why: str, step: int) -> None: ...
     def poll(self, handle: int) -> bool: ...
@@ -62,9 +64,16 @@ class Handle:
     A handle may be dropped: the job keeps the tensors alive while the core uses their memory.
     """
 
-    __slots__ = ("_error", "_finish", "_in_flight", "_keepalive", "_lock", "_number", "_result", "name")
+    __slots__ = ("_error", "_finish", "_in_flight", "_keepalive", "_lock", "_number", "_result", "_transfer", "name")
 
-    def __init__(self, in_flight: InFlight | None, name: str, keepalive: object, finish: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        in_flight: InFlight | None,
+        name: str,
+        keepalive: object,
+        finish: Callable[[], object],
+        transfer: Transfer | None = None,
+    ) -> None:
         self.name = name
         self._lock = threading.Lock()  # held while waiting: no other thread frees the handle
         self._in_flight = in_flight  # None: the core does not use the memory any more
@@ -73,6 +82,7 @@ class Handle:
         self._finish: Callable[[], object] | None = finish
         self._result: object = None  # result of `finish`, which is called once
         self._error: BytePSError | None = None
+        self._transfer = transfer  # None: the tensors are in host memory
 
     @classmethod
     def completed(cls, name: str, finish: Callable[[], object]) -> Handle:
@@ -91,7 +101,9 @@ class Handle:
     def synchronize(self) -> object:
         """Waits until the push_pull is done, and returns its result or raises its error.
 
-        Further calls return the same result or raise the same error.
+        Further calls return the same result or raise the same error. For tensors on a device it
+        waits until the copies back are enqueued; what the calling thread then gives its stream
+        comes after them.
         """
         in_flight = self._in_flight
         if in_flight is not None:
@@ -102,6 +114,8 @@ class Handle:
                 # A copy: the raised exception refers to frames, and a cycle would keep tensors
                 # alive.
                 raise copy.copy(self._error)
+            if self._transfer is not None:
+                self._transfer.order()
             if self._finish is not None:
                 self._result = self._finish()
                 self._finish = None
@@ -119,6 +133,19 @@ class Handle:
         if in_flight is not None:
             in_flight.wait(self, timeout_s)
         return self._error
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether the tensors are in the memory of a device."""
+        return self._transfer is not None
+
+    def order(self) -> None:
+        """What the calling thread gives its stream from now on comes after this push_pull.
+
+        To be called when it is done. Does nothing for tensors in host memory.
+        """
+        if self._transfer is not None:
+            self._transfer.order()
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Has `callback` called once the push_pull is done, with or without an error.
@@ -235,6 +262,8 @@ class InFlight:
         self._automatic: Counter[str] = Counter()
         self._numbers: Counter[str] = Counter()
         self._callbacks = Callbacks(node)
+        # Push_pulls that are done, and whose copies to a device may still use the tensors.
+        self._copies_back: deque[tuple[Transfer, object]] = deque()
 
     def announce(self, handle: Handle, callback: Callable[[], object]) -> bool:
         """See `Handle.add_done_callback`.
@@ -282,6 +311,7 @@ class InFlight:
         order: Sequence[int] = (),
         collective: int = -1,
         step: int = 0,
+        transfer: Transfer | None = None,
     ) -> Handle:
         """Starts a push_pull; see `byteps._core.Node.push_pull`.
 
@@ -293,7 +323,7 @@ class InFlight:
             self._complete_if_done(busy)
         if len(self._handles) >= self._next_sweep:
             self._sweep()
-        handle = Handle(self, name, keepalive, finish)
+        handle = Handle(self, name, keepalive, finish, transfer)
         # Registers the handle before the core uses the memory, so that nothing frees it in between.
         if self._handles.setdefault(name, handle) is not handle:
             raise InvalidArgumentError(
@@ -315,6 +345,7 @@ class InFlight:
                 order,
                 collective,
                 step,
+                **({} if transfer is None else {"transfer": transfer.core}),
             )
         except Exception as error:
             self._release(handle)
@@ -416,6 +447,10 @@ class InFlight:
 
     def _release(self, handle: Handle) -> None:
         del self._handles[handle.name]
+        if handle._transfer is not None:
+            self._copies_back.append((handle._transfer, handle._keepalive))
+        while self._copies_back and self._copies_back[0][0].is_complete():
+            self._copies_back.popleft()
         handle._keepalive = None
         handle._in_flight = None
 

@@ -53,10 +53,13 @@ class LocalNode:
         order: Sequence[int] = (),
         collective: int = -1,
         step: int = 0,
+        transfer: _core.Transfer | None = None,
     ) -> int:
         if op in (SEED, ACCUMULATE):
             input_ptr = self._update_parameter(name, input_ptr, nbytes, dtype, op)
-        if input_ptr != output_ptr:
+        if input_ptr != output_ptr and transfer is not None:
+            transfer.copy(output_ptr, input_ptr, nbytes)
+        elif input_ptr != output_ptr:
             ctypes.memmove(output_ptr, input_ptr, nbytes)
         self._metrics["push_pulls"] += 1
         self._metrics["push_pull_bytes"] += nbytes

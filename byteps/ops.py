@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from byteps import _core
+from byteps.device import Device, Transfer
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.handles import Handle, InFlight
 from byteps.runtime import Job, current_job
@@ -77,6 +78,7 @@ class Buffer(NamedTuple):
     owner: object  # keeps the memory alive
     shape: Sequence[int] | None = None  # the same on all ranks; None: one dimension
     order: Sequence[int] = ()  # order of the dimensions in memory; empty: row-major
+    device: Device | None = None  # whose memory it is; None: the host's
 
 
 def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
@@ -344,6 +346,7 @@ def _start(
             target.order,
             collective,
             step,
+            None if target.device is None else Transfer(target.device),
         )
     except Exception as error:
         in_flight.refuse(name, error, step)

@@ -70,6 +70,10 @@ target_sources(sim_test PRIVATE ${conformance_tests} tests/cpp/transport/loop_co
 target_link_libraries(mxnet_test PRIVATE mxnet_engine_objects)
 set_target_properties(mxnet_test PROPERTIES ENABLE_EXPORTS ON)
 
+# Where the played CUDA driver is.
+add_dependencies(device_test played_cuda)
+target_compile_definitions(device_test PRIVATE BYTEPS_PLAYED_CUDA="$<TARGET_FILE:played_cuda>")
+
 # A few seeds, others than those of sim_test, with this build's sanitizers; tools/run_tests.py runs 10,000 in the release build.
 if(TARGET bps_sim)
   add_test(NAME simulator COMMAND bps_sim --from 201 --seeds 200)

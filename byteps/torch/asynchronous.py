@@ -253,7 +253,7 @@ class _Weights:
 
     def _seed(self, weight: _Weight) -> Handle:
         base = weight.parameter.detach().clone()
-        staged = stage(base)
+        staged = stage(base, on_host=True)
         name = self._prefix + weight.name
         return seed_buffer(staged.buffer, name, self._staleness, weight.priority, _copier_back(staged, base))
 
@@ -263,7 +263,7 @@ class _Weights:
         change = torch.sub(weight.parameter, base, out=base)
         if (divisor := change_divisor(self._op)) > 1:
             change.div_(divisor)
-        staged = stage(change)
+        staged = stage(change, on_host=True)
         name, finish = self._prefix + weight.name, _copier_back(staged, change)
         return accumulate_buffer(staged.buffer, staged.buffer, name, self._staleness, weight.priority, finish)
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from byteps.device import Device
 from byteps.errors import InvalidArgumentError, UnsupportedError
 from byteps.ops import DTYPE_CODES, Buffer, unsupported_dtype
+from byteps.torch.device import device_of
 
 __all__ = ["DTYPE_NAMES", "Staged", "memory_order", "memory_that_stays", "own_memory", "stage"]
 
@@ -23,7 +25,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A tensor's elements in host memory, which the core can use.
+    """A tensor's elements in memory that the core can use.
 
     `memory` is row-major: the tensor's own memory, through a permutation of its dimensions if it is
     dense in another order, or a host copy.
@@ -34,11 +36,13 @@ class Staged:
     shape: tuple[int, ...]
     order: tuple[int, ...] | None  # the permutation; None: row-major
     copied: bool  # whether it is a host copy
+    device: Device | None = None  # whose memory it is; None: the host's
 
     @property
     def buffer(self) -> Buffer:
         memory = self.memory
-        return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[memory.dtype], memory, self.shape, self.order or ())
+        dtype = DTYPE_NAMES[memory.dtype]
+        return Buffer(memory.data_ptr(), memory.nbytes, dtype, memory, self.shape, self.order or (), self.device)
 
     def copy_back(self, tensor: torch.Tensor) -> None:
         """Copies a host copy back into its tensor. Does nothing without a host copy."""
@@ -46,14 +50,17 @@ class Staged:
             tensor.detach().copy_(self.memory.view(tensor.dtype).view(tensor.shape))
 
 
-def stage(tensor: torch.Tensor, *, any_dtype: bool = False, row_major: bool = False) -> Staged:
-    """Returns host memory of the tensor: its own if it is dense, otherwise a copy.
+def stage(
+    tensor: torch.Tensor, *, any_dtype: bool = False, row_major: bool = False, on_host: bool = False
+) -> Staged:
+    """Returns memory of the tensor: its own if it is dense, otherwise a host copy.
 
     Args:
         tensor: must not change before the push_pull is done.
         any_dtype: pass dtypes without arithmetic in the core as uint8 (for `broadcast`).
         row_major: also copy a tensor that is dense in another order, which may differ between ranks
             then.
+        on_host: also copy a tensor that is on a device.
 
     Raises:
         InvalidArgumentError: `tensor` is not a tensor, or the core cannot reduce its dtype.
@@ -63,9 +70,10 @@ def stage(tensor: torch.Tensor, *, any_dtype: bool = False, row_major: bool = Fa
     tensor = tensor.detach()
     order = memory_order(tensor)
     usable = order is None or (order != () and not row_major)
-    if tensor.device.type == "cpu" and usable and not tensor.is_neg() and not tensor.is_conj():
+    device = None if on_host or tensor.is_cpu else device_of(tensor.device)
+    if (tensor.is_cpu or device is not None) and usable and not tensor.is_neg() and not tensor.is_conj():
         memory = tensor if order is None else tensor.permute(order)
-        return _staged(tensor, _as_known_dtype(memory, any_dtype), order, copied=False)
+        return _staged(tensor, _as_known_dtype(memory, any_dtype), order, copied=False, device=device)
     memory = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
     return _staged(tensor, _as_known_dtype(memory, any_dtype), None, copied=True)
 
@@ -83,12 +91,19 @@ def own_memory(tensor: torch.Tensor) -> Buffer | None:
     return Buffer(memory.data_ptr(), memory.nbytes, DTYPE_NAMES[memory.dtype], memory)
 
 
-def _staged(tensor: torch.Tensor, memory: torch.Tensor, order: tuple[int, ...] | None, *, copied: bool) -> Staged:
+def _staged(
+    tensor: torch.Tensor,
+    memory: torch.Tensor,
+    order: tuple[int, ...] | None,
+    *,
+    copied: bool,
+    device: Device | None = None,
+) -> Staged:
     shape = tuple(tensor.shape)
     if memory.dtype is tensor.dtype:
-        return Staged(memory, shape, order, copied)
+        return Staged(memory, shape, order, copied, device)
     ends = () if order is None else (*order, len(shape))
-    return Staged(memory, (*shape, tensor.element_size()), ends or None, copied)
+    return Staged(memory, (*shape, tensor.element_size()), ends or None, copied, device)
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:

@@ -79,7 +79,7 @@ Result<protocol::Shape> shape_of(const std::optional<Numbers>& dims, const Numbe
 protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintptr_t output, uint64_t bytes,
                            int dtype, int op, int root, int priority, int staleness,
                            const std::optional<Numbers>& dims, const Numbers& order, int64_t collective,
-                           uint64_t step) {
+                           uint64_t step, std::shared_ptr<device::Transfer> transfer) {
   const auto shape = shape_of(dims, order, collective);
   if (!shape) {
     node.refuse(name, step, shape.status());
@@ -94,8 +94,9 @@ protocol::Handle push_pull(Node& node, std::string name, uintptr_t input, uintpt
                                    .staleness = static_cast<uint8_t>(staleness),
                                    .shape = *shape,
                                    .step = step};
-  return value_or_throw(node.push_pull(request, reinterpret_cast<const std::byte*>(input),
-                                       reinterpret_cast<std::byte*>(output)));
+  return value_or_throw(node.push_pull(request, {.input = reinterpret_cast<const std::byte*>(input),
+                                                 .output = reinterpret_cast<std::byte*>(output),
+                                                 .transfer = std::move(transfer)}));
 }
 
 void wait(Node& node, protocol::Handle handle, std::optional<double> timeout_s) {
@@ -135,7 +136,8 @@ void bind_node(py::module_& module) {
           arg("name"), arg("dtype"), arg("nbytes"))
       .def("push_pull", &push_pull, arg("name"), arg("input_ptr"), arg("output_ptr"), arg("nbytes"),
            arg("dtype"), arg("op"), arg("root"), arg("priority"), arg("staleness") = 0,
-           arg("shape") = py::none(), arg("order") = Numbers(), arg("collective") = -1, arg("step") = 0)
+           arg("shape") = py::none(), arg("order") = Numbers(), arg("collective") = -1, arg("step") = 0,
+           arg("transfer") = nullptr)
       .def(
           "refuse",
           [](Node& node, const std::string& name, const std::string& why, uint64_t step) {

@@ -11,6 +11,8 @@ namespace byteps::bindings {
 void bind_tables(pybind11::module_& module);
 // Nodes, their configuration, and the C functions for adapters with a library of their own.
 void bind_node(pybind11::module_& module);
+// Tensors in the memory of CUDA devices.
+void bind_device(pybind11::module_& module);
 // Capabilities of this machine, and the kernels; for `byteps doctor`, tests and benchmarks.
 void bind_machine(pybind11::module_& module);
 // RDMA devices of this machine, and checks of other machines; for `byteps doctor`.

@@ -3,6 +3,7 @@
 
 PYBIND11_MODULE(_core, module) {
   byteps::bindings::bind_tables(module);
+  byteps::bindings::bind_device(module);
   byteps::bindings::bind_node(module);
   byteps::bindings::bind_machine(module);
   byteps::bindings::bind_rdma(module);

@@ -187,17 +187,17 @@ Status AsyncNode::declare(const std::string& name, DType dtype, uint64_t bytes) 
   return worker_->declare(name, dtype, bytes);
 }
 
-Result<protocol::Handle> AsyncNode::push_pull(const protocol::PushPull& request, const std::byte* input,
-                                              std::byte* output) {
+Result<protocol::Handle> AsyncNode::push_pull(const protocol::PushPull& request,
+                                              const worker::TensorMemory& memory) {
   BPS_RETURN_IF_ERROR(usable());
-  return worker_->push_pull(request, input, output);
+  return worker_->push_pull(request, memory);
 }
 
-void AsyncNode::push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
+void AsyncNode::push_pull(const protocol::PushPull& request, const worker::TensorMemory& memory,
                           worker::OnDone on_done) {
   const Status status = usable();
   if (!status.is_ok()) return on_done(status);
-  worker_->push_pull(request, input, output, std::move(on_done));
+  worker_->push_pull(request, memory, std::move(on_done));
 }
 
 void AsyncNode::refuse(const std::string& name, uint64_t step, const Status& why) {

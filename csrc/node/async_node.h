@@ -80,10 +80,9 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   // Errors of the next five: those of Worker, and kFailedPrecondition for a role other than worker
   // or after leave().
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
-  Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
-                                     std::byte* output);
+  Result<protocol::Handle> push_pull(const protocol::PushPull& request, const worker::TensorMemory& memory);
   // As in Worker: all errors go to `on_done`.
-  void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
+  void push_pull(const protocol::PushPull& request, const worker::TensorMemory& memory,
                  worker::OnDone on_done);
   // Counts a push_pull of this name that an adapter has refused (protocol::PushPullTable::refuse):
   // the round fails on all ranks. Never fails.
@@ -201,6 +200,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   std::unique_ptr<summation::Service> service_;
   worker::HeldResults held_results_;             // used if Roster::failover
   std::unique_ptr<NodeParentLink> parent_link_;  // null: no level above this node's service
+  std::unique_ptr<worker::DeviceStaging> device_staging_;  // null: not a worker
   std::unique_ptr<worker::Worker> worker_;
   // Null: this node does not take part. Used on the control loop.
   std::unique_ptr<NicProbe> nic_probe_;

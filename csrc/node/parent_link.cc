@@ -61,11 +61,12 @@ void NodeParentLink::enqueue(worker::OutgoingPartition outgoing) {
 
 // Always posted, even if the loop is the link's own, so that a service is never called back from
 // within its own call.
-void NodeParentLink::on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) {
+void NodeParentLink::on_completed(worker::OutgoingPartition partition,
+                                  const Result<protocol::Plan>& outcome) {
   Pending pending;
   {
     MutexLock lock(mutex_);
-    const auto found = pending_.find(handle);
+    const auto found = pending_.find(partition.handle);
     pending = std::move(found->second);
     pending_.erase(found);
   }

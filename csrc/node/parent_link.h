@@ -32,7 +32,7 @@ class NodeParentLink final : public summation::ParentLink, public worker::LinkEv
   void on_service_added();
 
   // Called on the loops of the links.
-  void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) override;
+  void on_completed(worker::OutgoingPartition partition, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { lost_(service, why); }
   void on_outcomes_moved(std::vector<protocol::DataHead> outcomes) override { links_.move(outcomes); }
   void on_partitions_moved(std::vector<worker::OutgoingPartition> partitions) override {

@@ -224,13 +224,18 @@ void AsyncNode::start_service() {
 
 void AsyncNode::build_worker() {
   const auto rank = static_cast<uint32_t>(self_.rank);
+  device_staging_ = std::make_unique<worker::DeviceStaging>(
+      [this] {
+        return environment_->make_loop("bps-device", [this](const Status& why) { on_out_of_memory(why); });
+      },
+      static_cast<uint64_t>(config_.pinned_bytes), metrics_);
   worker_ = std::make_unique<worker::Worker>(
       worker::WorkerOptions{.rank = rank,
                             .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),
                             .autotune = config_.autotune,
                             .names = environment_->name_limits()},
       *tree_, protocol::PartitionRule(*tree_, roster_.partition_bytes), metrics_, *control_loop_,
-      environment_->make_completions(), *this);
+      environment_->make_completions(), *device_staging_, *this);
   if (tree_->ranks_of(tree_->machine_of(rank)).size() > 1) {
     parent_link_ = std::make_unique<NodeParentLink>(
         rank, tree_->num_rank_indices(),

@@ -137,9 +137,9 @@ void Program::start(size_t outcome, const protocol::PushPull& request, const InF
   std::byte* const output = op.output->data();
   if (random_.chance(0.7)) {
     const auto on_done = [this, outcome](const Status& status) { on_push_pull_done(outcome, status); };
-    return process_.node()->push_pull(request, input, output, on_done);
+    return process_.node()->push_pull(request, {input, output}, on_done);
   }
-  const Result<protocol::Handle> handle = process_.node()->push_pull(request, input, output);
+  const Result<protocol::Handle> handle = process_.node()->push_pull(request, {input, output});
   if (!handle) return on_push_pull_done(outcome, handle.status());
   handles_[outcome] = *handle;
   poll(outcome);

@@ -36,7 +36,7 @@ Link::Link(LinkOptions options, Connector connector, protocol::Outbox& outbox, M
 
 void Link::enqueue(std::vector<OutgoingPartition> partitions) {
   if (!ended_.is_ok()) {
-    for (const OutgoingPartition& outgoing : partitions) complete(outgoing, ended_);
+    for (OutgoingPartition& outgoing : partitions) complete(std::move(outgoing), ended_);
   } else if (moved_) {
     events_.on_partitions_moved(std::move(partitions));
   } else if (connection_) {
@@ -257,9 +257,9 @@ void Link::fail_over() {
 Status Link::complete_answered(const DataHead& head, const Result<protocol::Plan>& outcome) {
   Result<Unanswered*> waiting = find(head);
   if (!waiting) return waiting.status();
-  const uint64_t handle = (*waiting)->outgoing.handle;
+  OutgoingPartition outgoing = std::move((*waiting)->outgoing);
   unanswered_.erase(head.key);
-  events_.on_completed(handle, outcome);
+  events_.on_completed(std::move(outgoing), outcome);
   return Status::ok();
 }
 
@@ -301,15 +301,14 @@ void Link::leave(const Status& why, GracePeriod grace_period, UniqueFunction<voi
   connection_->close_when_sent(grace_period);
 }
 
-void Link::complete(const OutgoingPartition& outgoing, const Status& why) {
-  if (outgoing.failure.is_ok()) events_.on_completed(outgoing.handle, why);
+void Link::complete(OutgoingPartition outgoing, const Status& why) {
+  if (outgoing.failure.is_ok()) events_.on_completed(std::move(outgoing), why);
 }
 
 void Link::complete_all(const Status& why) {
-  auto unanswered = std::exchange(unanswered_, {});
-  for (const auto& [key, each] : unanswered) events_.on_completed(each.outgoing.handle, why);
-  for (const auto& [ticket, outgoing] : std::exchange(offered_, {})) complete(outgoing, why);
-  for (const OutgoingPartition& outgoing : std::exchange(early_, {})) complete(outgoing, why);
+  for (auto& [key, each] : std::exchange(unanswered_, {})) events_.on_completed(std::move(each.outgoing), why);
+  for (auto& [ticket, outgoing] : std::exchange(offered_, {})) complete(std::move(outgoing), why);
+  for (OutgoingPartition& outgoing : std::exchange(early_, {})) complete(std::move(outgoing), why);
   if (leave_done_) std::exchange(leave_done_, nullptr)();
 }
 

@@ -22,9 +22,11 @@
 
 namespace byteps::worker {
 
+struct StagedPartition;  // worker/device_staging.h
+
 // A partition to send. `input` and `output` must stay valid until LinkEvents::on_completed.
 struct OutgoingPartition {
-  uint64_t handle = 0;  // passed to LinkEvents::on_completed
+  uint64_t handle = 0;
   protocol::DataHead head;
   Bytes input;  // empty if only the root's values count
   MutableBytes output;
@@ -33,6 +35,8 @@ struct OutgoingPartition {
   bool is_answered_soon = false;
   // Not ok: tells the service that this child cannot contribute. No answer and no on_completed.
   Status failure;
+  // If the tensor is in the memory of a device: what `input` and `output` are copies of.
+  std::shared_ptr<StagedPartition> staged = nullptr;
 };
 
 class Link;
@@ -43,7 +47,7 @@ class LinkEvents {
   virtual ~LinkEvents() = default;
   // The partition was answered (`outcome`: plan of the answer) or has failed. Its memory is no
   // longer used.
-  virtual void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) = 0;
+  virtual void on_completed(OutgoingPartition partition, const Result<protocol::Plan>& outcome) = 0;
   // The connection broke or could not be established. `service`: node number.
   virtual void on_link_lost(uint32_t service, const Status& why) = 0;
   // The service is lost, and the job goes on (fail_over()): these partitions go to the successors
@@ -115,7 +119,7 @@ class Link final : public transport::Receiver {
   void send_held(const protocol::DataHead& head);
   Status on_result(const protocol::DataHead& head, Bytes payload);
   void lose(const Status& why);
-  void complete(const OutgoingPartition& outgoing, const Status& why);
+  void complete(OutgoingPartition outgoing, const Status& why);
   void complete_all(const Status& why);
   // The unanswered partition that `head` answers; kDataLoss if there is none.
   Result<Unanswered*> find(const protocol::DataHead& head);

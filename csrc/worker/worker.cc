@@ -23,16 +23,18 @@ constexpr uint64_t kColdBytes = 4 << 20;
 
 Worker::Worker(const WorkerOptions& options, protocol::Tree tree, const protocol::PartitionRule& rule,
                Metrics& metrics, const Clock& clock, std::unique_ptr<Completions> completions,
-               WorkerEvents& events)
+               DeviceStaging& staging, WorkerEvents& events)
     : options_(options),
       metrics_(metrics),
       clock_(clock),
+      staging_(staging),
       events_(events),
       handles_(metrics, clock, std::move(completions)),
       links_(tree.num_rank_indices()),
       parameter_store_links_(tree.num_rank_indices()),
       num_final_roots_(tree.num_final_roots()),
       table_(options.rank, std::move(tree), rule, options.names) {
+  staging_.set_events(*this);
   if (options.autotune && options.rank == 0) tuner_.emplace(options.credit_bytes);
   metrics_.partition_factor = 1;
   metrics_.credit_bytes = options.credit_bytes;
@@ -55,31 +57,33 @@ Status Worker::declare(const std::string& name, DType dtype, uint64_t bytes) {
   return status;
 }
 
-Result<Handle> Worker::push_pull(const protocol::PushPull& request, const std::byte* input,
-                                 std::byte* output) {
+Result<Handle> Worker::push_pull(const protocol::PushPull& request, const TensorMemory& memory) {
   const Handle handle = handles_.open(request.bytes);
-  const Status status = start(handle, request, input, output);
+  const Status status = start(handle, request, memory);
   if (status.is_ok()) return handle;
   handles_.cancel(handle);
   return status;
 }
 
-void Worker::push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
-                       OnDone on_done) {
+void Worker::push_pull(const protocol::PushPull& request, const TensorMemory& memory, OnDone on_done) {
   const Handle handle = handles_.open(request.bytes, std::move(on_done));
-  const Status status = start(handle, request, input, output);
+  const Status status = start(handle, request, memory);
   if (!status.is_ok()) handles_.cancel(handle)(status);
 }
 
-Status Worker::start(Handle handle, const protocol::PushPull& request, const std::byte* input,
-                     std::byte* output) {
+Status Worker::start(Handle handle, const protocol::PushPull& request, const TensorMemory& memory) {
   Status status;
+  if (memory.transfer) status = staging_.start(memory.transfer->device().driver());
   Work work;
   {
     MutexLock lock(mutex_);
-    memory_[handle] = {input, output, request.bytes >= kColdBytes};
-    if (tuner_) tune(request);
-    status = table_.start(handle, request, actions_);
+    if (status.is_ok()) {
+      memory_[handle] = {memory, request.bytes >= kColdBytes};
+      if (tuner_) tune(request);
+      status = table_.start(handle, request, actions_);
+    } else {
+      table_.refuse(request.name, request.step, status, actions_);
+    }
     if (!status.is_ok()) memory_.erase(handle);
     work = take_work();
   }
@@ -121,7 +125,30 @@ void Worker::tune(const protocol::PushPull& request) {
   table_.ask_for(tuner_->desired_plan());
 }
 
-void Worker::on_completed(Handle handle, const Result<protocol::Plan>& outcome) {
+void Worker::on_completed(OutgoingPartition partition, const Result<protocol::Plan>& outcome) {
+  if (partition.staged) return staging_.copy_back(std::move(partition.staged), outcome);
+  complete(partition.handle, outcome);
+}
+
+void Worker::on_staged(const protocol::Parent& parent, OutgoingPartition partition) {
+  partition.is_answered_soon = partition.head.root_node < num_final_roots_;
+  Work work;
+  add_partition(work, parent, std::move(partition));
+  do_work(std::move(work));
+}
+
+// The other ranks must not wait for the contribution.
+void Worker::on_staging_failed(const StartPartition& start, const Status& why) {
+  Work work;
+  add_partition(work, start.parent,
+                {.handle = 0, .head = start.head, .input = {}, .output = {}, .failure = why});
+  do_work(std::move(work));
+  complete(start.handle, why);
+}
+
+void Worker::on_copied_back(Handle handle, const Result<protocol::Plan>& outcome) { complete(handle, outcome); }
+
+void Worker::complete(Handle handle, const Result<protocol::Plan>& outcome) {
   change([&](auto& table, auto& actions) { table.complete(handle, outcome, actions); });
 }
 
@@ -147,7 +174,7 @@ Worker::Work Worker::take_work() {
       work.plan = change->plan;
       count_move(change->plan.placement);
     } else if (auto* start = std::get_if<StartPartition>(&action)) {
-      add_partition(work, start->parent, make_outgoing(*start));
+      start_partition(work, *start);
     } else if (auto* fail = std::get_if<protocol::FailPartition>(&action)) {
       add_partition(
           work, fail->parent,
@@ -161,8 +188,17 @@ Worker::Work Worker::take_work() {
   return work;
 }
 
+void Worker::start_partition(Work& work, StartPartition& start) {
+  const TensorMemory& tensor = memory_.at(start.handle).tensor;
+  if (!tensor.transfer) return add_partition(work, start.parent, make_outgoing(start));
+  const DeviceTensor on_device{tensor.transfer, reinterpret_cast<uintptr_t>(tensor.input),
+                               reinterpret_cast<uintptr_t>(tensor.output)};
+  work.to_stage.emplace_back(on_device, std::move(start));
+}
+
 void Worker::do_work(Work work, bool quickly) {
   if (work.plan) change_plan(*work.plan);
+  for (const auto& [tensor, start] : work.to_stage) staging_.stage(tensor, start);
   for (auto& [link, partitions] : work.partitions) {
     auto enqueue = [link = link->link.get(), partitions = std::move(partitions)]() mutable {
       link->enqueue(std::move(partitions));
@@ -195,8 +231,8 @@ OutgoingPartition Worker::make_outgoing(const StartPartition& start) {
   const bool contributes = protocol::has_values(start.head);
   return {.handle = start.handle,
           .head = start.head,
-          .input = contributes ? Bytes(memory.input + start.offset, start.head.bytes) : Bytes{},
-          .output = MutableBytes(memory.output + start.offset, start.head.bytes),
+          .input = contributes ? Bytes(memory.tensor.input + start.offset, start.head.bytes) : Bytes{},
+          .output = MutableBytes(memory.tensor.output + start.offset, start.head.bytes),
           .is_cold = memory.is_cold,
           .is_answered_soon = start.head.root_node < num_final_roots_,
           .failure = {}};
@@ -230,6 +266,7 @@ std::string Worker::name_wait(Handle handle) {
 
 void Worker::fail(const Status& why) {
   change([&](auto& table, auto& actions) { table.fail(why, actions); });
+  staging_.fail(why, [] {});
   links_.fail(why);
   parameter_store_links_.fail(why);
 }
@@ -237,7 +274,10 @@ void Worker::fail(const Status& why) {
 void Worker::leave(GracePeriod grace_period, UniqueFunction<void()> done) {
   const Status why = failed_precondition("byteps was shut down");
   change([&](auto& table, auto& actions) { table.fail(why, actions); });
-  ShardLinks::leave({&links_, &parameter_store_links_}, why, grace_period, std::move(done));
+  // First no more partitions may come to the links.
+  staging_.fail(why, [this, why, grace_period, done = std::move(done)]() mutable {
+    ShardLinks::leave({&links_, &parameter_store_links_}, why, grace_period, std::move(done));
+  });
 }
 
 }  // namespace byteps::worker

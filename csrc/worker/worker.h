@@ -1,7 +1,8 @@
 // The worker role: push_pull of named tensors through the summation services of a job.
 //
 // Thread-safe. The path of a push_pull: name -> partitions (protocol/push_pull_table.h) -> the link
-// to each partition's parent, on its loop -> results in the tensor -> handle done.
+// to each partition's parent, on its loop -> results in the tensor -> handle done. Partitions of
+// device memory pass worker/device_staging.h on the way to the link and back.
 #pragma once
 
 #include <memory>
@@ -14,6 +15,7 @@
 #include "base/metrics.h"
 #include "protocol/push_pull_table.h"
 #include "protocol/tuner.h"
+#include "worker/device_staging.h"
 #include "worker/handle_table.h"
 #include "worker/shard_links.h"
 
@@ -42,11 +44,20 @@ struct WorkerOptions {
   protocol::NameLimits names = {};
 };
 
-class Worker final : public LinkEvents {
+// Where a tensor is: in host memory, or, with `transfer`, at these addresses of a device. `input` may
+// be equal to `output`.
+struct TensorMemory {
+  const std::byte* input;
+  std::byte* output;
+  std::shared_ptr<device::Transfer> transfer = nullptr;
+};
+
+class Worker final : public LinkEvents, public DeviceStagingEvents {
  public:
+  // `staging`: for tensors on devices; must exist as long as this object's links.
   Worker(const WorkerOptions& options, protocol::Tree tree, const protocol::PartitionRule& rule,
          Metrics& metrics, const Clock& clock, std::unique_ptr<Completions> completions,
-         WorkerEvents& events);
+         DeviceStaging& staging, WorkerEvents& events);
 
   // The caller adds all links before the first push_pull, and those to a server that comes later
   // before add_server(): to services that may be a parent in a tree, and to those that may store
@@ -57,15 +68,13 @@ class Worker final : public LinkEvents {
   // Requests the placement of a tensor in advance; not for stored tensors. `bytes`: its size.
   // Errors: as protocol::PushPullTable::declare.
   Status declare(const std::string& name, DType dtype, uint64_t bytes);
-  // Starts a push_pull of request.bytes bytes from `input` to `output`, which may be equal. Both
-  // must stay valid, and the input unchanged, until the handle is done. Does not block. Errors: as
-  // protocol::PushPullTable::start.
-  Result<protocol::Handle> push_pull(const protocol::PushPull& request, const std::byte* input,
-                                     std::byte* output);
+  // Starts a push_pull of request.bytes bytes. The memory must stay valid, and the input unchanged,
+  // until the handle is done; that of a device until its Transfer is complete. Does not block.
+  // Errors: as protocol::PushPullTable::start.
+  Result<protocol::Handle> push_pull(const protocol::PushPull& request, const TensorMemory& memory);
   // As above, without a handle: `on_done` is called on the thread of the Completions when the
   // push_pull is done. If it cannot start, `on_done` gets the error within this call.
-  void push_pull(const protocol::PushPull& request, const std::byte* input, std::byte* output,
-                 OnDone on_done);
+  void push_pull(const protocol::PushPull& request, const TensorMemory& memory, OnDone on_done);
   // As protocol::PushPullTable::refuse.
   void refuse(const std::string& name, uint64_t step, const Status& why);
   // Requests another partition scale and credit for later push_pulls, as the tuner does. Effective
@@ -96,17 +105,19 @@ class Worker final : public LinkEvents {
   // as ShardLinks::leave does.
   void leave(GracePeriod grace_period, UniqueFunction<void()> done);
 
-  void on_completed(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
+  void on_completed(OutgoingPartition partition, const Result<protocol::Plan>& outcome) override;
   void on_link_lost(uint32_t service, const Status& why) override { events_.on_link_lost(service, why); }
   void on_outcomes_moved(std::vector<protocol::DataHead> outcomes) override { links_.move(outcomes); }
   void on_partitions_moved(std::vector<OutgoingPartition> partitions) override {
     links_.move(std::move(partitions));
   }
+  void on_staged(const protocol::Parent& parent, OutgoingPartition partition) override;
+  void on_staging_failed(const protocol::StartPartition& start, const Status& why) override;
+  void on_copied_back(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
 
  private:
   struct Memory {
-    const std::byte* input;
-    std::byte* output;
+    TensorMemory tensor;
     bool is_cold;
   };
   // Actions for after the lock is released.
@@ -115,15 +126,19 @@ class Worker final : public LinkEvents {
     // By link, in the order of first use, which does not depend on addresses.
     std::vector<std::pair<ShardLink*, std::vector<OutgoingPartition>>> partitions;
     std::unordered_map<ShardLink*, size_t> indices;  // in `partitions`
+    std::vector<std::pair<DeviceTensor, protocol::StartPartition>> to_stage;
     std::vector<std::pair<protocol::Handle, Status>> finished;
   };
-  Status start(protocol::Handle handle, const protocol::PushPull& request, const std::byte* input,
-               std::byte* output) BPS_EXCLUDES(mutex_);
+  Status start(protocol::Handle handle, const protocol::PushPull& request, const TensorMemory& memory)
+      BPS_EXCLUDES(mutex_);
   // Calls `f(table_, actions_)` under the lock, then does the work. `f` only changes the table: it
   // must not call out, block or keep the references.
   template <typename F>
   void change(F&& f) BPS_EXCLUDES(mutex_);
   void add_partition(Work& work, const protocol::Parent& parent, OutgoingPartition partition);
+  void complete(protocol::Handle handle, const Result<protocol::Plan>& outcome);
+  // Moves a partition that starts into `work`.
+  void start_partition(Work& work, protocol::StartPartition& start) BPS_REQUIRES(mutex_);
   // Sends messages to the scheduler, and returns the other actions.
   Work take_work() BPS_REQUIRES(mutex_);
   // `quickly`: partitions may be sent on this thread (EventLoop::run_soon).
@@ -136,6 +151,7 @@ class Worker final : public LinkEvents {
   const WorkerOptions options_;
   Metrics& metrics_;
   const Clock& clock_;
+  DeviceStaging& staging_;
   WorkerEvents& events_;
   HandleTable handles_;
   ShardLinks links_;

@@ -16,6 +16,7 @@ from byteps.ops import Buffer, ReduceOp, broadcast_buffer, push_pull_buffer
 from byteps.runtime import Job
 from byteps.torch.c10d.progress import Awaited, Explain, Progress
 from byteps.torch.c10d.work import CollectiveWork, Group
+from byteps.torch.device import device_of
 from byteps.torch.tensor import own_memory, stage
 
 __all__ = ["Collective"]
@@ -42,14 +43,15 @@ class Collective:
     """One collective.
 
     Calls come in this order: memory and push_pulls, then `work`, then `launch`, then `begin`.
-    Tensors on other devices, or with gaps in memory, are exchanged as host copies.
+    Tensors with gaps in memory are exchanged as dense copies, and those on devices that the core
+    cannot copy from as host copies.
     """
 
     def __init__(self, explain: Explain) -> None:
         self._explain = explain
         self._parts: list[_Part] = []
         self._copies: list[tuple[Buffer, Buffer]] = []  # (target, memory used in its place)
-        self._host_copies: list[tuple[Tensor, Tensor]] = []  # (output, host copy)
+        self._tensor_copies: list[tuple[Tensor, Tensor]] = []  # (output, dense or host copy)
         self._handles: list[Handle] = []
         self._failure: BytePSError | None = None
         self.progress: Progress
@@ -62,7 +64,12 @@ class Collective:
         """Returns memory for an output; its present content is not used."""
         if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
             return _buffer(tensor)
-        memory = torch.empty(tensor.shape, dtype=tensor.dtype)
+        if device_of(tensor.device) is None:
+            memory = torch.empty(tensor.shape, dtype=tensor.dtype)
+        elif tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+            return _buffer(tensor)
+        else:
+            memory = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         self._copy_back_later(tensor, memory)
         return _buffer(memory)
 
@@ -71,8 +78,9 @@ class Collective:
         own = own_memory(tensor)
         if own is not None:
             return own
-        staged = stage(tensor, any_dtype=True, row_major=True)
-        if staged.copied:
+        dense = _dense(tensor)
+        staged = stage(dense, any_dtype=True, row_major=True)
+        if staged.copied or dense is not tensor:
             self._copy_back_later(tensor, staged.memory)
         return staged.buffer._replace(shape=None)
 
@@ -99,7 +107,7 @@ class Collective:
         """
         self._keep_apart()
         self.progress = Progress(self._explain, earlier)
-        return CollectiveWork(self.progress, outputs, self._devices() if self._host_copies else (), given_s, group)
+        return CollectiveWork(self.progress, outputs, self._devices(), given_s, group)
 
     def launch(self, job: Job, prefix: str) -> None:
         """Starts the push_pulls. The ranks of a group launch its collectives in the same order.
@@ -126,7 +134,7 @@ class Collective:
             self.progress.fail(self._failure)
             raise self._failure
         self._parts.clear()
-        self.progress.begin(self._handles, self._copy_back if self._copies or self._host_copies else None)
+        self.progress.begin(self._handles, self._copy_back if self._copies or self._tensor_copies else None)
 
     def fail(self, error: Exception) -> None:
         """Ends a collective that was not launched."""
@@ -138,28 +146,42 @@ class Collective:
         if (len(parts) == 1 and parts[0].source.ptr == parts[0].target.ptr) or not _overlap(parts):
             return
         for number, part in enumerate(self._parts):
-            memory = torch.empty(part.target.nbytes, dtype=torch.uint8)
-            scratch = Buffer(memory.data_ptr(), part.target.nbytes, part.target.dtype, memory)
-            self._copies.append((part.target, scratch))
+            target = part.target
+            place = target.owner.device if isinstance(target.owner, Tensor) else None
+            memory = torch.empty(target.nbytes, dtype=torch.uint8, device=place)
+            scratch = Buffer(memory.data_ptr(), target.nbytes, target.dtype, memory, device=target.device)
+            self._copies.append((target, scratch))
             self._parts[number] = part._replace(target=scratch)
 
     def _copy_back_later(self, tensor: Tensor, memory: Tensor) -> None:
         # The copy into the output must come after what the stream still does with it.
-        if tensor.is_cuda:
-            torch.cuda.current_stream(tensor.device).synchronize()
-        self._host_copies.append((tensor, memory))
+        if memory.is_cpu and not tensor.is_cpu:
+            torch.accelerator.current_stream(tensor.device).synchronize()
+        self._tensor_copies.append((tensor, memory))
 
     def _devices(self) -> set[torch.device]:
-        return {tensor.device for tensor, _ in self._host_copies if tensor.is_cuda}
+        """Returns the devices of the outputs, except the CPU."""
+        owners = [part.target.owner for part in self._parts if part.target.device is not None]
+        tensors = [tensor for tensor, _ in self._tensor_copies] + [each for each in owners if isinstance(each, Tensor)]
+        return {tensor.device for tensor in tensors if not tensor.is_cpu}
 
     def _copy_back(self) -> None:
-        for target, memory in self._copies:
-            ctypes.memmove(target.ptr, memory.ptr, target.nbytes)
-        for tensor, host_copy in self._host_copies:
-            tensor.detach().copy_(host_copy.view(tensor.dtype).view(tensor.shape))
-        for device in self._devices():
+        for handle in self._handles:
+            handle.order()
+        devices = {tensor.device for tensor, _ in self._tensor_copies if not tensor.is_cpu}
+        for target, scratch in self._copies:
+            if target.device is None:
+                ctypes.memmove(target.ptr, scratch.ptr, target.nbytes)
+                continue
+            assert isinstance(target.owner, Tensor)
+            assert isinstance(scratch.owner, Tensor)
+            target.owner.view(-1).view(torch.uint8).copy_(scratch.owner)
+            devices.add(target.owner.device)
+        for tensor, memory in self._tensor_copies:
+            tensor.detach().copy_(memory.view(tensor.dtype).view(tensor.shape))
+        for device in devices:
             # Other threads and streams read the output.
-            torch.cuda.current_stream(device).synchronize()
+            torch.accelerator.current_stream(device).synchronize()
 
 
 def _overlap(parts: Sequence[_Part]) -> bool:
@@ -181,7 +203,14 @@ def _range(buffer: Buffer) -> tuple[int, int]:
 
 def _buffer(tensor: Tensor) -> Buffer:
     """Returns the tensor's memory without its shape, which ranks need not have in common."""
-    return own_memory(tensor) or stage(tensor, any_dtype=True, row_major=True).buffer._replace(shape=None)
+    return own_memory(tensor) or stage(_dense(tensor), any_dtype=True, row_major=True).buffer._replace(shape=None)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """Returns the tensor, or a dense copy if it has gaps and is on a device of the core's."""
+    if tensor.is_cpu or device_of(tensor.device) is None:
+        return tensor
+    return tensor.resolve_neg().resolve_conj().contiguous()
 
 
 def _as_bytes(buffer: Buffer) -> Buffer:

@@ -43,6 +43,7 @@ class Progress:
         "_explain",
         "_handles",
         "_lock",
+        "_on_devices",
         "_watched",
         "completed",
         "error",
@@ -66,6 +67,7 @@ class Progress:
         self._begun = False
         self._begins: threading.Event | None = None  # of threads that wait for `begin` or `fail`
         self._handles: Sequence[Handle] = ()
+        self._on_devices: Sequence[Handle] = ()  # those of tensors on devices
         self._callbacks: tuple[Callback, ...] = ()
         self._watched = False  # a callback thread of the job completes it, also if no thread waits
 
@@ -73,6 +75,7 @@ class Progress:
         """The push_pulls are started. `copy_back` fills outputs from host copies, if any."""
         with self._lock:
             self._handles, self._copy_back = handles, copy_back
+            self._on_devices = [handle for handle in handles if handle.is_on_device]
             watched = self._watched = self._watched or copy_back is not None
             self._note_begin()
         if watched:
@@ -114,6 +117,14 @@ class Progress:
         for progress in self._earlier:
             progress.wait(deadline_s)
         self._complete()
+
+    def order(self) -> None:
+        """What the calling thread gives its streams from now on comes after the collective.
+
+        To be called when it is complete. Does nothing for tensors in host memory.
+        """
+        for handle in self._on_devices:
+            handle.order()
 
     def add_done_callback(self, callback: Callback) -> None:
         """Calls `callback` at completion: in a thread of the job, or here if it is over."""

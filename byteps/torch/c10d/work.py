@@ -65,6 +65,9 @@ class CollectiveWork(Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Blocks until the outputs are there. `timeout` of 0 or less: the group's timeout.
 
+        For tensors on a device it blocks until the copies back are enqueued; what the calling
+        thread then gives its stream comes after them.
+
         Raises:
             TimeoutError: the timeout is over; the collective stays in flight.
             BytePSError: the collective has failed, for example by a PeerLostError.
@@ -78,6 +81,7 @@ class CollectiveWork(Work):
                     raise
                 raise TimeoutError(f"{error}; {self._group.missing(self._progress.number)}") from None
         self._progress.raise_error()
+        self._progress.order()
         return True
 
     def synchronize(self) -> None:
@@ -107,12 +111,18 @@ class CollectiveWork(Work):
                 start: Future[None] = Future(devices=list(self._devices))
                 future = self._future = start.then(self._outcome)
         if is_new:
-            self._progress.add_done_callback(lambda: start.set_result(None))
+            self._progress.add_done_callback(lambda: self._set_result(start))
         frame = inspect.currentframe()
         caller = frame.f_back if frame is not None else None
         if self._may_be_fp16_hook() and (caller is None or "get_future" not in caller.f_code.co_names):
             return tensor_list(future, self._outputs)
         return future
+
+    def _set_result(self, future: Future[None]) -> None:
+        # The future's users wait for what this thread's streams have been given so far.
+        if self._progress.error is None:
+            self._progress.order()
+        future.set_result(None)
 
     def _limit_s(self) -> float:
         return self._given_s if self._given_s > 0 else self._group.limit_s

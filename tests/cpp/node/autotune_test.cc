@@ -74,7 +74,7 @@ class AutotuneTest : public testing::TestWithParam<Shape> {
                                             .op = ReduceOp::kSum,
                                             .root = 0,
                                             .priority = 0},
-                                           data, data);
+                                           {data, data});
         EXPECT_TRUE(handle.is_ok()) << handle.status();
         if (!handle) return results;
         in_flight.emplace(*handle, std::move(values));

@@ -58,9 +58,9 @@ TEST(NodeTest, NameInFlightIsRefused) {
   Node& node = job.worker(0);
   const protocol::PushPull request{.name = "x", .dtype = DType::kFloat32, .bytes = 40};
   auto* data = reinterpret_cast<std::byte*>(a.data());
-  auto first = node.push_pull(request, data, data);
+  auto first = node.push_pull(request, {data, data});
   ASSERT_TRUE(first.is_ok());
-  EXPECT_EQ(node.push_pull(request, data, data).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(node.push_pull(request, {data, data}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(push_pull(job.worker(1), "x", b, DType::kFloat32).is_ok());
   EXPECT_TRUE(node.wait(*first, kNever, always).is_ok());
   EXPECT_EQ(node.wait(*first, kNever, always).code(), StatusCode::kInvalidArgument) << "freed";
@@ -130,11 +130,11 @@ TEST(NodeTest, ShutdownFailsWhatIsInFlight) {
   std::vector<float> values(1'000'000, 1.0f);
   auto* data = reinterpret_cast<std::byte*>(values.data());
   auto handle =
-      job.worker(0).push_pull({.name = "x", .dtype = DType::kFloat32, .bytes = 4'000'000}, data, data);
+      job.worker(0).push_pull({.name = "x", .dtype = DType::kFloat32, .bytes = 4'000'000}, {data, data});
   ASSERT_TRUE(handle.is_ok());
   job.shut_down(0);
   EXPECT_EQ(job.worker(0).wait(*handle, kNever, always).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(job.worker(0).push_pull({.name = "y", .bytes = 4}, data, data).status().code(),
+  EXPECT_EQ(job.worker(0).push_pull({.name = "y", .bytes = 4}, {data, data}).status().code(),
             StatusCode::kFailedPrecondition);
 }
 
@@ -149,7 +149,7 @@ TEST(NodeTest, ATensorMayBeFreedOnceItsPushPullHasFailed) {
     auto* const data = static_cast<std::byte*>(memory);
     Result<protocol::Handle> handle = failed_precondition("rank 1 does not take part");
     if (rank == 0)
-      handle = node.push_pull({.name = "x", .dtype = DType::kFloat32, .bytes = kBytes}, data, data);
+      handle = node.push_pull({.name = "x", .dtype = DType::kFloat32, .bytes = kBytes}, {data, data});
     // The partitions of "x" are on their way before those of "y".
     std::vector<float> values(1000, 1.0f);
     ASSERT_TRUE(push_pull(node, "y", values, DType::kFloat32).is_ok());

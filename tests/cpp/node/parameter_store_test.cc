@@ -23,7 +23,7 @@ Status update(Node& node, ReduceOp op, std::vector<double>& values, uint8_t stal
                                 .bytes = values.size() * sizeof(double),
                                 .op = op,
                                 .staleness = staleness},
-                               data, data);
+                               {data, data});
   if (!handle) return handle.status();
   return node.wait(*handle, now_us() + 60'000'000, [] { return true; });
 }

@@ -42,7 +42,7 @@ TEST(RefusedPushPullTest, AStepThatARankHasLeftOutDoesNotShiftTheNext) {
       if (is_broken && rank == 2) continue;
       auto* data = reinterpret_cast<std::byte*>(values.data());
       const auto handle = node.push_pull(
-          {.name = "x", .dtype = DType::kInt64, .bytes = values.size() * 8, .step = step}, data, data);
+          {.name = "x", .dtype = DType::kInt64, .bytes = values.size() * 8, .step = step}, {data, data});
       ASSERT_TRUE(handle.is_ok()) << handle.status();
       const Status status = node.wait(*handle, now_us() + 60'000'000, [] { return true; });
       // The last one fails because rank 2 leaves the job.

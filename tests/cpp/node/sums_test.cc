@@ -111,8 +111,8 @@ TEST_P(JobTest, ManyInFlightInAnOrderOfEachRanksOwn) {
                                       .op = ReduceOp::kSum,
                                       .root = 0,
                                       .priority = -t},
-                                     reinterpret_cast<const std::byte*>(input[index].data()),
-                                     reinterpret_cast<std::byte*>(output[index].data()));
+                                     {reinterpret_cast<const std::byte*>(input[index].data()),
+                                      reinterpret_cast<std::byte*>(output[index].data())});
         ASSERT_TRUE(handle.is_ok()) << handle.status();
         handles[index] = *handle;
       }

@@ -22,7 +22,7 @@ TEST(StillHereTest, ACallbackWaitIsReportedToo) {
   auto* data = reinterpret_cast<std::byte*>(values.data());
   EventFlag done;
   const protocol::PushPull request{.name = "late", .dtype = DType::kFloat32, .bytes = 16};
-  job.worker(0).push_pull(request, data, data, [&done](const Status&) { done.set(); });
+  job.worker(0).push_pull(request, {data, data}, [&done](const Status&) { done.set(); });
   EXPECT_TRUE(log.wait_for("push_pull of 'late': rank 1 (host "));
   std::vector<float> others(4, 1.0f);
   EXPECT_TRUE(push_pull(job.worker(1), "late", others, DType::kFloat32).is_ok());

@@ -50,7 +50,7 @@ Status push_pull(Node& node, const std::string& name, std::vector<T>& values, DT
                                 .op = op,
                                 .root = root,
                                 .priority = 0},
-                               data, data);
+                               {data, data});
   if (!handle) return handle.status();
   return node.wait(*handle, now_us() + 60'000'000, [] { return true; });
 }

@@ -79,9 +79,9 @@ class LinkTest : public testing::Test, public LinkEvents, public transport::Rece
   }
 
   // LinkEvents
-  void on_completed(protocol::Handle handle, const Result<protocol::Plan>& outcome) override {
-    completed_[handle] = outcome.status();
-    if (outcome) plans_[handle] = *outcome;
+  void on_completed(OutgoingPartition partition, const Result<protocol::Plan>& outcome) override {
+    completed_[partition.handle] = outcome.status();
+    if (outcome) plans_[partition.handle] = *outcome;
   }
   void on_link_lost(uint32_t service, const Status& why) override {
     EXPECT_EQ(service, 5u);

@@ -94,7 +94,8 @@ class ShardLinksTest : public testing::Test {
   class Events final : public LinkEvents {
    public:
     Events(ShardLinksTest& test, EventLoop& loop) : test_(test), loop_(loop) {}
-    void on_completed(uint64_t handle, const Result<protocol::Plan>& outcome) override {
+    void on_completed(OutgoingPartition partition, const Result<protocol::Plan>& outcome) override {
+      const uint64_t handle = partition.handle;
       test_.completed_.update([&](Completed& s) {
         EXPECT_FALSE(s.status.contains(handle)) << "completed twice: " << handle;
         s.status[handle] = outcome.status();

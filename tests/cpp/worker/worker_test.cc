@@ -80,7 +80,7 @@ class WorkerTest : public testing::Test, public WorkerEvents {
     const protocol::Tree tree = make_tree();
     worker_ = std::make_unique<Worker>(WorkerOptions{.rank = kRank, .credit_bytes = 1 << 20}, tree,
                                        protocol::PartitionRule(tree.reducer_hosts(), kPartitionBytes),
-                                       metrics_, *loop_, std::make_unique<CompletionThread>(), *this);
+                                       metrics_, *loop_, std::make_unique<CompletionThread>(), staging_, *this);
     add_links(worker_->links(), Level::kCluster, sums_);
     add_links(worker_->parameter_store_links(), Level::kRanks, store_);
   }
@@ -105,7 +105,7 @@ class WorkerTest : public testing::Test, public WorkerEvents {
   Handle push_pull(std::string& tensor, const std::string& name = "x", ReduceOp op = ReduceOp::kSum) {
     auto* const data = reinterpret_cast<std::byte*>(tensor.data());
     const auto handle = worker_->push_pull(
-        {.name = name, .dtype = DType::kInt8, .bytes = tensor.size(), .op = op}, data, data);
+        {.name = name, .dtype = DType::kInt8, .bytes = tensor.size(), .op = op}, {data, data});
     EXPECT_TRUE(handle.is_ok()) << handle.status();
     drain();
     return *handle;
@@ -128,6 +128,7 @@ class WorkerTest : public testing::Test, public WorkerEvents {
   Status explain(const Status& failure) const override { return failure; }
 
   Metrics metrics_;
+  DeviceStaging staging_{[] { return unimplemented("no device"); }, 0, metrics_};
   protocol::Outbox outbox_{1 << 20};
   std::unique_ptr<transport::EventLoop> loop_;
   Server sums_;   // the server's end of the link for sums
@@ -292,7 +293,7 @@ TEST_F(WorkerTest, APushPullThatCannotStartTellsItsCallback) {
   std::string tensor(8, 'a');
   auto* const data = reinterpret_cast<std::byte*>(tensor.data());
   Status told;
-  worker_->push_pull({.name = "", .dtype = DType::kInt8, .bytes = 8}, data, data,
+  worker_->push_pull({.name = "", .dtype = DType::kInt8, .bytes = 8}, {data, data},
                      [&told](const Status& status) { told = status; });
   EXPECT_EQ(told.code(), StatusCode::kInvalidArgument);
 }

@@ -1,0 +1,51 @@
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+
+#include "bindings/bindings.h"
+#include "bindings/status_to_python.h"
+#include "device/cuda_device.h"
+#include "device/transfer.h"
+
+namespace py = pybind11;
+
+namespace byteps::bindings {
+namespace {
+
+using device::CudaDevice;
+using device::CudaDriver;
+using device::Transfer;
+
+device::cuda::Stream stream_of(uintptr_t stream) { return reinterpret_cast<device::cuda::Stream>(stream); }
+
+// Keeps the GIL: it is short and never waits.
+std::shared_ptr<Transfer> begin(int ordinal, uintptr_t stream) {
+  const CudaDriver* const driver = value_or_throw(CudaDriver::installed());
+  CudaDevice* const device = value_or_throw(CudaDevice::get(*driver, ordinal));
+  return value_or_throw(Transfer::begin(*device, stream_of(stream)));
+}
+
+}  // namespace
+
+void bind_device(py::module_& module) {
+  using py::arg;
+  py::class_<Transfer, std::shared_ptr<Transfer>>(module, "Transfer", py::is_final())
+      .def(py::init(&begin), arg("ordinal"), arg("stream"))
+      .def(
+          "order_before",
+          [](Transfer& transfer, uintptr_t stream) {
+            throw_if_failed(transfer.order_before(stream_of(stream)));
+          },
+          arg("stream"))
+      .def(
+          "copy",
+          [](Transfer& transfer, uintptr_t to, uintptr_t from, size_t nbytes) {
+            throw_if_failed(transfer.copy(to, from, nbytes));
+          },
+          arg("output_ptr"), arg("input_ptr"), arg("nbytes"))
+      .def("is_complete", &Transfer::is_complete);
+  module.def("cuda_version", [] { return value_or_throw(CudaDriver::installed())->version(); });
+}
+
+}  // namespace byteps::bindings

@@ -1,0 +1,94 @@
+// Copies between host memory and one device, on streams of its own, so that they run beside each
+// other and beside the program's work. Copies to the host begin in the order of priority.
+//
+// Completions: a host function on a side stream that waits for the copy's event calls `wake`; the
+// owner then calls poll(), which asks the events. The side stream keeps the host function from
+// holding up the next copy. After an error of the device, host functions may never run, so the
+// owner also calls poll() now and then.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/unique_function.h"
+#include "device/cuda_device.h"
+#include "device/transfer.h"
+
+namespace byteps::device {
+
+// One thread at a time.
+class Copier {
+ public:
+  // The host memory, or the tensor, is not used any more. An error: nothing was copied.
+  using Done = UniqueFunction<void(const Status&)>;
+  // `wake` is called on a thread of CUDA, where no function of CUDA may be called.
+  static Result<std::unique_ptr<Copier>> create(CudaDevice& device, std::function<void()> wake);
+  // Waits for copies on the device; the others are dropped without their `done`.
+  ~Copier();
+  Copier(const Copier&) = delete;
+  Copier& operator=(const Copier&) = delete;
+
+  // Copies a piece of a tensor to the host when what makes the tensor is done. `is_pinned`: `to` is
+  // pinned memory. `done` is called by this function or by poll().
+  struct ToHost {
+    std::shared_ptr<Transfer> transfer;
+    cuda::Address from;
+    MutableBytes to;
+    bool is_pinned;
+    int32_t priority;  // larger ones begin first
+    Done done;
+  };
+  void copy_to_host(ToHost copy);
+  // Enqueues a copy of `from` to the tensor at `to`. If this returns an error, nothing was
+  // enqueued, and `done` is not called.
+  Status copy_to_device(Transfer& transfer, Bytes from, cuda::Address to, Done done);
+
+  // Calls `done` of the copies that are done, and begins others.
+  void poll();
+  bool is_idle() const { return to_host_.in_flight.empty() && to_device_.in_flight.empty() && waiting_.empty(); }
+
+ private:
+  struct InFlight {
+    cuda::Event event;
+    uint64_t bytes;
+    Done done;
+  };
+  struct Direction {
+    cuda::Stream stream = nullptr;
+    cuda::Stream side = nullptr;
+    std::deque<InFlight> in_flight;  // in the order of the stream
+    uint64_t bytes = 0;              // in flight
+  };
+  struct Waker;
+
+  Copier(CudaDevice& device, std::function<void()> wake);
+  Status open();
+  void begin_copies();
+  // Calls `wake` when the transfer's input is there.
+  Status announce(Transfer& transfer);
+  Status begin(ToHost& copy);
+  // `done` follows what `direction` has been given so far, which is seen by `event`.
+  void follow(Direction& direction, cuda::Event event, uint64_t bytes, Done done);
+  Status notify(cuda::Stream side, cuda::Event event);
+  void complete(Direction& direction);
+  void fail(const Status& why);
+
+  CudaDevice& device_;
+  const cuda::Functions& cu_;
+  std::unique_ptr<Waker> waker_;
+  Direction to_host_, to_device_;
+  cuda::Stream ready_side_ = nullptr;  // waits for inputs whose copies need the processor
+  // By priority, the largest first, then in the order of calls.
+  std::map<std::pair<int64_t, uint64_t>, ToHost> waiting_;
+  uint64_t last_number_ = 0;
+  std::set<const Transfer*> announced_;  // inputs that ready_side_ waits for
+  Status failed_;                        // not ok: the device is lost
+};
+
+}  // namespace byteps::device
