@@ -60,7 +60,7 @@ namespace {
 
 constexpr std::byte kPoison{0xDD};
 constexpr int kDevices = 2;
-constexpr int kErrorNotPermitted = 800;
+constexpr Code kErrorNotPermitted = 800;
 
 struct Range {
   const std::byte* begin;
@@ -123,14 +123,14 @@ void run(StreamObject* stream) {
       return all.failed == kSuccess && (!stream->operations.front().may_run || stream->operations.front().may_run());
     });
     if (stream->operations.empty()) return;
-    auto operation = std::move(stream->operations.front());
-    stream->operations.pop_front();
-    const int delay_us = all.max_delay_us > 0 ? static_cast<int>(all.random() % static_cast<unsigned>(all.max_delay_us)) : 0;
     if (all.fail_after >= 0 && all.fail_after-- == 0) {
       all.failed = all.fail_with;
       all.changed.notify_all();
       continue;
     }
+    auto operation = std::move(stream->operations.front());
+    stream->operations.pop_front();
+    const int delay_us = all.max_delay_us > 0 ? static_cast<int>(all.random() % static_cast<unsigned>(all.max_delay_us)) : 0;
     lock.unlock();
     if (delay_us > 20) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
     if (operation.run) operation.run();
@@ -256,7 +256,12 @@ PLAYED Code cuGetErrorName(Code code, const char** name) {
                                                     {kErrorDeinitialized, "CUDA_ERROR_DEINITIALIZED"},
                                                     {kErrorInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
                                                     {kErrorInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
-                                                    {kErrorIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+                                                    {kErrorIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                                                    {kErrorHostMemoryAlreadyRegistered,
+                                                     "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+                                                    {kErrorNotPermitted, "CUDA_ERROR_NOT_PERMITTED"},
+                                                    {kErrorStreamCaptureUnsupported,
+                                                     "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
   const auto found = names.find(code);
   *name = found == names.end() ? "CUDA_ERROR_PLAYED" : found->second;
   return kSuccess;

@@ -163,16 +163,18 @@ TEST_F(DevicePushPull, RanksOfAMachineAndBroadcasts) {
 // Host functions do not run after an error of the device, and the other rank must not wait.
 TEST_F(DevicePushPull, AfterAnErrorOfTheDeviceNobodyWaits) {
   for (const int64_t operations : {0, 3, 10, 25, 60, 100}) {
+    device::played_function<void()>("played_cuda_recover")();
+    const PlayedProgram before;
+    device::CudaDevice& gpu = **device::CudaDevice::get(device::played_driver(), 0);
     Job job = make_job(2, 64 << 20);
     fail_after(operations);
-    job.on_all([](int rank, Node& node) {
+    job.on_all([&gpu](int rank, Node& node) {
       PlayedProgram program;
       auto* const values = program.allocate<float>(20'000);
       std::vector<std::shared_ptr<device::Transfer>> transfers;
       for (int i = 0; i < 20; ++i) {
         program.launch([values] { std::fill_n(values, 20'000, 1.0f); });
-        auto transfer = device::Transfer::begin(**device::CudaDevice::get(device::played_driver(), 0),
-                                                program.stream());
+        auto transfer = device::Transfer::begin(gpu, program.stream());
         if (!transfer) return node.refuse("t", 0, transfer.status());
         transfers.push_back(*transfer);
         const auto handle = start(node, "t", values, 20'000, *transfer);
@@ -185,7 +187,6 @@ TEST_F(DevicePushPull, AfterAnErrorOfTheDeviceNobodyWaits) {
         }
       }
     });
-    device::played_function<void()>("played_cuda_recover")();
   }
 }
 
@@ -203,7 +204,7 @@ TEST_F(DevicePushPull, AfterAFailureOfTheJobNobodyWaitsForTheDevice) {
   ASSERT_TRUE(handle.is_ok());
   std::thread other([&] { job.worker(1).shutdown("KeyError: 'label'"); });
   const Status status = wait(job.worker(0), *handle);
-  EXPECT_EQ(status.code(), StatusCode::kAborted) << status;
+  EXPECT_NE(status.message().find("KeyError"), std::string::npos) << status;
   may_go_on = true;
   other.join();
 }
