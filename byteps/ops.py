@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from byteps import _core
 from byteps.device import Device, Transfer
-from byteps.errors import InvalidArgumentError, UnsupportedError
+from byteps.errors import InternalError, InvalidArgumentError, UnsupportedError
 from byteps.handles import Handle, InFlight
 from byteps.runtime import Job, current_job
 
@@ -329,6 +329,8 @@ def _start(
     check_name(name)
     try:  # like one_call, but without its cost
         check_priority(name, priority)
+        if source.device is not target.device:
+            raise InternalError(f"push_pull of '{name}': input and output are on different devices")
         shape = (target.nbytes // _core.DTYPE_BYTES[target.dtype],) if target.shape is None else target.shape
         return in_flight.start(
             name,

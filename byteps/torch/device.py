@@ -23,7 +23,15 @@ class _CudaDevice:
         self.index = index
 
     def current_stream(self) -> int:
-        return torch.cuda.current_stream(self.index).cuda_stream
+        return _raw_stream(self.index)
+
+
+def _raw_stream_of_object(index: int) -> int:
+    return torch.cuda.current_stream(index).cuda_stream
+
+
+# The number without an object for it takes a tenth of the time.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_of_object)
 
 
 @functools.cache

@@ -8,10 +8,12 @@ from typing import cast
 import torch
 
 from byteps.compression import sends_as_is
+from byteps.device import Device, Transfer
 from byteps.errors import InvalidArgumentError
 from byteps.handles import InFlight
 from byteps.ops import DTYPE_CODES
 from byteps.torch.bucket import Bucket, Gradient, changed_in_flight, check_dtype
+from byteps.torch.device import device_of
 from byteps.torch.options import ReducerOptions
 from byteps.torch.presence import Presence
 from byteps.torch.sparse import RowExchange, name_of_rows
@@ -27,16 +29,18 @@ class SingleParameterBucket(Bucket):
     """The gradient of one parameter, dense or sparse."""
 
     __slots__ = (
-        *("_bound_dtype", "_code", "_context", "_grad", "_is_sparse", "_nbytes", "_op", "_quick_dtype"),
-        *("_rows", "_version"),
+        *("_bound_dtype", "_code", "_context", "_copier", "_grad", "_is_sparse", "_nbytes", "_op"),
+        *("_quick_device", "_quick_dtype", "_rows", "_version"),
     )
 
     def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Gradient], options: ReducerOptions) -> None:
         super().__init__(parameters, gradients, options)
         self._is_sparse: bool | None = None  # None: no rank has had this gradient yet
         self._bound_dtype: torch.dtype | None = None  # the dtype that the ranks know the name with
-        # Dtype, its code in the core, and size of gradients that are sent without preparation.
+        # Dtype, its code in the core, device and size of gradients that are sent without preparation.
         self._quick_dtype: torch.dtype | None = None
+        self._quick_device: torch.device | None = None
+        self._copier: Device | None = None  # None: the CPU's memory
         self._code = self._nbytes = 0
         self._op = options.op.value
         self._grad: Tensor | None = None  # the parameter's .grad when it was sent
@@ -82,7 +86,7 @@ class SingleParameterBucket(Bucket):
             and grad.dtype is self._quick_dtype
             and type(grad) is Tensor
             and grad.layout is torch.strided
-            and grad.is_cpu
+            and grad.device == self._quick_device
             and grad.nbytes == self._nbytes
             and grad.is_contiguous()
             and not grad.is_neg()
@@ -101,6 +105,7 @@ class SingleParameterBucket(Bucket):
                 _no_result,
                 shape=grad.shape,
                 step=step,
+                transfer=None if self._copier is None else Transfer(self._copier),
             )
         elif (grad is not None and grad.is_sparse) or (grad is None and self._is_sparse):
             self._start_rows(grad, step)
@@ -124,8 +129,11 @@ class SingleParameterBucket(Bucket):
         self._handle = start_push_pull(wire, self.options.op, self.name, self.priority, in_place=True, step=step)
         self._bound_dtype = grad.dtype
         self._is_sparse = False
-        if sends_as_is(self.options.compression) and parameter.is_contiguous() and grad.is_cpu and grad.numel():
+        copier = device_of(grad.device)
+        is_usable = grad.is_cpu or copier is not None
+        if sends_as_is(self.options.compression) and parameter.is_contiguous() and is_usable and grad.numel():
             self._quick_dtype = grad.dtype
+            self._quick_device, self._copier = grad.device, copier
             self._code, self._nbytes = DTYPE_CODES[DTYPE_NAMES[grad.dtype]], grad.nbytes
         return grad
 

@@ -1,64 +1,46 @@
 #include "device/copier.h"
 
-#include <atomic>
-#include <utility>
-
 namespace byteps::device {
 namespace {
 
 // Copies to the host that are on the device at the same time. More would delay urgent ones; fewer
 // would leave the copy engine without work until poll() begins the next one.
-constexpr uint64_t kMaxBytesInFlight = 32 << 20;
+constexpr uint64_t kMaxBytesToHost = 32 << 20;
+// Copies to the device that are better put together than begun.
+constexpr uint64_t kBusyBytesToDevice = 8 << 20;
 
 }  // namespace
 
-// Host functions may run late or, after an error of the device, never. So this object is not
-// destroyed while some are outstanding.
-struct Copier::Waker {
-  std::function<void()> wake;
-  std::atomic<bool> is_awake = false;  // poll() has not run since the last call of `wake`
-
-  static void on_host_function(void* argument) {
-    auto* const waker = static_cast<Waker*>(argument);
-    if (!waker->is_awake.exchange(true)) waker->wake();
-  }
-};
-
-Copier::Copier(CudaDevice& device, std::function<void()> wake)
-    : device_(device), cu_(device.cu()), waker_(std::make_unique<Waker>()) {
-  waker_->wake = std::move(wake);
-}
-
 Result<std::unique_ptr<Copier>> Copier::create(CudaDevice& device, std::function<void()> wake) {
-  std::unique_ptr<Copier> copier(new Copier(device, std::move(wake)));
-  BPS_RETURN_IF_ERROR(copier->open());
+  std::unique_ptr<Copier> copier(new Copier(device));
+  BPS_RETURN_IF_ERROR(copier->open(std::move(wake)));
   return Result<std::unique_ptr<Copier>>(std::move(copier));
 }
 
-Status Copier::open() {
-  const CurrentContext current(device_);
-  for (cuda::Stream* const stream :
-       {&to_host_.stream, &to_host_.side, &to_device_.stream, &to_device_.side, &ready_side_}) {
-    BPS_RETURN_IF_ERROR(
-        device_.status("cuStreamCreate", cu_.stream_create(stream, cuda::kStreamNonBlocking)));
+Status Copier::open(std::function<void()> wake) {
+  const DeviceScope scope(device_);
+  for (Direction* const direction : {&to_host_, &to_device_, &inputs_}) {
+    direction->waker = std::make_unique<Waker>();
+    direction->waker->wake = wake;
+    for (cuda::Stream* const stream : {&direction->stream, &direction->side}) {
+      BPS_RETURN_IF_ERROR(
+          device_.status("cuStreamCreate", cu_.stream_create(stream, cuda::kStreamNonBlocking)));
+    }
   }
   return Status::ok();
 }
 
 Copier::~Copier() {
-  if (!CudaDriver::is_usable_here()) {
-    static_cast<void>(waker_.release());
-    return;
+  const bool is_usable = CudaDriver::is_usable_here();
+  for (Direction* const direction : {&to_host_, &to_device_, &inputs_}) {
+    for (const cuda::Stream stream : {direction->stream, direction->side}) {
+      if (stream == nullptr || !is_usable) continue;
+      const DeviceScope scope(device_);
+      cu_.stream_synchronize(stream);
+      cu_.stream_destroy(stream);
+    }
+    if (direction->waker && direction->waker->is_outstanding) static_cast<void>(direction->waker.release());
   }
-  const CurrentContext current(device_);
-  bool all_done = true;
-  for (const cuda::Stream stream :
-       {to_host_.stream, to_host_.side, to_device_.stream, to_device_.side, ready_side_}) {
-    if (stream == nullptr) continue;
-    all_done &= cu_.stream_synchronize(stream) == cuda::kSuccess;
-    cu_.stream_destroy(stream);
-  }
-  if (!all_done) static_cast<void>(waker_.release());
 }
 
 void Copier::copy_to_host(ToHost copy) {
@@ -68,8 +50,8 @@ void Copier::copy_to_host(ToHost copy) {
 }
 
 void Copier::begin_copies() {
-  const CurrentContext current(device_);
-  for (auto next = waiting_.begin(); next != waiting_.end() && to_host_.bytes < kMaxBytesInFlight;) {
+  const DeviceScope scope(device_);
+  for (auto next = waiting_.begin(); next != waiting_.end() && to_host_.bytes < kMaxBytesToHost;) {
     const ToHost& copy = next->second;
     if (!copy.is_pinned) {
       // Such a copy occupies this thread until it is done, so its input has to be there first.
@@ -82,64 +64,88 @@ void Copier::begin_copies() {
       }
     }
     ToHost begun = std::move(waiting_.extract(next++).mapped());
-    announced_.erase(begun.transfer.get());
     if (const Status status = begin(begun); !status.is_ok()) begun.done(status);
   }
 }
 
+// Several inputs may wait; poll() asks for the others when the first one is there.
 Status Copier::announce(Transfer& transfer) {
-  if (!announced_.insert(&transfer).second) return Status::ok();
-  BPS_RETURN_IF_ERROR(transfer.order_after(ready_side_));
-  return device_.status("cuLaunchHostFunc",
-                        cu_.launch_host_func(ready_side_, &Waker::on_host_function, waker_.get()));
+  if (inputs_.waker->is_outstanding.exchange(true)) return Status::ok();
+  BPS_RETURN_IF_ERROR(transfer.order_after(inputs_.side));
+  return device_.status("cuLaunchHostFunc", cu_.launch_host_func(inputs_.side, &Copier::on_host_function,
+                                                                 inputs_.waker.get()));
 }
 
 Status Copier::begin(ToHost& copy) {
+  BPS_RETURN_IF_ERROR(copy.transfer->order_after(to_host_.stream));
   const auto event = device_.take_event();
   if (!event) return event.status();
-  BPS_RETURN_IF_ERROR(copy.transfer->order_after(to_host_.stream));
-  BPS_RETURN_IF_ERROR(device_.status(
-      "copy to the host", cu_.copy_to_host(copy.to.data(), copy.from, copy.to.size(), to_host_.stream)));
+  if (const cuda::Code code =
+          cu_.copy_to_host(copy.to.data(), copy.from, copy.to.size(), to_host_.stream);
+      code != cuda::kSuccess) {
+    device_.give_back(*event);
+    return device_.status("copy to the host", code);
+  }
   follow(to_host_, *event, copy.to.size(), std::move(copy.done));
   return Status::ok();
 }
 
 Status Copier::copy_to_device(Transfer& transfer, Bytes from, cuda::Address to, Done done) {
   BPS_RETURN_IF_ERROR(failed_);
-  const CurrentContext current(device_);
-  const auto event = device_.take_event();
-  if (!event) return event.status();
+  const DeviceScope scope(device_);
   // The tensor's memory may still be used by what the program has enqueued before.
   BPS_RETURN_IF_ERROR(transfer.order_after(to_device_.stream));
-  BPS_RETURN_IF_ERROR(device_.status(
-      "copy to the device", cu_.copy_to_device(to, from.data(), from.size(), to_device_.stream)));
+  const auto event = device_.take_event();
+  if (!event) return event.status();
+  if (const cuda::Code code = cu_.copy_to_device(to, from.data(), from.size(), to_device_.stream);
+      code != cuda::kSuccess) {
+    device_.give_back(*event);
+    return device_.status("copy to the device", code);
+  }
   const Status noted = transfer.note_copy_back(to_device_.stream);
   follow(to_device_, *event, from.size(), std::move(done));
   if (!noted.is_ok() && failed_.is_ok()) failed_ = noted;
   return Status::ok();
 }
 
+bool Copier::is_device_busy() const { return to_device_.bytes >= kBusyBytesToDevice; }
+
 void Copier::follow(Direction& direction, cuda::Event event, uint64_t bytes, Done done) {
   direction.in_flight.push_back({event, bytes, std::move(done)});
   direction.bytes += bytes;
-  Status status = device_.status("cuEventRecord", cu_.event_record(event, direction.stream));
-  if (status.is_ok()) status = notify(direction.side, event);
+  const Status status = device_.status("cuEventRecord", cu_.event_record(event, direction.stream));
   // The copy is on the device already: poll() calls its `done`, with this error.
   if (!status.is_ok() && failed_.is_ok()) failed_ = status;
+  notify(direction);
 }
 
-Status Copier::notify(cuda::Stream side, cuda::Event event) {
-  BPS_RETURN_IF_ERROR(device_.status("cuStreamWaitEvent", cu_.stream_wait_event(side, event, 0)));
-  return device_.status("cuLaunchHostFunc",
-                        cu_.launch_host_func(side, &Waker::on_host_function, waker_.get()));
+void Copier::notify(Direction& direction) {
+  if (!failed_.is_ok() || direction.in_flight.empty() || direction.waker->is_outstanding.exchange(true)) return;
+  Status status = device_.status("cuStreamWaitEvent",
+                                 cu_.stream_wait_event(direction.side, direction.in_flight.front().event, 0));
+  if (status.is_ok()) {
+    status = device_.status("cuLaunchHostFunc", cu_.launch_host_func(direction.side, &Copier::on_host_function,
+                                                                     direction.waker.get()));
+  }
+  if (!status.is_ok()) failed_ = status;
+}
+
+void Copier::on_host_function(void* argument) {
+  auto* const waker = static_cast<Waker*>(argument);
+  const auto wake = waker->wake;  // the owner may destroy the waker from now on
+  waker->is_outstanding = false;
+  wake();
 }
 
 void Copier::poll() {
-  waker_->is_awake = false;
   if (!failed_.is_ok()) return fail(failed_);
-  complete(to_device_);
-  complete(to_host_);
-  if (failed_.is_ok()) begin_copies();
+  const DeviceScope scope(device_);
+  for (Direction* const direction : {&to_device_, &to_host_}) {
+    complete(*direction);
+    notify(*direction);
+  }
+  if (!failed_.is_ok()) return fail(failed_);
+  begin_copies();
 }
 
 void Copier::complete(Direction& direction) {
@@ -165,8 +171,11 @@ void Copier::fail(const Status& why) {
       each.done(failed_);
     }
   }
-  announced_.clear();
-  for (auto& [place, copy] : std::exchange(waiting_, {})) copy.done(failed_);
+  drop_waiting(failed_);
+}
+
+void Copier::drop_waiting(const Status& why) {
+  for (auto& [place, copy] : std::exchange(waiting_, {})) copy.done(why);
 }
 
 }  // namespace byteps::device

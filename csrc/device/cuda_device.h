@@ -32,7 +32,7 @@ class CudaDevice {
 
  private:
   CudaDevice(const CudaDriver& driver, int ordinal, cuda::Context context);
-  friend class CurrentContext;
+  friend class DeviceScope;
 
   const CudaDriver& driver_;
   const int ordinal_;
@@ -42,21 +42,26 @@ class CudaDevice {
   std::vector<cuda::Event> events_ BPS_GUARDED_BY(mutex_);
 };
 
-// Makes the device's context the calling thread's current one as long as this object exists.
-class CurrentContext {
+// For calls of CUDA on a thread of the program: as long as this object exists, the device's context
+// is the thread's current one, and no capture of a CUDA graph by another thread restricts the calls.
+// (Without that, asking an event would fail, and end that capture as well.)
+class DeviceScope {
  public:
-  explicit CurrentContext(const CudaDevice& device) : device_(device) {
-    device_.cu().ctx_push_current(device_.context_);
+  explicit DeviceScope(const CudaDevice& device) : cu_(device.cu()) {
+    cu_.ctx_push_current(device.context_);
+    cu_.thread_exchange_capture_mode(&mode_);
   }
-  ~CurrentContext() {
+  ~DeviceScope() {
+    cu_.thread_exchange_capture_mode(&mode_);
     cuda::Context popped = nullptr;
-    device_.cu().ctx_pop_current(&popped);
+    cu_.ctx_pop_current(&popped);
   }
-  CurrentContext(const CurrentContext&) = delete;
-  CurrentContext& operator=(const CurrentContext&) = delete;
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  const CudaDevice& device_;
+  const cuda::Functions& cu_;
+  int mode_ = cuda::kCaptureRelaxed;
 };
 
 }  // namespace byteps::device

@@ -34,7 +34,7 @@ bool StagingMemory::is_pinned(const CudaDevice& device, Bytes memory) {
   // A child that writes to pinned pages first would leave the device with pages that are not the
   // parent's any more.
   madvise(slab->bytes.data(), slab->bytes.size(), MADV_DONTFORK);
-  const CurrentContext current(device);
+  const DeviceScope scope(device);
   const Status status = device.status(
       "cuMemHostRegister", device.cu().mem_host_register(slab->bytes.data(), slab->bytes.size(),
                                                          cuda::kHostRegisterPortable));

@@ -1,11 +1,13 @@
 #include "device/transfer.h"
 
+#include <algorithm>
+
 namespace byteps::device {
 
 Result<std::shared_ptr<Transfer>> Transfer::begin(CudaDevice& device, cuda::Stream stream) {
   if (!CudaDriver::is_usable_here())
     return failed_precondition("CUDA cannot be used in a process that was forked from one that uses it");
-  const CurrentContext current(device);
+  const DeviceScope scope(device);
   const cuda::Functions& cu = device.cu();
   int capture = cuda::kCaptureNone;
   BPS_RETURN_IF_ERROR(device.status("cuStreamIsCapturing", cu.stream_is_capturing(stream, &capture)));
@@ -32,12 +34,12 @@ Transfer::~Transfer() {
 
 Status Transfer::order_before(cuda::Stream stream) {
   if (!is_copied_back_) return Status::ok();
-  const CurrentContext current(device_);
+  const DeviceScope scope(device_);
   return device_.status("cuStreamWaitEvent", device_.cu().stream_wait_event(stream, done_, 0));
 }
 
 Status Transfer::copy(cuda::Address to, cuda::Address from, size_t bytes) {
-  const CurrentContext current(device_);
+  const DeviceScope scope(device_);
   BPS_RETURN_IF_ERROR(
       device_.status("copy on the device", device_.cu().copy_on_device(to, from, bytes, stream_)));
   return note_copy_back(stream_);
@@ -45,10 +47,13 @@ Status Transfer::copy(cuda::Address to, cuda::Address from, size_t bytes) {
 
 bool Transfer::is_complete() {
   if (!is_copied_back_ || !CudaDriver::is_usable_here()) return true;
+  const DeviceScope scope(device_);
   return device_.cu().event_query(done_) != cuda::kErrorNotReady;
 }
 
 Status Transfer::order_after(cuda::Stream stream) {
+  if (std::ranges::find(ordered_, stream) != ordered_.end()) return Status::ok();
+  ordered_.push_back(stream);
   return device_.status("cuStreamWaitEvent", device_.cu().stream_wait_event(stream, input_ready_, 0));
 }
 

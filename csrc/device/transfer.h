@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
 #include "device/cuda_device.h"
@@ -31,7 +32,8 @@ class Transfer {
   // Whether no copy uses the tensors any more. Call it when the handle is done. Does not wait.
   bool is_complete();
 
-  // For Copier. The copies that `stream` is given from now on come after what made the tensor.
+  // For Copier, on its thread. The copies that `stream` is given from now on come after what made the
+  // tensor.
   Status order_after(cuda::Stream stream);
   // Whether the device has come to the end of what makes the tensor. An error: the device is lost.
   Result<bool> is_input_ready();
@@ -46,6 +48,7 @@ class Transfer {
   const cuda::Stream stream_;
   const cuda::Event input_ready_;
   const cuda::Event done_;
+  std::vector<cuda::Stream> ordered_;  // streams of order_after()
   std::atomic<bool> is_copied_back_ = false;  // done_ is recorded
 };
 

@@ -1,11 +1,16 @@
 // Push_pulls of device memory: partitions are copied to host memory as soon as the tensor is made,
 // each is sent when its copy is done, and copied back when its result has arrived.
 //
-// Thread-safe. A loop of its own ("bps-device"), which starts with the first such push_pull, makes
-// the calls of CUDA: some of them wait for others in the process, which data loops must not.
+// A copy costs about as much time of this thread as 256 KiB take on the bus, which is the size of a
+// partition. So partitions side by side are copied together: to the host in chunks that grow, so
+// that the first one is sent early; to the device as many as have arrived while others are being
+// copied. Only a part of a tensor is in host memory at the same time, so that it stays in the cache;
+// ranks copy the partitions of a tensor in the same order, so they never wait for each other's.
 #pragma once
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "base/annotations.h"
 #include "base/metrics.h"
@@ -27,26 +32,27 @@ struct DeviceTensor {
   device::cuda::Address output;
 };
 
-// A partition in host memory, or on its way there. Destroyed on the device loop, or when that has
-// ended.
-struct StagedPartition {
+// Partitions of a tensor, in the order of their offsets.
+struct DevicePartitions {
   DeviceTensor tensor;
-  protocol::StartPartition start;
-  device::StagingMemory::Buffer buffer;
+  std::vector<protocol::StartPartition> starts;
 };
 
 // Callbacks, on the device loop.
 class DeviceStagingEvents {
  public:
   virtual ~DeviceStagingEvents() = default;
-  // The partition is in host memory, to be sent.
-  virtual void on_staged(const protocol::Parent& parent, OutgoingPartition partition) = 0;
-  // It cannot be copied, so it is not sent.
-  virtual void on_staging_failed(const protocol::StartPartition& start, const Status& why) = 0;
+  // These partitions are in host memory, to be sent to these parents.
+  using ToSend = std::vector<std::pair<protocol::Parent, OutgoingPartition>>;
+  virtual void on_staged(ToSend partitions) = 0;
+  // These cannot be copied, so they are not sent.
+  virtual void on_staging_failed(const std::vector<protocol::StartPartition>& starts, const Status& why) = 0;
   // The copy of its result to the device is enqueued, or it has failed.
   virtual void on_copied_back(protocol::Handle handle, const Result<protocol::Plan>& outcome) = 0;
 };
 
+// Thread-safe. A loop of its own ("bps-device"), which starts with the first such push_pull, makes
+// the calls of CUDA: some of them wait for others in the process, which data loops must not.
 class DeviceStaging {
  public:
   using LoopMaker = UniqueFunction<Result<std::unique_ptr<transport::EventLoop>>()>;
@@ -57,8 +63,8 @@ class DeviceStaging {
   void set_events(DeviceStagingEvents& events) { events_ = &events; }
   // Starts the loop, unless it runs. Call before each stage().
   Status start(const device::CudaDriver& driver);
-  // Copies a partition to the host. on_staged() or on_staging_failed() follows.
-  void stage(const DeviceTensor& tensor, const protocol::StartPartition& start);
+  // Copies partitions to the host. on_staged() or on_staging_failed() follows for each.
+  void stage(DevicePartitions partitions);
   // What on_staged() has passed on is answered, or has failed. on_copied_back() follows.
   void copy_back(std::shared_ptr<StagedPartition> staged, const Result<protocol::Plan>& outcome);
   // The job has failed, or this worker leaves: what is not staged yet fails, without waiting for the
@@ -69,7 +75,7 @@ class DeviceStaging {
   void stop();
 
  private:
-  struct OnLoop;
+  class OnLoop;
   using Loop = std::shared_ptr<transport::EventLoop>;
 
   Loop loop();

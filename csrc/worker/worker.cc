@@ -130,20 +130,26 @@ void Worker::on_completed(OutgoingPartition partition, const Result<protocol::Pl
   complete(partition.handle, outcome);
 }
 
-void Worker::on_staged(const protocol::Parent& parent, OutgoingPartition partition) {
-  partition.is_answered_soon = partition.head.root_node < num_final_roots_;
+void Worker::on_staged(ToSend partitions) {
   Work work;
-  add_partition(work, parent, std::move(partition));
+  for (auto& [parent, partition] : partitions) {
+    partition.is_answered_soon = partition.head.root_node < num_final_roots_;
+    add_partition(work, parent, std::move(partition));
+  }
   do_work(std::move(work));
 }
 
-// The other ranks must not wait for the contribution.
-void Worker::on_staging_failed(const StartPartition& start, const Status& why) {
+// The other ranks must not wait for the contributions.
+void Worker::on_staging_failed(const std::vector<StartPartition>& starts, const Status& why) {
   Work work;
-  add_partition(work, start.parent,
-                {.handle = 0, .head = start.head, .input = {}, .output = {}, .failure = why});
+  for (const StartPartition& start : starts) {
+    add_partition(work, start.parent,
+                  {.handle = 0, .head = start.head, .input = {}, .output = {}, .failure = why});
+  }
   do_work(std::move(work));
-  complete(start.handle, why);
+  change([&](auto& table, auto& actions) {
+    for (const StartPartition& start : starts) table.complete(start.handle, why, actions);
+  });
 }
 
 void Worker::on_copied_back(Handle handle, const Result<protocol::Plan>& outcome) { complete(handle, outcome); }
@@ -191,14 +197,17 @@ Worker::Work Worker::take_work() {
 void Worker::start_partition(Work& work, StartPartition& start) {
   const TensorMemory& tensor = memory_.at(start.handle).tensor;
   if (!tensor.transfer) return add_partition(work, start.parent, make_outgoing(start));
-  const DeviceTensor on_device{tensor.transfer, reinterpret_cast<uintptr_t>(tensor.input),
-                               reinterpret_cast<uintptr_t>(tensor.output)};
-  work.to_stage.emplace_back(on_device, std::move(start));
+  if (work.to_stage.empty() || work.to_stage.back().starts.front().handle != start.handle) {
+    const DeviceTensor on_device{tensor.transfer, reinterpret_cast<uintptr_t>(tensor.input),
+                                 reinterpret_cast<uintptr_t>(tensor.output)};
+    work.to_stage.push_back({on_device, {}});
+  }
+  work.to_stage.back().starts.push_back(std::move(start));
 }
 
 void Worker::do_work(Work work, bool quickly) {
   if (work.plan) change_plan(*work.plan);
-  for (const auto& [tensor, start] : work.to_stage) staging_.stage(tensor, start);
+  for (DevicePartitions& partitions : work.to_stage) staging_.stage(std::move(partitions));
   for (auto& [link, partitions] : work.partitions) {
     auto enqueue = [link = link->link.get(), partitions = std::move(partitions)]() mutable {
       link->enqueue(std::move(partitions));

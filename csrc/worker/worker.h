@@ -111,8 +111,8 @@ class Worker final : public LinkEvents, public DeviceStagingEvents {
   void on_partitions_moved(std::vector<OutgoingPartition> partitions) override {
     links_.move(std::move(partitions));
   }
-  void on_staged(const protocol::Parent& parent, OutgoingPartition partition) override;
-  void on_staging_failed(const protocol::StartPartition& start, const Status& why) override;
+  void on_staged(ToSend partitions) override;
+  void on_staging_failed(const std::vector<protocol::StartPartition>& starts, const Status& why) override;
   void on_copied_back(protocol::Handle handle, const Result<protocol::Plan>& outcome) override;
 
  private:
@@ -126,7 +126,7 @@ class Worker final : public LinkEvents, public DeviceStagingEvents {
     // By link, in the order of first use, which does not depend on addresses.
     std::vector<std::pair<ShardLink*, std::vector<OutgoingPartition>>> partitions;
     std::unordered_map<ShardLink*, size_t> indices;  // in `partitions`
-    std::vector<std::pair<DeviceTensor, protocol::StartPartition>> to_stage;
+    std::vector<DevicePartitions> to_stage;  // by handle
     std::vector<std::pair<protocol::Handle, Status>> finished;
   };
   Status start(protocol::Handle handle, const protocol::PushPull& request, const TensorMemory& memory)

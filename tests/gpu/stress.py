@@ -90,6 +90,7 @@ def main() -> None:
                 result.record_stream(consumer)
                 want.record_stream(consumer)
             torch.cuda.current_stream().wait_stream(consumer)
+            count.record_stream(torch.cuda.current_stream())
             wrong += count
             checked += 1
             del result, handle

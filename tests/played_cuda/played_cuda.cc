@@ -228,6 +228,7 @@ PLAYED void played_cuda_recover() {
   const Lock lock(all.mutex);
   all.failed = kSuccess;
   all.fail_after = -1;
+  all.pinned.clear();
   for (StreamObject* const stream : all.streams) {
     stream->executed += stream->operations.size();
     stream->operations.clear();

@@ -62,16 +62,18 @@ class Collective:
 
     def target(self, tensor: Tensor) -> Buffer:
         """Returns memory for an output; its present content is not used."""
-        if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+        if tensor.is_cpu and _is_dense(tensor):
             return _buffer(tensor)
-        if device_of(tensor.device) is None:
-            memory = torch.empty(tensor.shape, dtype=tensor.dtype)
-        elif tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+        if device_of(tensor.device) is not None and _is_dense(tensor):
             return _buffer(tensor)
-        else:
-            memory = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        memory = self.scratch(tensor)
         self._copy_back_later(tensor, memory)
         return _buffer(memory)
+
+    def scratch(self, tensor: Tensor) -> Tensor:
+        """Returns memory for a result of this shape that nobody needs."""
+        place = None if device_of(tensor.device) is None else tensor.device
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=place)
 
     def in_place(self, tensor: Tensor) -> Buffer:
         """Returns the memory of a tensor that is input and output."""
@@ -211,6 +213,10 @@ def _dense(tensor: Tensor) -> Tensor:
     if tensor.is_cpu or device_of(tensor.device) is None:
         return tensor
     return tensor.resolve_neg().resolve_conj().contiguous()
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def _as_bytes(buffer: Buffer) -> Buffer:

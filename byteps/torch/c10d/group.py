@@ -321,7 +321,7 @@ class BytePSGroup(ByGloo):
             collective.reduce_part(torch.cat([part.reshape(-1) for part in parts]), first, output, op)
             return
         for rank, part in enumerate(parts):
-            target = output if rank == self._rank else torch.empty(part.shape, dtype=part.dtype)
+            target = output if rank == self._rank else collective.scratch(part)
             collective.reduce(collective.source(part), collective.target(target), op)
 
     def _gather(self, collective: Collective, parts: Sequence[Tensor], tensor: Tensor) -> None:
