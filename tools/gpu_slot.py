@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,24 +32,29 @@ class Part:
     name: str
     command: Sequence[str]
     limit_s: int
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def parts(openssl: str) -> list[Part]:
+def parts() -> list[Part]:
     sources = ["tests/cpp/device/cuda_rules.cc", "csrc/device/cuda_driver.cc"]
     sources += [f"csrc/base/{name}.cc" for name in ("status", "check", "log")]
     compiler = ("c++", "-std=c++20", "-O1", "-Icsrc", *sources, "-ldl", "-lpthread", "-o", str(RULES))
     install = (PYTHON, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "-e", ".")
+    staged = (*LAUNCH, "--nproc-per-node", "2", "benchmarks/gpu/staged_path.py")
     return [
         Part("build", install, 200),
         Part("build-rules", compiler, 60),
         Part("rules", (str(RULES),), 40),
         Part("stress-2", (*LAUNCH, "--nproc-per-node", "2", "tests/gpu/stress.py", "10"), 50),
         Part("stress-4", (*LAUNCH, "--nproc-per-node", "4", "tests/gpu/stress.py", "10"), 60),
-        Part("staged-path", (*LAUNCH, "--nproc-per-node", "2", "benchmarks/gpu/staged_path.py"), 100),
+        Part("staged-path", staged, 100),
+        Part("staged-path-8-threads", staged, 100, {"BYTEPS_SERVER_ENGINE_THREAD": "8"}),
+        Part("staged-path-1-mib", staged, 100, {"BYTEPS_PARTITION_BYTES": str(1 << 20)}),
         *(
             Part(f"{how}-{backend}-{ranks}", (*TORCHRUN, "--nproc-per-node", ranks, TRANSFORMER, how, backend), 60)
             for ranks in ("2", "4")
             for how, backend in (
+                ("alone", "gloo"),
                 ("ddp", "gloo"),
                 ("ddp", "byteps"),
                 ("optimizer", "byteps"),
@@ -96,10 +101,10 @@ def main() -> int:
     only = tuple(filter(None, options.only.split(",")))
     failed = []
     with (out / "results.txt").open("a") as results:
-        for part in parts(options.openssl):
+        for part in parts():
             if only and not part.name.startswith(only):
                 continue
-            code, output, seconds = run(part, environment)
+            code, output, seconds = run(part, {**environment, **part.settings})
             if code != 0:
                 failed.append(part.name)
             verdict = "passed" if code == 0 else "timed out" if code is None else f"failed ({code})"

@@ -98,6 +98,29 @@ def main() -> None:
     report(f"push_pull_async_inplace of a CUDA tensor: median {statistics.median(times) * 1e6:.1f} us, "
            f"90 % {sorted(times)[len(times) * 9 // 10] * 1e6:.1f} us")
 
+    # The same in a hook of DistributedOptimizer.
+    from byteps.torch.single_bucket import SingleParameterBucket
+
+    model = torch.nn.Sequential(*[torch.nn.Linear(100, 100, device="cuda") for _ in range(50)])
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    sends: list[float] = []
+    send = SingleParameterBucket.send
+
+    def timed_send(bucket, in_flight, step) -> None:
+        start = time.perf_counter()
+        send(bucket, in_flight, step)
+        sends.append(time.perf_counter() - start)
+
+    SingleParameterBucket.send = timed_send
+    for _ in range(6):
+        model(torch.ones(8, 100, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    sends = sends[100:]
+    if sends:
+        report(f"a gradient's hook: median {statistics.median(sends) * 1e6:.1f} us, "
+               f"90 % {sorted(sends)[len(sends) * 9 // 10] * 1e6:.1f} us")
+
     # Matrix products of rank 0 beside push_pulls of all ranks.
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     big = torch.ones(64 * MIB // 4, device="cuda")

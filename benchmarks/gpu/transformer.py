@@ -4,6 +4,7 @@
     torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py ddp byteps
     torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py optimizer byteps
     torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py fsdp2 gloo|byteps
+    torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py alone gloo  # no communication
 
 Before it measures, it compares the gradients of DDP with those that gloo averages on the CPU.
 """

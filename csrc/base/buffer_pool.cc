@@ -25,12 +25,14 @@ size_t BufferPool::class_bytes(size_t size_bytes) {
 // A slab, and how much of it is carved and in use.
 struct BufferPool::Part {
   explicit Part(size_t bytes) : slab(bytes) {}
+  explicit Part(MutableBytes bytes) : slab(bytes), is_of_region(true) {}
   Slab slab;
+  bool is_of_region = false;
   size_t carved_bytes = 0;
   size_t used_bytes = 0;
 };
 
-BufferPool::BufferPool() = default;
+BufferPool::BufferPool(MutableBytes region) : region_(region) {}
 BufferPool::~BufferPool() = default;
 
 BufferPool::Buffer BufferPool::acquire(size_t size_bytes) {
@@ -55,7 +57,13 @@ BufferPool::Piece BufferPool::carve(size_t capacity) {
     const size_t most_used = std::max({most_used_bytes_, used_bytes_ + bytes, kFirstSlabBytes});
     if (reserved_bytes_ + bytes > 2 * most_used) give_back_idle_slabs();
     const size_t slab_bytes = std::clamp(reserved_bytes_, kFirstSlabBytes, kLargestSlabBytes);
-    parts_.push_back(std::make_unique<Part>(std::max(bytes, slab_bytes)));
+    const size_t wanted = round_up(std::max(bytes, slab_bytes), kPageBytes);
+    if (wanted <= region_.size()) {
+      parts_.push_back(std::make_unique<Part>(region_.first(wanted)));
+      region_ = region_.subspan(wanted);
+    } else {
+      parts_.push_back(std::make_unique<Part>(wanted));
+    }
     unused_ = parts_.back()->slab.bytes();
   }
   Part& part = *parts_.back();
@@ -68,9 +76,9 @@ BufferPool::Piece BufferPool::carve(size_t capacity) {
 
 void BufferPool::give_back_idle_slabs() {
   for (auto& [capacity, list] : free_)
-    std::erase_if(list, [](const Piece& piece) { return piece.part->used_bytes == 0; });
+    std::erase_if(list, [](const Piece& piece) { return piece.part->used_bytes == 0 && !piece.part->is_of_region; });
   std::erase_if(parts_, [this](const auto& part) {
-    if (part->used_bytes > 0) return false;
+    if (part->used_bytes > 0 || part->is_of_region) return false;
     reserved_bytes_ -= part->carved_bytes;
     return true;
   });

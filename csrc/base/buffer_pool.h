@@ -44,7 +44,8 @@ class BufferPool {
     Data data_;
   };
 
-  BufferPool();
+  // Slabs are parts of `region` as long as it has room, and are mapped after that.
+  explicit BufferPool(MutableBytes region = {});
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
@@ -67,6 +68,7 @@ class BufferPool {
   void give_back_idle_slabs();
 
   std::vector<std::unique_ptr<Part>> parts_;
+  MutableBytes region_;  // the rest of it, without slabs
   MutableBytes unused_;  // the unused rest of the last slab
   // Free buffers by size class; LIFO, so the warmest is reused first.
   std::map<size_t, std::vector<Piece>> free_;

@@ -26,6 +26,7 @@ namespace byteps {
   X(int, scheduler_fd, -1)                 /* listening socket inherited from a launcher */   \
   X(std::string, machine, "")              /* empty: detected */                              \
   X(bool, shm, true)                                                                          \
+  X(int, shared_staging, -1)        /* copies of GPUs' tensors are shared; -1: if there is one */ \
   X(std::string, transport, "auto") /* between machines: "auto", "tcp" or "rdma" */           \
   X(std::string, rdma_devices, "")  /* empty: chosen (transport/rdma/rails.h) */              \
   X(int, rdma_gid_index, -1)        /* -1: chosen (transport/rdma/gid.h) */                   \

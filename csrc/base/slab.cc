@@ -48,6 +48,12 @@ Slab::Slab(size_t bytes) {
   bytes_ = map_aligned(round_up(bytes, kPageBytes), is_huge ? kHugePageBytes : kPageBytes);
   // Only a hint, so the result does not matter.
   if (is_huge) madvise(bytes_.data(), bytes_.size(), MADV_HUGEPAGE);
+  enter();
+}
+
+Slab::Slab(MutableBytes bytes) : bytes_(bytes), is_mapped_here_(false) { enter(); }
+
+void Slab::enter() {
   Registry& all = registry();
   MutexLock lock(all.mutex);
   number_ = ++all.last_number;
@@ -61,7 +67,7 @@ Slab::~Slab() {
     all.slabs.erase(bytes_.data());
     for (SlabObserver* observer : all.observers) observer->on_slab_gone(number_);
   }
-  munmap(bytes_.data(), bytes_.size());
+  if (is_mapped_here_) munmap(bytes_.data(), bytes_.size());
 }
 
 std::optional<Slab::Found> Slab::find(Bytes range) {

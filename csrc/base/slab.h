@@ -39,6 +39,8 @@ class Slab {
   // Zero-filled; `bytes` is rounded up to whole pages. Uses 2 MiB pages if it is large enough and
   // the kernel has some. Throws OutOfMemory.
   explicit Slab(size_t bytes);
+  // Memory of someone else, who keeps it mapped as long as this object exists.
+  explicit Slab(MutableBytes bytes);
   ~Slab();
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
@@ -58,7 +60,10 @@ class Slab {
   static void unwatch(SlabObserver* observer);
 
  private:
+  void enter();
+
   MutableBytes bytes_;
+  bool is_mapped_here_ = true;
   uint64_t number_ = 0;
 };
 

@@ -8,8 +8,8 @@
 
 namespace byteps::device {
 
-StagingMemory::StagingMemory(const CudaDriver& driver, uint64_t max_pinned_bytes)
-    : driver_(driver), max_pinned_bytes_(max_pinned_bytes) {
+StagingMemory::StagingMemory(const CudaDriver& driver, uint64_t max_pinned_bytes, MutableBytes shared)
+    : driver_(driver), max_pinned_bytes_(max_pinned_bytes), pool_(shared) {
   Slab::watch(this);
 }
 

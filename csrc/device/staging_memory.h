@@ -16,7 +16,8 @@ namespace byteps::device {
 // Not thread-safe. Must outlive its buffers, and these the copies that use them.
 class StagingMemory final : private SlabObserver {
  public:
-  StagingMemory(const CudaDriver& driver, uint64_t max_pinned_bytes);
+  // `shared`: used first; shared with the processes to which the buffers are sent.
+  StagingMemory(const CudaDriver& driver, uint64_t max_pinned_bytes, MutableBytes shared = {});
   ~StagingMemory();
 
   struct Buffer {

@@ -143,6 +143,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   };
 
   void name_process(int rank);
+  void open_shared_pool();
   Status start_loops();
   Status start_scheduler();
   Status start_service_and_join();
@@ -190,6 +191,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   std::vector<transport::Address> scheduler_hosts_;
   std::string ip_;  // address at which others reach this node
   Metrics metrics_;
+  std::shared_ptr<transport::SharedPool> shared_pool_;  // null: none
   std::unique_ptr<Routes> routes_;
   std::vector<std::unique_ptr<transport::EventLoop>> data_loops_;
   std::vector<std::unique_ptr<protocol::Outbox>> outboxes_;  // one per data loop, on its thread

@@ -28,7 +28,8 @@ class Environment {
   virtual Result<std::unique_ptr<transport::EventLoop>> make_loop(
       const std::string& name, UniqueFunction<void(const Status&)> on_out_of_memory) = 0;
   // As the function of node/transports.h.
-  virtual Transports open_transports(const NodeConfig& config, const std::string& ip) = 0;
+  virtual Transports open_transports(const NodeConfig& config, const std::string& ip,
+                                     std::shared_ptr<transport::SharedPool> shared_pool) = 0;
   // Runs the callbacks of push_pulls.
   virtual std::unique_ptr<worker::Completions> make_completions() = 0;
 
@@ -40,6 +41,7 @@ class Environment {
                                           const std::vector<transport::Address>& scheduler) = 0;
   virtual Result<std::string> scheduler_bind_address(const NodeConfig& config,
                                                      const std::vector<transport::Address>& scheduler) = 0;
+  virtual bool has_gpu() { return false; }
   virtual double nic_mbps(const NodeConfig& config, const std::string& own_ip) = 0;
   virtual uint64_t process_id() = 0;
 

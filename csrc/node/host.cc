@@ -88,6 +88,8 @@ int usable_cores() {
   return std::max(1, CPU_COUNT(&cores));
 }
 
+bool has_gpu() { return ::access("/dev/nvidiactl", F_OK) == 0; }
+
 Result<std::vector<Address>> await_scheduler_host(const NodeConfig& config, TimeUs deadline_us,
                                                   const KeepWaiting& keep_waiting) {
   const TimeUs started_us = now_us();

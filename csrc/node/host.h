@@ -21,6 +21,9 @@ std::string machine_id();
 // Number of cores that this process may run on.
 int usable_cores();
 
+// Whether this process sees the driver of an NVIDIA GPU. Does not load it.
+bool has_gpu();
+
 // Resolves config.scheduler_host. Blocks: retries until `deadline_us` while the name is unknown,
 // because the records of hosts that start together may appear late, and logs the wait.
 // kUnavailable: not resolved; kAborted: interrupted.

@@ -28,8 +28,9 @@ class HostEnvironment final : public Environment {
     if (!loop) return loop.status();
     return Result<std::unique_ptr<transport::EventLoop>>(std::move(*loop));
   }
-  Transports open_transports(const NodeConfig& config, const std::string& ip) override {
-    return node::open_transports(config, ip);
+  Transports open_transports(const NodeConfig& config, const std::string& ip,
+                             std::shared_ptr<transport::SharedPool> shared_pool) override {
+    return node::open_transports(config, ip, std::move(shared_pool));
   }
   std::unique_ptr<worker::Completions> make_completions() override {
     return std::make_unique<worker::CompletionThread>();
@@ -45,6 +46,7 @@ class HostEnvironment final : public Environment {
                                              const std::vector<transport::Address>& scheduler) override {
     return node::scheduler_bind_address(config, scheduler);
   }
+  bool has_gpu() override { return node::has_gpu(); }
   double nic_mbps(const NodeConfig& config, const std::string& own_ip) override {
     return node::nic_mbps(config, own_ip);
   }

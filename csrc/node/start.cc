@@ -46,11 +46,21 @@ Status AsyncNode::start(std::vector<transport::Address> scheduler, TimeUs start_
   scheduler_hosts_ = std::move(scheduler);
   start_deadline_us_ = start_deadline_us;
   BPS_RETURN_IF_ERROR(start_loops());
-  auto routes = Routes::open(config_, environment_->open_transports(config_, ip_));
+  open_shared_pool();
+  auto routes = Routes::open(config_, environment_->open_transports(config_, ip_, shared_pool_));
   if (!routes) return routes.status();
   routes_ = std::move(*routes);
   if (config_.role == "scheduler" || config_.host_scheduler) BPS_RETURN_IF_ERROR(start_scheduler());
   return config_.role == "scheduler" ? Status::ok() : start_service_and_join();
+}
+
+// Only where there is a GPU: connections that exist before the first tensor of one have to know it.
+void AsyncNode::open_shared_pool() {
+  const bool is_wanted = config_.shared_staging < 0 ? environment_->has_gpu() : config_.shared_staging > 0;
+  if (!is_wanted || !config_.shm || config_.role != "worker") return;
+  auto pool = transport::SharedPool::create(static_cast<size_t>(config_.pinned_bytes));
+  if (pool) shared_pool_ = std::move(*pool);
+  else BPS_LOG(kInfo) << pool.status().message();
 }
 
 Status AsyncNode::start_loops() {
@@ -228,7 +238,8 @@ void AsyncNode::build_worker() {
       [this] {
         return environment_->make_loop("bps-device", [this](const Status& why) { on_out_of_memory(why); });
       },
-      static_cast<uint64_t>(config_.pinned_bytes), metrics_);
+      static_cast<uint64_t>(config_.pinned_bytes), shared_pool_ ? shared_pool_->staging() : MutableBytes(),
+      metrics_);
   worker_ = std::make_unique<worker::Worker>(
       worker::WorkerOptions{.rank = rank,
                             .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),

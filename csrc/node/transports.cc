@@ -20,8 +20,8 @@ transport::StreamOptions stream_options(const NodeConfig& config) {
   return options;
 }
 
-OpenTransport open_shm(const NodeConfig& config) {
-  const auto open = [&config]() -> Opened {
+OpenTransport open_shm(const NodeConfig& config, std::shared_ptr<transport::SharedPool> pool) {
+  const auto open = [&]() -> Opened {
     if (config.role != "worker") return unimplemented("for workers only");
     if (!config.shm) return unimplemented("BYTEPS_SHM is 0");
     transport::ShmOptions options;
@@ -30,6 +30,7 @@ OpenTransport open_shm(const NodeConfig& config) {
     const size_t partition_bytes =
         config.autotune ? std::max<size_t>(configured_bytes, protocol::kMaxScaledBytes) : configured_bytes;
     options.arena_bytes = std::max(options.arena_bytes, 2 * partition_bytes);
+    options.pool = std::move(pool);
     auto shm = transport::make_shm_transport(std::move(options));
     BPS_RETURN_IF_ERROR(shm->viable());
     return shm;
@@ -63,9 +64,10 @@ std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
 }
 
 // Best first. A new transport is a folder in csrc/transport/ and a row here.
-Transports open_transports(const NodeConfig& config, const std::string& ip) {
+Transports open_transports(const NodeConfig& config, const std::string& ip,
+                           std::shared_ptr<transport::SharedPool> shared_pool) {
   Transports transports;
-  transports.push_back(open_shm(config));
+  transports.push_back(open_shm(config, std::move(shared_pool)));
   transports.push_back(open_rdma(config, ip));
   transports.push_back(open_tcp(config, ip));
   return transports;

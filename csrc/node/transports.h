@@ -8,6 +8,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "transport/shm/shared_pool.h"
 #include "transport/transport.h"
 
 namespace byteps::node {
@@ -40,6 +41,8 @@ using Transports = std::vector<OpenTransport>;
 std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config);
 
 // The transports of this host, for a process with the address `ip`; empty for a scheduler alone.
-Transports open_transports(const NodeConfig& config, const std::string& ip);
+// `shared_pool`: memory of shared memory's connections, or null.
+Transports open_transports(const NodeConfig& config, const std::string& ip,
+                           std::shared_ptr<transport::SharedPool> shared_pool);
 
 }  // namespace byteps::node

@@ -52,7 +52,8 @@ class SimProcess::Environment final : public node::Environment {
     process_.loops_.push_back(loop.get());
     return std::unique_ptr<transport::EventLoop>(std::move(loop));
   }
-  node::Transports open_transports(const NodeConfig& config, const std::string&) override {
+  node::Transports open_transports(const NodeConfig& config, const std::string&,
+                                   std::shared_ptr<transport::SharedPool>) override {
     const HostFacts& facts = process_.facts_;
     const SimTransportOptions options{.ip = facts.ip,
                                       .credentials = {config.secret, config.job_id, config.loopback_only}};

@@ -55,8 +55,8 @@ struct StagedPartition {
 
 class DeviceStaging::OnLoop final : public transport::TurnHandler {
  public:
-  OnLoop(const device::CudaDriver& driver, uint64_t max_pinned_bytes, DeviceStaging& owner, Loop loop)
-      : memory_(driver, max_pinned_bytes), owner_(owner), loop_(std::move(loop)) {}
+  OnLoop(const device::CudaDriver& driver, DeviceStaging& owner, Loop loop)
+      : memory_(driver, owner.max_pinned_bytes_, owner.shared_), owner_(owner), loop_(std::move(loop)) {}
 
   void stage(DevicePartitions partitions);
   void copy_back(std::shared_ptr<StagedPartition> staged, const Result<protocol::Plan>& outcome);
@@ -98,8 +98,9 @@ class DeviceStaging::OnLoop final : public transport::TurnHandler {
   bool has_turn_ = false;  // on_turn() follows
 };
 
-DeviceStaging::DeviceStaging(LoopMaker make_loop, uint64_t max_pinned_bytes, Metrics& metrics)
-    : make_loop_(std::move(make_loop)), max_pinned_bytes_(max_pinned_bytes), metrics_(metrics) {}
+DeviceStaging::DeviceStaging(LoopMaker make_loop, uint64_t max_pinned_bytes, MutableBytes shared,
+                             Metrics& metrics)
+    : make_loop_(std::move(make_loop)), max_pinned_bytes_(max_pinned_bytes), shared_(shared), metrics_(metrics) {}
 
 DeviceStaging::~DeviceStaging() { stop(); }
 
@@ -109,7 +110,7 @@ Status DeviceStaging::start(const device::CudaDriver& driver) {
   auto loop = make_loop_();
   if (!loop) return loop.status();
   loop_ = std::move(*loop);
-  on_loop_ = std::make_unique<OnLoop>(driver, max_pinned_bytes_, *this, loop_);
+  on_loop_ = std::make_unique<OnLoop>(driver, *this, loop_);
   return Status::ok();
 }
 
@@ -145,14 +146,11 @@ void DeviceStaging::stop() {
 }
 
 Result<Copier*> DeviceStaging::OnLoop::copier_of(CudaDevice& device) {
-  std::unique_ptr<Copier>& copier = copiers_[&device];
-  if (!copier) {
-    // What is posted to a loop that has stopped does not run.
-    auto created = Copier::create(device, [this, on = loop_] { on->post([this] { poll(); }); });
-    if (!created) return created.status();
-    copier = std::move(*created);
-  }
-  return copier.get();
+  if (const auto found = copiers_.find(&device); found != copiers_.end()) return found->second.get();
+  // What is posted to a loop that has stopped does not run.
+  auto created = Copier::create(device, [this, on = loop_] { on->post([this] { poll(); }); });
+  if (!created) return created.status();
+  return (copiers_[&device] = std::move(*created)).get();
 }
 
 void DeviceStaging::OnLoop::stage(DevicePartitions partitions) {
@@ -230,8 +228,8 @@ void DeviceStaging::OnLoop::send(const std::shared_ptr<Chunk>& chunk) {
                           .input = protocol::has_values(start.head) ? Bytes(part) : Bytes(),
                           .output = part,
                           .failure = {},
-                          .staged = std::make_shared<StagedPartition>(chunk, start.handle, start.offset,
-                                                                      start.head.bytes)});
+                          .staged = std::make_shared<StagedPartition>(StagedPartition{
+                              chunk, start.handle, start.offset, start.head.bytes})});
   }
   events().on_staged(std::move(partitions));
 }

@@ -56,7 +56,8 @@ class DeviceStagingEvents {
 class DeviceStaging {
  public:
   using LoopMaker = UniqueFunction<Result<std::unique_ptr<transport::EventLoop>>()>;
-  DeviceStaging(LoopMaker make_loop, uint64_t max_pinned_bytes, Metrics& metrics);
+  // `shared`: as for device::StagingMemory; must exist as long as this object.
+  DeviceStaging(LoopMaker make_loop, uint64_t max_pinned_bytes, MutableBytes shared, Metrics& metrics);
   ~DeviceStaging();
 
   // Call before the first push_pull.
@@ -82,6 +83,7 @@ class DeviceStaging {
 
   LoopMaker make_loop_;
   const uint64_t max_pinned_bytes_;
+  const MutableBytes shared_;
   Metrics& metrics_;
   DeviceStagingEvents* events_ = nullptr;
   Mutex mutex_;

@@ -23,6 +23,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/cuda_abi.h"
@@ -61,6 +62,7 @@ namespace {
 constexpr std::byte kPoison{0xDD};
 constexpr int kDevices = 2;
 constexpr Code kErrorNotPermitted = 800;
+constexpr Code kErrorStreamCaptureInvalidated = 901;
 
 struct Range {
   const std::byte* begin;
@@ -83,6 +85,7 @@ struct Player {
   Code fail_with = kErrorIllegalAddress;
   Code failed = kSuccess;
   int capturing_globally = 0;
+  bool capture_is_spoilt = false;
 };
 
 Player& player() {
@@ -183,11 +186,13 @@ StreamObject* find(Player& all, Stream stream) {
 }
 
 // What every call checks first.
-Code check(const Player& all, bool is_unsafe_during_capture = false) {
+Code check(Player& all, bool is_unsafe_during_capture = false) {
   if (all.failed != kSuccess) return all.failed;
   if (this_thread.in_host_function) return kErrorNotPermitted;
-  if (is_unsafe_during_capture && all.capturing_globally > 0 && this_thread.capture_mode == kCaptureGlobal)
+  if (is_unsafe_during_capture && all.capturing_globally > 0 && this_thread.capture_mode == kCaptureGlobal) {
+    all.capture_is_spoilt = true;
     return kErrorStreamCaptureUnsupported;
+  }
   return kSuccess;
 }
 
@@ -362,7 +367,7 @@ PLAYED Code cuStreamEndCapture(Stream stream, void** graph) {
   stream->is_capturing = false;
   if (all.capturing_globally > 0) --all.capturing_globally;
   *graph = nullptr;
-  return kSuccess;
+  return std::exchange(all.capture_is_spoilt, false) ? kErrorStreamCaptureInvalidated : kSuccess;
 }
 PLAYED Code cuThreadExchangeStreamCaptureMode(int* mode) {
   std::swap(*mode, this_thread.capture_mode);

@@ -56,22 +56,44 @@ Result<Reference> decode_reference(Bytes in) {
   return reference;
 }
 
-LeaseOwner::LeaseOwner(MutableBytes memory) : memory_(memory), slots_(memory.size()) {}
+LeaseOwner::LeaseOwner(MutableBytes segment, MutableBytes arena)
+    : memory_(segment),
+      arena_offset_(arena.empty() ? 0 : static_cast<size_t>(arena.data() - segment.data())),
+      arena_bytes_(arena.size()),
+      slots_(arena.size()) {}
+
+std::optional<LeaseId> LeaseOwner::place_of(const Payload& payload) const {
+  const std::byte* const begin = payload.data.empty() ? payload.reply_space.data() : payload.data.data();
+  const size_t bytes = slot_bytes_for(payload);
+  if (bytes == 0 || begin < memory_.data() || begin + bytes > memory_.data() + memory_.size()) return std::nullopt;
+  const auto offset = static_cast<size_t>(begin - memory_.data());
+  const bool answer_is_elsewhere = !payload.reply_space.empty() && payload.reply_space.data() != begin;
+  const bool is_in_arena = offset >= arena_offset_ && offset < arena_offset_ + arena_bytes_;
+  if (answer_is_elsewhere || is_in_arena || offset % kLeaseUnitBytes != 0) return std::nullopt;
+  const LeaseId lease = lease_at(offset);
+  return granted_.contains(lease) ? std::nullopt : std::optional(lease);
+}
 
 bool LeaseOwner::may_lease(const Payload& payload) const {
   const size_t bytes = slot_bytes_for(payload);
-  return bytes > 0 && bytes <= memory_.size() / kLeaseUnitBytes * kLeaseUnitBytes;
+  if (bytes > 0 && bytes <= arena_bytes_ / kLeaseUnitBytes * kLeaseUnitBytes) return true;
+  return place_of(payload).has_value();
 }
 
 std::optional<Reference> LeaseOwner::lease(const Payload& payload) {
   const size_t bytes = slot_bytes_for(payload);
+  if (const auto place = place_of(payload)) {
+    granted_[*place] = {0, payload.reply_space.size()};
+    return Reference{ReferenceType::kLent, *place, static_cast<uint32_t>(payload.data.size()),
+                     static_cast<uint32_t>(payload.reply_space.size())};
+  }
   const bool may_wait = payload.is_answered_soon && bytes >= kLargePayloadBytes && granted_bytes_ > 0;
   if (may_wait && granted_bytes_ + bytes > std::max(kMostLeasedBytes, 2 * bytes)) return std::nullopt;
   const std::optional<size_t> offset = slots_.take(bytes);
   if (!offset) return std::nullopt;
-  const MutableBytes slot = memory_.subspan(*offset);
+  const MutableBytes slot = memory_.subspan(arena_offset_ + *offset);
   payload.is_cold ? copy_from_cold(slot, payload.data) : copy_bytes(slot, payload.data);
-  const LeaseId lease = lease_at(*offset);
+  const LeaseId lease = lease_at(arena_offset_ + *offset);
   granted_[lease] = {bytes, payload.reply_space.size()};
   granted_bytes_ += bytes;
   return Reference{ReferenceType::kLent, lease, static_cast<uint32_t>(payload.data.size()),
@@ -93,7 +115,7 @@ Status LeaseOwner::take_back(LeaseId lease) {
   if (found == granted_.end()) {
     return data_loss("shared memory: lease " + std::to_string(lease) + " was returned, but is not in use");
   }
-  slots_.put_back(offset_of(lease), found->second.slot_bytes);
+  if (found->second.slot_bytes > 0) slots_.put_back(offset_of(lease) - arena_offset_, found->second.slot_bytes);
   granted_bytes_ -= found->second.slot_bytes;
   granted_.erase(found);
   return Status::ok();

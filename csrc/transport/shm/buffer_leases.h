@@ -3,7 +3,7 @@
 // "Shared memory".
 //
 // Without sockets or threads. The memory of a lease begins at byte (lease - 1) * kLeaseUnitBytes of
-// the segment. The peer is not trusted: LeaseOwner and LeaseHolder check references against the
+// the segment. A payload that is in the segment already is lent where it is. The peer is not trusted: LeaseOwner and LeaseHolder check references against the
 // memory and the existing leases.
 #pragma once
 
@@ -60,11 +60,15 @@ constexpr size_t offset_of(LeaseId lease) { return (size_t{lease} - 1) * kLeaseU
 // The connecting end, which owns the memory.
 class LeaseOwner {
  public:
-  explicit LeaseOwner(MutableBytes memory);
+  // `arena`: the part of the segment for payloads that have to be copied.
+  LeaseOwner(MutableBytes segment, MutableBytes arena);
+  explicit LeaseOwner(MutableBytes memory) : LeaseOwner(memory, memory) {}
 
-  // Whether `payload` can be leased at all: it is not empty and fits into the memory.
+  // Whether `payload` can be leased at all: it is not empty, and is in the segment or fits into the
+  // arena.
   bool may_lease(const Payload& payload) const;
-  // Copies the data to a slot with room for the answer, too. Returns nullopt if no slot is free, or
+  // Copies the data to a slot with room for the answer, too, or lends it where it is. Returns nullopt
+  // if no slot is free, or
   // so much is leased that it would not stay in the cache (kMostLeasedBytes).
   std::optional<Reference> lease(const Payload& payload);
   // The answer that a kReturned refers to; valid until take_back(). kDataLoss: no such lease, or
@@ -75,11 +79,15 @@ class LeaseOwner {
 
  private:
   struct Granted {
-    size_t slot_bytes;
+    size_t slot_bytes;  // 0: not in the arena
     size_t reply_bytes;
   };
+  // Where the payload is in the segment outside of the arena, if it can be lent there.
+  std::optional<LeaseId> place_of(const Payload& payload) const;
   const MutableBytes memory_;
-  Slots slots_;
+  const size_t arena_offset_;
+  const size_t arena_bytes_;
+  Slots slots_;  // in the arena
   std::unordered_map<LeaseId, Granted> granted_;
   size_t granted_bytes_ = 0;
 };

@@ -33,11 +33,19 @@ ShmConnection::ShmConnection(EventLoop& loop, UniqueFd socket, std::string peer,
     : segment_(std::move(segment)),
       stream_(loop, std::move(socket), std::move(peer), {max_payload_bytes, kMaxStreamHeadBytes}) {
   if (side == Side::kConnecting) {
-    lease_owner_.emplace(segment_.bytes());
+    lease_owner_.emplace(segment_->bytes());
   } else {
-    lease_holder_.emplace(segment_.bytes());
+    lease_holder_.emplace(segment_->bytes());
   }
 }
+
+ShmConnection::ShmConnection(EventLoop& loop, UniqueFd socket, std::string peer,
+                             std::shared_ptr<SharedPool> pool, MutableBytes arena, size_t max_payload_bytes)
+    : pool_(std::move(pool)),
+      stream_(loop, std::move(socket), std::move(peer), {max_payload_bytes, kMaxStreamHeadBytes}) {
+  lease_owner_.emplace(pool_->bytes(), arena);
+}
+
 
 void ShmConnection::start(Receiver* receiver) {
   receiver_ = receiver;

@@ -16,6 +16,7 @@
 #include "transport/authenticate.h"
 #include "transport/shm/buffer_leases.h"
 #include "transport/shm/segment.h"
+#include "transport/shm/shared_pool.h"
 #include "transport/stream/connection.h"
 #include "transport/transport.h"
 
@@ -27,6 +28,9 @@ class ShmConnection final : public Connection, private Receiver {
   // by both ends.
   ShmConnection(EventLoop& loop, UniqueFd socket, std::string peer, Side side, Segment segment,
                 size_t max_payload_bytes);
+  // The connecting end, whose segment is `pool`, with an arena that was taken from it.
+  ShmConnection(EventLoop& loop, UniqueFd socket, std::string peer, std::shared_ptr<SharedPool> pool,
+                MutableBytes arena, size_t max_payload_bytes);
   ~ShmConnection() override { close(); }
 
   void start(Receiver* receiver) override;
@@ -66,7 +70,8 @@ class ShmConnection final : public Connection, private Receiver {
   void continue_closing();
   void write(const Reference& reference, Bytes head, Bytes payload, OnSent on_sent);
 
-  const Segment segment_;
+  const std::optional<Segment> segment_;  // its own one
+  const std::shared_ptr<SharedPool> pool_;
   std::optional<LeaseOwner> lease_owner_;    // set at the connecting end
   std::optional<LeaseHolder> lease_holder_;  // set at the accepting end
   StreamConnection stream_;

@@ -1,5 +1,6 @@
 #include "transport/shm/shm_transport.h"
 
+#include <fcntl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -44,16 +45,27 @@ class ShmKind final : public StreamKind {
     return permission_denied("process " + std::to_string(peer->pid) + " of user " +
                              std::to_string(peer->uid) + ": expected user " + std::to_string(geteuid()));
   }
-  Result<UniqueFd> make_passed_fd() const override { return create_segment(options_.arena_bytes); }
+  Result<UniqueFd> make_passed_fd() const override {
+    if (!options_.pool) return create_segment(options_.arena_bytes);
+    UniqueFd fd(::fcntl(options_.pool->fd(), F_DUPFD_CLOEXEC, 0));
+    if (!fd.valid()) return from_errno("shared memory: dup", errno);
+    return fd;
+  }
   Result<std::unique_ptr<Connection>> make_connection(EventLoop& loop, UniqueFd socket, const Address&,
                                                       Side side, UniqueFd passed_fd) const override {
     const auto peer = credentials_of_peer(socket.get());
     if (!peer) return peer.status();
+    const std::string name = "shm pid " + std::to_string(peer->pid);
+    const size_t max_payload_bytes = options_.stream.max_payload_bytes;
+    if (options_.pool && side == Side::kConnecting) {
+      const MutableBytes arena = options_.pool->take_arena(options_.arena_bytes);
+      return std::unique_ptr<Connection>(std::make_unique<ShmConnection>(loop, std::move(socket), name, options_.pool,
+                                                                         arena, max_payload_bytes));
+    }
     auto segment = Segment::map(passed_fd.get());
     if (!segment) return segment.status();
-    return std::unique_ptr<Connection>(
-        std::make_unique<ShmConnection>(loop, std::move(socket), "shm pid " + std::to_string(peer->pid), side,
-                                        std::move(*segment), options_.stream.max_payload_bytes));
+    return std::unique_ptr<Connection>(std::make_unique<ShmConnection>(loop, std::move(socket), name, side,
+                                                                       std::move(*segment), max_payload_bytes));
   }
 
  private:

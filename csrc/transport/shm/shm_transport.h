@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "transport/shm/shared_pool.h"
 #include "transport/stream/stream.h"
 
 namespace byteps::transport {
@@ -14,6 +15,8 @@ struct ShmOptions {
   // Bytes of shared memory per connection, which is also the largest leased payload. Small, so that
   // it stays in cache: it has to cover one partition's round trip, not all data in flight.
   size_t arena_bytes = 2 << 20;
+  // Where arenas are, and what is lent without a copy; null: each connection has its own segment.
+  std::shared_ptr<SharedPool> pool = nullptr;
 };
 
 // listen() takes "@name", or "@" for a random name; connect() takes the Listener's address().

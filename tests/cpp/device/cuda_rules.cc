@@ -120,12 +120,12 @@ std::string in_thread(const std::function<std::string()>& f, cuda::Context conte
 
 cuda::Context primary;
 
-// A kernel that stays busy, so that host functions of other streams can be watched: not here, since
-// the played driver has no kernels. Host functions take its place.
 struct Rule {
   const char* name;
   const char* expected;
   std::function<std::string()> observe;
+  // Where the played driver is stricter than the real one, because the manual is.
+  const char* of_played_driver = nullptr;
 };
 
 std::string during_capture_elsewhere(bool relaxed, const std::function<cuda::Code()>& call) {
@@ -336,7 +336,8 @@ std::vector<Rule> rules() {
          extra<cuda::Code(cuda::Stream, void**)>("cuStreamEndCapture")(captured.stream, &graph);
          return std::to_string(status);
        }},
-      {"while another thread captures, a query of an event", "success",
+      {"while another thread captures, a query of an event",
+       "900 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the capture fails",
        [] {
          Event event;
          return during_capture_elsewhere(false, [&] { return cu->event_query(event.event); });
@@ -346,7 +347,8 @@ std::vector<Rule> rules() {
          Event event;
          return during_capture_elsewhere(true, [&] { return cu->event_query(event.event); });
        }},
-      {"while another thread captures, registering memory", "success",
+      {"while another thread captures, registering memory",
+       "900 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the capture fails",
        [] {
          HostMemory host(false);
          const std::string seen = during_capture_elsewhere(
@@ -385,7 +387,7 @@ std::vector<Rule> rules() {
            return cu->event_create(&event, cuda::kEventDisableTiming);
          });
        }},
-      {"a host function must not call CUDA", "800 CUDA_ERROR_NOT_PERMITTED",
+      {"a host function that calls CUDA", "success",
        [] {
          struct Call {
            cuda::Event event;
@@ -403,7 +405,8 @@ std::vector<Rule> rules() {
              &call);
          cu->stream_synchronize(stream.stream);
          return name_of(call.code);
-       }},
+       },
+       "800 CUDA_ERROR_NOT_PERMITTED"},
       {"a host function on a side stream does not hold up copies", "yes",
        [] {
          Stream stream, side;
@@ -445,12 +448,15 @@ int main(int argc, char** argv) {
               yes(active != 0));
   cu->primary_ctx_retain(&primary, 0);
   cu->ctx_push_current(primary);
+  const bool is_played = extra<void()>("played_cuda_recover") != nullptr;
   int different = 0;
   for (const Rule& rule : rules()) {
+    const char* const expected =
+        is_played && rule.of_played_driver != nullptr ? rule.of_played_driver : rule.expected;
     const std::string seen = rule.observe();
-    const bool is_as_expected = seen == rule.expected;
+    const bool is_as_expected = seen == expected;
     different += !is_as_expected;
-    std::printf("%s | %s | expected: %s | seen: %s\n", is_as_expected ? "ok  " : "DIFF", rule.name, rule.expected,
+    std::printf("%s | %s | expected: %s | seen: %s\n", is_as_expected ? "ok  " : "DIFF", rule.name, expected,
                 seen.c_str());
     std::fflush(stdout);
   }

@@ -135,8 +135,14 @@ TEST_F(DevicePushPull, NothingWaitsForPinnedMemory) {
   }
 }
 
-TEST_F(DevicePushPull, RanksOfAMachineAndBroadcasts) {
-  Job job({.workers = 3, .ranks_per_machine = 0, .adjust = {}});
+class DeviceOfRanksOfAMachine : public DevicePushPull, public testing::WithParamInterface<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Sharing, DeviceOfRanksOfAMachine, testing::Values(0, 1));
+
+TEST_P(DeviceOfRanksOfAMachine, SumAndBroadcast) {
+  Job job({.workers = 3, .ranks_per_machine = 0, .adjust = [](NodeConfig& config, int) {
+             config.shared_staging = GetParam();
+           }});
   job.on_all([](int rank, Node& node) {
     run_program(node, rank, 5, false);
     PlayedProgram program;
