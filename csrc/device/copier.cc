@@ -7,7 +7,7 @@ namespace {
 // would leave the copy engine without work until poll() begins the next one.
 constexpr uint64_t kMaxBytesToHost = 32 << 20;
 // Copies to the device that are better put together than begun.
-constexpr uint64_t kBusyBytesToDevice = 8 << 20;
+constexpr uint64_t kBusyBytesToDevice = 2 << 20;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ Result<std::unique_ptr<Copier>> Copier::create(CudaDevice& device, std::function
 }
 
 Status Copier::open(std::function<void()> wake) {
-  const DeviceScope scope(device_);
+  const CurrentContext current(device_);
   for (Direction* const direction : {&to_host_, &to_device_, &inputs_}) {
     direction->waker = std::make_unique<Waker>();
     direction->waker->wake = wake;
@@ -35,7 +35,8 @@ Copier::~Copier() {
   for (Direction* const direction : {&to_host_, &to_device_, &inputs_}) {
     for (const cuda::Stream stream : {direction->stream, direction->side}) {
       if (stream == nullptr || !is_usable) continue;
-      const DeviceScope scope(device_);
+      const CurrentContext current(device_);
+      const BesideCaptures beside(device_);
       cu_.stream_synchronize(stream);
       cu_.stream_destroy(stream);
     }
@@ -50,7 +51,8 @@ void Copier::copy_to_host(ToHost copy) {
 }
 
 void Copier::begin_copies() {
-  const DeviceScope scope(device_);
+  const CurrentContext current(device_);
+  const BesideCaptures beside(device_);
   for (auto next = waiting_.begin(); next != waiting_.end() && to_host_.bytes < kMaxBytesToHost;) {
     const ToHost& copy = next->second;
     if (!copy.is_pinned) {
@@ -92,7 +94,7 @@ Status Copier::begin(ToHost& copy) {
 
 Status Copier::copy_to_device(Transfer& transfer, Bytes from, cuda::Address to, Done done) {
   BPS_RETURN_IF_ERROR(failed_);
-  const DeviceScope scope(device_);
+  const CurrentContext current(device_);
   // The tensor's memory may still be used by what the program has enqueued before.
   BPS_RETURN_IF_ERROR(transfer.order_after(to_device_.stream));
   const auto event = device_.take_event();
@@ -139,7 +141,8 @@ void Copier::on_host_function(void* argument) {
 
 void Copier::poll() {
   if (!failed_.is_ok()) return fail(failed_);
-  const DeviceScope scope(device_);
+  const CurrentContext current(device_);
+  const BesideCaptures beside(device_);
   for (Direction* const direction : {&to_device_, &to_host_}) {
     complete(*direction);
     notify(*direction);

@@ -69,7 +69,7 @@ Result<cuda::Event> CudaDevice::take_event() {
       return event;
     }
   }
-  const DeviceScope scope(*this);
+  const CurrentContext current(*this);
   cuda::Event event = nullptr;
   BPS_RETURN_IF_ERROR(status("cuEventCreate", cu().event_create(&event, cuda::kEventDisableTiming)));
   return event;

@@ -32,7 +32,7 @@ class CudaDevice {
 
  private:
   CudaDevice(const CudaDriver& driver, int ordinal, cuda::Context context);
-  friend class DeviceScope;
+  friend class CurrentContext;
 
   const CudaDriver& driver_;
   const int ordinal_;
@@ -42,22 +42,29 @@ class CudaDevice {
   std::vector<cuda::Event> events_ BPS_GUARDED_BY(mutex_);
 };
 
-// For calls of CUDA on a thread of the program: as long as this object exists, the device's context
-// is the thread's current one, and no capture of a CUDA graph by another thread restricts the calls.
-// (Without that, asking an event would fail, and end that capture as well.)
-class DeviceScope {
+// Makes the device's context the calling thread's current one as long as this object exists.
+class CurrentContext {
  public:
-  explicit DeviceScope(const CudaDevice& device) : cu_(device.cu()) {
-    cu_.ctx_push_current(device.context_);
-    cu_.thread_exchange_capture_mode(&mode_);
-  }
-  ~DeviceScope() {
-    cu_.thread_exchange_capture_mode(&mode_);
+  explicit CurrentContext(const CudaDevice& device) : cu_(device.cu()) { cu_.ctx_push_current(device.context_); }
+  ~CurrentContext() {
     cuda::Context popped = nullptr;
     cu_.ctx_pop_current(&popped);
   }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  const cuda::Functions& cu_;
+};
+
+// As long as this object exists, no capture of a CUDA graph by another thread restricts the calls of
+// this one. Without it, asking an event or registering memory would fail, and end that capture.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const CudaDevice& device) : cu_(device.cu()) { cu_.thread_exchange_capture_mode(&mode_); }
+  ~BesideCaptures() { cu_.thread_exchange_capture_mode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
 
  private:
   const cuda::Functions& cu_;

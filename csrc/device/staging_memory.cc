@@ -34,7 +34,8 @@ bool StagingMemory::is_pinned(const CudaDevice& device, Bytes memory) {
   // A child that writes to pinned pages first would leave the device with pages that are not the
   // parent's any more.
   madvise(slab->bytes.data(), slab->bytes.size(), MADV_DONTFORK);
-  const DeviceScope scope(device);
+  const CurrentContext current(device);
+  const BesideCaptures beside(device);
   const Status status = device.status(
       "cuMemHostRegister", device.cu().mem_host_register(slab->bytes.data(), slab->bytes.size(),
                                                          cuda::kHostRegisterPortable));

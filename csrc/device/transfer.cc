@@ -7,7 +7,7 @@ namespace byteps::device {
 Result<std::shared_ptr<Transfer>> Transfer::begin(CudaDevice& device, cuda::Stream stream) {
   if (!CudaDriver::is_usable_here())
     return failed_precondition("CUDA cannot be used in a process that was forked from one that uses it");
-  const DeviceScope scope(device);
+  const CurrentContext current(device);
   const cuda::Functions& cu = device.cu();
   int capture = cuda::kCaptureNone;
   BPS_RETURN_IF_ERROR(device.status("cuStreamIsCapturing", cu.stream_is_capturing(stream, &capture)));
@@ -34,12 +34,12 @@ Transfer::~Transfer() {
 
 Status Transfer::order_before(cuda::Stream stream) {
   if (!is_copied_back_) return Status::ok();
-  const DeviceScope scope(device_);
+  const CurrentContext current(device_);
   return device_.status("cuStreamWaitEvent", device_.cu().stream_wait_event(stream, done_, 0));
 }
 
 Status Transfer::copy(cuda::Address to, cuda::Address from, size_t bytes) {
-  const DeviceScope scope(device_);
+  const CurrentContext current(device_);
   BPS_RETURN_IF_ERROR(
       device_.status("copy on the device", device_.cu().copy_on_device(to, from, bytes, stream_)));
   return note_copy_back(stream_);
@@ -47,7 +47,7 @@ Status Transfer::copy(cuda::Address to, cuda::Address from, size_t bytes) {
 
 bool Transfer::is_complete() {
   if (!is_copied_back_ || !CudaDriver::is_usable_here()) return true;
-  const DeviceScope scope(device_);
+  const BesideCaptures beside(device_);
   return device_.cu().event_query(done_) != cuda::kErrorNotReady;
 }
 
