@@ -64,7 +64,13 @@ def cuda_version() -> int:
 
     Raises:
         UnsupportedError: there is none.
-        PeerLostError: it does not work, for example because there is no device.
+        DeviceError: it does not work, for example because there is no device.
+    """
+
+def cuda_devices() -> list[tuple[str, str]]:
+    """Returns the name and the PCI address of each CUDA device. Errors: as `cuda_version`.
+
+    Makes no context.
     """
 
 @final

@@ -42,7 +42,7 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """Returns 0 and no version of NCCL: tensors of GPUs are copied through host memory."""
+    """Returns 0 and no version of NCCL: CPUs sum the tensors of GPUs."""
     return 0
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "AuthenticationError",
     "BytePSError",
     "DataLossError",
+    "DeviceError",
     "InternalError",
     "InvalidArgumentError",
     "NotFiniteError",
@@ -59,6 +60,10 @@ class AbortedError(BytePSError, RuntimeError):
 
 class DataLossError(BytePSError, RuntimeError):
     """Received bytes are corrupt."""
+
+
+class DeviceError(BytePSError, RuntimeError):
+    """A GPU, or its driver, has failed, on this rank or on the one that the message names."""
 
 
 class AuthenticationError(BytePSError, PermissionError):

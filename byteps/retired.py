@@ -5,7 +5,7 @@ Setting one causes a warning.
 
 from __future__ import annotations
 
-_DEVICE = "it is for GPUs; in this version tensors are copied through host memory"
+_DEVICE = "it is for GPUs, whose tensors are summed by CPUs here"
 _TRANSPORT = "this version has no such option: see BYTEPS_TRANSPORT and BYTEPS_RDMA_*"
 _TRACE = "this version writes no timeline"
 _COMPRESSION = "this version compresses by casting only (Compression.fp16, Compression.bf16)"

@@ -70,6 +70,12 @@ target_sources(sim_test PRIVATE ${conformance_tests} tests/cpp/transport/loop_co
 target_link_libraries(mxnet_test PRIVATE mxnet_engine_objects)
 set_target_properties(mxnet_test PROPERTIES ENABLE_EXPORTS ON)
 
+# The same table of rules as on a real GPU (tools/gpu_slot.py).
+add_executable(cuda_rules tests/cpp/device/cuda_rules.cc)
+target_link_libraries(cuda_rules PRIVATE byteps_core)
+add_test(NAME cuda_rules COMMAND cuda_rules $<TARGET_FILE:played_cuda>)
+set_tests_properties(cuda_rules PROPERTIES TIMEOUT ${LAST_RESORT_S})
+
 # Where the played CUDA driver is.
 add_dependencies(device_test played_cuda)
 target_compile_definitions(device_test PRIVATE BYTEPS_PLAYED_CUDA="$<TARGET_FILE:played_cuda>")

@@ -24,6 +24,8 @@ PYTHON = sys.executable
 LAUNCH = (PYTHON, "-m", "byteps.launcher.launch")
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone")
 TRANSFORMER = "benchmarks/gpu/transformer.py"
+ABI = "tests/cpp/device/cuda_abi_check.cc"
+CUDA = os.environ.get("CUDA_HOME", "/usr/local/cuda")
 RULES = ROOT / "build" / "cuda_rules"
 
 
@@ -45,6 +47,7 @@ def parts() -> list[Part]:
         Part("build", install, 200),
         Part("build-rules", compiler, 60),
         Part("rules", (str(RULES),), 40),
+        Part("abi", ("c++", "-std=c++20", "-fsyntax-only", "-Icsrc", f"-I{CUDA}/include", ABI), 30),
         Part("stress-2", (*LAUNCH, "--nproc-per-node", "2", "tests/gpu/stress.py", "10"), 50),
         Part("stress-4", (*LAUNCH, "--nproc-per-node", "4", "tests/gpu/stress.py", "10"), 60),
         Part("staged-path", staged, 100),

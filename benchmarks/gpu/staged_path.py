@@ -58,8 +58,10 @@ def main() -> None:
             out.copy_(there, non_blocking=True)
 
     copy_s = timed(both_ways, 7) / 256
-    report(f"pinned copies, 256 MiB, every rank at once: to the host {256 * MIB / timed(one_way, 7) / 1e9:.2f} GB/s, "
-           f"both ways at once {MIB / copy_s / 1e9:.2f} GB/s each way")
+    report(
+        f"pinned copies, 256 MiB, every rank at once: to the host {256 * MIB / timed(one_way, 7) / 1e9:.2f} GB/s, "
+        f"both ways at once {MIB / copy_s / 1e9:.2f} GB/s each way"
+    )
     plain = torch.empty(256 * MIB, dtype=torch.uint8)
     report(f"plain copy to the host: {256 * MIB / timed(lambda: plain.copy_(there), 3) / 1e9:.2f} GB/s")
     del out, back, plain, there, here
@@ -77,9 +79,11 @@ def main() -> None:
         sum_rate = (after["sum_bytes"] - before["sum_bytes"]) / max(after["sum_us"] - before["sum_us"], 1) / 1e3
         device_s = timed(lambda: bps.push_pull_inplace(device, name=f"device {mib}"), rounds)
         bound = min(MIB / copy_s, mib * MIB / host_s)
-        report(f"{mib:5} MiB: device {mib * MIB / device_s / 1e9:6.2f} GB/s ({device_s * 1e3:8.2f} ms), "
-               f"host tensors {mib * MIB / host_s / 1e9:6.2f} GB/s, sums {sum_rate:5.1f} GB/s a thread, "
-               f"ratio to the slower of copies and host tensors {mib * MIB / device_s / bound:.2f}")
+        report(
+            f"{mib:5} MiB: device {mib * MIB / device_s / 1e9:6.2f} GB/s ({device_s * 1e3:8.2f} ms), "
+            f"host tensors {mib * MIB / host_s / 1e9:6.2f} GB/s, sums {sum_rate:5.1f} GB/s a thread, "
+            f"ratio to the slower of copies and host tensors {mib * MIB / device_s / bound:.2f}"
+        )
     metrics = byteps.metrics()
     report(f"unpinned: {metrics['unpinned_bytes'] / 1e9:.2f} of {metrics['staged_bytes'] / 1e9:.2f} GB")
 
@@ -94,9 +98,11 @@ def main() -> None:
             times.append(time.perf_counter() - start)
         for handle in handles:
             bps.synchronize(handle)
-    times = times[len(small):]
-    report(f"push_pull_async_inplace of a CUDA tensor: median {statistics.median(times) * 1e6:.1f} us, "
-           f"90 % {sorted(times)[len(times) * 9 // 10] * 1e6:.1f} us")
+    times = times[len(small) :]
+    report(
+        f"push_pull_async_inplace of a CUDA tensor: median {statistics.median(times) * 1e6:.1f} us, "
+        f"90 % {sorted(times)[len(times) * 9 // 10] * 1e6:.1f} us"
+    )
 
     # The same in a hook of DistributedOptimizer.
     from byteps.torch.single_bucket import SingleParameterBucket
@@ -118,8 +124,10 @@ def main() -> None:
         optimizer.zero_grad()
     sends = sends[100:]
     if sends:
-        report(f"a gradient's hook: median {statistics.median(sends) * 1e6:.1f} us, "
-               f"90 % {sorted(sends)[len(sends) * 9 // 10] * 1e6:.1f} us")
+        report(
+            f"a gradient's hook: median {statistics.median(sends) * 1e6:.1f} us, "
+            f"90 % {sorted(sends)[len(sends) * 9 // 10] * 1e6:.1f} us"
+        )
 
     # Matrix products of rank 0 beside push_pulls of all ranks.
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
@@ -148,8 +156,10 @@ def main() -> None:
 
     pairs = [(products(False), products(True)) for _ in range(9)][2:]
     alone, beside = (statistics.median(each) for each in zip(*pairs, strict=True))
-    report(f"400 matrix products: alone {alone:.2f} ms, beside push_pulls {beside:.2f} ms, "
-           f"{(beside / alone - 1) * 100:.1f} % slower")
+    report(
+        f"400 matrix products: alone {alone:.2f} ms, beside push_pulls {beside:.2f} ms, "
+        f"{(beside / alone - 1) * 100:.1f} % slower"
+    )
     bps.shutdown()
 
 

@@ -96,9 +96,15 @@ def main() -> None:
             times.append(time.perf_counter() - start)
     peak = torch.cuda.max_memory_allocated() / 1e9
     if rank == 0:
-        print(f"transformer: {how} {backend}: {size} ranks, {count / 1e6:.0f} M parameters: median step "
-              f"{statistics.median(times) * 1e3:.1f} ms (least {min(times) * 1e3:.1f}), {peak:.1f} GB", flush=True)
-    total = sum(float(p.detach().to_local().float().abs().sum() if hasattr(p, "to_local") else p.detach().float().abs().sum()) for p in model.parameters())
+        print(
+            f"transformer: {how} {backend}: {size} ranks, {count / 1e6:.0f} M parameters: median step "
+            f"{statistics.median(times) * 1e3:.1f} ms (least {min(times) * 1e3:.1f}), {peak:.1f} GB",
+            flush=True,
+        )
+    total = sum(
+        float(p.detach().to_local().float().abs().sum() if hasattr(p, "to_local") else p.detach().float().abs().sum())
+        for p in model.parameters()
+    )
     print(f"rank {rank}: sum of weights {total!r}", flush=True)
     if how == "optimizer":
         bps.shutdown()

@@ -17,6 +17,7 @@ import resource
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from byteps.cli import peer, rdma
@@ -107,6 +108,29 @@ def _core_abilities() -> Iterator[Finding]:
     yield Finding("instructions", "ok", ", ".join(name for name, there in _core.isa_levels().items() if there))
     for name, reason in _core.viable_transports().items():
         yield Finding(f"transport {name}", "note" if reason else "ok", reason or "usable")
+    yield from _devices()
+
+
+def _devices() -> Iterator[Finding]:
+    from byteps import _core
+
+    try:
+        version, devices = _core.cuda_version(), _core.cuda_devices()
+    except BytePSError as error:
+        yield Finding("GPUs", "note", str(error))
+        return
+    driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
+    for number, (name, address) in enumerate(devices):
+        near = _read(f"/sys/bus/pci/devices/{address.lower()}/numa_node")
+        node = f", NUMA node {near}" if near not in ("", "-1") else ""
+        yield Finding(f"GPU {number}", "ok", f"{name}, PCI {address}{node}; {driver}; tensors go through pinned memory")
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text().strip()
+    except OSError:
+        return ""
 
 
 def _settings(environ: dict[str, str]) -> Iterator[Finding]:

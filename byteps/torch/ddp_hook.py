@@ -67,7 +67,7 @@ def ddp_hook(
     name = f"{state.name}.{bucket.index()}.{wire.dtype}.{wire.numel()}"
     handle = start_push_pull(wire, Average, name, 0, in_place=True)
     # For a future with devices, PyTorch has streams wait for what its callbacks do on them.
-    done: torch.futures.Future[None] = torch.futures.Future(devices=[memory.device] if memory.is_cuda else [])
+    done: torch.futures.Future[None] = torch.futures.Future(devices=[] if memory.is_cpu else [memory.device])
 
     def finish(_: torch.futures.Future[None]) -> Tensor:
         averaged = state.compression.decompress(synchronize(handle), context)

@@ -66,21 +66,21 @@ class _Clock:
     """Times on the device that computes."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self._device = None if device.type == "cpu" else device
 
     def now(self) -> Any:
-        if not self._cuda:
+        if self._device is None:
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.Event(self._device, enable_timing=True)
         event.record()
         return event
 
     def wait(self) -> None:
-        if self._cuda:
-            torch.cuda.synchronize()
+        if self._device is not None:
+            torch.accelerator.synchronize(self._device)
 
     def between(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end)) / 1e3 if self._cuda else end - start
+        return float(start.elapsed_time(end)) / 1e3 if self._device is not None else end - start
 
 
 @contextlib.contextmanager

@@ -50,9 +50,7 @@ class Staged:
             tensor.detach().copy_(self.memory.view(tensor.dtype).view(tensor.shape))
 
 
-def stage(
-    tensor: torch.Tensor, *, any_dtype: bool = False, row_major: bool = False, on_host: bool = False
-) -> Staged:
+def stage(tensor: torch.Tensor, *, any_dtype: bool = False, row_major: bool = False, on_host: bool = False) -> Staged:
     """Returns memory of the tensor: its own if it is dense, otherwise a host copy.
 
     Args:

@@ -36,7 +36,7 @@ def register() -> None:
         from byteps.torch.c10d.group import create_group
 
         # PyTorch makes its own tensors on a backend's last device.
-        if not torch.cuda.is_available():
+        if not torch.accelerator.is_available():
             Backend.backend_capability[NAME] = ["cpu"]
         return create_group(backend_options, pg_options)
 

@@ -82,7 +82,9 @@ inline constexpr ReduceOpRow kReduceOps[] = {
   /* not supported by this build or machine */                                                 \
   X(8, kUnimplemented, "unimplemented", "UnsupportedError", unimplemented)                     \
   /* should not happen, but the process can go on */                                           \
-  X(9, kInternal, "internal", "InternalError", internal)
+  X(9, kInternal, "internal", "InternalError", internal)                                       \
+  /* a GPU, or its driver, has failed */                                                       \
+  X(10, kDeviceLost, "device lost", "DeviceError", device_lost)
 
 enum class StatusCode : uint8_t { kOk = 0, BPS_ERRORS(BPS_ENUMERATOR) };
 

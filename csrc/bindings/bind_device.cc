@@ -45,6 +45,7 @@ void bind_device(py::module_& module) {
           },
           arg("output_ptr"), arg("input_ptr"), arg("nbytes"))
       .def("is_complete", &Transfer::is_complete);
+  module.def("cuda_devices", [] { return value_or_throw(device::list_devices()); });
   module.def("cuda_version", [] { return value_or_throw(CudaDriver::installed())->version(); });
 }
 

@@ -2,8 +2,8 @@
 // toolkit is needed to build; cuda_driver.h finds the functions at run time.
 //
 // Values and types are those of CUDA 11.2 and later, in which the driver promises to keep them.
-// tests/cpp/device/cuda_abi_test.cc compares them with the real header where there is one. Source:
-// the manual of the CUDA driver API.
+// tests/cpp/device/cuda_abi_check.cc compares them with the real header where there is one
+// (tools/gpu_slot.py). Source: the manual of the CUDA driver API.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,12 @@ enum : Code {
   kSuccess = 0,
   kErrorInvalidValue = 1,
   kErrorOutOfMemory = 2,
-  kErrorNotInitialized = 3,
   kErrorDeinitialized = 4,
-  kErrorNoDevice = 100,
   kErrorInvalidDevice = 101,
   kErrorInvalidContext = 201,
   kErrorInvalidHandle = 400,
   kErrorNotReady = 600,
   kErrorIllegalAddress = 700,
-  kErrorContextIsDestroyed = 709,
   kErrorHostMemoryAlreadyRegistered = 712,
   kErrorStreamCaptureUnsupported = 900,
 };
@@ -44,10 +41,8 @@ enum : unsigned {
   kEventDisableTiming = 2,
   kHostRegisterPortable = 1,  // pinned for all contexts
 };
-enum CaptureStatus : int { kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2 };
-enum CaptureMode : int { kCaptureGlobal = 0, kCaptureThreadLocal = 1, kCaptureRelaxed = 2 };
-enum DeviceAttribute : int { kPciDomain = 50, kPciBus = 33, kPciDevice = 34 };
-enum PointerAttribute : int { kPointerMemoryType = 2, kPointerDeviceOrdinal = 9 };
+enum CaptureStatus : int { kCaptureNone = 0, kCaptureActive = 1 };
+enum CaptureMode : int { kCaptureGlobal = 0, kCaptureRelaxed = 2 };
 
 // Name in the library, name here, arguments; all return a Code.
 #define BPS_CUDA_FUNCTIONS(X)                                                                       \
@@ -57,7 +52,7 @@ enum PointerAttribute : int { kPointerMemoryType = 2, kPointerDeviceOrdinal = 9 
   X(cuGetErrorString, get_error_string, (Code code, const char** text))                             \
   X(cuDeviceGetCount, device_get_count, (int* count))                                               \
   X(cuDeviceGetName, device_get_name, (char* name, int capacity, Ordinal device))                   \
-  X(cuDeviceGetAttribute, device_get_attribute, (int* value, int attribute, Ordinal device))        \
+  X(cuDeviceGetPCIBusId, device_get_pci_bus_id, (char* id, int capacity, Ordinal device))           \
   X(cuDevicePrimaryCtxGetState, primary_ctx_get_state, (Ordinal device, unsigned* flags, int* active)) \
   X(cuDevicePrimaryCtxRetain, primary_ctx_retain, (Context * context, Ordinal device))              \
   X(cuCtxPushCurrent_v2, ctx_push_current, (Context context))                                       \
@@ -80,8 +75,7 @@ enum PointerAttribute : int { kPointerMemoryType = 2, kPointerDeviceOrdinal = 9 
   X(cuMemHostUnregister, mem_host_unregister, (void* address))                                      \
   X(cuMemcpyDtoHAsync_v2, copy_to_host, (void* to, Address from, size_t bytes, Stream stream))      \
   X(cuMemcpyHtoDAsync_v2, copy_to_device, (Address to, const void* from, size_t bytes, Stream stream)) \
-  X(cuMemcpyDtoDAsync_v2, copy_on_device, (Address to, Address from, size_t bytes, Stream stream))  \
-  X(cuPointerGetAttribute, pointer_get_attribute, (void* value, int attribute, Address address))
+  X(cuMemcpyDtoDAsync_v2, copy_on_device, (Address to, Address from, size_t bytes, Stream stream))
 
 struct Functions {
 #define BPS_MEMBER(symbol, name, arguments) Code(*name) arguments;

@@ -19,13 +19,33 @@ Registry& registry() {
   return *instance;
 }
 
-std::string describe(const CudaDriver& driver, int ordinal) {
+std::string name_of(const CudaDriver& driver, int ordinal) {
   std::array<char, 96> name{};
   driver.functions().device_get_name(name.data(), static_cast<int>(name.size()) - 1, ordinal);
-  return "GPU " + std::to_string(ordinal) + (name[0] != '\0' ? " (" + std::string(name.data()) + ")" : "");
+  return name.data();
+}
+
+std::string describe(const CudaDriver& driver, int ordinal) {
+  const std::string name = name_of(driver, ordinal);
+  return "GPU " + std::to_string(ordinal) + (name.empty() ? "" : " (" + name + ")");
 }
 
 }  // namespace
+
+Result<std::vector<std::pair<std::string, std::string>>> list_devices() {
+  const auto driver = CudaDriver::installed();
+  if (!driver) return driver.status();
+  const cuda::Functions& cu = (*driver)->functions();
+  int count = 0;
+  BPS_RETURN_IF_ERROR((*driver)->status("CUDA: cuDeviceGetCount", cu.device_get_count(&count)));
+  std::vector<std::pair<std::string, std::string>> devices;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    std::array<char, 32> pci{};
+    cu.device_get_pci_bus_id(pci.data(), static_cast<int>(pci.size()) - 1, ordinal);
+    devices.emplace_back(name_of(**driver, ordinal), pci.data());
+  }
+  return devices;
+}
 
 CudaDevice::CudaDevice(const CudaDriver& driver, int ordinal, cuda::Context context)
     : driver_(driver), ordinal_(ordinal), context_(context), text_(describe(driver, ordinal)) {}

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/annotations.h"
@@ -41,6 +42,9 @@ class CudaDevice {
   Mutex mutex_;
   std::vector<cuda::Event> events_ BPS_GUARDED_BY(mutex_);
 };
+
+// Name and PCI address of each device that the process sees. Errors: as CudaDriver::installed().
+Result<std::vector<std::pair<std::string, std::string>>> list_devices();
 
 // Makes the device's context the calling thread's current one as long as this object exists.
 class CurrentContext {

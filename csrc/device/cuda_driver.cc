@@ -55,7 +55,7 @@ Status CudaDriver::status(std::string_view what, cuda::Code code) const {
   const char* text = nullptr;
   functions_.get_error_name(code, &name);
   functions_.get_error_string(code, &text);
-  return unavailable(std::string(what) + ": " + (name != nullptr ? name : "unknown CUDA error") + " (" +
+  return device_lost(std::string(what) + ": " + (name != nullptr ? name : "unknown CUDA error") + " (" +
                      std::to_string(code) + ")" + (text != nullptr ? ": " + std::string(text) : ""));
 }
 

@@ -15,7 +15,7 @@ namespace byteps::device {
 class CudaDriver {
  public:
   // libcuda.so.1, loaded and initialized at the first call. kUnimplemented: there is none, or it is
-  // too old; kUnavailable: it does not work, for example because there is no device.
+  // too old; kDeviceLost: it does not work, for example because there is no device.
   static Result<const CudaDriver*> installed();
   // As above, of this file.
   static Result<std::unique_ptr<const CudaDriver>> load(const std::string& file);
@@ -23,7 +23,7 @@ class CudaDriver {
   const cuda::Functions& functions() const { return functions_; }
   // As CUDA numbers it: 12040 is version 12.4.
   int version() const { return version_; }
-  // ok for kSuccess; otherwise kUnavailable: "<what>: CUDA_ERROR_… (700): <CUDA's text>".
+  // ok for kSuccess; otherwise kDeviceLost: "<what>: CUDA_ERROR_… (700): <CUDA's text>".
   Status status(std::string_view what, cuda::Code code) const;
   // False in a child that was forked after the driver was loaded: CUDA does not work there, and no
   // function may be called.

@@ -191,7 +191,7 @@ void DeviceStaging::OnLoop::begin(const std::shared_ptr<Chunk>& chunk) {
   try {
     chunk->buffer = memory_.acquire(device, chunk->bytes);
   } catch (const OutOfMemory& error) {
-    return fail_chunk(*chunk, unavailable("copies from " + device.text() + ": " + error.what()));
+    return fail_chunk(*chunk, device_lost("copies from " + device.text() + ": " + error.what()));
   }
   if (!chunk->buffer.is_pinned) add(owner_.metrics_.unpinned_bytes, chunk->bytes);
   if (!protocol::has_values(chunk->starts.front().head)) return send(chunk);

@@ -17,7 +17,16 @@ import torch
 
 import byteps.torch as bps
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64, torch.uint8, torch.int8)
+DTYPES = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.int8,
+)
 
 
 def values(rank: int, step: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -45,7 +54,9 @@ def main() -> None:
     steps = checked = 0
     deadline = time.monotonic() + seconds
     while True:
-        go_on = bps.push_pull(torch.tensor([time.monotonic() < deadline], dtype=torch.int32), average=False, name="go_on")
+        go_on = bps.push_pull(
+            torch.tensor([time.monotonic() < deadline], dtype=torch.int32), average=False, name="go_on"
+        )
         if int(go_on) < size:
             break
         steps += 1
@@ -98,9 +109,11 @@ def main() -> None:
             torch.full((1 << 20,), 77, device="cuda")
     bad = int(wrong)
     metrics = bps.metrics() if hasattr(bps, "metrics") else {}
-    print(f"stress: rank {rank} of {size}: {steps} steps, {checked} push_pulls, {bad} wrong elements, "
-          f"staged {metrics.get('staged_bytes', 0) / 1e9:.1f} GB, unpinned {metrics.get('unpinned_bytes', 0) / 1e9:.2f} GB",
-          flush=True)
+    print(
+        f"stress: rank {rank} of {size}: {steps} steps, {checked} push_pulls, {bad} wrong elements, "
+        f"staged {metrics.get('staged_bytes', 0) / 1e9:.1f} GB, unpinned {metrics.get('unpinned_bytes', 0) / 1e9:.2f} GB",
+        flush=True,
+    )
     bps.shutdown()
     if bad:
         raise SystemExit(1)

@@ -38,6 +38,12 @@ def test_no_path_of_one_machine() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_one_file_uses_torch_cuda() -> None:
+    files = [name for name in tracked_files() if name.startswith("byteps/") and name.endswith(".py")]
+    wrong = [line for line in matches(r"\btorch\.cuda\b", files) if not line.startswith("byteps/torch/device.py:")]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("pattern", "instead"),
     [

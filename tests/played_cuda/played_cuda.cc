@@ -284,8 +284,8 @@ PLAYED Code cuDeviceGetName(char* name, int capacity, Ordinal) {
   std::snprintf(name, static_cast<size_t>(capacity), "Played GPU");
   return kSuccess;
 }
-PLAYED Code cuDeviceGetAttribute(int* value, int, Ordinal) {
-  *value = 0;
+PLAYED Code cuDeviceGetPCIBusId(char* id, int capacity, Ordinal device) {
+  std::snprintf(id, static_cast<size_t>(capacity), "0000:0%d:00.0", device + 1);
   return kSuccess;
 }
 
@@ -491,12 +491,6 @@ PLAYED Code cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream 
   enqueue(all, stream, {{}, [to, from, bytes] {
                           std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
                         }, {}});
-  return kSuccess;
-}
-PLAYED Code cuPointerGetAttribute(void* value, int attribute, Address address) {
-  PLAYED_CHECK();
-  if (!contains(all.device_memory, reinterpret_cast<const void*>(address), 1)) return kErrorInvalidValue;
-  *static_cast<int*>(value) = attribute == kPointerMemoryType ? 2 : 0;
   return kSuccess;
 }
 

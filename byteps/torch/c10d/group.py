@@ -288,7 +288,7 @@ class BytePSGroup(ByGloo):
 
     def _after_gloo(self, work: Any, outputs: Tensors, copy_back: Callable[[], object], opts: Any) -> Any:
         progress = Progress(self._channel.explain, [GlooProgress(work)])
-        devices = {tensor.device for tensor in outputs if tensor.is_cuda}
+        devices = {tensor.device for tensor in outputs if not tensor.is_cpu}
         progress.begin((), copy_back)
         self._remember(progress)
         return CollectiveWork(progress, outputs, devices, opts.timeout.total_seconds(), self)
