@@ -2,28 +2,37 @@
 
     bpslaunch --nproc-per-node 2 benchmarks/gpu/staged_path.py
 
-All ranks use GPU 0. Figures are medians; GB/s are bytes of the tensor by time.
+All ranks use GPU 0. Figures are medians of rank 0; GB/s are bytes of the tensor by time.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 
 import byteps
 import byteps.torch as bps
+from byteps.handles import InFlight
+from byteps.torch.single_bucket import SingleParameterBucket
 
 MIB = 1 << 20
-ONE = torch.ones(1)
+SIZES_MIB = {1: 21, 16: 21, 64: 15, 256: 9, 1024: 5}  # rounds by size
+
+
+def report(text: str) -> None:
+    if bps.rank() == 0:
+        print(text, flush=True)
 
 
 def meet() -> None:
-    bps.push_pull(ONE, name="meet")
+    bps.push_pull(torch.ones(1), name="meet")
 
 
-def timed(action, rounds: int) -> float:
+def timed(action: Callable[[], object], rounds: int) -> float:
+    """Returns the median time of `action`, with the GPU's work, in s."""
     times = []
     for _ in range(rounds):
         meet()
@@ -35,131 +44,142 @@ def timed(action, rounds: int) -> float:
     return statistics.median(times)
 
 
-def main() -> None:
-    bps.init()
-    torch.cuda.set_device(0)
-    rank, size = bps.rank(), bps.size()
-    report = print if rank == 0 else (lambda *_: None)
-    report(f"ranks {size}, {torch.cuda.get_device_name(0)}, torch {torch.__version__}")
+def measure_copies() -> float:
+    """Returns the rate of pinned copies in both directions at once, in bytes/s."""
+    size = 256 * MIB
+    pinned = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    device = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    streams = [torch.cuda.Stream() for _ in range(2)]
 
-    out = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
-    back = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
-    there, here = out.cuda(), back.cuda()
-    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    def to_host() -> None:
+        with torch.cuda.stream(streams[0]):
+            pinned[0].copy_(device[0], non_blocking=True)
 
     def both_ways() -> None:
-        with torch.cuda.stream(first):
-            out.copy_(there, non_blocking=True)
-        with torch.cuda.stream(second):
-            here.copy_(back, non_blocking=True)
+        to_host()
+        with torch.cuda.stream(streams[1]):
+            device[1].copy_(pinned[1], non_blocking=True)
 
-    def one_way() -> None:
-        with torch.cuda.stream(first):
-            out.copy_(there, non_blocking=True)
-
-    copy_s = timed(both_ways, 7) / 256
+    rate = size / timed(both_ways, 7)
+    plain = torch.empty(size, dtype=torch.uint8)
     report(
-        f"pinned copies, 256 MiB, every rank at once: to the host {256 * MIB / timed(one_way, 7) / 1e9:.2f} GB/s, "
-        f"both ways at once {MIB / copy_s / 1e9:.2f} GB/s each way"
+        f"copies of 256 MiB, every rank at once: pinned {size / timed(to_host, 7) / 1e9:.2f} GB/s, both ways at once "
+        f"{rate / 1e9:.2f} GB/s each way; plain {size / timed(lambda: plain.copy_(device[0]), 3) / 1e9:.2f} GB/s"
     )
-    plain = torch.empty(256 * MIB, dtype=torch.uint8)
-    report(f"plain copy to the host: {256 * MIB / timed(lambda: plain.copy_(there), 3) / 1e9:.2f} GB/s")
-    del out, back, plain, there, here
+    return rate
 
-    for mib in (1, 16, 64, 256, 1024):
-        rounds = 21 if mib <= 16 else 9 if mib <= 256 else 5
-        host = torch.ones(mib * MIB // 4)
-        device = torch.ones(mib * MIB // 4, device="cuda")
-        bps.push_pull_inplace(host, name=f"host {mib}")
-        bps.push_pull_inplace(device, name=f"device {mib}")
-        torch.cuda.synchronize()
-        before = byteps.metrics()
-        host_s = timed(lambda: bps.push_pull_inplace(host, name=f"host {mib}"), rounds)
-        after = byteps.metrics()
-        sum_rate = (after["sum_bytes"] - before["sum_bytes"]) / max(after["sum_us"] - before["sum_us"], 1) / 1e3
-        device_s = timed(lambda: bps.push_pull_inplace(device, name=f"device {mib}"), rounds)
-        bound = min(MIB / copy_s, mib * MIB / host_s)
+
+def measure_sums(tensor: torch.Tensor, name: str, rounds: int) -> tuple[float, float]:
+    """Returns the time of a push_pull in s, and the rate of one summing thread in GB/s."""
+    bps.push_pull_inplace(tensor, name=name)
+    before = byteps.metrics()
+    seconds = timed(lambda: bps.push_pull_inplace(tensor, name=name), rounds)
+    after = byteps.metrics()
+    return seconds, (after["sum_bytes"] - before["sum_bytes"]) / max(after["sum_us"] - before["sum_us"], 1) / 1e3
+
+
+def measure_sizes(copy_rate: float) -> None:
+    for mib, rounds in SIZES_MIB.items():
+        host_s, _ = measure_sums(torch.ones(mib * MIB // 4), f"host {mib}", rounds)
+        device_s, sum_rate = measure_sums(torch.ones(mib * MIB // 4, device="cuda"), f"device {mib}", rounds)
+        rate = mib * MIB / device_s
         report(
-            f"{mib:5} MiB: device {mib * MIB / device_s / 1e9:6.2f} GB/s ({device_s * 1e3:8.2f} ms), "
-            f"host tensors {mib * MIB / host_s / 1e9:6.2f} GB/s, sums {sum_rate:5.1f} GB/s a thread, "
-            f"ratio to the slower of copies and host tensors {mib * MIB / device_s / bound:.2f}"
+            f"{mib:5} MiB: {rate / 1e9:6.2f} GB/s ({device_s * 1e3:8.2f} ms), {rate / copy_rate:.2f} of the copies' "
+            f"rate; {sum_rate:.1f} GB/s a summing thread; tensors of the host {mib * MIB / host_s / 1e9:6.2f} GB/s"
         )
     metrics = byteps.metrics()
     report(f"unpinned: {metrics['unpinned_bytes'] / 1e9:.2f} of {metrics['staged_bytes'] / 1e9:.2f} GB")
 
-    # What a gradient's hook costs the calling thread.
-    small = [torch.ones(1000, device="cuda") for _ in range(200)]
-    times = []
-    for step in range(5):
+
+def describe_calls(times: list[float]) -> str:
+    times = sorted(times)
+    return f"median {statistics.median(times) * 1e6:.1f} us, 90 % {times[len(times) * 9 // 10] * 1e6:.1f} us"
+
+
+def measure_calls(device: str) -> None:
+    """What a call costs the thread that makes it."""
+    tensors = [torch.ones(1000, device=device) for _ in range(200)]
+    times: list[float] = []
+    for _ in range(5):
         handles = []
-        for number, tensor in enumerate(small):
+        for number, tensor in enumerate(tensors):
             start = time.perf_counter()
-            handles.append(bps.push_pull_async_inplace(tensor, name=f"hook {number}"))
+            handles.append(bps.push_pull_async_inplace(tensor, name=f"{device} call {number}"))
             times.append(time.perf_counter() - start)
         for handle in handles:
             bps.synchronize(handle)
-    times = times[len(small) :]
-    report(
-        f"push_pull_async_inplace of a CUDA tensor: median {statistics.median(times) * 1e6:.1f} us, "
-        f"90 % {sorted(times)[len(times) * 9 // 10] * 1e6:.1f} us"
-    )
+    report(f"push_pull_async_inplace on {device}: {describe_calls(times[len(tensors) :])}")
 
-    # The same in a hook of DistributedOptimizer.
-    from byteps.torch.single_bucket import SingleParameterBucket
 
-    model = torch.nn.Sequential(*[torch.nn.Linear(100, 100, device="cuda") for _ in range(50)])
+def measure_hooks(device: str) -> None:
+    """The same in hooks of DistributedOptimizer."""
+    times: list[float] = []
+
+    class Timed(SingleParameterBucket):
+        __slots__ = ()
+
+        def send(self, in_flight: InFlight, step: int) -> None:
+            start = time.perf_counter()
+            super().send(in_flight, step)
+            times.append(time.perf_counter() - start)
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(*[torch.nn.Linear(1000, 1000, device=device, bias=False) for _ in range(50)])
     optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-    sends: list[float] = []
-    send = SingleParameterBucket.send
-
-    def timed_send(bucket, in_flight, step) -> None:
-        start = time.perf_counter()
-        send(bucket, in_flight, step)
-        sends.append(time.perf_counter() - start)
-
-    SingleParameterBucket.send = timed_send
-    for _ in range(6):
-        model(torch.ones(8, 100, device="cuda")).sum().backward()
+    data = torch.ones(8, 1000, device=device)
+    for step in range(8):
+        model(data).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    sends = sends[100:]
-    if sends:
-        report(
-            f"a gradient's hook: median {statistics.median(sends) * 1e6:.1f} us, "
-            f"90 % {sorted(sends)[len(sends) * 9 // 10] * 1e6:.1f} us"
-        )
+        if step == 0:
+            for bucket in optimizer._reducer._buckets:
+                if type(bucket) is SingleParameterBucket:
+                    bucket.__class__ = Timed
+    times = times[100:]
+    if times:
+        report(f"a gradient's hook on {device}: {describe_calls(times)}")
 
-    # Matrix products of rank 0 beside push_pulls of all ranks.
-    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    big = torch.ones(64 * MIB // 4, device="cuda")
+
+def measure_products() -> None:
+    """Matrix products of rank 0, alone and beside push_pulls of all ranks."""
+    matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    tensor = torch.ones(64 * MIB // 4, device="cuda")
     side = torch.cuda.Stream()
 
-    def products(with_push_pull: bool) -> float:
-        handles = []
+    def products(push_pulls: int) -> float:
         meet()
         torch.cuda.synchronize()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        if with_push_pull:
-            with torch.cuda.stream(side):
-                handles = [bps.push_pull_async(big, name=f"beside {i}") for i in range(8)]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(side):
+            handles = [bps.push_pull_async(tensor, name=f"beside {i}") for i in range(push_pulls)]
         begin.record()
-        if rank == 0:
+        if bps.rank() == 0:
             for _ in range(400):
-                torch.mm(a, a)
+                torch.mm(matrix, matrix)
         end.record()
         end.synchronize()
         with torch.cuda.stream(side):
             for handle in handles:
                 bps.synchronize(handle)
         torch.cuda.synchronize()
-        return begin.elapsed_time(end)
+        return float(begin.elapsed_time(end))
 
-    pairs = [(products(False), products(True)) for _ in range(9)][2:]
+    pairs = [(products(0), products(8)) for _ in range(9)][2:]
     alone, beside = (statistics.median(each) for each in zip(*pairs, strict=True))
     report(
-        f"400 matrix products: alone {alone:.2f} ms, beside push_pulls {beside:.2f} ms, "
-        f"{(beside / alone - 1) * 100:.1f} % slower"
+        f"400 matrix products: {alone:.2f} ms, beside push_pulls {beside:.2f} ms: {(beside / alone - 1) * 100:+.1f} %"
     )
+
+
+def main() -> None:
+    bps.init()
+    torch.cuda.set_device(0)
+    report(f"{bps.size()} ranks, {torch.cuda.get_device_name(0)}, torch {torch.__version__}")
+    measure_sizes(measure_copies())
+    for device in ("cpu", "cuda"):
+        measure_calls(device)
+        measure_hooks(device)
+    measure_products()
     bps.shutdown()
 
 

@@ -1,12 +1,11 @@
-"""A training step of a transformer with 100 million parameters, all ranks on GPU 0.
+"""A training step of a transformer with 100 million parameters; all ranks use GPU 0.
 
-    torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py ddp gloo
-    torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py ddp byteps
+    torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py ddp gloo|byteps
     torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py optimizer byteps
     torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py fsdp2 gloo|byteps
-    torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py alone gloo  # no communication
+    torchrun --nproc-per-node 2 benchmarks/gpu/transformer.py alone gloo   # no communication
 
-Before it measures, it compares the gradients of DDP with those that gloo averages on the CPU.
+Before it measures, "ddp" compares its gradients with averages that gloo has computed on the CPU.
 """
 
 from __future__ import annotations
@@ -14,38 +13,67 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+Tensor = torch.Tensor
+WARM_UP, STEPS = 3, 12
+WORDS, CLASSES, ROWS, LENGTH = 20_000, 100, 8, 128
+
 
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.words = nn.Embedding(20_000, 768)
+        self.words = nn.Embedding(WORDS, 768)
         layer = nn.TransformerEncoderLayer(768, 12, 3072, dropout=0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 12)
-        self.head = nn.Linear(768, 100)
+        self.head = nn.Linear(768, CLASSES)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.layers(self.words(tokens)))
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layers(self.words(tokens)))
+        return logits
 
 
-def main() -> None:
-    how, backend = sys.argv[1:3]
-    steps = int(sys.argv[3]) if len(sys.argv) > 3 else 12
-    if backend == "byteps":
-        import byteps.torch as bps
-    torch.cuda.set_device(0)
-    dist.init_process_group("cpu:gloo,cuda:gloo" if backend == "gloo" else "byteps")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(1)
-    plain = Model().cuda()
-    count = sum(p.numel() for p in plain.parameters())
+def batch() -> tuple[Tensor, Tensor]:
+    return torch.randint(WORDS, (ROWS, LENGTH), device="cuda"), torch.randint(CLASSES, (ROWS * LENGTH,), device="cuda")
+
+
+def backward(model: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    nn.functional.cross_entropy(model(data[0]).view(-1, CLASSES), data[1]).backward()
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    """Returns the gradients on the CPU, and deletes them."""
+    found = [parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    return found
+
+
+def check_gradients(plain: nn.Module, model: nn.Module) -> None:
+    """Raises SystemExit if `model`, which wraps `plain`, does not average gradients."""
+    group = dist.new_group(backend="gloo")
+    for _ in range(3):
+        data = batch()
+        backward(plain, data)
+        expected = gradients(plain)
+        for total in expected:
+            dist.all_reduce(total, group=group)
+            total.div_(dist.get_world_size())
+        backward(model, data)
+        for grad, wanted in zip(gradients(plain), expected, strict=True):
+            difference = float((grad - wanted).norm() / wanted.norm().clamp(min=1e-12))
+            if not difference < 1e-3:
+                raise SystemExit(f"a gradient of shape {tuple(grad.shape)} differs from the average by {difference}")
+
+
+def prepare(how: str, plain: Model) -> tuple[nn.Module, torch.optim.Optimizer]:
     model: nn.Module = plain
     if how == "ddp":
         model = nn.parallel.DistributedDataParallel(plain)
+        check_gradients(plain, model)
     elif how == "fsdp2":
         from torch.distributed.fsdp import fully_shard
 
@@ -54,60 +82,51 @@ def main() -> None:
         fully_shard(plain)
     optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     if how == "optimizer":
+        import byteps.torch as bps
+
         bps.init()
         optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
         bps.broadcast_parameters(model.state_dict(), root_rank=0)
-    torch.manual_seed(rank)
+    return model, optimizer
 
-    def batch() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randint(20_000, (8, 128), device="cuda"), torch.randint(100, (8 * 128,), device="cuda")
 
-    def backward(of: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> None:
-        nn.functional.cross_entropy(of(data[0]).view(-1, 100), data[1]).backward()
-
-    if how == "ddp":
-        check = dist.new_group(backend="gloo")
-        for _ in range(3):
-            data = batch()
-            backward(plain, data)  # without DDP
-            local = [p.grad.cpu() for p in plain.parameters()]
-            for grad in local:
-                dist.all_reduce(grad, group=check)
-            for p in plain.parameters():
-                p.grad = None
-            backward(model, data)
-            worst = max(
-                float((p.grad.cpu() - grad / size).norm() / (grad / size).norm().clamp(min=1e-12))
-                for p, grad in zip(plain.parameters(), local, strict=True)
-            )
-            if not worst < 1e-3:
-                raise SystemExit(f"{backend}: gradients differ from the average by {worst}")
-            optimizer.zero_grad()
+def measure(step: Callable[[], object]) -> list[float]:
     times = []
-    for step in range(steps):
-        data = batch()
+    for _ in range(WARM_UP + STEPS):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        backward(model, data)
+        step()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return times[WARM_UP:]
+
+
+def main() -> None:
+    how, backend = sys.argv[1:]
+    if backend == "byteps":
+        import byteps.torch
+    torch.cuda.set_device(0)
+    dist.init_process_group("cpu:gloo,cuda:gloo" if backend == "gloo" else "byteps")
+    torch.manual_seed(1)
+    plain = Model().cuda()
+    count = sum(parameter.numel() for parameter in plain.parameters())
+    model, optimizer = prepare(how, plain)
+    torch.manual_seed(dist.get_rank())
+
+    def step() -> None:
+        backward(model, batch())
         optimizer.step()
         optimizer.zero_grad()
-        torch.cuda.synchronize()
-        if step >= 3:
-            times.append(time.perf_counter() - start)
-    peak = torch.cuda.max_memory_allocated() / 1e9
-    if rank == 0:
+
+    times = measure(step)
+    if dist.get_rank() == 0:
         print(
-            f"transformer: {how} {backend}: {size} ranks, {count / 1e6:.0f} M parameters: median step "
-            f"{statistics.median(times) * 1e3:.1f} ms (least {min(times) * 1e3:.1f}), {peak:.1f} GB",
+            f"transformer: {how} {backend}: {dist.get_world_size()} ranks, {count / 1e6:.0f} M parameters: median step "
+            f"{statistics.median(times) * 1e3:.1f} ms (least {min(times) * 1e3:.1f})",
             flush=True,
         )
-    total = sum(
-        float(p.detach().to_local().float().abs().sum() if hasattr(p, "to_local") else p.detach().float().abs().sum())
-        for p in model.parameters()
-    )
-    print(f"rank {rank}: sum of weights {total!r}", flush=True)
     if how == "optimizer":
-        bps.shutdown()
+        byteps.torch.shutdown()
     dist.destroy_process_group()
 
 

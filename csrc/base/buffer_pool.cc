@@ -76,7 +76,8 @@ BufferPool::Piece BufferPool::carve(size_t capacity) {
 
 void BufferPool::give_back_idle_slabs() {
   for (auto& [capacity, list] : free_)
-    std::erase_if(list, [](const Piece& piece) { return piece.part->used_bytes == 0 && !piece.part->is_of_region; });
+    std::erase_if(
+        list, [](const Piece& piece) { return piece.part->used_bytes == 0 && !piece.part->is_of_region; });
   std::erase_if(parts_, [this](const auto& part) {
     if (part->used_bytes > 0 || part->is_of_region) return false;
     reserved_bytes_ -= part->carved_bytes;

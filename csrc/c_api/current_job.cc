@@ -92,7 +92,8 @@ void push_pull(const BpsPushPull* request) {
     return done(Status::ok());
   }
   membership.node->push_pull(
-      *parsed, {static_cast<const std::byte*>(request->input), static_cast<std::byte*>(request->output)}, done);
+      *parsed, {static_cast<const std::byte*>(request->input), static_cast<std::byte*>(request->output)},
+      done);
 }
 
 void refuse(const char* name, size_t name_bytes, uint64_t step, const char* why) {

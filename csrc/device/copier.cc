@@ -74,16 +74,15 @@ void Copier::begin_copies() {
 Status Copier::announce(Transfer& transfer) {
   if (inputs_.waker->is_outstanding.exchange(true)) return Status::ok();
   BPS_RETURN_IF_ERROR(transfer.order_after(inputs_.side));
-  return device_.status("cuLaunchHostFunc", cu_.launch_host_func(inputs_.side, &Copier::on_host_function,
-                                                                 inputs_.waker.get()));
+  return device_.status("cuLaunchHostFunc",
+                        cu_.launch_host_func(inputs_.side, &Copier::on_host_function, inputs_.waker.get()));
 }
 
 Status Copier::begin(ToHost& copy) {
   BPS_RETURN_IF_ERROR(copy.transfer->order_after(to_host_.stream));
   const auto event = device_.take_event();
   if (!event) return event.status();
-  if (const cuda::Code code =
-          cu_.copy_to_host(copy.to.data(), copy.from, copy.to.size(), to_host_.stream);
+  if (const cuda::Code code = cu_.copy_to_host(copy.to.data(), copy.from, copy.to.size(), to_host_.stream);
       code != cuda::kSuccess) {
     device_.give_back(*event);
     return device_.status("copy to the host", code);
@@ -122,12 +121,14 @@ void Copier::follow(Direction& direction, cuda::Event event, uint64_t bytes, Don
 }
 
 void Copier::notify(Direction& direction) {
-  if (!failed_.is_ok() || direction.in_flight.empty() || direction.waker->is_outstanding.exchange(true)) return;
+  if (!failed_.is_ok() || direction.in_flight.empty() || direction.waker->is_outstanding.exchange(true))
+    return;
   Status status = device_.status("cuStreamWaitEvent",
                                  cu_.stream_wait_event(direction.side, direction.in_flight.front().event, 0));
   if (status.is_ok()) {
-    status = device_.status("cuLaunchHostFunc", cu_.launch_host_func(direction.side, &Copier::on_host_function,
-                                                                     direction.waker.get()));
+    status = device_.status(
+        "cuLaunchHostFunc",
+        cu_.launch_host_func(direction.side, &Copier::on_host_function, direction.waker.get()));
   }
   if (!status.is_ok()) failed_ = status;
 }

@@ -57,7 +57,9 @@ class Copier {
   void drop_waiting(const Status& why);
   // Calls `done` of the copies that are done, and begins others.
   void poll();
-  bool is_idle() const { return to_host_.in_flight.empty() && to_device_.in_flight.empty() && waiting_.empty(); }
+  bool is_idle() const {
+    return to_host_.in_flight.empty() && to_device_.in_flight.empty() && waiting_.empty();
+  }
 
  private:
   // Host functions may run late or, after an error of the device, never. So these are not destroyed

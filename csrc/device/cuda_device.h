@@ -49,7 +49,9 @@ Result<std::vector<std::pair<std::string, std::string>>> list_devices();
 // Makes the device's context the calling thread's current one as long as this object exists.
 class CurrentContext {
  public:
-  explicit CurrentContext(const CudaDevice& device) : cu_(device.cu()) { cu_.ctx_push_current(device.context_); }
+  explicit CurrentContext(const CudaDevice& device) : cu_(device.cu()) {
+    cu_.ctx_push_current(device.context_);
+  }
   ~CurrentContext() {
     cuda::Context popped = nullptr;
     cu_.ctx_pop_current(&popped);
@@ -65,7 +67,9 @@ class CurrentContext {
 // this one. Without it, asking an event or registering memory would fail, and end that capture.
 class BesideCaptures {
  public:
-  explicit BesideCaptures(const CudaDevice& device) : cu_(device.cu()) { cu_.thread_exchange_capture_mode(&mode_); }
+  explicit BesideCaptures(const CudaDevice& device) : cu_(device.cu()) {
+    cu_.thread_exchange_capture_mode(&mode_);
+  }
   ~BesideCaptures() { cu_.thread_exchange_capture_mode(&mode_); }
   BesideCaptures(const BesideCaptures&) = delete;
   BesideCaptures& operator=(const BesideCaptures&) = delete;

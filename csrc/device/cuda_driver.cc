@@ -38,8 +38,8 @@ Result<std::unique_ptr<const CudaDriver>> CudaDriver::load(const std::string& fi
     return unimplemented("CUDA: " + file + " has no " + missing + ": expected NVIDIA's driver 460 or newer");
   watch_forks();
   BPS_RETURN_IF_ERROR(driver->status("CUDA: cuInit", driver->functions_.init(0)));
-  BPS_RETURN_IF_ERROR(driver->status("CUDA: cuDriverGetVersion",
-                                     driver->functions_.driver_get_version(&driver->version_)));
+  BPS_RETURN_IF_ERROR(
+      driver->status("CUDA: cuDriverGetVersion", driver->functions_.driver_get_version(&driver->version_)));
   return Result<std::unique_ptr<const CudaDriver>>(std::move(driver));
 }
 

@@ -37,8 +37,8 @@ bool StagingMemory::is_pinned(const CudaDevice& device, Bytes memory) {
   const CurrentContext current(device);
   const BesideCaptures beside(device);
   const Status status = device.status(
-      "cuMemHostRegister", device.cu().mem_host_register(slab->bytes.data(), slab->bytes.size(),
-                                                         cuda::kHostRegisterPortable));
+      "cuMemHostRegister",
+      device.cu().mem_host_register(slab->bytes.data(), slab->bytes.size(), cuda::kHostRegisterPortable));
   if (!status.is_ok()) {
     BPS_LOG(kWarning) << status.message() << ": " << slab->bytes.size()
                       << " bytes are copied through plain memory, which is slower";

@@ -48,7 +48,7 @@ class Transfer {
   const cuda::Stream stream_;
   const cuda::Event input_ready_;
   const cuda::Event done_;
-  std::vector<cuda::Stream> ordered_;  // streams of order_after()
+  std::vector<cuda::Stream> ordered_;         // streams of order_after()
   std::atomic<bool> is_copied_back_ = false;  // done_ is recorded
 };
 

@@ -200,8 +200,8 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   // Destroyed in reverse order, so that no object calls a destroyed one.
   std::unique_ptr<cluster::Scheduler> scheduler_;
   std::unique_ptr<summation::Service> service_;
-  worker::HeldResults held_results_;             // used if Roster::failover
-  std::unique_ptr<NodeParentLink> parent_link_;  // null: no level above this node's service
+  worker::HeldResults held_results_;                       // used if Roster::failover
+  std::unique_ptr<NodeParentLink> parent_link_;            // null: no level above this node's service
   std::unique_ptr<worker::DeviceStaging> device_staging_;  // null: not a worker
   std::unique_ptr<worker::Worker> worker_;
   // Null: this node does not take part. Used on the control loop.

@@ -59,8 +59,10 @@ void AsyncNode::open_shared_pool() {
   const bool is_wanted = config_.shared_staging < 0 ? environment_->has_gpu() : config_.shared_staging > 0;
   if (!is_wanted || !config_.shm || config_.role != "worker") return;
   auto pool = transport::SharedPool::create(static_cast<size_t>(config_.pinned_bytes));
-  if (pool) shared_pool_ = std::move(*pool);
-  else BPS_LOG(kInfo) << pool.status().message();
+  if (pool)
+    shared_pool_ = std::move(*pool);
+  else
+    BPS_LOG(kInfo) << pool.status().message();
 }
 
 Status AsyncNode::start_loops() {

@@ -100,7 +100,10 @@ class DeviceStaging::OnLoop final : public transport::TurnHandler {
 
 DeviceStaging::DeviceStaging(LoopMaker make_loop, uint64_t max_pinned_bytes, MutableBytes shared,
                              Metrics& metrics)
-    : make_loop_(std::move(make_loop)), max_pinned_bytes_(max_pinned_bytes), shared_(shared), metrics_(metrics) {}
+    : make_loop_(std::move(make_loop)),
+      max_pinned_bytes_(max_pinned_bytes),
+      shared_(shared),
+      metrics_(metrics) {}
 
 DeviceStaging::~DeviceStaging() { stop(); }
 
@@ -120,10 +123,12 @@ DeviceStaging::Loop DeviceStaging::loop() {
 }
 
 void DeviceStaging::stage(DevicePartitions partitions) {
-  loop()->post([this, partitions = std::move(partitions)]() mutable { on_loop_->stage(std::move(partitions)); });
+  loop()->post(
+      [this, partitions = std::move(partitions)]() mutable { on_loop_->stage(std::move(partitions)); });
 }
 
-void DeviceStaging::copy_back(std::shared_ptr<StagedPartition> staged, const Result<protocol::Plan>& outcome) {
+void DeviceStaging::copy_back(std::shared_ptr<StagedPartition> staged,
+                              const Result<protocol::Plan>& outcome) {
   loop()->post([this, staged = std::move(staged), outcome]() mutable {
     on_loop_->copy_back(std::move(staged), outcome);
   });
@@ -222,14 +227,13 @@ void DeviceStaging::OnLoop::send(const std::shared_ptr<Chunk>& chunk) {
   for (const StartPartition& start : std::exchange(chunk->starts, {})) {
     const MutableBytes part = memory.subspan(start.offset - chunk->offset, start.head.bytes);
     partitions.emplace_back(
-        start.parent,
-        OutgoingPartition{.handle = start.handle,
-                          .head = start.head,
-                          .input = protocol::has_values(start.head) ? Bytes(part) : Bytes(),
-                          .output = part,
-                          .failure = {},
-                          .staged = std::make_shared<StagedPartition>(StagedPartition{
-                              chunk, start.handle, start.offset, start.head.bytes})});
+        start.parent, OutgoingPartition{.handle = start.handle,
+                                        .head = start.head,
+                                        .input = protocol::has_values(start.head) ? Bytes(part) : Bytes(),
+                                        .output = part,
+                                        .failure = {},
+                                        .staged = std::make_shared<StagedPartition>(StagedPartition{
+                                            chunk, start.handle, start.offset, start.head.bytes})});
   }
   events().on_staged(std::move(partitions));
 }

@@ -306,7 +306,8 @@ void Link::complete(OutgoingPartition outgoing, const Status& why) {
 }
 
 void Link::complete_all(const Status& why) {
-  for (auto& [key, each] : std::exchange(unanswered_, {})) events_.on_completed(std::move(each.outgoing), why);
+  for (auto& [key, each] : std::exchange(unanswered_, {}))
+    events_.on_completed(std::move(each.outgoing), why);
   for (auto& [ticket, outgoing] : std::exchange(offered_, {})) complete(std::move(outgoing), why);
   for (OutgoingPartition& outgoing : std::exchange(early_, {})) complete(std::move(outgoing), why);
   if (leave_done_) std::exchange(leave_done_, nullptr)();

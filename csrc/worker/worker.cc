@@ -152,7 +152,9 @@ void Worker::on_staging_failed(const std::vector<StartPartition>& starts, const 
   });
 }
 
-void Worker::on_copied_back(Handle handle, const Result<protocol::Plan>& outcome) { complete(handle, outcome); }
+void Worker::on_copied_back(Handle handle, const Result<protocol::Plan>& outcome) {
+  complete(handle, outcome);
+}
 
 void Worker::complete(Handle handle, const Result<protocol::Plan>& outcome) {
   change([&](auto& table, auto& actions) { table.complete(handle, outcome, actions); });

@@ -126,7 +126,7 @@ class Worker final : public LinkEvents, public DeviceStagingEvents {
     // By link, in the order of first use, which does not depend on addresses.
     std::vector<std::pair<ShardLink*, std::vector<OutgoingPartition>>> partitions;
     std::unordered_map<ShardLink*, size_t> indices;  // in `partitions`
-    std::vector<DevicePartitions> to_stage;  // by handle
+    std::vector<DevicePartitions> to_stage;          // by handle
     std::vector<std::pair<protocol::Handle, Status>> finished;
   };
   Status start(protocol::Handle handle, const protocol::PushPull& request, const TensorMemory& memory)

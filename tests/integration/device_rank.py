@@ -50,7 +50,7 @@ def released(device: PlayedDevice) -> None:
         pass
 
     kept = []
-    for step in range(20):
+    for _ in range(20):
         array = device.empty((1000,), "float32")
         device.launch(lambda array=array: array.fill(1))
         owner = Owner()

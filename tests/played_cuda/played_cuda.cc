@@ -112,8 +112,8 @@ bool contains(const std::map<const std::byte*, size_t>& ranges, const void* begi
 
 void require_device_memory(const Player& player, const void* begin, size_t bytes) {
   if (contains(player.device_memory, begin, bytes)) return;
-  std::fprintf(stderr, "played CUDA: a copy uses %zu bytes at %p, which are not memory of the device\n", bytes,
-               begin);
+  std::fprintf(stderr, "played CUDA: a copy uses %zu bytes at %p, which are not memory of the device\n",
+               bytes, begin);
   std::abort();
 }
 
@@ -123,7 +123,8 @@ void run(StreamObject* stream) {
   for (;;) {
     all.changed.wait(lock, [&] {
       if (stream->operations.empty()) return stream->is_closing;
-      return all.failed == kSuccess && (!stream->operations.front().may_run || stream->operations.front().may_run());
+      return all.failed == kSuccess &&
+             (!stream->operations.front().may_run || stream->operations.front().may_run());
     });
     if (stream->operations.empty()) return;
     if (all.fail_after >= 0 && all.fail_after-- == 0) {
@@ -133,7 +134,8 @@ void run(StreamObject* stream) {
     }
     auto operation = std::move(stream->operations.front());
     stream->operations.pop_front();
-    const int delay_us = all.max_delay_us > 0 ? static_cast<int>(all.random() % static_cast<unsigned>(all.max_delay_us)) : 0;
+    const int delay_us =
+        all.max_delay_us > 0 ? static_cast<int>(all.random() % static_cast<unsigned>(all.max_delay_us)) : 0;
     lock.unlock();
     if (delay_us > 20) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
     if (operation.run) operation.run();
@@ -161,7 +163,8 @@ uint64_t enqueue(Player& all, StreamObject* stream, StreamObject::Operation oper
     bool other_is_legacy = false;
     for (const ContextObject& context : all.contexts) other_is_legacy |= context.legacy == other;
     const bool is_ordered = is_legacy ? other->is_blocking : other_is_legacy && stream->is_blocking;
-    if (other != stream && is_ordered && other->executed < other->enqueued) before.emplace_back(other, other->enqueued);
+    if (other != stream && is_ordered && other->executed < other->enqueued)
+      before.emplace_back(other, other->enqueued);
   }
   if (!before.empty()) {
     operation.may_run = [&all, before, may_run = std::move(operation.may_run)] {
@@ -196,9 +199,9 @@ Code check(Player& all, bool is_unsafe_during_capture = false) {
   return kSuccess;
 }
 
-#define PLAYED_CHECK(...)                                                     \
-  Player& all = player();                                                     \
-  Lock lock(all.mutex);                                                       \
+#define PLAYED_CHECK(...) \
+  Player& all = player(); \
+  Lock lock(all.mutex);   \
   if (const Code code = check(all __VA_OPT__(, ) __VA_ARGS__); code != kSuccess) return code
 
 }  // namespace
@@ -257,17 +260,16 @@ PLAYED Code cuDriverGetVersion(int* version) {
   return kSuccess;
 }
 PLAYED Code cuGetErrorName(Code code, const char** name) {
-  static const std::map<Code, const char*> names = {{kErrorInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
-                                                    {kErrorOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
-                                                    {kErrorDeinitialized, "CUDA_ERROR_DEINITIALIZED"},
-                                                    {kErrorInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
-                                                    {kErrorInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
-                                                    {kErrorIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"},
-                                                    {kErrorHostMemoryAlreadyRegistered,
-                                                     "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
-                                                    {kErrorNotPermitted, "CUDA_ERROR_NOT_PERMITTED"},
-                                                    {kErrorStreamCaptureUnsupported,
-                                                     "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
+  static const std::map<Code, const char*> names = {
+      {kErrorInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
+      {kErrorOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {kErrorDeinitialized, "CUDA_ERROR_DEINITIALIZED"},
+      {kErrorInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
+      {kErrorInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
+      {kErrorIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+      {kErrorHostMemoryAlreadyRegistered, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+      {kErrorNotPermitted, "CUDA_ERROR_NOT_PERMITTED"},
+      {kErrorStreamCaptureUnsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
   const auto found = names.find(code);
   *name = found == names.end() ? "CUDA_ERROR_PLAYED" : found->second;
   return kSuccess;
@@ -330,7 +332,8 @@ PLAYED Code cuStreamDestroy_v2(Stream stream) {
   std::thread([stream] {  // what was enqueued still runs
     stream->thread.join();
     delete stream;
-  }).detach();
+  })
+      .detach();
   return kSuccess;
 }
 PLAYED Code cuStreamSynchronize(Stream handle) {
@@ -345,8 +348,7 @@ PLAYED Code cuStreamWaitEvent(Stream handle, Event event, unsigned) {
   PLAYED_CHECK();
   StreamObject* const stream = find(all, handle);
   if (stream == nullptr) return kErrorInvalidHandle;
-  enqueue(all, stream,
-          {[event, number = event->recorded] { return event->completed >= number; }, {}, {}});
+  enqueue(all, stream, {[event, number = event->recorded] { return event->completed >= number; }, {}, {}});
   return kSuccess;
 }
 PLAYED Code cuStreamIsCapturing(Stream handle, int* status) {
@@ -407,11 +409,14 @@ PLAYED Code cuLaunchHostFunc(Stream handle, HostFunction function, void* argumen
   PLAYED_CHECK();
   StreamObject* const stream = find(all, handle);
   if (stream == nullptr) return kErrorInvalidHandle;
-  enqueue(all, stream, {{}, [function, argument] {
-                          this_thread.in_host_function = true;
-                          function(argument);
-                          this_thread.in_host_function = false;
-                        }, {}});
+  enqueue(all, stream,
+          {{},
+           [function, argument] {
+             this_thread.in_host_function = true;
+             function(argument);
+             this_thread.in_host_function = false;
+           },
+           {}});
   return kSuccess;
 }
 
@@ -479,18 +484,24 @@ PLAYED Code cuMemcpyHtoDAsync_v2(Address address, const void* from, size_t bytes
   }
   // Plain memory has been read when the call returns.
   const auto* const first = static_cast<const std::byte*>(from);
-  enqueue(all, stream, {{}, [to, copy = std::vector<std::byte>(first, first + bytes)] {
-                          std::memcpy(to, copy.data(), copy.size());
-                        }, {}});
+  enqueue(all, stream,
+          {{},
+           [to, copy = std::vector<std::byte>(first, first + bytes)] {
+             std::memcpy(to, copy.data(), copy.size());
+           },
+           {}});
   return kSuccess;
 }
 PLAYED Code cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream handle) {
   PLAYED_CHECK();
   StreamObject* const stream = find(all, handle);
   if (stream == nullptr) return kErrorInvalidHandle;
-  enqueue(all, stream, {{}, [to, from, bytes] {
-                          std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
-                        }, {}});
+  enqueue(all, stream,
+          {{},
+           [to, from, bytes] {
+             std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+           },
+           {}});
   return kSuccess;
 }
 

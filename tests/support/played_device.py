@@ -9,6 +9,7 @@ import ctypes
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +17,15 @@ from byteps.ops import Buffer
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = "libcuda.so.1"
+Array = np.ndarray[Any, Any]
 _HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def build(folder: Path) -> Path:
     """Compiles the played driver. A process that has the result in LD_LIBRARY_PATH finds a GPU."""
     source = ROOT / "tests" / "played_cuda" / "played_cuda.cc"
-    command = ["c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-I", ROOT / "csrc", source]
-    subprocess.run([*command, "-o", folder / LIBRARY], check=True)
+    flags = ("-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-I", ROOT / "csrc")
+    subprocess.run(["c++", *flags, source, "-o", folder / LIBRARY], check=True)
     return folder
 
 
@@ -43,15 +45,15 @@ class PlayedDevice:
     def current_stream(self) -> int:
         return self._stream.value or 0
 
-    def empty(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Returns an array in the memory of the device."""
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         address = ctypes.c_uint64()
         self._cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(nbytes))
-        memory = (ctypes.c_char * nbytes).from_address(address.value)
-        return np.frombuffer(memory, dtype=dtype).reshape(shape)
+        memory = (ctypes.c_uint8 * nbytes).from_address(address.value)
+        return np.ctypeslib.as_array(memory).view(dtype).reshape(shape)
 
-    def buffer(self, array: np.ndarray) -> Buffer:
+    def buffer(self, array: Array) -> Buffer:
         return Buffer(array.ctypes.data, array.nbytes, str(array.dtype), array, array.shape, device=self)
 
     def launch(self, kernel: Callable[[], object]) -> None:
@@ -68,6 +70,3 @@ class PlayedDevice:
     def fail(self) -> None:
         """Has every call of the driver fail from now on."""
         self._cuda.played_cuda_fail_now(700)
-
-    def free(self, array: np.ndarray) -> None:
-        assert self._cuda.cuMemFree_v2(ctypes.c_uint64(array.ctypes.data)) == 0

@@ -65,7 +65,8 @@ LeaseOwner::LeaseOwner(MutableBytes segment, MutableBytes arena)
 std::optional<LeaseId> LeaseOwner::place_of(const Payload& payload) const {
   const std::byte* const begin = payload.data.empty() ? payload.reply_space.data() : payload.data.data();
   const size_t bytes = slot_bytes_for(payload);
-  if (bytes == 0 || begin < memory_.data() || begin + bytes > memory_.data() + memory_.size()) return std::nullopt;
+  if (bytes == 0 || begin < memory_.data() || begin + bytes > memory_.data() + memory_.size())
+    return std::nullopt;
   const auto offset = static_cast<size_t>(begin - memory_.data());
   const bool answer_is_elsewhere = !payload.reply_space.empty() && payload.reply_space.data() != begin;
   const bool is_in_arena = offset >= arena_offset_ && offset < arena_offset_ + arena_bytes_;
@@ -115,7 +116,8 @@ Status LeaseOwner::take_back(LeaseId lease) {
   if (found == granted_.end()) {
     return data_loss("shared memory: lease " + std::to_string(lease) + " was returned, but is not in use");
   }
-  if (found->second.slot_bytes > 0) slots_.put_back(offset_of(lease) - arena_offset_, found->second.slot_bytes);
+  if (found->second.slot_bytes > 0)
+    slots_.put_back(offset_of(lease) - arena_offset_, found->second.slot_bytes);
   granted_bytes_ -= found->second.slot_bytes;
   granted_.erase(found);
   return Status::ok();

@@ -46,7 +46,6 @@ ShmConnection::ShmConnection(EventLoop& loop, UniqueFd socket, std::string peer,
   lease_owner_.emplace(pool_->bytes(), arena);
 }
 
-
 void ShmConnection::start(Receiver* receiver) {
   receiver_ = receiver;
   stream_.start(this);

@@ -13,7 +13,8 @@ constexpr size_t kArenasBytes = size_t{256} << 20;
 }  // namespace
 
 Result<std::shared_ptr<SharedPool>> SharedPool::create(size_t staging_bytes) {
-  const size_t bytes = kArenasBytes + round_up(std::min(staging_bytes, kMaxSegmentBytes - kArenasBytes), kPageBytes);
+  const size_t bytes =
+      kArenasBytes + round_up(std::min(staging_bytes, kMaxSegmentBytes - kArenasBytes), kPageBytes);
   auto fd = create_segment(bytes);
   if (!fd) return fd.status();
   auto segment = Segment::map(fd->get());

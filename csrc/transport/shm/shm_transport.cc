@@ -59,13 +59,13 @@ class ShmKind final : public StreamKind {
     const size_t max_payload_bytes = options_.stream.max_payload_bytes;
     if (options_.pool && side == Side::kConnecting) {
       const MutableBytes arena = options_.pool->take_arena(options_.arena_bytes);
-      return std::unique_ptr<Connection>(std::make_unique<ShmConnection>(loop, std::move(socket), name, options_.pool,
-                                                                         arena, max_payload_bytes));
+      return std::unique_ptr<Connection>(std::make_unique<ShmConnection>(
+          loop, std::move(socket), name, options_.pool, arena, max_payload_bytes));
     }
     auto segment = Segment::map(passed_fd.get());
     if (!segment) return segment.status();
-    return std::unique_ptr<Connection>(std::make_unique<ShmConnection>(loop, std::move(socket), name, side,
-                                                                       std::move(*segment), max_payload_bytes));
+    return std::unique_ptr<Connection>(std::make_unique<ShmConnection>(
+        loop, std::move(socket), name, side, std::move(*segment), max_payload_bytes));
   }
 
  private:

@@ -12,15 +12,16 @@ namespace {
 
 // Ours and the toolkit's: pointers to objects are alike, everything else is the same.
 template <typename Ours, typename Theirs>
-constexpr bool kSameArgument = (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) ||
-                               std::is_same_v<Ours, Theirs> ||
-                               (std::is_integral_v<Ours> && std::is_enum_v<Theirs> && sizeof(Ours) == sizeof(Theirs));
+constexpr bool kSameArgument =
+    (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) || std::is_same_v<Ours, Theirs> ||
+    (std::is_integral_v<Ours> && std::is_enum_v<Theirs> && sizeof(Ours) == sizeof(Theirs));
 
 template <typename Ours, typename Theirs>
 constexpr bool kSameFunction = false;
 template <typename... Ours, typename... Theirs>
   requires(sizeof...(Ours) == sizeof...(Theirs))
-constexpr bool kSameFunction<Code (*)(Ours...), CUresult (*)(Theirs...)> = (kSameArgument<Ours, Theirs> && ...);
+constexpr bool kSameFunction<Code (*)(Ours...), CUresult (*)(Theirs...)> =
+    (kSameArgument<Ours, Theirs> && ...);
 
 #define BPS_SAME(symbol, name, arguments) \
   static_assert(kSameFunction<decltype(Functions::name), decltype(&::symbol)>, #symbol);

@@ -329,7 +329,8 @@ std::vector<Rule> rules() {
       {"a stream that is captured says so", "1",
        [] {
          Stream captured;
-         extra<cuda::Code(cuda::Stream, int)>("cuStreamBeginCapture_v2")(captured.stream, cuda::kCaptureRelaxed);
+         extra<cuda::Code(cuda::Stream, int)>("cuStreamBeginCapture_v2")(captured.stream,
+                                                                         cuda::kCaptureRelaxed);
          int status = 0;
          cu->stream_is_capturing(captured.stream, &status);
          void* graph = nullptr;

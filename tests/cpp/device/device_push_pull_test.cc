@@ -30,7 +30,7 @@ class DevicePushPull : public testing::Test {
   }
   static void fail_after(int64_t operations) {
     device::played_function<void(int64_t, int)>("played_cuda_fail_after")(operations,
-                                                                         device::cuda::kErrorIllegalAddress);
+                                                                          device::cuda::kErrorIllegalAddress);
   }
   static Job make_job(int workers, int64_t pinned_bytes, int servers = 0) {
     return Job({.workers = workers,
@@ -44,11 +44,15 @@ class DevicePushPull : public testing::Test {
 };
 
 Result<Handle> start(Node& node, const std::string& name, float* values, size_t count,
-                     std::shared_ptr<device::Transfer> transfer, ReduceOp op = ReduceOp::kSum, int priority = 0) {
+                     std::shared_ptr<device::Transfer> transfer, ReduceOp op = ReduceOp::kSum,
+                     int priority = 0) {
   auto* const memory = reinterpret_cast<std::byte*>(values);
-  return node.push_pull(
-      {.name = name, .dtype = DType::kFloat32, .bytes = count * sizeof(float), .op = op, .priority = priority},
-      {memory, memory, std::move(transfer)});
+  return node.push_pull({.name = name,
+                         .dtype = DType::kFloat32,
+                         .bytes = count * sizeof(float),
+                         .op = op,
+                         .priority = priority},
+                        {memory, memory, std::move(transfer)});
 }
 
 Status wait(Node& node, Handle handle) {
@@ -71,7 +75,8 @@ void run_program(Node& node, int rank, unsigned seed, bool reverse) {
   std::vector<Tensor> tensors;
   for (int i = 0; i < 6; ++i) {
     const size_t count = 1 + random() % 5000;
-    tensors.push_back({"t" + std::to_string(i), count, program.allocate<float>(count), std::vector<float>(count)});
+    tensors.push_back(
+        {"t" + std::to_string(i), count, program.allocate<float>(count), std::vector<float>(count)});
   }
   std::vector<size_t> order = {0, 1, 2, 3, 4, 5};
   if (reverse) std::ranges::reverse(order);
@@ -100,7 +105,8 @@ void run_program(Node& node, int rank, unsigned seed, bool reverse) {
       EXPECT_TRUE(tensor.transfer->is_complete());
       for (size_t k = 0; k < tensor.count; ++k) {
         const int expected = size * (size - 1) / 2 * step + size * static_cast<int>(k % 100);
-        ASSERT_EQ(tensor.seen[k], static_cast<float>(expected)) << tensor.name << "[" << k << "], step " << step;
+        ASSERT_EQ(tensor.seen[k], static_cast<float>(expected))
+            << tensor.name << "[" << k << "], step " << step;
       }
     }
   }
@@ -150,12 +156,9 @@ TEST_P(DeviceOfRanksOfAMachine, SumAndBroadcast) {
     program.launch([values, rank] { std::fill_n(values, 3000, static_cast<float>(rank)); });
     const auto transfer = program.begin();
     auto* const memory = reinterpret_cast<std::byte*>(values);
-    const auto handle = node.push_pull({.name = "b",
-                                        .dtype = DType::kFloat32,
-                                        .bytes = 12000,
-                                        .op = ReduceOp::kBroadcast,
-                                        .root = 2},
-                                       {memory, memory, transfer});
+    const auto handle = node.push_pull(
+        {.name = "b", .dtype = DType::kFloat32, .bytes = 12000, .op = ReduceOp::kBroadcast, .root = 2},
+        {memory, memory, transfer});
     ASSERT_TRUE(handle.is_ok());
     EXPECT_TRUE(wait(node, *handle).is_ok());
     ASSERT_TRUE(transfer->order_before(program.stream()).is_ok());

@@ -63,7 +63,9 @@ class PlayedProgram {
         new std::function<void()>(std::move(kernel)));
   }
   cuda::Code synchronize() { return cu_.stream_synchronize(stream_); }
-  std::shared_ptr<Transfer> begin() { return *Transfer::begin(**CudaDevice::get(played_driver(), 0), stream_); }
+  std::shared_ptr<Transfer> begin() {
+    return *Transfer::begin(**CudaDevice::get(played_driver(), 0), stream_);
+  }
 
  private:
   const cuda::Functions& cu_;

@@ -16,14 +16,16 @@ TransportCase tcp(const char* name, bool two_loops, const char* address) {
           }};
 }
 
-TransportCase shm(const char* name, bool two_loops, size_t arena_bytes) {
+// `pooled`: all connections share one memory, as where there is a GPU.
+TransportCase shm(const char* name, bool two_loops, size_t arena_bytes, bool pooled = false) {
   return {.name = name,
           .two_loops = two_loops,
           .address = "@",
           .make =
-              [arena_bytes](int, std::shared_ptr<void>&) {
-                return make_shm_transport(
-                    {.stream = {.credentials = test_credentials()}, .arena_bytes = arena_bytes});
+              [arena_bytes, pooled](int, std::shared_ptr<void>&) {
+                return make_shm_transport({.stream = {.credentials = test_credentials()},
+                                           .arena_bytes = arena_bytes,
+                                           .pool = pooled ? *SharedPool::create(1 << 20) : nullptr});
               },
           .lends = true,
           .shares_reply_space = true};
@@ -48,8 +50,9 @@ INSTANTIATE_TEST_SUITE_P(
     Transports, Conformance,
     testing::Values(inproc(), tcp("TcpIPv4", true, "127.0.0.1"), tcp("TcpIPv4OneLoop", false, "127.0.0.1"),
                     tcp("TcpIPv6", true, "::1"), shm("Shm", true, 2 << 20), shm("ShmOneLoop", false, 2 << 20),
-                    shm("ShmLittleMemory", true, 256 << 10), rdma("Rdma", true, {}),
-                    rdma("RdmaOneLoop", false, {}), rdma("RdmaSpinning", true, {}, 200),
+                    shm("ShmLittleMemory", true, 256 << 10), shm("ShmPooled", true, 2 << 20, true),
+                    rdma("Rdma", true, {}), rdma("RdmaOneLoop", false, {}),
+                    rdma("RdmaSpinning", true, {}, 200),
                     rdma("RdmaShortMessages", true, {.max_message_bytes = 10'000, .max_inline_bytes = 0})),
     [](const auto& info) { return info.param.name; });
 

@@ -78,9 +78,10 @@ class WorkerTest : public testing::Test, public WorkerEvents {
  protected:
   WorkerTest() : loop_(std::move(*transport::EpollLoop::create("worker-test"))) {
     const protocol::Tree tree = make_tree();
-    worker_ = std::make_unique<Worker>(WorkerOptions{.rank = kRank, .credit_bytes = 1 << 20}, tree,
-                                       protocol::PartitionRule(tree.reducer_hosts(), kPartitionBytes),
-                                       metrics_, *loop_, std::make_unique<CompletionThread>(), staging_, *this);
+    worker_ =
+        std::make_unique<Worker>(WorkerOptions{.rank = kRank, .credit_bytes = 1 << 20}, tree,
+                                 protocol::PartitionRule(tree.reducer_hosts(), kPartitionBytes), metrics_,
+                                 *loop_, std::make_unique<CompletionThread>(), staging_, *this);
     add_links(worker_->links(), Level::kCluster, sums_);
     add_links(worker_->parameter_store_links(), Level::kRanks, store_);
   }
