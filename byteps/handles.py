@@ -8,11 +8,14 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from byteps.device import Transfer
 from byteps.errors import BytePSError, InvalidArgumentError, NotInitializedError, TimeoutError
 from byteps.speed import SpeedMeter
+
+if TYPE_CHECKING:
+    from byteps._core import Transfer as CoreTransfer
 
 __all__ = ["Handle", "InFlight", "Node"]
 
@@ -44,7 +47,7 @@ class Node(Protocol):
         order: Sequence[int],
         collective: int,
         step: int,
-        **of_device: Any,
+        transfer: CoreTransfer | None = None,
     ) -> int: ...
     def refuse(self, name: str, why: str, step: int) -> None: ...
     def poll(self, handle: int) -> bool: ...
@@ -345,7 +348,7 @@ class InFlight:
                 order,
                 collective,
                 step,
-                **({} if transfer is None else {"transfer": transfer.core}),
+                None if transfer is None else transfer.core,
             )
         except Exception as error:
             self._release(handle)

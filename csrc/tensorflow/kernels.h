@@ -72,6 +72,7 @@ inline TF_Code tf_code(int code) {
     case StatusCode::kDataLoss: return TF_DATA_LOSS;
     case StatusCode::kPermissionDenied: return TF_PERMISSION_DENIED;
     case StatusCode::kUnimplemented: return TF_UNIMPLEMENTED;
+    case StatusCode::kDeviceLost:
     case StatusCode::kInternal: break;
   }
   return TF_INTERNAL;
