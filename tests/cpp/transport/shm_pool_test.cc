@@ -32,7 +32,7 @@ class PoolLeases : public testing::Test {
 TEST_F(PoolLeases, WhatIsInTheSegmentIsLentWhereItIsAndAnsweredThere) {
   const MutableBytes tensor = staged(2048, 500);
   std::ranges::fill(tensor, std::byte{7});
-  const auto lent = owner_.lease({.data = tensor, .reply_space = tensor});
+  const auto lent = owner_.lease({tensor, tensor});
   ASSERT_TRUE(lent);
   EXPECT_EQ(offset_in(*lent), 2048u);
   auto leased = holder_.accept(*lent);
@@ -43,16 +43,16 @@ TEST_F(PoolLeases, WhatIsInTheSegmentIsLentWhereItIsAndAnsweredThere) {
   EXPECT_EQ(owner_.answer(returned).value().data(), tensor.data());
   EXPECT_TRUE(owner_.take_back(returned.lease).is_ok());
   EXPECT_EQ(std::ranges::count(tensor, std::byte{9}), 500);
-  EXPECT_TRUE(owner_.lease({.data = tensor, .reply_space = tensor})) << "again";
+  EXPECT_TRUE(owner_.lease({tensor, tensor})) << "again";
 }
 
 TEST_F(PoolLeases, ItTakesNoRoomInTheArenaAndWaitsForNone) {
-  const auto fills = owner_.lease({.data = staged(0, 1024), .reply_space = {}, .is_cold = false});
+  const auto fills = owner_.lease({staged(0, 1024), {}});
   ASSERT_TRUE(fills);
   std::vector<std::byte> elsewhere(1024);
-  ASSERT_TRUE(owner_.lease({.data = elsewhere}));
-  EXPECT_FALSE(owner_.lease({.data = elsewhere})) << "the arena is full";
-  EXPECT_TRUE(owner_.lease({.data = staged(2048, 2048), .reply_space = staged(2048, 2048)}));
+  ASSERT_TRUE(owner_.lease({elsewhere, {}}));
+  EXPECT_FALSE(owner_.lease({elsewhere, {}})) << "the arena is full";
+  EXPECT_TRUE(owner_.lease({staged(2048, 2048), staged(2048, 2048)}));
 }
 
 TEST_F(PoolLeases, PayloadsThatCannotBeLentAreCopied) {
@@ -61,11 +61,10 @@ TEST_F(PoolLeases, PayloadsThatCannotBeLentAreCopied) {
     Payload payload;
   };
   std::vector<std::byte> elsewhere(64);
-  const Case cases[] = {
-      {"not in the segment", {.data = elsewhere}},
-      {"does not begin at a unit", {.data = staged(2049, 64)}},
-      {"the answer has to go elsewhere", {.data = staged(2048, 64), .reply_space = elsewhere}},
-      {"in the arena", {.data = staged(1088, 64)}}};
+  const Case cases[] = {{"not in the segment", {elsewhere, {}}},
+                        {"does not begin at a unit", {staged(2049, 64), {}}},
+                        {"the answer has to go elsewhere", {staged(2048, 64), elsewhere}},
+                        {"in the arena", {staged(1088, 64), {}}}};
   for (const Case& each : cases) {
     const auto lent = owner_.lease(each.payload);
     ASSERT_TRUE(lent) << each.why;
@@ -73,16 +72,16 @@ TEST_F(PoolLeases, PayloadsThatCannotBeLentAreCopied) {
     EXPECT_LT(offset_in(*lent), 2048u) << each.why;
     EXPECT_TRUE(owner_.take_back(lent->lease).is_ok());
   }
-  ASSERT_TRUE(owner_.lease({.data = staged(2048, 64)}));
-  const auto twice = owner_.lease({.data = staged(2048, 64)});
+  ASSERT_TRUE(owner_.lease({staged(2048, 64), {}}));
+  const auto twice = owner_.lease({staged(2048, 64), {}});
   ASSERT_TRUE(twice);
   EXPECT_LT(offset_in(*twice), 2048u) << "it is lent already";
 }
 
 TEST_F(PoolLeases, OnlyWhatIsNeitherInTheSegmentNorFitsTheArenaCannotBeLeased) {
   std::vector<std::byte> large(1025);
-  EXPECT_FALSE(owner_.may_lease({.data = large}));
-  EXPECT_TRUE(owner_.may_lease({.data = staged(2048, 1100)}));
+  EXPECT_FALSE(owner_.may_lease({large, {}}));
+  EXPECT_TRUE(owner_.may_lease({staged(2048, 1100), {}}));
   EXPECT_FALSE(owner_.may_lease({}));
 }
 
