@@ -262,14 +262,6 @@ class Config:
         doc="Maximum size of the host memory that a process pins for copies from and to its GPUs. If that is in use, "
         "or cannot be pinned, tensors are copied through other memory, which is slower ([GPUs](gpu.md)).",
     )
-    gpu_spin_us: int = knob(
-        200,
-        "BYTEPS_GPU_SPIN_US",
-        parse=integer(0, 1_000_000),
-        unit="us",
-        doc="A thread polls for this time whether a copy from or to a GPU is done before it sleeps until CUDA tells. "
-        "0: never. No thread polls if the process has a single core.",
-    )
     service_threads: int = knob(
         0,
         "BYTEPS_SERVER_ENGINE_THREAD",

@@ -47,7 +47,6 @@ namespace byteps {
   X(int64_t, partition_bytes, 0)       /* 0: chosen by protocol::PartitionRule */             \
   X(int64_t, credit_bytes, 1 << 20)    /* bytes handed to a connection but not yet written */ \
   X(int64_t, pinned_bytes, 2ll << 30)  /* host memory pinned for copies from and to GPUs */   \
-  X(int, gpu_spin_us, 200)             /* 0: never */                                         \
   X(bool, autotune, false)             /* rank 0 tunes these two sizes */                     \
   X(int, service_threads, 0)           /* 0: chosen by the number of cores */                 \
   X(std::string, placement, "auto")    /* "auto", "allreduce", "ps" or "weights:1,1,0.5" */   \

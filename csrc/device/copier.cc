@@ -113,7 +113,6 @@ bool Copier::is_device_busy() const { return to_device_.bytes >= kBusyBytesToDev
 
 void Copier::follow(Direction& direction, cuda::Event event, uint64_t bytes, Done done) {
   direction.in_flight.push_back({event, bytes, std::move(done)});
-  ++progress_;
   direction.bytes += bytes;
   const Status status = device_.status("cuEventRecord", cu_.event_record(event, direction.stream));
   // The copy is on the device already: poll() calls its `done`, with this error.
@@ -160,7 +159,6 @@ void Copier::complete(Direction& direction) {
     if (code != cuda::kSuccess) return fail(device_.status("a copy", code));
     InFlight done = std::move(direction.in_flight.front());
     direction.in_flight.pop_front();
-    ++progress_;
     direction.bytes -= done.bytes;
     device_.give_back(done.event);
     done.done(Status::ok());

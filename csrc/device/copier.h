@@ -57,8 +57,6 @@ class Copier {
   void drop_waiting(const Status& why);
   // Calls `done` of the copies that are done, and begins others.
   void poll();
-  // Counts copies that were begun or are done.
-  uint64_t progress() const { return progress_; }
   bool is_idle() const {
     return to_host_.in_flight.empty() && to_device_.in_flight.empty() && waiting_.empty();
   }
@@ -104,7 +102,6 @@ class Copier {
   // By priority, the largest first, then in the order of calls.
   std::map<std::pair<int64_t, uint64_t>, ToHost> waiting_;
   uint64_t last_number_ = 0;
-  uint64_t progress_ = 0;
   Status failed_;  // not ok: the device is lost
 };
 

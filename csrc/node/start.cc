@@ -240,8 +240,8 @@ void AsyncNode::build_worker() {
       [this] {
         return environment_->make_loop("bps-device", [this](const Status& why) { on_out_of_memory(why); });
       },
-      static_cast<uint64_t>(config_.pinned_bytes), environment_->usable_cores() > 1 ? config_.gpu_spin_us : 0,
-      shared_pool_ ? shared_pool_->staging() : MutableBytes(), metrics_);
+      static_cast<uint64_t>(config_.pinned_bytes), shared_pool_ ? shared_pool_->staging() : MutableBytes(),
+      metrics_);
   worker_ = std::make_unique<worker::Worker>(
       worker::WorkerOptions{.rank = rank,
                             .credit_bytes = static_cast<uint64_t>(config_.credit_bytes),

@@ -62,7 +62,10 @@ class DeviceStaging::OnLoop final : public transport::TurnHandler {
   void copy_back(std::shared_ptr<StagedPartition> staged, const Result<protocol::Plan>& outcome);
   void fail(const Status& why);
   void drain() { copiers_.clear(); }
-  void on_turn() override;
+  void on_turn() override {
+    has_turn_ = false;
+    send_back();
+  }
 
  private:
   struct Returned {
@@ -81,9 +84,6 @@ class DeviceStaging::OnLoop final : public transport::TurnHandler {
   void send_back();
   void send_back(std::vector<Returned>::iterator begin, std::vector<Returned>::iterator end);
   void poll();
-  // For the time in which a copy will probably be done.
-  void spin();
-  bool may_spin();
   void poll_later();
 
   device::StagingMemory memory_;
@@ -96,15 +96,12 @@ class DeviceStaging::OnLoop final : public transport::TurnHandler {
   Status failed_;
   bool polls_ = false;     // a timer runs
   bool has_turn_ = false;  // on_turn() follows
-  uint64_t progress_ = 0;  // of all copiers, when it was last seen to change
-  TimeUs progress_us_ = 0;
 };
 
-DeviceStaging::DeviceStaging(LoopMaker make_loop, uint64_t max_pinned_bytes, TimeUs spin_us,
-                             MutableBytes shared, Metrics& metrics)
+DeviceStaging::DeviceStaging(LoopMaker make_loop, uint64_t max_pinned_bytes, MutableBytes shared,
+                             Metrics& metrics)
     : make_loop_(std::move(make_loop)),
       max_pinned_bytes_(max_pinned_bytes),
-      spin_us_(spin_us),
       shared_(shared),
       metrics_(metrics) {}
 
@@ -318,32 +315,7 @@ void DeviceStaging::OnLoop::poll() {
   if (!returned_.empty()) send_back();
 }
 
-void DeviceStaging::OnLoop::on_turn() {
-  has_turn_ = false;
-  poll();
-  spin();
-}
-
-void DeviceStaging::OnLoop::spin() {
-  if (may_spin() && !std::exchange(has_turn_, true)) loop_->request_turn(this);
-}
-
-bool DeviceStaging::OnLoop::may_spin() {
-  uint64_t progress = 0;
-  bool is_idle = true;
-  for (const auto& [device, copier] : copiers_) {
-    progress += copier->progress();
-    is_idle &= copier->is_idle();
-  }
-  if (is_idle) return false;
-  const TimeUs now = loop_->now_us();
-  if (std::exchange(progress_, progress) != progress) progress_us_ = now;
-  return now - progress_us_ < owner_.spin_us_;
-}
-
 void DeviceStaging::OnLoop::poll_later() {
-  spin();
-
   if (polls_) return;
   polls_ = true;
   loop_->run_at(loop_->now_us() + kPollUs, [this] {

@@ -57,10 +57,7 @@ class DeviceStaging {
  public:
   using LoopMaker = UniqueFunction<Result<std::unique_ptr<transport::EventLoop>>()>;
   // `shared`: as for device::StagingMemory; must exist as long as this object.
-  // `spin_us`: the loop asks for this time whether a copy is done before it waits to be told, which
-  // takes longer (CUDA calls back some hundred microseconds late on some machines).
-  DeviceStaging(LoopMaker make_loop, uint64_t max_pinned_bytes, TimeUs spin_us, MutableBytes shared,
-                Metrics& metrics);
+  DeviceStaging(LoopMaker make_loop, uint64_t max_pinned_bytes, MutableBytes shared, Metrics& metrics);
   ~DeviceStaging();
 
   // Call before the first push_pull.
@@ -86,7 +83,6 @@ class DeviceStaging {
 
   LoopMaker make_loop_;
   const uint64_t max_pinned_bytes_;
-  const TimeUs spin_us_;
   const MutableBytes shared_;
   Metrics& metrics_;
   DeviceStagingEvents* events_ = nullptr;

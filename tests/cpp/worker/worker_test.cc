@@ -129,7 +129,7 @@ class WorkerTest : public testing::Test, public WorkerEvents {
   Status explain(const Status& failure) const override { return failure; }
 
   Metrics metrics_;
-  DeviceStaging staging_{[] { return unimplemented("no device"); }, 0, 0, {}, metrics_};
+  DeviceStaging staging_{[] { return unimplemented("no device"); }, 0, {}, metrics_};
   protocol::Outbox outbox_{1 << 20};
   std::unique_ptr<transport::EventLoop> loop_;
   Server sums_;   // the server's end of the link for sums
