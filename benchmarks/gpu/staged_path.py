@@ -1,6 +1,6 @@
 """Speed of push_pulls of CUDA tensors: beside plain copies, and beside matrix products.
 
-    bpslaunch --nproc-per-node 2 benchmarks/gpu/staged_path.py
+    bpslaunch --nproc-per-node 2 benchmarks/gpu/staged_path.py [sizes] [calls] [products]
 
 All ranks use GPU 0. Figures are medians of rank 0; GB/s are bytes of the tensor by time.
 """
@@ -8,6 +8,7 @@ All ranks use GPU 0. Figures are medians of rank 0; GB/s are bytes of the tensor
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -175,11 +176,15 @@ def main() -> None:
     bps.init()
     torch.cuda.set_device(0)
     report(f"{bps.size()} ranks, {torch.cuda.get_device_name(0)}, torch {torch.__version__}")
-    measure_sizes(measure_copies())
-    for device in ("cpu", "cuda"):
-        measure_calls(device)
-        measure_hooks(device)
-    measure_products()
+    chosen = sys.argv[1:] or ["sizes", "calls", "products"]
+    if "sizes" in chosen:
+        measure_sizes(measure_copies())
+    if "calls" in chosen:
+        for device in ("cpu", "cuda"):
+            measure_calls(device)
+            measure_hooks(device)
+    if "products" in chosen:
+        measure_products()
     bps.shutdown()
 
 

@@ -7,7 +7,7 @@ namespace {
 // would leave the copy engine without work until poll() begins the next one.
 constexpr uint64_t kMaxBytesToHost = 32 << 20;
 // Copies to the device that are better put together than begun.
-constexpr uint64_t kBusyBytesToDevice = 2 << 20;
+constexpr uint64_t kBusyBytesToDevice = 8 << 20;
 
 }  // namespace
 

@@ -18,7 +18,7 @@ namespace {
 // How often the copies in flight are asked, in case CUDA does not call back.
 constexpr TimeUs kPollUs = 100'000;
 constexpr uint64_t kFirstChunkBytes = 512 << 10;
-constexpr uint64_t kLargestChunkBytes = 2 << 20;
+constexpr uint64_t kLargestChunkBytes = 4 << 20;
 // Of one tensor, in host memory. The bus carries this much while a partition makes its way.
 constexpr uint64_t kMostStagedBytes = 32 << 20;
 

@@ -88,7 +88,7 @@ TEST(DataMessage, RefusesHeadsThatBreakARule) {
                         {3, 0, "reduction"},
                         {3, 9, "reduction"},
                         {4, 1, "code"},
-                        {4, 10, "status"},
+                        {4, 11, "status"},
                         {6, kMaxPartitionScale + 1, "plan"},
                         {7, 1, "staleness"},
                         {41, 0x40, "rank"},
