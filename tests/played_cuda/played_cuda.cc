@@ -46,6 +46,7 @@ struct StreamObject {
   bool is_blocking = true;  // ordered with the legacy default stream
   bool is_capturing = false;
   bool is_closing = false;
+  bool has_ended = false;  // the thread has
   uint64_t enqueued = 0;
   uint64_t executed = 0;
   std::deque<Operation> operations;
@@ -75,6 +76,7 @@ struct Player {
   std::array<ContextObject, kDevices> contexts;
   std::map<const std::byte*, size_t> device_memory, pinned;
   std::set<StreamObject*> streams;
+  std::vector<StreamObject*> destroyed;  // whose threads may still work
   std::vector<std::unique_ptr<EventObject>> events;
   std::minstd_rand random{[] {
     const char* const seed = std::getenv("PLAYED_CUDA_SEED");
@@ -126,7 +128,10 @@ void run(StreamObject* stream) {
       return all.failed == kSuccess &&
              (!stream->operations.front().may_run || stream->operations.front().may_run());
     });
-    if (stream->operations.empty()) return;
+    if (stream->operations.empty()) {
+      stream->has_ended = true;
+      return;
+    }
     if (all.fail_after >= 0 && all.fail_after-- == 0) {
       all.failed = all.fail_with;
       all.changed.notify_all();
@@ -328,12 +333,17 @@ PLAYED Code cuStreamDestroy_v2(Stream stream) {
   all.streams.erase(stream);
   stream->is_closing = true;
   all.changed.notify_all();
+  all.destroyed.push_back(stream);  // what was enqueued still runs
+  std::vector<StreamObject*> ended;
+  std::erase_if(all.destroyed, [&](StreamObject* each) {
+    if (each->has_ended) ended.push_back(each);
+    return each->has_ended;
+  });
   lock.unlock();
-  std::thread([stream] {  // what was enqueued still runs
-    stream->thread.join();
-    delete stream;
-  })
-      .detach();
+  for (StreamObject* const each : ended) {
+    each->thread.join();
+    delete each;
+  }
   return kSuccess;
 }
 PLAYED Code cuStreamSynchronize(Stream handle) {

@@ -194,6 +194,8 @@ TEST_F(DevicePushPull, AfterAnErrorOfTheDeviceNobodyWaits) {
           EXPECT_NE(status.message().find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << status;
           return;
         }
+        const Status ordered = (*transfer)->order_before(program.stream());
+        if (!ordered.is_ok()) return node.refuse("t", 0, ordered);
       }
     });
   }
