@@ -61,6 +61,7 @@ void AsyncNode::on_node_removed(const protocol::Removed& removed) {
   if (self_.local_rank <= 0) BPS_LOG(kWarning) << removed.text << goes_on;
   add(metrics_.servers_lost, 1);
   tree_->lose(removed.node);
+  service_->restart_waits();
   if (linger_until_us_ > 0) linger();
   if (parent_link_) parent_link_->links().lose(removed);
   if (worker_) worker_->lose_server(removed);

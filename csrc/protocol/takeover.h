@@ -53,6 +53,7 @@ class Takeover {
   // As the methods of Aggregator.
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why, AggregationActions& actions);
   void fail_all(const Status& why, AggregationActions& actions);
+  void restart_waits(TimeUs now) { parked_.restart(now); }
   void on_tick(TimeUs now, AggregationActions& actions);
   TimeUs next_tick_us() const { return parked_.next_us(); }
 

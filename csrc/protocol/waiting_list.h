@@ -44,6 +44,13 @@ class WaitingList {
   }
   void remove(Iterator item) { spare_.splice(spare_.end(), item->warned ? overdue_ : fresh_, item); }
 
+  // All items begin to wait now; warnings are not repeated.
+  void restart(TimeUs now) {
+    for (auto* list : {&overdue_, &fresh_}) {
+      for (Wait& item : *list) item.started_us = now;
+    }
+  }
+
   // `f` may remove the item that it is called with.
   template <typename F>
   void for_each(F&& f) {

@@ -72,7 +72,7 @@ void ClusterUnderTest::start_all() {
     if (scenario_.starts_us[i] != kNever) call_at(scenario_.starts_us[i], [this, i] { start(i); });
   }
   if (scenario_.has_leftover) call_at(scenario_.last_start_us(), [this] { start_leftover(); });
-  if (scenario_.has_stranger) call_at(scenario_.starts_us.back() / 2, [this] { start_stranger(); });
+  if (scenario_.has_stranger) call_at(scenario_.last_start_us() / 2, [this] { start_stranger(); });
   for (const Fault& fault : scenario_.faults) {
     if (is_timed(fault.kind) && !fault.at_end) call_at(fault.at_us, [this, &fault] { strike(fault); });
   }
@@ -251,13 +251,26 @@ void ClusterUnderTest::strike(const Fault& fault) {
   }
   if (process.is_gone() || process.was_killed()) return;
   note_guilt(fault, fault.kind == FaultKind::kKilled ? "KILLED" : "STOPPED", scenario_.survives(fault));
-  if (fault.kind == FaultKind::kKilled) return process.kill();
+  if (fault.kind == FaultKind::kKilled) {
+    process.kill();
+    return scenario_.is_server(fault.process) ? replace_server() : void();
+  }
   process.pause(true);
   if (fault.duration_us == kNever) return;
   call_at(world_.time.now_us() + fault.duration_us, [this, &process] {
     world_.note(process.name(), 22, [] { return "CONTINUED"; });
     if (!process.was_killed()) process.pause(false);
   });
+}
+
+// Perhaps: by the first newcomer that waits for it.
+void ClusterUnderTest::replace_server() {
+  for (size_t i = scenario_.num_at_start(); i < processes_.size(); ++i) {
+    if (scenario_.starts_us[i] != kNever) continue;
+    scenario_.starts_us[i] = world_.time.now_us() + scenario_.replacement_us;
+    ++world_.num_changes;
+    return call_at(scenario_.starts_us[i], [this, i] { start(i); });
+  }
 }
 
 void ClusterUnderTest::cut(const Fault& fault) {

@@ -220,9 +220,12 @@ void add_newcomers(Random random, Scenario& scenario) {
     const size_t server = replaces ? scenario.num_workers + random.below(scenario.num_servers) : 0;
     scenario.machines.push_back(replaces ? scenario.machines[server] : largest + 1);
     scenario.shards.push_back(static_cast<uint32_t>(random.between(1, 3)));
-    scenario.starts_us.push_back(started_us + random.between(0, 200 * scenario.network.max_delay_us));
+    const bool at_once = scenario.loses_servers && replaces && random.chance(0.6);
+    scenario.starts_us.push_back(
+        at_once ? kNever : started_us + random.between(0, 200 * scenario.network.max_delay_us));
     ++scenario.num_newcomers;
   }
+  scenario.replacement_us = random.between(0, 4 * scenario.network.max_delay_us);
 }
 
 void repeat(Plan& plan, size_t phases) {

@@ -151,6 +151,8 @@ struct Scenario {
   std::vector<WorkerPlan> workers;
   // By process; kNever. Newcomers wait until the job has started.
   std::vector<TimeUs> starts_us;
+  // A newcomer without a time starts that long after a server was killed, as with bpslaunch.
+  TimeUs replacement_us = 0;
   size_t rounds = 1;          // largest number of push_pulls of one tensor
   std::vector<Fault> faults;  // the one that is not timed, if any, is the first
 

@@ -139,7 +139,9 @@ void make_faults(Random& random, Scenario& scenario) {
     Fault fault{.kind = pick_program_fault(random), .tensor = random.below(scenario.tensors.size())};
     if (plant(random, scenario, fault)) scenario.faults.push_back(fault);
   }
-  if (random.chance(scenario.loses_servers ? 0.1 : 0.5)) return;
+  // A rank that leaves, or a server that is lost: both together say little about each.
+  const double calm = !scenario.loses_servers ? 0.5 : scenario.faults.empty() ? 0.1 : 0.6;
+  if (random.chance(calm)) return;
   const uint64_t count = random.chance(scenario.loses_servers ? 0.4 : 0.6) ? 1 : random.between(2, 4);
   for (uint64_t i = 0; i < count; ++i) {
     Fault fault = make_timed_fault(random, scenario);

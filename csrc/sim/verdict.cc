@@ -122,6 +122,10 @@ void ClusterUnderTest::check_ended() {
 void ClusterUnderTest::check_outcomes(uint32_t worker) {
   Program& program = *programs_[worker];
   const std::string& name = processes_[worker]->name();
+  // Everybody is told when a rank leaves.
+  const Fault* const own = scenario_.program_fault();
+  const bool nobody_waits_long = own != nullptr && !scenario_.has_timed_faults() &&
+                                 (own->kind == FaultKind::kLeavesEarly || own->kind == FaultKind::kRaises);
   program.check_buffers();
   if (!a_fault_matters_ && !(program.at_end() && program.start_failure().is_ok())) {
     world_.report(name, "did not come to its end: " + program.start_failure().to_string());
@@ -132,6 +136,8 @@ void ClusterUnderTest::check_outcomes(uint32_t worker) {
       world_.report(name, outcome.what + ": answered " + std::to_string(outcome.times_done) + " times");
     } else if (!a_fault_matters_ && !outcome.status.is_ok()) {
       world_.report(name, outcome.what + ": " + outcome.status.to_string());
+    } else if (nobody_waits_long && outcome.status.code() == StatusCode::kDeadlineExceeded) {
+      world_.report(name, outcome.what + ": waited for a rank that has left: " + outcome.status.message());
     } else if (outcome.done_us - outcome.begun_us > operation_limit_us()) {
       world_.report(name, outcome.what + ": took " +
                               std::to_string((outcome.done_us - outcome.begun_us) / 1000) + " ms");

@@ -61,6 +61,8 @@ class Collector {
   virtual void child_gone(uint32_t child, const Status& why) = 0;
   // As Aggregator::on_child_lingers.
   virtual void child_lingers(uint32_t child, const Status& why) { child_gone(child, why); }
+  // As Aggregator::restart_waits.
+  virtual void restart_waits() {}
   virtual void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) = 0;
   // After the loss of a root (protocol/takeover.h): `head.rank` says that it has an outcome;
   // whether the outcome was fetched from it; it has come: the values, or why the round has failed.

@@ -44,6 +44,7 @@ class ReductionLevel final : public CollectorBy<protocol::Aggregator> {
                         uint64_t payload_bytes) const override;
   void contribute(uint32_t child, const protocol::DataHead& head, Contribution contribution) override;
   void child_lingers(uint32_t child, const Status& why) override;
+  void restart_waits() override;
   void contribute_failure(uint32_t child, const protocol::DataHead& head, const Status& why) override;
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) override;
   void forget(const protocol::ForgottenKeys& keys) override;

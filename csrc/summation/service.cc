@@ -68,6 +68,10 @@ void Service::forget(std::vector<protocol::ForgottenKeys> keys) {
   post_each([=](Shard& shard) { shard.forget(*shared); });
 }
 
+void Service::restart_waits() {
+  post_each([](Shard& shard) { shard.restart_waits(); });
+}
+
 void Service::rank_left(uint32_t rank, bool lingers) {
   post_each([=](Shard& shard) { shard.rank_left(rank, lingers); });
 }

@@ -38,6 +38,7 @@ class Service {
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why);
   void forget(std::vector<protocol::ForgottenKeys> keys);
   void rank_left(uint32_t rank, bool lingers);
+  void restart_waits();
   // The numbers of the names that it has summed and not forgotten. After the loops have stopped.
   std::set<uint64_t> summed_tensors() const;
   void fail(const Status& why);

@@ -104,6 +104,10 @@ void Shard::rank_left(uint32_t rank, bool lingers) {
   });
 }
 
+void Shard::restart_waits() {
+  for_each_collector([](Collector& collector) { collector.restart_waits(); });
+}
+
 void Shard::fail_tensor(uint64_t number, uint64_t last_round, const Status& why) {
   for_each_collector(
       [number, last_round, &why](Collector& collector) { collector.fail_tensor(number, last_round, why); });

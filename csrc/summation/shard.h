@@ -68,6 +68,8 @@ class Shard {
   void add_summed_tensors(std::set<uint64_t>& numbers) const;
   // The rank has left the job in order, or lingers: it only tells of outcomes any more.
   void rank_left(uint32_t rank, bool lingers);
+  // As Aggregator::restart_waits.
+  void restart_waits();
   // The job has failed: answers all contributions with `why`. Leased memory is not used any more.
   void fail(const Status& why);
   // The job has failed for this node, perhaps not for others: closes all connections without
