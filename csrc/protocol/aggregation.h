@@ -106,8 +106,8 @@ class Aggregator {
   // that come after the loss of a root go on waiting for it, until it is gone.
   void on_child_lingers(uint32_t child, const Status& why, AggregationActions& actions);
 
-  // A server is lost: rounds that wait begin to wait now. What they wait for may be the result of a
-  // round that this server had, so nobody is late yet.
+  // A server is lost: rounds begin to wait anew. The ranks that they wait for may have waited for that
+  // server.
   void restart_waits(TimeUs now) { gathering_.restart(now); }
 
   // The name with this number has failed (Refused): its rounds up to `last_round` fail with `why`,

@@ -76,6 +76,7 @@ class StalenessTracker {
   // Like Aggregator's, here and below.
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why, StalenessActions& actions);
   void fail_all(const Status& why, StalenessActions& actions);
+  void restart_waits(TimeUs now) { waiting_.restart(now); }
   void on_tick(TimeUs now, StalenessActions& actions);
   TimeUs next_tick_us() const { return waiting_.next_us(); }
 

@@ -62,7 +62,7 @@ class Collector {
   // As Aggregator::on_child_lingers.
   virtual void child_lingers(uint32_t child, const Status& why) { child_gone(child, why); }
   // As Aggregator::restart_waits.
-  virtual void restart_waits() {}
+  virtual void restart_waits() = 0;
   virtual void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) = 0;
   // After the loss of a root (protocol/takeover.h): `head.rank` says that it has an outcome;
   // whether the outcome was fetched from it; it has come: the values, or why the round has failed.
@@ -145,6 +145,8 @@ class CollectorBy : public Collector {
     decisions_.on_child_gone(child, why, actions_);
     apply();
   }
+  // The tick that is due before finds nothing.
+  void restart_waits() override { decisions_.restart_waits(environment_.loop.now_us()); }
   void fail_tensor(uint64_t number, uint64_t last_round, const Status& why) override {
     decisions_.fail_tensor(number, last_round, why, actions_);
     apply();

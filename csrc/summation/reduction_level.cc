@@ -51,11 +51,9 @@ void ReductionLevel::child_lingers(uint32_t child, const Status& why) {
   apply();
 }
 
-// The tick that is due before finds nothing.
 void ReductionLevel::restart_waits() {
-  const TimeUs now_us = environment_.loop.now_us();
-  decisions_.restart_waits(now_us);
-  takeover_.restart_waits(now_us);
+  takeover_.restart_waits(environment_.loop.now_us());
+  CollectorBy::restart_waits();
 }
 
 void ReductionLevel::fail_tensor(uint64_t number, uint64_t last_round, const Status& why) {

@@ -234,6 +234,18 @@ TEST(Aggregator, ABroadcastsValuesComeFromTheChildOfItsRoot) {
   EXPECT_FALSE(aggregator.admit(head, 1, head.bytes).is_ok());
 }
 
+TEST(Aggregator, WhenAServerIsLostRoundsWaitAnew) {
+  Aggregator aggregator(ranks({"rank 0", "rank 1"}), {.stall_warning_us = kNever, .op_timeout_us = 100});
+  AggregationActions actions;
+  aggregator.on_contribution(head_of(0, 1), 0, 1'000, actions);
+  aggregator.restart_waits(1'090);
+  aggregator.on_tick(1'189, actions);
+  EXPECT_TRUE(actions.empty());
+  EXPECT_EQ(aggregator.next_tick_us(), 1'190);
+  aggregator.on_tick(1'190, actions);
+  EXPECT_FALSE(actions.empty());
+}
+
 TEST(Aggregator, LimitsOfNeverAreNoLimits) {
   Aggregator aggregator(ranks({"rank 0", "rank 1"}), {kNever, kNever});
   AggregationActions actions;

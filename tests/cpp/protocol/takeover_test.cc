@@ -238,5 +238,16 @@ TEST_F(TakeoverTest, AResultThatDoesNotComeIsWaitedForUntilTheTimeout) {
   EXPECT_NE(failed_[0].status.message().find("rank 0 (a)"), std::string::npos) << failed_[0].status;
 }
 
+TEST_F(TakeoverTest, WhenAnotherServerIsLostItIsWaitedForAnew) {
+  holds(0, 5);
+  contribute(2, 5, DataType::kMoved, 7);
+  takeover_.restart_waits(100);
+  EXPECT_EQ(takeover_.next_tick_us(), 100 + kStallUs);
+  collect([&](AggregationActions& actions) { takeover_.on_tick(7 + kOpUs, actions); });
+  EXPECT_TRUE(failed_.empty());
+  collect([&](AggregationActions& actions) { takeover_.on_tick(100 + kOpUs, actions); });
+  EXPECT_EQ(failed_.size(), 1u);
+}
+
 }  // namespace
 }  // namespace byteps::protocol

@@ -53,6 +53,20 @@ TEST(WaitingListTest, OneWarningStandsForAllThatAreDue) {
   EXPECT_EQ(warned(list, 120), std::pair(0, size_t{0}));
 }
 
+TEST(WaitingListTest, AfterARestartAllWaitAnewAndNoWarningIsRepeated) {
+  List list(kLimits);
+  list.add(1, 100);
+  EXPECT_EQ(warned(list, 110), std::pair(1, size_t{1}));
+  list.add(2, 112);
+  list.restart(120);
+  list.add(3, 125);
+  EXPECT_EQ(list.next_us(), 130);
+  EXPECT_EQ(warned(list, 134), std::pair(2, size_t{1}));
+  EXPECT_EQ(timed_out(list, 149), std::vector<int>{});
+  EXPECT_EQ(timed_out(list, 150), (std::vector<int>{1, 2}));
+  EXPECT_EQ(timed_out(list, 155), std::vector<int>{3});
+}
+
 TEST(WaitingListTest, ItemsTimeOutWithoutAWarning) {
   List list({.stall_warning_us = kNever, .op_timeout_us = 30});
   list.add(1, 100);
