@@ -27,7 +27,7 @@ PATCHES = ROOT / "tests" / "mutations"
 SIMULATOR = "bps_sim"
 # The quick ones first: later programs do not run once one has found the fault.
 TEST_PROGRAMS = ("protocol_test", "summation_test", "worker_test", "cluster_test", "node_test", "sim_test")
-COPIED = ("CMakeLists.txt", "cmake", "csrc", "tests/cpp")
+COPIED = ("CMakeLists.txt", "cmake", "csrc", "tests/cpp", "tests/played_cuda")
 CONTEXT = "-C1"  # lines around a change that have to match
 BUILD_LIMIT_S = 3600
 LIMITED = ("prlimit", f"--as={8 << 30}")  # a fault must not use up the memory of this machine

@@ -109,7 +109,7 @@ class Collective:
         """
         self._keep_apart()
         self.progress = Progress(self._explain, earlier)
-        return CollectiveWork(self.progress, outputs, self._devices(), given_s, group)
+        return CollectiveWork(self.progress, outputs, self._devices() or (), given_s, group)
 
     def launch(self, job: Job, prefix: str) -> None:
         """Starts the push_pulls. The ranks of a group launch its collectives in the same order.

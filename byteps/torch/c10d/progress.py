@@ -75,7 +75,7 @@ class Progress:
         """The push_pulls are started. `copy_back` fills outputs from host copies, if any."""
         with self._lock:
             self._handles, self._copy_back = handles, copy_back
-            self._on_devices = [handle for handle in handles if handle.is_on_device]
+            self._on_devices = tuple(handle for handle in handles if handle.is_on_device)
             watched = self._watched = self._watched or copy_back is not None
             self._note_begin()
         if watched:
