@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +47,12 @@ def test_tensors_are_let_go_and_children_never_call_cuda(case: str, driver: Path
 def test_a_lost_device_is_an_error_on_all_ranks(driver: Path, tmp_path: Path) -> None:
     for output in run("lost", driver, tmp_path):
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in output
+
+
+def test_doctor_shows_the_gpus(driver: Path) -> None:
+    command = [sys.executable, "-m", "byteps", "doctor", "--json"]
+    env = os.environ | {"LD_LIBRARY_PATH": str(driver)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    found = {each["topic"]: each["text"] for each in json.loads(done.stdout)}
+    assert found["GPU 0"].startswith("Played GPU, PCI 0000:01:00.0"), found
+    assert found["GPU 1"].startswith("Played GPU, PCI 0000:02:00.0"), found
