@@ -90,8 +90,13 @@ struct Player {
   bool capture_is_spoilt = false;
 };
 
+void end_threads();
+
 Player& player() {
-  static Player* const instance = new Player;
+  static Player* const instance = [] {
+    std::atexit(end_threads);
+    return new Player;
+  }();
   return *instance;
 }
 
@@ -157,6 +162,23 @@ StreamObject* new_stream(Player& all, bool is_blocking) {
   stream->thread = std::thread(run, stream);
   all.streams.insert(stream);
   return stream;
+}
+
+// At the end of the process: what is enqueued does not run any more.
+void end_threads() {
+  Player& all = player();
+  std::vector<StreamObject*> streams;
+  {
+    const Lock lock(all.mutex);
+    streams.assign(all.streams.begin(), all.streams.end());
+    streams.insert(streams.end(), all.destroyed.begin(), all.destroyed.end());
+    for (StreamObject* const stream : streams) {
+      stream->operations.clear();
+      stream->is_closing = true;
+    }
+    all.changed.notify_all();
+  }
+  for (StreamObject* const stream : streams) stream->thread.join();
 }
 
 // The legacy default stream and blocking streams wait for what was enqueued in the other before.

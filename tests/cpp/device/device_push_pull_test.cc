@@ -204,8 +204,8 @@ TEST_F(DevicePushPull, AfterAnErrorOfTheDeviceNobodyWaits) {
 // The device is still busy with a tensor that nobody needs any more.
 TEST_F(DevicePushPull, AfterAFailureOfTheJobNobodyWaitsForTheDevice) {
   Job job = make_job(2, 64 << 20);
-  PlayedProgram program;
   std::atomic<bool> may_go_on = false;
+  PlayedProgram program;
   auto* const values = program.allocate<float>(1000);
   program.launch([&] {
     while (!may_go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
