@@ -20,6 +20,16 @@ using protocol::Handle;
 
 constexpr TimeUs kPatienceUs = 60'000'000;
 
+Job make_job(int workers, int64_t pinned_bytes, int servers = 0) {
+  return Job({.workers = workers,
+              .servers = servers,
+              .ranks_per_machine = 1,
+              .adjust = [pinned_bytes](NodeConfig& config, int) {
+                config.pinned_bytes = pinned_bytes;
+                config.partition_bytes = 4096;
+              }});
+}
+
 class DevicePushPull : public testing::Test {
  protected:
   void SetUp() override { set_seed(1, 200); }
@@ -31,15 +41,6 @@ class DevicePushPull : public testing::Test {
   static void fail_after(int64_t operations) {
     device::played_function<void(int64_t, int)>("played_cuda_fail_after")(operations,
                                                                           device::cuda::kErrorIllegalAddress);
-  }
-  static Job make_job(int workers, int64_t pinned_bytes, int servers = 0) {
-    return Job({.workers = workers,
-                .servers = servers,
-                .ranks_per_machine = 1,
-                .adjust = [pinned_bytes](NodeConfig& config, int) {
-                  config.pinned_bytes = pinned_bytes;
-                  config.partition_bytes = 4096;
-                }});
   }
 };
 
@@ -153,7 +154,11 @@ TEST_P(DeviceOfRanksOfAMachine, SumAndBroadcast) {
     run_program(node, rank, 5, false);
     PlayedProgram program;
     auto* const values = program.allocate<float>(3000);
-    program.launch([values, rank] { std::fill_n(values, 3000, static_cast<float>(rank)); });
+    program.launch([values, rank] {
+      // What the root sends must not come before what this rank does with the memory.
+      if (rank != 2) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      std::fill_n(values, 3000, static_cast<float>(rank));
+    });
     const auto transfer = program.begin();
     auto* const memory = reinterpret_cast<std::byte*>(values);
     const auto handle = node.push_pull(
@@ -201,9 +206,8 @@ TEST_F(DevicePushPull, AfterAnErrorOfTheDeviceNobodyWaits) {
   }
 }
 
-// The device is still busy with a tensor that nobody needs any more.
-TEST_F(DevicePushPull, AfterAFailureOfTheJobNobodyWaitsForTheDevice) {
-  Job job = make_job(2, 64 << 20);
+void fail_beside_a_busy_device(int64_t pinned_bytes) {
+  Job job = make_job(2, pinned_bytes);
   std::atomic<bool> may_go_on = false;
   PlayedProgram program;
   auto* const values = program.allocate<float>(1000);
@@ -218,6 +222,82 @@ TEST_F(DevicePushPull, AfterAFailureOfTheJobNobodyWaitsForTheDevice) {
   EXPECT_NE(status.message().find("KeyError"), std::string::npos) << status;
   may_go_on = true;
   other.join();
+}
+
+// The device is still busy with a tensor that nobody needs any more.
+TEST_F(DevicePushPull, AfterAFailureOfTheJobNobodyWaitsForTheDevice) {
+  for (const int64_t pinned_bytes : {int64_t{0}, int64_t{64} << 20}) fail_beside_a_busy_device(pinned_bytes);
+}
+
+// One push_pull follows the other, each as soon as the last one's copy back is enqueued.
+TEST_F(DevicePushPull, MemoryIsNotUsedAgainBeforeTheCopyBackIsDone) {
+  constexpr size_t kCount = 2000, kTensors = 40;
+  set_seed(5, 3000);
+  Job job = make_job(2, 64 << 20);
+  job.on_all([](int rank, Node& node) {
+    PlayedProgram program;
+    std::vector<std::vector<float>> seen(kTensors, std::vector<float>(kCount));
+    std::vector<std::shared_ptr<device::Transfer>> transfers;
+    for (size_t i = 0; i < kTensors; ++i) {
+      auto* const values = program.allocate<float>(kCount);
+      std::fill_n(values, kCount, static_cast<float>(i + static_cast<size_t>(rank)));
+      transfers.push_back(program.begin());
+      const auto handle = start(node, "t" + std::to_string(i % 4), values, kCount, transfers.back());
+      ASSERT_TRUE(handle.is_ok()) << handle.status();
+      ASSERT_TRUE(wait(node, *handle).is_ok());
+      ASSERT_TRUE(transfers.back()->order_before(program.stream()).is_ok());
+      program.launch([values, &into = seen[i]] { std::copy_n(values, into.size(), into.begin()); });
+    }
+    program.synchronize();
+    for (size_t i = 0; i < kTensors; ++i)
+      EXPECT_EQ(std::ranges::count(seen[i], static_cast<float>(2 * i + 1)), 2000) << "tensor " << i;
+  });
+}
+
+TEST_F(DevicePushPull, ATensorMayBeLargerThanWhatIsStagedAtATime) {
+  constexpr size_t kCount = 12 << 20;  // 48 MiB
+  set_seed(1, 0);
+  Job job({.workers = 2, .ranks_per_machine = 0, .adjust = [](NodeConfig& config, int) {
+             config.shared_staging = 1;
+             config.partition_bytes = 1 << 20;
+           }});
+  job.on_all([](int rank, Node& node) {
+    PlayedProgram program;
+    auto* const values = program.allocate<float>(kCount);
+    std::fill_n(values, kCount, static_cast<float>(rank + 1));
+    const auto transfer = program.begin();
+    const auto handle = start(node, "t", values, kCount, transfer);
+    ASSERT_TRUE(handle.is_ok()) << handle.status();
+    ASSERT_TRUE(wait(node, *handle).is_ok());
+    ASSERT_TRUE(transfer->order_before(program.stream()).is_ok());
+    program.synchronize();
+    EXPECT_EQ(std::count(values, values + kCount, 3.0f), static_cast<std::ptrdiff_t>(kCount));
+  });
+}
+
+// CUDA would refuse some calls meanwhile, and end the capture.
+TEST_F(DevicePushPull, ACaptureByAnotherThreadIsNotDisturbed) {
+  using device::cuda::Code;
+  auto* const begin = device::played_function<Code(device::cuda::Stream, int)>("cuStreamBeginCapture_v2");
+  auto* const end = device::played_function<Code(device::cuda::Stream, void**)>("cuStreamEndCapture");
+  Job job = make_job(2, 64 << 20);
+  // What a program does itself would disturb the capture: allocate, synchronize.
+  PlayedProgram captured, programs[2];
+  float* values[2];
+  for (int rank = 0; rank < 2; ++rank) values[rank] = programs[rank].allocate<float>(1000);
+  ASSERT_EQ(begin(captured.stream(), device::cuda::kCaptureGlobal), device::cuda::kSuccess);
+  device::CudaDevice& gpu = **device::CudaDevice::get(device::played_driver(), 0);
+  EXPECT_EQ(device::Transfer::begin(gpu, captured.stream()).status().code(), StatusCode::kInvalidArgument)
+      << "a push_pull within a graph";
+  job.on_all([&](int rank, Node& node) {
+    const auto transfer = programs[rank].begin();
+    const auto handle = start(node, "beside", values[rank], 1000, transfer);
+    ASSERT_TRUE(handle.is_ok()) << handle.status();
+    ASSERT_TRUE(wait(node, *handle).is_ok());
+    while (!transfer->is_complete()) std::this_thread::yield();
+  });
+  void* graph = nullptr;
+  EXPECT_EQ(end(captured.stream(), &graph), device::cuda::kSuccess);
 }
 
 }  // namespace
