@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -54,13 +55,10 @@ class PlayedProgram {
   }
   // Runs `kernel` on the stream, in place of a kernel of the device.
   void launch(std::function<void()> kernel) {
+    kernels_.push_back(std::move(kernel));  // kept here, since after an error it does not run
     cu_.launch_host_func(
-        stream_,
-        [](void* argument) {
-          const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(argument));
-          (*owned)();
-        },
-        new std::function<void()>(std::move(kernel)));
+        stream_, [](void* argument) { (*static_cast<std::function<void()>*>(argument))(); },
+        &kernels_.back());
   }
   cuda::Code synchronize() { return cu_.stream_synchronize(stream_); }
   std::shared_ptr<Transfer> begin() {
@@ -72,6 +70,7 @@ class PlayedProgram {
   cuda::Context context_ = nullptr;
   cuda::Stream stream_ = nullptr;
   std::vector<cuda::Address> allocated_;
+  std::deque<std::function<void()>> kernels_;
 };
 
 }  // namespace byteps::device
