@@ -13,35 +13,40 @@ constexpr uint64_t kBusyBytesToDevice = 8 << 20;
 
 Result<std::unique_ptr<Copier>> Copier::create(CudaDevice& device, std::function<void()> wake) {
   std::unique_ptr<Copier> copier(new Copier(device));
-  BPS_RETURN_IF_ERROR(copier->open(std::move(wake)));
+  BPS_RETURN_IF_ERROR(copier->open(wake));
   return Result<std::unique_ptr<Copier>>(std::move(copier));
 }
 
-Status Copier::open(std::function<void()> wake) {
+Status Copier::open(const std::function<void()>& wake) {
   const CurrentContext current(device_);
-  for (Direction* const direction : {&to_host_, &to_device_, &inputs_}) {
-    direction->waker = std::make_unique<Waker>();
-    direction->waker->wake = wake;
-    for (cuda::Stream* const stream : {&direction->stream, &direction->side}) {
-      BPS_RETURN_IF_ERROR(
-          device_.status("cuStreamCreate", cu_.stream_create(stream, cuda::kStreamNonBlocking)));
-    }
+  for (Side* const side : {&to_host_.side, &to_device_.side, &inputs_}) {
+    side->waker = std::make_unique<Waker>();
+    side->waker->wake = wake;
+    BPS_RETURN_IF_ERROR(open(side->stream));
   }
-  return Status::ok();
+  BPS_RETURN_IF_ERROR(open(to_host_.stream));
+  return open(to_device_.stream);
+}
+
+Status Copier::open(cuda::Stream& stream) {
+  return device_.status("cuStreamCreate", cu_.stream_create(&stream, cuda::kStreamNonBlocking));
 }
 
 Copier::~Copier() {
-  const bool is_usable = CudaDriver::is_usable_here();
-  for (Direction* const direction : {&to_host_, &to_device_, &inputs_}) {
-    for (const cuda::Stream stream : {direction->stream, direction->side}) {
-      if (stream == nullptr || !is_usable) continue;
-      const CurrentContext current(device_);
-      const BesideCaptures beside(device_);
-      cu_.stream_synchronize(stream);
-      cu_.stream_destroy(stream);
-    }
-    if (direction->waker && direction->waker->is_outstanding) static_cast<void>(direction->waker.release());
+  close(to_host_.stream);
+  close(to_device_.stream);
+  for (Side* const side : {&to_host_.side, &to_device_.side, &inputs_}) {
+    close(side->stream);
+    if (side->waker && side->waker->is_outstanding) static_cast<void>(side->waker.release());
   }
+}
+
+void Copier::close(cuda::Stream stream) {
+  if (stream == nullptr || !CudaDriver::is_usable_here()) return;
+  const CurrentContext current(device_);
+  const BesideCaptures beside(device_);
+  cu_.stream_synchronize(stream);
+  cu_.stream_destroy(stream);
 }
 
 void Copier::copy_to_host(ToHost copy) {
@@ -60,7 +65,10 @@ void Copier::begin_copies() {
       const Result<bool> is_ready = copy.transfer->is_input_ready();
       if (!is_ready) return fail(is_ready.status());
       if (!*is_ready) {
-        if (const Status status = announce(*copy.transfer); !status.is_ok()) return fail(status);
+        // Others may wait as well; poll() comes here again when the first one is there.
+        const Status status =
+            wake_after(inputs_, [&](cuda::Stream side) { return copy.transfer->order_after(side); });
+        if (!status.is_ok()) return fail(status);
         ++next;
         continue;
       }
@@ -70,12 +78,12 @@ void Copier::begin_copies() {
   }
 }
 
-// Several inputs may wait; poll() asks for the others when the first one is there.
-Status Copier::announce(Transfer& transfer) {
-  if (inputs_.waker->is_outstanding.exchange(true)) return Status::ok();
-  BPS_RETURN_IF_ERROR(transfer.order_after(inputs_.side));
+template <typename Wait>
+Status Copier::wake_after(Side& side, Wait&& wait) {
+  if (side.waker->is_outstanding.exchange(true)) return Status::ok();
+  BPS_RETURN_IF_ERROR(wait(side.stream));
   return device_.status("cuLaunchHostFunc",
-                        cu_.launch_host_func(inputs_.side, &Copier::on_host_function, inputs_.waker.get()));
+                        cu_.launch_host_func(side.stream, &Copier::on_host_function, side.waker.get()));
 }
 
 Status Copier::begin(ToHost& copy) {
@@ -121,15 +129,11 @@ void Copier::follow(Direction& direction, cuda::Event event, uint64_t bytes, Don
 }
 
 void Copier::notify(Direction& direction) {
-  if (!failed_.is_ok() || direction.in_flight.empty() || direction.waker->is_outstanding.exchange(true))
-    return;
-  Status status = device_.status("cuStreamWaitEvent",
-                                 cu_.stream_wait_event(direction.side, direction.in_flight.front().event, 0));
-  if (status.is_ok()) {
-    status = device_.status(
-        "cuLaunchHostFunc",
-        cu_.launch_host_func(direction.side, &Copier::on_host_function, direction.waker.get()));
-  }
+  if (!failed_.is_ok() || direction.in_flight.empty()) return;
+  const Status status = wake_after(direction.side, [&](cuda::Stream side) {
+    return device_.status("cuStreamWaitEvent",
+                          cu_.stream_wait_event(side, direction.in_flight.front().event, 0));
+  });
   if (!status.is_ok()) failed_ = status;
 }
 

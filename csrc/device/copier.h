@@ -73,24 +73,31 @@ class Copier {
     uint64_t bytes;
     Done done;
   };
+  // A stream that only waits, and then has CUDA call `wake`.
+  struct Side {
+    cuda::Stream stream = nullptr;
+    std::unique_ptr<Waker> waker;
+  };
   struct Direction {
     cuda::Stream stream = nullptr;
-    cuda::Stream side = nullptr;
-    std::unique_ptr<Waker> waker;
+    Side side;
     std::deque<InFlight> in_flight;  // in the order of the stream
     uint64_t bytes = 0;              // in flight
   };
 
   explicit Copier(CudaDevice& device) : device_(device), cu_(device.cu()) {}
-  Status open(std::function<void()> wake);
+  Status open(const std::function<void()>& wake);
+  Status open(cuda::Stream& stream);
+  void close(cuda::Stream stream);
   void begin_copies();
   Status begin(ToHost& copy);
   // `done` follows what `direction` has been given so far, which is seen by `event`.
   void follow(Direction& direction, cuda::Event event, uint64_t bytes, Done done);
   // Has CUDA call `wake` when the direction's oldest copy is done.
   void notify(Direction& direction);
-  // Has CUDA call `wake` when the transfer's input is there.
-  Status announce(Transfer& transfer);
+  // Has CUDA call `wake` after what `wait` has the side's stream wait for, unless it will call anyway.
+  template <typename Wait>
+  Status wake_after(Side& side, Wait&& wait);
   static void on_host_function(void* waker);
   void complete(Direction& direction);
   void fail(const Status& why);
@@ -98,7 +105,7 @@ class Copier {
   CudaDevice& device_;
   const cuda::Functions& cu_;
   Direction to_host_, to_device_;
-  Direction inputs_;  // waits for inputs whose copies need the processor; without copies
+  Side inputs_;  // waits for inputs whose copies need the processor
   // By priority, the largest first, then in the order of calls.
   std::map<std::pair<int64_t, uint64_t>, ToHost> waiting_;
   uint64_t last_number_ = 0;

@@ -26,7 +26,6 @@ class StagingMemory final : private SlabObserver {
   };
   // `device`: its context is used to register memory. Throws OutOfMemory.
   Buffer acquire(const CudaDevice& device, size_t bytes);
-  uint64_t pinned_bytes() const { return pinned_bytes_; }
 
  private:
   bool is_pinned(const CudaDevice& device, Bytes memory);

@@ -22,8 +22,6 @@ constexpr uint64_t kLargestChunkBytes = 4 << 20;
 // Of one tensor, in host memory. The bus carries this much while a partition makes its way.
 constexpr uint64_t kMostStagedBytes = 32 << 20;
 
-struct Chunk;
-
 // The partitions of one call of stage() that are not in host memory yet.
 struct Tensor {
   DeviceTensor memory;
@@ -49,8 +47,6 @@ struct StagedPartition {
   protocol::Handle handle;
   uint64_t offset;  // in the tensor
   uint64_t bytes;
-
-  Bytes memory() const { return chunk->buffer.memory.bytes().subspan(offset - chunk->offset, bytes); }
 };
 
 class DeviceStaging::OnLoop final : public transport::TurnHandler {

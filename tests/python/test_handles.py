@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("byteps._core")
 
 from byteps.errors import InvalidArgumentError, NotInitializedError, PeerLostError, TimeoutError
-from byteps.handles import AUTOMATIC_NAMES, FIRST_SWEEP, MAX_IDLE_THREADS, Handle, InFlight
+from byteps.callbacks import MAX_IDLE_THREADS
+from byteps.handles import AUTOMATIC_NAMES, FIRST_SWEEP, Handle, InFlight
 from byteps.nodes import LocalNode
 
 
