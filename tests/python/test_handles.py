@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("byteps._core")
 
-from byteps.errors import InvalidArgumentError, NotInitializedError, PeerLostError, TimeoutError
 from byteps.callbacks import MAX_IDLE_THREADS
+from byteps.errors import InvalidArgumentError, NotInitializedError, PeerLostError, TimeoutError
 from byteps.handles import AUTOMATIC_NAMES, FIRST_SWEEP, Handle, InFlight
 from byteps.nodes import LocalNode
 
