@@ -228,6 +228,7 @@ void ClusterUnderTest::on_program_end() {
     if (is_timed(fault.kind) && fault.at_end)
       call_at(world_.time.now_us() + fault.at_us, [this, &fault] { strike(fault); });
   }
+  start_waiting_newcomer();
 }
 
 void ClusterUnderTest::strike(const Fault& fault) {
@@ -253,7 +254,7 @@ void ClusterUnderTest::strike(const Fault& fault) {
   note_guilt(fault, fault.kind == FaultKind::kKilled ? "KILLED" : "STOPPED", scenario_.survives(fault));
   if (fault.kind == FaultKind::kKilled) {
     process.kill();
-    return scenario_.is_server(fault.process) ? replace_server() : void();
+    return scenario_.is_server(fault.process) ? start_waiting_newcomer() : void();
   }
   process.pause(true);
   if (fault.duration_us == kNever) return;
@@ -263,8 +264,8 @@ void ClusterUnderTest::strike(const Fault& fault) {
   });
 }
 
-// Perhaps: by the first newcomer that waits for it.
-void ClusterUnderTest::replace_server() {
+// The first, if there is one.
+void ClusterUnderTest::start_waiting_newcomer() {
   for (size_t i = scenario_.num_at_start(); i < processes_.size(); ++i) {
     if (scenario_.starts_us[i] != kNever) continue;
     scenario_.starts_us[i] = world_.time.now_us() + scenario_.replacement_us;

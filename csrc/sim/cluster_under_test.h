@@ -61,7 +61,7 @@ class ClusterUnderTest {
   void change_rate(const RateChange& change);
   void on_program_end();
   void strike(const Fault& fault);
-  void replace_server();
+  void start_waiting_newcomer();
   void cut(const Fault& fault);
   // `survives`: the job goes on if all have joined it.
   void note_guilt(const Fault& fault, const char* what, bool survives);

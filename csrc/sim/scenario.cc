@@ -212,7 +212,7 @@ void make_rate_changes(Random& random, Scenario& scenario) {
 
 // Most come while the job runs: to machines of their own, or in place of servers.
 void add_newcomers(Random random, Scenario& scenario) {
-  if (!random.chance(scenario.loses_servers ? 0.6 : 0.1)) return;
+  if (!random.chance(scenario.grows_late ? 1 : scenario.loses_servers ? 0.6 : 0.1)) return;
   const TimeUs started_us = scenario.last_start_us() + 2'000;
   for (uint64_t i = random.between(1, 3); i > 0; --i) {
     const bool replaces = scenario.num_servers > 0 && random.chance(0.5);
@@ -220,7 +220,7 @@ void add_newcomers(Random random, Scenario& scenario) {
     const size_t server = replaces ? scenario.num_workers + random.below(scenario.num_servers) : 0;
     scenario.machines.push_back(replaces ? scenario.machines[server] : largest + 1);
     scenario.shards.push_back(static_cast<uint32_t>(random.between(1, 3)));
-    const bool at_once = scenario.loses_servers && replaces && random.chance(0.6);
+    const bool at_once = scenario.grows_late || (scenario.loses_servers && replaces && random.chance(0.6));
     scenario.starts_us.push_back(
         at_once ? kNever : started_us + random.between(0, 200 * scenario.network.max_delay_us));
     ++scenario.num_newcomers;
@@ -246,7 +246,7 @@ void make_programs(Random& random, Scenario& scenario) {
   scenario.tensors = make_tensors(random, scenario.num_workers, !scenario.loses_servers);
   Plan plan = make_plan(random, scenario.tensors.size());
   if (!scenario.rate_changes.empty()) make_traffic(random, scenario.tensors, plan);
-  if (scenario.loses_servers) repeat(plan, 12);
+  if (scenario.loses_servers || scenario.grows_late) repeat(plan, 12);
   const bool some_are_stored =
       std::ranges::any_of(scenario.tensors, [](const TensorPlan& tensor) { return is_stored(tensor.op); });
   scenario.rounds = plan.phases.size() + (some_are_stored ? 1 : 0);
@@ -265,7 +265,7 @@ void make_names(Random random, Scenario& scenario) {
   // A refused call is also tried with a name that all ranks have forgotten since its last round.
   const Fault* const own = scenario.program_fault();
   const bool is_refused = own != nullptr && own->kind == FaultKind::kRefusedOnce;
-  if (random.chance(is_refused ? 0.3 : 0.6)) return;
+  if (!scenario.grows_late && random.chance(is_refused ? 0.3 : 0.6)) return;
   const bool forgets_all = is_refused && random.chance(0.5);
   static const std::vector<uint64_t> kLimits = {1, 10, 20, 20, 40, 80, 1 << 17};
   const bool all_alike = random.chance(0.4) || forgets_all;
@@ -324,6 +324,8 @@ Scenario make_scenario(uint64_t seed) {
   scenario.loses_servers = scenario.failover && scenario.num_servers > 0 && scenario.rate_changes.empty() &&
                            scenario.long_path_us == kNever && losses.chance(0.4);
   if (scenario.loses_servers) scenario.placement = losses.chance(0.5) ? "ps" : "auto";
+  scenario.grows_late = !scenario.loses_servers && scenario.num_workers > 1 && losses.chance(0.02);
+  if (scenario.grows_late) scenario.placement = "ps";
   add_newcomers(Random(mix(seed ^ 0xC03E)), scenario);
   make_programs(random, scenario);
   scenario.counts_steps = random.chance(0.5);

@@ -133,6 +133,7 @@ struct Scenario {
   TimeUs traffic_report_us = 0;
   bool failover = false;       // NodeConfig::failover
   bool loses_servers = false;  // its timed faults are of servers only, while the job runs
+  bool grows_late = false;     // a rank leaves early, then a server comes, then the others use new names
   bool counts_steps = false;   // push_pulls carry their round as the step
   bool autotune = false;
   bool has_stranger = false;    // a process with another secret tries to join
@@ -151,7 +152,8 @@ struct Scenario {
   std::vector<WorkerPlan> workers;
   // By process; kNever. Newcomers wait until the job has started.
   std::vector<TimeUs> starts_us;
-  // A newcomer without a time starts that long after a server was killed, as with bpslaunch.
+  // A newcomer without a time starts that long after a server was killed, as with bpslaunch, or the
+  // first program ended.
   TimeUs replacement_us = 0;
   size_t rounds = 1;          // largest number of push_pulls of one tensor
   std::vector<Fault> faults;  // the one that is not timed, if any, is the first

@@ -135,10 +135,12 @@ void strike_together(Random& random, const Scenario& scenario, Fault& fault) {
 }  // namespace
 
 void make_faults(Random& random, Scenario& scenario) {
-  if (random.chance(scenario.loses_servers ? 0.1 : 0.35)) {
+  if (scenario.grows_late || random.chance(scenario.loses_servers ? 0.1 : 0.35)) {
     Fault fault{.kind = pick_program_fault(random), .tensor = random.below(scenario.tensors.size())};
+    if (scenario.grows_late) fault.kind = FaultKind::kLeavesEarly;
     if (plant(random, scenario, fault)) scenario.faults.push_back(fault);
   }
+  if (scenario.grows_late) return;
   // A rank that leaves, or a server that is lost: both together say little about each.
   const double calm = !scenario.loses_servers ? 0.5 : scenario.faults.empty() ? 0.1 : 0.6;
   if (random.chance(calm)) return;
