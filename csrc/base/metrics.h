@@ -30,6 +30,7 @@ inline void add(Counter& counter, uint64_t amount) { counter.fetch_add(amount, s
   X(Counter, placement_moves, "number of placements that push_pulls have moved to")              \
   X(Counter, servers_lost, "number of servers without which the job has gone on")                \
   X(Counter, servers_added, "number of servers that have joined the running job")                \
+  X(Counter, schedulers_lost, "number of schedulers whose place rank 0 has taken")               \
   X(Counter, held_sent, "number of held results sent for ranks that a lost server left without") \
   X(Counter, staged_bytes, "bytes copied from devices to host memory")                           \
   X(Counter, unpinned_bytes, "bytes of such copies for which pinned memory was full")

@@ -53,6 +53,7 @@ void Client::decide(F&& f) {
 Client::~Client() {
   loop_.run_and_wait([this] {
     timer_.stop();
+    if (leave_timer_ != 0) loop_.cancel(leave_timer_);
     channel_.reset();
   });
 }
@@ -85,6 +86,8 @@ void Client::on_connected(Result<std::unique_ptr<transport::Connection>> connect
   if (connection) {
     channel_ = std::make_unique<ControlChannel>(std::move(*connection), *this);
     channel_->start();
+    received_ = 0;
+    log_ = {};
     return decide([this](auto& actions) { membership_.on_connected(join_, loop_.now_us(), actions); });
   }
   const TimeUs now = loop_.now_us();
@@ -124,13 +127,61 @@ void Client::connect_again(const Status& why) {
 }
 
 void Client::fail_to_connect(const Status& why) {
-  decide([&](auto& actions) { membership_.on_scheduler_closed(why, actions); });
+  decide([&](auto& actions) { membership_.on_scheduler_closed(why, loop_.now_us(), actions); });
 }
 
 void Client::send(protocol::Control message) {
-  loop_.post([this, message = std::move(message)] {
-    if (channel_) channel_->send(message);
+  loop_.post([this, message = std::move(message)] { send_now(message); });
+}
+
+void Client::send_now(const protocol::Control& message) {
+  if (protocol::is_sequenced(message)) {
+    log_.push(message);
+    if (!may_resume()) log_.confirm_all();
+  }
+  if (channel_ && !resuming_) channel_->send(message);
+}
+
+bool Client::may_resume() const {
+  return resuming_ || (has_standby_ && (!membership_.started() || membership_.roster().has_standby));
+}
+
+void Client::follow(const protocol::FollowStandby& standby) {
+  has_standby_ = false;  // but for this one
+  resuming_ = true;
+  drop_channel();
+  events_.on_scheduler_lost(standby.why);
+  const Result<transport::Address> address = transport::parse_address(standby.address);
+  if (!address) return fail_to_connect(address.status());
+  const TimeUs deadline_us = loop_.now_us() + static_cast<TimeUs>(membership_.roster().timeout_us);
+  tcp_.connect(loop_, *address, deadline_us, [this](auto connection) {
+    if (!membership_.failure().is_ok() || !resuming_) return;
+    if (!connection) return fail_to_connect(connection.status());
+    channel_ = std::make_unique<ControlChannel>(std::move(*connection), *this);
+    channel_->start();
+    const protocol::Roster& roster = membership_.roster();
+    channel_->send(protocol::Rejoin{roster.epoch, roster.self, received_});
   });
+}
+
+void Client::join_at(const std::string& address) {
+  const Result<transport::Address> parsed = transport::parse_address(address);
+  if (!parsed) return fail_to_connect(parsed.status());
+  candidates_ = {*parsed};
+  drop_channel();
+  loop_.post([this] { try_connect(0); });
+}
+
+Status Client::on_resumed(const protocol::Resumed& resumed) {
+  if (!resuming_ || !log_.confirm(resumed.received))
+    return data_loss("the standby has got " + std::to_string(resumed.received) + " messages of " +
+                     std::to_string(log_.total()));
+  resuming_ = false;
+  for (const protocol::Control& message : log_.unconfirmed()) channel_->send(message);
+  membership_.on_resumed(loop_.now_us());
+  timer_.update();
+  close_if_confirmed();
+  return Status::ok();
 }
 
 void Client::suspect(uint32_t node, Status why) {
@@ -155,9 +206,17 @@ void Client::leave(TimeUs deadline_us, UniqueFunction<void()> done) {
     leaving_ = true;
     leave_done_ = std::move(done);
     decide([&](auto& actions) { membership_.leave("", actions); });
-    if (!channel_) return finish_leaving();
-    channel_->close_when_sent(deadline_us);
+    leave_deadline_us_ = deadline_us;
+    if (!channel_ && !resuming_) return finish_leaving();
+    close_if_confirmed();
+    // A standby would take this node for lost if it never got the message.
+    leave_timer_ = loop_.run_at(deadline_us, [this] { hang_up(); });
   });
+}
+
+void Client::close_if_confirmed() {
+  if (leaving_ && channel_ && !resuming_ && log_.unconfirmed().empty())
+    channel_->close_when_sent(leave_deadline_us_);
 }
 
 void Client::finish_leaving() {
@@ -171,19 +230,27 @@ void Client::check_self() {
 
 void Client::hang_up() {
   timer_.stop();
+  if (leave_timer_ != 0) loop_.cancel(std::exchange(leave_timer_, 0));
   drop_channel();
   finish_leaving();
 }
 
 Status Client::on_control(ControlChannel&, const protocol::Control& message) {
+  if (const auto* resumed = std::get_if<protocol::Resumed>(&message)) return on_resumed(*resumed);
+  if (protocol::is_sequenced(message)) ++received_;
   MembershipActions actions;
   BPS_RETURN_IF_ERROR(membership_.on_message(message, loop_.now_us(), actions));
   apply(actions);
-  // Nothing waits for answers any more.
-  if (!membership_.failure().is_ok()) return Status::ok();
+  if (const auto* standby = std::get_if<protocol::Standby>(&message); standby && standby->address.empty())
+    has_standby_ = false;
+  if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message)) log_.confirm(heartbeat->received);
+  if (!may_resume()) log_.confirm_all();
+  close_if_confirmed();
+  // Nothing waits for answers any more, or it joins elsewhere.
+  if (!membership_.failure().is_ok() || !channel_) return Status::ok();
   if (protocol::is_one_of<protocol::Placed, protocol::Refused, protocol::BarrierDone, protocol::Stalled,
                           protocol::Leaving, protocol::Forgotten, protocol::Speeds, protocol::Lingers,
-                          protocol::AllLinger>(message)) {
+                          protocol::AllLinger, protocol::Standby, protocol::Replicate>(message)) {
     return events_.on_answer(message);
   }
   if (const auto* setup = std::get_if<protocol::ProbeSetup>(&message)) events_.on_probe_setup(*setup);
@@ -192,17 +259,19 @@ Status Client::on_control(ControlChannel&, const protocol::Control& message) {
 }
 
 void Client::on_channel_closed(ControlChannel&, const Status& why) {
-  if (leaving_) return hang_up();
+  if (leaving_ && log_.unconfirmed().empty()) return hang_up();
   // Destroyed later, because the channel is the caller.
   loop_.post([doomed = std::move(channel_)] {});
   fail_to_connect(why);
+  if (leaving_ && !resuming_) hang_up();
 }
 
 void Client::apply(const MembershipActions& actions) {
   for (const protocol::MembershipAction& action : actions) {
     if (const auto* send = std::get_if<protocol::SendControl>(&action)) {
-      if (channel_) channel_->send(send->message);
-      if (std::holds_alternative<protocol::Heartbeat>(send->message)) check_self();
+      const bool is_heartbeat = std::holds_alternative<protocol::Heartbeat>(send->message);
+      send_now(is_heartbeat ? protocol::Control(protocol::Heartbeat{received_}) : send->message);
+      if (is_heartbeat) check_self();
     } else if (std::holds_alternative<protocol::JobStarted>(action)) {
       events_.on_started(membership_.roster());
     } else if (const auto* failed = std::get_if<protocol::JobFailed>(&action)) {
@@ -217,6 +286,10 @@ void Client::apply(const MembershipActions& actions) {
       events_.on_finished(finished->text);
     } else if (const auto* waiting = std::get_if<protocol::LogStillWaiting>(&action)) {
       events_.on_still_waiting(waiting->text);
+    } else if (const auto* standby = std::get_if<protocol::FollowStandby>(&action)) {
+      follow(*standby);
+    } else if (const auto* elsewhere = std::get_if<protocol::JoinElsewhere>(&action)) {
+      join_at(elsewhere->address);
     } else if (const auto* again = std::get_if<protocol::TryAgain>(&action)) {
       connect_again(again->why);
     }

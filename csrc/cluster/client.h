@@ -8,6 +8,7 @@
 #include "base/event_flag.h"
 #include "cluster/control_channel.h"
 #include "protocol/membership.h"
+#include "protocol/message_log.h"
 #include "transport/lazy_timer.h"
 
 namespace byteps::cluster {
@@ -35,8 +36,10 @@ class ClientEvents {
   virtual Status self_check() { return Status::ok(); }
   // This node still waits for other nodes; `text` names them.
   virtual void on_still_waiting(const std::string& text) = 0;
-  // Delivers Placed, Refused, BarrierDone, Stalled, Leaving, Forgotten, Speeds, Lingers and
-  // AllLinger. An error closes the connection to the scheduler.
+  // The scheduler is lost, and the client connects to its standby, which may be in this process.
+  virtual void on_scheduler_lost(const Status& why) { static_cast<void>(why); }
+  // Delivers Placed, Refused, BarrierDone, Stalled, Leaving, Forgotten, Speeds, Lingers, AllLinger,
+  // Standby and Replicate. An error closes the connection to the scheduler.
   virtual Status on_answer(const protocol::Control& message) = 0;
 };
 
@@ -59,7 +62,8 @@ class Client final : public ControlEvents {
 
   // Any thread. Connects and joins; on_started or on_failed follows.
   void join(protocol::Join join);
-  // Any thread. Drops messages while there is no connection (on_failed reports its end).
+  // Any thread. Drops messages while there is no connection (on_failed reports its end), unless
+  // there is a standby: then it sends them when that has taken over.
   void send(protocol::Control message);
   // Any thread. Reports that this node has lost its connection to `node`.
   void suspect(uint32_t node, Status why);
@@ -78,6 +82,14 @@ class Client final : public ControlEvents {
   void on_channel_closed(ControlChannel& channel, const Status& why) override;
 
  private:
+  void send_now(const protocol::Control& message);
+  // Whether messages are sent again to a standby.
+  bool may_resume() const;
+  void follow(const protocol::FollowStandby& standby);
+  void join_at(const std::string& address);
+  Status on_resumed(const protocol::Resumed& resumed);
+  // This node leaves, and the scheduler has all of its messages.
+  void close_if_confirmed();
   void try_connect(size_t attempt);
   void on_connected(Result<std::unique_ptr<transport::Connection>> connection, size_t attempt);
   void connect_again(const Status& why);
@@ -103,7 +115,13 @@ class Client final : public ControlEvents {
   TimeUs first_refusal_us_ = 0;
   protocol::Join join_;
   std::unique_ptr<ControlChannel> channel_;
+  uint64_t received_ = 0;     // sequenced messages, over all connections
+  protocol::MessageLog log_;  // of those sent, while may_resume()
+  bool has_standby_ = true;   // or there may be one
+  bool resuming_ = false;     // it follows the standby, which has not answered yet
   bool leaving_ = false;
+  TimeUs leave_deadline_us_ = 0;
+  transport::EventLoop::TimerId leave_timer_ = 0;
   UniqueFunction<void()> leave_done_;
 };
 

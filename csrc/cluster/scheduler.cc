@@ -1,12 +1,25 @@
 #include "cluster/scheduler.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace byteps::cluster {
+
+using protocol::ClosePeer;
+using protocol::PeerId;
+using protocol::SchedulerActions;
+using protocol::SendTo;
+
 namespace {
+
+using EventKind = protocol::SchedulerEvent::Kind;
+
+constexpr PeerId kFirstPeer = 1;
+// Above those of the scheduler before.
+constexpr PeerId kFirstPeerOfSuccessor = PeerId{1} << 32;
 
 // Time for a peer to read its last message; a peer that has not read it by then (it may be stopped)
 // is closed.
@@ -14,24 +27,52 @@ constexpr TimeUs kFlushUs = 1'000'000;
 
 }  // namespace
 
-using protocol::ClosePeer;
-using protocol::PeerId;
-using protocol::SchedulerActions;
-using protocol::SendTo;
-
 Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options, bool is_alone)
     : loop_(loop),
       is_alone_(is_alone),
       state_(options, loop_.now_us()),
       timer_(
-          loop, [this] { return state_.next_tick_us(); },
-          [this] { decide([this](auto& actions) { state_.on_tick(loop_.now_us(), actions); }); }) {}
+          loop, [this] { return next_tick_us(); }, [this] { tick(); }),
+      next_peer_(kFirstPeer) {
+  if (options.has_standby) replication_.emplace(protocol::SchedulerOrigin{options, loop_.now_us()});
+}
 
-template <typename F>
-void Scheduler::decide(F&& f) {
+Scheduler::Scheduler(transport::EventLoop& loop, protocol::SchedulerReplica replica)
+    : loop_(loop),
+      is_alone_(false),
+      clock_offset_us_(replica.clock_offset_us()),
+      state_(std::move(replica.state())),
+      sessions_(std::move(replica.sessions())),
+      timer_(
+          loop, [this] { return next_tick_us(); }, [this] { tick(); }),
+      next_peer_(kFirstPeerOfSuccessor) {
+  state_.take_over(now_us());
+  timer_.update();
+}
+
+TimeUs Scheduler::next_tick_us() const {
+  const TimeUs next_us = state_.next_tick_us();
+  return next_us == kNever ? kNever : next_us - clock_offset_us_;
+}
+
+void Scheduler::tick() { handle({.kind = EventKind::kTick, .now_us = now_us()}); }
+
+// What the standby does not have yet must not be known to anybody.
+void Scheduler::handle(const protocol::SchedulerEvent& event) {
+  using Phase = protocol::SchedulerState::Phase;
   SchedulerActions actions;
-  f(actions);
-  apply(actions);
+  protocol::apply(event, state_, actions);
+  if (!replication_) return apply(actions);
+  SchedulerActions released;
+  const bool is_first = !is_replicating_ && state_.has_standby();
+  if (is_first) {
+    is_replicating_ = true;
+    replication_->begin(event.peer, released);
+  }
+  replication_->on_event(event, std::move(actions), released);
+  const bool is_over = state_.phase() > Phase::kRunning;
+  if (is_over || (is_replicating_ && !state_.has_standby())) replication_->end(released);
+  apply(released);
 }
 
 Scheduler::~Scheduler() {
@@ -52,7 +93,7 @@ Status Scheduler::open(Listen&& listen) {
     if (!listener) return;
     listener_ = std::move(*listener);
     listener_->tell_refused([this](const transport::Address& caller, const Status& why) {
-      state_.on_refused(caller.ip, why, loop_.now_us());
+      state_.on_refused(caller.ip, why, now_us());
       timer_.update();
     });
     timer_.update();
@@ -91,10 +132,40 @@ void Scheduler::accept(std::unique_ptr<transport::Connection> connection) {
 }
 
 Status Scheduler::on_control(ControlChannel& channel, const protocol::Control& message) {
+  const PeerId peer = ids_.at(&channel);
   if (const auto* join = std::get_if<protocol::Join>(&message)) {
     BPS_LOG(kInfo) << join->self.describe() << " at " << channel.peer() << " asks to join";
+  } else if (const auto* rejoin = std::get_if<protocol::Rejoin>(&message)) {
+    return on_rejoin(channel, *rejoin);
+  } else if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message)) {
+    handle({.kind = EventKind::kHeartbeat, .peer = peer, .now_us = now_us(), .count = heartbeat->received});
+    return Status::ok();
+  } else if (const auto* replicated = std::get_if<protocol::Replicated>(&message)) {
+    if (!replication_) return data_loss("Replicated: this scheduler has no standby");
+    SchedulerActions released;
+    BPS_RETURN_IF_ERROR(replication_->on_replicated(peer, *replicated, released));
+    apply(released);
+    return Status::ok();
   }
-  decide([&](auto& actions) { state_.on_message(ids_.at(&channel), message, loop_.now_us(), actions); });
+  handle({.kind = EventKind::kMessage, .peer = peer, .now_us = now_us(), .message = message});
+  return Status::ok();
+}
+
+Status Scheduler::on_rejoin(ControlChannel& channel, const protocol::Rejoin& rejoin) {
+  const auto peer = state_.peer_of(rejoin.node);
+  const auto found = peer ? sessions_.find(*peer) : sessions_.end();
+  const bool is_expected = found != sessions_.end() && rejoin.epoch == state_.epoch_of_job();
+  if (!is_expected || !found->second.sent.confirm(rejoin.received)) {
+    return data_loss("Rejoin of node " + std::to_string(rejoin.node) +
+                     ": it is of another job, is lost, or was here before");
+  }
+  const PeerId stranger = std::exchange(ids_.at(&channel), *peer);
+  peers_[*peer] = std::move(peers_.at(stranger));
+  peers_.erase(stranger);
+  const protocol::SchedulerReplica::Session session = std::move(found->second);
+  sessions_.erase(found);
+  channel.send(protocol::Resumed{session.received});
+  for (const protocol::Control& message : session.sent.unconfirmed()) channel.send(message);
   return Status::ok();
 }
 
@@ -106,7 +177,7 @@ void Scheduler::on_channel_closed(ControlChannel& channel, const Status& why) {
   // Destroyed later, because the channel is the caller.
   loop_.post([doomed = std::move(found->second)] {});
   peers_.erase(found);
-  decide([&](auto& actions) { state_.on_closed(id, why, actions); });
+  handle({.kind = EventKind::kClosed, .peer = id, .now_us = now_us(), .why = why});
 }
 
 // A node of another version is disconnected and retries: logs one line per address.
@@ -122,8 +193,7 @@ void Scheduler::log_invalid_message(const ControlChannel& channel, const Status&
 void Scheduler::apply(const SchedulerActions& actions) {
   for (const protocol::SchedulerAction& action : actions) {
     if (const auto* send = std::get_if<SendTo>(&action)) {
-      const auto peer = peers_.find(send->peer);
-      if (peer != peers_.end()) peer->second->send(send->message);
+      send_to(send->peer, send->message);
     } else if (const auto* roster = std::get_if<protocol::SendRoster>(&action)) {
       apply(*roster);
     } else if (const auto* close = std::get_if<ClosePeer>(&action)) {
@@ -135,6 +205,17 @@ void Scheduler::apply(const SchedulerActions& actions) {
   }
   timer_.update();
   check_ended();
+}
+
+void Scheduler::send_to(PeerId peer, const protocol::Control& message) {
+  const auto found = peers_.find(peer);
+  if (found != peers_.end()) {
+    const bool counts = replication_ && std::holds_alternative<protocol::Heartbeat>(message);
+    return found->second->send(counts ? protocol::Control(protocol::Heartbeat{replication_->confirmed(peer)})
+                                      : message);
+  }
+  const auto session = sessions_.find(peer);
+  if (session != sessions_.end() && protocol::is_sequenced(message)) session->second.sent.push(message);
 }
 
 void Scheduler::apply(const protocol::SendRoster& send) {
@@ -149,10 +230,13 @@ void Scheduler::check_ended() {
   using Phase = protocol::SchedulerState::Phase;
   const bool over = state_.phase() == Phase::kFinished || state_.phase() == Phase::kFailed || shut_down_;
   if (!over || ended_.is_reached()) return;
-  if (!peers_.empty() && grace_timer_ == 0) {
-    grace_timer_ = loop_.run_at(loop_.now_us() + kFlushUs, [this] { set_ended(); });
-  }
-  if (peers_.empty()) set_ended();
+  const bool awaits_nodes =
+      std::ranges::any_of(state_.present(), [this](PeerId peer) { return sessions_.contains(peer); });
+  if (peers_.empty() && !awaits_nodes) return set_ended();
+  if (grace_timer_ != 0) return;
+  // Nodes that come from a lost scheduler may find out late that it is silent.
+  const TimeUs grace_us = awaits_nodes ? std::max(kFlushUs, state_.timeout_us()) : kFlushUs;
+  grace_timer_ = loop_.run_at(loop_.now_us() + grace_us, [this] { set_ended(); });
 }
 
 void Scheduler::set_ended() {
@@ -168,7 +252,10 @@ void Scheduler::shutdown(const std::string& text, TimeUs deadline_us, UniqueFunc
     listener_.reset();
     shut_down_ = true;
     shutdown_done_ = std::move(done);
-    decide([&](auto& actions) { state_.on_shutdown(text, actions); });
+    SchedulerActions actions;
+    if (replication_) replication_->end(actions);
+    state_.on_shutdown(text, actions);
+    apply(actions);
     for (const auto& [id, channel] : peers_) channel->close_when_sent(deadline_us);
     check_ended();
     if (ended_.is_reached()) finish_shutdown();

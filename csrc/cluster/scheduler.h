@@ -1,7 +1,9 @@
-// The scheduler role: applies the decisions of protocol/scheduler_state on one event loop.
+// The scheduler role: applies the decisions of protocol/scheduler_state on one event loop, and has
+// them repeated by a standby (protocol/standby.h) if SchedulerOptions::has_standby.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -10,21 +12,27 @@
 #include "base/milestone.h"
 #include "cluster/control_channel.h"
 #include "protocol/scheduler_state.h"
+#include "protocol/standby.h"
 #include "transport/lazy_timer.h"
 
 namespace byteps::cluster {
 
-// Created and destroyed on a thread other than the loop's. Everything else happens on the loop.
+// Destroyed on a thread other than the loop's. Everything else happens on the loop.
 class Scheduler final : public ControlEvents {
  public:
   // `is_alone`: this process has no node, so the scheduler logs what it waits for.
   Scheduler(transport::EventLoop& loop, protocol::SchedulerOptions options, bool is_alone = false);
+  // Takes the place of the scheduler that `replica` repeats; the nodes come by accept(). Loop thread.
+  Scheduler(transport::EventLoop& loop, protocol::SchedulerReplica replica);
   ~Scheduler() override;
 
+  // Loop thread. A connection that somebody else's listener has accepted.
+  void accept(std::unique_ptr<transport::Connection> connection);
   // Listens on the first free port of `ports` on `ip`. kUnavailable lists the addresses tried.
   Status listen(transport::Transport& tcp, const std::string& ip, const std::vector<int>& ports);
   // Listens on a socket that a launcher has opened, and owns it from now on.
   Status listen(transport::Transport& tcp, int socket_fd);
+  TimeUs timeout_us() const { return state_.timeout_us(); }
   const transport::Address& address() const { return listener_->address(); }
 
   // Any thread. Reached when the job has ended and all peers have been told; peers that do not read
@@ -49,10 +57,13 @@ class Scheduler final : public ControlEvents {
   // Calls `listen` with a callback for connections, on the loop, and keeps its listener.
   template <typename Listen>
   Status open(Listen&& listen);
-  void accept(std::unique_ptr<transport::Connection> connection);
-  // Calls `f` with an empty list of actions, to be filled by state_, and applies them.
-  template <typename F>
-  void decide(F&& f);
+  TimeUs now_us() const { return loop_.now_us() + clock_offset_us_; }
+  TimeUs next_tick_us() const;
+  void tick();
+  void handle(const protocol::SchedulerEvent& event);
+  // A node of the scheduler whose place this one has taken.
+  Status on_rejoin(ControlChannel& channel, const protocol::Rejoin& rejoin);
+  void send_to(protocol::PeerId peer, const protocol::Control& message);
   void apply(const protocol::SchedulerActions& actions);
   void apply(const protocol::SendRoster& send);
   void log_invalid_message(const ControlChannel& channel, const Status& why);
@@ -62,12 +73,17 @@ class Scheduler final : public ControlEvents {
 
   transport::EventLoop& loop_;
   const bool is_alone_;
+  TimeUs clock_offset_us_ = 0;  // of the times of state_
   protocol::SchedulerState state_;
+  std::optional<protocol::Replication> replication_;
+  bool is_replicating_ = false;  // there is, or was, a standby
+  // Of nodes that have not come from the lost scheduler yet.
+  std::unordered_map<protocol::PeerId, protocol::SchedulerReplica::Session> sessions_;
   transport::LazyTimer timer_;
   std::unique_ptr<transport::Listener> listener_;
   std::unordered_map<protocol::PeerId, std::unique_ptr<ControlChannel>> peers_;
   std::unordered_map<const ControlChannel*, protocol::PeerId> ids_;
-  protocol::PeerId next_peer_ = 1;
+  protocol::PeerId next_peer_;
   std::set<std::string> invalid_message_hosts_;  // hosts that have sent invalid messages
   bool shut_down_ = false;
   UniqueFunction<void()> shutdown_done_;

@@ -42,6 +42,14 @@ void AsyncNode::on_failed(const Status& why) {
   lingered_.reach();
 }
 
+void AsyncNode::on_scheduler_lost(const Status& why) {
+  if (self_.local_rank <= 0)
+    BPS_LOG(kWarning) << why.message() << "; training goes on, with a scheduler in "
+                      << roster_.nodes[0].describe();
+  add(metrics_.schedulers_lost, 1);
+  if (standby_) standby_->take_over();
+}
+
 std::vector<std::pair<int, int>> AsyncNode::local_ranks() const {
   std::vector<std::pair<int, int>> ranks;
   for (uint32_t rank = 0; rank < roster_.num_workers; ++rank) {
@@ -120,6 +128,16 @@ Status AsyncNode::on_answer(const protocol::Control& message) {
     lingered_.reach();
     return Status::ok();
   }
+  if (std::holds_alternative<protocol::Standby>(message)) {
+    started_.reach();
+    return Status::ok();
+  }
+  if (const auto* replicate = std::get_if<protocol::Replicate>(&message)) {
+    if (!standby_) return data_loss("Replicate: this node is no standby");
+    BPS_RETURN_IF_ERROR(standby_->on_replicate(*replicate));
+    client_->send(protocol::Replicated{replicate->number});
+    return Status::ok();
+  }
   const auto& done = std::get<protocol::BarrierDone>(message);
   BarrierWait barrier;
   bool others_wait = false;
@@ -145,6 +163,7 @@ void AsyncNode::on_control_out_of_memory(const Status& why) {
   BPS_LOG(kError) << why.message();
   if (has_client_) client_->give_up(why);
   if (scheduler_) scheduler_->give_up(why);
+  if (standby_) standby_->give_up(why);
 }
 
 void AsyncNode::on_credit(uint64_t credit_bytes) {
@@ -269,7 +288,8 @@ std::set<uint64_t> AsyncNode::summed_tensors() const {
 }
 
 std::set<uint64_t> AsyncNode::known_tensors() const {
-  return scheduler_ ? scheduler_->known_tensors() : std::set<uint64_t>();
+  if (scheduler_) return scheduler_->known_tensors();
+  return standby_ ? standby_->known_tensors() : std::set<uint64_t>();
 }
 
 void AsyncNode::forget_barrier(uint64_t number) {

@@ -24,6 +24,7 @@
 #include "base/unique_function.h"
 #include "cluster/client.h"
 #include "cluster/scheduler.h"
+#include "cluster/standby.h"
 #include "node/environment.h"
 #include "node/loop_watch.h"
 #include "node/nic_probe.h"
@@ -113,6 +114,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   void on_probe_start(const protocol::ProbeStart& start) override;
   void on_started(const protocol::Roster& roster) override;
   void on_failed(const Status& why) override;
+  void on_scheduler_lost(const Status& why) override;
   void on_node_left(uint32_t node) override;
   void on_node_removed(const protocol::Removed& removed) override;
   void on_node_added(const protocol::NodeInfo& server) override;
@@ -152,6 +154,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   size_t loop_of_shard(size_t shard) const { return shard % data_loops_.size(); }
   protocol::Join make_join(std::vector<protocol::Endpoint> endpoints) const;
   void start_service();
+  void offer_standby();
   void set_pace(const std::vector<uint32_t>& shares_ppb);
   std::vector<uint64_t> rates_to_ranks() const;
   void start_traffic_reporter();
@@ -199,6 +202,7 @@ class AsyncNode : public cluster::ClientEvents, public summation::ShardEvents, p
   LoopWatch loop_watch_;  // watches the data loops; used on the control loop
   // Destroyed in reverse order, so that no object calls a destroyed one.
   std::unique_ptr<cluster::Scheduler> scheduler_;
+  std::unique_ptr<cluster::Standby> standby_;  // null: not rank 0, or none; used on the control loop
   std::unique_ptr<summation::Service> service_;
   worker::HeldResults held_results_;                       // used if Roster::failover
   std::unique_ptr<NodeParentLink> parent_link_;            // null: no level above this node's service

@@ -88,6 +88,16 @@ void AsyncNode::leave(const std::string& cause, const std::string& after) {
       return until_us;
     });
   }
+  if (worker_) {
+    steps.emplace_back([this](Done done) {
+      if (!standby_) return done(), kNever;
+      if (failure().is_ok()) return standby_->leave(std::move(done)), kNever;
+      const TimeUs until_us = leave_deadline_us();
+      standby_->shutdown(self_.describe() + ", which ran the scheduler, has left the job", until_us,
+                         std::move(done));
+      return until_us;
+    });
+  }
   StepSequence::run(*control_loop_, std::move(steps), [this] { left_.reach(); });
 }
 

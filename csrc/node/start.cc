@@ -102,6 +102,7 @@ Status AsyncNode::start_scheduler() {
                                  .partition_bytes = static_cast<uint64_t>(config_.partition_bytes),
                                  .placement = *placement,
                                  .failover = config_.failover,
+                                 .has_standby = config_.failover && config_.role == "scheduler",
                                  .probe_nics = config_.nic_probe,
                                  .fit_shards = config_.service_threads == 0,
                                  .long_path_us = environment_->long_path_us(),
@@ -209,7 +210,21 @@ void AsyncNode::on_started(const protocol::Roster& roster) {
   BPS_LOG(kInfo) << self_.describe() << ": job of " << roster.num_workers << " workers and " << num_servers()
                  << " servers has started";
   if (nic_probe_ && roster.self == 0) BPS_LOG(kInfo) << "network cards: " << describe_cards(roster.nodes);
-  started_.reach();
+  if (!roster.has_standby) return started_.reach();
+  if (roster.self == 0) offer_standby();  // the scheduler tells all, which start then
+}
+
+void AsyncNode::offer_standby() {
+  std::vector<transport::Address> scheduler;
+  for (const int port : config_.scheduler_ports) {
+    for (const transport::Address& host : scheduler_hosts_)
+      scheduler.push_back({host.ip, static_cast<uint16_t>(port)});
+  }
+  auto standby = std::make_unique<cluster::Standby>(*control_loop_, routes_->tcp(), std::move(scheduler));
+  const Result<transport::Address> address = standby->listen(ip_);
+  if (address) standby_ = std::move(standby);
+  if (!address) BPS_LOG(kWarning) << address.status().with_context("no standby of the scheduler").message();
+  client_->send(protocol::Standby{address ? address->to_string() : ""});
 }
 
 void AsyncNode::start_service() {

@@ -57,6 +57,10 @@ class ByteWriter {
     Bytes bytes = as_bytes(truncated);
     out_.insert(out_.end(), bytes.begin(), bytes.end());
   }
+  void blob(const char* field, const std::vector<std::byte>& value, size_t /*max_bytes*/) {
+    number(field, static_cast<uint32_t>(value.size()));
+    out_.insert(out_.end(), value.begin(), value.end());
+  }
   template <typename T, typename Each>
   void list(const char* field, const std::vector<T>& items, uint32_t /*max_count*/, size_t /*least_bytes*/,
             Each each) {
@@ -114,6 +118,13 @@ class ByteReader {
     number(field, size, 0, max_bytes);
     if (!available(field, size)) return;
     value = as_text(rest_.first(size));
+    rest_ = rest_.subspan(size);
+  }
+  void blob(const char* field, std::vector<std::byte>& value, size_t max_bytes) {
+    uint32_t size = 0;
+    number(field, size, 0, static_cast<uint32_t>(max_bytes));
+    if (!available(field, size)) return;
+    value.assign(rest_.begin(), rest_.begin() + size);
     rest_ = rest_.subspan(size);
   }
   // `least_bytes`: the smallest size of one item, so that a count cannot request more memory than

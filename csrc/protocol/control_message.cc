@@ -84,6 +84,7 @@ void fields(auto& codec, One<Roster> auto& m) {
   share_list(codec, m.shares_ppb);
   codec.number("report interval", m.report_us, 0, kMaxTimeoutUs);
   codec.flag("failover", m.failover);
+  codec.flag("standby", m.has_standby);
   codec.list("nodes", m.nodes, kMaxNodes, kLeastNodeBytes,
              [](auto& each, auto& node) { fields(each, node); });
   codec.number("added servers", m.num_added, 0, kMaxNodes);
@@ -251,19 +252,39 @@ void fields(auto& codec, One<Added> auto& m) {
 
 void fields(auto& codec, One<Lingers> auto& m) { codec.number("node", m.node); }
 
-void fields(auto& /*codec*/, One<Heartbeat, AllLinger> auto& /*message*/) {}
+void fields(auto& codec, One<Heartbeat, Resumed> auto& m) { codec.number("received", m.received); }
+
+void fields(auto& codec, One<Standby> auto& m) { codec.text("address", m.address, kMaxHostBytes); }
+
+void fields(auto& codec, One<Replicate> auto& m) {
+  codec.number("number", m.number);
+  codec.blob("content", m.content, kMaxReplicateBytes);
+}
+
+void fields(auto& codec, One<Replicated> auto& m) { codec.number("number", m.number); }
+
+void fields(auto& codec, One<Rejoin> auto& m) {
+  codec.number("epoch", m.epoch);
+  codec.number("node", m.node, 0, uint32_t{kMaxNumber});
+  codec.number("received", m.received);
+}
+
+void fields(auto& /*codec*/, One<AllLinger> auto& /*message*/) {}
 
 constexpr const char* kControlNames[] = {
-    "Join",      "Roster", "Declare", "Placed",      "Refused",   "Barrier",    "BarrierDone", "Heartbeat",
-    "Suspect",   "Lost",   "Leave",   "Left",        "Finished",  "ProbeSetup", "ProbeReady",  "ProbeStart",
-    "ProbeDone", "Waits",  "Waiting", "RoundFailed", "Stalled",   "Leaving",    "Forget",      "Forgotten",
-    "Traffic",   "Speeds", "Removed", "Lingers",     "AllLinger", "Added"};
+    "Join",       "Roster",     "Declare",   "Placed",    "Refused",    "Barrier",     "BarrierDone",
+    "Heartbeat",  "Suspect",    "Lost",      "Leave",     "Left",       "Finished",    "ProbeSetup",
+    "ProbeReady", "ProbeStart", "ProbeDone", "Waits",     "Waiting",    "RoundFailed", "Stalled",
+    "Leaving",    "Forget",     "Forgotten", "Traffic",   "Speeds",     "Removed",     "Lingers",
+    "AllLinger",  "Added",      "Standby",   "Replicate", "Replicated", "Rejoin",      "Resumed"};
 constexpr size_t kControlTypes = std::variant_size_v<Control>;
 static_assert(std::size(kControlNames) == kControlTypes);
 // Type of the first control message; far from the data types, which must not be confused with it.
 constexpr uint8_t kFirstControlType = 0x41;
 constexpr uint8_t kRosterType = kFirstControlType + 1;
 static_assert(std::is_same_v<std::variant_alternative_t<1, Control>, Roster>);
+constexpr uint8_t kReplicateType = kFirstControlType + 31;
+static_assert(std::is_same_v<std::variant_alternative_t<31, Control>, Replicate>);
 constexpr size_t kSelfOffset = 4;  // of the receiver's number in the head of a Roster
 
 template <size_t Index>
@@ -313,7 +334,9 @@ Status check_control_head(Bytes head, size_t payload_bytes) {
   const Bytes reserved = is_roster ? head.subspan(2, kSelfOffset - 2) : head.subspan(2);
   if (std::ranges::any_of(reserved, [](std::byte each) { return each != std::byte{0}; }))
     return data_loss("control message: expected reserved bytes to be 0");
-  const size_t max_bytes = is_roster ? kMaxRosterBytes : kMaxControlBytes;
+  const size_t max_bytes = is_roster                ? kMaxRosterBytes
+                           : type == kReplicateType ? kMaxReplicateBytes
+                                                    : kMaxControlBytes;
   if (payload_bytes > max_bytes) {
     return data_loss(std::string(kControlNames[type - kFirstControlType]) + ": expected at most " +
                      std::to_string(max_bytes) + " bytes, got " + std::to_string(payload_bytes));

@@ -36,12 +36,19 @@ Status Membership::on_message(const Control& message, TimeUs now, MembershipActi
     fail(Status(lost->code, lost->text), actions);
   } else if (const auto* finished = std::get_if<Finished>(&message)) {
     finish(finished->text, now, actions);
+  } else if (const auto* standby = std::get_if<Standby>(&message)) {
+    if (started()) {
+      standby_ = standby->address;
+    } else {
+      connected_ = false;
+      actions.emplace_back(JoinElsewhere{standby->address});
+    }
   } else if (const auto* waiting = std::get_if<Waiting>(&message)) {
     actions.emplace_back(LogStillWaiting{waiting->text});
   } else {
     const bool is_the_schedulers =
         is_one_of<Heartbeat, Placed, Refused, BarrierDone, Stalled, Leaving, Forgotten>(message) ||
-        (started() && is_one_of<Speeds, Lingers, AllLinger>(message)) ||
+        (started() && is_one_of<Speeds, Lingers, AllLinger, Replicate, Resumed>(message)) ||
         (!started() && is_one_of<ProbeSetup, ProbeStart>(message));
     if (!is_the_schedulers) return data_loss(name_scheduler() + " sent a message that only nodes send");
   }
@@ -109,27 +116,55 @@ void Membership::try_again(Status why, MembershipActions& actions) {
   actions.emplace_back(TryAgain{std::move(why)});
 }
 
-void Membership::on_scheduler_closed(const Status& why, MembershipActions& actions) {
+void Membership::on_scheduler_closed(const Status& why, TimeUs now, MembershipActions& actions) {
   if (ended()) return;
+  if (resume_deadline_us_ != kNever) return fail_to_resume(why, actions);
   if (!connected_) return fail(why.with_context("cannot join the job: " + name_scheduler()), actions);
   // Each Join is answered, unless it arrives while the scheduler of an earlier job is closing.
   if (!answered_) {
     return try_again(unavailable("it closed the connection without an answer: " + why.message()), actions);
   }
-  fail(unavailable("lost the connection to the " + name_scheduler() + ": " + why.message()), actions);
+  lose_scheduler(unavailable("lost the connection to the " + name_scheduler() + ": " + why.message()), now,
+                 actions);
+}
+
+void Membership::lose_scheduler(const Status& why, TimeUs now, MembershipActions& actions) {
+  if (standby_.empty()) return fail(why, actions);
+  connected_ = false;
+  resume_deadline_us_ = now + timeout_us_;
+  scheduler_loss_ = why;
+  actions.emplace_back(FollowStandby{std::exchange(standby_, ""), why});
+}
+
+void Membership::fail_to_resume(const Status& why, MembershipActions& actions) {
+  fail(unavailable(scheduler_loss_.message() + "; and no connection to its standby in " +
+                   roster_->nodes[0].describe() + ": " + why.message()),
+       actions);
+}
+
+// The standby may need a timeout for a verdict.
+void Membership::on_resumed(TimeUs now) {
+  if (ended()) return;
+  connected_ = answered_ = true;
+  hosted_by_rank_0_ = true;
+  scheduler_ = "scheduler that was the standby";
+  resume_deadline_us_ = kNever;
+  last_heard_us_ = now;
+  next_heartbeat_us_ = now + timeout_us_ / kHeartbeatsPerTimeout;
+  for (auto& [node, suspicion] : suspects_) suspicion.deadline_us = now + timeout_us_ + timeout_us_ / 2;
 }
 
 void Membership::on_suspect(uint32_t node, const Status& why, TimeUs now, MembershipActions& actions) {
   if (ended() || has_left(node)) return;
   BPS_CHECK(started() && node < left_.size()) << "node " << node;
-  bool is_new = suspects_.try_emplace(node, Suspicion{why, now + timeout_us_ + timeout_us_ / 2}).second;
+  const bool is_new = suspects_.try_emplace(node, Suspicion{why, now + timeout_us_ + timeout_us_ / 2}).second;
   if (is_new) actions.emplace_back(SendControl{Suspect{node, why.message()}});
 }
 
 void Membership::leave(const std::string& cause, MembershipActions& actions) {
   if (ended() || leaving_) return;
   leaving_ = true;
-  if (connected_) actions.emplace_back(SendControl{Leave{cause}});
+  if (connected_ || resume_deadline_us_ != kNever) actions.emplace_back(SendControl{Leave{cause}});
 }
 
 void Membership::give_up(const Status& why, MembershipActions& actions) {
@@ -148,8 +183,10 @@ void Membership::on_tick(TimeUs now, MembershipActions& actions) {
                                               : "no connection to the " + name_scheduler())),
                 actions);
   }
+  if (now >= resume_deadline_us_)
+    return fail_to_resume(deadline_exceeded("no answer for " + seconds(timeout_us_)), actions);
   if (!connected_) {
-    if (notices_ && notices_->due(now)) {
+    if (!started() && notices_ && notices_->due(now)) {
       actions.emplace_back(LogStillWaiting{"the job has not started after " +
                                            seconds(notices_->waited_us(now)) + ": no connection to the " +
                                            name_scheduler() + " yet"});
@@ -157,9 +194,8 @@ void Membership::on_tick(TimeUs now, MembershipActions& actions) {
     return;
   }
   if (now - last_heard_us_ >= timeout_us_) {
-    return fail(
-        unavailable("the " + name_scheduler() + " has been silent for " + seconds(now - last_heard_us_)),
-        actions);
+    const std::string silent = " has been silent for " + seconds(now - last_heard_us_);
+    return lose_scheduler(unavailable("the " + name_scheduler() + silent), now, actions);
   }
   for (const auto& [node, suspicion] : suspects_) {
     if (now < suspicion.deadline_us) continue;
@@ -176,9 +212,10 @@ void Membership::on_tick(TimeUs now, MembershipActions& actions) {
 TimeUs Membership::next_tick_us() const {
   if (!failure_.is_ok()) return kNever;
   if (finished_) return finish_deadline_us_;
-  TimeUs next = started() ? kNever : start_deadline_us_;
-  if (!connected_ && notices_) next = std::min(next, notices_->next_us());
-  if (connected_) next = std::min({next, next_heartbeat_us_, last_heard_us_ + timeout_us_});
+  TimeUs next = started() ? resume_deadline_us_ : start_deadline_us_;
+  if (!connected_ && notices_ && !started()) next = std::min(next, notices_->next_us());
+  if (!connected_) return next;
+  next = std::min({next, next_heartbeat_us_, last_heard_us_ + timeout_us_});
   for (const auto& [node, suspicion] : suspects_) next = std::min(next, suspicion.deadline_us);
   return next;
 }

@@ -49,12 +49,22 @@ struct JobFinished {
 struct TryAgain {
   Status why;
 };
+// The scheduler is lost, and its standby takes its place: close the connection if it is still open,
+// and connect to this address.
+struct FollowStandby {
+  std::string address;
+  Status why;
+};
+// The job that this node wants to join is at this address: close the connection, and join there.
+struct JoinElsewhere {
+  std::string address;
+};
 // This node still waits; the text says for which nodes. To be logged.
 struct LogStillWaiting {
   std::string text;
 };
 using MembershipAction = std::variant<SendControl, JobStarted, JobFailed, NodeLeft, NodeRemoved, NodeAdded,
-                                      JobFinished, TryAgain, LogStillWaiting>;
+                                      JobFinished, TryAgain, FollowStandby, JoinElsewhere, LogStillWaiting>;
 using MembershipActions = std::vector<MembershipAction>;
 
 class Membership {
@@ -69,12 +79,14 @@ class Membership {
   void on_begin(TimeUs now) { notices_.emplace(now); }
   // The connection to the scheduler is established: sends the Join.
   void on_connected(Join join, TimeUs now, MembershipActions& actions);
+  // The connection to the standby is established, and it has taken over.
+  void on_resumed(TimeUs now);
   // Roster, Heartbeat, Lost, Left, Removed, Added and Finished change the state; other messages only prove
   // that the scheduler is alive. kDataLoss for a message that no scheduler sends (the caller closes
   // the connection). Ignored once the job has failed or finished.
   Status on_message(const Control& message, TimeUs now, MembershipActions& actions);
   // The scheduler is unreachable, or has closed the connection.
-  void on_scheduler_closed(const Status& why, MembershipActions& actions);
+  void on_scheduler_closed(const Status& why, TimeUs now, MembershipActions& actions);
   // The connection to `node` broke. If `node` is this node, one of its threads hangs.
   void on_suspect(uint32_t node, const Status& why, TimeUs now, MembershipActions& actions);
   // This node leaves: in order if `cause` is empty, else because of `cause`, and the job fails for
@@ -102,6 +114,9 @@ class Membership {
   // Text to append to a message: the first suspect without a verdict. Empty if there is none.
   std::string name_suspect() const;
   void fail(Status why, MembershipActions& actions);
+  // The scheduler is lost: follows the standby, or fails.
+  void lose_scheduler(const Status& why, TimeUs now, MembershipActions& actions);
+  void fail_to_resume(const Status& why, MembershipActions& actions);
   void try_again(Status why, MembershipActions& actions);
   Status on_roster(const Roster& roster, TimeUs now, MembershipActions& actions);
   Status on_left(const Left& left, MembershipActions& actions);
@@ -118,6 +133,9 @@ class Membership {
   bool leaving_ = false;
   bool finished_ = false;
   std::optional<NoticeTimer> notices_;  // while there is no connection
+  std::string standby_;                 // its address; empty: there is none
+  TimeUs resume_deadline_us_ = kNever;  // from FollowStandby to on_resumed()
+  Status scheduler_loss_;               // why it follows the standby
   TimeUs finish_deadline_us_ = kNever;  // only for a worker that has not left
   TimeUs last_heard_us_ = 0;
   TimeUs next_heartbeat_us_ = 0;

@@ -8,7 +8,7 @@
 //   data     worker or machine service <-> summation service. All fields are in the frame's head
 //            (kDataHeadBytes); the payload is tensor data, or the text of a failure.
 //   control  node <-> scheduler. The head has the type; the fields are the payload (at most
-//            kMaxControlBytes, a Roster kMaxRosterBytes).
+//            kMaxControlBytes, but for a Roster and a Replicate).
 #pragma once
 
 #include <array>
@@ -29,7 +29,9 @@ namespace byteps::protocol {
 
 inline constexpr size_t kControlHeadBytes = 8;
 inline constexpr size_t kMaxControlBytes = 4u << 20;
-inline constexpr size_t kMaxRosterBytes = 32u << 20;  // of a Roster, the only larger message
+inline constexpr size_t kMaxRosterBytes = 32u << 20;  // of a Roster
+// Of a Replicate, which contains a message.
+inline constexpr size_t kMaxReplicateBytes = kMaxControlBytes + 4096;
 inline constexpr uint16_t kMaxNameBytes = 1024;
 // Size of the name of a host or machine, or of an address.
 inline constexpr uint16_t kMaxHostBytes = 255;
@@ -98,6 +100,8 @@ struct Roster {
   uint64_t report_us = 0;  // time between two Traffics of a node; 0: none are sent
   // The job goes on when a server is lost (Removed): ranks hold the results of roots on servers.
   bool failover = false;
+  // A Standby follows; the job starts with it.
+  bool has_standby = false;
   std::vector<NodeInfo> nodes;
   // Of a server that comes to the running job (Added): the number of such servers, which are the
   // last nodes, and the nodes that have been lost (Removed).
@@ -165,6 +169,9 @@ struct BarrierDone {  // scheduler -> worker
   bool operator==(const BarrierDone&) const = default;
 };
 struct Heartbeat {  // node -> scheduler, which answers with the same
+  // Number of sequenced messages (is_sequenced) that the sender has got from the receiver, since the
+  // node joined. Of a scheduler: that its standby has, too.
+  uint64_t received = 0;
   bool operator==(const Heartbeat&) const = default;
 };
 // node -> scheduler: the connection to `node` broke. If `node` is the sender, one of its threads
@@ -329,11 +336,40 @@ struct AllLinger {  // scheduler -> node: all workers linger or have left
   bool operator==(const AllLinger&) const = default;
 };
 
+// The standby of the scheduler, which takes its place if it is lost (protocol/standby.h).
+// Rank 0 -> scheduler: rank 0 is ready to be it. scheduler -> node: there is one, or none any more.
+struct Standby {
+  std::string address;  // "ip:port"; empty: there is none
+  bool operator==(const Standby&) const = default;
+};
+struct Replicate {                 // scheduler -> its standby
+  uint64_t number = 0;             // counts from 0, which is SchedulerOptions; then events
+  std::vector<std::byte> content;  // protocol/scheduler_event.h
+  bool operator==(const Replicate&) const = default;
+};
+struct Replicated {  // standby -> scheduler: it has this one and all before
+  uint64_t number = 0;
+  bool operator==(const Replicated&) const = default;
+};
+// node -> standby, as the first message: the scheduler is lost.
+struct Rejoin {
+  uint32_t epoch = 0;
+  uint32_t node = 0;
+  uint64_t received = 0;  // as Heartbeat::received
+  bool operator==(const Rejoin&) const = default;
+};
+// standby -> node: it is the scheduler now. The sequenced messages that the node lacks follow.
+struct Resumed {
+  uint64_t received = 0;  // as Heartbeat::received: the node sends the later ones again
+  bool operator==(const Resumed&) const = default;
+};
+
 // The index of a message in this list determines its type on the wire: append only.
-using Control = std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect,
-                             Lost, Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone,
-                             Waits, Waiting, RoundFailed, Stalled, Leaving, Forget, Forgotten, Traffic,
-                             Speeds, Removed, Lingers, AllLinger, Added>;
+using Control =
+    std::variant<Join, Roster, Declare, Placed, Refused, Barrier, BarrierDone, Heartbeat, Suspect, Lost,
+                 Leave, Left, Finished, ProbeSetup, ProbeReady, ProbeStart, ProbeDone, Waits, Waiting,
+                 RoundFailed, Stalled, Leaving, Forget, Forgotten, Traffic, Speeds, Removed, Lingers,
+                 AllLinger, Added, Standby, Replicate, Replicated, Rejoin, Resumed>;
 
 template <typename... Types>
 bool is_one_of(const Control& message) {
@@ -341,6 +377,11 @@ bool is_one_of(const Control& message) {
 }
 
 using ControlHead = std::array<std::byte, kControlHeadBytes>;
+// Messages that a standby takes over: it knows how many each node and the scheduler have exchanged.
+inline bool is_sequenced(const Control& message) {
+  return !is_one_of<Heartbeat, Replicate, Replicated, Rejoin, Resumed>(message);
+}
+
 struct EncodedControl {
   ControlHead head;
   std::vector<std::byte> payload;

@@ -59,6 +59,26 @@ void SchedulerState::lose(uint32_t number, const Status& why, SchedulerActions& 
   apply(change, actions);
 }
 
+void SchedulerState::take_over(TimeUs now) {
+  standby_ = "";
+  for (Member& member : members_) member.last_heard_us = now;
+  silence_check_us_ = now + options_.timeout_us;
+  for (Suspicion& suspicion : suspicions_) suspicion.reported_us = now;
+}
+
+std::optional<PeerId> SchedulerState::peer_of(uint32_t node) const {
+  if (node >= members_.size() || !members_[node].connected) return std::nullopt;
+  return members_[node].peer;
+}
+
+std::vector<PeerId> SchedulerState::present() const {
+  std::vector<PeerId> peers;
+  for (const Member& member : members_) {
+    if (member.connected && !member.left) peers.push_back(member.peer);
+  }
+  return peers;
+}
+
 std::vector<SchedulerState::Suspicion>::const_iterator SchedulerState::find_suspicion(uint32_t reporter,
                                                                                       uint32_t node) const {
   return std::ranges::find_if(

@@ -22,6 +22,11 @@ TimeUs report_interval_us(TimeUs configured_us, size_t num_nodes) {
 
 void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions) {
   if (phase_ == Phase::kFailed) return refuse(peer, failure_, actions);
+  if (phase_ == Phase::kMoved) {
+    actions.emplace_back(SendTo{peer, Standby{successor_->address}});
+    actions.emplace_back(ClosePeer{peer});
+    return;
+  }
   if (phase_ == Phase::kRunning && options_.failover && join.self.role == Role::kServer)
     return add_server(peer, join, now, actions);
   if (phase_ == Phase::kFinished || has_left(join.self)) {
@@ -42,6 +47,26 @@ void SchedulerState::on_join(PeerId peer, const Join& join, TimeUs now, Schedule
   // Otherwise it would take a later end of the connection for that of an earlier job.
   actions.emplace_back(SendTo{peer, Heartbeat{}});
   if (numbering_.complete()) measure_or_start(now, actions);
+}
+
+// Where a worker has joined, a new job begins at this address.
+void SchedulerState::move_to(PeerId peer, const std::string& address, TimeUs now, SchedulerActions& actions) {
+  const bool is_new_job =
+      std::ranges::any_of(members_, [](const Member& member) { return member.node.role == Role::kWorker; });
+  if (is_new_job || address.empty()) return actions.emplace_back(ClosePeer{peer}), void();
+  phase_ = Phase::kMoved;
+  successor_ = {peer, address, now};
+  for (const Member& member : std::exchange(members_, {})) {
+    actions.emplace_back(SendTo{member.peer, Standby{address}});
+    actions.emplace_back(ClosePeer{member.peer});
+  }
+  member_of_peer_.clear();
+}
+
+void SchedulerState::on_message_of_successor(const Control& message, TimeUs now, SchedulerActions& actions) {
+  successor_->last_heard_us = now;
+  if (const auto* finished = std::get_if<Finished>(&message)) return finish(finished->text, actions);
+  actions.emplace_back(SendTo{successor_->peer, Heartbeat{}});
 }
 
 // A process that resumes comes again with its rank, or, if this scheduler has numbered it, without.
@@ -94,6 +119,7 @@ void SchedulerState::start(TimeUs now, SchedulerActions& actions) {
   roster.shares_ppb = in_parts_per_billion(*shares);
   link_speeds_.emplace(roster.nodes, roster.num_workers, options_.placement,
                        report_interval_us(options_.report_us, roster.nodes.size()), now);
+  roster.has_standby = options_.has_standby;
   if (link_speeds_->learns()) roster.report_us = static_cast<uint64_t>(link_speeds_->window_us());
   if (encode(roster).payload.size() > kMaxRosterBytes) {
     return fail(invalid_argument("the job's nodes do not fit into a message of " +
@@ -160,6 +186,7 @@ void SchedulerState::tell_of_job(uint32_t member, const LinkSpeeds::Change& chan
   }
   actions.emplace_back(SendTo{peer, Heartbeat{}});
   actions.emplace_back(SendTo{peer, std::move(roster)});
+  if (standby_) actions.emplace_back(SendTo{peer, Standby{*standby_}});
   for (uint32_t worker = 0; worker < roster_->num_workers; ++worker) {
     if (members_[worker].left) actions.emplace_back(SendTo{peer, Left{epoch_, worker}});
     if (!members_[worker].left && members_[worker].lingers)

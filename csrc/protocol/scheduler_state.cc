@@ -22,8 +22,11 @@ SchedulerState::SchedulerState(SchedulerOptions options, TimeUs now)
       numbering_(options.num_workers, options.num_servers) {}
 
 void SchedulerState::on_message(PeerId peer, const Control& message, TimeUs now, SchedulerActions& actions) {
+  if (successor_ && peer == successor_->peer) return on_message_of_successor(message, now, actions);
   auto found = member_of_peer_.find(peer);
   if (found == member_of_peer_.end()) {
+    if (const auto* standby = std::get_if<Standby>(&message); standby && phase_ == Phase::kJoining)
+      return move_to(peer, standby->address, now, actions);
     if (const auto* join = std::get_if<Join>(&message)) return on_join(peer, *join, now, actions);
     actions.emplace_back(ClosePeer{peer});
     return;
@@ -57,6 +60,7 @@ void SchedulerState::on_member_message(uint32_t member, const Control& message, 
     if (const auto* forget = std::get_if<Forget>(&message)) return on_forget(member, *forget, actions);
     if (const auto* barrier = std::get_if<Barrier>(&message))
       return on_barrier(member, *barrier, now, actions);
+    if (const auto* standby = std::get_if<Standby>(&message)) return on_standby(member, *standby, actions);
     if (const auto* lingers = std::get_if<Lingers>(&message)) return on_lingers(member, *lingers, actions);
   }
   expel(member, "sent a message that nodes of its role must not send", actions);
@@ -92,6 +96,13 @@ void SchedulerState::apply(LinkSpeeds::Change change, SchedulerActions& actions)
   }
   change.speeds.placement = placement_;
   send_to_all(change.speeds, actions);
+}
+
+void SchedulerState::on_standby(uint32_t member, const Standby& standby, SchedulerActions& actions) {
+  if (member != 0 || !options_.has_standby || standby_)
+    return expel(member, "offered a standby that was not asked for", actions);
+  standby_ = standby.address;
+  send_to_all(standby, actions);
 }
 
 void SchedulerState::on_leaving(uint32_t member, const Leaving& leaving, SchedulerActions& actions) {
@@ -170,6 +181,10 @@ void SchedulerState::on_leave(uint32_t member, const std::string& cause, Schedul
   ++epoch_;
   std::erase_if(suspicions_,
                 [member](const Suspicion& s) { return s.reporter == member || s.node == member; });
+  if (member == 0 && has_standby()) {
+    standby_ = "";
+    send_to_all(Standby{}, actions);
+  }
   send_to_all(Left{epoch_, member}, actions);
   for (uint32_t other = 0; other < members_.size(); ++other) on_aware(other, member, actions);
   Barriers::Answers answers;
@@ -188,6 +203,9 @@ void SchedulerState::expel(uint32_t member, const std::string& why, SchedulerAct
 }
 
 void SchedulerState::on_closed(PeerId peer, const Status& why, SchedulerActions& actions) {
+  if (phase_ == Phase::kMoved && peer == successor_->peer)
+    return fail(unavailable("the scheduler at " + successor_->address + " has gone: " + why.message()),
+                actions);
   auto found = member_of_peer_.find(peer);
   if (found == member_of_peer_.end()) return;
   const uint32_t number = found->second;
@@ -209,6 +227,8 @@ void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
     survey_->on_tick(now);
     go_on_measuring({}, now, actions);
   }
+  if (phase_ == Phase::kMoved && now - successor_->last_heard_us >= options_.timeout_us)
+    fail(unavailable("the scheduler at " + successor_->address + " is silent"), actions);
   if (phase_ == Phase::kRunning) check_silence(now, actions);
   if (phase_ == Phase::kRunning) check_suspicions(now, actions);
   if (phase_ != Phase::kRunning) return;
@@ -221,6 +241,7 @@ void SchedulerState::on_tick(TimeUs now, SchedulerActions& actions) {
 TimeUs SchedulerState::next_tick_us() const {
   if (phase_ == Phase::kJoining) return std::min(join_deadline_us(), notices_.next_us());
   if (phase_ == Phase::kMeasuring) return survey_->next_tick_us();
+  if (phase_ == Phase::kMoved) return successor_->last_heard_us + options_.timeout_us;
   if (phase_ != Phase::kRunning) return kNever;
   TimeUs next = std::min({barriers_->next_tick_us(), silence_check_us_, link_speeds_->next_tick_us()});
   for (const Suspicion& suspicion : suspicions_) next = std::min(next, verdict_us(suspicion));
@@ -230,7 +251,7 @@ TimeUs SchedulerState::next_tick_us() const {
 void SchedulerState::on_shutdown(const std::string& text, SchedulerActions& actions) {
   if (phase_ < Phase::kRunning) fail(unavailable("the job has not started: " + text), actions);
   while (phase_ == Phase::kRunning && !suspicions_.empty()) check_suspicions(kNever, actions);
-  if (phase_ == Phase::kRunning) finish(text, actions);
+  if (phase_ == Phase::kRunning || phase_ == Phase::kMoved) finish(text, actions);
 }
 
 void SchedulerState::answer_barriers(const Barriers::Answers& answers, SchedulerActions& actions) {

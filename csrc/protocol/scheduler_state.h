@@ -2,7 +2,9 @@
 // Pure.
 //
 // Phases: joining -> measuring (if a network card's speed is unknown) -> running -> finished or
-// failed. A failure is final; every node is told once, and the message names the failed node, its
+// failed. A scheduler that is started again, after a standby has taken its place (protocol/standby.h),
+// goes from joining to moved: the new scheduler of the job tells it where the job is, and it sends
+// there whoever comes to join. A failure is final; every node is told once, and the message names the failed node, its
 // host and the cause. A server that is lost is no failure, unless it stores tensors (Removed): the
 // job goes on without it, and others may come (Added). Nothing here is on the data path.
 //
@@ -66,7 +68,9 @@ struct SchedulerOptions {
   TimeUs op_timeout_us = 0;      // a barrier that lacks a rank for this long fails
   uint64_t partition_bytes = 0;  // 0: by PartitionRule
   PlacementPolicy placement = {};
-  bool failover = true;               // the job goes on when a server is lost (may_lose())
+  bool failover = true;  // the job goes on when a server is lost (may_lose())
+  // The job waits at its start for rank 0 to be the standby (protocol/standby.h).
+  bool has_standby = false;
   bool probe_nics = false;            // measure unknown speeds of network cards before the start
   bool fit_shards = false;            // limit the shards to what a measured speed needs
   TimeUs long_path_us = kLongPathUs;  // for NicSurvey
@@ -95,9 +99,21 @@ class SchedulerState {
   // if a suspicion is still open, since nobody else could decide it.
   void on_shutdown(const std::string& text, SchedulerActions& actions);
 
-  enum class Phase : uint8_t { kJoining, kMeasuring, kRunning, kFinished, kFailed };
+  enum class Phase : uint8_t { kJoining, kMeasuring, kRunning, kMoved, kFinished, kFailed };
   Phase phase() const { return phase_; }
   const Status& failure() const { return failure_; }  // ok unless kFailed
+  bool has_standby() const { return standby_ && !standby_->empty(); }
+  // This state is that of a standby, which takes the scheduler's place now: all nodes have to come
+  // within the timeout.
+  void take_over(TimeUs now);
+  // The node's peer; nullopt: the node does not exist, is lost, or has closed the connection.
+  std::optional<PeerId> peer_of(uint32_t node) const;
+  // The peers of the nodes that have not left.
+  std::vector<PeerId> present() const;
+  // As the roster's. Precondition: the job has started.
+  uint32_t epoch_of_job() const { return roster_->epoch; }
+  TimeUs timeout_us() const { return options_.timeout_us; }
+
   // The numbers of the names that not all ranks have forgotten.
   std::set<uint64_t> known_tensors() const { return tensors_ ? tensors_->numbers() : std::set<uint64_t>(); }
 
@@ -123,6 +139,9 @@ class SchedulerState {
   };
 
   void on_join(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions);
+  // The job of `peer`, its scheduler, is at this address.
+  void move_to(PeerId peer, const std::string& address, TimeUs now, SchedulerActions& actions);
+  void on_message_of_successor(const Control& message, TimeUs now, SchedulerActions& actions);
   bool has_left(const NodeInfo& node) const;
   // A server comes to the running job.
   void add_server(PeerId peer, const Join& join, TimeUs now, SchedulerActions& actions);
@@ -143,6 +162,7 @@ class SchedulerState {
   void on_forget(uint32_t rank, const Forget& forget, SchedulerActions& actions);
   void on_traffic(uint32_t member, const Traffic& traffic, TimeUs now, SchedulerActions& actions);
   void apply(LinkSpeeds::Change change, SchedulerActions& actions);
+  void on_standby(uint32_t member, const Standby& standby, SchedulerActions& actions);
   void on_leaving(uint32_t member, const Leaving& leaving, SchedulerActions& actions);
   // `member` knows that `leaver` leaves, or has left itself.
   void on_aware(uint32_t leaver, uint32_t member, SchedulerActions& actions);
@@ -195,6 +215,14 @@ class SchedulerState {
   std::optional<Barriers> barriers_;
   std::optional<LinkSpeeds> link_speeds_;
   uint8_t placement_ = 0;
+  std::optional<std::string> standby_;  // its address; empty: there is none any more
+  // kMoved: the scheduler of the job.
+  struct Successor {
+    PeerId peer;
+    std::string address;
+    TimeUs last_heard_us;
+  };
+  std::optional<Successor> successor_;
 };
 
 }  // namespace byteps::protocol

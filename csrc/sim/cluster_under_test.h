@@ -44,6 +44,8 @@ class ClusterUnderTest {
   uint64_t num_moves() const;
   // As RunResult.
   uint64_t num_servers_lost() const;
+  // Whose place rank 0 has taken: 0 or 1.
+  uint64_t num_schedulers_lost() const;
   uint64_t num_held_sent() const;
   uint64_t num_newcomers_used() const;
 

@@ -162,6 +162,7 @@ void Program::on_stopped() {
   const Metrics& metrics = process_.node()->metrics();
   num_moves_ = metrics.placement_moves;
   num_servers_lost_ = metrics.servers_lost;
+  num_schedulers_lost_ = metrics.schedulers_lost;
   num_held_sent_ = metrics.held_sent;
   for (const auto& [outcome, handle] : std::exchange(handles_, {})) {
     on_push_pull_done(outcome, process_.node()->result(handle));

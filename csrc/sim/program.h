@@ -46,6 +46,7 @@ class Program {
   // Number of placements that its push_pulls have moved to. Valid from on_stopped() on.
   uint64_t num_moves() const { return num_moves_; }
   uint64_t num_servers_lost() const { return num_servers_lost_; }
+  uint64_t num_schedulers_lost() const { return num_schedulers_lost_; }
   uint64_t num_held_sent() const { return num_held_sent_; }
   const Status& start_failure() const { return start_failure_; }
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
@@ -99,6 +100,7 @@ class Program {
   std::function<void()> on_end_ = [] {};
   uint64_t num_moves_ = 0;
   uint64_t num_servers_lost_ = 0;
+  uint64_t num_schedulers_lost_ = 0;
   uint64_t num_held_sent_ = 0;
   std::vector<uint32_t> rounds_;                // by tensor
   std::vector<bool> is_in_flight_;              // by tensor

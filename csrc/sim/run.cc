@@ -87,6 +87,7 @@ RunResult Run::judge() {
     result.num_failed += cluster->num_failed();
     result.num_moves += cluster->num_moves();
     result.num_servers_lost += cluster->num_servers_lost();
+    result.num_schedulers_lost += cluster->num_schedulers_lost();
     result.num_held_sent += cluster->num_held_sent();
     result.num_newcomers_used += cluster->num_newcomers_used();
   }

@@ -293,7 +293,8 @@ bool Scenario::may_lose(size_t process) const {
 // A cut between machines, or the reset of a connection, costs the job the servers at one of its
 // ends.
 bool Scenario::survives(const Fault& fault) const {
-  if (fault.kind == FaultKind::kKilled || fault.kind == FaultKind::kStopped) return may_lose(fault.process);
+  if (fault.kind == FaultKind::kKilled || fault.kind == FaultKind::kStopped)
+    return may_lose(fault.process) || (has_standby() && fault.process == scheduler_process());
   if (!is_cut(fault.kind)) return false;
   const auto has_servers_only = [this](uint32_t machine) {
     for (size_t process = 0; process < num_processes(); ++process) {
@@ -330,6 +331,7 @@ Scenario make_scenario(uint64_t seed) {
   make_programs(random, scenario);
   scenario.counts_steps = random.chance(0.5);
   make_faults(random, scenario);
+  add_loss_of_scheduler(Random(mix(seed ^ 0x5C4ED)), scenario);
   make_names(Random(mix(seed)), scenario);
   // A measurement sends as much as the network carries, so it takes long to simulate.
   scenario.probes_nics =

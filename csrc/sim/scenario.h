@@ -178,6 +178,8 @@ struct Scenario {
   // Whether the job goes on without the process, once all have joined: a server, in a job that
   // stores no tensor.
   bool may_lose(size_t process) const;
+  // Likewise: the scheduler, which rank 0 stands by for.
+  bool has_standby() const { return failover && !scheduler_in_rank_0; }
   // Whether the job goes on after the fault, in the same case.
   bool survives(const Fault& fault) const;
   bool has_timed_faults() const { return !faults.empty() && is_timed(faults.back().kind); }

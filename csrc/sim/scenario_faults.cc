@@ -152,6 +152,16 @@ void make_faults(Random& random, Scenario& scenario) {
   }
 }
 
+void add_loss_of_scheduler(Random random, Scenario& scenario) {
+  if (!scenario.has_standby() || !random.chance(0.3)) return;
+  Fault fault{.kind = random.chance(0.7) ? FaultKind::kKilled : FaultKind::kStopped,
+              .process = scenario.scheduler_process(),
+              .at_us = pick_fault_time(random, scenario),
+              .duration_us = random.chance(0.5) ? 3 * scenario.timeout_us : kNever};
+  if (!scenario.faults.empty() && random.chance(0.5)) strike_together(random, scenario, fault);
+  scenario.faults.push_back(fault);
+}
+
 const char* text_of(FaultKind kind) {
   switch (kind) {
     case FaultKind::kKilled: return "killed";

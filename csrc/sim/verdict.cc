@@ -86,6 +86,11 @@ uint64_t ClusterUnderTest::num_servers_lost() const {
   return lost;
 }
 
+uint64_t ClusterUnderTest::num_schedulers_lost() const {
+  const auto is_lost = [](const auto& program) { return program->num_schedulers_lost() > 0; };
+  return std::ranges::any_of(programs_, is_lost) ? 1 : 0;
+}
+
 uint64_t ClusterUnderTest::num_newcomers_used() const {
   uint64_t used = 0;
   for (size_t i = scenario_.num_at_start(); i < processes_.size(); ++i) {
@@ -166,7 +171,12 @@ void ClusterUnderTest::check_one_round() {
 
 // Of the servers, because a worker that leaves does not listen to the scheduler any more.
 void ClusterUnderTest::check_forgotten() {
-  const std::set<uint64_t>& known = processes_[scenario_.scheduler_process()]->known_tensors();
+  size_t scheduler = scenario_.scheduler_process();
+  for (size_t i = 0; num_schedulers_lost() > 0 && i < scenario_.num_workers; ++i) {
+    if (processes_[i]->rank() == 0) scheduler = i;
+  }
+  if (guilty_[scheduler]) return;
+  const std::set<uint64_t>& known = processes_[scheduler]->known_tensors();
   for (size_t i = scenario_.num_workers; i < processes_.size(); ++i) {
     if (!scenario_.is_server(i)) continue;
     if (guilty_[i]) continue;  // the scheduler tells a lost server nothing

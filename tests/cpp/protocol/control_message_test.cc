@@ -34,6 +34,7 @@ Roster random_roster(Random& random) {
   roster.timeout_us = 1 + random.below(kMaxTimeoutUs);
   roster.partition_bytes = random.below(kMaxTensorBytes + 1);
   roster.failover = random.below(2) == 1;
+  roster.has_standby = random.below(2) == 1;
   for (uint32_t i = 0; i < roster.num_workers; ++i) {
     roster.nodes.push_back(random_node(random, Role::kWorker, static_cast<int32_t>(i)));
   }
@@ -79,7 +80,7 @@ std::vector<Control> random_controls(Random& random) {
       Barrier{1 + random.u32() / 2},
       BarrierDone{1 + random.u32() / 2, static_cast<StatusCode>(random.below(10)),
                   random.text(kMaxTextBytes)},
-      Heartbeat{},
+      Heartbeat{random.u64()},
       Suspect{random.u32(), random.text(kMaxTextBytes)},
       Lost{random.failure(), random.text(kMaxTextBytes)},
       Leave{random.text(kMaxTextBytes)},
@@ -109,12 +110,17 @@ std::vector<Control> random_controls(Random& random) {
       Lingers{random.u32()},
       AllLinger{},
       Added{random_node(random, Role::kServer, 3)},
+      Standby{random.text(kMaxHostBytes)},
+      Replicate{random.u64(), std::vector<std::byte>(random.below(9), std::byte{7})},
+      Replicated{random.u64()},
+      Rejoin{random.u32(), static_cast<uint32_t>(random.below(kMaxNodes)), random.u64()},
+      Resumed{random.u64()},
   };
 }
 
 TEST(ControlMessage, HasTheDocumentedBytes) {
   const EncodedControl encoded = encode(Declare{"w", DType::kFloat32, 0x0102, 7, {true, 9}, 0xFA});
-  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({10, 0x43, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(std::vector(encoded.head.begin(), encoded.head.end()), bytes_of({11, 0x43, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(encoded.payload, bytes_of({1, 0, 'w', 3, 0x02, 0x01, 0, 0, 0, 0, 0, 0, 7, 1, 9, 0xFA}));
 }
 
@@ -139,7 +145,7 @@ TEST(ControlMessage, TypesHaveTheDocumentedNumbers) {
   for (const Control& message : random_controls(random)) {
     EXPECT_EQ(encode(message).head[1], static_cast<std::byte>(type++));
   }
-  EXPECT_EQ(type, 0x5F);
+  EXPECT_EQ(type, 0x64);
 }
 
 TEST(ControlMessage, RoundTripsExactly) {
@@ -201,10 +207,12 @@ TEST(ControlMessage, HeadIsCheckedBeforeThePayloadIsRead) {
   std::array<std::byte, kControlHeadBytes> head = encode(Heartbeat{}).head;
   EXPECT_TRUE(check_control_head(head, kMaxControlBytes).is_ok());
   EXPECT_FALSE(check_control_head(head, kMaxControlBytes + 1).is_ok());
+  EXPECT_TRUE(check_control_head(encode(Replicate{}).head, kMaxReplicateBytes).is_ok());
+  EXPECT_FALSE(check_control_head(encode(Replicate{}).head, kMaxReplicateBytes + 1).is_ok());
   EXPECT_FALSE(check_control_head(Bytes(head).first(7), 0).is_ok());
   head[1] = std::byte{0x40};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
-  head[1] = std::byte{0x5F};
+  head[1] = std::byte{0x64};
   EXPECT_FALSE(check_control_head(head, 0).is_ok());
   head = encode(Heartbeat{}).head;
   head[7] = std::byte{1};

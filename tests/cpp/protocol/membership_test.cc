@@ -46,7 +46,7 @@ class MembershipTest : public testing::Test {
   }
   void close() {
     collect([&](MembershipActions& actions) {
-      membership_.on_scheduler_closed(unavailable("end of file"), actions);
+      membership_.on_scheduler_closed(unavailable("end of file"), 0, actions);
     });
   }
   void leave(const std::string& cause = "") {
@@ -191,7 +191,7 @@ TEST_F(MembershipTest, NamesTheRankThatTheSchedulerLivesIn) {
   roster.timeout_us = kTimeoutUs;
   roster.nodes = {node(Role::kWorker, 0)};
   ASSERT_TRUE(membership.on_message(roster, 0, actions).is_ok());
-  membership.on_scheduler_closed(unavailable("end of file"), actions);
+  membership.on_scheduler_closed(unavailable("end of file"), 0, actions);
   EXPECT_EQ(membership.failure().message(),
             "lost the connection to the scheduler, which is part of rank 0 (host h0, pid 10): end of file");
 }
@@ -291,7 +291,7 @@ TEST_F(MembershipTest, SchedulerOfAnEarlierJobIsNotTheOneToJoin) {
 
 TEST_F(MembershipTest, SchedulerThatCannotBeReachedIsAFailure) {
   collect([&](MembershipActions& actions) {
-    membership_.on_scheduler_closed(permission_denied("another secret"), actions);
+    membership_.on_scheduler_closed(permission_denied("another secret"), 0, actions);
   });
   expect_failure(StatusCode::kPermissionDenied,
                  "cannot join the job: scheduler at 10.0.0.1:9000: another secret");

@@ -52,6 +52,18 @@ TEST(Simulator, JobsGoOnWithoutTheirServersAndWithOthers) {
   EXPECT_GT(used, 10) << "servers that come are not used";
 }
 
+TEST(Simulator, JobsGoOnWithoutTheirScheduler) {
+  int lost = 0;
+  for (uint64_t seed = 1; seed <= 600; ++seed) {
+    const Scenario scenario = make_scenario(seed);
+    if (!scenario.has_standby() || !scenario.has_timed_faults()) continue;
+    const RunResult result = run(scenario);
+    EXPECT_TRUE(result.findings.empty()) << describe(scenario) << "\n" << result.findings.front();
+    if (result.num_schedulers_lost > 0 && result.num_failed == 0) ++lost;
+  }
+  EXPECT_GT(lost, 10);
+}
+
 TEST(Simulator, ASeedDecidesAllEvents) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     const RunResult first = run(make_scenario(seed));
