@@ -32,7 +32,7 @@ CLUSTER = 2  # level
 
 _GREETING = b"BPS\x02"
 _MAGIC = b"BPF\x01"
-_VERSION = 10
+_VERSION = 11
 _PATIENCE_S = 20
 
 
