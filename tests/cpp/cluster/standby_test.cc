@@ -32,6 +32,8 @@ class StandbyTest : public testing::Test {
     standby_ = std::make_unique<Standby>(*loop_, *tcp_, std::vector<Address>{scheduler_address_});
     for (const int32_t rank : {0, 1}) {
       nodes_.push_back(connect(scheduler_->address()));
+      if (rank == 0)
+        nodes_[0]->answer = [this](auto& channel, auto& message) { return repeat(channel, message); };
       nodes_.back()->send(join_of(Role::kWorker, rank));
     }
     for (const auto& node : nodes_) ASSERT_TRUE(node->wait_for<Roster>());
@@ -41,16 +43,16 @@ class StandbyTest : public testing::Test {
       ASSERT_TRUE(address) << address.status();
       address_ = *address;
     });
-    nodes_[0]->answer = [this](ControlChannel& channel, const Control& message) {
-      const auto* replicate = std::get_if<Replicate>(&message);
-      if (replicate == nullptr) return Status::ok();
-      Status status;
-      run_on(*loop_, [&] { status = standby_->on_replicate(*replicate); });
-      channel.send(Replicated{replicate->number});
-      return status;
-    };
     nodes_[0]->send(protocol::Standby{address_.to_string()});
     for (const auto& node : nodes_) ASSERT_TRUE(node->wait_for<protocol::Standby>());
+  }
+  Status repeat(ControlChannel& channel, const Control& message) {
+    const auto* replicate = std::get_if<Replicate>(&message);
+    if (replicate == nullptr) return Status::ok();
+    Status status;
+    run_on(*loop_, [&] { status = standby_->on_replicate(*replicate); });
+    channel.send(Replicated{replicate->number});
+    return status;
   }
   void TearDown() override {
     nodes_.clear();
