@@ -30,6 +30,8 @@ class Environment {
   // As the function of node/transports.h.
   virtual Transports open_transports(const NodeConfig& config, const std::string& ip,
                                      std::shared_ptr<transport::SharedPool> shared_pool) = 0;
+  // For the connections to the scheduler, and to measure network cards.
+  virtual std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) = 0;
   // Runs the callbacks of push_pulls.
   virtual std::unique_ptr<worker::Completions> make_completions() = 0;
 

@@ -32,6 +32,9 @@ class HostEnvironment final : public Environment {
                              std::shared_ptr<transport::SharedPool> shared_pool) override {
     return node::open_transports(config, ip, std::move(shared_pool));
   }
+  std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) override {
+    return node::make_tcp(config);
+  }
   std::unique_ptr<worker::Completions> make_completions() override {
     return std::make_unique<worker::CompletionThread>();
   }

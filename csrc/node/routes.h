@@ -27,7 +27,6 @@ class Routes {
   // there is none.
   static Result<std::unique_ptr<Routes>> open(const NodeConfig& config, Transports transports);
 
-  transport::Transport& tcp() { return **transports_.back().transport; }
   // Lets `service` listen by all transports of this process; returns the addresses.
   Result<std::vector<protocol::Endpoint>> listen(summation::Service& service);
 

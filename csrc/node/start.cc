@@ -47,6 +47,7 @@ Status AsyncNode::start(std::vector<transport::Address> scheduler, TimeUs start_
   start_deadline_us_ = start_deadline_us;
   BPS_RETURN_IF_ERROR(start_loops());
   open_shared_pool();
+  tcp_ = environment_->make_tcp(config_);
   auto routes = Routes::open(config_, environment_->open_transports(config_, ip_, shared_pool_));
   if (!routes) return routes.status();
   routes_ = std::move(*routes);
@@ -110,11 +111,11 @@ Status AsyncNode::start_scheduler() {
                                  .first_epoch = environment_->random_number()},
       config_.role == "scheduler");
   if (config_.scheduler_fd >= 0) {
-    BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), config_.scheduler_fd));
+    BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, config_.scheduler_fd));
   } else {
     auto ip = environment_->scheduler_bind_address(config_, scheduler_hosts_);
     if (!ip) return ip.status();
-    BPS_RETURN_IF_ERROR(scheduler_->listen(routes_->tcp(), *ip, config_.scheduler_ports));
+    BPS_RETURN_IF_ERROR(scheduler_->listen(*tcp_, *ip, config_.scheduler_ports));
   }
   BPS_LOG(kInfo) << "scheduler listens on " << scheduler_->address().to_string();
   return Status::ok();
@@ -145,7 +146,7 @@ Status AsyncNode::start_service_and_join() {
     options.scheduler_addresses = {{options.scheduler_host, 0}};
     options.scheduler_ports = {scheduler_->address().port};
   }
-  client_ = std::make_unique<cluster::Client>(*control_loop_, routes_->tcp(), std::move(options), *this);
+  client_ = std::make_unique<cluster::Client>(*control_loop_, *tcp_, std::move(options), *this);
   has_client_ = true;
   client_->join(make_join(std::move(*endpoints)));
   return Status::ok();
@@ -183,7 +184,7 @@ void AsyncNode::on_probe_setup(const protocol::ProbeSetup& setup) {
   if (!transport::Address{ip_, 0}.is_loopback()) {  // a loopback address has no card
     std::vector<transport::EventLoop*> loops;
     for (const auto& loop : data_loops_) loops.push_back(loop.get());
-    nic_probe_ = std::make_unique<NicProbe>(routes_->tcp(), *control_loop_, loops, setup.epoch);
+    nic_probe_ = std::make_unique<NicProbe>(*tcp_, *control_loop_, loops, setup.epoch);
     auto addresses = nic_probe_->listen(ip_);
     if (addresses) ready.addresses = std::move(*addresses);
     if (!addresses) BPS_LOG(kWarning) << addresses.status().message();
@@ -220,7 +221,7 @@ void AsyncNode::offer_standby() {
     for (const transport::Address& host : scheduler_hosts_)
       scheduler.push_back({host.ip, static_cast<uint16_t>(port)});
   }
-  auto standby = std::make_unique<cluster::Standby>(*control_loop_, routes_->tcp(), std::move(scheduler));
+  auto standby = std::make_unique<cluster::Standby>(*control_loop_, *tcp_, std::move(scheduler));
   const Result<transport::Address> address = standby->listen(ip_);
   if (address) standby_ = std::move(standby);
   if (!address) BPS_LOG(kWarning) << address.status().with_context("no standby of the scheduler").message();

@@ -1,10 +1,12 @@
 #include "node/transports.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "node/rdma.h"
 #include "protocol/plan.h"
+#include "transport/resume/resuming_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
@@ -54,7 +56,13 @@ OpenTransport open_rdma(const NodeConfig& config, const std::string& ip) {
 }
 
 OpenTransport open_tcp(const NodeConfig& config, const std::string& ip) {
-  return {.name = "tcp", .title = "TCP", .listen_ip = ip, .transport = make_tcp(config)};
+  std::random_device random;
+  const transport::ResumeOptions resume{.nonce = uint64_t{random()} << 32 | random(),
+                                        .limit_us = resume_limit_us(config)};
+  return {.name = "tcp",
+          .title = "TCP",
+          .listen_ip = ip,
+          .transport = transport::make_resuming_transport(make_tcp(config), resume)};
 }
 
 }  // namespace
@@ -62,6 +70,8 @@ OpenTransport open_tcp(const NodeConfig& config, const std::string& ip) {
 std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) {
   return transport::make_tcp_transport(stream_options(config));
 }
+
+TimeUs resume_limit_us(const NodeConfig& config) { return seconds_to_us(config.timeout_s) / 4; }
 
 // Best first. A new transport is a folder in csrc/transport/ and a row here.
 Transports open_transports(const NodeConfig& config, const std::string& ip,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -39,6 +40,10 @@ using Transports = std::vector<OpenTransport>;
 
 // The TCP transport of a process; also for `byteps doctor`.
 std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config);
+
+// How long connections between services and their children may be broken before they end
+// (transport/resume).
+TimeUs resume_limit_us(const NodeConfig& config);
 
 // The transports of this host, for a process with the address `ip`; empty for a scheduler alone.
 // `shared_pool`: memory of shared memory's connections, or null.

@@ -235,18 +235,21 @@ void ClusterUnderTest::strike(const Fault& fault) {
   SimProcess& process = *processes_[fault.process];
   if (is_cut(fault.kind)) return cut(fault);
   if (fault.kind == FaultKind::kReset) {
-    const auto hosts = world_.network.reset_one();
-    if (!hosts) return;
+    const auto reset = world_.network.reset_one();
+    if (!reset) return;
+    const auto& [from, to] = reset->hosts;
+    world_.note("network", 24, [&] { return "RESET of a connection from " + from + " to " + to; });
+    if (reset->is_resumed) return;
     const auto is_of_servers = [this](const std::string& ip) {
       for (size_t i = 0; i < processes_.size(); ++i) {
         if (processes_[i]->facts().ip == ip && !scenario_.may_lose(i)) return false;
       }
       return true;
     };
-    note_guilt(fault, "RESET of one connection", is_of_servers(hosts->first) || is_of_servers(hosts->second));
+    note_guilt(fault, "RESET of one connection", is_of_servers(from) || is_of_servers(to));
     for (size_t i = 0; i < processes_.size(); ++i) {
       const std::string& ip = processes_[i]->facts().ip;
-      if (ip == hosts->first || ip == hosts->second) guilty_[i] = true;
+      if (ip == from || ip == to) guilty_[i] = true;
     }
     return;
   }

@@ -213,6 +213,7 @@ Status SimConnection::finish_frame() {
 
 void SimConnection::on_reset() {
   if (!open_) return;
+  was_reset_ = true;
   if (receiver_ != nullptr) return end(closing_ ? Status::ok() : unavailable(peer_ + ": connection reset"));
   for (Frame& frame : std::exchange(queue_, {})) {
     complete(std::move(frame.on_sent), unavailable(peer_ + ": connection reset"));

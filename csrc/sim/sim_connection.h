@@ -38,8 +38,8 @@ struct Chunk {
 // The bytes in flight between two ends. Lives while an end or something in flight refers to it.
 class Wire : public std::enable_shared_from_this<Wire> {
  public:
-  // `arena_bytes`: see SimTransportOptions.
-  Wire(SimNetwork& network, std::array<std::string, 2> hosts, size_t arena_bytes);
+  // `arena_bytes`, `is_resumed`: see SimTransportOptions.
+  Wire(SimNetwork& network, std::array<std::string, 2> hosts, size_t arena_bytes, bool is_resumed);
 
   void attach(int side, SimConnection& end) { ends_[side] = &end; }
   // The end is gone. The other end is told after it has received all bytes sent before.
@@ -60,6 +60,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   transport::SentTraffic sent_traffic(int side) const;
 
   SimNetwork& network() { return network_; }
+  bool is_resumed() const { return is_resumed_; }
   // Null if this connection lends no memory.
   SimLeases* leases() { return leases_ ? &*leases_ : nullptr; }
   const std::string& host(int side) const { return hosts_[side]; }
@@ -89,6 +90,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
 
   SimNetwork& network_;
   const std::array<std::string, 2> hosts_;
+  const bool is_resumed_;
   std::optional<SimLeases> leases_;
   std::array<SimConnection*, 2> ends_{};
   std::array<Direction, 2> directions_;  // indexed by the sending side
@@ -114,6 +116,7 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   transport::EventLoop& loop() override { return loop_; }
   const std::string& peer() const override { return peer_; }
   bool is_local() const override { return wire_->host(0) == wire_->host(1); }
+  bool was_reset() const override { return was_reset_; }
 
   // Called by the wire on this end's loop.
   void on_chunk(Chunk chunk);
@@ -167,6 +170,7 @@ class SimConnection final : public transport::Connection, transport::TurnHandler
   transport::Receiver* receiver_ = nullptr;
   bool open_ = true;
   bool closing_ = false;
+  bool was_reset_ = false;
   bool end_sent_ = false;
   bool starving_sent_ = false;  // the other end has been told that frames wait for a lease
   bool turn_requested_ = false;

@@ -11,7 +11,7 @@ TimeUs SimNetwork::cut_since_us(const std::string& from, const std::string& to) 
   return found == cuts_.end() ? kNever : found->second;
 }
 
-std::optional<std::pair<std::string, std::string>> SimNetwork::reset_one() {
+std::optional<SimNetwork::Reset> SimNetwork::reset_one() {
   std::vector<std::shared_ptr<Wire>> open;
   for (const std::weak_ptr<Wire>& each : wires_) {
     const std::shared_ptr<Wire> wire = each.lock();
@@ -20,7 +20,7 @@ std::optional<std::pair<std::string, std::string>> SimNetwork::reset_one() {
   if (open.empty()) return std::nullopt;
   const std::shared_ptr<Wire> wire = time_.random().pick(open);
   wire->reset();
-  return std::pair(wire->host(0), wire->host(1));
+  return Reset{.hosts = {wire->host(0), wire->host(1)}, .is_resumed = wire->is_resumed()};
 }
 
 TimeUs SimNetwork::arrival_us(const std::string& from, const std::string& to, size_t bytes) {

@@ -53,9 +53,12 @@ class SimNetwork {
   // kNever: not cut.
   TimeUs cut_since_us(const std::string& from, const std::string& to) const;
 
-  // Resets a random connection between two hosts, as a firewall does. Returns the addresses of the
-  // hosts; nullopt: there is no connection.
-  std::optional<std::pair<std::string, std::string>> reset_one();
+  struct Reset {
+    std::pair<std::string, std::string> hosts;  // their addresses
+    bool is_resumed;                            // SimTransportOptions::is_resumed
+  };
+  // Resets a random connection between two hosts, as a firewall does. Nullopt: there is none.
+  std::optional<Reset> reset_one();
   // Registers a connection for reset_one().
   void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }
 
@@ -107,6 +110,8 @@ struct SimTransportOptions {
   // Bytes of memory that connect() leases to the other end, as ShmOptions::arena_bytes; 0: none.
   // The same at both ends.
   size_t arena_bytes = 0;
+  // Its connections carry those of transport/resume, which survive a reset.
+  bool is_resumed = false;
 };
 
 // The transport of one process: like TCP, or like shared memory between processes of one machine.

@@ -3,6 +3,8 @@
 #include <deque>
 #include <utility>
 
+#include "transport/resume/resuming_transport.h"
+
 namespace byteps::sim {
 namespace {
 
@@ -59,6 +61,8 @@ class SimProcess::Environment final : public node::Environment {
                                       .credentials = {config.secret, config.job_id, config.loopback_only}};
     SimTransportOptions lending = options;
     lending.arena_bytes = facts.arena_bytes;
+    SimTransportOptions resumed = options;
+    resumed.is_resumed = true;
     SimNetwork& network = process_.world_.network;
     node::Transports transports;
     if (config.shm && config.role == "worker") {
@@ -71,8 +75,15 @@ class SimProcess::Environment final : public node::Environment {
     transports.push_back({.name = "tcp",
                           .title = "TCP",
                           .listen_ip = facts.ip,
-                          .transport = make_sim_transport(network, options)});
+                          .transport = transport::make_resuming_transport(
+                              make_sim_transport(network, resumed),
+                              {.nonce = facts.process_id, .limit_us = node::resume_limit_us(config)})});
     return transports;
+  }
+  std::unique_ptr<transport::Transport> make_tcp(const NodeConfig& config) override {
+    return make_sim_transport(
+        process_.world_.network,
+        {.ip = process_.facts_.ip, .credentials = {config.secret, config.job_id, config.loopback_only}});
   }
   std::unique_ptr<worker::Completions> make_completions() override {
     return std::make_unique<LoopCompletions>(*process_.program_, process_.was_killed_);

@@ -70,6 +70,7 @@ struct Attempt {
   const Address to;
   const transport::Credentials credentials;
   const size_t arena_bytes;
+  const bool is_resumed;
   const TimeUs deadline_us;
   ConnectCallback on_done;
   std::weak_ptr<const int> transport;  // expired: the process is gone, and its loops with it
@@ -82,8 +83,8 @@ void answer(Attempt& attempt, Result<std::unique_ptr<transport::Connection>> res
 }
 
 void join(SimNetwork& network, Attempt& attempt, SimListener& listener) {
-  const auto wire =
-      std::make_shared<Wire>(network, std::array{attempt.from.ip, attempt.to.ip}, attempt.arena_bytes);
+  const auto wire = std::make_shared<Wire>(network, std::array{attempt.from.ip, attempt.to.ip},
+                                           attempt.arena_bytes, attempt.is_resumed);
   network.add(wire);
   listener.accept(std::make_unique<SimConnection>(listener.loop(), wire, 1, attempt.from.to_string()));
   std::unique_ptr<transport::Connection> connection =
@@ -136,6 +137,7 @@ class SimTransport final : public transport::Transport {
                                                        .to = address,
                                                        .credentials = options_.credentials,
                                                        .arena_bytes = options_.arena_bytes,
+                                                       .is_resumed = options_.is_resumed,
                                                        .deadline_us = deadline_us,
                                                        .on_done = std::move(on_done),
                                                        .transport = alive_});

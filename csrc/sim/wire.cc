@@ -12,8 +12,8 @@ constexpr TimeUs kRetransmitUs = 50'000;
 
 }  // namespace
 
-Wire::Wire(SimNetwork& network, std::array<std::string, 2> hosts, size_t arena_bytes)
-    : network_(network), hosts_(std::move(hosts)) {
+Wire::Wire(SimNetwork& network, std::array<std::string, 2> hosts, size_t arena_bytes, bool is_resumed)
+    : network_(network), hosts_(std::move(hosts)), is_resumed_(is_resumed) {
   if (arena_bytes > 0) leases_.emplace(network_, arena_bytes, hosts_[0] + " > " + hosts_[1]);
 }
 

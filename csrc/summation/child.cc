@@ -25,7 +25,9 @@ bool Child::is(const DataHead& hello) const {
 void Child::send(const DataHead& head, const transport::Payload& payload,
                  std::shared_ptr<const BufferPool::Buffer> keep) {
   if (!connection_->is_local()) add(shard_.metrics_.bytes_sent, payload.data.size());
-  enqueue(head, {protocol::encode(head), payload, std::move(keep)});
+  Answer answer{protocol::encode(head), payload};
+  answer.payload.keep = std::move(keep);
+  enqueue(head, std::move(answer));
 }
 
 void Child::send_failure(const DataHead& request, const Status& why, transport::LeaseId lease) {
@@ -33,22 +35,23 @@ void Child::send_failure(const DataHead& request, const Status& why, transport::
   head.type = DataType::kFailed;
   head.code = why.code();
   const auto text = std::make_shared<const std::string>(why.message().substr(0, protocol::kMaxTextBytes));
-  enqueue(head, {protocol::encode(head), {as_bytes(*text), {}, lease}, text});
+  enqueue(head, {protocol::encode(head),
+                 {.data = as_bytes(*text), .reply_space = {}, .returns_lease = lease, .keep = text}});
 }
 
 void Child::enqueue(const DataHead& head, Answer answer) {
   // Local connections use no network card, so they need no credit and no pacing.
-  if (connection_->is_local()) return send_now(answer, [keep = answer.keep](const Status&) {});
+  if (connection_->is_local()) return send_now(answer, [keep = answer.payload.keep](const Status&) {});
   const uint64_t bytes = answer.payload.data.size();
   port_.push(
       head.priority, protocol::Outbox::Kind::kAnswer, bytes, [this, bytes, answer = std::move(answer)] {
         const bool rest = shard_.outbox_.has_contributed();
         if (const auto rate = pacer_.on_send(bytes, shard_.loop().now_us(), shard_.outbox_.burst(), rest))
           connection_->pace(*rate);
-        send_now(answer,
-                 [this, bytes, keep = answer.keep, alive = std::weak_ptr(alive_)](const Status& status) {
-                   if (status.is_ok() && !alive.expired()) port_.sent(bytes);
-                 });
+        send_now(answer, [this, bytes, keep = answer.payload.keep,
+                          alive = std::weak_ptr(alive_)](const Status& status) {
+          if (status.is_ok() && !alive.expired()) port_.sent(bytes);
+        });
       });
 }
 

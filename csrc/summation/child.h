@@ -55,8 +55,7 @@ class Child final : public transport::Receiver {
  private:
   struct Answer {
     protocol::DataHeadBytes head;
-    transport::Payload payload;
-    std::shared_ptr<const void> keep;  // owns the payload's memory unless leased
+    transport::Payload payload;  // `keep` owns its memory unless leased
   };
 
   void enqueue(const protocol::DataHead& head, Answer answer);

@@ -51,6 +51,9 @@ struct Payload {
   uint64_t reuse_key = 0;
   // Nobody else reads `data` soon, so a transport that copies it (shm) leaves the caches to others.
   bool is_cold = false;
+  // Owns `data`, and lets a transport send it again after on_sent. Null: `data` stays valid until the
+  // receiver's protocol says that it has finished, or the connection is closed.
+  std::shared_ptr<const void> keep = {};
   // The answer needs no network, so a transport that copies payloads for the receiver (shm) may let
   // frames wait for answers, to copy less at a time than the caches hold.
   bool is_answered_soon = false;
@@ -157,6 +160,10 @@ class Connection {
   virtual void close_when_sent(GracePeriod grace_period) = 0;
   // Closes immediately. Queued frames complete with on_sent(kAborted); no other callback follows.
   virtual void close() = 0;
+
+  // In on_closed: whether the network has ended the connection, and not the peer, as far as this
+  // machine can tell.
+  virtual bool was_reset() const { return false; }
 
   virtual EventLoop& loop() = 0;
   // "tcp 10.0.0.2:9000" or "inproc", for messages.

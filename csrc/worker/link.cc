@@ -142,9 +142,10 @@ void Link::send_failure(const OutgoingPartition& outgoing) {
   head.type = DataType::kFailed;
   head.epoch = options_.epoch;
   head.code = outgoing.failure.code();
-  auto text = std::make_unique<std::string>(outgoing.failure.message().substr(0, protocol::kMaxTextBytes));
-  const Bytes payload = as_bytes(*text);
-  connection_->send(protocol::encode(head), {payload, {}}, [text = std::move(text)](const Status&) {});
+  const auto text =
+      std::make_shared<const std::string>(outgoing.failure.message().substr(0, protocol::kMaxTextBytes));
+  connection_->send(protocol::encode(head), {.data = as_bytes(*text), .reply_space = {}, .keep = text},
+                    [text](const Status&) {});
 }
 
 Result<Link::Unanswered*> Link::find(const DataHead& head) {
@@ -223,13 +224,15 @@ void Link::send_held(const DataHead& head) {
   answer.type = DataType::kHeld;
   answer.epoch = options_.epoch;
   answer.rank = options_.rank;
-  auto text = std::make_unique<std::string>(held ? held->text : "its result is not held any more");
+  const auto text =
+      std::make_shared<const std::string>(held ? held->text : "its result is not held any more");
   if (!held) answer.code = StatusCode::kDataLoss;
   add(metrics_.held_sent, 1);
   const bool is_failure = answer.code != StatusCode::kOk;
-  const Bytes payload = is_failure ? as_bytes(*text) : Bytes(held->values.get(), held->head.bytes);
-  connection_->send(protocol::encode(answer), {.data = payload, .reply_space = {}},
-                    [text = std::move(text), values = held ? held->values : nullptr](const Status&) {});
+  transport::Payload payload{.data = as_bytes(*text), .reply_space = {}, .keep = text};
+  if (!is_failure)
+    payload = {.data = {held->values.get(), held->head.bytes}, .reply_space = {}, .keep = held->values};
+  connection_->send(protocol::encode(answer), payload, [keep = payload.keep](const Status&) {});
 }
 
 void Link::fail_over() {

@@ -25,16 +25,30 @@ constexpr size_t kRangesPerWrite = 512;  // two per frame
 constexpr size_t kMinQuietBytes = 16 << 10;
 constexpr size_t kMaxQuietBytes = 128 << 10;
 
-Status broken(const std::string& what, int error_number) {
-  const Status status = from_errno(what, error_number);
+// Errors after which another connection may come about at once.
+bool is_reset(int error_number) {
+  switch (error_number) {
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+Status StreamConnection::broken(const char* what, int error_number) {
+  was_reset_ = was_reset_ || is_reset(error_number);
+  const Status status = from_errno(peer_ + ": " + what, error_number);
   if (error_number != ETIMEDOUT) return status;
   return Status(status.code(),
                 status.message() +
                     ": the peer's machine gives no sign of life, or its process does not read: "
                     "check that both run and that the network between works");
 }
-
-}  // namespace
 
 StreamConnection::StreamConnection(EventLoop& loop, UniqueFd fd, std::string peer, const FrameLimits& limits)
     : loop_(EpollLoop::from(loop)), fd_(std::move(fd)), peer_(std::move(peer)), reader_(*this, limits) {}
@@ -128,7 +142,7 @@ void StreamConnection::read_frames() {
     const ssize_t got = readv(fd_.get(), space.parts.data(), space.count);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
-    if (got < 0) return end(broken(peer_ + ": receive", errno));
+    if (got < 0) return end(broken("receive", errno));
     if (got == 0) return on_end_of_stream();
     const auto bytes = static_cast<size_t>(got);
     if (const Status status = reader_.advance(bytes, *receiver_); !status.is_ok() && open())
@@ -178,7 +192,7 @@ void StreamConnection::write_frames() {
 // The peer's last frames may say why it closed, so they are read first; read_frames() then reports
 // the end.
 void StreamConnection::on_write_error(int error_number) {
-  error_ = broken(peer_ + ": send", error_number);
+  error_ = broken("send", error_number);
   shutdown(fd_.get(), SHUT_RDWR);
   queue_.fail(error_);
 }

@@ -33,6 +33,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   EventLoop& loop() override { return loop_; }
   const std::string& peer() const override { return peer_; }
   bool is_local() const override { return false; }
+  bool was_reset() const override { return was_reset_; }
   bool open() const { return fd_.valid(); }
 
  private:
@@ -46,6 +47,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   Status update_interest();
   void request_turn();
   void continue_closing();
+  Status broken(const char* what, int error_number);
   void end(const Status& why);
   void report(const Status& why);
   void shut(const Status& why);
@@ -64,6 +66,7 @@ class StreamConnection final : public Connection, private FdHandler, private Tur
   bool closing_ = false;              // close_when_sent() was called
   bool turn_requested_ = false;
   bool in_callback_ = false;
+  bool was_reset_ = false;
   uint64_t written_bytes_ = 0;  // bytes written in total
   RateLimit rate_limit_;
   std::optional<GraceWait> closing_wait_;

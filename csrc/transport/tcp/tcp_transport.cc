@@ -17,9 +17,9 @@ class TcpKind final : public StreamKind {
   Result<std::unique_ptr<Connection>> make_connection(EventLoop& loop, UniqueFd socket, const Address& peer,
                                                       Side, UniqueFd) const override {
     tune_tcp(socket.get());
-    return std::unique_ptr<Connection>(
-        std::make_unique<StreamConnection>(loop, std::move(socket), "tcp " + peer.to_string(),
-                                           FrameLimits{.max_payload_bytes = options_.max_payload_bytes}));
+    return std::unique_ptr<Connection>(std::make_unique<StreamConnection>(
+        loop, std::move(socket), "tcp " + peer.to_string(),
+        FrameLimits{.max_payload_bytes = options_.max_payload_bytes, .max_head_bytes = kMaxStreamHeadBytes}));
   }
 
  private:

@@ -18,6 +18,7 @@ struct TransportCase {
   std::function<std::unique_ptr<EventLoop>(std::shared_ptr<void>& context)> loop = {};
   bool lends = false;               // payloads are in the transport's memory (Arrival::payload)
   bool shares_reply_space = false;  // whether Arrival::reply_space is set
+  bool comes_again = false;         // after a reset, the connecting end is accepted once more
   int many = 1000;                  // connections enough to find a leak; fewer where each takes long
 };
 

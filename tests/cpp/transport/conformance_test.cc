@@ -282,7 +282,8 @@ TEST_P(Conformance, DestroyedWhileBusyEveryFrameCompletesOnce) {
       });
     }
     recorders[round % 3 ? kA : kB].wait_for_frames(round % 4);
-    for (int side : {round % 2, 1 - round % 2}) run_on(loop(side), [&] { ends[side].reset(); });
+    const int first = GetParam().comes_again ? kA : round % 2;
+    for (int side : {first, 1 - first}) run_on(loop(side), [&] { ends[side].reset(); });
     sent.all();
   }
 }

@@ -2,6 +2,7 @@
 #include "support/fake_nic.h"
 #include "transport/conformance.h"
 #include "transport/rdma/rdma_transport.h"
+#include "transport/resume/resuming_transport.h"
 
 namespace byteps::transport {
 namespace {
@@ -14,6 +15,18 @@ TransportCase tcp(const char* name, bool two_loops, const char* address) {
   return {.name = name, .two_loops = two_loops, .address = address, .make = [](int, std::shared_ptr<void>&) {
             return make_tcp_transport({.credentials = test_credentials()});
           }};
+}
+
+TransportCase resuming() {
+  return {.name = "Resuming",
+          .two_loops = true,
+          .address = "127.0.0.1",
+          .make =
+              [](int side, std::shared_ptr<void>&) {
+                return make_resuming_transport(make_tcp_transport({.credentials = test_credentials()}),
+                                               {.nonce = static_cast<uint64_t>(side), .limit_us = 200'000});
+              },
+          .comes_again = true};
 }
 
 // `pooled`: all connections share one memory, as where there is a GPU.
@@ -49,10 +62,10 @@ TransportCase rdma(const char* name, bool two_loops, const rdma::FakeNicOptions&
 INSTANTIATE_TEST_SUITE_P(
     Transports, Conformance,
     testing::Values(inproc(), tcp("TcpIPv4", true, "127.0.0.1"), tcp("TcpIPv4OneLoop", false, "127.0.0.1"),
-                    tcp("TcpIPv6", true, "::1"), shm("Shm", true, 2 << 20), shm("ShmOneLoop", false, 2 << 20),
-                    shm("ShmLittleMemory", true, 256 << 10), shm("ShmPooled", true, 2 << 20, true),
-                    rdma("Rdma", true, {}), rdma("RdmaOneLoop", false, {}),
-                    rdma("RdmaSpinning", true, {}, 200),
+                    tcp("TcpIPv6", true, "::1"), resuming(), shm("Shm", true, 2 << 20),
+                    shm("ShmOneLoop", false, 2 << 20), shm("ShmLittleMemory", true, 256 << 10),
+                    shm("ShmPooled", true, 2 << 20, true), rdma("Rdma", true, {}),
+                    rdma("RdmaOneLoop", false, {}), rdma("RdmaSpinning", true, {}, 200),
                     rdma("RdmaShortMessages", true, {.max_message_bytes = 10'000, .max_inline_bytes = 0})),
     [](const auto& info) { return info.param.name; });
 

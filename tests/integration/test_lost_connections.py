@@ -1,0 +1,90 @@
+"""Training goes on when the network resets connections that carry data (docs/failures.md)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster
+
+pytestmark = pytest.mark.timeout(240)
+
+PROGRAM = Path(__file__).with_name("lost_servers_rank.py")
+STEPS = 60
+
+
+def make_cluster(folder: Path, *, workers: int, servers: int, placement: str) -> Cluster:
+    settings = {"BYTEPS_PLACEMENT": placement, "BYTEPS_NIC_PROBE": "0", "BYTEPS_SHM": "0"}
+    return Cluster(folder, workers, servers=servers, hosted=True, env=settings)
+
+
+def train(cluster: Cluster, *, workers: int, servers: int) -> None:
+    for number in range(servers):
+        cluster.start_server(number)
+    for rank in range(workers):
+        env = {"BYTEPS_MACHINE": f"machine-{rank}"}
+        cluster.start_rank(rank, str(STEPS), "0.05", program=PROGRAM, env=env)
+
+
+def digest_of(cluster: Cluster, workers: int) -> str:
+    digests = set()
+    for rank in range(workers):
+        member = cluster[f"rank {rank}"]
+        assert member.end(120) == 0, member.describe()
+        match = re.search(r"sha ([0-9a-f]{64}) servers lost 0", member.output)
+        assert match is not None, member.describe()
+        digests.add(match[1])
+    assert len(digests) == 1
+    return digests.pop()
+
+
+def reset_one(cluster: Cluster, number: int) -> bool:
+    """Resets a TCP connection between two processes of the job, but none to the scheduler."""
+    pids = {member.pid for member in cluster.members.values()}
+    listing = subprocess.run(["ss", "-tnpH", "state", "established"], capture_output=True, text=True, check=True)
+    found = []
+    for line in listing.stdout.splitlines():
+        fields = line.split()
+        owners = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
+        ports = [address.rpartition(":")[2] for address in fields[2:4]]
+        if owners & pids and str(cluster.port) not in ports:
+            found.append(ports)
+    if not found:
+        return False
+    here, there = sorted(found)[number % len(found)]
+    killed = subprocess.run(
+        ["ss", "-KtnH", "sport", "=", f":{here}", "dport", "=", f":{there}"], capture_output=True, text=True, check=False
+    )
+    return here in killed.stdout
+
+
+@pytest.fixture(autouse=True)
+def _can_reset() -> None:
+    probe = subprocess.run(["ss", "-KtnH", "sport", "=", ":1"], capture_output=True, text=True, check=False)
+    if "not permitted" in probe.stderr or probe.returncode != 0:
+        pytest.skip(f"ss -K cannot reset connections here: {probe.stderr.strip()}")
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "placement"), [(3, 0, "auto"), (3, 2, "ps")], ids=["all-reduce", "servers"]
+)
+def test_connections_are_reset_all_the_time(workers: int, servers: int, placement: str, tmp_path: Path) -> None:
+    digests = []
+    for resets in (False, True):
+        folder = tmp_path / str(resets)
+        folder.mkdir()
+        with make_cluster(folder, workers=workers, servers=servers, placement=placement) as cluster:
+            train(cluster, workers=workers, servers=servers)
+            first = cluster["rank 0"]
+            first.wait_for("step 2")
+            count = 0
+            while resets and first.process.poll() is None:
+                count += reset_one(cluster, 7 * count)
+                time.sleep(0.05)
+            digests.append(digest_of(cluster, workers))
+            again = sum(member.output.count("connected again after") for member in cluster.members.values())
+            assert not resets or (count > 20 and again > 20), f"{count} resets, {again}: {cluster.describe()}"
+    assert digests[0] == digests[1]
