@@ -56,7 +56,10 @@ def reset_one(cluster: Cluster, number: int) -> bool:
         return False
     here, there = sorted(found)[number % len(found)]
     killed = subprocess.run(
-        ["ss", "-KtnH", "sport", "=", f":{here}", "dport", "=", f":{there}"], capture_output=True, text=True, check=False
+        ["ss", "-KtnH", "sport", "=", f":{here}", "dport", "=", f":{there}"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return here in killed.stdout
 

@@ -97,12 +97,18 @@ def test_a_proof_of_another_secret_or_job_is_refused(tmp_path: Path) -> None:
 
 
 def attack(cluster: Cluster, ports: list[int], frames: int, mutator: intruder.Mutator, opening: bytes = b"") -> None:
-    """Sends mutated frames, many on each connection: those after the fatal one are ignored."""
+    """Sends mutated frames, many on each connection: those after the fatal one are ignored.
+
+    Nine of ten connections to services open a session first, and send `opening`.
+    """
     secret, job_id = cluster.env["BYTEPS_SECRET"], cluster.env["BYTEPS_JOB_ID"]
     for number in range(frames // FRAMES_PER_CONNECTION):
         port = ports[number % len(ports)]
         with intruder.connect_with_secret(port, secret, job_id) as connection:
-            burst = opening + b"".join(mutator.next() for _ in range(FRAMES_PER_CONNECTION))
+            opens = port != cluster.port and number % 10 > 0
+            burst = (intruder.open_session(number) + opening if opens else b"") + b"".join(
+                mutator.next() for _ in range(FRAMES_PER_CONNECTION)
+            )
             try:
                 connection.sendall(burst)
             except (ConnectionResetError, BrokenPipeError):

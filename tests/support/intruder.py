@@ -26,6 +26,7 @@ PROBE_SETUP, PROBE_READY, PROBE_START, PROBE_DONE = 0x4E, 0x4F, 0x50, 0x51
 WAITS, WAITING, ROUND_FAILED = 0x52, 0x53, 0x54
 FORGET, FORGOTTEN, TRAFFIC, SPEEDS = 0x57, 0x58, 0x59, 0x5A
 REMOVED, LINGERS, ALL_LINGER, ADDED = 0x5B, 0x5C, 0x5D, 0x5E
+STANDBY, REPLICATE, REPLICATED, REJOIN, RESUMED = 0x5F, 0x60, 0x61, 0x62, 0x63
 WORKER, SERVER = 1, 2
 FLOAT32, SUM = 3, 1
 CLUSTER = 2  # level
@@ -131,13 +132,18 @@ def control(kind: int, fields: bytes = b"") -> bytes:
     return frame(struct.pack("<BB6x", _VERSION, kind), fields)
 
 
+def open_session(number: int, *, received: int = 0, oldest: int = 0) -> bytes:
+    """Returns the first frame of a data connection over TCP."""
+    return frame(struct.pack("<B3xIQQQ", 2, received, os.getpid(), number, oldest))
+
+
 def data(kind: int, *, epoch: int = 0, tensor: int = 0, round_: int = 0, rank: int = 0, payload: bytes = b"") -> bytes:
-    """Returns a Data frame of a float32 tensor with one partition."""
+    """Returns a frame of an open session: a message about a float32 tensor with one partition."""
     code = 4 if kind == FAILED else 0
     level = CLUSTER if kind == HELLO else 0
     fields = (epoch, 8 * tensor, 0, 0, round_, len(payload), rank, 0, 0, 0)
     head = struct.pack("<BBBBBB2xIIIiQQHHHH16x", _VERSION, kind, FLOAT32, SUM, code, level, *fields)
-    return frame(head, payload)
+    return frame(struct.pack("<B3xI", 1, 0) + head, payload)
 
 
 def text(value: str) -> bytes:
@@ -193,7 +199,15 @@ def every_message(epoch: int, rank: int) -> list[bytes]:
         control(LOST, failure),
         control(LEFT, numbers),
         control(FINISHED, text("the end")),
-        control(HEARTBEAT),
+        control(HEARTBEAT, struct.pack("<Q", 0)),
+        control(STANDBY, text("127.0.0.1:9")),
+        control(REPLICATE, struct.pack("<QI", 1, 4) + b"\0" * 4),
+        control(REJOIN, struct.pack("<IIQ", epoch, 1, 2)),
+        *(control(kind, struct.pack("<Q", 0)) for kind in (REPLICATED, RESUMED)),
+        open_session(1),
+        open_session(1, received=1, oldest=1),
+        frame(struct.pack("<B3xI", 3, 0)),
+        frame(struct.pack("<B3xI", 4, 0)),
         control(LEAVE, text("")),
         control(WAITS, text("for a barrier") + b"\x01"),
         control(WAITING, text("for rank 0")),
