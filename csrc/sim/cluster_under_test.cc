@@ -237,7 +237,8 @@ void ClusterUnderTest::strike(const Fault& fault) {
   if (fault.kind == FaultKind::kReset) {
     const auto reset = world_.network.reset_one();
     if (!reset) return;
-    const auto& [from, to] = reset->hosts;
+    const std::string& from = reset->hosts.first;
+    const std::string& to = reset->hosts.second;
     world_.note("network", 24, [&] { return "RESET of a connection from " + from + " to " + to; });
     if (reset->is_resumed) return;
     const auto is_of_servers = [this](const std::string& ip) {
