@@ -79,7 +79,7 @@ void TcpRelay::run() {
         auto address = to_socket_address(target_);
         UniqueFd to(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
         const bool is_open = connect(to.get(), address->get(), address->length) == 0;
-        if (is_open) pairs_.push_back(std::make_unique<Pair>(std::move(from), std::move(to)));
+        if (is_open) pairs_.emplace_back(new Pair{std::move(from), std::move(to)});
       }
     }
     std::erase_if(pairs_, [](const auto& pair) {
